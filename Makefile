@@ -1,0 +1,82 @@
+# The companion's commands. `make` alone lists them.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+
+VENV ?= .venv
+STAMP := $(VENV)/.installed
+# The first Python that is new enough; only looked for when the environment is made.
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+
+# `make PY=python figures` uses an environment of your own, conda's for one, and makes none.
+ifeq ($(origin PY),command line)
+ENV :=
+else
+PY := $(VENV)/bin/python
+ENV := $(STAMP)
+endif
+
+# Processes at once. Each runs one thread: two processes of two threads on two cores crawl.
+JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+export OMP_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+
+# A misspelt variable would be ignored by make, and the run would not be what was asked for.
+KNOWN := VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST
+GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(name)))
+UNKNOWN := $(filter-out $(KNOWN) MAKEFLAGS MAKEOVERRIDES -*,$(GIVEN))
+$(if $(strip $(UNKNOWN)),$(error unknown variable: $(strip $(UNKNOWN)); known are $(KNOWN)))
+
+option = $(if $($(1)),--$(2) '$($(1))')
+OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call option,SEEDS,seeds) \
+	$(call option,ROUNDS,rounds) $(call option,DEVICE,device)
+
+.PHONY: help env figures notebooks test format lab bench clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "  Variables of figures, each optional: SCALE=quick|standard|paper DATASET=name SEEDS=n"
+	@echo "  ROUNDS=n DEVICE=auto|cpu|cuda|cuda:N ONLY=00,01 JOBS=processes at once ($(JOBS) here)"
+
+env: $(ENV)  ## make .venv with the pinned packages; instant when nothing changed
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(if $(PYTHON),,echo "fedlib needs Python 3.11 or newer: name one with make env PYTHON=..."; exit 1)
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install -c constraints.txt -e '.[notebooks,dev]'
+	@touch $@
+
+figures: $(ENV)  ## run every notebook and draw its figures into figures/<scale>/
+	$(PY) -m fedlib.companion figures $(OPTIONS) $(call option,ONLY,only) --jobs '$(JOBS)'
+
+notebooks: $(ENV)  ## run the source notebooks at quick scale and write their outputs back
+	$(PY) -m fedlib.companion refresh $(call option,ONLY,only) --jobs '$(JOBS)'
+
+test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored outputs
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
+	@if ! compgen -G 'notebooks/*.ipynb' >/dev/null; then echo "no notebooks to compare"; exit 0; fi; \
+	scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \
+	echo "notebooks, from an empty results store, against their stored outputs:" && \
+	FEDLIB_RUNS=$$scratch/runs FEDLIB_FIGURES=$$scratch/figures \
+		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
+		-n 2 --dist loadscope notebooks
+
+format: $(ENV)  ## format code and notebooks, and fix what the linter can
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+lab: $(ENV)  ## open the notebooks in JupyterLab
+	$(PY) -m jupyter lab notebooks
+
+bench: $(ENV)  ## measure speed and memory
+	@if [ -d benchmarks ]; then $(PY) -m benchmarks; else echo "there are no benchmarks yet"; fi
+
+clean:  ## delete executed copies and caches; never results, runs or figures
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find fedlib tests benchmarks notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
+		-type d -prune -exec rm -rf {} + 2>/dev/null || true

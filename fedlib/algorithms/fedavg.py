@@ -1,0 +1,155 @@
+"""Federated averaging (McMahan et al., 2017; generalised: Reddi et al., 2020): the default of
+every method of an algorithm."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedlib.engine import Phase, Prediction, State
+from fedlib.federation import Federation
+from fedlib.models import Leaves, Net
+from fedlib.optim import Optimizer, server_step, sgd
+from fedlib.randomness import torch_seed
+from fedlib.values import one_of, value
+
+
+@value
+class FedAvg:
+    """One global model; clients run SGD, the server averages (000, eq. 1 and 7).
+
+    ``client`` moves a client's leaves for ``epochs`` passes over its data in batches of
+    ``batch_size`` (None: all at once); ``server`` moves the global leaves along the mean of
+    before - after (SGD with rate 1 is plain averaging, Adam generalised FedAvg). ``weighting``
+    "size" weighs a client by its number of examples, "uniform" equally.
+    """
+
+    epochs: int = 1
+    batch_size: int | None = 64
+    client: Optimizer = Optimizer()
+    server: Optimizer = sgd(1.0)
+    weighting: str = "size"
+
+    def check(self) -> None:
+        one_of("weighting", self.weighting, ("size", "uniform"))
+        self.phases()
+
+    def leaves(self, fed: Federation, seed: int) -> Leaves:
+        """Return the fresh leaves of one client and the server."""
+        return _to(fed.net.init(torch_seed(seed, "model", 0)), fed)
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a leaf stays with its client."""
+        return False
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the state before round 0; every client starts from the same local leaves."""
+        leaves = self.leaves(fed, seed)
+        local = {
+            n: t.expand(fed.clients, *t.shape).clone()
+            for n, t in leaves.items()
+            if self.is_local(n)
+        }
+        return State({n: t for n, t in leaves.items() if n not in local}, local, {})
+
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return the received shared leaves and the client's own, ``[clients, ...]``."""
+        received = {n: t.expand(len(rows), *t.shape) for n, t in state.shared.items()}
+        return {**received, **{n: t[rows] for n, t in state.local.items()}}
+
+    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return what a client knows besides its batch: here nothing."""
+        return {}
+
+    def common(self, fed: Federation, state: State) -> Leaves:
+        """Return what every client knows besides its batch: here nothing."""
+        return {}
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase that trains every leaf."""
+        return (Phase(self.client, self.epochs, self.batch_size),)
+
+    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+        """Return the mean cross-entropy of one client's mini-batch."""
+        logp = net(params, batch["x"]).log_softmax(-1)
+        return -mean(at_label(logp, batch["y"]), batch["weight"])
+
+    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+        """Return before - after of the shared leaves, the client's pseudo-gradient."""
+        return {n: before[n] - after[n] for n in before if not self.is_local(n)}
+
+    def weights(
+        self, fed: Federation, state: State, rows: Tensor, messages: Leaves
+    ) -> dict[str, Tensor]:
+        """Return p(s) = N_s / N_S' for every shared leaf."""
+        p = self.share(fed, rows)
+        return {n: p for n in state.shared if n in messages}
+
+    def share(self, fed: Federation, rows: Tensor) -> Tensor:
+        """Return p(s) over the cohort, float64 ``[clients]``."""
+        n = fed.sizes[rows] if self.weighting == "size" else torch.ones(len(rows)).double()
+        return n / n.sum()
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+        """Step the server's optimiser along the weighted mean of the messages.
+
+        A leaf without message stands still; so does an expert (a row k of a leaf with weights
+        ``[clients, K]``) to which no client gives any weight.
+        """
+        weights = self.weights(fed, state, rows, messages)
+        gradients = {n: weighted_sum(w, messages[n]) for n, w in weights.items()}
+        asleep = {n: w.sum(0) == 0 for n, w in weights.items() if w.ndim == 2}
+        gradients = self.regularise(fed, state, gradients)
+        shared, server = server_step(self.server, state.shared, gradients, state.server, asleep)
+        return State(shared, state.local, server)
+
+    def regularise(self, fed: Federation, state: State, gradients: Leaves) -> Leaves:
+        """Return the pseudo-gradients with what the server itself adds: here nothing."""
+        return gradients
+
+    def sent(self, state: State, messages: Leaves) -> tuple[Tensor, Tensor]:
+        """Return the bytes down and up per client, counted from the tensors exchanged."""
+        clients = len(next(iter(messages.values()))) if messages else 0
+        down = sum(t.numel() * t.element_size() for t in state.shared.values())
+        up = sum(t[0].numel() * t.element_size() for t in messages.values())
+        return torch.full((clients,), down), torch.full((clients,), up)
+
+    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+        """Return the global model's log-probabilities, which every client shares."""
+        return {"logp": net(shared, x).log_softmax(-1)}
+
+    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+        """Return the global model's prediction."""
+        return Prediction.single(code["logp"])
+
+    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+        """Return what is worth logging besides accuracies: here nothing."""
+        return {}
+
+
+def mean(values: Tensor, weight: Tensor) -> Tensor:
+    """Return the weighted mean over the batch axis of values ``[B]``; 0 for an empty batch."""
+    return (values * weight).sum() / weight.sum().clamp(min=1)
+
+
+def at_label(logp: Tensor, y: Tensor) -> Tensor:
+    """Return ``logp[..., y]``: log-probabilities ``[B, (K,) classes]`` at the labels ``[B]``."""
+    place = y.view(-1, *[1] * (logp.ndim - 1)).expand(*logp.shape[:-1], 1)
+    return logp.gather(-1, place).squeeze(-1)
+
+
+def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
+    """Return ``sum_s w_s v_s``, or per row k ``sum_s w_sk v_sk`` for weights ``[clients, K]``."""
+    shape = weights.shape + (1,) * (values.ndim - weights.ndim)
+    return (weights.to(values.dtype).view(shape) * values).sum(0)
+
+
+def _to(leaves: Leaves, fed: Federation) -> Leaves:
+    return {n: t.to(fed.device) for n, t in leaves.items()}
+
+
+def entropy(p: Tensor) -> Tensor:
+    """Return the Shannon entropy (nats) over the last axis, with 0 log 0 = 0."""
+    return -torch.special.xlogy(p, p).sum(-1)
+
+

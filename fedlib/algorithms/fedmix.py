@@ -1,0 +1,188 @@
+"""FedMix: a federated mixture of experts (000). Not the mixup method of the same name."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedlib.algorithms.fedavg import FedAvg, at_label, entropy, mean, weighted_sum
+from fedlib.engine import Phase, Prediction, State
+from fedlib.federation import Federation
+from fedlib.models import Leaves, Net, each, named, part, stack
+from fedlib.optim import Optimizer, adam
+from fedlib.randomness import torch_seed
+from fedlib.values import one_of, value
+
+EXPERTS = "experts."
+
+
+@value
+class FedMix(FedAvg):
+    """K global experts, a gate per client, and a global q(z|y) that tells them apart (algorithm 1).
+
+    ========================= ======================================================================
+    argument                  symbol or choice (ambiguities A01-A17 of the fact sheet)
+    ========================= ======================================================================
+    ``experts``               K
+    ``condition``             what q conditions on: "label" is q(z|y), else a named side information
+    ``objective``             "map" (eq. 6 without H(q), the paper's default), "entropy" (eq. 6 with
+                              H(q(z|y)), Fig. 3) or "likelihood" (eq. 3, the original mixture of
+                              experts: no q at all)
+    ``gates``                 "local" (theta_s never leaves its client) or "averaged" (FEMNIST)
+    ``marginal_entropy``      lambda_H, weight of the server's grad H(E_p(y)[q(z|y)]) (A06)
+    ``label_prior``           p(y) in that term: "counts" of all clients, or "uniform" (A06)
+    ``phi_scale``             phi starts at N(0, phi_scale^2); 0 is the uniform q (A14)
+    ``pool_gradient``         let the loss differentiate through q(z|s) in eq. 9 (A08: no)
+    ``gate_gradient``         let log p(z|x, s) train the experts through h_k(x) (A08: yes)
+    ``server``                the server's optimiser; per-leaf rates: ``rates=(("phi", 0.03),)``
+    ========================= ======================================================================
+
+    Leaves: ``experts.*`` ``[K, ...]``, ``phi`` ``[values, K]``, ``gate.A`` ``[D, K]``, ``gate.b``
+    ``[K]``. q(z|s) = sum_y p(y|s) q(z|y) needs the client's label counts, which stay at the client;
+    what is sent is ``q_s``, the K numbers q(z|s) after training (A08).
+    """
+
+    server: Optimizer = adam(1e-3)
+    experts: int = 4
+    condition: str = "label"
+    objective: str = "map"
+    gates: str = "local"
+    marginal_entropy: float = 1.0
+    label_prior: str = "counts"
+    phi_scale: float = 0.0
+    pool_gradient: bool = False
+    gate_gradient: bool = True
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        if self.experts < 1:
+            raise ValueError(f"FedMix.experts (K) must be >= 1, got {self.experts}")
+        one_of("objective", self.objective, ("map", "entropy", "likelihood"))
+        one_of("gates", self.gates, ("local", "averaged"))
+        one_of("label_prior", self.label_prior, ("counts", "uniform"))
+        for name in ("marginal_entropy", "phi_scale"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"FedMix.{name} must be >= 0, got {getattr(self, name)}")
+
+    def leaves(self, fed: Federation, seed: int) -> Leaves:
+        """Return K differently initialised experts, phi, and a gate that starts uniform (A14)."""
+        k, values = self.experts, fed.values(self.condition)
+        experts = stack([fed.net.init(torch_seed(seed, "model", i)) for i in range(k)])
+        noise = torch.Generator().manual_seed(torch_seed(seed, "model", k))
+        own = {
+            "phi": self.phi_scale * torch.randn(values, k, generator=noise),
+            "gate.A": torch.zeros(fed.net.width, k),
+            "gate.b": torch.zeros(k),
+        }
+        return {n: t.to(fed.device) for n, t in {**named(experts, EXPERTS), **own}.items()}
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a leaf belongs to the gate theta_s, unless gates are averaged."""
+        return name.startswith("gate.") and self.gates == "local"
+
+    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return p(y|s), ``[clients, values]``, which each client knows of itself."""
+        return {"p_y": fed.shares(self.condition)[rows]}
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase; the original mixture has no q and leaves phi alone."""
+        moving = (EXPERTS, "gate.") if self.objective == "likelihood" else ("",)
+        return (Phase(self.client, self.epochs, self.batch_size, train=moving),)
+
+    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+        """Return every expert's h_k(x) ``[B, K, D]`` and log p_{w_k}(y|x) ``[B, K, classes]``."""
+
+        def expert(w: Leaves, x: Tensor) -> tuple[Tensor, Tensor]:
+            h = net.features(w, x)
+            return h, net.logits(w, h).log_softmax(-1)
+
+        out = each(expert, part(shared, EXPERTS), x)
+        return {"h": torch.stack([h for h, _ in out], 1), "logp": torch.stack([o for _, o in out], 1)}
+
+    def gate(self, params: Leaves, ctx: Leaves, h: Tensor) -> Tensor:
+        """Return log p_theta_s(z|x, s) ``[B, K]`` from the experts' features (eq. 9)."""
+        pool = q_of_client(params["phi"], ctx["p_y"])
+        pool = pool if self.pool_gradient else pool.detach()
+        h = h if self.gate_gradient else h.detach()
+        pooled = torch.einsum("k,bkd->bd", pool, h)
+        return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
+
+    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+        """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
+        code = self.encode(net, params, batch["x"])
+        joint = at_label(code["logp"], batch["y"]) + self.gate(params, ctx, code["h"])  # log p(y,z|x)
+        if self.objective == "likelihood":
+            return -mean(joint.logsumexp(-1), batch["weight"])
+        given = batch["y"] if self.condition == "label" else batch[self.condition]
+        q = params["phi"].softmax(-1)[given]  # q(z|y), [B, K]
+        bound = (q * joint).sum(-1)
+        if self.objective == "entropy":
+            bound = bound + entropy(q)
+        return -mean(bound, batch["weight"])
+
+    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+        """Return before - after of what is shared, and q(z|s) with the client's phi (A08)."""
+        deltas = FedAvg.finish(self, net, before, after, ctx)
+        if self.objective == "likelihood":
+            del deltas["phi"]
+            return deltas
+        return {**deltas, "q_s": q_of_client(after["phi"], ctx["p_y"])}
+
+    def weights(
+        self, fed: Federation, state: State, rows: Tensor, messages: Leaves
+    ) -> dict[str, Tensor]:
+        """Return p(s|z) ``[clients, K]`` for the experts (eq. 8) and p(s) for phi and gates."""
+        p = self.share(fed, rows)
+        q = messages["q_s"].double() if "q_s" in messages else torch.ones(len(rows), self.experts)
+        by_expert = client_given_expert(q.to(p), p)
+        sent = (n for n in state.shared if n in messages)
+        return {n: by_expert if n.startswith(EXPERTS) else p for n in sent}
+
+    def regularise(self, fed: Federation, state: State, gradients: Leaves) -> Leaves:
+        """Subtract lambda_H grad_phi H(sum_c q(z|c) p(c)): keeps experts from dying early."""
+        if "phi" not in gradients or self.marginal_entropy == 0:
+            return gradients
+        p = torch.ones(len(state.shared["phi"]), device=fed.device)
+        if self.label_prior == "counts":
+            p = weighted_sum(fed.sizes, fed.shares(self.condition))
+        pull = marginal_entropy_gradient(state.shared["phi"], p / p.sum())
+        return {**gradients, "phi": gradients["phi"] - self.marginal_entropy * pull}
+
+    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+        """Return log sum_z p(y|x, z) p(z|x, s) (algorithm 1, first way to test) and the gate."""
+        gate = self.gate(params, ctx, code["h"])
+        return Prediction((code["logp"] + gate.unsqueeze(-1)).logsumexp(-2), gate.exp())
+
+    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+        """Return q(z|y) ``[values, K]``, its mean entropy and the entropy of its marginal (nats)."""
+        if self.objective == "likelihood":
+            return {}
+        q = state.shared["phi"].softmax(-1)
+        p = weighted_sum(fed.sizes, fed.shares(self.condition))
+        p = p / p.sum()
+        return {"q": q, "q_entropy": p @ entropy(q), "q_marginal_entropy": entropy(p @ q)}
+
+
+def q_of_client(phi: Tensor, p_y: Tensor) -> Tensor:
+    """Return q(z|s) = sum_y p(y|s) q_phi(z|y), ``[K]``, from phi ``[values, K]`` and p(y|s)."""
+    return p_y @ phi.softmax(-1)
+
+
+def client_given_expert(q: Tensor, p: Tensor) -> Tensor:
+    """Return p(s|z) = q(z|s) p(s) / sum_s' q(z|s') p(s'), ``[clients, K]``, over the cohort (eq. 8).
+
+    An expert that no client of the cohort uses gets weight 0 from all (A07).
+    """
+    joint = q * p.unsqueeze(1)
+    total = joint.sum(0)
+    return torch.where(total > 0, joint / total.clamp(min=torch.finfo(total.dtype).tiny), 0)
+
+
+def marginal_entropy_gradient(phi: Tensor, p: Tensor) -> Tensor:
+    """Return the gradient in phi ``[values, K]`` of H(m), m_k = sum_c p(c) softmax(phi)[c, k].
+
+    dH / dphi[c, k] = p(c) q(k|c) ( -log m_k + sum_j q(j|c) log m_j ).
+    """
+    q = phi.softmax(-1)
+    log_m = (p @ q).clamp(min=torch.finfo(q.dtype).tiny).log()
+    return p.unsqueeze(1) * q * ((q @ log_m).unsqueeze(1) - log_m)

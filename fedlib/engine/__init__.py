@@ -1,0 +1,24 @@
+"""Cohort training and evaluation. Knows no algorithm by name and reads no file."""
+
+from fedlib.engine.evaluate import Encoded, Scores, encode, evaluate, evaluate_global
+from fedlib.engine.protocol import Algorithm, Prediction, State
+from fedlib.engine.rounds import Report, cohort_size, play_round, select
+from fedlib.engine.train import EarlyStop, Phase, TrainingDiverged
+
+__all__ = [
+    "Algorithm",
+    "EarlyStop",
+    "Encoded",
+    "Phase",
+    "Prediction",
+    "Report",
+    "Scores",
+    "State",
+    "TrainingDiverged",
+    "cohort_size",
+    "encode",
+    "evaluate",
+    "evaluate_global",
+    "play_round",
+    "select",
+]

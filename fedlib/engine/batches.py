@@ -1,0 +1,84 @@
+"""Which examples each client sees at each step, drawn per (seed, round, client)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedlib.randomness import generator
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The mini-batches of some clients over a phase.
+
+    ``positions`` int64 ``[clients, steps, B]`` are places in a client's own row of the table,
+    ``counts`` int64 ``[clients, steps]`` how many of the B are real (0 once a client has run out),
+    ``per_epoch`` int64 ``[clients]`` steps that make an epoch, and ``ends`` int64 ``[clients]`` the
+    number of steps of each client.
+    """
+
+    positions: np.ndarray
+    counts: np.ndarray
+    per_epoch: np.ndarray
+    ends: np.ndarray
+
+    @property
+    def steps(self) -> int:
+        """Steps of the client that has the most."""
+        return int(self.ends.max(initial=0))
+
+    def rows(self, which: np.ndarray) -> Plan:
+        """Return the plan of some of the clients."""
+        steps = int(self.ends[which].max(initial=0))
+        return Plan(
+            self.positions[which, :steps],
+            self.counts[which, :steps],
+            self.per_epoch[which],
+            self.ends[which],
+        )
+
+
+def make_plan(
+    ids: np.ndarray,
+    sizes: np.ndarray,
+    *,
+    batch_size: int | None,
+    epochs: int,
+    seed: int,
+    where: tuple[int, ...],
+    drop_last: bool = False,
+) -> Plan:
+    """Draw ``epochs`` shuffled passes over each client's examples, cut into mini-batches.
+
+    ``ids`` and ``sizes`` are ``[clients]``; ``batch_size=None`` is the full batch. ``where`` (round,
+    phase) and the client's id are all that a draw depends on. The last batch of an epoch may be
+    small; ``drop_last`` leaves it out, unless it is the only one.
+    """
+    batch = batch_size or int(sizes.max(initial=1))
+    per_epoch = np.array([_steps(int(n), batch, drop_last) for n in sizes], dtype=np.int64)
+    ends = per_epoch * epochs
+    positions = np.zeros((len(ids), int(ends.max(initial=0)), batch), dtype=np.int64)
+    counts = np.zeros(positions.shape[:2], dtype=np.int64)
+    for i, (client, size) in enumerate(zip(ids.tolist(), sizes.tolist(), strict=True)):
+        rng = generator(seed, "batches", *where, client)
+        for epoch in range(epochs):
+            _fill(positions[i], counts[i], epoch * int(per_epoch[i]), rng.permutation(size), drop_last)
+    return Plan(positions, counts, per_epoch, ends)
+
+
+def _steps(size: int, batch: int, drop_last: bool) -> int:
+    whole = size // batch
+    return whole if drop_last and whole else math.ceil(size / batch)
+
+
+def _fill(
+    positions: np.ndarray, counts: np.ndarray, start: int, order: np.ndarray, drop_last: bool
+) -> None:
+    batch = positions.shape[1]
+    for k in range(_steps(len(order), batch, drop_last)):
+        cut = order[k * batch : (k + 1) * batch]
+        positions[start + k, : len(cut)] = cut
+        counts[start + k] = len(cut)

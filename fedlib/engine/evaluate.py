@@ -1,0 +1,179 @@
+"""Evaluation of all clients in large batches; what is shared is computed once per example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlib.engine.lift import lift
+from fedlib.engine.protocol import Algorithm, Prediction, State
+from fedlib.federation import Federation, Table
+from fedlib.models import Leaves
+
+BLOCK = 512  # examples per forward pass
+BUDGET = 2**26  # numbers that one batched prediction may gather
+
+
+@dataclass(eq=False)
+class Scores:
+    """What an evaluation found, client by client.
+
+    ``accuracy`` and ``nll`` float64 ``[clients]`` (nan for a client without examples), ``sizes``
+    int64 ``[clients]``; ``gate`` float64 ``[classes, K]`` or None: the mean of p(z|x, s) over the
+    examples of each label.
+    """
+
+    accuracy: np.ndarray
+    nll: np.ndarray
+    sizes: np.ndarray
+    gate: np.ndarray | None = None
+
+
+@dataclass(eq=False)
+class Encoded:
+    """What the shared leaves say of a table's examples, each computed once.
+
+    ``code`` ``[examples, ...]`` by name; ``at`` ``[N]`` is an example's place in it.
+    """
+
+    code: Leaves
+    at: Tensor
+
+
+def encode(
+    fed: Federation, algorithm: Algorithm, state: State, table: Table, everything: bool = False
+) -> Encoded:
+    """Encode the examples of ``table`` that some client holds, or all of them."""
+    held = torch.full((len(table.y),), everything, device=fed.device)
+    sizes = torch.as_tensor(table.sizes, device=fed.device)
+    real = torch.arange(table.index.shape[1], device=fed.device) < sizes[:, None]
+    held[table.index[real]] = True
+    used = torch.nonzero(held)[:, 0]
+    at = torch.zeros(len(table.y), dtype=torch.int64, device=fed.device)
+    at[used] = torch.arange(len(used), device=fed.device)
+    with torch.no_grad():
+        parts = [
+            algorithm.encode(fed.net, state.shared, table.pixels(b)) for b in used.split(BLOCK)
+        ]
+    return Encoded({n: torch.cat([p[n] for p in parts]) for n in parts[0]} if parts else {}, at)
+
+
+def evaluate(
+    fed: Federation,
+    algorithm: Algorithm,
+    state: State,
+    table: Table,
+    encoded: Encoded | None = None,
+) -> Scores:
+    """Score every client on its own examples of ``table`` with the server's current leaves."""
+    encoded = encoded or encode(fed, algorithm, state, table)
+    hits, nll = torch.zeros(fed.clients).double(), torch.zeros(fed.clients).double()
+    gates: list[tuple[Tensor, Tensor]] = []
+    for rows, mask, y, out in _predictions(fed, algorithm, state, table, encoded):
+        right = (out.logp.argmax(-1) == y) & mask
+        said = -out.logp.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+        hits[rows] = right.sum(1).double().cpu()
+        nll[rows] = torch.where(mask, said, 0).sum(1).double().cpu()
+        if out.gate.shape[-1]:
+            gates.append((y[mask], out.gate[mask]))
+    sizes = np.asarray(table.sizes)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return Scores(hits.numpy() / sizes, nll.numpy() / sizes, sizes, _by_label(gates, fed.classes))
+
+
+def evaluate_global(
+    fed: Federation, algorithm: Algorithm, state: State, encoded: Encoded | None = None
+) -> float:
+    """Return the accuracy on the whole test set of the clients' predictions marginalised with p(s).
+
+    p(y|x) = sum_s p(s) p(y|x, s), p(s) = N_s / N: for an algorithm without local leaves the global
+    model, for FedMix the mixture with the gates marginalised (000, App. F). ``encoded`` must hold
+    every test example.
+    """
+    encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
+    rows = torch.arange(fed.clients if _personal(algorithm, fed, state) else 1, device=fed.device)
+    share = (fed.sizes[rows] / fed.sizes[rows].sum()).to(torch.float32)
+    hits = 0
+    with torch.no_grad():
+        ctx = algorithm.context(fed, state, rows)
+        own = {n: t[rows] for n, t in state.local.items()}
+        for block in torch.arange(len(fed.test.y), device=fed.device).split(BLOCK):
+            code = {n: t[encoded.at[block]] for n, t in encoded.code.items()}
+            p = torch.zeros(len(block), fed.classes, device=fed.device)
+            for i in rows.split(_group(fed, code, len(block))):
+                say = lift(_prediction(fed, algorithm, state), len(i), common=1)
+                out = say({n: t[i] for n, t in own.items()}, {n: t[i] for n, t in ctx.items()}, code)
+                p += torch.einsum("s,sbc->bc", share[i], out.logp.exp())
+            hits += int((p.argmax(-1) == fed.test.y[block]).sum())
+    return hits / len(fed.test.y)
+
+
+def nll_of(algorithm: Algorithm, fed: Federation) -> Callable[..., Tensor]:
+    """Return one client's mean negative log-likelihood on a batch: what early stopping watches."""
+
+    def nll(params: Leaves, ctx: Leaves, batch: Leaves, common: Leaves) -> Tensor:
+        code = algorithm.encode(fed.net, params, batch["x"])
+        logp = algorithm.predict(fed.net, params, {**ctx, **common}, code).logp
+        said = -logp.gather(-1, batch["y"].unsqueeze(-1)).squeeze(-1)
+        return (said * batch["weight"]).sum() / batch["weight"].sum().clamp(min=1)
+
+    return nll
+
+
+def _personal(algorithm: Algorithm, fed: Federation, state: State) -> bool:
+    some = torch.zeros(1, dtype=torch.int64, device=fed.device)
+    return bool(state.local) or bool(algorithm.context(fed, state, some))
+
+
+def _predictions(
+    fed: Federation, algorithm: Algorithm, state: State, table: Table, encoded: Encoded
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Prediction]]:
+    """Yield (rows, mask [clients, n], labels [clients, n], prediction) for groups of clients."""
+    sizes = torch.as_tensor(table.sizes, device=fed.device)
+    everyone = torch.nonzero(sizes > 0)[:, 0]
+    for rows in everyone.split(_group(fed, encoded.code, table.index.shape[1])):
+        width = int(sizes[rows].max())
+        held = table.index[rows, :width].clamp(min=0)
+        mask = torch.arange(width, device=fed.device) < sizes[rows, None]
+        say = lift(_prediction(fed, algorithm, state), len(rows))
+        with torch.no_grad():
+            own = {n: t[rows] for n, t in state.local.items()}
+            seen = {n: t[encoded.at[held]] for n, t in encoded.code.items()}
+            out = say(own, algorithm.context(fed, state, rows), seen)
+        yield rows, mask, table.y[held], out
+
+
+def _prediction(
+    fed: Federation, algorithm: Algorithm, state: State
+) -> Callable[[Leaves, Leaves, Leaves], Prediction]:
+    common = algorithm.common(fed, state)
+
+    def say(own: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+        return algorithm.predict(fed.net, {**state.shared, **own}, {**ctx, **common}, code)
+
+    return say
+
+
+def _group(fed: Federation, code: Leaves, examples: int) -> int:
+    """Clients per batched prediction: as many as the budget allows.
+
+    One at a time where a whole personal network would run on a CPU (grouped convolutions).
+    """
+    if "x" in code and fed.net.has_convolutions and fed.device.type == "cpu":
+        return 1
+    numbers = sum(t[0].numel() for t in code.values()) * max(examples, 1)
+    return int(np.clip(BUDGET // max(numbers, 1), 1, 4096))
+
+
+def _by_label(gates: list[tuple[Tensor, Tensor]], classes: int) -> np.ndarray | None:
+    if not gates:
+        return None
+    y = torch.cat([y for y, _ in gates])
+    gate = torch.cat([g for _, g in gates]).double()
+    total = torch.zeros(classes, gate.shape[1], dtype=torch.float64, device=gate.device)
+    total.index_add_(0, y, gate)
+    return (total / torch.bincount(y, minlength=classes).unsqueeze(1)).cpu().numpy()

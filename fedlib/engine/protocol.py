@@ -1,0 +1,101 @@
+"""What an algorithm is: the mathematics of one client and one mini-batch, and what a server does.
+
+The engine calls these methods and knows no algorithm by name. ``FedAvg`` implements all of them;
+another algorithm overrides the ones in which it differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from fedlib.engine.train import Phase
+from fedlib.federation import Federation
+from fedlib.models import Leaves, Net
+
+
+@dataclass(eq=False)
+class State:
+    """All that lasts from round to round.
+
+    ``shared`` leaves live at the server; ``local`` leaves ``[population, ...]`` never leave their
+    client; ``server`` is the memory of the server's optimiser.
+    """
+
+    shared: Leaves
+    local: Leaves
+    server: Leaves
+
+    def flat(self) -> Leaves:
+        """Return every tensor under one name, for a checkpoint."""
+        groups = {"shared": self.shared, "local": self.local, "server": self.server}
+        return {f"{g}:{n}": t for g, leaves in groups.items() for n, t in leaves.items()}
+
+    @classmethod
+    def from_flat(cls, flat: Leaves) -> State:
+        """Rebuild what ``flat`` returned."""
+        groups: dict[str, Leaves] = {"shared": {}, "local": {}, "server": {}}
+        for name, tensor in flat.items():
+            group, _, leaf = name.partition(":")
+            groups[group][leaf] = tensor
+        return cls(**groups)
+
+
+class Prediction(NamedTuple):
+    """Log-probabilities ``logp [B, classes]`` and the ``gate [B, K]`` p(z|x, s), K=0 if no mixture."""
+
+    logp: Tensor
+    gate: Tensor
+
+    @classmethod
+    def single(cls, logp: Tensor) -> Prediction:
+        """Return the prediction of one model, without a gate."""
+        return cls(logp, logp[..., :0])
+
+
+class Algorithm(Protocol):
+    """The methods of an algorithm; ``ctx`` is ``context`` and ``common`` together, one client's."""
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the state before round 0; ``first`` is the final state of a first stage."""
+
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return what each client of the cohort begins from, ``[clients, ...]``."""
+
+    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return constants of the round that differ between clients, ``[clients, ...]``."""
+
+    def common(self, fed: Federation, state: State) -> Leaves:
+        """Return constants of the round that all clients share, without client axis."""
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return the stretches of local training."""
+
+    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+        """Return one client's loss on one mini-batch, a scalar."""
+
+    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+        """Return the message of one client; a shared leaf's name carries before - after."""
+
+    def weights(
+        self, fed: Federation, state: State, rows: Tensor, messages: Leaves
+    ) -> dict[str, Tensor]:
+        """Return each shared leaf's aggregation weights, float64 ``[clients]`` or ``[clients, K]``."""
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+        """Return the next state from the cohort's messages ``[clients, ...]``."""
+
+    def sent(self, state: State, messages: Leaves) -> tuple[Tensor, Tensor]:
+        """Return the bytes sent to and by every client of the cohort, int64 ``[clients]`` each."""
+
+    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+        """Return what the shared leaves alone say of a batch, ``[B, ...]``: computed once for all."""
+
+    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+        """Return one client's prediction from ``encode``'s result."""
+
+    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+        """Return quantities worth logging: scalars, ``[experts]``, or ``[item, experts]``."""
+

@@ -1,0 +1,155 @@
+"""One communication round: select, start, train, send back, aggregate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlib.engine.batches import Plan, make_plan
+from fedlib.engine.evaluate import nll_of
+from fedlib.engine.lift import lift
+from fedlib.engine.protocol import Algorithm, State
+from fedlib.engine.train import TrainingDiverged, train
+from fedlib.federation import Federation
+from fedlib.models import Leaves
+from fedlib.randomness import generator
+
+
+@dataclass(eq=False)
+class Report:
+    """What happened in a round: rows ``[S]``, losses ``[S]``, messages and weights, bytes ``[S]``."""
+
+    rows: np.ndarray
+    losses: Tensor
+    messages: Leaves
+    weights: dict[str, Tensor]
+    down: Tensor
+    up: Tensor
+
+
+def select(fed: Federation, cohort: int | float, seed: int, round: int) -> np.ndarray:
+    """Return the rows of the clients that take part, drawn without replacement by id.
+
+    ``cohort`` is a number of clients, or a fraction of the population when it is a float.
+    """
+    size = cohort_size(cohort, fed.clients)
+    chosen = generator(seed, "cohort", round).choice(np.sort(fed.ids), size, replace=False)
+    row_of = {int(c): i for i, c in enumerate(fed.ids)}
+    return np.array([row_of[int(c)] for c in chosen], dtype=np.int64)
+
+
+def cohort_size(cohort: int | float, clients: int) -> int:
+    """Return the number of clients per round; ValueError if it is not between 1 and ``clients``."""
+    size = max(1, round(cohort * clients)) if isinstance(cohort, float) else cohort
+    if not 1 <= size <= clients or cohort <= 0:
+        raise ValueError(f"a cohort of {cohort} does not fit {clients} clients; use 1 to {clients}")
+    return size
+
+
+def play_round(
+    algorithm: Algorithm,
+    fed: Federation,
+    state: State,
+    *,
+    round: int,
+    seed: int,
+    cohort: int | float,
+    chunk: int | None = None,
+) -> tuple[State, Report]:
+    """Play one round and return the next state and a report.
+
+    ``chunk`` clients share one program (default: ``default_chunk``); the result does not depend on
+    it up to float rounding. Local leaves of ``state`` are updated in place: a round costs what its
+    cohort costs, not what the population costs.
+    """
+    rows = select(fed, cohort, seed, round)
+    plans = _plans(algorithm, fed, rows, round, seed)
+    order = np.argsort([-int(p) for p in plans[0].ends], kind="stable")
+    parts = []
+    for group in _groups(order, chunk_of(fed, chunk)):
+        try:
+            parts.append(_train_group(algorithm, fed, state, rows[group], [p.rows(group) for p in plans]))
+        except TrainingDiverged as error:
+            raise TrainingDiverged(f"round {round}: {error}") from error
+    back = torch.as_tensor(np.argsort(order), device=fed.device)
+    messages = {n: torch.cat([m[n] for m, _ in parts])[back] for n in parts[0][0]}
+    losses = torch.cat([loss for _, loss in parts])[back]
+    where = torch.as_tensor(rows, device=fed.device)
+    with torch.no_grad():
+        weights = algorithm.weights(fed, state, where, messages)
+        down, up = algorithm.sent(state, messages)
+        after = algorithm.aggregate(fed, state, where, messages)
+    return after, Report(rows, losses, messages, weights, down, up)
+
+
+def chunk_of(fed: Federation, chunk: int | None) -> int:
+    """Return how many clients share one program: one per program for convolutions on a CPU."""
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk must be >= 1 or None, got {chunk}")
+    if chunk is None:
+        alone = fed.device.type == "cpu" and fed.net.has_convolutions
+        return 1 if alone else fed.clients
+    return chunk
+
+
+def _plans(
+    algorithm: Algorithm, fed: Federation, rows: np.ndarray, round: int, seed: int
+) -> list[Plan]:
+    return [
+        make_plan(
+            fed.ids[rows],
+            fed.train.sizes[rows],
+            batch_size=phase.batch_size,
+            epochs=phase.epochs,
+            seed=seed,
+            where=(round, k),
+            drop_last=phase.drop_last,
+        )
+        for k, phase in enumerate(algorithm.phases())
+    ]
+
+
+def _train_group(
+    algorithm: Algorithm, fed: Federation, state: State, rows: np.ndarray, plans: list[Plan]
+) -> tuple[Leaves, Tensor]:
+    where = torch.as_tensor(rows, device=fed.device)
+    before = algorithm.start(fed, state, where)
+    context, common = algorithm.context(fed, state, where), algorithm.common(fed, state)
+    after, loss = before, torch.zeros(len(rows))
+    for phase, plan in zip(algorithm.phases(), plans, strict=True):
+        method = partial(_one_client, getattr(algorithm, phase.loss), fed.net)
+        after, loss = train(
+            fed,
+            rows,
+            after,
+            context,
+            common,
+            phase=phase,
+            plan=plan,
+            loss=method,
+            validation_loss=nll_of(algorithm, fed) if phase.stop else None,
+        )
+    with torch.no_grad():
+        send = lift(partial(_one_message, algorithm, fed.net), len(rows), common=1)
+        message = send(before, after, context, common)
+        for name, leaf in state.local.items():
+            leaf[where] = after[name]
+    return message, loss
+
+
+def _one_client(method, net, params, ctx, batch, common):  # type: ignore[no-untyped-def]
+    return method(net, params, {**ctx, **common}, batch)
+
+
+def _one_message(algorithm, net, before, after, ctx, common):  # type: ignore[no-untyped-def]
+    return algorithm.finish(net, before, after, {**ctx, **common})
+
+
+def _groups(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

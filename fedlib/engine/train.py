@@ -1,0 +1,208 @@
+"""The heart: clients are rows of stacked leaves, trained by one program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlib.engine.batches import Plan
+from fedlib.engine.lift import lift
+from fedlib.federation import Federation, Table
+from fedlib.models import Leaves
+from fedlib.optim import Optimizer
+from fedlib.values import value
+
+
+class TrainingDiverged(FloatingPointError):
+    """A client's loss stopped being a finite number."""
+
+
+@value
+class EarlyStop:
+    """Stop a client when its validation loss stops improving, and keep its best weights.
+
+    Checked every ``every`` epochs of the client; an improvement counts when larger than
+    ``min_delta``; after ``patience`` checks without one the client stands still.
+    """
+
+    every: int = 5
+    patience: int = 10
+    min_delta: float = 0.0
+
+    def check(self) -> None:
+        if self.every < 1 or self.patience < 1:
+            raise ValueError(f"every and patience must be >= 1, got {self}")
+
+
+@value
+class Phase:
+    """One stretch of local training: which leaves move, on which data, how.
+
+    ``train`` are prefixes of the leaves that move; "" is all of them. ``loss`` names the
+    algorithm's method to minimise.
+    """
+
+    optimizer: Optimizer
+    epochs: int = 1
+    batch_size: int | None = 64
+    train: tuple[str, ...] = ("",)
+    loss: str = "loss"
+    drop_last: bool = False
+    stop: EarlyStop | None = None
+
+    def check(self) -> None:
+        if self.epochs < 1:
+            raise ValueError(f"Phase.epochs must be >= 1, got {self.epochs}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"Phase.batch_size must be >= 1 or None, got {self.batch_size}")
+
+
+Loss = Callable[..., Tensor]
+
+
+def train(
+    fed: Federation,
+    rows: np.ndarray,
+    leaves: Leaves,
+    context: Leaves,
+    common: Leaves,
+    *,
+    phase: Phase,
+    plan: Plan,
+    loss: Loss,
+    validation_loss: Loss | None = None,
+) -> tuple[Leaves, Tensor]:
+    """Train the clients of one program and return their leaves and mean losses ``[clients]``.
+
+    ``leaves`` and ``context`` carry the client axis, ``common`` does not; ``loss`` and
+    ``validation_loss`` are functions of ONE client ``(params, context, batch, common)``. A client
+    that has run out of batches, or that stopped early, ends with the weights it had then: its row
+    is copied out at that moment, so that no momentum can move it afterwards.
+    """
+    moving = {n: _trainable(t) for n, t in leaves.items() if n.startswith(phase.train)}
+    optimizer = phase.optimizer.build(moving)
+    program = lift(loss, len(rows), common=1)
+    where = torch.as_tensor(rows, device=fed.device)
+    keeper = _Keeper(fed, where, phase, plan, validation_loss)
+    keeper.before(moving)
+    losses = []
+    for t, batch in enumerate(_batches(fed.train, where, plan)):
+        now = program({**leaves, **moving}, context, batch, common)
+        optimizer.zero_grad(set_to_none=True)
+        now.sum().backward()
+        optimizer.step()
+        losses.append(now.detach())
+        if keeper.after_step(t, leaves, moving, context, common):
+            break
+    mean = _mean_loss(losses, plan, fed, rows)
+    return {**leaves, **keeper.result({n: t.detach() for n, t in moving.items()})}, mean
+
+
+def _batches(table: Table, rows: Tensor, plan: Plan) -> Iterator[dict[str, Tensor]]:
+    """Yield each step's batch, cut to the widest client so that nothing is padded needlessly."""
+    positions = torch.as_tensor(plan.positions, device=rows.device)
+    counts = torch.as_tensor(plan.counts, device=rows.device)
+    widths = plan.counts.max(0, initial=0)
+    for t in range(plan.steps):
+        places = torch.arange(int(widths[t]), device=rows.device)
+        weight = (places < counts[:, t, None]).to(torch.float32)
+        yield table.batch(rows, positions[:, t, : int(widths[t])], weight)
+
+
+def _trainable(t: Tensor) -> Tensor:
+    """Copy a leaf, in the layout in which its convolutions run fastest, ready for autograd."""
+    if t.ndim >= 5:
+        t = t.movedim(-3, -1).contiguous().movedim(-1, -3)
+    return t.detach().clone(memory_format=torch.preserve_format).requires_grad_(True)
+
+
+def _mean_loss(losses: list[Tensor], plan: Plan, fed: Federation, rows: np.ndarray) -> Tensor:
+    stacked = torch.stack(losses, 1) if losses else torch.zeros(len(rows), 0)
+    real = torch.as_tensor(plan.counts[:, : stacked.shape[1]] > 0, device=stacked.device)
+    bad = (~stacked.isfinite() & real).any(1)
+    if bool(bad.any()):
+        who = [int(fed.ids[rows[i]]) for i in torch.nonzero(bad)[:, 0].tolist()]
+        raise TrainingDiverged(f"the loss of client {', '.join(map(str, who))} is not finite")
+    return torch.where(real, stacked, 0).sum(1) / real.sum(1).clamp(min=1)
+
+
+class _Keeper:
+    """Remembers every row's weights at the moment it finishes, or at its best validation loss."""
+
+    def __init__(
+        self,
+        fed: Federation,
+        rows: Tensor,
+        phase: Phase,
+        plan: Plan,
+        validation_loss: Loss | None,
+    ) -> None:
+        self.fed, self.rows, self.phase, self.plan = fed, rows, phase, plan
+        self.loss = None
+        if phase.stop is not None and validation_loss is not None:
+            self.loss = lift(validation_loss, len(rows), common=1)
+        self.kept: Leaves = {}
+        self.best = np.full(len(rows), np.inf)
+        self.waited = np.zeros(len(rows), dtype=np.int64)
+        self.done = plan.ends == 0
+
+    def after_step(
+        self, t: int, leaves: Leaves, moving: Leaves, context: Leaves, common: Leaves
+    ) -> bool:
+        """Look at the clients after step ``t``; return true when nobody has anything left to do."""
+        if self.loss is not None and self.phase.stop is not None:
+            every = self.phase.stop.every * self.plan.per_epoch
+            due = ~self.done & ((t + 1) % np.maximum(every, 1) == 0)
+            if due.any():
+                self._check(due, leaves, moving, context, common)
+        ended = ~self.done & ((self.plan.ends == t + 1) | self._out_of_patience())
+        if ended.any() and not (ended.all() and self.loss is None):
+            self._keep(ended & ~np.isfinite(self.best), moving)
+        self.done |= ended
+        return bool(self.done.all())
+
+    def before(self, leaves: Leaves) -> None:
+        """Keep the weights of clients that have no example at all."""
+        self._keep(self.done, leaves)
+
+    def result(self, last: Leaves) -> Leaves:
+        """Return the trained leaves, each row as it was when kept."""
+        return {n: self.kept.get(n, t) for n, t in last.items()}
+
+    def _check(
+        self, due: np.ndarray, leaves: Leaves, moving: Leaves, context: Leaves, common: Leaves
+    ) -> None:
+        assert self.loss is not None and self.phase.stop is not None
+        with torch.no_grad():
+            batch = whole(self.fed.validation, self.rows)
+            now = self.loss({**leaves, **moving}, context, batch, common).double().cpu().numpy()
+        better = due & (now < self.best - self.phase.stop.min_delta)
+        self.best[better] = now[better]
+        self.waited[due] += 1
+        self.waited[better] = 0
+        self._keep(better, moving)
+
+    def _out_of_patience(self) -> np.ndarray:
+        patience = self.phase.stop.patience if self.phase.stop else np.inf
+        return self.waited >= patience
+
+    def _keep(self, which: np.ndarray, leaves: Leaves) -> None:
+        if not which.any():
+            return
+        mask = torch.as_tensor(which, device=self.rows.device)
+        for name, leaf in leaves.items():
+            now = leaf.detach()
+            old = self.kept.get(name, now)
+            self.kept[name] = torch.where(mask.view(-1, *[1] * (now.ndim - 1)), now, old).clone()
+
+
+def whole(table: Table, rows: Tensor) -> dict[str, Tensor]:
+    """Return all examples of some clients as one padded batch."""
+    sizes = torch.as_tensor(table.sizes, device=rows.device)[rows]
+    places = torch.arange(int(sizes.max()), device=rows.device)
+    weight = (places < sizes[:, None]).to(torch.float32)
+    return table.batch(rows, places.expand(len(rows), -1), weight)

@@ -1,0 +1,69 @@
+"""Tidy metrics: one row per round x metric x client x expert x item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from fedlib.engine import Report, Scores
+from fedlib.metrics import divergences
+
+COLUMNS = ("round", "metric", "client", "expert", "item", "value")
+NONE = -1  # client or expert of a row that belongs to no client or expert
+
+
+class Log:
+    """Rows of a run's metrics: int round, str metric, int client, int expert, str item, float value.
+
+    ``round`` counts completed rounds: 0 is the initial state.
+    """
+
+    def __init__(self, frame: pd.DataFrame | None = None) -> None:
+        self._rows: list[tuple[int, str, int, int, str, float]] = []
+        if frame is not None:
+            self._rows = list(frame.itertuples(index=False, name=None))
+
+    def add(
+        self, round: int, metric: str, value: float, client: int = NONE, expert: int = NONE, item: str = ""
+    ) -> None:
+        """Add one row."""
+        self._rows.append((round, metric, client, expert, item, float(value)))
+
+    def array(self, round: int, metric: str, values: Tensor | np.ndarray, item: str = "") -> None:
+        """Add a scalar, a vector over experts, or a matrix (item, expert)."""
+        a = np.asarray(values.cpu() if isinstance(values, Tensor) else values, dtype=float)
+        if a.ndim == 2:
+            for i, row in enumerate(a):
+                self.array(round, metric, row, str(i))
+        else:
+            for k, v in enumerate(np.atleast_1d(a)):
+                self.add(round, metric, v, expert=k if a.ndim else NONE, item=item)
+
+    def clients(self, round: int, metric: str, ids: Iterable[int], values: np.ndarray) -> None:
+        """Add one row per client."""
+        for i, v in zip(ids, values, strict=True):
+            self.add(round, metric, v, client=int(i))
+
+    def report(self, round: int, report: Report) -> None:
+        """Add what a round said of itself: loss, bytes and every tensor's divergence."""
+        self.add(round, "train_loss", report.losses.double().mean())
+        self.add(round, "bytes_down", int(report.down.sum()))
+        self.add(round, "bytes_up", int(report.up.sum()))
+        for name, gd in divergences(report.messages, report.weights).items():
+            self.array(round, "divergence", gd, name)
+
+    def scores(self, round: int, split: str, ids: np.ndarray, scores: Scores) -> None:
+        """Add every client's accuracy and negative log-likelihood on one split."""
+        self.clients(round, f"{split}_accuracy", ids, scores.accuracy)
+        self.clients(round, f"{split}_nll", ids, scores.nll)
+        if scores.gate is not None:
+            self.array(round, f"{split}_gate", scores.gate)
+
+    def frame(self) -> pd.DataFrame:
+        """Return all rows."""
+        frame = pd.DataFrame(self._rows, columns=list(COLUMNS))
+        kinds = {"round": "int32", "client": "int32", "expert": "int16", "value": "float64"}
+        return frame.astype(kinds)

@@ -1,0 +1,178 @@
+"""Running an experiment: look it up, else train it, resumably."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import subprocess
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+
+from fedlib import paths
+from fedlib.engine import Report, State, encode, evaluate, evaluate_global, play_round
+from fedlib.experiment import store
+from fedlib.experiment.log import Log
+from fedlib.experiment.spec import Experiment
+from fedlib.experiment.store import Result
+from fedlib.federation import Federation
+
+CHECKPOINT_SECONDS = 60.0
+
+
+def run(
+    experiment: Experiment,
+    *,
+    device: str = "auto",
+    chunk: int | None = None,
+    progress: bool = True,
+) -> Result:
+    """Return the result of an experiment, training it only if it is not stored.
+
+    A run that was interrupted continues from its last checkpoint and ends with the same bits. Two
+    processes asked for the same experiment train it once.
+    """
+    stored = store.find(experiment)
+    if stored is not None:
+        return stored
+    return _claim_and_train(experiment, device, chunk, progress)
+
+
+def run_with_state(
+    experiment: Experiment, *, device: str = "auto", chunk: int | None = None, progress: bool = True
+) -> tuple[Result, State]:
+    """Return a result and its final state, retraining if only the exported metrics are there."""
+    stored = store.find(experiment)
+    if stored is None or store.restore(experiment) is None:
+        stored = _claim_and_train(experiment, device, chunk, progress)
+    kept = store.restore(experiment)
+    assert kept is not None
+    return stored, kept[0]
+
+
+def _claim_and_train(
+    experiment: Experiment, device: str, chunk: int | None, progress: bool
+) -> Result:
+    with store.claimed(experiment):
+        done = store.folder(experiment) / "provenance.json"
+        if not done.exists():
+            _train(experiment, device, chunk, progress)
+    found = store.find(experiment)
+    assert found is not None
+    return found
+
+
+def _train(experiment: Experiment, device: str, chunk: int | None, progress: bool) -> None:
+    started, saved = time.monotonic(), time.monotonic()
+    fed = experiment.task.build(experiment.seed, device)
+    state, completed, log = _begin(experiment, fed, device, chunk, progress)
+    bar = tqdm(
+        total=experiment.rounds,
+        initial=completed,
+        desc=type(experiment.algorithm).__name__,
+        disable=None if progress else True,
+        leave=False,
+    )
+    for state, completed, report in rounds(experiment, fed, state, completed, chunk):
+        if report is not None:
+            log.report(completed, report)
+            bar.update()
+        observe(experiment, fed, state, completed, log)
+        if experiment.evaluates(completed):
+            assess(experiment, fed, state, completed, log)
+        if time.monotonic() - saved > CHECKPOINT_SECONDS and completed < experiment.rounds:
+            store.checkpoint(experiment, state, completed, log.frame())
+            saved = time.monotonic()
+    bar.close()
+    store.checkpoint(experiment, state, completed, log.frame())
+    store.finish(experiment, provenance(fed, time.monotonic() - started))
+
+
+def rounds(
+    experiment: Experiment,
+    fed: Federation,
+    state: State,
+    completed: int = 0,
+    chunk: int | None = None,
+) -> Iterator[tuple[State, int, Report | None]]:
+    """Yield (state, completed rounds, report) after every round; first the given state itself."""
+    if completed == 0:
+        yield state, 0, None
+    for t in range(completed, experiment.rounds):
+        state, report = play_round(
+            experiment.algorithm,
+            fed,
+            state,
+            round=t,
+            seed=experiment.seed,
+            cohort=experiment.cohort,
+            chunk=chunk,
+        )
+        yield state, t + 1, report
+
+
+def assess(experiment: Experiment, fed: Federation, state: State, completed: int, log: Log) -> None:
+    """Score every client on validation and test data, and the whole federation on all test data."""
+    algorithm = experiment.algorithm
+    log.scores(completed, "validation", fed.ids, evaluate(fed, algorithm, state, fed.validation))
+    test = encode(fed, algorithm, state, fed.test, everything=True)
+    log.scores(completed, "test", fed.ids, evaluate(fed, algorithm, state, fed.test, test))
+    log.add(completed, "global_accuracy", evaluate_global(fed, algorithm, state, test))
+
+
+def observe(experiment: Experiment, fed: Federation, state: State, completed: int, log: Log) -> None:
+    """Log what the algorithm says of itself: scalars every round, arrays where clients are scored."""
+    for metric, values in experiment.algorithm.observe(fed, state).items():
+        if values.ndim == 0 or experiment.evaluates(completed):
+            log.array(completed, metric, values)
+
+
+def provenance(fed: Federation, seconds: float) -> dict[str, Any]:
+    """Return where and with what a run was made: commit, versions, device, time, peak memory."""
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    cuda = fed.device.type == "cuda"
+    return {
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+        "fedlib": _version(),
+        "device": torch.cuda.get_device_name(fed.device) if cuda else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "seconds": round(seconds, 1),
+        "peak_memory_mib": round(torch.cuda.max_memory_allocated() / 2**20 if cuda else memory),
+        "data": fed.source,
+        "clients": fed.clients,
+        "parameters": fed.net.parameters(),
+    }
+
+
+def _begin(
+    experiment: Experiment, fed: Federation, device: str, chunk: int | None, progress: bool
+) -> tuple[State, int, Log]:
+    kept = store.restore(experiment)
+    if kept is not None:
+        state, completed, metrics = kept
+        flat = {n: t.to(fed.device) for n, t in state.flat().items()}
+        return State.from_flat(flat), completed, Log(metrics)
+    first = None
+    if experiment.after is not None:
+        _, first = run_with_state(experiment.after, device=device, chunk=chunk, progress=progress)
+    return experiment.algorithm.init(fed, experiment.seed, first), 0, Log()
+
+
+def _commit() -> str:
+    call = ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    said = subprocess.run(call, capture_output=True, text=True, check=False)
+    return said.stdout.strip() or "unknown"
+
+
+def _version() -> str:
+    try:
+        return version("fedlib")
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,49 @@
+"""What a run is: a value whose key names its stored result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedlib.algorithms import FedAvg, FedMix, Local
+from fedlib.tasks import Task
+from fedlib.values import key_of, value
+
+# Raise this when the same experiment would give other numbers than before (a change of default, a
+# repaired bug): old results then keep their key and are no longer found.
+VERSION = 1
+
+
+@value
+class Experiment:
+    """An algorithm on a task for some rounds, with one seed for everything.
+
+    ``cohort`` is the number of clients per round, or a fraction of the population as a float.
+    Clients are scored every ``evaluate_every`` rounds, before the first and after the last.
+    ``after`` is a first stage whose final state this one starts from. Device and chunk are no part
+    of it: they change a result by float rounding only, and stand in its provenance.
+    """
+
+    task: Task
+    algorithm: FedAvg | FedMix | Local
+    rounds: int
+    cohort: int | float = 10
+    seed: int = 0
+    evaluate_every: int = 10
+    after: Any = None
+
+    def check(self) -> None:
+        if self.rounds < 1 or self.evaluate_every < 1:
+            raise ValueError(f"rounds and evaluate_every must be >= 1, got {self.rounds}, {self.evaluate_every}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}")
+        if self.after is not None and not isinstance(self.after, Experiment):
+            raise TypeError(f"after must be an Experiment or None, got {self.after!r}")
+
+    @property
+    def key(self) -> str:
+        """The name of the stored result: 16 hex digits, the same on every machine."""
+        return key_of(self, version=VERSION)
+
+    def evaluates(self, completed: int) -> bool:
+        """Return whether the clients are scored after ``completed`` rounds."""
+        return completed % self.evaluate_every == 0 or completed == self.rounds

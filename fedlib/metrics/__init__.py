@@ -1,0 +1,6 @@
+"""What is measured: divergence, accuracies, intervals."""
+
+from fedlib.metrics.accuracy import over_clients, report
+from fedlib.metrics.divergence import divergences, gradient_divergence
+
+__all__ = ["divergences", "gradient_divergence", "over_clients", "report"]

@@ -1,0 +1,155 @@
+"""Optimisers as values, for clients and server alike: torch.optim does the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlib.values import one_of, value
+
+Leaves = dict[str, Tensor]
+
+
+class Yogi(torch.optim.Optimizer):
+    """Adam whose second moment moves additively (FedYogi: Reddi et al., 2020, algorithm 2).
+
+    ``v <- v - (1 - b2) g^2 sign(v - g^2)`` and ``w <- w - lr m / (sqrt(v) + eps)``, with ``v``
+    starting at ``eps^2`` and no bias correction, as in that algorithm.
+    """
+
+    def __init__(self, params: Any, lr: float, betas: tuple[float, float], eps: float) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Move every parameter that has a gradient."""
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for w in (w for w in group["params"] if w.grad is not None):
+                state = self.state[w]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(w)
+                    state["exp_avg_sq"] = torch.full_like(w, group["eps"] ** 2)
+                m, v, g2 = state["exp_avg"], state["exp_avg_sq"], w.grad**2
+                m.lerp_(w.grad, 1 - first)
+                v.sub_((1 - second) * g2 * torch.sign(v - g2))
+                w.sub_(group["lr"] * m / (v.sqrt() + group["eps"]))
+
+
+@value
+class Optimizer:
+    """Which optimiser moves some leaves, with per-leaf rates.
+
+    ``rates`` are pairs (prefix of a leaf's name, learning rate) that override ``lr``. Stacked
+    leaves need no special care: every optimiser here is element-wise, so that each client, a row,
+    is moved as if it were alone.
+    """
+
+    name: str = "sgd"
+    lr: float = 0.05
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    rates: tuple[tuple[str, float], ...] = ()
+
+    def check(self) -> None:
+        one_of("optimizer", self.name, _MAKERS)
+        for what, lr in (("Optimizer.lr", self.lr), *self.rates):
+            if lr < 0:
+                raise ValueError(f"{what}: a learning rate must be >= 0, got {lr}")
+
+    def build(self, leaves: Leaves) -> torch.optim.Optimizer:
+        """Return the torch optimiser over ``leaves``, one parameter group per rate."""
+        groups: dict[float, list[Tensor]] = {}
+        for name, leaf in leaves.items():
+            groups.setdefault(self.rate(name), []).append(leaf)
+        return _MAKERS[self.name](self, [{"params": p, "lr": lr} for lr, p in groups.items()])
+
+    def rate(self, name: str) -> float:
+        """Return the learning rate of the leaf called ``name``."""
+        return next((lr for prefix, lr in self.rates if name.startswith(prefix)), self.lr)
+
+
+_MAKERS: dict[str, Callable[[Optimizer, Any], torch.optim.Optimizer]] = {
+    "sgd": lambda o, p: torch.optim.SGD(
+        p, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay
+    ),
+    "adam": lambda o, p: torch.optim.Adam(
+        p, lr=o.lr, betas=o.betas, eps=o.eps, weight_decay=o.weight_decay
+    ),
+    "adamw": lambda o, p: torch.optim.AdamW(
+        p, lr=o.lr, betas=o.betas, eps=o.eps, weight_decay=o.weight_decay
+    ),
+    "adagrad": lambda o, p: torch.optim.Adagrad(
+        p, lr=o.lr, eps=o.eps, weight_decay=o.weight_decay
+    ),
+    "yogi": lambda o, p: Yogi(p, lr=o.lr, betas=o.betas, eps=o.eps),
+}
+
+
+def sgd(lr: float = 0.05, momentum: float = 0.0) -> Optimizer:
+    """Return stochastic gradient descent; at a server with ``lr=1`` it is plain averaging."""
+    return Optimizer("sgd", lr=lr, momentum=momentum)
+
+
+def adam(lr: float = 1e-3) -> Optimizer:
+    """Return Adam with PyTorch's defaults."""
+    return Optimizer("adam", lr=lr)
+
+
+def server_step(
+    optimizer: Optimizer,
+    leaves: Leaves,
+    gradients: Leaves,
+    memory: Leaves,
+    asleep: dict[str, Tensor] | None = None,
+) -> tuple[Leaves, Leaves]:
+    """Move the global ``leaves`` along aggregated pseudo-gradients; return leaves and memory.
+
+    A leaf without gradient stands still, and so does every row k of a leaf whose ``asleep[name][k]``
+    is true (an expert that no client used: moving it by momentum alone would be wrong). ``memory``
+    holds the optimiser's state as ``{leaf/row/quantity: tensor}``, so that it can be stored.
+    """
+    if not gradients:
+        return leaves, memory
+    parts = dict(_rows(leaves, gradients, asleep or {}))
+    with torch.no_grad():
+        moved = {label: leaf.clone() for label, (leaf, _) in parts.items()}
+    engine = optimizer.build({label: w.requires_grad_(True) for label, w in moved.items()})
+    for label, w in moved.items():
+        w.grad = parts[label][1]
+        state = {k[len(label) + 1 :]: t.clone() for k, t in memory.items() if _owner(k) == label}
+        if state:
+            engine.state[w] = state
+    engine.step()
+    kept = {f"{n}/{k}": t for n, w in moved.items() for k, t in engine.state[w].items() if t is not None}
+    return _join(leaves, moved), kept
+
+
+def _rows(
+    leaves: Leaves, gradients: Leaves, asleep: dict[str, Tensor]
+) -> Iterable[tuple[str, tuple[Tensor, Tensor | None]]]:
+    for name, leaf in leaves.items():
+        if name not in gradients:
+            yield f"{name}/-", (leaf, None)
+        elif name not in asleep:
+            yield f"{name}/-", (leaf, gradients[name].to(leaf.dtype))
+        else:
+            for k, still in enumerate(asleep[name].tolist()):
+                yield f"{name}/{k}", (leaf[k], None if still else gradients[name][k].to(leaf.dtype))
+
+
+def _join(leaves: Leaves, moved: Leaves) -> Leaves:
+    out = {}
+    for name in leaves:
+        rows = [w.detach() for label, w in moved.items() if label.rpartition("/")[0] == name]
+        out[name] = rows[0] if f"{name}/-" in moved else torch.stack(rows)
+    return out
+
+
+def _owner(key: str) -> str:
+    return key.rpartition("/")[0]

@@ -1,0 +1,48 @@
+"""Where the companion keeps things: absolute folders, each with an environment variable.
+
+Notebooks are run from several working directories (JupyterLab, papermill, nbval), so no
+path may depend on the current one. Folders are named here, and created by whoever writes.
+"""
+
+import os
+from pathlib import Path
+
+_PARENT = Path(__file__).resolve().parent.parent
+
+ROOT: Path = _PARENT if (_PARENT / "pyproject.toml").is_file() else Path.cwd()
+"""The checkout that holds the package, or the working directory of an installed copy."""
+
+
+def _folder(variable: str, default: Path) -> Path:
+    return Path(os.environ.get(variable) or default).expanduser().absolute()
+
+
+def notebooks() -> Path:
+    """The source notebooks: `$FEDLIB_NOTEBOOKS`, else `ROOT/notebooks`."""
+    return _folder("FEDLIB_NOTEBOOKS", ROOT / "notebooks")
+
+
+def build() -> Path:
+    """Executed copies of the notebooks, by scale: `$FEDLIB_BUILD`, else `ROOT/build`."""
+    return _folder("FEDLIB_BUILD", ROOT / "build")
+
+
+def figures() -> Path:
+    """Figures and the numbers behind them, by scale: `$FEDLIB_FIGURES`, else `ROOT/figures`."""
+    return _folder("FEDLIB_FIGURES", ROOT / "figures")
+
+
+def runs() -> Path:
+    """The store of training runs, one folder each: `$FEDLIB_RUNS`, else `ROOT/runs`."""
+    return _folder("FEDLIB_RUNS", ROOT / "runs")
+
+
+def results() -> Path:
+    """Exported runs that are kept with the project: `$FEDLIB_RESULTS`, else `ROOT/results`."""
+    return _folder("FEDLIB_RESULTS", ROOT / "results")
+
+
+def cache() -> Path:
+    """Decoded data sets: `$FEDLIB_CACHE`, else `fedlib` in the user's cache folder."""
+    user = _folder("XDG_CACHE_HOME", Path.home() / ".cache")
+    return _folder("FEDLIB_CACHE", user / "fedlib")

@@ -1,0 +1,27 @@
+"""Where every random number comes from: (seed, purpose, where), never a global generator.
+
+A client's draws depend on its own id, on the round and on the seed. They do not depend on its
+place in the cohort, on how many clients share one program, or on the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+PURPOSES = {"model": 1, "cohort": 2, "batches": 3, "noise": 4}
+
+
+def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:
+    """Return the generator of one purpose at one place, e.g. ``("batches", round, client)``."""
+    return np.random.default_rng(_sequence(seed, purpose, where))
+
+
+def torch_seed(seed: int, purpose: str, *where: int) -> int:
+    """Return a 63-bit seed for torch's own generator, e.g. for the initial weights of a model."""
+    return int(_sequence(seed, purpose, where).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _sequence(seed: int, purpose: str, where: Any) -> np.random.SeedSequence:
+    return np.random.SeedSequence([seed, PURPOSES[purpose], *where])

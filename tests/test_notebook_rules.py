@@ -1,0 +1,287 @@
+"""The rules for source notebooks, as one function that lists complaints, and its own tests.
+
+The rules keep notebooks readable (size, no machinery), runnable from any folder (no paths,
+no installs), safe under papermill (parameters) and comparable by nbval (outputs).
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from fedlib import paths
+
+PARAMETERS = {
+    "scale": ("str", "quick"),
+    "dataset": ("str", ""),
+    "seeds": ("int", 0),
+    "rounds": ("int", 0),
+    "device": ("str", "auto"),
+}
+MOST_CELLS, MOST_LINES, MOST_FUNCTION_LINES = 40, 200, 10
+FORBIDDEN = {
+    r"\b(sys\.exit|os\._exit|exit|quit)\(": "ends the kernel, which papermill takes for success",
+    r"\.\./": "has a path relative to the working directory",
+    r"(?m)^\s*[!%]\s*(pip|conda|mamba)\b": "installs packages",
+    r"\bos\.chdir\b|(?m:^\s*%cd\b)": "changes the working directory",
+    r"\bsys\.path\b": "changes the import path",
+}
+BARE_PLOTS = re.compile(r"^(plt|sns|axs?|axes)\b")
+ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}")
+MACHINE = re.compile(r"/(home|tmp|root|Users)/|site-packages|[A-Z]:\\")
+
+
+def complaints(path: Path) -> list[str]:
+    """What is wrong with a notebook, one sentence each; empty for a good one."""
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    found = _of_metadata(notebook) + _of_parameters(code) + _of_size(notebook, code)
+    for count, cell in enumerate(code, start=1):
+        said = _of_source(cell.source) + _of_outputs(cell, count)
+        found += [f"code cell {count} {what}" for what in said]
+    return found
+
+
+def _tags(cell: Any) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
+def _of_metadata(notebook: Any) -> list[str]:
+    found = []
+    if notebook.metadata.get("kernelspec", {}).get("name") != "python3":
+        found.append("the kernelspec is not python3")
+    if "version" in notebook.metadata.get("language_info", {}):
+        found.append("the metadata holds the version of Python")
+    places = [notebook, *notebook.cells]
+    for key in ("papermill", "execution"):
+        if any(key in place.metadata for place in places):
+            found.append(f"the metadata holds traces of {key}")
+    return found
+
+
+def _of_parameters(code: list[Any]) -> list[str]:
+    tagged = [cell for cell in code if "parameters" in _tags(cell)]
+    if len(tagged) != 1:
+        return [f"there are {len(tagged)} cells tagged parameters, not one"]
+    found = [] if tagged[0] is code[0] else ["the parameters are not the first code cell"]
+    declared = {}
+    for node in _parsed(tagged[0].source):
+        match node:
+            case ast.AnnAssign(ast.Name(name), ast.Name(kind), ast.Constant(value)):
+                declared[name] = (kind, value)
+            case _:
+                found.append(f"the parameters hold more than literals: {ast.unparse(node)}")
+    if declared != PARAMETERS:
+        found.append(f"the parameters are not the companion's: {', '.join(PARAMETERS)}")
+    if any("#" not in line for line in tagged[0].source.splitlines() if line.strip()):
+        found.append("a parameter has no comment")
+    return found
+
+
+def _of_size(notebook: Any, code: list[Any]) -> list[str]:
+    found = []
+    if len(notebook.cells) > MOST_CELLS:
+        found.append(f"there are {len(notebook.cells)} cells, at most {MOST_CELLS} are allowed")
+    lines = sum(bool(line.strip()) for cell in code for line in cell.source.splitlines())
+    if lines > MOST_LINES:
+        found.append(f"there are {lines} lines of code, at most {MOST_LINES} are allowed")
+    if not any("nbval-check-output" in _tags(cell) for cell in code):
+        found.append("no cell is tagged nbval-check-output")
+    return found
+
+
+def _of_source(source: str) -> list[str]:
+    if not source.strip():
+        return ["is empty"]
+    found = [why for pattern, why in FORBIDDEN.items() if re.search(pattern, source)]
+    body = _parsed(source)
+    for node in (inner for outer in body for inner in ast.walk(outer)):
+        if isinstance(node, ast.ClassDef):
+            found.append(f"defines the class {node.name}")
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > MOST_FUNCTION_LINES:
+                found.append(f"defines {node.name}, {length} lines long")
+    if any(t.type == tokenize.OP and t.string == ";" for t in _tokens(source)):
+        found.append("has a semicolon, which does not silence a cell under nbval")
+    last = body[-1] if body else None
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        called = ast.unparse(last.value.func)
+        if BARE_PLOTS.match(called) and called != "plt.show":
+            found.append(f"ends with {called}, whose value has a memory address: assign it to _")
+    return found
+
+
+def _of_outputs(cell: Any, count: int) -> list[str]:
+    found = []
+    if cell.execution_count != count:
+        found.append(f"has the execution count {cell.execution_count}: run `make notebooks`")
+    if "nbval-check-output" in _tags(cell) and not cell.outputs:
+        found.append("is to be compared and has no output")
+    for output in cell.outputs:
+        text = output.get("text", "") + output.get("data", {}).get("text/plain", "")
+        if output.output_type == "error":
+            found.append(f"ended with {output.ename}")
+        if output.get("name") == "stderr":
+            found.append("wrote to stderr, a warning or a progress bar")
+        if ADDRESS.search(text):
+            found.append("shows a memory address")
+        if MACHINE.search(text) or str(paths.ROOT) in text:
+            found.append("shows a path of one machine")
+    return found
+
+
+def _plain(source: str) -> str:
+    """The source without IPython's commands, which Python cannot parse."""
+    return re.sub(r"(?m)^\s*[!%].*$", "", source)
+
+
+def _parsed(source: str) -> list[ast.stmt]:
+    return ast.parse(_plain(source)).body
+
+
+def _tokens(source: str) -> list[tokenize.TokenInfo]:
+    return list(tokenize.generate_tokens(io.StringIO(_plain(source)).readline))
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, id=p.stem) for p in sorted(paths.notebooks().glob("*.ipynb"))]
+)
+def test_source_notebooks_keep_the_rules(path: Path):
+    assert complaints(path) == []
+
+
+# The rules' own tests: a good notebook, and one change to it per rule.
+
+LINES = """\
+scale: str = "quick"  # quick | standard | paper
+dataset: str = ""  # one data set, or "" for the scale's own
+seeds: int = 0  # number of seeds, 0 for the scale's own
+rounds: int = 0  # communication rounds, 0 for the scale's own
+device: str = "auto"  # auto | cpu | cuda | cuda:N"""
+
+
+def good() -> Any:
+    parameters = new_code_cell(LINES, execution_count=1, metadata={"tags": ["parameters"]})
+    compared = new_code_cell(
+        "_ = plt.plot([1, 2])\nprint('a; b')",
+        execution_count=2,
+        metadata={"tags": ["nbval-check-output"]},
+        outputs=[new_output("stream", name="stdout", text="a; b\n")],
+    )
+    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    return new_notebook(
+        cells=[new_markdown_cell("# A claim"), parameters, compared],
+        metadata={"kernelspec": kernel, "language_info": {"name": "python"}},
+    )
+
+
+def source(text: str) -> Callable[[Any], None]:
+    return lambda notebook: notebook.cells[2].update(source=text)
+
+
+def parameters(old: str, new: str) -> Callable[[Any], None]:
+    return lambda notebook: notebook.cells[1].update(source=LINES.replace(old, new))
+
+
+def output(*arguments: Any, **fields: Any) -> Callable[[Any], None]:
+    return lambda notebook: notebook.cells[2].outputs.append(new_output(*arguments, **fields))
+
+
+def cells(*more: Any) -> Callable[[Any], None]:
+    return lambda notebook: notebook.cells.extend(more)
+
+
+def counted(text: str, count: int) -> Any:
+    return new_code_cell(text, execution_count=count)
+
+
+BROKEN: dict[str, tuple[Callable[[Any], None], str]] = {
+    "no-parameters": (lambda n: n.cells[1].metadata.pop("tags"), "there are 0 cells tagged"),
+    "two-parameters": (
+        lambda n: n.cells[2].metadata.update(tags=["parameters", "nbval-check-output"]),
+        "there are 2 cells tagged",
+    ),
+    "late-parameters": (lambda n: n.cells.reverse(), "not the first code cell"),
+    "derived-parameter": (parameters("= 0  # num", "= 1 + 1  # num"), "more than literals"),
+    "bare-parameter": (parameters("seeds: int", "seeds"), "more than literals"),
+    "misnamed-parameter": (parameters("seeds", "seed"), "not the companion's"),
+    "other-default": (parameters('"quick"', '"paper"'), "not the companion's"),
+    "uncommented-parameter": (parameters("  # auto | cpu | cuda | cuda:N", ""), "no comment"),
+    "semicolon": (source("x = 1;"), "has a semicolon"),
+    "bare-plot": (source("ax.plot([1, 2])"), "ends with ax.plot"),
+    "bare-plot-of-many": (source("axes[0].hist([1, 2])"), "ends with axes[0].hist"),
+    "exit": (source("import sys\nsys.exit(0)"), "ends the kernel"),
+    "relative-path": (source("open('../data')"), "relative to the working directory"),
+    "install-by-shell": (source("!pip install x"), "installs packages"),
+    "install-by-magic": (source("%pip install x"), "installs packages"),
+    "chdir": (source("import os\nos.chdir('x')"), "changes the working directory"),
+    "import-path": (source("import sys\nsys.path.append('x')"), "changes the import path"),
+    "class": (source("class A:\n    pass"), "defines the class A"),
+    "long-function": (source("def f():\n" + "    x = 1\n" * 10), "defines f, 11 lines long"),
+    "empty-cell": (source(" "), "is empty"),
+    "personal-kernel": (lambda n: n.metadata.kernelspec.update(name="mine"), "not python3"),
+    "no-kernel": (lambda n: n.metadata.pop("kernelspec"), "not python3"),
+    "version": (
+        lambda n: n.metadata.language_info.update(version="3.11.7"),
+        "the version of Python",
+    ),
+    "papermill-metadata": (lambda n: n.metadata.update(papermill={}), "traces of papermill"),
+    "papermill-cell": (lambda n: n.cells[0].metadata.update(papermill={}), "traces of papermill"),
+    "times": (lambda n: n.cells[1].metadata.update(execution={}), "traces of execution"),
+    "unrun-cell": (lambda n: n.cells[1].update(execution_count=None), "execution count None"),
+    "out-of-order": (lambda n: n.cells[2].update(execution_count=7), "execution count 7"),
+    "no-output": (lambda n: n.cells[2].update(outputs=[]), "has no output"),
+    "error": (output("error", ename="KeyError", evalue="x", traceback=[]), "ended with KeyError"),
+    "stderr": (output("stream", name="stderr", text="50%"), "wrote to stderr"),
+    "address": (
+        output("display_data", {"text/plain": "<Line2D at 0x7f12ab34cd>"}),
+        "shows a memory address",
+    ),
+    "path": (output("stream", name="stdout", text="/home/me/x"), "shows a path"),
+    "nothing-compared": (lambda n: n.cells[2].metadata.clear(), "no cell is tagged nbval"),
+    "many-cells": (cells(*(new_markdown_cell("x") for _ in range(38))), "there are 41 cells"),
+    "many-lines": (cells(counted("x = 1\n" * 194, 3)), "there are 201 lines of code"),
+}
+
+
+def expected_verdict(path: Path) -> bool:
+    """Whether a fixture's name promises complaints, as in bad-semicolon.ipynb."""
+    return path.stem.startswith("bad-")
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_broken_rule_is_named(name: str, tmp_path: Path):
+    change, expected = BROKEN[name]
+    notebook = good()
+    change(notebook)
+    path = tmp_path / f"bad-{name}.ipynb"
+    nbformat.write(notebook, path)
+    found = complaints(path)
+    assert expected_verdict(path) == bool(found)
+    assert any(expected in complaint for complaint in found), found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "%matplotlib inline\nx = 1",
+        "print('sum;')  # a; b",
+        "_ = ax.plot([1])",
+        "plotting.heatmap([1])",
+        "def f():\n    return 1",
+    ],
+)
+def test_good_notebooks_have_no_complaints(text: str, tmp_path: Path):
+    notebook = good()
+    source(text)(notebook)
+    path = tmp_path / "good-notebook.ipynb"
+    nbformat.write(notebook, path)
+    assert expected_verdict(path) == bool(complaints(path)), complaints(path)

@@ -1,0 +1,130 @@
+"""One package, whichever way it is installed: pip and conda take the same extras and pins."""
+
+import ast
+import re
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+
+
+def requirements() -> list[Requirement]:
+    extras = PROJECT["optional-dependencies"]
+    return [Requirement(r) for r in sum(extras.values(), PROJECT["dependencies"])]
+
+
+def pins() -> list[tuple[str, str]]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    found = [line.partition("==") for line in lines if line and not line.startswith("#")]
+    assert all(equals for _, equals, _ in found), "constraints.txt holds exact pins only"
+    return [(canonicalize_name(name), version) for name, _, version in found]
+
+
+def test_pip_and_conda_install_the_same_package_extras_and_pins():
+    recipe = re.search(r"pip install (.+)", (ROOT / "Makefile").read_text())
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    through_pip = next(d["pip"] for d in environment["dependencies"] if isinstance(d, dict))
+    assert recipe and recipe.group(1).replace("'", "") == " ".join(through_pip)
+    assert environment["channels"] == ["conda-forge", "nodefaults"]
+    # Everything but Python and pip comes from the pins, so conda names nothing else.
+    conda = [d for d in environment["dependencies"] if isinstance(d, str)]
+    python, *rest = conda
+    assert rest == ["pip"]
+    oldest = PROJECT["requires-python"].removeprefix(">=")
+    assert python == f"python={oldest}"
+
+
+def test_every_dependency_is_pinned_once_within_its_bounds():
+    names = [name for name, _ in pins()]
+    assert len(names) == len(set(names)), "a package is pinned twice"
+    versions = dict(pins())
+    for requirement in requirements():
+        assert str(requirement.specifier).startswith(">="), f"{requirement}: lower bounds only"
+        version = versions.get(canonicalize_name(requirement.name))
+        assert version, f"{requirement} is not pinned in constraints.txt"
+        assert version in requirement.specifier, f"{requirement} excludes the pin {version}"
+
+
+def test_pytorch_is_pinned_without_a_build_so_that_cpu_and_cuda_wheels_fit():
+    versions = dict(pins())
+    assert not Version(versions["torch"]).local and not Version(versions["torchvision"]).local
+
+
+def test_this_environment_holds_the_pinned_versions():
+    wrong = []
+    for name, pin in pins():
+        try:
+            here = Version(metadata.version(name)).public
+        except metadata.PackageNotFoundError:
+            continue  # an extra that is not installed
+        if here != pin:
+            wrong.append(f"{name}: {here} here, {pin} pinned")
+    assert not wrong, "run `make env`: " + "; ".join(wrong)
+
+
+def sources() -> list[tuple[str, str]]:
+    found = [
+        (str(path.relative_to(ROOT)), path.read_text())
+        for folder in ("fedlib", "tests", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    ]
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = nbformat.read(path, as_version=4).cells
+        code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+        found.append((path.name, re.sub(r"^\s*[%!].*$", "", code, flags=re.MULTILINE)))
+    return found
+
+
+def imported(code: str) -> set[str]:
+    """The top-level modules that some code imports, its own package's aside."""
+    names = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names - set(sys.stdlib_module_names) - {"fedlib", "tests", "benchmarks", "conftest"}
+
+
+def test_every_third_party_import_is_declared():
+    declared = {canonicalize_name(r.name) for r in requirements()}
+    providers = metadata.packages_distributions()
+    beside = {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    missing = []
+    for where, code in sources():
+        for module in sorted(imported(code) - beside):
+            names = {canonicalize_name(name) for name in providers.get(module, [module])}
+            if not names & declared:
+                missing.append(f"{where} imports {module}")
+    assert not missing, "not declared in pyproject.toml: " + "; ".join(missing)
+
+
+def test_the_citation_names_this_version_and_five_papers():
+    assert CITATION["cff-version"] == "1.2.0"
+    assert CITATION["version"] == PROJECT["version"] == metadata.version("fedlib")
+    assert CITATION["license"] == PROJECT["license"] == "MIT"
+    papers = CITATION["references"]
+    assert len({paper["title"] for paper in papers}) == len(papers) == 5
+    for paper in papers:
+        assert paper["authors"] and paper["year"] and "arxiv.org/abs" in paper["url"]
+
+
+def test_there_are_no_other_lists_of_dependencies():
+    others = ("requirements*.txt", "setup.py", "setup.cfg", "Pipfile", "poetry.lock")
+    assert not [path for pattern in others for path in ROOT.glob(pattern)]
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "Makefile", ".ci/run", ".gitignore"])
+def test_the_package_has_its_papers(name):
+    assert (ROOT / name).is_file()

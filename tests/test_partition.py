@@ -1,0 +1,298 @@
+"""Partitions: the promises of each sampler, and what they refuse."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedlib.partition import IID, Dirichlet, Partition, dirichlet, holdout, iid, mirrored
+from fedlib.values import from_dict, to_dict
+
+few = settings(max_examples=40, deadline=None)
+seeds = st.integers(0, 2**32)
+alphas = st.floats(1e-4, 1e4)
+
+
+def balanced(classes, each, seed=0):
+    return np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), each))
+
+
+@st.composite
+def requests(draw):
+    """Labels, a pool of some of them, and numbers of clients and examples that are possible."""
+    labels = np.array(draw(st.lists(st.integers(0, 6), min_size=2, max_size=300)))
+    pool = draw(st.permutations(range(len(labels))))[: draw(st.integers(1, len(labels)))]
+    clients = draw(st.integers(1, len(pool)))
+    size = draw(st.none() | st.integers(1, len(pool) // clients))
+    return labels, np.array(pool), clients, size
+
+
+def check_equal_and_disjoint(part, pool, clients, size):
+    size = len(pool) // clients if size is None else size
+    assert part.index.shape == (clients, size) and np.all(part.sizes == size)
+    assert len(np.unique(part.index)) == clients * size
+    assert set(part.index.ravel()) <= set(pool.tolist())
+    assert part.index.dtype == part.sizes.dtype == np.int64
+
+
+@few
+@given(requests(), seeds, alphas)
+def test_dirichlet_rows_are_equal_disjoint_and_from_the_pool(request_, seed, alpha):
+    labels, pool, clients, size = request_
+    part = dirichlet(labels, clients=clients, alpha=alpha, size=size, seed=seed, pool=pool)
+    check_equal_and_disjoint(part, pool, clients, size)
+    again = dirichlet(labels, clients=clients, alpha=alpha, size=size, seed=seed, pool=pool)
+    assert part.fingerprint() == again.fingerprint()
+
+
+@few
+@given(requests(), seeds)
+def test_iid_rows_are_equal_disjoint_and_from_the_pool(request_, seed):
+    labels, pool, clients, size = request_
+    part = iid(labels, clients=clients, size=size, seed=seed, pool=pool)
+    check_equal_and_disjoint(part, pool, clients, size)
+    assert part.fingerprint() == IID(clients, size).split(labels, pool, seed, 7).fingerprint()
+
+
+@few
+@given(st.lists(st.integers(0, 6), min_size=2, max_size=300), seeds, st.data())
+def test_holdout_splits_every_class_in_proportion(labels, seed, data):
+    labels = np.array(labels)
+    size = data.draw(st.integers(0, len(labels) - 1))
+    kept, held = holdout(labels, size, seed)
+    assert len(held) == size
+    assert np.array_equal(np.sort(np.r_[kept, held]), np.arange(len(labels)))
+    assert np.all(np.diff(kept) > 0) and np.all(np.diff(held) > 0)
+    exact = np.bincount(labels) * size / len(labels)
+    assert np.all(np.abs(np.bincount(labels[held], minlength=len(exact)) - exact) < 1)
+
+
+@few
+@given(st.integers(1, 8), st.integers(1, 6), st.integers(1, 50), seeds, st.data())
+def test_mirrored_counts_follow_the_shares(clients, classes, size, seed, data):
+    rows = st.lists(st.integers(0, 9), min_size=classes, max_size=classes).filter(any)
+    shares = np.array(data.draw(st.lists(rows, min_size=clients, max_size=clients)))
+    labels = balanced(classes, 60)
+    part = mirrored(labels, shares, size=size, seed=seed)
+    assert np.all(part.sizes == size)
+    assert all(len(np.unique(row)) == size for row in part.index)
+    exact = shares / shares.sum(1, keepdims=True) * size
+    counts = part.counts(labels, classes)
+    assert np.all(np.abs(counts - exact) < 1) and np.all(counts[shares == 0] == 0)
+
+
+def test_mirrored_draws_belong_to_the_client_not_to_the_row():
+    labels, shares = balanced(10, 100), np.random.default_rng(1).dirichlet(np.ones(10), 6)
+    whole = mirrored(labels, shares, size=90, seed=3)
+    without = [0, 2, 3, 5]
+    part = mirrored(labels, shares[without], size=90, seed=3, clients=without)
+    assert np.array_equal(part.index, whole.index[without])
+    assert not np.array_equal(mirrored(labels, shares, size=90, seed=4).index, whole.index)
+
+
+def test_mirrored_takes_from_the_pool_only():
+    labels, pool = balanced(4, 100), np.arange(0, 400, 2)
+    part = mirrored(labels, np.ones((3, 4)), size=40, seed=0, pool=pool)
+    assert np.all(part.index % 2 == 0)
+
+
+def test_large_alpha_gives_every_client_the_overall_shares():
+    labels = balanced(10, 5000)
+    # Half of the examples: the last clients of a full deal get what the others left.
+    shares = dirichlet(labels, clients=50, alpha=1e5, size=500, seed=0).shares(labels, 10)
+    assert np.abs(shares - 0.1).max() < 5 * np.sqrt(0.1 * 0.9 / 500)
+
+
+def test_small_alpha_gives_a_client_few_classes():
+    labels = balanced(10, 5000)
+    shares = dirichlet(labels, clients=50, alpha=0.01, size=300, seed=0).shares(labels, 10)
+    assert np.median(shares.max(1)) > 0.95
+
+
+def test_shares_have_the_spread_of_a_dirichlet():
+    labels, concentration = balanced(10, 20_000), 1.0
+    part = dirichlet(labels, clients=300, alpha=concentration, size=200, seed=0)
+    shares = part.shares(labels, 10)
+    total = 10 * concentration
+    spread = 0.1 * 0.9 / (total + 1) + 0.1 * 0.9 / 200 * total / (total + 1)
+    assert np.abs(shares.mean(0) - 0.1).max() < 4 * np.sqrt(spread / 300)
+    assert shares.var() == pytest.approx(spread, rel=0.1)
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-12, 1e300])
+def test_extreme_alphas_deal_every_example(alpha):
+    labels = balanced(10, 100)
+    assert len(np.unique(dirichlet(labels, clients=10, alpha=alpha, seed=0).index)) == 1000
+
+
+def test_bulk_draws_have_the_distribution_of_single_draws():
+    """The last client's counts against a client-by-client, example-by-example simulation."""
+    labels, alpha, clients, size, runs = balanced(3, 6), 0.5, 3, 5, 1500
+    fast, slow = np.zeros(3), np.zeros(3)
+    rng = np.random.default_rng(0)
+    for run in range(runs):
+        part = dirichlet(labels, clients=clients, alpha=alpha, size=size, seed=run)
+        fast += np.sort(part.counts(labels, 3)[-1])
+        left = np.full(3, 6.0)
+        for _ in range(clients):
+            shares, mine = rng.dirichlet([alpha] * 3), np.zeros(3)
+            for _ in range(size):
+                now = shares * (left > 0)
+                label = rng.choice(3, p=now / now.sum())
+                left[label] -= 1
+                mine[label] += 1
+        slow += np.sort(mine)
+    assert np.abs(fast - slow).max() / runs < 0.15
+
+
+def test_clients_before_a_class_runs_out_do_not_depend_on_how_many_follow():
+    labels = balanced(10, 1000)
+    three, five = (dirichlet(labels, clients=n, alpha=1, size=50, seed=7) for n in (3, 5))
+    assert np.array_equal(three.index, five.index[:3])
+
+
+def test_seed_and_only_the_seed_changes_the_draw():
+    labels = balanced(10, 100)
+    np.random.seed(0)  # noqa: NPY002 - it must not matter
+    prints = {dirichlet(labels, clients=5, alpha=1, seed=s).fingerprint() for s in (0, 1, 2)}
+    np.random.seed(1)  # noqa: NPY002
+    assert dirichlet(labels, clients=5, alpha=1, seed=0).fingerprint() in prints
+    assert len(prints) == 3
+
+
+def test_paper_setting_is_fast_and_exact():
+    labels = balanced(10, 5000)
+    kept, held = holdout(labels, 5000, seed=0)
+    part = Dirichlet(clients=100, alpha=1.0).split(labels, kept, 0, 10)
+    assert part.index.shape == (100, 450) and not np.isin(part.index, held).any()
+    assert repr(part) == "Partition(100 clients, 450 each)"
+
+
+def test_prior_scales_the_concentration():
+    labels = balanced(10, 1000)
+    symmetric, proportional = (
+        Dirichlet(20, 1.0, prior=prior).split(labels, None, 0, 10).shares(labels, 10).max(1).mean()
+        for prior in ("symmetric", "proportional")
+    )
+    assert proportional > symmetric + 0.2  # 0.1 per class instead of 1
+    part = dirichlet(labels, clients=5, alpha=1, size=100, seed=0, prior=[1, 1] + [0] * 8)
+    assert np.all(part.counts(labels, 10)[:, 2:] == 0)
+
+
+def test_table_of_ragged_rows():
+    part = Partition.from_lists([[3, 1], [], [0, 2, 5]])
+    assert part.clients == 3 and part.sizes.tolist() == [2, 0, 3]
+    assert part.index.tolist() == [[3, 1, -1], [-1, -1, -1], [0, 2, 5]]
+    assert part.client(0).tolist() == [3, 1] and part.client(1).tolist() == []
+    assert part.counts([0, 0, 1, 1, 0, 1], 2).tolist() == [[1, 1], [0, 0], [1, 2]]
+    assert part.shares([0, 0, 1, 1, 0, 1], 2)[1].tolist() == [0, 0]
+    assert repr(part) == "Partition(3 clients, 0..3 each, 1.7 on average)"
+    with pytest.raises(ValueError, match="read-only"):
+        part.index[0, 0] = 9
+    for i in (3, -1):
+        with pytest.raises(IndexError, match=r"0\.\.2"):
+            part.client(i)
+
+
+def test_permute_and_fingerprint():
+    angles = np.arange(6).reshape(2, 3)
+    part = Partition(np.array([[0, 1, -1], [2, 3, 4]]), np.array([2, 3]), {"angle": angles})
+    turned = part.permute([1, 0])
+    assert turned.index.tolist() == [[2, 3, 4], [0, 1, -1]]
+    assert turned.side["angle"].tolist() == [[3, 4, 5], [0, 1, 2]]
+    assert turned.fingerprint() != part.fingerprint() == turned.permute([1, 0]).fingerprint()
+    plain = Partition(part.index, part.sizes)
+    assert plain.fingerprint() != part.fingerprint()
+    wider = Partition(np.c_[plain.index, [-1, -1]], plain.sizes)
+    assert wider.fingerprint() == plain.fingerprint()
+    with pytest.raises(ValueError, match="once"):
+        part.permute([0, 0])
+
+
+@pytest.mark.parametrize(
+    ("index", "sizes", "side", "message"),
+    [
+        ([[0, 1]], [1, 1], {}, "must be"),
+        ([[0, 1]], [3], {}, r"0\.\.2"),
+        ([[0, 1]], [1], {}, "then only -1"),
+        ([[0, -2]], [1], {}, "then only -1"),
+        ([[0, 1]], [2], {"angle": np.zeros(2)}, "angle"),
+    ],
+)
+def test_tables_that_do_not_fit_together(index, sizes, side, message):
+    with pytest.raises(ValueError, match=message):
+        Partition(np.array(index), np.array(sizes), side)
+
+
+LABELS = balanced(10, 5000)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"alpha": 0}, "alpha .* above 0, not 0"),
+        ({"alpha": -1.0}, "not -1.0"),
+        ({"alpha": float("nan")}, "not nan"),
+        ({"alpha": float("inf")}, "not inf"),
+        ({"clients": 0}, "clients must be .* at least 1, not 0"),
+        ({"clients": 2.5}, "clients .* not 2.5"),
+        ({"clients": 60_000}, "50,000 examples, not 60,000"),
+        ({"size": 0}, "size must be .* at least 1, not 0"),
+        ({"size": 600}, "100 clients x 600 examples = 60,000, but only 50,000"),
+        ({"pool": []}, "pool is empty"),
+        ({"pool": [0, 50_000]}, r"0\.\.49999"),
+        ({"pool": [1, 1]}, "more than once"),
+        ({"pool": [0.5]}, "integer positions"),
+        ({"classes": 9}, r"labels must lie in 0\.\.8, but one is 9"),
+        ({"labels": []}, "non-empty"),
+        ({"labels": [0.5]}, "integers"),
+        ({"labels": [-1, 0]}, "one is -1"),
+        ({"prior": [1, 2]}, "10 finite numbers"),
+        ({"prior": np.zeros(10)}, "positive for at least one"),
+        ({"prior": [1] + [0] * 9}, "positive prior have only 5,000"),
+        ({"seed": -1}, "seed .* not -1"),
+    ],
+)
+def test_dirichlet_refuses_the_impossible(change, message):
+    request = {"labels": LABELS, "clients": 100, "alpha": 1.0, "seed": 0} | change
+    with pytest.raises(ValueError, match=message):
+        dirichlet(**request)
+
+
+@pytest.mark.parametrize(
+    ("shares", "size", "message"),
+    [
+        (np.eye(10)[:1], 5001, "client 0 needs 5,001 examples of class 0 .* only 5,000"),
+        (np.zeros((2, 10)), 10, "client 0 has no label shares"),
+        (np.full((2, 10), np.nan), 10, "finite"),
+        (np.ones(10), 10, "clients, classes"),
+        (np.ones((1, 10)), 0, "size"),
+        (np.ones((1, 9)), 10, r"0\.\.8"),
+    ],
+)
+def test_mirrored_refuses_the_impossible(shares, size, message):
+    with pytest.raises(ValueError, match=message):
+        mirrored(LABELS, shares, size=size, seed=0)
+
+
+def test_other_refusals():
+    with pytest.raises(ValueError, match="below the 50,000"):
+        holdout(LABELS, 50_000, 0)
+    with pytest.raises(ValueError, match="2 client names for 1 rows"):
+        mirrored(LABELS, np.ones((1, 10)), size=1, seed=0, clients=[0, 1])
+    with pytest.raises(ValueError, match="only 2 labels"):
+        Partition.from_lists([[5]]).counts([0, 1], 2)
+
+
+@pytest.mark.parametrize("value", [Dirichlet(), Dirichlet(7, 0.5, 3, "proportional"), IID(5, 2)])
+def test_requests_print_as_code_and_survive_storage(value):
+    assert eval(repr(value)) == value == from_dict(to_dict(value))
+
+
+def test_requests_are_checked_when_made():
+    assert repr(Dirichlet(alpha=2)) == repr(Dirichlet(alpha=2.0)) == "Dirichlet(alpha=2.0)"
+    for wrong in ({"alpha": 0.0}, {"clients": 0}, {"size": 0}, {"prior": "symetric"}):
+        with pytest.raises(ValueError, match=str(*wrong.values())):
+            Dirichlet(**wrong)
+    with pytest.raises(ValueError, match="clients"):
+        IID(0)
