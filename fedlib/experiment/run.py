@@ -7,6 +7,7 @@ import resource
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -68,6 +69,7 @@ def _claim_and_train(
 
 def _train(experiment: Experiment, device: str, chunk: int | None, progress: bool) -> None:
     started, saved = time.monotonic(), time.monotonic()
+    _commit()
     fed = experiment.task.build(experiment.seed, device)
     state, completed, log = _begin(experiment, fed, device, chunk, progress)
     bar = tqdm(
@@ -165,7 +167,9 @@ def _begin(
     return experiment.algorithm.init(fed, experiment.seed, first), 0, Log()
 
 
+@cache
 def _commit() -> str:
+    """Return the commit as it was when this process first trained: the code that it runs."""
     call = ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     said = subprocess.run(call, capture_output=True, text=True, check=False)
     return said.stdout.strip() or "unknown"
