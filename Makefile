@@ -62,7 +62,7 @@ test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored
 	@if ! compgen -G 'notebooks/*.ipynb' >/dev/null; then echo "no notebooks to compare"; exit 0; fi; \
 	scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \
 	echo "notebooks, from an empty results store, against their stored outputs:" && \
-	FEDLIB_RUNS=$$scratch/runs FEDLIB_FIGURES=$$scratch/figures \
+	FEDLIB_QUIET=1 FEDLIB_RUNS=$$scratch/runs FEDLIB_FIGURES=$$scratch/figures \
 		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
 		-n 2 --dist loadscope notebooks
 

@@ -30,7 +30,7 @@ class Table:
     side: dict[str, Tensor] = field(default_factory=dict)
 
     def batch(self, rows: Tensor, positions: Tensor, weight: Tensor) -> dict[str, Tensor]:
-        """Return what some clients see: ``x [clients, B, C, H, W]``, ``y``, ``weight [clients, B]``.
+        """Return what some clients see: ``x [clients, B, C, H, W]``, ``y`` and ``weight``.
 
         ``rows`` are client rows ``[clients]``, ``positions`` their places in the table
         ``[clients, B]``; a ``weight`` of 0 marks padding.
@@ -89,7 +89,7 @@ class Federation:
         return int(self._side(condition).max()) + 1
 
     def shares(self, condition: str) -> Tensor:
-        """Return p(condition | s) over each client's training examples, float32 ``[clients, values]``.
+        """Return p(condition | s) over a client's training examples, float32 ``[clients, values]``.
 
         For the condition "label" that is p(y|s).
         """
@@ -105,16 +105,25 @@ class Federation:
 
     def to(self, device: str | torch.device) -> Federation:
         """Return the same federation on another device."""
-        tables = {n: _moved(t, device) for n, t in self._tables().items()}
-        return replace(self, **tables, device=torch.device(device), _shares={})
-
-    def _tables(self) -> dict[str, Table]:
-        return {"train": self.train, "validation": self.validation, "test": self.test}
+        return replace(
+            self,
+            train=_moved(self.train, device),
+            validation=_moved(self.validation, device),
+            test=_moved(self.test, device),
+            device=torch.device(device),
+            _shares={},
+        )
 
     def permuted(self, order: np.ndarray) -> Federation:
         """Return the same federation with its rows in another order; ids move with the rows."""
-        tables = {n: _permuted(t, order) for n, t in self._tables().items()}
-        return replace(self, **tables, ids=self.ids[order], _shares={})
+        return replace(
+            self,
+            train=_permuted(self.train, order),
+            validation=_permuted(self.validation, order),
+            test=_permuted(self.test, order),
+            ids=self.ids[order],
+            _shares={},
+        )
 
     def _side(self, condition: str) -> Tensor:
         if condition not in self.train.side:

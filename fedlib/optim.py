@@ -61,6 +61,11 @@ class Optimizer:
         for what, lr in (("Optimizer.lr", self.lr), *self.rates):
             if lr < 0:
                 raise ValueError(f"{what}: a learning rate must be >= 0, got {lr}")
+        for what in ("momentum", "weight_decay", "eps"):
+            if getattr(self, what) < 0:
+                raise ValueError(f"Optimizer.{what} must be >= 0, got {getattr(self, what)}")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"Optimizer.betas must lie in [0, 1), got {self.betas}")
 
     def build(self, leaves: Leaves) -> torch.optim.Optimizer:
         """Return the torch optimiser over ``leaves``, one parameter group per rate."""
@@ -84,9 +89,7 @@ _MAKERS: dict[str, Callable[[Optimizer, Any], torch.optim.Optimizer]] = {
     "adamw": lambda o, p: torch.optim.AdamW(
         p, lr=o.lr, betas=o.betas, eps=o.eps, weight_decay=o.weight_decay
     ),
-    "adagrad": lambda o, p: torch.optim.Adagrad(
-        p, lr=o.lr, eps=o.eps, weight_decay=o.weight_decay
-    ),
+    "adagrad": lambda o, p: torch.optim.Adagrad(p, lr=o.lr, eps=o.eps, weight_decay=o.weight_decay),
     "yogi": lambda o, p: Yogi(p, lr=o.lr, betas=o.betas, eps=o.eps),
 }
 
@@ -110,9 +113,10 @@ def server_step(
 ) -> tuple[Leaves, Leaves]:
     """Move the global ``leaves`` along aggregated pseudo-gradients; return leaves and memory.
 
-    A leaf without gradient stands still, and so does every row k of a leaf whose ``asleep[name][k]``
-    is true (an expert that no client used: moving it by momentum alone would be wrong). ``memory``
-    holds the optimiser's state as ``{leaf/row/quantity: tensor}``, so that it can be stored.
+    A leaf without gradient stands still, and so does every row k of a leaf for which
+    ``asleep[name][k]`` is true (an expert that no client used: moving it by momentum alone would be
+    wrong). ``memory`` holds the optimiser's state as ``{leaf/row/quantity: tensor}``, so that it
+    can be stored.
     """
     if not gradients:
         return leaves, memory
@@ -126,7 +130,9 @@ def server_step(
         if state:
             engine.state[w] = state
     engine.step()
-    kept = {f"{n}/{k}": t for n, w in moved.items() for k, t in engine.state[w].items() if t is not None}
+    kept = {
+        f"{n}/{k}": t for n, w in moved.items() for k, t in engine.state[w].items() if t is not None
+    }
     return _join(leaves, moved), kept
 
 

@@ -22,6 +22,7 @@ FEDMIX = "FedMix"
 ENSEMBLE = "FedMix with H(q)"
 UNREGULARISED = "FedMix without marginal entropy"
 ORIGINAL = "Mixture of experts (eq. 3)"
+CENTRALISED = "Mixture of experts (eq. 3), S = 1"
 
 
 @value
@@ -30,7 +31,8 @@ class Setting:
 
     ``phi_rate`` is the server's rate for phi. Adam moves a logit by about its rate per round,
     whatever the gradient, so that at the paper's 1e-3 the rows of q(z|y) need some 2,000 rounds to
-    become one-hot; shorter runs must raise it or nothing can specialise.
+    become one-hot; shorter runs must raise it or nothing can specialise. ``epochs`` are those of
+    the centralised mixture (Fig. 14b): on small data an epoch has few steps.
     """
 
     task: Task
@@ -42,6 +44,7 @@ class Setting:
     phi_rate: float = 1e-3
     experts: int = 4
     evaluate_every: int = 20
+    epochs: int = 5
 
 
 def _label_skew(dataset: str, model: LeNet) -> Task:
@@ -66,6 +69,7 @@ LABEL_SKEW: dict[str, dict[str, Setting]] = {
             server_rate=5e-3,
             phi_rate=0.05,
             evaluate_every=10,
+            epochs=12,
         )
     },
     "standard": {
@@ -80,7 +84,7 @@ LABEL_SKEW: dict[str, dict[str, Setting]] = {
 
 
 def settings(scale: str, dataset: str = "") -> dict[str, Setting]:
-    """Return the label-skew settings of a scale by data set; all of the scale's if none is named."""
+    """Return the label-skew settings of a scale by data set: the named one, or all of them."""
     one_of("scale", scale, SCALES)
     known = LABEL_SKEW[scale]
     if not dataset:
@@ -104,12 +108,19 @@ def fedmix_variants(setting: Setting) -> dict[str, FedAvg | FedMix]:
     }
 
 
-def federated(
+def experiments(
     setting: Setting, method: str, *, seeds: int = 0, rounds: int = 0
 ) -> list[Experiment]:
-    """Return the runs of one method, one per seed; 0 takes the setting's own numbers."""
+    """Return the runs of one method, one per seed; 0 takes the setting's own numbers.
+
+    ``CENTRALISED`` is the original mixture of experts with S = 1 client (Fig. 14b): its rounds are
+    epochs, and ``rounds`` does not change their number.
+    """
     variants = fedmix_variants(setting)
-    one_of("method", method, variants)
+    one_of("method", method, (*variants, CENTRALISED))
+    chosen = range(seeds or setting.seeds)
+    if method == CENTRALISED:
+        return [_centralised(setting, seed) for seed in chosen]
     return [
         Experiment(
             setting.task,
@@ -119,12 +130,11 @@ def federated(
             seed=seed,
             evaluate_every=setting.evaluate_every,
         )
-        for seed in range(seeds or setting.seeds)
+        for seed in chosen
     ]
 
 
-def centralised(setting: Setting, *, seeds: int = 0, epochs: int = 5) -> list[Experiment]:
-    """Return the original mixture of experts with S = 1 client (Fig. 14b); a round is an epoch."""
+def _centralised(setting: Setting, seed: int) -> Experiment:
     task = Task(
         setting.task.dataset,
         IID(clients=1),
@@ -139,7 +149,4 @@ def centralised(setting: Setting, *, seeds: int = 0, epochs: int = 5) -> list[Ex
         server=Optimizer("sgd", lr=1.0),
         batch_size=setting.batch_size,
     )
-    return [
-        Experiment(task, plain, rounds=epochs, cohort=1, seed=s, evaluate_every=1)
-        for s in range(seeds or setting.seeds)
-    ]
+    return Experiment(task, plain, rounds=setting.epochs, cohort=1, seed=seed, evaluate_every=1)

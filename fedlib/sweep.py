@@ -8,9 +8,8 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 
-from tqdm.auto import tqdm
-
 from fedlib.experiment import Experiment, Result, find, run
+from fedlib.progress import bar
 
 
 class SweepFailed(RuntimeError):
@@ -32,13 +31,28 @@ def sweep(
     """
     if workers < 1:
         raise ValueError(f"workers must be >= 1, got {workers}")
-    missing = [e for e in dict.fromkeys(experiments) if find(e) is None]
+    missing = list({e.key: e for e in experiments if find(e) is None}.values())
     if workers == 1 or len(missing) < 2:
-        return [run(e, device=device, progress=progress) for e in experiments]
-    failures = _in_processes(missing, min(workers, len(missing)), device, progress)
+        failures = _in_this_process(missing, device, progress)
+    else:
+        failures = _in_processes(missing, min(workers, len(missing)), device, progress)
     if failures:
-        raise SweepFailed("\n".join(f"{e}: {error!r}" for e, error in failures))
+        said = [f"{e}: {type(error).__name__}: {error}" for e, error in failures]
+        raise SweepFailed("\n".join(said)) from failures[0][1]
     return [run(e, device=device, progress=False) for e in experiments]
+
+
+def _in_this_process(
+    missing: Sequence[Experiment], device: str, progress: bool
+) -> list[tuple[Experiment, BaseException]]:
+    failures: list[tuple[Experiment, BaseException]] = []
+    for experiment in missing:
+        try:
+            run(experiment, device=device, progress=progress)
+        except Exception as error:
+            failures.append((experiment, error))
+            print(f"failed: {experiment}: {error}", file=sys.stderr)
+    return failures
 
 
 def _in_processes(
@@ -48,14 +62,14 @@ def _in_processes(
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_one_thread) as pool:
         jobs: dict[Future[None], Experiment] = {pool.submit(_job, e, device): e for e in missing}
-        bar = tqdm(total=len(jobs), desc="runs", disable=None if progress else True, leave=False)
+        ticks = bar(len(jobs), "runs", show=progress)
         for job in as_completed(jobs):
             error = job.exception()
             if error is not None:
                 failures.append((jobs[job], error))
                 print(f"failed: {jobs[job]}: {error}", file=sys.stderr)
-            bar.update()
-        bar.close()
+            ticks.update()
+        ticks.close()
     return failures
 
 

@@ -30,7 +30,7 @@ def value(cls: type[T]) -> type[T]:
     ValueError for a value out of range.
     """
     cls.__post_init__ = _validate  # type: ignore[attr-defined]
-    cls.__repr__ = as_code  # type: ignore[assignment]
+    cls.__repr__ = as_code  # type: ignore[method-assign]
     made = dataclasses.dataclass(frozen=True, repr=False)(cls)
     _KINDS[cls.__name__] = made
     return made
@@ -52,7 +52,7 @@ def one_of(what: str, given: str, known: Iterable[str]) -> None:
 
 
 def as_code(item: Any) -> str:
-    """Return the Python expression that makes ``item``, without the fields left at their default."""
+    """Return the Python expression that makes ``item``, fields left at their default omitted."""
     if not dataclasses.is_dataclass(item) or isinstance(item, type):
         return repr(item)
     fields = ", ".join(f"{name}={as_code(v)}" for name, v in _told(item))
@@ -78,7 +78,7 @@ def from_dict(data: Any) -> Any:
     kind = rest.pop("kind", None)
     one_of("kind of value", str(kind), _KINDS)
     cls = _KINDS[str(kind)]
-    legal = [f.name for f in dataclasses.fields(cls) if f.init]  # type: ignore[arg-type]
+    legal = [f.name for f in dataclasses.fields(cls) if f.init]
     for name in rest:
         one_of(f"field of {kind}", name, legal)
     return cls(**{n: from_dict(v) for n, v in rest.items()})
@@ -105,26 +105,41 @@ def _told(item: Any) -> list[tuple[str, Any]]:
 def _validate(self: Any) -> None:
     hints = typing.get_type_hints(type(self))
     for field in dataclasses.fields(self):
-        _check_plain(self, field.name, hints[field.name])
+        where = f"{type(self).__name__}.{field.name}"
+        given = getattr(self, field.name)
+        object.__setattr__(self, field.name, _checked(where, given, hints[field.name]))
     if hasattr(self, "check"):
         self.check()
 
 
-def _check_plain(self: Any, name: str, hint: Any) -> None:
-    given = getattr(self, name)
+def _checked(where: str, given: Any, hint: Any) -> Any:
+    """Return ``given`` in the form ``hint`` asks for; 1 and 1.0 become one value with one key."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     allowed = typing.get_args(hint) if union else (hint,)
-    if given is None and type(None) in allowed:
-        return
-    plain = [_PLAIN[t] for t in allowed if t in _PLAIN]
-    if not plain or len(plain) != len([t for t in allowed if t is not type(None)]):
-        return
-    legal = {t for group in plain for t in group}
-    where = f"{type(self).__name__}.{name}"
+    if Any in allowed or (given is None and type(None) in allowed):
+        return given
+    for kind in allowed:
+        if typing.get_origin(kind) is tuple and isinstance(given, tuple | list):
+            return _checked_items(where, tuple(given), typing.get_args(kind))
+        if dataclasses.is_dataclass(kind) and isinstance(given, typing.cast(type, kind)):
+            return given
+    legal = {t for kind in allowed for t in _PLAIN.get(kind, ())}
     if type(given) not in legal:
-        names = " or ".join(sorted(t.__name__ for t in legal))
+        names = " or ".join(sorted(_name(kind) for kind in allowed if kind is not type(None)))
         raise TypeError(f"{where} must be {names}, got {given!r} ({type(given).__name__})")
     if isinstance(given, float) and not math.isfinite(given):
         raise ValueError(f"{where} must be finite, got {given!r}")
-    if type(given) is int and float in allowed and int not in allowed:
-        object.__setattr__(self, name, float(given))  # 1 and 1.0 are one value with one key
+    return float(given) if type(given) is int and int not in allowed else given
+
+
+def _checked_items(where: str, items: tuple[Any, ...], hints: tuple[Any, ...]) -> tuple[Any, ...]:
+    if hints[-1] is Ellipsis:
+        hints = (hints[0],) * len(items)
+    if len(items) != len(hints):
+        raise TypeError(f"{where} must hold {len(hints)} items, got {items!r}")
+    pairs = enumerate(zip(items, hints, strict=True))
+    return tuple(_checked(f"{where}[{i}]", item, hint) for i, (item, hint) in pairs)
+
+
+def _name(kind: Any) -> str:
+    return "tuple" if typing.get_origin(kind) is tuple else kind.__name__

@@ -42,7 +42,7 @@ def make_federation(
     for i, n in enumerate(sizes):
         index[i, :n] = torch.arange(start, start + n)
         start += n
-    held = torch.stack([torch.randperm(40)[:6] + start for _ in sizes])
+    held = torch.stack([torch.tensor(rng.permutation(40)[:6]) + start for _ in sizes])
     six = np.full(len(sizes), 6)
     extra = {} if side is None else {side: torch.tensor(rng.integers(2, size=index.shape))}
     return Federation(

@@ -1,4 +1,4 @@
-"""The engine against a plain loop of separate torch trainings, and its promises about randomness."""
+"""The engine against a plain loop of separate torch trainings, and its promises on randomness."""
 
 from __future__ import annotations
 
@@ -144,7 +144,13 @@ def test_a_plan_shows_every_example_once_per_epoch(sizes, batch, epochs, drop, s
         if not drop or batch is None or size < batch:
             assert len(seen) == epochs * size
     alone = make_plan(
-        ids[-1:], n[-1:], batch_size=batch or max(sizes) or None, epochs=epochs, seed=seed, where=(1, 0), drop_last=drop
+        ids[-1:],
+        n[-1:],
+        batch_size=batch or max(sizes) or None,
+        epochs=epochs,
+        seed=seed,
+        where=(1, 0),
+        drop_last=drop,
     )
     steps, width = alone.positions.shape[1:]
     assert (alone.positions[0] == plan.positions[-1, :steps, :width]).all()
@@ -181,7 +187,9 @@ def _stop_by_hand(fed, algorithm, leaves, i, plan, phase, watch):
     row = torch.tensor([i])
     for t in range(plan.ends[i]):
         c = plan.counts[i, t]
-        batch = fed.train.batch(row, torch.tensor(plan.positions[i : i + 1, t, :c]), torch.ones(1, c))
+        batch = fed.train.batch(
+            row, torch.tensor(plan.positions[i : i + 1, t, :c]), torch.ones(1, c)
+        )
         optimizer.zero_grad()
         algorithm.loss(fed.net, w, {}, {n: b[0] for n, b in batch.items()}).backward()
         optimizer.step()

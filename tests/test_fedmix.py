@@ -35,6 +35,13 @@ def test_g4_one_expert_is_fedavg_bit_for_bit(objective, server):
         assert torch.equal(mixed.shared[f"experts.{name}"][0], leaf)
 
 
+def test_g4_holds_whatever_the_label_shares_sum_to_in_floating_point():
+    fed = make_federation((7,) * 9, classes=7)
+    mixed, _ = play(FedMix(experts=1), fed, cohort=7)
+    plain, _ = play(FedAvg(server=adam(1e-3)), fed, cohort=7)
+    assert all(torch.equal(mixed.shared[f"experts.{n}"][0], t) for n, t in plain.shared.items())
+
+
 def test_g4_as_many_experts_as_clients_with_one_hot_q_are_independent_models():
     fed = make_federation((8, 8, 8), side="client")
     fed.train.side["client"] = torch.arange(3)[:, None].expand(3, 8).clone()
@@ -94,7 +101,9 @@ def test_an_expert_that_nobody_uses_stands_still_and_keeps_its_momentum(fed):
     messages = {n: torch.ones(3, *t.shape) for n, t in state.shared.items()}
     messages["q_s"] = torch.tensor([[1.0, 0.0]] * 3)
     after = algorithm.aggregate(fed, state, rows, messages)
-    assert not torch.equal(after.shared["experts.head.bias"][0], state.shared["experts.head.bias"][0])
+    assert not torch.equal(
+        after.shared["experts.head.bias"][0], state.shared["experts.head.bias"][0]
+    )
     assert torch.equal(after.shared["experts.head.bias"][1], state.shared["experts.head.bias"][1])
     for quantity in ("exp_avg", "exp_avg_sq", "step"):
         name = f"experts.head.bias/1/{quantity}"
@@ -127,7 +136,9 @@ def test_g20_entropy_gradient_equals_autograd(values, experts, seed):
     p = torch.rand(values, generator=rng, dtype=torch.float64)
     p = p / p.sum()
     entropy(p @ phi.softmax(-1)).backward()
-    torch.testing.assert_close(marginal_entropy_gradient(phi.detach(), p), phi.grad, atol=1e-12, rtol=1e-9)
+    torch.testing.assert_close(
+        marginal_entropy_gradient(phi.detach(), p), phi.grad, atol=1e-12, rtol=1e-9
+    )
 
 
 def test_g20_gradient_vanishes_at_uniform_and_at_one_hot():
@@ -155,7 +166,9 @@ def test_loss_by_hand(fed):
             w = {n: t[k] for n, t in part(params, "experts.").items()}
             h.append(fed.net.features(w, x[b : b + 1])[0])
             logp.append(fed.net(w, x[b : b + 1])[0].log_softmax(0)[y[b]])
-        gate = (params["gate.A"].T @ (pool[0] * h[0] + pool[1] * h[1]) + params["gate.b"]).log_softmax(0)
+        gate = (
+            params["gate.A"].T @ (pool[0] * h[0] + pool[1] * h[1]) + params["gate.b"]
+        ).log_softmax(0)
         q = params["phi"][y[b]].softmax(0)
         bound = sum(q[k] * (logp[k] + gate[k]) for k in range(2))
         total["map"] -= bound / 2
@@ -232,5 +245,5 @@ def test_bad_hyper_parameters_are_errors(bad, message):
 
 
 def test_wrong_types_are_errors():
-    with pytest.raises(TypeError, match="FedMix.experts must be int, got '4'"):
+    with pytest.raises(TypeError, match=r"FedMix\.experts must be int, got '4'"):
         FedMix(experts="4")

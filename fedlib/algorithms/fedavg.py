@@ -87,7 +87,8 @@ class FedAvg:
 
     def share(self, fed: Federation, rows: Tensor) -> Tensor:
         """Return p(s) over the cohort, float64 ``[clients]``."""
-        n = fed.sizes[rows] if self.weighting == "size" else torch.ones(len(rows)).double()
+        n = fed.sizes[rows]
+        n = n if self.weighting == "size" else torch.ones_like(n)
         return n / n.sum()
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
@@ -151,5 +152,3 @@ def _to(leaves: Leaves, fed: Federation) -> Leaves:
 def entropy(p: Tensor) -> Tensor:
     """Return the Shannon entropy (nats) over the last axis, with 0 log 0 = 0."""
     return -torch.special.xlogy(p, p).sum(-1)
-
-

@@ -97,7 +97,10 @@ class FedMix(FedAvg):
             return h, net.logits(w, h).log_softmax(-1)
 
         out = each(expert, part(shared, EXPERTS), x)
-        return {"h": torch.stack([h for h, _ in out], 1), "logp": torch.stack([o for _, o in out], 1)}
+        return {
+            "h": torch.stack([h for h, _ in out], 1),
+            "logp": torch.stack([o for _, o in out], 1),
+        }
 
     def gate(self, params: Leaves, ctx: Leaves, h: Tensor) -> Tensor:
         """Return log p_theta_s(z|x, s) ``[B, K]`` from the experts' features (eq. 9)."""
@@ -110,7 +113,9 @@ class FedMix(FedAvg):
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
         code = self.encode(net, params, batch["x"])
-        joint = at_label(code["logp"], batch["y"]) + self.gate(params, ctx, code["h"])  # log p(y,z|x)
+        joint = at_label(code["logp"], batch["y"]) + self.gate(
+            params, ctx, code["h"]
+        )  # log p(y,z|x)
         if self.objective == "likelihood":
             return -mean(joint.logsumexp(-1), batch["weight"])
         given = batch["y"] if self.condition == "label" else batch[self.condition]
@@ -154,7 +159,7 @@ class FedMix(FedAvg):
         return Prediction((code["logp"] + gate.unsqueeze(-1)).logsumexp(-2), gate.exp())
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return q(z|y) ``[values, K]``, its mean entropy and the entropy of its marginal (nats)."""
+        """Return q(z|y) ``[values, K]``, its mean entropy and its marginal's entropy (nats)."""
         if self.objective == "likelihood":
             return {}
         q = state.shared["phi"].softmax(-1)
@@ -164,12 +169,16 @@ class FedMix(FedAvg):
 
 
 def q_of_client(phi: Tensor, p_y: Tensor) -> Tensor:
-    """Return q(z|s) = sum_y p(y|s) q_phi(z|y), ``[K]``, from phi ``[values, K]`` and p(y|s)."""
-    return p_y @ phi.softmax(-1)
+    """Return q(z|s) = sum_y p(y|s) q_phi(z|y), ``[K]``, from phi ``[values, K]`` and p(y|s).
+
+    Divided by its sum, which rounding would leave beside 1: with K = 1 it is 1 to the last bit.
+    """
+    q = p_y @ phi.softmax(-1)
+    return q / q.sum(-1, keepdim=True)
 
 
 def client_given_expert(q: Tensor, p: Tensor) -> Tensor:
-    """Return p(s|z) = q(z|s) p(s) / sum_s' q(z|s') p(s'), ``[clients, K]``, over the cohort (eq. 8).
+    """Return p(s|z) = q(z|s) p(s) / sum_s' q(z|s') p(s') over the cohort, ``[clients, K]`` (eq. 8).
 
     An expert that no client of the cohort uses gets weight 0 from all (A07).
     """

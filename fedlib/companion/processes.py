@@ -181,8 +181,11 @@ def _environment(extra: Mapping[str, str]) -> dict[str, str]:
         "FEDLIB_RESULTS": paths.results(),
         "FEDLIB_CACHE": paths.cache(),
     }
+    if os.environ.get("FEDLIB_DATA"):
+        folders["FEDLIB_DATA"] = Path(os.environ["FEDLIB_DATA"]).expanduser().absolute()
     return {
         **os.environ,
+        "FEDLIB_QUIET": "1",
         **{name: str(folder) for name, folder in folders.items()},
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",

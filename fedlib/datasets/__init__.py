@@ -20,12 +20,18 @@ from fedlib.datasets.records import (
 )
 from fedlib.values import one_of
 
-__all__ = ["Dataset", "DatasetError", "MissingDataError", "Split", "load", "names"]
+__all__ = ["Dataset", "DatasetError", "MissingDataError", "Split", "class_names", "load", "names"]
 
 
 def names() -> tuple[str, ...]:
     """The datasets that `load` knows."""
     return ("digits", *RECORDS)
+
+
+def class_names(name: str) -> tuple[str, ...]:
+    """The names of a dataset's labels, in order, without looking for its examples."""
+    one_of("dataset", name, names())
+    return digits.DIGIT_NAMES if name == "digits" else RECORDS[name].class_names
 
 
 def load(name: str) -> Dataset:

@@ -53,9 +53,9 @@ def make_plan(
 ) -> Plan:
     """Draw ``epochs`` shuffled passes over each client's examples, cut into mini-batches.
 
-    ``ids`` and ``sizes`` are ``[clients]``; ``batch_size=None`` is the full batch. ``where`` (round,
-    phase) and the client's id are all that a draw depends on. The last batch of an epoch may be
-    small; ``drop_last`` leaves it out, unless it is the only one.
+    ``ids`` and ``sizes`` are ``[clients]``; ``batch_size=None`` is the full batch. ``where``
+    (round, phase) and the client's id are all that a draw depends on. The last batch of an epoch
+    may be small; ``drop_last`` leaves it out, unless it is the only one.
     """
     batch = batch_size or int(sizes.max(initial=1))
     per_epoch = np.array([_steps(int(n), batch, drop_last) for n in sizes], dtype=np.int64)
@@ -65,7 +65,9 @@ def make_plan(
     for i, (client, size) in enumerate(zip(ids.tolist(), sizes.tolist(), strict=True)):
         rng = generator(seed, "batches", *where, client)
         for epoch in range(epochs):
-            _fill(positions[i], counts[i], epoch * int(per_epoch[i]), rng.permutation(size), drop_last)
+            _fill(
+                positions[i], counts[i], epoch * int(per_epoch[i]), rng.permutation(size), drop_last
+            )
     return Plan(positions, counts, per_epoch, ends)
 
 

@@ -76,13 +76,15 @@ def evaluate(
     for rows, mask, y, out in _predictions(fed, algorithm, state, table, encoded):
         right = (out.logp.argmax(-1) == y) & mask
         said = -out.logp.gather(-1, y.unsqueeze(-1)).squeeze(-1)
-        hits[rows] = right.sum(1).double().cpu()
-        nll[rows] = torch.where(mask, said, 0).sum(1).double().cpu()
+        hits[rows.cpu()] = right.sum(1).double().cpu()
+        nll[rows.cpu()] = torch.where(mask, said, 0).sum(1).double().cpu()
         if out.gate.shape[-1]:
             gates.append((y[mask], out.gate[mask]))
     sizes = np.asarray(table.sizes)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return Scores(hits.numpy() / sizes, nll.numpy() / sizes, sizes, _by_label(gates, fed.classes))
+        return Scores(
+            hits.numpy() / sizes, nll.numpy() / sizes, sizes, _by_label(gates, fed.classes)
+        )
 
 
 def evaluate_global(
@@ -106,7 +108,9 @@ def evaluate_global(
             p = torch.zeros(len(block), fed.classes, device=fed.device)
             for i in rows.split(_group(fed, code, len(block))):
                 say = lift(_prediction(fed, algorithm, state), len(i), common=1)
-                out = say({n: t[i] for n, t in own.items()}, {n: t[i] for n, t in ctx.items()}, code)
+                out = say(
+                    {n: t[i] for n, t in own.items()}, {n: t[i] for n, t in ctx.items()}, code
+                )
                 p += torch.einsum("s,sbc->bc", share[i], out.logp.exp())
             hits += int((p.argmax(-1) == fed.test.y[block]).sum())
     return hits / len(fed.test.y)

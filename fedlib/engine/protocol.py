@@ -44,7 +44,7 @@ class State:
 
 
 class Prediction(NamedTuple):
-    """Log-probabilities ``logp [B, classes]`` and the ``gate [B, K]`` p(z|x, s), K=0 if no mixture."""
+    """Log-probabilities ``logp [B, classes]`` and the ``gate [B, K]``, K = 0 if no mixture."""
 
     logp: Tensor
     gate: Tensor
@@ -82,7 +82,7 @@ class Algorithm(Protocol):
     def weights(
         self, fed: Federation, state: State, rows: Tensor, messages: Leaves
     ) -> dict[str, Tensor]:
-        """Return each shared leaf's aggregation weights, float64 ``[clients]`` or ``[clients, K]``."""
+        """Return each shared leaf's weights, float64 ``[clients]`` or ``[clients, K]``."""
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
         """Return the next state from the cohort's messages ``[clients, ...]``."""
@@ -91,11 +91,10 @@ class Algorithm(Protocol):
         """Return the bytes sent to and by every client of the cohort, int64 ``[clients]`` each."""
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
-        """Return what the shared leaves alone say of a batch, ``[B, ...]``: computed once for all."""
+        """Return what the shared leaves say of a batch, ``[B, ...]``: computed once for all."""
 
     def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
         """Return one client's prediction from ``encode``'s result."""
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return quantities worth logging: scalars, ``[experts]``, or ``[item, experts]``."""
-

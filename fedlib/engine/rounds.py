@@ -22,7 +22,7 @@ from fedlib.randomness import generator
 
 @dataclass(eq=False)
 class Report:
-    """What happened in a round: rows ``[S]``, losses ``[S]``, messages and weights, bytes ``[S]``."""
+    """A round of S clients, each ``[S, ...]``: rows, losses, messages, weights and bytes."""
 
     rows: np.ndarray
     losses: Tensor
@@ -38,9 +38,8 @@ def select(fed: Federation, cohort: int | float, seed: int, round: int) -> np.nd
     ``cohort`` is a number of clients, or a fraction of the population when it is a float.
     """
     size = cohort_size(cohort, fed.clients)
-    chosen = generator(seed, "cohort", round).choice(np.sort(fed.ids), size, replace=False)
-    row_of = {int(c): i for i, c in enumerate(fed.ids)}
-    return np.array([row_of[int(c)] for c in chosen], dtype=np.int64)
+    chosen = generator(seed, "cohort", round).choice(fed.clients, size, replace=False)
+    return np.argsort(fed.ids, kind="stable")[chosen]
 
 
 def cohort_size(cohort: int | float, clients: int) -> int:
@@ -73,7 +72,9 @@ def play_round(
     parts = []
     for group in _groups(order, chunk_of(fed, chunk)):
         try:
-            parts.append(_train_group(algorithm, fed, state, rows[group], [p.rows(group) for p in plans]))
+            parts.append(
+                _train_group(algorithm, fed, state, rows[group], [p.rows(group) for p in plans])
+            )
         except TrainingDiverged as error:
             raise TrainingDiverged(f"round {round}: {error}") from error
     back = torch.as_tensor(np.argsort(order), device=fed.device)

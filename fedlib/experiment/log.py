@@ -16,7 +16,7 @@ NONE = -1  # client or expert of a row that belongs to no client or expert
 
 
 class Log:
-    """Rows of a run's metrics: int round, str metric, int client, int expert, str item, float value.
+    """Rows of a run's metrics, with the columns ``COLUMNS``.
 
     ``round`` counts completed rounds: 0 is the initial state.
     """
@@ -27,7 +27,13 @@ class Log:
             self._rows = list(frame.itertuples(index=False, name=None))
 
     def add(
-        self, round: int, metric: str, value: float, client: int = NONE, expert: int = NONE, item: str = ""
+        self,
+        round: int,
+        metric: str,
+        value: float,
+        client: int = NONE,
+        expert: int = NONE,
+        item: str = "",
     ) -> None:
         """Add one row."""
         self._rows.append((round, metric, client, expert, item, float(value)))
@@ -49,10 +55,10 @@ class Log:
 
     def report(self, round: int, report: Report) -> None:
         """Add what a round said of itself: loss, bytes and every tensor's divergence."""
-        self.add(round, "train_loss", report.losses.double().mean())
+        self.add(round, "train_loss", float(report.losses.double().mean()))
         self.add(round, "bytes_down", int(report.down.sum()))
         self.add(round, "bytes_up", int(report.up.sum()))
-        for name, gd in divergences(report.messages, report.weights).items():
+        for name, gd in sorted(divergences(report.messages, report.weights).items()):
             self.array(round, "divergence", gd, name)
 
     def scores(self, round: int, split: str, ids: np.ndarray, scores: Scores) -> None:

@@ -12,7 +12,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 
 from fedlib import paths
 from fedlib.engine import Report, State, encode, evaluate, evaluate_global, play_round
@@ -21,6 +20,7 @@ from fedlib.experiment.log import Log
 from fedlib.experiment.spec import Experiment
 from fedlib.experiment.store import Result
 from fedlib.federation import Federation
+from fedlib.progress import bar
 
 CHECKPOINT_SECONDS = 60.0
 
@@ -71,25 +71,20 @@ def _train(experiment: Experiment, device: str, chunk: int | None, progress: boo
     started, saved = time.monotonic(), time.monotonic()
     _commit()
     fed = experiment.task.build(experiment.seed, device)
-    state, completed, log = _begin(experiment, fed, device, chunk, progress)
-    bar = tqdm(
-        total=experiment.rounds,
-        initial=completed,
-        desc=type(experiment.algorithm).__name__,
-        disable=None if progress else True,
-        leave=False,
-    )
-    for state, completed, report in rounds(experiment, fed, state, completed, chunk):
+    start, done, log = _begin(experiment, fed, device, chunk, progress)
+    ticks = bar(experiment.rounds, type(experiment.algorithm).__name__, done=done, show=progress)
+    for state, completed, report in rounds(experiment, fed, start, done, chunk):
         if report is not None:
             log.report(completed, report)
-            bar.update()
+            ticks.update()
         observe(experiment, fed, state, completed, log)
         if experiment.evaluates(completed):
             assess(experiment, fed, state, completed, log)
-        if time.monotonic() - saved > CHECKPOINT_SECONDS and completed < experiment.rounds:
+        due = time.monotonic() - saved > CHECKPOINT_SECONDS
+        if due and 0 < completed < experiment.rounds:
             store.checkpoint(experiment, state, completed, log.frame())
             saved = time.monotonic()
-    bar.close()
+    ticks.close()
     store.checkpoint(experiment, state, completed, log.frame())
     store.finish(experiment, provenance(fed, time.monotonic() - started))
 
@@ -126,8 +121,10 @@ def assess(experiment: Experiment, fed: Federation, state: State, completed: int
     log.add(completed, "global_accuracy", evaluate_global(fed, algorithm, state, test))
 
 
-def observe(experiment: Experiment, fed: Federation, state: State, completed: int, log: Log) -> None:
-    """Log what the algorithm says of itself: scalars every round, arrays where clients are scored."""
+def observe(
+    experiment: Experiment, fed: Federation, state: State, completed: int, log: Log
+) -> None:
+    """Log what the algorithm observes: scalars every round, arrays where clients are scored."""
     for metric, values in experiment.algorithm.observe(fed, state).items():
         if values.ndim == 0 or experiment.evaluates(completed):
             log.array(completed, metric, values)
@@ -159,8 +156,10 @@ def _begin(
     kept = store.restore(experiment)
     if kept is not None:
         state, completed, metrics = kept
-        flat = {n: t.to(fed.device) for n, t in state.flat().items()}
-        return State.from_flat(flat), completed, Log(metrics)
+        # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
+        flat = state.flat()
+        moved = {n: t if n.endswith("/step") else t.to(fed.device) for n, t in flat.items()}
+        return State.from_flat(moved), completed, Log(metrics)
     first = None
     if experiment.after is not None:
         _, first = run_with_state(experiment.after, device=device, chunk=chunk, progress=progress)

@@ -33,9 +33,16 @@ class Experiment:
 
     def check(self) -> None:
         if self.rounds < 1 or self.evaluate_every < 1:
-            raise ValueError(f"rounds and evaluate_every must be >= 1, got {self.rounds}, {self.evaluate_every}")
+            raise ValueError(
+                f"rounds and evaluate_every must be >= 1, got {self.rounds}, {self.evaluate_every}"
+            )
         if self.seed < 0:
             raise ValueError(f"seed must be >= 0, got {self.seed}")
+        whole = isinstance(self.cohort, int)
+        if not (self.cohort >= 1 if whole else 0 < self.cohort <= 1):
+            raise ValueError(
+                f"cohort must be a number >= 1 or a fraction in (0, 1], got {self.cohort}"
+            )
         if self.after is not None and not isinstance(self.after, Experiment):
             raise TypeError(f"after must be an Experiment or None, got {self.after!r}")
 

@@ -52,7 +52,7 @@ def folder(experiment: Experiment) -> Path:
 
 
 def find(experiment: Experiment) -> Result | None:
-    """Return the stored result, from the run folders or the exported ones; None if there is none."""
+    """Return the stored result, from the run folders or else the exported ones, or None."""
     home = folder(experiment)
     if (home / "provenance.json").exists():
         said = json.loads((home / "provenance.json").read_text())
@@ -73,12 +73,14 @@ def finish(experiment: Experiment, provenance: dict[str, Any]) -> None:
 
 
 def checkpoint(experiment: Experiment, state: State, completed: int, metrics: pd.DataFrame) -> None:
-    """Store the state after ``completed`` rounds; metrics go first, so that they never lag behind."""
+    """Store the state after ``completed`` rounds; metrics go first and so never lag behind."""
     home = folder(experiment)
     home.mkdir(parents=True, exist_ok=True)
     spec = json.dumps(to_dict(experiment), indent=1)
     _write(home / "spec.json", lambda p: p.write_text(spec))
-    _write(home / "metrics.parquet", lambda p: metrics.to_parquet(p, compression="zstd", index=False))
+    _write(
+        home / "metrics.parquet", lambda p: metrics.to_parquet(p, compression="zstd", index=False)
+    )
     tensors = {n: t.detach().cpu().contiguous() for n, t in state.flat().items()}
     said = {"completed": str(completed)}
     _write(home / "checkpoint.safetensors", lambda p: save_file(tensors, p, metadata=said))
@@ -124,11 +126,10 @@ def read_exported(path: Path) -> Result:
     try:
         table = pq.read_table(path)
         said = json.loads((table.schema.metadata or {})[b"fedlib"])
-    except (OSError, KeyError, pa.ArrowInvalid, ValueError) as error:
+        frame = table.to_pandas().astype({"metric": "str", "item": "str"})
+        return Result(from_dict(said["spec"]), frame, said["provenance"])
+    except (OSError, KeyError, TypeError, ValueError, pa.ArrowInvalid) as error:
         raise ValueError(f"{path} is no exported result of fedlib: {error}") from error
-    frame = table.to_pandas()
-    frame = frame.astype({"metric": "str", "item": "str"})
-    return Result(from_dict(said["spec"]), frame, said["provenance"])
 
 
 def exported() -> list[Result]:

@@ -1,0 +1,142 @@
+"""Federated rounds the way they are usually written in PyTorch.
+
+One DataLoader per client, a deep copy of the model per client, a plain training loop, and an
+average of state dicts. It is kinder than usual in one thing: images are normalised once, in
+advance, instead of one by one at every epoch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from fedlib.federation import Federation
+
+
+@dataclass(eq=False)
+class Client:
+    """A client's data, its label shares p(y|s), and its gate, where there is one."""
+
+    loader: DataLoader[tuple[Tensor, ...]]
+    size: int
+    p_y: Tensor
+    gate: nn.Module | None = None
+
+
+def clients_of(fed: Federation, batch_size: int) -> list[Client]:
+    """Return the federation's clients with their own loaders."""
+    made = []
+    for row, size in zip(fed.train.index, fed.train.sizes.tolist(), strict=True):
+        x, y = fed.train.pixels(row[:size]).contiguous(), fed.train.y[row[:size]]
+        loader = DataLoader(TensorDataset(x, y), batch_size=batch_size, shuffle=True)
+        p_y = torch.bincount(y, minlength=fed.classes) / size
+        made.append(Client(loader, size, p_y))
+    return made
+
+
+def draw(clients: Sequence[Client], cohort: int, rng: np.random.Generator) -> list[Client]:
+    """Return a random cohort."""
+    return [clients[i] for i in rng.choice(len(clients), cohort, replace=False)]
+
+
+def fedavg_round(model: nn.Module, cohort: Sequence[Client], lr: float) -> None:
+    """Train a copy at every client and load the average weighted by size into ``model``."""
+    total = sum(client.size for client in cohort)
+    states = []
+    for client in cohort:
+        local = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(local.parameters(), lr=lr)
+        for x, y in client.loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(local(x), y).backward()
+            optimizer.step()
+        states.append(local.state_dict())
+    shares = [client.size / total for client in cohort]
+    model.load_state_dict(
+        {n: sum(p * s[n] for p, s in zip(shares, states, strict=True)) for n in states[0]}
+    )
+
+
+class Mixture(nn.Module):
+    """K experts, each with ``base`` and ``head``, and q(z|y); gates live with the clients."""
+
+    def __init__(self, experts: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(experts)
+        head = experts[0].head
+        self.width, self.classes = head.in_features, head.out_features
+        self.phi = nn.Parameter(torch.zeros(self.classes, len(experts)))
+
+    def new_gate(self) -> nn.Module:
+        """Return a gate that starts uniform."""
+        gate = nn.Linear(self.width, len(self.experts))
+        nn.init.zeros_(gate.weight)
+        nn.init.zeros_(gate.bias)
+        return gate
+
+    def loss(self, gate: nn.Module, x: Tensor, y: Tensor, p_y: Tensor) -> Tensor:
+        """Return the negative bound of the FedMix paper's eq. 6, without the entropy of q."""
+        h = torch.stack([expert.base(x) for expert in self.experts], 1)
+        logits = [e.head(h[:, k]) for k, e in enumerate(self.experts)]
+        logp = torch.stack(logits, 1).log_softmax(-1)
+        at_label = logp[torch.arange(len(y)), :, y]
+        q = self.phi.softmax(-1)
+        pool = (p_y @ q).detach()
+        route = gate((pool[:, None] * h).sum(1)).log_softmax(-1)
+        return -(q[y] * (at_label + route)).sum(1).mean()
+
+
+def add_gates(clients: Sequence[Client], mixture: Mixture) -> None:
+    """Give every client a gate of its own."""
+    for client in clients:
+        client.gate = mixture.new_gate()
+
+
+def label_shares(clients: Sequence[Client]) -> Tensor:
+    """Return p(y) over all clients."""
+    return sum(c.size * c.p_y for c in clients) / sum(c.size for c in clients)
+
+
+def fedmix_round(
+    mixture: Mixture,
+    server: torch.optim.Optimizer,
+    cohort: Sequence[Client],
+    lr: float,
+    prior: Tensor,
+) -> None:
+    """Play algorithm 1 of the FedMix paper; ``server`` moves ``mixture``, lambda_H is 1."""
+    locals_ = [_train(mixture, client, lr) for client in cohort]
+    total = sum(client.size for client in cohort)
+    p = torch.tensor([client.size / total for client in cohort])
+    with torch.no_grad():
+        q = torch.stack(
+            [c.p_y @ m.phi.softmax(-1) for c, m in zip(cohort, locals_, strict=True)]
+        )
+        given = q * p[:, None] / (q * p[:, None]).sum(0)  # p(s|z)
+    server.zero_grad()
+    marginal = prior @ mixture.phi.softmax(-1)
+    (marginal * marginal.log()).sum().backward()  # -H: descending raises the entropy
+    for weight, local in zip(p, locals_, strict=True):
+        mixture.phi.grad += weight * (mixture.phi - local.phi).detach()
+    for k, expert in enumerate(mixture.experts):
+        twins = zip(*(m.experts[k].parameters() for m in locals_), strict=True)
+        for w, own in zip(expert.parameters(), twins, strict=True):
+            w.grad = sum(g * (w - v).detach() for g, v in zip(given[:, k], own, strict=True))
+    server.step()
+
+
+def _train(mixture: Mixture, client: Client, lr: float) -> Mixture:
+    local = copy.deepcopy(mixture)
+    assert client.gate is not None
+    optimizer = torch.optim.SGD([*local.parameters(), *client.gate.parameters()], lr=lr)
+    for x, y in client.loader:
+        optimizer.zero_grad()
+        local.loss(client.gate, x, y, client.p_y).backward()
+        optimizer.step()
+    return local

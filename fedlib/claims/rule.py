@@ -1,0 +1,100 @@
+"""A paper's claims, tested on runs: verdicts are computed, never typed.
+
+The rule. A claim is an inequality about one number per seed. Its 95% Student interval over the
+seeds decides: wholly on the claim's side it ``holds``, wholly on the other it ``does not hold``,
+and an interval that contains the boundary leaves it ``undecided``. With fewer than three seeds it
+is ``not tested at this scale``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fedlib.frames import interval
+
+HOLDS, FAILS, OPEN, UNTESTED = "holds", "does not hold", "undecided", "not tested at this scale"
+LEAST_SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim: what the paper says, where, what was measured, and the verdict.
+
+    ``clear`` is false for a close call: the interval ends within half its width of the boundary, so
+    that another machine's rounding might give another verdict.
+    """
+
+    text: str
+    source: str
+    measured: str
+    verdict: str
+    seeds: int
+    clear: bool = True
+
+
+def above(text: str, source: str, values: Sequence[float], bound: float, unit: str = "") -> Claim:
+    """Test that a number, one per seed, lies above ``bound``."""
+    return _judge(text, source, values, bound, f"> {bound:.3g}{unit}", sign=1)
+
+
+def below(text: str, source: str, values: Sequence[float], bound: float, unit: str = "") -> Claim:
+    """Test that a number, one per seed, lies below ``bound``."""
+    return _judge(text, source, values, bound, f"< {bound:.3g}{unit}", sign=-1)
+
+
+def greater(text: str, source: str, a: Mapping[int, float], b: Mapping[int, float]) -> Claim:
+    """Test a > b on the same seeds, by the paired differences."""
+    seeds = sorted(a.keys() & b.keys())
+    differences = [a[s] - b[s] for s in seeds]
+    claim = _judge(text, source, differences, 0.0, "> 0", sign=1)
+    ends = (
+        [interval([side[s] for s in seeds])[0] for side in (a, b)] if seeds else [float("nan")] * 2
+    )
+    measured = f"{ends[0]:.3f} vs {ends[1]:.3f}; difference {claim.measured}"
+    return Claim(text, source, measured, claim.verdict, claim.seeds, claim.clear)
+
+
+def equal(text: str, source: str, measured: object, expected: object) -> Claim:
+    """Test an identity that no seed can change: a count, or the same bits."""
+    said = f"{measured} (asked: {expected})"
+    return Claim(text, source, said, HOLDS if measured == expected else FAILS, 0)
+
+
+def table(claims: Mapping[str, Sequence[Claim]]) -> pd.DataFrame:
+    """Return claims by where they were tested (data set and scale) as a frame for a notebook."""
+    rows = [
+        (where, c.text, c.source, c.measured, c.seeds, c.verdict, c.clear)
+        for where, tested in claims.items()
+        for c in tested
+    ]
+    names = ["tested on", "claim", "source", "measured", "seeds", "verdict", "clear"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def print_verdicts(frame: pd.DataFrame) -> None:
+    """Print one line per claim, without its numbers: what a re-execution must reproduce."""
+    for where, rows in frame.groupby("tested on", sort=False):
+        print(where)
+        for claim, verdict, clear in zip(
+            *(rows[c] for c in ("claim", "verdict", "clear")), strict=True
+        ):
+            print(f"  {verdict if clear else 'close call':26} {claim}")
+
+
+def _judge(
+    text: str, source: str, values: Sequence[float], bound: float, asked: str, sign: int
+) -> Claim:
+    if not values:
+        return Claim(text, source, "no runs", UNTESTED, 0)
+    mean, low, high = interval(values)
+    measured = f"{mean:.3f} [{low:.3f}, {high:.3f}] (asked: {asked})"
+    if len(values) < LEAST_SEEDS:
+        return Claim(text, source, f"{mean:.3f} (asked: {asked})", UNTESTED, len(values))
+    near, far = (low, high) if sign > 0 else (-high, -low)
+    edge = sign * bound
+    verdict = HOLDS if near > edge else FAILS if far < edge else OPEN
+    clear = min(abs(near - edge), abs(far - edge)) > (high - low) / 2
+    return Claim(text, source, measured, verdict, len(values), clear)

@@ -1,0 +1,122 @@
+"""From stored metrics to the tidy frames that figures draw and claims test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from fedlib.experiment import Result
+from fedlib.values import one_of
+
+RUN = ["method", "seed"]
+
+
+def together(runs: Mapping[str, Sequence[Result]]) -> pd.DataFrame:
+    """Return the metrics of several methods' runs with columns ``method`` and ``seed``."""
+    parts = [
+        result.metrics.assign(method=method, seed=result.experiment.seed)
+        for method, results in runs.items()
+        for result in results
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def divergence(frame: pd.DataFrame, over: str = "mean", tensor: str = "") -> pd.DataFrame:
+    """Return gradient divergence by method, seed and round, summed over a model's tensors.
+
+    Of K experts it is the mean over experts (``over="mean"``: comparable with one model) or the sum
+    (``over="sum"``: K times as large). ``tensor`` restricts it to the tensors whose name ends so.
+    phi and gates are no part of the model and are left out.
+    """
+    rows = frame[
+        (frame["metric"] == "divergence") & ~frame["item"].str.startswith(("phi", "gate."))
+    ]
+    if tensor:
+        rows = rows[rows["item"].str.endswith(tensor)]
+    by_expert = rows.groupby([*RUN, "round", "expert"], as_index=False)["value"].sum()
+    one_of("over", over, ("mean", "sum"))
+    groups = by_expert.groupby([*RUN, "round"], as_index=False)["value"]
+    return groups.mean() if over == "mean" else groups.sum()
+
+
+def smooth(curve: pd.DataFrame, window: int) -> pd.DataFrame:
+    """Return a curve averaged over a sliding window of rounds (the first window-1 rounds drop)."""
+    if window < 1:
+        raise ValueError(f"window must be >= 1, got {window}")
+    ordered = curve.sort_values([*RUN, "round"])
+    mean = ordered.groupby(RUN)["value"].transform(lambda v: v.rolling(window).mean())
+    return ordered.assign(value=mean).dropna(subset="value").reset_index(drop=True)
+
+
+def curve(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return a metric by method, seed and round, averaged over clients where it has clients."""
+    rows = frame[frame["metric"] == metric]
+    return rows.groupby([*RUN, "round"], as_index=False)["value"].mean()
+
+
+def matrix(frame: pd.DataFrame, metric: str, method: str, seed: int, round: int) -> np.ndarray:
+    """Return a logged matrix ``[items, experts]``, e.g. q(z|y) after some round."""
+    rows = frame[(frame["metric"] == metric) & (frame["method"] == method)]
+    rows = rows[(rows["seed"] == seed) & (rows["round"] == round)]
+    wide = rows.assign(item=rows["item"].astype(int)).pivot_table("value", "item", "expert")
+    if wide.empty:
+        raise ValueError(f"{metric!r} of {method!r}, seed {seed}, was not logged at round {round}")
+    return wide.to_numpy()
+
+
+def logged_rounds(frame: pd.DataFrame, metric: str, method: str) -> list[int]:
+    """Return the rounds at which a metric of a method was logged."""
+    rows = frame[(frame["metric"] == metric) & (frame["method"] == method)]
+    return sorted(rows["round"].unique().tolist())
+
+
+def reported(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return each run's mean client accuracy: last round, last ten evaluations, best on validation.
+
+    Columns method, seed, rule, value. The round is chosen on validation data, never on test data.
+    """
+    test, held = curve(frame, "test_accuracy"), curve(frame, "validation_accuracy")
+    both = test.merge(held, on=[*RUN, "round"], suffixes=("", "_held"))
+    rows = []
+    for (method, seed), run in both.groupby(RUN, sort=False):
+        run = run.sort_values("round")
+        values = {
+            "last": run["value"].iloc[-1],
+            "last ten": run["value"].iloc[-10:].mean(),
+            "best on validation": run["value"].iloc[int(run["value_held"].to_numpy().argmax())],
+        }
+        rows += [(method, seed, rule, value) for rule, value in values.items()]
+    return pd.DataFrame(rows, columns=["method", "seed", "rule", "value"])
+
+
+def traffic(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return megabytes per round, down and up, and in all, by method (mean over runs)."""
+    rows = frame[frame["metric"].isin(["bytes_down", "bytes_up"])]
+    per_run = rows.groupby(["method", "seed", "metric"], sort=False)["value"]
+    out = (per_run.mean() / 1e6).groupby(["method", "metric"], sort=False).mean().unstack()
+    total = per_run.sum().groupby(["method", "seed"], sort=False).sum().groupby("method").mean()
+    out["total"] = total / 1e6
+    names = {"bytes_down": "MB down per round", "bytes_up": "MB up per round", "total": "MB in all"}
+    return out.rename(columns=names).rename_axis(columns=None).round(2)
+
+
+def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
+    """Return mean, lower and upper end of Student's interval over runs; NaN ends for one run."""
+    v = np.asarray(values, dtype=float)
+    mean = float(v.mean())
+    if len(v) < 2:
+        return mean, float("nan"), float("nan")
+    half = stats.t.ppf((1 + level) / 2, len(v) - 1) * v.std(ddof=1) / np.sqrt(len(v))
+    return mean, mean - float(half), mean + float(half)
+
+
+def bands(curve: pd.DataFrame, by: Sequence[str] = ("method", "round")) -> pd.DataFrame:
+    """Return mean, low, high (95% over seeds) and the number of seeds of a curve."""
+    rows = []
+    for key, group in curve.groupby(list(by), sort=False):
+        mean, low, high = interval(group["value"].tolist())
+        rows.append((*(key if isinstance(key, tuple) else (key,)), mean, low, high, len(group)))
+    return pd.DataFrame(rows, columns=[*by, "mean", "low", "high", "seeds"])

@@ -1,0 +1,71 @@
+"""What a notebook shows: the methods of a section on the data sets of a scale, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fedlib import recipes
+from fedlib.experiment import find
+from fedlib.frames import together
+from fedlib.plotting import title
+from fedlib.recipes import Setting
+from fedlib.sweep import sweep
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Runs of several methods on one data set: their setting and their metrics.
+
+    ``trained`` is false when the runs come from the exported results of a larger scale.
+    """
+
+    dataset: str
+    scale: str
+    setting: Setting
+    frame: pd.DataFrame
+    trained: bool
+
+    @property
+    def name(self) -> str:
+        """The panel's title, e.g. "CIFAR-10 (standard)"."""
+        return f"{title(self.dataset)} ({self.scale})"
+
+
+def panels(
+    methods: Sequence[str],
+    scale: str,
+    dataset: str = "",
+    *,
+    seeds: int = 0,
+    rounds: int = 0,
+    device: str = "auto",
+    workers: int = 1,
+) -> list[Panel]:
+    """Return one panel per data set of ``scale``, training the runs that are not stored.
+
+    At the quick scale the exported results of the standard scale follow, as far as they are there:
+    what a newcomer's machine has just computed beside what the paper's data give.
+    """
+    shown = []
+    for name, setting in recipes.settings(scale, dataset).items():
+        runs = {m: recipes.experiments(setting, m, seeds=seeds, rounds=rounds) for m in methods}
+        results = sweep([e for es in runs.values() for e in es], workers=workers, device=device)
+        done = iter(results)
+        frame = together({m: [next(done) for _ in es] for m, es in runs.items()})
+        shown.append(Panel(name, scale, setting, frame, trained=True))
+    return shown + (stored(methods, "standard") if scale == "quick" else [])
+
+
+def stored(methods: Sequence[str], scale: str) -> list[Panel]:
+    """Return a panel per data set of ``scale`` from results that are there, training nothing."""
+    shown = []
+    for name, setting in recipes.settings(scale).items():
+        found = {m: [find(e) for e in recipes.experiments(setting, m)] for m in methods}
+        there = {m: [r for r in results if r is not None] for m, results in found.items()}
+        there = {m: results for m, results in there.items() if results}
+        if there:
+            shown.append(Panel(name, scale, setting, together(there), trained=False))
+    return shown

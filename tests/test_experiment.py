@@ -1,0 +1,397 @@
+"""Runs: trained once, resumed to the same bits, stored, exported, and found again."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from fedlib import paths
+from fedlib.algorithms import FedAvg, FedMix, Local
+from fedlib.datasets import MissingDataError
+from fedlib.experiment import Experiment, export, exported, find, run, run_with_state, store
+from fedlib.experiment.store import read_exported
+from fedlib.models import MLP
+from fedlib.optim import Optimizer, adam
+from fedlib.partition import Dirichlet
+from fedlib.tasks import Task
+
+# The package exports a function of this module's name.
+running = importlib.import_module("fedlib.experiment.run")
+
+TASK = Task(
+    "digits",
+    Dirichlet(clients=6, alpha=1.0, size=20),
+    MLP(hidden=(8,)),
+    validation=100,
+    local_validation=10,
+    local_test=10,
+)
+MIX = Experiment(
+    TASK, FedMix(experts=2, server=adam(0.01)), rounds=5, cohort=3, seed=1, evaluate_every=2
+)
+AVG = Experiment(TASK, FedAvg(), rounds=2, cohort=2, evaluate_every=5)
+
+
+class Rounds:
+    """Counts the rounds that are played, and stops before one of them if asked."""
+
+    def __init__(self, monkeypatch):
+        self.played, self.stop_at, self._play = 0, None, running.play_round
+        monkeypatch.setattr(running, "play_round", self)
+
+    def __call__(self, *args, **kwargs):
+        if kwargs["round"] == self.stop_at:
+            raise KeyboardInterrupt
+        self.played += 1
+        return self._play(*args, **kwargs)
+
+
+@pytest.fixture
+def rounds(monkeypatch):
+    return Rounds(monkeypatch)
+
+
+def play(experiment):
+    return run(experiment, device="cpu", progress=False)
+
+
+def same_bits(experiment, other_runs, monkeypatch):
+    """Compare the state and metrics stored here with those stored in another folder."""
+    here = store.restore(experiment)
+    monkeypatch.setenv("FEDLIB_RUNS", str(other_runs))
+    there = store.restore(experiment)
+    assert here[1] == there[1] == experiment.rounds
+    one, other = here[0].flat(), there[0].flat()
+    assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+    pd.testing.assert_frame_equal(here[2], there[2], check_exact=True)
+
+
+def test_running_twice_trains_once(rounds):
+    assert find(MIX) is None
+    first = play(MIX)
+    assert rounds.played == MIX.rounds
+    again = play(Experiment(**vars(MIX)))
+    assert rounds.played == MIX.rounds
+    pd.testing.assert_frame_equal(again.metrics, first.metrics, check_exact=True)
+    assert again.provenance == first.provenance and again.experiment == first.experiment == MIX
+    play(AVG)
+    assert rounds.played == MIX.rounds + AVG.rounds
+
+
+def test_metrics_are_tidy():
+    metrics = play(MIX).metrics
+    assert list(metrics.columns) == ["round", "metric", "client", "expert", "item", "value"]
+    kinds = {n: str(metrics[n].dtype) for n in ("round", "client", "expert", "value")}
+    assert kinds == {"round": "int32", "client": "int32", "expert": "int16", "value": "float64"}
+    assert metrics.drop(columns="value").duplicated().sum() == 0
+    gates = metrics["metric"].str.endswith("_gate")  # nan for a label that no client holds
+    assert np.isfinite(metrics["value"][~gates]).all()
+    at = metrics.groupby("metric")["round"].unique().map(sorted).to_dict()
+    for split in ("validation", "test"):
+        scores = metrics[metrics["metric"] == f"{split}_accuracy"]
+        assert at[f"{split}_accuracy"] == at[f"{split}_nll"] == at[f"{split}_gate"] == [0, 2, 4, 5]
+        assert sorted(scores[scores["round"] == 2]["client"]) == list(range(6))
+        assert scores["value"].between(0, 1).all()
+    for metric in ("train_loss", "bytes_down", "bytes_up", "divergence"):
+        assert at[metric] == [1, 2, 3, 4, 5]
+    assert at["global_accuracy"] == at["q"] == [0, 2, 4, 5]
+    assert at["q_entropy"] == [0, 1, 2, 3, 4, 5]
+
+
+def test_metrics_say_who_and_what():
+    metrics = play(MIX).metrics
+    q = metrics[(metrics["metric"] == "q") & (metrics["round"] == 5)]
+    assert sorted(set(q["item"])) == [str(c) for c in range(10)] and sorted(set(q["expert"])) == [
+        0,
+        1,
+    ]
+    np.testing.assert_allclose(q.groupby("item")["value"].sum(), 1, rtol=1e-5)
+    assert (q["client"] == -1).all()
+    bias = metrics[(metrics["item"] == "experts.head.bias") & (metrics["round"] == 3)]
+    assert list(bias["expert"]) == [0, 1]
+    phi = metrics[(metrics["item"] == "phi") & (metrics["round"] == 3)]
+    assert list(phi["expert"]) == [-1]
+    size = 256 * 8 + 8 + 8 * 10 + 10
+    down = metrics[metrics["metric"] == "bytes_down"]["value"]
+    assert (down == 3 * 4 * (2 * size + 10 * 2)).all()
+
+
+def test_the_last_scores_are_those_of_the_final_state():
+    result, state = run_with_state(MIX, device="cpu", progress=False)
+    fed = TASK.build(MIX.seed, "cpu")
+    scores = running.evaluate(fed, MIX.algorithm, state, fed.test)
+    logged = result.select("test_accuracy")
+    assert logged[logged["round"] == 5]["value"].tolist() == scores.accuracy.tolist()
+    total = result.select("global_accuracy").set_index("round")["value"]
+    assert total[5] == running.evaluate_global(fed, MIX.algorithm, state)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("stop", [0, 1, 4])
+def test_an_interrupted_run_ends_with_the_same_bits(rounds, tmp_path, monkeypatch, stop, lost):
+    """Stopped before a round; ``lost`` also while the checkpoint after it was being written."""
+    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", -1.0)
+    rounds.stop_at = stop
+    with pytest.raises(KeyboardInterrupt):
+        play(MIX)
+    assert rounds.played == stop and find(MIX) is None
+    rounds.stop_at = None
+    if lost:
+        _lose_a_checkpoint(monkeypatch)
+    play(MIX)
+    assert rounds.played == MIX.rounds + lost
+    resumed = paths.runs()
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "straight"))
+    play(MIX)
+    same_bits(MIX, resumed, monkeypatch)
+
+
+def _lose_a_checkpoint(patch):
+    """Die between a checkpoint's metrics and its tensors: the metrics are then a round ahead."""
+
+    def fail(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with patch.context() as inner:
+        inner.setattr(store, "save_file", fail)
+        with pytest.raises(KeyboardInterrupt):
+            play(MIX)
+    home = store.folder(MIX)
+    assert not [p for p in home.iterdir() if p.name.startswith(".")], "half a file was left"
+
+
+def test_a_run_killed_after_its_last_round_only_needs_finishing(rounds, monkeypatch):
+    def fail(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "finish", fail)
+        with pytest.raises(KeyboardInterrupt):
+            play(AVG)
+    assert find(AVG) is None
+    result = play(AVG)
+    assert rounds.played == AVG.rounds
+    assert result.metrics.drop(columns="value").duplicated().sum() == 0
+
+
+CHILD = """
+import importlib, os, signal, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+sys.path.insert(0, os.environ["TESTS"])
+from test_experiment import MIX, play, running, store
+
+def count(*args, plain=running.play_round, **kwargs):
+    if kwargs["round"] == int(os.environ["DIE"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    with open(os.environ["COUNT"], "a") as file:
+        file.write("x")
+    return plain(*args, **kwargs)
+
+running.play_round, running.CHECKPOINT_SECONDS = count, -1.0
+print("ready", flush=True)
+sys.stdin.readline()
+print(len(play(MIX).metrics))
+"""
+
+
+def child(tmp_path, die=-1):
+    here = Path(__file__).parent
+    env = {
+        **os.environ,
+        "TESTS": str(here),
+        "DIE": str(die),
+        "COUNT": str(tmp_path / "count"),
+        "PYTHONPATH": os.pathsep.join([str(here.parent), *sys.path]),
+        "OMP_NUM_THREADS": "1",
+    }
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD], env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def test_a_killed_process_is_resumed_and_two_processes_train_once(tmp_path, monkeypatch):
+    """One process is killed in round 3; two others are then asked for the run at the same time."""
+    count = tmp_path / "count"
+    dead, *both = child(tmp_path, die=3), child(tmp_path), child(tmp_path)
+    _, said = dead.communicate("go\n", timeout=120)
+    assert dead.returncode == -signal.SIGKILL, said
+    assert count.read_text() == "xxx" and find(MIX) is None
+    assert store.restore(MIX)[1] == 3
+    for process in both:
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert count.read_text() == "xxxxx"
+    assert {int(out) for out, _ in said} == {len(find(MIX).metrics)}
+    killed = paths.runs()
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "straight"))
+    play(MIX)
+    same_bits(MIX, killed, monkeypatch)
+
+
+def test_a_second_stage_starts_where_the_first_ended_and_leaves_it_alone(rounds):
+    tuned = Experiment(TASK, Local(batch_size=5), 2, cohort=6, evaluate_every=1, after=AVG)
+    result = play(tuned)
+    assert rounds.played == AVG.rounds + tuned.rounds
+    first = find(AVG)
+    home = store.folder(AVG)
+    bytes_of_first = {p.name: p.read_bytes() for p in home.iterdir()}
+    for metric in ("test_accuracy", "test_nll"):
+        end, begin = first.select(metric), result.select(metric)
+        end, begin = end[end["round"] == AVG.rounds], begin[begin["round"] == 0]
+        np.testing.assert_allclose(begin["value"], end["value"], rtol=1e-5)
+    assert (result.select("bytes_down")["value"] == 0).all()
+    other = Experiment(TASK, Local(batch_size=6), 1, cohort=6, after=AVG)
+    play(other)
+    assert rounds.played == AVG.rounds + tuned.rounds + 1
+    assert bytes_of_first == {p.name: p.read_bytes() for p in home.iterdir()}
+    assert tuned.key != other.key != Experiment(TASK, Local(batch_size=6), 1, cohort=6).key
+
+
+def test_an_exported_first_stage_is_trained_again_for_its_state(rounds, monkeypatch, tmp_path):
+    export(play(AVG))
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
+    assert find(AVG) is not None
+    _, state = run_with_state(AVG, device="cpu", progress=False)
+    assert rounds.played == 2 * AVG.rounds and state.shared
+
+
+def test_an_exported_result_comes_back(rounds, monkeypatch, tmp_path):
+    result = play(MIX)
+    target = export(result)
+    assert target == paths.results() / f"{MIX.key}.parquet" and target.stat().st_size < 50_000
+    back = read_exported(target)
+    assert back.experiment == MIX and repr(back.experiment) == repr(MIX)
+    assert back.provenance == result.provenance
+    pd.testing.assert_frame_equal(back.metrics, result.metrics, check_exact=True)
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
+    found = play(MIX)
+    assert rounds.played == MIX.rounds
+    pd.testing.assert_frame_equal(found.metrics, result.metrics, check_exact=True)
+    export(play(AVG))
+    assert {r.experiment for r in exported()} == {MIX, AVG}
+
+
+def test_run_folders_come_before_exported_results():
+    result = play(AVG)
+    changed = result.metrics.assign(value=0.5)
+    export(type(result)(AVG, changed, {"told": "exported"}))
+    assert find(AVG).provenance == result.provenance
+    (store.folder(AVG) / "provenance.json").unlink()
+    assert find(AVG).provenance == {"told": "exported"}
+    assert (find(AVG).metrics["value"] == 0.5).all()
+
+
+def _foreign(path):
+    pq.write_table(pa.table({"a": [1]}), path)
+
+
+def _other_columns(path):
+    meta = {"fedlib": json.dumps({"spec": {"kind": "FedAvg"}, "provenance": {}})}
+    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata(meta), path)
+
+
+def _no_spec(path):
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({"fedlib": "{}"}), path)
+
+
+def _unknown_field(path):
+    table = pq.read_table(path)
+    said = json.loads(table.schema.metadata[b"fedlib"])
+    said["spec"]["speed"] = 3
+    pq.write_table(table.replace_schema_metadata({"fedlib": json.dumps(said)}), path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _foreign,
+        _other_columns,
+        _no_spec,
+        _unknown_field,
+        lambda p: p.write_bytes(b""),
+        lambda p: p.write_bytes(b"no parquet"),
+        lambda p: p.write_bytes(p.read_bytes()[:-100]),
+        lambda p: p.write_bytes(p.read_bytes()[:1000]),
+    ],
+    ids=["foreign", "columns", "no spec", "unknown field", "empty", "text", "cut", "half"],
+)
+def test_a_damaged_result_is_an_error_that_names_the_file(damage, tmp_path, monkeypatch):
+    target = export(play(AVG))
+    damage(target)
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
+    for look in (lambda: read_exported(target), lambda: find(AVG), exported):
+        with pytest.raises(ValueError, match=f"{AVG.key}.parquet is no exported result of fedlib"):
+            look()
+
+
+def test_provenance_says_where_and_with_what():
+    said = play(AVG).provenance
+    assert set(said) == {
+        "commit", "python", "torch", "numpy", "fedlib", "device", "threads", "seconds",
+        "peak_memory_mib", "data", "clients", "parameters",
+    }  # fmt: skip
+    assert said["torch"] == torch.__version__ and said["clients"] == 6
+    assert said["parameters"] == 256 * 8 + 8 + 8 * 10 + 10
+    assert said["data"].startswith("embedded in scikit-learn, ")
+    assert said["seconds"] >= 0 and 0 < said["peak_memory_mib"] < 10**6
+    assert str(Path.home()) not in json.dumps(said)
+
+
+def test_a_run_folder_says_what_it_is():
+    play(AVG)
+    home = store.folder(AVG)
+    assert sorted(p.name for p in home.iterdir()) == [
+        "checkpoint.safetensors", "metrics.parquet", "provenance.json", "spec.json",
+    ]  # fmt: skip
+    assert store.from_dict(json.loads((home / "spec.json").read_text())) == AVG
+
+
+def test_missing_data_is_an_error_and_stores_nothing(monkeypatch, tmp_path):
+    monkeypatch.delenv("FEDLIB_DATA", raising=False)
+    monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
+    lost = Experiment(Task("cifar10", Dirichlet(), MLP()), FedAvg(), rounds=1)
+    with pytest.raises(MissingDataError, match="dataset 'cifar10' was not found: looked for"):
+        play(lost)
+    assert find(lost) is None and store.restore(lost) is None
+
+
+def test_a_cohort_larger_than_the_population_is_an_error():
+    with pytest.raises(ValueError, match="a cohort of 7 does not fit 6 clients; use 1 to 6"):
+        play(Experiment(TASK, FedAvg(), rounds=1, cohort=7))
+
+
+def test_a_device_that_is_not_there_is_an_error(rounds):
+    with pytest.raises(RuntimeError, match="device 'cuda:63' is not there"):
+        run(AVG, device="cuda:63", progress=False)
+    assert rounds.played == 0 and find(AVG) is None
+
+
+def test_a_failed_run_can_be_asked_for_again(rounds):
+    bad = Experiment(
+        TASK, FedAvg(client=Optimizer("sgd", lr=1e30), epochs=3, batch_size=2), rounds=3, cohort=2
+    )
+    for _ in range(2):
+        with pytest.raises(FloatingPointError, match="round 0: the loss of client"):
+            play(bad)
+    assert find(bad) is None

@@ -1,0 +1,450 @@
+"""Values: they print as code, survive JSON, have stable keys, and refuse what they cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedlib import values
+from fedlib.algorithms import FedAvg, FedMix, Local
+from fedlib.engine import EarlyStop, Phase
+from fedlib.experiment import Experiment
+from fedlib.models import MLP, LeNet
+from fedlib.optim import Optimizer
+from fedlib.partition import IID, Dirichlet
+from fedlib.recipes import Setting
+from fedlib.tasks import Task
+from fedlib.values import as_code, from_dict, key_of, to_dict
+
+NEEDED = ...  # a field without default
+
+# Every value of the library: its fields, and what they are when nobody says anything.
+DEFAULTS = {
+    LeNet: {"channels": (6, 16), "hidden": (120, 84), "kernel": 5},
+    MLP: {"hidden": (200, 200)},
+    Optimizer: {
+        "name": "sgd",
+        "lr": 0.05,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "rates": (),
+    },
+    EarlyStop: {"every": 5, "patience": 10, "min_delta": 0.0},
+    Phase: {
+        "optimizer": NEEDED,
+        "epochs": 1,
+        "batch_size": 64,
+        "train": ("",),
+        "loss": "loss",
+        "drop_last": False,
+        "stop": None,
+    },
+    FedAvg: {
+        "epochs": 1,
+        "batch_size": 64,
+        "client": Optimizer("sgd", lr=0.05),
+        "server": Optimizer("sgd", lr=1.0),
+        "weighting": "size",
+    },
+    FedMix: {
+        "epochs": 1,
+        "batch_size": 64,
+        "client": Optimizer("sgd", lr=0.05),
+        "server": Optimizer("adam", lr=0.001),
+        "weighting": "size",
+        "experts": 4,
+        "condition": "label",
+        "objective": "map",
+        "gates": "local",
+        "marginal_entropy": 1.0,
+        "label_prior": "counts",
+        "phi_scale": 0.0,
+        "pool_gradient": False,
+        "gate_gradient": True,
+    },
+    Local: {
+        "epochs": 1,
+        "batch_size": 64,
+        "client": Optimizer("sgd", lr=0.05),
+        "server": Optimizer("sgd", lr=1.0),
+        "weighting": "size",
+        "stop": None,
+    },
+    Dirichlet: {"clients": 100, "alpha": 1.0, "size": None, "prior": "symmetric"},
+    IID: {"clients": 100, "size": None},
+    Task: {
+        "dataset": NEEDED,
+        "partition": NEEDED,
+        "model": NEEDED,
+        "validation": 5000,
+        "local_validation": 50,
+        "local_test": 100,
+    },
+    Experiment: {
+        "task": NEEDED,
+        "algorithm": NEEDED,
+        "rounds": NEEDED,
+        "cohort": 10,
+        "seed": 0,
+        "evaluate_every": 10,
+        "after": None,
+    },
+    Setting: {
+        "task": NEEDED,
+        "rounds": NEEDED,
+        "seeds": NEEDED,
+        "cohort": 10,
+        "batch_size": 64,
+        "server_rate": 0.001,
+        "phi_rate": 0.001,
+        "experts": 4,
+        "evaluate_every": 20,
+    },
+}
+
+TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), validation=200)
+FIRST = Experiment(TASK, FedAvg(), rounds=3)
+
+# One value of every kind, and for every field another value that it could have.
+SAMPLES = {
+    LeNet: (LeNet(), {"channels": (6, 17), "hidden": (84, 120), "kernel": 3}),
+    MLP: (MLP(), {"hidden": (200,)}),
+    Optimizer: (
+        Optimizer(),
+        {
+            "name": "adam",
+            "lr": 0.1,
+            "momentum": 0.9,
+            "weight_decay": 0.1,
+            "betas": (0.9, 0.99),
+            "eps": 1e-7,
+            "rates": (("phi", 0.05),),
+        },
+    ),
+    EarlyStop: (EarlyStop(), {"every": 1, "patience": 1, "min_delta": 0.1}),
+    Phase: (
+        Phase(Optimizer()),
+        {
+            "optimizer": Optimizer("adam"),
+            "epochs": 2,
+            "batch_size": None,
+            "train": ("head.",),
+            "loss": "nll",
+            "drop_last": True,
+            "stop": EarlyStop(),
+        },
+    ),
+    Dirichlet: (Dirichlet(), {"clients": 7, "alpha": 0.5, "size": 3, "prior": "proportional"}),
+    IID: (IID(), {"clients": 7, "size": 3}),
+    Task: (
+        TASK,
+        {
+            "dataset": "mnist",
+            "partition": IID(clients=20, size=60),
+            "model": MLP(),
+            "validation": 100,
+            "local_validation": 5,
+            "local_test": 5,
+        },
+    ),
+    Experiment: (
+        FIRST,
+        {
+            "task": dataclasses.replace(TASK, local_test=5),
+            "algorithm": Local(),
+            "rounds": 4,
+            "cohort": 0.5,
+            "seed": 1,
+            "evaluate_every": 3,
+            "after": FIRST,
+        },
+    ),
+    Setting: (
+        Setting(TASK, 3, 1),
+        {
+            "task": dataclasses.replace(TASK, local_test=5),
+            "rounds": 4,
+            "seeds": 2,
+            "cohort": 5,
+            "batch_size": 20,
+            "server_rate": 0.1,
+            "phi_rate": 0.1,
+            "experts": 2,
+            "evaluate_every": 1,
+        },
+    ),
+}
+_AVERAGING = {
+    "epochs": 2,
+    "batch_size": None,
+    "client": Optimizer("adam"),
+    "server": Optimizer("yogi"),
+    "weighting": "uniform",
+}
+SAMPLES[FedAvg] = (FedAvg(), _AVERAGING)
+SAMPLES[Local] = (Local(), {**_AVERAGING, "stop": EarlyStop(every=1)})
+SAMPLES[FedMix] = (
+    FedMix(),
+    {
+        **_AVERAGING,
+        "experts": 2,
+        "condition": "angle",
+        "objective": "entropy",
+        "gates": "averaged",
+        "marginal_entropy": 0.0,
+        "label_prior": "uniform",
+        "phi_scale": 0.01,
+        "pool_gradient": True,
+        "gate_gradient": False,
+    },
+)
+
+EVERY = [
+    dataclasses.replace(base, **{name: other}) if name else base
+    for base, others in SAMPLES.values()
+    for name, other in [("", None), *others.items()]
+]
+NAMES = {cls.__name__: cls for cls in DEFAULTS}
+
+
+def key(item):
+    return key_of(item, version=1)
+
+
+def defaults_of(cls):
+    return {
+        f.name: NEEDED if f.default is dataclasses.MISSING else f.default
+        for f in dataclasses.fields(cls)
+    }
+
+
+def test_the_lists_of_this_file_know_every_value_of_the_library():
+    ours = {c for c in values._KINDS.values() if c.__module__.startswith("fedlib.")}
+    assert ours == set(DEFAULTS) == set(SAMPLES)
+    for cls, (_, others) in SAMPLES.items():
+        assert set(others) == {f.name for f in dataclasses.fields(cls)}
+
+
+@pytest.mark.parametrize("cls", DEFAULTS, ids=lambda c: c.__name__)
+def test_a_default_never_changes(cls):
+    assert repr(defaults_of(cls)) == repr(DEFAULTS[cls]), (
+        f"the defaults of {cls.__name__} are not those written down. A value is stored by what "
+        "differs from its defaults, so a default must never change its meaning: every stored "
+        "result would silently stand for another experiment. Adding a field whose default is the "
+        "old behaviour is fine (write it down here); if a default must change, raise "
+        "fedlib.experiment.spec.VERSION."
+    )
+
+
+@pytest.mark.parametrize("item", EVERY, ids=range(len(EVERY)))
+def test_a_value_prints_as_the_code_that_makes_it(item):
+    again = eval(repr(item), {"__builtins__": {}}, dict(NAMES))
+    assert again == item and type(again) is type(item) and key(again) == key(item)
+
+
+@pytest.mark.parametrize("item", EVERY, ids=range(len(EVERY)))
+def test_a_value_survives_json(item):
+    again = from_dict(json.loads(json.dumps(to_dict(item), allow_nan=False)))
+    assert again == item and type(again) is type(item)
+    assert hash(again) == hash(item) and repr(again) == repr(item)
+
+
+def test_every_field_changes_the_key_and_no_two_values_share_one():
+    assert len({key(item) for item in EVERY}) == len(EVERY) == len(set(EVERY))
+
+
+def test_golden_keys():
+    """If one of these changes, every result stored so far is lost."""
+    avg = Experiment(
+        Task("cifar10", Dirichlet(clients=100, alpha=1.0, size=450), LeNet()), FedAvg(), rounds=300
+    )
+    assert avg.key == "cd0bc7ac67e10ba9"
+    mix = Experiment(
+        Task("digits", IID(clients=20), MLP(hidden=(30,)), validation=200),
+        FedMix(experts=2, server=Optimizer("adam", lr=5e-3, rates=(("phi", 0.05),))),
+        rounds=150,
+        cohort=0.25,
+        seed=1,
+        after=avg,
+    )
+    assert mix.key == "a8d40cfca89cb75b"
+    assert key_of(avg, version=2) != avg.key
+
+
+def test_saying_a_default_changes_nothing():
+    said = Experiment(TASK, FedAvg(client=Optimizer(lr=0.05), weighting="size"), 3, 10, seed=0)
+    assert said == FIRST and said.key == FIRST.key and repr(said) == repr(FIRST)
+    assert repr(FedMix(server=Optimizer("sgd", lr=1.0))) != repr(FedMix())
+
+
+def test_an_integer_where_a_float_is_meant_is_the_same_value():
+    pairs = [
+        (Optimizer(lr=1), Optimizer(lr=1.0)),
+        (Optimizer(betas=(0, 1)), Optimizer(betas=(0.0, 1.0))),
+        (Optimizer(rates=(("phi", 1),)), Optimizer(rates=(("phi", 1.0),))),
+        (Dirichlet(alpha=2), Dirichlet(alpha=2.0)),
+        (FedMix(marginal_entropy=2), FedMix(marginal_entropy=2.0)),
+    ]
+    for one, other in pairs:
+        assert one == other and key(one) == key(other) and repr(one) == repr(other)
+
+
+def test_a_list_is_a_tuple():
+    assert LeNet(channels=[6, 17]) == LeNet(channels=(6, 17))
+    assert hash(LeNet(channels=[6, 17])) == hash(LeNet(channels=(6, 17)))
+
+
+def test_a_cohort_of_one_client_is_not_the_whole_population():
+    one, all_of_them = Experiment(TASK, FedAvg(), 3, 1), Experiment(TASK, FedAvg(), 3, 1.0)
+    assert one.key != all_of_them.key and repr(one) != repr(all_of_them)
+    assert type(from_dict(json.loads(json.dumps(to_dict(all_of_them)))).cohort) is float
+
+
+rates = st.floats(0, 1e6)
+names = st.text(max_size=8)
+optimizers = st.builds(
+    Optimizer,
+    name=st.sampled_from(["sgd", "adam", "adamw", "adagrad", "yogi"]),
+    lr=rates | st.integers(0, 10),
+    momentum=st.floats(0, 1),
+    weight_decay=rates,
+    betas=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)),
+    eps=st.floats(1e-30, 1),
+    rates=st.lists(st.tuples(names, rates | st.integers(0, 9)), max_size=3).map(tuple),
+)
+averaging = {
+    "epochs": st.integers(1, 99),
+    "batch_size": st.none() | st.integers(1, 999),
+    "client": optimizers,
+    "server": optimizers,
+    "weighting": st.sampled_from(["size", "uniform"]),
+}
+stops = st.builds(EarlyStop, every=st.integers(1, 9), patience=st.integers(1, 9), min_delta=rates)
+algorithms = (
+    st.builds(FedAvg, **averaging)
+    | st.builds(Local, **averaging, stop=st.none() | stops)
+    | st.builds(
+        FedMix,
+        **averaging,
+        experts=st.integers(1, 9),
+        condition=names,
+        objective=st.sampled_from(["map", "entropy", "likelihood"]),
+        marginal_entropy=rates,
+        phi_scale=rates,
+        pool_gradient=st.booleans(),
+    )
+)
+tasks = st.builds(
+    Task,
+    dataset=st.sampled_from(["digits", "mnist", "cifar10"]),
+    partition=st.builds(Dirichlet, clients=st.integers(1, 99), alpha=st.floats(1e-3, 1e3))
+    | st.builds(IID, size=st.none() | st.integers(1, 9)),
+    model=st.builds(LeNet, channels=st.lists(st.integers(1, 99), min_size=1).map(tuple))
+    | st.builds(MLP, hidden=st.lists(st.integers(1, 99), min_size=1).map(tuple)),
+    validation=st.integers(1, 10**6),
+)
+experiments = st.builds(
+    Experiment,
+    task=tasks,
+    algorithm=algorithms,
+    rounds=st.integers(1, 10**5),
+    cohort=st.integers(1, 99) | st.floats(0.01, 1),
+    seed=st.integers(0, 2**40),
+)
+staged = experiments | st.builds(dataclasses.replace, experiments, after=experiments)
+
+
+@settings(max_examples=60, deadline=None)
+@given(staged)
+def test_any_experiment_round_trips(item):
+    through_json = from_dict(json.loads(json.dumps(to_dict(item), allow_nan=False)))
+    through_code = eval(as_code(item), {"__builtins__": {}}, dict(NAMES))
+    for again in (through_json, through_code):
+        assert again == item and again.key == item.key and as_code(again) == as_code(item)
+        assert type(again.cohort) is type(item.cohort)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"kind": "FedAgv"}, r"unknown kind of value 'FedAgv'; allowed: .*did you mean 'FedAvg'\?"),
+        ({"epochs": 1}, "unknown kind of value 'None'; allowed: "),
+        (
+            {"kind": "FedAvg", "epoch": 2},
+            r"unknown field of FedAvg 'epoch'; allowed: .*did you mean 'epochs'\?",
+        ),
+        ({"kind": "Local", "__class__": 2}, "unknown field of Local '__class__'"),
+        ({"kind": "FedAvg", "client": {"kind": "sgd"}}, "unknown kind of value 'sgd'"),
+        ({"kind": "FedAvg", "epochs": 0}, "epochs must be >= 1, got 0"),
+    ],
+)
+def test_a_written_value_that_is_not_one_is_an_error(data, message):
+    with pytest.raises(ValueError, match=message):
+        from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedAvg(epochs="2"), r"FedAvg.epochs must be int, got '2' \(str\)"),
+        (lambda: FedAvg(epochs=True), r"FedAvg.epochs must be int, got True \(bool\)"),
+        (lambda: FedAvg(epochs=2.0), r"FedAvg.epochs must be int, got 2.0 \(float\)"),
+        (lambda: FedAvg(epochs=None), "FedAvg.epochs must be int, got None"),
+        (lambda: FedAvg(client="sgd"), "FedAvg.client must be Optimizer, got 'sgd'"),
+        (lambda: FedMix(pool_gradient=1), "FedMix.pool_gradient must be bool, got 1"),
+        (lambda: Optimizer(lr=True), "Optimizer.lr must be float, got True"),
+        (lambda: Optimizer(betas=(0.9,)), "Optimizer.betas must hold 2 items"),
+        (lambda: Optimizer(rates=(("phi", "x"),)), r"Optimizer.rates\[0\]\[1\] must be float"),
+        (lambda: LeNet(channels=6), "LeNet.channels must be tuple, got 6"),
+        (lambda: MLP(hidden=(2.5,)), r"MLP.hidden\[0\] must be int, got 2.5"),
+        (lambda: Task("digits", Dirichlet(), Dirichlet()), "Task.model must be LeNet or MLP"),
+        (lambda: Experiment(TASK, "FedAvg", 3), "Experiment.algorithm must be FedAvg or"),
+        (lambda: Experiment(TASK, FedAvg(), 3, cohort="10"), "cohort must be float or int"),
+        (lambda: Experiment(TASK, FedAvg(), 3, after=TASK), "after must be an Experiment"),
+    ],
+    ids=range(15),
+)
+def test_a_wrong_type_is_an_error_that_names_the_field(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_not_finite_is_an_error(bad):
+    for make in (
+        lambda: Optimizer(lr=bad),
+        lambda: Optimizer(betas=(bad, 0.9)),
+        lambda: Optimizer(rates=(("phi", bad),)),
+        lambda: FedMix(marginal_entropy=bad),
+        lambda: Experiment(TASK, FedAvg(), 3, cohort=bad),
+        lambda: Dirichlet(alpha=bad),
+    ):
+        with pytest.raises(ValueError, match="finite"):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"rounds": 0}, "rounds and evaluate_every must be >= 1, got 0, 10"),
+        ({"evaluate_every": 0}, "rounds and evaluate_every must be >= 1, got 3, 0"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+        ({"cohort": 0}, "cohort must be .*, got 0"),
+        ({"cohort": 10.0}, "cohort must be .*, got 10.0"),
+        ({"cohort": -0.5}, "cohort must be .*, got -0.5"),
+    ],
+)
+def test_an_impossible_experiment_is_an_error(bad, message):
+    with pytest.raises(ValueError, match=message):
+        Experiment(**{"task": TASK, "algorithm": FedAvg(), "rounds": 3, **bad})
+
+
+def test_values_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        FIRST.rounds = 4
