@@ -3,23 +3,26 @@
     python -m benchmarks [--cases A D F] [--repeat 5] [--threads 1]
 
 Medians over the repetitions; a ratio is the median of the ratios within a repetition, so that a
-machine that slows down slows both sides. Peak memory is that of the whole process. The numbers go
-to ``build/bench.parquet`` with a description of the machine.
+machine that slows down slows both sides. Peak memory is that of a fresh process that plays one
+round in one way. The numbers go to ``build/bench.parquet`` with a description of the machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import platform
+import resource
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
-from benchmarks.cases import CASES, WAYS, Round
+from benchmarks.cases import CASES, WAYS, Case, federation
 from fedlib import paths
 
 
@@ -31,7 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
     print(", ".join(f"{name} {value}" for name, value in here.items()))
     frames = []
     for name in asked.cases:
-        frame = measure(CASES[name].ways(), asked.repeat).assign(case=name)
+        frame = measure(CASES[name], asked.repeat).assign(case=name)
+        frame["peak_mib"] = frame["way"].map({w: peak_mib(CASES[name], w) for w in WAYS})
         print(f"\n{name}  {CASES[name].title}\n{describe(frame)}", flush=True)
         frames.append(frame)
     target = paths.build() / "bench.parquet"
@@ -40,19 +44,34 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"\nwritten to {target}")
 
 
-def measure(ways: dict[str, Round], repeat: int) -> pd.DataFrame:
-    """Return one row per repetition and way: seconds and peak MiB of a round."""
+def measure(case: Case, repeat: int) -> pd.DataFrame:
+    """Return one row per repetition and way: the seconds of a round."""
+    fed = federation(case)
+    ways = {way: case.way(way, fed) for way in WAYS}
     for play in ways.values():
         play()  # warm up
     rows = []
     for repetition in range(repeat):
         for offset in range(len(ways)):  # every way comes first in turn
-            way = list(ways)[(repetition + offset) % len(ways)]
-            forget_peak()
+            way = WAYS[(repetition + offset) % len(WAYS)]
             begin = time.perf_counter()
             ways[way]()
-            rows.append((repetition, way, time.perf_counter() - begin, peak_mib()))
-    return pd.DataFrame(rows, columns=["repetition", "way", "seconds", "peak_mib"])
+            rows.append((repetition, way, time.perf_counter() - begin))
+    return pd.DataFrame(rows, columns=["repetition", "way", "seconds"])
+
+
+def peak_mib(case: Case, way: str) -> float:
+    """Return the peak resident memory of a fresh process that plays one round."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        return pool.submit(_peak_here, case, way, torch.get_num_threads()).result()
+
+
+def _peak_here(case: Case, way: str, threads: int) -> float:
+    torch.set_num_threads(threads)
+    case.way(way, federation(case))()
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (2**20 if platform.system() == "Darwin" else 2**10)
 
 
 def describe(frame: pd.DataFrame) -> str:
@@ -86,24 +105,6 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-
-
-def forget_peak() -> None:
-    """Start counting peak memory afresh, where the system allows it (Linux)."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return
-
-
-def peak_mib() -> float:
-    """Return the peak resident memory since ``forget_peak``; nan where it cannot be known."""
-    try:
-        said = Path("/proc/self/status").read_text()
-    except OSError:
-        return float("nan")
-    kib = [line.split()[1] for line in said.splitlines() if line.startswith("VmHWM:")]
-    return float(kib[0]) / 1024 if kib else float("nan")
 
 
 def _processor() -> str:

@@ -41,10 +41,9 @@ class Case:
     classes: int = 10
     seed: int = field(default=0, repr=False)
 
-    def ways(self) -> dict[str, Round]:
-        """Return a function per way that plays the next round."""
-        fed = federation(self)
-        return {"floor": _floor(self, fed), "engine": _engine(self, fed), "plain": _plain(self, fed)}
+    def way(self, name: str, fed: Federation) -> Round:
+        """Return the function that plays a round in one of ``WAYS``."""
+        return {"floor": _floor, "engine": _engine, "plain": _plain}[name](self, fed)
 
 
 CASES = {

@@ -115,9 +115,7 @@ def fedmix_round(
     total = sum(client.size for client in cohort)
     p = torch.tensor([client.size / total for client in cohort])
     with torch.no_grad():
-        q = torch.stack(
-            [c.p_y @ m.phi.softmax(-1) for c, m in zip(cohort, locals_, strict=True)]
-        )
+        q = torch.stack([c.p_y @ m.phi.softmax(-1) for c, m in zip(cohort, locals_, strict=True)])
         given = q * p[:, None] / (q * p[:, None]).sum(0)  # p(s|z)
     server.zero_grad()
     marginal = prior @ mixture.phi.softmax(-1)

@@ -9,6 +9,7 @@ import pandas as pd
 from scipy import stats
 
 from fedlib.experiment import Result
+from fedlib.metrics import over_clients
 from fedlib.values import one_of
 
 RUN = ["method", "seed"]
@@ -54,7 +55,7 @@ def smooth(curve: pd.DataFrame, window: int) -> pd.DataFrame:
 def curve(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return a metric by method, seed and round, averaged over clients where it has clients."""
     rows = frame[frame["metric"] == metric]
-    return rows.groupby([*RUN, "round"], as_index=False)["value"].mean()
+    return rows.groupby([*RUN, "round"], as_index=False)["value"].mean()  # type: ignore[return-value]
 
 
 def matrix(frame: pd.DataFrame, metric: str, method: str, seed: int, round: int) -> np.ndarray:
@@ -101,6 +102,25 @@ def traffic(frame: pd.DataFrame) -> pd.DataFrame:
     out["total"] = total / 1e6
     names = {"bytes_down": "MB down per round", "bytes_up": "MB up per round", "total": "MB in all"}
     return out.rename(columns=names).rename_axis(columns=None).round(2)
+
+
+def spread_over_clients(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return how the last round's test accuracy spreads over clients, by method (mean over seeds).
+
+    Columns mean, weighted (by training examples; equally where a run did not log them), std,
+    worst_decile, and global: the accuracy on the whole test set of all clients' predictions
+    marginalised with p(s).
+    """
+    end = frame[frame["round"] == frame.groupby(RUN)["round"].transform("max")]
+    rows = []
+    for (method, seed), run in end[end["metric"] == "test_accuracy"].groupby(RUN, sort=False):
+        mine = frame[(frame["method"] == method) & (frame["seed"] == seed)]
+        n = mine[mine["metric"] == "examples"].set_index("client")["value"]
+        sizes = run["client"].map(n).fillna(1.0).to_numpy()
+        overall = mine[mine["metric"] == "global_accuracy"].sort_values("round")["value"]
+        summary = over_clients(run["value"].to_numpy(), sizes)
+        rows.append({"method": method, **summary, "global": overall.iloc[-1]})
+    return pd.DataFrame(rows).groupby("method", sort=False).mean().round(3)
 
 
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:

@@ -193,7 +193,7 @@ def test_a_first_stage_without_the_leaf_is_an_error(fed):
 
 
 def test_bad_hyper_parameters_are_errors():
-    with pytest.raises(ValueError, match="unknown weighting 'sizes'; .*did you mean 'size'"):
+    with pytest.raises(ValueError, match=r"unknown weighting 'sizes'; .*did you mean 'size'"):
         FedAvg(weighting="sizes")
     with pytest.raises(ValueError, match="epochs must be >= 1, got -1"):
         Local(epochs=-1)

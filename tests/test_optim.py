@@ -169,7 +169,7 @@ def test_a_row_that_never_woke_has_not_moved():
 
 
 def test_server_sgd_with_rate_one_is_the_weighted_average():
-    """Clients of 1 and 3 examples end at w - 4 and w - 8: the server goes to w - (4 + 3 * 8) / 4."""
+    """Clients of 1 and 3 examples end at w - 4 and w - 8: the mean is w - (4 + 3 * 8) / 4."""
     fed = make_federation((1, 3))
     algorithm = FedAvg()
     state = algorithm.init(fed, 0)

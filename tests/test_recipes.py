@@ -111,11 +111,11 @@ def test_the_quick_scale_downloads_nothing_and_plays(monkeypatch):
 
 def test_unknown_names_are_errors():
     setting = setting_of("quick", "digits")
-    with pytest.raises(ValueError, match="unknown scale 'quik'; .*did you mean 'quick'"):
+    with pytest.raises(ValueError, match=r"unknown scale 'quik'; .*did you mean 'quick'"):
         settings("quik")
-    with pytest.raises(ValueError, match="unknown data set at scale 'quick' 'cifar10'; .*digits"):
+    with pytest.raises(ValueError, match=r"unknown data set at scale 'quick' 'cifar10'; .*digits"):
         settings("quick", "cifar10")
-    with pytest.raises(ValueError, match="unknown method 'FedMx'; .*did you mean 'FedMix'"):
+    with pytest.raises(ValueError, match=r"unknown method 'FedMx'; .*did you mean 'FedMix'"):
         experiments(setting, "FedMx")
     with pytest.raises(ValueError, match="rounds and evaluate_every must be >= 1, got -1"):
         experiments(setting, recipes.FEDAVG, rounds=-1)

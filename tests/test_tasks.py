@@ -34,7 +34,7 @@ def test_shapes(fed):
     for table, size in ((fed.train, 60), (fed.validation, 20), (fed.test, 25)):
         assert table.index.shape == (15, size) and table.sizes.tolist() == [size] * 15
         assert table.x.dtype == torch.uint8 and table.x.shape == (len(table.y), 16, 16, 1)
-        assert 0 <= int(table.index.min()) and int(table.index.max()) < len(table.y)
+        assert int(table.index.min()) >= 0 and int(table.index.max()) < len(table.y)
     assert len(fed.train.y) == len(fed.validation.y) == 1437 and len(fed.test.y) == 360
     batch = fed.train.batch(torch.tensor([0, 1]), torch.zeros(2, 4).long(), torch.ones(2, 4))
     assert batch["x"].shape == (2, 4, 1, 16, 16) and batch["x"].dtype == torch.float32

@@ -9,6 +9,7 @@ import pandas as pd
 from torch import Tensor
 
 from fedlib.engine import Report, Scores
+from fedlib.federation import Federation
 from fedlib.metrics import divergences
 
 COLUMNS = ("round", "metric", "client", "expert", "item", "value")
@@ -67,6 +68,10 @@ class Log:
         self.clients(round, f"{split}_nll", ids, scores.nll)
         if scores.gate is not None:
             self.array(round, f"{split}_gate", scores.gate)
+
+    def sizes(self, fed: Federation) -> None:
+        """Add the number of training examples of every client, once."""
+        self.clients(0, "examples", fed.ids, fed.train.sizes)
 
     def frame(self) -> pd.DataFrame:
         """Return all rows."""

@@ -73,6 +73,7 @@ def _train(experiment: Experiment, device: str, chunk: int | None, progress: boo
     fed = experiment.task.build(experiment.seed, device)
     start, done, log = _begin(experiment, fed, device, chunk, progress)
     ticks = bar(experiment.rounds, type(experiment.algorithm).__name__, done=done, show=progress)
+    state, completed = start, done
     for state, completed, report in rounds(experiment, fed, start, done, chunk):
         if report is not None:
             log.report(completed, report)
@@ -163,7 +164,9 @@ def _begin(
     first = None
     if experiment.after is not None:
         _, first = run_with_state(experiment.after, device=device, chunk=chunk, progress=progress)
-    return experiment.algorithm.init(fed, experiment.seed, first), 0, Log()
+    log = Log()
+    log.sizes(fed)
+    return experiment.algorithm.init(fed, experiment.seed, first), 0, log
 
 
 @cache
