@@ -32,7 +32,7 @@ option = $(if $($(1)),--$(2) '$($(1))')
 OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call option,SEEDS,seeds) \
 	$(call option,ROUNDS,rounds) $(call option,DEVICE,device)
 
-.PHONY: help env figures notebooks test format lab bench clean
+.PHONY: help env figures notebooks results test format lab bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +53,9 @@ figures: $(ENV)  ## run every notebook and draw its figures into figures/<scale>
 
 notebooks: $(ENV)  ## run the source notebooks at quick scale and write their outputs back
 	$(PY) -m fedlib.companion refresh $(call option,ONLY,only) --jobs '$(JOBS)'
+
+results: $(ENV)  ## keep the finished runs of SCALE with the project, in results/
+	$(PY) -m fedlib.keep $(call option,SCALE,scale)
 
 test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored outputs
 	$(PY) -m ruff check .

@@ -10,12 +10,9 @@ round in one way. The numbers go to ``build/bench.parquet`` with a description o
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import platform
-import resource
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ import pandas as pd
 import torch
 
 from benchmarks.cases import CASES, WAYS, Case, federation
+from benchmarks.memory import peak_mib
 from fedlib import paths
 
 
@@ -58,20 +56,6 @@ def measure(case: Case, repeat: int) -> pd.DataFrame:
             ways[way]()
             rows.append((repetition, way, time.perf_counter() - begin))
     return pd.DataFrame(rows, columns=["repetition", "way", "seconds"])
-
-
-def peak_mib(case: Case, way: str) -> float:
-    """Return the peak resident memory of a fresh process that plays one round."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        return pool.submit(_peak_here, case, way, torch.get_num_threads()).result()
-
-
-def _peak_here(case: Case, way: str, threads: int) -> float:
-    torch.set_num_threads(threads)
-    case.way(way, federation(case))()
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (2**20 if platform.system() == "Darwin" else 2**10)
 
 
 def describe(frame: pd.DataFrame) -> str:

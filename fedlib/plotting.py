@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedlib import paths, recipes
+from fedlib.claims.rule import LEAST_SEEDS
 from fedlib.frames import bands
 from fedlib.values import one_of
 
@@ -103,6 +104,8 @@ def curves(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw curves by method, one panel each: the mean over seeds and its 95% interval.
 
+    With fewer than three seeds no interval is drawn: it would be wider than the figure.
+
     ``panels`` maps a panel's title to a frame with columns method, seed, round and value.
     """
     figure, axes = plt.subplots(
@@ -186,7 +189,8 @@ def points(
         _points(
             ax, method, at, x, frame[frame["method"] == method], drawn[drawn["method"] == method]
         )
-    ax.set_xticks(range(len(places)), places)
+    crowded = len(places) > 6
+    ax.set_xticks(range(len(places)), places, rotation=30 if crowded else 0)
     ax.set_xlim(-0.6, len(places) - 0.4)
     ax.set(ylabel=ylabel, yscale="log" if log else "linear")
     ax.grid(axis="y", alpha=0.3)
@@ -202,7 +206,7 @@ def look_of(method: str) -> tuple[tuple[float, float, float], str]:
 def _curve(ax: Axes, method: str, rows: pd.DataFrame, band: bool) -> None:
     colour, dash = look_of(method)
     ax.plot(rows["round"], rows["mean"], color=colour, linestyle=dash, label=method, linewidth=1.6)
-    if band and rows["low"].notna().any():
+    if band and rows["seeds"].max() >= LEAST_SEEDS:
         ax.fill_between(
             rows["round"], rows["low"], rows["high"], color=colour, alpha=0.18, linewidth=0
         )
@@ -213,7 +217,7 @@ def _points(
 ) -> None:
     colour, _ = look_of(method)
     centre = drawn[x].map(at).to_numpy(dtype=float)
-    half = np.nan_to_num((drawn["high"] - drawn["low"]).to_numpy() / 2)
+    half = ((drawn["high"] - drawn["low"]) / 2).where(drawn["seeds"] >= LEAST_SEEDS).to_numpy()
     ax.errorbar(
         centre,
         drawn["mean"],

@@ -23,6 +23,7 @@ ENSEMBLE = "FedMix with H(q)"
 UNREGULARISED = "FedMix without marginal entropy"
 ORIGINAL = "Mixture of experts (eq. 3)"
 CENTRALISED = "Mixture of experts (eq. 3), S = 1"
+METHODS = (FEDAVG, FEDMIX, ENSEMBLE, UNREGULARISED, ORIGINAL, CENTRALISED)
 
 
 @value
@@ -117,7 +118,7 @@ def experiments(
     epochs, and ``rounds`` does not change their number.
     """
     variants = fedmix_variants(setting)
-    one_of("method", method, (*variants, CENTRALISED))
+    one_of("method", method, METHODS)
     chosen = range(seeds or setting.seeds)
     if method == CENTRALISED:
         return [_centralised(setting, seed) for seed in chosen]

@@ -10,6 +10,7 @@ from conftest import LENET, make_federation
 from benchmarks import __main__ as bench
 from benchmarks import plain
 from benchmarks.cases import CASES, WAYS, Case
+from benchmarks.memory import peak_here
 from fedlib.algorithms import FedAvg, FedMix
 from fedlib.engine import play_round
 from fedlib.models import part
@@ -53,6 +54,10 @@ def test_the_plain_fedmix_computes_what_the_engine_computes(sizes):
     state.shared["phi"] = mixture.phi.detach().clone()
     clients = plain.clients_of(fed, 99)
     plain.add_gates(clients, mixture)
+    noise = torch.randn(9, 2, generator=torch.Generator().manual_seed(0))
+    state.local["gate.A"] += 2 * noise  # let gates matter
+    for client in clients:
+        client.gate.weight.data = state.local["gate.A"][0].T.clone()
     adam = torch.optim.Adam(mixture.parameters(), lr=0.01, eps=1e-2)
     for _ in range(ROUNDS):
         plain.fedmix_round(mixture, adam, clients, algorithm.client.lr, plain.label_shares(clients))
@@ -89,7 +94,7 @@ def test_results_are_written_with_the_machine(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FEDLIB_BUILD", str(tmp_path))
     small = Case("small", FedAvg(), CASES["F"].model, (4, 4, 1), clients=2, size=3, cohort=1)
     monkeypatch.setattr(bench, "CASES", {"F": small})
-    monkeypatch.setattr(bench, "peak_mib", lambda case, way: bench._peak_here(case, way, 1))
+    monkeypatch.setattr(bench, "peak_mib", lambda case, way: peak_here(case, way, 1))
     threads = torch.get_num_threads()
     bench.main(["--cases", "F", "--repeat", "1", "--threads", str(threads)])
     frame = pd.read_parquet(tmp_path / "bench.parquet")

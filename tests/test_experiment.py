@@ -395,3 +395,38 @@ def test_a_failed_run_can_be_asked_for_again(rounds):
         with pytest.raises(FloatingPointError, match="round 0: the loss of client"):
             play(bad)
     assert find(bad) is None
+
+
+def test_keep_exports_what_is_finished_and_names_what_is_not(monkeypatch):
+    from fedlib import keep
+
+    done, missing = AVG, MIX
+    play(done)
+    monkeypatch.setattr(keep, "of_scale", lambda scale: [done, missing])
+    files, lacking = keep.keep("standard")
+    assert [f.name for f in files] == [f"{done.key}.parquet"] and lacking == [missing]
+
+
+def test_a_result_under_another_key_is_refused(tmp_path):
+    play(AVG)
+    wrong = paths.results() / f"{MIX.key}.parquet"
+    export(find(AVG)).rename(wrong)
+    with pytest.raises(ValueError, match="holds another experiment: Experiment"):
+        find(MIX)
+
+
+def test_a_lost_checkpoint_is_trained_anew():
+    _, before = run_with_state(AVG, device="cpu", progress=False)
+    (store.folder(AVG) / "checkpoint.safetensors").unlink()
+    _, after = run_with_state(AVG, device="cpu", progress=False)
+    assert all(torch.equal(after.flat()[n], t) for n, t in before.flat().items())
+
+
+def test_a_second_stage_takes_over_the_leaves_that_it_knows():
+    _, first = run_with_state(AVG, device="cpu", progress=False)
+    more = Experiment(TASK, FedAvg(), rounds=1, cohort=2, after=AVG)
+    fed = TASK.build(0)
+    begun = more.algorithm.init(fed, 0, first)
+    assert all(torch.equal(begun.shared[n], t) for n, t in first.shared.items())
+    with pytest.raises(ValueError, match="the first stage has no leaf of FedMix"):
+        FedMix(experts=2).init(fed, 0, first)

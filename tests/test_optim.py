@@ -105,13 +105,14 @@ def yogi_by_hand(w, gradients, lr, first, second, eps):
     return w
 
 
+@pytest.mark.parametrize("eps", [1e-3, 0.5])
 @pytest.mark.parametrize("gradients", [[1.0] * 5, [3.0, 0.1, -2.0, 0.0, 0.5, -0.5]])
-def test_yogi_equals_a_scalar_loop(gradients):
-    optimizer = Optimizer("yogi", lr=0.1, betas=(0.9, 0.9), eps=1e-3)
+def test_yogi_equals_a_scalar_loop(gradients, eps):
+    optimizer = Optimizer("yogi", lr=0.1, betas=(0.9, 0.8), eps=eps)
     leaves, memory = {"w": torch.tensor([2.0], dtype=torch.float64)}, {}
     for t, g in enumerate(gradients):
         leaves, memory = server_step(optimizer, leaves, {"w": torch.tensor([g])}, memory)
-        expected = yogi_by_hand(2.0, gradients[: t + 1], 0.1, 0.9, 0.9, 1e-3)
+        expected = yogi_by_hand(2.0, gradients[: t + 1], 0.1, 0.9, 0.8, eps)
         assert leaves["w"].item() == pytest.approx(expected, rel=1e-6)
 
 

@@ -105,6 +105,7 @@ DEFAULTS = {
         "phi_rate": 0.001,
         "experts": 4,
         "evaluate_every": 20,
+        "epochs": 5,
     },
 }
 
@@ -177,6 +178,7 @@ SAMPLES = {
             "phi_rate": 0.1,
             "experts": 2,
             "evaluate_every": 1,
+            "epochs": 2,
         },
     ),
 }
@@ -286,7 +288,7 @@ def test_saying_a_default_changes_nothing():
 def test_an_integer_where_a_float_is_meant_is_the_same_value():
     pairs = [
         (Optimizer(lr=1), Optimizer(lr=1.0)),
-        (Optimizer(betas=(0, 1)), Optimizer(betas=(0.0, 1.0))),
+        (Optimizer(betas=(0, 0.5)), Optimizer(betas=(0.0, 0.5))),
         (Optimizer(rates=(("phi", 1),)), Optimizer(rates=(("phi", 1.0),))),
         (Dirichlet(alpha=2), Dirichlet(alpha=2.0)),
         (FedMix(marginal_entropy=2), FedMix(marginal_entropy=2.0)),

@@ -43,14 +43,22 @@ class FedAvg:
         return False
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the state before round 0; every client starts from the same local leaves."""
+        """Return the state before round 0; every client starts from the same local leaves.
+
+        After a ``first`` stage the leaves that it has under the same name start from its values;
+        ValueError if it has none of them.
+        """
         leaves = self.leaves(fed, seed)
+        begun = first or State({}, {}, {})
+        if first and not leaves.keys() & (first.shared.keys() | first.local.keys()):
+            raise ValueError(f"the first stage has no leaf of {type(self).__name__} to start from")
+        shared = {n: begun.shared.get(n, t) for n, t in leaves.items() if not self.is_local(n)}
         local = {
-            n: t.expand(fed.clients, *t.shape).clone()
+            n: begun.local.get(n, begun.shared.get(n, t).expand(fed.clients, *t.shape)).clone()
             for n, t in leaves.items()
             if self.is_local(n)
         }
-        return State({n: t for n, t in leaves.items() if n not in local}, local, {})
+        return State(shared, local, {})
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return the received shared leaves and the client's own, ``[clients, ...]``."""
@@ -108,12 +116,11 @@ class FedAvg:
         """Return the pseudo-gradients with what the server itself adds: here nothing."""
         return gradients
 
-    def sent(self, state: State, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
         """Return the bytes down and up per client, counted from the tensors exchanged."""
-        clients = len(next(iter(messages.values()))) if messages else 0
         down = sum(t.numel() * t.element_size() for t in state.shared.values())
         up = sum(t[0].numel() * t.element_size() for t in messages.values())
-        return torch.full((clients,), down), torch.full((clients,), up)
+        return torch.full((len(rows),), down), torch.full((len(rows),), up)
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return the global model's log-probabilities, which every client shares."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
-from fedlib.engine import EarlyStop, Phase, Prediction, State
-from fedlib.federation import Federation
+from fedlib.engine import EarlyStop, Phase, Prediction
 from fedlib.models import Leaves, Net
 from fedlib.values import value
 
@@ -27,29 +25,9 @@ class Local(FedAvg):
         """Return true: nothing is shared."""
         return True
 
-    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return a copy per client of fresh weights, or of the first stage's global model."""
-        fresh = FedAvg.init(self, fed, seed)
-        if first is None:
-            return fresh
-        missing = sorted(fresh.local.keys() - first.shared.keys() - first.local.keys())
-        if missing:
-            raise ValueError(f"the first stage has no leaf {missing[0]!r} to start from")
-        return State({}, {n: self._from(first, n, fed) for n in fresh.local}, {})
-
-    def _from(self, first: State, name: str, fed: Federation) -> Tensor:
-        if name in first.local:
-            return first.local[name].clone()
-        return first.shared[name].expand(fed.clients, *first.shared[name].shape).clone()
-
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over all leaves, with early stopping if asked for."""
         return (Phase(self.client, self.epochs, self.batch_size, stop=self.stop),)
-
-    def sent(self, state: State, messages: Leaves) -> tuple[Tensor, Tensor]:
-        """Return zero bytes."""
-        nothing = torch.zeros(0, dtype=torch.int64)
-        return nothing, nothing
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return the batch itself: no part of the model is shared."""

@@ -81,7 +81,7 @@ def print_verdicts(frame: pd.DataFrame) -> None:
         for claim, verdict, clear in zip(
             *(rows[c] for c in ("claim", "verdict", "clear")), strict=True
         ):
-            print(f"  {verdict if clear else 'close call':26} {claim}")
+            print(f"  {verdict if clear else 'close call, see table':26} {claim}")
 
 
 def _judge(

@@ -87,7 +87,7 @@ class Algorithm(Protocol):
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
         """Return the next state from the cohort's messages ``[clients, ...]``."""
 
-    def sent(self, state: State, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
         """Return the bytes sent to and by every client of the cohort, int64 ``[clients]`` each."""
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:

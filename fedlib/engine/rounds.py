@@ -83,7 +83,7 @@ def play_round(
     where = torch.as_tensor(rows, device=fed.device)
     with torch.no_grad():
         weights = algorithm.weights(fed, state, where, messages)
-        down, up = algorithm.sent(state, messages)
+        down, up = algorithm.sent(state, where, messages)
         after = algorithm.aggregate(fed, state, where, messages)
     return after, Report(rows, losses, messages, weights, down, up)
 

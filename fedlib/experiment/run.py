@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import resource
 import subprocess
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from fedlib.experiment.log import Log
 from fedlib.experiment.spec import Experiment
 from fedlib.experiment.store import Result
 from fedlib.federation import Federation
+from fedlib.memory import peak_mib
 from fedlib.progress import bar
 
 CHECKPOINT_SECONDS = 60.0
@@ -59,8 +59,7 @@ def _claim_and_train(
     experiment: Experiment, device: str, chunk: int | None, progress: bool
 ) -> Result:
     with store.claimed(experiment):
-        done = store.folder(experiment) / "provenance.json"
-        if not done.exists():
+        if not store.complete(experiment):
             _train(experiment, device, chunk, progress)
     found = store.find(experiment)
     assert found is not None
@@ -132,8 +131,10 @@ def observe(
 
 
 def provenance(fed: Federation, seconds: float) -> dict[str, Any]:
-    """Return where and with what a run was made: commit, versions, device, time, peak memory."""
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Return where and with what a run was made: commit, versions, device, time, peak memory.
+
+    The peak is the process's: of several runs in one process, the largest so far.
+    """
     cuda = fed.device.type == "cuda"
     return {
         "commit": _commit(),
@@ -144,7 +145,7 @@ def provenance(fed: Federation, seconds: float) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(fed.device) if cuda else platform.machine(),
         "threads": torch.get_num_threads(),
         "seconds": round(seconds, 1),
-        "peak_memory_mib": round(torch.cuda.max_memory_allocated() / 2**20 if cuda else memory),
+        "peak_memory_mib": round(torch.cuda.max_memory_allocated() / 2**20 if cuda else peak_mib()),
         "data": fed.source,
         "clients": fed.clients,
         "parameters": fed.net.parameters(),
@@ -173,7 +174,10 @@ def _begin(
 def _commit() -> str:
     """Return the commit as it was when this process first trained: the code that it runs."""
     call = ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
-    said = subprocess.run(call, capture_output=True, text=True, check=False)
+    try:
+        said = subprocess.run(call, capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
     return said.stdout.strip() or "unknown"
 
 

@@ -58,7 +58,18 @@ def find(experiment: Experiment) -> Result | None:
         said = json.loads((home / "provenance.json").read_text())
         return Result(experiment, read_metrics(home), said)
     exported = paths.results() / f"{experiment.key}.parquet"
-    return read_exported(exported) if exported.exists() else None
+    if not exported.exists():
+        return None
+    result = read_exported(exported)
+    if result.experiment.key != experiment.key:
+        raise ValueError(f"{exported} holds another experiment: {result.experiment}")
+    return result
+
+
+def complete(experiment: Experiment) -> bool:
+    """Return whether a run folder holds everything: result, final state and provenance."""
+    names = ("metrics.parquet", "checkpoint.safetensors", "provenance.json")
+    return all((folder(experiment) / name).exists() for name in names)
 
 
 def read_metrics(home: Path) -> pd.DataFrame:

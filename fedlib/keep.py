@@ -1,0 +1,47 @@
+"""Keep finished runs with the project: `make results SCALE=standard`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fedlib import recipes
+from fedlib.experiment import Experiment, export, find
+
+
+def of_scale(scale: str) -> list[Experiment]:
+    """Return every experiment that the recipes name at one scale."""
+    return [
+        experiment
+        for setting in recipes.settings(scale).values()
+        for method in recipes.METHODS
+        for experiment in recipes.experiments(setting, method)
+    ]
+
+
+def keep(scale: str) -> tuple[list[Path], list[Experiment]]:
+    """Export the finished runs of a scale; return the files written and what is missing."""
+    found = {e: find(e) for e in of_scale(scale)}
+    files = [export(result) for result in found.values() if result is not None]
+    return files, [e for e, result in found.items() if result is None]
+
+
+def main() -> int:
+    """Export one scale and say what was written and what has not been run."""
+    parser = argparse.ArgumentParser(prog="python -m fedlib.keep", description=__doc__)
+    parser.add_argument("--scale", default="standard")
+    try:
+        files, missing = keep(parser.parse_args().scale)
+    except ValueError as error:
+        print(f"fedlib: {error}", file=sys.stderr)
+        return 2
+    size = sum(f.stat().st_size for f in files) / 1e6
+    print(f"{len(files)} results in {size:.1f} MB; {len(missing)} experiments have not been run")
+    for experiment in missing:
+        print(f"  missing: {experiment}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""Tidy frames, intervals and claims, on numbers small enough to check by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedlib import claims, frames
+from fedlib.claims import fedmix
+from fedlib.claims.rule import FAILS, HOLDS, OPEN, UNTESTED
+from fedlib.recipes import CENTRALISED, ENSEMBLE, FEDAVG, FEDMIX, UNREGULARISED
+
+COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
+
+
+def frame(*rows):
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def gd(method, seed, round, value, item="base.0.weight", expert=-1):
+    return (method, seed, round, "divergence", -1, expert, item, value)
+
+
+def test_divergence_sums_tensors_and_averages_or_sums_experts():
+    rows = frame(
+        gd(FEDMIX, 0, 1, 0.1, "experts.base.0.weight", 0),
+        gd(FEDMIX, 0, 1, 0.3, "experts.base.0.weight", 1),
+        gd(FEDMIX, 0, 1, 0.2, "experts.head.bias", 0),
+        gd(FEDMIX, 0, 1, 0.4, "experts.head.bias", 1),
+        gd(FEDMIX, 0, 1, 9.0, "phi"),
+        gd(FEDMIX, 0, 1, 9.0, "gate.A"),
+    )
+    assert frames.divergence(rows)["value"].tolist() == pytest.approx([0.5])
+    assert frames.divergence(rows, "sum")["value"].tolist() == pytest.approx([1.0])
+    assert frames.divergence(rows, tensor="head.bias")["value"].tolist() == pytest.approx([0.3])
+    with pytest.raises(ValueError, match="unknown over 'median'"):
+        frames.divergence(rows, "median")
+
+
+def test_smooth_is_a_mean_over_past_rounds_within_a_run():
+    rows = frame(*(gd(FEDAVG, s, t, 10 * s + t) for s in (0, 1) for t in (1, 2, 3)))
+    smooth = frames.smooth(frames.divergence(rows), 2)
+    assert smooth[["seed", "round", "value"]].to_numpy().tolist() == [
+        [0, 2, 1.5], [0, 3, 2.5], [1, 2, 11.5], [1, 3, 12.5],
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="window must be >= 1, got 0"):
+        frames.smooth(smooth, 0)
+
+
+def accuracy(round, test, held, seed=0):
+    return [
+        (FEDAVG, seed, round, f"{split}_accuracy", client, -1, "", value + (-1) ** client * 0.1)
+        for split, value in (("test", test), ("validation", held))
+        for client in (0, 1)
+    ]
+
+
+def test_the_round_is_chosen_on_validation_and_never_on_test():
+    rows = frame(*accuracy(0, 0.2, 0.1), *accuracy(10, 0.9, 0.3), *accuracy(20, 0.5, 0.6))
+    said = frames.reported(rows).set_index("rule")["value"]
+    assert said["best on validation"] == pytest.approx(0.5)
+    assert said["last"] == pytest.approx(0.5)
+    assert said["last ten"] == pytest.approx((0.2 + 0.9 + 0.5) / 3)
+
+
+def test_spread_over_clients_weighs_by_examples_where_they_are_known():
+    end = [(FEDAVG, 0, 5, "test_accuracy", c, -1, "", a) for c, a in ((0, 0.2), (1, 0.8))]
+    end += [(FEDAVG, 0, 5, "global_accuracy", -1, -1, "", 0.7)]
+    sizes = [(FEDAVG, 0, 0, "examples", c, -1, "", n) for c, n in ((0, 1), (1, 3))]
+    row = frames.spread_over_clients(frame(*end, *sizes)).loc[FEDAVG]
+    assert row.to_dict() == {
+        "mean": 0.5, "weighted": 0.65, "std": 0.3, "worst_decile": 0.2, "global": 0.7
+    }  # fmt: skip
+    assert frames.spread_over_clients(frame(*end)).loc[FEDAVG, "weighted"] == 0.5
+
+
+def test_traffic_is_in_megabytes():
+    rows = frame(
+        *((FEDAVG, 0, t, "bytes_down", -1, -1, "", 2e6) for t in (1, 2)),
+        *((FEDAVG, 0, t, "bytes_up", -1, -1, "", 1e6) for t in (1, 2)),
+    )
+    assert frames.traffic(rows).loc[FEDAVG].tolist() == [2.0, 1.0, 6.0]
+
+
+def test_interval_is_students():
+    values = [1.0, 2.0, 4.0]
+    mean, low, high = frames.interval(values)
+    expected = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
+    assert (low, high) == pytest.approx(expected) and mean == pytest.approx(7 / 3)
+    assert np.isnan(frames.interval([1.0])[1])
+
+
+def test_matrix_of_a_round_that_was_not_logged_is_an_error():
+    rows = frame((FEDMIX, 0, 10, "q", -1, 0, "0", 1.0))
+    with pytest.raises(ValueError, match="'q' of 'FedMix', seed 0, was not logged at round 5"):
+        frames.matrix(rows, "q", FEDMIX, 0, 5)
+    assert frames.matrix(rows, "q", FEDMIX, 0, 10).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([1.0, 1.1, 1.2], HOLDS),
+        ([0.1, 0.2, 0.15], FAILS),
+        ([0.4, 0.5, 0.7], OPEN),
+        ([1.0, 1.1], UNTESTED),
+        ([], UNTESTED),
+    ],
+)
+def test_verdicts_follow_the_interval(values, verdict):
+    assert claims.above("x", "Fig. 0", values, 0.5).verdict == verdict
+    mirrored = claims.below("x", "Fig. 0", [-v for v in values], -0.5)
+    assert mirrored.verdict == verdict
+
+
+def test_differences_are_paired_by_seed():
+    a, b = {0: 0.5, 1: 0.9, 2: 0.1}, {2: 0.0, 0: 0.4, 1: 0.8, 7: 5.0}
+    claim = claims.greater("a > b", "Fig. 0", a, b)
+    assert claim.verdict == HOLDS and claim.seeds == 3
+    assert claims.greater("b > a", "Fig. 0", b, a).verdict == FAILS
+    assert claims.greater("a > b", "Fig. 0", a, {}).verdict == UNTESTED
+
+
+def test_a_close_call_is_not_printed_as_a_verdict(capsys):
+    near = claims.above("near", "Fig. 0", [0.52, 0.56, 0.60], 0.45)
+    far = claims.above("far", "Fig. 0", [10.0, 10.1, 10.2], 0.5)
+    assert near.verdict == far.verdict == HOLDS and not near.clear and far.clear
+    claims.print_verdicts(claims.table({"here": [near, far]}))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "here" and "close call" in lines[1] and "holds" in lines[2]
+
+
+def test_identities_need_no_seeds():
+    assert claims.equal("same", "Sec. 1", 1, 1).verdict == HOLDS
+    assert claims.equal("same", "Sec. 1", 1, 2).verdict == FAILS
+
+
+def _q(method, seed, matrix, round=100):
+    return [
+        (method, seed, round, "q", -1, k, str(c), matrix[c][k])
+        for c in range(len(matrix))
+        for k in range(len(matrix[0]))
+    ]
+
+
+def test_specialisation_claims_read_the_right_rows():
+    rows = []
+    for seed in range(3):
+        one_hot, dead = [[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]
+        noise = 1e-3 * seed
+        for method, q, entropy in (
+            (FEDMIX, one_hot, 0.01), (UNREGULARISED, dead, 0.01), (ENSEMBLE, one_hot, 0.69)
+        ):  # fmt: skip
+            rows += _q(method, seed, q)
+            rows += [(method, seed, 100, "q_entropy", -1, -1, "", entropy + noise / 10)]
+        for method, value in ((FEDMIX, 0.8), (ENSEMBLE, 0.6), (FEDAVG, 0.9)):
+            for split in ("test", "validation"):
+                rows.append((method, seed, 100, f"{split}_accuracy", 0, -1, "", value + noise))
+        for epoch, most in ((1, 0.95), (5, 0.4)):
+            for k, use in enumerate((most, 1 - most)):
+                rows.append((CENTRALISED, seed, epoch, "test_gate", -1, k, "0", use + noise))
+    tested = {c.text: c.verdict for c in fedmix.specialisation_claims(frame(*rows))}
+    assert list(tested.values()) == [
+        HOLDS,  # one-hot
+        HOLDS,  # alive
+        HOLDS,  # the marginal term keeps experts alive
+        HOLDS,  # H(q): entropy .69 of log 2
+        HOLDS,  # specialised above ensemble
+        FAILS,  # specialised below FedAvg
+        HOLDS,  # collapse after an epoch
+        FAILS,  # ... not after the last
+        UNTESTED,  # no federated mixture among the runs
+    ]
+
+
+def test_divergence_claims():
+    rows = [
+        gd(m, s, t, v + 0.001 * s)
+        for s in range(3)
+        for t in range(1, 101)
+        for m, v in ((FEDAVG, 4.0), (FEDMIX, 4.0 if t <= 50 else 3.0))
+    ]
+    assert [c.verdict for c in fedmix.divergence_claims(frame(*rows))] == [HOLDS, HOLDS]
+    flat = [
+        gd(m, s, t, 4.0 + 0.001 * s) for s in range(3) for t in (1, 100) for m in (FEDAVG, FEDMIX)
+    ]
+    assert HOLDS not in [c.verdict for c in fedmix.divergence_claims(frame(*flat))]
+
+
+def test_spread_keeps_the_ends():
+    assert fedmix.spread([0, 10, 20, 30, 40], 3) == [0, 10, 40]
+    assert fedmix.spread([0], 5) == [0]

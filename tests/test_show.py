@@ -1,0 +1,144 @@
+"""Plots, explorers and live runs: what a reader sees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+
+from fedlib import paths, plotting, recipes
+from fedlib.live import LiveRun
+from fedlib.panels import panels, stored
+from fedlib.published import published
+from fedlib.recipes import FEDAVG, FEDMIX
+
+
+@pytest.fixture(autouse=True)
+def _headless():
+    plt.switch_backend("agg")
+    yield
+    plt.close("all")
+
+
+def small(rounds=4):
+    setting = recipes.settings("quick")["digits"]
+    return recipes.experiments(setting, FEDMIX, seeds=1, rounds=rounds)[0]
+
+
+def test_save_writes_three_files_whose_bytes_do_not_change():
+    curve = pd.DataFrame(
+        {"method": FEDAVG, "seed": [0, 0, 1, 1], "round": [0, 1] * 2, "value": 0.5}
+    )
+    written = []
+    for _ in range(2):
+        figure, frame = plotting.curves({"here": curve}, ylabel="y")
+        png = plotting.save(figure, frame, "x", "quick")
+        written.append({f.name: f.read_bytes() for f in sorted(png.parent.iterdir())})
+    assert list(written[0]) == ["x.csv", "x.pdf", "x.png"] and written[0] == written[1]
+    assert png.parent == paths.figures() / "quick"
+    with pytest.raises(ValueError, match="unknown scale 'tiny'; allowed: paper, quick, standard"):
+        plotting.save(figure, frame, "x", "tiny")
+
+
+def test_the_frame_behind_curves_is_mean_and_interval_over_seeds():
+    curve = pd.DataFrame({"method": FEDAVG, "seed": [0, 1], "round": 3, "value": [0.4, 0.6]})
+    figure, frame = plotting.curves({"here": curve}, ylabel="y")
+    assert frame.loc[0, ["mean", "seeds", "panel"]].tolist() == [0.5, 2, "here"]
+    assert frame.loc[0, "low"] < 0.4 and frame.loc[0, "high"] > 0.6
+    assert "2 seeds" in figure.axes[0].get_title()
+
+
+def test_heatmaps_show_probabilities_in_white_to_black():
+    figure, frame = plotting.heatmaps({"round 0": np.eye(3)}, rows=("a", "b", "c"))
+    image = figure.axes[0].get_images()[0]
+    assert image.get_clim() == (0, 1) and image.get_cmap().name == "Greys"
+    assert frame["value"].sum() == 3 and set(frame["expert"]) == {1, 2, 3}
+
+
+def test_label_counts_and_points_return_what_they_draw():
+    _, frame = plotting.label_counts(np.array([[1, 2], [3, 4], [5, 6]]), ("a", "b"))
+    assert frame["examples"].sum() == 21 and len(frame) == 6
+    runs = pd.DataFrame({"place": "p", "method": FEDMIX, "seed": [0, 1], "value": [1.0, 3.0]})
+    _, frame = plotting.points(runs, "place", ylabel="y")
+    assert frame["mean"].tolist() == [2.0]
+
+
+def test_a_method_looks_the_same_in_every_process():
+    assert plotting.look_of("something new") == plotting.look_of("something new")
+    assert len({plotting.look_of(m) for m in plotting.METHODS}) == len(plotting.METHODS)
+
+
+def test_live_run_equals_the_stored_run_and_remembers():
+    from fedlib.experiment import run
+    from fedlib.frames import matrix, together
+
+    experiment = small()
+    live = LiveRun(experiment, device="cpu")
+    live.advance(2)
+    live.advance(4)
+    assert live.completed == 4 and live.history[0]["q"].shape == (10, 4)
+    frame = together({FEDMIX: [run(experiment, device="cpu", progress=False)]})
+    np.testing.assert_array_equal(
+        matrix(frame, "q", FEDMIX, 0, 4).astype(np.float32), live.history[4]["q"]
+    )
+    with pytest.raises(ValueError, match="round must be between 0 and 4, got 5"):
+        live.advance(5)
+
+
+def test_panels_train_a_scale_and_add_what_is_stored():
+    shown = panels([FEDAVG, FEDMIX], "quick", rounds=2, seeds=1, device="cpu")
+    assert [p.name for p in shown] == ["Digits (quick)"] and shown[0].trained
+    assert set(shown[0].frame["method"]) == {FEDAVG, FEDMIX}
+    assert stored([FEDAVG], "standard") == []
+    with pytest.raises(ValueError, match="unknown data set at scale 'quick' 'cifar10'"):
+        panels([FEDAVG], "quick", "cifar10")
+
+
+def test_explorers_redraw_and_say_what_went_wrong():
+    w = pytest.importorskip("ipywidgets")
+    from fedlib.widgets import explorer, watch
+
+    drawn = []
+
+    def draw(n):
+        drawn.append(n)
+        if n == 3:
+            raise ValueError("three is <too> many")
+        return plt.figure()
+
+    slider = w.IntSlider(1, 0, 5)
+    box = explorer(draw, n=slider)
+    status = box.children[1]
+    slider.value = 2
+    assert drawn == [1, 2] and status.value == ""
+    slider.value = 3
+    assert "ValueError" in status.value and "three is" in status.value
+    slider.value = 4
+    assert status.value == "" and drawn == [1, 2, 3, 4]
+    assert watch(small(2)) is not None
+
+
+def test_an_explorer_that_cannot_draw_fails_at_once():
+    w = pytest.importorskip("ipywidgets")
+    from fedlib.widgets import explorer
+
+    with pytest.raises(ZeroDivisionError):
+        explorer(lambda n: 1 / n, n=w.IntSlider(0, 0, 5))
+
+
+def test_published_numbers():
+    assert published("000", "Sec 4.1").query("metric == 'channels'")["value"].tolist() == [61, 113]
+    assert len(published()) > 500 and published("003")["value"].notna().any()
+    with pytest.raises(ValueError, match="unknown paper '005'; allowed: 000, 001"):
+        published("005")
+
+
+def test_the_worked_example_of_the_readme(capsys):
+    text = (paths.ROOT / "README.md").read_text()
+    example = text.split("```python")[1].split("```")[0]
+    lines = [line for line in example.strip().splitlines() if line]
+    assert len(lines) < 40
+    exec(compile(example.replace("rounds=20", "rounds=2"), "README.md", "exec"), {})
+    out = capsys.readouterr().out
+    assert "mu = 0.0" in out and "mu = 1.0" in out
