@@ -6,8 +6,10 @@ made, and shows later errors in a line of its own.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from html import escape
 from typing import Any
 
 import ipywidgets as w
@@ -29,7 +31,10 @@ def claims_table(frame: pd.DataFrame) -> HTML:
     formats = {"verdict": lambda v: f'<b style="color:{_COLOURS.get(v, "inherit")}">{v}</b>'}
     with pd.option_context("display.max_colwidth", None):
         table = shown.to_html(index=False, escape=False, formatters=formats, border=0)
-    return HTML(table.replace("<td>", '<td style="text-align:left">'))
+    left = {f"<{cell}>": f'<{cell} style="text-align:left">' for cell in ("td", "th")}
+    for plain, aligned in left.items():
+        table = table.replace(plain, aligned)
+    return HTML(table)
 
 
 def explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
@@ -54,21 +59,31 @@ _WRAP = w.Layout(flex_flow="row wrap", grid_gap="4px 16px")
 
 
 class _Screen:
-    """A figure that can be redrawn, and the line that says what went wrong."""
+    """A figure that can be redrawn, and the line that says what went wrong.
+
+    JupyterLab delivers sliders in one thread of the kernel and buttons in another: one draws at a
+    time.
+    """
 
     def __init__(self, draw: Callable[[], Figure]) -> None:
         self._draw = draw
+        self._one = threading.RLock()
         self.status = w.HTML()
         self.output = w.Output()
         self._show()
 
     def redraw(self) -> None:
         """Draw again; an error is shown instead of being swallowed."""
-        try:
-            self._show()
-            self.status.value = ""
-        except Exception as error:
-            self.status.value = f"<b>{type(error).__name__}</b>: {error}"
+        with self._one:
+            try:
+                self._show()
+                self.status.value = ""
+            except Exception as error:
+                self.complain(error)
+
+    def complain(self, error: Exception) -> None:
+        """Say what went wrong."""
+        self.status.value = f"<b>{type(error).__name__}</b>: {escape(str(error))}"
 
     def _show(self) -> None:
         figure = self._draw()
@@ -83,23 +98,27 @@ class _Watch:
         self.experiment, self.settings = experiment, settings
         self.live = LiveRun(experiment)
         last = experiment.rounds
-        self.play = w.Play(min=0, max=last, interval=250, description="train")
+        self.play = w.Play(min=0, max=last, interval=250, show_repeat=False)
         self.round = w.IntSlider(0, 0, last, description="round", continuous_update=False)
         self.step = w.Button(description="step one round", icon="step-forward")
         self.again = w.Button(description="start again", icon="refresh")
+        self.trained = w.Label()
         w.jslink((self.play, "value"), (self.round, "value"))
         self.screen = _Screen(self._figure)
         self.round.observe(lambda _: self.screen.redraw(), names="value")
         self.step.on_click(lambda _: self._step())
         self.again.on_click(lambda _: self._restart())
-        runs = w.HBox([self.play, self.round, self.step], layout=_WRAP)
+        runs = w.HBox([self.play, self.round, self.step, self.trained], layout=_WRAP)
         choose = w.HBox([*settings.values(), self.again], layout=_WRAP)
         self.box = w.VBox([choose, runs, self.screen.status, self.screen.output])
 
     def _figure(self) -> Figure:
-        at = self.round.value
-        self.live.advance(max(at, self.live.completed))
-        return specialisation_frame(self.live, at)
+        # Both are read anew each round: a new start, or an earlier round, ends a long training.
+        while (live := self.live).completed < (at := self.round.value):
+            live.advance(live.completed + 1)
+            self.trained.value = f"{live.completed} rounds trained"
+        self.trained.value = f"{live.completed} rounds trained"
+        return specialisation_frame(live, at)
 
     def _step(self) -> None:
         self.round.value = min(self.round.value + 1, self.round.max)
@@ -109,17 +128,19 @@ class _Watch:
             chosen = {name: c.value for name, c in self.settings.items()}
             algorithm = replace(self.experiment.algorithm, **chosen)
             self.live = LiveRun(replace(self.experiment, algorithm=algorithm))
-        except (TypeError, ValueError) as error:
-            self.screen.status.value = f"<b>{type(error).__name__}</b>: {error}"
+        except Exception as error:
+            self.screen.complain(error)
             return
-        self.round.value = 0
-        self.screen.redraw()
+        if self.round.value:
+            self.round.value = 0  # which redraws
+        else:
+            self.screen.redraw()
 
 
 def specialisation_frame(live: LiveRun, at: int) -> Figure:
     """Return one frame of the live view: q(z|y) after ``at`` rounds, and its entropies so far."""
     figure, (left, right) = plt.subplots(
-        1, 2, figsize=(plotting.PAGE, 2.8), gridspec_kw={"width_ratios": [1, 2]}
+        1, 2, figsize=(plotting.PAGE, 3.0), gridspec_kw={"width_ratios": [1, 2]}
     )
     q = live.history[at]["q"]
     left.imshow(q, cmap="Greys", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
@@ -131,12 +152,13 @@ def specialisation_frame(live: LiveRun, at: int) -> Figure:
         ("q_marginal_entropy", "entropy of the marginal"),
     ):
         right.plot([float(h[name]) for h in live.history[: at + 1]], label=label)
-    right.axhline(np.log(q.shape[1]), color="grey", linewidth=0.8, linestyle=":", label="log K")
+    most = float(np.log(q.shape[1]))
+    right.axhline(most, color="grey", linewidth=0.8, linestyle=":", label="log K")
     right.set(
         xlabel="communication round",
         ylabel="nats",
         xlim=(0, live.experiment.rounds),
-        ylim=(-0.05, None),
+        ylim=(-0.05, 1.05 * max(most, 0.1)),
     )
-    right.legend(fontsize="small")
+    figure.legend(fontsize="small", loc="outside lower right", ncols=3)
     return figure
