@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedlib.engine import evaluate
 from fedlib.experiment import Experiment, rounds
 
 
@@ -12,7 +11,7 @@ class LiveRun:
     """An experiment trained step by step, nothing stored.
 
     ``history[t]`` is what the algorithm observed after t rounds, by name (scalars, ``[experts]`` or
-    ``[items, experts]``); ``accuracy[t]`` the mean client test accuracy, where it was asked for.
+    ``[items, experts]``).
     """
 
     def __init__(self, experiment: Experiment, device: str = "auto") -> None:
@@ -21,7 +20,6 @@ class LiveRun:
         start = experiment.algorithm.init(self._fed, experiment.seed)
         self._course = rounds(experiment, self._fed, start)
         self.history: list[dict[str, np.ndarray]] = []
-        self.accuracy: dict[int, float] = {}
         self.advance(0)
 
     @property
@@ -42,10 +40,3 @@ class LiveRun:
             self._state, _, _ = next(self._course)
             seen = self.experiment.algorithm.observe(self._fed, self._state)
             self.history.append({n: np.asarray(t.cpu()) for n, t in seen.items()})
-
-    def score(self) -> float:
-        """Return the mean client test accuracy now."""
-        if self.completed not in self.accuracy:
-            scores = evaluate(self._fed, self.experiment.algorithm, self._state, self._fed.test)
-            self.accuracy[self.completed] = float(np.nanmean(scores.accuracy))
-        return self.accuracy[self.completed]

@@ -78,11 +78,14 @@ def title(dataset: str) -> str:
 
 
 def label_counts(
-    counts: np.ndarray, names: Sequence[str], heading: str = ""
+    counts: np.ndarray, names: Sequence[str], heading: str = "", most: int | None = None
 ) -> tuple[Figure, pd.DataFrame]:
-    """Draw who holds which labels, ``counts [clients, classes]``, one row per label."""
+    """Draw who holds which labels, ``counts [clients, classes]``, one row per label.
+
+    ``most`` is the count at the top of the colour scale, the largest of ``counts`` by default.
+    """
     figure, ax = plt.subplots(figsize=(PAGE, 0.22 * counts.shape[1] + 1.0))
-    image = ax.imshow(counts.T, aspect="auto", cmap="cividis", interpolation="nearest")
+    image = ax.imshow(counts.T, aspect="auto", cmap="cividis", vmin=0, vmax=most)
     ax.set_yticks(range(len(names)), names)
     ax.set(xlabel="client", ylabel="label", title=heading)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -116,8 +119,7 @@ def curves(
         drawn = bands(curve)
         for method, rows in drawn.groupby("method", sort=False):
             _curve(ax, str(method), rows.sort_values("round"), band)
-        seeds = int(drawn["seeds"].max())
-        ax.set(xlabel=xlabel, title=f"{panel}, {seeds} seed{'s' * (seeds > 1)}")
+        ax.set(xlabel=xlabel, title=f"{panel}, {_seeds(drawn)}")
         frames.append(drawn.assign(panel=panel))
     axes[0][0].set_ylabel(ylabel)
     _legend(figure, axes[0], heading)
@@ -132,8 +134,13 @@ def heatmaps(
     xlabel: str = "expert z",
     heading: str = "",
     columns: int = 8,
+    first: int = 1,
+    scale: str = "probability",
 ) -> tuple[Figure, pd.DataFrame]:
-    """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1."""
+    """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1.
+
+    ``first`` is the number of the first column and ``scale`` names what the shades mean.
+    """
     wide = min(columns, len(matrices))
     high = -(-len(matrices) // wide)
     inches = 0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2
@@ -149,13 +156,15 @@ def heatmaps(
         image = ax.imshow(m, cmap="Greys", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
         ax.set_title(name, fontsize="small")
         step = 1 if m.shape[1] <= 8 else 5
-        ax.set_xticks(range(0, m.shape[1], step), [str(k + 1) for k in range(0, m.shape[1], step)])
+        ax.set_xticks(
+            range(0, m.shape[1], step), [str(k + first) for k in range(0, m.shape[1], step)]
+        )
         ax.set_yticks(range(len(rows)), rows)
         item, expert = np.indices(m.shape)
         cells = {
             "panel": name,
             "item": item.ravel(),
-            "expert": expert.ravel() + 1,
+            "expert": expert.ravel() + first,
             "value": m.ravel(),
         }
         frames.append(pd.DataFrame(cells))
@@ -165,7 +174,7 @@ def heatmaps(
         ax.set_ylabel(ylabel)
     for ax in axes[-1]:
         ax.set_xlabel(xlabel, fontsize="small")
-    figure.colorbar(image, ax=axes, label="probability", shrink=0.8, pad=0.02)
+    figure.colorbar(image, ax=axes, label=scale, shrink=0.8, pad=0.02)
     if heading:
         figure.suptitle(heading, fontsize="medium")
     return figure, pd.concat(frames, ignore_index=True)
@@ -178,10 +187,10 @@ def points(
 
     ``frame`` has columns method, seed, value and the one that ``x`` names.
     """
-    figure, ax = plt.subplots(figsize=(PAGE, 2.6))
     drawn = bands(frame, by=(x, "method"))
     methods = list(dict.fromkeys(frame["method"]))
     places = list(dict.fromkeys(frame[x]))
+    figure, ax = plt.subplots(figsize=(min(PAGE, 2.4 + 1.8 * len(places)), 2.6))
     for j, method in enumerate(methods):
         at = {
             d: i + (j - (len(methods) - 1) / 2) * 0.8 / len(methods) for i, d in enumerate(places)
@@ -201,6 +210,11 @@ def points(
 def look_of(method: str) -> tuple[tuple[float, float, float], str]:
     """Return a method's colour and dash, the same in every figure."""
     return METHODS.get(method, (_BLIND[zlib.crc32(method.encode()) % 10], "-"))
+
+
+def _seeds(drawn: pd.DataFrame) -> str:
+    least, most = int(drawn["seeds"].min()), int(drawn["seeds"].max())
+    return f"{most} seed{'s' * (most > 1)}" if least == most else f"{least} to {most} seeds"
 
 
 def _curve(ax: Axes, method: str, rows: pd.DataFrame, band: bool) -> None:

@@ -46,9 +46,10 @@ def _in_this_process(
     missing: Sequence[Experiment], device: str, progress: bool
 ) -> list[tuple[Experiment, BaseException]]:
     failures: list[tuple[Experiment, BaseException]] = []
-    for experiment in missing:
+    for i, experiment in enumerate(missing, 1):
+        text = f"run {i} of {len(missing)}, {type(experiment.algorithm).__name__}"
         try:
-            run(experiment, device=device, progress=progress)
+            run(experiment, device=device, progress=progress and text)
         except Exception as error:
             failures.append((experiment, error))
             print(f"failed: {experiment}: {error}", file=sys.stderr)

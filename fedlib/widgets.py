@@ -10,13 +10,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from html import escape
+from io import BytesIO
+from time import monotonic
 from typing import Any
 
 import ipywidgets as w
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from IPython.display import HTML, display
+from IPython.display import HTML
 from matplotlib.figure import Figure
 
 from fedlib import plotting
@@ -27,7 +29,7 @@ from fedlib.live import LiveRun
 
 def claims_table(frame: pd.DataFrame) -> HTML:
     """Return a frame of claims as a table in which verdicts stand out by word and colour."""
-    shown = frame.drop(columns="clear")
+    shown = frame.drop(columns="clear").replace({"seeds": {0: ""}})
     formats = {"verdict": lambda v: f'<b style="color:{_COLOURS.get(v, "inherit")}">{v}</b>'}
     with pd.option_context("display.max_colwidth", None):
         table = shown.to_html(index=False, escape=False, formatters=formats, border=0)
@@ -42,11 +44,11 @@ def explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
     screen = _Screen(lambda: draw(**{name: c.value for name, c in controls.items()}))
     for control in controls.values():
         control.observe(lambda _: screen.redraw(), names="value")
-    return w.VBox([w.HBox(list(controls.values()), layout=_WRAP), screen.status, screen.output])
+    return w.VBox([w.HBox(list(controls.values()), layout=_WRAP), screen.status, screen.image])
 
 
 def watch(experiment: Experiment, settings: dict[str, Any] | None = None) -> w.VBox:
-    """Return a live view of q(z|y) forming while ``experiment`` trains: play, pause, step, scrub.
+    """Return a live view of q(z|y) forming while ``experiment`` trains: train, stop, step, scrub.
 
     ``settings`` are keyword arguments of the FedMix algorithm with the widgets that set them; the
     button "start again" makes a new run with their values.
@@ -55,75 +57,105 @@ def watch(experiment: Experiment, settings: dict[str, Any] | None = None) -> w.V
 
 
 _COLOURS = {HOLDS: "#0173b2", FAILS: "#a8480b"}
+_FRAME = 0.5  # seconds of training between two frames of a live view
 _WRAP = w.Layout(flex_flow="row wrap", grid_gap="4px 16px")
 
 
 class _Screen:
     """A figure that can be redrawn, and the line that says what went wrong.
 
-    JupyterLab delivers sliders in one thread of the kernel and buttons in another: one draws at a
-    time.
+    JupyterLab delivers sliders in one thread of the kernel and buttons in another. One thread at a
+    time draws, and what is asked for meanwhile it draws afterwards: nobody waits for a lock.
     """
 
     def __init__(self, draw: Callable[[], Figure]) -> None:
         self._draw = draw
-        self._one = threading.RLock()
+        self._drawing = threading.Lock()
+        self._asked = False
         self.status = w.HTML()
-        self.output = w.Output()
+        self.image = w.Image(
+            format="png", layout=w.Layout(max_width="100%", align_self="flex-start")
+        )
         self._show()
 
     def redraw(self) -> None:
-        """Draw again; an error is shown instead of being swallowed."""
-        with self._one:
+        """Draw again, at once or after the present drawing; an error is shown, not swallowed."""
+        self._asked = True
+        while self._asked and self._drawing.acquire(blocking=False):
             try:
+                self._asked = False
                 self._show()
                 self.status.value = ""
             except Exception as error:
                 self.complain(error)
+            finally:
+                self._drawing.release()
+
+    def redraw_aside(self) -> None:
+        """Redraw in a thread of its own, so that a long drawing keeps no control waiting."""
+        threading.Thread(target=self.redraw, daemon=True).start()
 
     def complain(self, error: Exception) -> None:
         """Say what went wrong."""
         self.status.value = f"<b>{type(error).__name__}</b>: {escape(str(error))}"
 
     def _show(self) -> None:
-        figure = self._draw()
-        self.output.clear_output(wait=True)
-        with self.output:
-            display(figure)
+        figure, png = self._draw(), BytesIO()
+        figure.savefig(png, format="png", dpi="figure")
         plt.close(figure)
+        self.image.value = png.getvalue()
 
 
 class _Watch:
+    """The live view. Its clock is the drawing thread: while it plays, a frame asks for the next."""
+
     def __init__(self, experiment: Experiment, settings: dict[str, Any]) -> None:
         self.experiment, self.settings = experiment, settings
         self.live = LiveRun(experiment)
         last = experiment.rounds
-        self.play = w.Play(min=0, max=last, interval=250, show_repeat=False)
+        self.play = w.ToggleButton(description="train", icon="play")
         self.round = w.IntSlider(0, 0, last, description="round", continuous_update=False)
         self.step = w.Button(description="step one round", icon="step-forward")
         self.again = w.Button(description="start again", icon="refresh")
-        self.trained = w.Label()
-        w.jslink((self.play, "value"), (self.round, "value"))
         self.screen = _Screen(self._figure)
-        self.round.observe(lambda _: self.screen.redraw(), names="value")
+        self.round.observe(lambda _: self.screen.redraw_aside(), names="value")
+        self.play.observe(lambda _: self._toggled(), names="value")
         self.step.on_click(lambda _: self._step())
         self.again.on_click(lambda _: self._restart())
-        runs = w.HBox([self.play, self.round, self.step, self.trained], layout=_WRAP)
+        runs = w.HBox([self.play, self.step, self.round], layout=_WRAP)
         choose = w.HBox([*settings.values(), self.again], layout=_WRAP)
-        self.box = w.VBox([choose, runs, self.screen.status, self.screen.output])
+        self.box = w.VBox([choose, runs, self.screen.status, self.screen.image])
 
     def _figure(self) -> Figure:
-        # Both are read anew each round: a new start, or an earlier round, ends a long training.
-        while (live := self.live).completed < (at := self.round.value):
+        live, at = self.live, self.round.value
+        pause = monotonic() + _FRAME
+        while live.completed < at and monotonic() < pause:
             live.advance(live.completed + 1)
-            self.trained.value = f"{live.completed} rounds trained"
-        self.trained.value = f"{live.completed} rounds trained"
-        return specialisation_frame(live, at)
+        figure = specialisation_frame(live, min(at, live.completed))
+        if live.completed < at:
+            self.screen.redraw()  # after this frame: a long way is shown as it goes
+        elif self.play.value and live is self.live:
+            self._go_on(at)
+        return figure
+
+    def _go_on(self, at: int) -> None:
+        if at < self.round.max:
+            self.round.value = at + 1  # which asks for the next frame
+        else:
+            self.play.value = False
+
+    def _toggled(self) -> None:
+        playing = self.play.value
+        self.play.description, self.play.icon = ("stop", "stop") if playing else ("train", "play")
+        if playing:
+            self.screen.redraw_aside()
 
     def _step(self) -> None:
+        self.play.value = False
         self.round.value = min(self.round.value + 1, self.round.max)
 
     def _restart(self) -> None:
+        self.play.value = False
         try:
             chosen = {name: c.value for name, c in self.settings.items()}
             algorithm = replace(self.experiment.algorithm, **chosen)
@@ -134,17 +166,17 @@ class _Watch:
         if self.round.value:
             self.round.value = 0  # which redraws
         else:
-            self.screen.redraw()
+            self.screen.redraw_aside()
 
 
 def specialisation_frame(live: LiveRun, at: int) -> Figure:
     """Return one frame of the live view: q(z|y) after ``at`` rounds, and its entropies so far."""
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(plotting.PAGE, 3.0), gridspec_kw={"width_ratios": [1, 2]}
-    )
+    # No pyplot: the inline backend would show and close the figure half drawn, from its thread.
+    figure = Figure(figsize=(plotting.PAGE, 3.0), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=[1, 2])
     q = live.history[at]["q"]
     left.imshow(q, cmap="Greys", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-    left.set(title=f"q(z|y) after {at} rounds", xlabel="expert z", ylabel="label y")
+    left.set(title=f"q(z|y), round {at}", xlabel="expert z", ylabel="label y")
     left.set_xticks(range(q.shape[1]), [str(k + 1) for k in range(q.shape[1])])
     left.set_yticks(range(len(live.labels)), live.labels)
     for name, label in (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import monotonic, sleep
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -117,6 +119,40 @@ def test_explorers_redraw_and_say_what_went_wrong():
     slider.value = 4
     assert status.value == "" and drawn == [1, 2, 3, 4]
     assert watch(small(2)) is not None
+
+
+def wait_for(happened, seconds=60):
+    end = monotonic() + seconds
+    while not happened():
+        assert monotonic() < end, "nothing happened"
+        sleep(0.02)
+
+
+def test_the_live_view_trains_stops_steps_and_starts_again():
+    w = pytest.importorskip("ipywidgets")
+    from fedlib.widgets import watch
+
+    experts = w.IntSlider(4, -3, 8)
+    box = watch(small(6), {"experts": experts})
+    (_, again), (play, step, round) = box.children[0].children, box.children[1].children
+    image, status = box.children[3], box.children[2]
+    first = image.value
+    step.click()
+    wait_for(lambda: image.value != first)
+    assert round.value == 1 and not play.value
+    play.value = True
+    assert play.description == "stop"
+    wait_for(lambda: not play.value)
+    assert round.value == 6 and play.description == "train"
+    step.click()
+    assert round.value == 6
+    experts.value, last = 2, image.value
+    again.click()
+    wait_for(lambda: image.value != last)
+    assert round.value == 0
+    experts.value = -3
+    again.click()
+    assert "got -3" in status.value
 
 
 def test_an_explorer_that_cannot_draw_fails_at_once():

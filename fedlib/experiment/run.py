@@ -30,9 +30,11 @@ def run(
     *,
     device: str = "auto",
     chunk: int | None = None,
-    progress: bool = True,
+    progress: bool | str = True,
 ) -> Result:
     """Return the result of an experiment, training it only if it is not stored.
+
+    ``progress`` shows a bar; a string is its text.
 
     A run that was interrupted continues from its last checkpoint and ends with the same bits. Two
     processes asked for the same experiment train it once.
@@ -44,7 +46,11 @@ def run(
 
 
 def run_with_state(
-    experiment: Experiment, *, device: str = "auto", chunk: int | None = None, progress: bool = True
+    experiment: Experiment,
+    *,
+    device: str = "auto",
+    chunk: int | None = None,
+    progress: bool | str = True,
 ) -> tuple[Result, State]:
     """Return a result and its final state, retraining if only the exported metrics are there."""
     stored = store.find(experiment)
@@ -56,7 +62,7 @@ def run_with_state(
 
 
 def _claim_and_train(
-    experiment: Experiment, device: str, chunk: int | None, progress: bool
+    experiment: Experiment, device: str, chunk: int | None, progress: bool | str
 ) -> Result:
     with store.claimed(experiment):
         if not store.complete(experiment):
@@ -66,12 +72,13 @@ def _claim_and_train(
     return found
 
 
-def _train(experiment: Experiment, device: str, chunk: int | None, progress: bool) -> None:
+def _train(experiment: Experiment, device: str, chunk: int | None, progress: bool | str) -> None:
     started, saved = time.monotonic(), time.monotonic()
     _commit()
     fed = experiment.task.build(experiment.seed, device)
     start, done, log = _begin(experiment, fed, device, chunk, progress)
-    ticks = bar(experiment.rounds, type(experiment.algorithm).__name__, done=done, show=progress)
+    text = progress if isinstance(progress, str) else type(experiment.algorithm).__name__
+    ticks = bar(experiment.rounds, text, done=done, show=bool(progress))
     state, completed = start, done
     for state, completed, report in rounds(experiment, fed, start, done, chunk):
         if report is not None:
@@ -153,7 +160,7 @@ def provenance(fed: Federation, seconds: float) -> dict[str, Any]:
 
 
 def _begin(
-    experiment: Experiment, fed: Federation, device: str, chunk: int | None, progress: bool
+    experiment: Experiment, fed: Federation, device: str, chunk: int | None, progress: bool | str
 ) -> tuple[State, int, Log]:
     kept = store.restore(experiment)
     if kept is not None:
