@@ -104,10 +104,12 @@ def curves(
     band: bool = True,
     heading: str = "",
     share_y: bool = False,
+    at: Sequence[float] = (),
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw curves by method, one panel each: the mean over seeds and its 95% interval.
 
-    With fewer than three seeds no interval is drawn: it would be wider than the figure.
+    With fewer than three seeds no interval is drawn: it would be wider than the figure. ``at`` are
+    rounds to mark with a dotted line, one per panel.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, round and value.
     """
@@ -121,6 +123,8 @@ def curves(
             _curve(ax, str(method), rows.sort_values("round"), band)
         ax.set(xlabel=xlabel, title=f"{panel}, {_seeds(drawn)}")
         frames.append(drawn.assign(panel=panel))
+    for ax, mark in zip(axes[0], at, strict=False):
+        ax.axvline(mark, color="black", linestyle=":", linewidth=0.8)
     axes[0][0].set_ylabel(ylabel)
     _legend(figure, axes[0], heading)
     return figure, pd.concat(frames, ignore_index=True)

@@ -155,18 +155,20 @@ def test_specialisation_claims_read_the_right_rows():
         ):  # fmt: skip
             rows += _q(method, seed, q)
             rows += [(method, seed, 100, "q_entropy", -1, -1, "", entropy + noise / 10)]
+            rows += [(method, seed, 40, "q_entropy", -1, -1, "", 0.5 + noise / 10)]
         for method, value in ((FEDMIX, 0.8), (ENSEMBLE, 0.6), (FEDAVG, 0.9)):
             for split in ("test", "validation"):
                 rows.append((method, seed, 100, f"{split}_accuracy", 0, -1, "", value + noise))
         for epoch, most in ((1, 0.95), (5, 0.4)):
             for k, use in enumerate((most, 1 - most)):
                 rows.append((CENTRALISED, seed, epoch, "test_gate", -1, k, "0", use + noise))
-    tested = {c.text: c.verdict for c in fedmix.specialisation_claims(frame(*rows))}
+    tested = {c.text: c.verdict for c in fedmix.specialisation_claims(frame(*rows), 0.05)}
     assert list(tested.values()) == [
         HOLDS,  # one-hot
         HOLDS,  # alive
         HOLDS,  # the marginal term keeps experts alive
         HOLDS,  # H(q): entropy .69 of log 2
+        FAILS,  # ... but .5 at round 2 / 0.05
         HOLDS,  # specialised above ensemble
         FAILS,  # specialised below FedAvg
         HOLDS,  # collapse after an epoch

@@ -13,6 +13,7 @@ from fedlib.recipes import CENTRALISED, ENSEMBLE, FEDAVG, FEDMIX, ORIGINAL, UNRE
 
 ONE_HOT = 0.1  # a row of q(z|y) counts as one-hot below this share of log K
 UNIFORM = 0.9  # ... and as uniform above this one
+PAPER_TRAVEL = 2.0  # 2,000 rounds at the rate 1e-3
 
 
 def divergence_claims(frame: pd.DataFrame) -> list[Claim]:
@@ -37,8 +38,12 @@ def divergence_claims(frame: pd.DataFrame) -> list[Claim]:
     ]
 
 
-def specialisation_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test Fig. 3 and 14: does q(z|y) specialise, do experts live, what do the entropies do?"""
+def specialisation_claims(frame: pd.DataFrame, phi_rate: float) -> list[Claim]:
+    """Test Fig. 3 and 14: does q(z|y) specialise, do experts live, what do the entropies do?
+
+    ``phi_rate`` is the server's rate for phi. A logit moves by about that much per round, so that
+    runs with another rate or length are compared at the same rate x rounds: the paper's is 2.
+    """
     k = experts(frame)
     row, least = final(frame, "q_entropy"), least_used(frame)
     accuracy = {
@@ -66,9 +71,15 @@ def specialisation_claims(frame: pd.DataFrame) -> list[Claim]:
             least.get(UNREGULARISED, {}),
         ),
         above(
-            "With H(q) no expert specialises: mean row entropy of q(z|y) over log K",
+            "With H(q) no expert specialises: mean row entropy of q(z|y) over log K, last round",
             "Fig. 3",
             _share(row.get(ENSEMBLE, {}), np.log(k)),
+            UNIFORM,
+        ),
+        above(
+            "... at the paper's travel of phi, rate x rounds = 2",
+            "Fig. 3, time scale",
+            _share(travelled(frame, ENSEMBLE, phi_rate), np.log(k)),
             UNIFORM,
         ),
         greater(
@@ -117,6 +128,14 @@ def final(frame: pd.DataFrame, metric: str) -> dict[str, dict[int, float]]:
     return {
         str(m): dict(zip(g["seed"], g["value"], strict=True)) for m, g in ends.groupby("method")
     }
+
+
+def travelled(frame: pd.DataFrame, method: str, rate: float) -> dict[int, float]:
+    """Return the mean row entropy of q when phi has travelled as far as in the paper, by seed."""
+    curve = frames.curve(frame, "q_entropy")
+    there = curve["round"] == round(PAPER_TRAVEL / rate)
+    rows = curve[there & (curve["method"] == method)]
+    return dict(zip(rows["seed"], rows["value"], strict=True))
 
 
 def least_used(frame: pd.DataFrame) -> dict[str, dict[int, float]]:
