@@ -21,7 +21,7 @@ class Task:
 
     ``validation`` training examples are set aside before the partition; every client mirrors its
     training label shares on ``local_validation`` of them and on ``local_test`` test examples
-    (FACTS A04). Model and round selection look at validation only.
+    (docs/READINGS.md, A04). Model and round selection look at validation only.
     """
 
     dataset: str

@@ -21,7 +21,7 @@ class FedMix(FedAvg):
     """K global experts, a gate per client, and a global q(z|y) that tells them apart (algorithm 1).
 
     ========================= ======================================================================
-    argument                  symbol or choice (ambiguities A01-A17 of the fact sheet)
+    argument                  symbol or choice (A06 ...: see docs/READINGS.md)
     ========================= ======================================================================
     ``experts``               K
     ``condition``             what q conditions on: "label" is q(z|y), else a named side information
