@@ -18,7 +18,7 @@ from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll_of
 from fedlib.engine.rounds import cohort_size
 from fedlib.engine.train import train
-from fedlib.models import MLP
+from fedlib.models import MLP, each
 from fedlib.optim import Optimizer
 
 OPTIMIZERS = {
@@ -93,6 +93,25 @@ def test_chunk_does_not_change_a_round(algorithm):
             torch.testing.assert_close(
                 {**other.shared, **other.local}[name], leaf, rtol=1e-3, atol=1e-5
             )
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_experts_in_one_vmapped_program_equal_experts_one_by_one(monkeypatch, chunk):
+    """The path that a GPU takes: clients and experts both vmapped."""
+    fed = make_federation((11, 4, 9), model=LENET, shape=(12, 12, 1))
+    algorithm = FedMix(experts=3, batch_size=5)
+
+    def end():
+        start = algorithm.init(fed, 1)
+        state, _ = play_round(algorithm, fed, start, round=0, seed=1, cohort=3, chunk=chunk)
+        return state.flat(), evaluate(fed, algorithm, state, fed.test).nll
+
+    one_by_one, nll = end()
+    monkeypatch.setattr("fedlib.algorithms.fedmix.each", partial(each, together=True))
+    together, other = end()
+    for name, leaf in one_by_one.items():
+        torch.testing.assert_close(together[name], leaf, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(other, nll, rtol=1e-4)
 
 
 def test_same_bits_twice():
@@ -194,7 +213,9 @@ def _stop_by_hand(fed, algorithm, leaves, i, plan, phase, watch):
         algorithm.loss(fed.net, w, {}, {n: b[0] for n, b in batch.items()}).backward()
         optimizer.step()
         if (t + 1) % (phase.stop.every * plan.per_epoch[i]) == 0:
-            now = float(watch(w, {}, {n: b[0] for n, b in whole(fed.validation, row).items()}, {}))
+            now = float(
+                watch(w, {}, {n: b[0] for n, b in whole(fed.validation, row).items()}, {}).detach()
+            )
             waited += 1
             if now < best:
                 best, waited, kept = now, 0, {n: v.detach().clone() for n, v in w.items()}

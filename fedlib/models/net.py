@@ -79,14 +79,17 @@ def stack(rows: list[Leaves]) -> Leaves:
     return {n: torch.stack([row[n] for row in rows]) for n in rows[0]}
 
 
-def each(fn: Callable[..., Any], leaves: Leaves, *shared: Any) -> list[Any]:
+def each(
+    fn: Callable[..., Any], leaves: Leaves, *shared: Any, together: bool | None = None
+) -> list[Any]:
     """Return ``[fn(row, *shared) for row in leaves]``, e.g. every expert's output on one batch.
 
-    One row after another on a CPU, where a vmapped convolution becomes a slow grouped one; as one
-    vmapped program elsewhere, where launching kernels is what costs.
+    By default one row after another on a CPU, where a vmapped convolution becomes a slow grouped
+    one, and as one vmapped program (``together``) elsewhere, where launching kernels is what costs.
     """
-    rows = len(next(iter(leaves.values())))
-    if next(iter(leaves.values())).is_cuda:
+    first = next(iter(leaves.values()))
+    rows = len(first)
+    if first.is_cuda if together is None else together:
         out = vmap(fn, in_dims=(0, *[None] * len(shared)))(leaves, *shared)
         return [_pick(out, k) for k in range(rows)]
     split = {n: t.unbind(0) for n, t in leaves.items()}
