@@ -173,7 +173,6 @@ def test_specialisation_claims_read_the_right_rows():
         FAILS,  # specialised below FedAvg
         HOLDS,  # collapse after an epoch
         FAILS,  # ... not after the last
-        UNTESTED,  # no federated mixture among the runs
     ]
 
 
