@@ -44,8 +44,9 @@ env: $(ENV)  ## make .venv with the pinned packages; instant when nothing change
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(if $(PYTHON),,echo "fedlib needs Python 3.11 or newer: name one with make env PYTHON=..."; exit 1)
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install -c constraints.txt -e '.[notebooks,dev]'
+	@echo "making $(VENV) with the versions in constraints.txt: a minute or more, about 2 GB"
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[notebooks,dev]'
 	@touch $@
 
 figures: $(ENV)  ## run every notebook and draw its figures into figures/<scale>/
