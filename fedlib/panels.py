@@ -39,6 +39,7 @@ def panels(
     scale: str,
     dataset: str = "",
     *,
+    larger: Sequence[str] = (),
     seeds: int = 0,
     rounds: int = 0,
     device: str = "auto",
@@ -47,8 +48,11 @@ def panels(
     """Return one panel per data set of ``scale``, training the runs that are not stored.
 
     At the quick scale the exported results of the standard scale follow, as far as they are there:
-    what a newcomer's machine has just computed beside what the paper's data give.
+    what a newcomer's machine has just computed beside what the paper's data give. ``larger`` are
+    methods that the quick scale leaves out.
     """
+    every = [*methods, *larger]
+    methods = methods if scale == "quick" else every
     shown = []
     for name, setting in recipes.settings(scale, dataset).items():
         runs = {m: recipes.experiments(setting, m, seeds=seeds, rounds=rounds) for m in methods}
@@ -56,7 +60,7 @@ def panels(
         done = iter(results)
         frame = together({m: [next(done) for _ in es] for m, es in runs.items()})
         shown.append(Panel(name, scale, setting, frame, trained=True))
-    return shown + (stored(methods, "standard") if scale == "quick" else [])
+    return shown + (stored(every, "standard") if scale == "quick" else [])
 
 
 def stored(methods: Sequence[str], scale: str) -> list[Panel]:

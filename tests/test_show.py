@@ -178,3 +178,10 @@ def test_the_worked_example_of_the_readme(capsys):
     exec(compile(example.replace("rounds=20", "rounds=2"), "README.md", "exec"), {})
     out = capsys.readouterr().out
     assert "mu = 0.0" in out and "mu = 1.0" in out
+
+
+def test_larger_methods_are_left_out_at_the_quick_scale(monkeypatch):
+    asked = []
+    monkeypatch.setattr("fedlib.panels.stored", lambda methods, scale: asked.append(methods) or [])
+    shown = panels([FEDAVG], "quick", rounds=1, seeds=1, device="cpu", larger=[FEDMIX])
+    assert set(shown[0].frame["method"]) == {FEDAVG} and asked == [[FEDAVG, FEDMIX]]
