@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,7 @@ from fedlib.engine.lift import lift
 from fedlib.engine.protocol import Algorithm, State
 from fedlib.engine.train import TrainingDiverged, train
 from fedlib.federation import Federation
-from fedlib.models import Leaves
+from fedlib.models import Leaves, Net
 from fedlib.randomness import generator
 
 
@@ -143,11 +143,20 @@ def _train_group(
     return message, loss
 
 
-def _one_client(method, net, params, ctx, batch, common):  # type: ignore[no-untyped-def]
+def _one_client(
+    method: Callable[..., Tensor],
+    net: Net,
+    params: Leaves,
+    ctx: Leaves,
+    batch: Leaves,
+    common: Leaves,
+) -> Tensor:
     return method(net, params, {**ctx, **common}, batch)
 
 
-def _one_message(algorithm, net, before, after, ctx, common):  # type: ignore[no-untyped-def]
+def _one_message(
+    algorithm: Algorithm, net: Net, before: Leaves, after: Leaves, ctx: Leaves, common: Leaves
+) -> Leaves:
     return algorithm.finish(net, before, after, {**ctx, **common})
 
 
