@@ -1,18 +1,11 @@
 """Datasets: where they are looked for, how they are cached, and what is said when they fail."""
 
-import contextlib
-import gzip
-import hashlib
-import http.server
 import io
 import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 import time
-import types
-import urllib.error
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +15,7 @@ import pytest
 from PIL import Image
 
 from fedlib import datasets
-from fedlib.datasets import DatasetError, cache, digits, parquet, vision
+from fedlib.datasets import DatasetError, cache, digits, parquet
 from fedlib.datasets.records import RECORDS
 
 TRAIN, TEST = "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
@@ -49,14 +42,18 @@ def noise(n, shape, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (n, *shape), np.uint8)
 
 
-@pytest.fixture
-def places(tmp_path, monkeypatch):
-    """A data folder and a cache of its own for every test, and no network."""
+def own_places(tmp_path, monkeypatch):
+    """A data folder and a cache of its own, and no network."""
     (tmp_path / "data").mkdir()
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
     return tmp_path
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    return own_places(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -70,7 +67,7 @@ def mnist(places):
 
 
 def entry_of(places):
-    return next((places / "cache" / "datasets").glob("mnist-*/meta.json")).parent
+    return next((places / "cache" / "datasets").glob("mnist_sample-*/meta.json")).parent
 
 
 # ---------------------------------------------------------------- digits
@@ -111,7 +108,7 @@ def test_upscaling_is_bilinear():
 
 
 def test_parquet_is_decoded_exactly_and_once(mnist, places, monkeypatch):
-    data = datasets.load("mnist")
+    data = datasets.load("mnist_sample")
     assert np.array_equal(data.train.features, mnist[:20])
     assert np.array_equal(data.test.features, mnist[20:])
     assert data.train.labels.tolist() == [i % 10 for i in range(20)]
@@ -122,18 +119,18 @@ def test_parquet_is_decoded_exactly_and_once(mnist, places, monkeypatch):
         data.train.features[0] = 0
     assert data.source == "Parquet files of $FEDLIB_DATA/mnist"
     monkeypatch.setattr(parquet, "decode", None)
-    again = datasets.load("mnist")
+    again = datasets.load("mnist_sample")
     assert again.fingerprint == data.fingerprint
     monkeypatch.delenv("FEDLIB_DATA")  # what was decoded stays
-    assert datasets.load("mnist").fingerprint == data.fingerprint
+    assert datasets.load("mnist_sample").fingerprint == data.fingerprint
 
 
 def test_changed_files_are_decoded_again_and_replace_the_old(mnist, places):
-    before = datasets.load("mnist")
+    before = datasets.load("mnist_sample")
     write(places / "data" / "mnist" / TRAIN, noise(20, (28, 28, 1), seed=9))
-    after = datasets.load("mnist")
+    after = datasets.load("mnist_sample")
     assert after.fingerprint != before.fingerprint and not after.train.columns
-    assert len(list((places / "cache" / "datasets").glob("mnist-*/"))) == 1
+    assert len(list((places / "cache" / "datasets").glob("mnist_sample-*/"))) == 1
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG"])
@@ -143,7 +140,7 @@ def test_colour_and_any_picture_format(places, kind):
     for name, part in ((TRAIN, pixels[:4]), (TEST, pixels[4:])):
         options = {"pictures": [encoded(p, kind) for p in part]}
         write(folder / name, part, image="img", **options)
-    data = datasets.load("cifar10")
+    data = datasets.load("cifar10_sample")
     assert data.shape == (32, 32, 3)
     assert np.abs(data.train.features.astype(int) - pixels[:4]).max() <= (0 if kind == "PNG" else 8)
 
@@ -153,15 +150,15 @@ def test_several_files_per_split(mnist, places):
     (folder / TRAIN).unlink()
     for i, part in enumerate((mnist[:12], mnist[12:20])):
         write(folder / f"train-0000{i}-of-00002.parquet", part)
-    assert np.array_equal(datasets.load("mnist").train.features, mnist[:20])
+    assert np.array_equal(datasets.load("mnist_sample").train.features, mnist[:20])
     (folder / "train-00000-of-00002.parquet").unlink()
     with pytest.raises(DatasetError, match=r"missing: train-00000-of-00002\.parquet"):
-        datasets.load("mnist")
+        datasets.load("mnist_sample")
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "meta", "meta gone", "header"])
 def test_a_damaged_cache_is_rebuilt(mnist, places, damage):
-    before = datasets.load("mnist").fingerprint
+    before = datasets.load("mnist_sample").fingerprint
     entry = entry_of(places)
     target = entry / ("meta.json" if "meta" in damage else "train.features.npy")
     content = bytearray(target.read_bytes())
@@ -175,23 +172,23 @@ def test_a_damaged_cache_is_rebuilt(mnist, places, damage):
         else:
             content = content[: len(content) // 2]
         target.write_bytes(content)
-    data = datasets.load("mnist")
+    data = datasets.load("mnist_sample")
     assert data.fingerprint == before and np.array_equal(data.train.features, mnist[:20])
 
 
 def test_a_failed_decoding_leaves_nothing_behind(mnist, places):
     write(places / "data" / "mnist" / TEST, None, pictures=[encoded(mnist[0]), b"no picture"])
     with pytest.raises(DatasetError, match=r"test-00000-of-00001\.parquet, row 1: undecodable"):
-        datasets.load("mnist")
+        datasets.load("mnist_sample")
     assert not [p for p in (places / "cache" / "datasets").iterdir() if p.is_dir()]
 
 
 def test_what_a_killed_process_left_is_removed(mnist, places):
-    datasets.load("mnist")
+    datasets.load("mnist_sample")
     entry = entry_of(places)
     left = entry.parent / f"{entry.name}.abc.partial"
     entry.rename(left)
-    datasets.load("mnist")
+    datasets.load("mnist_sample")
     assert entry.exists() and not left.exists()
 
 
@@ -206,7 +203,7 @@ def _load_and_count(barrier, results):
 
     parquet.decode = slow
     barrier.wait()
-    results.put((datasets.load("mnist").fingerprint, len(decoded)))
+    results.put((datasets.load("mnist_sample").fingerprint, len(decoded)))
 
 
 def test_two_processes_at_once_decode_once(mnist, places):
@@ -225,14 +222,14 @@ def test_two_processes_at_once_decode_once(mnist, places):
 def test_a_full_disk_is_an_error_that_names_the_place(mnist, places, monkeypatch):
     monkeypatch.setattr(cache, "path_of", lambda folder, split, column: Path("/dev/full"))
     with pytest.raises(DatasetError, match=r"cannot write decoded data to .*FEDLIB_CACHE"):
-        datasets.load("mnist")
+        datasets.load("mnist_sample")
 
 
 def test_a_cache_that_cannot_be_written(mnist, places, monkeypatch):
     (places / "file").write_text("")
     monkeypatch.setenv("FEDLIB_CACHE", str(places / "file"))
     with pytest.raises(DatasetError, match="FEDLIB_CACHE"):
-        datasets.load("mnist")
+        datasets.load("mnist_sample")
 
 
 # ---------------------------------------------------------------- bad files
@@ -242,7 +239,7 @@ def test_truncated_parquet(mnist, places):
     path = places / "data" / "mnist" / TRAIN
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(DatasetError, match=rf"{TRAIN} is not a readable Parquet file .*bytes"):
-        datasets.load("mnist")
+        datasets.load("mnist_sample")
 
 
 def test_corrupt_parquet_page(mnist, places):
@@ -251,14 +248,14 @@ def test_corrupt_parquet_page(mnist, places):
     content[4:60] = bytes(56)
     path.write_bytes(content)
     with pytest.raises(DatasetError, match=TRAIN):
-        datasets.load("mnist")
+        datasets.load("mnist_sample")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"image": "picture"}, "no column 'image' or 'img'; its columns are 'picture', 'label'"),
-        ({"label": "class"}, "no column 'label' or 'fine_label'"),
+        ({"label": "class"}, "no column 'label'; its"),
         ({"pictures": [None]}, "row 0: the picture holds no bytes"),
         ({"pictures": [encoded(noise(1, (8, 8, 1))[0])]}, "row 0: picture of 8x8 .* 28x28"),
         ({"pictures": []}, "holds no examples"),
@@ -269,7 +266,7 @@ def test_corrupt_parquet_page(mnist, places):
 def test_files_of_another_shape(mnist, places, options, message):
     write(places / "data" / "mnist" / TRAIN, mnist[:1], **options)
     with pytest.raises(DatasetError, match=message) as caught:
-        datasets.load("mnist")
+        datasets.load("mnist_sample")
     assert TRAIN in str(caught.value)
 
 
@@ -284,7 +281,7 @@ def test_labels_and_pictures_of_another_kind(mnist, places):
     ):
         pq.write_table(pa.table(table), path)
         with pytest.raises(DatasetError, match=message):
-            datasets.load("mnist")
+            datasets.load("mnist_sample")
 
 
 # ---------------------------------------------------------------- not there
@@ -313,134 +310,7 @@ def test_missing_data_says_where_and_how(places, monkeypatch):
 def test_half_a_dataset(mnist, places):
     (places / "data" / "mnist" / TEST).unlink()
     with pytest.raises(FileNotFoundError, match=f"has no {TEST}"):
-        datasets.load("mnist")
-
-
-# ---------------------------------------------------------------- torchvision
-
-
-def _official(pixels, targets, fail=None):
-    """A stand-in for one of torchvision's classes."""
-
-    def make(root, train, download):
-        assert download
-        if fail:
-            raise fail
-        half = slice(None, 4) if train else slice(4, None)
-        return types.SimpleNamespace(data=pixels[half], targets=targets[half])
-
-    return make
-
-
-@pytest.fixture
-def stand_in(places, monkeypatch):
-    """Put a class in the place of torchvision's CIFAR10, and allow downloads."""
-    monkeypatch.delenv("FEDLIB_DOWNLOAD")
-
-    def install(**options):
-        pixels = noise(6, (32, 32, 3))
-        module = types.SimpleNamespace(
-            datasets=types.SimpleNamespace(CIFAR10=_official(pixels, list(range(6)), **options))
-        )
-        monkeypatch.setattr(vision, "torchvision", lambda: module)
-        return pixels
-
-    return install
-
-
-def test_download_is_cached(stand_in):
-    pixels = stand_in()
-    data = datasets.load("cifar10")
-    assert np.array_equal(data.train.features, pixels[:4]) and data.test.labels.tolist() == [4, 5]
-    assert data.source == "downloaded by torchvision"
-    stand_in(fail=AssertionError("asked twice"))
-    assert datasets.load("cifar10").fingerprint == data.fingerprint
-
-
-@pytest.mark.parametrize("failure", [urllib.error.URLError("no route"), RuntimeError("corrupted")])
-def test_a_failed_download_tells_what_to_do(stand_in, failure, places):
-    stand_in(fail=failure)
-    with pytest.raises(DatasetError, match=r"downloading 'cifar10' .* Set FEDLIB_DATA") as caught:
-        datasets.load("cifar10")
-    assert caught.value.__cause__ is failure
-    assert not [p for p in (places / "cache" / "datasets").iterdir() if p.is_dir()]
-
-
-def test_downloads_can_be_forbidden(stand_in, monkeypatch):
-    stand_in()
-    monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
-    with pytest.raises(FileNotFoundError, match="FEDLIB_DOWNLOAD"):
-        datasets.load("cifar10")
-
-
-def idx(array):
-    """An array in the format of MNIST's own files, compressed."""
-    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
-    return gzip.compress(header + array.tobytes())
-
-
-@contextlib.contextmanager
-def serving(answer):
-    """A server on this machine; answer(name) is the body sent for a file."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            body = answer(self.path.rsplit("/", 1)[-1])
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            with contextlib.suppress(OSError):
-                self.wfile.write(body)
-
-        def log_message(self, *args):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-@pytest.mark.parametrize("failure", [None, "corrupt", "cut short", "silent"])
-def test_the_real_torchvision_against_a_local_server(places, monkeypatch, failure):
-    real = vision.torchvision().datasets.MNIST
-    pixels, labels = noise(5, (28, 28)), np.arange(5, dtype=np.uint8)
-    parts = {"train": slice(0, 3), "t10k": slice(3, 5)}
-    bodies = {}
-    for name, part in parts.items():
-        bodies[f"{name}-images-idx3-ubyte.gz"] = idx(pixels[part])
-        bodies[f"{name}-labels-idx1-ubyte.gz"] = idx(labels[part])
-    sums = [(name, hashlib.md5(body).hexdigest()) for name, body in bodies.items()]
-
-    def answer(name):
-        if failure == "silent":
-            time.sleep(1)
-        body = bodies[name]
-        return {"corrupt": b"x" * len(body), "cut short": body[:-9]}.get(str(failure), body)
-
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.delenv("FEDLIB_DOWNLOAD")
-    monkeypatch.setattr(real, "resources", sums)
-    monkeypatch.setattr(vision, "STALLED_AFTER", 0.3)
-    with serving(answer) as address:
-        monkeypatch.setattr(real, "mirrors", [address])
-        if failure:
-            with pytest.raises(DatasetError, match=r"downloading 'mnist' .* Set FEDLIB_DATA"):
-                datasets.load("mnist")
-            failure = None  # the host recovers, and so do we
-        data = datasets.load("mnist")
-    assert np.array_equal(data.train.features[..., 0], pixels[:3])
-    assert data.test.labels.tolist() == [3, 4]
-
-
-def test_torchvision_is_not_installed(places, monkeypatch):
-    monkeypatch.delenv("FEDLIB_DOWNLOAD")
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(DatasetError, match="pip install torchvision"):
-        datasets.load("cifar10")
+        datasets.load("mnist_sample")
 
 
 def test_torchvision_imports_beside_the_installed_torch():
@@ -455,24 +325,57 @@ def test_torchvision_imports_beside_the_installed_torch():
 # ---------------------------------------------------------------- the real files
 
 
+SAMPLES = {"cifar100_sample": (10_000, 2_500), "tiny_imagenet_sample": (5_000, 1_000)}
+
+
 @pytest.mark.skipif("FEDLIB_DATA" not in os.environ, reason="FEDLIB_DATA is not set")
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10"])
-def test_real_data(name):
-    if not (Path(os.environ["FEDLIB_DATA"]) / name).is_dir():
-        pytest.skip(f"no {name} in FEDLIB_DATA")
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", *SAMPLES, "ag_news"])
+def test_real_data(name, monkeypatch):
+    official = name.removesuffix("_sample")
+    if not (Path(os.environ["FEDLIB_DATA"]) / official).is_dir():
+        pytest.skip(f"no {official} in FEDLIB_DATA")
+    before = datasets.load(name)
+    monkeypatch.setattr(cache, "_checksum", None)  # opening again reads no file whole
+    monkeypatch.setattr(parquet, "decode", None)
     data = datasets.load(name)
-    start = time.perf_counter()
-    datasets.load(name)
-    assert time.perf_counter() - start < 1
-    record = RECORDS[name]
-    assert data.shape == record.shape and len(data.test) == 10_000
-    scaled = data.train.features[::97] / 255
-    assert scaled.mean((0, 1, 2)) == pytest.approx(np.array(data.mean), abs=0.02)
-    assert scaled.std((0, 1, 2)) == pytest.approx(np.array(data.std), abs=0.02)
-    assert set(data.train.labels) == set(range(10))
+    record = RECORDS[official]
+    assert data.fingerprint == before.fingerprint and isinstance(data.train.features, np.memmap)
+    assert data.shape == record.shape
+    assert (len(data.train), len(data.test)) == SAMPLES.get(name, record.sizes)
+    assert set(data.train.labels) == set(data.test.labels) == set(range(data.classes))
+    if not data.vocabulary:
+        scaled = data.train.features[:: len(data.train) // 600] / 255
+        assert scaled.mean((0, 1, 2)) == pytest.approx(np.array(data.mean), abs=0.02)
+        assert scaled.std((0, 1, 2)) == pytest.approx(np.array(data.std), abs=0.02)
+
+
+@pytest.mark.skipif("FEDLIB_DATA" not in os.environ, reason="FEDLIB_DATA is not set")
+def test_real_fine_and_coarse_labels_agree():
+    if not (Path(os.environ["FEDLIB_DATA"]) / "cifar100").is_dir():
+        pytest.skip("no cifar100 in FEDLIB_DATA")
+    data = datasets.load("cifar100_sample")
+    pairs = {tuple(p) for p in np.stack([data.train.labels, data.train.columns["coarse_label"]], 1)}
+    assert len(pairs) == 100 and len({coarse for _, coarse in pairs}) == 20
+    group = dict(pairs)
+    named = {name: group[i] for i, name in enumerate(data.class_names)}
+    for together in (
+        ("beaver", "dolphin", "otter", "seal", "whale"),
+        ("apple", "mushroom", "orange", "pear", "sweet_pepper"),
+        ("lawn_mower", "rocket", "streetcar", "tank", "tractor"),
+        ("maple_tree", "oak_tree", "palm_tree", "pine_tree", "willow_tree"),
+        ("crab", "lobster", "snail", "spider", "worm"),
+    ):
+        assert len({named[name] for name in together}) == 1
 
 
 def test_records_are_consistent():
     for record in RECORDS.values():
-        assert len(record.mean) == len(record.std) == record.shape[2]
+        channels = 0 if record.is_text else record.shape[2]
+        assert len(record.mean) == len(record.std) == channels
         assert len(set(record.class_names)) == len(record.class_names)
+        assert len(record.splits) == 1 + (record.sizes[1] > 0)
+        assert record.torchvision or record.hub
+    assert [len(RECORDS[n].class_names) for n in ("cifar100", "femnist", "tiny_imagenet")] == [
+        100, 62, 200,
+    ]  # fmt: skip
+    assert list(RECORDS["cifar100"].class_names) == sorted(RECORDS["cifar100"].class_names)

@@ -1,5 +1,6 @@
 """Partitions: the promises of each sampler, and what they refuse."""
 
+import matplotlib
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -194,19 +195,55 @@ def test_table_of_ragged_rows():
             part.client(i)
 
 
-def test_permute_and_fingerprint():
+def test_fingerprint_sees_side_information_but_no_padding():
     angles = np.arange(6).reshape(2, 3)
-    part = Partition(np.array([[0, 1, -1], [2, 3, 4]]), np.array([2, 3]), {"angle": angles})
-    turned = part.permute([1, 0])
-    assert turned.index.tolist() == [[2, 3, 4], [0, 1, -1]]
-    assert turned.side["angle"].tolist() == [[3, 4, 5], [0, 1, 2]]
-    assert turned.fingerprint() != part.fingerprint() == turned.permute([1, 0]).fingerprint()
-    plain = Partition(part.index, part.sizes)
-    assert plain.fingerprint() != part.fingerprint()
+    plain = Partition(np.array([[0, 1, -1], [2, 3, 4]]), np.array([2, 3]))
+    part = plain.with_side("angle", angles)
+    assert plain.fingerprint() != part.fingerprint() and not plain.side
+    assert (
+        part.fingerprint()
+        == plain.with_side("angle", angles * [[1, 1, 9], [1, 1, 1]]).fingerprint()
+    )
+    assert repr(part) == "Partition(2 clients, 2..3 each, 2.5 on average, with angle)"
     wider = Partition(np.c_[plain.index, [-1, -1]], plain.sizes)
     assert wider.fingerprint() == plain.fingerprint()
-    with pytest.raises(ValueError, match="once"):
-        part.permute([0, 0])
+
+
+@few
+@given(st.lists(st.integers(0, 5), max_size=60), seeds)
+def test_from_owners_is_a_loop_over_the_owners(owners, seed):
+    positions = np.random.default_rng(seed).permutation(1000)[: len(owners)]
+    lists = [[] for _ in range(7)]
+    for position, owner in zip(positions, owners, strict=True):
+        lists[owner].append(position)
+    slow = Partition.from_lists(sorted(row) for row in lists)
+    fast = Partition.from_owners(positions, np.array(owners, int), 7)
+    assert np.array_equal(fast.index, slow.index) and np.array_equal(fast.sizes, slow.sizes)
+
+
+def test_the_draws_that_stored_results_were_made_with():
+    """If one of these changes, every result stored so far was made from another partition."""
+    labels, other = balanced(10, 500), balanced(10, 100, seed=1)
+    kept, held = holdout(labels, 500, 6)
+    train = Dirichlet(20, 0.5, 100).split(labels, kept, 6, 10)
+    shares = train.shares(labels, 10)
+    every_second = np.arange(0, 5000, 2)
+    prints = [
+        Dirichlet(20, 0.5).split(labels, None, 3, 10),
+        Dirichlet(20, 0.1, 60, "proportional").split(labels, every_second, 4, 10),
+        IID(30, 40).split(labels, None, 5, 10),
+        train,
+        mirrored(labels, shares, size=20, seed=6, pool=held),
+        mirrored(other, shares, size=30, seed=6),
+    ]
+    assert [part.fingerprint()[:16] for part in prints] == [
+        "31decccfd89e7699",
+        "0e73d6960408917e",
+        "2979f88717afdb2d",
+        "285b1009370c9b90",
+        "3823ad50ad5cf36f",
+        "a5c7fcf00d6fc00a",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -282,6 +319,38 @@ def test_other_refusals():
         mirrored(LABELS, np.ones((1, 10)), size=1, seed=0, clients=[0, 1])
     with pytest.raises(ValueError, match="only 2 labels"):
         Partition.from_lists([[5]]).counts([0, 1], 2)
+
+
+@pytest.fixture
+def pyplot():
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    yield pyplot
+    pyplot.close("all")
+
+
+def test_the_picture_has_a_dot_for_every_class_that_a_client_holds(pyplot):
+    part = Partition.from_lists([[0, 1, 2, 3], [4]])
+    ax = part.draw([0, 0, 0, 0, 2], 3, ["cat", "dog", "cow"])
+    (dots,) = ax.collections
+    assert dots.get_offsets().tolist() == [[0, 0], [1, 2]]
+    assert dots.get_array().tolist() == [4, 1]
+    assert dots.get_widths() == pytest.approx([0.95, 0.95 / 2])  # the area is the count
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["cat", "dog", "cow"]
+    own = pyplot.subplots()[1]
+    assert part.draw([0, 0, 0, 0, 2], 3, ax=own) is own
+    with pytest.raises(ValueError, match="2 names for 3 classes"):
+        part.draw([0, 0, 0, 0, 2], 3, ["cat", "dog"])
+
+
+def test_the_picture_of_many_clients_is_made_of_tiles(pyplot):
+    labels = balanced(4, 100)
+    part = iid(labels, clients=100, seed=0)
+    (tiles,) = part.draw(labels, 4).images
+    shown = tiles.get_array()
+    assert np.array_equal(shown.filled(0), part.counts(labels, 4).T) and shown.mask.any()
+    Partition.from_lists([[]]).draw(labels, 4)
 
 
 @pytest.mark.parametrize("value", [Dirichlet(), Dirichlet(7, 0.5, 3, "proportional"), IID(5, 2)])

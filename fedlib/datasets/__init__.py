@@ -2,14 +2,31 @@
 
 A dataset is looked for inside the installed libraries (digits), in `$FEDLIB_DATA` (Parquet
 files in the Hugging Face layout, `<name>/<split>-00000-of-00001.parquet`), among what has been
-decoded before, and is else downloaded with torchvision unless FEDLIB_DOWNLOAD=0. Decoded arrays
-stay in the user's cache (FEDLIB_CACHE), so every later opening takes a fraction of a second.
+decoded before, and is else downloaded. Decoded arrays stay in the user's cache (FEDLIB_CACHE), so
+every later opening takes a fraction of a second and no memory until pixels are used.
+
+A name stands for the official set and nothing else. `<name>_sample` is the name of whatever
+`$FEDLIB_DATA/<name>_sample`, or else `$FEDLIB_DATA/<name>`, holds; samples are never downloaded.
+
+Downloads are resumed, retried, checked by checksum and kept in FEDLIB_CACHE/downloads; no file is
+ever unpickled. What steers them:
+
+FEDLIB_DOWNLOAD=0        forbids them.
+FEDLIB_HUB               the Hugging Face hub, or a mirror of it: https://huggingface.co.
+FEDLIB_MIRROR_<NAME>     one dataset's files lie under this address: FEDLIB_MIRROR_CIFAR10 holds
+                         cifar-10-binary.tar.gz, FEDLIB_MIRROR_MNIST train-images-idx3-ubyte.gz and
+                         so on, FEDLIB_MIRROR_FEMNIST the hub's Parquet files. Checksums stay those
+                         of the original, which for Parquet the hub is asked for.
 """
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fedlib.datasets import cache, digits, parquet, vision
+import numpy as np
+
+from fedlib.datasets import cache, digits, download, parquet, sources
 from fedlib.datasets.records import (
     RECORDS,
     Dataset,
@@ -20,98 +37,256 @@ from fedlib.datasets.records import (
 )
 from fedlib.values import one_of
 
-__all__ = ["Dataset", "DatasetError", "MissingDataError", "Split", "class_names", "load", "names"]
+__all__ = [
+    "Availability",
+    "Dataset",
+    "DatasetError",
+    "MissingDataError",
+    "Split",
+    "class_names",
+    "describe",
+    "fetch",
+    "load",
+    "names",
+    "verify",
+]
+
+SAMPLE = "_sample"
+_LISTED_SAMPLES = ("cifar100_sample", "tiny_imagenet_sample", "femnist_sample")
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Where a dataset would come from, and what it is.
+
+    place: "embedded", "parquet" (in $FEDLIB_DATA), "cache", "download" or "missing". where: the
+    folder or host, or why it is missing. decoded: whether opening it takes no decoding.
+    train, test: examples that are there, else those of the official set; None for an absent sample.
+    """
+
+    name: str
+    place: str
+    where: str
+    decoded: bool
+    shape: tuple[int, ...]
+    classes: int
+    train: int | None
+    test: int | None
 
 
 def names() -> tuple[str, ...]:
-    """The datasets that `load` knows."""
-    return ("digits", *RECORDS)
+    """The datasets that `load` knows; any Parquet-backed one may also be a `<name>_sample`."""
+    return ("digits", *RECORDS, *_LISTED_SAMPLES)
 
 
 def class_names(name: str) -> tuple[str, ...]:
     """The names of a dataset's labels, in order, without looking for its examples."""
-    one_of("dataset", name, names())
-    return digits.DIGIT_NAMES if name == "digits" else RECORDS[name].class_names
+    _require(name)
+    return digits.DIGIT_NAMES if name == "digits" else _record(name).class_names
 
 
 def load(name: str) -> Dataset:
-    """The dataset of that name: uint8 pictures [N, H, W, C] and int64 labels [N], read-only.
+    """The dataset of that name, read-only: features and int64 labels [N] of both splits.
 
     ValueError for an unknown name; MissingDataError (a FileNotFoundError) when it is nowhere;
-    DatasetError when its files are damaged or a download fails.
+    DatasetError when its files are damaged or not those of the official set, or a download fails.
     """
-    one_of("dataset", name, names())
+    _require(name)
+    return digits.load() if name == "digits" else _dataset(name, _entry(name))
+
+
+def fetch(name: str) -> Dataset:
+    """The dataset of that name, downloaded and decoded where need be, and checked to the last byte.
+
+    Other than `load`, which trusts a file's size and time, this compares all checksums, and makes
+    anew what is damaged. The same errors.
+    """
+    _require(name)
+    return digits.load() if name == "digits" else _dataset(name, _entry(name, thorough=True))
+
+
+def verify(name: str) -> list[str]:
+    """What is wrong with the decoded arrays of a dataset, a sentence each; [] when it is sound.
+
+    Compares all checksums, then sizes, labels and token ids with what they must be. Parquet files
+    that were not decoded yet are decoded; nothing is downloaded. ValueError for an unknown name.
+    """
+    _require(name)
     if name == "digits":
-        return digits.load()
-    record = RECORDS[name]
-    train, test, meta = (
-        _from_parquet(name, record) or cache.find(name) or _from_download(name, record)
-    )
+        return _content_faults("digits", digits.load(), None)
+    try:
+        entry = _decoded(name)
+        if entry is None and _parquet_files(name) is None:
+            return [f"{name} is neither in the cache ({cache.folder()}) nor in $FEDLIB_DATA"]
+        if entry and (faults := cache.faults(entry, thorough=True)):
+            return faults
+        found = cache.read(entry) if entry else _from_parquet(name)
+    except DatasetError as error:
+        return [str(error)]
+    if found is None:
+        return [f"{entry} cannot be read: its files are not those of a dataset"]
+    return _content_faults(name, _dataset(name, found), _official_sizes(name))
+
+
+def describe(name: str) -> Availability:
+    """Where a dataset would come from now, without decoding or downloading anything."""
+    _require(name)
+    if name == "digits":
+        sizes = digits.TRAIN_SIZE, digits.TEST_SIZE
+        return Availability(name, "embedded", "scikit-learn", True, digits.SHAPE, 10, *sizes)
+    record, sample = _record(name), name.endswith(SAMPLE)
+    place, where, decoded = "missing", "neither in $FEDLIB_DATA nor in the cache", False
+    sizes_found: tuple[int | None, int | None] = _official_sizes(name) or (None, None)
+    try:
+        decoded = _decoded(name) is not None
+        if files := _parquet_files(name):
+            if not decoded and not sample:
+                parquet.require_official(name, record, files, _data_folder(name))
+            place, where = "parquet", str(_data_folder(name))
+            sizes_found = parquet.sizes(files, record)
+        elif entry := cache.find(name):
+            place, where = "cache", str(cache.folder())
+            sizes_found = len(entry.train), len(entry.test)
+        elif not sample and download.allowed():
+            place, where = "download", sources.mirror(name) or record.hub or "torchvision's mirrors"
+    except DatasetError as error:
+        where = str(error)
+    classes = len(record.class_names)
+    return Availability(name, place, where, decoded, record.shape, classes, *sizes_found)
+
+
+def _require(name: str) -> None:
+    known = ("digits", *RECORDS, *(f"{official}{SAMPLE}" for official in RECORDS))
+    if name not in known:
+        one_of("dataset", name, names())
+
+
+def _record(name: str) -> Record:
+    return RECORDS[name.removesuffix(SAMPLE)]
+
+
+def _official_sizes(name: str) -> tuple[int, int] | None:
+    """Training and test examples that a dataset must have, None for a sample."""
+    return None if name.endswith(SAMPLE) else _record(name).sizes
+
+
+def _dataset(name: str, entry: cache.Entry) -> Dataset:
+    record, meta = _record(name), entry.meta
     return Dataset(
-        name, train, test, record.class_names, record.mean, record.std,
-        source=meta["source"], fingerprint=meta["fingerprint"],
+        name, entry.train, entry.test, tuple(meta.get("class_names", record.class_names)),
+        record.mean, record.std, source=meta["source"], fingerprint=meta["fingerprint"],
+        vocabulary=entry.vocabulary,
     )  # fmt: skip
 
 
-def _from_parquet(name: str, record: Record) -> cache.Entry | None:
+def _entry(name: str, thorough: bool = False) -> cache.Entry:
+    return (
+        _from_parquet(name, thorough)
+        or cache.find(name, thorough)
+        or _from_download(name, thorough)
+    )
+
+
+def _decoded(name: str) -> Path | None:
+    """The cache entry that opening a dataset would look at first, if there is one."""
+    if files := _parquet_files(name):
+        entry = cache.place(name, _key(name, files))
+        return entry if entry.exists() else None
+    return next(iter(cache.entries(name)), None)
+
+
+def _from_parquet(name: str, thorough: bool = False) -> cache.Entry | None:
     """What `$FEDLIB_DATA` holds of a dataset, None when that is nothing."""
-    folder = _parquet_folder(name)
+    files, record = _parquet_files(name), _record(name)
+    if files is None:
+        return None
+    folder = _data_folder(name)
+    assert folder is not None
+
+    def build(target: Path) -> dict[str, Any]:
+        if not name.endswith(SAMPLE):
+            parquet.require_official(name, record, files, folder)
+        return parquet.store(files, record, target, name)
+
+    source = f"Parquet files of $FEDLIB_DATA/{folder.name}"
+    return cache.get(name, _key(name, files), source, str(folder), build, thorough)
+
+
+def _parquet_files(name: str) -> parquet.Files | None:
+    """The files of a dataset in `$FEDLIB_DATA`, None when there are none of it."""
+    folder = _data_folder(name)
     if folder is None:
         return None
-    files = {
-        "train": parquet.files_of(folder, "train"),
-        "test": parquet.files_of(folder, record.test),
-    }
+    files = parquet.files_of(folder, _record(name))
     if not any(files.values()):
         return None
-    if not all(files.values()):
-        lost = "train" if not files["train"] else record.test
-        raise MissingDataError(f"{folder} has no {lost}-00000-of-00001.parquet, only the other")
+    for split, found in files.items():
+        if not found:
+            raise MissingDataError(
+                f"{folder} has no {split}-00000-of-00001.parquet, only the other"
+            )
+    return files
 
-    def build(target: Path) -> None:
-        for split, paths in files.items():
-            features = cache.path_of(target, split, "features")
-            labels, extra = parquet.decode(paths, record, features, f"{name} {split}")
-            cache.save(target, split, "labels", labels)
-            for column, values in extra.items():
-                cache.save(target, split, cache.EXTRA + column, values)
 
+def _key(name: str, files: parquet.Files) -> str:
     stats = [
         [path.name, path.stat().st_size, path.stat().st_mtime_ns]
-        for paths in files.values()
-        for path in paths
+        for found in files.values()
+        for path in found
     ]
-    source = f"Parquet files of $FEDLIB_DATA/{name}"
-    return cache.get(name, cache.key_of(name, stats), source, str(folder), build)
+    return cache.key_of(name, stats)
 
 
-def _from_download(name: str, record: Record) -> cache.Entry:
-    """A dataset by way of torchvision, or the error that says where it was looked for."""
-    looked = _parquet_folder(name)
-    where = str(looked / "train-00000-of-00001.parquet") if looked else "$FEDLIB_DATA (not set)"
-    advice = (
-        f"Set FEDLIB_DATA to a folder that holds {name}/train-00000-of-00001.parquet and "
-        f"{name}/{record.test}-00000-of-00001.parquet (Hugging Face layout)"
-    )
-    if not vision.download_allowed() or record.torchvision is None:
-        how = " or unset FEDLIB_DOWNLOAD to let it be downloaded" if record.torchvision else ""
+def _from_download(name: str, thorough: bool) -> cache.Entry:
+    """An official set from the web, or the error that says where it was looked for."""
+    record, looked = _record(name), _data_folder(name)
+    needed = [f"{name}/{split}-00000-of-00001.parquet" for split in record.splits]
+    advice = f"Set FEDLIB_DATA to a folder that holds {' and '.join(needed)} (Hugging Face layout)"
+    sample = name.endswith(SAMPLE)
+    if sample or not download.allowed():
+        where = str(looked / Path(needed[0]).name) if looked else "$FEDLIB_DATA (not set)"
+        how = "; samples are not downloaded" if sample else ""
+        how = how or " or unset FEDLIB_DOWNLOAD to let it be downloaded"
         raise MissingDataError(
             f"dataset {name!r} was not found: looked for {where} and for decoded arrays in "
             f"{cache.folder()}. {advice}{how}."
         )
 
-    def build(target: Path) -> None:
-        vision.download(name, record, target, f"{advice}, or try again.")
+    def build(target: Path) -> dict[str, Any]:
+        mirror = sources.mirror_variable(name)
+        how = f"{advice}, or {mirror} to the address of a mirror, or try again."
+        return sources.build(name, record, target, how)
 
-    key = cache.key_of(name, "torchvision")
-    return cache.get(name, key, "downloaded by torchvision", "torchvision", build)
+    key = cache.key_of(name, "download")
+    return cache.get(name, key, "downloaded", "download", build, thorough)
 
 
-def _parquet_folder(name: str) -> Path | None:
+def _data_folder(name: str) -> Path | None:
+    """Where `$FEDLIB_DATA` may hold a dataset; a sample may lie where the official set would."""
     root = os.environ.get("FEDLIB_DATA")
     if not root:
         return None
     folder = Path(root).expanduser().resolve()
     if not folder.is_dir():
         raise MissingDataError(f"FEDLIB_DATA is {root!r}, but there is no such folder")
-    return folder / name
+    own = folder / name
+    return own if own.is_dir() else folder / name.removesuffix(SAMPLE)
+
+
+def _content_faults(name: str, data: Dataset, official: tuple[int, int] | None) -> list[str]:
+    """What is wrong with the arrays of a dataset, whatever their checksums say."""
+    found = []
+    sizes = len(data.train), len(data.test)
+    if official and sizes != official:
+        found.append(f"{name} has {sizes} training and test examples, not {official}")
+    kind = np.dtype(np.int32 if data.vocabulary else np.uint8)
+    for split, part in (("train", data.train), ("test", data.test)):
+        if part.features.dtype != kind or part.features.shape[1:] != data.shape:
+            found.append(f"{name} {split}: features are {part.features.dtype} {part!r}")
+        for what, values, limit in (
+            ("label", part.labels, data.classes),
+            ("token id", part.features, len(data.vocabulary)),
+        ):
+            if limit and len(values) and not 0 <= values.min() <= values.max() < limit:
+                found.append(f"{name} {split}: a {what} is outside 0..{limit - 1}")
+    return found

@@ -2,18 +2,20 @@
 
 An entry is a folder `<name>-<key>`. It is written under another name and renamed when it is
 complete, so a reader sees all of it or nothing; a lock beside it keeps two processes from doing
-the same work. `meta.json` holds size and checksum of every file: what does not match is rebuilt.
+the same work. `meta.json` holds size, checksum and time of every file. Opening an entry compares
+sizes and times, and only where a time differs the checksum; what does not match is rebuilt.
 """
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock
@@ -23,12 +25,22 @@ from fedlib import paths
 from fedlib.datasets.records import DatasetError, Split
 
 # Raise it when what is stored, or how it is decoded, changes.
-VERSION = 1
+VERSION = 2
 # Before the names of columns that are neither features nor labels.
 EXTRA = "column."
+VOCABULARY = "vocabulary.json"
 
-Build = Callable[[Path], None]
-Entry = tuple[Split, Split, dict[str, Any]]
+# Fills an empty folder; returns what readers shall know besides.
+Build = Callable[[Path], dict[str, Any]]
+
+
+class Entry(NamedTuple):
+    """A decoded dataset. meta: name, source, fingerprint and whatever its build returned."""
+
+    train: Split
+    test: Split
+    vocabulary: tuple[str, ...]
+    meta: dict[str, Any]
 
 
 def folder() -> Path:
@@ -51,34 +63,51 @@ def path_of(folder: Path, split: str, column: str) -> Path:
     return folder / f"{split}.{column}.npy"
 
 
-def find(name: str) -> Entry | None:
+def save_vocabulary(folder: Path, vocabulary: tuple[str, ...]) -> None:
+    """Write what token ids stand for into an entry under construction."""
+    (folder / VOCABULARY).write_text(json.dumps(vocabulary), "utf-8")
+
+
+def entries(name: str) -> list[Path]:
+    """The entries of a dataset, whatever they were made from, newest first."""
+    found = folder().glob(f"{name}-*/meta.json")
+    return [m.parent for m in sorted(found, key=lambda m: -m.stat().st_mtime)]
+
+
+def find(name: str, thorough: bool = False) -> Entry | None:
     """The newest sound entry of a dataset, whatever it was made from."""
-    entries = sorted(folder().glob(f"{name}-*/meta.json"), key=lambda p: -p.stat().st_mtime)
-    for meta in entries:
-        if entry := read(meta.parent):
-            return entry
+    for entry in entries(name):
+        if found := read(entry, thorough):
+            return found
     return None
 
 
-def get(name: str, key: str, source: str, origin: str, build: Build) -> Entry:
+def place(name: str, key: str) -> Path:
+    """Where the entry of a dataset under a key is, or would be."""
+    return folder() / f"{name}-{key}"
+
+
+def get(
+    name: str, key: str, source: str, origin: str, build: Build, thorough: bool = False
+) -> Entry:
     """The entry of a dataset under a key, built first when it is missing or damaged.
 
     source: what readers are told, the same on every machine. origin: where exactly the data lay;
-    what was made from earlier states of it is deleted. build: fills an empty folder. DatasetError
-    when the cache cannot be written.
+    what was made from earlier states of it is deleted. thorough: compare all checksums.
+    DatasetError when the cache cannot be written.
     """
-    final = folder() / f"{name}-{key}"
-    if entry := read(final):
+    final = place(name, key)
+    if entry := read(final, thorough):
         return entry
     with _writing(final):
-        if entry := read(final):  # another process was faster
+        if entry := read(final, thorough):  # another process was faster
             return entry
         for killed in folder().glob(f"{final.name}.*.partial"):
             shutil.rmtree(killed, ignore_errors=True)
         partial = Path(tempfile.mkdtemp(prefix=f"{final.name}.", suffix=".partial", dir=folder()))
         try:
-            build(partial)
-            _describe(partial, name, source, origin)
+            extra = build(partial)
+            _describe(partial, {"name": name, "source": source, "origin": origin} | extra)
             shutil.rmtree(final, ignore_errors=True)
             partial.rename(final)
         finally:
@@ -90,27 +119,68 @@ def get(name: str, key: str, source: str, origin: str, build: Build) -> Entry:
     return entry
 
 
-def read(entry: Path) -> Entry | None:
-    """Train split, test split and meta data of an entry; None unless it is complete and sound."""
+def read(entry: Path, thorough: bool = False) -> Entry | None:
+    """What an entry holds; None unless it is complete and sound."""
+    if faults(entry, thorough):
+        return None
     try:
         meta = json.loads((entry / "meta.json").read_text())
-        if not meta.keys() >= {"name", "source", "origin", "fingerprint"}:
-            return None
         columns: dict[str, dict[str, NDArray[Any]]] = {"train": {}, "test": {}}
-        for name, (size, checksum) in meta["files"].items():
-            path = entry / name
-            if path.stat().st_size != size or _checksum(path) != checksum:
-                return None
+        for name in meta["files"].keys() - {VOCABULARY}:
             split, column = name.removesuffix(".npy").split(".", 1)
-            columns[split][column] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return _split(columns["train"]), _split(columns["test"]), meta
+            columns[split][column] = np.load(entry / name, mmap_mode="r", allow_pickle=False)
+        vocabulary = entry / VOCABULARY
+        words = json.loads(vocabulary.read_text("utf-8")) if VOCABULARY in meta["files"] else ()
+        return Entry(_split(columns["train"]), _split(columns["test"]), tuple(words), meta)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
+def faults(entry: Path, thorough: bool) -> list[str]:
+    """What is wrong with the files of an entry, [] when they are as they were written.
+
+    thorough: compare every checksum, not only where a file's time differs from the recorded one.
+    """
+    try:
+        meta = json.loads((entry / "meta.json").read_text())
+        if not meta.keys() >= {"name", "source", "origin", "fingerprint", "files"}:
+            return [f"{entry / 'meta.json'} is incomplete"]
+        if meta["version"] != VERSION:
+            return [f"{entry} is of another version of this library"]
+        found = [_fault(entry / name, thorough, *known) for name, known in meta["files"].items()]
+        if not any(found):
+            _note_times(entry, meta)
+        return [fault for fault in found if fault]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return [f"{entry} is damaged: {error!r}"]
+
+
+def _fault(path: Path, thorough: bool, size: int, checksum: int, time: int) -> str:
+    """What is wrong with a file, "" when nothing is."""
+    if not path.is_file():
+        return f"{path} is gone"
+    now = path.stat()
+    if now.st_size != size:
+        return f"{path} has {now.st_size:,} bytes, not {size:,}"
+    if (thorough or now.st_mtime_ns != time) and _checksum(path) != checksum:
+        return f"{path} has changed: its checksum differs"
+    return ""
+
+
+def _note_times(entry: Path, meta: dict[str, Any]) -> None:
+    """Record the times of files that were copied, so that they are not read whole again."""
+    now = {
+        name: [size, checksum, (entry / name).stat().st_mtime_ns]
+        for name, (size, checksum, _) in meta["files"].items()
+    }
+    if now != meta["files"]:
+        with suppress(OSError):  # a cache that is shared may be read-only
+            _write_meta(entry, meta | {"files": now})
+
+
 def _split(arrays: dict[str, NDArray[Any]]) -> Split:
     extra = {n.removeprefix(EXTRA): a for n, a in arrays.items() if n.startswith(EXTRA)}
-    return Split(arrays["features"], arrays["labels"], extra)
+    return Split(arrays["features"], arrays["labels"], dict(sorted(extra.items())))
 
 
 @contextmanager
@@ -129,22 +199,31 @@ def _writing(final: Path) -> Iterator[None]:
         ) from error
 
 
-def _describe(entry: Path, name: str, source: str, origin: str) -> None:
-    files = {p.name: [p.stat().st_size, _checksum(p)] for p in sorted(entry.glob("*.npy"))}
+def _describe(entry: Path, known: dict[str, Any]) -> None:
+    """Write the meta data of an entry: what is known, the fingerprint, and the state of its files.
+
+    The fingerprint covers what training sees: features, labels, and what token ids stand for.
+    """
+    files = {
+        path.name: [path.stat().st_size, _checksum(path), path.stat().st_mtime_ns]
+        for path in sorted(entry.iterdir())
+    }
     content = hashlib.sha256()
     for split in ("train", "test"):
         for column in ("features", "labels"):
             array = np.load(path_of(entry, split, column), mmap_mode="r", allow_pickle=False)
             content.update(f"{array.dtype.str}{array.shape}".encode())
             content.update(array.data)
-    meta = {
-        "name": name,
-        "source": source,
-        "origin": origin,
-        "fingerprint": content.hexdigest(),
-        "files": files,
-    }
-    (entry / "meta.json").write_text(json.dumps(meta, indent=1))
+    if VOCABULARY in files:
+        content.update((entry / VOCABULARY).read_bytes())
+    meta = {"version": VERSION, **known, "fingerprint": content.hexdigest(), "files": files}
+    _write_meta(entry, meta)
+
+
+def _write_meta(entry: Path, meta: dict[str, Any]) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=entry, suffix=".tmp", delete=False) as file:
+        json.dump(meta, file, indent=1)
+    os.replace(file.name, entry / "meta.json")
 
 
 def _forget_older(name: str, origin: str, newest: Path) -> None:
@@ -159,7 +238,7 @@ def _forget_older(name: str, origin: str, newest: Path) -> None:
 
 
 def _checksum(path: Path) -> int:
-    """CRC-32 of a file: a tenth of a second for CIFAR-10, and it catches what disks do."""
+    """CRC-32 of a file: half a second for a gigabyte, and it catches what disks do."""
     checksum = 0
     with path.open("rb") as file:
         while block := file.read(1 << 20):

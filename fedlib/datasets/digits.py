@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from fedlib.datasets.records import DIGIT_NAMES, Dataset, Split
 
-TEST_SIZE = 360
+SHAPE = (16, 16, 1)
+TRAIN_SIZE, TEST_SIZE = 1437, 360
 # Of the training split below, as for the other datasets.
 MEAN, STD = (0.3058,), (0.3190,)
 

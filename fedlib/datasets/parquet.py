@@ -1,8 +1,9 @@
-"""Encoded pictures in Parquet files of the Hugging Face layout, decoded into plain arrays."""
+"""Examples in Parquet files of the Hugging Face layout, decoded into plain arrays."""
 
 import io
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +12,82 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
-from tqdm import tqdm
 
+from fedlib import progress
+from fedlib.datasets import cache, text
 from fedlib.datasets.records import DatasetError, Record
 
+# What pyarrow raises of damaged files; it reports text that is no UTF-8 as a ValueError.
+_UNREADABLE = (OSError, ValueError, pa.ArrowException)
 
-def files_of(folder: Path, split: str) -> list[Path]:
+Files = dict[str, list[Path]]
+
+
+def shards(names: Iterable[str], split: str, where: object) -> list[str]:
     """The files `<split>-00000-of-0000N.parquet` of a split in order, [] when there are none.
 
-    DatasetError when some of the N are missing.
+    Older files of the hub have a hash before the suffix. DatasetError when some of the N are
+    missing, or there twice.
     """
-    found: dict[int, Path] = {}
+    found: dict[int, str] = {}
     total = 0
-    for path in sorted(folder.glob(f"{split}-*-of-*.parquet")):
-        if match := re.fullmatch(rf"{split}-(\d+)-of-(\d+)\.parquet", path.name):
-            found[int(match[1])] = path
+    for name in sorted(names):
+        if match := re.fullmatch(rf"{split}-(\d+)-of-(\d+)(-[0-9a-f]+)?\.parquet", name):
+            if other := found.get(int(match[1])):
+                raise DatasetError(f"{where} has both {other} and {name}: remove one of them")
+            found[int(match[1])] = name
             total = max(total, int(match[2]))
     if lost := sorted(set(range(total)) - set(found)):
         raise DatasetError(
-            f"{folder} has {len(found)} of the {total} files of split {split!r}; missing: "
+            f"{where} has {len(found)} of the {total} files of split {split!r}; missing: "
             + ", ".join(f"{split}-{i:05d}-of-{total:05d}.parquet" for i in lost[:5])
         )
     return [found[i] for i in sorted(found)]
+
+
+def files_of(folder: Path, record: Record) -> Files:
+    """The Parquet files of each split in a folder."""
+    names = [path.name for path in folder.glob("*.parquet")]
+    return {
+        split: [folder / name for name in shards(names, split, folder)] for split in record.splits
+    }
+
+
+def sizes(files: Files, record: Record) -> tuple[int, int]:
+    """How many training and test examples files hold, by their footers."""
+    counts = [sum(_opened(p, record).metadata.num_rows for p in files[s]) for s in record.splits]
+    return counts[0], sum(counts[1:])
+
+
+def require_official(name: str, record: Record, files: Files, where: object) -> None:
+    """DatasetError unless files have the sizes of the official set."""
+    found, official = sizes(files, record), record.sizes
+    if found != official:
+        raise DatasetError(
+            f"{where} holds {found[0]:,} training and {found[1]:,} test examples, but the "
+            f"official {name} has {official[0]:,} and {official[1]:,}. Load what is there as "
+            f"'{name}_sample', so that results cannot be taken for those of the official set."
+        )
+
+
+def store(files: Files, record: Record, target: Path, title: str) -> dict[str, Any]:
+    """Decode files into the cache entry `target`; returns what its readers shall know besides.
+
+    DatasetError names file and row of whatever cannot be read.
+    """
+    vocabulary: tuple[str, ...] = ()
+    for split, paths in zip(("train", "test"), files.values(), strict=False):
+        if record.is_text:
+            vocabulary = _store_texts(paths, record, target, split, title, vocabulary)
+        else:
+            features = cache.path_of(target, split, "features")
+            labels, extra = decode(paths, record, features, f"{title} {split}")
+            _save(target, split, labels, extra)
+    if len(files) == 1:
+        _store_no_test(target)
+    if vocabulary:
+        cache.save_vocabulary(target, vocabulary)
+    return {"class_names": _class_names(files, record)} if record.placeholders else {}
 
 
 def decode(
@@ -40,45 +95,96 @@ def decode(
 ) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
     """Decode the pictures of a split into `features`, an .npy file of uint8 [N, H, W, C].
 
-    Returns labels [N] and the other columns, [N] each, by name. DatasetError names file and row
-    of whatever cannot be read.
+    Returns labels [N] and the other columns, [N] each, by name.
     """
-    sources = [_opened(path, record) for path in paths]
-    total = sum(source.metadata.num_rows for source in sources)
-    if not total:
-        raise DatasetError(f"{paths[0]} holds no examples")
-    shape = (total, *record.shape)
-    parts = []
+    total = _count(paths, record)
     # Written, not memory-mapped: on a full disk a write is an error, a mapped page kills.
     with (
         features.open("wb") as file,
-        tqdm(total=total, desc=f"decoding {title}", delay=1, leave=False, disable=None) as bar,
+        progress.bar(total, f"decoding {title}") as bar,
     ):
-        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        header = {"descr": "|u1", "fortran_order": False, "shape": (total, *record.shape)}
         np.lib.format.write_array_header_1_0(file, header)
-        for path, source in zip(paths, sources, strict=True):
-            parts.append(_other_columns(path, source, record))
-            for row, picture in _pictures(path, source, record):
+        for path in paths:
+            for row, picture in _cells(path, record):
                 file.write(_pixels(picture, record, path, row).tobytes())
                 bar.update()
-    labels = np.concatenate([part[0] for part in parts])
-    names = [name for name in parts[0][1] if all(name in part[1] for part in parts)]
-    return labels, {name: np.concatenate([part[1][name] for part in parts]) for name in names}
+    return _columns(paths, record)
+
+
+def _store_texts(
+    paths: list[Path], record: Record, target: Path, split: str, title: str, known: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Save the token ids of a split; returns their vocabulary, which is learnt when none is known.
+
+    The first split is the training split, so the vocabulary knows nothing of test texts.
+    """
+    total, (length,) = _count(paths, record), record.shape
+    with progress.bar(total, f"decoding {title} {split}") as bar:
+
+        def texts() -> Iterator[str]:
+            for path in paths:
+                for row, cell in _cells(path, record):
+                    if cell is None:
+                        raise DatasetError(f"{path}, row {row:,}: there is no text")
+                    bar.update()
+                    yield cell
+
+        if known:
+            ids = text.encode(texts(), total, length, known)
+        else:
+            ids, known = text.learn(texts(), total, length)
+    cache.save(target, split, "features", ids)
+    _save(target, split, *_columns(paths, record))
+    return known
+
+
+def _store_no_test(target: Path) -> None:
+    """An empty test split, of the same shapes as the training split."""
+    for path in list(target.glob("train.*.npy")):
+        train = np.load(path, mmap_mode="r", allow_pickle=False)
+        np.save(target / path.name.replace("train.", "test.", 1), train[:0], allow_pickle=False)
+
+
+def _save(
+    target: Path, split: str, labels: NDArray[np.int64], extra: dict[str, NDArray[Any]]
+) -> None:
+    cache.save(target, split, "labels", labels)
+    for column, values in extra.items():
+        cache.save(target, split, cache.EXTRA + column, values)
+
+
+def _class_names(files: Files, record: Record) -> list[str]:
+    """The class names that the files' own description gives, else those of the record."""
+    first = next(iter(files.values()))[0]
+    source = _opened(first, record)
+    try:
+        told = json.loads((source.schema_arrow.metadata or {})[b"huggingface"])
+        names = told["info"]["features"][_first(first, source, record.label)]["names"]
+        right = all(isinstance(name, str) for name in names)
+        if right and len(set(names)) == len(names) == len(record.class_names):
+            return list(names)
+    except (KeyError, TypeError, ValueError):
+        pass
+    return list(record.class_names)
 
 
 def _opened(path: Path, record: Record) -> pq.ParquetFile:
     try:
         source = pq.ParquetFile(path)
-    except (OSError, pa.ArrowException) as error:
+    except _UNREADABLE as error:
         raise DatasetError(
             f"{path} is not a readable Parquet file ({path.stat().st_size:,} bytes; truncated or "
             f"corrupt?): {error}. Fetch it again."
         ) from error
-    image = _first(path, source, record.image)
+    features = _first(path, source, record.features)
     _first(path, source, record.label)
-    kind = source.schema_arrow.field(image).type
-    if not (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0):
-        raise DatasetError(f"{path}: column {image!r} must be a struct with bytes, not {kind}")
+    kind = source.schema_arrow.field(features).type
+    if record.is_text:
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise DatasetError(f"{path}: column {features!r} must be text, not {kind}")
+    elif not (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0):
+        raise DatasetError(f"{path}: column {features!r} must be a struct with bytes, not {kind}")
     return source
 
 
@@ -93,19 +199,29 @@ def _first(path: Path, source: pq.ParquetFile, wanted: tuple[str, ...]) -> str:
     )
 
 
-def _pictures(
-    path: Path, source: pq.ParquetFile, record: Record
-) -> Iterator[tuple[int, bytes | None]]:
-    """Row number and encoded picture, a thousand rows in memory at a time."""
-    image = _first(path, source, record.image)
+def _count(paths: list[Path], record: Record) -> int:
+    total = sum(_opened(path, record).metadata.num_rows for path in paths)
+    if not total:
+        raise DatasetError(f"{paths[0]} holds no examples")
+    return total
+
+
+def _cells(path: Path, record: Record) -> Iterator[tuple[int, Any]]:
+    """Row number and encoded picture or text, a thousand rows in memory at a time."""
+    source = _opened(path, record)
+    name = _first(path, source, record.features)
+    columns = [name] if record.is_text else [f"{name}.bytes"]
     row = 0
     try:
-        for batch in source.iter_batches(batch_size=1000, columns=[f"{image}.bytes"]):
-            for cell in batch.column(0).field("bytes"):
+        for batch in source.iter_batches(batch_size=1000, columns=columns):
+            cells = batch.column(0)
+            for cell in cells if record.is_text else cells.field("bytes"):
                 yield row, cell.as_py()
                 row += 1
-    except (OSError, pa.ArrowException) as error:
+    except _UNREADABLE as error:
         raise DatasetError(f"{path} is corrupt after row {row:,}: {error}") from error
+    if row != source.metadata.num_rows:
+        raise DatasetError(f"{path} is corrupt: {row:,} of {source.metadata.num_rows:,} rows")
 
 
 def _pixels(picture: bytes | None, record: Record, path: Path, row: int) -> NDArray[np.uint8]:
@@ -115,28 +231,44 @@ def _pixels(picture: bytes | None, record: Record, path: Path, row: int) -> NDAr
         raise DatasetError(f"{path}, row {row:,}: the picture holds no bytes")
     try:
         with Image.open(io.BytesIO(picture)) as opened:
-            pixels = np.asarray(opened.convert("L" if channels == 1 else "RGB"))
+            size = opened.size
+            if size == (width, height):  # nothing larger is ever decoded
+                pixels = np.asarray(opened.convert("L" if channels == 1 else "RGB"))
     except Exception as error:  # Pillow's decoders raise many kinds
         raise DatasetError(f"{path}, row {row:,}: undecodable picture: {error}") from error
-    if pixels.shape[:2] != (height, width):
+    if size != (width, height):
         raise DatasetError(
-            f"{path}, row {row:,}: picture of {pixels.shape[0]}x{pixels.shape[1]} pixels where "
+            f"{path}, row {row:,}: picture of {size[1]}x{size[0]} pixels where "
             f"{height}x{width} are expected"
         )
     return pixels.reshape(height, width, channels)
 
 
-def _other_columns(
-    path: Path, source: pq.ParquetFile, record: Record
+def _columns(
+    paths: list[Path], record: Record
 ) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-    """Labels (checked against the classes) and every other column, as arrays."""
-    image, label = (_first(path, source, wanted) for wanted in (record.image, record.label))
-    names = [name for name in source.schema_arrow.names if name != image]
+    """Labels of a split and the other columns that all its files have."""
+    parts = [_other_columns(path, record) for path in paths]
+    labels = np.concatenate([part[0] for part in parts])
+    names = [name for name in parts[0][1] if all(name in part[1] for part in parts)]
+    extra = {name: np.concatenate([part[1][name] for part in parts]) for name in names}
+    for name in set(record.coded) & set(extra):
+        extra[name] = np.unique(extra[name], return_inverse=True)[1].astype(np.int64)
+    return labels, extra
+
+
+def _other_columns(path: Path, record: Record) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
+    """Labels (checked against the classes) and every other column of a file, as arrays."""
+    source = _opened(path, record)
+    features, label = (_first(path, source, wanted) for wanted in (record.features, record.label))
+    names = [name for name in source.schema_arrow.names if name != features]
+    if odd := [name for name in names if not re.fullmatch(r"[\w.-]+", name)]:
+        raise DatasetError(f"{path}: column {odd[0]!r} cannot be kept, it would name a file")
     try:
         table = source.read(columns=names)
-    except (OSError, pa.ArrowException) as error:
+        columns = {name: _plain(path, name, table.column(name)) for name in names}
+    except _UNREADABLE as error:
         raise DatasetError(f"{path} is corrupt: {error}. Fetch it again.") from error
-    columns = {name: _plain(path, name, table.column(name)) for name in names}
     labels = columns.pop(label)
     classes = len(record.class_names)
     if labels.dtype.kind not in "iu":

@@ -1,5 +1,6 @@
 """What a dataset is, and the small records of the ones that are known."""
 
+import string
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +20,13 @@ class MissingDataError(DatasetError, FileNotFoundError):
 class Split:
     """The examples of one split, in the order of their source, read-only.
 
-    features: uint8 [N, H, W, C], memory-mapped where they come from a file.
+    features: pictures uint8 [N, H, W, C], or texts as token ids int32 [N, T]; memory-mapped where
+    they come from a file.
     labels: int64 [N], 0..classes-1.
     columns: whatever else is known per example, [N] each, by name (writer_id, ...).
     """
 
-    features: NDArray[np.uint8]
+    features: NDArray[Any]
     labels: NDArray[np.int64]
     columns: dict[str, NDArray[Any]] = field(default_factory=dict)
 
@@ -48,9 +50,13 @@ class Split:
 class Dataset:
     """A train and a test split, and what it takes to normalise and to name them.
 
-    mean, std: per channel, of pixels scaled to [0, 1]; the customary constants.
+    test: empty where a dataset has no official test split (femnist).
+    mean, std: per channel, of pixels scaled to [0, 1]; the customary constants, () for text.
     source: where the examples came from, without any machine's folders. fingerprint: SHA-256, in
-    hex, of pixels and labels.
+    hex, of features, labels and vocabulary.
+    vocabulary: what each token id stands for, by descending frequency in the training texts after
+    the padding (0) and the unknown token (1), so that V ids are kept by making ids >= V unknown;
+    () for pictures.
     """
 
     name: str
@@ -61,6 +67,7 @@ class Dataset:
     std: tuple[float, ...]
     source: str
     fingerprint: str = ""
+    vocabulary: tuple[str, ...] = ()
 
     @property
     def classes(self) -> int:
@@ -68,10 +75,9 @@ class Dataset:
         return len(self.class_names)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of one example."""
-        height, width, channels = self.train.features.shape[1:]
-        return height, width, channels
+    def shape(self) -> tuple[int, ...]:
+        """Height, width and channels of a picture, or the length of a text in tokens."""
+        return self.train.features.shape[1:]
 
     def __repr__(self) -> str:
         shape = "x".join(str(n) for n in self.shape)
@@ -82,45 +88,149 @@ class Dataset:
 
 
 @dataclass(frozen=True)
+class Archive:
+    """A tar file of rows of bytes: the labels, then the pixels of one picture, plane by plane.
+
+    labels: what the leading bytes of a row are; the last of them is the class.
+    """
+
+    url: str
+    md5: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    labels: tuple[str, ...] = ("label",)
+
+
+@dataclass(frozen=True)
 class Record:
     """What must be known of a dataset to read it: file layout, shape, classes, constants.
 
-    image, label: the Parquet columns that may hold them, the first one present counts.
-    test: what the Parquet files call the test split. torchvision: its class there, if any.
+    sizes: how many training and test examples the official set has.
+    features, label: the Parquet columns that may hold them, the first one present counts.
+    splits: what the Parquet files call the training and the test split; a set without an official
+    test split has one. coded: columns of names that become numbers 0.., in the order of the names.
+    placeholders: class_names only count the classes; files may know better ones.
+    torchvision: its class there; hub: owner, repository and folder of its Parquet files on the
+    Hugging Face hub; archive: its own host. Whichever it has, in the order of `sources.ways`.
     """
 
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    sizes: tuple[int, int]
     torchvision: str | None = None
-    image: tuple[str, ...] = ("image", "img")
-    label: tuple[str, ...] = ("label", "fine_label")
-    test: str = "test"
+    hub: str | None = None
+    archive: Archive | None = None
+    features: tuple[str, ...] = ("image", "img")
+    label: tuple[str, ...] = ("label",)
+    splits: tuple[str, ...] = ("train", "test")
+    coded: tuple[str, ...] = ()
+    placeholders: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether examples are texts, not pictures."""
+        return len(self.shape) == 1
 
 
-DIGIT_NAMES = tuple("0123456789")
+DIGIT_NAMES = tuple(string.digits)
+
+CIFAR10_NAMES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+
+CIFAR100_NAMES = (
+    "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle",
+    "bottle", "bowl", "boy", "bridge", "bus", "butterfly", "camel", "can", "castle",
+    "caterpillar", "cattle", "chair", "chimpanzee", "clock", "cloud", "cockroach", "couch",
+    "crab", "crocodile", "cup", "dinosaur", "dolphin", "elephant", "flatfish", "forest", "fox",
+    "girl", "hamster", "house", "kangaroo", "keyboard", "lamp", "lawn_mower", "leopard", "lion",
+    "lizard", "lobster", "man", "maple_tree", "motorcycle", "mountain", "mouse", "mushroom",
+    "oak_tree", "orange", "orchid", "otter", "palm_tree", "pear", "pickup_truck", "pine_tree",
+    "plain", "plate", "poppy", "porcupine", "possum", "rabbit", "raccoon", "ray", "road",
+    "rocket", "rose", "sea", "seal", "shark", "shrew", "skunk", "skyscraper", "snail", "snake",
+    "spider", "squirrel", "streetcar", "sunflower", "sweet_pepper", "table", "tank", "telephone",
+    "television", "tiger", "tractor", "train", "trout", "tulip", "turtle", "wardrobe", "whale",
+    "willow_tree", "wolf", "woman", "worm",
+)  # fmt: skip
+
+FASHION_NAMES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
 
 RECORDS = {
-    "mnist": Record((28, 28, 1), DIGIT_NAMES, (0.1307,), (0.3081,), "MNIST"),
+    "mnist": Record(
+        (28, 28, 1), DIGIT_NAMES, (0.1307,), (0.3081,), (60_000, 10_000), torchvision="MNIST"
+    ),
     "fashion_mnist": Record(
         (28, 28, 1),
-        (
-            "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
-            "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-        ),
+        FASHION_NAMES,
         (0.2860,),
         (0.3530,),
-        "FashionMNIST",
+        (60_000, 10_000),
+        torchvision="FashionMNIST",
     ),
     "cifar10": Record(
         (32, 32, 3),
-        (
-            "airplane", "automobile", "bird", "cat", "deer",
-            "dog", "frog", "horse", "ship", "truck",
-        ),
+        CIFAR10_NAMES,
         (0.4914, 0.4822, 0.4465),
         (0.2470, 0.2435, 0.2616),
-        "CIFAR10",
+        (50_000, 10_000),
+        hub="uoft-cs/cifar10/plain_text",
+        archive=Archive(
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+            "c32a1d4ab5d03f1284b67883e8d87530",
+            tuple(f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)),
+            ("cifar-10-batches-bin/test_batch.bin",),
+        ),
     ),
-}  # fmt: skip
+    "cifar100": Record(
+        (32, 32, 3),
+        CIFAR100_NAMES,
+        (0.5071, 0.4865, 0.4409),
+        (0.2673, 0.2564, 0.2762),
+        (50_000, 10_000),
+        hub="uoft-cs/cifar100/cifar100",
+        archive=Archive(
+            "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+            "03b5dce01913d631647c71ecec9e9cb8",
+            ("cifar-100-binary/train.bin",),
+            ("cifar-100-binary/test.bin",),
+            ("coarse_label", "fine_label"),
+        ),
+        label=("fine_label",),
+    ),
+    # Dark ink on white paper, unlike MNIST.
+    "femnist": Record(
+        (28, 28, 1),
+        tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase),
+        (0.9637,),
+        (0.1592,),
+        (814_277, 0),
+        hub="flwrlabs/femnist/data",
+        label=("character",),
+        splits=("train",),
+        coded=("writer_id",),
+    ),
+    "tiny_imagenet": Record(
+        (64, 64, 3),
+        tuple(f"class {i}" for i in range(200)),
+        (0.4802, 0.4481, 0.3975),
+        (0.2770, 0.2691, 0.2821),
+        (100_000, 10_000),
+        hub="zh-plus/tiny-imagenet/data",
+        splits=("train", "valid"),
+        placeholders=True,
+    ),
+    "ag_news": Record(
+        (200,),
+        ("World", "Sports", "Business", "Sci/Tech"),
+        (),
+        (),
+        (120_000, 7_600),
+        hub="fancyzhx/ag_news/data",
+        features=("text",),
+    ),
+}

@@ -1,22 +1,19 @@
-"""torchvision, made importable beside any torch, and what is downloaded with its help."""
+"""torchvision, made importable beside any torch: it knows the files of MNIST and its kin."""
 
-import contextlib
+import gzip
 import importlib
-import os
-import socket
 import sys
-from collections.abc import Iterator
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedlib.datasets import cache
 from fedlib.datasets.records import DatasetError, Record
 
 # torch forgets the operators when their library object is collected.
 _libraries: list[Any] = []
-STALLED_AFTER = 60.0  # seconds without a byte
 
 
 def torchvision() -> Any:
@@ -51,38 +48,27 @@ def _declare_operators() -> None:
     _libraries.append(library)
 
 
-def download_allowed() -> bool:
-    """Whether the environment leaves downloads on (FEDLIB_DOWNLOAD=0 turns them off)."""
-    return os.environ.get("FEDLIB_DOWNLOAD", "1").strip().lower() not in ("0", "false", "no", "off")
-
-
-def download(name: str, record: Record, target: Path, advice: str) -> None:
-    """Download both splits with torchvision, which checks their MD5 sums, and save the arrays.
-
-    advice: how else to get the data, for the error message. DatasetError when it fails.
-    """
+def resources(record: Record) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Name, MD5 and addresses of the files of one of torchvision's sets, as it knows them."""
     source = getattr(torchvision().datasets, str(record.torchvision))
-    root = cache.folder().parent / "downloads"
-    for split in ("train", "test"):
-        try:
-            with _stalls_end():
-                official = source(root=str(root), train=split == "train", download=True)
-        except Exception as error:  # urllib, sockets, tar, gzip and torchvision raise their own
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise DatasetError(
-                f"downloading {name!r} to {root} failed: {reason.rstrip('.')}. {advice}"
-            ) from error
-        features = np.asarray(official.data, np.uint8).reshape(-1, *record.shape)
-        cache.save(target, split, "features", features)
-        cache.save(target, split, "labels", np.asarray(official.targets, np.int64))
+    return [
+        (name, md5, tuple(f"{mirror.rstrip('/')}/{name}" for mirror in source.mirrors))
+        for name, md5 in source.resources
+    ]
 
 
-@contextlib.contextmanager
-def _stalls_end() -> Iterator[None]:
-    """Let a connection that has gone silent fail; torchvision itself would wait for ever."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(STALLED_AFTER)
+def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """The array of a compressed IDX file, uint8 [N, *shape]. DatasetError when it is none.
+
+    Not torchvision's own reader, because that one also unpickles what older versions left behind.
+    """
     try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
+        with gzip.open(path) as stream:
+            content = stream.read()
+        if content[:3] != b"\0\0\x08":
+            raise ValueError("no bytes in IDX format")
+        sizes = np.frombuffer(content, ">i4", content[3], offset=4)
+        pixels = np.frombuffer(content, np.uint8, offset=4 + sizes.nbytes)
+        return pixels.reshape(sizes).reshape(-1, *shape)
+    except (OSError, EOFError, ValueError, IndexError, zlib.error) as error:
+        raise DatasetError(f"{path} is not a readable IDX file: {error}") from error

@@ -1,7 +1,37 @@
 """Who holds which example: labels in, an index table with one row per client out."""
 
+from fedlib.partition.base import Request
 from fedlib.partition.draws import dirichlet, holdout, iid, mirrored
-from fedlib.partition.requests import IID, Dirichlet
+from fedlib.partition.held_out import Division, Mirrored, Own, divide
+from fedlib.partition.majority import Majority, Shards
+from fedlib.partition.natural import ByColumn, Pachinko
+from fedlib.partition.pfllib import ClassDirichlet, class_dirichlet
+from fedlib.partition.repeated import Repeated
+from fedlib.partition.requests import IID, Dirichlet, QuantitySkew
+from fedlib.partition.sides import LabelPermuted, Rotated
 from fedlib.partition.table import Partition
 
-__all__ = ["IID", "Dirichlet", "Partition", "dirichlet", "holdout", "iid", "mirrored"]
+__all__ = [
+    "IID",
+    "ByColumn",
+    "ClassDirichlet",
+    "Dirichlet",
+    "Division",
+    "LabelPermuted",
+    "Majority",
+    "Mirrored",
+    "Own",
+    "Pachinko",
+    "Partition",
+    "QuantitySkew",
+    "Repeated",
+    "Request",
+    "Rotated",
+    "Shards",
+    "class_dirichlet",
+    "dirichlet",
+    "divide",
+    "holdout",
+    "iid",
+    "mirrored",
+]

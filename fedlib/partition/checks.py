@@ -1,10 +1,13 @@
 """What partitions accept: every refusal names the value and what is allowed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from fedlib.values import suggest
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -80,3 +83,28 @@ def whole(name: str, value: int, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
     return int(value)
+
+
+def check_counts(request: Any) -> None:
+    """Check the fields `clients` and `size` of a request, those that it has and that are set."""
+    for name in ("clients", "size"):
+        if getattr(request, name, None) is not None:
+            whole(name, getattr(request, name), 1)
+
+
+def fraction(name: str, value: float, *, least: float = 0.0) -> float:
+    """The value, or ValueError unless it lies in [least, 1)."""
+    if not least <= value < 1:
+        raise ValueError(f"{name} must be at least {least:g} and below 1, not {value!r}")
+    return value
+
+
+def column_of(columns: Mapping[str, ArrayLike] | None, name: str, length: int) -> NDArray[Any]:
+    """The column of that name, [length]; ValueError names those that exist when it is missing."""
+    if not columns or name not in columns:
+        there = suggest(name, columns) if columns else "the data set has no other columns"
+        raise ValueError(f"there is no column {name!r}; {there}")
+    values = np.asarray(columns[name])
+    if values.shape != (length,):
+        raise ValueError(f"column {name!r} must be [{length:,}], one per label, not {values.shape}")
+    return values

@@ -1,14 +1,20 @@
 """The index table: who holds which example."""
 
+from __future__ import annotations
+
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.partition.checks import Floats, Ints, examples
+from fedlib.partition.picture import counts_picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +52,22 @@ class Partition:
         object.__setattr__(self, "side", {name: _frozen(side[name]) for name in side})
 
     @classmethod
-    def from_lists(cls, lists: Iterable[ArrayLike]) -> "Partition":
+    def from_lists(cls, lists: Iterable[ArrayLike]) -> Partition:
         """A partition from one list of positions per client, their order kept."""
         rows = [np.asarray(row, np.int64).reshape(-1) for row in lists]
         sizes = np.array([len(row) for row in rows], np.int64)
         index = np.full((len(rows), int(sizes.max(initial=0))), -1, np.int64)
         for client, row in enumerate(rows):
             index[client, : len(row)] = row
+        return cls(index, sizes)
+
+    @classmethod
+    def from_owners(cls, positions: ArrayLike, owners: ArrayLike, clients: int) -> Partition:
+        """A partition from who owns each position, int [n] both; rows come out sorted."""
+        held, who = np.asarray(positions, np.int64), np.asarray(owners, np.int64)
+        sizes = np.bincount(who, minlength=clients)
+        index = np.full((clients, int(sizes.max(initial=0))), -1, np.int64)
+        index[np.arange(index.shape[1]) < sizes[:, None]] = held[np.lexsort((held, who))]
         return cls(index, sizes)
 
     @property
@@ -82,13 +97,20 @@ class Partition:
         """Label shares of each client, float64 [clients, classes]; zeros for an empty client."""
         return self.counts(labels, classes) / np.maximum(self.sizes, 1)[:, None]
 
-    def permute(self, order: ArrayLike) -> "Partition":
-        """The same rows in another order: row i of the result is row order[i] of this one."""
-        rows = np.asarray(order, np.int64)
-        if not np.array_equal(np.sort(rows), np.arange(self.clients)):
-            raise ValueError(f"order must name each of the clients 0..{self.clients - 1} once")
-        side = {name: values[rows] for name, values in self.side.items()}
-        return Partition(self.index[rows], self.sizes[rows], side)
+    def with_side(self, name: str, values: NDArray[Any]) -> Partition:
+        """The same rows with one more column of per-example information, [clients, width]."""
+        return Partition(self.index, self.sizes, {**self.side, name: values})
+
+    def draw(
+        self, labels: ArrayLike, classes: int, names: Sequence[str] | None = None,
+        ax: Axes | None = None,
+    ) -> Axes:  # fmt: skip
+        """Draw who holds how much of which class, as dots by area, or as tiles where many.
+
+        labels: [N], as for `counts`; names: [classes], what the classes are called; ax: where to
+        draw, a new figure when None. Returns the axes.
+        """
+        return counts_picture(self.counts(labels, classes), names, ax)
 
     def fingerprint(self) -> str:
         """SHA-256, in hex, of who holds what in which order; the padding does not enter."""

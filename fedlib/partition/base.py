@@ -1,0 +1,78 @@
+"""What every request is asked, and how rows are cut in two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedlib.partition.chance import generator_of
+from fedlib.partition.checks import Ints
+from fedlib.partition.table import Partition
+
+PARTS = ("train", "validation", "test")
+Columns = Mapping[str, ArrayLike] | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """How examples are dealt to clients, as a value that prints as code; the base of them all.
+
+    A scheme of one's own is a subclass made a value with ``@value`` that has a `split`.
+    """
+
+    def split(
+        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
+        columns: Columns = None,
+    ) -> Partition:  # fmt: skip
+        """Deal the positions in `pool` (all when None) to clients.
+
+        labels: [N]; classes: C (highest label + 1 when None); columns: whatever else is known
+        per example, [N] each, by name. ValueError, with the numbers, for the impossible.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say how to split")
+
+    def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
+        """The partition with this request's per-example side information attached.
+
+        part: "train", "validation" or "test". What a client is like depends on (seed, client)
+        only, what an example gets on (seed, part, client). A plain request attaches nothing.
+        """
+        return partition
+
+    def cut(
+        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
+        columns: Columns, share: float,
+    ) -> tuple[Partition, Partition]:  # fmt: skip
+        """The rows of `split`, each divided at random: (kept, held), `share` of them held.
+
+        Of n examples max(1, floor((1 - share) n)) are kept.
+        """
+        whole = self.split(labels, pool, seed, classes, columns)
+        return halves(whole, share, seed, "own test")
+
+
+def halves(whole: Partition, share: float, seed: int, purpose: str) -> tuple[Partition, Partition]:
+    """Each client's examples divided by a generator of its own; see `Request.cut`."""
+    return cut_rows(
+        (whole.client(i) for i in range(whole.clients)),
+        share,
+        lambda client, n: generator_of(seed, purpose, client).permutation(n),
+    )
+
+
+def cut_rows(
+    rows: Iterable[Ints], share: float, shuffle: Callable[[int, int], Ints]
+) -> tuple[Partition, Partition]:
+    """(kept, held): of row i, the first entries in the order shuffle(i, n) are held."""
+    kept, held = [], []
+    for client, row in enumerate(rows):
+        # The small number keeps a tenth of 20 at 2, which (1 - 0.9) * 20 falls short of.
+        keep = min(max(1, math.floor((1 - share) * len(row) + 1e-9)), len(row))
+        order = shuffle(client, len(row))
+        held.append(np.sort(row[order[: len(row) - keep]]))
+        kept.append(np.sort(row[order[len(row) - keep :]]))
+    return Partition.from_lists(kept), Partition.from_lists(held)

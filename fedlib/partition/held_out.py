@@ -1,0 +1,132 @@
+"""What a client does not train on: mirrored twins from elsewhere, or a share of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.partition.base import Request, halves
+from fedlib.partition.checks import Ints, fraction, whole
+from fedlib.partition.draws import holdout, mirrored
+from fedlib.partition.table import Partition
+from fedlib.values import one_of, value
+
+
+class Examples(Protocol):
+    """A split as far as partitions look at it: labels [N] and other columns [N] by name."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]: ...
+
+    @property
+    def columns(self) -> Mapping[str, NDArray[Any]]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """The partitions "train", "validation" and "test" of one request, and where they point.
+
+    origin: for each part the split that its positions index, "train", "test", or "merged", which
+    is the training split followed by the test split.
+    """
+
+    parts: dict[str, Partition]
+    origin: dict[str, str]
+
+
+@value
+class Mirrored:
+    """Validation and test examples from elsewhere, in the label shares that a client trains on.
+
+    `pool` examples of the split `source` are set aside before the partition, class by class in
+    proportion; every client mirrors its shares on `validation` of them and on `test` examples of
+    the test split. source "train" deals the rest of the training split, source "test" all of it
+    and mirrors tests on the rest of the test split. No example is in two kinds of parts, but
+    clients may share validation and test examples. Source: 001 (docs/READINGS.md, A04).
+    """
+
+    pool: int = 5000
+    validation: int = 50
+    test: int = 100
+    source: str = "train"
+
+    def check(self) -> None:
+        for name in ("pool", "validation", "test"):
+            whole(name, getattr(self, name), 1)
+        one_of("source", self.source, ("train", "test"))
+
+    def divide(
+        self, request: Request, train: Examples, test: Examples, classes: int, seed: int
+    ) -> Division:
+        """The division of a request; see `divide`."""
+        ours = train if self.source == "train" else test
+        rest, held = holdout(ours.labels, self.pool, seed)
+        dealt: Ints | None = rest if self.source == "train" else None
+        tested: Ints | None = rest if self.source == "test" else None
+        mine = request.split(train.labels, dealt, seed, classes, train.columns)
+        shares = mine.shares(train.labels, classes)
+        parts = {
+            "train": mine,
+            "validation": mirrored(ours.labels, shares, size=self.validation, seed=seed, pool=held),
+            "test": mirrored(test.labels, shares, size=self.test, seed=seed, pool=tested),
+        }
+        return Division(parts, {"train": "train", "validation": self.source, "test": "test"})
+
+
+@value
+class Own:
+    """Validation and test examples from what a client was dealt.
+
+    Of a client's n examples max(1, floor((1 - test) n)) are left after its test share, and of
+    these the same rule with `validation` leaves its training part. So nobody is without training
+    examples, and a client with very few may be without the others. merge: the request deals the
+    training split followed by the test split, as PFLlib does; else the training split only.
+
+    ClassDirichlet draws the test shares as PFLlib does; 004 is ``Own(test=0.25, merge=True)``.
+    """
+
+    test: float = 0.25
+    validation: float = 0.1
+    merge: bool = False
+
+    def check(self) -> None:
+        if self.test == 0:
+            raise ValueError("test must be above 0")
+        fraction("test", self.test)
+        fraction("validation", self.validation)
+
+    def divide(
+        self, request: Request, train: Examples, test: Examples, classes: int, seed: int
+    ) -> Division:
+        """The division of a request; see `divide`."""
+        labels, columns = train.labels, dict(train.columns)
+        if self.merge:
+            labels = np.concatenate([labels, test.labels])
+            columns = {
+                name: np.concatenate([column, test.columns[name]])
+                for name, column in columns.items()
+                if name in test.columns
+            }
+        kept, tested = request.cut(labels, None, seed, classes, columns, self.test)
+        mine, chosen = halves(kept, self.validation, seed, "own validation")
+        parts = {"train": mine, "validation": chosen, "test": tested}
+        return Division(parts, dict.fromkeys(parts, "merged" if self.merge else "train"))
+
+
+def divide(
+    request: Request, held_out: Mirrored | Own, train: Examples, test: Examples,
+    classes: int, seed: int,
+) -> Division:  # fmt: skip
+    """Who trains, validates and tests on what: one partition each, with side information.
+
+    train, test: the splits of a data set, with `labels` and `columns`. No validation or test
+    example is in any client's training part, and no test example in any validation part.
+    ValueError, with the numbers, for the impossible.
+    """
+    division = held_out.divide(request, train, test, classes, seed)
+    parts = {part: request.side(rows, part, seed, classes) for part, rows in division.parts.items()}
+    return Division(parts, division.origin)

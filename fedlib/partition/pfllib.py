@@ -1,0 +1,156 @@
+"""PFLlib's partition, draw for draw: every class is dealt by Dirichlet shares over the clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedlib.partition.base import Columns, Request, cut_rows
+from fedlib.partition.checks import Floats, Ints, examples, fraction, positive, whole
+from fedlib.partition.table import Partition
+from fedlib.values import value
+
+TRIES = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """What `class_dirichlet` did: rows in the order dealt, tries, and where the stream stands."""
+
+    rows: list[Ints]
+    tries: int
+    state: np.random.RandomState
+
+
+def class_dirichlet(
+    labels: ArrayLike, *, clients: int, alpha: float, shared: float = 0.0,
+    least: int | None = None, seed: int, pool: ArrayLike | None = None, classes: int | None = None,
+) -> Dealt:  # fmt: skip
+    """Deal class after class to clients, in proportion to a draw of Dir(alpha) over the clients.
+
+    labels: [N]; pool: positions that may be dealt (all when None). Per class: its examples are
+    shuffled; the first int(shared * n) go to all clients alike, floor(n / clients) each and what
+    remains to the last; the others are cut at the floor of n times the cumulated shares, where a
+    client that already holds an N-th / clients part of everything gets none. The whole is
+    repeated on the same stream, RandomState(seed), until every client has `least` examples:
+    min(40, N / clients / 2) when None, the number that a test share of 0.25 asks for. ValueError
+    for the impossible, and after 1,000 tries.
+
+    Source: 004, sec. 5.1 (shared = 0.2 is its S = 20); PFLlib, where "dir" is shared = 0.
+    """
+    values, positions, classes = examples(labels, pool, classes)
+    whole("clients", clients, 1)
+    positive("alpha", alpha)
+    fraction("shared", shared)
+    total = len(positions)
+    least = int(min(40, total / clients / 2)) if least is None else whole("least", least, 1)
+    least = max(least, 1)
+    if clients * least > total:
+        raise ValueError(
+            f"{clients:,} clients x at least {least:,} examples = {clients * least:,}, but only "
+            f"{total:,} are available"
+        )
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed must lie in 0..{2**32 - 1}, as RandomState asks, not {seed}")
+    # The old generator, because the published partitions were drawn with it.
+    state = np.random.RandomState(seed)
+    positions = np.sort(positions)
+    stacks = [positions[values[positions] == label] for label in range(classes)]
+    nearest = 0
+    for tries in range(1, TRIES + 1):
+        rows = _one_try(stacks, clients, alpha, shared, state)
+        smallest = min(len(row) for row in rows)
+        if smallest >= least:
+            return Dealt(rows, tries, state)
+        nearest = max(nearest, smallest)
+    raise ValueError(
+        f"in {TRIES:,} tries to deal {total:,} examples of {classes:,} classes to {clients:,} "
+        f"clients with alpha {alpha:g}, the smallest client had {nearest:,} at most, but should "
+        f"have {least:,}; ask for fewer clients, a smaller least or a larger alpha"
+    )
+
+
+def _one_try(
+    stacks: list[Ints], clients: int, alpha: float, shared: float, state: np.random.RandomState
+) -> list[Ints]:
+    fair = sum(len(stack) for stack in stacks) / clients
+    held = np.zeros(clients, np.int64)
+    pieces: list[list[Ints]] = [[] for _ in range(clients)]
+    for stack in stacks:
+        stack = stack.copy()
+        state.shuffle(stack)
+        common = int(shared * len(stack))
+        each = common // clients * np.arange(1, clients)
+        dealt = [np.split(stack[:common], each)]
+        held += [len(piece) for piece in dealt[0]]
+        shares = _shares(state, alpha, held < fair)
+        rest = stack[common:]
+        dealt.append(np.split(rest, (np.cumsum(shares) * len(rest)).astype(int)[:-1]))
+        held += [len(piece) for piece in dealt[1]]
+        for client in range(clients):
+            pieces[client] += [part[client] for part in dealt]
+    return [np.concatenate(row) for row in pieces]
+
+
+def _shares(state: np.random.RandomState, alpha: float, hungry: NDArray[np.bool_]) -> Floats:
+    """Dirichlet shares over the clients, renormalised to those who may still get something."""
+    shares = state.dirichlet(np.repeat(alpha, len(hungry))) * hungry
+    if shares.sum() > 0:
+        return shares / shares.sum()
+    # All mass on the sated, or none after an underflow: the limit of a vanishing alpha is that
+    # one client gets the class. With nobody hungry the class is empty, and it does not matter.
+    shares = np.zeros(len(hungry))
+    shares[state.choice(np.flatnonzero(hungry)) if hungry.any() else 0] = 1
+    return shares
+
+
+@value
+class ClassDirichlet(Request):
+    """A `class_dirichlet` partition, the one of PFLlib and of 004.
+
+    shared: the part of every class that is dealt equally (004's S = 20 is 0.2). least: None for
+    PFLlib's rule. seed: of the partition, 1 in PFLlib, whatever the seed of the run; None for
+    the seed of the run.
+    """
+
+    clients: int = 20
+    alpha: float = 0.1
+    shared: float = 0.0
+    least: int | None = None
+    seed: int | None = 1
+
+    def check(self) -> None:
+        whole("clients", self.clients, 1)
+        positive("alpha", self.alpha)
+        fraction("shared", self.shared)
+        if self.least is not None:
+            whole("least", self.least, 1)
+        if self.seed is not None:
+            whole("seed", self.seed, 0)
+
+    def deal(
+        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None
+    ) -> Dealt:
+        """Rows in the order dealt, the number of tries, and the stream; see `class_dirichlet`."""
+        return class_dirichlet(
+            labels, clients=self.clients, alpha=self.alpha, shared=self.shared, least=self.least,
+            seed=seed if self.seed is None else self.seed, pool=pool, classes=classes,
+        )  # fmt: skip
+
+    def split(
+        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
+        columns: Columns = None,
+    ) -> Partition:  # fmt: skip
+        """The partition of the positions in `pool`; see `class_dirichlet`."""
+        rows = self.deal(labels, pool, seed, classes).rows
+        return Partition.from_lists(np.sort(row) for row in rows)
+
+    def cut(
+        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
+        columns: Columns, share: float,
+    ) -> tuple[Partition, Partition]:  # fmt: skip
+        """Train and test rows as PFLlib's: train_test_split of each client, on the same stream."""
+        dealt = self.deal(labels, pool, seed, classes)
+        return cut_rows(dealt.rows, share, lambda client, n: dealt.state.permutation(n))

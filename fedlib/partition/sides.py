@@ -1,0 +1,149 @@
+"""Requests around another request: what is done to the examples of each client."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedlib.partition.base import PARTS, Columns, Request
+from fedlib.partition.chance import concentration_of, draw_shares, generator_of
+from fedlib.partition.checks import Ints, positive, whole
+from fedlib.partition.table import Partition
+from fedlib.values import one_of, value
+
+
+@dataclass(frozen=True)
+class Around(Request):
+    """Deals as the request `of` does, and attaches one kind of side information on top."""
+
+    of: Request
+
+    @property
+    def name(self) -> str:
+        """What the side information is called."""
+        raise NotImplementedError
+
+    def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
+        """The side information, int64 [clients, width]; anything in the padding."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        inner: Request | None = self.of
+        while inner is not None:
+            if isinstance(inner, Around) and inner.name == self.name:
+                raise ValueError(f"{type(self).__name__} is already around {inner.of!r}")
+            inner = getattr(inner, "of", None)
+
+    def split(
+        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
+        columns: Columns = None,
+    ) -> Partition:  # fmt: skip
+        """The partition that `of` makes, with the side information of its training part."""
+        dealt = self.of.split(labels, pool, seed, classes, columns)
+        return self.side(dealt, "train", seed, classes or int(np.max(labels)) + 1)
+
+    def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
+        """The partition with the side information of `of` and of this request; see `Request`."""
+        one_of("part", part, PARTS)
+        values = self.attach(partition, part, seed, classes)
+        return self.of.side(partition, part, seed, classes).with_side(self.name, values)
+
+    def cut(
+        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
+        columns: Columns, share: float,
+    ) -> tuple[Partition, Partition]:  # fmt: skip
+        """The rows of `of`, divided as `of` divides them, without side information."""
+        return self.of.cut(labels, pool, seed, classes, columns, share)
+
+
+@value
+class Rotated(Around):
+    """Every example is turned by an angle: side information "angle", an index into `angles`.
+
+    angles: degrees. alpha: each client has a distribution over the angles, drawn from Dir(alpha),
+    and every example an angle drawn from it; None for one angle per client, in equal consecutive
+    blocks of clients (two angles: the first half and the second half).
+    Source: 000, Rotated MNIST (alpha 1); IFCA and 003, Rotated CIFAR-10 (None).
+    """
+
+    angles: tuple[float, ...] = (0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0)
+    alpha: float | None = 1.0
+
+    @property
+    def name(self) -> str:
+        """ "angle"."""
+        return "angle"
+
+    def check(self) -> None:
+        super().check()
+        if not self.angles or len({angle % 360 for angle in self.angles}) < len(self.angles):
+            raise ValueError(f"angles must be different ones, at least one, not {self.angles}")
+        if self.alpha is not None:
+            positive("alpha", self.alpha)
+
+    def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
+        """The index of each example's angle, int64 [clients, width]; 0 in the padding."""
+        count, shape = len(self.angles), partition.index.shape
+        if self.alpha is None:
+            block = np.arange(shape[0]) * count // max(shape[0], 1)
+            return np.where(partition.index >= 0, block[:, None], 0)
+        concentration = concentration_of(self.alpha, None, count)
+        drawn = np.zeros(shape, np.int64)
+        for client, size in enumerate(partition.sizes):
+            shares = draw_shares(generator_of(seed, "angle shares", client), concentration)
+            generator = generator_of(seed, f"angles {part}", client)
+            drawn[client, :size] = generator.choice(count, int(size), p=shares / shares.sum())
+        return drawn
+
+
+@value
+class LabelPermuted(Around):
+    """Every client calls the classes by other labels: side information "permutation".
+
+    Each client is given one of `permutations` tables at random, one for all of its examples;
+    `tables` says what they are. Source: 000, label permutations; IFCA.
+    """
+
+    permutations: int = 4
+
+    @property
+    def name(self) -> str:
+        """ "permutation"."""
+        return "permutation"
+
+    def check(self) -> None:
+        super().check()
+        whole("permutations", self.permutations, 1)
+
+    def tables(self, seed: int, classes: int) -> Ints:
+        """Where the labels go, int64 [permutations, classes]: label c becomes tables[k, c].
+
+        The first is the identity and all are different. ValueError when the classes have fewer
+        permutations than that.
+        """
+        whole("classes", classes, 1)
+        if classes < 20 and self.permutations > math.factorial(classes):
+            raise ValueError(
+                f"{self.permutations:,} different permutations are asked for, but {classes} "
+                f"classes have only {math.factorial(classes):,}"
+            )
+        generator = generator_of(seed, "label tables", classes)
+        tables = dict.fromkeys([tuple(range(classes))])
+        while len(tables) < self.permutations:
+            tables.setdefault(tuple(generator.permutation(classes).tolist()))
+        return np.array(list(tables), np.int64)
+
+    def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
+        """The number of each client's table, int64 [clients, width]; 0 in the padding."""
+        self.tables(seed, classes)  # refuses what cannot be
+        drawn = np.array(
+            [
+                generator_of(seed, "label permutation", client).integers(self.permutations)
+                for client in range(partition.clients)
+            ],
+            np.int64,
+        ).reshape(-1, 1)
+        return np.where(partition.index >= 0, drawn, 0)

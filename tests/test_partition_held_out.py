@@ -1,0 +1,231 @@
+"""Division into training, validation and test parts: nothing leaks, and everything points right."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedlib.partition import (
+    IID,
+    ByColumn,
+    ClassDirichlet,
+    Dirichlet,
+    LabelPermuted,
+    Majority,
+    Mirrored,
+    Own,
+    Pachinko,
+    QuantitySkew,
+    Repeated,
+    Rotated,
+    Shards,
+    divide,
+    holdout,
+    mirrored,
+)
+from fedlib.values import from_dict, to_dict
+
+CLASSES = 6
+REQUESTS = [
+    Dirichlet(5, 0.5, 12),
+    Dirichlet(5, 0.5, 12, size_alpha=1.0),
+    IID(5, 12),
+    QuantitySkew(4, 2.0, 3),
+    ClassDirichlet(4, 1.0),
+    ClassDirichlet(4, 1.0, shared=0.2, seed=None),
+    Majority(5, 12, 0.5),
+    Shards(5, 2),
+    Pachinko(5, 12, coarse="family"),
+    ByColumn("writer"),
+]
+
+
+def made(per_class, seed, writers):
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(CLASSES), per_class))
+    writer = np.arange(len(labels)) * writers // len(labels)
+    return SimpleNamespace(labels=labels, columns={"writer": writer, "family": labels // 2})
+
+
+TRAIN, TEST = made(40, 0, 8), made(30, 1, 6)
+MERGED = np.concatenate([TRAIN.labels, TEST.labels])
+LABELS = {"train": TRAIN.labels, "test": TEST.labels, "merged": MERGED}
+
+
+def lists(part):
+    return [part.client(i).tolist() for i in range(part.clients)]
+
+
+def examples(division, name):
+    """Every example of a part, as its number in the training split followed by the test split."""
+    shift = len(TRAIN.labels) if division.origin[name] == "test" else 0
+    return [i + shift for row in lists(division.parts[name]) for i in row]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=repr)
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    held_out=st.builds(
+        Own,
+        st.floats(0.05, 0.9),
+        st.floats(0, 0.9),
+        st.booleans(),
+    )
+    | st.builds(Mirrored, st.just(60), st.integers(1, 8), st.integers(1, 8),
+                st.sampled_from(["train", "test"])),
+    sides=st.sampled_from(["", "angle", "permutation", "both"]),
+)  # fmt: skip
+def test_no_example_is_trained_on_and_looked_at(request_, seed, held_out, sides):
+    assert from_dict(to_dict(held_out)) == held_out
+    if sides in ("angle", "both"):
+        request_ = Rotated(request_)
+    if sides in ("permutation", "both"):
+        request_ = LabelPermuted(request_)
+    division = divide(request_, held_out, TRAIN, TEST, CLASSES, seed)
+    assert list(division.parts) == list(division.origin) == ["train", "validation", "test"]
+    names = {"angle", "permutation"} if sides == "both" else {sides} - {""}
+    for name, part in division.parts.items():
+        assert set(part.side) == names
+        assert part.clients == division.parts["train"].clients
+        assert part.index.max(initial=0) < len(LABELS[division.origin[name]])
+    train, validation, test = (examples(division, name) for name in division.parts)
+    assert len(set(train)) == len(train) and division.parts["train"].sizes.min() >= 1
+    assert not set(train) & set(validation)
+    assert not set(train) & set(test)
+    assert not set(validation) & set(test)
+    again = divide(request_, held_out, TRAIN, TEST, CLASSES, seed)
+    for name, part in division.parts.items():
+        assert part.fingerprint() == again.parts[name].fingerprint()
+    if isinstance(held_out, Own):
+        check_own(held_out, division, request_, seed)
+    else:
+        check_mirrored(held_out, division)
+
+
+def check_own(held_out, division, request_, seed):
+    parts = division.parts
+    origin = "merged" if held_out.merge else "train"
+    assert set(division.origin.values()) == {origin}
+    columns = {n: np.r_[c, TEST.columns[n]] for n, c in TRAIN.columns.items()}
+    whole = request_.split(
+        LABELS[origin], None, seed, CLASSES, columns if held_out.merge else TRAIN.columns
+    )
+    rows = zip(*(lists(part) for part in parts.values()), lists(whole), strict=True)
+    for train, validation, test, everything in rows:
+        assert sorted(train + validation + test) == everything
+        kept = len(train) + len(validation)
+        if kept > 1:
+            assert abs(kept - (1 - held_out.test) * len(everything)) < 1
+        if len(train) > 1:
+            assert abs(len(train) - (1 - held_out.validation) * kept) < 1
+
+
+def check_mirrored(held_out, division):
+    assert division.origin == {"train": "train", "validation": held_out.source, "test": "test"}
+    shares = division.parts["train"].shares(TRAIN.labels, CLASSES)
+    for name, size in (("validation", held_out.validation), ("test", held_out.test)):
+        counts = division.parts[name].counts(LABELS[division.origin[name]], CLASSES)
+        assert np.all(np.abs(counts - shares * size) < 1)
+    if held_out.source == "train":
+        assert len(set(examples(division, "train"))) <= len(TRAIN.labels) - held_out.pool
+
+
+def test_mirrored_parts_are_those_that_stored_results_were_made_with():
+    request = Dirichlet(5, 0.5)
+    pool, held = holdout(TRAIN.labels, 60, 7)
+    train = request.split(TRAIN.labels, pool, 7, CLASSES)
+    shares = train.shares(TRAIN.labels, CLASSES)
+    expected = {
+        "train": train,
+        "validation": mirrored(TRAIN.labels, shares, size=6, seed=7, pool=held),
+        "test": mirrored(TEST.labels, shares, size=9, seed=7),
+    }
+    parts = divide(request, Mirrored(60, 6, 9), TRAIN, TEST, CLASSES, 7).parts
+    for name, part in expected.items():
+        assert np.array_equal(parts[name].index, part.index), name
+
+
+def test_all_training_examples_can_be_dealt():
+    division = divide(IID(8), Mirrored(60, 6, 6, "test"), TRAIN, TEST, CLASSES, 0)
+    assert sorted(examples(division, "train")) == list(range(240))
+    assert len(set(examples(division, "validation"))) <= 60
+
+
+def test_copies_of_the_data_are_held_out_with_mirrored_only():
+    request = Rotated(Repeated(IID(6, 30), 2), angles=(0, 180), alpha=None)
+    division = divide(request, Mirrored(60, 5, 5), TRAIN, TEST, CLASSES, 0)
+    train, validation = (examples(division, name) for name in ("train", "validation"))
+    assert len(train) == 2 * len(set(train)) == 360 and not set(train) & set(validation)
+    for part in division.parts.values():
+        assert part.side["angle"][:, 0].tolist() == [0] * 6 + [1] * 6
+    with pytest.raises(ValueError, match="use Mirrored with it, not Own"):
+        divide(request, Own(), TRAIN, TEST, CLASSES, 0)
+
+
+def test_two_clients_by_hand():
+    """8 and 3 examples: floor(0.75 n) = 6 and 2 stay, floor(0.9 * 6) = 5 and floor(1.8) = 1 of
+    them for training."""
+    labels = np.zeros(11, int)
+    train = SimpleNamespace(labels=labels, columns={"writer_id": np.repeat([0, 1], [8, 3])})
+    parts = divide(ByColumn(), Own(0.25, 0.1), train, train, 1, 0).parts
+    assert parts["train"].sizes.tolist() == [5, 1]
+    assert parts["validation"].sizes.tolist() == [1, 1]
+    assert parts["test"].sizes.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(("test", "n", "kept"), [(0.1, 10, 9), (0.9, 20, 2), (0.7, 10, 3)])
+def test_shares_are_not_short_by_rounding(test, n, kept):
+    train = SimpleNamespace(labels=np.zeros(n, int), columns={})
+    parts = divide(IID(1), Own(test, 0.0), train, train, 1, 0).parts
+    assert (parts["train"].sizes[0], parts["test"].sizes[0]) == (kept, n - kept)
+    assert parts["validation"].sizes.tolist() == [0] and parts["validation"].clients == 1
+
+
+def test_a_client_with_one_example_trains_on_it():
+    train = SimpleNamespace(labels=np.zeros(3, int), columns={})
+    parts = divide(Rotated(IID(3)), Own(0.9, 0.5), train, train, 1, 0).parts
+    assert [part.sizes.tolist() for part in parts.values()] == [[1] * 3, [0] * 3, [0] * 3]
+
+
+def test_the_own_test_examples_of_a_client_are_drawn_evenly():
+    train = SimpleNamespace(labels=np.zeros(20, int), columns={})
+    times = np.zeros(20)
+    for seed in range(400):
+        times[divide(IID(1), Own(0.25), train, train, 1, seed).parts["test"].index[0]] += 1
+    assert np.abs(times - 100).max() < 4 * np.sqrt(400 * 3 / 16)
+
+
+def test_a_column_of_one_split_only_cannot_be_merged():
+    bare = SimpleNamespace(labels=TEST.labels, columns={})
+    with pytest.raises(ValueError, match="no column 'writer'"):
+        divide(ByColumn("writer"), Own(merge=True), TRAIN, bare, CLASSES, 0)
+    divide(ByColumn("writer"), Own(), TRAIN, bare, CLASSES, 0)
+
+
+def test_the_impossible_is_refused_with_the_numbers():
+    with pytest.raises(ValueError, match="size must be below the 240 examples there are, not 240"):
+        divide(IID(2), Mirrored(240), TRAIN, TEST, CLASSES, 0)
+    with pytest.raises(ValueError, match="2 clients x 100 examples = 200, but only 180"):
+        divide(IID(2, 100), Mirrored(60, 5, 5), TRAIN, TEST, CLASSES, 0)
+    with pytest.raises(ValueError, match=r"needs .* of class .* to mirror its shares with size 70"):
+        divide(Shards(6, 1), Mirrored(60, 5, 70), TRAIN, TEST, CLASSES, 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Own(test=0.0), "test must be above 0"),
+        (lambda: Own(test=1.0), r"test .* below 1, not 1\.0"),
+        (lambda: Own(validation=-0.1), r"validation .* not -0\.1"),
+        (lambda: Mirrored(pool=0), "pool .* not 0"),
+        (lambda: Mirrored(validation=0), "validation .* not 0"),
+        (lambda: Mirrored(test=0), "test .* not 0"),
+        (lambda: Mirrored(source="tset"), "unknown source 'tset'.*'test'"),
+    ],
+    ids=range(7),
+)
+def test_a_value_out_of_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
