@@ -1,15 +1,17 @@
 """Measure every case in every way, interleaved in one run, and print the ratios.
 
-    python -m benchmarks [--cases A D F] [--repeat 5] [--threads 1]
+    python -m benchmarks [--cases A B ...] [--repeat 5] [--threads 1] [--device cpu]
 
 Medians over the repetitions; a ratio is the median of the ratios within a repetition, so that a
 machine that slows down slows both sides. Peak memory is that of a fresh process that plays one
-round in one way. The numbers go to ``build/bench.parquet`` with a description of the machine.
+round in one way. T compares the throughput of two processes with that of one. The numbers go to
+``build/bench.parquet`` with a description of the machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 import time
@@ -19,56 +21,82 @@ from typing import Any
 import pandas as pd
 import torch
 
-from benchmarks.cases import CASES, WAYS, Case, federation
+from benchmarks import throughput
+from benchmarks.cases import CASES, Case
 from benchmarks.memory import peak_mib
-from fedlib import paths
+from fedlib import memory, paths
+from fedlib.tasks import pick_device
+
+THROUGHPUT = "T"
+THROUGHPUT_ROUNDS = 10
+LEAST_GAIN = 1.8
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print and store."""
     asked = _asked(arguments)
     torch.set_num_threads(asked.threads)
-    here = machine()
+    memory.keep_freed()  # as a run does
+    device = pick_device(asked.device)
+    here = machine(device)
     print(", ".join(f"{name} {value}" for name, value in here.items()))
     frames = []
     for name in asked.cases:
-        frame = measure(CASES[name], asked.repeat).assign(case=name)
-        frame["peak_mib"] = frame["way"].map({w: peak_mib(CASES[name], w) for w in WAYS})
-        print(f"\n{name}  {CASES[name].title}\n{describe(frame)}", flush=True)
-        frames.append(frame)
+        if name == THROUGHPUT:
+            frame = throughput.measure(CASES["A"], THROUGHPUT_ROUNDS, max(2, asked.repeat // 2))
+            print(f"\n{name}  {throughput_text(frame)}", flush=True)
+        else:
+            case = CASES[name]
+            frame = measure(case, asked.repeat, device)
+            frame["peak_mib"] = frame["way"].map({w: peak_mib(case, w, device) for w in case.ways})
+            print(f"\n{name}  {case.title}\n{describe(case, frame)}", flush=True)
+        frames.append(frame.assign(case=name))
     target = paths.build() / "bench.parquet"
     target.parent.mkdir(parents=True, exist_ok=True)
     pd.concat(frames, ignore_index=True).assign(**here).to_parquet(target, index=False)
     print(f"\nwritten to {target}")
 
 
-def measure(case: Case, repeat: int) -> pd.DataFrame:
+def measure(case: Case, repeat: int, device: torch.device) -> pd.DataFrame:
     """Return one row per repetition and way: the seconds of a round."""
-    fed = federation(case)
-    ways = {way: case.way(way, fed) for way in WAYS}
-    for play in ways.values():
+    plays = case.plays(case.ways, device)
+    for play in plays.values():
         play()  # warm up
     rows = []
     for repetition in range(repeat):
-        for offset in range(len(ways)):  # every way comes first in turn
-            way = WAYS[(repetition + offset) % len(WAYS)]
+        for offset in range(len(plays)):  # every way comes first in turn
+            way = case.ways[(repetition + offset) % len(plays)]
             begin = time.perf_counter()
-            ways[way]()
+            plays[way]()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
             rows.append((repetition, way, time.perf_counter() - begin))
     return pd.DataFrame(rows, columns=["repetition", "way", "seconds"])
 
 
-def describe(frame: pd.DataFrame) -> str:
-    """Return the table and the two ratios as text."""
-    lines = ["   way      s/round   (fastest, slowest)   peak MiB"]
-    for way in WAYS:
+def describe(case: Case, frame: pd.DataFrame) -> str:
+    """Return the table and the ratios as text."""
+    lines = [f"   {'way':<16}s/round   (fastest, slowest)   peak MiB"]
+    for way in case.ways:
         rows = frame[frame["way"] == way]
         s = rows["seconds"]
         span = f"({s.min():.3f}, {s.max():.3f})"
-        lines.append(f"   {way:<8}{s.median():>8.3f}   {span:<20}{rows['peak_mib'].median():>8.0f}")
-    for over, under in (("engine", "floor"), ("plain", "engine")):
-        lines.append(f"   {over}/{under}: {ratio(frame, over, under):.2f}")
+        lines.append(
+            f"   {way:<14}{s.median():>9.3f}   {span:<20}{rows['peak_mib'].median():>8.0f}"
+        )
+    for over, under, most in case.ratios:
+        wanted = f"   (wanted: at most {most})" if math.isfinite(most) else ""
+        lines.append(f"   {over} / {under}: {ratio(frame, over, under):.2f}{wanted}")
     return "\n".join(lines)
+
+
+def throughput_text(frame: pd.DataFrame) -> str:
+    """Return the throughput of two processes as text."""
+    return (
+        f"A, {THROUGHPUT_ROUNDS} rounds in each process of one thread\n"
+        f"   two processes / one: {throughput.gain(frame):.2f} times the throughput"
+        f"   (wanted on two cores: at least {LEAST_GAIN})"
+    )
 
 
 def ratio(frame: pd.DataFrame, over: str, under: str) -> float:
@@ -77,10 +105,12 @@ def ratio(frame: pd.DataFrame, over: str, under: str) -> float:
     return float((wide[over] / wide[under]).median())
 
 
-def machine() -> dict[str, Any]:
+def machine(device: torch.device) -> dict[str, Any]:
     """Return what the numbers depend on besides the code."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    cuda = device.type == "cuda"
     return {
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
         "processor": _processor(),
         "cores": os.cpu_count() or 0,
         "threads": torch.get_num_threads(),
@@ -102,7 +132,9 @@ def _processor() -> str:
 
 def _asked(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    every = [*CASES, THROUGHPUT]
+    parser.add_argument("--cases", nargs="+", choices=every, default=every)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     asked = parser.parse_args(arguments)

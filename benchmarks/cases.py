@@ -1,16 +1,18 @@
-"""What is measured: one round of each case, played in three ways on the same random images.
+"""What is measured: one round of each case, played in several ways on the same random images.
 
 ``engine``  fedlib's ``play_round``, with its defaults
 ``plain``   the loop of ``benchmarks.plain``, as it is usually written
 ``floor``   forward, backward and step on ready batches of the same shapes, and nothing else: no
             drawing, copying, sending or averaging; images in the layout that is fastest here
+
+A case with populations plays the engine's round with each of them instead.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,43 +23,86 @@ from fedlib.algorithms import FedAvg, FedMix
 from fedlib.engine import play_round
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, LeNet, Net
-from fedlib.optim import adam
+from fedlib.optim import adam, sgd
 
 WAYS = ("floor", "engine", "plain")
 Round = Callable[[], None]
+SEED = 0
 
 
 @dataclass(frozen=True)
 class Case:
-    """A cohort and an algorithm; ``title`` says it in words."""
+    """A cohort and an algorithm; ``title`` says it in words.
+
+    ``most`` is the largest ratio that is wanted on one CPU core: of engine over floor, or of a
+    population over the first.
+    """
 
     title: str
     algorithm: FedAvg | FedMix
     model: LeNet | MLP
-    shape: tuple[int, int, int]
+    shape: tuple[int, int, int] = (32, 32, 3)
     clients: int = 100
     size: int = 450
     cohort: int = 10
     classes: int = 10
-    seed: int = field(default=0, repr=False)
+    populations: tuple[int, ...] = ()
+    most: float = math.inf
 
-    def way(self, name: str, fed: Federation) -> Round:
-        """Return the function that plays a round in one of ``WAYS``."""
-        return {"floor": _floor, "engine": _engine, "plain": _plain}[name](self, fed)
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The names of the ways in which the case is played."""
+        return tuple(f"{n:,} clients" for n in self.populations) or WAYS
+
+    @property
+    def ratios(self) -> tuple[tuple[str, str, float], ...]:
+        """Which ways are compared: (over, under, the most that is wanted on one CPU core)."""
+        if self.populations:
+            return tuple((way, self.ways[0], self.most) for way in self.ways[1:])
+        return (("engine", "floor", self.most), ("plain", "engine", math.inf))
+
+    def plays(self, ways: tuple[str, ...], device: torch.device) -> dict[str, Round]:
+        """Return the functions that play a round, by way; ways of one population share its data."""
+        if self.populations:
+            sizes = dict(zip(self.ways, self.populations, strict=True))
+            return {w: _engine(self, federation(self, device, sizes[w])) for w in ways}
+        fed = federation(self, device)
+        make = {"floor": _floor, "engine": _engine, "plain": _plain}
+        return {way: make[way](self, fed) for way in ways}
 
 
+A = Case(
+    "FedAvg, LeNet 6/16 on 3x32x32, 100 clients x 450, 10 per round, batch 64, 1 epoch, SGD",
+    FedAvg(),
+    LeNet(),
+    most=1.15,
+)
 CASES = {
-    "A": Case(
-        "FedAvg, LeNet 6/16 on 3x32x32, 100 clients x 450, 10 per round, batch 64, SGD",
+    "A": A,
+    "B": Case(
+        "FedAvg, LeNet 6/16 on 3x32x32, 5 clients x 100, batch 10, 3 epochs, Adam",
+        FedAvg(epochs=3, batch_size=10, client=adam(5e-5)),
+        LeNet(),
+        size=100,
+        cohort=5,
+        most=1.15,
+    ),
+    "C": Case(
+        "FedAvg, CNN 32/64/512 on 3x32x32, 20 clients x 500, batch 10, 1 epoch, SGD",
+        FedAvg(batch_size=10, client=sgd(0.005)),
+        LeNet(channels=(32, 64), hidden=(512,)),
+        clients=20,
+        size=500,
+        cohort=20,
+        most=1.15,
+    ),
+    "D": Case("FedMix, K = 4, on A", FedMix(experts=4, server=adam(1e-3)), LeNet()),
+    "E": Case(
+        "FedAvg on A, the engine with populations of 100, 1,000 and 100,000 clients",
         FedAvg(),
         LeNet(),
-        (32, 32, 3),
-    ),
-    "D": Case(
-        "FedMix, K = 4, on A",
-        FedMix(experts=4, server=adam(1e-3)),
-        LeNet(),
-        (32, 32, 3),
+        populations=(100, 1_000, 100_000),
+        most=1.10,
     ),
     "F": Case(
         "FedAvg, MLP 784-200-200-10, 100 clients x 100, 20 per round, batch 10, SGD",
@@ -67,32 +112,39 @@ CASES = {
         size=100,
         cohort=20,
     ),
+    "G": Case(
+        "FedAvg, MLP 784-64-10, 100 clients x 100, 20 per round, batch 10, SGD",
+        FedAvg(batch_size=10),
+        MLP((64,)),
+        (28, 28, 1),
+        size=100,
+        cohort=20,
+    ),
 }
 
 
-def federation(case: Case) -> Federation:
-    """Return clients of equal size with random images and labels."""
-    rng = np.random.default_rng(case.seed)
-    total = case.clients * case.size
-    x = torch.tensor(rng.integers(0, 256, (total, *case.shape), dtype=np.uint8))
-    y = torch.tensor(rng.integers(case.classes, size=total))
-    look = torch.full((case.shape[-1],), 1 / 128), torch.full((case.shape[-1],), -1.0)
-    index = torch.arange(total).view(case.clients, case.size)
-    train = Table(x, y, index, np.full(case.clients, case.size), *look)
-    few = Table(x, y, index[:, :1], np.ones(case.clients, dtype=np.int64), *look)
+def federation(case: Case, device: torch.device, clients: int = 0) -> Federation:
+    """Return clients of equal size with random images and labels; large populations share them."""
+    rng, clients = np.random.default_rng(SEED), clients or case.clients
+    pool = case.clients * case.size
+    x = torch.tensor(rng.integers(0, 256, (pool, *case.shape), dtype=np.uint8), device=device)
+    y = torch.tensor(rng.integers(case.classes, size=pool), device=device)
+    values = math.prod(case.shape)
+    look = torch.full((values,), 1 / 128, device=device), torch.full((values,), -1.0, device=device)
+    index = (torch.arange(clients * case.size, device=device) % pool).view(clients, case.size)
+    train = Table(x, y, index, np.full(clients, case.size), *look)
+    few = Table(x, y, index[:, :1], np.ones(clients, dtype=np.int64), *look)
     net = Net(case.model, case.shape, case.classes)
-    return Federation(
-        net, case.classes, torch.device("cpu"), train, few, few, np.arange(case.clients)
-    )
+    return Federation(net, case.classes, device, train, few, few, np.arange(clients))
 
 
 def _engine(case: Case, fed: Federation) -> Round:
-    state, played = case.algorithm.init(fed, case.seed), 0
+    state, played = case.algorithm.init(fed, SEED), 0
 
     def play() -> None:
         nonlocal state, played
         state, _ = play_round(
-            case.algorithm, fed, state, round=played, seed=case.seed, cohort=case.cohort
+            case.algorithm, fed, state, round=played, seed=SEED, cohort=case.cohort
         )
         played += 1
 
@@ -101,21 +153,22 @@ def _engine(case: Case, fed: Federation) -> Round:
 
 def _plain(case: Case, fed: Federation) -> Round:
     clients = plain.clients_of(fed, case.algorithm.batch_size or case.size)
-    rng = np.random.default_rng(case.seed)
-    lr = case.algorithm.client.lr
+    rng = np.random.default_rng(SEED)
+    client, epochs = case.algorithm.client, case.algorithm.epochs
     if isinstance(case.algorithm, FedMix):
-        mixture = plain.Mixture(_experts(case, fed))
+        mixture = plain.Mixture(_experts(case, fed)).to(fed.device)
         plain.add_gates(clients, mixture)
         server = torch.optim.Adam(mixture.parameters(), lr=case.algorithm.server.lr)
         prior = plain.label_shares(clients)
 
         def play() -> None:
-            plain.fedmix_round(mixture, server, plain.draw(clients, case.cohort, rng), lr, prior)
+            cohort = plain.draw(clients, case.cohort, rng)
+            plain.fedmix_round(mixture, server, cohort, client.lr, prior)
     else:
-        model = fed.net._make(case.seed)
+        model = fed.net.module_of(SEED).to(fed.device)
 
         def play() -> None:
-            plain.fedavg_round(model, plain.draw(clients, case.cohort, rng), lr)
+            plain.fedavg_round(model, plain.draw(clients, case.cohort, rng), client, epochs)
 
     return play
 
@@ -123,24 +176,24 @@ def _plain(case: Case, fed: Federation) -> Round:
 def _floor(case: Case, fed: Federation) -> Round:
     batches = _ready_batches(case, fed)
     if isinstance(case.algorithm, FedMix):
-        mixture = plain.Mixture(_experts(case, fed))
+        mixture = plain.Mixture(_experts(case, fed)).to(fed.device)
         gate = mixture.new_gate()
-        p_y = torch.full((case.classes,), 1 / case.classes)
+        p_y = torch.full((case.classes,), 1 / case.classes, device=fed.device)
         model: nn.Module = nn.ModuleList([mixture, gate])
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             return mixture.loss(gate, x, y, p_y)
     else:
-        model = fed.net._make(case.seed)
+        model = fed.net.module_of(SEED).to(fed.device)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             return nn.functional.cross_entropy(model(x), y)
 
     model.to(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=case.algorithm.client.lr)
+    optimizer = case.algorithm.client.build(dict(model.named_parameters()))
 
     def play() -> None:
-        for _ in range(case.cohort):
+        for _ in range(case.cohort * case.algorithm.epochs):
             for x, y in batches:
                 optimizer.zero_grad()
                 loss(x, y).backward()
@@ -154,9 +207,9 @@ def _ready_batches(case: Case, fed: Federation) -> list[tuple[Tensor, Tensor]]:
     rows = fed.train.index[0].split(batch)
     assert len(rows) == math.ceil(case.size / batch)
     like = {"memory_format": torch.channels_last}
-    return [(fed.train.pixels(r).contiguous(**like), fed.train.y[r]) for r in rows]
+    return [(fed.train.inputs(r).contiguous(**like), fed.train.y[r]) for r in rows]
 
 
 def _experts(case: Case, fed: Federation) -> list[nn.Module]:
     assert isinstance(case.algorithm, FedMix)
-    return [fed.net._make(case.seed + k) for k in range(case.algorithm.experts)]
+    return [fed.net.module_of(SEED + k) for k in range(case.algorithm.experts)]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedlib.federation import Federation
+from fedlib.optim import Optimizer
 
 
 @dataclass(eq=False)
@@ -30,13 +31,13 @@ class Client:
 
 
 def clients_of(fed: Federation, batch_size: int) -> list[Client]:
-    """Return the federation's clients with their own loaders."""
+    """Return the federation's clients with their own loaders, whose data wait in main memory."""
     made = []
     for row, size in zip(fed.train.index, fed.train.sizes.tolist(), strict=True):
-        x, y = fed.train.pixels(row[:size]).contiguous(), fed.train.y[row[:size]]
+        x, y = fed.train.inputs(row[:size]).contiguous().cpu(), fed.train.y[row[:size]].cpu()
         loader = DataLoader(TensorDataset(x, y), batch_size=batch_size, shuffle=True)
         p_y = torch.bincount(y, minlength=fed.classes) / size
-        made.append(Client(loader, size, p_y))
+        made.append(Client(loader, size, p_y.to(fed.device)))
     return made
 
 
@@ -45,17 +46,22 @@ def draw(clients: Sequence[Client], cohort: int, rng: np.random.Generator) -> li
     return [clients[i] for i in rng.choice(len(clients), cohort, replace=False)]
 
 
-def fedavg_round(model: nn.Module, cohort: Sequence[Client], lr: float) -> None:
+def fedavg_round(
+    model: nn.Module, cohort: Sequence[Client], choice: Optimizer, epochs: int = 1
+) -> None:
     """Train a copy at every client and load the average weighted by size into ``model``."""
+    device = next(model.parameters()).device
     total = sum(client.size for client in cohort)
     states = []
     for client in cohort:
         local = copy.deepcopy(model)
-        optimizer = torch.optim.SGD(local.parameters(), lr=lr)
-        for x, y in client.loader:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(local(x), y).backward()
-            optimizer.step()
+        optimizer = choice.build(dict(local.named_parameters()))
+        for _ in range(epochs):
+            for x, y in client.loader:
+                x, y = x.to(device), y.to(device)
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(local(x), y).backward()
+                optimizer.step()
         states.append(local.state_dict())
     shares = [client.size / total for client in cohort]
     model.load_state_dict(
@@ -78,7 +84,7 @@ class Mixture(nn.Module):
         gate = nn.Linear(self.width, len(self.experts))
         nn.init.zeros_(gate.weight)
         nn.init.zeros_(gate.bias)
-        return gate
+        return gate.to(self.phi.device)
 
     def loss(self, gate: nn.Module, x: Tensor, y: Tensor, p_y: Tensor) -> Tensor:
         """Return the negative bound of the FedMix paper's eq. 6, without the entropy of q."""
@@ -113,7 +119,7 @@ def fedmix_round(
     """Play algorithm 1 of the FedMix paper; ``server`` moves ``mixture``, lambda_H is 1."""
     locals_ = [_train(mixture, client, lr) for client in cohort]
     total = sum(client.size for client in cohort)
-    p = torch.tensor([client.size / total for client in cohort])
+    p = torch.tensor([client.size / total for client in cohort], device=prior.device)
     with torch.no_grad():
         q = torch.stack([c.p_y @ m.phi.softmax(-1) for c, m in zip(cohort, locals_, strict=True)])
         given = q * p[:, None] / (q * p[:, None]).sum(0)  # p(s|z)
@@ -134,6 +140,7 @@ def _train(mixture: Mixture, client: Client, lr: float) -> Mixture:
     assert client.gate is not None
     optimizer = torch.optim.SGD([*local.parameters(), *client.gate.parameters()], lr=lr)
     for x, y in client.loader:
+        x, y = x.to(local.phi.device), y.to(local.phi.device)
         optimizer.zero_grad()
         local.loss(client.gate, x, y, client.p_y).backward()
         optimizer.step()

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.models import Net
+from fedlib.models import Leaves, Net
 
 
 @dataclass(eq=False)
 class Table:
     """Who holds which example of one split (train, validation or test).
 
-    ``x`` is uint8 ``[N, height, width, channels]`` and ``y`` int64 ``[N]``, shared by all clients;
-    ``index`` is int64 ``[clients, width]`` into them, of which the first ``sizes[i]`` entries of
-    row i count. ``side`` holds per-example side information, int64 ``[clients, width]`` each.
-    ``scale`` and ``shift`` (``[channels]``) turn pixels into normalised floats.
+    ``x`` is uint8 ``[N, height, width, channels]``, or int32 ``[N, tokens]`` for text, and ``y``
+    int64 ``[N]``, shared by all clients; ``index`` is int64 ``[clients, width]`` into them, of
+    which the first ``sizes[i]`` entries of row i count. ``side`` holds per-example side
+    information, int64 ``[clients, width]`` each. ``scale`` and ``shift``, a number per value of
+    an image ``[height * width * channels]``, turn pixels into normalised floats; text has none.
     """
 
     x: Tensor
@@ -29,25 +31,47 @@ class Table:
     shift: Tensor
     side: dict[str, Tensor] = field(default_factory=dict)
 
-    def batch(self, rows: Tensor, positions: Tensor, weight: Tensor) -> dict[str, Tensor]:
-        """Return what some clients see: ``x [clients, B, C, H, W]``, ``y`` and ``weight``.
+    def batches(
+        self, rows: Tensor, positions: np.ndarray, counts: np.ndarray, widths: np.ndarray
+    ) -> Iterator[Leaves]:
+        """Yield what some clients see step by step.
 
-        ``rows`` are client rows ``[clients]``, ``positions`` their places in the table
-        ``[clients, B]``; a ``weight`` of 0 marks padding.
+        ``rows`` are client rows ``[clients]``, ``positions`` their places in the table ``[clients,
+        steps, B]``, ``counts`` ``[clients, steps]`` how many of the B are real, ``widths [steps]``
+        how many are looked at. A batch has ``x [clients, width, ...]``, ``y``, ``weight`` (0 marks
+        padding) and every side information.
         """
-        picked = rows[:, None], positions
-        examples = self.index[picked].clamp(min=0)
-        extra = {name: column[picked] for name, column in self.side.items()}
-        return {"x": self.pixels(examples), "y": self.y[examples], "weight": weight, **extra}
+        picked = rows[:, None, None], torch.as_tensor(positions, device=rows.device)
+        examples = self.index[picked].clamp_(min=0)
+        real = np.arange(positions.shape[2]) < counts[..., None]
+        known = {
+            "y": self.y[examples],
+            "weight": torch.as_tensor(real, device=rows.device).to(torch.float32),
+            **{name: column[picked] for name, column in self.side.items()},
+        }
+        for t, width in enumerate(widths.tolist()):
+            seen = {name: values[:, t, :width] for name, values in known.items()}
+            yield {"x": self.inputs(examples[:, t, :width]), **seen}
 
-    def pixels(self, examples: Tensor) -> Tensor:
-        """Return normalised images ``[..., C, H, W]`` of example numbers ``[...]``.
+    def whole(self, rows: Tensor) -> Leaves:
+        """Return all examples of some clients as one padded batch."""
+        counts = self.sizes[rows.cpu().numpy()][:, None]
+        width = counts.max(0, initial=0)
+        places = np.tile(np.arange(int(width[0])), (len(rows), 1, 1))
+        return next(self.batches(rows, places, counts, width))
+
+    def inputs(self, examples: Tensor) -> Tensor:
+        """Return what a model takes: images ``[..., C, H, W]``, normalised, or tokens ``[..., T]``.
 
         Pixels are stored channels-last and only viewed the other way, the layout in which
         convolutions run fastest on a CPU.
         """
-        x = self.x[examples].to(torch.float32)
-        return x.mul_(self.scale).add_(self.shift).movedim(-1, -3)
+        flat = self.x.flatten(1).index_select(0, examples.flatten())
+        shape = (*examples.shape, *self.x.shape[1:])
+        if not len(self.scale):
+            return flat.to(torch.int64).view(shape)
+        # A number per value, not per channel: broadcasting over three channels costs six times.
+        return flat.to(torch.float32).mul_(self.scale).add_(self.shift).view(shape).movedim(-1, -3)
 
     def counts(self, classes: int) -> Tensor:
         """Return how often each client holds each label, int64 ``[clients, classes]``."""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fedlib import recipes
-from fedlib.experiment import Experiment, export, find
+from fedlib.experiment import Experiment, StoreError, export, find
 
 
 def of_scale(scale: str) -> list[Experiment]:
@@ -22,9 +22,9 @@ def of_scale(scale: str) -> list[Experiment]:
 
 def keep(scale: str) -> tuple[list[Path], list[Experiment]]:
     """Export the finished runs of a scale; return the files written and what is missing."""
-    found = {e: find(e) for e in of_scale(scale)}
-    files = [export(result) for result in found.values() if result is not None]
-    return files, [e for e, result in found.items() if result is None]
+    found = [(e, find(e)) for e in of_scale(scale)]
+    files = [export(result) for _, result in found if result is not None]
+    return files, [e for e, result in found if result is None]
 
 
 def main() -> int:
@@ -33,9 +33,9 @@ def main() -> int:
     parser.add_argument("--scale", default="standard")
     try:
         files, missing = keep(parser.parse_args().scale)
-    except ValueError as error:
+    except (ValueError, StoreError) as error:
         print(f"fedlib: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, StoreError) else 2
     size = sum(f.stat().st_size for f in files) / 1e6
     print(f"{len(files)} results in {size:.1f} MB; {len(missing)} experiments have not been run")
     for experiment in missing:

@@ -57,7 +57,7 @@ class Optimizer:
     rates: tuple[tuple[str, float], ...] = ()
 
     def check(self) -> None:
-        one_of("optimizer", self.name, _MAKERS)
+        one_of("optimizer", self.name, _KINDS)
         for what, lr in (("Optimizer.lr", self.lr), *self.rates):
             if lr < 0:
                 raise ValueError(f"{what}: a learning rate must be >= 0, got {lr}")
@@ -67,30 +67,44 @@ class Optimizer:
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"Optimizer.betas must lie in [0, 1), got {self.betas}")
 
-    def build(self, leaves: Leaves) -> torch.optim.Optimizer:
-        """Return the torch optimiser over ``leaves``, one parameter group per rate."""
+    def build(
+        self, leaves: Leaves, *, fused: bool = False, capturable: bool = False
+    ) -> torch.optim.Optimizer:
+        """Return the torch optimiser over ``leaves``, one parameter group per rate.
+
+        ``fused`` asks for the variant that moves all leaves in one pass, ``capturable`` for the one
+        whose steps a CUDA graph can record, where torch has one.
+        """
         groups: dict[float, list[Tensor]] = {}
         for name, leaf in leaves.items():
             groups.setdefault(self.rate(name), []).append(leaf)
-        return _MAKERS[self.name](self, [{"params": p, "lr": lr} for lr, p in groups.items()])
+        kind, options = _KINDS[self.name](self)
+        if fused and kind is not Yogi:
+            options["fused"] = True
+        if capturable and self.name in ("adam", "adamw"):
+            options["capturable"] = True
+        return kind([{"params": p, "lr": lr} for lr, p in groups.items()], lr=self.lr, **options)
 
     def rate(self, name: str) -> float:
         """Return the learning rate of the leaf called ``name``."""
         return next((lr for prefix, lr in self.rates if name.startswith(prefix)), self.lr)
 
 
-_MAKERS: dict[str, Callable[[Optimizer, Any], torch.optim.Optimizer]] = {
-    "sgd": lambda o, p: torch.optim.SGD(
-        p, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay
+_KINDS: dict[str, Callable[[Optimizer], tuple[Any, dict[str, Any]]]] = {
+    "sgd": lambda o: (
+        torch.optim.SGD,
+        {"momentum": o.momentum, "weight_decay": o.weight_decay},
     ),
-    "adam": lambda o, p: torch.optim.Adam(
-        p, lr=o.lr, betas=o.betas, eps=o.eps, weight_decay=o.weight_decay
+    "adam": lambda o: (
+        torch.optim.Adam,
+        {"betas": o.betas, "eps": o.eps, "weight_decay": o.weight_decay},
     ),
-    "adamw": lambda o, p: torch.optim.AdamW(
-        p, lr=o.lr, betas=o.betas, eps=o.eps, weight_decay=o.weight_decay
+    "adamw": lambda o: (
+        torch.optim.AdamW,
+        {"betas": o.betas, "eps": o.eps, "weight_decay": o.weight_decay},
     ),
-    "adagrad": lambda o, p: torch.optim.Adagrad(p, lr=o.lr, eps=o.eps, weight_decay=o.weight_decay),
-    "yogi": lambda o, p: Yogi(p, lr=o.lr, betas=o.betas, eps=o.eps),
+    "adagrad": lambda o: (torch.optim.Adagrad, {"eps": o.eps, "weight_decay": o.weight_decay}),
+    "yogi": lambda o: (Yogi, {"betas": o.betas, "eps": o.eps}),
 }
 
 

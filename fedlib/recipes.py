@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from fedlib.algorithms import FedAvg, FedMix
 from fedlib.experiment import Experiment
-from fedlib.models import LeNet, fedmix_lenet5
 from fedlib.optim import Optimizer, adam
-from fedlib.partition import IID, Dirichlet
-from fedlib.tasks import Task
+from fedlib.partition import IID, Mirrored
+from fedlib.tasks import SCALES, Task, named
 from fedlib.values import one_of, value
-
-SCALES = ("quick", "standard", "paper")
 
 FEDAVG = "FedAvg"
 FEDMIX = "FedMix"
@@ -48,21 +45,10 @@ class Setting:
     epochs: int = 5
 
 
-def _label_skew(dataset: str, model: LeNet) -> Task:
-    return Task(dataset, Dirichlet(clients=100, alpha=1.0, size=450), model)
-
-
 LABEL_SKEW: dict[str, dict[str, Setting]] = {
     "quick": {
         "digits": Setting(
-            Task(
-                "digits",
-                Dirichlet(clients=20, alpha=1.0, size=60),
-                LeNet(channels=(8, 8), hidden=(32,)),
-                validation=200,
-                local_validation=20,
-                local_test=30,
-            ),
+            named("000/cifar10", "quick"),
             rounds=150,
             seeds=3,
             cohort=5,
@@ -74,12 +60,12 @@ LABEL_SKEW: dict[str, dict[str, Setting]] = {
         )
     },
     "standard": {
-        "cifar10": Setting(_label_skew("cifar10", LeNet()), 300, 3, phi_rate=0.03),
-        "fashion_mnist": Setting(_label_skew("fashion_mnist", LeNet()), 200, 3, phi_rate=0.03),
+        "cifar10": Setting(named("000/cifar10", "standard"), 300, 3, phi_rate=0.03),
+        "fashion_mnist": Setting(named("000/fashion_mnist", "standard"), 200, 3, phi_rate=0.03),
     },
     "paper": {
-        "cifar10": Setting(_label_skew("cifar10", fedmix_lenet5()), 2000, 3),
-        "fashion_mnist": Setting(_label_skew("fashion_mnist", fedmix_lenet5()), 2000, 3),
+        "cifar10": Setting(named("000/cifar10", "paper"), 2000, 3),
+        "fashion_mnist": Setting(named("000/fashion_mnist", "paper"), 2000, 3),
     },
 }
 
@@ -136,14 +122,10 @@ def experiments(
 
 
 def _centralised(setting: Setting, seed: int) -> Experiment:
-    task = Task(
-        setting.task.dataset,
-        IID(clients=1),
-        setting.task.model,
-        validation=setting.task.validation,
-        local_validation=setting.task.validation // 2,
-        local_test=setting.task.local_test * 5,
-    )
+    apart = setting.task.held_out
+    assert isinstance(apart, Mirrored)
+    one = Mirrored(apart.pool, validation=apart.pool // 2, test=apart.test * 5)
+    task = Task(setting.task.dataset, IID(clients=1), setting.task.model, one)
     plain = FedMix(
         experts=setting.experts,
         objective="likelihood",

@@ -7,6 +7,7 @@ meaning (``tests/test_values.py`` keeps the list).
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import hashlib
@@ -36,6 +37,10 @@ def value(cls: type[T]) -> type[T]:
     return made
 
 
+class UnknownName(ValueError):
+    """A name that is not among the legal ones; the message lists them and the nearest."""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Finish an error message: the legal names, and the nearest one to ``name`` if any."""
     names = sorted(known)
@@ -45,10 +50,10 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def one_of(what: str, given: str, known: Iterable[str]) -> None:
-    """Raise ValueError naming ``what``, the value given and the legal ones, unless it is legal."""
+    """Raise UnknownName naming ``what``, what was given and the legal ones, unless it is legal."""
     names = tuple(known)
     if given not in names:
-        raise ValueError(f"unknown {what} {given!r}; {suggest(given, names)}")
+        raise UnknownName(f"unknown {what} {given!r}; {suggest(given, names)}")
 
 
 def as_code(item: Any) -> str:
@@ -77,17 +82,83 @@ def from_dict(data: Any) -> Any:
     rest = dict(data)
     kind = rest.pop("kind", None)
     one_of("kind of value", str(kind), _KINDS)
-    cls = _KINDS[str(kind)]
-    legal = [f.name for f in dataclasses.fields(cls) if f.init]
-    for name in rest:
-        one_of(f"field of {kind}", name, legal)
-    return cls(**{n: from_dict(v) for n, v in rest.items()})
+    return _make(str(kind), {name: from_dict(v) for name, v in rest.items()})
+
+
+def from_code(text: str) -> Any:
+    """Rebuild a value from the code that it prints as; nothing is evaluated.
+
+    Legal are the kinds of value, with positional or keyword arguments, numbers, strings, True,
+    False, None, tuples and lists. ValueError names the part that is something else.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+        return _read(tree.body, text.strip())
+    except SyntaxError as error:
+        raise ValueError(f"not the code of a value: {error.msg} in {_short(text)}") from error
+    except (RecursionError, MemoryError) as error:
+        raise ValueError(f"not the code of a value: nested too deeply: {_short(text)}") from error
 
 
 def key_of(item: Any, *, version: int) -> str:
     """Return the 16-hex-digit name of a value, the same on every machine."""
     text = json.dumps([version, to_dict(item)], sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _make(kind: str, given: dict[str, Any]) -> Any:
+    """Return the value of a kind with some fields; the errors name what is wrong or lacking."""
+    fields = [f for f in dataclasses.fields(_KINDS[kind]) if f.init]
+    for name in given:
+        one_of(f"field of {kind}", name, [f.name for f in fields])
+    lacking = [f.name for f in fields if f.name not in given and _needed(f)]
+    if lacking:
+        raise ValueError(f"{kind} needs {', '.join(lacking)}")
+    return _KINDS[kind](**given)
+
+
+def _needed(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _read(node: ast.expr, text: str) -> Any:
+    """Return what one part of a value's code stands for."""
+    match node:
+        case ast.Call(func=ast.Name(id=kind)):
+            one_of("kind of value", kind, _KINDS)
+            return _make(kind, _arguments(node, kind, text))
+        case ast.Constant(value=bool() | int() | float() | str() | None as constant):
+            return constant
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            return tuple(_read(item, text) for item in items)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)) if (
+            not isinstance(number, bool)
+        ):
+            return -number
+        case ast.Name(id=name) if name in _KINDS:
+            raise ValueError(f"{name} is a kind of value: write {name}(...)")
+        case ast.Name(id=name):
+            raise UnknownName(f"unknown name {name!r}; {suggest(name, _KINDS)}")
+    part = _short(ast.get_source_segment(text, node) or text)
+    raise ValueError(f"{part} is no part of a value's code: only kinds of value and literals are")
+
+
+def _arguments(call: ast.Call, kind: str, text: str) -> dict[str, Any]:
+    names = [f.name for f in dataclasses.fields(_KINDS[kind]) if f.init]
+    if len(call.args) > len(names):
+        raise ValueError(f"{kind} has {len(names)} fields, got {len(call.args)} arguments")
+    given = {n: _read(a, text) for n, a in zip(names, call.args, strict=False)}
+    for word in call.keywords:
+        if word.arg is None or word.arg in given:
+            what = f"{word.arg!r} twice" if word.arg else "**, which is no literal"
+            raise ValueError(f"{kind} got {what}")
+        given[word.arg] = _read(word.value, text)
+    return given
+
+
+def _short(text: str, most: int = 80) -> str:
+    text = " ".join(text.split())
+    return repr(text if len(text) <= most else f"{text[: most - 3]}...")
 
 
 def _told(item: Any) -> list[tuple[str, Any]]:
@@ -113,7 +184,7 @@ def _validate(self: Any) -> None:
 
 
 def _checked(where: str, given: Any, hint: Any) -> Any:
-    """Return ``given`` in the form ``hint`` asks for; 1 and 1.0 become one value with one key."""
+    """Return ``given`` in the form ``hint`` asks for: 1 is 1.0, -0.0 is 0.0, with one key each."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     allowed = typing.get_args(hint) if union else (hint,)
     if Any in allowed or (given is None and type(None) in allowed):
@@ -129,7 +200,9 @@ def _checked(where: str, given: Any, hint: Any) -> Any:
         raise TypeError(f"{where} must be {names}, got {given!r} ({type(given).__name__})")
     if isinstance(given, float) and not math.isfinite(given):
         raise ValueError(f"{where} must be finite, got {given!r}")
-    return float(given) if type(given) is int and int not in allowed else given
+    if isinstance(given, float) or (type(given) is int and int not in allowed):
+        return float(given) + 0.0
+    return given
 
 
 def _checked_items(where: str, items: tuple[Any, ...], hints: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -36,7 +38,7 @@ def make_federation(
     x = rng.integers(0, 256, (total, *shape)) // 2 + (y * 40)[:, None, None, None]
     x = torch.tensor(x.clip(0, 255), dtype=torch.uint8)
     y = torch.tensor(y)
-    look = torch.full((shape[-1],), 1 / 128), torch.full((shape[-1],), -1.0)
+    look = torch.full((math.prod(shape),), 1 / 128), torch.full((math.prod(shape),), -1.0)
     index = torch.full((len(sizes), max(sizes)), -1)
     start = 0
     for i, n in enumerate(sizes):

@@ -67,7 +67,7 @@ def test_two_clients_by_hand(weighting, shares, rate):
 
 def reference(fed, algorithm, rounds, seed, cohort_of, server):
     """Generalised FedAvg the way it is usually written, on nn.Modules, client after client."""
-    module = fed.net._make(0)
+    module = fed.net.module_of(0)
     module.load_state_dict(algorithm.leaves(fed, seed))
     engine = server(module.parameters())
     for t in range(rounds):
@@ -87,7 +87,7 @@ def reference(fed, algorithm, rounds, seed, cohort_of, server):
 
 def train_one(fed, algorithm, model, row, seed, round):
     held = fed.train.index[row, : fed.train.sizes[row]]
-    x, y = fed.train.pixels(held), fed.train.y[held]
+    x, y = fed.train.inputs(held), fed.train.y[held]
     plan = make_plan(
         fed.ids[[row]],
         fed.train.sizes[[row]],
@@ -242,7 +242,7 @@ def test_training_lowers_a_finite_loss(algorithm):
 def test_predictions_are_distributions(algorithm):
     fed = ragged()
     state, _ = play(algorithm, fed)
-    code = algorithm.encode(fed.net, state.shared, fed.test.pixels(torch.arange(10)))
+    code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(10)))
     for row in range(3):
         own = {n: t[row] for n, t in state.local.items()}
         ctx = {n: t[0] for n, t in algorithm.context(fed, state, torch.tensor([row])).items()}

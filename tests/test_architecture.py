@@ -21,7 +21,8 @@ LAYERS = [
     {"claims", "keep"},
     {"plotting"},
     {"panels"},
-    {"widgets", "companion"},
+    {"widgets", "companion", "cli"},
+    {"__main__"},
 ]
 SOURCES = sorted((paths.ROOT / "fedlib").rglob("*.py"))
 

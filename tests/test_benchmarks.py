@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 import torch
 from conftest import LENET, make_federation
 
 from benchmarks import __main__ as bench
-from benchmarks import plain
+from benchmarks import plain, throughput
 from benchmarks.cases import CASES, WAYS, Case
 from benchmarks.memory import peak_here
 from fedlib.algorithms import FedAvg, FedMix
@@ -17,6 +19,7 @@ from fedlib.models import part
 from fedlib.optim import Optimizer
 
 ROUNDS = 3
+CPU = torch.device("cpu")
 
 
 def engine_rounds(fed, algorithm, state):
@@ -26,14 +29,15 @@ def engine_rounds(fed, algorithm, state):
 
 
 @pytest.mark.parametrize("sizes", [(8, 8, 8), (3, 9, 6)])
-def test_the_plain_fedavg_computes_what_the_engine_computes(sizes):
+@pytest.mark.parametrize("client", [Optimizer(), Optimizer("adam", lr=0.01, eps=1e-2)], ids=repr)
+def test_the_plain_fedavg_computes_what_the_engine_computes(sizes, client):
     fed = make_federation(sizes, model=LENET, shape=(12, 12, 1))
-    algorithm = FedAvg(batch_size=None)
+    algorithm = FedAvg(batch_size=None, client=client, epochs=2)
     state = algorithm.init(fed, 0)
-    model = fed.net._make(9)
+    model = fed.net.module_of(9)
     model.load_state_dict(state.shared)
     for _ in range(ROUNDS):
-        plain.fedavg_round(model, plain.clients_of(fed, 99), algorithm.client.lr)
+        plain.fedavg_round(model, plain.clients_of(fed, 99), client, epochs=2)
     state = engine_rounds(fed, algorithm, state)
     for name, leaf in model.state_dict().items():
         torch.testing.assert_close(state.shared[name], leaf, rtol=1e-4, atol=1e-6)
@@ -45,7 +49,7 @@ def test_the_plain_fedmix_computes_what_the_engine_computes(sizes):
     server = Optimizer("adam", lr=0.01, eps=1e-2)
     algorithm = FedMix(experts=2, batch_size=None, server=server)
     state = algorithm.init(fed, 0)
-    experts = [fed.net._make(k) for k in range(2)]
+    experts = [fed.net.module_of(k) for k in range(2)]
     for k, expert in enumerate(experts):
         expert.load_state_dict({n: t[k] for n, t in part(state.shared, "experts.").items()})
     mixture = plain.Mixture(experts)
@@ -74,12 +78,23 @@ def test_the_plain_fedmix_computes_what_the_engine_computes(sizes):
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_plays_in_every_way(name):
-    case = CASES[name]
-    tiny = Case(case.title, case.algorithm, case.model, case.shape, clients=3, size=11, cohort=2)
-    frame = bench.measure(tiny, repeat=2).assign(peak_mib=1.0)
-    assert sorted(set(frame["way"])) == sorted(WAYS) and len(frame) == 2 * len(WAYS)
+    case = replace(CASES[name], clients=3, size=11, cohort=2)
+    case = replace(case, populations=(3, 7) if case.populations else ())
+    frame = bench.measure(case, 2, CPU).assign(peak_mib=1.0)
+    assert sorted(set(frame["way"])) == sorted(case.ways) and len(frame) == 2 * len(case.ways)
     assert (frame["seconds"] > 0).all()
-    assert all(f"{pair}: " in bench.describe(frame) for pair in ("engine/floor", "plain/engine"))
+    said = bench.describe(case, frame)
+    assert all(f"{over} / {under}: " in said for over, under, _ in case.ratios)
+
+
+def test_throughput_compares_two_processes_with_one():
+    case = replace(CASES["F"], model=CASES["F"].model, shape=(4, 4, 1), clients=2, size=3, cohort=1)
+    frame = throughput.measure(case, rounds=1, repeat=2)
+    assert set(frame["way"]) == {throughput.ONE, throughput.TWO} and len(frame) == 4
+    assert "times the throughput" in bench.throughput_text(frame)
+    times = {throughput.ONE: [1.0, 2.0, 1.0], throughput.TWO: [1.0, 4.0, 1.0]}
+    rows = [(t, way, s) for way, seconds in times.items() for t, s in enumerate(seconds)]
+    assert throughput.gain(pd.DataFrame(rows, columns=["repetition", "way", "seconds"])) == 2.0
 
 
 def test_ratios_are_medians_within_a_repetition():
@@ -94,14 +109,16 @@ def test_results_are_written_with_the_machine(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FEDLIB_BUILD", str(tmp_path))
     small = Case("small", FedAvg(), CASES["F"].model, (4, 4, 1), clients=2, size=3, cohort=1)
     monkeypatch.setattr(bench, "CASES", {"F": small})
-    monkeypatch.setattr(bench, "peak_mib", lambda case, way: peak_here(case, way, 1))
+    monkeypatch.setattr(
+        bench, "peak_mib", lambda case, way, device: peak_here(case, way, device, 1)
+    )
     threads = torch.get_num_threads()
     bench.main(["--cases", "F", "--repeat", "1", "--threads", str(threads)])
     frame = pd.read_parquet(tmp_path / "bench.parquet")
     assert set(frame["way"]) == set(WAYS) and (frame["threads"] == threads).all()
     assert frame["peak_mib"].between(20, 10**6).all()
     assert (frame["torch"] == torch.__version__).all() and set(frame["case"]) == {"F"}
-    assert "engine/floor" in capsys.readouterr().out
+    assert "engine / floor" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("bad", [["--repeat", "0"], ["--cases", "Z"], ["--threads", "x"]])

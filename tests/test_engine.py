@@ -34,11 +34,11 @@ def plain_loop(fed, algorithm, seed, round):
     torch.set_num_threads(1)
     models = {}
     for row, client in enumerate(fed.ids):
-        model = copy.deepcopy(fed.net._make(0))
+        model = copy.deepcopy(fed.net.module_of(0))
         model.load_state_dict(algorithm.leaves(fed, seed))
         optimizer = algorithm.client.build(dict(model.named_parameters()))
         held = fed.train.index[row, : fed.train.sizes[row]]
-        x, y = fed.train.pixels(held), fed.train.y[held]
+        x, y = fed.train.inputs(held), fed.train.y[held]
         plan = make_plan(
             fed.ids[[row]],
             fed.train.sizes[[row]],
@@ -198,23 +198,20 @@ def test_early_stopping_returns_each_clients_best_weights():
 
 
 def _stop_by_hand(fed, algorithm, leaves, i, plan, phase, watch):
-    from fedlib.engine.train import whole
-
     w = {n: t[i].clone().requires_grad_(True) for n, t in leaves.items()}
     optimizer = phase.optimizer.build(w)
     best, kept, waited = np.inf, None, 0
     row = torch.tensor([i])
     for t in range(plan.ends[i]):
         c = plan.counts[i, t]
-        batch = fed.train.batch(
-            row, torch.tensor(plan.positions[i : i + 1, t, :c]), torch.ones(1, c)
-        )
+        places = plan.positions[i, t, :c].reshape(1, 1, -1)
+        batch = next(fed.train.batches(row, places, np.array([[c]]), np.array([c])))
         optimizer.zero_grad()
         algorithm.loss(fed.net, w, {}, {n: b[0] for n, b in batch.items()}).backward()
         optimizer.step()
         if (t + 1) % (phase.stop.every * plan.per_epoch[i]) == 0:
             now = float(
-                watch(w, {}, {n: b[0] for n, b in whole(fed.validation, row).items()}, {}).detach()
+                watch(w, {}, {n: b[0] for n, b in fed.validation.whole(row).items()}, {}).detach()
             )
             waited += 1
             if now < best:
@@ -233,7 +230,7 @@ def test_evaluation_equals_a_loop_over_clients():
             held = fed.test.index[i]
             own = {n: t[i] for n, t in state.local.items()}
             ctx = {n: t[0] for n, t in algorithm.context(fed, state, torch.tensor([i])).items()}
-            code = algorithm.encode(fed.net, state.shared, fed.test.pixels(held))
+            code = algorithm.encode(fed.net, state.shared, fed.test.inputs(held))
             logp = algorithm.predict(fed.net, {**state.shared, **own}, ctx, code).logp
             right = (logp.argmax(1) == fed.test.y[held]).double().mean()
             assert scores.accuracy[i] == pytest.approx(float(right))

@@ -20,12 +20,22 @@ import torch
 from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Local
 from fedlib.datasets import MissingDataError
-from fedlib.experiment import Experiment, export, exported, find, run, run_with_state, store
-from fedlib.experiment.store import read_exported
+from fedlib.experiment import (
+    DamagedWarning,
+    Experiment,
+    export,
+    exported,
+    find,
+    run,
+    run_with_state,
+    store,
+)
+from fedlib.experiment.exported import read_exported
 from fedlib.models import MLP
 from fedlib.optim import Optimizer, adam
-from fedlib.partition import Dirichlet
+from fedlib.partition import Dirichlet, Mirrored
 from fedlib.tasks import Task
+from fedlib.values import from_dict
 
 # The package exports a function of this module's name.
 running = importlib.import_module("fedlib.experiment.run")
@@ -34,9 +44,7 @@ TASK = Task(
     "digits",
     Dirichlet(clients=6, alpha=1.0, size=20),
     MLP(hidden=(8,)),
-    validation=100,
-    local_validation=10,
-    local_test=10,
+    Mirrored(pool=100, validation=10, test=10),
 )
 MIX = Experiment(
     TASK, FedMix(experts=2, server=adam(0.01)), rounds=5, cohort=3, seed=1, evaluate_every=2
@@ -348,7 +356,7 @@ def test_provenance_says_where_and_with_what():
     said = play(AVG).provenance
     assert set(said) == {
         "commit", "python", "torch", "numpy", "fedlib", "device", "threads", "seconds",
-        "peak_memory_mib", "data", "clients", "parameters",
+        "peak_memory_mib", "data", "clients", "parameters", "segments",
     }  # fmt: skip
     assert said["torch"] == torch.__version__ and said["clients"] == 6
     assert said["parameters"] == 256 * 8 + 8 + 8 * 10 + 10
@@ -363,7 +371,7 @@ def test_a_run_folder_says_what_it_is():
     assert sorted(p.name for p in home.iterdir()) == [
         "checkpoint.safetensors", "metrics.parquet", "provenance.json", "spec.json",
     ]  # fmt: skip
-    assert store.from_dict(json.loads((home / "spec.json").read_text())) == AVG
+    assert from_dict(json.loads((home / "spec.json").read_text())) == AVG
 
 
 def test_missing_data_is_an_error_and_stores_nothing(monkeypatch, tmp_path):
@@ -418,7 +426,8 @@ def test_a_result_under_another_key_is_refused(tmp_path):
 def test_a_lost_checkpoint_is_trained_anew():
     _, before = run_with_state(AVG, device="cpu", progress=False)
     (store.folder(AVG) / "checkpoint.safetensors").unlink()
-    _, after = run_with_state(AVG, device="cpu", progress=False)
+    with pytest.warns(DamagedWarning, match="a part is lost"):
+        _, after = run_with_state(AVG, device="cpu", progress=False)
     assert all(torch.equal(after.flat()[n], t) for n, t in before.flat().items())
 
 

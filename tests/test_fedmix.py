@@ -157,7 +157,7 @@ def test_loss_by_hand(fed):
     params["gate.A"] = torch.linspace(-1, 1, 14).reshape(7, 2)
     params["gate.b"] = torch.tensor([0.1, -0.2])
     ctx = {"p_y": fed.shares("label")[0]}
-    x, y = fed.train.pixels(torch.tensor([0, 1])), fed.train.y[:2]
+    x, y = fed.train.inputs(torch.tensor([0, 1])), fed.train.y[:2]
     total = {"map": 0.0, "entropy": 0.0, "likelihood": 0.0}
     pool = q_of_client(params["phi"], ctx["p_y"])
     for b in range(2):

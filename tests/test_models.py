@@ -6,9 +6,22 @@ import pytest
 import torch
 from torch import nn
 
-from fedlib.models import MLP, LeNet, Net, each, fedmix_lenet5, named, part, stack
+from fedlib.models import (
+    MLP,
+    BiLSTM,
+    FastText,
+    LeNet,
+    Net,
+    ResNet,
+    each,
+    fedmix_lenet5,
+    named,
+    part,
+    stack,
+)
+from fedlib.tasks.named import CLUSTER, IFCA
 
-COLOUR, GREY = (32, 32, 3), (28, 28, 1)
+COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +37,17 @@ COLOUR, GREY = (32, 32, 3), (28, 28, 1)
         (MLP(), GREY, 10, 199_210, 200),
         (LeNet(channels=(32, 64), hidden=(512,)), GREY, 10, 582_026, 512),
         (LeNet(channels=(32, 64), hidden=(512,)), COLOUR, 10, 878_538, 512),
+        (LeNet(channels=(32, 64), hidden=(512,)), COLOUR, 100, 924_708, 512),
+        (LeNet(channels=(32, 64), hidden=(512,)), (64, 64, 3), 200, 5_694_600, 512),
+        (CLUSTER, COLOUR, 10, 942_634, 1024),
+        (LeNet(channels=(32, 256), hidden=(256,)), COLOUR, 10, 1_848_714, 256),
+        (IFCA, COLOUR, 10, 798_752, 194),
+        (ResNet(), COLOUR, 100, 278_324, 64),
+        (ResNet(), COLOUR, 10, 272_474, 64),
+        (ResNet(shortcut="pad"), COLOUR, 100, 275_572, 64),
+        (ResNet(shortcut="pad"), COLOUR, 10, 269_722, 64),
+        (BiLSTM(), TEXT, 4, 1_085_708, 128),
+        (FastText(), TEXT, 4, 3_157_508, 32),
     ],
 )
 def test_g2_parameter_counts(spec, shape, classes, parameters, width):
@@ -60,7 +84,7 @@ def test_the_default_is_the_textbook_network():
 def test_functions_equal_the_module(spec):
     net = Net(spec, (12, 14, 2), 4)
     params, x = net.init(7), torch.randn(5, 2, 12, 14)
-    module = net._make(1)
+    module = net.module_of(1)
     module.load_state_dict(params)
     torch.testing.assert_close(net(params, x), module(x))
     features = net.features(params, x)
@@ -159,3 +183,104 @@ def test_part_is_the_inverse_of_named():
     back = part(both, "experts.")
     assert list(back) == list(leaves) and all(back[n] is leaves[n] for n in leaves)
     assert part(both, "nobody.") == {}
+
+
+SMALL_TEXT = [BiLSTM(vocabulary=20, embedding=6, hidden=5), FastText(vocabulary=20, width=6)]
+
+
+@pytest.mark.parametrize("spec", [*SMALL_TEXT, ResNet(blocks=1, widths=(4, 8))], ids=repr)
+def test_other_parameters_take_the_place_of_the_modules_own(spec):
+    """Also where a layer keeps its weights in a list of its own, as a recurrent one does."""
+    text = not isinstance(spec, ResNet)
+    net = Net(spec, (7,) if text else (8, 8, 3), 3)
+    x = torch.randint(0, 20, (4, 7)) if text else torch.randn(4, 3, 8, 8)
+    own = {n: p.clone() for n, p in net.module.named_parameters()}
+    params = {n: t.requires_grad_(True) for n, t in net.init(5).items()}
+    other = net.module_of(5)
+    torch.testing.assert_close(net(params, x), other(x))
+    grads = torch.autograd.grad(net(params, x).square().sum(), list(params.values()))
+    other(x).square().sum().backward()
+    for grad, p in zip(grads, other.parameters(), strict=True):
+        torch.testing.assert_close(grad, p.grad)
+    for name, p in net.module.named_parameters():
+        assert torch.equal(p, own[name]), "the module has its own parameters back"
+    torch.testing.assert_close(net.module(x), net(own, x))
+
+
+def test_an_error_in_between_gives_the_module_its_parameters_back():
+    net = Net(MLP((4,)), (2, 2, 1), 3)
+    own = dict(net.module.named_parameters())
+    with pytest.raises(RuntimeError):
+        net(net.init(1), torch.randn(5, 1, 3, 3))
+    assert all(p is own[n] for n, p in net.module.named_parameters())
+
+
+def test_the_bilstm_reads_both_ways_and_ends_with_both_last_states():
+    spec = SMALL_TEXT[0]
+    net = Net(spec, (7,), 3)
+    words, lstm = net.module.base
+    ids = torch.randint(0, 20, (4, 7))
+    states, _ = nn.LSTM.forward(lstm, words(ids))
+    expected = torch.cat([states[:, -1, :5], states[:, 0, 5:]], -1)
+    torch.testing.assert_close(net.module.base(ids), expected)
+
+
+@pytest.mark.parametrize("spec", SMALL_TEXT, ids=repr)
+def test_a_word_beyond_the_vocabulary_is_unknown(spec):
+    net = Net(spec, (3,), 2)
+    params = net.init(0)
+    rare, unknown = torch.tensor([[5, 20, 99]]), torch.tensor([[5, 1, 1]])
+    assert torch.equal(net(params, rare), net(params, unknown))
+
+
+def test_fasttext_averages_padding_too():
+    net = Net(FastText(vocabulary=9, width=4), (3,), 2)
+    words, average, linear = net.module.base
+    text = torch.tensor([[4, 0, 0]])
+    assert torch.equal(words.weight[0], torch.zeros(4))
+    torch.testing.assert_close(average(words(text))[0], words.weight[4] / 3)
+    torch.testing.assert_close(net.module.base(text)[0], linear(words.weight[4] / 3))
+
+
+def test_the_residual_blocks_halve_and_pass_by():
+    net = Net(ResNet(), COLOUR, 10)
+    x, sizes = torch.randn(2, 3, 32, 32), []
+    for layer in net.module.base:
+        x = layer(x)
+        sizes.append(tuple(x.shape[1:]))
+    assert sizes[2:-2] == [(16, 32, 32)] * 4 + [(32, 16, 16)] * 3 + [(64, 8, 8)] * 3
+    assert sizes[-1] == (64,)
+    padded = Net(ResNet(shortcut="pad", blocks=1, widths=(2, 4)), (8, 8, 1), 3)
+    block = padded.module.base[4]
+    for p in block.second.parameters():
+        torch.nn.init.zeros_(p)
+    z = torch.rand(1, 2, 8, 8)
+    assert torch.equal(block(z)[:, :2], z[..., ::2, ::2]) and (block(z)[:, 2:] == 0).all()
+
+
+def test_response_normalisation_sits_after_the_first_and_before_the_later_poolings():
+    kinds = [type(layer).__name__ for layer in Net(IFCA, COLOUR, 10).module.base]
+    first = ["Conv2d", "ReLU", "MaxPool2d", "LocalResponseNorm"]
+    assert kinds[:8] == first + ["Conv2d", "ReLU", "LocalResponseNorm", "MaxPool2d"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "message"),
+    [
+        (LeNet(), TEXT, "is for images, and an example here is of shape"),
+        (ResNet(), TEXT, "is for images"),
+        (BiLSTM(), COLOUR, "is for texts, and an example here is of shape"),
+        (FastText(), GREY, "is for texts"),
+    ],
+)
+def test_a_family_says_what_it_is_for(spec, shape, message):
+    with pytest.raises(ValueError, match=message):
+        Net(spec, shape, 4)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"groups": 3}, {"shortcut": "none"}, {"widths": ()}, {"blocks": 0}]
+)
+def test_impossible_residual_networks_are_errors(bad):
+    with pytest.raises(ValueError):
+        ResNet(**bad)

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import io
+import os
+import signal
+import sys
+import types
 
 import pandas as pd
 import pytest
@@ -10,29 +16,38 @@ import torch
 from test_experiment import AVG, MIX, TASK
 
 from fedlib import sweep as module
-from fedlib.algorithms import FedAvg
-from fedlib.experiment import Experiment, find, store
+from fedlib.algorithms import FedAvg, Local
+from fedlib.experiment import Experiment, RunDiverged, find, store
 from fedlib.optim import Optimizer
-from fedlib.sweep import SweepFailed, sweep
+from fedlib.partition import IID
+from fedlib.sweep import SweepFailed, local, sweep
+from fedlib.sweep.table import Table, duration, names
+
+running = importlib.import_module("fedlib.experiment.run")
 
 BAD = Experiment(
     TASK, FedAvg(client=Optimizer("sgd", lr=1e30), epochs=3, batch_size=2), rounds=2, cohort=2
 )
+TUNED = Experiment(TASK, Local(batch_size=5), 2, cohort=2, evaluate_every=2, after=AVG)
 
 
-def go(experiments, workers=1):
-    return sweep(experiments, workers=workers, device="cpu", progress=False)
+def go(experiments, workers=1, **options):
+    return sweep(experiments, workers=workers, device="cpu", progress=False, **options)
 
 
 def snapshot(experiment):
-    state, _, metrics = store.restore(experiment)
-    return state.flat(), metrics
+    kept = store.restore(experiment)
+    return kept.state.flat(), kept.metrics
 
 
-def test_two_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, capsys):
-    with pytest.raises(SweepFailed, match=r"lr=1e\+30.*: TrainingDiverged: round 0: the loss of"):
+def test_two_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, capfd):
+    with pytest.raises(SweepFailed, match=r"1 of 3 runs failed") as caught:
         go([BAD, AVG, MIX], workers=2)
-    assert "failed: Experiment(" in capsys.readouterr().err
+    said = str(caught.value)
+    assert f"{BAD}\n  key {BAD.key}: RunDiverged: round 0: the loss of client" in said
+    assert isinstance(caught.value.__cause__, RunDiverged)
+    assert caught.value.__cause__.clients and caught.value.__cause__.round == 0
+    assert capfd.readouterr().err == ""
     assert find(BAD) is None
     two = {e: snapshot(e) for e in (AVG, MIX)}
     assert [r.experiment for r in go([MIX, AVG, MIX], workers=2)] == [MIX, AVG, MIX]
@@ -46,22 +61,63 @@ def test_two_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, c
 
 
 def test_one_worker_also_finishes_the_others_and_keeps_the_cause():
-    with pytest.raises(SweepFailed, match="TrainingDiverged") as caught:
+    with pytest.raises(SweepFailed, match="RunDiverged") as caught:
         go([BAD, AVG])
     assert isinstance(caught.value.__cause__, FloatingPointError)
     assert find(AVG) is not None and find(BAD) is None
 
 
+def test_a_killed_worker_takes_only_its_own_run(monkeypatch):
+    """A worker is killed when its first round is heard of; the others finish."""
+    victims = [AVG, dataclasses.replace(AVG, seed=1), dataclasses.replace(AVG, seed=2)]
+    killed = []
+    listen = local._Worker.listen
+
+    def murder(worker, table, failures):
+        if not killed:
+            killed.append(worker._experiment)
+            os.kill(worker.process.pid, signal.SIGKILL)
+            worker.process.join()
+            while worker.pipe.poll():
+                try:
+                    worker.pipe.recv()
+                except EOFError:
+                    break
+        return listen(worker, table, failures)
+
+    monkeypatch.setattr(local._Worker, "listen", murder)
+    with pytest.raises(SweepFailed, match=r"WorkerDied: its process ended \(signal SIGKILL, perh"):
+        go(victims, workers=2)
+    assert [find(e) is None for e in victims] == [e in killed for e in victims]
+    assert len(killed) == 1
+
+
+def test_an_interrupted_sweep_says_how_far_it_came_and_continues(monkeypatch):
+    play = running.play_round
+
+    def stopping(algorithm, *args, **kwargs):
+        if kwargs["round"] == 3:
+            raise KeyboardInterrupt
+        return play(algorithm, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "play_round", stopping)
+        with pytest.raises(KeyboardInterrupt, match=r"1 of 2 runs are done.*the same call contin"):
+            go([AVG, MIX])
+    assert find(AVG) is not None and store.restore(MIX).completed == 3
+    assert len(go([AVG, MIX])) == 2
+
+
 def test_a_run_asked_for_twice_is_trained_once(monkeypatch):
     asked = []
 
-    def counted(experiment, plain=module.run, **kwargs):
+    def counted(experiment, plain=local.run, **kwargs):
         asked.append(find(experiment) is None)
         return plain(experiment, **kwargs)
 
-    monkeypatch.setattr(module, "run", counted)
+    monkeypatch.setattr(local, "run", counted)
     results = go([AVG, dataclasses.replace(AVG), AVG])
-    assert len(results) == 3 and sum(asked) == 1
+    assert len(results) == 3 and asked == [True]
     assert all(r.provenance == results[0].provenance for r in results)
 
 
@@ -73,3 +129,111 @@ def test_no_runs_are_no_results():
 def test_no_workers_are_an_error(workers):
     with pytest.raises(ValueError, match=f"workers must be >= 1, got {workers}"):
         go([AVG], workers=workers)
+
+
+def fake_ray(log):
+    """A Ray that runs everything here, one task at a time, in the order of asking."""
+    ray = types.ModuleType("ray")
+
+    class Remote:
+        def __init__(self, function):
+            self.function = function
+
+        def options(self, **needs):
+            log.append(needs)
+            return self
+
+        def remote(self, *args):
+            return Job((self.function, args))
+
+    class Job(tuple):
+        __hash__ = object.__hash__
+
+    ray.is_initialized = lambda: False
+    ray.init = lambda address: log.append(address)
+    ray.remote = Remote
+    ray.wait = lambda jobs, num_returns, timeout: (jobs[:1], jobs[1:])
+    ray.get = lambda job: job[0](*job[1])
+    ray.cancel = lambda job: None
+    return ray
+
+
+def test_a_cluster_trains_elsewhere_and_its_files_come_back(monkeypatch):
+    log = []
+    monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
+    runs = os.environ["FEDLIB_RUNS"]
+    with pytest.raises(SweepFailed, match="1 of 3 runs failed"):
+        go([BAD, TUNED, MIX], address="ray://head:10001")
+    assert log == ["ray://head:10001", {"num_cpus": 1, "num_gpus": 0}]
+    assert os.environ["FEDLIB_RUNS"] == runs
+    assert find(TUNED) is not None and find(AVG) is not None, "the first stage comes back, too"
+    assert find(MIX) is not None and store.failure(BAD)["round"] == 0
+    here = snapshot(MIX)
+    monkeypatch.setenv("FEDLIB_RUNS", f"{runs}-here")
+    go([MIX])
+    assert all(torch.equal(here[0][n], t) for n, t in snapshot(MIX)[0].items())
+
+
+def test_a_cluster_without_ray_is_an_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RuntimeError, match=r'pip install "fedlib\[ray\]"'):
+        go([AVG], address="auto")
+
+
+def test_the_table_says_who_is_where():
+    table = Table([AVG, MIX, BAD], show=False)
+    table.start(AVG)
+    table.round(AVG, 1, 2, 2.25)
+    table.start(MIX)
+    table.fail(MIX, ValueError("no"))
+    head, row, summary = table.lines(100)
+    assert head.split() == ["key", "run", "seed", "round", "loss", "left"]
+    assert row.startswith(f"{AVG.key[:8]}  digits FedAvg(") and "1/2" in row and "2.25" in row
+    assert summary.startswith("0 of 3 runs done, 1 running, 1 waiting, 1 failed")
+    assert all(len(line) <= 100 for line in (head, row, summary))
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "quiet", "expected"),
+    [
+        (Terminal, "0", "\x1b[J"),
+        (io.StringIO, "0", f"[1/1] {AVG.key} digits FedAvg, seed 0: done"),
+        (Terminal, "1", None),
+        (io.StringIO, "1", None),
+    ],
+)
+def test_a_terminal_is_redrawn_a_log_gets_lines_and_quiet_is_quiet(
+    monkeypatch, stream, quiet, expected
+):
+    monkeypatch.setenv("FEDLIB_QUIET", quiet)
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    err = stream()
+    monkeypatch.setattr(sys, "stderr", err)
+    sweep([AVG], device="cpu")
+    said = err.getvalue()
+    assert (expected in said) if expected else said == ""
+    if expected and stream is io.StringIO:
+        assert len(said.splitlines()) == 2 and "\x1b" not in said
+
+
+def test_names_tell_runs_apart():
+    wide = dataclasses.replace(AVG, task=dataclasses.replace(TASK, partition=IID(clients=6)))
+    slow = dataclasses.replace(AVG, algorithm=FedAvg(epochs=2))
+    said = names([AVG, slow, MIX])
+    assert said[AVG.key] == "digits FedAvg(epochs=1)"
+    assert said[slow.key] == "digits FedAvg(epochs=2)" and said[MIX.key] == "digits FedMix"
+    assert names([AVG, wide])[wide.key] == "digits IID FedAvg"
+
+
+def test_durations_are_words():
+    said = [duration(s) for s in (float("nan"), 0, 89, 300, 7200)]
+    assert said == ["", "0 s", "89 s", "5 min", "2.0 h"]
+
+
+def test_the_module_keeps_its_names():
+    assert set(module.__all__) == {"SweepFailed", "sweep"}

@@ -9,17 +9,15 @@ import pytest
 import torch
 
 from fedlib import datasets
-from fedlib.models import MLP, LeNet
-from fedlib.partition import IID, Dirichlet
-from fedlib.tasks import Task, pick_device, split
+from fedlib.models import MLP, BiLSTM, LeNet
+from fedlib.partition import IID, Dirichlet, Mirrored
+from fedlib.tasks import Task, pick_device
 
 TASK = Task(
     "digits",
     Dirichlet(clients=15, alpha=0.5, size=60),
     LeNet(channels=(3,), hidden=(8,)),
-    validation=300,
-    local_validation=20,
-    local_test=25,
+    Mirrored(pool=300, validation=20, test=25),
 )
 
 
@@ -36,7 +34,8 @@ def test_shapes(fed):
         assert table.x.dtype == torch.uint8 and table.x.shape == (len(table.y), 16, 16, 1)
         assert int(table.index.min()) >= 0 and int(table.index.max()) < len(table.y)
     assert len(fed.train.y) == len(fed.validation.y) == 1437 and len(fed.test.y) == 360
-    batch = fed.train.batch(torch.tensor([0, 1]), torch.zeros(2, 4).long(), torch.ones(2, 4))
+    places, counts = np.zeros((2, 1, 4), np.int64), np.full((2, 1), 4)
+    batch = next(fed.train.batches(torch.tensor([0, 1]), places, counts, np.array([4])))
     assert batch["x"].shape == (2, 4, 1, 16, 16) and batch["x"].dtype == torch.float32
     assert fed.class_names == tuple("0123456789") and fed.source.startswith("embedded in")
 
@@ -45,7 +44,7 @@ def test_training_and_validation_examples_are_disjoint(fed):
     train, held = fed.train.index.flatten().tolist(), set(fed.validation.index.flatten().tolist())
     assert len(set(train)) == len(train) == 900
     assert held and not held & set(train)
-    assert len(held) <= TASK.validation
+    assert len(held) <= TASK.held_out.pool
 
 
 def test_validation_and_test_data_mirror_every_clients_label_shares(fed):
@@ -66,7 +65,7 @@ def test_labels_and_pixels_are_those_of_the_data_set(fed):
 
 
 def test_pixels_are_normalised(fed):
-    x = fed.train.pixels(torch.arange(len(fed.train.y)))
+    x = fed.train.inputs(torch.arange(len(fed.train.y)))
     assert abs(float(x.mean())) < 0.01 and abs(float(x.std()) - 1) < 0.01
     data = datasets.load("digits")
     one = (data.train.features[5].astype(float) / 255 - data.mean[0]) / data.std[0]
@@ -81,15 +80,15 @@ def test_a_seed_is_a_partition(fed):
         assert not torch.equal(index, getattr(other, name).index)
 
 
-def test_split_is_what_build_holds(fed):
-    parts = split(TASK, datasets.load("digits"), 3)
+def test_the_division_is_what_build_holds(fed):
+    parts = TASK.divide(3).parts
     assert set(parts) == {"train", "validation", "test"}
     for name, part in parts.items():
         assert np.array_equal(part.index, getattr(fed, name).index.numpy())
 
 
 def test_the_model_and_the_local_sizes_do_not_change_who_trains_on_what(fed):
-    other = dataclasses.replace(TASK, model=MLP((4,)), local_test=10, local_validation=5).build(3)
+    other = dataclasses.replace(TASK, model=MLP((4,)), held_out=Mirrored(300, 5, 10)).build(3)
     assert torch.equal(other.train.index, fed.train.index)
 
 
@@ -133,9 +132,8 @@ def test_devices_that_are_there():
     ("change", "message"),
     [
         ({"dataset": "digit"}, "unknown dataset 'digit'; allowed: .*did you mean 'digits'"),
-        ({"validation": 0}, "Task.validation must be >= 1, got 0"),
-        ({"local_validation": -1}, "Task.local_validation must be >= 1, got -1"),
-        ({"local_test": 0}, "Task.local_test must be >= 1, got 0"),
+        ({"portion": 0.0}, r"Task.portion must lie in \(0, 1\], got 0.0"),
+        ({"portion": 1.5}, "Task.portion must lie in"),
     ],
 )
 def test_impossible_tasks_are_errors(change, message):
@@ -146,15 +144,21 @@ def test_impossible_tasks_are_errors(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"validation": 1437}, "size must be below the 1,437 examples there are, not 1,437"),
-        ({"validation": 5000}, "size must be below the 1,437 examples there are, not 5,000"),
+        (
+            {"held_out": Mirrored(pool=1437)},
+            "size must be below the 1,437 examples there are, not 1,437",
+        ),
         (
             {"partition": Dirichlet(clients=100, size=450)},
             "100 clients x 450 examples = 45,000, but only 1,137 are available",
         ),
         ({"partition": IID(clients=2000)}, "clients must be at most the 1,137 examples, not 2,000"),
-        ({"local_test": 400}, "client .* needs .* examples of class .*; ask for a smaller size"),
+        (
+            {"held_out": Mirrored(300, 20, 400)},
+            "client .* needs .* examples of class .*; ask for a smaller size",
+        ),
         ({"model": LeNet(channels=(2, 2, 2))}, "does not fit images of 16x16 pixels"),
+        ({"model": BiLSTM()}, "is for texts, and an example here is of shape"),
     ],
 )
 def test_tasks_that_their_data_cannot_fill_are_errors(change, message):

@@ -13,9 +13,23 @@ from fedlib import values
 from fedlib.algorithms import FedAvg, FedMix, Local
 from fedlib.engine import EarlyStop, Phase
 from fedlib.experiment import Experiment
-from fedlib.models import MLP, LeNet
+from fedlib.models import MLP, BiLSTM, FastText, LeNet, ResNet
 from fedlib.optim import Optimizer
-from fedlib.partition import IID, Dirichlet
+from fedlib.partition import (
+    IID,
+    ByColumn,
+    ClassDirichlet,
+    Dirichlet,
+    LabelPermuted,
+    Majority,
+    Mirrored,
+    Own,
+    Pachinko,
+    QuantitySkew,
+    Repeated,
+    Rotated,
+    Shards,
+)
 from fedlib.recipes import Setting
 from fedlib.tasks import Task
 from fedlib.values import as_code, from_dict, key_of, to_dict
@@ -24,7 +38,15 @@ NEEDED = ...  # a field without default
 
 # Every value of the library: its fields, and what they are when nobody says anything.
 DEFAULTS = {
-    LeNet: {"channels": (6, 16), "hidden": (120, 84), "kernel": 5},
+    LeNet: {"channels": (6, 16), "hidden": (120, 84), "kernel": 5, "response_norm": 0},
+    ResNet: {
+        "blocks": 3,
+        "widths": (16, 32, 64),
+        "groups": 2,
+        "shortcut": "projection",
+    },
+    BiLSTM: {"vocabulary": 10_002, "embedding": 100, "hidden": 64},
+    FastText: {"vocabulary": 98_635, "width": 32},
     MLP: {"hidden": (200, 200)},
     Optimizer: {
         "name": "sgd",
@@ -76,15 +98,41 @@ DEFAULTS = {
         "weighting": "size",
         "stop": None,
     },
-    Dirichlet: {"clients": 100, "alpha": 1.0, "size": None, "prior": "symmetric"},
+    Dirichlet: {
+        "clients": 100,
+        "alpha": 1.0,
+        "size": None,
+        "prior": "symmetric",
+        "size_alpha": None,
+    },
     IID: {"clients": 100, "size": None},
+    QuantitySkew: {"clients": 100, "alpha": 1.0, "least": 10},
+    ClassDirichlet: {"clients": 20, "alpha": 0.1, "shared": 0.0, "least": None, "seed": 1},
+    Majority: {"clients": 100, "size": 100, "p": 0.8, "pairs": "distinct"},
+    Shards: {"clients": 100, "shards": 2},
+    Pachinko: {
+        "clients": 500,
+        "size": 100,
+        "root_alpha": 0.1,
+        "leaf_alpha": 10.0,
+        "coarse": "coarse_label",
+    },
+    ByColumn: {"column": "writer_id", "clients": None, "least": 1},
+    Repeated: {"of": NEEDED, "times": 2},
+    Rotated: {
+        "of": NEEDED,
+        "angles": (0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0),
+        "alpha": 1.0,
+    },
+    LabelPermuted: {"of": NEEDED, "permutations": 4},
+    Mirrored: {"pool": 5000, "validation": 50, "test": 100, "source": "train"},
+    Own: {"test": 0.25, "validation": 0.1, "merge": False},
     Task: {
         "dataset": NEEDED,
         "partition": NEEDED,
         "model": NEEDED,
-        "validation": 5000,
-        "local_validation": 50,
-        "local_test": 100,
+        "held_out": Mirrored(pool=5000, validation=50, test=100, source="train"),
+        "portion": 1.0,
     },
     Experiment: {
         "task": NEEDED,
@@ -109,12 +157,21 @@ DEFAULTS = {
     },
 }
 
-TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), validation=200)
+TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), Mirrored(pool=200))
 FIRST = Experiment(TASK, FedAvg(), rounds=3)
 
 # One value of every kind, and for every field another value that it could have.
 SAMPLES = {
-    LeNet: (LeNet(), {"channels": (6, 17), "hidden": (84, 120), "kernel": 3}),
+    LeNet: (
+        LeNet(),
+        {"channels": (6, 17), "hidden": (84, 120), "kernel": 3, "response_norm": 4},
+    ),
+    ResNet: (
+        ResNet(),
+        {"blocks": 2, "widths": (16, 32), "groups": 4, "shortcut": "pad"},
+    ),
+    BiLSTM: (BiLSTM(), {"vocabulary": 50, "embedding": 3, "hidden": 5}),
+    FastText: (FastText(), {"vocabulary": 50, "width": 3}),
     MLP: (MLP(), {"hidden": (200,)}),
     Optimizer: (
         Optimizer(),
@@ -141,23 +198,42 @@ SAMPLES = {
             "stop": EarlyStop(),
         },
     ),
-    Dirichlet: (Dirichlet(), {"clients": 7, "alpha": 0.5, "size": 3, "prior": "proportional"}),
+    Dirichlet: (
+        Dirichlet(),
+        {"clients": 7, "alpha": 0.5, "size": 3, "prior": "proportional", "size_alpha": 0.5},
+    ),
     IID: (IID(), {"clients": 7, "size": 3}),
+    QuantitySkew: (QuantitySkew(), {"clients": 7, "alpha": 0.5, "least": 1}),
+    ClassDirichlet: (
+        ClassDirichlet(),
+        {"clients": 7, "alpha": 0.5, "shared": 0.2, "least": 3, "seed": None},
+    ),
+    Majority: (Majority(), {"clients": 7, "size": 3, "p": 0.5, "pairs": "cartesian"}),
+    Shards: (Shards(), {"clients": 7, "shards": 3}),
+    Pachinko: (
+        Pachinko(),
+        {"clients": 7, "size": 3, "root_alpha": 0.5, "leaf_alpha": 1.0, "coarse": "kind"},
+    ),
+    ByColumn: (ByColumn(), {"column": "speaker", "clients": 7, "least": 3}),
+    Repeated: (Repeated(IID()), {"of": Shards(), "times": 3}),
+    Rotated: (Rotated(IID()), {"of": Shards(), "angles": (0.0, 180.0), "alpha": None}),
+    LabelPermuted: (LabelPermuted(IID()), {"of": Rotated(Shards()), "permutations": 3}),
+    Mirrored: (Mirrored(), {"pool": 100, "validation": 5, "test": 5, "source": "test"}),
+    Own: (Own(), {"test": 0.2, "validation": 0.0, "merge": True}),
     Task: (
         TASK,
         {
             "dataset": "mnist",
             "partition": IID(clients=20, size=60),
             "model": MLP(),
-            "validation": 100,
-            "local_validation": 5,
-            "local_test": 5,
+            "held_out": Own(),
+            "portion": 0.5,
         },
     ),
     Experiment: (
         FIRST,
         {
-            "task": dataclasses.replace(TASK, local_test=5),
+            "task": dataclasses.replace(TASK, portion=0.5),
             "algorithm": Local(),
             "rounds": 4,
             "cohort": 0.5,
@@ -169,7 +245,7 @@ SAMPLES = {
     Setting: (
         Setting(TASK, 3, 1),
         {
-            "task": dataclasses.replace(TASK, local_test=5),
+            "task": dataclasses.replace(TASK, portion=0.5),
             "rounds": 4,
             "seeds": 2,
             "cohort": 5,
@@ -268,14 +344,14 @@ def test_golden_keys():
     )
     assert avg.key == "cd0bc7ac67e10ba9"
     mix = Experiment(
-        Task("digits", IID(clients=20), MLP(hidden=(30,)), validation=200),
+        Task("digits", IID(clients=20), MLP(hidden=(30,)), Mirrored(pool=200)),
         FedMix(experts=2, server=Optimizer("adam", lr=5e-3, rates=(("phi", 0.05),))),
         rounds=150,
         cohort=0.25,
         seed=1,
         after=avg,
     )
-    assert mix.key == "a8d40cfca89cb75b"
+    assert mix.key == "ed496cc61589802f"
     assert key_of(avg, version=2) != avg.key
 
 
@@ -349,7 +425,7 @@ tasks = st.builds(
     | st.builds(IID, size=st.none() | st.integers(1, 9)),
     model=st.builds(LeNet, channels=st.lists(st.integers(1, 99), min_size=1).map(tuple))
     | st.builds(MLP, hidden=st.lists(st.integers(1, 99), min_size=1).map(tuple)),
-    validation=st.integers(1, 10**6),
+    held_out=st.builds(Mirrored, pool=st.integers(1, 10**6)) | st.builds(Own, merge=st.booleans()),
 )
 experiments = st.builds(
     Experiment,
@@ -405,7 +481,7 @@ def test_a_written_value_that_is_not_one_is_an_error(data, message):
         (lambda: Optimizer(rates=(("phi", "x"),)), r"Optimizer.rates\[0\]\[1\] must be float"),
         (lambda: LeNet(channels=6), "LeNet.channels must be tuple, got 6"),
         (lambda: MLP(hidden=(2.5,)), r"MLP.hidden\[0\] must be int, got 2.5"),
-        (lambda: Task("digits", Dirichlet(), Dirichlet()), "Task.model must be LeNet or MLP"),
+        (lambda: Task("digits", Dirichlet(), Dirichlet()), "Task.model must be Family"),
         (lambda: Experiment(TASK, "FedAvg", 3), "Experiment.algorithm must be FedAvg or"),
         (lambda: Experiment(TASK, FedAvg(), 3, cohort="10"), "cohort must be float or int"),
         (lambda: Experiment(TASK, FedAvg(), 3, after=TASK), "after must be an Experiment"),

@@ -57,7 +57,7 @@ def encode(
     at[used] = torch.arange(len(used), device=fed.device)
     with torch.no_grad():
         parts = [
-            algorithm.encode(fed.net, state.shared, table.pixels(b)) for b in used.split(BLOCK)
+            algorithm.encode(fed.net, state.shared, table.inputs(b)) for b in used.split(BLOCK)
         ]
     return Encoded({n: torch.cat([p[n] for p in parts]) for n in parts[0]} if parts else {}, at)
 
@@ -167,7 +167,7 @@ def _group(fed: Federation, code: Leaves, examples: int) -> int:
 
     One at a time where a whole personal network would run on a CPU (grouped convolutions).
     """
-    if "x" in code and fed.net.has_convolutions and fed.device.type == "cpu":
+    if "x" in code and fed.net.alone(fed.device):
         return 1
     numbers = sum(t[0].numel() for t in code.values()) * max(examples, 1)
     return int(np.clip(BUDGET // max(numbers, 1), 1, 4096))

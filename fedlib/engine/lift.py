@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_map
 
 
 def lift(fn: Callable[..., Any], clients: int, common: int = 0) -> Callable[..., Any]:
@@ -20,8 +19,7 @@ def lift(fn: Callable[..., Any], clients: int, common: int = 0) -> Callable[...,
 
     def one(*args: Any) -> Any:
         rows, rest = args[: len(args) - common], args[len(args) - common :]
-        out = fn(*tree_map(_squeeze, rows), *rest)
-        return tree_map(lambda t: t.unsqueeze(0), out)
+        return _on_tensors(_unsqueeze, fn(*(_on_tensors(_squeeze, row) for row in rows), *rest))
 
     def many(*args: Any) -> Any:
         axes = (*[0] * (len(args) - common), *[None] * common)
@@ -30,5 +28,19 @@ def lift(fn: Callable[..., Any], clients: int, common: int = 0) -> Callable[...,
     return one if clients == 1 else many
 
 
-def _squeeze(t: torch.Tensor) -> torch.Tensor:
+def _on_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """Apply ``fn`` to a tensor, or to every tensor of a dict or a (named) tuple."""
+    if isinstance(tree, Tensor):
+        return fn(tree)
+    if isinstance(tree, dict):
+        return {name: fn(t) for name, t in tree.items()}
+    parts = [fn(t) for t in tree]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+
+
+def _squeeze(t: Tensor) -> Tensor:
     return t.squeeze(0)
+
+
+def _unsqueeze(t: Tensor) -> Tensor:
+    return t.unsqueeze(0)

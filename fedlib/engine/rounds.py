@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,10 +14,13 @@ from fedlib.engine.batches import Plan, make_plan
 from fedlib.engine.evaluate import nll_of
 from fedlib.engine.lift import lift
 from fedlib.engine.protocol import Algorithm, State
-from fedlib.engine.train import TrainingDiverged, train
+from fedlib.engine.train import Phase, TrainingDiverged, train
 from fedlib.federation import Federation
 from fedlib.models import Leaves, Net
 from fedlib.randomness import generator
+
+# What a CPU core keeps close: a cohort whose weights exceed it waits for memory at every step.
+CACHE_BYTES = 2**20
 
 
 @dataclass(eq=False)
@@ -62,21 +65,21 @@ def play_round(
 ) -> tuple[State, Report]:
     """Play one round and return the next state and a report.
 
-    ``chunk`` clients share one program (default: ``default_chunk``); the result does not depend on
+    ``chunk`` clients share one program (default: ``chunk_of``); the result does not depend on
     it up to float rounding. Local leaves of ``state`` are updated in place: a round costs what its
     cohort costs, not what the population costs.
     """
     rows = select(fed, cohort, seed, round)
-    plans = _plans(algorithm, fed, rows, round, seed)
+    phases = algorithm.phases()
+    plans = _plans(phases, fed, rows, round, seed)
     order = np.argsort([-int(p) for p in plans[0].ends], kind="stable")
     parts = []
     for group in _groups(order, chunk_of(fed, chunk)):
         try:
-            parts.append(
-                _train_group(algorithm, fed, state, rows[group], [p.rows(group) for p in plans])
-            )
+            steps = [(phase, p.rows(group)) for phase, p in zip(phases, plans, strict=True)]
+            parts.append(_train_group(algorithm, fed, state, rows[group], steps))
         except TrainingDiverged as error:
-            raise TrainingDiverged(f"round {round}: {error}") from error
+            raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
     back = torch.as_tensor(np.argsort(order), device=fed.device)
     messages = {n: torch.cat([m[n] for m, _ in parts])[back] for n in parts[0][0]}
     losses = torch.cat([loss for _, loss in parts])[back]
@@ -89,17 +92,23 @@ def play_round(
 
 
 def chunk_of(fed: Federation, chunk: int | None) -> int:
-    """Return how many clients share one program: one per program for convolutions on a CPU."""
+    """Return how many clients share one program: by default what is fastest on the device.
+
+    All of the cohort on a GPU. On a CPU, convolutions go one client at a time, and so do nets that
+    fill the core's own cache; smaller ones share a program up to that size.
+    """
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk must be >= 1 or None, got {chunk}")
-    if chunk is None:
-        alone = fed.device.type == "cpu" and fed.net.has_convolutions
-        return 1 if alone else fed.clients
-    return chunk
+    if chunk is not None:
+        return chunk
+    if fed.net.alone(fed.device):
+        return 1
+    on_cpu = fed.device.type == "cpu"
+    return max(1, CACHE_BYTES // (4 * fed.net.parameters())) if on_cpu else fed.clients
 
 
 def _plans(
-    algorithm: Algorithm, fed: Federation, rows: np.ndarray, round: int, seed: int
+    phases: Sequence[Phase], fed: Federation, rows: np.ndarray, round: int, seed: int
 ) -> list[Plan]:
     return [
         make_plan(
@@ -111,18 +120,22 @@ def _plans(
             where=(round, k),
             drop_last=phase.drop_last,
         )
-        for k, phase in enumerate(algorithm.phases())
+        for k, phase in enumerate(phases)
     ]
 
 
 def _train_group(
-    algorithm: Algorithm, fed: Federation, state: State, rows: np.ndarray, plans: list[Plan]
+    algorithm: Algorithm,
+    fed: Federation,
+    state: State,
+    rows: np.ndarray,
+    steps: list[tuple[Phase, Plan]],
 ) -> tuple[Leaves, Tensor]:
     where = torch.as_tensor(rows, device=fed.device)
     before = algorithm.start(fed, state, where)
     context, common = algorithm.context(fed, state, where), algorithm.common(fed, state)
     after, loss = before, torch.zeros(len(rows))
-    for phase, plan in zip(algorithm.phases(), plans, strict=True):
+    for phase, plan in steps:
         method = partial(_one_client, getattr(algorithm, phase.loss), fed.net)
         after, loss = train(
             fed,
@@ -134,6 +147,7 @@ def _train_group(
             plan=plan,
             loss=method,
             validation_loss=nll_of(algorithm, fed) if phase.stop else None,
+            key=(algorithm, phase),
         )
     with torch.no_grad():
         send = lift(partial(_one_message, algorithm, fed.net), len(rows), common=1)

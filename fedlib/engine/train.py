@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedlib.engine.batches import Plan
 from fedlib.engine.lift import lift
+from fedlib.engine.program import Loss, program
 from fedlib.federation import Federation, Table
 from fedlib.models import Leaves
 from fedlib.optim import Optimizer
@@ -17,7 +18,11 @@ from fedlib.values import value
 
 
 class TrainingDiverged(FloatingPointError):
-    """A client's loss stopped being a finite number."""
+    """A loss or a weight stopped being a finite number; ``clients`` are the ids of whose."""
+
+    def __init__(self, message: str, clients: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.clients = tuple(clients)
 
 
 @value
@@ -60,9 +65,6 @@ class Phase:
             raise ValueError(f"Phase.batch_size must be >= 1 or None, got {self.batch_size}")
 
 
-Loss = Callable[..., Tensor]
-
-
 def train(
     fed: Federation,
     rows: np.ndarray,
@@ -74,49 +76,37 @@ def train(
     plan: Plan,
     loss: Loss,
     validation_loss: Loss | None = None,
+    key: Hashable = None,
 ) -> tuple[Leaves, Tensor]:
     """Train the clients of one program and return their leaves and mean losses ``[clients]``.
 
     ``leaves`` and ``context`` carry the client axis, ``common`` does not; ``loss`` and
-    ``validation_loss`` are functions of ONE client ``(params, context, batch, common)``. A client
+    ``validation_loss`` are functions of ONE client ``(params, context, batch, common)``; ``key``
+    tells losses apart, so that a GPU may replay what it recorded for an earlier cohort. A client
     that has run out of batches, or that stopped early, ends with the weights it had then: its row
     is copied out at that moment, so that no momentum can move it afterwards.
     """
-    moving = {n: _trainable(t) for n, t in leaves.items() if n.startswith(phase.train)}
-    optimizer = phase.optimizer.build(moving)
-    program = lift(loss, len(rows), common=1)
     where = torch.as_tensor(rows, device=fed.device)
+    heart = program(fed, key, loss, phase.optimizer, phase.train, leaves, context, common)
     keeper = _Keeper(fed, where, phase, plan, validation_loss)
-    keeper.before(moving)
+    keeper.before(heart.moving)
     losses = []
     for t, batch in enumerate(_batches(fed.train, where, plan)):
-        now = program({**leaves, **moving}, context, batch, common)
-        optimizer.zero_grad(set_to_none=True)
-        now.sum().backward()
-        optimizer.step()
-        losses.append(now.detach())
-        if keeper.after_step(t, leaves, moving, context, common):
+        losses.append(heart.step(batch))
+        if keeper.after_step(t, leaves, heart.moving, context, common):
             break
     mean = _mean_loss(losses, plan, fed, rows)
-    return {**leaves, **keeper.result({n: t.detach() for n, t in moving.items()})}, mean
+    # A recorded program trains the next cohort in the same buffers.
+    last = {n: t.detach().clone() if t.is_cuda else t.detach() for n, t in heart.moving.items()}
+    return {**leaves, **keeper.result(last)}, mean
 
 
-def _batches(table: Table, rows: Tensor, plan: Plan) -> Iterator[dict[str, Tensor]]:
-    """Yield each step's batch, cut to the widest client so that nothing is padded needlessly."""
-    positions = torch.as_tensor(plan.positions, device=rows.device)
-    counts = torch.as_tensor(plan.counts, device=rows.device)
+def _batches(table: Table, rows: Tensor, plan: Plan) -> Iterator[Leaves]:
+    """Yield each step's batch, on a CPU cut to the widest client, on a GPU always of one shape."""
     widths = plan.counts.max(0, initial=0)
-    for t in range(plan.steps):
-        places = torch.arange(int(widths[t]), device=rows.device)
-        weight = (places < counts[:, t, None]).to(torch.float32)
-        yield table.batch(rows, positions[:, t, : int(widths[t])], weight)
-
-
-def _trainable(t: Tensor) -> Tensor:
-    """Copy a leaf, in the layout in which its convolutions run fastest, ready for autograd."""
-    if t.ndim >= 5:
-        t = t.movedim(-3, -1).contiguous().movedim(-1, -3)
-    return t.detach().clone(memory_format=torch.preserve_format).requires_grad_(True)
+    if rows.is_cuda:
+        widths = np.full_like(widths, plan.positions.shape[2])
+    return table.batches(rows, plan.positions, plan.counts, widths)
 
 
 def _mean_loss(losses: list[Tensor], plan: Plan, fed: Federation, rows: np.ndarray) -> Tensor:
@@ -125,7 +115,7 @@ def _mean_loss(losses: list[Tensor], plan: Plan, fed: Federation, rows: np.ndarr
     bad = (~stacked.isfinite() & real).any(1)
     if bool(bad.any()):
         who = [int(fed.ids[rows[i]]) for i in torch.nonzero(bad)[:, 0].tolist()]
-        raise TrainingDiverged(f"the loss of client {', '.join(map(str, who))} is not finite")
+        raise TrainingDiverged(f"the loss of client {', '.join(map(str, who))} is not finite", who)
     return torch.where(real, stacked, 0).sum(1) / real.sum(1).clamp(min=1)
 
 
@@ -148,11 +138,14 @@ class _Keeper:
         self.best = np.full(len(rows), np.inf)
         self.waited = np.zeros(len(rows), dtype=np.int64)
         self.done = plan.ends == 0
+        self.moments = set(plan.ends.tolist())
 
     def after_step(
         self, t: int, leaves: Leaves, moving: Leaves, context: Leaves, common: Leaves
     ) -> bool:
         """Look at the clients after step ``t``; return true when nobody has anything left to do."""
+        if self.loss is None and t + 1 not in self.moments:
+            return False
         if self.loss is not None and self.phase.stop is not None:
             every = self.phase.stop.every * self.plan.per_epoch
             due = ~self.done & ((t + 1) % np.maximum(every, 1) == 0)
@@ -177,7 +170,7 @@ class _Keeper:
     ) -> None:
         assert self.loss is not None and self.phase.stop is not None
         with torch.no_grad():
-            batch = whole(self.fed.validation, self.rows)
+            batch = self.fed.validation.whole(self.rows)
             now = self.loss({**leaves, **moving}, context, batch, common).double().cpu().numpy()
         better = due & (now < self.best - self.phase.stop.min_delta)
         self.best[better] = now[better]
@@ -197,11 +190,3 @@ class _Keeper:
             now = leaf.detach()
             old = self.kept.get(name, now)
             self.kept[name] = torch.where(mask.view(-1, *[1] * (now.ndim - 1)), now, old).clone()
-
-
-def whole(table: Table, rows: Tensor) -> dict[str, Tensor]:
-    """Return all examples of some clients as one padded batch."""
-    sizes = torch.as_tensor(table.sizes, device=rows.device)[rows]
-    places = torch.arange(int(sizes.max()), device=rows.device)
-    weight = (places < sizes[:, None]).to(torch.float32)
-    return table.batch(rows, places.expand(len(rows), -1), weight)

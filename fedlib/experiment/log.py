@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -54,13 +55,18 @@ class Log:
         for i, v in zip(ids, values, strict=True):
             self.add(round, metric, v, client=int(i))
 
-    def report(self, round: int, report: Report) -> None:
-        """Add what a round said of itself: loss, bytes and every tensor's divergence."""
-        self.add(round, "train_loss", float(report.losses.double().mean()))
+    def report(self, round: int, report: Report) -> float:
+        """Add what a round said of itself: loss, bytes and every tensor's divergence.
+
+        Returns the mean training loss.
+        """
+        loss = float(report.losses.double().mean())
+        self.add(round, "train_loss", loss)
         self.add(round, "bytes_down", int(report.down.sum()))
         self.add(round, "bytes_up", int(report.up.sum()))
         for name, gd in sorted(divergences(report.messages, report.weights).items()):
             self.array(round, "divergence", gd, name)
+        return loss
 
     def scores(self, round: int, split: str, ids: np.ndarray, scores: Scores) -> None:
         """Add every client's accuracy and negative log-likelihood on one split."""
@@ -73,8 +79,20 @@ class Log:
         """Add the number of training examples of every client, once."""
         self.clients(0, "examples", fed.ids, fed.train.sizes)
 
-    def frame(self) -> pd.DataFrame:
-        """Return all rows."""
-        frame = pd.DataFrame(self._rows, columns=list(COLUMNS))
+    def last_finite(self, *metrics: str) -> dict[str, float]:
+        """Return the last finite value of some metrics, the mean over clients where it has them."""
+        found: dict[str, tuple[int, list[float]]] = {}
+        for round, metric, _, _, _, value in self._rows:
+            if metric in metrics and math.isfinite(value):
+                at, values = found.get(metric, (-1, []))
+                found[metric] = (round, [*values, value] if at == round else [value])
+        return {m: sum(found[m][1]) / len(found[m][1]) for m in metrics if m in found}
+
+    def frame(self, completed: int | None = None) -> pd.DataFrame:
+        """Return all rows, or those up to some round."""
+        rows = self._rows
+        if completed is not None:
+            rows = [row for row in rows if row[0] <= completed]
+        frame = pd.DataFrame(rows, columns=list(COLUMNS))
         kinds = {"round": "int32", "client": "int32", "expert": "int16", "value": "float64"}
         return frame.astype(kinds)

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-import platform
-import subprocess
+import os
 import time
 from collections.abc import Iterator
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
-from fedlib import paths
-from fedlib.engine import Report, State, encode, evaluate, evaluate_global, play_round
+from fedlib.engine import (
+    Report,
+    State,
+    TrainingDiverged,
+    encode,
+    evaluate,
+    evaluate_global,
+    play_round,
+    select,
+)
 from fedlib.experiment import store
+from fedlib.experiment.disk import Damaged, StoreError
+from fedlib.experiment.health import RunDiverged, check_finite
 from fedlib.experiment.log import Log
+from fedlib.experiment.provenance import commit, provenance, segment
+from fedlib.experiment.result import Result
 from fedlib.experiment.spec import Experiment
-from fedlib.experiment.store import Result
 from fedlib.federation import Federation
-from fedlib.memory import peak_mib
-from fedlib.progress import bar
+from fedlib.memory import keep_freed
+from fedlib.progress import Rounds, Watcher, note
 
 CHECKPOINT_SECONDS = 60.0
+Progress = bool | str | Watcher
 
 
 def run(
@@ -30,19 +39,24 @@ def run(
     *,
     device: str = "auto",
     chunk: int | None = None,
-    progress: bool | str = True,
+    progress: Progress = True,
+    retry: bool = False,
 ) -> Result:
     """Return the result of an experiment, training it only if it is not stored.
 
-    ``progress`` shows a bar; a string is its text.
+    ``progress`` shows a bar; a string is its text; a function is called after every round with the
+    rounds completed, the rounds in all and the training loss.
 
-    A run that was interrupted continues from its last checkpoint and ends with the same bits. Two
-    processes asked for the same experiment train it once.
+    A run that was interrupted continues from its last checkpoint (one a minute, or every
+    $FEDLIB_CHECKPOINT_SECONDS) and ends with the same bits. Two processes asked for the same
+    experiment train it once. A run whose numbers stopped being finite raises RunDiverged, and again
+    when asked again, unless ``retry``. StoreError when nothing can be stored, or when the
+    checkpoint is of other data.
     """
     stored = store.find(experiment)
     if stored is not None:
         return stored
-    return _claim_and_train(experiment, device, chunk, progress)
+    return _claim_and_train(experiment, device, chunk, progress, retry)
 
 
 def run_with_state(
@@ -50,50 +64,178 @@ def run_with_state(
     *,
     device: str = "auto",
     chunk: int | None = None,
-    progress: bool | str = True,
+    progress: Progress = True,
+    retry: bool = False,
 ) -> tuple[Result, State]:
     """Return a result and its final state, retraining if only the exported metrics are there."""
     stored = store.find(experiment)
-    if stored is None or store.restore(experiment) is None:
-        stored = _claim_and_train(experiment, device, chunk, progress)
+    if stored is None or not _has_state(experiment):
+        stored = _claim_and_train(experiment, device, chunk, progress, retry)
     kept = store.restore(experiment)
     assert kept is not None
-    return stored, kept[0]
+    return stored, kept.state
+
+
+def _has_state(experiment: Experiment) -> bool:
+    try:
+        kept = store.restore(experiment)
+    except Damaged:
+        return False
+    return kept is not None and kept.completed == experiment.rounds
 
 
 def _claim_and_train(
-    experiment: Experiment, device: str, chunk: int | None, progress: bool | str
+    experiment: Experiment, device: str, chunk: int | None, progress: Progress, retry: bool
 ) -> Result:
-    with store.claimed(experiment):
+    with store.claimed(experiment, lambda text: note(text, show=bool(progress))):
         if not store.complete(experiment):
-            _train(experiment, device, chunk, progress)
+            if retry:
+                store.forget_failure(experiment)
+            failure = store.failure(experiment)
+            if failure is not None:
+                raise RunDiverged.of(failure, str(store.folder(experiment)))
+            _train(experiment, device, chunk, progress, retry)
     found = store.find(experiment)
     assert found is not None
     return found
 
 
-def _train(experiment: Experiment, device: str, chunk: int | None, progress: bool | str) -> None:
-    started, saved = time.monotonic(), time.monotonic()
-    _commit()
+def _train(
+    experiment: Experiment, device: str, chunk: int | None, progress: Progress, retry: bool
+) -> None:
+    interval = _interval()
+    keep_freed()
+    commit()  # remembered now: the checkout may move on while this process runs what it has loaded
     fed = experiment.task.build(experiment.seed, device)
-    start, done, log = _begin(experiment, fed, device, chunk, progress)
-    text = progress if isinstance(progress, str) else type(experiment.algorithm).__name__
-    ticks = bar(experiment.rounds, text, done=done, show=bool(progress))
-    state, completed = start, done
-    for state, completed, report in rounds(experiment, fed, start, done, chunk):
+    course = _Course(experiment, fed, chunk)
+    first = course.begin(device, progress, retry)
+    ticks = Rounds(progress, type(experiment.algorithm).__name__, experiment.rounds, course.start)
+    saved = time.monotonic()
+    try:
+        for state, completed, report in rounds(experiment, fed, first, course.start, chunk):
+            loss = course.log_round(state, completed, report)
+            if report is not None:
+                ticks.played(loss)
+            if 0 < completed < experiment.rounds and time.monotonic() - saved > interval:
+                course.save()
+                saved = time.monotonic()
+        course.save()
+    except TrainingDiverged as error:
+        raise course.diverged(error) from error
+    except (KeyboardInterrupt, SystemExit):
+        course.save_unless_empty()
+        raise
+    finally:
+        ticks.close()
+    store.finish(experiment, provenance(fed, course.segments()))
+
+
+class _Course:
+    """A run in memory: its log, and the state after the last round that is logged to the end.
+
+    A round updates local leaves in place. So the rows of the next round's cohort are kept: whatever
+    happens in it, ``last`` puts them back.
+    """
+
+    def __init__(self, experiment: Experiment, fed: Federation, chunk: int | None) -> None:
+        self.experiment, self.fed, self.chunk = experiment, fed, chunk
+        self.log, self.start = Log(), 0
+        self._began, self._earlier = time.monotonic(), list[dict[str, Any]]()
+        self._state, self._completed = State({}, {}, {}), -1
+        self._rows, self._held = torch.zeros(0, dtype=torch.int64), dict[str, torch.Tensor]()
+
+    def begin(self, device: str, progress: Progress, retry: bool) -> State:
+        """Return the state to start from, a checkpoint's or a fresh one."""
+        kept = store.restore(self.experiment)
+        if kept is not None:
+            self._refuse_other_data(kept.data)
+        if kept is not None and kept.completed > 0:
+            self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
+            state = _moved(kept.state, self.fed)
+            self._hold(state, kept.completed)
+            return state
+        first = None
+        if self.experiment.after is not None:
+            shown = progress if isinstance(progress, bool) else False
+            _, first = run_with_state(
+                self.experiment.after,
+                device=device,
+                chunk=self.chunk,
+                progress=shown,
+                retry=retry,
+            )
+        self.log.sizes(self.fed)
+        return self.experiment.algorithm.init(self.fed, self.experiment.seed, first)
+
+    def log_round(self, state: State, completed: int, report: Report | None) -> float:
+        """Log a round and keep its state; return its training loss."""
+        loss = float("nan")
         if report is not None:
-            log.report(completed, report)
-            ticks.update()
-        observe(experiment, fed, state, completed, log)
-        if experiment.evaluates(completed):
-            assess(experiment, fed, state, completed, log)
-        due = time.monotonic() - saved > CHECKPOINT_SECONDS
-        if due and 0 < completed < experiment.rounds:
-            store.checkpoint(experiment, state, completed, log.frame())
-            saved = time.monotonic()
-    ticks.close()
-    store.checkpoint(experiment, state, completed, log.frame())
-    store.finish(experiment, provenance(fed, time.monotonic() - started))
+            check_finite(self.fed, state, report, completed - 1)
+            loss = self.log.report(completed, report)
+        observe(self.experiment, self.fed, state, completed, self.log)
+        if self.experiment.evaluates(completed):
+            assess(self.experiment, self.fed, state, completed, self.log)
+        self._hold(state, completed)
+        return loss
+
+    def last(self) -> State:
+        """Return the state after the last round that is logged to the end."""
+        for name, rows in self._held.items():
+            self._state.local[name][self._rows] = rows
+        return self._state
+
+    def save(self) -> None:
+        """Store the last whole round."""
+        store.checkpoint(
+            self.experiment,
+            self.last(),
+            self._completed,
+            self.log.frame(self._completed),
+            self.fed.source,
+            self.segments(),
+        )
+
+    def save_unless_empty(self) -> None:
+        """Store the last whole round if this process has played one."""
+        if self._completed > self.start:
+            self.save()
+
+    def diverged(self, error: TrainingDiverged) -> RunDiverged:
+        """Store the last whole round and the failure after it; return the error to raise."""
+        self.save()
+        failure = {
+            "round": self._completed,
+            "clients": list(error.clients),
+            "message": str(error),
+            "metrics": self.log.last_finite("train_loss", "validation_accuracy"),
+            "commit": commit(),
+            "data": self.fed.source,
+        }
+        store.failed(self.experiment, failure)
+        return RunDiverged.of(failure, str(store.folder(self.experiment)))
+
+    def segments(self) -> list[dict[str, Any]]:
+        """Return the stretches of rounds that processes have trained, this one's last."""
+        seconds = time.monotonic() - self._began
+        now = segment(self.fed, self.start, self._completed, seconds, self.chunk)
+        return [*self._earlier, *([now] if self._completed > self.start else [])]
+
+    def _hold(self, state: State, completed: int) -> None:
+        self._state, self._completed, self._held = state, completed, {}
+        if state.local and completed < self.experiment.rounds:
+            seed, cohort = self.experiment.seed, self.experiment.cohort
+            chosen = select(self.fed, cohort, seed, completed)
+            self._rows = torch.as_tensor(chosen, device=self.fed.device)
+            self._held = {n: t[self._rows] for n, t in state.local.items()}
+
+    def _refuse_other_data(self, data: str) -> None:
+        if data and _fingerprint(data) != _fingerprint(self.fed.source):
+            raise StoreError(
+                f"run {self.experiment.key} was begun on other data: its checkpoint is of "
+                f"{data!r}, here are {self.fed.source!r}. Bring the first data back, or move "
+                f"{store.folder(self.experiment)} away to begin anew."
+            )
 
 
 def rounds(
@@ -137,59 +279,23 @@ def observe(
             log.array(completed, metric, values)
 
 
-def provenance(fed: Federation, seconds: float) -> dict[str, Any]:
-    """Return where and with what a run was made: commit, versions, device, time, peak memory.
-
-    The peak is the process's: of several runs in one process, the largest so far.
-    """
-    cuda = fed.device.type == "cuda"
-    return {
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": version("numpy"),
-        "fedlib": _version(),
-        "device": torch.cuda.get_device_name(fed.device) if cuda else platform.machine(),
-        "threads": torch.get_num_threads(),
-        "seconds": round(seconds, 1),
-        "peak_memory_mib": round(torch.cuda.max_memory_allocated() / 2**20 if cuda else peak_mib()),
-        "data": fed.source,
-        "clients": fed.clients,
-        "parameters": fed.net.parameters(),
-    }
+def _moved(state: State, fed: Federation) -> State:
+    """Return a stored state on the federation's device."""
+    # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
+    flat = state.flat()
+    return State.from_flat(
+        {n: t if n.endswith("/step") else t.to(fed.device) for n, t in flat.items()}
+    )
 
 
-def _begin(
-    experiment: Experiment, fed: Federation, device: str, chunk: int | None, progress: bool | str
-) -> tuple[State, int, Log]:
-    kept = store.restore(experiment)
-    if kept is not None:
-        state, completed, metrics = kept
-        # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
-        flat = state.flat()
-        moved = {n: t if n.endswith("/step") else t.to(fed.device) for n, t in flat.items()}
-        return State.from_flat(moved), completed, Log(metrics)
-    first = None
-    if experiment.after is not None:
-        _, first = run_with_state(experiment.after, device=device, chunk=chunk, progress=progress)
-    log = Log()
-    log.sizes(fed)
-    return experiment.algorithm.init(fed, experiment.seed, first), 0, log
+def _fingerprint(source: str) -> str:
+    """Return the fingerprint of the data: where they came from may differ between machines."""
+    return source.rpartition(" ")[2]
 
 
-@cache
-def _commit() -> str:
-    """Return the commit as it was when this process first trained: the code that it runs."""
-    call = ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+def _interval() -> float:
+    text = os.environ.get("FEDLIB_CHECKPOINT_SECONDS", "")
     try:
-        said = subprocess.run(call, capture_output=True, text=True, check=False)
-    except OSError:
-        return "unknown"
-    return said.stdout.strip() or "unknown"
-
-
-def _version() -> str:
-    try:
-        return version("fedlib")
-    except PackageNotFoundError:
-        return "not installed"
+        return float(text) if text else CHECKPOINT_SECONDS
+    except ValueError:
+        raise ValueError(f"FEDLIB_CHECKPOINT_SECONDS must be a number, got {text!r}") from None

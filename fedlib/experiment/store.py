@@ -1,49 +1,57 @@
-"""Where results live: a folder per run, and one small exported file per run worth keeping.
+"""Where runs live: a folder each, of files that are whole or not there.
 
     runs/<key>/spec.json             the experiment
               checkpoint.safetensors  the state after some round (its metadata says which)
               metrics.parquet         tidy metrics up to that round, or a little later
               provenance.json         written last: the run is complete
-    results/<key>.parquet             metrics with spec and provenance in the file's metadata
+              failure.json            why it stopped, if a number stopped being finite
+    runs/<key>.lock                  held by whoever trains it
 
-Every file is written beside its place and renamed, so that a reader never sees half of one.
+A file that is damaged is never read on with: ``find`` passes it over, and who claims the run moves
+it aside and goes on from what is sound.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
-from filelock import FileLock
-from safetensors import safe_open
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from fedlib import paths
 from fedlib.engine import State
+from fedlib.experiment import disk
+from fedlib.experiment.disk import Damaged
+from fedlib.experiment.exported import find_exported
+from fedlib.experiment.log import COLUMNS
+from fedlib.experiment.result import Result
 from fedlib.experiment.spec import Experiment
 from fedlib.values import from_dict, to_dict
 
+SPEC, CHECKPOINT, METRICS = "spec.json", "checkpoint.safetensors", "metrics.parquet"
+PROVENANCE, FAILURE = "provenance.json", "failure.json"
 
-@dataclass(frozen=True, eq=False)
-class Result:
-    """A finished run: its experiment, tidy metrics and provenance."""
 
-    experiment: Experiment
+class Kept(NamedTuple):
+    """What a checkpoint holds: the state after some round, metrics up to there, data, segments.
+
+    ``data`` names the data it was trained on; a segment is a stretch of rounds that one process
+    trained, with its commit, versions, device and seconds.
+    """
+
+    state: State
+    completed: int
     metrics: pd.DataFrame
-    provenance: dict[str, Any]
-
-    def select(self, metric: str) -> pd.DataFrame:
-        """Return the rows of one metric."""
-        return self.metrics[self.metrics["metric"] == metric]
+    data: str
+    segments: list[dict[str, Any]]
 
 
 def folder(experiment: Experiment) -> Path:
@@ -52,107 +60,247 @@ def folder(experiment: Experiment) -> Path:
 
 
 def find(experiment: Experiment) -> Result | None:
-    """Return the stored result, from the run folders or else the exported ones, or None."""
+    """Return the stored result, from the run folders or else the exported ones, or None.
+
+    A damaged run counts as not stored, with a warning; a damaged exported file is a ValueError.
+    StoreError if a folder cannot be read.
+    """
     home = folder(experiment)
-    if (home / "provenance.json").exists():
-        said = json.loads((home / "provenance.json").read_text())
-        return Result(experiment, read_metrics(home), said)
-    exported = paths.results() / f"{experiment.key}.parquet"
-    if not exported.exists():
-        return None
-    result = read_exported(exported)
-    if result.experiment.key != experiment.key:
-        raise ValueError(f"{exported} holds another experiment: {result.experiment}")
-    return result
+    try:
+        if (home / PROVENANCE).exists():
+            metrics = read_metrics(home, experiment.rounds)
+            return Result(experiment, metrics, read_json(home / PROVENANCE))
+    except Damaged as error:
+        disk.warn(f"{error}; this stored run is passed over")
+    except OSError as error:
+        raise disk.unreadable(home, error) from error
+    try:
+        return find_exported(experiment)
+    except OSError as error:
+        raise disk.unreadable(paths.results(), error) from error
 
 
 def complete(experiment: Experiment) -> bool:
     """Return whether a run folder holds everything: result, final state and provenance."""
-    names = ("metrics.parquet", "checkpoint.safetensors", "provenance.json")
-    return all((folder(experiment) / name).exists() for name in names)
+    return all((folder(experiment) / name).exists() for name in (METRICS, CHECKPOINT, PROVENANCE))
 
 
-def read_metrics(home: Path) -> pd.DataFrame:
-    """Return the metrics of a run folder."""
-    return pd.read_parquet(home / "metrics.parquet")
+def read_json(path: Path) -> dict[str, Any]:
+    """Return what a JSON file of the store says; Damaged if it is no JSON object."""
+    try:
+        said = json.loads(path.read_bytes())
+    except OSError as error:
+        raise disk.unreadable(path, error) from error
+    except ValueError as error:
+        raise Damaged(f"{path} is no JSON: {error}") from error
+    if not isinstance(said, dict):
+        raise Damaged(f"{path} holds no JSON object")
+    return said
+
+
+def read_metrics(home: Path, rounds: int = 0) -> pd.DataFrame:
+    """Return the metrics of a run folder; Damaged if they do not reach ``rounds``."""
+    path = home / METRICS
+    try:
+        metrics = pd.read_parquet(path)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        if isinstance(error, PermissionError):
+            raise disk.unreadable(path, error) from error
+        raise Damaged(f"{path} is no readable Parquet file: {error}") from error
+    if tuple(metrics.columns) != COLUMNS:
+        raise Damaged(f"{path} has other columns: {', '.join(map(str, metrics.columns))}")
+    if metrics["round"].max() < rounds or metrics.empty:
+        raise Damaged(f"{path} ends before round {rounds}")
+    return metrics
+
+
+def read_header(home: Path) -> dict[str, str]:
+    """Return what a checkpoint says of itself, without its tensors; Damaged if it is none."""
+    path = home / CHECKPOINT
+    try:
+        with safe_open(path, framework="pt") as file:
+            said = file.metadata() or {}
+        return {**said, "completed": str(int(said["completed"]))}
+    except PermissionError as error:
+        raise disk.unreadable(path, error) from error
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise Damaged(f"{path} is no readable checkpoint: {error}") from error
+
+
+def begin(experiment: Experiment) -> None:
+    """Make the run folder and write down whose it is."""
+    path = folder(experiment) / SPEC
+    if not path.exists():
+        _write_json(path, to_dict(experiment), "the spec")
+
+
+def checkpoint(
+    experiment: Experiment,
+    state: State,
+    completed: int,
+    metrics: pd.DataFrame,
+    data: str = "",
+    segments: list[dict[str, Any]] | None = None,
+) -> None:
+    """Store the state after ``completed`` rounds; metrics go first and so never lag behind."""
+    begin(experiment)
+    home = folder(experiment)
+    disk.write(
+        home / METRICS,
+        lambda p: metrics.to_parquet(p, compression="zstd", index=False),
+        f"the metrics up to round {completed}",
+    )
+    tensors = {n: t.detach().cpu().contiguous() for n, t in state.flat().items()}
+    said = {"completed": str(completed), "data": data, "segments": json.dumps(segments or [])}
+    disk.write(
+        home / CHECKPOINT,
+        lambda p: save_file(tensors, p, metadata=said),
+        f"the checkpoint after round {completed}",
+    )
+
+
+def restore(experiment: Experiment) -> Kept | None:
+    """Return what a run begun earlier left, or None; Damaged if that cannot be read."""
+    home = folder(experiment)
+    if not (home / CHECKPOINT).exists():
+        return None
+    said = read_header(home)
+    completed = int(said["completed"])
+    with safe_open(home / CHECKPOINT, framework="pt") as file:
+        state = State.from_flat({n: file.get_tensor(n) for n in file.keys()})  # noqa: SIM118
+    metrics = read_metrics(home, completed)
+    kept = metrics[metrics["round"] <= completed]
+    segments = json.loads(said.get("segments", "[]"))
+    return Kept(state, completed, kept, said.get("data", ""), segments)
 
 
 def finish(experiment: Experiment, provenance: dict[str, Any]) -> None:
     """Mark a run complete."""
-    text = json.dumps(provenance, indent=1)
-    _write(folder(experiment) / "provenance.json", lambda p: p.write_text(text))
+    _write_json(folder(experiment) / PROVENANCE, provenance, "the provenance")
 
 
-def checkpoint(experiment: Experiment, state: State, completed: int, metrics: pd.DataFrame) -> None:
-    """Store the state after ``completed`` rounds; metrics go first and so never lag behind."""
-    home = folder(experiment)
-    home.mkdir(parents=True, exist_ok=True)
-    spec = json.dumps(to_dict(experiment), indent=1)
-    _write(home / "spec.json", lambda p: p.write_text(spec))
-    _write(
-        home / "metrics.parquet", lambda p: metrics.to_parquet(p, compression="zstd", index=False)
-    )
-    tensors = {n: t.detach().cpu().contiguous() for n, t in state.flat().items()}
-    said = {"completed": str(completed)}
-    _write(home / "checkpoint.safetensors", lambda p: save_file(tensors, p, metadata=said))
+def failed(experiment: Experiment, failure: dict[str, Any]) -> None:
+    """Write down why a run stopped."""
+    _write_json(folder(experiment) / FAILURE, failure, "the failure")
 
 
-def restore(experiment: Experiment) -> tuple[State, int, pd.DataFrame] | None:
-    """Return (state, completed rounds, metrics up to there) of a run begun earlier, or None."""
-    home = folder(experiment)
-    if not (home / "checkpoint.safetensors").exists():
-        return None
-    with safe_open(home / "checkpoint.safetensors", framework="pt") as file:
-        completed = int(file.metadata()["completed"])
-        state = State.from_flat({n: file.get_tensor(n) for n in file.keys()})  # noqa: SIM118
-    metrics = read_metrics(home)
-    return state, completed, metrics[metrics["round"] <= completed]
+def failure(experiment: Experiment) -> dict[str, Any] | None:
+    """Return why a run stopped, or None."""
+    path = folder(experiment) / FAILURE
+    return read_json(path) if path.exists() else None
+
+
+def forget_failure(experiment: Experiment) -> None:
+    """Let a run that stopped be tried again."""
+    path = folder(experiment) / FAILURE
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise disk.unwritable(path, "the removal of the failure", error) from error
 
 
 @contextmanager
-def claimed(experiment: Experiment) -> Iterator[None]:
-    """Hold the right to train an experiment: of two processes asked for it, one waits."""
-    paths.runs().mkdir(parents=True, exist_ok=True)
-    with FileLock(paths.runs() / f"{experiment.key}.lock"):
+def claimed(
+    experiment: Experiment, waiting: Callable[[str], None] = lambda text: None
+) -> Iterator[None]:
+    """Hold the right to train an experiment: of two processes asked for it, one waits.
+
+    The run folder is tidied first: half-written files of killed processes go, damaged files are
+    moved aside with a warning. ``waiting`` is told when another process holds the right.
+    """
+    path = paths.runs() / f"{experiment.key}.lock"
+    lock = FileLock(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            waiting(f"another process trains {experiment.key}: waiting for it")
+            lock.acquire()
+    except OSError as error:
+        raise disk.unwritable(path, "the lock", error) from error
+    try:
+        mend(experiment)
         yield
-
-
-def export(result: Result) -> Path:
-    """Write a result as one Parquet file with its spec and provenance into ``results/``."""
-    table = pa.Table.from_pandas(result.metrics, preserve_index=False)
-    for name in ("metric", "item"):
-        at = table.schema.get_field_index(name)
-        table = table.set_column(at, name, table[name].dictionary_encode())
-    said = {"spec": to_dict(result.experiment), "provenance": result.provenance}
-    meta = {"fedlib": json.dumps(said, sort_keys=True)}
-    target = paths.results() / f"{result.experiment.key}.parquet"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    slim = table.replace_schema_metadata(meta)
-    _write(target, lambda p: pq.write_table(slim, p, compression="zstd", compression_level=19))
-    return target
-
-
-def read_exported(path: Path) -> Result:
-    """Read a file that ``export`` wrote; ValueError if it is not one."""
-    try:
-        table = pq.read_table(path)
-        said = json.loads((table.schema.metadata or {})[b"fedlib"])
-        frame = table.to_pandas().astype({"metric": "str", "item": "str"})
-        return Result(from_dict(said["spec"]), frame, said["provenance"])
-    except (OSError, KeyError, TypeError, ValueError, pa.ArrowInvalid) as error:
-        raise ValueError(f"{path} is no exported result of fedlib: {error}") from error
-
-
-def exported() -> list[Result]:
-    """Return every exported result."""
-    return [read_exported(p) for p in sorted(paths.results().glob("*.parquet"))]
-
-
-def _write(target: Path, write: Callable[[Path], Any]) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
-    try:
-        write(Path(name))
-        os.replace(name, target)
     finally:
-        Path(name).unlink(missing_ok=True)
+        lock.release()
+
+
+def busy(key: str) -> bool:
+    """Return whether a process trains the run of this key now."""
+    path = paths.runs() / f"{key}.lock"
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False
+
+
+def mend(experiment: Experiment) -> None:
+    """Tidy a run folder: no half file, no damaged one, none without those that it needs."""
+    home = folder(experiment)
+    if not home.is_dir():
+        return
+    disk.clean(home)
+    _keep_sound(home / SPEC, lambda: _same(home / SPEC, experiment))
+    _keep_sound(home / PROVENANCE, lambda: read_json(home / PROVENANCE))
+    _keep_sound(home / FAILURE, lambda: read_json(home / FAILURE))
+    _keep_sound(home / METRICS, lambda: read_metrics(home))
+    _keep_sound(home / CHECKPOINT, lambda: read_header(home))
+    if (home / CHECKPOINT).exists() and not _has_metrics(home):
+        disk.set_aside(home / CHECKPOINT, "is of no use without its metrics")
+    # From here on its metrics may be overwritten: a run that is trained anew is not complete.
+    if (home / PROVENANCE).exists() and not complete(experiment):
+        disk.set_aside(home / PROVENANCE, "belongs to a run of which a part is lost")
+
+
+def _has_metrics(home: Path) -> bool:
+    """Return whether the metrics reach as far as the checkpoint."""
+    try:
+        read_metrics(home, int(read_header(home)["completed"]))
+    except Damaged:
+        return False
+    return True
+
+
+def _keep_sound(path: Path, read: Callable[[], Any]) -> None:
+    try:
+        if path.exists():
+            read()
+    except Damaged as error:
+        disk.set_aside(path, str(error).removeprefix(f"{path} "))
+
+
+def _same(path: Path, experiment: Experiment) -> None:
+    try:
+        key = from_dict(read_json(path)).key
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Damaged(f"{path} is no spec: {error}") from error
+    if key != experiment.key:
+        raise Damaged(f"{path} is the spec of another experiment, {key}")
+
+
+def pack(experiment: Experiment) -> dict[str, bytes]:
+    """Return the files of a run folder, to be sent to another machine."""
+    home = folder(experiment)
+    names = (SPEC, METRICS, CHECKPOINT, FAILURE, PROVENANCE)
+    return {n: (home / n).read_bytes() for n in names if (home / n).exists()}
+
+
+def unpack(experiment: Experiment, files: dict[str, bytes]) -> None:
+    """Write what ``pack`` returned into this store, the provenance last."""
+    for name, data in files.items():
+        disk.write(folder(experiment) / name, partial(_put, data), name)
+
+
+def _put(data: bytes, path: Path) -> None:
+    path.write_bytes(data)
+
+
+def _write_json(path: Path, said: Any, what: str) -> None:
+    text = json.dumps(said, indent=1)
+    disk.write(path, lambda p: p.write_text(text), what)

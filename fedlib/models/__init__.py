@@ -1,14 +1,20 @@
 """Models, written for one batch of examples."""
 
-from fedlib.models.families import MLP, LeNet, fedmix_lenet5
+from fedlib.models.families import MLP, Family, LeNet, fedmix_lenet5
 from fedlib.models.net import Classifier, Leaves, Net, each, named, part, stack
+from fedlib.models.residual import ResNet
+from fedlib.models.text import BiLSTM, FastText
 
 __all__ = [
     "MLP",
+    "BiLSTM",
     "Classifier",
+    "Family",
+    "FastText",
     "LeNet",
     "Leaves",
     "Net",
+    "ResNet",
     "each",
     "fedmix_lenet5",
     "named",

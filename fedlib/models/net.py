@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 Leaves = dict[str, Tensor]
+Slot = tuple[str, dict[str, Any], str]
 
 
 class Classifier(nn.Module):
@@ -29,15 +30,21 @@ class Net:
     """The functions of a classifier, parameters first: ``net(params, x)``.
 
     ``width`` is the length D of the features h(x), the input of the output layer.
+    ``alone(device)``: whether several nets run one by one, and not as one vmapped program.
     """
 
     def __init__(self, spec: Any, shape: tuple[int, ...], classes: int) -> None:
         self._spec, self.shape, self.classes = spec, shape, classes
-        self.module = self._make(0)
+        self.module = self.module_of(0)
         self.width = self.module.head.in_features
-        self.has_convolutions = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
+        self._base = _slots(self.module.base, "base.")
+        self._head = _slots(self.module.head, "head.")
+        kinds = [type(m) for m in self.module.modules()]
+        self.has_convolutions = any(issubclass(kind, nn.Conv2d) for kind in kinds)
+        self.is_recurrent = any(issubclass(kind, nn.RNNBase) for kind in kinds)
 
-    def _make(self, seed: int) -> Classifier:
+    def module_of(self, seed: int) -> Classifier:
+        """Return a module of its own with fresh parameters drawn from ``seed``."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             base, width = self._spec.base(self.shape)
@@ -45,15 +52,37 @@ class Net:
 
     def init(self, seed: int) -> Leaves:
         """Return fresh parameters (PyTorch's default initialisation) drawn from ``seed``."""
-        return {n: p.detach() for n, p in self._make(seed).named_parameters()}
+        return {n: p.detach() for n, p in self.module_of(seed).named_parameters()}
+
+    def alone(self, device: torch.device) -> bool:
+        """Return whether nets run one by one: vmapped convolutions are grouped ones, slow on a CPU.
+
+        A recurrent layer cannot be vmapped at all.
+        """
+        return self.is_recurrent or (self.has_convolutions and device.type == "cpu")
 
     def features(self, params: Leaves, x: Tensor) -> Tensor:
         """Return h(x), ``[B, D]``; only the leaves ``base.*`` of ``params`` are read."""
-        return functional_call(self.module.base, part(params, "base."), (x,))
+        return self._call(self.module.base, self._base, params, x)
 
     def logits(self, params: Leaves, h: Tensor) -> Tensor:
         """Return the output layer's logits ``[B, classes]`` of features ``[B, D]``."""
-        return functional_call(self.module.head, part(params, "head."), (h,))
+        return self._call(self.module.head, self._head, params, h)
+
+    def _call(self, module: nn.Module, slots: list[Slot], params: Leaves, x: Tensor) -> Tensor:
+        """Run a module with other parameters in place of its own.
+
+        ``torch.func.functional_call`` does the same and looks the module up anew at every call,
+        which for a small net takes as long as its arithmetic.
+        """
+        own = [owner[key] for _, owner, key in slots]
+        try:
+            for name, owner, key in slots:
+                owner[key] = params[name]
+            return module(x)
+        finally:
+            for (_, owner, key), parameter in zip(slots, own, strict=True):
+                owner[key] = parameter
 
     def __call__(self, params: Leaves, x: Tensor) -> Tensor:
         """Return logits ``[B, classes]`` of a batch ``[B, channels, height, width]``."""
@@ -62,6 +91,16 @@ class Net:
     def parameters(self) -> int:
         """Return the number of parameters."""
         return sum(p.numel() for p in self.module.parameters())
+
+
+def _slots(module: nn.Module, prefix: str) -> list[Slot]:
+    """Return where a module keeps its parameters: (full name, dictionary, key)."""
+    return [
+        (f"{prefix}{path}.{key}" if path else prefix + key, inner._parameters, key)
+        for path, inner in module.named_modules()
+        for key, parameter in inner._parameters.items()
+        if parameter is not None
+    ]
 
 
 def part(leaves: Leaves, prefix: str) -> Leaves:

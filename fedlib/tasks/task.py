@@ -1,8 +1,8 @@
-"""A task: data set, partition and model as one named, seeded object that the papers share."""
+"""A task: data set, partition and model as one seeded object that the papers share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
 
 import numpy as np
 import torch
@@ -10,95 +10,130 @@ from torch import Tensor
 
 from fedlib import datasets
 from fedlib.federation import Federation, Table
-from fedlib.models import MLP, LeNet, Net
-from fedlib.partition import IID, Dirichlet, Partition, holdout, mirrored
+from fedlib.models import Family, Net
+from fedlib.partition import Division, Mirrored, Own, Partition, Request, divide, holdout
+from fedlib.tasks.device import pick_device
+from fedlib.tasks.views import Pool, view
 from fedlib.values import one_of, value
+
+Splits = dict[str, datasets.Split]
 
 
 @value
 class Task:
     """Who trains what on which data.
 
-    ``validation`` training examples are set aside before the partition; every client mirrors its
-    training label shares on ``local_validation`` of them and on ``local_test`` test examples
-    (docs/READINGS.md, A04). Model and round selection look at validation only.
+    ``partition`` deals the training examples to clients, ``held_out`` says what they are validated
+    and tested on (docs/READINGS.md, A04): ``Mirrored`` elsewhere, or on their ``Own``. Model and
+    round selection look at validation only. ``portion`` is the share of the data that is used at
+    all, class by class.
     """
 
     dataset: str
-    partition: Dirichlet | IID
-    model: LeNet | MLP
-    validation: int = 5000
-    local_validation: int = 50
-    local_test: int = 100
+    partition: Request
+    model: Family
+    held_out: Mirrored | Own = Mirrored()
+    portion: float = 1.0
 
     def check(self) -> None:
         one_of("dataset", self.dataset, datasets.names())
-        for name in ("validation", "local_validation", "local_test"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Task.{name} must be >= 1, got {getattr(self, name)}")
+        if not 0 < self.portion <= 1:
+            raise ValueError(f"Task.portion must lie in (0, 1], got {self.portion}")
 
     def build(self, seed: int, device: str | torch.device = "cpu") -> Federation:
-        """Return the federation of one seed: partition, twins and pixels on a device."""
+        """Return the federation of one seed: partition, twins and examples on a device."""
         data = datasets.load(self.dataset)
         where = pick_device(device)
-        parts = split(self, data, seed)
+        splits = self._splits(data, seed)
+        division = self._divide(splits, data.classes, seed)
+        pools = {origin: _pool(splits, origin, where) for origin in set(division.origin.values())}
+        look = _look(data, where)
+        tables = {}
+        for name, part in division.parts.items():
+            pool = pools[division.origin[name]]
+            if part.side or (name == "test" and not self._tests_apart):
+                pool, part = view(self.partition, pool, part, seed, data.classes)
+            tables[name] = _table(pool, part, look)
         net = Net(self.model, data.shape, data.classes)
-        look = _pixels(data, where)
-        x, y = _tensors(data.train, where)
-        tx, ty = _tensors(data.test, where)
-        tables = (
-            _table(x, y, parts["train"], look),
-            _table(x, y, parts["validation"], look),
-            _table(tx, ty, parts["test"], look),
-        )
-        ids = np.arange(parts["train"].clients)
+        ids = np.arange(division.parts["train"].clients)
         source = f"{data.source}, {data.fingerprint[:12]}"
-        return Federation(net, data.classes, where, *tables, ids, data.class_names, source)
+        return Federation(
+            net=net,
+            classes=data.classes,
+            device=where,
+            train=tables["train"],
+            validation=tables["validation"],
+            test=tables["test"],
+            ids=ids,
+            class_names=data.class_names,
+            source=source,
+        )
+
+    def divide(self, seed: int) -> Division:
+        """Return who trains, validates and tests on what, without looking at an example."""
+        data = datasets.load(self.dataset)
+        return self._divide(self._splits(data, seed), data.classes, seed)
+
+    def counts(self, seed: int) -> dict[str, np.ndarray]:
+        """Return each client's class counts in every part, int64 ``[clients, classes]`` each."""
+        data = datasets.load(self.dataset)
+        splits = self._splits(data, seed)
+        division = self._divide(splits, data.classes, seed)
+        return {
+            name: part.counts(_labels(splits, division.origin[name]), data.classes)
+            for name, part in division.parts.items()
+        }
+
+    @property
+    def _tests_apart(self) -> bool:
+        """Whether the test split is for tests only: then all of it is the global test."""
+        return isinstance(self.held_out, Mirrored) and self.held_out.source == "train"
+
+    def _splits(self, data: datasets.Dataset, seed: int) -> Splits:
+        splits = {"train": data.train, "test": data.test}
+        return {name: _some(split, self.portion, seed) for name, split in splits.items()}
+
+    def _divide(self, splits: Splits, classes: int, seed: int) -> Division:
+        return divide(self.partition, self.held_out, splits["train"], splits["test"], classes, seed)
 
 
-def split(task: Task, data: datasets.Dataset, seed: int) -> dict[str, Partition]:
-    """Return the partitions ``train``, ``validation`` and ``test`` of one seed.
-
-    ``train`` and ``validation`` index the data set's training examples and are disjoint, ``test``
-    its test examples.
-    """
-    pool, held = holdout(data.train.labels, task.validation, seed)
-    train = task.partition.split(data.train.labels, pool, seed, data.classes)
-    shares = train.shares(data.train.labels, data.classes)
-    twin = mirrored(data.train.labels, shares, size=task.local_validation, seed=seed, pool=held)
-    test = mirrored(data.test.labels, shares, size=task.local_test, seed=seed)
-    return {"train": train, "validation": twin, "test": test}
+def _some(split: datasets.Split, portion: float, seed: int) -> datasets.Split:
+    """Return a share of a split's examples, class by class."""
+    leave = len(split) - math.ceil(portion * len(split))
+    if not leave:
+        return split
+    rows, _ = holdout(split.labels, leave, seed)
+    columns = {name: values[rows] for name, values in split.columns.items()}
+    return datasets.Split(split.features[rows], split.labels[rows], columns)
 
 
-def pick_device(device: str | torch.device = "auto") -> torch.device:
-    """Return a device that exists: "auto" is CUDA where there is one, else the CPU.
-
-    RuntimeError for a CUDA device that is not there, ValueError for an unknown kind.
-    """
-    name = str(device)
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, number = name.partition(":")
-    one_of("device", kind, ("auto", "cpu", "cuda"))
-    there = torch.cuda.device_count() if kind == "cuda" else 1
-    if number and not number.isdigit():
-        raise ValueError(f"device {name!r}: the number must be a whole number, e.g. 'cuda:0'")
-    if kind == "cuda" and int(number or 0) >= there:
-        raise RuntimeError(f"device {name!r} is not there: this machine has {there} CUDA devices")
-    return torch.device(name)
+def _pool(splits: Splits, origin: str, device: torch.device) -> Pool:
+    x = _joined([part.features for part in _origin(splits, origin)])
+    return torch.tensor(x, device=device), torch.tensor(_labels(splits, origin), device=device)
 
 
-def _pixels(data: datasets.Dataset, device: torch.device) -> tuple[Tensor, Tensor]:
-    mean, std = np.array(data.mean), np.array(data.std)
-    scale, shift = 1 / (255 * std), -mean / std
-    return tuple(torch.tensor(v, dtype=torch.float32, device=device) for v in (scale, shift))  # type: ignore[return-value]
+def _labels(splits: Splits, origin: str) -> np.ndarray:
+    return _joined([part.labels for part in _origin(splits, origin)])
 
 
-def _tensors(part: datasets.Split, device: torch.device) -> Iterable[Tensor]:
-    return (torch.tensor(np.asarray(a), device=device) for a in (part.features, part.labels))
+def _origin(splits: Splits, origin: str) -> list[datasets.Split]:
+    return [splits["train"], splits["test"]] if origin == "merged" else [splits[origin]]
 
 
-def _table(x: Tensor, y: Tensor, part: Partition, look: tuple[Tensor, Tensor]) -> Table:
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if len(arrays) > 1 else np.asarray(arrays[0])
+
+
+def _look(data: datasets.Dataset, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return scale and shift of every value of an image; text has none."""
+    mean, std = (np.tile(v, math.prod(data.shape[:-1])) for v in (data.mean, data.std))
+    numbers = (1 / (255 * std), -mean / std)
+    scale, shift = (torch.tensor(v, dtype=torch.float32, device=device) for v in numbers)
+    return scale, shift
+
+
+def _table(pool: Pool, part: Partition, look: tuple[Tensor, Tensor]) -> Table:
+    x, y = pool
     index = torch.tensor(part.index, device=x.device)
     side = {n: torch.tensor(v.astype(np.int64), device=x.device) for n, v in part.side.items()}
     return Table(x, y, index, np.array(part.sizes), *look, side)

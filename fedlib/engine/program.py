@@ -1,0 +1,167 @@
+"""One step of a cohort: forward, backward and optimiser, run eagerly or recorded as a CUDA graph.
+
+A small net's step on a GPU takes less time than launching its kernels one by one. Recorded once and
+replayed, a step costs one launch. A recording works on buffers of its own, so that it serves every
+cohort of the same shape, round after round.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from fedlib.engine.lift import lift
+from fedlib.federation import Federation
+from fedlib.models import Leaves
+from fedlib.optim import Optimizer
+
+Loss = Callable[..., Tensor]
+Play = Callable[[], None]
+# Eager steps before a recording, in which libraries set themselves up; they train like any other.
+WARM_UP = 3
+# Their memory is tensors only, and all of it starts at zero.
+RECORDABLE = ("sgd", "adam", "adamw", "adagrad")
+_kept: WeakKeyDictionary[Federation, dict[Hashable, Recorded]] = WeakKeyDictionary()
+
+
+class Program:
+    """The step of some clients: ``leaves`` and ``context`` are stacked, ``common`` is not.
+
+    ``moving`` are the leaves that the step trains, copies of what was given.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        optimizer: Optimizer,
+        train: tuple[str, ...],
+        leaves: Leaves,
+        context: Leaves,
+        common: Leaves,
+    ) -> None:
+        self.moving = {n: _trainable(t) for n, t in leaves.items() if n.startswith(train)}
+        self.leaves = {**leaves, **self.moving}
+        self.context, self.common = context, common
+        clients = len(next(iter(leaves.values())))
+        self.losses = lift(loss, clients, common=1)
+        on_gpu = any(t.is_cuda for t in self.moving.values())
+        self.optimizer = optimizer.build(self.moving, fused=True, capturable=on_gpu)
+
+    def step(self, batch: Leaves) -> Tensor:
+        """Take one step on a batch and return the losses before it, ``[clients]``."""
+        losses = self.losses(self.leaves, self.context, batch, self.common)
+        for leaf in self.moving.values():
+            leaf.grad = None
+        losses.sum().backward()
+        self.optimizer.step()
+        return losses.detach()
+
+
+class Recorded(Program):
+    """A program on buffers of its own whose step is recorded by ``record`` and then replayed.
+
+    ``record(fn)`` runs ``fn`` once under recording and returns what replays it.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        optimizer: Optimizer,
+        train: tuple[str, ...],
+        *parts: Leaves,
+        record: Callable[[Play], Play],
+    ) -> None:
+        super().__init__(loss, optimizer, train, *(_own(part) for part in parts))
+        self._record: Callable[[Play], Play] | None = record
+        self._replay: Play | None = None
+        self._batch: Leaves = {}
+        self._said: Tensor | None = None
+        self._taken = 0
+
+    def begin(self, leaves: Leaves, context: Leaves, common: Leaves) -> None:
+        """Start over from other leaves, with an optimiser that remembers nothing."""
+        given = ((self.leaves, leaves), (self.context, context), (self.common, common))
+        with torch.no_grad():
+            for mine, theirs in given:
+                for name, buffer in mine.items():
+                    buffer.copy_(theirs[name])
+            for memory in self.optimizer.state.values():
+                for tensor in memory.values():
+                    if isinstance(tensor, Tensor):
+                        tensor.zero_()
+
+    def step(self, batch: Leaves) -> Tensor:
+        """Take one step; the first few are eager, then it is recorded, then replayed."""
+        if self._taken < WARM_UP or self._record is None:
+            self._taken += 1
+            return super().step(batch)
+        if not self._batch:
+            self._batch = _own(batch)
+        for name, buffer in self._batch.items():
+            buffer.copy_(batch[name])
+        if self._replay is None:
+            self._replay = self._recorded()
+        if self._replay is None:
+            return super().step(batch)
+        self._replay()
+        assert self._said is not None
+        return self._said.clone()
+
+    def _recorded(self) -> Play | None:
+        def once() -> None:
+            self._said = Program.step(self, self._batch)
+
+        assert self._record is not None
+        try:
+            return self._record(once)
+        except RuntimeError as error:
+            self._record = None
+            warnings.warn(f"steps run eagerly, as recording failed: {error}", stacklevel=2)
+            return None
+
+
+def program(
+    fed: Federation,
+    key: Hashable,
+    loss: Loss,
+    optimizer: Optimizer,
+    train: tuple[str, ...],
+    leaves: Leaves,
+    context: Leaves,
+    common: Leaves,
+) -> Program:
+    """Return the program of a cohort: on a GPU the recorded one of its ``key`` and shapes."""
+    parts = (leaves, context, common)
+    if fed.device.type != "cuda" or optimizer.name not in RECORDABLE:
+        return Program(loss, optimizer, train, *parts)
+    shapes = tuple((n, t.shape, t.dtype) for part in parts for n, t in part.items())
+    known = _kept.setdefault(fed, {})
+    if (key, shapes) not in known:
+        known[key, shapes] = Recorded(loss, optimizer, train, *parts, record=cuda_graph)
+    made = known[key, shapes]
+    made.begin(*parts)
+    return made
+
+
+def cuda_graph(fn: Play) -> Play:
+    """Record the kernels that ``fn`` launches, without running them; return what replays them."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fn()
+    return graph.replay
+
+
+def _own(leaves: Leaves) -> Leaves:
+    return {n: t.detach().clone(memory_format=torch.preserve_format) for n, t in leaves.items()}
+
+
+def _trainable(t: Tensor) -> Tensor:
+    """Copy a leaf, in the layout in which its convolutions run fastest, ready for autograd."""
+    if t.ndim >= 5:
+        t = t.movedim(-3, -1).contiguous().movedim(-1, -3)
+    return t.detach().clone(memory_format=torch.preserve_format).requires_grad_(True)

@@ -1,0 +1,77 @@
+"""Where and with what a run was made."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from fedlib import paths
+from fedlib.engine.rounds import chunk_of
+from fedlib.federation import Federation
+from fedlib.memory import peak_mib
+
+
+def provenance(fed: Federation, segments: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return commit, versions, device, time, peak memory, and the segments of an interrupted run.
+
+    The peak is the process's: of several runs in one process, the largest so far.
+    """
+    cuda = fed.device.type == "cuda"
+    return {
+        "commit": commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+        "fedlib": _version(),
+        "device": _device(fed),
+        "threads": torch.get_num_threads(),
+        "seconds": round(sum(s["seconds"] for s in segments), 1),
+        "peak_memory_mib": round(torch.cuda.max_memory_allocated() / 2**20 if cuda else peak_mib()),
+        "data": fed.source,
+        "clients": fed.clients,
+        "parameters": fed.net.parameters(),
+        "segments": segments,
+    }
+
+
+def segment(
+    fed: Federation, start: int, end: int, seconds: float, chunk: int | None
+) -> dict[str, Any]:
+    """Return what trained the rounds ``start`` to ``end``: commit, versions, device, time."""
+    return {
+        "rounds": [start, end],
+        "commit": commit(),
+        "torch": torch.__version__,
+        "fedlib": _version(),
+        "device": _device(fed),
+        "chunk": chunk_of(fed, chunk),
+        "seconds": round(seconds, 1),
+    }
+
+
+@cache
+def commit() -> str:
+    """Return the commit as it was when this process first trained: the code that it runs."""
+    call = ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        said = subprocess.run(call, capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
+    return said.stdout.strip() or "unknown"
+
+
+def _device(fed: Federation) -> str:
+    cuda = fed.device.type == "cuda"
+    return torch.cuda.get_device_name(fed.device) if cuda else platform.machine()
+
+
+def _version() -> str:
+    try:
+        return version("fedlib")
+    except PackageNotFoundError:
+        return "not installed"

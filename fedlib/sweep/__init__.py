@@ -1,0 +1,78 @@
+"""Many runs: a list of experiments over local processes, or over a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedlib.experiment import Experiment, Result, find, run
+from fedlib.sweep.local import here, in_processes
+from fedlib.sweep.table import Failures, Table
+
+__all__ = ["SweepFailed", "sweep"]
+
+
+class SweepFailed(RuntimeError):
+    """Some runs of a sweep failed; what finished is stored."""
+
+
+def sweep(
+    experiments: Sequence[Experiment],
+    *,
+    workers: int = 1,
+    device: str = "auto",
+    chunk: int | None = None,
+    progress: bool = True,
+    retry: bool = False,
+    address: str | None = None,
+) -> list[Result]:
+    """Return the results of ``experiments`` in order, training those that are not stored.
+
+    One worker trains in this process; more are spawned processes with one torch thread each, which
+    on a CPU is faster than one process with many threads. With the ``address`` of a Ray cluster
+    ("auto", "ray://...") the cluster trains, with one GPU per run if ``device`` is "cuda", and the
+    results come into this store. ``progress`` shows a live table; ``retry`` trains runs again that
+    diverged before.
+
+    Failures, a killed worker among them, are collected and raised together as SweepFailed after
+    everything else has finished. Interrupted with Ctrl-C, the workers store where they are and
+    stop, KeyboardInterrupt says how far they came, and the same call continues.
+    """
+    if workers < 1:
+        raise ValueError(f"workers must be >= 1, got {workers}")
+    missing = list({e.key: e for e in experiments if find(e) is None}.values())
+    failures = _train(missing, workers, device, chunk, progress, retry, address) if missing else []
+    if failures:
+        said = [f"{e}\n  key {e.key}: {_told(error)}" for e, error in failures]
+        text = f"{len(failures)} of {len(missing)} runs failed, what finished is stored:\n\n"
+        raise SweepFailed(text + "\n\n".join(said)) from failures[0][1]
+    return [run(e, device=device, progress=False) for e in experiments]
+
+
+def _train(
+    missing: Sequence[Experiment],
+    workers: int,
+    device: str,
+    chunk: int | None,
+    progress: bool,
+    retry: bool,
+    address: str | None,
+) -> Failures:
+    options = {"device": device, "chunk": chunk, "retry": retry}
+    with Table(missing, show=progress) as table:
+        try:
+            if address is not None:
+                from fedlib.sweep.cluster import on_cluster
+
+                return on_cluster(missing, address, options, table)
+            if workers == 1 or len(missing) < 2:
+                return here(missing, options, table)
+            return in_processes(missing, min(workers, len(missing)), options, table)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"the sweep was interrupted: {table.finished} of {len(missing)} runs are done, "
+                "those under way are stored up to their last round; the same call continues"
+            ) from None
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
