@@ -261,7 +261,7 @@ def test_the_residual_blocks_halve_and_pass_by():
 def test_response_normalisation_sits_after_the_first_and_before_the_later_poolings():
     kinds = [type(layer).__name__ for layer in Net(IFCA, COLOUR, 10).module.base]
     first = ["Conv2d", "ReLU", "MaxPool2d", "LocalResponseNorm"]
-    assert kinds[:8] == first + ["Conv2d", "ReLU", "LocalResponseNorm", "MaxPool2d"]
+    assert kinds[:8] == [*first, "Conv2d", "ReLU", "LocalResponseNorm", "MaxPool2d"]
 
 
 @pytest.mark.parametrize(

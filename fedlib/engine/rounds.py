@@ -20,7 +20,7 @@ from fedlib.models import Leaves, Net
 from fedlib.randomness import generator
 
 # What a CPU core keeps close: a cohort whose weights exceed it waits for memory at every step.
-CACHE_BYTES = 2**20
+CACHE_BYTES = 2**22
 
 
 @dataclass(eq=False)
@@ -94,8 +94,7 @@ def play_round(
 def chunk_of(fed: Federation, chunk: int | None) -> int:
     """Return how many clients share one program: by default what is fastest on the device.
 
-    All of the cohort on a GPU. On a CPU, convolutions go one client at a time, and so do nets that
-    fill the core's own cache; smaller ones share a program up to that size.
+    All of the cohort on a GPU; on a CPU as many as its cache holds, convolutions one at a time.
     """
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk must be >= 1 or None, got {chunk}")

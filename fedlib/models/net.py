@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from fedlib.models.families import SMALL
+
 Leaves = dict[str, Tensor]
 Slot = tuple[str, dict[str, Any], str]
 
@@ -30,7 +32,6 @@ class Net:
     """The functions of a classifier, parameters first: ``net(params, x)``.
 
     ``width`` is the length D of the features h(x), the input of the output layer.
-    ``alone(device)``: whether several nets run one by one, and not as one vmapped program.
     """
 
     def __init__(self, spec: Any, shape: tuple[int, ...], classes: int) -> None:
@@ -55,11 +56,13 @@ class Net:
         return {n: p.detach() for n, p in self.module_of(seed).named_parameters()}
 
     def alone(self, device: torch.device) -> bool:
-        """Return whether nets run one by one: vmapped convolutions are grouped ones, slow on a CPU.
+        """Return whether several nets run one by one, and not as one vmapped program.
 
-        A recurrent layer cannot be vmapped at all.
+        On a CPU convolutions do, as vmap makes grouped ones of them, and so do nets that together
+        would wait for memory at every step. A recurrent layer cannot be vmapped at all.
         """
-        return self.is_recurrent or (self.has_convolutions and device.type == "cpu")
+        large = self.has_convolutions or self.parameters() > SMALL
+        return self.is_recurrent or (large and device.type == "cpu")
 
     def features(self, params: Leaves, x: Tensor) -> Tensor:
         """Return h(x), ``[B, D]``; only the leaves ``base.*`` of ``params`` are read."""
