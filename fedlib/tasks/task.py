@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import torch
@@ -109,7 +110,14 @@ def _some(split: datasets.Split, portion: float, seed: int) -> datasets.Split:
 
 def _pool(splits: Splits, origin: str, device: torch.device) -> Pool:
     x = _joined([part.features for part in _origin(splits, origin)])
-    return torch.tensor(x, device=device), torch.tensor(_labels(splits, origin), device=device)
+    return _read_only(x).to(device), torch.tensor(_labels(splits, origin), device=device)
+
+
+def _read_only(array: np.ndarray) -> Tensor:
+    """Return a tensor on the array's own memory, which processes share if it is a mapped file."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def _labels(splits: Splits, origin: str) -> np.ndarray:
