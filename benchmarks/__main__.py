@@ -1,11 +1,12 @@
 """Measure every case in every way, interleaved in one run, and print the ratios.
 
-    python -m benchmarks [--cases A B ...] [--repeat 5] [--threads 1] [--device cpu]
+    python -m benchmarks [--cases A B ...] [--repeat 5] [--threads 1] [--device cpu] [--keep]
 
 Medians over the repetitions; a ratio is the median of the ratios within a repetition, so that a
 machine that slows down slows both sides. Peak memory is that of a fresh process that plays one
 round in one way. T compares the throughput of two processes with that of one. The numbers go to
-``build/bench.parquet`` with a description of the machine.
+``build/measured.parquet`` with a description of the machine, and what is printed to
+``measured.txt`` beside it; ``--keep`` writes both next to the benchmarks instead.
 """
 
 from __future__ import annotations
@@ -39,22 +40,30 @@ def main(arguments: list[str] | None = None) -> None:
     memory.keep_freed()  # as a run does
     device = pick_device(asked.device)
     here = machine(device)
-    print(", ".join(f"{name} {value}" for name, value in here.items()))
-    frames = []
+    said, frames = [", ".join(f"{name} {value}" for name, value in here.items())], []
+    print(said[0])
     for name in asked.cases:
-        if name == THROUGHPUT:
-            frame = throughput.measure(CASES["A"], THROUGHPUT_ROUNDS, max(2, asked.repeat // 2))
-            print(f"\n{name}  {throughput_text(frame)}", flush=True)
-        else:
-            case = CASES[name]
-            frame = measure(case, asked.repeat, device)
-            frame["peak_mib"] = frame["way"].map({w: peak_mib(case, w, device) for w in case.ways})
-            print(f"\n{name}  {case.title}\n{describe(case, frame)}", flush=True)
+        text, frame = _case(name, asked.repeat, device)
+        print(f"\n{text}", flush=True)
+        said.append(text)
         frames.append(frame.assign(case=name))
-    target = paths.build() / "bench.parquet"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    pd.concat(frames, ignore_index=True).assign(**here).to_parquet(target, index=False)
-    print(f"\nwritten to {target}")
+    folder = Path(__file__).parent if asked.keep else paths.build()
+    folder.mkdir(parents=True, exist_ok=True)
+    measured = pd.concat(frames, ignore_index=True).assign(**here)
+    measured.to_parquet(folder / "measured.parquet", index=False)
+    (folder / "measured.txt").write_text("\n\n".join(said) + "\n")
+    print(f"\nwritten to {folder / 'measured.parquet'} and .txt")
+
+
+def _case(name: str, repeat: int, device: torch.device) -> tuple[str, pd.DataFrame]:
+    """Return what is said of a case and what was measured."""
+    if name == THROUGHPUT:
+        frame = throughput.measure(CASES["A"], THROUGHPUT_ROUNDS, max(2, repeat // 2))
+        return f"{name}  {throughput_text(frame)}", frame
+    case = CASES[name]
+    frame = measure(case, repeat, device)
+    frame["peak_mib"] = frame["way"].map({w: peak_mib(case, w, device) for w in case.ways})
+    return f"{name}  {case.title}\n{describe(case, frame)}", frame
 
 
 def measure(case: Case, repeat: int, device: torch.device) -> pd.DataFrame:
@@ -134,6 +143,7 @@ def _asked(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     every = [*CASES, THROUGHPUT]
     parser.add_argument("--cases", nargs="+", choices=every, default=every)
+    parser.add_argument("--keep", action="store_true", help="write into benchmarks/")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)

@@ -13,4 +13,5 @@ def _terminated(*_: object) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _terminated)
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without ▁▂▃
     sys.exit(main())

@@ -84,10 +84,14 @@ def reported(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (method, seed), run in both.groupby(RUN, sort=False):
         run = run.sort_values("round")
+        held_out = run["value_held"].to_numpy()
+        best = np.nan  # without validation examples nothing can be chosen
+        if not np.isnan(held_out).all():
+            best = run["value"].iloc[int(np.nanargmax(held_out))]
         values = {
             "last": run["value"].iloc[-1],
             "last ten": run["value"].iloc[-10:].mean(),
-            "best on validation": run["value"].iloc[int(run["value_held"].to_numpy().argmax())],
+            "best on validation": best,
         }
         rows += [(method, seed, rule, value) for rule, value in values.items()]
     return pd.DataFrame(rows, columns=["method", "seed", "rule", "value"])

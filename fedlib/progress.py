@@ -44,25 +44,20 @@ class Rounds:
         self, progress: bool | str | Watcher, text: str, total: int, done: int = 0
     ) -> None:
         self._total, self._done = total, done
-        self._tell: Watcher | None = None
-        self._bar: tqdm | None = None
-        if callable(progress):
-            self._tell = progress
-            progress(done, total, float("nan"))
-        else:
-            shown = progress if isinstance(progress, str) else text
-            self._bar = bar(total, shown, done=done, show=bool(progress))
+        self._tell = progress if callable(progress) else None
+        shown = progress if isinstance(progress, str) else text
+        self._bar = bar(total, shown, done=done, show=bool(progress) and self._tell is None)
+        if self._tell is not None:
+            self._tell(done, total, float("nan"))
 
     def played(self, loss: float) -> None:
         """Count one more round."""
         self._done += 1
         if self._tell is not None:
             self._tell(self._done, self._total, loss)
-        if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {loss:.4g}", refresh=False)
-            self._bar.update()
+        self._bar.set_postfix_str(f"loss {loss:.4g}", refresh=False)
+        self._bar.update()
 
     def close(self) -> None:
         """Take the bar away."""
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()

@@ -16,9 +16,11 @@ import math
 import types
 import typing
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, TypeVar, dataclass_transform
 
 _KINDS: dict[str, type] = {}
+_LARGEST = 2**1023  # from here on a whole number may be no float
 _PLAIN = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
 T = TypeVar("T")
 
@@ -28,11 +30,17 @@ def value(cls: type[T]) -> type[T]:
     """Make ``cls`` a frozen dataclass whose fields are type-checked and whose repr is code.
 
     A method ``check(self)``, where there is one, runs after the type checks and raises
-    ValueError for a value out of range.
+    ValueError for a value out of range. The name of a class stands for it in every key: give it
+    another name when what it does changes. TypeError if the name is that of another class.
     """
+    known = _KINDS.get(cls.__name__, cls)
+    if _place(known) != _place(cls):
+        raise TypeError(f"the name {cls.__name__} is taken by {'.'.join(_place(known))}")
     cls.__post_init__ = _validate  # type: ignore[attr-defined]
     cls.__repr__ = as_code  # type: ignore[method-assign]
     made = dataclasses.dataclass(frozen=True, repr=False)(cls)
+    if "kind" in {field.name for field in dataclasses.fields(made)}:  # type: ignore[arg-type]
+        raise TypeError(f"{cls.__name__} has a field 'kind': a value is stored under that word")
     _KINDS[cls.__name__] = made
     return made
 
@@ -65,9 +73,17 @@ def as_code(item: Any) -> str:
 
 
 def to_dict(item: Any) -> Any:
-    """Return ``item`` as JSON-able data; a value becomes ``{"kind": ..., told fields}``."""
+    """Return ``item`` as JSON-able data; a value becomes ``{"kind": ..., told fields}``.
+
+    TypeError for a class, or a subclass, that is not decorated with ``value``.
+    """
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
-        return {"kind": type(item).__name__, **{n: to_dict(v) for n, v in _told(item)}}
+        kind = type(item)
+        if vars(kind).get("__post_init__") is _validate:
+            _KINDS.setdefault(kind.__name__, kind)  # unpickled: a cluster gets a notebook's classes
+        if _place(_KINDS.get(kind.__name__, object)) != _place(kind):
+            raise TypeError(f"{kind.__name__} is no kind of value: decorate it with @value")
+        return {"kind": kind.__name__, **{n: to_dict(v) for n, v in _told(item)}}
     if isinstance(item, tuple | list):
         return [to_dict(v) for v in item]
     return item
@@ -164,17 +180,30 @@ def _short(text: str, most: int = 80) -> str:
 def _told(item: Any) -> list[tuple[str, Any]]:
     told = []
     for field in dataclasses.fields(item):
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
         now = getattr(item, field.name)
-        if default is dataclasses.MISSING or now != default:
+        if _needed(field) or not _is_default(field, now, _hints(item.__class__)[field.name]):
             told.append((field.name, now))
     return told
 
 
+def _is_default(field: dataclasses.Field[Any], now: Any, hint: Any) -> bool:
+    if field.default_factory is not dataclasses.MISSING:
+        return bool(now == field.default_factory())
+    default = _checked(field.name, field.default, hint)
+    return type(now) is type(default) and now == default  # 1 client is not a fraction of 1.0
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _place(cls: type) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__
+
+
 def _validate(self: Any) -> None:
-    hints = typing.get_type_hints(type(self))
+    hints = _hints(self.__class__)
     for field in dataclasses.fields(self):
         where = f"{type(self).__name__}.{field.name}"
         given = getattr(self, field.name)
@@ -198,11 +227,13 @@ def _checked(where: str, given: Any, hint: Any) -> Any:
     if type(given) not in legal:
         names = " or ".join(sorted(_name(kind) for kind in allowed if kind is not type(None)))
         raise TypeError(f"{where} must be {names}, got {given!r} ({type(given).__name__})")
-    if isinstance(given, float) and not math.isfinite(given):
+    if type(given) is int and int not in allowed:
+        given = float(given) if abs(given) < _LARGEST else math.inf
+    if not isinstance(given, float):
+        return given
+    if not math.isfinite(given):
         raise ValueError(f"{where} must be finite, got {given!r}")
-    if isinstance(given, float) or (type(given) is int and int not in allowed):
-        return float(given) + 0.0
-    return given
+    return given + 0.0
 
 
 def _checked_items(where: str, items: tuple[Any, ...], hints: tuple[Any, ...]) -> tuple[Any, ...]:

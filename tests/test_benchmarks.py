@@ -114,11 +114,12 @@ def test_results_are_written_with_the_machine(tmp_path, monkeypatch, capsys):
     )
     threads = torch.get_num_threads()
     bench.main(["--cases", "F", "--repeat", "1", "--threads", str(threads)])
-    frame = pd.read_parquet(tmp_path / "bench.parquet")
+    frame = pd.read_parquet(tmp_path / "measured.parquet")
     assert set(frame["way"]) == set(WAYS) and (frame["threads"] == threads).all()
     assert frame["peak_mib"].between(20, 10**6).all()
     assert (frame["torch"] == torch.__version__).all() and set(frame["case"]) == {"F"}
     assert "engine / floor" in capsys.readouterr().out
+    assert "engine / floor" in (tmp_path / "measured.txt").read_text()
 
 
 @pytest.mark.parametrize("bad", [["--repeat", "0"], ["--cases", "Z"], ["--threads", "x"]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 
@@ -40,10 +41,21 @@ def ask(capsys):
 
 def test_help_is_quick_and_needs_no_torch():
     code = "import sys, fedlib.cli as c; c.main(['--help']); sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     for command in ("run", "sweep", "runs", "show", "tasks", "algorithms", "data"):
         assert f"\n    {command}" in done.stdout
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_pipe_that_nobody_reads_is_no_error(unbuffered):
+    command = [sys.executable, "-m", "fedlib", "--help"]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=env, timeout=300)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_every_command_runs_without_what_a_notebook_needs():
@@ -53,7 +65,7 @@ for name in ("IPython", "ipykernel", "ipywidgets", "matplotlib", "seaborn", "ray
     sys.modules[name] = None
 import fedlib.cli.train, fedlib.cli.stored, fedlib.cli.lists
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 
@@ -103,6 +115,12 @@ def test_named_tasks(ask):
         (["rnu"], "did you mean 'run'?"),
         (["run", "--taks", "x"], "did you mean --task?"),
         (["run"], "name one experiment"),
+        (["run", repr(AVG), "--seed", "3"], "--seed says nothing beside code"),
+        (["sweep", "runs.txt", "--seeds", "3"], "--seeds says nothing beside file"),
+        (["sweep", "--recipe", "label_skew", "--set", "lr=1"], "--set says nothing beside recipe"),
+        (["sweep", *PARTS, "--method", "FedAvg"], "--method says nothing beside task"),
+        (["run", *PARTS[:2], "--rounds", "0"], "expected a whole number >= 1, got '0'"),
+        (["sweep", "--recipe", "label_skew", "--seeds", "0,1"], "seeds must be whole numbers"),
         (["run", "Experimant()"], "did you mean 'Experiment'?"),
         (["run", "Experiment(rounds=3)"], "Experiment needs task, algorithm"),
         (["run", "FedAvg()"], "not an experiment: FedAvg()"),
@@ -178,7 +196,8 @@ def test_runs_and_show_say_what_is_stored(ask, tmp_path):
     play(AVG)
     export(play(MIX))
     code, said, _ = ask("runs")
-    assert code == 0 and said.endswith("kB\n") and "2 runs" in said
+    assert code == 0 and said.endswith("kB\n") and "2 of 2 runs" in said
+    assert ask("runs", "--state", "diverged")[1].endswith("0 of 2 runs, 0 B\n")
     assert len(ask("runs", "--algorithm", "FedMix", "--dataset", "digits")[1].splitlines()) == 3
     listed = json.loads(ask("runs", "--json")[1])
     assert {e["key"]: e["state"] for e in listed} == {AVG.key: "complete", MIX.key: "complete"}
@@ -217,8 +236,16 @@ def test_a_diverged_run_is_code_1_and_one_message(ask):
     assert "diverged" in ask("runs")[1] and "message: round 0" in ask("show", BAD.key)[1]
     code, _, err = ask("run", repr(BAD), "--retry", "--device", "cpu")
     assert code == 1 and "round 0" in err
-    with pytest.raises(FloatingPointError):
-        main(["--debug", "run", repr(BAD)])
+    for arguments in (["--debug", "run", repr(BAD)], ["run", repr(BAD), "--debug"]):
+        with pytest.raises(FloatingPointError):
+            main(arguments)
+
+
+def test_no_cluster_is_code_1_and_one_message(ask, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    given = ["sweep", *PARTS, "--algorithm", "FedAvg", "--address", "auto"]
+    code, _, err = ask(*given)
+    assert code == 1 and err.endswith('a Ray address needs Ray: pip install "fedlib[ray]"\n')
 
 
 def test_a_sweep_with_a_failure_is_code_1(ask, tmp_path):

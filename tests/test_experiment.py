@@ -19,7 +19,9 @@ import torch
 
 from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Local
+from fedlib.cli.train import summary
 from fedlib.datasets import MissingDataError
+from fedlib.engine import EarlyStop
 from fedlib.experiment import (
     DamagedWarning,
     Experiment,
@@ -33,7 +35,7 @@ from fedlib.experiment import (
 from fedlib.experiment.exported import read_exported
 from fedlib.models import MLP
 from fedlib.optim import Optimizer, adam
-from fedlib.partition import Dirichlet, Mirrored
+from fedlib.partition import Dirichlet, Mirrored, Own, QuantitySkew
 from fedlib.tasks import Task
 from fedlib.values import from_dict
 
@@ -272,6 +274,37 @@ def test_a_second_stage_starts_where_the_first_ended_and_leaves_it_alone(rounds)
     assert rounds.played == AVG.rounds + tuned.rounds + 1
     assert bytes_of_first == {p.name: p.read_bytes() for p in home.iterdir()}
     assert tuned.key != other.key != Experiment(TASK, Local(batch_size=6), 1, cohort=6).key
+
+
+def test_a_watcher_is_told_of_both_stages():
+    told = []
+    tuned = Experiment(TASK, Local(batch_size=5), 3, cohort=6, after=AVG)
+    run(tuned, device="cpu", progress=lambda done, total, loss: told.append((done, total)))
+    assert told == [(0, 2), (1, 2), (2, 2), (0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_second_stage_starts_on_the_gpu():
+    """The first stage's state comes from its checkpoint, which is read on the CPU."""
+    tuned = Experiment(TASK, FedAvg(), 1, cohort=2, after=AVG)
+    assert run(tuned, device="cuda", progress=False).select("train_loss")["value"].notna().all()
+
+
+@pytest.mark.parametrize(
+    "algorithm", [FedAvg(), FedMix(experts=2), Local(stop=EarlyStop(every=1))], ids=repr
+)
+def test_clients_without_test_or_validation_examples_are_no_failure(algorithm):
+    task = Task("digits", QuantitySkew(30, alpha=0.3, least=1), MLP(hidden=(8,)), Own(test=0.2))
+    fed = task.build(0)
+    lacking = {"validation": fed.validation.sizes == 0, "test": fed.test.sizes == 0}
+    result = play(Experiment(task, algorithm, rounds=2, cohort=30, evaluate_every=1))
+    assert result.select("train_loss")["value"].notna().all()
+    for split, nobody in lacking.items():
+        assert nobody.any() and not nobody.all()
+        for metric in (f"{split}_accuracy", f"{split}_nll"):
+            for _, rows in result.select(metric).groupby("round"):
+                assert rows.sort_values("client")["value"].isna().tolist() == nobody.tolist()
+    assert "nan" not in summary([result])
 
 
 def test_an_exported_first_stage_is_trained_again_for_its_state(rounds, monkeypatch, tmp_path):

@@ -6,7 +6,10 @@ import dataclasses
 import importlib
 import io
 import os
+import pickle
+import shutil
 import signal
+import subprocess
 import sys
 import types
 
@@ -158,6 +161,97 @@ def fake_ray(log):
     return ray
 
 
+TUNINGS = [dataclasses.replace(TUNED, algorithm=Local(batch_size=b)) for b in (5, 10, 20)]
+
+
+@pytest.mark.parametrize("address", [None, "auto"])
+def test_a_shared_first_stage_is_trained_once_and_first(monkeypatch, address):
+    monkeypatch.setitem(sys.modules, "ray", fake_ray([]))
+    played, play = [], running.play_round
+
+    def count(algorithm, *args, **kwargs):
+        played.append(type(algorithm).__name__)
+        return play(algorithm, *args, **kwargs)
+
+    monkeypatch.setattr(running, "play_round", count)
+    assert [r.experiment for r in go([MIX, *TUNINGS], address=address)] == [MIX, *TUNINGS]
+    assert played == ["FedAvg"] * 2 + ["FedMix"] * 5 + ["Local"] * 6
+
+
+def test_a_cluster_that_does_not_answer_is_an_error(monkeypatch):
+    ray = fake_ray([])
+    ray.init = lambda address: (_ for _ in ()).throw(ConnectionError("refused"))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(RuntimeError, match="no Ray cluster answers at 'ray://x': refused"):
+        go([AVG], address="ray://x")
+
+
+class Pipe:
+    """One end, at which something is said."""
+
+    def __init__(self, said):
+        self.said, self.sent = said, []
+
+    def recv(self):
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+    def send(self, message):
+        self.sent.append(message)
+
+
+def test_a_worker_says_that_it_knows_no_class_of_a_notebook():
+    kind, error = local._answer(Pipe(AttributeError("Can't get attribute 'Mine'")), {})
+    assert kind == "failed" and "'Mine'. A worker knows no class of a notebook" in str(error)
+
+
+def test_a_worker_tells_the_beginning_of_both_stages_and_every_end():
+    pipe = Pipe(TUNED)
+    assert local._answer(pipe, {"device": "cpu"}) == ("done", None)
+    said = [message[:2] for _, message in pipe.sent]
+    assert [m for m in said if m != (1, 2)] == [(0, 2), (2, 2), (0, 2), (2, 2)]
+
+
+def test_what_is_started_deaf_never_hears_of_ctrl_c():
+    look = "import signal as s, sys; sys.exit(s.SIGINT in s.pthread_sigmask(s.SIG_BLOCK, []))"
+    with local._deaf_to_ctrl_c():
+        deaf = subprocess.run([sys.executable, "-c", look], timeout=300)
+    hearing = subprocess.run([sys.executable, "-c", look], timeout=300)
+    assert (deaf.returncode, hearing.returncode) == (1, 0)
+
+
+class Twofold(Exception):
+    def __init__(self, one, two):
+        super().__init__(one)
+
+
+def test_an_error_reaches_another_process_with_the_place_that_it_came_from():
+    foreign = type("Foreign", (Exception,), {"__module__": "__main__"})
+    for error, same in ((ValueError("no"), True), (Twofold(1, 2), False), (foreign("no"), False)):
+        try:
+            raise error
+        except Exception as caught:
+            sent = pickle.loads(pickle.dumps(local.sendable(caught)))
+        assert (type(sent) is type(error)) == same and str(error) in str(sent)
+        assert "test_sweep.py" in sent.__notes__[0]
+
+
+def test_a_table_never_scrolls_a_terminal(monkeypatch):
+    many = [dataclasses.replace(AVG, seed=s) for s in range(40)]
+    table = Table(many, show=False)
+    for experiment in many:
+        table.start(experiment)
+        table.round(experiment, 0, 2, float("nan"))
+    err = Terminal()
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((60, 12)))
+    table._live = True
+    table.draw()
+    drawn = err.getvalue().split("\x1b[J")[-1].splitlines()
+    assert len(drawn) == 11 and "more" in drawn[-2] and all(len(line) < 60 for line in drawn)
+
+
 def test_a_cluster_trains_elsewhere_and_its_files_come_back(monkeypatch):
     log = []
     monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
@@ -186,11 +280,10 @@ def test_the_table_says_who_is_where():
     table.round(AVG, 1, 2, 2.25)
     table.start(MIX)
     table.fail(MIX, ValueError("no"))
-    head, row, summary = table.lines(100)
-    assert head.split() == ["key", "run", "seed", "round", "loss", "left"]
-    assert row.startswith(f"{AVG.key[:8]}  digits FedAvg(") and "1/2" in row and "2.25" in row
+    head, row, summary = table.lines()
+    assert head.split() == ["key", "round", "loss", "left", "seed", "run"]
+    assert row.split()[:3] == [AVG.key[:8], "1/2", "2.25"] and " 0  digits FedAvg(" in row
     assert summary.startswith("0 of 3 runs done, 1 running, 1 waiting, 1 failed")
-    assert all(len(line) <= 100 for line in (head, row, summary))
 
 
 class Terminal(io.StringIO):

@@ -502,6 +502,7 @@ def test_a_number_that_is_not_finite_is_an_error(bad):
         lambda: FedMix(marginal_entropy=bad),
         lambda: Experiment(TASK, FedAvg(), 3, cohort=bad),
         lambda: Dirichlet(alpha=bad),
+        lambda: Optimizer(lr=10**400),
     ):
         with pytest.raises(ValueError, match="finite"):
             make()
@@ -521,6 +522,47 @@ def test_a_number_that_is_not_finite_is_an_error(bad):
 def test_an_impossible_experiment_is_an_error(bad, message):
     with pytest.raises(ValueError, match=message):
         Experiment(**{"task": TASK, "algorithm": FedAvg(), "rounds": 3, **bad})
+
+
+def test_a_name_stands_for_one_class():
+    """Two classes of one name would share their keys: one would be given the other's results."""
+    with pytest.raises(
+        TypeError, match=r"the name Local is taken by fedlib\.algorithms\.local\.Local"
+    ):
+        values.value(type("Local", (FedAvg,), {}))
+    assert values._KINDS["Local"] is Local
+    sloppy = dataclasses.replace(FIRST, algorithm=type("Local", (FedAvg,), {})())
+    with pytest.raises(TypeError, match="Local is no kind of value: decorate it with @value"):
+        _ = sloppy.key
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """Kinds of value that are forgotten after the test."""
+    monkeypatch.setattr(values, "_KINDS", dict(values._KINDS))
+
+
+def test_a_class_of_a_notebook_is_a_value_and_may_be_run_again(notebook):
+    for _ in range(2):
+
+        @values.value
+        class Mine(FedAvg):
+            share: int | float = 1
+
+        item = dataclasses.replace(FIRST, algorithm=Mine())
+        assert from_dict(json.loads(json.dumps(to_dict(item)))) == item
+        assert item.key != FIRST.key
+    values._KINDS.pop("Mine")  # as on a machine to which the class was sent
+    assert from_dict(to_dict(item)) == item
+    assert len({key(Mine(share=n)) for n in (1, 1.0, 2, 2.0)}) == 4
+
+
+def test_a_field_may_not_be_called_kind(notebook):
+    with pytest.raises(TypeError, match="Mine has a field 'kind'"):
+
+        @values.value
+        class Mine:
+            kind: str = ""
 
 
 def test_values_cannot_be_changed():

@@ -23,10 +23,14 @@ RECIPES: dict[str, Callable[[str, str], dict[str, recipes.Setting]]] = {
 }
 
 
+# Options that say what to train, and what they go with.
+PARTS = {"scale", "task_set", "algorithm", "set", "rounds", "cohort", "evaluate_every", "seeds"}
+OPTIONS = {"task": PARTS, "recipe": {"scale", "dataset", "method", "rounds", "seeds"}}
+
+
 def one(asked: Namespace) -> Experiment:
     """Return the experiment that `run` is asked for."""
-    given = [n for n in ("code", "spec", "task") if getattr(asked, n)]
-    if len(given) != 1:
+    if not _source(asked, "code", "spec", "task"):
         raise Usage("name one experiment: CODE, --spec FILE, or --task and --algorithm")
     if asked.code:
         return _experiment(asked.code, "")
@@ -38,12 +42,26 @@ def one(asked: Namespace) -> Experiment:
 
 def several(asked: Namespace) -> list[Experiment]:
     """Return the experiments that `sweep` is asked for."""
-    given = [n for n in ("file", "recipe", "task") if getattr(asked, n)]
-    if len(given) != 1:
+    if not _source(asked, "file", "recipe", "task"):
         raise Usage("name the experiments: FILE, --recipe, or --task and --algorithm")
     if asked.file:
         return _of_text(_read(asked.file), asked.file)
     return _of_recipe(asked) if asked.recipe else by_parts(asked)
+
+
+def _source(asked: Namespace, *names: str) -> str:
+    """Return the one that is given of some options, "" if none or several.
+
+    Usage if an option is given that says nothing there: nobody may train something else unawares.
+    """
+    given = [n for n in names if getattr(asked, n)]
+    if len(given) != 1:
+        return ""
+    for name in sorted((PARTS | OPTIONS["recipe"]) - OPTIONS.get(given[0], set())):
+        if getattr(asked, name, None) != asked.parser.get_default(name):
+            option = next(a for a in asked.parser._actions if a.dest == name).option_strings[0]
+            raise Usage(f"{option} says nothing beside {given[0]}")
+    return given[0]
 
 
 def by_parts(asked: Namespace) -> list[Experiment]:
@@ -122,19 +140,22 @@ def _cohort(text: str) -> int | float:
 
 def _seeds(asked: Namespace) -> list[int]:
     text = asked.seeds or ("0" if asked.command == "run" else "1")
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise Usage(f"seeds must be whole numbers, got {text!r}")
-    numbers = [int(part) for part in parts]
+    numbers = [_whole(part) for part in text.split(",")]
     counted = asked.command == "sweep" and len(numbers) == 1 and "," not in text
     return list(range(numbers[0])) if counted else numbers
+
+
+def _whole(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise Usage(f"seeds must be whole numbers, got {text!r}")
+    return int(text)
 
 
 def _of_recipe(asked: Namespace) -> list[Experiment]:
     one_of("recipe", asked.recipe, RECIPES)
     with usage():
         settings = RECIPES[asked.recipe](asked.scale, asked.dataset)
-        seeds = int(asked.seeds or 0)
+        seeds = _whole(asked.seeds or "0")
     return [
         experiment
         for setting in settings.values()

@@ -43,6 +43,12 @@ class Parser(argparse.ArgumentParser):
         return asked
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {text!r}")
+    return int(text)
+
+
 def make_parser() -> Parser:
     """Return the parser of `python -m fedlib`."""
     parser = Parser(
@@ -67,6 +73,9 @@ def _command(commands: Any, name: str, module: str, what: str, example: str = ""
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(module=module, parser=parser)
+    parser.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
     return parser
 
 
@@ -98,7 +107,9 @@ def _sweep(commands: Any) -> None:
         "--method", action="append", default=[], metavar="NAME", help="one method of the recipe"
     )
     _of_options(parser, many=True)
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes at once (1)")
+    parser.add_argument(
+        "--workers", type=_count, default=1, metavar="N", help="processes at once (1)"
+    )
     parser.add_argument("--address", help="a Ray cluster instead: auto, or ray://HOST:PORT")
     parser.add_argument("--plan", action="store_true", help="list the runs and which are stored")
     _how(parser)
@@ -117,9 +128,9 @@ def _of_options(parser: Parser, *, many: bool) -> None:
         help="see algorithms, or its code" + ("; may be repeated" if many else ""),
     )
     group.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
-    group.add_argument("--rounds", type=int, metavar="N", help="communication rounds")
+    group.add_argument("--rounds", type=_count, metavar="N", help="communication rounds")
     group.add_argument("--cohort", metavar="N|F", help="clients per round, or a fraction as 0.1")
-    group.add_argument("--evaluate-every", type=int, metavar="N", help="rounds between scorings")
+    group.add_argument("--evaluate-every", type=_count, metavar="N", help="rounds between scorings")
     if many:
         group.add_argument("--seeds", metavar="N|A,B", help="how many seeds, or which: 0,3,4")
     else:
@@ -128,7 +139,7 @@ def _of_options(parser: Parser, *, many: bool) -> None:
 
 def _how(parser: Parser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    parser.add_argument("--chunk", type=int, metavar="N", help="clients that share one program")
+    parser.add_argument("--chunk", type=_count, metavar="N", help="clients that share one program")
     parser.add_argument("--retry", action="store_true", help="train again what diverged before")
 
 

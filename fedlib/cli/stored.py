@@ -19,31 +19,27 @@ from fedlib.experiment import Damaged, Entry, Result, inventory, store
 from fedlib.experiment.exported import read_exported
 from fedlib.values import UnknownName, one_of
 
-STATES = ("complete", "training", "interrupted", "diverged", "exported", "damaged", "outdated")
+STATES = ("complete", "training", "interrupted", "diverged", "exported", "damaged", "outdated",
+          "unknown")  # fmt: skip
 
 
 def runs(asked: Namespace) -> None:
     """List the stored runs."""
-    wishes = (
-        ("state", asked.state, STATES),
-        ("algorithm", asked.algorithm, algorithm_kinds()),
-        ("dataset", asked.dataset, datasets.names()),
-    )
-    for what, name, legal in wishes:
-        if name:
-            one_of(what, name, legal)
-    entries = [entry for entry in inventory() if _wanted(entry, asked)]
+    wishes = {"state": STATES, "algorithm": algorithm_kinds(), "dataset": datasets.names()}
+    for what, legal in wishes.items():
+        if getattr(asked, what):
+            one_of(what, getattr(asked, what), legal)
+    stored = [_as_dict(entry) for entry in inventory()]
+    listed = [d for d in stored if all(getattr(asked, w) in ("", d[w]) for w in wishes)]
     if asked.json:
-        print(json.dumps([_as_dict(entry) for entry in entries], indent=1))
+        print(json.dumps(listed, indent=1))
         return
-    rows = [_row(entry) for entry in entries]
     head = ("key", "algorithm", "dataset", "seed", "rounds", "state", "size", "age")
-    print(table(head, rows) if rows else "nothing is stored")
-    total = size(sum(entry.bytes for entry in entries))
-    print(f"{len(entries)} runs, {total}")
-    for entry in entries:
-        if entry.note:
-            print(f"{entry.key}: {entry.note}")
+    print(table(head, [_row(d) for d in listed]) if stored else "nothing is stored")
+    print(f"{len(listed)} of {len(stored)} runs, {size(sum(d['bytes'] for d in listed))}")
+    for d in listed:
+        if d["note"]:
+            print(f"{d['key']}: {d['note']}")
 
 
 def show(asked: Namespace) -> None:
@@ -56,8 +52,9 @@ def show(asked: Namespace) -> None:
     if asked.curve:
         _curve(metrics, asked.curve)
         return
+    total = entry.experiment.rounds if entry.experiment else "?"
     print(entry.experiment or "its spec cannot be read")
-    print(f"key {entry.key}, {_rounds(entry)} rounds, {entry.state}, {entry.path}")
+    print(f"key {entry.key}, {entry.completed}/{total} rounds, {entry.state}, {entry.path}")
     if entry.note:
         print(entry.note)
     for name, what in said.items():
@@ -69,22 +66,11 @@ def show(asked: Namespace) -> None:
     print(f"\n{_last(metrics)}")
 
 
-def _wanted(entry: Entry, asked: Namespace) -> bool:
-    e = entry.experiment
-    algorithm, dataset = (type(e.algorithm).__name__, e.task.dataset) if e else ("", "")
-    pairs = [(asked.algorithm, algorithm), (asked.dataset, dataset), (asked.state, entry.state)]
-    return all(wish in ("", is_) for wish, is_ in pairs)
-
-
-def _rounds(entry: Entry) -> str:
-    total = entry.experiment.rounds if entry.experiment else "?"
-    return f"{entry.completed}/{total}"
-
-
-def _row(entry: Entry) -> tuple[object, ...]:
-    e = entry.experiment
-    who = (type(e.algorithm).__name__, e.task.dataset, e.seed) if e else ("?", "?", -1)
-    return (entry.key, *who, _rounds(entry), entry.state, size(entry.bytes), age(entry.age))
+def _row(d: dict[str, Any]) -> tuple[object, ...]:
+    who = (d["key"], d["algorithm"] or "?", d["dataset"] or "?")
+    seed = -1 if d["seed"] is None else d["seed"]  # a number: its column is aligned to the right
+    rounds = f"{d['completed']}/{d['rounds'] or '?'}"
+    return (*who, seed, rounds, d["state"], size(d["bytes"]), age(d["age_seconds"]))
 
 
 def _as_dict(entry: Entry) -> dict[str, Any]:
@@ -122,7 +108,7 @@ def _entry(prefix: str) -> Entry:
 def _read(entry: Entry) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return what can be read of a run: metrics, and provenance or failure."""
     if entry.path.is_file():
-        if entry.state == "damaged":
+        if entry.experiment is None:
             raise ValueError(entry.note)
         result = read_exported(entry.path)
         return result.metrics, result.provenance

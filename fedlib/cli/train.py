@@ -5,12 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
-from fedlib import paths
 from fedlib.cli import asked as questions
 from fedlib.cli.parser import Usage
 from fedlib.cli.text import table
-from fedlib.experiment import Experiment, Result, find
+from fedlib.experiment import Experiment, Result, find, store
 from fedlib.experiment import run as run_one
+from fedlib.experiment.exported import path_of
 from fedlib.frames import reported, together
 from fedlib.sweep import sweep as run_many
 from fedlib.tasks import pick_device
@@ -68,8 +68,8 @@ def summary(results: Sequence[Result]) -> str:
 
 def where(experiment: Experiment) -> str:
     """Return the place of a stored result."""
-    folder = paths.runs() / experiment.key
-    return str(folder if folder.is_dir() else paths.results() / f"{experiment.key}.parquet")
+    folder = store.folder(experiment)
+    return str(folder if (folder / store.PROVENANCE).exists() else path_of(experiment))
 
 
 def _check_device(device: str) -> None:

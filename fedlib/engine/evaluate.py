@@ -139,6 +139,8 @@ def _predictions(
     """Yield (rows, mask [clients, n], labels [clients, n], prediction) for groups of clients."""
     sizes = torch.as_tensor(table.sizes, device=fed.device)
     everyone = torch.nonzero(sizes > 0)[:, 0]
+    if not len(everyone):
+        return
     for rows in everyone.split(_group(fed, encoded.code, table.index.shape[1])):
         width = int(sizes[rows].max())
         held = table.index[rows, :width].clamp(min=0)

@@ -7,11 +7,12 @@ import os
 import re
 import secrets
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from safetensors import SafetensorError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -43,7 +44,8 @@ def write(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         put(temporary)
-        os.chmod(temporary, target.parent.stat().st_mode & 0o666)  # as open as its folder
+        with suppress(OSError):  # some file systems have no modes
+            os.chmod(temporary, target.parent.stat().st_mode & 0o666)  # as open as its folder
         _sync(temporary)
         os.replace(temporary, target)
         with suppress(OSError):  # some file systems cannot sync a folder
@@ -73,6 +75,24 @@ def unwritable(
         f"again continues from there. {advice}, or set {variable} to another folder (copy what is "
         "stored into it to go on from that)."
     )
+
+
+@contextmanager
+def reading(path: Path, what: str) -> Iterator[None]:
+    """Read a stored file: Damaged if it is missing or no ``what``, else StoreError.
+
+    The difference matters: a damaged file is moved aside and made again, but not one that the
+    machine refuses to read at the moment.
+    """
+    try:
+        path.open("rb").close()  # safetensors does not tell why it cannot open a file
+        yield
+    except Damaged:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+            raise unreadable(path, error) from error
+        raise Damaged(f"{path} is no {what}: {error}") from error
 
 
 def unreadable(path: Path, error: OSError) -> StoreError:

@@ -42,13 +42,11 @@ def path_of(experiment: Experiment) -> Path:
 
 def read_exported(path: Path) -> Result:
     """Read a file that ``export`` wrote; ValueError if it is not one."""
-    try:
+    with disk.reading(path, "exported result of fedlib"):
         table = pq.read_table(path)
         said = json.loads((table.schema.metadata or {})[b"fedlib"])
         frame = table.to_pandas().astype({"metric": "str", "item": "str"})
         return Result(from_dict(said["spec"]), frame, said["provenance"])
-    except (OSError, KeyError, TypeError, ValueError, pa.ArrowInvalid) as error:
-        raise ValueError(f"{path} is no exported result of fedlib: {error}") from error
 
 
 def find_exported(experiment: Experiment) -> Result | None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedlib import paths
 from fedlib.experiment import disk, store
-from fedlib.experiment.disk import Damaged
+from fedlib.experiment.disk import Damaged, StoreError
 from fedlib.experiment.exported import read_exported
 from fedlib.experiment.spec import Experiment
-from fedlib.values import from_dict
+from fedlib.values import UnknownName
 
 
 @dataclass(frozen=True)
 class Entry:
     """One stored run.
 
-    ``state`` is "complete", "training", "interrupted", "diverged", "exported", "damaged", or
-    "outdated": made by another VERSION, so that no experiment of today finds it. ``experiment`` is
-    None where the spec cannot be read; ``note`` says what is wrong.
+    ``state`` is "complete", "training", "interrupted", "diverged", "exported", "damaged",
+    "outdated" (made by another VERSION, so that no experiment of today finds it) or "unknown" (of a
+    kind of value that nobody has imported). ``experiment`` is None where the spec cannot be read;
+    ``note`` says what is wrong.
     """
 
     key: str
@@ -52,27 +55,32 @@ def _children(folder: Path) -> list[Path]:
 def _of_folder(home: Path) -> Entry:
     experiment, completed, state, note = None, 0, "damaged", ""
     try:
-        experiment = _spec(home)
+        experiment = store.read_spec(home)
         if (home / store.CHECKPOINT).exists():
-            completed = int(store.read_header(home)["completed"])
+            completed, _ = store.read_header(home)
         state = _state(home, experiment)
         completed = experiment.rounds if state == "complete" else completed
         if experiment.key != home.name:
             state, note = "outdated", f"its key is now {experiment.key}"
-    except (Damaged, ValueError, TypeError) as error:
-        note = str(error)
-    files = [p.stat() for p in home.iterdir() if p.is_file()]
-    newest = max((s.st_mtime for s in files), default=home.stat().st_mtime)
+    except (Damaged, StoreError) as error:
+        state, note = _wrong(error), str(error)
+    files = _stats(home)
+    age = time.time() - max((s.st_mtime for s in files), default=home.stat().st_mtime)
     size = sum(s.st_size for s in files)
-    age = time.time() - newest
     return Entry(home.name, home, experiment, completed, state, note, size, age)
 
 
-def _spec(home: Path) -> Experiment:
-    spec = from_dict(store.read_json(home / store.SPEC))
-    if not isinstance(spec, Experiment):
-        raise Damaged(f"{home / store.SPEC} is no experiment")
-    return spec
+def _wrong(error: Exception) -> str:
+    return "unknown" if isinstance(error.__cause__, UnknownName) else "damaged"
+
+
+def _stats(home: Path) -> list[os.stat_result]:
+    found = []
+    with suppress(PermissionError):
+        for path in home.iterdir():
+            with suppress(OSError):  # whoever trains it renames files
+                found.append(path.stat())
+    return found
 
 
 def _state(home: Path, experiment: Experiment) -> str:
@@ -90,7 +98,7 @@ def _of_file(path: Path) -> Entry:
     age = time.time() - said.st_mtime
     try:
         experiment = read_exported(path).experiment
-    except ValueError as error:
-        return Entry(path.stem, path, None, 0, "damaged", str(error), said.st_size, age)
+    except (Damaged, StoreError) as error:
+        return Entry(path.stem, path, None, 0, _wrong(error), str(error), said.st_size, age)
     state = "exported" if experiment.key == path.stem else "outdated"
     return Entry(path.stem, path, experiment, experiment.rounds, state, "", said.st_size, age)

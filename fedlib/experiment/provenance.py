@@ -23,12 +23,9 @@ def provenance(fed: Federation, segments: list[dict[str, Any]]) -> dict[str, Any
     """
     cuda = fed.device.type == "cuda"
     return {
-        "commit": commit(),
+        **_made_with(fed),
         "python": platform.python_version(),
-        "torch": torch.__version__,
         "numpy": version("numpy"),
-        "fedlib": _version(),
-        "device": _device(fed),
         "threads": torch.get_num_threads(),
         "seconds": round(sum(s["seconds"] for s in segments), 1),
         "peak_memory_mib": round(torch.cuda.max_memory_allocated() / 2**20 if cuda else peak_mib()),
@@ -43,15 +40,8 @@ def segment(
     fed: Federation, start: int, end: int, seconds: float, chunk: int | None
 ) -> dict[str, Any]:
     """Return what trained the rounds ``start`` to ``end``: commit, versions, device, time."""
-    return {
-        "rounds": [start, end],
-        "commit": commit(),
-        "torch": torch.__version__,
-        "fedlib": _version(),
-        "device": _device(fed),
-        "chunk": chunk_of(fed, chunk),
-        "seconds": round(seconds, 1),
-    }
+    how = {"chunk": chunk_of(fed, chunk), "seconds": round(seconds, 1)}
+    return {"rounds": [start, end], **_made_with(fed), **how}
 
 
 @cache
@@ -65,13 +55,11 @@ def commit() -> str:
     return said.stdout.strip() or "unknown"
 
 
-def _device(fed: Federation) -> str:
+def _made_with(fed: Federation) -> dict[str, str]:
     cuda = fed.device.type == "cuda"
-    return torch.cuda.get_device_name(fed.device) if cuda else platform.machine()
-
-
-def _version() -> str:
+    device = torch.cuda.get_device_name(fed.device) if cuda else platform.machine()
     try:
-        return version("fedlib")
+        own = version("fedlib")
     except PackageNotFoundError:
-        return "not installed"
+        own = "not installed"
+    return {"commit": commit(), "torch": torch.__version__, "fedlib": own, "device": device}

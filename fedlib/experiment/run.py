@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ def run(
     """Return the result of an experiment, training it only if it is not stored.
 
     ``progress`` shows a bar; a string is its text; a function is called after every round with the
-    rounds completed, the rounds in all and the training loss.
+    rounds completed, the rounds in all and the training loss, also those of a first stage.
 
     A run that was interrupted continues from its last checkpoint (one a minute, or every
     $FEDLIB_CHECKPOINT_SECONDS) and ends with the same bits. Two processes asked for the same
@@ -54,9 +55,7 @@ def run(
     checkpoint is of other data.
     """
     stored = store.find(experiment)
-    if stored is not None:
-        return stored
-    return _claim_and_train(experiment, device, chunk, progress, retry)
+    return stored or _claim_and_train(experiment, device, chunk, progress, retry)
 
 
 def run_with_state(
@@ -68,26 +67,21 @@ def run_with_state(
     retry: bool = False,
 ) -> tuple[Result, State]:
     """Return a result and its final state, retraining if only the exported metrics are there."""
-    stored = store.find(experiment)
-    if stored is None or not _has_state(experiment):
+    stored, kept = store.find(experiment), None
+    with suppress(Damaged):
+        kept = store.restore(experiment)
+    if stored is None or kept is None or kept.completed < experiment.rounds:
         stored = _claim_and_train(experiment, device, chunk, progress, retry)
-    kept = store.restore(experiment)
+        kept = store.restore(experiment)
     assert kept is not None
     return stored, kept.state
-
-
-def _has_state(experiment: Experiment) -> bool:
-    try:
-        kept = store.restore(experiment)
-    except Damaged:
-        return False
-    return kept is not None and kept.completed == experiment.rounds
 
 
 def _claim_and_train(
     experiment: Experiment, device: str, chunk: int | None, progress: Progress, retry: bool
 ) -> Result:
-    with store.claimed(experiment, lambda text: note(text, show=bool(progress))):
+    shown = bool(progress) and not callable(progress)  # a watcher has its own way of telling
+    with store.claimed(experiment, lambda text: note(text, show=shown)):
         if not store.complete(experiment):
             if retry:
                 store.forget_failure(experiment)
@@ -156,14 +150,14 @@ class _Course:
             return state
         first = None
         if self.experiment.after is not None:
-            shown = progress if isinstance(progress, bool) else False
             _, first = run_with_state(
                 self.experiment.after,
                 device=device,
                 chunk=self.chunk,
-                progress=shown,
+                progress=progress,
                 retry=retry,
             )
+            first = _moved(first, self.fed)
         self.log.sizes(self.fed)
         return self.experiment.algorithm.init(self.fed, self.experiment.seed, first)
 

@@ -16,14 +16,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-import pyarrow as pa
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fedlib import paths
@@ -87,26 +86,28 @@ def complete(experiment: Experiment) -> bool:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return what a JSON file of the store says; Damaged if it is no JSON object."""
-    try:
+    with disk.reading(path, "JSON"):
         said = json.loads(path.read_bytes())
-    except OSError as error:
-        raise disk.unreadable(path, error) from error
-    except ValueError as error:
-        raise Damaged(f"{path} is no JSON: {error}") from error
     if not isinstance(said, dict):
         raise Damaged(f"{path} holds no JSON object")
     return said
 
 
+def read_spec(home: Path) -> Experiment:
+    """Return whose run folder it is; Damaged if its spec cannot be read."""
+    path = home / SPEC
+    with disk.reading(path, "spec"):
+        spec = from_dict(read_json(path))
+    if not isinstance(spec, Experiment):
+        raise Damaged(f"{path} is no experiment")
+    return spec
+
+
 def read_metrics(home: Path, rounds: int = 0) -> pd.DataFrame:
     """Return the metrics of a run folder; Damaged if they do not reach ``rounds``."""
     path = home / METRICS
-    try:
+    with disk.reading(path, "readable Parquet file"):
         metrics = pd.read_parquet(path)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        if isinstance(error, PermissionError):
-            raise disk.unreadable(path, error) from error
-        raise Damaged(f"{path} is no readable Parquet file: {error}") from error
     if tuple(metrics.columns) != COLUMNS:
         raise Damaged(f"{path} has other columns: {', '.join(map(str, metrics.columns))}")
     if metrics["round"].max() < rounds or metrics.empty:
@@ -114,24 +115,12 @@ def read_metrics(home: Path, rounds: int = 0) -> pd.DataFrame:
     return metrics
 
 
-def read_header(home: Path) -> dict[str, str]:
-    """Return what a checkpoint says of itself, without its tensors; Damaged if it is none."""
+def read_header(home: Path) -> tuple[int, dict[str, str]]:
+    """Return how many rounds a checkpoint is of, and what else it says; Damaged if it is none."""
     path = home / CHECKPOINT
-    try:
-        with safe_open(path, framework="pt") as file:
-            said = file.metadata() or {}
-        return {**said, "completed": str(int(said["completed"]))}
-    except PermissionError as error:
-        raise disk.unreadable(path, error) from error
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise Damaged(f"{path} is no readable checkpoint: {error}") from error
-
-
-def begin(experiment: Experiment) -> None:
-    """Make the run folder and write down whose it is."""
-    path = folder(experiment) / SPEC
-    if not path.exists():
-        _write_json(path, to_dict(experiment), "the spec")
+    with disk.reading(path, "readable checkpoint"), safe_open(path, framework="pt") as file:
+        said = file.metadata() or {}
+        return int(said["completed"]), said
 
 
 def checkpoint(
@@ -143,8 +132,9 @@ def checkpoint(
     segments: list[dict[str, Any]] | None = None,
 ) -> None:
     """Store the state after ``completed`` rounds; metrics go first and so never lag behind."""
-    begin(experiment)
     home = folder(experiment)
+    if not (home / SPEC).exists():
+        _write_json(home / SPEC, to_dict(experiment), "the spec")
     disk.write(
         home / METRICS,
         lambda p: metrics.to_parquet(p, compression="zstd", index=False),
@@ -164,8 +154,7 @@ def restore(experiment: Experiment) -> Kept | None:
     home = folder(experiment)
     if not (home / CHECKPOINT).exists():
         return None
-    said = read_header(home)
-    completed = int(said["completed"])
+    completed, said = read_header(home)
     with safe_open(home / CHECKPOINT, framework="pt") as file:
         state = State.from_flat({n: file.get_tensor(n) for n in file.keys()})  # noqa: SIM118
     metrics = read_metrics(home, completed)
@@ -246,25 +235,26 @@ def mend(experiment: Experiment) -> None:
     if not home.is_dir():
         return
     disk.clean(home)
-    _keep_sound(home / SPEC, lambda: _same(home / SPEC, experiment))
+    _keep_sound(home / SPEC, lambda: _check_owner(home, experiment))
     _keep_sound(home / PROVENANCE, lambda: read_json(home / PROVENANCE))
     _keep_sound(home / FAILURE, lambda: read_json(home / FAILURE))
     _keep_sound(home / METRICS, lambda: read_metrics(home))
     _keep_sound(home / CHECKPOINT, lambda: read_header(home))
-    if (home / CHECKPOINT).exists() and not _has_metrics(home):
+    if (home / CHECKPOINT).exists() and not _reaches(home, 0):
         disk.set_aside(home / CHECKPOINT, "is of no use without its metrics")
-    # From here on its metrics may be overwritten: a run that is trained anew is not complete.
-    if (home / PROVENANCE).exists() and not complete(experiment):
+    # From here on its metrics may be overwritten: a run that is trained on is not complete.
+    if (home / PROVENANCE).exists() and not _reaches(home, experiment.rounds):
         disk.set_aside(home / PROVENANCE, "belongs to a run of which a part is lost")
 
 
-def _has_metrics(home: Path) -> bool:
-    """Return whether the metrics reach as far as the checkpoint."""
+def _reaches(home: Path, rounds: int) -> bool:
+    """Return whether a checkpoint of that many rounds is there, and the metrics up to it."""
     try:
-        read_metrics(home, int(read_header(home)["completed"]))
+        completed, _ = read_header(home)
+        read_metrics(home, completed)
     except Damaged:
         return False
-    return True
+    return completed >= rounds
 
 
 def _keep_sound(path: Path, read: Callable[[], Any]) -> None:
@@ -275,13 +265,10 @@ def _keep_sound(path: Path, read: Callable[[], Any]) -> None:
         disk.set_aside(path, str(error).removeprefix(f"{path} "))
 
 
-def _same(path: Path, experiment: Experiment) -> None:
-    try:
-        key = from_dict(read_json(path)).key
-    except (AttributeError, TypeError, ValueError) as error:
-        raise Damaged(f"{path} is no spec: {error}") from error
+def _check_owner(home: Path, experiment: Experiment) -> None:
+    key = read_spec(home).key
     if key != experiment.key:
-        raise Damaged(f"{path} is the spec of another experiment, {key}")
+        raise Damaged(f"{home / SPEC} is the spec of another experiment, {key}")
 
 
 def pack(experiment: Experiment) -> dict[str, bytes]:
@@ -293,12 +280,9 @@ def pack(experiment: Experiment) -> dict[str, bytes]:
 
 def unpack(experiment: Experiment, files: dict[str, bytes]) -> None:
     """Write what ``pack`` returned into this store, the provenance last."""
+    forget_failure(experiment)  # of an earlier attempt; theirs comes along
     for name, data in files.items():
-        disk.write(folder(experiment) / name, partial(_put, data), name)
-
-
-def _put(data: bytes, path: Path) -> None:
-    path.write_bytes(data)
+        disk.write(folder(experiment) / name, methodcaller("write_bytes", data), name)
 
 
 def _write_json(path: Path, said: Any, what: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from fedlib.experiment import Experiment, Result, find, run
 from fedlib.sweep.local import here, in_processes
@@ -27,8 +29,9 @@ def sweep(
 ) -> list[Result]:
     """Return the results of ``experiments`` in order, training those that are not stored.
 
-    One worker trains in this process; more are spawned processes with one torch thread each, which
-    on a CPU is faster than one process with many threads. With the ``address`` of a Ray cluster
+    A first stage that several of them share is trained first, and once. One worker trains in this
+    process; more are spawned processes with one torch thread each, which on a CPU is faster than
+    one process with many threads. With the ``address`` of a Ray cluster
     ("auto", "ray://...") the cluster trains, with one GPU per run if ``device`` is "cuda", and the
     results come into this store. ``progress`` shows a live table; ``retry`` trains runs again that
     diverged before.
@@ -40,9 +43,11 @@ def sweep(
     if workers < 1:
         raise ValueError(f"workers must be >= 1, got {workers}")
     missing = list({e.key: e for e in experiments if find(e) is None}.values())
-    failures = _train(missing, workers, device, chunk, progress, retry, address) if missing else []
+    missing = [*_shared_first_stages(missing), *missing]
+    options = {"device": device, "chunk": chunk, "retry": retry}
+    failures = _train(missing, workers, options, progress, address) if missing else []
     if failures:
-        said = [f"{e}\n  key {e.key}: {_told(error)}" for e, error in failures]
+        said = [f"{e}\n  key {e.key}: {type(x).__name__}: {x}" for e, x in failures]
         text = f"{len(failures)} of {len(missing)} runs failed, what finished is stored:\n\n"
         raise SweepFailed(text + "\n\n".join(said)) from failures[0][1]
     return [run(e, device=device, progress=False) for e in experiments]
@@ -51,13 +56,10 @@ def sweep(
 def _train(
     missing: Sequence[Experiment],
     workers: int,
-    device: str,
-    chunk: int | None,
+    options: dict[str, Any],
     progress: bool,
-    retry: bool,
     address: str | None,
 ) -> Failures:
-    options = {"device": device, "chunk": chunk, "retry": retry}
     with Table(missing, show=progress) as table:
         try:
             if address is not None:
@@ -74,5 +76,9 @@ def _train(
             ) from None
 
 
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+def _shared_first_stages(missing: Sequence[Experiment]) -> list[Experiment]:
+    """Return the first stages for which two would wait otherwise."""
+    firsts = {e.after.key: e.after for e in missing if e.after is not None}
+    often = Counter(e.after.key for e in missing if e.after is not None)
+    known = {e.key for e in missing}
+    return [e for k, e in firsts.items() if often[k] > 1 and k not in known and find(e) is None]

@@ -14,18 +14,31 @@ from fedlib.sweep.table import Failures, Table
 Files = dict[str, bytes]
 
 
+class NoCluster(RuntimeError):
+    """There is no Ray, or no cluster at its address."""
+
+
 def on_cluster(
     experiments: Sequence[Experiment], address: str, options: dict[str, Any], table: Table
 ) -> Failures:
     """Train on the cluster at a Ray address; its workers need fedlib and the data.
 
     What this store holds of a run (a checkpoint, a first stage) goes along, and what the cluster
-    stored comes back, also of a run that failed. How many run at once is the cluster's to say.
+    stored comes back, also of a run that failed. First stages are trained before what comes after
+    them. How many run at once is the cluster's to say. NoCluster if it cannot be reached.
     """
-    ray = _ray()
-    if not ray.is_initialized():
-        ray.init(address=address)
-    remote = ray.remote(_train_there).options(**_needs(options["device"]))
+    ray = _connected(address)
+    firsts = {e.after.key for e in experiments if e.after is not None}
+    waves = [[e for e in experiments if (e.key in firsts) == now] for now in (True, False)]
+    return [failure for wave in waves if wave for failure in _train_all(ray, wave, options, table)]
+
+
+def _train_all(
+    ray: Any, experiments: Sequence[Experiment], options: dict[str, Any], table: Table
+) -> Failures:
+    remote = ray.remote(_train_there).options(
+        num_cpus=1, num_gpus=int(options["device"].startswith("cuda"))
+    )
     jobs = {}
     try:
         for experiment in experiments:
@@ -58,7 +71,7 @@ def _collected(ray: Any, jobs: dict[Any, Experiment], table: Table) -> Failures:
                 table.fail(experiment, error)
             else:
                 table.done(experiment)
-        table.tick()
+        table.draw()
     return failures
 
 
@@ -92,13 +105,14 @@ def _stages(experiment: Experiment) -> list[Experiment]:
     return [experiment, *(_stages(experiment.after) if experiment.after is not None else [])]
 
 
-def _needs(device: str) -> dict[str, int]:
-    return {"num_cpus": 1, "num_gpus": 1 if device.startswith("cuda") else 0}
-
-
-def _ray() -> Any:
+def _connected(address: str) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise RuntimeError('a Ray address needs Ray: pip install "fedlib[ray]"') from error
+        raise NoCluster('a Ray address needs Ray: pip install "fedlib[ray]"') from error
+    try:
+        if not ray.is_initialized():
+            ray.init(address=address)
+    except ConnectionError as error:
+        raise NoCluster(f"no Ray cluster answers at {address!r}: {error}") from error
     return ray

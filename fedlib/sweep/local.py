@@ -8,12 +8,17 @@ import pickle
 import signal
 import sys
 import time
+import traceback
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
+
+import torch
 
 from fedlib.experiment import Experiment, run
 from fedlib.sweep.table import Failures, Table
@@ -31,12 +36,8 @@ def here(experiments: Sequence[Experiment], options: dict[str, Any], table: Tabl
     failures: Failures = []
     for experiment in experiments:
         table.start(experiment)
-
-        def told(done: int, total: int, loss: float, e: Experiment = experiment) -> None:
-            table.round(e, done, total, loss)
-
         try:
-            run(experiment, progress=told, **options)
+            run(experiment, progress=partial(table.round, experiment), **options)
             table.done(experiment)
         except Exception as error:
             failures.append((experiment, error))
@@ -53,7 +54,8 @@ def in_processes(
     try:
         while waiting or team:
             while waiting and len(team) < workers:
-                team.append(_Worker(options))
+                with _deaf_to_ctrl_c():
+                    team.append(_Worker(options))
                 team[-1].give(waiting.popleft(), table)
             for worker in _heard(team):
                 if worker.listen(table, failures):
@@ -62,10 +64,21 @@ def in_processes(
                     else:
                         team.remove(worker)
                         worker.dismiss()
-            table.tick()
+            table.draw()
     finally:
         _stop(team)
     return failures
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Let processes that are started here never hear of Ctrl-C, not even before they listen."""
+    resource_tracker.ensure_running()  # when it starts, it lets Ctrl-C in again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _heard(team: Sequence[_Worker]) -> list[_Worker]:
@@ -123,6 +136,8 @@ class _Worker:
             how = f"signal {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
             how += ", perhaps for want of memory"
+        if code == 1:
+            how += ", its traceback is above; a script needs `if __name__ == '__main__':`"
         return WorkerDied(
             f"its process ended ({how}); what it stored before is kept, the same call continues it"
         )
@@ -143,23 +158,33 @@ def _serve(pipe: Connection, options: dict[str, Any]) -> None:
     """Train what comes through the pipe until nobody is at its other end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says what to do
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    _one_thread()
-    with suppress(EOFError, BrokenPipeError):
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    with suppress(EOFError, OSError):
         while True:
-            experiment = pipe.recv()
-            pipe.send(_trained(experiment, pipe, options))
+            pipe.send(_answer(pipe, options))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to store
+
+
+def _answer(pipe: Connection, options: dict[str, Any]) -> tuple[str, Exception | None]:
+    try:
+        experiment = pipe.recv()
+    except (AttributeError, ImportError) as error:
+        text = f"{error}. A worker knows no class of a notebook: put it into a module"
+        return "failed", RuntimeError(text)
+    return _trained(experiment, pipe, options)
 
 
 def _trained(
     experiment: Experiment, pipe: Connection, options: dict[str, Any]
-) -> tuple[str, BaseException | None]:
+) -> tuple[str, Exception | None]:
     last = 0.0
 
     def told(done: int, total: int, loss: float) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last > SECONDS_BETWEEN_MESSAGES or done == total:
+        begins_or_ends = loss != loss or done == total
+        if begins_or_ends or now - last > SECONDS_BETWEEN_MESSAGES:
             try:
                 pipe.send(("round", (done, total, loss)))
             except OSError:
@@ -174,16 +199,17 @@ def _trained(
 
 
 def sendable(error: Exception) -> Exception:
-    """Return the error if it survives the way to another process, else one that says the same."""
+    """Return the error if it survives the way to another process, else one that says the same.
+
+    Where it came from goes along as a note.
+    """
+    place = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))
-        return error
+        known = type(error).__module__ not in ("__main__", "__mp_main__")
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-
-
-def _one_thread() -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    import torch
-
-    torch.set_num_threads(1)
+        known = False
+    if not known:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(f"In the process that trained it:\n{place}")
+    return error

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
+from contextlib import suppress
 from typing import Any
 
 from fedlib.experiment import Experiment
@@ -26,14 +27,15 @@ class _Row:
     done: int
     total: int
     loss: float = float("nan")
+    first: int = 0  # where it continued: rounds of an earlier process say nothing of the speed
+    since: float = dataclasses.field(default_factory=time.monotonic)
     began: float = dataclasses.field(default_factory=time.monotonic)
-    first: int = -1  # where it continued: rounds of an earlier process say nothing of the speed
 
     def remaining(self) -> float:
-        played = self.done - max(self.first, 0)
+        played = self.done - self.first
         if played < 1:
             return float("nan")
-        return (time.monotonic() - self.began) / played * (self.total - self.done)
+        return (time.monotonic() - self.since) / played * (self.total - self.done)
 
 
 class Table:
@@ -44,6 +46,7 @@ class Table:
         self._rows: dict[str, _Row] = {}
         self._runs, self._names = {e.key: e for e in experiments}, names(experiments)
         self._began, self._drawn, self._lines = time.monotonic(), 0.0, 0
+        self._played = 0  # rounds of runs that have ended
         shown = show and not quiet()
         notebook = "ipykernel" in sys.modules
         self._live = shown and not notebook and sys.stderr.isatty()
@@ -54,31 +57,25 @@ class Table:
     def __enter__(self) -> Table:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
-        if self._live:
-            self._rows.clear()
-            self._draw(always=True)
+        self._rows.clear()
+        self.draw(always=True)
 
     def start(self, experiment: Experiment) -> None:
         """A run has been given to somebody."""
         self._rows[experiment.key] = _Row(0, experiment.rounds)
         self._say(experiment, "started")
-        self._draw(always=True)
+        self.draw(always=True)
 
     def round(self, experiment: Experiment, done: int, total: int, loss: float) -> None:
-        """A run has completed ``done`` of ``total`` rounds (of its first stage, at first)."""
-        row = self._rows.setdefault(experiment.key, _Row(0, total))
-        if row.first < 0 or done < row.done:
-            row.first, row.began = done, time.monotonic()
-        self._bar.update(max(0, done - row.done) if total == experiment.rounds else 0)
+        """A run has completed ``done`` of ``total`` rounds; where it begins, the loss is nan."""
+        row = self._rows[experiment.key]
+        if loss != loss:  # a stage begins: the first, the second, or a checkpoint's
+            row.first, row.since = done, time.monotonic()
         row.done, row.total, row.loss = done, total, loss
-        self._draw()
+        self._count()
+        self.draw()
 
     def done(self, experiment: Experiment) -> None:
         """A run is complete and stored."""
@@ -90,19 +87,21 @@ class Table:
         self.failed += 1
         self._end(experiment, f"failed: {type(error).__name__}: {str(error)[:200]}")
 
-    def tick(self) -> None:
-        """Draw again: time has passed."""
-        self._draw()
-
     def _end(self, experiment: Experiment, what: str) -> None:
-        row = self._rows.pop(experiment.key, None)
-        if row is not None:
-            self._bar.update(experiment.rounds - row.done)
-            what += f" ({duration(time.monotonic() - row.began)})"
+        row = self._rows.pop(experiment.key)
+        what += f" ({duration(time.monotonic() - row.began)})"
+        self._played += experiment.rounds
+        self._count()
         failed = f", {self.failed} failed" if self.failed else ""
         self._bar.set_description(f"{self.finished} of {self.total} runs{failed}")
         self._say(experiment, what)
-        self._draw(always=True)
+        self.draw(always=True)
+
+    def _count(self) -> None:
+        """Bring the bar to the rounds played, those of first stages left out."""
+        rows = [(row, self._runs[key].rounds) for key, row in self._rows.items()]
+        played = self._played + sum(row.done for row, total in rows if row.total == total)
+        self._bar.update(played - self._bar.n)
 
     def _say(self, experiment: Experiment, what: str) -> None:
         if self._logged:
@@ -110,32 +109,29 @@ class Table:
             head = f"[{ended}/{self.total}] {experiment.key} {self._names[experiment.key]}"
             print(f"{head}, seed {experiment.seed}: {what}", file=sys.stderr, flush=True)
 
-    def _draw(self, always: bool = False) -> None:
+    def draw(self, always: bool = False) -> None:
+        """Draw again if this is a terminal: time has passed."""
         now = time.monotonic()
         if not self._live or (not always and now - self._drawn < SECONDS_BETWEEN_DRAWINGS):
             return
-        width, height = shutil.get_terminal_size()
-        lines = [line[: width - 1] for line in self.lines(width - 1, max(1, height - 3))]
+        width, height = _terminal()
+        # Beside these: header, "more", summary, cursor. A table that scrolls cannot be redrawn.
+        lines = [line[: width - 1] for line in self.lines(max(0, height - 4))]
         up = f"\x1b[{self._lines}F" if self._lines else "\r"
         sys.stderr.write(f"{up}\x1b[J" + "".join(f"{line}\n" for line in lines))
         sys.stderr.flush()
         self._drawn, self._lines = now, len(lines)
 
-    def lines(self, width: int = 99, most: int = 20) -> list[str]:
+    def lines(self, most: int = 20) -> list[str]:
         """Return the table as text: at most ``most`` runs under way, and the summary."""
         out = []
-        room = max(16, width - 50)
         if self._rows:
-            out.append(f"{'key':8}  {'run':{room}}  {'seed':>4}  {'round':>11}  {'loss':>8}  left")
+            out.append(f"{'key':8}  {'round':>11}  {'loss':>8}  {'left':>6}  {'seed':>4}  run")
         for key, row in list(self._rows.items())[:most]:
-            experiment = self._runs[key]
-            played = f"{row.done}/{row.total}"
+            played, left = f"{row.done}/{row.total}", duration(row.remaining())
             loss = "" if row.loss != row.loss else f"{row.loss:.4g}"
-            what = self._names[key][:room]
-            out.append(
-                f"{key[:8]}  {what:{room}}  {experiment.seed:>4}  {played:>11}  {loss:>8}  "
-                f"{duration(row.remaining())}"
-            )
+            seed, name = self._runs[key].seed, self._names[key]  # cut where a terminal is narrow
+            out.append(f"{key[:8]}  {played:>11}  {loss:>8}  {left:>6}  {seed:>4}  {name}")
         if len(self._rows) > most:
             out.append(f"... and {len(self._rows) - most} more")
         waiting = self.total - self.finished - self.failed - len(self._rows)
@@ -144,6 +140,15 @@ class Table:
         spent = duration(time.monotonic() - self._began)
         out.append(", ".join([f"{self.finished} of {self.total} runs done", *said, spent]))
         return out
+
+
+def _terminal() -> os.terminal_size:
+    """Return the size of what the table is drawn on; stdout may be a file."""
+    with suppress(OSError, ValueError):
+        size = os.get_terminal_size(sys.stderr.fileno())
+        if size.columns and size.lines:
+            return size
+    return shutil.get_terminal_size()
 
 
 def names(experiments: Sequence[Experiment]) -> dict[str, str]:
