@@ -16,11 +16,11 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from fedlib import paths, recipes
 from fedlib.claims.rule import LEAST_SEEDS
 from fedlib.frames import bands
+from fedlib.partition.picture import counts_picture
 from fedlib.values import one_of
 
 COLUMN, PAGE = 3.5, 7.2  # inches: one and two columns of a journal page
@@ -82,18 +82,39 @@ def label_counts(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw who holds which labels, ``counts [clients, classes]``, one row per label.
 
-    ``most`` is the count at the top of the colour scale, the largest of ``counts`` by default.
+    ``most`` is the count of the largest dot, the largest of ``counts`` by default.
     """
     figure, ax = plt.subplots(figsize=(PAGE, 0.22 * counts.shape[1] + 1.0))
-    image = ax.imshow(counts.T, aspect="auto", cmap="cividis", vmin=0, vmax=most)
-    ax.set_yticks(range(len(names)), names)
-    ax.set(xlabel="client", ylabel="label", title=heading)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.colorbar(image, ax=ax, label="training examples", pad=0.01)
-    ax.spines[:].set_visible(False)
+    counts_picture(counts, names, ax, most)
+    ax.set(ylabel="label", title=heading)
+    return figure, _cells(counts)
+
+
+def partitions(counts: Mapping[str, np.ndarray], columns: int = 2) -> tuple[Figure, pd.DataFrame]:
+    """Draw several partitions, ``counts [clients, classes]`` by title, each with dots of its own.
+
+    In every panel the largest dot is its largest count.
+    """
+    high = -(-len(counts) // columns)
+    figure, axes = plt.subplots(high, columns, figsize=(PAGE, 1.75 * high), squeeze=False)
+    for ax, (name, each) in zip(axes.flat, counts.items(), strict=False):
+        counts_picture(each, ax=ax, bar=False)
+        least, most = each.sum(1).min(), each.sum(1).max()
+        size = f"{least:,} each" if least == most else f"{least:,} to {most:,}"
+        ax.set_title(f"{name}: {len(each)} clients, {size}")
+        ax.set(xlabel="", ylabel="")
+    for ax in axes.flat[len(counts) :]:
+        ax.set_visible(False)
+    figure.supxlabel("client", fontsize="medium")
+    figure.supylabel("label", fontsize="medium")
+    frames = [_cells(each).assign(panel=name) for name, each in counts.items()]
+    return figure, pd.concat(frames, ignore_index=True)
+
+
+def _cells(counts: np.ndarray) -> pd.DataFrame:
     client, label = np.indices(counts.shape)
-    frame = {"client": client.ravel(), "label": label.ravel(), "examples": counts.ravel()}
-    return figure, pd.DataFrame(frame)
+    cells = {"client": client.ravel(), "label": label.ravel(), "examples": counts.ravel()}
+    return pd.DataFrame(cells)
 
 
 def curves(

@@ -3,9 +3,11 @@
 import io
 import multiprocessing
 import os
+import resource
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +68,18 @@ def mnist(places):
     return pixels
 
 
-def entry_of(places):
-    return next((places / "cache" / "datasets").glob("mnist_sample-*/meta.json")).parent
+def entry_of(places, name="mnist_sample"):
+    return next((places / "cache" / "datasets").glob(f"{name}-*/meta.json")).parent
+
+
+def folders(places):
+    """What lies in the cache, complete or not."""
+    return [path for path in (places / "cache" / "datasets").iterdir() if path.is_dir()]
+
+
+def resize(monkeypatch, name, train, test):
+    """Let the official set be small for a test."""
+    monkeypatch.setitem(RECORDS, name, replace(RECORDS[name], sizes=(train, test)))
 
 
 # ---------------------------------------------------------------- digits
@@ -114,7 +126,8 @@ def test_parquet_is_decoded_exactly_and_once(mnist, places, monkeypatch):
     assert data.train.labels.tolist() == [i % 10 for i in range(20)]
     assert data.train.columns["writer_id"].tolist() == list(range(20))
     assert data.test.columns["place"].tolist() == ["b"] * 5
-    assert isinstance(data.train.features, np.memmap)
+    for part in (data.train, data.test):
+        assert isinstance(part.features, np.memmap) and isinstance(part.labels, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         data.train.features[0] = 0
     assert data.source == "Parquet files of $FEDLIB_DATA/mnist"
@@ -130,7 +143,7 @@ def test_changed_files_are_decoded_again_and_replace_the_old(mnist, places):
     write(places / "data" / "mnist" / TRAIN, noise(20, (28, 28, 1), seed=9))
     after = datasets.load("mnist_sample")
     assert after.fingerprint != before.fingerprint and not after.train.columns
-    assert len(list((places / "cache" / "datasets").glob("mnist_sample-*/"))) == 1
+    assert len(folders(places)) == 1
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG"])
@@ -180,14 +193,18 @@ def test_a_failed_decoding_leaves_nothing_behind(mnist, places):
     write(places / "data" / "mnist" / TEST, None, pictures=[encoded(mnist[0]), b"no picture"])
     with pytest.raises(DatasetError, match=r"test-00000-of-00001\.parquet, row 1: undecodable"):
         datasets.load("mnist_sample")
-    assert not [p for p in (places / "cache" / "datasets").iterdir() if p.is_dir()]
+    assert not folders(places)
 
 
-def test_what_a_killed_process_left_is_removed(mnist, places):
+def test_what_a_killed_process_left_is_no_entry_and_removed(mnist, places, monkeypatch):
     datasets.load("mnist_sample")
     entry = entry_of(places)
-    left = entry.parent / f"{entry.name}.abc.partial"
+    left = entry.with_name(f"{entry.name}.partial")
     entry.rename(left)
+    with monkeypatch.context() as patch:
+        patch.delenv("FEDLIB_DATA")
+        with pytest.raises(DatasetError, match="was not found"):
+            datasets.load("mnist_sample")
     datasets.load("mnist_sample")
     assert entry.exists() and not left.exists()
 
@@ -218,11 +235,40 @@ def test_two_processes_at_once_decode_once(mnist, places):
     assert one == two and a + b == 2  # train and test, by one of them
 
 
-@pytest.mark.skipif(os.name == "nt" or not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_is_an_error_that_names_the_place(mnist, places, monkeypatch):
     monkeypatch.setattr(cache, "path_of", lambda folder, split, column: Path("/dev/full"))
     with pytest.raises(DatasetError, match=r"cannot write decoded data to .*FEDLIB_CACHE"):
         datasets.load("mnist_sample")
+    assert not folders(places)
+
+
+@pytest.mark.parametrize("values", [np.arange(20), np.zeros((3, 200), np.int32), np.full(9, "ab")])
+def test_a_disk_that_fills_up_loses_nothing_silently(tmp_path, values):
+    """numpy.save itself would lose what is in its last buffer."""
+    cache.save(tmp_path, "train", "labels", values)
+    size = cache.path_of(tmp_path, "train", "labels").stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        for most in (0, 100, size - 1):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+            with pytest.raises(OSError, match="too large"):
+                cache.save(tmp_path, "test", "labels", values)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    cache.save(tmp_path, "test", "labels", values)
+    assert np.array_equal(np.load(cache.path_of(tmp_path, "test", "labels")), values)
+
+
+def test_a_cache_can_be_read_by_whom_its_maker_lets_read(mnist, places):
+    before = os.umask(0o027)
+    try:
+        datasets.load("mnist_sample")
+    finally:
+        os.umask(before)
+    entry = entry_of(places)
+    assert entry.stat().st_mode & 0o777 == 0o750
+    assert {path.stat().st_mode & 0o777 for path in entry.iterdir()} == {0o640}
 
 
 def test_a_cache_that_cannot_be_written(mnist, places, monkeypatch):
@@ -240,6 +286,8 @@ def test_truncated_parquet(mnist, places):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(DatasetError, match=rf"{TRAIN} is not a readable Parquet file .*bytes"):
         datasets.load("mnist_sample")
+    told = datasets.describe("mnist_sample")
+    assert told.place == "missing" and "not a readable Parquet file" in told.where
 
 
 def test_corrupt_parquet_page(mnist, places):
@@ -278,8 +326,9 @@ def test_labels_and_pictures_of_another_kind(mnist, places):
         ({"image": cell, "label": [10]}, r"row 0: label 10 is outside 0\.\.9"),
         ({"image": cell, "label": ["3"]}, "must hold integers"),
         ({"image": [b"x"], "label": [1]}, "must be a struct with bytes"),
+        (pa.Table.from_arrays([cell, [1], [1]], ["image", "label", "label"]), "two columns 'la"),
     ):
-        pq.write_table(pa.table(table), path)
+        pq.write_table(pa.table(table) if isinstance(table, dict) else table, path)
         with pytest.raises(DatasetError, match=message):
             datasets.load("mnist_sample")
 
@@ -305,6 +354,14 @@ def test_missing_data_says_where_and_how(places, monkeypatch):
     monkeypatch.setenv("FEDLIB_DATA", str(places / "nowhere"))
     with pytest.raises(FileNotFoundError, match="no such folder"):
         datasets.load("mnist")
+
+
+def test_a_file_that_is_not_there_after_all(mnist, places):
+    (places / "data" / "mnist" / TRAIN).unlink()
+    (places / "data" / "mnist" / TRAIN).symlink_to(places / "nowhere")
+    with pytest.raises(DatasetError, match=r"mnist cannot be read: .*No such file"):
+        datasets.load("mnist_sample")
+    assert "cannot be read" in datasets.describe("mnist_sample").where
 
 
 def test_half_a_dataset(mnist, places):

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from test_datasets import TEST, TRAIN, encoded, noise, own_places, write
+from test_datasets import (
+    TEST,
+    TRAIN,
+    encoded,
+    entry_of,
+    noise,
+    own_places,
+    resize,
+    write,
+)  # fmt: skip
 
 import fedlib
 from fedlib import datasets
 from fedlib.datasets import DatasetError, cache, parquet, text
-from fedlib.datasets.records import RECORDS
 
 
 @pytest.fixture
@@ -29,19 +36,10 @@ def places(tmp_path, monkeypatch):
     return own_places(tmp_path, monkeypatch)
 
 
-def resize(monkeypatch, name, train, test):
-    """Let the official set be small for a test."""
-    monkeypatch.setitem(RECORDS, name, replace(RECORDS[name], sizes=(train, test)))
-
-
 def write_texts(path, texts, labels=None):
     path.parent.mkdir(parents=True, exist_ok=True)
     labels = [i % 4 for i in range(len(texts))] if labels is None else labels
     pq.write_table(pa.table({"text": texts, "label": labels}), path)
-
-
-def entry_of(places, name):
-    return next((places / "cache" / "datasets").glob(f"{name}-*/meta.json")).parent
 
 
 # ---------------------------------------------------------------- cifar100, femnist, tiny_imagenet
@@ -300,7 +298,7 @@ def sample(places):
 
 
 def test_what_time_and_size_hide_is_found_and_mended(places, sample):
-    path = entry_of(places, "mnist_sample") / "train.features.npy"
+    path = entry_of(places) / "train.features.npy"
     content, times = bytearray(path.read_bytes()), path.stat()
     content[-1] ^= 1
     path.write_bytes(content)
@@ -313,7 +311,7 @@ def test_what_time_and_size_hide_is_found_and_mended(places, sample):
 
 
 def test_a_cache_that_was_copied_is_checked_once(places, sample, monkeypatch):
-    entry = entry_of(places, "mnist_sample")
+    entry = entry_of(places)
     for path in entry.glob("*.npy"):
         os.utime(path)
     counted = []
@@ -325,7 +323,7 @@ def test_a_cache_that_was_copied_is_checked_once(places, sample, monkeypatch):
 
 
 def test_verify_looks_at_the_contents(places, sample):
-    entry = entry_of(places, "mnist_sample")
+    entry = entry_of(places)
     labels = np.full(5, 10, np.int64)
     cache.save(entry, "train", "labels", labels)
     meta = json.loads((entry / "meta.json").read_text())
@@ -348,11 +346,6 @@ def test_verify_decodes_what_was_not_decoded(places):
     assert datasets.verify("mnist_sample") == []
     write(folder / TEST, None, pictures=[b"none"])
     assert "undecodable" in datasets.verify("mnist_sample")[0]
-
-
-def test_opening_maps_files_and_holds_nothing(sample):
-    for part in (sample.train, sample.test):
-        assert isinstance(part.features, np.memmap) and isinstance(part.labels, np.memmap)
 
 
 # ---------------------------------------------------------------- nothing is believed
@@ -388,7 +381,7 @@ class Bomb:
 
 
 def test_a_cache_poisoned_with_objects_is_refused(places, sample):
-    entry = entry_of(places, "mnist_sample")
+    entry = entry_of(places)
     poison = np.empty(5, object)
     poison[:] = Bomb()
     with (entry / "train.labels.npy").open("wb") as file:
@@ -411,7 +404,7 @@ def test_a_cache_poisoned_with_objects_is_refused(places, sample):
     "meta", ["[]", "{}", '{"files": 3}', '{"version": 2, "files": {"x": []}}', "null", '"a"']
 )
 def test_hostile_meta_data_is_no_entry(places, sample, meta):
-    path = entry_of(places, "mnist_sample") / "meta.json"
+    path = entry_of(places) / "meta.json"
     path.write_text(meta)
     assert cache.read(path.parent) is None
     assert datasets.load("mnist_sample").fingerprint == sample.fingerprint

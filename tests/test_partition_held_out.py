@@ -205,6 +205,10 @@ def test_a_column_of_one_split_only_cannot_be_merged():
 
 
 def test_the_impossible_is_refused_with_the_numbers():
+    nothing = SimpleNamespace(labels=TEST.labels[:0], columns={})
+    for source in ("train", "test"):
+        with pytest.raises(ValueError, match=r"no test split .* use Own"):
+            divide(IID(2), Mirrored(60, 5, 5, source), TRAIN, nothing, CLASSES, 0)
     with pytest.raises(ValueError, match="size must be below the 240 examples there are, not 240"):
         divide(IID(2), Mirrored(240), TRAIN, TEST, CLASSES, 0)
     with pytest.raises(ValueError, match="2 clients x 100 examples = 200, but only 180"):

@@ -40,8 +40,11 @@ def held(part):
 
 # For every scheme: requests that can be met with n examples, or are refused with the numbers.
 SCHEMES = {
-    "Dirichlet": lambda n: st.builds(
-        Dirichlet, st.integers(1, n), alphas, prior=st.sampled_from(["symmetric", "proportional"])
+    "Dirichlet": lambda n: st.integers(1, n).flatmap(
+        lambda clients: st.builds(
+            Dirichlet, st.just(clients), alphas, st.none() | st.integers(1, n // clients),
+            st.sampled_from(["symmetric", "proportional"]),
+        )
     ),
     "Dirichlet, unequal": lambda n: st.builds(
         Dirichlet, st.integers(1, n), alphas, size_alpha=alphas
@@ -160,7 +163,9 @@ def check_permutations(request, part, seed):
 @pytest.mark.parametrize(
     "request_",
     [
+        Dirichlet(5),
         Dirichlet(5, size_alpha=2.0),
+        IID(5),
         QuantitySkew(5),
         ClassDirichlet(5, seed=None),
         Majority(5, 20),
@@ -170,7 +175,7 @@ def check_permutations(request, part, seed):
         Rotated(IID(5)),
         LabelPermuted(IID(5), 9),
     ],
-    ids=lambda request: type(request).__name__,
+    ids=repr,
 )
 def test_the_seed_and_nothing_else_changes_the_draw(request_):
     labels = balanced(10, 100)
@@ -459,7 +464,7 @@ COLUMNS = {"coarse_label": LABELS // 2, "writer_id": np.repeat(np.arange(50), 10
     [
         (Dirichlet(501, size_alpha=1.0), "500 examples, not 501"),
         (Dirichlet(10, 1.0, 51, size_alpha=1.0), "10 clients x 51 examples = 510, but only 500"),
-        (QuantitySkew(51), "51 clients x at least 10 examples = 510, but only 500"),
+        (QuantitySkew(51), "51 clients x 10 examples at least = 510, but only 500"),
         (
             QuantitySkew(50, 0.1),
             r"in 1,000 tries to share 500 examples among 50 clients with alpha 0\.1, the smallest "
@@ -475,7 +480,7 @@ COLUMNS = {"coarse_label": LABELS // 2, "writer_id": np.repeat(np.arange(50), 10
             "after 1 clients",
         ),
         (Majority(6, 5, 0.8, "disjoint"), "6 clients .* need 12 classes, but there are only 10"),
-        (Shards(251, 2), "251 clients x 2 shards = 502, but only 500"),
+        (Shards(251, 2), "251 clients x 2 shards of an example = 502, but only 500 are"),
         (Pachinko(10, 51), "10 clients x 51 examples = 510, but only 500"),
         (
             Pachinko(10, 5, coarse="coarse"),
@@ -541,8 +546,8 @@ def test_a_scheme_of_ones_own(monkeypatch):
 
     @value
     class Fixed(Request):
-        def split(self, labels, pool, seed, classes, columns=None):
-            return IID(2).split(labels, pool, 0, classes)
+        def deal(self, pool, seed):
+            return IID(2).deal(pool, 0)
 
     assert Rotated(Fixed()).split(LABELS, None, 0, 10).clients == 2
     assert repr(Rotated(Fixed())) == "Rotated(of=Fixed())"

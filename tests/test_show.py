@@ -58,6 +58,14 @@ def test_heatmaps_show_probabilities_in_white_to_black():
     assert frame["value"].sum() == 3 and set(frame["expert"]) == {1, 2, 3}
 
 
+def test_partitions_return_what_they_draw():
+    counts = {"even": np.full((4, 3), 5), "uneven": np.array([[1, 0, 0], [2, 3, 0]])}
+    figure, frame = plotting.partitions(counts)
+    titles = [ax.get_title() for ax in figure.axes if ax.get_visible()]
+    assert titles == ["even: 4 clients, 15 each", "uneven: 2 clients, 1 to 5"]
+    assert frame.groupby("panel")["examples"].sum().to_dict() == {"even": 60, "uneven": 6}
+
+
 def test_label_counts_and_points_return_what_they_draw():
     _, frame = plotting.label_counts(np.array([[1, 2], [3, 4], [5, 6]]), ("a", "b"))
     assert frame["examples"].sum() == 21 and len(frame) == 6

@@ -22,7 +22,7 @@ FEDLIB_MIRROR_<NAME>     one dataset's files lie under this address: FEDLIB_MIRR
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -91,8 +91,7 @@ def load(name: str) -> Dataset:
     ValueError for an unknown name; MissingDataError (a FileNotFoundError) when it is nowhere;
     DatasetError when its files are damaged or not those of the official set, or a download fails.
     """
-    _require(name)
-    return digits.load() if name == "digits" else _dataset(name, _entry(name))
+    return _opened(name, thorough=False)
 
 
 def fetch(name: str) -> Dataset:
@@ -101,8 +100,7 @@ def fetch(name: str) -> Dataset:
     Other than `load`, which trusts a file's size and time, this compares all checksums, and makes
     anew what is damaged. The same errors.
     """
-    _require(name)
-    return digits.load() if name == "digits" else _dataset(name, _entry(name, thorough=True))
+    return _opened(name, thorough=True)
 
 
 def verify(name: str) -> list[str]:
@@ -116,7 +114,7 @@ def verify(name: str) -> list[str]:
         return _content_faults("digits", digits.load(), None)
     try:
         entry = _decoded(name)
-        if entry is None and _parquet_files(name) is None:
+        if entry is None and _found(name) is None:
             return [f"{name} is neither in the cache ({cache.folder()}) nor in $FEDLIB_DATA"]
         if entry and (faults := cache.faults(entry, thorough=True)):
             return faults
@@ -139,11 +137,11 @@ def describe(name: str) -> Availability:
     sizes_found: tuple[int | None, int | None] = _official_sizes(name) or (None, None)
     try:
         decoded = _decoded(name) is not None
-        if files := _parquet_files(name):
+        if found := _found(name):
             if not decoded and not sample:
-                parquet.require_official(name, record, files, _data_folder(name))
-            place, where = "parquet", str(_data_folder(name))
-            sizes_found = parquet.sizes(files, record)
+                parquet.require_official(name, record, found.files, found.folder)
+            sizes_found = parquet.sizes(found.files, record)
+            place, where = "parquet", str(found.folder)
         elif entry := cache.find(name):
             place, where = "cache", str(cache.folder())
             sizes_found = len(entry.train), len(entry.test)
@@ -153,6 +151,18 @@ def describe(name: str) -> Availability:
         where = str(error)
     classes = len(record.class_names)
     return Availability(name, place, where, decoded, record.shape, classes, *sizes_found)
+
+
+def _opened(name: str, thorough: bool) -> Dataset:
+    _require(name)
+    if name == "digits":
+        return digits.load()
+    entry = (
+        _from_parquet(name, thorough)
+        or cache.find(name, thorough)
+        or _from_download(name, thorough)
+    )
+    return _dataset(name, entry)
 
 
 def _require(name: str) -> None:
@@ -179,62 +189,58 @@ def _dataset(name: str, entry: cache.Entry) -> Dataset:
     )  # fmt: skip
 
 
-def _entry(name: str, thorough: bool = False) -> cache.Entry:
-    return (
-        _from_parquet(name, thorough)
-        or cache.find(name, thorough)
-        or _from_download(name, thorough)
-    )
-
-
 def _decoded(name: str) -> Path | None:
     """The cache entry that opening a dataset would look at first, if there is one."""
-    if files := _parquet_files(name):
-        entry = cache.place(name, _key(name, files))
+    if found := _found(name):
+        entry = cache.place(name, found.key)
         return entry if entry.exists() else None
     return next(iter(cache.entries(name)), None)
 
 
 def _from_parquet(name: str, thorough: bool = False) -> cache.Entry | None:
     """What `$FEDLIB_DATA` holds of a dataset, None when that is nothing."""
-    files, record = _parquet_files(name), _record(name)
-    if files is None:
+    found, record = _found(name), _record(name)
+    if found is None:
         return None
-    folder = _data_folder(name)
-    assert folder is not None
 
     def build(target: Path) -> dict[str, Any]:
         if not name.endswith(SAMPLE):
-            parquet.require_official(name, record, files, folder)
-        return parquet.store(files, record, target, name)
+            parquet.require_official(name, record, found.files, found.folder)
+        return parquet.store(found.files, record, target, name)
 
-    source = f"Parquet files of $FEDLIB_DATA/{folder.name}"
-    return cache.get(name, _key(name, files), source, str(folder), build, thorough)
+    source = f"Parquet files of $FEDLIB_DATA/{found.folder.name}"
+    return cache.get(name, found.key, source, str(found.folder), build, thorough)
 
 
-def _parquet_files(name: str) -> parquet.Files | None:
-    """The files of a dataset in `$FEDLIB_DATA`, None when there are none of it."""
+class _Found(NamedTuple):
+    """The Parquet files of a dataset in `$FEDLIB_DATA`. key: of the entry made from them."""
+
+    folder: Path
+    files: parquet.Files
+    key: str
+
+
+def _found(name: str) -> _Found | None:
+    """What `$FEDLIB_DATA` holds of a dataset, None when that is nothing."""
     folder = _data_folder(name)
     if folder is None:
         return None
-    files = parquet.files_of(folder, _record(name))
-    if not any(files.values()):
+    try:
+        files = parquet.files_of(folder, _record(name))
+        stats = [
+            [path.name, path.stat().st_size, path.stat().st_mtime_ns]
+            for paths in files.values()
+            for path in paths
+        ]
+    except OSError as error:
+        raise DatasetError(f"{folder} cannot be read: {error}") from error
+    if not stats:
         return None
-    for split, found in files.items():
-        if not found:
-            raise MissingDataError(
-                f"{folder} has no {split}-00000-of-00001.parquet, only the other"
-            )
-    return files
-
-
-def _key(name: str, files: parquet.Files) -> str:
-    stats = [
-        [path.name, path.stat().st_size, path.stat().st_mtime_ns]
-        for found in files.values()
-        for path in found
-    ]
-    return cache.key_of(name, stats)
+    if lacking := [split for split, paths in files.items() if not paths]:
+        raise MissingDataError(
+            f"{folder} has no {lacking[0]}-00000-of-00001.parquet, only the other"
+        )
+    return _Found(folder, files, cache.key_of(name, stats))
 
 
 def _from_download(name: str, thorough: bool) -> cache.Entry:
@@ -244,9 +250,10 @@ def _from_download(name: str, thorough: bool) -> cache.Entry:
     advice = f"Set FEDLIB_DATA to a folder that holds {' and '.join(needed)} (Hugging Face layout)"
     sample = name.endswith(SAMPLE)
     if sample or not download.allowed():
-        where = str(looked / Path(needed[0]).name) if looked else "$FEDLIB_DATA (not set)"
-        how = "; samples are not downloaded" if sample else ""
-        how = how or " or unset FEDLIB_DOWNLOAD to let it be downloaded"
+        where = looked / Path(needed[0]).name if looked else "$FEDLIB_DATA (not set)"
+        how = " or unset FEDLIB_DOWNLOAD to let it be downloaded"
+        if sample:
+            how = "; samples are not downloaded"
         raise MissingDataError(
             f"dataset {name!r} was not found: looked for {where} and for decoded arrays in "
             f"{cache.folder()}. {advice}{how}."
@@ -268,7 +275,9 @@ def _data_folder(name: str) -> Path | None:
         return None
     folder = Path(root).expanduser().resolve()
     if not folder.is_dir():
-        raise MissingDataError(f"FEDLIB_DATA is {root!r}, but there is no such folder")
+        raise MissingDataError(
+            f"FEDLIB_DATA is {root!r}, but there is no such folder: name one, or unset it"
+        )
     own = folder / name
     return own if own.is_dir() else folder / name.removesuffix(SAMPLE)
 

@@ -8,14 +8,13 @@ sizes and times, and only where a time differs the checksum; what does not match
 
 import hashlib
 import json
-import os
+import secrets
 import shutil
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from filelock import FileLock
@@ -26,9 +25,15 @@ from fedlib.datasets.records import DatasetError, Split
 
 # Raise it when what is stored, or how it is decoded, changes.
 VERSION = 2
+KEY_LENGTH = 16
 # Before the names of columns that are neither features nor labels.
 EXTRA = "column."
 VOCABULARY = "vocabulary.json"
+
+# What files provoke that are damaged, or were never those of an entry.
+_DAMAGED = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
 
 # Fills an empty folder; returns what readers shall know besides.
 Build = Callable[[Path], dict[str, Any]]
@@ -50,12 +55,22 @@ def folder() -> Path:
 
 def key_of(*parts: object) -> str:
     """A short name for whatever an entry was made from."""
-    return hashlib.sha256(json.dumps([VERSION, *parts]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([VERSION, *parts]).encode()).hexdigest()[:KEY_LENGTH]
 
 
 def save(folder: Path, split: str, column: str, values: NDArray[Any]) -> None:
     """Write one array of a split into an entry under construction."""
-    np.save(path_of(folder, split, column), values, allow_pickle=False)
+    with path_of(folder, split, column).open("wb") as file:
+        # Not numpy.save: on a full disk it loses the last bytes and does not say so.
+        write_header(file, values.dtype, values.shape)
+        file.write(np.ascontiguousarray(values).data)
+
+
+def write_header(file: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Begin an .npy file, which the bytes of an array in C order complete."""
+    descr = np.lib.format.dtype_to_descr(dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
 
 
 def path_of(folder: Path, split: str, column: str) -> Path:
@@ -69,9 +84,12 @@ def save_vocabulary(folder: Path, vocabulary: tuple[str, ...]) -> None:
 
 
 def entries(name: str) -> list[Path]:
-    """The entries of a dataset, whatever they were made from, newest first."""
-    found = folder().glob(f"{name}-*/meta.json")
-    return [m.parent for m in sorted(found, key=lambda m: -m.stat().st_mtime)]
+    """The complete entries of a dataset, whatever they were made from, newest first."""
+    found = []
+    for meta in folder().glob(f"{name}-{'?' * KEY_LENGTH}/meta.json"):
+        with suppress(OSError):  # another process replaces it just now
+            found.append((meta.stat().st_mtime_ns, meta.parent))
+    return [entry for _, entry in sorted(found, reverse=True)]
 
 
 def find(name: str, thorough: bool = False) -> Entry | None:
@@ -102,10 +120,10 @@ def get(
     with _writing(final):
         if entry := read(final, thorough):  # another process was faster
             return entry
-        for killed in folder().glob(f"{final.name}.*.partial"):
-            shutil.rmtree(killed, ignore_errors=True)
-        partial = Path(tempfile.mkdtemp(prefix=f"{final.name}.", suffix=".partial", dir=folder()))
+        partial = final.with_name(f"{final.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         try:
+            partial.mkdir()
             extra = build(partial)
             _describe(partial, {"name": name, "source": source, "origin": origin} | extra)
             shutil.rmtree(final, ignore_errors=True)
@@ -132,7 +150,7 @@ def read(entry: Path, thorough: bool = False) -> Entry | None:
         vocabulary = entry / VOCABULARY
         words = json.loads(vocabulary.read_text("utf-8")) if VOCABULARY in meta["files"] else ()
         return Entry(_split(columns["train"]), _split(columns["test"]), tuple(words), meta)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except _DAMAGED:
         return None
 
 
@@ -151,7 +169,7 @@ def faults(entry: Path, thorough: bool) -> list[str]:
         if not any(found):
             _note_times(entry, meta)
         return [fault for fault in found if fault]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except _DAMAGED as error:
         return [f"{entry} is damaged: {error!r}"]
 
 
@@ -221,20 +239,21 @@ def _describe(entry: Path, known: dict[str, Any]) -> None:
 
 
 def _write_meta(entry: Path, meta: dict[str, Any]) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=entry, suffix=".tmp", delete=False) as file:
-        json.dump(meta, file, indent=1)
-    os.replace(file.name, entry / "meta.json")
+    # Not tempfile's, which only its maker may read: a cache may be shared.
+    new = entry / f"meta.{secrets.token_hex(4)}.tmp"
+    try:
+        new.write_text(json.dumps(meta, indent=1))
+        new.replace(entry / "meta.json")
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _forget_older(name: str, origin: str, newest: Path) -> None:
     """Delete what was decoded from earlier states of the same files."""
-    for meta in folder().glob(f"{name}-*/meta.json"):
-        try:
-            old = meta.parent != newest and json.loads(meta.read_text())["origin"] == origin
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        if old:
-            shutil.rmtree(meta.parent, ignore_errors=True)
+    for entry in set(entries(name)) - {newest}:
+        with suppress(*_DAMAGED):
+            if json.loads((entry / "meta.json").read_text())["origin"] == origin:
+                shutil.rmtree(entry)
 
 
 def _checksum(path: Path) -> int:

@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
 
 from filelock import FileLock
 
@@ -75,7 +74,7 @@ def listing(url: str) -> Any:
             content = response.read(LARGEST_LISTING)
         try:
             return json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _Broken(f"the answer is no JSON: {error}") from error
 
     return _persist(url, attempt)
@@ -145,7 +144,7 @@ def _agreed(url: str, announced: int | None, expected: int | None) -> int | None
     """The size of a file, where anybody knows it."""
     if announced is None:
         return expected
-    if announced != (announced if expected is None else expected) or announced > LARGEST:
+    if announced > LARGEST if expected is None else announced != expected:
         right = f"at most {LARGEST:,}" if expected is None else f"{expected:,}"
         raise DatasetError(f"{url} has {announced:,} bytes, but {right} are expected.")
     return announced
@@ -162,28 +161,34 @@ def _resume(have: int, known: dict[str, Any] | None) -> dict[str, str]:
 
 def _version(response: Any) -> tuple[int, dict[str, Any]]:
     """Where an answer starts in its file, and which version of how many bytes that is."""
-    length, start = response.headers.get("Content-Length"), 0
+    sent, start = response.headers, 0
+    size = _number(sent.get("Content-Length", ""))
     if response.status == 206:
-        part = re.fullmatch(
-            r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", "").strip()
-        )
-        if not part:
+        part = re.fullmatch(r"bytes (\w+)-\w+/(\w+)", sent.get("Content-Range", "").strip())
+        first, size = (_number(part[1]), _number(part[2])) if part else (None, None)
+        if first is None or size is None:
             raise _Broken("the server resumes, but does not say where")
-        start, length = int(part[1]), part[2]
+        start = first
     elif response.status != 200:
         raise _Broken(f"the server answered {response.status}")
-    size = int(length) if length and length.isdigit() else None
-    return start, {"etag": response.headers.get("ETag"), "size": size}
+    return start, {"etag": sent.get("ETag"), "size": size}
+
+
+def _number(text: str) -> int | None:
+    """The whole number that a header holds, None for anything else."""
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
 @contextmanager
 def _opened(url: str, headers: dict[str, str]) -> Iterator[Any]:
     _require_http(url)
-    request = urllib.request.Request(
-        url, headers={"User-Agent": "fedlib", "Accept-Encoding": "identity", **headers}
-    )
-    with _network():
-        response = urllib.request.build_opener(_Redirects).open(request, timeout=STALLED_AFTER)
+    headers = {"User-Agent": "fedlib", "Accept-Encoding": "identity", **headers}
+    try:
+        request = urllib.request.Request(url, headers=headers)
+        with _network():
+            response = urllib.request.build_opener(_Redirects).open(request, timeout=STALLED_AFTER)
+    except ValueError as error:
+        raise DatasetError(f"{url} is no valid address, or leads to none: {error}.") from error
     with response:
         yield response
 
@@ -221,13 +226,13 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         _require_http(newurl)
-        if req.type == "https" and urlsplit(newurl).scheme != "https":
+        if req.type == "https" and not newurl.lower().startswith("https:"):
             raise DatasetError(f"{req.full_url} redirects to {newurl}, which is not encrypted.")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _require_http(url: str) -> None:
-    if urlsplit(url).scheme not in ("http", "https"):
+    if not url.lower().startswith(("http://", "https://")):
         raise DatasetError(f"{url} is no http or https address.")
 
 
@@ -237,9 +242,9 @@ def _note(part: Path) -> Path:
 
 def _noted(part: Path) -> dict[str, Any] | None:
     """Which version of its file a part is of, None when that is not known."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, TypeError, KeyError):
         note = json.loads(_note(part).read_text())
-        if isinstance(note, dict) and note.keys() == {"etag", "size"}:
+        if isinstance(note["etag"], str | None) and isinstance(note["size"], int | None):
             return note
     return None
 

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,9 @@ def shards(names: Iterable[str], split: str, where: object) -> list[str]:
     found: dict[int, str] = {}
     total = 0
     for name in sorted(names):
-        if match := re.fullmatch(rf"{split}-(\d+)-of-(\d+)(-[0-9a-f]+)?\.parquet", name):
+        if match := re.fullmatch(
+            rf"{split}-([0-9]{{5}})-of-([0-9]{{5}})(-[0-9a-f]+)?\.parquet", name
+        ):
             if other := found.get(int(match[1])):
                 raise DatasetError(f"{where} has both {other} and {name}: remove one of them")
             found[int(match[1])] = name
@@ -47,7 +49,7 @@ def shards(names: Iterable[str], split: str, where: object) -> list[str]:
 
 def files_of(folder: Path, record: Record) -> Files:
     """The Parquet files of each split in a folder."""
-    names = [path.name for path in folder.glob("*.parquet")]
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return {
         split: [folder / name for name in shards(names, split, folder)] for split in record.splits
     }
@@ -55,7 +57,9 @@ def files_of(folder: Path, record: Record) -> Files:
 
 def sizes(files: Files, record: Record) -> tuple[int, int]:
     """How many training and test examples files hold, by their footers."""
-    counts = [sum(_opened(p, record).metadata.num_rows for p in files[s]) for s in record.splits]
+    counts = [
+        sum(_opened(p, record).file.metadata.num_rows for p in files[s]) for s in record.splits
+    ]
     return counts[0], sum(counts[1:])
 
 
@@ -81,8 +85,8 @@ def store(files: Files, record: Record, target: Path, title: str) -> dict[str, A
             vocabulary = _store_texts(paths, record, target, split, title, vocabulary)
         else:
             features = cache.path_of(target, split, "features")
-            labels, extra = decode(paths, record, features, f"{title} {split}")
-            _save(target, split, labels, extra)
+            decode(paths, record, features, f"{title} {split}")
+        _store_columns(paths, record, target, split)
     if len(files) == 1:
         _store_no_test(target)
     if vocabulary:
@@ -90,26 +94,16 @@ def store(files: Files, record: Record, target: Path, title: str) -> dict[str, A
     return {"class_names": _class_names(files, record)} if record.placeholders else {}
 
 
-def decode(
-    paths: list[Path], record: Record, features: Path, title: str
-) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-    """Decode the pictures of a split into `features`, an .npy file of uint8 [N, H, W, C].
-
-    Returns labels [N] and the other columns, [N] each, by name.
-    """
+def decode(paths: list[Path], record: Record, features: Path, title: str) -> None:
+    """Decode the pictures of a split into `features`, an .npy file of uint8 [N, H, W, C]."""
     total = _count(paths, record)
     # Written, not memory-mapped: on a full disk a write is an error, a mapped page kills.
-    with (
-        features.open("wb") as file,
-        progress.bar(total, f"decoding {title}") as bar,
-    ):
-        header = {"descr": "|u1", "fortran_order": False, "shape": (total, *record.shape)}
-        np.lib.format.write_array_header_1_0(file, header)
+    with features.open("wb") as file, progress.bar(total, f"decoding {title}") as bar:
+        cache.write_header(file, np.dtype(np.uint8), (total, *record.shape))
         for path in paths:
             for row, picture in _cells(path, record):
                 file.write(_pixels(picture, record, path, row).tobytes())
                 bar.update()
-    return _columns(paths, record)
 
 
 def _store_texts(
@@ -135,7 +129,6 @@ def _store_texts(
         else:
             ids, known = text.learn(texts(), total, length)
     cache.save(target, split, "features", ids)
-    _save(target, split, *_columns(paths, record))
     return known
 
 
@@ -143,24 +136,16 @@ def _store_no_test(target: Path) -> None:
     """An empty test split, of the same shapes as the training split."""
     for path in list(target.glob("train.*.npy")):
         train = np.load(path, mmap_mode="r", allow_pickle=False)
-        np.save(target / path.name.replace("train.", "test.", 1), train[:0], allow_pickle=False)
-
-
-def _save(
-    target: Path, split: str, labels: NDArray[np.int64], extra: dict[str, NDArray[Any]]
-) -> None:
-    cache.save(target, split, "labels", labels)
-    for column, values in extra.items():
-        cache.save(target, split, cache.EXTRA + column, values)
+        column = path.name.removeprefix("train.").removesuffix(".npy")
+        cache.save(target, "test", column, train[:0])
 
 
 def _class_names(files: Files, record: Record) -> list[str]:
     """The class names that the files' own description gives, else those of the record."""
-    first = next(iter(files.values()))[0]
-    source = _opened(first, record)
+    source = _opened(next(iter(files.values()))[0], record)
     try:
-        told = json.loads((source.schema_arrow.metadata or {})[b"huggingface"])
-        names = told["info"]["features"][_first(first, source, record.label)]["names"]
+        told = json.loads((source.file.schema_arrow.metadata or {})[b"huggingface"])
+        names = told["info"]["features"][source.label]["names"]
         right = all(isinstance(name, str) for name in names)
         if right and len(set(names)) == len(names) == len(record.class_names):
             return list(names)
@@ -169,27 +154,36 @@ def _class_names(files: Files, record: Record) -> list[str]:
     return list(record.class_names)
 
 
-def _opened(path: Path, record: Record) -> pq.ParquetFile:
+class _Source(NamedTuple):
+    """A Parquet file, and what its columns of features and labels are called."""
+
+    file: pq.ParquetFile
+    features: str
+    label: str
+
+
+def _opened(path: Path, record: Record) -> _Source:
     try:
-        source = pq.ParquetFile(path)
+        file = pq.ParquetFile(path)
     except _UNREADABLE as error:
         raise DatasetError(
             f"{path} is not a readable Parquet file ({path.stat().st_size:,} bytes; truncated or "
             f"corrupt?): {error}. Fetch it again."
         ) from error
-    features = _first(path, source, record.features)
-    _first(path, source, record.label)
-    kind = source.schema_arrow.field(features).type
+    names = file.schema_arrow.names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DatasetError(f"{path} has two columns {twice[0]!r}")
+    features, label = (_first(path, names, wanted) for wanted in (record.features, record.label))
+    kind = file.schema_arrow.field(features).type
     if record.is_text:
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise DatasetError(f"{path}: column {features!r} must be text, not {kind}")
     elif not (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0):
         raise DatasetError(f"{path}: column {features!r} must be a struct with bytes, not {kind}")
-    return source
+    return _Source(file, features, label)
 
 
-def _first(path: Path, source: pq.ParquetFile, wanted: tuple[str, ...]) -> str:
-    present = source.schema_arrow.names
+def _first(path: Path, present: list[str], wanted: tuple[str, ...]) -> str:
     for name in wanted:
         if name in present:
             return name
@@ -200,7 +194,7 @@ def _first(path: Path, source: pq.ParquetFile, wanted: tuple[str, ...]) -> str:
 
 
 def _count(paths: list[Path], record: Record) -> int:
-    total = sum(_opened(path, record).metadata.num_rows for path in paths)
+    total = sum(_opened(path, record).file.metadata.num_rows for path in paths)
     if not total:
         raise DatasetError(f"{paths[0]} holds no examples")
     return total
@@ -208,20 +202,19 @@ def _count(paths: list[Path], record: Record) -> int:
 
 def _cells(path: Path, record: Record) -> Iterator[tuple[int, Any]]:
     """Row number and encoded picture or text, a thousand rows in memory at a time."""
-    source = _opened(path, record)
-    name = _first(path, source, record.features)
+    file, name, _ = _opened(path, record)
     columns = [name] if record.is_text else [f"{name}.bytes"]
     row = 0
     try:
-        for batch in source.iter_batches(batch_size=1000, columns=columns):
+        for batch in file.iter_batches(batch_size=1000, columns=columns):
             cells = batch.column(0)
             for cell in cells if record.is_text else cells.field("bytes"):
                 yield row, cell.as_py()
                 row += 1
     except _UNREADABLE as error:
         raise DatasetError(f"{path} is corrupt after row {row:,}: {error}") from error
-    if row != source.metadata.num_rows:
-        raise DatasetError(f"{path} is corrupt: {row:,} of {source.metadata.num_rows:,} rows")
+    if row != file.metadata.num_rows:
+        raise DatasetError(f"{path} is corrupt: {row:,} of {file.metadata.num_rows:,} rows")
 
 
 def _pixels(picture: bytes | None, record: Record, path: Path, row: int) -> NDArray[np.uint8]:
@@ -244,28 +237,25 @@ def _pixels(picture: bytes | None, record: Record, path: Path, row: int) -> NDAr
     return pixels.reshape(height, width, channels)
 
 
-def _columns(
-    paths: list[Path], record: Record
-) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-    """Labels of a split and the other columns that all its files have."""
-    parts = [_other_columns(path, record) for path in paths]
-    labels = np.concatenate([part[0] for part in parts])
-    names = [name for name in parts[0][1] if all(name in part[1] for part in parts)]
-    extra = {name: np.concatenate([part[1][name] for part in parts]) for name in names}
-    for name in set(record.coded) & set(extra):
-        extra[name] = np.unique(extra[name], return_inverse=True)[1].astype(np.int64)
-    return labels, extra
+def _store_columns(paths: list[Path], record: Record, target: Path, split: str) -> None:
+    """Save the labels of a split and the other columns that all its files have."""
+    labels, parts = zip(*(_columns(path, record) for path in paths), strict=True)
+    cache.save(target, split, "labels", np.concatenate(labels))
+    for name in set.intersection(*(set(part) for part in parts)):
+        values = np.concatenate([part[name] for part in parts])
+        if name in record.coded:
+            values = np.unique(values, return_inverse=True)[1].astype(np.int64)
+        cache.save(target, split, cache.EXTRA + name, values)
 
 
-def _other_columns(path: Path, record: Record) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
+def _columns(path: Path, record: Record) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
     """Labels (checked against the classes) and every other column of a file, as arrays."""
-    source = _opened(path, record)
-    features, label = (_first(path, source, wanted) for wanted in (record.features, record.label))
-    names = [name for name in source.schema_arrow.names if name != features]
+    file, features, label = _opened(path, record)
+    names = [name for name in file.schema_arrow.names if name != features]
     if odd := [name for name in names if not re.fullmatch(r"[\w.-]+", name)]:
         raise DatasetError(f"{path}: column {odd[0]!r} cannot be kept, it would name a file")
     try:
-        table = source.read(columns=names)
+        table = file.read(columns=names)
         columns = {name: _plain(path, name, table.column(name)) for name in names}
     except _UNREADABLE as error:
         raise DatasetError(f"{path} is corrupt: {error}. Fetch it again.") from error

@@ -162,22 +162,15 @@ FASHION_NAMES = (
 
 RECORDS = {
     "mnist": Record(
-        (28, 28, 1), DIGIT_NAMES, (0.1307,), (0.3081,), (60_000, 10_000), torchvision="MNIST"
+        (28, 28, 1), DIGIT_NAMES, (0.1307,), (0.3081,), (60_000, 10_000), torchvision="MNIST",
     ),
     "fashion_mnist": Record(
-        (28, 28, 1),
-        FASHION_NAMES,
-        (0.2860,),
-        (0.3530,),
-        (60_000, 10_000),
+        (28, 28, 1), FASHION_NAMES, (0.2860,), (0.3530,), (60_000, 10_000),
         torchvision="FashionMNIST",
     ),
     "cifar10": Record(
-        (32, 32, 3),
-        CIFAR10_NAMES,
-        (0.4914, 0.4822, 0.4465),
-        (0.2470, 0.2435, 0.2616),
-        (50_000, 10_000),
+        (32, 32, 3), CIFAR10_NAMES,
+        (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), (50_000, 10_000),
         hub="uoft-cs/cifar10/plain_text",
         archive=Archive(
             "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
@@ -187,12 +180,9 @@ RECORDS = {
         ),
     ),
     "cifar100": Record(
-        (32, 32, 3),
-        CIFAR100_NAMES,
-        (0.5071, 0.4865, 0.4409),
-        (0.2673, 0.2564, 0.2762),
-        (50_000, 10_000),
-        hub="uoft-cs/cifar100/cifar100",
+        (32, 32, 3), CIFAR100_NAMES,
+        (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), (50_000, 10_000),
+        hub="uoft-cs/cifar100/cifar100", label=("fine_label",),
         archive=Archive(
             "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
             "03b5dce01913d631647c71ecec9e9cb8",
@@ -200,37 +190,20 @@ RECORDS = {
             ("cifar-100-binary/test.bin",),
             ("coarse_label", "fine_label"),
         ),
-        label=("fine_label",),
     ),
     # Dark ink on white paper, unlike MNIST.
     "femnist": Record(
-        (28, 28, 1),
-        tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase),
-        (0.9637,),
-        (0.1592,),
-        (814_277, 0),
-        hub="flwrlabs/femnist/data",
-        label=("character",),
-        splits=("train",),
-        coded=("writer_id",),
+        (28, 28, 1), tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase),
+        (0.9637,), (0.1592,), (814_277, 0),
+        hub="flwrlabs/femnist/data", label=("character",), splits=("train",), coded=("writer_id",),
     ),
     "tiny_imagenet": Record(
-        (64, 64, 3),
-        tuple(f"class {i}" for i in range(200)),
-        (0.4802, 0.4481, 0.3975),
-        (0.2770, 0.2691, 0.2821),
-        (100_000, 10_000),
-        hub="zh-plus/tiny-imagenet/data",
-        splits=("train", "valid"),
-        placeholders=True,
+        (64, 64, 3), tuple(f"class {i}" for i in range(200)),
+        (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821), (100_000, 10_000),
+        hub="zh-plus/tiny-imagenet/data", splits=("train", "valid"), placeholders=True,
     ),
     "ag_news": Record(
-        (200,),
-        ("World", "Sports", "Business", "Sci/Tech"),
-        (),
-        (),
-        (120_000, 7_600),
-        hub="fancyzhx/ag_news/data",
-        features=("text",),
+        (200,), ("World", "Sports", "Business", "Sci/Tech"), (), (), (120_000, 7_600),
+        hub="fancyzhx/ag_news/data", features=("text",),
     ),
-}
+}  # fmt: skip

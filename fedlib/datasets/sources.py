@@ -1,19 +1,20 @@
 """Official files from the web, decoded: the hub's Parquet, CIFAR's archives, MNIST's mirrors."""
 
+import math
 import os
 import re
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib import paths
 from fedlib.datasets import cache, download, parquet, vision
-from fedlib.datasets.records import Archive, DatasetError, Record
+from fedlib.datasets.records import DatasetError, Record
 
 HUB = "https://huggingface.co"
 
@@ -63,20 +64,18 @@ def mirror_variable(name: str) -> str:
 def _from_hub(name: str, record: Record, target: Path) -> dict[str, Any]:
     owner, repository, folder = str(record.hub).split("/")
     hub = (os.environ.get("FEDLIB_HUB", "").strip() or HUB).rstrip("/")
-    entries = download.listing(
-        f"{hub}/api/datasets/{owner}/{repository}/tree/main/{folder}?recursive=true"
-    )
-    known = _checksums(entries, folder, f"{hub}/datasets/{owner}/{repository}")
-    base = mirror(name) or f"{hub}/datasets/{owner}/{repository}/resolve/main/{folder}"
+    page = f"{hub}/datasets/{owner}/{repository}"
+    tree = f"{hub}/api/datasets/{owner}/{repository}/tree/main/{folder}"
+    known = _checksums(download.listing(f"{tree}?recursive=true"), folder, page)
     files: dict[str, list[Path]] = {}
     for split in record.splits:
         files[split] = [
-            download.file([f"{base}/{quote(file)}"], _folder(name) / file, *known[file])
-            for file in parquet.shards(known, split, f"{hub}/datasets/{record.hub}")
+            _fetched(name, file, [f"{page}/resolve/main/{folder}/{file}"], *known[file])
+            for file in parquet.shards(known, split, page)
         ]
         if not files[split]:
-            raise DatasetError(f"{hub}/datasets/{record.hub} has no files of split {split!r}.")
-    parquet.require_official(name, record, files, f"{hub}/datasets/{record.hub}")
+            raise DatasetError(f"{page} has no files of split {split!r} in {folder}.")
+    parquet.require_official(name, record, files, page)
     meta = parquet.store(files, record, target, name)
     taken = {path.name: known[path.name][0] for paths in files.values() for path in paths}
     source = f"downloaded from the Hugging Face hub, {owner}/{repository}"
@@ -94,7 +93,7 @@ def _checksums(entries: Any, folder: str, where: str) -> dict[str, tuple[str, in
                 if not re.fullmatch("[0-9a-f]{64}", oid):
                     raise ValueError(f"{oid!r} is no SHA-256")
                 known[name] = (f"sha256:{oid}", int(entry["size"]))
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         raise DatasetError(f"{where} lists its files in an unknown way: {error!r}.") from error
     return known
 
@@ -102,45 +101,35 @@ def _checksums(entries: Any, folder: str, where: str) -> dict[str, tuple[str, in
 def _from_archive(name: str, record: Record, target: Path) -> dict[str, Any]:
     archive = record.archive
     assert archive is not None
-    base = mirror(name)
-    file = archive.url.rpartition("/")[2]
+    place, _, file = archive.url.rpartition("/")
     checksum = f"md5:{archive.md5}"
-    url = f"{base}/{file}" if base else archive.url
-    path = download.file([url], _folder(name) / file, checksum)
-    splits = zip(("train", "test"), (archive.train, archive.test), record.sizes, strict=True)
+    path = _fetched(name, file, [archive.url], checksum)
+    sources = {"train": archive.train, "test": archive.test}
     try:
         with tarfile.open(path, "r:gz") as tar:
-            for split, members, size in splits:
-                _unpack(tar, archive, record, members, size, target, split)
+            rows = {
+                split: _rows(tar, record, sources[split], size)
+                for split, size in zip(sources, record.sizes, strict=True)
+            }
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise DatasetError(f"{path} is not a readable archive: {error}") from error
-    host = archive.url.rpartition("/")[0].partition("//")[2]
-    return {"source": f"downloaded from {host}", "checksums": {file: checksum}}
+    heads, (height, width, channels) = len(archive.labels), record.shape
+    for split, table in rows.items():
+        pixels = table[:, heads:].reshape(-1, channels, height, width).transpose(0, 2, 3, 1)
+        _save(target, split, record, pixels, table[:, heads - 1], path)
+        for i, column in enumerate(archive.labels[:-1]):
+            cache.save(target, split, cache.EXTRA + column, table[:, i].astype(np.int64))
+    return {"source": f"downloaded from {place.partition('//')[2]}", "checksums": {file: checksum}}
 
 
-def _unpack(
-    tar: tarfile.TarFile,
-    archive: Archive,
-    record: Record,
-    members: tuple[str, ...],
-    size: int,
-    target: Path,
-    split: str,
-) -> None:
-    """Save the arrays of a split from its members, which are read in place, never extracted."""
-    height, width, channels = record.shape
-    first = len(archive.labels)
-    row = first + height * width * channels
-    content = b"".join(_member(tar, name, size // len(members) * row) for name in members)
-    rows = np.frombuffer(content, np.uint8).reshape(size, row)
-    pixels = rows[:, first:].reshape(size, channels, height, width).transpose(0, 2, 3, 1)
-    labels = rows[:, first - 1].astype(np.int64)
-    if labels.max(initial=0) >= len(record.class_names):
-        raise DatasetError(f"{tar.name!r}: label {labels.max()} in {', '.join(members)}")
-    cache.save(target, split, "features", np.ascontiguousarray(pixels))
-    cache.save(target, split, "labels", labels)
-    for i, column in enumerate(archive.labels[:-1]):
-        cache.save(target, split, cache.EXTRA + column, rows[:, i].astype(np.int64))
+def _rows(
+    tar: tarfile.TarFile, record: Record, members: tuple[str, ...], size: int
+) -> NDArray[np.uint8]:
+    """The rows of a split, [size, labels and pixels], read in place: nothing is extracted."""
+    assert record.archive is not None
+    width = len(record.archive.labels) + math.prod(record.shape)
+    content = b"".join(_member(tar, name, size // len(members) * width) for name in members)
+    return np.frombuffer(content, np.uint8).reshape(size, width)
 
 
 def _member(tar: tarfile.TarFile, name: str, size: int) -> bytes:
@@ -158,26 +147,34 @@ def _member(tar: tarfile.TarFile, name: str, size: int) -> bytes:
 
 def _from_mirrors(name: str, record: Record, target: Path) -> dict[str, Any]:
     arrays, taken = {}, {}
-    base = mirror(name)
     for file, md5, urls in vision.resources(record):
-        checksum = f"md5:{md5}"
-        urls = (f"{base}/{file}",) if base else urls
-        path = download.file(urls, _folder(name) / file, checksum)
+        taken[file] = f"md5:{md5}"
+        path = _fetched(name, file, urls, taken[file])
         shape = record.shape if "images" in file else ()
         arrays[file.partition("-idx")[0]] = vision.read_idx(path, shape)
-        taken[file] = checksum
     for split, prefix, size in zip(("train", "test"), ("train", "t10k"), record.sizes, strict=True):
         features, labels = arrays[f"{prefix}-images"], arrays[f"{prefix}-labels"]
         if not len(features) == len(labels) == size:
             raise DatasetError(f"{len(features):,} {split} examples where {size:,} are expected")
-        if labels.max(initial=0) >= len(record.class_names):
-            raise DatasetError(f"{prefix}-labels holds label {labels.max()}")
-        cache.save(target, split, "features", features)
-        cache.save(target, split, "labels", labels.astype(np.int64))
+        _save(target, split, record, features, labels, f"{prefix}-labels")
     host = f"the mirrors of torchvision's {record.torchvision}"
     return {"source": f"downloaded from {host}", "checksums": taken}
 
 
-def _folder(name: str) -> Path:
-    """Where the files of a dataset are downloaded to."""
-    return paths.cache() / "downloads" / name
+def _fetched(
+    name: str, file: str, urls: Sequence[str], checksum: str, size: int | None = None
+) -> Path:
+    """A file of a dataset, from the mirror that the environment names, else from its addresses."""
+    if base := mirror(name):
+        urls = [f"{base}/{file}"]
+    return download.file(urls, paths.cache() / "downloads" / name / file, checksum, size)
+
+
+def _save(
+    target: Path, split: str, record: Record, features: NDArray[np.uint8],
+    labels: NDArray[np.uint8], where: object,
+) -> None:  # fmt: skip
+    if labels.max(initial=0) >= len(record.class_names):
+        raise DatasetError(f"{where} holds label {labels.max()}")
+    cache.save(target, split, "features", features)
+    cache.save(target, split, "labels", labels.astype(np.int64))

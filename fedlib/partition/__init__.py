@@ -1,6 +1,7 @@
 """Who holds which example: labels in, an index table with one row per client out."""
 
 from fedlib.partition.base import Request
+from fedlib.partition.checks import Pool
 from fedlib.partition.draws import dirichlet, holdout, iid, mirrored
 from fedlib.partition.held_out import Division, Mirrored, Own, divide
 from fedlib.partition.majority import Majority, Shards
@@ -23,6 +24,7 @@ __all__ = [
     "Own",
     "Pachinko",
     "Partition",
+    "Pool",
     "QuantitySkew",
     "Repeated",
     "Request",

@@ -10,30 +10,45 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedlib.partition.chance import generator_of
-from fedlib.partition.checks import Ints
+from fedlib.partition.checks import Ints, Pool, examples, positive, whole
 from fedlib.partition.table import Partition
 
 PARTS = ("train", "validation", "test")
-Columns = Mapping[str, ArrayLike] | None
+COUNTS = ("clients", "size", "least", "shards", "times", "permutations")
+CONCENTRATIONS = ("alpha", "size_alpha", "root_alpha", "leaf_alpha")
 
 
 @dataclass(frozen=True)
 class Request:
     """How examples are dealt to clients, as a value that prints as code; the base of them all.
 
-    A scheme of one's own is a subclass made a value with ``@value`` that has a `split`.
+    A scheme of one's own is a subclass made a value with ``@value`` that has a `deal`.
     """
 
+    def check(self) -> None:
+        """ValueError for fields out of range: these names mean the same in every scheme."""
+        for name in COUNTS:
+            if getattr(self, name, None) is not None:
+                whole(name, getattr(self, name), 1)
+        for name in CONCENTRATIONS:
+            if getattr(self, name, None) is not None:
+                positive(name, getattr(self, name))
+
     def split(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns = None,
+        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None = None,
+        columns: Mapping[str, ArrayLike] | None = None,
     ) -> Partition:  # fmt: skip
-        """Deal the positions in `pool` (all when None) to clients.
+        """Deal the positions in `pool` (all when None) to clients, with side information.
 
         labels: [N]; classes: C (highest label + 1 when None); columns: whatever else is known
         per example, [N] each, by name. ValueError, with the numbers, for the impossible.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say how to split")
+        given = examples(labels, pool, classes, columns)
+        return self.side(self.deal(given, seed), "train", seed, given.classes)
+
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """Who gets what of a pool; ValueError, with the numbers, for the impossible."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to deal")
 
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
         """The partition with this request's per-example side information attached.
@@ -43,16 +58,12 @@ class Request:
         """
         return partition
 
-    def cut(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns, share: float,
-    ) -> tuple[Partition, Partition]:  # fmt: skip
-        """The rows of `split`, each divided at random: (kept, held), `share` of them held.
+    def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
+        """The rows of `deal`, each divided at random: (kept, held), `share` of them held.
 
         Of n examples max(1, floor((1 - share) n)) are kept.
         """
-        whole = self.split(labels, pool, seed, classes, columns)
-        return halves(whole, share, seed, "own test")
+        return halves(self.deal(pool, seed), share, seed, "own test")
 
 
 def halves(whole: Partition, share: float, seed: int, purpose: str) -> tuple[Partition, Partition]:

@@ -5,12 +5,17 @@ was drawn, and nothing touches NumPy's global generator.
 """
 
 import zlib
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedlib.partition.checks import Floats, Ints, positive, whole
+from fedlib.partition.checks import Floats, Ints, Pool, positive, whole
 from fedlib.partition.table import Partition
+
+TRIES = 1000
+Drawn = TypeVar("Drawn")
 
 
 def generator_of(seed: int, purpose: str, *key: int) -> np.random.Generator:
@@ -20,11 +25,11 @@ def generator_of(seed: int, purpose: str, *key: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(int(seed), spawn_key=spawn_key))
 
 
-def stacks_of(values: Ints, pool: Ints, classes: int, seed: int, purpose: str) -> list[Ints]:
+def stacks_of(pool: Pool, seed: int, purpose: str) -> list[Ints]:
     """The pool's positions class by class, each class shuffled by its own generator."""
     return [
-        generator_of(seed, purpose, label).permutation(pool[values[pool] == label])
-        for label in range(classes)
+        generator_of(seed, purpose, label).permutation(stack)
+        for label, stack in enumerate(pool.stacks())
     ]
 
 
@@ -80,6 +85,25 @@ def apportion(weights: ArrayLike, total: int) -> Ints:
     largest = np.argsort(counts - quota, kind="stable")
     counts[largest[: total - int(counts.sum())]] += 1
     return counts
+
+
+def redraw(
+    draw: Callable[[], Drawn], smallest: Callable[[Drawn], int], least: int, what: str
+) -> tuple[Drawn, int]:
+    """The first draw whose smallest client has `least` examples, and the number of tries.
+
+    what: what is tried, for the ValueError after 1,000 tries.
+    """
+    nearest = 0
+    for tries in range(1, TRIES + 1):
+        drawn = draw()
+        if smallest(drawn) >= least:
+            return drawn, tries
+        nearest = max(nearest, smallest(drawn))
+    raise ValueError(
+        f"in {TRIES:,} tries to {what}, the smallest client had {nearest:,} at most, but should "
+        f"have {least:,}; ask for fewer clients, a smaller least or a larger alpha"
+    )
 
 
 def deal(stacks: list[Ints], counts: Ints) -> Partition:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,10 +13,39 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+class Pool(NamedTuple):
+    """What may be dealt: labels [N], positions among them [n], C, and other columns [N] by name."""
+
+    labels: Ints
+    positions: Ints
+    classes: int
+    columns: Mapping[str, ArrayLike]
+
+    def stacks(self) -> list[Ints]:
+        """The positions that may be dealt, class by class, in their order."""
+        held = self.labels[self.positions]
+        return [self.positions[held == label] for label in range(self.classes)]
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of the examples that may be dealt, [n]; ValueError names those that exist."""
+        if name not in self.columns:
+            there = "the data set has no other columns"
+            if self.columns:
+                there = suggest(name, self.columns)
+            raise ValueError(f"there is no column {name!r}; {there}")
+        values, wanted = np.asarray(self.columns[name]), self.labels.shape
+        if values.shape != wanted:
+            raise ValueError(
+                f"column {name!r} must be [{wanted[0]:,}], one per label, not {values.shape}"
+            )
+        return values[self.positions]
+
+
 def examples(
-    labels: ArrayLike, pool: ArrayLike | None, classes: int | None
-) -> tuple[Ints, Ints, int]:
-    """Labels, pool and number of classes, checked; ValueError names what does not fit."""
+    labels: ArrayLike, pool: ArrayLike | None, classes: int | None,
+    columns: Mapping[str, ArrayLike] | None = None,
+) -> Pool:  # fmt: skip
+    """The pool of examples that these describe, checked; ValueError names what does not fit."""
     values = np.asarray(labels)
     if values.ndim != 1 or not len(values) or values.dtype.kind not in "iu":
         raise ValueError(
@@ -38,7 +67,7 @@ def examples(
         )
     if len(np.unique(positions)) != len(positions):
         raise ValueError("pool names some example more than once")
-    return values.astype(np.int64), positions.astype(np.int64), classes
+    return Pool(values.astype(np.int64), positions.astype(np.int64), classes, columns or {})
 
 
 def equal_size(clients: int, size: int | None, available: int) -> int:
@@ -48,13 +77,17 @@ def equal_size(clients: int, size: int | None, available: int) -> int:
         if clients > available:
             raise ValueError(f"clients must be at most the {available:,} examples, not {clients:,}")
         return available // clients
-    whole("size", size, 1)
-    if clients * size > available:
+    require(clients, whole("size", size, 1), available)
+    return int(size)
+
+
+def require(clients: int, each: int, available: int, what: str = "examples") -> None:
+    """ValueError, with the numbers, unless there are `each` for every client."""
+    if clients * each > available:
         raise ValueError(
-            f"{clients:,} clients x {size:,} examples = {clients * size:,}, but only "
+            f"{clients:,} clients x {each:,} {what} = {clients * each:,}, but only "
             f"{available:,} are available"
         )
-    return int(size)
 
 
 def enough(counts: Ints, stacks: list[Ints], size: int, names: Sequence[int]) -> None:
@@ -85,26 +118,8 @@ def whole(name: str, value: int, least: int) -> int:
     return int(value)
 
 
-def check_counts(request: Any) -> None:
-    """Check the fields `clients` and `size` of a request, those that it has and that are set."""
-    for name in ("clients", "size"):
-        if getattr(request, name, None) is not None:
-            whole(name, getattr(request, name), 1)
-
-
-def fraction(name: str, value: float, *, least: float = 0.0) -> float:
-    """The value, or ValueError unless it lies in [least, 1)."""
-    if not least <= value < 1:
-        raise ValueError(f"{name} must be at least {least:g} and below 1, not {value!r}")
+def fraction(name: str, value: float) -> float:
+    """The value, or ValueError unless it lies in [0, 1)."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, not {value!r}")
     return value
-
-
-def column_of(columns: Mapping[str, ArrayLike] | None, name: str, length: int) -> NDArray[Any]:
-    """The column of that name, [length]; ValueError names those that exist when it is missing."""
-    if not columns or name not in columns:
-        there = suggest(name, columns) if columns else "the data set has no other columns"
-        raise ValueError(f"there is no column {name!r}; {there}")
-    values = np.asarray(columns[name])
-    if values.shape != (length,):
-        raise ValueError(f"column {name!r} must be [{length:,}], one per label, not {values.shape}")
-    return values

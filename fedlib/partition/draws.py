@@ -14,7 +14,7 @@ from fedlib.partition.chance import (
     generator_of,
     stacks_of,
 )
-from fedlib.partition.checks import Ints, enough, equal_size, examples, whole
+from fedlib.partition.checks import Ints, enough, equal_size, examples, require, whole
 from fedlib.partition.table import Partition
 
 
@@ -25,14 +25,14 @@ def holdout(labels: ArrayLike, size: int, seed: int) -> tuple[Ints, Ints]:
     of `held` are the exact proportions rounded by largest remainder. ValueError unless
     0 <= size < N.
     """
-    values, pool, classes = examples(labels, None, None)
-    whole("size", size, 0)
-    if size >= len(values):
-        raise ValueError(f"size must be below the {len(values):,} examples there are, not {size:,}")
-    counts = apportion(np.bincount(values, minlength=classes), size)
-    stacks = stacks_of(values, pool, classes, seed, "holdout")
+    pool = examples(labels, None, None)
+    total = len(pool.labels)
+    if whole("size", size, 0) >= total:
+        raise ValueError(f"size must be below the {total:,} examples there are, not {size:,}")
+    counts = apportion(np.bincount(pool.labels), size)
+    stacks = stacks_of(pool, seed, "holdout")
     held = np.sort(np.concatenate([stack[:n] for stack, n in zip(stacks, counts, strict=True)]))
-    return np.setdiff1d(pool, held, assume_unique=True), held
+    return np.setdiff1d(pool.positions, held, assume_unique=True), held
 
 
 def iid(
@@ -40,10 +40,10 @@ def iid(
     pool: ArrayLike | None = None,
 ) -> Partition:  # fmt: skip
     """Deal shuffled examples to clients, `size` each (all of them, evenly, when None)."""
-    _, positions, _ = examples(labels, pool, None)
+    positions = examples(labels, pool, None).positions
     size = equal_size(clients, size, len(positions))
     dealt = generator_of(seed, "iid").permutation(positions)[: clients * size]
-    return _equal_rows(dealt.reshape(clients, size))
+    return equal_rows(dealt.reshape(clients, size))
 
 
 def dirichlet(
@@ -64,23 +64,19 @@ def dirichlet(
 
     Source: Hsu, Qi and Brown (2019), arXiv:1909.06335, section 3; unequal sizes: 001's code.
     """
-    values, positions, classes = examples(labels, pool, classes)
-    each = equal_size(clients, size, len(positions))
-    concentration = concentration_of(alpha, prior, classes)
-    stacks = stacks_of(values, positions, classes, seed, "dirichlet examples")
+    given = examples(labels, pool, classes)
+    each = equal_size(clients, size, len(given.positions))
+    concentration = concentration_of(alpha, prior, given.classes)
+    stacks = stacks_of(given, seed, "dirichlet examples")
     left = np.array([len(stack) for stack in stacks], np.int64) * (concentration > 0)
-    if clients * each > left.sum():
-        raise ValueError(
-            f"{clients:,} clients x {each:,} examples = {clients * each:,}, but the classes with a "
-            f"positive prior have only {left.sum():,}"
-        )
+    require(clients, each, int(left.sum()), "examples of classes with a positive prior")
     sizes = np.full(clients, each)
     if size_alpha is not None:
         total = int(left.sum()) if size is None else clients * each
         generator = generator_of(seed, "dirichlet sizes")
         spread = draw_shares(generator, concentration_of(size_alpha, None, clients))
         sizes = 1 + apportion(spread, total - clients)
-    counts = np.zeros((clients, classes), np.int64)
+    counts = np.zeros((clients, given.classes), np.int64)
     for client in range(clients):
         generator = generator_of(seed, "dirichlet shares", client)
         counts[client] = draw_labels(generator, concentration, left, int(sizes[client]))
@@ -110,9 +106,8 @@ def mirrored(
     if len(names) != len(wanted):
         raise ValueError(f"{len(names)} client names for {len(wanted)} rows of shares")
     whole("size", size, 1)
-    values, positions, classes = examples(labels, pool, wanted.shape[1])
-    stacks = [positions[values[positions] == label] for label in range(classes)]
-    counts = np.array([apportion(row, size) for row in wanted]).reshape(-1, classes)
+    stacks = examples(labels, pool, wanted.shape[1]).stacks()
+    counts = np.array([apportion(row, size) for row in wanted]).reshape(wanted.shape)
     enough(counts, stacks, size, names)
     index = np.empty((len(wanted), size), np.int64)
     for row, name in enumerate(names):
@@ -123,9 +118,9 @@ def mirrored(
             if n
         ]
         index[row] = np.concatenate(drawn)
-    return _equal_rows(index)
+    return equal_rows(index)
 
 
-def _equal_rows(index: Ints) -> Partition:
+def equal_rows(index: Ints) -> Partition:
     """A partition of equal sizes; rows are sorted, which is kind to memory-mapped features."""
     return Partition(np.sort(index, 1), np.full(len(index), index.shape[1], np.int64))

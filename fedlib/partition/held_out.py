@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.partition.base import Request, halves
-from fedlib.partition.checks import Ints, fraction, whole
+from fedlib.partition.checks import Ints, examples, fraction, whole
 from fedlib.partition.draws import holdout, mirrored
 from fedlib.partition.table import Partition
 from fedlib.values import one_of, value
@@ -63,11 +63,13 @@ class Mirrored:
         self, request: Request, train: Examples, test: Examples, classes: int, seed: int
     ) -> Division:
         """The division of a request; see `divide`."""
+        if not len(test.labels):
+            raise ValueError("there is no test split to mirror clients in; use Own, not Mirrored")
         ours = train if self.source == "train" else test
         rest, held = holdout(ours.labels, self.pool, seed)
         dealt: Ints | None = rest if self.source == "train" else None
         tested: Ints | None = rest if self.source == "test" else None
-        mine = request.split(train.labels, dealt, seed, classes, train.columns)
+        mine = request.deal(examples(train.labels, dealt, classes, train.columns), seed)
         shares = mine.shares(train.labels, classes)
         parts = {
             "train": mine,
@@ -111,7 +113,7 @@ class Own:
                 for name, column in columns.items()
                 if name in test.columns
             }
-        kept, tested = request.cut(labels, None, seed, classes, columns, self.test)
+        kept, tested = request.cut(examples(labels, None, classes, columns), seed, self.test)
         mine, chosen = halves(kept, self.validation, seed, "own validation")
         parts = {"train": mine, "validation": chosen, "test": tested}
         return Division(parts, dict.fromkeys(parts, "merged" if self.merge else "train"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fedlib.partition.base import Columns, Request
+from fedlib.partition.base import Request
 from fedlib.partition.chance import deal, generator_of, stacks_of
-from fedlib.partition.checks import Ints, check_counts, examples, whole
+from fedlib.partition.checks import Ints, Pool, require
+from fedlib.partition.draws import equal_rows
 from fedlib.partition.table import Partition
 from fedlib.values import one_of, value
 
@@ -34,23 +34,19 @@ class Majority(Request):
     pairs: str = "distinct"
 
     def check(self) -> None:
-        check_counts(self)
+        super().check()
         if not 0 <= self.p <= 1:
             raise ValueError(f"p must be a fraction in [0, 1], not {self.p!r}")
         one_of("pairs", self.pairs, ("distinct", "cartesian", "disjoint"))
 
-    def split(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns = None,
-    ) -> Partition:  # fmt: skip
-        """The partition of the positions in `pool`; ValueError names the class that runs out."""
-        values, positions, classes = examples(labels, pool, classes)
-        pairs = self._pairs(seed, classes)
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """ValueError names the class that runs out."""
+        pairs = self._pairs(seed, pool.classes)
         # The small number keeps 0.58 * 100 / 2 at 29, which its floating point falls short of.
         half = math.floor(self.p * self.size / 2 + 1e-9)
-        counts = np.zeros((self.clients, classes), np.int64)
+        counts = np.zeros((self.clients, pool.classes), np.int64)
         np.add.at(counts, (np.arange(self.clients)[:, None], pairs), half)
-        stacks = stacks_of(values, positions, classes, seed, "majority examples")
+        stacks = stacks_of(pool, seed, "majority examples")
         left = np.array([len(stack) for stack in stacks]) - counts.sum(0)
         if left.min() < 0:
             worst = int(np.argmin(left))
@@ -108,25 +104,12 @@ class Shards(Request):
     clients: int = 100
     shards: int = 2
 
-    def check(self) -> None:
-        check_counts(self)
-        whole("shards", self.shards, 1)
-
-    def split(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns = None,
-    ) -> Partition:  # fmt: skip
-        """The partition of the positions in `pool`; ValueError with fewer examples than shards."""
-        values, positions, _ = examples(labels, pool, classes)
-        shards = self.clients * self.shards
-        size = len(positions) // shards
-        if not size:
-            raise ValueError(
-                f"{self.clients:,} clients x {self.shards:,} shards = {shards:,}, but only "
-                f"{len(positions):,} examples are available"
-            )
-        dealt = generator_of(seed, "shards examples").permutation(positions)[: shards * size]
-        dealt = dealt[np.argsort(values[dealt], kind="stable")].reshape(shards, size)
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """ValueError with fewer examples than shards."""
+        total, shards = len(pool.positions), self.clients * self.shards
+        require(self.clients, self.shards, total, "shards of an example")
+        dealt = generator_of(seed, "shards examples").permutation(pool.positions)
+        dealt = dealt[: total // shards * shards]
+        dealt = dealt[np.argsort(pool.labels[dealt], kind="stable")].reshape(shards, -1)
         order = generator_of(seed, "shards").permutation(shards)
-        rows = np.sort(dealt[order].reshape(self.clients, -1), 1)
-        return Partition(rows, np.full(self.clients, rows.shape[1]))
+        return equal_rows(dealt[order].reshape(self.clients, -1))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fedlib.partition.base import Columns, Request
+from fedlib.partition.base import Request
 from fedlib.partition.chance import (
     concentration_of,
     deal,
@@ -15,7 +14,7 @@ from fedlib.partition.chance import (
     generator_of,
     stacks_of,
 )
-from fedlib.partition.checks import Ints, check_counts, column_of, examples, positive, whole
+from fedlib.partition.checks import Ints, Pool, require
 from fedlib.partition.table import Partition
 from fedlib.values import value
 
@@ -39,33 +38,16 @@ class Pachinko(Request):
     leaf_alpha: float = 10.0
     coarse: str = "coarse_label"
 
-    def check(self) -> None:
-        check_counts(self)
-        positive("root_alpha", self.root_alpha)
-        positive("leaf_alpha", self.leaf_alpha)
-
-    def split(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns = None,
-    ) -> Partition:  # fmt: skip
-        """The partition of the positions in `pool`; ValueError for the impossible.
-
-        Also when `columns` lacks the coarse labels, or a class has two of them.
-        """
-        values, positions, classes = examples(labels, pool, classes)
-        needed = self.clients * self.size
-        if needed > len(positions):
-            raise ValueError(
-                f"{self.clients:,} clients x {self.size:,} examples = {needed:,}, but only "
-                f"{len(positions):,} are available"
-            )
-        above = column_of(columns, self.coarse, len(values))
-        families = _families(values[positions], above[positions], self.coarse)
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """ValueError also without the coarse labels, or when a class has two of them."""
+        require(self.clients, self.size, len(pool.positions))
+        coarse = pool.column(self.coarse)
+        families = _families(pool.labels[pool.positions], coarse, self.coarse)
         root = concentration_of(self.root_alpha, None, len(families))
         leaves = [concentration_of(self.leaf_alpha, None, len(family)) for family in families]
-        stacks = stacks_of(values, positions, classes, seed, "pachinko examples")
+        stacks = stacks_of(pool, seed, "pachinko examples")
         left = np.array([len(stack) for stack in stacks])
-        counts = np.zeros((self.clients, classes), np.int64)
+        counts = np.zeros((self.clients, pool.classes), np.int64)
         for client in range(self.clients):
             generator = generator_of(seed, "pachinko shares", client)
             # What is left of a coarse label bounds its draws, what is left of a fine label its
@@ -74,8 +56,7 @@ class Pachinko(Request):
             for c, n in enumerate(draw_labels(generator, root, room, self.size)):
                 if n:
                     family = families[c]
-                    drawn = draw_labels(generator, leaves[c], left[family], int(n))
-                    counts[client, family] = drawn
+                    counts[client, family] = draw_labels(generator, leaves[c], left[family], int(n))
             left = left - counts[client]
         return deal(stacks, counts)
 
@@ -106,17 +87,9 @@ class ByColumn(Request):
     clients: int | None = None
     least: int = 1
 
-    def check(self) -> None:
-        check_counts(self)
-        whole("least", self.least, 1)
-
-    def split(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns = None,
-    ) -> Partition:  # fmt: skip
-        """The partition of the positions in `pool`; ValueError with too few clients."""
-        values, positions, _ = examples(labels, pool, classes)
-        given = column_of(columns, self.column, len(values))[positions]
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """ValueError with too few clients."""
+        given = pool.column(self.column)
         distinct, who, sizes = np.unique(given, return_inverse=True, return_counts=True)
         chosen = np.flatnonzero(sizes >= self.least)
         wanted = 1 if self.clients is None else self.clients
@@ -131,4 +104,4 @@ class ByColumn(Request):
         row = np.full(len(distinct), -1)
         row[chosen] = np.arange(len(chosen))
         owner = row[who]
-        return Partition.from_owners(positions[owner >= 0], owner[owner >= 0], len(chosen))
+        return Partition.from_owners(pool.positions[owner >= 0], owner[owner >= 0], len(chosen))

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlib.partition.base import Columns, Request, cut_rows
-from fedlib.partition.checks import Floats, Ints, examples, fraction, positive, whole
+from fedlib.partition.base import Request, cut_rows
+from fedlib.partition.chance import concentration_of, redraw
+from fedlib.partition.checks import Floats, Ints, Pool, examples, fraction, require, whole
 from fedlib.partition.table import Partition
 from fedlib.values import value
-
-TRIES = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,41 +39,31 @@ def class_dirichlet(
 
     Source: 004, sec. 5.1 (shared = 0.2 is its S = 20); PFLlib, where "dir" is shared = 0.
     """
-    values, positions, classes = examples(labels, pool, classes)
-    whole("clients", clients, 1)
-    positive("alpha", alpha)
+    given = examples(labels, np.sort(pool) if pool is not None else None, classes)
+    total = len(given.positions)
+    concentration = concentration_of(alpha, None, whole("clients", clients, 1))
     fraction("shared", shared)
-    total = len(positions)
-    least = int(min(40, total / clients / 2)) if least is None else whole("least", least, 1)
-    least = max(least, 1)
-    if clients * least > total:
-        raise ValueError(
-            f"{clients:,} clients x at least {least:,} examples = {clients * least:,}, but only "
-            f"{total:,} are available"
-        )
+    least = max(1, int(min(40, total / clients / 2))) if least is None else whole("least", least, 1)
+    require(clients, least, total, "examples at least")
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed must lie in 0..{2**32 - 1}, as RandomState asks, not {seed}")
     # The old generator, because the published partitions were drawn with it.
     state = np.random.RandomState(seed)
-    positions = np.sort(positions)
-    stacks = [positions[values[positions] == label] for label in range(classes)]
-    nearest = 0
-    for tries in range(1, TRIES + 1):
-        rows = _one_try(stacks, clients, alpha, shared, state)
-        smallest = min(len(row) for row in rows)
-        if smallest >= least:
-            return Dealt(rows, tries, state)
-        nearest = max(nearest, smallest)
-    raise ValueError(
-        f"in {TRIES:,} tries to deal {total:,} examples of {classes:,} classes to {clients:,} "
-        f"clients with alpha {alpha:g}, the smallest client had {nearest:,} at most, but should "
-        f"have {least:,}; ask for fewer clients, a smaller least or a larger alpha"
+    stacks = given.stacks()
+    rows, tries = redraw(
+        lambda: _one_try(stacks, concentration, shared, state),
+        lambda rows: min(len(row) for row in rows),
+        least,
+        f"deal {total:,} examples of {given.classes:,} classes to {clients:,} clients with alpha "
+        f"{alpha:g}",
     )
+    return Dealt(rows, tries, state)
 
 
 def _one_try(
-    stacks: list[Ints], clients: int, alpha: float, shared: float, state: np.random.RandomState
+    stacks: list[Ints], concentration: Floats, shared: float, state: np.random.RandomState
 ) -> list[Ints]:
+    clients = len(concentration)
     fair = sum(len(stack) for stack in stacks) / clients
     held = np.zeros(clients, np.int64)
     pieces: list[list[Ints]] = [[] for _ in range(clients)]
@@ -85,7 +74,7 @@ def _one_try(
         each = common // clients * np.arange(1, clients)
         dealt = [np.split(stack[:common], each)]
         held += [len(piece) for piece in dealt[0]]
-        shares = _shares(state, alpha, held < fair)
+        shares = _shares(state, concentration, held < fair)
         rest = stack[common:]
         dealt.append(np.split(rest, (np.cumsum(shares) * len(rest)).astype(int)[:-1]))
         held += [len(piece) for piece in dealt[1]]
@@ -94,9 +83,11 @@ def _one_try(
     return [np.concatenate(row) for row in pieces]
 
 
-def _shares(state: np.random.RandomState, alpha: float, hungry: NDArray[np.bool_]) -> Floats:
+def _shares(
+    state: np.random.RandomState, concentration: Floats, hungry: NDArray[np.bool_]
+) -> Floats:
     """Dirichlet shares over the clients, renormalised to those who may still get something."""
-    shares = state.dirichlet(np.repeat(alpha, len(hungry))) * hungry
+    shares = state.dirichlet(concentration) * hungry
     if shares.sum() > 0:
         return shares / shares.sum()
     # All mass on the sated, or none after an underflow: the limit of a vanishing alpha is that
@@ -122,35 +113,24 @@ class ClassDirichlet(Request):
     seed: int | None = 1
 
     def check(self) -> None:
-        whole("clients", self.clients, 1)
-        positive("alpha", self.alpha)
+        super().check()
         fraction("shared", self.shared)
-        if self.least is not None:
-            whole("least", self.least, 1)
         if self.seed is not None:
             whole("seed", self.seed, 0)
 
-    def deal(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None
-    ) -> Dealt:
+    def dealt(self, pool: Pool, seed: int) -> Dealt:
         """Rows in the order dealt, the number of tries, and the stream; see `class_dirichlet`."""
         return class_dirichlet(
-            labels, clients=self.clients, alpha=self.alpha, shared=self.shared, least=self.least,
-            seed=seed if self.seed is None else self.seed, pool=pool, classes=classes,
+            pool.labels, clients=self.clients, alpha=self.alpha, shared=self.shared,
+            least=self.least, seed=seed if self.seed is None else self.seed, pool=pool.positions,
+            classes=pool.classes,
         )  # fmt: skip
 
-    def split(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns = None,
-    ) -> Partition:  # fmt: skip
-        """The partition of the positions in `pool`; see `class_dirichlet`."""
-        rows = self.deal(labels, pool, seed, classes).rows
-        return Partition.from_lists(np.sort(row) for row in rows)
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """See `class_dirichlet`."""
+        return Partition.from_lists(np.sort(row) for row in self.dealt(pool, seed).rows)
 
-    def cut(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns, share: float,
-    ) -> tuple[Partition, Partition]:  # fmt: skip
+    def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
         """Train and test rows as PFLlib's: train_test_split of each client, on the same stream."""
-        dealt = self.deal(labels, pool, seed, classes)
+        dealt = self.dealt(pool, seed)
         return cut_rows(dealt.rows, share, lambda client, n: dealt.state.permutation(n))

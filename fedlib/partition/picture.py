@@ -17,11 +17,14 @@ DOTS = 60  # with more clients or classes than that, dots would be too small to 
 
 
 def counts_picture(
-    counts: Ints, names: Sequence[str] | None = None, ax: Axes | None = None
-) -> Axes:
+    counts: Ints, names: Sequence[str] | None = None, ax: Axes | None = None,
+    most: int | None = None, bar: bool = True,
+) -> Axes:  # fmt: skip
     """Draw counts [clients, classes] as dots whose area is the count, or as tiles where many.
 
-    names: [classes], what the classes are called. ValueError unless there is one per class.
+    names: [classes], what the classes are called. most: the count of the largest dot, the largest
+    of `counts` by default. bar: whether colours are explained. ValueError unless there is one
+    name per class.
     """
     # Whoever only deals examples should not wait for a plotting library.
     from matplotlib import colormaps
@@ -36,7 +39,7 @@ def counts_picture(
     if ax is None:
         height = float(np.clip(0.24 * classes + 0.8, 2.2, 7.0))
         _, ax = plt.subplots(figsize=(7.0, height), layout="constrained")
-    most = max(int(counts.max(initial=0)), 1)
+    most = max(int(counts.max(initial=0)), 1) if most is None else most
     # The palest colours are left out: a single example should be seen on white.
     colours = ListedColormap(colormaps["viridis_r"](np.linspace(0.15, 1, 256)))
     marks: EllipseCollection | AxesImage
@@ -60,5 +63,6 @@ def counts_picture(
     if names is not None:
         ax.set_yticks(range(classes), names)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.figure.colorbar(marks, ax=ax, label="examples", pad=0.01)
+    if bar:
+        ax.figure.colorbar(marks, ax=ax, label="examples", pad=0.01)
     return ax

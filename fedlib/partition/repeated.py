@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from fedlib.partition.base import Columns, Request
+from fedlib.partition.base import Request
 from fedlib.partition.chance import generator_of
-from fedlib.partition.checks import whole
+from fedlib.partition.checks import Ints, Pool
 from fedlib.partition.table import Partition
 from fedlib.values import value
 
@@ -24,31 +21,20 @@ class Repeated(Request):
     of: Request
     times: int = 2
 
-    def check(self) -> None:
-        whole("times", self.times, 1)
-
-    def split(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns = None,
-    ) -> Partition:  # fmt: skip
+    def deal(self, pool: Pool, seed: int) -> Partition:
         """The deals one after another; the first is the one that `of` makes by itself."""
-        rows = []
+        rows: list[Ints] = []
         for deal in range(self.times):
             own = int(generator_of(seed, "repeated", deal).integers(2**32)) if deal else seed
-            part = self.of.split(labels, pool, own, classes, columns)
+            part = self.of.deal(pool, own)
             rows += [part.client(i) for i in range(part.clients)]
-        return self.side(
-            Partition.from_lists(rows), "train", seed, classes or int(np.max(labels)) + 1
-        )
+        return Partition.from_lists(rows)
 
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
         """The partition with the side information of `of`; see `Request`."""
         return self.of.side(partition, part, seed, classes)
 
-    def cut(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns, share: float,
-    ) -> tuple[Partition, Partition]:  # fmt: skip
+    def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
         """ValueError: what one client holds back, another might train on."""
         raise ValueError(
             "Repeated deals an example to several clients, so that one would train on what "

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fedlib.partition.base import Columns, Request
-from fedlib.partition.chance import apportion, concentration_of, draw_shares, generator_of
-from fedlib.partition.checks import check_counts, examples, positive, whole
+from fedlib.partition.base import Request
+from fedlib.partition.chance import apportion, concentration_of, draw_shares, generator_of, redraw
+from fedlib.partition.checks import Pool, require
 from fedlib.partition.draws import dirichlet, iid
 from fedlib.partition.table import Partition
 from fedlib.values import one_of, value
-
-TRIES = 1000
 
 
 @value
@@ -31,25 +28,18 @@ class Dirichlet(Request):
     size_alpha: float | None = None
 
     def check(self) -> None:
-        check_counts(self)
-        # 1 and 1.0 ask for the same partition and should print and hash alike.
-        object.__setattr__(self, "alpha", positive("alpha", self.alpha))
+        super().check()
         one_of("prior", self.prior, ("symmetric", "proportional"))
-        if self.size_alpha is not None:
-            positive("size_alpha", self.size_alpha)
 
-    def split(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns = None,
-    ) -> Partition:  # fmt: skip
-        """The partition of the positions in `pool`; see `dirichlet`."""
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """See `dirichlet`."""
         prior = None
         if self.prior == "proportional":
-            values, positions, classes = examples(labels, pool, classes)
-            prior = np.bincount(values[positions], minlength=classes) / len(positions)
+            counts = np.bincount(pool.labels[pool.positions], minlength=pool.classes)
+            prior = counts / len(pool.positions)
         return dirichlet(
-            labels, clients=self.clients, alpha=self.alpha, size=self.size, seed=seed,
-            pool=pool, classes=classes, prior=prior, size_alpha=self.size_alpha,
+            pool.labels, clients=self.clients, alpha=self.alpha, size=self.size, seed=seed,
+            pool=pool.positions, classes=pool.classes, prior=prior, size_alpha=self.size_alpha,
         )  # fmt: skip
 
 
@@ -60,16 +50,11 @@ class IID(Request):
     clients: int = 100
     size: int | None = None
 
-    def check(self) -> None:
-        check_counts(self)
-
-    def split(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns = None,
-    ) -> Partition:  # fmt: skip
-        """The partition of the positions in `pool`; see `iid`."""
-        examples(labels, pool, classes)
-        return iid(labels, clients=self.clients, size=self.size, seed=seed, pool=pool)
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """See `iid`."""
+        return iid(
+            pool.labels, clients=self.clients, size=self.size, seed=seed, pool=pool.positions
+        )
 
 
 @value
@@ -84,37 +69,17 @@ class QuantitySkew(Request):
     alpha: float = 1.0
     least: int = 10
 
-    def check(self) -> None:
-        check_counts(self)
-        positive("alpha", self.alpha)
-        whole("least", self.least, 1)
-
-    def split(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns = None,
-    ) -> Partition:  # fmt: skip
-        """The partition of the positions in `pool`; ValueError when no draw is large enough."""
-        _, positions, _ = examples(labels, pool, classes)
-        total, needed = len(positions), self.clients * self.least
-        if needed > total:
-            raise ValueError(
-                f"{self.clients:,} clients x at least {self.least:,} examples = {needed:,}, but "
-                f"only {total:,} are available"
-            )
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """ValueError when no draw is large enough."""
+        total = len(pool.positions)
+        require(self.clients, self.least, total, "examples at least")
         concentration = concentration_of(self.alpha, None, self.clients)
         generator = generator_of(seed, "quantity sizes")
-        nearest = 0
-        for _ in range(TRIES):
-            sizes = apportion(draw_shares(generator, concentration), total)
-            if sizes.min() >= self.least:
-                break
-            nearest = max(nearest, int(sizes.min()))
-        else:
-            raise ValueError(
-                f"in {TRIES:,} tries to share {total:,} examples among {self.clients:,} clients "
-                f"with alpha {self.alpha:g}, the smallest client had {nearest:,} at most, but "
-                f"should have {self.least:,}; ask for fewer clients, a smaller least or a larger "
-                "alpha"
-            )
-        dealt = generator_of(seed, "quantity examples").permutation(positions)
+        sizes, _ = redraw(
+            lambda: apportion(draw_shares(generator, concentration), total),
+            lambda drawn: int(drawn.min()),
+            self.least,
+            f"share {total:,} examples among {self.clients:,} clients with alpha {self.alpha:g}",
+        )
+        dealt = generator_of(seed, "quantity examples").permutation(pool.positions)
         return Partition.from_owners(dealt, np.repeat(np.arange(self.clients), sizes), self.clients)

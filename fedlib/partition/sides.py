@@ -4,46 +4,39 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from fedlib.partition.base import PARTS, Columns, Request
+from fedlib.partition.base import PARTS, Request
 from fedlib.partition.chance import concentration_of, draw_shares, generator_of
-from fedlib.partition.checks import Ints, positive, whole
+from fedlib.partition.checks import Ints, Pool, whole
 from fedlib.partition.table import Partition
 from fedlib.values import one_of, value
 
 
 @dataclass(frozen=True)
 class Around(Request):
-    """Deals as the request `of` does, and attaches one kind of side information on top."""
+    """Deals as the request `of` does, and attaches side information called `name` on top."""
 
+    name: ClassVar[str]
     of: Request
-
-    @property
-    def name(self) -> str:
-        """What the side information is called."""
-        raise NotImplementedError
 
     def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
         """The side information, int64 [clients, width]; anything in the padding."""
         raise NotImplementedError
 
     def check(self) -> None:
+        super().check()
         inner: Request | None = self.of
         while inner is not None:
             if isinstance(inner, Around) and inner.name == self.name:
                 raise ValueError(f"{type(self).__name__} is already around {inner.of!r}")
             inner = getattr(inner, "of", None)
 
-    def split(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns = None,
-    ) -> Partition:  # fmt: skip
-        """The partition that `of` makes, with the side information of its training part."""
-        dealt = self.of.split(labels, pool, seed, classes, columns)
-        return self.side(dealt, "train", seed, classes or int(np.max(labels)) + 1)
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """The rows that `of` deals."""
+        return self.of.deal(pool, seed)
 
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
         """The partition with the side information of `of` and of this request; see `Request`."""
@@ -51,12 +44,9 @@ class Around(Request):
         values = self.attach(partition, part, seed, classes)
         return self.of.side(partition, part, seed, classes).with_side(self.name, values)
 
-    def cut(
-        self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None,
-        columns: Columns, share: float,
-    ) -> tuple[Partition, Partition]:  # fmt: skip
-        """The rows of `of`, divided as `of` divides them, without side information."""
-        return self.of.cut(labels, pool, seed, classes, columns, share)
+    def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
+        """The rows of `of`, divided as `of` divides them."""
+        return self.of.cut(pool, seed, share)
 
 
 @value
@@ -69,20 +59,14 @@ class Rotated(Around):
     Source: 000, Rotated MNIST (alpha 1); IFCA and 003, Rotated CIFAR-10 (None).
     """
 
+    name = "angle"
     angles: tuple[float, ...] = (0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0)
     alpha: float | None = 1.0
-
-    @property
-    def name(self) -> str:
-        """ "angle"."""
-        return "angle"
 
     def check(self) -> None:
         super().check()
         if not self.angles or len({angle % 360 for angle in self.angles}) < len(self.angles):
             raise ValueError(f"angles must be different ones, at least one, not {self.angles}")
-        if self.alpha is not None:
-            positive("alpha", self.alpha)
 
     def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
         """The index of each example's angle, int64 [clients, width]; 0 in the padding."""
@@ -107,16 +91,8 @@ class LabelPermuted(Around):
     `tables` says what they are. Source: 000, label permutations; IFCA.
     """
 
+    name = "permutation"
     permutations: int = 4
-
-    @property
-    def name(self) -> str:
-        """ "permutation"."""
-        return "permutation"
-
-    def check(self) -> None:
-        super().check()
-        whole("permutations", self.permutations, 1)
 
     def tables(self, seed: int, classes: int) -> Ints:
         """Where the labels go, int64 [permutations, classes]: label c becomes tables[k, c].
@@ -139,11 +115,8 @@ class LabelPermuted(Around):
     def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
         """The number of each client's table, int64 [clients, width]; 0 in the padding."""
         self.tables(seed, classes)  # refuses what cannot be
-        drawn = np.array(
-            [
-                generator_of(seed, "label permutation", client).integers(self.permutations)
-                for client in range(partition.clients)
-            ],
-            np.int64,
-        ).reshape(-1, 1)
-        return np.where(partition.index >= 0, drawn, 0)
+        drawn = [
+            generator_of(seed, "label permutation", client).integers(self.permutations)
+            for client in range(partition.clients)
+        ]
+        return np.where(partition.index >= 0, np.array(drawn, np.int64)[:, None], 0)

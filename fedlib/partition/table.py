@@ -83,7 +83,7 @@ class Partition:
 
     def counts(self, labels: ArrayLike, classes: int) -> Ints:
         """How many examples of each class each client holds, int64 [clients, classes]."""
-        values, _, classes = examples(labels, None, classes)
+        values = examples(labels, None, classes).labels
         held = self.index >= 0
         if held.any() and self.index.max() >= len(values):
             raise ValueError(

@@ -1,7 +1,7 @@
 """Who trains what on which data: tasks as values, and the named ones of the five papers."""
 
 from fedlib.tasks.device import pick_device
-from fedlib.tasks.named import SCALES, about, named, names
+from fedlib.tasks.named import SCALES, about, named, names, scales_of
 from fedlib.tasks.task import Task
 
-__all__ = ["SCALES", "Task", "about", "named", "names", "pick_device"]
+__all__ = ["SCALES", "Task", "about", "named", "names", "pick_device", "scales_of"]

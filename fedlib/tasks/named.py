@@ -34,7 +34,7 @@ from fedlib.tasks.task import Task
 from fedlib.values import one_of
 
 SCALES = ("quick", "standard", "paper")
-Setting = Callable[..., Task]
+Setting = Callable[..., Task | None]
 _SETTINGS: dict[str, Setting] = {}
 
 # The networks of the papers, and small ones for the smaller scales.
@@ -70,13 +70,23 @@ def options_of(name: str) -> dict[str, Any]:
     return {p.name: p.default for p in known if p.name != "scale"}
 
 
+def scales_of(name: str) -> tuple[str, ...]:
+    """The scales that a setting has: texts have no quick one."""
+    one_of("task", name, _SETTINGS)
+    return tuple(scale for scale in SCALES if _SETTINGS[name](scale) is not None)
+
+
 def named(name: str, scale: str = "quick", **options: Any) -> Task:
     """The task of a setting at a scale; ValueError for names, scales and options it has not."""
     one_of("scale", scale, SCALES)
     for option in options:
         one_of(f"option of {name}", option, options_of(name))
     one_of("task", name, _SETTINGS)
-    return _SETTINGS[name](scale, **options)
+    task = _SETTINGS[name](scale, **options)
+    if task is None:
+        have = ", ".join(scales_of(name))
+        raise ValueError(f"{name} has no {scale} scale: the digits are no texts; it has {have}")
+    return task
 
 
 def _setting(name: str) -> Callable[[Setting], Setting]:
@@ -87,19 +97,15 @@ def _setting(name: str) -> Callable[[Setting], Setting]:
     return keep
 
 
-def _scaled(scale: str, **tasks: Task | None) -> Task:
-    task = tasks.get(scale)
-    if task is None:
-        have = ", ".join(s for s in SCALES if tasks.get(s))
-        raise ValueError(f"no {scale} scale: the embedded digits are no texts; it has {have}")
-    return task
+def _scaled(scale: str, *, quick: Task | None, standard: Task, paper: Task) -> Task | None:
+    return {"quick": quick, "standard": standard, "paper": paper}[scale]
 
 
 def _digits(partition: Request, held_out: Mirrored | Own = FEW) -> Task:
     return Task("digits", partition, SMALL, held_out)
 
 
-def _label_skew(scale: str, dataset: str) -> Task:
+def _label_skew(scale: str, dataset: str) -> Task | None:
     skew = Dirichlet(clients=100, alpha=1.0, size=450)
     return _scaled(
         scale,
@@ -110,19 +116,19 @@ def _label_skew(scale: str, dataset: str) -> Task:
 
 
 @_setting("000/cifar10")
-def _fedmix_cifar10(scale: str) -> Task:
+def _fedmix_cifar10(scale: str) -> Task | None:
     """FedMix, sec. 4.1: 100 clients with label shares from Dir(1.0), 450 examples each."""
     return _label_skew(scale, "cifar10")
 
 
 @_setting("000/fashion_mnist")
-def _fedmix_fashion_mnist(scale: str) -> Task:
+def _fedmix_fashion_mnist(scale: str) -> Task | None:
     """The label skew of 000/cifar10 on Fashion-MNIST, which the paper does not have."""
     return _label_skew(scale, "fashion_mnist")
 
 
 @_setting("000/cifar100")
-def _fedmix_cifar100(scale: str) -> Task:
+def _fedmix_cifar100(scale: str) -> Task | None:
     """FedMix, sec. 4.1: Pachinko allocation to 500 clients; digits have no coarse labels."""
     return _scaled(
         scale,
@@ -133,7 +139,7 @@ def _fedmix_cifar100(scale: str) -> Task:
 
 
 @_setting("000/femnist")
-def _fedmix_femnist(scale: str) -> Task:
+def _fedmix_femnist(scale: str) -> Task | None:
     """FedMix, sec. 4.1: one client per writer; digits of unknown writers differ in amount."""
     return _scaled(
         scale,
@@ -144,7 +150,7 @@ def _fedmix_femnist(scale: str) -> Task:
 
 
 @_setting("000/rotated_mnist")
-def _fedmix_rotated(scale: str) -> Task:
+def _fedmix_rotated(scale: str) -> Task | None:
     """FedMix, sec. 4.2: every digit turned by one of 8 angles, in each client's own shares."""
     return _scaled(
         scale,
@@ -155,7 +161,7 @@ def _fedmix_rotated(scale: str) -> Task:
 
 
 @_setting("000/rotated_skewed_mnist")
-def _fedmix_rotated_skewed(scale: str) -> Task:
+def _fedmix_rotated_skewed(scale: str) -> Task | None:
     """FedMix, sec. 4.2: rotated MNIST whose clients also differ in their label shares."""
     return _scaled(
         scale,
@@ -166,7 +172,7 @@ def _fedmix_rotated_skewed(scale: str) -> Task:
 
 
 @_setting("000/two_class_mnist")
-def _fedmix_two_class(scale: str) -> Task:
+def _fedmix_two_class(scale: str) -> Task | None:
     """FedMix, App. F: 100 clients with two shards of one class each."""
     return _scaled(
         scale,
@@ -177,7 +183,7 @@ def _fedmix_two_class(scale: str) -> Task:
 
 
 @_setting("000/permuted_cifar10")
-def _fedmix_permuted(scale: str) -> Task:
+def _fedmix_permuted(scale: str) -> Task | None:
     """FedMix, sec. 4.3: 20 i.i.d. clients that use one of four label permutations."""
     return _scaled(
         scale,
@@ -187,7 +193,7 @@ def _fedmix_permuted(scale: str) -> Task:
     )
 
 
-def _specialists(scale: str, dataset: str, p: float) -> Task:
+def _specialists(scale: str, dataset: str, p: float) -> Task | None:
     return _scaled(
         scale,
         quick=_digits(Majority(clients=20, size=20, p=p)),
@@ -197,19 +203,19 @@ def _specialists(scale: str, dataset: str, p: float) -> Task:
 
 
 @_setting("001/cifar10")
-def _specialists_cifar10(scale: str, p: float = 0.8) -> Task:
+def _specialists_cifar10(scale: str, p: float = 0.8) -> Task | None:
     """Specialised federated learning: two majority classes make up the fraction p."""
     return _specialists(scale, "cifar10", p)
 
 
 @_setting("001/fashion_mnist")
-def _specialists_fashion_mnist(scale: str, p: float = 0.8) -> Task:
+def _specialists_fashion_mnist(scale: str, p: float = 0.8) -> Task | None:
     """001/cifar10 on Fashion-MNIST, with the network that the paper describes."""
     return _specialists(scale, "fashion_mnist", p)
 
 
 @_setting("001/ag_news")
-def _specialists_ag_news(scale: str, p: float = 0.8) -> Task:
+def _specialists_ag_news(scale: str, p: float = 0.8) -> Task | None:
     """Specialised federated learning on news of four classes, 1,000 clients, BiLSTM."""
     held = Mirrored(pool=5000, validation=100, test=200)
     return _scaled(
@@ -221,7 +227,7 @@ def _specialists_ag_news(scale: str, p: float = 0.8) -> Task:
 
 
 @_setting("001/dirichlet_cifar10")
-def _specialists_dirichlet(scale: str, alpha: float = 0.5) -> Task:
+def _specialists_dirichlet(scale: str, alpha: float = 0.5) -> Task | None:
     """Specialised federated learning, label shares from Dir(alpha) instead of a majority."""
     return _scaled(
         scale,
@@ -232,7 +238,7 @@ def _specialists_dirichlet(scale: str, alpha: float = 0.5) -> Task:
 
 
 @_setting("002/cifar10")
-def _first_version_cifar10(scale: str, p: float = 0.8) -> Task:
+def _first_version_cifar10(scale: str, p: float = 0.8) -> Task | None:
     """The first version of 001: 5 clients whose majority classes differ."""
     held = Mirrored(pool=5000, validation=400, test=500)
     task = Task("cifar10", Majority(clients=5, size=100, p=p, pairs="disjoint"), LeNet(), held)
@@ -241,7 +247,7 @@ def _first_version_cifar10(scale: str, p: float = 0.8) -> Task:
 
 
 @_setting("002/cifar100")
-def _first_version_cifar100(scale: str, p: float = 0.8) -> Task:
+def _first_version_cifar100(scale: str, p: float = 0.8) -> Task | None:
     """The first version of 001: 50 clients, each with a majority of two of the 100 classes."""
     partition = Majority(clients=50, size=100, p=p, pairs="disjoint")
     fewer = Majority(clients=5, size=60, p=p, pairs="disjoint")
@@ -254,7 +260,7 @@ def _first_version_cifar100(scale: str, p: float = 0.8) -> Task:
 
 
 @_setting("003/cifar10")
-def _adaptive_cifar10(scale: str, p: float = 0.6) -> Task:
+def _adaptive_cifar10(scale: str, p: float = 0.6) -> Task | None:
     """Adaptive expert models: 500 examples per client, two majority classes make up p."""
     held = Mirrored(pool=5000, validation=100, test=100)
     return _scaled(
@@ -266,7 +272,7 @@ def _adaptive_cifar10(scale: str, p: float = 0.6) -> Task:
 
 
 @_setting("003/rotated_cifar10")
-def _adaptive_rotated(scale: str, orientations: int = 2) -> Task:
+def _adaptive_rotated(scale: str, orientations: int = 2) -> Task | None:
     """Adaptive expert models and IFCA: every group of clients sees all images, turned its way."""
     if orientations not in (2, 4):
         raise ValueError(f"orientations must be 2 or 4, got {orientations}")
@@ -286,7 +292,7 @@ def _adaptive_rotated(scale: str, orientations: int = 2) -> Task:
 
 
 @_setting("003/femnist")
-def _adaptive_femnist(scale: str) -> Task:
+def _adaptive_femnist(scale: str) -> Task | None:
     """Adaptive expert models: one client per writer, 182 of them."""
     return _scaled(
         scale,
@@ -296,7 +302,7 @@ def _adaptive_femnist(scale: str) -> Task:
     )
 
 
-def _private_parts(scale: str, dataset: str, shared: float, **models: Any) -> Task:
+def _private_parts(scale: str, dataset: str, shared: float, **models: Any) -> Task | None:
     """PFLlib's partition: train and test together, 75% of a client's examples for training."""
     model, less = models.get("model", FOUR_LAYERS), models.get("less", LeNet())
     skew, own = ClassDirichlet(shared=shared), Own(test=0.25, validation=0.1, merge=True)
@@ -311,37 +317,37 @@ def _private_parts(scale: str, dataset: str, shared: float, **models: Any) -> Ta
 
 
 @_setting("004/mnist")
-def _private_mnist(scale: str, shared: float = 0.0) -> Task:
+def _private_mnist(scale: str, shared: float = 0.0) -> Task | None:
     """PM-MoE: every class Dir(0.1) over 20 clients; a ratio of each class is shared equally."""
     return _private_parts(scale, "mnist", shared)
 
 
 @_setting("004/fashion_mnist")
-def _private_fashion_mnist(scale: str, shared: float = 0.0) -> Task:
+def _private_fashion_mnist(scale: str, shared: float = 0.0) -> Task | None:
     """004/mnist on Fashion-MNIST."""
     return _private_parts(scale, "fashion_mnist", shared)
 
 
 @_setting("004/cifar10")
-def _private_cifar10(scale: str, shared: float = 0.0) -> Task:
+def _private_cifar10(scale: str, shared: float = 0.0) -> Task | None:
     """004/mnist on CIFAR-10."""
     return _private_parts(scale, "cifar10", shared)
 
 
 @_setting("004/cifar100")
-def _private_cifar100(scale: str, shared: float = 0.0) -> Task:
+def _private_cifar100(scale: str, shared: float = 0.0) -> Task | None:
     """004/mnist on CIFAR-100."""
     return _private_parts(scale, "cifar100", shared, sample="cifar100_sample", portion=1.0)
 
 
 @_setting("004/tiny_imagenet")
-def _private_tiny_imagenet(scale: str, shared: float = 0.0) -> Task:
+def _private_tiny_imagenet(scale: str, shared: float = 0.0) -> Task | None:
     """004/mnist on Tiny-ImageNet with its correct labels, 550 images of each class."""
     sample = {"sample": "tiny_imagenet_sample", "portion": 1.0}
     return _private_parts(scale, "tiny_imagenet", shared, **sample)
 
 
 @_setting("004/ag_news")
-def _private_ag_news(scale: str, shared: float = 0.0) -> Task:
+def _private_ag_news(scale: str, shared: float = 0.0) -> Task | None:
     """004/mnist on news of four classes, with fastText."""
     return _private_parts(scale, "ag_news", shared, model=FastText(), less=FastText())
