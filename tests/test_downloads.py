@@ -627,7 +627,7 @@ def test_hostile_archives(hub, monkeypatch, tmp_path, case):
 def idx(array):
     """An array in the format of MNIST's own files, compressed."""
     header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
-    return gzip.compress(header + array.tobytes())
+    return gzip.compress(header + array.tobytes(), mtime=0)
 
 
 @pytest.fixture
@@ -696,6 +696,7 @@ def test_mnist_of_another_size(mnist, host, monkeypatch):
     "body", [b"", b"\x1f\x8b", gzip.compress(b""), gzip.compress(b"\0\0\x08\x03" + bytes(3)),
              gzip.compress(b"\0\0\x0d\x01" + bytes(9)), idx(noise(2, (28, 28)))[:-9],
              idx(noise(1, (27, 28)))],
+    ids=["nothing", "magic only", "empty", "no labels", "other type", "cut short", "other size"],
 )  # fmt: skip
 def test_files_that_are_no_idx(tmp_path, body):
     (tmp_path / "x.gz").write_bytes(body)
