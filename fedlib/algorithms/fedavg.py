@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from fedlib.engine import Phase, Prediction, State
 from fedlib.federation import Federation
@@ -79,8 +80,8 @@ class FedAvg:
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
-        logp = net(params, batch["x"]).log_softmax(-1)
-        return -mean(at_label(logp, batch["y"]), batch["weight"])
+        losses = cross_entropy(net(params, batch["x"]), batch["y"], reduction="none")
+        return mean(losses, batch["weight"])
 
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         """Return before - after of the shared leaves, the client's pseudo-gradient."""

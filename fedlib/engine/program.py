@@ -31,7 +31,7 @@ _kept: WeakKeyDictionary[Federation, dict[Hashable, Recorded]] = WeakKeyDictiona
 class Program:
     """The step of some clients: ``leaves`` and ``context`` are stacked, ``common`` is not.
 
-    ``moving`` are the leaves that the step trains, copies of what was given.
+    The leaves whose names begin with one of ``train`` are trained, in copies of what was given.
     """
 
     def __init__(
@@ -43,22 +43,37 @@ class Program:
         context: Leaves,
         common: Leaves,
     ) -> None:
-        self.moving = {n: _trainable(t) for n, t in leaves.items() if n.startswith(train)}
-        self.leaves = {**leaves, **self.moving}
-        self.context, self.common = context, common
         clients = len(next(iter(leaves.values())))
-        self.losses = lift(loss, clients, common=1)
-        on_gpu = any(t.is_cuda for t in self.moving.values())
-        self.optimizer = optimizer.build(self.moving, fused=True, capturable=on_gpu)
+        self._alone = clients == 1
+        trained = {n: _trainable(t) for n, t in leaves.items() if n.startswith(train)}
+        self._trained = {n: t.requires_grad_(True) for n, t in self._bare(trained).items()}
+        self.leaves = {**self._bare(leaves), **self._trained}
+        self.context, self.common = self._bare(context), common
+        self.losses = loss if self._alone else lift(loss, clients, common=1)
+        on_gpu = any(t.is_cuda for t in trained.values())
+        self.optimizer = optimizer.build(self._trained, fused=True, capturable=on_gpu)
+
+    @property
+    def moving(self) -> Leaves:
+        """The leaves that the step trains, ``[clients, ...]``: views that see every step."""
+        now = {n: t.detach() for n, t in self._trained.items()}
+        return {n: t.unsqueeze(0) for n, t in now.items()} if self._alone else now
 
     def step(self, batch: Leaves) -> Tensor:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
-        losses = self.losses(self.leaves, self.context, batch, self.common)
-        for leaf in self.moving.values():
+        losses = self.losses(self.leaves, self.context, self._bare(batch), self.common)
+        for leaf in self._trained.values():
             leaf.grad = None
         losses.sum().backward()
         self.optimizer.step()
-        return losses.detach()
+        return losses.detach().view(-1)
+
+    def _bare(self, leaves: Leaves) -> Leaves:
+        """Return the leaves of one client without their first axis, those of several as they are.
+
+        Taken off once and not at every step; ``lift`` would do the same inside the program.
+        """
+        return {n: t[0] for n, t in leaves.items()} if self._alone else leaves
 
 
 class Recorded(Program):
@@ -84,7 +99,8 @@ class Recorded(Program):
 
     def begin(self, leaves: Leaves, context: Leaves, common: Leaves) -> None:
         """Start over from other leaves, with an optimiser that remembers nothing."""
-        given = ((self.leaves, leaves), (self.context, context), (self.common, common))
+        bare = self._bare(leaves), self._bare(context), common
+        given = zip((self.leaves, self.context, self.common), bare, strict=True)
         with torch.no_grad():
             for mine, theirs in given:
                 for name, buffer in mine.items():
@@ -161,7 +177,7 @@ def _own(leaves: Leaves) -> Leaves:
 
 
 def _trainable(t: Tensor) -> Tensor:
-    """Copy a leaf, in the layout in which its convolutions run fastest, ready for autograd."""
+    """Copy a leaf, in the layout in which its convolutions run fastest."""
     if t.ndim >= 5:
         t = t.movedim(-3, -1).contiguous().movedim(-1, -3)
-    return t.detach().clone(memory_format=torch.preserve_format).requires_grad_(True)
+    return t.detach().clone(memory_format=torch.preserve_format)

@@ -89,15 +89,16 @@ def train(
     where = torch.as_tensor(rows, device=fed.device)
     heart = program(fed, key, loss, phase.optimizer, phase.train, leaves, context, common)
     keeper = _Keeper(fed, where, phase, plan, validation_loss)
-    keeper.before(heart.moving)
+    moving = heart.moving
+    keeper.before(moving)
     losses = []
     for t, batch in enumerate(_batches(fed.train, where, plan)):
         losses.append(heart.step(batch))
-        if keeper.after_step(t, leaves, heart.moving, context, common):
+        if keeper.after_step(t, leaves, moving, context, common):
             break
     mean = _mean_loss(losses, plan, fed, rows)
     # A recorded program trains the next cohort in the same buffers.
-    last = {n: t.detach().clone() if t.is_cuda else t.detach() for n, t in heart.moving.items()}
+    last = {n: t.clone() if t.is_cuda else t for n, t in moving.items()}
     return {**leaves, **keeper.result(last)}, mean
 
 
