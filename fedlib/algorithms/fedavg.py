@@ -149,8 +149,11 @@ def at_label(logp: Tensor, y: Tensor) -> Tensor:
 
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     """Return ``sum_s w_s v_s``, or per row k ``sum_s w_sk v_sk`` for weights ``[clients, K]``."""
-    shape = weights.shape + (1,) * (values.ndim - weights.ndim)
-    return (weights.to(values.dtype).view(shape) * values).sum(0)
+    weights = weights.to(values.dtype)
+    if weights.ndim == 1:
+        return torch.tensordot(weights, values, 1)
+    columns = zip(weights.unbind(1), values.unbind(1), strict=True)
+    return torch.stack([torch.tensordot(w, v, 1) for w, v in columns])
 
 
 def _to(leaves: Leaves, fed: Federation) -> Leaves:

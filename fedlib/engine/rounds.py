@@ -73,16 +73,20 @@ def play_round(
     phases = algorithm.phases()
     plans = _plans(phases, fed, rows, round, seed)
     order = np.argsort([-int(p) for p in plans[0].ends], kind="stable")
-    parts = []
+    messages: Leaves = {}
+    losses = torch.zeros(len(rows), device=fed.device)
     for group in _groups(order, chunk_of(fed, chunk)):
         try:
             steps = [(phase, p.rows(group)) for phase, p in zip(phases, plans, strict=True)]
-            parts.append(_train_group(algorithm, fed, state, rows[group], steps))
+            message, loss = _train_group(algorithm, fed, state, rows[group], steps)
         except TrainingDiverged as error:
             raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
-    back = torch.as_tensor(np.argsort(order), device=fed.device)
-    messages = {n: torch.cat([m[n] for m, _ in parts])[back] for n in parts[0][0]}
-    losses = torch.cat([loss for _, loss in parts])[back]
+        place = torch.as_tensor(group, device=fed.device)
+        losses[place] = loss.to(losses)
+        for name, rows_of in message.items():
+            if name not in messages:
+                messages[name] = rows_of.new_empty(len(rows), *rows_of.shape[1:])
+            messages[name].index_copy_(0, place, rows_of)
     where = torch.as_tensor(rows, device=fed.device)
     with torch.no_grad():
         weights = algorithm.weights(fed, state, where, messages)
