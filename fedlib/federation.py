@@ -70,7 +70,7 @@ class Table:
         shape = (*examples.shape, *self.x.shape[1:])
         if not len(self.scale):
             return flat.to(torch.int64).view(shape)
-        # A number per value, not per channel: broadcasting over three channels costs six times.
+        # A number per value, not per channel: broadcasting over three channels is slow.
         return flat.to(torch.float32).mul_(self.scale).add_(self.shift).view(shape).movedim(-1, -3)
 
     def counts(self, classes: int) -> Tensor:

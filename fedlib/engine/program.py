@@ -146,12 +146,12 @@ def program(
     loss: Loss,
     optimizer: Optimizer,
     train: tuple[str, ...],
-    leaves: Leaves,
-    context: Leaves,
-    common: Leaves,
+    *parts: Leaves,
 ) -> Program:
-    """Return the program of a cohort: on a GPU the recorded one of its ``key`` and shapes."""
-    parts = (leaves, context, common)
+    """Return the program of a cohort: on a GPU the recorded one of its ``key`` and shapes.
+
+    ``parts`` are leaves, context and common, as for ``Program``.
+    """
     if fed.device.type != "cuda" or optimizer.name not in RECORDABLE:
         return Program(loss, optimizer, train, *parts)
     shapes = tuple((n, t.shape, t.dtype) for part in parts for n, t in part.items())

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fedlib.models import MLP, BiLSTM, FastText, LeNet, ResNet, fedmix_lenet5
+from fedlib.models import MLP, BiLSTM, Family, FastText, LeNet, ResNet, fedmix_lenet5
 from fedlib.partition import (
     IID,
     ByColumn,
@@ -302,16 +302,23 @@ def _adaptive_femnist(scale: str) -> Task | None:
     )
 
 
-def _private_parts(scale: str, dataset: str, shared: float, **models: Any) -> Task | None:
+def _private_parts(
+    scale: str,
+    dataset: str,
+    shared: float,
+    *,
+    sample: str = "",
+    portion: float = 0.2,
+    model: Family = FOUR_LAYERS,
+    less: Family = LeNet(),  # noqa: B008, a value
+) -> Task | None:
     """PFLlib's partition: train and test together, 75% of a client's examples for training."""
-    model, less = models.get("model", FOUR_LAYERS), models.get("less", LeNet())
     skew, own = ClassDirichlet(shared=shared), Own(test=0.25, validation=0.1, merge=True)
-    sample = models.get("sample", dataset)
     fewer = ClassDirichlet(clients=10, shared=shared)
     return _scaled(
         scale,
         quick=None if dataset == "ag_news" else _digits(fewer, own),
-        standard=Task(sample, skew, less, own, portion=models.get("portion", 0.2)),
+        standard=Task(sample or dataset, skew, less, own, portion=portion),
         paper=Task(dataset, skew, model, own),
     )
 
@@ -343,8 +350,8 @@ def _private_cifar100(scale: str, shared: float = 0.0) -> Task | None:
 @_setting("004/tiny_imagenet")
 def _private_tiny_imagenet(scale: str, shared: float = 0.0) -> Task | None:
     """004/mnist on Tiny-ImageNet with its correct labels, 550 images of each class."""
-    sample = {"sample": "tiny_imagenet_sample", "portion": 1.0}
-    return _private_parts(scale, "tiny_imagenet", shared, **sample)
+    sample = "tiny_imagenet_sample"
+    return _private_parts(scale, "tiny_imagenet", shared, sample=sample, portion=1.0)
 
 
 @_setting("004/ag_news")
