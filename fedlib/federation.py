@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import repeat
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedlib.models import Leaves, Net
+
+_NONE = np.zeros(0, dtype=np.float32)
+
+
+class Augment(Protocol):
+    """A random change of images: the same noise gives the same change."""
+
+    @property
+    def numbers(self) -> int:
+        """How many uniform random numbers an example takes."""
+
+    def __call__(self, images: Tensor, noise: Tensor) -> Tensor:
+        """Return images uint8 ``[N, height, width, channels]`` changed by ``[N, numbers]``."""
 
 
 @dataclass(eq=False)
@@ -21,6 +36,7 @@ class Table:
     which the first ``sizes[i]`` entries of row i count. ``side`` holds per-example side
     information, int64 ``[clients, width]`` each. ``scale`` and ``shift``, a number per value of
     an image ``[height * width * channels]``, turn pixels into normalised floats; text has none.
+    ``augment`` changes images at random each time they are trained on.
     """
 
     x: Tensor
@@ -30,16 +46,23 @@ class Table:
     scale: Tensor
     shift: Tensor
     side: dict[str, Tensor] = field(default_factory=dict)
+    augment: Augment | None = None
 
     def batches(
-        self, rows: Tensor, positions: np.ndarray, counts: np.ndarray, widths: np.ndarray
+        self,
+        rows: Tensor,
+        positions: np.ndarray,
+        counts: np.ndarray,
+        widths: np.ndarray,
+        noise: Iterable[np.ndarray] | None = None,
     ) -> Iterator[Leaves]:
         """Yield what some clients see step by step.
 
         ``rows`` are client rows ``[clients]``, ``positions`` their places in the table ``[clients,
         steps, B]``, ``counts`` ``[clients, steps]`` how many of the B are real, ``widths [steps]``
         how many are looked at. A batch has ``x [clients, width, ...]``, ``y``, ``weight`` (0 marks
-        padding) and every side information.
+        padding) and every side information. ``noise`` are uniform random numbers step by step,
+        ``[clients, B, numbers]`` each: augmentation takes the first, the rest is in the batch.
         """
         picked = rows[:, None, None], torch.as_tensor(positions, device=rows.device)
         examples = self.index[picked].clamp_(min=0)
@@ -49,9 +72,20 @@ class Table:
             "weight": torch.as_tensor(real, device=rows.device).to(torch.float32),
             **{name: column[picked] for name, column in self.side.items()},
         }
-        for t, width in enumerate(widths.tolist()):
+        steps = enumerate(widths.tolist())
+        for (t, width), drawn in zip(steps, noise or repeat(_NONE), strict=False):
             seen = {name: values[:, t, :width] for name, values in known.items()}
-            yield {"x": self.inputs(examples[:, t, :width]), **seen}
+            change = None
+            if drawn.size:
+                u = torch.as_tensor(drawn, device=rows.device)[:, :width]
+                change, rest = u.tensor_split([self.noise_taken], dim=-1)
+                seen |= {"noise": rest} if rest.shape[-1] else {}
+            yield {"x": self.inputs(examples[:, t, :width], change), **seen}
+
+    @property
+    def noise_taken(self) -> int:
+        """How many random numbers per example the augmentation takes."""
+        return self.augment.numbers if self.augment else 0
 
     def whole(self, rows: Tensor) -> Leaves:
         """Return all examples of some clients as one padded batch."""
@@ -60,8 +94,10 @@ class Table:
         places = np.tile(np.arange(int(width[0])), (len(rows), 1, 1))
         return next(self.batches(rows, places, counts, width))
 
-    def inputs(self, examples: Tensor) -> Tensor:
+    def inputs(self, examples: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return what a model takes: images ``[..., C, H, W]``, normalised, or tokens ``[..., T]``.
+
+        With ``noise`` ``[..., numbers]`` images are augmented.
 
         Pixels are stored channels-last and only viewed the other way, the layout in which
         convolutions run fastest on a CPU.
@@ -70,6 +106,9 @@ class Table:
         shape = (*examples.shape, *self.x.shape[1:])
         if not len(self.scale):
             return flat.to(torch.int64).view(shape)
+        if self.augment is not None and noise is not None:
+            images = flat.view(-1, *self.x.shape[1:])
+            flat = self.augment(images, noise.reshape(len(images), -1)).flatten(1)
         # A number per value, not per channel: broadcasting over three channels is slow.
         return flat.to(torch.float32).mul_(self.scale).add_(self.shift).view(shape).movedim(-1, -3)
 
@@ -167,12 +206,10 @@ def _count(values: Tensor, sizes: np.ndarray, kinds: int) -> Tensor:
 def _permuted(table: Table, order: np.ndarray) -> Table:
     rows = torch.as_tensor(order, device=table.index.device)
     side = {n: t[rows] for n, t in table.side.items()}
-    return Table(
-        table.x, table.y, table.index[rows], table.sizes[order], table.scale, table.shift, side
-    )
+    return replace(table, index=table.index[rows], sizes=table.sizes[order], side=side)
 
 
 def _moved(table: Table, device: str | torch.device) -> Table:
-    side = {n: t.to(device) for n, t in table.side.items()}
-    x, y, index = table.x.to(device), table.y.to(device), table.index.to(device)
-    return Table(x, y, index, table.sizes, table.scale.to(device), table.shift.to(device), side)
+    names = ("x", "y", "index", "scale", "shift")
+    moved: dict[str, Any] = {name: getattr(table, name).to(device) for name in names}
+    return replace(table, **moved, side={n: t.to(device) for n, t in table.side.items()})

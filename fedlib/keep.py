@@ -11,13 +11,15 @@ from fedlib.experiment import Experiment, StoreError, export, find
 
 
 def of_scale(scale: str) -> list[Experiment]:
-    """Return every experiment that the recipes name at one scale."""
-    return [
+    """Return every experiment that the recipes name at one scale, sections may share some."""
+    every = [
         experiment
-        for setting in recipes.settings(scale).values()
-        for method in recipes.METHODS
-        for experiment in recipes.experiments(setting, method)
+        for section in recipes.SECTIONS.values()
+        for dataset in section.settings(scale)
+        for method in section.methods(scale, dataset)
+        for experiment in section.experiments(scale, dataset, method)
     ]
+    return list(dict.fromkeys(every))
 
 
 def keep(scale: str) -> tuple[list[Path], list[Experiment]]:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from fedlib import recipes
 from fedlib.experiment import find
 from fedlib.frames import together
 from fedlib.plotting import title
-from fedlib.recipes import Setting
+from fedlib.recipes import Section, Setting
 from fedlib.sweep import sweep
 
 
@@ -35,6 +34,7 @@ class Panel:
 
 
 def panels(
+    section: Section,
     methods: Sequence[str],
     scale: str,
     dataset: str = "",
@@ -47,29 +47,41 @@ def panels(
 ) -> list[Panel]:
     """Return one panel per data set of ``scale``, training the runs that are not stored.
 
-    At the quick scale the exported results of the standard scale follow, as far as they are there:
-    what a newcomer's machine has just computed beside what the paper's data give. ``larger`` are
-    methods that the quick scale leaves out.
+    ``methods`` that a data set does not have are left out there; none are all. At the quick scale
+    the exported results of the standard scale follow, as far as they are there: what a newcomer's
+    machine has just computed beside what the paper's data give. ``larger`` are methods that the
+    quick scale leaves out.
     """
     every = [*methods, *larger]
     methods = methods if scale == "quick" else every
     shown = []
-    for name, setting in recipes.settings(scale, dataset).items():
-        runs = {m: recipes.experiments(setting, m, seeds=seeds, rounds=rounds) for m in methods}
+    for name, setting in section.settings(scale, dataset).items():
+        runs = {
+            m: section.experiments(scale, name, m, seeds=seeds, rounds=rounds)
+            for m in _chosen(section, methods, scale, name)
+        }
         results = sweep([e for es in runs.values() for e in es], workers=workers, device=device)
         done = iter(results)
         frame = together({m: [next(done) for _ in es] for m, es in runs.items()})
         shown.append(Panel(name, scale, setting, frame, trained=True))
-    return shown + (stored(every, "standard") if scale == "quick" else [])
+    return shown + (stored(section, every, "standard") if scale == "quick" else [])
 
 
-def stored(methods: Sequence[str], scale: str) -> list[Panel]:
+def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
     """Return a panel per data set of ``scale`` from results that are there, training nothing."""
     shown = []
-    for name, setting in recipes.settings(scale).items():
-        found = {m: [find(e) for e in recipes.experiments(setting, m)] for m in methods}
+    for name, setting in section.settings(scale).items():
+        found = {
+            m: [find(e) for e in section.experiments(scale, name, m)]
+            for m in _chosen(section, methods, scale, name)
+        }
         there = {m: [r for r in results if r is not None] for m, results in found.items()}
         there = {m: results for m, results in there.items() if results}
         if there:
             shown.append(Panel(name, scale, setting, together(there), trained=False))
     return shown
+
+
+def _chosen(section: Section, methods: Sequence[str], scale: str, dataset: str) -> list[str]:
+    known = section.methods(scale, dataset)
+    return [m for m in methods or known if m in known]

@@ -16,6 +16,7 @@ LAYERS = [
     {"partition", "federation"},
     {"tasks", "engine", "metrics"},
     {"algorithms"},
+    {"privacy"},
     {"experiment"},
     {"sweep", "frames", "live", "recipes"},
     {"claims", "keep"},

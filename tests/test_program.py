@@ -54,8 +54,8 @@ def test_replayed_steps_equal_eager_ones_cohort_after_cohort(algorithm, name):
     optimizer = Optimizer(name, lr=0.1, momentum=0.5 if name == "sgd" else 0.0)
     for seed in range(3):
         loss, parts, batches = cohort(algorithm, seed)
-        eager = Program(loss, optimizer, ("",), *parts)
-        made = made or Recorded(loss, optimizer, ("",), *parts, record=tape)
+        eager = Program(loss, optimizer, tuple(parts[0]), *parts)
+        made = made or Recorded(loss, optimizer, tuple(parts[0]), *parts, record=tape)
         made.begin(*parts)
         for batch in batches:
             torch.testing.assert_close(made.step(batch), eager.step(batch), rtol=0, atol=0)
@@ -67,7 +67,7 @@ def test_replayed_steps_equal_eager_ones_cohort_after_cohort(algorithm, name):
 def test_a_recording_keeps_its_hands_off_what_it_was_given():
     loss, parts, batches = cohort(FedAvg(), 0)
     before = [{n: t.clone() for n, t in part.items()} for part in parts]
-    made = Recorded(loss, Optimizer(lr=0.5), ("",), *parts, record=Tape())
+    made = Recorded(loss, Optimizer(lr=0.5), tuple(parts[0]), *parts, record=Tape())
     for batch in batches:
         made.step(batch)
     for part, copy in zip(parts, before, strict=True):
@@ -79,8 +79,8 @@ def test_a_failed_recording_says_so_and_goes_on_eagerly():
         raise RuntimeError("capture is not possible here")
 
     loss, parts, batches = cohort(FedAvg(), 0)
-    eager = Program(loss, Optimizer(lr=0.1), ("",), *parts)
-    made = Recorded(loss, Optimizer(lr=0.1), ("",), *parts, record=refuse)
+    eager = Program(loss, Optimizer(lr=0.1), tuple(parts[0]), *parts)
+    made = Recorded(loss, Optimizer(lr=0.1), tuple(parts[0]), *parts, record=refuse)
     with pytest.warns(UserWarning, match="eagerly, as recording failed: capture is not possible"):
         for batch in batches:
             assert torch.equal(made.step(batch), eager.step(batch))
@@ -90,7 +90,7 @@ def test_a_cpu_and_an_optimiser_with_other_memory_are_not_recorded():
     loss, parts, _ = cohort(FedAvg(), 0)
     fed = make_federation()
     phase = Phase(Optimizer())
-    made = program.program(fed, "key", loss, phase.optimizer, phase.train, *parts)
+    made = program.program(fed, "key", loss, phase.optimizer, tuple(parts[0]), *parts)
     assert type(made) is Program and "yogi" not in program.RECORDABLE
 
 

@@ -1,7 +1,22 @@
 """One file per idea, in the papers' symbols. Knows no device and no file."""
 
+from fedlib.algorithms.clusters import ClusteredFedMix
+from fedlib.algorithms.densities import Densities
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.fedmix import FedMix
 from fedlib.algorithms.local import Local
+from fedlib.algorithms.newcomers import Newcomers
+from fedlib.algorithms.personal import LocalGlobal, Personal
+from fedlib.algorithms.pruning import PrunedFedMix
 
-__all__ = ["FedAvg", "FedMix", "Local"]
+__all__ = [
+    "ClusteredFedMix",
+    "Densities",
+    "FedAvg",
+    "FedMix",
+    "Local",
+    "LocalGlobal",
+    "Newcomers",
+    "Personal",
+    "PrunedFedMix",
+]

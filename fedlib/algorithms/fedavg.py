@@ -61,6 +61,10 @@ class FedAvg:
         }
         return State(shared, local, {})
 
+    def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
+        """Return zeros: the leaves of all clients have the same shapes."""
+        return torch.zeros_like(rows)
+
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return the received shared leaves and the client's own, ``[clients, ...]``."""
         received = {n: t.expand(len(rows), *t.shape) for n, t in state.shared.items()}
@@ -130,6 +134,18 @@ class FedAvg:
     def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
         """Return the global model's prediction."""
         return Prediction.single(code["logp"])
+
+    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+        """Return a client's prediction p(y|x, s) for a newcomer's examples."""
+        return {"p": self.predict(net, params, ctx, code).logp.exp()}
+
+    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+        """Return the logarithm of the mean prediction."""
+        return votes["p"].log()
+
+    def affinity(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+        """Return nothing: an algorithm without a model of x weighs votes by p(s) alone."""
+        return {}
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what is worth logging besides accuracies: here nothing."""

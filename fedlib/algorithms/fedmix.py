@@ -14,6 +14,7 @@ from fedlib.randomness import torch_seed
 from fedlib.values import one_of, value
 
 EXPERTS = "experts."
+BIAS = "head.bias"
 
 
 @value
@@ -34,12 +35,14 @@ class FedMix(FedAvg):
     ``phi_scale``             phi starts at N(0, phi_scale^2); 0 is the uniform q (A14)
     ``pool_gradient``         let the loss differentiate through q(z|s) in eq. 9 (A08: no)
     ``gate_gradient``         let log p(z|x, s) train the experts through h_k(x) (A08: yes)
+    ``personal_bias``         one output bias per client, shared by all experts, instead of theirs
     ``server``                the server's optimiser; per-leaf rates: ``rates=(("phi", 0.03),)``
     ========================= ======================================================================
 
     Leaves: ``experts.*`` ``[K, ...]``, ``phi`` ``[values, K]``, ``gate.A`` ``[D, K]``, ``gate.b``
-    ``[K]``. q(z|s) = sum_y p(y|s) q(z|y) needs the client's label counts, which stay at the client;
-    what is sent is ``q_s``, the K numbers q(z|s) after training (A08).
+    ``[K]``, ``bias`` ``[classes]`` if personal. q(z|s) = sum_y p(y|s) q(z|y) needs the client's
+    label counts, which stay at the client; what is sent is ``q_s``, the K numbers q(z|s) after
+    training (A08).
     """
 
     server: Optimizer = adam(1e-3)
@@ -52,6 +55,7 @@ class FedMix(FedAvg):
     phi_scale: float = 0.0
     pool_gradient: bool = False
     gate_gradient: bool = True
+    personal_bias: bool = False
 
     def check(self) -> None:
         FedAvg.check(self)
@@ -68,17 +72,19 @@ class FedMix(FedAvg):
         """Return K differently initialised experts, phi, and a gate that starts uniform (A14)."""
         k, values = self.experts, fed.values(self.condition)
         experts = stack([fed.net.init(torch_seed(seed, "model", i)) for i in range(k)])
+        personal = {"bias": 0 * experts.pop(BIAS)[0]} if self.personal_bias else {}
         noise = torch.Generator().manual_seed(torch_seed(seed, "model", k))
         own = {
             "phi": self.phi_scale * torch.randn(values, k, generator=noise),
             "gate.A": torch.zeros(fed.net.width, k),
             "gate.b": torch.zeros(k),
+            **personal,
         }
         return {n: t.to(fed.device) for n, t in {**named(experts, EXPERTS), **own}.items()}
 
     def is_local(self, name: str) -> bool:
-        """Return whether a leaf belongs to the gate theta_s, unless gates are averaged."""
-        return name.startswith("gate.") and self.gates == "local"
+        """Return whether a leaf is the personal bias or, unless averaged, of the gate theta_s."""
+        return name == "bias" or (name.startswith("gate.") and self.gates == "local")
 
     def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return p(y|s), ``[clients, values]``, which each client knows of itself."""
@@ -90,11 +96,15 @@ class FedMix(FedAvg):
         return (Phase(self.client, self.epochs, self.batch_size, train=moving),)
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
-        """Return every expert's h_k(x) ``[B, K, D]`` and log p_{w_k}(y|x) ``[B, K, classes]``."""
+        """Return every expert's h_k(x) ``[B, K, D]`` and log p_{w_k}(y|x) ``[B, K, classes]``.
+
+        A personal bias is not in there yet: ``speak`` adds it.
+        """
+        none = {BIAS: x.new_zeros(net.classes)} if self.personal_bias else {}
 
         def expert(w: Leaves, x: Tensor) -> tuple[Tensor, Tensor]:
             h = net.features(w, x)
-            return h, net.logits(w, h).log_softmax(-1)
+            return h, net.logits({**w, **none}, h).log_softmax(-1)
 
         out = each(expert, part(shared, EXPERTS), x)
         return {
@@ -102,9 +112,21 @@ class FedMix(FedAvg):
             "logp": torch.stack([o for _, o in out], 1),
         }
 
+    def speak(self, params: Leaves, logp: Tensor) -> Tensor:
+        """Return the experts' log-probabilities with the client's bias, if that is personal."""
+        return (logp + params["bias"]).log_softmax(-1) if self.personal_bias else logp
+
+    def marginal(self, params: Leaves, ctx: Leaves) -> Tensor:
+        """Return q(z|s) of a client, ``[K]``."""
+        return q_of_client(params["phi"], ctx["p_y"])
+
+    def pool(self, params: Leaves, ctx: Leaves) -> Tensor:
+        """Return the weights of the experts' features in the gate's input, ``[K]`` (eq. 9)."""
+        return self.marginal(params, ctx)
+
     def gate(self, params: Leaves, ctx: Leaves, h: Tensor) -> Tensor:
         """Return log p_theta_s(z|x, s) ``[B, K]`` from the experts' features (eq. 9)."""
-        pool = q_of_client(params["phi"], ctx["p_y"])
+        pool = self.pool(params, ctx)
         pool = pool if self.pool_gradient else pool.detach()
         h = h if self.gate_gradient else h.detach()
         pooled = torch.einsum("k,bkd->bd", pool, h)
@@ -113,17 +135,23 @@ class FedMix(FedAvg):
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
         code = self.encode(net, params, batch["x"])
-        joint = at_label(code["logp"], batch["y"]) + self.gate(
-            params, ctx, code["h"]
-        )  # log p(y,z|x)
+        said = at_label(self.speak(params, code["logp"]), batch["y"])  # log p(y|x, z)
+        gate = self.gate(params, ctx, code["h"])
         if self.objective == "likelihood":
-            return -mean(joint.logsumexp(-1), batch["weight"])
-        given = batch["y"] if self.condition == "label" else batch[self.condition]
-        q = params["phi"].softmax(-1)[given]  # q(z|y), [B, K]
-        bound = (q * joint).sum(-1)
-        if self.objective == "entropy":
-            bound = bound + entropy(q)
-        return -mean(bound, batch["weight"])
+            return -mean((said + gate).logsumexp(-1), batch["weight"])
+        return -mean(self.bound(params, ctx, batch, said, gate), batch["weight"])
+
+    def logits(self, params: Leaves, batch: Leaves) -> Tensor:
+        """Return the logits of q(z|y), or of q given other side information, ``[B, K]``."""
+        return params["phi"][batch["y"] if self.condition == "label" else batch[self.condition]]
+
+    def bound(
+        self, params: Leaves, ctx: Leaves, batch: Leaves, said: Tensor, gate: Tensor
+    ) -> Tensor:
+        """Return E_q(z|y)[log p(y|x, z) p(z|x, s)] ``[B]``, with H(q) if that is the objective."""
+        q = self.logits(params, batch).softmax(-1)
+        bound = (q * (said + gate)).sum(-1)
+        return bound + entropy(q) if self.objective == "entropy" else bound
 
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         """Return before - after of what is shared, and q(z|s) with the client's phi (A08)."""
@@ -131,7 +159,7 @@ class FedMix(FedAvg):
         if self.objective == "likelihood":
             del deltas["phi"]
             return deltas
-        return {**deltas, "q_s": q_of_client(after["phi"], ctx["p_y"])}
+        return {**deltas, "q_s": self.marginal(after, ctx)}
 
     def weights(
         self, fed: Federation, state: State, rows: Tensor, messages: Leaves
@@ -155,8 +183,26 @@ class FedMix(FedAvg):
 
     def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
         """Return log sum_z p(y|x, z) p(z|x, s) (algorithm 1, first way to test) and the gate."""
-        gate = self.gate(params, ctx, code["h"])
-        return Prediction((code["logp"] + gate.unsqueeze(-1)).logsumexp(-2), gate.exp())
+        gate = self.open(params, ctx, code["h"])
+        logp = self.speak(params, code["logp"])
+        return Prediction((logp + gate.unsqueeze(-1)).logsumexp(-2), gate.exp())
+
+    def open(self, params: Leaves, ctx: Leaves, h: Tensor) -> Tensor:
+        """Return the gate of predictions, log p(z|x, s) over the experts that features are of."""
+        return self.gate(params, ctx, h)
+
+    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+        """Return the client's p(z|x, s), and its bias if it has a personal one."""
+        gate = self.open(params, ctx, code["h"]).exp()
+        own = {"bias": params["bias"].expand(len(gate), -1)} if self.personal_bias else {}
+        return {"gate": gate, **own}
+
+    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+        """Return log sum_z p(y|x, z) p(z|x) with the marginalised gate (App. F)."""
+        logp = code["logp"]
+        if self.personal_bias:
+            logp = (logp + votes["bias"].unsqueeze(-2)).log_softmax(-1)
+        return (logp + votes["gate"].log().unsqueeze(-1)).logsumexp(-2)
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return q(z|y) ``[values, K]``, its mean entropy and its marginal's entropy (nats)."""

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,6 @@ from fedlib.cli.parser import Usage
 from fedlib.experiment import Experiment
 from fedlib.tasks import Task
 from fedlib.values import UnknownName, from_code, from_dict, one_of
-
-RECIPES: dict[str, Callable[[str, str], dict[str, recipes.Setting]]] = {
-    "label_skew": recipes.settings
-}
-
 
 # Options that say what to train, and what they go with.
 PARTS = {"scale", "task_set", "algorithm", "set", "rounds", "cohort", "evaluate_every", "seeds"}
@@ -152,17 +147,16 @@ def _whole(text: str) -> int:
 
 
 def _of_recipe(asked: Namespace) -> list[Experiment]:
-    one_of("recipe", asked.recipe, RECIPES)
+    one_of("recipe", asked.recipe, recipes.SECTIONS)
+    section = recipes.SECTIONS[asked.recipe]
     with usage():
-        settings = RECIPES[asked.recipe](asked.scale, asked.dataset)
-        seeds = _whole(asked.seeds or "0")
+        chosen = section.settings(asked.scale, asked.dataset)
+        length = {"seeds": _whole(asked.seeds or "0"), "rounds": asked.rounds or 0}
     return [
         experiment
-        for setting in settings.values()
-        for method in asked.method or recipes.METHODS
-        for experiment in recipes.experiments(
-            setting, method, seeds=seeds, rounds=asked.rounds or 0
-        )
+        for dataset in chosen
+        for method in asked.method or section.methods(asked.scale, dataset)
+        for experiment in section.experiments(asked.scale, dataset, method, **length)
     ]
 
 

@@ -46,6 +46,7 @@ __all__ = [
     "class_names",
     "describe",
     "fetch",
+    "form",
     "load",
     "names",
     "verify",
@@ -83,6 +84,13 @@ def class_names(name: str) -> tuple[str, ...]:
     """The names of a dataset's labels, in order, without looking for its examples."""
     _require(name)
     return digits.DIGIT_NAMES if name == "digits" else _record(name).class_names
+
+
+def form(name: str) -> tuple[tuple[int, ...], int]:
+    """The shape of an example and the number of classes, without looking for the examples."""
+    _require(name)
+    shape = digits.SHAPE if name == "digits" else _record(name).shape
+    return shape, len(class_names(name))
 
 
 def load(name: str) -> Dataset:

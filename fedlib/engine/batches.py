@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,13 +18,16 @@ class Plan:
     ``positions`` int64 ``[clients, steps, B]`` are places in a client's own row of the table,
     ``counts`` int64 ``[clients, steps]`` how many of the B are real (0 once a client has run out),
     ``per_epoch`` int64 ``[clients]`` steps that make an epoch, and ``ends`` int64 ``[clients]`` the
-    number of steps of each client.
+    number of steps of each client. ``ids`` names the clients and ``where`` the seed and the place
+    that their draws depend on.
     """
 
     positions: np.ndarray
     counts: np.ndarray
     per_epoch: np.ndarray
     ends: np.ndarray
+    ids: np.ndarray
+    where: tuple[int, ...]
 
     @property
     def steps(self) -> int:
@@ -33,12 +37,24 @@ class Plan:
     def rows(self, which: np.ndarray) -> Plan:
         """Return the plan of some of the clients."""
         steps = int(self.ends[which].max(initial=0))
-        return Plan(
-            self.positions[which, :steps],
-            self.counts[which, :steps],
-            self.per_epoch[which],
-            self.ends[which],
+        return replace(
+            self,
+            positions=self.positions[which, :steps],
+            counts=self.counts[which, :steps],
+            per_epoch=self.per_epoch[which],
+            ends=self.ends[which],
+            ids=self.ids[which],
         )
+
+    def noise(self, numbers: int) -> Iterator[np.ndarray]:
+        """Yield each step's noise: uniform in [0, 1), float32 ``[clients, B, numbers]``.
+
+        A client's noise depends on seed, place and id, not on who shares its program.
+        """
+        draw = [generator(self.where[0], "noise", *self.where[1:], int(i)) for i in self.ids]
+        shape = self.positions.shape[2], numbers
+        for _ in range(self.steps):
+            yield np.stack([g.random(shape, dtype=np.float32) for g in draw])
 
 
 def make_plan(
@@ -68,7 +84,7 @@ def make_plan(
             _fill(
                 positions[i], counts[i], epoch * int(per_epoch[i]), rng.permutation(size), drop_last
             )
-    return Plan(positions, counts, per_epoch, ends)
+    return Plan(positions, counts, per_epoch, ends, np.asarray(ids), (seed, *where))
 
 
 def _steps(size: int, batch: int, drop_last: bool) -> int:

@@ -16,6 +16,7 @@ from fedlib.models import Leaves
 
 BLOCK = 512  # examples per forward pass
 BUDGET = 2**26  # numbers that one batched prediction may gather
+MOST = 1000  # test examples on which every client runs a network of its own
 
 
 @dataclass(eq=False)
@@ -90,30 +91,66 @@ def evaluate(
 def evaluate_global(
     fed: Federation, algorithm: Algorithm, state: State, encoded: Encoded | None = None
 ) -> float:
-    """Return the accuracy on the whole test set of the clients' predictions marginalised with p(s).
+    """Return the accuracy on all test examples of what the clients say of a newcomer's, together.
 
-    p(y|x) = sum_s p(s) p(y|x, s), p(s) = N_s / N: for an algorithm without local leaves the global
-    model, for FedMix the mixture with the gates marginalised (000, App. F). ``encoded`` must hold
-    every test example.
+    Their votes are averaged with p(s) = N_s / N, or with p(s|x) where an algorithm has an
+    ``affinity`` (000, App. F), and tallied: for an algorithm without local leaves that is the
+    global model, for FedMix the mixture with the gates marginalised. ``encoded`` must hold every
+    test example. Where a vote runs a personal network for every example, ``MOST`` examples at even
+    distances stand for all.
     """
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
     rows = torch.arange(fed.clients if _personal(algorithm, fed, state) else 1, device=fed.device)
-    share = (fed.sizes[rows] / fed.sizes[rows].sum()).to(torch.float32)
+    every = max(1, len(fed.test.y) // MOST) if "x" in encoded.code and len(rows) > 1 else 1
+    seen = torch.arange(0, len(fed.test.y), every, device=fed.device)
     hits = 0
     with torch.no_grad():
-        ctx = algorithm.context(fed, state, rows)
-        own = {n: t[rows] for n, t in state.local.items()}
-        for block in torch.arange(len(fed.test.y), device=fed.device).split(BLOCK):
+        poll = _Poll(fed, algorithm, state, rows)
+        for block in seen.split(BLOCK):
             code = {n: t[encoded.at[block]] for n, t in encoded.code.items()}
-            p = torch.zeros(len(block), fed.classes, device=fed.device)
-            for i in rows.split(_group(fed, code, len(block))):
-                say = lift(_prediction(fed, algorithm, state), len(i), common=1)
-                out = say(
-                    {n: t[i] for n, t in own.items()}, {n: t[i] for n, t in ctx.items()}, code
-                )
-                p += torch.einsum("s,sbc->bc", share[i], out.logp.exp())
-            hits += int((p.argmax(-1) == fed.test.y[block]).sum())
-    return hits / len(fed.test.y)
+            said = algorithm.tally(fed.net, state.shared, code, poll.votes(code))
+            hits += int((said.argmax(-1) == fed.test.y[block]).sum())
+    return hits / len(seen)
+
+
+class _Poll:
+    """The clients of a federation, asked about examples that none of them holds."""
+
+    def __init__(self, fed: Federation, algorithm: Algorithm, state: State, rows: Tensor) -> None:
+        self.fed, self.algorithm, self.state, self.rows = fed, algorithm, state, rows
+        self.context, self.common = (
+            algorithm.context(fed, state, rows),
+            algorithm.common(fed, state),
+        )
+        self.log_share = (fed.sizes[rows] / fed.sizes[rows].sum()).to(torch.float32).log()
+
+    def votes(self, code: Leaves) -> Leaves:
+        """Return the mean votes on a block of examples, ``[B, ...]`` each."""
+        size = len(next(iter(code.values())))
+        groups = self.rows.split(_group(self.fed, code, size))
+        known = [self._ask(self.algorithm.affinity, i, code) for i in groups]
+        share = self.log_share.unsqueeze(1).expand(-1, size)
+        if known[0]:
+            share = share + torch.cat([each["log_p"] for each in known])
+        share = share.softmax(0)
+        total: Leaves = {}
+        for i in groups:
+            for name, vote in self._ask(self.algorithm.vote, i, code).items():
+                part = torch.einsum("sb,sb...->b...", share[i], vote)
+                total[name] = total[name] + part if name in total else part
+        return total
+
+    def _ask(self, method: Callable[..., Leaves], rows: Tensor, code: Leaves) -> Leaves:
+        """Return what a method of the algorithm says for some clients, ``[clients, B, ...]``."""
+
+        def one(own: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+            params = {**self.state.shared, **own}
+            return method(self.fed.net, params, {**ctx, **self.common}, code)
+
+        own = {n: t[rows] for n, t in self.state.local.items()}
+        ctx = {n: t[rows] for n, t in self.context.items()}
+        said: Leaves = lift(one, len(rows), common=1)(own, ctx, code)
+        return said
 
 
 def nll_of(algorithm: Algorithm, fed: Federation) -> Callable[..., Tensor]:
@@ -126,6 +163,18 @@ def nll_of(algorithm: Algorithm, fed: Federation) -> Callable[..., Tensor]:
         return (said * batch["weight"]).sum() / batch["weight"].sum().clamp(min=1)
 
     return nll
+
+
+def accuracy_of(algorithm: Algorithm, fed: Federation) -> Callable[..., Tensor]:
+    """Return one client's accuracy on a batch with leaves of its own; nan for an empty batch."""
+
+    def accuracy(params: Leaves, ctx: Leaves, batch: Leaves, common: Leaves) -> Tensor:
+        code = algorithm.encode(fed.net, params, batch["x"])
+        logp = algorithm.predict(fed.net, params, {**ctx, **common}, code).logp
+        right = (logp.argmax(-1) == batch["y"]).to(logp.dtype) * batch["weight"]
+        return right.sum() / batch["weight"].sum()
+
+    return accuracy
 
 
 def _personal(algorithm: Algorithm, fed: Federation, state: State) -> bool:

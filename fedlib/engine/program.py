@@ -31,7 +31,7 @@ _kept: WeakKeyDictionary[Federation, dict[Hashable, Recorded]] = WeakKeyDictiona
 class Program:
     """The step of some clients: ``leaves`` and ``context`` are stacked, ``common`` is not.
 
-    The leaves whose names begin with one of ``train`` are trained, in copies of what was given.
+    The leaves named in ``train`` are trained, in copies of what was given.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Program:
     ) -> None:
         clients = len(next(iter(leaves.values())))
         self._alone = clients == 1
-        trained = {n: _trainable(t) for n, t in leaves.items() if n.startswith(train)}
+        trained = {n: _trainable(t) for n, t in leaves.items() if n in train}
         self._trained = {n: t.requires_grad_(True) for n, t in self._bare(trained).items()}
         self.leaves = {**self._bare(leaves), **self._trained}
         self.context, self.common = self._bare(context), common

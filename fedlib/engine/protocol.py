@@ -61,8 +61,14 @@ class Algorithm(Protocol):
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; ``first`` is the final state of a first stage."""
 
+    def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
+        """Return a number per client, ``[clients]``: equal ones have leaves of equal shapes."""
+
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
-        """Return what each client of the cohort begins from, ``[clients, ...]``."""
+        """Return what each client of the cohort begins from, ``[clients, ...]``.
+
+        It is asked for clients that are ``alike`` only.
+        """
 
     def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return constants of the round that differ between clients, ``[clients, ...]``."""
@@ -95,6 +101,15 @@ class Algorithm(Protocol):
 
     def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
         """Return one client's prediction from ``encode``'s result."""
+
+    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+        """Return what one client says of a newcomer's examples, ``[B, ...]``, to be averaged."""
+
+    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+        """Return a newcomer's log-probabilities ``[B, classes]`` from the mean votes."""
+
+    def affinity(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+        """Return how well a client knows examples, ``{"log_p": log p(x|s) [B]}``; {}: all alike."""
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return quantities worth logging: scalars, ``[experts]``, or ``[item, experts]``."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlib.engine.batches import Plan, make_plan
-from fedlib.engine.evaluate import nll_of
+from fedlib.engine.evaluate import accuracy_of, nll_of
 from fedlib.engine.lift import lift
 from fedlib.engine.protocol import Algorithm, State
 from fedlib.engine.train import Phase, TrainingDiverged, train
@@ -21,11 +21,15 @@ from fedlib.randomness import generator
 
 # What a CPU core keeps close: a cohort whose weights exceed it waits for memory at every step.
 CACHE_BYTES = 2**22
+SPLITS = ("validation", "test")
 
 
 @dataclass(eq=False)
 class Report:
-    """A round of S clients, each ``[S, ...]``: rows, losses, messages, weights and bytes."""
+    """A round of S clients, each ``[S, ...]``: rows, losses, messages, weights and bytes.
+
+    ``adapted`` are the accuracies after the local epochs, before anything is sent, by split.
+    """
 
     rows: np.ndarray
     losses: Tensor
@@ -33,6 +37,7 @@ class Report:
     weights: dict[str, Tensor]
     down: Tensor
     up: Tensor
+    adapted: dict[str, Tensor]
 
 
 def select(fed: Federation, cohort: int | float, seed: int, round: int) -> np.ndarray:
@@ -62,43 +67,49 @@ def play_round(
     seed: int,
     cohort: int | float,
     chunk: int | None = None,
+    score: bool = False,
 ) -> tuple[State, Report]:
     """Play one round and return the next state and a report.
 
     ``chunk`` clients share one program (default: ``chunk_of``); the result does not depend on
     it up to float rounding. Local leaves of ``state`` are updated in place: a round costs what its
-    cohort costs, not what the population costs.
+    cohort costs, not what the population costs. ``score`` also tests every client of the cohort
+    with the leaves that it has trained, on its validation and test examples (000, App. G).
     """
     rows = select(fed, cohort, seed, round)
     phases = algorithm.phases()
     plans = _plans(phases, fed, rows, round, seed)
-    order = np.argsort([-int(p) for p in plans[0].ends], kind="stable")
+    where = torch.as_tensor(rows, device=fed.device)
+    alike = algorithm.alike(fed, state, where).cpu().numpy()
     messages: Leaves = {}
     losses = torch.zeros(len(rows), device=fed.device)
-    for group in _groups(order, chunk_of(fed, chunk)):
+    adapted = {split: torch.zeros(len(rows)).double() for split in SPLITS if score}
+    for group in _groups(alike, plans[0].ends, chunk_of(fed, chunk, _numbers(state))):
         try:
             steps = [(phase, p.rows(group)) for phase, p in zip(phases, plans, strict=True)]
-            message, loss = _train_group(algorithm, fed, state, rows[group], steps)
+            message, loss, scores = _train_group(algorithm, fed, state, rows[group], steps, score)
         except TrainingDiverged as error:
             raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
         place = torch.as_tensor(group, device=fed.device)
         losses[place] = loss.to(losses)
+        for split, accuracy in scores.items():
+            adapted[split][group] = accuracy.double().cpu()
         for name, rows_of in message.items():
             if name not in messages:
                 messages[name] = rows_of.new_empty(len(rows), *rows_of.shape[1:])
             messages[name].index_copy_(0, place, rows_of)
-    where = torch.as_tensor(rows, device=fed.device)
     with torch.no_grad():
         weights = algorithm.weights(fed, state, where, messages)
         down, up = algorithm.sent(state, where, messages)
         after = algorithm.aggregate(fed, state, where, messages)
-    return after, Report(rows, losses, messages, weights, down, up)
+    return after, Report(rows, losses, messages, weights, down, up, adapted)
 
 
-def chunk_of(fed: Federation, chunk: int | None) -> int:
+def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
     """Return how many clients share one program: by default what is fastest on the device.
 
     All of the cohort on a GPU; on a CPU as many as its cache holds, convolutions one at a time.
+    ``numbers`` is how many numbers a client's leaves have, by default the net's.
     """
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk must be >= 1 or None, got {chunk}")
@@ -107,7 +118,13 @@ def chunk_of(fed: Federation, chunk: int | None) -> int:
     if fed.net.alone(fed.device):
         return 1
     on_cpu = fed.device.type == "cpu"
-    return max(1, CACHE_BYTES // (4 * fed.net.parameters())) if on_cpu else fed.clients
+    return max(1, CACHE_BYTES // (4 * (numbers or fed.net.parameters()))) if on_cpu else fed.clients
+
+
+def _numbers(state: State) -> int:
+    """Return how many numbers one client's leaves have."""
+    mine = sum(t[0].numel() for t in state.local.values())
+    return mine + sum(t.numel() for t in state.shared.values())
 
 
 def _plans(
@@ -133,7 +150,8 @@ def _train_group(
     state: State,
     rows: np.ndarray,
     steps: list[tuple[Phase, Plan]],
-) -> tuple[Leaves, Tensor]:
+    score: bool,
+) -> tuple[Leaves, Tensor, dict[str, Tensor]]:
     where = torch.as_tensor(rows, device=fed.device)
     before = algorithm.start(fed, state, where)
     context, common = algorithm.context(fed, state, where), algorithm.common(fed, state)
@@ -149,15 +167,35 @@ def _train_group(
             phase=phase,
             plan=plan,
             loss=method,
-            validation_loss=nll_of(algorithm, fed) if phase.stop else None,
+            validation_loss=_watched(algorithm, fed, phase, method),
             key=(algorithm, phase),
+            local=state.local,
         )
     with torch.no_grad():
         send = lift(partial(_one_message, algorithm, fed.net), len(rows), common=1)
         message = send(before, after, context, common)
         for name, leaf in state.local.items():
             leaf[where] = after[name]
-    return message, loss
+        scores = _scores(algorithm, fed, where, after, context, common) if score else {}
+    return message, loss, scores
+
+
+def _scores(
+    algorithm: Algorithm, fed: Federation, rows: Tensor, after: Leaves, context: Leaves,
+    common: Leaves,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Return the accuracies of some clients' own leaves on their held-out examples, by split."""
+    test = lift(accuracy_of(algorithm, fed), len(rows), common=1)
+    tables = {"validation": fed.validation, "test": fed.test}
+    return {split: test(after, context, tables[split].whole(rows), common) for split in SPLITS}
+
+
+def _watched(
+    algorithm: Algorithm, fed: Federation, phase: Phase, loss: Callable[..., Tensor]
+) -> Callable[..., Tensor] | None:
+    if phase.stop is None:
+        return None
+    return loss if phase.watch == "loss" else nll_of(algorithm, fed)
 
 
 def _one_client(
@@ -177,6 +215,9 @@ def _one_message(
     return algorithm.finish(net, before, after, {**ctx, **common})
 
 
-def _groups(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]
+def _groups(alike: np.ndarray, ends: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Yield places of the cohort that share a program: alike, those with most steps first."""
+    for kind in np.unique(alike):
+        same = np.flatnonzero(alike == kind)
+        order = same[np.argsort(-ends[same], kind="stable")]
+        yield from np.split(order, range(size, len(order), size))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from fedlib.engine.program import Loss, program
 from fedlib.federation import Federation, Table
 from fedlib.models import Leaves
 from fedlib.optim import Optimizer
-from fedlib.values import value
+from fedlib.values import one_of, value
 
 
 class TrainingDiverged(FloatingPointError):
@@ -46,8 +46,11 @@ class EarlyStop:
 class Phase:
     """One stretch of local training: which leaves move, on which data, how.
 
-    ``train`` are prefixes of the leaves that move; "" is all of them. ``loss`` names the
-    algorithm's method to minimise.
+    ``train`` are prefixes of the leaves that move, "" is all of them, among the ``side`` that is
+    "local", "shared" or "both". ``loss`` names the algorithm's method to minimise. ``noise`` is how
+    many uniform random numbers per example the loss finds in its batch. ``watch`` is what early
+    stopping looks at, on validation examples: "nll", the negative log-likelihood of the
+    algorithm's predictions, or "loss".
     """
 
     optimizer: Optimizer
@@ -57,12 +60,24 @@ class Phase:
     loss: str = "loss"
     drop_last: bool = False
     stop: EarlyStop | None = None
+    noise: int = 0
+    watch: str = "nll"
+    side: str = "both"
 
     def check(self) -> None:
+        one_of("side", self.side, ("local", "shared", "both"))
+        one_of("watch", self.watch, ("nll", "loss"))
         if self.epochs < 1:
             raise ValueError(f"Phase.epochs must be >= 1, got {self.epochs}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"Phase.batch_size must be >= 1 or None, got {self.batch_size}")
+        if self.noise < 0:
+            raise ValueError(f"Phase.noise must be >= 0, got {self.noise}")
+
+    def moves(self, leaves: Iterable[str], local: Collection[str]) -> tuple[str, ...]:
+        """Return which of some leaves move, given which ones are local."""
+        sides = {"both": (True, False), "local": (True,), "shared": (False,)}[self.side]
+        return tuple(n for n in leaves if n.startswith(self.train) and (n in local) in sides)
 
 
 def train(
@@ -77,22 +92,28 @@ def train(
     loss: Loss,
     validation_loss: Loss | None = None,
     key: Hashable = None,
+    local: Collection[str] = (),
 ) -> tuple[Leaves, Tensor]:
     """Train the clients of one program and return their leaves and mean losses ``[clients]``.
 
     ``leaves`` and ``context`` carry the client axis, ``common`` does not; ``loss`` and
     ``validation_loss`` are functions of ONE client ``(params, context, batch, common)``; ``key``
-    tells losses apart, so that a GPU may replay what it recorded for an earlier cohort. A client
+    tells losses apart, so that a GPU may replay what it recorded for an earlier cohort; ``local``
+    are the names of local leaves. A client
     that has run out of batches, or that stopped early, ends with the weights it had then: its row
-    is copied out at that moment, so that no momentum can move it afterwards.
+    is copied out at that moment, so that no momentum can move it afterwards. Where the phase trains
+    no leaf at all, they come back as they were.
     """
+    names = phase.moves(leaves, local)
+    if not names:
+        return leaves, torch.zeros(len(rows), device=fed.device)
     where = torch.as_tensor(rows, device=fed.device)
-    heart = program(fed, key, loss, phase.optimizer, phase.train, leaves, context, common)
+    heart = program(fed, key, loss, phase.optimizer, names, leaves, context, common)
     keeper = _Keeper(fed, where, phase, plan, validation_loss)
     moving = heart.moving
     keeper.before(moving)
     losses = []
-    for t, batch in enumerate(_batches(fed.train, where, plan)):
+    for t, batch in enumerate(_batches(fed.train, where, plan, phase.noise)):
         losses.append(heart.step(batch))
         if keeper.after_step(t, leaves, moving, context, common):
             break
@@ -102,12 +123,14 @@ def train(
     return {**leaves, **keeper.result(last)}, mean
 
 
-def _batches(table: Table, rows: Tensor, plan: Plan) -> Iterator[Leaves]:
+def _batches(table: Table, rows: Tensor, plan: Plan, noise: int) -> Iterator[Leaves]:
     """Yield each step's batch, on a CPU cut to the widest client, on a GPU always of one shape."""
     widths = plan.counts.max(0, initial=0)
     if rows.is_cuda:
         widths = np.full_like(widths, plan.positions.shape[2])
-    return table.batches(rows, plan.positions, plan.counts, widths)
+    numbers = table.noise_taken + noise
+    drawn = plan.noise(numbers) if numbers else None
+    return table.batches(rows, plan.positions, plan.counts, widths, drawn)
 
 
 def _mean_loss(losses: list[Tensor], plan: Plan, fed: Federation, rows: np.ndarray) -> Tensor:

@@ -55,10 +55,11 @@ class Log:
         for i, v in zip(ids, values, strict=True):
             self.add(round, metric, v, client=int(i))
 
-    def report(self, round: int, report: Report) -> float:
-        """Add what a round said of itself: loss, bytes and every tensor's divergence.
+    def report(self, round: int, report: Report, ids: np.ndarray) -> float:
+        """Add what a round said of itself: loss, bytes, every tensor's divergence, and accuracies.
 
-        Returns the mean training loss.
+        ``adapted_*`` are those of the cohort with the leaves that it has just trained. Returns the
+        mean training loss.
         """
         loss = float(report.losses.double().mean())
         self.add(round, "train_loss", loss)
@@ -66,7 +67,16 @@ class Log:
         self.add(round, "bytes_up", int(report.up.sum()))
         for name, gd in sorted(divergences(report.messages, report.weights).items()):
             self.array(round, "divergence", gd, name)
+        for split, accuracy in report.adapted.items():
+            self.clients(round, f"adapted_{split}_accuracy", ids[report.rows], accuracy.numpy())
         return loss
+
+    def leaks(self, round: int, ids: np.ndarray, found: dict[str, np.ndarray]) -> None:
+        """Add what an audit found: label shares by client and class, ``[S, classes]`` each."""
+        for metric, shares in found.items():
+            for i, row in zip(ids, shares, strict=True):
+                for label, share in enumerate(row):
+                    self.add(round, metric, share, client=int(i), item=str(label))
 
     def scores(self, round: int, split: str, ids: np.ndarray, scores: Scores) -> None:
         """Add every client's accuracy and negative log-likelihood on one split."""

@@ -29,6 +29,7 @@ from fedlib.experiment.result import Result
 from fedlib.experiment.spec import Experiment
 from fedlib.federation import Federation
 from fedlib.memory import keep_freed
+from fedlib.privacy import audit
 from fedlib.progress import Rounds, Watcher, note
 
 CHECKPOINT_SECONDS = 60.0
@@ -166,7 +167,10 @@ class _Course:
         loss = float("nan")
         if report is not None:
             check_finite(self.fed, state, report, completed - 1)
-            loss = self.log.report(completed, report)
+            loss = self.log.report(completed, report, self.fed.ids)
+            if self.experiment.audit and self.experiment.evaluates(completed):
+                found = audit(self.fed, self.experiment.algorithm, self._state, report)
+                self.log.leaks(completed, self.fed.ids[report.rows], found)
         observe(self.experiment, self.fed, state, completed, self.log)
         if self.experiment.evaluates(completed):
             assess(self.experiment, self.fed, state, completed, self.log)
@@ -251,6 +255,7 @@ def rounds(
             seed=experiment.seed,
             cohort=experiment.cohort,
             chunk=chunk,
+            score=experiment.evaluates(t + 1),
         )
         yield state, t + 1, report
 

@@ -19,8 +19,10 @@ class Experiment:
 
     ``cohort`` is the number of clients per round, or a fraction of the population as a float.
     Clients are scored every ``evaluate_every`` rounds, before the first and after the last.
-    ``after`` is a first stage whose final state this one starts from. Device and chunk are no part
-    of it: they change a result by float rounding only, and stand in its provenance.
+    ``after`` is a first stage whose final state this one starts from. ``audit`` logs what the
+    server can infer of its clients' labels from their messages, at the rounds that are scored.
+    Device and chunk are no part of it: they change a result by float rounding only, and stand in
+    its provenance.
     """
 
     task: Task
@@ -30,6 +32,7 @@ class Experiment:
     seed: int = 0
     evaluate_every: int = 10
     after: Any = None
+    audit: bool = False
 
     def check(self) -> None:
         if self.rounds < 1 or self.evaluate_every < 1:

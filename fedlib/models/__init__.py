@@ -1,12 +1,15 @@
 """Models, written for one batch of examples."""
 
+from fedlib.models.autoencoder import AutoEncoder
 from fedlib.models.families import MLP, Family, LeNet, fedmix_lenet5
 from fedlib.models.net import Classifier, Leaves, Net, each, named, part, stack
 from fedlib.models.residual import ResNet
 from fedlib.models.text import BiLSTM, FastText
+from fedlib.models.wide import widened
 
 __all__ = [
     "MLP",
+    "AutoEncoder",
     "BiLSTM",
     "Classifier",
     "Family",
@@ -20,4 +23,5 @@ __all__ = [
     "named",
     "part",
     "stack",
+    "widened",
 ]

@@ -68,6 +68,37 @@ class Net:
         """Return h(x), ``[B, D]``; only the leaves ``base.*`` of ``params`` are read."""
         return self._call(self.module.base, self._base, params, x)
 
+    @property
+    def cuts(self) -> dict[int, str]:
+        """Where the features can be cut in two: how many modules lie below, and which the last are.
+
+        Modules without parameters, a pooling for one, belong to the layer before them. Empty if the
+        model is no sequence of modules.
+        """
+        base = self.module.base
+        if not isinstance(base, nn.Sequential):
+            return {}
+        first = [i for i, module in enumerate(base) if any(True for _ in module.parameters())]
+        names = [type(module).__name__ for module in base]
+        ends = [*first[1:], len(names)]
+        return {end: ", ".join(names[i:end]) for i, end in zip(first, ends, strict=True)}
+
+    @property
+    def _sequence(self) -> nn.Sequential:
+        base = self.module.base
+        assert isinstance(base, nn.Sequential)
+        return base
+
+    def below(self, params: Leaves, x: Tensor, cut: int) -> Tensor:
+        """Return what the first ``cut`` modules make of a batch: the representation at a cut."""
+        slots = [slot for slot in self._base if _place_of(slot) < cut]
+        return self._call(self._sequence[:cut], slots, params, x)
+
+    def above(self, params: Leaves, r: Tensor, cut: int) -> Tensor:
+        """Return logits ``[B, classes]`` from the representation at a cut."""
+        slots = [slot for slot in self._base if _place_of(slot) >= cut]
+        return self.logits(params, self._call(self._sequence[cut:], slots, params, r))
+
     def logits(self, params: Leaves, h: Tensor) -> Tensor:
         """Return the output layer's logits ``[B, classes]`` of features ``[B, D]``."""
         return self._call(self.module.head, self._head, params, h)
@@ -104,6 +135,11 @@ def _slots(module: nn.Module, prefix: str) -> list[Slot]:
         for key, parameter in inner._parameters.items()
         if parameter is not None
     ]
+
+
+def _place_of(slot: Slot) -> int:
+    """Return the number of the base's module that a parameter belongs to."""
+    return int(slot[0].split(".")[1])
 
 
 def part(leaves: Leaves, prefix: str) -> Leaves:

@@ -10,12 +10,14 @@ from fedlib.partition.pfllib import ClassDirichlet, class_dirichlet
 from fedlib.partition.repeated import Repeated
 from fedlib.partition.requests import IID, Dirichlet, QuantitySkew
 from fedlib.partition.sides import LabelPermuted, Rotated
+from fedlib.partition.some import Clients
 from fedlib.partition.table import Partition
 
 __all__ = [
     "IID",
     "ByColumn",
     "ClassDirichlet",
+    "Clients",
     "Dirichlet",
     "Division",
     "LabelPermuted",

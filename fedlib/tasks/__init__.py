@@ -1,7 +1,8 @@
 """Who trains what on which data: tasks as values, and the named ones of the five papers."""
 
+from fedlib.tasks.augment import CropFlip
 from fedlib.tasks.device import pick_device
 from fedlib.tasks.named import SCALES, about, named, names, scales_of
 from fedlib.tasks.task import Task
 
-__all__ = ["SCALES", "Task", "about", "named", "names", "pick_device", "scales_of"]
+__all__ = ["SCALES", "CropFlip", "Task", "about", "named", "names", "pick_device", "scales_of"]

@@ -30,6 +30,7 @@ from fedlib.partition import (
     Rotated,
     Shards,
 )
+from fedlib.tasks.augment import CropFlip
 from fedlib.tasks.task import Task
 from fedlib.values import one_of
 
@@ -133,8 +134,20 @@ def _fedmix_cifar100(scale: str) -> Task | None:
     return _scaled(
         scale,
         quick=_digits(Dirichlet(clients=30, alpha=0.3, size=40)),
-        standard=Task("cifar100_sample", Pachinko(clients=100, size=100), LeNet(), OWN_FIFTH),
-        paper=Task("cifar100", Pachinko(), ResNet(), Mirrored(5000, 20, 50, source="test")),
+        standard=Task(
+            "cifar100_sample",
+            Pachinko(clients=100, size=100),
+            LeNet(),
+            OWN_FIFTH,
+            augment=CropFlip(),
+        ),
+        paper=Task(
+            "cifar100",
+            Pachinko(),
+            ResNet(),
+            Mirrored(5000, 20, 50, source="test"),
+            augment=CropFlip(),
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from fedlib import datasets
 from fedlib.federation import Federation, Table
 from fedlib.models import Family, Net
 from fedlib.partition import Division, Mirrored, Own, Partition, Request, divide, holdout
+from fedlib.tasks.augment import CropFlip
 from fedlib.tasks.device import pick_device
 from fedlib.tasks.views import Pool, view
 from fedlib.values import one_of, value
@@ -27,7 +28,7 @@ class Task:
     ``partition`` deals the training examples to clients, ``held_out`` says what they are validated
     and tested on (docs/READINGS.md, A04): ``Mirrored`` elsewhere, or on their ``Own``. Model and
     round selection look at validation only. ``portion`` is the share of the data that is used at
-    all, class by class.
+    all, class by class. ``augment`` changes training images at random in every batch.
     """
 
     dataset: str
@@ -35,6 +36,7 @@ class Task:
     model: Family
     held_out: Mirrored | Own = Mirrored()
     portion: float = 1.0
+    augment: CropFlip | None = None
 
     def check(self) -> None:
         one_of("dataset", self.dataset, datasets.names())
@@ -55,6 +57,7 @@ class Task:
             if part.side or (name == "test" and not self._tests_apart):
                 pool, part = view(self.partition, pool, part, seed, data.classes)
             tables[name] = _table(pool, part, look)
+        tables["train"].augment = self.augment if len(data.shape) == 3 else None
         net = Net(self.model, data.shape, data.classes)
         ids = np.arange(division.parts["train"].clients)
         source = f"{data.source}, {data.fingerprint[:12]}"

@@ -1,0 +1,144 @@
+"""New clients without labels: whom to ask is p(s|x) ~ p(x|s) p(s) (000, App. F)."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from fedlib.algorithms.fedavg import FedAvg, mean
+from fedlib.engine import EarlyStop, Phase, Prediction, State
+from fedlib.federation import Federation
+from fedlib.models import AutoEncoder, Leaves, Net, named, part
+from fedlib.optim import Optimizer, adam
+from fedlib.randomness import torch_seed
+from fedlib.values import value
+
+VAE = "vae."
+
+
+@value
+class Densities(FedAvg):
+    """Every client of a trained federation fits a variational auto-encoder to its own examples.
+
+    A second stage over ``of`` (``Experiment.after`` is the federation that trained), in which only
+    the auto-encoders move: all in one program, each until its bound on the client's validation
+    examples has not improved for ``stop.patience`` epochs. A newcomer's example x is then voted on
+    with p(s|x) ~ p(x|s) p(s) in place of p(s) (eq. 18). Seen clients are predicted as ``of`` does.
+
+    ``hidden``, ``latent``: widths of the auto-encoders; ``samples``: draws in the
+    importance-weighted estimate of log p(x|s). Play one round with every client (cohort 1.0).
+    """
+
+    epochs: int = 100
+    batch_size: int | None = 10
+    client: Optimizer = adam(1e-3)
+    of: FedAvg = FedAvg()
+    hidden: tuple[int, ...] = (512, 256)
+    latent: int = 32
+    samples: int = 1
+    stop: EarlyStop = EarlyStop(every=1, patience=3)
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        if min(*self.hidden, self.latent, self.samples, 1) < 1:
+            raise ValueError(f"widths and samples must be >= 1, got {self}")
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a leaf is of an auto-encoder, or kept local by ``of``."""
+        return name.startswith(VAE) or self.of.is_local(name)
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the first stage's leaves and one fresh auto-encoder for every client."""
+        if first is None:
+            raise ValueError("Densities follow a federation: give its experiment as `after`")
+        fresh = named(_encoder(fed.net, self).init(torch_seed(seed, "model", 0)), VAE)
+        mine = {n: t.to(fed.device).expand(fed.clients, *t.shape).clone() for n, t in fresh.items()}
+        return State(first.shared, {**first.local, **mine}, {})
+
+    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return what ``of`` tells its clients."""
+        return self.of.context(fed, state, rows)
+
+    def common(self, fed: Federation, state: State) -> Leaves:
+        """Return what ``of`` tells all clients, how to undo the normalisation, and fixed noise."""
+        draw = torch.Generator().manual_seed(0)
+        noise = torch.randn(self.samples, self.latent, generator=draw).to(fed.device)
+        look = {"vae:scale": fed.train.scale, "vae:shift": fed.train.shift}
+        return {**self.of.common(fed, state), **look, "vae:noise": noise}
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over the auto-encoders, stopped by their own bound."""
+        return (
+            Phase(
+                self.client,
+                self.epochs,
+                self.batch_size,
+                (VAE,),
+                stop=self.stop,
+                noise=self.latent,
+                watch="loss",
+            ),
+        )
+
+    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+        """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""
+        pixels = _pixels(_flat(batch["x"]), ctx)
+        if "noise" in batch:
+            normal = torch.special.ndtri(batch["noise"].clamp(1e-7, 1 - 1e-7))
+        else:
+            normal = pixels.new_zeros(self.latent)
+        bound = _encoder(net, self).bound(part(params, VAE), pixels, normal)
+        return -mean(bound, batch["weight"])
+
+    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+        """Return nothing to average; ``sent`` counts the auto-encoder that goes up (App. F)."""
+        return {}
+
+    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+        """Return no bytes down, and every client's auto-encoder up."""
+        mine = (t for n, t in state.local.items() if n.startswith(VAE))
+        up = sum(t[0].numel() * t.element_size() for t in mine)
+        return torch.zeros(len(rows), dtype=torch.int64), torch.full((len(rows),), up)
+
+    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+        """Return what the shared leaves of ``of`` say, and the examples themselves."""
+        return {**self.of.encode(net, shared, x), "vae:x": _flat(x)}
+
+    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+        """Return the prediction of ``of``."""
+        return self.of.predict(net, params, ctx, code)
+
+    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+        """Return the vote of ``of``."""
+        return self.of.vote(net, params, ctx, code)
+
+    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+        """Return what ``of`` makes of votes."""
+        return self.of.tally(net, shared, code, votes)
+
+    def affinity(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+        """Return the estimate of log p(x|s), ``[B]``."""
+        pixels = _pixels(code["vae:x"], ctx)
+        return {"log_p": _encoder(net, self).evidence(part(params, VAE), pixels, ctx["vae:noise"])}
+
+
+@cache
+def _encoder_of(inputs: int, hidden: tuple[int, ...], latent: int) -> AutoEncoder:
+    return AutoEncoder(inputs, hidden, latent)
+
+
+def _encoder(net: Net, of: Densities) -> AutoEncoder:
+    return _encoder_of(math.prod(net.shape), of.hidden, of.latent)
+
+
+def _flat(x: Tensor) -> Tensor:
+    """Return images ``[B, channels, height, width]`` as rows, in the order of their memory."""
+    return x.movedim(-3, -1).flatten(1)
+
+
+def _pixels(x: Tensor, ctx: Leaves) -> Tensor:
+    """Return normalised rows as values in [0, 1]."""
+    return ((x - ctx["vae:shift"]) / (255 * ctx["vae:scale"])).clamp(0, 1)

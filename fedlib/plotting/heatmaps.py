@@ -1,0 +1,64 @@
+"""Matrices of probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+
+def heatmaps(
+    matrices: Mapping[str, np.ndarray],
+    *,
+    rows: Sequence[str],
+    ylabel: str = "label y",
+    xlabel: str = "expert z",
+    heading: str = "",
+    columns: int = 8,
+    first: int = 1,
+    scale: str = "probability",
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1.
+
+    ``first`` is the number of the first column and ``scale`` names what the shades mean.
+    """
+    wide = min(columns, len(matrices))
+    high = -(-len(matrices) // wide)
+    inches = 0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2
+    figure, axes = plt.subplots(
+        high,
+        wide,
+        figsize=(0.5 + inches * wide, (0.5 + 0.17 * len(rows)) * high + 0.5),
+        squeeze=False,
+        sharey=True,
+    )
+    frames = []
+    for ax, (name, m) in zip(axes.flat, matrices.items(), strict=False):
+        image = ax.imshow(m, cmap="Greys", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        ax.set_title(name, fontsize="small")
+        step = 1 if m.shape[1] <= 8 else 5
+        ax.set_xticks(
+            range(0, m.shape[1], step), [str(k + first) for k in range(0, m.shape[1], step)]
+        )
+        ax.set_yticks(range(len(rows)), rows)
+        item, expert = np.indices(m.shape)
+        cells = {
+            "panel": name,
+            "item": item.ravel(),
+            "expert": expert.ravel() + first,
+            "value": m.ravel(),
+        }
+        frames.append(pd.DataFrame(cells))
+    for ax in axes.flat[len(matrices) :]:
+        ax.set_visible(False)
+    for ax in axes[:, 0]:
+        ax.set_ylabel(ylabel)
+    for ax in axes[-1]:
+        ax.set_xlabel(xlabel, fontsize="small")
+    figure.colorbar(image, ax=axes, label=scale, shrink=0.8, pad=0.02)
+    if heading:
+        figure.suptitle(heading, fontsize="medium")
+    return figure, pd.concat(frames, ignore_index=True)

@@ -1,0 +1,107 @@
+"""The companion's look, and where figures are saved."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedlib import paths, recipes
+from fedlib.values import one_of
+
+COLUMN, PAGE = 3.5, 7.2  # inches: one and two columns of a journal page
+_BLIND = sns.color_palette("colorblind")
+Dash = str | tuple[int, tuple[int, ...]]
+METHODS: dict[str, tuple[tuple[float, float, float], Dash]] = {
+    recipes.FEDAVG: (_BLIND[7], "--"),
+    recipes.WIDE[2]: (_BLIND[7], ":"),
+    recipes.WIDE[4]: (_BLIND[7], "-."),
+    recipes.BIASED: (_BLIND[1], "--"),
+    recipes.LOCAL_GLOBAL: (_BLIND[5], "--"),
+    recipes.FEDMIX: (_BLIND[0], "-"),
+    recipes.with_experts(2): (_BLIND[9], "-"),
+    recipes.with_experts(8): (_BLIND[4], "-"),
+    recipes.with_experts(10): (_BLIND[6], "-"),
+    recipes.with_experts(16): (_BLIND[3], "-"),
+    recipes.PRUNING: (_BLIND[2], "-"),
+    recipes.with_pruning(0.5): (_BLIND[2], "--"),
+    recipes.with_pruning(0.1): (_BLIND[2], ":"),
+    f"{recipes.with_experts(10)} + pruning": (_BLIND[2], "-"),
+    recipes.BIAS: (_BLIND[3], "-"),
+    recipes.BY_LABEL: (_BLIND[0], "-"),
+    recipes.BY_ANGLE: (_BLIND[2], "-"),
+    recipes.DENSITIES: (_BLIND[2], "-"),
+    recipes.ENSEMBLE: (_BLIND[1], "-."),
+    recipes.UNREGULARISED: (_BLIND[2], (0, (5, 1))),
+    recipes.ORIGINAL: (_BLIND[4], ":"),
+    recipes.CENTRALISED: (_BLIND[3], ":"),
+}
+TITLES = {
+    "digits": "Digits",
+    "mnist": "MNIST",
+    "fashion_mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "femnist": "FEMNIST",
+    recipes.TURNED: "Rotation",
+    recipes.TURNED_AND_SKEWED: "Rotation and labels",
+    "permuted_digits": "Digits, permuted labels",
+    "permuted_cifar10": "CIFAR-10, permuted labels",
+    "two_class_digits": "Digits, two classes per client",
+    "two_class_mnist": "MNIST, two classes per client",
+}
+
+
+def use_style() -> None:
+    """Set the companion's look: small type, colour-blind palette, no boxes, embedded fonts."""
+    sns.set_theme(context="paper", style="ticks", palette="colorblind", font_scale=0.95)
+    mpl.rcParams.update(
+        {
+            "axes.spines.right": False,
+            "axes.spines.top": False,
+            "axes.titlesize": "medium",
+            "figure.dpi": 110,
+            "savefig.dpi": 200,
+            "legend.frameon": False,
+            "pdf.fonttype": 42,
+            "figure.constrained_layout.use": True,
+        }
+    )
+
+
+def save(figure: Figure, frame: pd.DataFrame, name: str, scale: str) -> Path:
+    """Write ``figures/<scale>/<name>`` as PDF, PNG and the CSV behind it; return the PNG's path.
+
+    Scales have folders of their own, so that a quick run never overwrites a larger one.
+    """
+    one_of("scale", scale, recipes.SCALES)
+    folder = paths.figures() / scale
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
+    figure.savefig(folder / f"{name}.png", metadata={"Software": None})
+    frame.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
+    return folder / f"{name}.png"
+
+
+def title(dataset: str) -> str:
+    """Return a data set's name as people write it."""
+    return TITLES.get(dataset, dataset)
+
+
+def look_of(method: str) -> tuple[tuple[float, float, float], Dash]:
+    """Return a method's colour and dash, the same in every figure."""
+    return METHODS.get(method, (_BLIND[zlib.crc32(method.encode()) % 10], "-"))
+
+
+def legend(figure: Figure, axes: Sequence[Axes], heading: str) -> None:
+    handles, labels = axes[0].get_legend_handles_labels()
+    across = 2 if figure.get_figwidth() < 6 else 4
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(across, len(labels)))
+    if heading:
+        figure.suptitle(heading, fontsize="medium")

@@ -1,0 +1,153 @@
+"""Performance against communication, and its ablations (000, sec. 4.1 and App. E, F, G)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from fedlib import datasets
+from fedlib.algorithms import FedAvg, FedMix, LocalGlobal, Personal, PrunedFedMix
+from fedlib.experiment import Experiment
+from fedlib.models import LeNet, ResNet, widened
+from fedlib.recipes.label_skew import FEDAVG, FEDMIX, SETTINGS, fedavg, fedmix
+from fedlib.recipes.section import Section, Setting, federated
+from fedlib.tasks import named
+
+WIDE = {2: "FedAvg, 2x parameters", 4: "FedAvg, 4x parameters"}
+BIASED = "Biased FedAvg"
+LOCAL_GLOBAL = "Local/Global"
+BIAS = "FedMix + personal bias"
+PRUNING = "FedMix + pruning"  # at the eta of Fig. 4
+ETA = 0.9
+
+COMMUNICATION_SETTINGS = {
+    "quick": SETTINGS["quick"],
+    "standard": {
+        "cifar10": SETTINGS["standard"]["cifar10"],
+        "cifar100": Setting(
+            named("000/cifar100", "standard"),
+            rounds=200,
+            seeds=3,
+            batch_size=20,
+            server_rate=3e-3,
+            phi_rate=0.03,
+        ),
+        "femnist": Setting(
+            named("000/femnist", "standard"),
+            rounds=150,
+            seeds=3,
+            batch_size=20,
+            server_rate=3e-3,
+            phi_rate=0.03,
+        ),
+    },
+    "paper": {
+        "cifar10": SETTINGS["paper"]["cifar10"],
+        "cifar100": Setting(named("000/cifar100", "paper"), 2000, 3, batch_size=20),
+        "femnist": Setting(named("000/femnist", "paper"), 4000, 3, batch_size=20),
+    },
+}
+
+
+def with_experts(experts: int) -> str:
+    """Return the name of FedMix with K experts; FedAvg's, of which it is the limit, for one."""
+    return {1: FEDAVG, 4: FEDMIX}.get(experts, f"FedMix, K = {experts}")
+
+
+def with_pruning(eta: float) -> str:
+    """Return the name of FedMix that prunes at eta / K; FedMix's for 0."""
+    return {0: FEDMIX, ETA: PRUNING}.get(eta, f"FedMix + pruning, eta = {eta:g}")
+
+
+def _communication(setting: Setting, dataset: str) -> dict[str, Experiment]:
+    """Return the curves of Fig. 4."""
+    if dataset == "femnist":
+        return _femnist(setting)
+    if dataset == "cifar100":
+        return _cifar100(setting)
+    runs = {
+        FEDAVG: federated(setting, FedAvg(**fedavg(setting))),
+        **{name: wider(setting, times) for times, name in WIDE.items()},
+        BIASED: federated(setting, Personal(**fedavg(setting))),
+        LOCAL_GLOBAL: federated(setting, local_global(setting)),
+        with_experts(2): federated(setting, FedMix(**fedmix(setting, experts=2))),
+        FEDMIX: federated(setting, FedMix(**fedmix(setting))),
+        PRUNING: federated(setting, PrunedFedMix(**fedmix(setting), eta=ETA)),
+        BIAS: federated(setting, FedMix(**fedmix(setting, personal_bias=True))),
+    }
+    return runs
+
+
+def _cifar100(setting: Setting) -> dict[str, Experiment]:
+    ten = fedmix(setting, experts=10)
+    return {
+        FEDAVG: federated(setting, FedAvg(**fedavg(setting))),
+        BIASED: federated(setting, Personal(**fedavg(setting))),
+        LOCAL_GLOBAL: federated(setting, local_global(setting)),
+        FEDMIX: federated(setting, FedMix(**fedmix(setting))),
+        with_experts(10): federated(setting, FedMix(**ten)),
+        f"{with_experts(10)} + pruning": federated(setting, PrunedFedMix(**ten, eta=ETA)),
+    }
+
+
+def _femnist(setting: Setting) -> dict[str, Experiment]:
+    """Return FedMix with gates that are averaged, as local ones overfit."""
+    return {
+        FEDAVG: federated(setting, FedAvg(**fedavg(setting))),
+        BIASED: federated(setting, Personal(**fedavg(setting))),
+        **{
+            with_experts(k): federated(
+                setting, FedMix(**fedmix(setting, experts=k, gates="averaged"))
+            )
+            for k in (2, 4)
+        },
+    }
+
+
+def _ablation(setting: Setting, dataset: str) -> dict[str, Experiment]:
+    """Return the numbers of experts and the thresholds of Fig. 11."""
+    experts, etas = ABLATED[dataset]
+    runs = {FEDAVG: federated(setting, FedAvg(**fedavg(setting)))}
+    for k in experts:
+        runs[with_experts(k)] = federated(setting, FedMix(**fedmix(setting, experts=k)))
+    for eta in etas:
+        mix = PrunedFedMix(**fedmix(setting), eta=eta)
+        runs[with_pruning(eta)] = federated(setting, mix)
+    return runs
+
+
+ABLATED: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {
+    "digits": ((2, 4, 8), (0.5, 0.9)),
+    "cifar10": ((2, 4, 8, 10, 16), (0.1, 0.5, 0.9)),
+}
+
+
+def local_global(setting: Setting) -> LocalGlobal:
+    """Return Local/Global with the paper's cut: the input layer, or a ResNet's first block."""
+    cut = 4 if isinstance(setting.task.model, ResNet) else 3
+    return LocalGlobal(**fedavg(setting), cut=cut)
+
+
+def wider(setting: Setting, times: int) -> Experiment:
+    """Return FedAvg with a LeNet of ``times`` as many parameters."""
+    model = setting.task.model
+    assert isinstance(model, LeNet)
+    wide = replace(setting.task, model=_widened(model, times, setting.task.dataset))
+    return replace(federated(setting, FedAvg(**fedavg(setting))), task=wide)
+
+
+@cache
+def _widened(model: LeNet, times: int, dataset: str) -> LeNet:
+    return widened(model, times, *datasets.form(dataset))
+
+
+def _only(dataset: str) -> dict[str, dict[str, Setting]]:
+    known = COMMUNICATION_SETTINGS
+    return {
+        scale: {d: s for d, s in each.items() if d in (dataset, "digits")}
+        for scale, each in known.items()
+    }
+
+
+COMMUNICATION = Section("communication", COMMUNICATION_SETTINGS, _communication)
+ABLATION = Section("ablation", _only("cifar10"), _ablation)

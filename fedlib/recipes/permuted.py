@@ -1,0 +1,62 @@
+"""Label permutations: clients whose labels mean different things (000, sec. 4.3 and App. B)."""
+
+from __future__ import annotations
+
+from fedlib.algorithms import ClusteredFedMix
+from fedlib.experiment import Experiment
+from fedlib.recipes.label_skew import fedmix
+from fedlib.recipes.section import Section, Setting, federated
+from fedlib.tasks import named
+
+KS = (3, 4, 5)
+
+
+def clusters(experts: int) -> str:
+    """Return the name of the run with K experts."""
+    return f"K = {experts}"
+
+
+SETTINGS = {
+    "quick": {
+        "permuted_digits": Setting(
+            named("000/permuted_cifar10", "quick"),
+            rounds=20,
+            seeds=3,
+            cohort=1.0,
+            batch_size=20,
+            server_rate=5e-3,
+            evaluate_every=2,
+            local_epochs=3,
+        )
+    },
+    "standard": {
+        "permuted_cifar10": Setting(
+            named("000/permuted_cifar10", "standard"),
+            rounds=10,
+            seeds=3,
+            cohort=1.0,
+            evaluate_every=1,
+            local_epochs=3,
+        )
+    },
+    "paper": {
+        "permuted_cifar10": Setting(
+            named("000/permuted_cifar10", "paper"),
+            rounds=50,
+            seeds=3,
+            cohort=1.0,
+            evaluate_every=1,
+            local_epochs=3,
+        )
+    },
+}
+
+
+def _plan(setting: Setting, dataset: str) -> dict[str, Experiment]:
+    """Return the numbers of experts of Fig. 8; four permutations are there to be found."""
+    return {
+        clusters(k): federated(setting, ClusteredFedMix(**fedmix(setting, experts=k))) for k in KS
+    }
+
+
+PERMUTED = Section("permuted", SETTINGS, _plan)

@@ -1,0 +1,53 @@
+"""Rotated MNIST: clients that differ in angles, and in angles and labels (000, sec. 4.2)."""
+
+from __future__ import annotations
+
+from fedlib.algorithms import FedAvg, FedMix, Personal
+from fedlib.experiment import Experiment
+from fedlib.recipes.communication import BIASED
+from fedlib.recipes.label_skew import FEDAVG, fedavg, fedmix
+from fedlib.recipes.section import Section, Setting, federated
+from fedlib.tasks import named
+
+BY_LABEL = "FedMix, q(z|y)"
+BY_ANGLE = "FedMix, q(z|rotation)"
+# Figures by the kind of difference between clients: Fig. 5 and Fig. 6.
+TURNED, TURNED_AND_SKEWED = "rotated_mnist", "rotated_skewed_mnist"
+
+
+def _setting(dataset: str, scale: str) -> Setting:
+    task = named(f"000/{dataset}", scale)
+    if scale == "quick":
+        return Setting(
+            task,
+            rounds=150,
+            seeds=3,
+            cohort=5,
+            batch_size=20,
+            server_rate=5e-3,
+            phi_rate=0.05,
+            evaluate_every=10,
+        )
+    if scale == "standard":
+        return Setting(task, rounds=250, seeds=3, server_rate=3e-3, phi_rate=0.05)
+    return Setting(task, rounds=2000, seeds=3)
+
+
+def _plan(setting: Setting, dataset: str) -> dict[str, Experiment]:
+    """Return the curves of Fig. 5 and 6."""
+    return {
+        FEDAVG: federated(setting, FedAvg(**fedavg(setting))),
+        BIASED: federated(setting, Personal(**fedavg(setting))),
+        BY_LABEL: federated(setting, FedMix(**fedmix(setting))),
+        BY_ANGLE: federated(setting, FedMix(**fedmix(setting, condition="angle"))),
+    }
+
+
+ROTATED = Section(
+    "rotated",
+    {
+        scale: {dataset: _setting(dataset, scale) for dataset in (TURNED, TURNED_AND_SKEWED)}
+        for scale in ("quick", "standard", "paper")
+    },
+    _plan,
+)
