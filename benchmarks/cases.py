@@ -5,22 +5,24 @@
 ``floor``   forward, backward and step on ready batches of the same shapes, and nothing else: no
             drawing, copying, sending or averaging; images in the layout that is fastest here
 
-A case with populations plays the engine's round with each of them instead.
+A case with populations plays the engine's round with each of them instead, and one with rivals
+the engine's round of several algorithms on the same cohort.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmarks import plain
-from fedlib.algorithms import FedAvg, FedMix
-from fedlib.engine import play_round
+from fedlib.algorithms import FedAvg, FedMix, PrunedFedMix
+from fedlib.algorithms.pruning import MEMORY
+from fedlib.engine import State, play_round
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, LeNet, Net
 from fedlib.optim import adam, sgd
@@ -35,7 +37,8 @@ class Case:
     """A cohort and an algorithm; ``title`` says it in words.
 
     ``most`` is the largest ratio that is wanted on one CPU core: of engine over floor, or of a
-    population over the first.
+    population over the first. ``rivals`` are algorithms by name, each with the largest ratio that
+    is wanted of it over ``algorithm``; every client of such a case holds one class only.
     """
 
     title: str
@@ -48,15 +51,20 @@ class Case:
     classes: int = 10
     populations: tuple[int, ...] = ()
     most: float = math.inf
+    rivals: tuple[tuple[str, FedAvg, float], ...] = ()
 
     @property
     def ways(self) -> tuple[str, ...]:
         """The names of the ways in which the case is played."""
+        if self.rivals:
+            return (type(self.algorithm).__name__, *(name for name, _, _ in self.rivals))
         return tuple(f"{n:,} clients" for n in self.populations) or WAYS
 
     @property
     def ratios(self) -> tuple[tuple[str, str, float], ...]:
         """Which ways are compared: (over, under, the most that is wanted on one CPU core)."""
+        if self.rivals:
+            return tuple((name, self.ways[0], most) for name, _, most in self.rivals)
         if self.populations:
             return tuple((way, self.ways[0], self.most) for way in self.ways[1:])
         return (("engine", "floor", self.most), ("plain", "engine", math.inf))
@@ -67,6 +75,11 @@ class Case:
             sizes = dict(zip(self.ways, self.populations, strict=True))
             return {w: _engine(self, federation(self, device, sizes[w])) for w in ways}
         fed = federation(self, device)
+        if self.rivals:
+            owner = torch.arange(self.clients, device=device).repeat_interleave(self.size)
+            fed.train.y = owner % self.classes
+            every = {self.ways[0]: self.algorithm, **{name: a for name, a, _ in self.rivals}}
+            return {w: _engine(replace(self, algorithm=every[w]), fed) for w in ways}
         make = {"floor": _floor, "engine": _engine, "plain": _plain}
         return {way: make[way](self, fed) for way in ways}
 
@@ -120,6 +133,15 @@ CASES = {
         size=100,
         cohort=20,
     ),
+    "H": Case(
+        "FedAvg on A, FedMix, K = 4, and FedMix pruned to one expert per client, on one cohort",
+        FedAvg(server=adam(1e-3)),
+        LeNet(),
+        rivals=(
+            ("FedMix, K = 4", FedMix(server=adam(1e-3)), 4.4),
+            ("one expert each", PrunedFedMix(server=adam(1e-3), eta=1.0), 1.6),
+        ),
+    ),
 }
 
 
@@ -139,7 +161,7 @@ def federation(case: Case, device: torch.device, clients: int = 0) -> Federation
 
 
 def _engine(case: Case, fed: Federation) -> Round:
-    state, played = case.algorithm.init(fed, SEED), 0
+    state, played = _begun(case.algorithm, fed), 0
 
     def play() -> None:
         nonlocal state, played
@@ -149,6 +171,17 @@ def _engine(case: Case, fed: Federation) -> Round:
         played += 1
 
     return play
+
+
+def _begun(algorithm: FedAvg, fed: Federation) -> State:
+    """Return the first state; with pruning the one in which every class has one expert."""
+    state = algorithm.init(fed, SEED)
+    if isinstance(algorithm, PrunedFedMix):
+        k = algorithm.experts
+        one = torch.arange(fed.classes, device=fed.device) % k
+        state.shared["phi"] = 50.0 * torch.nn.functional.one_hot(one, k).to(torch.float32)
+        state.server[MEMORY] = fed.shares("label") @ state.shared["phi"].softmax(-1)
+    return state
 
 
 def _plain(case: Case, fed: Federation) -> Round:

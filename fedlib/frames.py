@@ -58,6 +58,62 @@ def curve(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     return rows.groupby([*RUN, "round"], as_index=False)["value"].mean()  # type: ignore[return-value]
 
 
+def gigabytes(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what a run has sent so far, down and up, by method, seed and round (GB: 1e9 bytes).
+
+    All clients of all rounds' cohorts are counted; round 0 has sent nothing. Columns method, seed,
+    round, gigabytes.
+    """
+    rows = frame[frame["metric"].isin(["bytes_down", "bytes_up"])]
+    sent = rows.groupby([*RUN, "round"], as_index=False, sort=False)["value"].sum()
+    nothing = sent[RUN].drop_duplicates().assign(round=0, value=0.0)
+    sent = pd.concat([nothing, sent], ignore_index=True).sort_values([*RUN, "round"])
+    total = sent.groupby(RUN)["value"].cumsum() / 1e9
+    return sent.drop(columns="value").assign(gigabytes=total).reset_index(drop=True)
+
+
+def against_traffic(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return a metric's curve with the gigabytes that were sent up to each of its rounds.
+
+    Columns method, seed, round, value, gigabytes.
+    """
+    return curve(frame, metric).merge(gigabytes(frame), on=[*RUN, "round"])
+
+
+def at_traffic(course: pd.DataFrame, method: str, budget: Mapping[int, float]) -> dict[int, float]:
+    """Return a method's value by seed when it had sent the seed's ``budget`` in gigabytes.
+
+    ``course`` is one of ``against_traffic``; between two evaluations the value is interpolated. A
+    seed whose run has sent less than its budget, or that has none, is left out.
+    """
+    rows = course[course["method"] == method].sort_values("gigabytes")
+    found = {}
+    for seed in rows["seed"].unique().tolist():
+        run = rows[rows["seed"] == seed]
+        most = budget.get(seed, np.inf)
+        if most <= run["gigabytes"].iloc[-1]:
+            found[seed] = float(np.interp(most, run["gigabytes"], run["value"]))
+    return found
+
+
+def adapted(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the cohort's test accuracy after its local epochs, and what these changed.
+
+    Columns method, seed, round, value (with the parameters that a client is about to send),
+    server (of the same clients, with the server's parameters at the end of the round) and gain,
+    value - server. Rounds that were not evaluated, and runs that did not log it, have no row.
+    """
+    key = [*RUN, "round", "client"]
+    own, server = (
+        frame.loc[frame["metric"] == metric, [*key, "value"]]
+        for metric in ("adapted_test_accuracy", "test_accuracy")
+    )
+    both = own.merge(server.rename(columns={"value": "server"}), on=key)
+    both["gain"] = both["value"] - both["server"]
+    means = both.groupby([*RUN, "round"], as_index=False, sort=False)
+    return means[["value", "server", "gain"]].mean()
+
+
 def matrix(frame: pd.DataFrame, metric: str, method: str, seed: int, round: int) -> np.ndarray:
     """Return a logged matrix ``[items, experts]``, e.g. q(z|y) after some round."""
     rows = frame[(frame["metric"] == metric) & (frame["method"] == method)]
@@ -74,12 +130,13 @@ def logged_rounds(frame: pd.DataFrame, metric: str, method: str) -> list[int]:
     return sorted(rows["round"].unique().tolist())
 
 
-def reported(frame: pd.DataFrame) -> pd.DataFrame:
+def reported(frame: pd.DataFrame, metric: str = "test_accuracy") -> pd.DataFrame:
     """Return each run's mean client accuracy: last round, last ten evaluations, best on validation.
 
     Columns method, seed, rule, value. The round is chosen on validation data, never on test data.
+    ``metric`` is the accuracy to report: "global_accuracy" is that on the whole test set.
     """
-    test, held = curve(frame, "test_accuracy"), curve(frame, "validation_accuracy")
+    test, held = curve(frame, metric), curve(frame, "validation_accuracy")
     both = test.merge(held, on=[*RUN, "round"], suffixes=("", "_held"))
     rows = []
     for (method, seed), run in both.groupby(RUN, sort=False):
@@ -135,6 +192,13 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
         return mean, float("nan"), float("nan")
     half = stats.t.ppf((1 + level) / 2, len(v) - 1) * v.std(ddof=1) / np.sqrt(len(v))
     return mean, mean - float(half), mean + float(half)
+
+
+def stated(values: Sequence[float], digits: int = 3) -> str:
+    """Return a mean with half its 95% interval and the number of runs, e.g. "0.612 ± 0.020 (3)"."""
+    mean, low, high = interval(values)
+    half = "" if np.isnan(low) else f" ± {(high - low) / 2:.{digits}f}"
+    return f"{mean:.{digits}f}{half} ({len(values)})"
 
 
 def bands(curve: pd.DataFrame, by: Sequence[str] = ("method", "round")) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from fedlib.experiment import Experiment, StoreError, export, find
 
 
 def of_scale(scale: str) -> list[Experiment]:
-    """Return every experiment that the recipes name at one scale, sections may share some."""
+    """Return every experiment that the recipes name at one scale, first stages included."""
     every = [
         experiment
         for section in recipes.SECTIONS.values()
@@ -19,7 +19,12 @@ def of_scale(scale: str) -> list[Experiment]:
         for method in section.methods(scale, dataset)
         for experiment in section.experiments(scale, dataset, method)
     ]
-    return list(dict.fromkeys(every))
+    return list(dict.fromkeys(stage for experiment in every for stage in _stages(experiment)))
+
+
+def _stages(experiment: Experiment) -> list[Experiment]:
+    before = _stages(experiment.after) if experiment.after else []
+    return [*before, experiment]
 
 
 def keep(scale: str) -> tuple[list[Path], list[Experiment]]:

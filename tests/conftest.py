@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedlib.engine import evaluate_global
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, LeNet, Net
 
@@ -56,6 +57,42 @@ def make_federation(
         Table(x, y, held.clone(), six, *look),
         np.arange(len(sizes)),
     )
+
+
+class _Listening:
+    """An algorithm that remembers what it made of votes."""
+
+    def __init__(self, algorithm) -> None:
+        self.algorithm, self.said = algorithm, []
+
+    def __getattr__(self, name):
+        return getattr(self.algorithm, name)
+
+    def tally(self, *args):
+        self.said.append(self.algorithm.tally(*args))
+        return self.said[-1]
+
+
+def told_newcomers(algorithm, fed, state) -> torch.Tensor:
+    """What the engine tells a newcomer of every test example: log p(y|x), [examples, classes]."""
+    listening = _Listening(algorithm)
+    evaluate_global(fed, listening, state)
+    return torch.cat(listening.said)
+
+
+def parts_of(fed, algorithm, state, row):
+    """One client's leaves and its context, as the engine hands them to ``predict``."""
+    ctx = {n: t[0] for n, t in algorithm.context(fed, state, torch.tensor([row])).items()}
+    own = {n: t[row] for n, t in state.local.items()}
+    return {**state.shared, **own}, {**ctx, **algorithm.common(fed, state)}
+
+
+def scatter(state, seed=0, scale=1.0):
+    """Change every local leaf at random, so that no two clients have the same."""
+    draw = torch.Generator().manual_seed(seed)
+    for leaf in state.local.values():
+        leaf += scale * torch.randn(leaf.shape, generator=draw)
+    return state
 
 
 @pytest.fixture

@@ -184,8 +184,7 @@ def test_a_sweep_of_parts_and_of_a_recipe(ask):
     assert ask("sweep", *given, "--seeds", "3")[1].endswith("6 experiments, 0 stored\n")
     said = ask("sweep", *given, "--seeds", "0,7")[1]
     assert said.endswith("4 experiments, 0 stored\n") and "seed=7" in said
-    setting = recipes.settings("standard")["cifar10"]
-    expected = recipes.experiments(setting, recipes.FEDMIX, seeds=2)
+    expected = recipes.LABEL_SKEW.experiments("standard", "cifar10", recipes.FEDMIX, seeds=2)
     said = ask("sweep", "--recipe", "label_skew", "--scale", "standard", "--dataset", "cifar10",
                "--method", recipes.FEDMIX, "--seeds", 2, "--plan")[1]  # fmt: skip
     assert [line.split()[0] for line in said.splitlines()[:-1]] == [e.key for e in expected]

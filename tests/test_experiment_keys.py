@@ -15,17 +15,12 @@ from test_values import EVERY, staged
 from fedlib import recipes
 from fedlib.algorithms import FedAvg, FedMix
 from fedlib.experiment import run
+from fedlib.keep import of_scale
 from fedlib.optim import Optimizer
 from fedlib.partition import Dirichlet
 from fedlib.values import UnknownName, as_code, from_code, from_dict, key_of, to_dict
 
-RECIPES = [
-    experiment
-    for scale in recipes.SCALES
-    for setting in recipes.settings(scale).values()
-    for method in recipes.METHODS
-    for experiment in recipes.experiments(setting, method)
-]
+RECIPES = [experiment for scale in recipes.SCALES for experiment in of_scale(scale)]
 
 
 def paths_of(item, before=()):

@@ -84,6 +84,67 @@ def test_traffic_is_in_megabytes():
     assert frames.traffic(rows).loc[FEDAVG].tolist() == [2.0, 1.0, 6.0]
 
 
+def sent(method, seed, *per_round):
+    return [
+        (method, seed, t, f"bytes_{way}", -1, -1, "", value / 2)
+        for t, value in enumerate(per_round, start=1)
+        for way in ("down", "up")
+    ]
+
+
+def scored(method, seed, **by_round):
+    return [
+        (method, seed, int(t[1:]), "test_accuracy", c, -1, "", v + d)
+        for t, v in by_round.items()
+        for c, d in ((0, -0.1), (1, 0.1))
+    ]
+
+
+def test_gigabytes_are_cumulated_over_all_rounds_from_nothing():
+    rows = frame(*sent(FEDAVG, 0, 2e9, 1e9, 1e9), *sent(FEDAVG, 1, 3e9))
+    total = frames.gigabytes(rows)
+    assert total[["seed", "round", "gigabytes"]].to_numpy().tolist() == [
+        [0, 0, 0], [0, 1, 2], [0, 2, 3], [0, 3, 4], [1, 0, 0], [1, 1, 3],
+    ]  # fmt: skip
+
+
+def test_accuracy_at_a_budget_is_interpolated_and_never_extrapolated():
+    rows = frame(
+        *sent(FEDMIX, 0, 2e9, 2e9), *scored(FEDMIX, 0, r0=0.1, r2=0.5),
+        *sent(FEDMIX, 1, 1e9, 1e9), *scored(FEDMIX, 1, r0=0.1, r2=0.9),
+    )  # fmt: skip
+    course = frames.against_traffic(rows, "test_accuracy")
+    assert course["gigabytes"].tolist() == [0, 4, 0, 2]
+    assert frames.at_traffic(course, FEDMIX, {0: 1.0, 1: 2.0}) == pytest.approx({0: 0.2, 1: 0.9})
+    assert frames.at_traffic(course, FEDMIX, {0: 4.1, 7: 1.0}) == {}
+    assert frames.at_traffic(course, FEDAVG, {0: 1.0}) == {}
+
+
+def test_adapted_accuracy_is_compared_on_the_clients_of_the_cohort():
+    own = [(FEDAVG, 0, 10, "adapted_test_accuracy", 1, -1, "", 0.9)]
+    rows = frame(*scored(FEDAVG, 0, r0=0.1, r10=0.5), *own)
+    (row,) = frames.adapted(rows).to_dict("records")
+    assert (row["round"], row["value"]) == (10, 0.9)
+    assert (row["server"], row["gain"]) == pytest.approx((0.6, 0.3))
+    assert frames.adapted(frame(*scored(FEDAVG, 0, r0=0.1))).empty
+
+
+def test_another_accuracy_can_be_reported():
+    rows = frame(
+        *accuracy(0, 0.2, 0.1), *accuracy(10, 0.9, 0.3),
+        (FEDAVG, 0, 0, "global_accuracy", -1, -1, "", 0.3),
+        (FEDAVG, 0, 10, "global_accuracy", -1, -1, "", 0.4),
+    )  # fmt: skip
+    said = frames.reported(rows, "global_accuracy").set_index("rule")["value"]
+    assert said["last"] == said["best on validation"] == 0.4
+
+
+def test_a_stated_mean_has_its_interval_and_its_runs():
+    assert frames.stated([0.5]) == "0.500 (1)"
+    half = stats.t.ppf(0.975, 2) * np.std([1.0, 2.0, 4.0], ddof=1) / np.sqrt(3)
+    assert frames.stated([1.0, 2.0, 4.0], 2) == f"2.33 ± {half:.2f} (3)"
+
+
 def test_interval_is_students():
     values = [1.0, 2.0, 4.0]
     mean, low, high = frames.interval(values)

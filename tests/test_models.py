@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -18,6 +20,7 @@ from fedlib.models import (
     named,
     part,
     stack,
+    widened,
 )
 from fedlib.tasks.named import CLUSTER, IFCA
 
@@ -284,3 +287,24 @@ def test_a_family_says_what_it_is_for(spec, shape, message):
 def test_impossible_residual_networks_are_errors(bad):
     with pytest.raises(ValueError):
         ResNet(**bad)
+
+
+@pytest.mark.parametrize(("times", "channels"), [(1, 32), (2, 61), (4, 113)])
+def test_wide_models_have_the_papers_channels(times, channels):
+    wide = widened(fedmix_lenet5(), times, (32, 32, 3), 10)
+    assert wide == fedmix_lenet5(channels)
+
+
+def test_a_wide_model_is_the_nearest_that_there_is():
+    model, shape = LeNet(channels=(2, 4), hidden=(6,), kernel=3), (12, 12, 1)
+    wanted = 3 * Net(model, shape, 5).parameters()
+    wide = widened(model, 3, shape, 5)
+    first = wide.channels[0]
+    assert wide.channels == (first, 2 * first) and wide.hidden == model.hidden
+    off = [
+        abs(Net(dataclasses.replace(model, channels=(c, 2 * c)), shape, 5).parameters() - wanted)
+        for c in range(1, 20)
+    ]
+    assert off[first - 1] == min(off)
+    with pytest.raises(ValueError, match=r"times must be >= 1, got 0.5"):
+        widened(model, 0.5, shape, 5)

@@ -1,4 +1,4 @@
-"""The papers' experiments, at every scale."""
+"""The papers' experiments, section by section, at every scale."""
 
 from __future__ import annotations
 
@@ -6,44 +6,111 @@ import dataclasses
 
 import pytest
 
-from fedlib import recipes
-from fedlib.algorithms import FedAvg, FedMix
+from fedlib import algorithms, paths, recipes
+from fedlib.algorithms import FedAvg, FedMix, PrunedFedMix
 from fedlib.engine import cohort_size, play_round
-from fedlib.recipes import LABEL_SKEW, SCALES, experiments, fedmix_variants, settings
+from fedlib.experiment.exported import read_exported
+from fedlib.keep import of_scale
+from fedlib.partition import Clients
+from fedlib.recipes import LABEL_SKEW, NEW_CLIENTS, PERMUTED, PRIVACY, SCALES, SECTIONS
+from fedlib.recipes.label_skew import fedmix_variants
 from fedlib.values import from_dict, to_dict
 
-METHODS = (*fedmix_variants(LABEL_SKEW["quick"]["digits"]), recipes.CENTRALISED)
-EVERY = [(scale, name) for scale in SCALES for name in LABEL_SKEW[scale]]
-each_setting = pytest.mark.parametrize(("scale", "dataset"), EVERY)
+EVERY = [
+    (section, scale, dataset)
+    for section in SECTIONS.values()
+    for scale in SCALES
+    for dataset in section.settings(scale)
+]
+each_setting = pytest.mark.parametrize(
+    ("section", "scale", "dataset"), EVERY, ids=[f"{s.name}-{b}-{d}" for s, b, d in EVERY]
+)
+SKEWED = [(scale, dataset) for scale in SCALES for dataset in LABEL_SKEW.settings(scale)]
+each_skewed = pytest.mark.parametrize(("scale", "dataset"), SKEWED)
 
 
-def setting_of(scale, dataset):
-    return settings(scale, dataset)[dataset]
+def setting_of(scale, dataset, section=LABEL_SKEW):
+    return section.settings(scale, dataset)[dataset]
+
+
+def one_of_each(section, scale, dataset):
+    """Every method's experiment of seed 0."""
+    methods = section.methods(scale, dataset)
+    return {m: section.experiments(scale, dataset, m, seeds=1)[0] for m in methods}
+
+
+def population(partition):
+    """How many clients a request deals to, None if the data decide."""
+    if isinstance(partition, Clients):
+        return partition.last - partition.first
+    return population(partition.of) if hasattr(partition, "of") else partition.clients
 
 
 @each_setting
-@pytest.mark.parametrize("method", METHODS)
-def test_every_setting_gives_valid_experiments(scale, dataset, method):
-    setting = setting_of(scale, dataset)
-    made = experiments(setting, method)
-    assert [e.seed for e in made] == list(range(setting.seeds)) and setting.seeds >= 3
-    assert len({e.key for e in made}) == len(made)
-    for experiment in made:
-        assert from_dict(to_dict(experiment)) == experiment
-        assert experiment.task.dataset == dataset
-        assert cohort_size(experiment.cohort, experiment.task.partition.clients) >= 1
-        if method != recipes.CENTRALISED:
-            assert experiment.rounds == setting.rounds and experiment.task == setting.task
-            assert experiment.cohort == setting.cohort
+def test_every_setting_gives_valid_experiments(section, scale, dataset):
+    setting = setting_of(scale, dataset, section)
+    assert setting.seeds >= 3
+    for method in section.methods(scale, dataset):
+        made = section.experiments(scale, dataset, method)
+        assert [e.seed for e in made] == list(range(setting.seeds))
+        assert len({e.key for e in made}) == len(made)
+        for experiment in made:
+            assert from_dict(to_dict(experiment)) == experiment
+            assert experiment.task.dataset == setting.task.dataset
+            assert experiment.after is None or experiment.after.seed == experiment.seed
+            for one in (experiment, experiment.after or experiment):
+                clients = population(one.task.partition)
+                assert clients is None or cohort_size(one.cohort, clients) >= 1
 
 
 @each_setting
-def test_no_two_methods_are_the_same_run(scale, dataset):
-    made = [experiments(setting_of(scale, dataset), m, seeds=1)[0] for m in METHODS]
-    assert len({e.key for e in made}) == len(METHODS)
+def test_no_two_methods_are_the_same_run(section, scale, dataset):
+    made = one_of_each(section, scale, dataset)
+    assert len({e.key for e in made.values()}) == len(made)
 
 
 @each_setting
+def test_rounds_and_seeds_can_be_chosen(section, scale, dataset):
+    """Only what has the setting's length is cut: a first stage is, a last round is not."""
+    setting = setting_of(scale, dataset, section)
+    for method in section.methods(scale, dataset):
+        made = section.experiments(scale, dataset, method, seeds=5, rounds=7)
+        whole = section.experiments(scale, dataset, method)
+        assert [e.seed for e in made] == [0, 1, 2, 3, 4]
+        for cut, full in zip(made, whole, strict=False):
+            assert cut.rounds == (7 if full.rounds == setting.rounds else full.rounds)
+            if full.after is not None:
+                assert cut.after.rounds == 7 and full.after.rounds == setting.rounds
+
+
+def test_keep_lists_every_experiment_once():
+    for scale in SCALES:
+        made = of_scale(scale)
+        assert len({e.key for e in made}) == len(made)
+    assert {e for e in made} >= set(LABEL_SKEW.experiments("paper", "cifar10", recipes.FEDMIX))
+
+
+def test_stored_results_are_those_of_the_recipes():
+    """A recipe or a default that changes would leave its exported results behind."""
+    made = {e.key for scale in SCALES for e in of_scale(scale)}
+    for path in sorted((paths.ROOT / "results").glob("*.parquet")):
+        assert path.stem in made, f"{path.name}: no recipe names it any more"
+        assert read_exported(path).experiment.key == path.stem
+
+
+def test_sections_share_the_runs_that_are_the_same():
+    """FedAvg and FedMix of Fig. 1 and 4 are one run each, and trained once."""
+    for method in (recipes.FEDAVG, recipes.FEDMIX):
+        one = LABEL_SKEW.experiments("standard", "cifar10", method)
+        assert recipes.COMMUNICATION.experiments("standard", "cifar10", method) == one
+        assert recipes.ABLATION.experiments("standard", "cifar10", method) == one
+    first = PRIVACY.experiments(
+        "standard", "cifar10", recipes.audited(recipes.FEDMIX, recipes.TRAINED)
+    )
+    assert [e.after for e in first] == LABEL_SKEW.experiments("standard", "cifar10", recipes.FEDMIX)
+
+
+@each_skewed
 def test_variants_differ_from_fedmix_by_one_option(scale, dataset):
     variants = fedmix_variants(setting_of(scale, dataset))
     plain = variants[recipes.FEDMIX]
@@ -72,50 +139,81 @@ def test_the_paper_scale_is_the_papers_setting():
     assert task.model.channels == (32, 32) and task.model.hidden == (512,)
 
 
+def test_the_wide_models_of_the_paper_have_61_and_113_channels():
+    made = one_of_each(recipes.COMMUNICATION, "paper", "cifar10")
+    assert made[recipes.WIDE[2]].task.model.channels == (61, 61)
+    assert made[recipes.WIDE[4]].task.model.channels == (113, 113)
+
+
+def test_names_of_one_family_meet_at_its_limits():
+    """K = 1 is FedAvg, eta = 0 plain FedMix: the ablation's curves and the others' are one."""
+    assert recipes.with_experts(1) == recipes.FEDAVG and recipes.with_experts(4) == recipes.FEDMIX
+    assert recipes.with_pruning(0) == recipes.FEDMIX
+    made = one_of_each(recipes.ABLATION, "paper", "cifar10")
+    for eta in (0.1, 0.5, 0.9):
+        mix = made[recipes.with_pruning(eta)].algorithm
+        assert type(mix) is PrunedFedMix and mix.eta == eta
+    for k in (2, 4, 8, 10, 16):
+        assert made[recipes.with_experts(k)].algorithm.experts == k
+
+
 @each_setting
-def test_phi_can_move_far_enough_to_specialise(scale, dataset):
-    """Adam moves a logit by about its rate per round: some 2 nats are what a one-hot row needs."""
-    setting = setting_of(scale, dataset)
-    mix = fedmix_variants(setting)[recipes.FEDMIX]
-    assert mix.server.rate("phi") == setting.phi_rate
-    assert mix.server.rate("phi") * setting.rounds >= 2
-    assert mix.server.rate("experts.head.bias") == setting.server_rate
+def test_phi_can_move_far_enough_to_specialise(section, scale, dataset):
+    """Adam moves a logit by about its rate per round: some 2 nats are what a one-hot row needs.
+
+    The paper's 600 rounds on MNIST cannot at the rate that it states (App. F); that is its setting.
+    """
+    setting = setting_of(scale, dataset, section)
+    enough = 0.6 if (scale, section) == ("paper", NEW_CLIENTS) else 2
+    for method, experiment in one_of_each(section, scale, dataset).items():
+        mix = experiment.algorithm
+        if method == recipes.CENTRALISED or not isinstance(mix, FedMix):
+            continue
+        assert mix.server.rate("phi") == setting.phi_rate
+        assert mix.server.rate("experts.head.bias") == setting.server_rate
+        if experiment.rounds == setting.rounds and section is not PERMUTED:  # which has no phi
+            assert mix.server.rate("phi") * setting.rounds >= enough
 
 
-def test_seeds_and_rounds_can_be_chosen():
-    setting = setting_of("quick", "digits")
-    made = experiments(setting, recipes.FEDMIX, seeds=2, rounds=7)
-    assert [(e.seed, e.rounds) for e in made] == [(0, 7), (1, 7)]
-    assert experiments(setting, recipes.FEDMIX, seeds=5)[:3] == experiments(setting, recipes.FEDMIX)
+def test_newcomers_hold_what_no_client_of_the_federation_holds():
+    for method in recipes.JOINING:
+        last = NEW_CLIENTS.experiments("quick", "two_class_digits", recipes.joined(method))[0]
+        seen, new = (one.task.divide(0).parts["train"] for one in (last.after, last))
+        held = [set(part.index[part.index >= 0].tolist()) for part in (seen, new)]
+        assert held[0] and held[1] and not held[0] & held[1]
+        assert type(last.algorithm) is algorithms.Newcomers
+        assert last.algorithm.of == last.after.algorithm
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_settings_of_a_scale(scale):
-    assert settings(scale) == LABEL_SKEW[scale] and settings(scale)
-    for name in settings(scale):
-        assert settings(scale, name) == {name: LABEL_SKEW[scale][name]}
-
-
-def test_the_quick_scale_downloads_nothing_and_plays(monkeypatch):
+@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
+def test_the_quick_scale_downloads_nothing_and_plays(section, monkeypatch):
     monkeypatch.delenv("FEDLIB_DATA", raising=False)
     monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
-    assert set(settings("quick")) == {"digits"}
-    setting = setting_of("quick", "digits")
-    for method in (recipes.FEDMIX, recipes.CENTRALISED):
-        one = experiments(setting, method)[0]
-        fed = one.task.build(one.seed)
-        state = one.algorithm.init(fed, one.seed)
-        _, report = play_round(one.algorithm, fed, state, round=0, seed=0, cohort=one.cohort)
+    for dataset in section.settings("quick"):
+        whole = one_of_each(section, "quick", dataset)
+        last = [e for e in whole.values() if e.after is None][-1]
+        fed = last.task.build(last.seed)
+        state = last.algorithm.init(fed, last.seed)
+        small = min(cohort_size(last.cohort, fed.clients), 2)
+        _, report = play_round(last.algorithm, fed, state, round=0, seed=0, cohort=small)
         assert report.losses.isfinite().all()
 
 
+@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_settings_of_a_scale(section, scale):
+    every = section.settings(scale)
+    assert every and section.name == next(n for n, s in SECTIONS.items() if s is section)
+    for name in every:
+        assert section.settings(scale, name) == {name: every[name]}
+
+
 def test_unknown_names_are_errors():
-    setting = setting_of("quick", "digits")
     with pytest.raises(ValueError, match=r"unknown scale 'quik'; .*did you mean 'quick'"):
-        settings("quik")
+        LABEL_SKEW.settings("quik")
     with pytest.raises(ValueError, match=r"unknown data set at scale 'quick' 'cifar10'; .*digits"):
-        settings("quick", "cifar10")
-    with pytest.raises(ValueError, match=r"unknown method 'FedMx'; .*did you mean 'FedMix'"):
-        experiments(setting, "FedMx")
+        LABEL_SKEW.settings("quick", "cifar10")
+    with pytest.raises(ValueError, match=r"unknown method on 'digits' 'FedMx'; .*mean 'FedMix'"):
+        LABEL_SKEW.experiments("quick", "digits", "FedMx")
     with pytest.raises(ValueError, match="rounds and evaluate_every must be >= 1, got -1"):
-        experiments(setting, recipes.FEDAVG, rounds=-1)
+        LABEL_SKEW.experiments("quick", "digits", recipes.FEDAVG, rounds=-1)

@@ -11,9 +11,9 @@ from matplotlib import pyplot as plt
 
 from fedlib import paths, plotting, recipes
 from fedlib.live import LiveRun
-from fedlib.panels import panels, stored
+from fedlib.panels import _chosen, panels, stored
 from fedlib.published import published
-from fedlib.recipes import FEDAVG, FEDMIX
+from fedlib.recipes import FEDAVG, FEDMIX, LABEL_SKEW
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +24,7 @@ def _headless():
 
 
 def small(rounds=4):
-    setting = recipes.settings("quick")["digits"]
-    return recipes.experiments(setting, FEDMIX, seeds=1, rounds=rounds)[0]
+    return LABEL_SKEW.experiments("quick", "digits", FEDMIX, seeds=1, rounds=rounds)[0]
 
 
 def test_save_writes_three_files_whose_bytes_do_not_change():
@@ -76,7 +75,19 @@ def test_label_counts_and_points_return_what_they_draw():
 
 def test_a_method_looks_the_same_in_every_process():
     assert plotting.look_of("something new") == plotting.look_of("something new")
-    assert len({plotting.look_of(m) for m in plotting.METHODS}) == len(plotting.METHODS)
+
+
+@pytest.mark.parametrize("section", recipes.SECTIONS.values(), ids=recipes.SECTIONS)
+def test_no_two_methods_of_a_figure_look_the_same(section):
+    for scale in recipes.SCALES:
+        for dataset in section.settings(scale):
+            known = [m for m in section.methods(scale, dataset) if m in plotting.METHODS]
+            assert len({plotting.look_of(m) for m in known}) == len(known)
+
+
+def test_methods_that_a_data_set_has_not_are_left_out_of_its_panel():
+    assert _chosen(LABEL_SKEW, [FEDMIX, "no such"], "quick", "digits") == [FEDMIX]
+    assert _chosen(LABEL_SKEW, [], "quick", "digits") == [*LABEL_SKEW.methods("quick", "digits")]
 
 
 def test_live_run_equals_the_stored_run_and_remembers():
@@ -97,12 +108,12 @@ def test_live_run_equals_the_stored_run_and_remembers():
 
 
 def test_panels_train_a_scale_and_add_what_is_stored():
-    shown = panels([FEDAVG, FEDMIX], "quick", rounds=2, seeds=1, device="cpu")
+    shown = panels(LABEL_SKEW, [FEDAVG, FEDMIX], "quick", rounds=2, seeds=1, device="cpu")
     assert [p.name for p in shown] == ["Digits (quick)"] and shown[0].trained
     assert set(shown[0].frame["method"]) == {FEDAVG, FEDMIX}
-    assert stored([FEDAVG], "standard") == []
+    assert stored(LABEL_SKEW, [FEDAVG], "standard") == []
     with pytest.raises(ValueError, match="unknown data set at scale 'quick' 'cifar10'"):
-        panels([FEDAVG], "quick", "cifar10")
+        panels(LABEL_SKEW, [FEDAVG], "quick", "cifar10")
 
 
 def test_explorers_redraw_and_say_what_went_wrong():
@@ -190,6 +201,9 @@ def test_the_worked_example_of_the_readme(capsys):
 
 def test_larger_methods_are_left_out_at_the_quick_scale(monkeypatch):
     asked = []
-    monkeypatch.setattr("fedlib.panels.stored", lambda methods, scale: asked.append(methods) or [])
-    shown = panels([FEDAVG], "quick", rounds=1, seeds=1, device="cpu", larger=[FEDMIX])
+    monkeypatch.setattr(
+        "fedlib.panels.stored", lambda section, methods, scale: asked.append(methods) or []
+    )
+    alone = {"rounds": 1, "seeds": 1, "device": "cpu"}
+    shown = panels(LABEL_SKEW, [FEDAVG], "quick", larger=[FEDMIX], **alone)
     assert set(shown[0].frame["method"]) == {FEDAVG} and asked == [[FEDAVG, FEDMIX]]

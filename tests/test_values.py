@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlib import values
-from fedlib.algorithms import FedAvg, FedMix, Local
+from fedlib.algorithms import (
+    ClusteredFedMix,
+    Densities,
+    FedAvg,
+    FedMix,
+    Local,
+    LocalGlobal,
+    Newcomers,
+    Personal,
+    PrunedFedMix,
+)
 from fedlib.engine import EarlyStop, Phase
 from fedlib.experiment import Experiment
 from fedlib.models import MLP, BiLSTM, FastText, LeNet, ResNet
@@ -19,6 +29,7 @@ from fedlib.partition import (
     IID,
     ByColumn,
     ClassDirichlet,
+    Clients,
     Dirichlet,
     LabelPermuted,
     Majority,
@@ -31,10 +42,32 @@ from fedlib.partition import (
     Shards,
 )
 from fedlib.recipes import Setting
-from fedlib.tasks import Task
+from fedlib.tasks import CropFlip, Task
 from fedlib.values import as_code, from_dict, key_of, to_dict
 
 NEEDED = ...  # a field without default
+
+_AVERAGES = {
+    "epochs": 1,
+    "batch_size": 64,
+    "client": Optimizer("sgd", lr=0.05),
+    "server": Optimizer("sgd", lr=1.0),
+    "weighting": "size",
+}
+_MIXES = {
+    **_AVERAGES,
+    "server": Optimizer("adam", lr=0.001),
+    "experts": 4,
+    "condition": "label",
+    "objective": "map",
+    "gates": "local",
+    "marginal_entropy": 1.0,
+    "label_prior": "counts",
+    "phi_scale": 0.0,
+    "pool_gradient": False,
+    "gate_gradient": True,
+    "personal_bias": False,
+}
 
 # Every value of the library: its fields, and what they are when nobody says anything.
 DEFAULTS = {
@@ -66,37 +99,28 @@ DEFAULTS = {
         "loss": "loss",
         "drop_last": False,
         "stop": None,
+        "noise": 0,
+        "watch": "nll",
+        "side": "both",
     },
-    FedAvg: {
-        "epochs": 1,
-        "batch_size": 64,
-        "client": Optimizer("sgd", lr=0.05),
-        "server": Optimizer("sgd", lr=1.0),
-        "weighting": "size",
-    },
-    FedMix: {
-        "epochs": 1,
-        "batch_size": 64,
-        "client": Optimizer("sgd", lr=0.05),
-        "server": Optimizer("adam", lr=0.001),
-        "weighting": "size",
-        "experts": 4,
-        "condition": "label",
-        "objective": "map",
-        "gates": "local",
-        "marginal_entropy": 1.0,
-        "label_prior": "counts",
-        "phi_scale": 0.0,
-        "pool_gradient": False,
-        "gate_gradient": True,
-    },
-    Local: {
-        "epochs": 1,
-        "batch_size": 64,
-        "client": Optimizer("sgd", lr=0.05),
-        "server": Optimizer("sgd", lr=1.0),
-        "weighting": "size",
-        "stop": None,
+    FedAvg: _AVERAGES,
+    FedMix: _MIXES,
+    PrunedFedMix: {**_MIXES, "eta": 0.5, "memory": "raw", "prune_gate": False},
+    ClusteredFedMix: {**_MIXES, "damping": 0.75, "entropy_weight": 1.0},
+    Local: {**_AVERAGES, "stop": None},
+    Personal: {**_AVERAGES, "local": ("head.bias",)},
+    LocalGlobal: {**_AVERAGES, "cut": 3},
+    Newcomers: {**_AVERAGES, "of": FedAvg(), "begin": "fresh", "stop": None},
+    Densities: {
+        **_AVERAGES,
+        "epochs": 100,
+        "batch_size": 10,
+        "client": Optimizer("adam", lr=0.001),
+        "of": FedAvg(),
+        "hidden": (512, 256),
+        "latent": 32,
+        "samples": 1,
+        "stop": EarlyStop(every=1, patience=3),
     },
     Dirichlet: {
         "clients": 100,
@@ -125,6 +149,8 @@ DEFAULTS = {
         "alpha": 1.0,
     },
     LabelPermuted: {"of": NEEDED, "permutations": 4},
+    Clients: {"of": NEEDED, "first": 0, "last": 100},
+    CropFlip: {"padding": 4, "flip": True},
     Mirrored: {"pool": 5000, "validation": 50, "test": 100, "source": "train"},
     Own: {"test": 0.25, "validation": 0.1, "merge": False},
     Task: {
@@ -133,6 +159,7 @@ DEFAULTS = {
         "model": NEEDED,
         "held_out": Mirrored(pool=5000, validation=50, test=100, source="train"),
         "portion": 1.0,
+        "augment": None,
     },
     Experiment: {
         "task": NEEDED,
@@ -142,6 +169,7 @@ DEFAULTS = {
         "seed": 0,
         "evaluate_every": 10,
         "after": None,
+        "audit": False,
     },
     Setting: {
         "task": NEEDED,
@@ -154,6 +182,7 @@ DEFAULTS = {
         "experts": 4,
         "evaluate_every": 20,
         "epochs": 5,
+        "local_epochs": 1,
     },
 }
 
@@ -196,6 +225,9 @@ SAMPLES = {
             "loss": "nll",
             "drop_last": True,
             "stop": EarlyStop(),
+            "noise": 3,
+            "watch": "loss",
+            "side": "local",
         },
     ),
     Dirichlet: (
@@ -218,6 +250,8 @@ SAMPLES = {
     Repeated: (Repeated(IID()), {"of": Shards(), "times": 3}),
     Rotated: (Rotated(IID()), {"of": Shards(), "angles": (0.0, 180.0), "alpha": None}),
     LabelPermuted: (LabelPermuted(IID()), {"of": Rotated(Shards()), "permutations": 3}),
+    Clients: (Clients(IID()), {"of": Rotated(Shards()), "first": 3, "last": 50}),
+    CropFlip: (CropFlip(), {"padding": 2, "flip": False}),
     Mirrored: (Mirrored(), {"pool": 100, "validation": 5, "test": 5, "source": "test"}),
     Own: (Own(), {"test": 0.2, "validation": 0.0, "merge": True}),
     Task: (
@@ -228,6 +262,7 @@ SAMPLES = {
             "model": MLP(),
             "held_out": Own(),
             "portion": 0.5,
+            "augment": CropFlip(),
         },
     ),
     Experiment: (
@@ -240,6 +275,7 @@ SAMPLES = {
             "seed": 1,
             "evaluate_every": 3,
             "after": FIRST,
+            "audit": True,
         },
     ),
     Setting: (
@@ -255,6 +291,7 @@ SAMPLES = {
             "experts": 2,
             "evaluate_every": 1,
             "epochs": 2,
+            "local_epochs": 3,
         },
     ),
 }
@@ -267,19 +304,48 @@ _AVERAGING = {
 }
 SAMPLES[FedAvg] = (FedAvg(), _AVERAGING)
 SAMPLES[Local] = (Local(), {**_AVERAGING, "stop": EarlyStop(every=1)})
-SAMPLES[FedMix] = (
-    FedMix(),
+SAMPLES[Personal] = (Personal(), {**_AVERAGING, "local": ("head.",)})
+SAMPLES[LocalGlobal] = (LocalGlobal(), {**_AVERAGING, "cut": 6})
+_ORDINARY = {
+    **_AVERAGING,
+    "experts": 2,
+    "condition": "angle",
+    "gates": "averaged",
+    "marginal_entropy": 0.0,
+    "label_prior": "uniform",
+    "phi_scale": 0.01,
+    "pool_gradient": True,
+    "gate_gradient": False,
+    "personal_bias": True,
+}
+SAMPLES[FedMix] = (FedMix(), {**_ORDINARY, "objective": "entropy"})
+# These know one objective and, of clients that find clusters, one kind of optimiser.
+ONLY = {
+    PrunedFedMix: {"objective"},
+    ClusteredFedMix: {"objective"},
+}
+SAMPLES[PrunedFedMix] = (
+    PrunedFedMix(),
+    {**_ORDINARY, "eta": 0.9, "memory": "renormalised", "prune_gate": True},
+)
+SAMPLES[ClusteredFedMix] = (
+    ClusteredFedMix(),
+    {**_ORDINARY, "client": Optimizer(lr=0.5), "damping": 0.5, "entropy_weight": 2.0},
+)
+SAMPLES[Newcomers] = (
+    Newcomers(),
+    {**_AVERAGING, "of": FedMix(), "begin": "mean", "stop": EarlyStop(every=1)},
+)
+SAMPLES[Densities] = (
+    Densities(),
     {
         **_AVERAGING,
-        "experts": 2,
-        "condition": "angle",
-        "objective": "entropy",
-        "gates": "averaged",
-        "marginal_entropy": 0.0,
-        "label_prior": "uniform",
-        "phi_scale": 0.01,
-        "pool_gradient": True,
-        "gate_gradient": False,
+        "client": Optimizer("adam", lr=0.1),
+        "of": FedMix(),
+        "hidden": (8,),
+        "latent": 2,
+        "samples": 4,
+        "stop": EarlyStop(),
     },
 )
 
@@ -306,7 +372,7 @@ def test_the_lists_of_this_file_know_every_value_of_the_library():
     ours = {c for c in values._KINDS.values() if c.__module__.startswith("fedlib.")}
     assert ours == set(DEFAULTS) == set(SAMPLES)
     for cls, (_, others) in SAMPLES.items():
-        assert set(others) == {f.name for f in dataclasses.fields(cls)}
+        assert set(others) == {f.name for f in dataclasses.fields(cls)} - ONLY.get(cls, set())
 
 
 @pytest.mark.parametrize("cls", DEFAULTS, ids=lambda c: c.__name__)
@@ -404,28 +470,40 @@ averaging = {
     "weighting": st.sampled_from(["size", "uniform"]),
 }
 stops = st.builds(EarlyStop, every=st.integers(1, 9), patience=st.integers(1, 9), min_delta=rates)
-algorithms = (
+mixing = {
+    **averaging,
+    "experts": st.integers(1, 9),
+    "condition": names,
+    "marginal_entropy": rates,
+    "phi_scale": rates,
+    "pool_gradient": st.booleans(),
+    "personal_bias": st.booleans(),
+}
+objectives = st.sampled_from(["map", "entropy", "likelihood"])
+stages = (
     st.builds(FedAvg, **averaging)
-    | st.builds(Local, **averaging, stop=st.none() | stops)
-    | st.builds(
-        FedMix,
-        **averaging,
-        experts=st.integers(1, 9),
-        condition=names,
-        objective=st.sampled_from(["map", "entropy", "likelihood"]),
-        marginal_entropy=rates,
-        phi_scale=rates,
-        pool_gradient=st.booleans(),
-    )
+    | st.builds(Personal, **averaging, local=st.lists(names).map(tuple))
+    | st.builds(FedMix, **mixing, objective=objectives)
+    | st.builds(PrunedFedMix, **mixing, eta=st.floats(0, 1), prune_gate=st.booleans())
 )
+algorithms = (
+    stages
+    | st.builds(Local, **averaging, stop=st.none() | stops)
+    | st.builds(LocalGlobal, **averaging, cut=st.integers(1, 9))
+    | st.builds(Newcomers, **averaging, of=stages, begin=st.sampled_from(["fresh", "mean"]))
+    | st.builds(Densities, **averaging, of=stages, stop=stops, samples=st.integers(1, 9))
+)
+augments = st.builds(CropFlip, padding=st.integers(0, 9), flip=st.booleans())
 tasks = st.builds(
     Task,
     dataset=st.sampled_from(["digits", "mnist", "cifar10"]),
     partition=st.builds(Dirichlet, clients=st.integers(1, 99), alpha=st.floats(1e-3, 1e3))
-    | st.builds(IID, size=st.none() | st.integers(1, 9)),
+    | st.builds(IID, size=st.none() | st.integers(1, 9))
+    | st.builds(Clients, of=st.builds(IID), last=st.integers(1, 99)),
     model=st.builds(LeNet, channels=st.lists(st.integers(1, 99), min_size=1).map(tuple))
     | st.builds(MLP, hidden=st.lists(st.integers(1, 99), min_size=1).map(tuple)),
     held_out=st.builds(Mirrored, pool=st.integers(1, 10**6)) | st.builds(Own, merge=st.booleans()),
+    augment=st.none() | augments,
 )
 experiments = st.builds(
     Experiment,
@@ -434,6 +512,7 @@ experiments = st.builds(
     rounds=st.integers(1, 10**5),
     cohort=st.integers(1, 99) | st.floats(0.01, 1),
     seed=st.integers(0, 2**40),
+    audit=st.booleans(),
 )
 staged = experiments | st.builds(dataclasses.replace, experiments, after=experiments)
 
@@ -482,7 +561,7 @@ def test_a_written_value_that_is_not_one_is_an_error(data, message):
         (lambda: LeNet(channels=6), "LeNet.channels must be tuple, got 6"),
         (lambda: MLP(hidden=(2.5,)), r"MLP.hidden\[0\] must be int, got 2.5"),
         (lambda: Task("digits", Dirichlet(), Dirichlet()), "Task.model must be Family"),
-        (lambda: Experiment(TASK, "FedAvg", 3), "Experiment.algorithm must be FedAvg or"),
+        (lambda: Experiment(TASK, "FedAvg", 3), "Experiment.algorithm must be FedAvg, got"),
         (lambda: Experiment(TASK, FedAvg(), 3, cohort="10"), "cohort must be float or int"),
         (lambda: Experiment(TASK, FedAvg(), 3, after=TASK), "after must be an Experiment"),
     ],

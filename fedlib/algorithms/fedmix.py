@@ -92,7 +92,7 @@ class FedMix(FedAvg):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase; the original mixture has no q and leaves phi alone."""
-        moving = (EXPERTS, "gate.") if self.objective == "likelihood" else ("",)
+        moving = (EXPERTS, "gate.", "bias") if self.objective == "likelihood" else ("",)
         return (Phase(self.client, self.epochs, self.batch_size, train=moving),)
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:

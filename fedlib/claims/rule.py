@@ -50,9 +50,9 @@ def greater(text: str, source: str, a: Mapping[int, float], b: Mapping[int, floa
     seeds = sorted(a.keys() & b.keys())
     differences = [a[s] - b[s] for s in seeds]
     claim = _judge(text, source, differences, 0.0, "> 0", sign=1)
-    ends = (
-        [interval([side[s] for s in seeds])[0] for side in (a, b)] if seeds else [float("nan")] * 2
-    )
+    if not seeds:
+        return claim
+    ends = [interval([side[s] for s in seeds])[0] for side in (a, b)]
     measured = f"{ends[0]:.3f} vs {ends[1]:.3f}; difference {claim.measured}"
     return Claim(text, source, measured, claim.verdict, claim.seeds, claim.clear)
 

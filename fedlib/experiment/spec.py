@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedlib.algorithms import FedAvg, FedMix, Local
+from fedlib.algorithms import FedAvg
 from fedlib.tasks import Task
 from fedlib.values import key_of, value
 
@@ -26,7 +26,7 @@ class Experiment:
     """
 
     task: Task
-    algorithm: FedAvg | FedMix | Local
+    algorithm: FedAvg
     rounds: int
     cohort: int | float = 10
     seed: int = 0

@@ -3,9 +3,10 @@
 Every function returns the figure and the frame behind it; ``save`` writes both.
 """
 
+from fedlib.plotting.bars import dots, grouped, label_bars, versus
 from fedlib.plotting.counts import label_counts, partitions
-from fedlib.plotting.curves import curves, points
-from fedlib.plotting.heatmaps import heatmaps
+from fedlib.plotting.curves import Cell, curves, grid, ordered, points, ranked, standings
+from fedlib.plotting.heatmaps import heatmaps, images
 from fedlib.plotting.style import COLUMN, METHODS, PAGE, TITLES, look_of, save, title, use_style
 
 __all__ = [
@@ -13,13 +14,23 @@ __all__ = [
     "METHODS",
     "PAGE",
     "TITLES",
+    "Cell",
     "curves",
+    "dots",
+    "grid",
+    "grouped",
     "heatmaps",
+    "images",
+    "label_bars",
     "label_counts",
     "look_of",
+    "ordered",
     "partitions",
     "points",
+    "ranked",
     "save",
+    "standings",
     "title",
     "use_style",
+    "versus",
 ]

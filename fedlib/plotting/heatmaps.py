@@ -1,4 +1,4 @@
-"""Matrices of probabilities."""
+"""Matrices in shades of grey: probabilities, and images."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ def heatmaps(
     columns: int = 8,
     first: int = 1,
     scale: str = "probability",
+    inches: float = 0.0,
+    black: float = 1.0,
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1.
 
-    ``first`` is the number of the first column and ``scale`` names what the shades mean.
+    ``first`` is the number of the first column, ``scale`` names what the shades mean, ``inches`` is
+    the width of a matrix if not the usual one, and ``black`` the value that is drawn black.
     """
     wide = min(columns, len(matrices))
     high = -(-len(matrices) // wide)
-    inches = 0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2
+    inches = inches or (0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2)
     figure, axes = plt.subplots(
         high,
         wide,
@@ -37,7 +40,9 @@ def heatmaps(
     )
     frames = []
     for ax, (name, m) in zip(axes.flat, matrices.items(), strict=False):
-        image = ax.imshow(m, cmap="Greys", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        image = ax.imshow(
+            m, cmap="Greys", vmin=0, vmax=black, aspect="auto", interpolation="nearest"
+        )
         ax.set_title(name, fontsize="small")
         step = 1 if m.shape[1] <= 8 else 5
         ax.set_xticks(
@@ -62,3 +67,32 @@ def heatmaps(
     if heading:
         figure.suptitle(heading, fontsize="medium")
     return figure, pd.concat(frames, ignore_index=True)
+
+
+def images(
+    pictures: Mapping[str, Sequence[np.ndarray]],
+    captions: Mapping[str, Sequence[str]],
+    *,
+    heading: str = "",
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw grey images ``[height, width]``, a row per name, each below its caption.
+
+    Black is an image's smallest value, white its largest. The frame holds the captions.
+    """
+    high, wide = len(pictures), max(len(row) for row in pictures.values())
+    figure, axes = plt.subplots(
+        high, wide, figsize=(0.9 + 0.68 * wide, 0.86 * high + 0.4), squeeze=False
+    )
+    for ax in axes.flat:
+        ax.set(xticks=[], yticks=[])
+        ax.spines[:].set_visible(False)
+    cells = []
+    for line, (name, row) in zip(axes, pictures.items(), strict=True):
+        line[0].set_ylabel(name, rotation=0, ha="right", va="center")
+        for i, (ax, image) in enumerate(zip(line, row, strict=False)):
+            ax.imshow(image, cmap="gray", interpolation="nearest")
+            ax.set_title(captions[name][i], fontsize="small", pad=2)
+            cells.append((name, i + 1, captions[name][i]))
+    if heading:
+        figure.suptitle(heading, fontsize="medium")
+    return figure, pd.DataFrame(cells, columns=["row", "place", "caption"])

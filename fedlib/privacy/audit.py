@@ -27,19 +27,24 @@ def audit(
     found = {"label_share": _numbers(fed.shares("label"))[rows]}
     bias = _of_output(report.messages, BIAS)
     if bias is not None:
-        one_step = algorithm.batch_size is None and algorithm.epochs == 1
-        rate = algorithm.client.rate(BIAS)
-        found["labels_from_bias"] = from_step(bias, rate) if one_step else from_update(bias)
+        rate = algorithm.client.rate(BIAS if BIAS in report.messages else f"experts.{BIAS}")
+        exact = _one_step(algorithm) and rate > 0
+        found["labels_from_bias"] = from_step(bias, rate) if exact else from_update(bias)
     weight = _of_output(report.messages, WEIGHT)
     if weight is not None:
         found["labels_from_weights"] = from_update(weight.sum(-1))
-    if "q_s" in report.messages and "phi" in report.messages:
+    if "phi" in report.messages and getattr(algorithm, "condition", "") == "label":
         phi = _numbers((state.shared["phi"] - report.messages["phi"]).softmax(-1))
         q = _numbers(report.messages.get("q_raw", report.messages["q_s"]))
-        if phi.shape[1] == fed.classes:
-            pairs = zip(q, phi, strict=True)
-            found["labels_from_q"] = np.stack([from_marginal(*pair) for pair in pairs])
+        pairs = zip(q, phi, strict=True)
+        found["labels_from_q"] = np.stack([from_marginal(*pair) for pair in pairs])
     return found
+
+
+def _one_step(algorithm: FedAvg) -> bool:
+    """Return whether clients take one full-batch step of SGD."""
+    plain = algorithm.client.name == "sgd" and algorithm.client.weight_decay == 0
+    return plain and algorithm.batch_size is None and algorithm.epochs == 1
 
 
 def _of_output(messages: dict[str, Tensor], leaf: str) -> Floats | None:

@@ -26,7 +26,7 @@ COMMUNICATION_SETTINGS = {
         "cifar10": SETTINGS["standard"]["cifar10"],
         "cifar100": Setting(
             named("000/cifar100", "standard"),
-            rounds=200,
+            rounds=120,
             seeds=3,
             batch_size=20,
             server_rate=3e-3,

@@ -28,7 +28,7 @@ def _setting(scale: str) -> Setting:
     if scale == "quick":
         return Setting(
             task,
-            rounds=150,
+            rounds=100,
             seeds=3,
             cohort=5,
             batch_size=20,
@@ -37,7 +37,7 @@ def _setting(scale: str) -> Setting:
             evaluate_every=10,
         )
     if scale == "standard":
-        return Setting(task, rounds=300, seeds=3, server_rate=3e-3, phi_rate=0.03)
+        return Setting(task, rounds=200, seeds=3, server_rate=3e-3, phi_rate=0.03)
     return Setting(task, rounds=600, seeds=3)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fedlib.algorithms import FedAvg, FedMix, Personal
 from fedlib.experiment import Experiment
+from fedlib.models import MLP
 from fedlib.recipes.communication import BIASED
 from fedlib.recipes.label_skew import FEDAVG, fedavg, fedmix
 from fedlib.recipes.section import Section, Setting, federated
@@ -19,17 +22,17 @@ def _setting(dataset: str, scale: str) -> Setting:
     task = named(f"000/{dataset}", scale)
     if scale == "quick":
         return Setting(
-            task,
+            replace(task, model=MLP((64,))),  # all clients of a cohort in one program
             rounds=150,
             seeds=3,
             cohort=5,
             batch_size=20,
-            server_rate=5e-3,
+            server_rate=1e-2,
             phi_rate=0.05,
-            evaluate_every=10,
+            evaluate_every=15,
         )
     if scale == "standard":
-        return Setting(task, rounds=250, seeds=3, server_rate=3e-3, phi_rate=0.05)
+        return Setting(task, rounds=150, seeds=3, server_rate=5e-3, phi_rate=0.1, evaluate_every=10)
     return Setting(task, rounds=2000, seeds=3)
 
 

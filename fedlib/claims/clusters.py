@@ -1,0 +1,228 @@
+"""Claims of the FedMix paper (000) about clusters of clients: label permutations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score
+
+from fedlib import frames
+from fedlib.claims.rule import Claim, above, greater
+from fedlib.published import published
+from fedlib.recipes import clusters
+from fedlib.tasks import Task
+
+DECIDED = 0.9  # a client counts as decided when its most probable expert has this much of q(z|s)
+MEASURES = {
+    "right": "share of clients whose expert is the one of their permutation",
+    "pure": "share of clients whose expert serves no other permutation",
+    "agreement": "adjusted Rand index of experts and permutations",
+    "sharpness": "largest entry of q(z|s), mean over clients",
+}
+Truth = Mapping[int, np.ndarray]
+
+
+def truth(task: Task, seeds: Iterable[int]) -> dict[int, np.ndarray]:
+    """Return the permutation of every client, int ``[clients]``, by seed."""
+    parts = {seed: task.divide(seed).parts["train"] for seed in seeds}
+    return {seed: part.side["permutation"][:, 0] for seed, part in parts.items()}
+
+
+def one_hot(permutation: np.ndarray) -> np.ndarray:
+    """Return who has which permutation as zeros and ones, ``[clients, permutations]``."""
+    return np.eye(int(permutation.max()) + 1)[permutation]
+
+
+def aligned(q: np.ndarray, permutation: np.ndarray) -> np.ndarray:
+    """Return q(z|s) ``[clients, K]`` as a reader compares it with the permutations.
+
+    Rows are sorted by permutation and experts by the permutation that they are matched with, by
+    the assignment that puts most probability on matched pairs; unmatched experts come last.
+    """
+    mass = one_hot(permutation).T @ q
+    kinds, experts = linear_sum_assignment(-mass)
+    matched = experts[np.argsort(kinds)]
+    others = np.setdiff1d(np.arange(q.shape[1]), matched)
+    return q[np.argsort(permutation, kind="stable")][:, [*matched, *others]]
+
+
+def table_of(q: np.ndarray, permutation: np.ndarray) -> np.ndarray:
+    """Count clients by permutation and most probable expert, int ``[permutations, K]``."""
+    counts = np.zeros((int(permutation.max()) + 1, q.shape[1]), int)
+    np.add.at(counts, (permutation, q.argmax(1)), 1)
+    return counts
+
+
+def measures(q: np.ndarray, permutation: np.ndarray) -> dict[str, float]:
+    """Return how well q(z|s) ``[clients, K]`` finds the permutations ``[clients]``.
+
+    ``MEASURES`` says what the numbers are. "right" matches experts with permutations one to one,
+    so that with fewer experts than permutations it cannot reach 1.
+    """
+    counts = table_of(q, permutation)
+    matched = linear_sum_assignment(-counts)
+    alone = (counts > 0).sum(0) == 1
+    return {
+        "right": counts[matched].sum() / len(q),
+        "pure": counts[:, alone].sum() / len(q),
+        "agreement": float(adjusted_rand_score(permutation, q.argmax(1))),
+        "sharpness": float(q.max(1).mean()),
+    }
+
+
+def course(frame: pd.DataFrame, permutations: Truth) -> pd.DataFrame:
+    """Return ``measures`` of every logged q(z|s): columns method, seed, round and the measures."""
+    rows = frame[frame["metric"] == "clusters"]
+    found = []
+    logged = rows[["method", "seed", "round"]].drop_duplicates()
+    for method, seed, t in logged.itertuples(index=False, name=None):
+        q = frames.matrix(frame, "clusters", method, seed, t)
+        found.append(
+            {"method": method, "seed": seed, "round": t, **measures(q, permutations[seed])}
+        )
+    return pd.DataFrame(found, columns=["method", "seed", "round", *MEASURES])
+
+
+def measured(course: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return one measure of a course as a curve: columns method, seed, round, value."""
+    return course[["method", "seed", "round"]].assign(value=course[name])
+
+
+def published_rounds() -> int:
+    """Return the number of rounds after which the paper has found its clusters (Fig. 7)."""
+    return int(published("000", "Sec 4.3/Fig 7")["value"].item())
+
+
+def seen(
+    frame: pd.DataFrame, seed: int, permutation: np.ndarray, most: float = np.inf, method: str = ""
+) -> dict[str, np.ndarray]:
+    """Return what a reader should see of q(z|s) after round ``most``: title -> ``aligned`` matrix.
+
+    That is the last logged round up to ``most``, of every method that has the seed, or of one.
+    """
+    rows = frame[(frame["metric"] == "clusters") & (frame["seed"] == seed)]
+    rows = rows[(rows["round"] <= most) & (rows["method"].eq(method) | (not method))]
+    ends = rows.groupby("method", sort=False)["round"].max()
+    return {
+        f"{name}, round {t}": aligned(
+            frames.matrix(frame, "clusters", str(name), seed, int(t)), permutation
+        )
+        for name, t in ends.items()
+    }
+
+
+def cluster_claims(frame: pd.DataFrame, permutations: Truth) -> list[Claim]:
+    """Test Fig. 7 and 8: are the clusters found, when, and what do too few or many experts do?"""
+    early, found = published_rounds(), course(frame, permutations)
+    all_but_none = 1 - 0.5 / len(next(iter(permutations.values())))  # not a single client is wrong
+    within, late = _at(found, "right", early), _at(found, "right")
+    decided = _at(found, "sharpness", early)
+    right, sharp = clusters(4), _at(found, "sharpness")
+    claims = [
+        above(
+            f"K = 4 finds the clusters within {early} rounds: share of clients with their expert",
+            "Fig. 7",
+            _of(within, right),
+            all_but_none,
+        ),
+        above(
+            f"... and q(z|s) is one-hot within {early} rounds: its largest entry",
+            "Fig. 7",
+            _of(decided, right),
+            DECIDED,
+        ),
+    ]
+    if found["round"].max() > early:
+        claims += [
+            above(
+                "K = 4 has found the clusters after the last round",
+                "Fig. 7, more rounds",
+                _of(late, right),
+                all_but_none,
+            ),
+            above(
+                "... and q(z|s) is one-hot after the last round",
+                "Fig. 7, more rounds",
+                _of(sharp, right),
+                DECIDED,
+            ),
+        ]
+    return [*claims, *_misspecified(frame, found, permutations, all_but_none)]
+
+
+def _misspecified(
+    frame: pd.DataFrame, found: pd.DataFrame, permutations: Truth, all_but_none: float
+) -> list[Claim]:
+    three, five = (_tables(frame, clusters(k), permutations) for k in (3, 5))
+    accuracy = _last_accuracy(frame)
+    return [
+        above(
+            "K = 3 merges two permutations and tells the others apart: share of seeds",
+            "Fig. 8, App. B.1",
+            [float(merges_two(counts)) for counts in three],
+            0.5,
+        ),
+        above(
+            "K = 5 tells all permutations apart: share of clients among their own kind",
+            "Fig. 8, App. B.1",
+            _of(_at(found, "pure"), clusters(5)),
+            all_but_none,
+        ),
+        above(
+            "K = 5 gives one permutation two experts and the others one each: share of seeds",
+            "Fig. 8, App. B.1",
+            [float(doubles_one(counts)) for counts in five],
+            0.5,
+        ),
+        greater(
+            "An expert per permutation beats too few: K = 4 vs K = 3, accuracy of last round",
+            "not in the paper",
+            accuracy.get(clusters(4), {}),
+            accuracy.get(clusters(3), {}),
+        ),
+    ]
+
+
+def merges_two(counts: np.ndarray) -> bool:
+    """Return whether one expert serves two whole permutations and every other one has its own.
+
+    ``counts`` are those of ``table_of``, ``[permutations, K]``.
+    """
+    whole = bool(((counts > 0).sum(1) == 1).all())
+    return whole and sorted((counts > 0).sum(0)) == [*[1] * (counts.shape[1] - 1), 2]
+
+
+def doubles_one(counts: np.ndarray) -> bool:
+    """Return whether no expert is shared, one permutation has two and every other one has one."""
+    pure = bool(((counts > 0).sum(0) == 1).all())
+    return pure and sorted((counts > 0).sum(1)) == [*[1] * (counts.shape[0] - 1), 2]
+
+
+def _tables(frame: pd.DataFrame, method: str, permutations: Truth) -> list[np.ndarray]:
+    rows = frame[(frame["metric"] == "clusters") & (frame["method"] == method)]
+    ends = rows.groupby("seed")["round"].max()
+    return [
+        table_of(frames.matrix(frame, "clusters", method, seed, t), permutations[seed])
+        for seed, t in zip(ends.index.tolist(), ends.tolist(), strict=True)
+    ]
+
+
+def _at(found: pd.DataFrame, name: str, most: float = np.inf) -> dict[str, list[float]]:
+    """Return a measure by method, a number per seed: the last one logged by round ``most``."""
+    seen = found[found["round"] <= most].sort_values("round")
+    ends = seen.groupby(["method", "seed"], as_index=False).last()
+    return {str(m): rows[name].tolist() for m, rows in ends.groupby("method")}
+
+
+def _of(values: Mapping[str, list[float]], method: str) -> list[float]:
+    return values.get(method, [])
+
+
+def _last_accuracy(frame: pd.DataFrame) -> dict[str, dict[int, float]]:
+    ends = frames.reported(frame).query("rule == 'last'")
+    return {
+        str(m): dict(zip(g["seed"], g["value"], strict=True)) for m, g in ends.groupby("method")
+    }

@@ -1,0 +1,143 @@
+"""What a curious server learns, on numbers small enough to check by hand (000, App. C)."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedlib import plotting
+from fedlib.claims import privacy
+from fedlib.claims.rule import FAILS, HOLDS, UNTESTED
+from fedlib.recipes import BIASED, EPOCH, FEDAVG, FEDMIX, PRIVACY, STEP, TRAINED, audited
+
+COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
+LABELS = np.array([[0.8, 0.2], [0.2, 0.8]])  # two clients, two labels
+BIAS, WEIGHTS, Q = "labels_from_bias", "labels_from_weights", "labels_from_q"
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def audit(method, stage, seed, off):
+    """Return the rows of one audit; a source is ``off`` by so much at the first label."""
+    shift = np.array([1, -1])
+    found = {privacy.TRUTH: LABELS, **{m: LABELS + by * shift for m, by in off.items()}}
+    return [
+        (audited(method, stage), seed, 1, metric, client, -1, str(label), value)
+        for metric, shares in found.items()
+        for (client, label), value in np.ndenumerate(shares)
+    ]
+
+
+def frame(*parts):
+    return pd.DataFrame([row for part in parts for row in part], columns=COLUMNS)
+
+
+def every(**off):
+    """Return three seeds of all methods and stages."""
+    told = {FEDAVG: (BIAS, WEIGHTS), BIASED: (WEIGHTS,), FEDMIX: (BIAS, WEIGHTS, Q)}
+    return frame(
+        *(
+            audit(m, stage, seed, {s: off.get(stage, 0.02) + (s == Q) * 0.2 for s in sources})
+            for seed in range(3)
+            for stage in (STEP, EPOCH, TRAINED)
+            for m, sources in told.items()
+        )
+    )
+
+
+def test_a_leak_is_the_total_variation_and_guessing_the_mean_of_all_clients():
+    leaked = privacy.leaks(frame(audit(FEDAVG, STEP, 0, {BIAS: 0.05})))
+    by_source = leaked.groupby("source")["value"].apply(list)
+    assert by_source[privacy.BIAS] == pytest.approx([0.05, 0.05])
+    assert by_source[privacy.GUESSING] == pytest.approx([0.3, 0.3])
+    assert leaked["client"].tolist() == [0, 1, 0, 1]
+    assert set(leaked["method"]) == {FEDAVG} and set(leaked["stage"]) == {STEP}
+
+
+def test_a_frame_without_audits_has_no_leaks():
+    assert privacy.leaks(frame()).empty
+    assert {c.verdict for c in privacy.privacy_claims(frame())} == {UNTESTED}
+
+
+def test_shares_and_one_client():
+    rows = frame(audit(FEDMIX, EPOCH, 0, {BIAS: 0.05, Q: 0.1}))
+    table = privacy.shares(rows, audited(FEDMIX, EPOCH), 0, privacy.TRUTH)
+    assert table.to_numpy().tolist() == LABELS.tolist()
+    found = privacy.of_client(rows, audited(FEDMIX, EPOCH), 0, 1)
+    assert list(found) == ["true", privacy.BIAS, privacy.Q]
+    assert found[privacy.Q] == pytest.approx([0.3, 0.7])
+    assert privacy.of_client(rows, audited(FEDMIX, STEP), 0, 1) == {}
+
+
+def test_spread_and_summary_are_in_the_order_of_sources_and_stages():
+    leaked = privacy.leaks(every())
+    ranges = privacy.spread(leaked)
+    mix = ranges[ranges["method"] == FEDMIX]
+    assert mix["row"].tolist() == [
+        s for s in (privacy.BIAS, privacy.WEIGHTS, privacy.Q) for _ in "123"
+    ]
+    assert mix["group"].tolist() == [STEP, EPOCH, TRAINED] * 3
+    table = privacy.summary(leaked)
+    assert list(table.columns) == [STEP, EPOCH, TRAINED]
+    assert (BIASED, privacy.BIAS) not in table.index
+    assert table.loc[(FEDMIX, privacy.Q), STEP] == pytest.approx(0.22)
+    assert table.loc[(FEDAVG, privacy.GUESSING), STEP] == pytest.approx(0.3)
+
+
+def test_the_claims_follow_the_distances():
+    good = privacy.privacy_claims(every(**{STEP: 0.01, EPOCH: 0.03, TRAINED: 0.1}))
+    verdicts = {c.text: c.verdict for c in good}
+    assert next(v for t, v in verdicts.items() if t.startswith("q(z|s) reveals more")) == FAILS
+    assert [v for t, v in verdicts.items() if not t.startswith("q(z|s) reveals more")] == [
+        HOLDS
+    ] * 11
+    bad = privacy.privacy_claims(every(**{STEP: 0.4, EPOCH: 0.35, TRAINED: 0.35}))
+    assert {c.verdict for c in bad[:5]} == {FAILS}
+
+
+def test_a_bias_that_is_sent_is_noticed():
+    rows = frame(*(audit(BIASED, STEP, s, {BIAS: 0.0, WEIGHTS: 0.1}) for s in range(3)))
+    claim = next(c for c in privacy.privacy_claims(rows) if "sends no bias" in c.text)
+    assert claim.verdict == FAILS and "6 (asked: 0)" in claim.measured
+
+
+def test_exactness_is_to_six_decimals():
+    assert privacy.exactness_claim(4e-7).verdict == HOLDS
+    assert privacy.exactness_claim(6e-7).verdict == FAILS
+
+
+@pytest.mark.parametrize("scale", ["quick", "standard", "paper"])
+def test_the_claims_know_the_section(scale):
+    dataset = next(iter(PRIVACY.settings(scale)))
+    known = {audited(m, s) for m in privacy.METHODS for s in privacy.STAGES}
+    assert known == set(PRIVACY.methods(scale, dataset))
+
+
+def test_bars_return_both_shares_of_every_client():
+    _, drawn = plotting.label_bars(LABELS, LABELS + 0.1, clients=[7, 9])
+    assert drawn["client"].tolist() == [7, 7, 9, 9]
+    assert drawn["true"].tolist() == LABELS.ravel().tolist()
+    assert (drawn["reconstructed"] - drawn["true"]).to_numpy() == pytest.approx(0.1)
+
+
+def test_dots_write_what_is_missing_and_stop_where_an_accuracy_ends():
+    one = pd.DataFrame([("a", "g", 0.9, 0.7, 1.1)], columns=["row", "group", "mean", "low", "high"])
+    two = pd.concat([one, one.assign(row="b")])
+    figure, drawn = plotting.dots({"x": one, "y": two}, xlabel="", empty="not sent", most=1.0)
+    assert [t.get_text() for t in figure.axes[0].texts] == ["not sent"]
+    ends = figure.axes[0].collections[0].get_segments()[0][:, 0]
+    assert ends.tolist() == pytest.approx([0.7, 1.0])
+    assert drawn["panel"].tolist() == ["x", "y", "y"]
+
+
+def test_grouped_bars_return_every_value():
+    groups = {"true": LABELS[0], "output bias": LABELS[1]}
+    figure, drawn = plotting.grouped(groups, ["cat", "dog"], ylabel="share")
+    assert drawn["value"].tolist() == [0.8, 0.2, 0.2, 0.8]
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["cat", "dog"]
