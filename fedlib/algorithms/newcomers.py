@@ -18,8 +18,8 @@ class Newcomers(FedAvg):
 
     A second stage (``Experiment.after`` is the federation that trained). Each newcomer trains the
     leaves that ``of`` keeps local, on its own labelled data with the objective of ``of``, from
-    where ``begin`` says: "fresh" leaves, or the "mean" of those of the clients that took part,
-    which is also what one without labels could do. For FedMix these are the gate's; FedAvg has
+    where ``begin`` says: "fresh" leaves, or the "mean" over the clients that took part, each
+    counting the same. For FedMix these are the gate's; FedAvg has
     none, and newcomers use the global model as it is. ``stop`` watches their validation examples.
     """
 

@@ -16,7 +16,8 @@ class Clients(Request):
     """The clients ``first`` to ``last`` - 1 of those that `of` deals to, with what they hold there.
 
     Two of them that share no client share no training example: the first federates, the second
-    is made of newcomers.
+    is made of newcomers. Which of its own examples a client holds out (``Own``) is drawn by its
+    number among these.
     """
 
     of: Request
