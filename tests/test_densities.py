@@ -9,8 +9,9 @@ import pytest
 import torch
 from conftest import make_federation, parts_of, scatter, told_newcomers
 
-from fedlib.algorithms import Densities, FedAvg, FedMix, Personal
+from fedlib.algorithms import Densities, FedAvg, FedMix, Personal, PrunedFedMix
 from fedlib.algorithms.densities import VAE
+from fedlib.algorithms.pruning import MEMORY
 from fedlib.engine import EarlyStop, evaluate, play_round
 from fedlib.models import AutoEncoder, part
 from fedlib.optim import adam
@@ -255,3 +256,13 @@ def test_bad_requests_are_errors(fed):
     for bad in ({"hidden": (0,)}, {"latent": 0}, {"samples": 0}):
         with pytest.raises(ValueError, match="widths and samples must be >= 1"):
             Densities(**bad)
+
+
+def test_pruned_experts_stay_pruned():
+    fed = make_federation(SIZES)
+    of = PrunedFedMix(experts=2, phi_scale=1.0, eta=1.0)
+    first = scatter(of.init(fed, 0))
+    first.server[MEMORY] = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    before = evaluate(fed, of, first, fed.test).nll
+    state, _ = fitted(Densities(of=of, epochs=1, **TINY), fed, first)
+    np.testing.assert_array_equal(evaluate(fed, of, state, fed.test).nll, before)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg, mean
-from fedlib.engine import EarlyStop, Phase, Prediction, State
+from fedlib.algorithms.stages import Stage
+from fedlib.engine import EarlyStop, Phase, State
 from fedlib.federation import Federation
 from fedlib.models import AutoEncoder, Leaves, Net, named, part
 from fedlib.optim import Optimizer, adam
@@ -20,7 +21,7 @@ VAE = "vae."
 
 
 @value
-class Densities(FedAvg):
+class Densities(Stage):
     """Every client of a trained federation fits a variational auto-encoder to its own examples.
 
     A second stage over ``of`` (``Experiment.after`` is the federation that trained), in which only
@@ -35,7 +36,6 @@ class Densities(FedAvg):
     epochs: int = 100
     batch_size: int | None = 10
     client: Optimizer = adam(1e-3)
-    of: FedAvg = FedAvg()
     hidden: tuple[int, ...] = (512, 256)
     latent: int = 32
     samples: int = 1
@@ -56,11 +56,7 @@ class Densities(FedAvg):
             raise ValueError("Densities follow a federation: give its experiment as `after`")
         fresh = named(_encoder(fed.net, self).init(torch_seed(seed, "model", 0)), VAE)
         mine = {n: t.to(fed.device).expand(fed.clients, *t.shape).clone() for n, t in fresh.items()}
-        return State(first.shared, {**first.local, **mine}, {})
-
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
-        """Return what ``of`` tells its clients."""
-        return self.of.context(fed, state, rows)
+        return State(first.shared, {**first.local, **mine}, first.server)
 
     def common(self, fed: Federation, state: State) -> Leaves:
         """Return what ``of`` tells all clients, how to undo the normalisation, and fixed noise."""
@@ -93,10 +89,6 @@ class Densities(FedAvg):
         bound = _encoder(net, self).bound(part(params, VAE), pixels, normal)
         return -mean(bound, batch["weight"])
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return nothing to average; ``sent`` counts the auto-encoder that goes up (App. F)."""
-        return {}
-
     def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
         """Return no bytes down, and every client's auto-encoder up."""
         mine = (t for n, t in state.local.items() if n.startswith(VAE))
@@ -106,18 +98,6 @@ class Densities(FedAvg):
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return what the shared leaves of ``of`` say, and the examples themselves."""
         return {**self.of.encode(net, shared, x), "vae:x": _flat(x)}
-
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
-        """Return the prediction of ``of``."""
-        return self.of.predict(net, params, ctx, code)
-
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
-        """Return the vote of ``of``."""
-        return self.of.vote(net, params, ctx, code)
-
-    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
-        """Return what ``of`` makes of votes."""
-        return self.of.tally(net, shared, code, votes)
 
     def affinity(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
         """Return the estimate of log p(x|s), ``[B]``."""

@@ -6,34 +6,30 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
-from fedlib.engine import EarlyStop, Phase, Prediction, State
+from fedlib.algorithms.stages import Stage
+from fedlib.engine import EarlyStop, Phase, State
 from fedlib.federation import Federation
 from fedlib.models import Leaves, Net
 from fedlib.values import one_of, value
 
 
 @value
-class Newcomers(FedAvg):
+class Newcomers(Stage):
     """Clients that join when ``of`` has been trained: they receive what is shared and send nothing.
 
     A second stage (``Experiment.after`` is the federation that trained). Each newcomer trains the
     leaves that ``of`` keeps local, on its own labelled data with the objective of ``of``, from
     where ``begin`` says: "fresh" leaves, or the "mean" over the clients that took part, each
-    counting the same. For FedMix these are the gate's; FedAvg has
-    none, and newcomers use the global model as it is. ``stop`` watches their validation examples.
+    counting the same. For FedMix these are the gate's; FedAvg has none, and newcomers use the
+    global model as it is. ``stop`` watches their validation examples.
     """
 
-    of: FedAvg = FedAvg()
     begin: str = "fresh"
     stop: EarlyStop | None = None
 
     def check(self) -> None:
         FedAvg.check(self)
         one_of("begin", self.begin, ("fresh", "mean"))
-
-    def is_local(self, name: str) -> bool:
-        """Return whether ``of`` keeps a leaf at its client."""
-        return self.of.is_local(name)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the shared leaves of the first stage, and local ones for each newcomer."""
@@ -44,22 +40,6 @@ class Newcomers(FedAvg):
             fresh = {n: _mean(first.local[n]).expand_as(t).clone() for n, t in fresh.items()}
         return State(first.shared, fresh, {})
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
-        """Return what ``of`` tells its clients."""
-        return self.of.context(fed, state, rows)
-
-    def common(self, fed: Federation, state: State) -> Leaves:
-        """Return what ``of`` tells all clients."""
-        return self.of.common(fed, state)
-
-    def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
-        """Return who can share a program, as ``of`` has it."""
-        return self.of.alike(fed, state, rows)
-
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
-        """Return what ``of`` sends, with the newcomers' own leaves."""
-        return self.of.start(fed, state, rows)
-
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the leaves that are local."""
         return (Phase(self.client, self.epochs, self.batch_size, stop=self.stop, side="local"),)
@@ -67,26 +47,6 @@ class Newcomers(FedAvg):
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the loss of ``of``."""
         return self.of.loss(net, params, ctx, batch)
-
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return nothing: a newcomer sends nothing."""
-        return {}
-
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
-        """Return what the shared leaves say, as ``of`` has it."""
-        return self.of.encode(net, shared, x)
-
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
-        """Return the prediction of ``of`` with the newcomer's leaves."""
-        return self.of.predict(net, params, ctx, code)
-
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
-        """Return the vote of ``of``."""
-        return self.of.vote(net, params, ctx, code)
-
-    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
-        """Return what ``of`` makes of votes."""
-        return self.of.tally(net, shared, code, votes)
 
 
 def _mean(rows: Tensor) -> Tensor:
