@@ -14,6 +14,7 @@ from torch import Tensor
 from fedlib.models import Leaves, Net
 
 _NONE = np.zeros(0, dtype=np.float32)
+OPTED_IN = "opted_in"  # side information: 1 for a training example that may take part, else 0
 
 
 class Augment(Protocol):
@@ -121,7 +122,10 @@ class Table:
 class Federation:
     """Clients, their data and the model they train: all that an algorithm may ask about.
 
-    ``ids`` names the client behind every row; random draws follow the id, not the row.
+    ``ids`` names the client behind every row; random draws follow the id, not the row. Where some
+    opt out, ``train`` has side information ``OPTED_IN`` and ``taking_part`` is what a federated
+    algorithm gets to see. ``members`` are the rows that a cohort is drawn from, None for all.
+    ``balanced`` is a test set that all clients share, if there is one.
     """
 
     net: Net
@@ -131,9 +135,12 @@ class Federation:
     validation: Table
     test: Table
     ids: np.ndarray
+    balanced: Table | None = None
     class_names: tuple[str, ...] = ()
     source: str = ""
+    members: np.ndarray | None = None
     _shares: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    _inside: Federation | None = field(default=None, repr=False)
 
     @property
     def clients(self) -> int:
@@ -144,6 +151,25 @@ class Federation:
     def sizes(self) -> Tensor:
         """Training examples per client N_s, float64 ``[clients]``."""
         return torch.as_tensor(self.train.sizes, dtype=torch.float64, device=self.device)
+
+    def taking_part(self) -> Federation:
+        """Return the federation without what opted out: examples, and whole clients.
+
+        Rows stay in their places. A client that has opted out altogether is no member, and has
+        neither training nor validation examples here. The same federation if nobody opts out.
+        """
+        flag = self.train.side.get(OPTED_IN)
+        if flag is None:
+            return self
+        if self._inside is None:
+            train = _restricted(self.train, flag.cpu().numpy() > 0)
+            members = np.flatnonzero(train.sizes)
+            everything = np.arange(self.validation.index.shape[1]) < self.validation.sizes[:, None]
+            held = _restricted(self.validation, everything & (train.sizes > 0)[:, None])
+            self._inside = replace(
+                self, train=train, validation=held, members=members, _shares={}, _inside=None
+            )
+        return self._inside
 
     def values(self, condition: str) -> int:
         """Return how many values the label, or a named side information, can take."""
@@ -173,8 +199,10 @@ class Federation:
             train=_moved(self.train, device),
             validation=_moved(self.validation, device),
             test=_moved(self.test, device),
+            balanced=self.balanced and _moved(self.balanced, device),
             device=torch.device(device),
             _shares={},
+            _inside=None,
         )
 
     def permuted(self, order: np.ndarray) -> Federation:
@@ -186,6 +214,7 @@ class Federation:
             test=_permuted(self.test, order),
             ids=self.ids[order],
             _shares={},
+            _inside=None,
         )
 
     def _side(self, condition: str) -> Tensor:
@@ -201,6 +230,22 @@ def _count(values: Tensor, sizes: np.ndarray, kinds: int) -> Tensor:
     ).unsqueeze(1)
     out = torch.zeros(len(values), kinds, dtype=torch.int64, device=values.device)
     return out.scatter_add_(1, torch.where(real, values, 0), real.to(torch.int64))
+
+
+def _restricted(table: Table, chosen: np.ndarray) -> Table:
+    """Return a table with the chosen entries of its rows only, ``[clients, width]``.
+
+    The others are taken out of the index, so that nothing can read them, not even as padding.
+    """
+    chosen = chosen & (np.arange(chosen.shape[1]) < table.sizes[:, None])
+    sizes = chosen.sum(1)
+    order = torch.as_tensor(np.argsort(~chosen, 1, kind="stable"), device=table.index.device)
+    real = torch.arange(chosen.shape[1], device=order.device) < torch.as_tensor(
+        sizes, device=order.device
+    ).unsqueeze(1)
+    side = {n: t.gather(1, order) for n, t in table.side.items() if n != OPTED_IN}
+    index = torch.where(real, table.index.gather(1, order), -1)
+    return replace(table, index=index, sizes=sizes, side=side)
 
 
 def _permuted(table: Table, order: np.ndarray) -> Table:

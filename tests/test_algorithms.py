@@ -17,12 +17,15 @@ from fedlib.algorithms import (
     FedAvg,
     FedMix,
     Local,
+    Mixture,
     Newcomers,
     Personal,
     PrunedFedMix,
 )
+from fedlib.algorithms.stages import Stage
 from fedlib.engine import EarlyStop, State, evaluate, evaluate_global, play_round
 from fedlib.engine.batches import make_plan
+from fedlib.models import MLP
 from fedlib.optim import Optimizer, adam, sgd
 
 
@@ -35,8 +38,8 @@ class Linear:
 
 def begun(algorithm, fed, seed=0, first=None):
     """The first state; a second stage follows three rounds of its first."""
-    if first is None and hasattr(algorithm, "of"):
-        first, _ = play(algorithm.of, fed, seed=seed)
+    if first is None and isinstance(algorithm, Stage | Mixture):
+        first, _ = play(getattr(algorithm, "of", FedAvg(**FAST)), fed, seed=seed)
     return algorithm.init(fed, seed, first)
 
 
@@ -219,7 +222,12 @@ def test_bad_hyper_parameters_are_errors():
 FAST = {"batch_size": 4}
 MIXED = FedMix(experts=2, personal_bias=True, **FAST)
 # Second stages: what they follow has something local to be trained, or shared to be asked.
+MIXTURE = {"epochs": 2, "client": adam(1e-3), **FAST}
 SECOND = {
+    "Mixture": Mixture(**MIXTURE),
+    "Mixture, log": Mixture(
+        pool="log", train_global=True, expert=MLP((5,)), gate=MLP((4,)), **MIXTURE
+    ),
     "Newcomers": Newcomers(of=Personal(local=("head.",), **FAST), client=sgd(0.1), **FAST),
     "Newcomers, FedMix, mean": Newcomers(of=MIXED, begin="mean", client=sgd(1.0), **FAST),
     "Densities": Densities(of=MIXED, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST),

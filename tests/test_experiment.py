@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Local
 from fedlib.cli.train import summary
 from fedlib.datasets import MissingDataError
-from fedlib.engine import EarlyStop
+from fedlib.engine import EarlyStop, evaluate, evaluate_global
 from fedlib.experiment import (
     DamagedWarning,
     Experiment,
@@ -141,11 +142,11 @@ def test_metrics_say_who_and_what():
 def test_the_last_scores_are_those_of_the_final_state():
     result, state = run_with_state(MIX, device="cpu", progress=False)
     fed = TASK.build(MIX.seed, "cpu")
-    scores = running.evaluate(fed, MIX.algorithm, state, fed.test)
+    scores = evaluate(fed, MIX.algorithm, state, fed.test)
     logged = result.select("test_accuracy")
     assert logged[logged["round"] == 5]["value"].tolist() == scores.accuracy.tolist()
     total = result.select("global_accuracy").set_index("round")["value"]
-    assert total[5] == running.evaluate_global(fed, MIX.algorithm, state)
+    assert total[5] == evaluate_global(fed, MIX.algorithm, state)
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -274,6 +275,76 @@ def test_a_second_stage_starts_where_the_first_ended_and_leaves_it_alone(rounds)
     assert rounds.played == AVG.rounds + tuned.rounds + 1
     assert bytes_of_first == {p.name: p.read_bytes() for p in home.iterdir()}
     assert tuned.key != other.key != Experiment(TASK, Local(batch_size=6), 1, cohort=6).key
+
+
+WORSENING = Experiment(
+    TASK,
+    FedAvg(batch_size=5, client=adam(0.05)),
+    rounds=8,
+    cohort=4,
+    evaluate_every=2,
+    keep="best",
+)
+
+
+def kept(metrics):
+    """The round with the least mean validation nll, by hand."""
+    rows = metrics[metrics["metric"] == "validation_nll"]
+    return int(rows.groupby("round")["value"].mean().idxmin())
+
+
+def test_a_run_can_end_with_its_best_state():
+    result, state = run_with_state(WORSENING, device="cpu", progress=False)
+    best = kept(result.metrics)
+    assert 0 < best < 8, "the last round would prove nothing"
+    assert result.select("kept_round")["value"].tolist() == [best]
+    fed = TASK.build(0, "cpu")
+    scores = evaluate(fed, WORSENING.algorithm, state, fed.test)
+    logged = result.select("test_accuracy")
+    assert logged[logged["round"] == best]["value"].tolist() == scores.accuracy.tolist()
+    short = replace(WORSENING, rounds=best, keep="last")
+    assert same(run_with_state(short, progress=False)[1].shared, state.shared)
+    stage = Experiment(TASK, Local(batch_size=5), 1, cohort=1.0, evaluate_every=1, after=WORSENING)
+    start = run(stage, progress=False).select("test_accuracy")
+    assert start[start["round"] == 0]["value"].tolist() == scores.accuracy.tolist()
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+@pytest.mark.parametrize("algorithm", [WORSENING.algorithm, Local(client=adam(0.1))], ids=repr)
+@pytest.mark.parametrize("stop", [1, 5, 7])
+def test_an_interrupted_run_keeps_the_same_best_state(
+    rounds, tmp_path, monkeypatch, stop, algorithm
+):
+    experiment = replace(WORSENING, algorithm=algorithm)
+    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", -1.0)
+    rounds.stop_at = stop
+    with pytest.raises(KeyboardInterrupt):
+        play(experiment)
+    rounds.stop_at = None
+    play(experiment)
+    resumed = paths.runs()
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "straight"))
+    play(experiment)
+    same_bits(experiment, resumed, monkeypatch)
+
+
+def test_the_best_state_is_told_by_those_who_take_part():
+    """Whoever opted out shows the server no validation loss."""
+    from fedlib.experiment.course import best_of
+
+    rows = [(0, 0, 3.0), (0, 1, 1.0), (2, 0, 2.0), (2, 1, 9.0), (4, 0, 2.0), (4, 1, 0.0)]
+    metrics = pd.DataFrame(rows, columns=["round", "client", "value"])
+    metrics["metric"] = "validation_nll"
+    assert best_of(metrics, {0}) == 2, "the first of equals"
+    assert best_of(metrics, {0, 1}) == 4
+    metrics["value"] = np.nan
+    with pytest.raises(ValueError, match="no validation examples"):
+        best_of(metrics, {0})
+    with pytest.raises(ValueError, match="unknown keep 'worst'"):
+        replace(WORSENING, keep="worst")
 
 
 def test_a_watcher_is_told_of_both_stages():

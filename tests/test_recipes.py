@@ -52,7 +52,8 @@ def test_every_setting_gives_valid_experiments(section, scale, dataset):
     assert setting.seeds >= 3
     for method in section.methods(scale, dataset):
         made = section.experiments(scale, dataset, method)
-        assert [e.seed for e in made] == list(range(setting.seeds))
+        count = dict(setting.costly).get(method, setting.seeds)
+        assert [e.seed for e in made] == list(range(count))
         assert len({e.key for e in made}) == len(made)
         for experiment in made:
             assert from_dict(to_dict(experiment)) == experiment
@@ -217,3 +218,12 @@ def test_unknown_names_are_errors():
         LABEL_SKEW.experiments("quick", "digits", "FedMx")
     with pytest.raises(ValueError, match="rounds and evaluate_every must be >= 1, got -1"):
         LABEL_SKEW.experiments("quick", "digits", recipes.FEDAVG, rounds=-1)
+
+
+def test_costly_methods_have_fewer_seeds_unless_asked():
+    eight, sixteen = recipes.with_experts(8), recipes.with_experts(16)
+    assert sixteen not in recipes.ABLATION.methods("standard", "cifar10")
+    assert len(recipes.ABLATION.experiments("standard", "cifar10", eight)) == 1
+    assert len(recipes.ABLATION.experiments("standard", "cifar10", sixteen)) == 0
+    assert len(recipes.ABLATION.experiments("standard", "cifar10", sixteen, seeds=3)) == 3
+    assert len(recipes.ABLATION.experiments("paper", "cifar10", sixteen)) == 3

@@ -25,6 +25,7 @@ from test_experiment import AVG, MIX, TASK, play
 
 from fedlib import paths
 from fedlib.algorithms import FedAvg, Local
+from fedlib.engine import select
 from fedlib.experiment import (
     DamagedWarning,
     Experiment,
@@ -38,6 +39,7 @@ from fedlib.experiment import (
     run_with_state,
     store,
 )
+from fedlib.experiment.log import Log
 from fedlib.optim import Optimizer
 
 # What is told beside the warning that a test is about.
@@ -255,7 +257,7 @@ def test_a_folder_that_is_said_to_be_complete_too_early_is_trained_to_the_end(
 
 
 def find_metrics(fed):
-    log = running.Log()
+    log = Log()
     log.sizes(fed)
     return log.frame()
 
@@ -481,7 +483,7 @@ def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(
             play(experiment)
     error, home = caught.value, store.folder(experiment)
     if where in ("client", "local"):
-        rows = running.select(TASK.build(experiment.seed), experiment.cohort, experiment.seed, 2)
+        rows = select(TASK.build(experiment.seed), experiment.cohort, experiment.seed, 2)
         assert error.clients == (int(rows[1]),)
     else:
         assert error.clients == () and "after the server's step" in str(error)

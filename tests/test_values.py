@@ -17,6 +17,7 @@ from fedlib.algorithms import (
     FedMix,
     Local,
     LocalGlobal,
+    Mixture,
     Newcomers,
     Personal,
     PrunedFedMix,
@@ -34,6 +35,7 @@ from fedlib.partition import (
     LabelPermuted,
     Majority,
     Mirrored,
+    OptOut,
     Own,
     Pachinko,
     QuantitySkew,
@@ -78,7 +80,7 @@ DEFAULTS = {
         "groups": 2,
         "shortcut": "projection",
     },
-    BiLSTM: {"vocabulary": 10_002, "embedding": 100, "hidden": 64},
+    BiLSTM: {"vocabulary": 10_002, "embedding": 100, "hidden": 64, "tokens": None},
     FastText: {"vocabulary": 98_635, "width": 32},
     MLP: {"hidden": (200, 200)},
     Optimizer: {
@@ -107,7 +109,18 @@ DEFAULTS = {
     FedMix: _MIXES,
     PrunedFedMix: {**_MIXES, "eta": 0.5, "memory": "raw", "prune_gate": False},
     ClusteredFedMix: {**_MIXES, "damping": 0.75, "entropy_weight": 1.0},
-    Local: {**_AVERAGES, "stop": None},
+    Local: {**_AVERAGES, "stop": None, "begin": "first"},
+    Mixture: {
+        **_AVERAGES,
+        "epochs": 500,
+        "batch_size": 10,
+        "client": Optimizer("adam", lr=1e-5),
+        "stop": EarlyStop(every=5, patience=10, min_delta=0.01),
+        "pool": "probabilities",
+        "train_global": False,
+        "expert": None,
+        "gate": None,
+    },
     Personal: {**_AVERAGES, "local": ("head.bias",)},
     LocalGlobal: {**_AVERAGES, "cut": 3},
     Newcomers: {**_AVERAGES, "of": FedAvg(), "begin": "fresh", "stop": None},
@@ -152,6 +165,7 @@ DEFAULTS = {
     Clients: {"of": NEEDED, "first": 0, "last": 100},
     CropFlip: {"padding": 4, "flip": True},
     Mirrored: {"pool": 5000, "validation": 50, "test": 100, "source": "train"},
+    OptOut: {"clients": 0.9, "share": 1.0},
     Own: {"test": 0.25, "validation": 0.1, "merge": False},
     Task: {
         "dataset": NEEDED,
@@ -160,6 +174,8 @@ DEFAULTS = {
         "held_out": Mirrored(pool=5000, validation=50, test=100, source="train"),
         "portion": 1.0,
         "augment": None,
+        "opt_out": None,
+        "balanced": 0,
     },
     Experiment: {
         "task": NEEDED,
@@ -170,6 +186,7 @@ DEFAULTS = {
         "evaluate_every": 10,
         "after": None,
         "audit": False,
+        "keep": "last",
     },
     Setting: {
         "task": NEEDED,
@@ -183,6 +200,7 @@ DEFAULTS = {
         "evaluate_every": 20,
         "epochs": 5,
         "local_epochs": 1,
+        "costly": (),
     },
 }
 
@@ -199,7 +217,7 @@ SAMPLES = {
         ResNet(),
         {"blocks": 2, "widths": (16, 32), "groups": 4, "shortcut": "pad"},
     ),
-    BiLSTM: (BiLSTM(), {"vocabulary": 50, "embedding": 3, "hidden": 5}),
+    BiLSTM: (BiLSTM(), {"vocabulary": 50, "embedding": 3, "hidden": 5, "tokens": 20}),
     FastText: (FastText(), {"vocabulary": 50, "width": 3}),
     MLP: (MLP(), {"hidden": (200,)}),
     Optimizer: (
@@ -253,6 +271,7 @@ SAMPLES = {
     Clients: (Clients(IID()), {"of": Rotated(Shards()), "first": 3, "last": 50}),
     CropFlip: (CropFlip(), {"padding": 2, "flip": False}),
     Mirrored: (Mirrored(), {"pool": 100, "validation": 5, "test": 5, "source": "test"}),
+    OptOut: (OptOut(), {"clients": 0.5, "share": 0.5}),
     Own: (Own(), {"test": 0.2, "validation": 0.0, "merge": True}),
     Task: (
         TASK,
@@ -263,6 +282,8 @@ SAMPLES = {
             "held_out": Own(),
             "portion": 0.5,
             "augment": CropFlip(),
+            "opt_out": OptOut(),
+            "balanced": 100,
         },
     ),
     Experiment: (
@@ -276,6 +297,7 @@ SAMPLES = {
             "evaluate_every": 3,
             "after": FIRST,
             "audit": True,
+            "keep": "best",
         },
     ),
     Setting: (
@@ -292,6 +314,7 @@ SAMPLES = {
             "evaluate_every": 1,
             "epochs": 2,
             "local_epochs": 3,
+            "costly": (("FedAvg", 1),),
         },
     ),
 }
@@ -303,7 +326,18 @@ _AVERAGING = {
     "weighting": "uniform",
 }
 SAMPLES[FedAvg] = (FedAvg(), _AVERAGING)
-SAMPLES[Local] = (Local(), {**_AVERAGING, "stop": EarlyStop(every=1)})
+SAMPLES[Local] = (Local(), {**_AVERAGING, "stop": EarlyStop(every=1), "begin": "fresh"})
+SAMPLES[Mixture] = (
+    Mixture(),
+    {
+        **_AVERAGING,
+        "stop": None,
+        "pool": "log",
+        "train_global": True,
+        "expert": MLP(),
+        "gate": MLP((5,)),
+    },
+)
 SAMPLES[Personal] = (Personal(), {**_AVERAGING, "local": ("head.",)})
 SAMPLES[LocalGlobal] = (LocalGlobal(), {**_AVERAGING, "cut": 6})
 _ORDINARY = {

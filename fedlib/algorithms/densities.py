@@ -46,6 +46,11 @@ class Densities(Stage):
         if min(*self.hidden, self.latent, self.samples, 1) < 1:
             raise ValueError(f"widths and samples must be >= 1, got {self}")
 
+    @property
+    def federates(self) -> bool:
+        """Whether clients send anything: yes, their auto-encoders."""
+        return True
+
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is of an auto-encoder, or kept local by ``of``."""
         return name.startswith(VAE) or self.of.is_local(name)

@@ -43,6 +43,11 @@ class FedAvg:
         """Return whether a leaf stays with its client."""
         return False
 
+    @property
+    def federates(self) -> bool:
+        """Whether clients send anything."""
+        return True
+
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; every client starts from the same local leaves.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
-from fedlib.engine import EarlyStop, Phase, Prediction
+from fedlib.engine import EarlyStop, Phase, Prediction, State
+from fedlib.federation import Federation
 from fedlib.models import Leaves, Net
-from fedlib.values import value
+from fedlib.values import one_of, value
 
 
 @value
@@ -16,18 +18,43 @@ class Local(FedAvg):
 
     From fresh weights this is the baseline "local"; after a first stage (``Experiment.after``)
     every client starts from that stage's global model, which is "fine-tuned". ``stop`` ends a
-    client's training on its own validation loss and keeps its best weights.
+    client's training on its own validation loss and keeps its best weights. ``begin`` "fresh"
+    starts from new weights even so: the first stage's shared leaves are only handed on, to a stage
+    that mixes both.
     """
 
     stop: EarlyStop | None = None
+    begin: str = "first"
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        one_of("begin", self.begin, ("first", "fresh"))
+
+    @property
+    def federates(self) -> bool:
+        """Whether clients send anything: no."""
+        return False
 
     def is_local(self, name: str) -> bool:
         """Return true: nothing is shared."""
         return True
 
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return every client's leaves, beside what a ``first`` stage shared."""
+        begun = FedAvg.init(self, fed, seed, first)
+        if first is None:
+            return begun
+        local = FedAvg.init(self, fed, seed).local if self.begin == "fresh" else begun.local
+        return State(first.shared, local, {})
+
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over all leaves, with early stopping if asked for."""
         return (Phase(self.client, self.epochs, self.batch_size, stop=self.stop),)
+
+    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+        """Return no bytes: what the first stage shared was there when this one began."""
+        none = torch.zeros(len(rows), dtype=torch.int64)
+        return none, none
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return the batch itself: no part of the model is shared."""

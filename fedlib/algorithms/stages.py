@@ -21,6 +21,11 @@ class Stage(FedAvg):
 
     of: FedAvg = FedAvg()  # noqa: RUF009, a value
 
+    @property
+    def federates(self) -> bool:
+        """Whether clients send anything: no, the federation is over."""
+        return False
+
     def is_local(self, name: str) -> bool:
         """Return whether ``of`` keeps a leaf at its client."""
         return self.of.is_local(name)

@@ -1,7 +1,7 @@
 """Cohort training and evaluation. Knows no algorithm by name and reads no file."""
 
 from fedlib.engine.evaluate import Encoded, Scores, encode, evaluate, evaluate_global
-from fedlib.engine.protocol import Algorithm, Prediction, State
+from fedlib.engine.protocol import Algorithm, Prediction, State, playing
 from fedlib.engine.rounds import Report, cohort_size, play_round, select
 from fedlib.engine.train import EarlyStop, Phase, TrainingDiverged
 
@@ -20,5 +20,6 @@ __all__ = [
     "evaluate",
     "evaluate_global",
     "play_round",
+    "playing",
     "select",
 ]

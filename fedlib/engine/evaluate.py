@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from fedlib.engine.lift import lift
-from fedlib.engine.protocol import Algorithm, Prediction, State
+from fedlib.engine.protocol import Algorithm, Prediction, State, playing
 from fedlib.federation import Federation, Table
 from fedlib.models import Leaves
 
 BLOCK = 512  # examples per forward pass
 BUDGET = 2**26  # numbers that one batched prediction may gather
+READ = 2**14  # texts that recurrent nets of several clients read at once
 MOST = 1000  # test examples on which every client runs a network of its own
 
 
@@ -122,7 +123,8 @@ class _Poll:
             algorithm.context(fed, state, rows),
             algorithm.common(fed, state),
         )
-        self.log_share = (fed.sizes[rows] / fed.sizes[rows].sum()).to(torch.float32).log()
+        sizes = playing(algorithm, fed).sizes[rows]
+        self.log_share = (sizes / sizes.sum()).to(torch.float32).log()
 
     def votes(self, code: Leaves) -> Leaves:
         """Return the mean votes on a block of examples, ``[B, ...]`` each."""
@@ -220,6 +222,8 @@ def _group(fed: Federation, code: Leaves, examples: int) -> int:
     """
     if "x" in code and fed.net.alone(fed.device):
         return 1
+    if "x" in code and fed.net.is_recurrent:
+        return max(1, READ // max(examples, 1))
     numbers = sum(t[0].numel() for t in code.values()) * max(examples, 1)
     return int(np.clip(BUDGET // max(numbers, 1), 1, 4096))
 

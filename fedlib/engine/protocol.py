@@ -58,6 +58,10 @@ class Prediction(NamedTuple):
 class Algorithm(Protocol):
     """The methods of an algorithm; ``ctx`` is ``context`` and ``common`` together, one client's."""
 
+    @property
+    def federates(self) -> bool:
+        """Whether clients send anything: then what opted out is kept from them, and from it."""
+
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; ``first`` is the final state of a first stage."""
 
@@ -113,3 +117,8 @@ class Algorithm(Protocol):
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return quantities worth logging: scalars, ``[experts]``, or ``[item, experts]``."""
+
+
+def playing(algorithm: Algorithm, fed: Federation) -> Federation:
+    """Return what an algorithm gets to see: all, or without what opted out if it federates."""
+    return fed.taking_part() if algorithm.federates else fed

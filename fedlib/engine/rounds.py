@@ -13,7 +13,7 @@ from torch import Tensor
 from fedlib.engine.batches import Plan, make_plan
 from fedlib.engine.evaluate import accuracy_of, nll_of
 from fedlib.engine.lift import lift
-from fedlib.engine.protocol import Algorithm, State
+from fedlib.engine.protocol import Algorithm, State, playing
 from fedlib.engine.train import Phase, TrainingDiverged, train
 from fedlib.federation import Federation
 from fedlib.models import Leaves, Net
@@ -21,6 +21,7 @@ from fedlib.randomness import generator
 
 # What a CPU core keeps close: a cohort whose weights exceed it waits for memory at every step.
 CACHE_BYTES = 2**22
+READERS = 32
 SPLITS = ("validation", "test")
 
 
@@ -43,11 +44,13 @@ class Report:
 def select(fed: Federation, cohort: int | float, seed: int, round: int) -> np.ndarray:
     """Return the rows of the clients that take part, drawn without replacement by id.
 
-    ``cohort`` is a number of clients, or a fraction of the population when it is a float.
+    ``cohort`` is a number of clients, or a fraction of the federation's members as a float.
     """
-    size = cohort_size(cohort, fed.clients)
-    chosen = generator(seed, "cohort", round).choice(fed.clients, size, replace=False)
-    return np.argsort(fed.ids, kind="stable")[chosen]
+    rows = np.argsort(fed.ids, kind="stable")
+    if fed.members is not None:
+        rows = rows[np.isin(rows, fed.members)]
+    size = cohort_size(cohort, len(rows))
+    return rows[generator(seed, "cohort", round).choice(len(rows), size, replace=False)]
 
 
 def cohort_size(cohort: int | float, clients: int) -> int:
@@ -75,7 +78,10 @@ def play_round(
     it up to float rounding. Local leaves of ``state`` are updated in place: a round costs what its
     cohort costs, not what the population costs. ``score`` also tests every client of the cohort
     with the leaves that it has trained, on its validation and test examples (000, App. G).
+    An algorithm that federates sees nothing of what opted out; RuntimeError for one that says it
+    does not and has messages.
     """
+    fed = playing(algorithm, fed)
     rows = select(fed, cohort, seed, round)
     phases = algorithm.phases()
     plans = _plans(phases, fed, rows, round, seed)
@@ -98,6 +104,8 @@ def play_round(
             if name not in messages:
                 messages[name] = rows_of.new_empty(len(rows), *rows_of.shape[1:])
             messages[name].index_copy_(0, place, rows_of)
+    if messages and not algorithm.federates:
+        raise RuntimeError(f"{type(algorithm).__name__} does not federate, yet sends {[*messages]}")
     with torch.no_grad():
         weights = algorithm.weights(fed, state, where, messages)
         down, up = algorithm.sent(state, where, messages)
@@ -108,7 +116,8 @@ def play_round(
 def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
     """Return how many clients share one program: by default what is fastest on the device.
 
-    All of the cohort on a GPU; on a CPU as many as its cache holds, convolutions one at a time.
+    All of the cohort on a GPU; on a CPU as many as its cache holds, convolutions one at a time, and
+    recurrent nets ``READERS`` at a time, whose many small steps cost more than their weights.
     ``numbers`` is how many numbers a client's leaves have, by default the net's.
     """
     if chunk is not None and chunk < 1:
@@ -118,6 +127,8 @@ def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
     if fed.net.alone(fed.device):
         return 1
     on_cpu = fed.device.type == "cpu"
+    if on_cpu and fed.net.is_recurrent:
+        return READERS
     return max(1, CACHE_BYTES // (4 * (numbers or fed.net.parameters()))) if on_cpu else fed.clients
 
 

@@ -86,8 +86,19 @@ class Log:
             self.array(round, f"{split}_gate", scores.gate)
 
     def sizes(self, fed: Federation) -> None:
-        """Add the number of training examples of every client, once."""
+        """Add the training examples of every client, and those of them that take part, once.
+
+        The latter only where some opted out.
+        """
         self.clients(0, "examples", fed.ids, fed.train.sizes)
+        inside = fed.taking_part()
+        if inside is not fed:
+            self.clients(0, "opted_in", fed.ids, inside.train.sizes)
+
+    def ledger(self, round: int, report: Report, ids: np.ndarray) -> None:
+        """Add the bytes that every client of a round received and sent."""
+        for metric, sent in (("client_bytes_down", report.down), ("client_bytes_up", report.up)):
+            self.clients(round, metric, ids[report.rows], sent.cpu().numpy())
 
     def last_finite(self, *metrics: str) -> dict[str, float]:
         """Return the last finite value of some metrics, the mean over clients where it has them."""

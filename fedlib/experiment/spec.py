@@ -6,7 +6,7 @@ from typing import Any
 
 from fedlib.algorithms import FedAvg
 from fedlib.tasks import Task
-from fedlib.values import key_of, value
+from fedlib.values import key_of, one_of, value
 
 # Raise this when the same experiment would give other numbers than before (a change of default, a
 # repaired bug): old results then keep their key and are no longer found.
@@ -21,6 +21,8 @@ class Experiment:
     Clients are scored every ``evaluate_every`` rounds, before the first and after the last.
     ``after`` is a first stage whose final state this one starts from. ``audit`` logs what the
     server can infer of its clients' labels from their messages, at the rounds that are scored.
+    ``keep`` says which state the run ends with, for a stage after it: that of the "last" round, or
+    of the "best" one, which has the least mean validation nll over the clients that take part.
     Device and chunk are no part of it: they change a result by float rounding only, and stand in
     its provenance.
     """
@@ -33,6 +35,7 @@ class Experiment:
     evaluate_every: int = 10
     after: Any = None
     audit: bool = False
+    keep: str = "last"
 
     def check(self) -> None:
         if self.rounds < 1 or self.evaluate_every < 1:
@@ -46,6 +49,7 @@ class Experiment:
             raise ValueError(
                 f"cohort must be a number >= 1 or a fraction in (0, 1], got {self.cohort}"
             )
+        one_of("keep", self.keep, ("last", "best"))
         if self.after is not None and not isinstance(self.after, Experiment):
             raise TypeError(f"after must be an Experiment or None, got {self.after!r}")
 

@@ -37,13 +37,15 @@ from fedlib.values import from_dict, to_dict
 
 SPEC, CHECKPOINT, METRICS = "spec.json", "checkpoint.safetensors", "metrics.parquet"
 PROVENANCE, FAILURE = "provenance.json", "failure.json"
+BEST = "best:"
 
 
 class Kept(NamedTuple):
     """What a checkpoint holds: the state after some round, metrics up to there, data, segments.
 
     ``data`` names the data it was trained on; a segment is a stretch of rounds that one process
-    trained, with its commit, versions, device and seconds.
+    trained, with its commit, versions, device and seconds. ``best`` is the best state so far of a
+    run that will end with that one.
     """
 
     state: State
@@ -51,6 +53,7 @@ class Kept(NamedTuple):
     metrics: pd.DataFrame
     data: str
     segments: list[dict[str, Any]]
+    best: State | None = None
 
 
 def folder(experiment: Experiment) -> Path:
@@ -130,6 +133,7 @@ def checkpoint(
     metrics: pd.DataFrame,
     data: str = "",
     segments: list[dict[str, Any]] | None = None,
+    best: State | None = None,
 ) -> None:
     """Store the state after ``completed`` rounds; metrics go first and so never lag behind."""
     home = folder(experiment)
@@ -140,7 +144,8 @@ def checkpoint(
         lambda p: metrics.to_parquet(p, compression="zstd", index=False),
         f"the metrics up to round {completed}",
     )
-    tensors = {n: t.detach().cpu().contiguous() for n, t in state.flat().items()}
+    flat = {**state.flat(), **{BEST + n: t for n, t in (best.flat() if best else {}).items()}}
+    tensors = {n: t.detach().cpu().contiguous() for n, t in flat.items()}
     said = {"completed": str(completed), "data": data, "segments": json.dumps(segments or [])}
     disk.write(
         home / CHECKPOINT,
@@ -156,11 +161,14 @@ def restore(experiment: Experiment) -> Kept | None:
         return None
     completed, said = read_header(home)
     with safe_open(home / CHECKPOINT, framework="pt") as file:
-        state = State.from_flat({n: file.get_tensor(n) for n in file.keys()})  # noqa: SIM118
+        flat = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+    best = {n.removeprefix(BEST): t for n, t in flat.items() if n.startswith(BEST)}
+    state = State.from_flat({n: t for n, t in flat.items() if not n.startswith(BEST)})
     metrics = read_metrics(home, completed)
     kept = metrics[metrics["round"] <= completed]
     segments = json.loads(said.get("segments", "[]"))
-    return Kept(state, completed, kept, said.get("data", ""), segments)
+    held = State.from_flat(best) if best else None
+    return Kept(state, completed, kept, said.get("data", ""), segments, held)
 
 
 def finish(experiment: Experiment, provenance: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ class Net:
 
     def __init__(self, spec: Any, shape: tuple[int, ...], classes: int) -> None:
         self._spec, self.shape, self.classes = spec, shape, classes
+        self._others: dict[tuple[Any, int], Net] = {}
         self.module = self.module_of(0)
         self.width = self.module.head.in_features
         self._base = _slots(self.module.base, "base.")
@@ -55,14 +56,23 @@ class Net:
         """Return fresh parameters (PyTorch's default initialisation) drawn from ``seed``."""
         return {n: p.detach() for n, p in self.module_of(seed).named_parameters()}
 
+    def like(self, family: Any = None, outputs: int | None = None) -> Net:
+        """Return the net of another family, or with other outputs, for the same examples."""
+        family, outputs = family or self._spec, self.classes if outputs is None else outputs
+        if (family, outputs) == (self._spec, self.classes):
+            return self
+        if (family, outputs) not in self._others:
+            self._others[family, outputs] = Net(family, self.shape, outputs)
+        return self._others[family, outputs]
+
     def alone(self, device: torch.device) -> bool:
         """Return whether several nets run one by one, and not as one vmapped program.
 
         On a CPU convolutions do, as vmap makes grouped ones of them, and so do nets that together
-        would wait for memory at every step. A recurrent layer cannot be vmapped at all.
+        would wait for memory at every step. Not recurrent ones: their many small steps cost more.
         """
         large = self.has_convolutions or self.parameters() > SMALL
-        return self.is_recurrent or (large and device.type == "cpu")
+        return large and not self.is_recurrent and device.type == "cpu"
 
     def features(self, params: Leaves, x: Tensor) -> Tensor:
         """Return h(x), ``[B, D]``; only the leaves ``base.*`` of ``params`` are read."""

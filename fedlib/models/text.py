@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from fedlib.models.families import Family, positive
 from fedlib.values import value
 
 UNKNOWN = 1
+DIRECTIONS = ("", "_reverse")
 
 
 @value
@@ -18,20 +20,24 @@ class BiLSTM(Family):
     """An embedding and a bidirectional LSTM whose two last states are the features (001, sec. 4).
 
     ``vocabulary`` counts padding and unknown too: the default is the 10,000 most frequent words,
-    1,085,708 parameters with 4 classes. Padding is read like any token, as released.
+    1,085,708 parameters with 4 classes. ``tokens`` is how many of a text are read, None for all;
+    padding is read like any token, as released.
     """
 
     vocabulary: int = 10_002
     embedding: int = 100
     hidden: int = 64
+    tokens: int | None = None
 
     def check(self) -> None:
-        positive("BiLSTM's sizes", (self.vocabulary, self.embedding, self.hidden))
+        sizes = (self.vocabulary, self.embedding, self.hidden)
+        positive("BiLSTM's sizes", sizes if self.tokens is None else (*sizes, self.tokens))
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return embedding and LSTM; see ``Family``."""
         tokens(self, shape)
         words = _Words(self.vocabulary, self.embedding)
+        words.most = self.tokens
         return nn.Sequential(words, _LastStates(self.embedding, self.hidden)), 2 * self.hidden
 
 
@@ -64,25 +70,62 @@ def tokens(family: Family, shape: tuple[int, ...]) -> int:
 
 
 class _Words(nn.Embedding):
-    """An embedding of the most frequent words; the others are unknown."""
+    """An embedding of the most frequent words; the others are unknown.
+
+    ``most`` tokens are read of a text, None for all. Padding, if it has an index, is zero for good.
+    """
+
+    most: int | None = None
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return ``[B, T, width]`` of token ids ``[B, T]``."""
-        return super().forward(torch.where(ids < self.num_embeddings, ids, UNKNOWN))
+        ids = ids[..., : self.most]
+        known = torch.where(ids < self.num_embeddings, ids, UNKNOWN)
+        words = embedding(known, self.weight)
+        if self.padding_idx is None:
+            return words
+        # Under vmap the layer itself would let padding learn.
+        return torch.where((ids == self.padding_idx).unsqueeze(-1), 0, words)
 
 
 class _LastStates(nn.LSTM):
-    """A bidirectional LSTM that returns the last state of each direction."""
+    """A bidirectional LSTM that returns the last state of each direction.
+
+    Parameters and initialisation are ``nn.LSTM``'s. The steps are written out, as matrix products
+    that vmap turns into batched ones: a cohort reads its texts together, which ``nn.LSTM`` cannot.
+    Both directions share a product, and what depends on the words alone is one product for the
+    whole text.
+    """
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__(width, hidden, batch_first=True, bidirectional=True)
 
     def forward(self, x: Tensor, state: Any = None) -> Tensor:  # type: ignore[override]
         """Return ``[B, 2 hidden]`` of a sequence ``[B, T, width]``."""
-        # The list would still hold the module's own weights when others are put in their place.
-        self._flat_weights = [self._parameters[name] for name in self._flat_weights_names]
-        _, (last, _) = super().forward(x, state)
-        return torch.cat([last[0], last[1]], -1)
+        by_words, recurrent = self._of_words(x), self._stacked("weight_hh").mT
+        h = c = by_words[0].new_zeros(()).expand(2, x.shape[0], self.hidden_size)
+        for words in by_words:
+            said = torch.baddbmm(words, h, recurrent)
+            # One sigmoid for all: a kernel more costs more than the quarter that is not used.
+            taken, kept, _, shown = said.sigmoid().chunk(4, -1)
+            seen = said.chunk(4, -1)[2].tanh()
+            c = torch.addcmul(kept * c, taken, seen)
+            h = shown * c.tanh()
+        return torch.cat([h[0], h[1]], -1)
+
+    def _of_words(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return what the words say to the gates, step by step, ``[2, B, 4 hidden]`` each.
+
+        The second direction reads from the end.
+        """
+        bias = self._stacked("bias_ih") + self._stacked("bias_hh")
+        read = torch.stack([x, x.flip(-2)])
+        out = torch.baddbmm(bias.unsqueeze(1), read.flatten(1, 2), self._stacked("weight_ih").mT)
+        return out.view(2, x.shape[-3], x.shape[-2], -1).unbind(2)
+
+    def _stacked(self, kind: str) -> Tensor:
+        """Return a parameter of both directions, ``[2, ...]``."""
+        return torch.stack([getattr(self, f"{kind}_l0{d}") for d in DIRECTIONS])
 
 
 class _Mean(nn.Module):

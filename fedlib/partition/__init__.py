@@ -2,10 +2,11 @@
 
 from fedlib.partition.base import Request
 from fedlib.partition.checks import Pool
-from fedlib.partition.draws import dirichlet, holdout, iid, mirrored
+from fedlib.partition.draws import balanced, dirichlet, holdout, iid, mirrored
 from fedlib.partition.held_out import Division, Mirrored, Own, divide
 from fedlib.partition.majority import Majority, Shards
 from fedlib.partition.natural import ByColumn, Pachinko
+from fedlib.partition.opting import OptOut
 from fedlib.partition.pfllib import ClassDirichlet, class_dirichlet
 from fedlib.partition.repeated import Repeated
 from fedlib.partition.requests import IID, Dirichlet, QuantitySkew
@@ -23,6 +24,7 @@ __all__ = [
     "LabelPermuted",
     "Majority",
     "Mirrored",
+    "OptOut",
     "Own",
     "Pachinko",
     "Partition",
@@ -32,6 +34,7 @@ __all__ = [
     "Request",
     "Rotated",
     "Shards",
+    "balanced",
     "class_dirichlet",
     "dirichlet",
     "divide",

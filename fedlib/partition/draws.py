@@ -35,6 +35,23 @@ def holdout(labels: ArrayLike, size: int, seed: int) -> tuple[Ints, Ints]:
     return np.setdiff1d(pool.positions, held, assume_unique=True), held
 
 
+def balanced(labels: ArrayLike, size: int, seed: int) -> Ints:
+    """Draw a test set with as many examples of each class: positions, sorted.
+
+    labels: [N]. Of C classes each gives floor(size / C). ValueError if one has too few.
+    """
+    pool = examples(labels, None, None)
+    each = whole("size", size, 1) // pool.classes
+    stacks = stacks_of(pool, seed, "balanced")
+    fewest = min(len(stack) for stack in stacks)
+    if not 1 <= each <= fewest:
+        raise ValueError(
+            f"{size:,} balanced examples need {each:,} of each of {pool.classes} classes; "
+            f"the smallest class has {fewest:,}"
+        )
+    return np.sort(np.concatenate([stack[:each] for stack in stacks]))
+
+
 def iid(
     labels: ArrayLike, *, clients: int, size: int | None = None, seed: int,
     pool: ArrayLike | None = None,

@@ -19,7 +19,8 @@ class Setting:
     whatever the gradient, so that at the paper's 1e-3 the rows of q(z|y) need some 2,000 rounds to
     become one-hot; shorter runs must raise it or nothing can specialise. ``epochs`` are those of
     the centralised mixture (Fig. 14b): on small data an epoch has few steps; ``local_epochs`` are
-    the clients'.
+    the clients'. ``costly`` methods have as many seeds as it says, and not ``seeds``; with 0
+    they are left out unless their seeds are asked for.
     """
 
     task: Task
@@ -33,6 +34,7 @@ class Setting:
     evaluate_every: int = 20
     epochs: int = 5
     local_epochs: int = 1
+    costly: tuple[tuple[str, int], ...] = ()
 
     @property
     def server(self) -> Optimizer:
@@ -63,7 +65,9 @@ class Section:
 
     def methods(self, scale: str, dataset: str) -> tuple[str, ...]:
         """Return the names of what is run on a data set."""
-        return tuple(self.plan(self.settings(scale, dataset)[dataset], dataset))
+        setting = self.settings(scale, dataset)[dataset]
+        seeds = dict(setting.costly)
+        return tuple(m for m in self.plan(setting, dataset) if seeds.get(m, 1))
 
     def experiments(
         self, scale: str, dataset: str, method: str, *, seeds: int = 0, rounds: int = 0
@@ -76,8 +80,8 @@ class Section:
         setting = self.settings(scale, dataset)[dataset]
         plan = self.plan(setting, dataset)
         one_of(f"method on {dataset!r}", method, plan)
-        one = plan[method]
-        return [_with(one, s, rounds, setting.rounds) for s in range(seeds or setting.seeds)]
+        one, count = plan[method], seeds or dict(setting.costly).get(method, setting.seeds)
+        return [_with(one, s, rounds, setting.rounds) for s in range(count)]
 
 
 def federated(setting: Setting, algorithm: object, **more: object) -> Experiment:

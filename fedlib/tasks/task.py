@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedlib import datasets
-from fedlib.federation import Federation, Table
+from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import Family, Net
-from fedlib.partition import Division, Mirrored, Own, Partition, Request, divide, holdout
+from fedlib.partition import (
+    Division,
+    Mirrored,
+    OptOut,
+    Own,
+    Partition,
+    Request,
+    balanced,
+    divide,
+    holdout,
+)
 from fedlib.tasks.augment import CropFlip
 from fedlib.tasks.device import pick_device
 from fedlib.tasks.views import Pool, view
@@ -28,7 +39,10 @@ class Task:
     ``partition`` deals the training examples to clients, ``held_out`` says what they are validated
     and tested on (docs/READINGS.md, A04): ``Mirrored`` elsewhere, or on their ``Own``. Model and
     round selection look at validation only. ``portion`` is the share of the data that is used at
-    all, class by class. ``augment`` changes training images at random in every batch.
+    all, class by class. ``augment`` changes training images at random in every batch. ``opt_out``
+    says which training examples no federated algorithm gets to see. ``balanced`` is the size of a
+    test set that all clients share, with as many examples of each class, on which each is scored
+    too (001); 0 for none.
     """
 
     dataset: str
@@ -37,11 +51,18 @@ class Task:
     held_out: Mirrored | Own = Mirrored()
     portion: float = 1.0
     augment: CropFlip | None = None
+    opt_out: OptOut | None = None
+    balanced: int = 0
 
     def check(self) -> None:
         one_of("dataset", self.dataset, datasets.names())
         if not 0 < self.portion <= 1:
             raise ValueError(f"Task.portion must lie in (0, 1], got {self.portion}")
+        if self.balanced and not (self.balanced > 0 and self._tests_apart):
+            raise ValueError(
+                f"Task.balanced must be >= 0, and needs a test split that is for tests only: "
+                f"Mirrored(source='train'), not {self.held_out}; got {self.balanced}"
+            )
 
     def build(self, seed: int, device: str | torch.device = "cpu") -> Federation:
         """Return the federation of one seed: partition, twins and examples on a device."""
@@ -57,6 +78,10 @@ class Task:
             if part.side or (name == "test" and not self._tests_apart):
                 pool, part = view(self.partition, pool, part, seed, data.classes)
             tables[name] = _table(pool, part, look)
+        if self.opt_out is not None:
+            part = division.parts["train"]
+            inside = self.opt_out.stays_in(part, _labels(splits, division.origin["train"]), seed)
+            tables["train"].side[OPTED_IN] = torch.tensor(inside.astype(np.int64), device=where)
         tables["train"].augment = self.augment if len(data.shape) == 3 else None
         net = Net(self.model, data.shape, data.classes)
         ids = np.arange(division.parts["train"].clients)
@@ -69,9 +94,19 @@ class Task:
             validation=tables["validation"],
             test=tables["test"],
             ids=ids,
+            balanced=self._balanced(splits, tables["test"], seed),
             class_names=data.class_names,
             source=source,
         )
+
+    def _balanced(self, splits: Splits, test: Table, seed: int) -> Table | None:
+        """Return the test set that all clients share, a table with the same row for each."""
+        if not self.balanced:
+            return None
+        chosen = balanced(splits["test"].labels, self.balanced, seed)
+        clients = len(test.sizes)
+        index = torch.tensor(chosen, device=test.index.device).expand(clients, -1)
+        return replace(test, index=index, sizes=np.full(clients, len(chosen)), side={})
 
     def divide(self, seed: int) -> Division:
         """Return who trains, validates and tests on what, without looking at an example."""

@@ -1,0 +1,55 @@
+"""Opting out: which training examples their owners keep out of the federation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.partition.chance import generator_of
+from fedlib.partition.checks import Ints
+from fedlib.partition.table import Partition
+from fedlib.values import value
+
+
+@value
+class OptOut:
+    """The fraction ``clients`` of the clients keeps the fraction ``share`` of each class at home.
+
+    ``share`` 1 is a client that stays out of the federation altogether (001's q is ``clients``). Of
+    M clients round(clients M) opt out, with floor(share n) of their n examples of a class. Who and
+    what is drawn so that those who opt out at one fraction also do at every larger one.
+    """
+
+    clients: float = 0.9
+    share: float = 1.0
+
+    def check(self) -> None:
+        for name in ("clients", "share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"OptOut.{name} must lie in [0, 1], got {getattr(self, name)}")
+
+    def stays_in(self, train: Partition, labels: Ints, seed: int) -> NDArray[np.bool_]:
+        """Return which entries of the training rows take part, ``[clients, width]``.
+
+        Padding does not. ValueError if nobody has an example left that does.
+        """
+        inside = train.index >= 0
+        out = round(self.clients * train.clients)
+        for client in generator_of(seed, "opt out").permutation(train.clients)[:out]:
+            inside[client] &= ~self._kept_home(train.index[client], labels, seed, int(client))
+        if inside.size and not inside.any():
+            raise ValueError(f"{self} leaves no example to the federation of {train.clients:,}")
+        return inside
+
+    def _kept_home(self, row: Ints, labels: Ints, seed: int, client: int) -> NDArray[np.bool_]:
+        held = np.flatnonzero(row >= 0)
+        order = generator_of(seed, "opt out examples", client).permutation(held)
+        mine = labels[row[order]]
+        kept = np.zeros(len(row), bool)
+        for label in np.unique(mine):
+            of_class = order[mine == label]
+            # The small number keeps 0.29 of 100 at 29, which its floating point falls short of.
+            kept[of_class[: math.floor(self.share * len(of_class) + 1e-9)]] = True
+        return kept

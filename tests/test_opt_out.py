@@ -1,0 +1,277 @@
+"""Opting out is a guarantee: what opted out reaches no algorithm that sends anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_federation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_algorithms import BATTERY, FAST
+
+from fedlib.algorithms import FedAvg, Local, Mixture
+from fedlib.algorithms.stages import Stage
+from fedlib.engine import evaluate, play_round, playing, select
+from fedlib.experiment import Experiment, run
+from fedlib.federation import OPTED_IN
+from fedlib.models import MLP
+from fedlib.optim import adam
+from fedlib.partition import IID, Mirrored, OptOut, Partition
+from fedlib.tasks import Task
+
+SIZES = (11, 6, 9, 7)
+
+
+def opted(sizes=SIZES, seed=0):
+    """Client 1 opts out, client 2 with every third example; the others take part."""
+    fed = make_federation(sizes, seed=seed)
+    inside = torch.ones_like(fed.train.index)
+    inside[1] = 0
+    inside[2, ::3] = 0
+    fed.train.side[OPTED_IN] = inside
+    # A validation set of its own for client 1, which must stay at home as well.
+    fed.validation.x, fed.validation.y = fed.validation.x.clone(), fed.validation.y.clone()
+    others = fed.validation.index[[0, 2, 3]].unique()
+    pool = torch.arange(int(sum(sizes)), len(fed.validation.y))
+    fed.validation.index[1] = pool[~torch.isin(pool, others)][:6]
+    return fed
+
+
+def poisoned(fed):
+    """The same, with labels that no class has wherever something opted out."""
+    out = fed.train.side[OPTED_IN] == 0
+    out &= torch.arange(out.shape[1]) < torch.as_tensor(fed.train.sizes)[:, None]
+    train = replace(fed.train, x=fed.train.x.clone(), y=fed.train.y.clone())
+    train.x[train.index[out]] = 255
+    train.y[train.index[out]] = 10**9
+    held = replace(fed.validation, x=fed.validation.x.clone(), y=fed.validation.y.clone())
+    held.x[held.index[1]], held.y[held.index[1]] = 255, 10**9
+    return replace(fed, train=train, validation=held, _shares={}, _inside=None)
+
+
+def server_sees(algorithm, fed, rounds=3, score=False):
+    """Every tensor that reaches the server, round by round, and its final leaves."""
+    first = None
+    if isinstance(algorithm, Stage | Mixture):
+        before = getattr(algorithm, "of", FedAvg(**FAST))
+        first = states(before, fed, rounds)[-1][0]
+    seen = states(algorithm, fed, rounds, first, score)
+    sent = [{**r.messages, "up": r.up, "down": r.down} for _, r in seen]
+    last = seen[-1][0]
+    encoders = {n: t[[0, 2, 3]] for n, t in last.local.items() if n.startswith("vae.")}
+    return [*sent, encoders, last.shared, last.server]
+
+
+def states(algorithm, fed, rounds, first=None, score=False):
+    state, out = algorithm.init(playing(algorithm, fed), 0, first), []
+    for t in range(rounds):
+        state, report = play_round(
+            algorithm,
+            fed,
+            state,
+            round=t,
+            seed=0,
+            cohort=3 if algorithm.federates else 4,
+            score=score,
+        )
+        out.append((state, report))
+    return out
+
+
+FEDERATING = {name: a for name, a in BATTERY.items() if a.federates}
+
+
+@pytest.mark.parametrize("algorithm", FEDERATING.values(), ids=FEDERATING)
+def test_what_opts_out_changes_no_byte_at_the_server(algorithm):
+    """Its images and labels are replaced by ones that would break whatever looked at them."""
+    fed = opted()
+    plain, changed = (server_sees(algorithm, f, score=True) for f in (fed, poisoned(fed)))
+    for one, other in zip(plain, changed, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[n], other[n]) for n in one)
+
+
+@pytest.mark.parametrize("name", [n for n in BATTERY if n not in FEDERATING])
+def test_what_does_not_federate_sends_nothing(name):
+    for sent in server_sees(BATTERY[name], opted(), rounds=2)[:-3]:
+        assert sent.keys() == {"up", "down"} and int(sent["up"].sum()) == 0
+
+
+def test_an_algorithm_cannot_claim_not_to_federate():
+    class Liar(FedAvg):
+        federates = False
+
+    fed = opted()
+    with pytest.raises(RuntimeError, match="Liar does not federate, yet sends"):
+        play_round(Liar(), fed, Liar().init(fed, 0), round=0, seed=0, cohort=2)
+
+
+def test_federating_is_as_if_they_had_never_been_there():
+    """FedAvg of all members against FedAvg of a federation that has only their examples."""
+    fed, algorithm = opted(), FedAvg(**FAST)
+    inside = fed.taking_part()
+    only = make_federation(SIZES)
+    only.train.index, only.train.sizes = inside.train.index, inside.train.sizes
+    state = algorithm.init(only, 0)
+    for t in range(2):
+        state, _ = play_round(algorithm, only, state, round=t, seed=0, cohort=4)
+    got = states(algorithm, fed, 2)[-1][0]
+    for n, leaf in state.shared.items():
+        torch.testing.assert_close(got.shared[n], leaf, rtol=1e-6, atol=1e-7)
+
+
+def test_rows_stay_in_place_and_hold_what_takes_part():
+    fed = opted()
+    inside = fed.taking_part()
+    assert inside is fed.taking_part() and inside.taking_part() is inside
+    assert inside.train.sizes.tolist() == [11, 0, 6, 7] and inside.members.tolist() == [0, 2, 3]
+    assert inside.validation.sizes.tolist() == [6, 0, 6, 6]
+    assert (inside.train.index[1] == -1).all()
+    assert inside.train.index[2, :6].tolist() == [
+        int(fed.train.index[2, i]) for i in (1, 2, 4, 5, 7, 8)
+    ]
+    assert OPTED_IN not in inside.train.side
+    assert fed.train.sizes.tolist() == list(SIZES), "the whole is as it was"
+    whole = make_federation(SIZES)
+    assert whole.taking_part() is whole
+
+
+def test_label_shares_are_those_of_what_takes_part():
+    fed = opted()
+    mine = fed.train.y[fed.taking_part().train.index[2, :6]]
+    share = torch.bincount(mine, minlength=3) / 6
+    torch.testing.assert_close(fed.taking_part().shares("label")[2], share)
+    assert not torch.equal(fed.shares("label")[2], share) or len(mine.unique()) == 1
+
+
+def test_side_information_moves_with_its_example():
+    fed = make_federation(SIZES, side="angle")
+    fed.train.side[OPTED_IN] = torch.ones_like(fed.train.index)
+    fed.train.side[OPTED_IN][2, ::3] = 0
+    moved = fed.taking_part().train
+    kept = [1, 2, 4, 5, 7, 8]
+    assert moved.side["angle"][2, :6].tolist() == fed.train.side["angle"][2, kept].tolist()
+
+
+def test_a_cohort_keeps_its_size_and_has_members_only():
+    fed = opted().taking_part()
+    chosen = [select(fed, 2, 0, t).tolist() for t in range(30)]
+    assert all(len(set(c)) == 2 for c in chosen)
+    assert {row for c in chosen for row in c} == {0, 2, 3}
+    assert sorted(select(fed, 1.0, 0, 0)) == [0, 2, 3]
+    with pytest.raises(ValueError, match="a cohort of 4 does not fit 3 clients"):
+        select(fed, 4, 0, 0)
+
+
+def rows(*labels):
+    """A partition with a row of examples per list of labels, and all labels."""
+    lists, flat = [], []
+    for one in labels:
+        lists.append(range(len(flat), len(flat) + len(one)))
+        flat += one
+    return Partition.from_lists(lists), np.array(flat)
+
+
+def test_a_share_of_every_class_opts_out():
+    part, labels = rows([0] * 5 + [1] * 4 + [2], [0, 0], [1] * 7)
+    inside = OptOut(clients=1.0, share=0.5).stays_in(part, labels, seed=3)
+    for client, expected in enumerate([[3, 2, 1], [1, 0, 0], [0, 4, 0]]):
+        mine = labels[part.index[client][inside[client]]]
+        assert np.bincount(mine, minlength=3).tolist() == expected
+
+
+pairs = st.tuples(st.floats(0, 0.9), st.floats(0, 0.9)).map(sorted)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), pairs, st.integers(5, 30))
+def test_who_opts_out_also_does_at_a_larger_fraction(seed, fractions, clients):
+    part, labels = rows(*[[0, 1, 1, 2, 2, 2]] * clients)
+    few, many = (OptOut(q).stays_in(part, labels, seed) for q in fractions)
+    assert (many <= few).all()
+    for inside, q in ((few, fractions[0]), (many, fractions[1])):
+        assert (inside.all(1) | ~inside.any(1)).all()
+        assert (~inside.any(1)).sum() == round(q * clients)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), pairs)
+def test_what_opts_out_also_does_at_a_larger_share(seed, shares):
+    part, labels = rows([0] * 7 + [1] * 4, [1] * 3, [2])
+    some, more = (OptOut(1.0, share).stays_in(part, labels, seed) for share in shares)
+    assert (more <= some).all() and not more[part.index < 0].any()
+
+
+def test_what_cannot_be_is_an_error():
+    with pytest.raises(ValueError, match=r"OptOut.clients must lie in \[0, 1\], got 1.5"):
+        OptOut(clients=1.5)
+    with pytest.raises(ValueError, match=r"OptOut.share must lie in \[0, 1\], got -0.1"):
+        OptOut(share=-0.1)
+    part, labels = rows([0, 1], [1, 1])
+    with pytest.raises(ValueError, match="leaves no example to the federation of 2"):
+        OptOut(clients=1.0).stays_in(part, labels, 0)
+
+
+TASK = Task(
+    "digits",
+    IID(clients=8, size=20),
+    MLP((8,)),
+    Mirrored(pool=200, validation=20, test=30),
+    opt_out=OptOut(clients=0.5),
+    balanced=100,
+)
+FEDERATED = Experiment(TASK, FedAvg(batch_size=10), rounds=6, cohort=3, evaluate_every=3)
+
+
+def test_the_ledger_has_no_byte_of_those_who_opted_out():
+    metrics = run(FEDERATED, device="cpu", progress=False).metrics
+    inside = metrics[metrics["metric"] == "opted_in"].set_index("client")["value"]
+    assert (inside > 0).sum() == 4 and set(inside) == {0, 20}
+    for name in ("client_bytes_up", "client_bytes_down"):
+        ledger = metrics[metrics["metric"] == name]
+        assert set(ledger["client"]) <= set(inside[inside > 0].index)
+        assert (ledger.groupby("round").size() == 3).all(), "the cohort keeps its size"
+        total = metrics[metrics["metric"] == name.removeprefix("client_")]
+        assert ledger["value"].sum() == total["value"].sum() > 0
+    scored = metrics[(metrics["metric"] == "test_accuracy") & (metrics["round"] == 6)]
+    assert len(scored) == 8, "everybody is tested"
+
+
+def test_those_who_opted_out_train_at_home():
+    """A specialist and a gate for everybody, from examples that the federation never saw."""
+    alone = Local(batch_size=10, epochs=3, client=adam(1e-2))
+    home = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
+    tuned = Experiment(TASK, alone, after=FEDERATED, **home)
+    mixed = Experiment(TASK, Mixture(epochs=5, client=adam(1e-2)), after=tuned, **home)
+    metrics = run(mixed, device="cpu", progress=False).metrics
+    last = metrics[metrics["round"] == 1].groupby("metric")["value"]
+    assert last.mean()["balanced_accuracy"] > 0.3
+    assert last.count()["balanced_accuracy"] == 8
+    assert last.sum()["bytes_up"] == 0
+    assert "client_bytes_up" in last.groups
+
+
+def test_a_task_without_opting_out_logs_no_ledger():
+    metrics = run(replace(FEDERATED, task=replace(TASK, opt_out=None)), progress=False).metrics
+    assert not {"opted_in", "client_bytes_up"} & set(metrics["metric"])
+
+
+def test_everybody_is_scored_on_one_balanced_test_set():
+    fed = TASK.build(0)
+    assert fed.balanced.index.shape == (8, 100) and fed.balanced.sizes.tolist() == [100] * 8
+    assert torch.bincount(fed.balanced.y[fed.balanced.index[0]]).tolist() == [10] * 10
+    assert (fed.balanced.index == fed.balanced.index[0]).all()
+    state = FedAvg().init(fed, 0)
+    scores = evaluate(fed, FedAvg(), state, fed.balanced)
+    assert len(set(scores.accuracy)) == 1, "one global model has one score"
+    assert fed.to("cpu").balanced is not fed.balanced
+
+
+def test_a_balanced_test_set_needs_tests_apart():
+    with pytest.raises(ValueError, match="needs a test split that is for tests only"):
+        replace(TASK, held_out=Mirrored(pool=100, source="test"))
+    with pytest.raises(ValueError, match=r"4,000 balanced examples need 400 of each of 10 classes"):
+        replace(TASK, balanced=4000).build(0)
