@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from conftest import make_federation, parts_of, scatter
 from test_algorithms import play
 
-from fedlib.algorithms import FedAvg, FedMix, Local, Mixture
-from fedlib.engine import EarlyStop, evaluate
+from fedlib.algorithms import FedAvg, FedMix, LastClient, Local, Mixture
+from fedlib.engine import EarlyStop, evaluate, play_round
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, LeNet
 from fedlib.optim import adam, sgd
@@ -212,6 +214,46 @@ def test_early_stopping_keeps_each_clients_best_mixture(fed, federated):
         ends[stop] = np.array(losses)
     last, best = ends.values()
     assert (best <= last + 1e-6).all() and (best < last).any()
+
+
+def test_the_last_weights_are_kept_where_that_is_asked_for(fed, federated):
+    """As released: patience runs out as before, but what is kept is what it ended with."""
+    rough = {"batch_size": 4, "epochs": 12, "client": sgd(1.0)}
+    until = {}
+    for epochs in range(1, 13):
+        alone = Local(stop=None, **{**rough, "epochs": epochs})
+        state, _ = play(alone, fed, rounds=1, first=federated)
+        until[epochs] = state.local["head.bias"], evaluate(fed, alone, state, fed.validation).nll
+    stop = EarlyStop(every=1, patience=2)
+    kept, _ = play(Local(stop=stop, **rough), fed, rounds=1, first=federated)
+    last, _ = play(Local(stop=replace(stop, keep="last"), **rough), fed, rounds=1, first=federated)
+    for row in range(3):
+        nll = [until[e][1][row] for e in range(1, 13)]
+        best, waited, end = 0, 0, 12
+        for e in range(1, 13):
+            better = e == 1 or nll[e - 1] < nll[best - 1]
+            best, waited = (e, 0) if better else (best, waited + 1)
+            if waited == 2:
+                end = e
+                break
+        torch.testing.assert_close(kept.local["head.bias"][row], until[best][0][row])
+        torch.testing.assert_close(last.local["head.bias"][row], until[end][0][row])
+    assert not torch.equal(kept.local["head.bias"], last.local["head.bias"])
+
+
+def test_the_last_clients_model_is_handed_out_and_the_average_goes_on(fed):
+    """As released (A21): two rounds by hand, from FedAvg's."""
+    average, released = FedAvg(batch_size=4), LastClient(batch_size=4)
+    state, other = average.init(fed, 0), released.init(fed, 0)
+    for t in range(2):
+        before = state
+        state, report = play_round(average, fed, state, round=t, seed=0, cohort=2)
+        other, _ = play_round(released, fed, other, round=t, seed=0, cohort=2)
+        for n, leaf in state.shared.items():
+            assert torch.equal(other.server[f"average.{n}"], leaf)
+            last = before.shared[n] - report.messages[n][1]
+            torch.testing.assert_close(other.shared[n], last)
+    assert other.server.keys() == {f"average.{n}" for n in state.shared}
 
 
 def test_a_mixture_needs_a_federation(fed, federated):

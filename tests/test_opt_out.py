@@ -19,7 +19,7 @@ from fedlib.experiment import Experiment, run
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP
 from fedlib.optim import adam
-from fedlib.partition import IID, Mirrored, OptOut, Partition
+from fedlib.partition import IID, Clients, LabelPermuted, Mirrored, OptOut, Partition, Repeated
 from fedlib.tasks import Task
 
 SIZES = (11, 6, 9, 7)
@@ -205,6 +205,18 @@ def test_what_opts_out_also_does_at_a_larger_share(seed, shares):
     assert (more <= some).all() and not more[part.index < 0].any()
 
 
+def test_some_of_the_clients_opt_out_as_they_do_among_all():
+    """A stage for the last three of eight clients; each has the examples that it has there."""
+    whole = replace(TASK, opt_out=OptOut(clients=0.5, share=0.5))
+    some = replace(whole, partition=Clients(whole.partition, first=5, last=8))
+    theirs, mine = (task.build(3).train for task in (whole, some))
+    assert torch.equal(theirs.index[5:], mine.index)
+    assert torch.equal(theirs.side[OPTED_IN][5:], mine.side[OPTED_IN])
+    assert 0 < mine.side[OPTED_IN].sum() < theirs.side[OPTED_IN].sum()
+    with pytest.raises(ValueError, match="does not say how many clients it has"):
+        Clients(Repeated(IID(), 2)).among()
+
+
 def test_what_cannot_be_is_an_error():
     with pytest.raises(ValueError, match=r"OptOut.clients must lie in \[0, 1\], got 1.5"):
         OptOut(clients=1.5)
@@ -270,7 +282,20 @@ def test_everybody_is_scored_on_one_balanced_test_set():
     assert fed.to("cpu").balanced is not fed.balanced
 
 
+def test_a_balanced_set_can_be_of_examples_that_nobody_trains_on_or_is_tested_on():
+    fed = replace(TASK, balanced_on="validation").build(0)
+    chosen = fed.balanced.index[0]
+    assert torch.bincount(fed.balanced.y[chosen]).tolist() == [10] * 10
+    assert fed.balanced.x is fed.validation.x and fed.validation.x is fed.train.x
+    assert not torch.isin(chosen, fed.train.index).any()
+    experiment = replace(FEDERATED, task=replace(TASK, balanced_on="validation"))
+    logged = set(run(experiment, progress=False).metrics["metric"])
+    assert "balanced_validation_accuracy" in logged and "balanced_accuracy" not in logged
+
+
 def test_a_balanced_test_set_needs_tests_apart():
+    with pytest.raises(ValueError, match="see an example in different ways"):
+        replace(TASK, partition=LabelPermuted(TASK.partition)).build(0)
     with pytest.raises(ValueError, match="needs a test split that is for tests only"):
         replace(TASK, held_out=Mirrored(pool=100, source="test"))
     with pytest.raises(ValueError, match=r"4,000 balanced examples need 400 of each of 10 classes"):

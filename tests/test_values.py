@@ -15,6 +15,7 @@ from fedlib.algorithms import (
     Densities,
     FedAvg,
     FedMix,
+    LastClient,
     Local,
     LocalGlobal,
     Mixture,
@@ -92,7 +93,7 @@ DEFAULTS = {
         "eps": 1e-8,
         "rates": (),
     },
-    EarlyStop: {"every": 5, "patience": 10, "min_delta": 0.0},
+    EarlyStop: {"every": 5, "patience": 10, "min_delta": 0.0, "keep": "best"},
     Phase: {
         "optimizer": NEEDED,
         "epochs": 1,
@@ -109,6 +110,7 @@ DEFAULTS = {
     FedMix: _MIXES,
     PrunedFedMix: {**_MIXES, "eta": 0.5, "memory": "raw", "prune_gate": False},
     ClusteredFedMix: {**_MIXES, "damping": 0.75, "entropy_weight": 1.0},
+    LastClient: _AVERAGES,
     Local: {**_AVERAGES, "stop": None, "begin": "first"},
     Mixture: {
         **_AVERAGES,
@@ -176,6 +178,7 @@ DEFAULTS = {
         "augment": None,
         "opt_out": None,
         "balanced": 0,
+        "balanced_on": "test",
     },
     Experiment: {
         "task": NEEDED,
@@ -232,7 +235,7 @@ SAMPLES = {
             "rates": (("phi", 0.05),),
         },
     ),
-    EarlyStop: (EarlyStop(), {"every": 1, "patience": 1, "min_delta": 0.1}),
+    EarlyStop: (EarlyStop(), {"every": 1, "patience": 1, "min_delta": 0.1, "keep": "last"}),
     Phase: (
         Phase(Optimizer()),
         {
@@ -284,6 +287,7 @@ SAMPLES = {
             "augment": CropFlip(),
             "opt_out": OptOut(),
             "balanced": 100,
+            "balanced_on": "validation",
         },
     ),
     Experiment: (
@@ -326,6 +330,7 @@ _AVERAGING = {
     "weighting": "uniform",
 }
 SAMPLES[FedAvg] = (FedAvg(), _AVERAGING)
+SAMPLES[LastClient] = (LastClient(), _AVERAGING)
 SAMPLES[Local] = (Local(), {**_AVERAGING, "stop": EarlyStop(every=1), "begin": "fresh"})
 SAMPLES[Mixture] = (
     Mixture(),

@@ -9,12 +9,14 @@ from fedlib.algorithms.mixture import Mixture
 from fedlib.algorithms.newcomers import Newcomers
 from fedlib.algorithms.personal import LocalGlobal, Personal
 from fedlib.algorithms.pruning import PrunedFedMix
+from fedlib.algorithms.released import LastClient
 
 __all__ = [
     "ClusteredFedMix",
     "Densities",
     "FedAvg",
     "FedMix",
+    "LastClient",
     "Local",
     "LocalGlobal",
     "Mixture",

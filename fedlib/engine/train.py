@@ -30,14 +30,17 @@ class EarlyStop:
     """Stop a client when its validation loss stops improving, and keep its best weights.
 
     Checked every ``every`` epochs of the client; an improvement counts when larger than
-    ``min_delta``; after ``patience`` checks without one the client stands still.
+    ``min_delta``; after ``patience`` checks without one the client stands still. ``keep`` "last"
+    keeps the weights that it has then, as 001's released code does by mistake.
     """
 
     every: int = 5
     patience: int = 10
     min_delta: float = 0.0
+    keep: str = "best"
 
     def check(self) -> None:
+        one_of("keep", self.keep, ("best", "last"))
         if self.every < 1 or self.patience < 1:
             raise ValueError(f"every and patience must be >= 1, got {self}")
 
@@ -158,6 +161,7 @@ class _Keeper:
         self.loss = None
         if phase.stop is not None and validation_loss is not None:
             self.loss = lift(validation_loss, len(rows), common=1)
+        self.keeps_best = phase.stop is not None and phase.stop.keep == "best"
         self.kept: Leaves = {}
         self.best = np.full(len(rows), np.inf)
         self.waited = np.zeros(len(rows), dtype=np.int64)
@@ -177,7 +181,7 @@ class _Keeper:
                 self._check(due, leaves, moving, context, common)
         ended = ~self.done & ((self.plan.ends == t + 1) | self._out_of_patience())
         if ended.any() and not (ended.all() and self.loss is None):
-            self._keep(ended & ~np.isfinite(self.best), moving)
+            self._keep(ended & ~(np.isfinite(self.best) & self.keeps_best), moving)
         self.done |= ended
         return bool(self.done.all())
 
@@ -200,7 +204,8 @@ class _Keeper:
         self.best[better] = now[better]
         self.waited[due] += 1
         self.waited[better] = 0
-        self._keep(better, moving)
+        if self.keeps_best:
+            self._keep(better, moving)
 
     def _out_of_patience(self) -> np.ndarray:
         patience = self.phase.stop.patience if self.phase.stop else np.inf

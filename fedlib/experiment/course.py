@@ -178,7 +178,9 @@ def assess(experiment: Experiment, fed: Federation, state: State, completed: int
     log.scores(completed, "test", fed.ids, evaluate(fed, algorithm, state, fed.test, test))
     log.add(completed, "global_accuracy", evaluate_global(fed, algorithm, state, test))
     if fed.balanced is not None:
-        log.scores(completed, "balanced", fed.ids, evaluate(fed, algorithm, state, fed.balanced))
+        on_test = experiment.task.balanced_on == "test"
+        name = "balanced" if on_test else "balanced_validation"
+        log.scores(completed, name, fed.ids, evaluate(fed, algorithm, state, fed.balanced))
 
 
 def observe(

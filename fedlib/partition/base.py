@@ -50,6 +50,13 @@ class Request:
         """Who gets what of a pool; ValueError, with the numbers, for the impossible."""
         raise NotImplementedError(f"{type(self).__name__} does not say how to deal")
 
+    def among(self) -> tuple[int, int]:
+        """The number of its first client and of all clients, where it is some of another's.
+
+        (0, 0) for all of them.
+        """
+        return 0, 0
+
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
         """The partition with this request's per-example side information attached.
 

@@ -30,17 +30,23 @@ class OptOut:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"OptOut.{name} must lie in [0, 1], got {getattr(self, name)}")
 
-    def stays_in(self, train: Partition, labels: Ints, seed: int) -> NDArray[np.bool_]:
+    def stays_in(
+        self, train: Partition, labels: Ints, seed: int, first: int = 0, population: int = 0
+    ) -> NDArray[np.bool_]:
         """Return which entries of the training rows take part, ``[clients, width]``.
 
-        Padding does not. ValueError if nobody has an example left that does.
+        Padding does not. The rows are those of the clients from ``first`` on, of a ``population``
+        (0: of the rows). ValueError if of all of these nobody has an example that does.
         """
-        inside = train.index >= 0
-        out = round(self.clients * train.clients)
-        for client in generator_of(seed, "opt out").permutation(train.clients)[:out]:
-            inside[client] &= ~self._kept_home(train.index[client], labels, seed, int(client))
-        if inside.size and not inside.any():
-            raise ValueError(f"{self} leaves no example to the federation of {train.clients:,}")
+        inside, population = train.index >= 0, population or train.clients
+        out = round(self.clients * population)
+        away = generator_of(seed, "opt out").permutation(population)[:out]
+        for client in away[(away >= first) & (away < first + train.clients)].tolist():
+            inside[client - first] &= ~self._kept_home(
+                train.index[client - first], labels, seed, client
+            )
+        if population == train.clients and inside.size and not inside.any():
+            raise ValueError(f"{self} leaves no example to the federation of {population:,}")
         return inside
 
     def _kept_home(self, row: Ints, labels: Ints, seed: int, client: int) -> NDArray[np.bool_]:

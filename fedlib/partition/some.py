@@ -32,6 +32,13 @@ class Clients(Request):
         if isinstance(self.of, Rotated) and self.of.alpha is None:
             raise ValueError("angles by blocks of clients go around Clients, not inside")
 
+    def among(self) -> tuple[int, int]:
+        """The first, and how many the other request has; ValueError where that depends on data."""
+        count = getattr(self.of, "clients", None)
+        if not count:
+            raise ValueError(f"{self.of} does not say how many clients it has")
+        return self.first, count
+
     def deal(self, pool: Pool, seed: int) -> Partition:
         """Their rows; ValueError if `of` deals to fewer clients."""
         return self._chosen(self.of.deal(pool, seed))

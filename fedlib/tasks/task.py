@@ -41,8 +41,9 @@ class Task:
     round selection look at validation only. ``portion`` is the share of the data that is used at
     all, class by class. ``augment`` changes training images at random in every batch. ``opt_out``
     says which training examples no federated algorithm gets to see. ``balanced`` is the size of a
-    test set that all clients share, with as many examples of each class, on which each is scored
-    too (001); 0 for none.
+    set that all clients share, with as many examples of each class, on which each is scored too
+    (001); 0 for none. It is drawn from the "test" split, or, ``balanced_on`` "validation", from the
+    training examples that nobody trains on.
     """
 
     dataset: str
@@ -53,11 +54,13 @@ class Task:
     augment: CropFlip | None = None
     opt_out: OptOut | None = None
     balanced: int = 0
+    balanced_on: str = "test"
 
     def check(self) -> None:
         one_of("dataset", self.dataset, datasets.names())
         if not 0 < self.portion <= 1:
             raise ValueError(f"Task.portion must lie in (0, 1], got {self.portion}")
+        one_of("balanced_on", self.balanced_on, ("test", "validation"))
         if self.balanced and not (self.balanced > 0 and self._tests_apart):
             raise ValueError(
                 f"Task.balanced must be >= 0, and needs a test split that is for tests only: "
@@ -80,7 +83,8 @@ class Task:
             tables[name] = _table(pool, part, look)
         if self.opt_out is not None:
             part = division.parts["train"]
-            inside = self.opt_out.stays_in(part, _labels(splits, division.origin["train"]), seed)
+            labels = _labels(splits, division.origin["train"])
+            inside = self.opt_out.stays_in(part, labels, seed, *self.partition.among())
             tables["train"].side[OPTED_IN] = torch.tensor(inside.astype(np.int64), device=where)
         tables["train"].augment = self.augment if len(data.shape) == 3 else None
         net = Net(self.model, data.shape, data.classes)
@@ -94,19 +98,27 @@ class Task:
             validation=tables["validation"],
             test=tables["test"],
             ids=ids,
-            balanced=self._balanced(splits, tables["test"], seed),
+            balanced=self._balanced(splits, tables, seed),
             class_names=data.class_names,
             source=source,
         )
 
-    def _balanced(self, splits: Splits, test: Table, seed: int) -> Table | None:
-        """Return the test set that all clients share, a table with the same row for each."""
+    def _balanced(self, splits: Splits, tables: dict[str, Table], seed: int) -> Table | None:
+        """Return the set that all clients share, a table with the same row for each."""
         if not self.balanced:
             return None
-        chosen = balanced(splits["test"].labels, self.balanced, seed)
-        clients = len(test.sizes)
-        index = torch.tensor(chosen, device=test.index.device).expand(clients, -1)
-        return replace(test, index=index, sizes=np.full(clients, len(chosen)), side={})
+        table = tables[self.balanced_on]
+        if table.side:
+            raise ValueError(f"clients of {self.partition} see an example in different ways")
+        if self.balanced_on == "test":
+            chosen = balanced(splits["test"].labels, self.balanced, seed)
+        else:
+            assert isinstance(self.held_out, Mirrored)
+            _, held = holdout(splits["train"].labels, self.held_out.pool, seed)
+            chosen = held[balanced(splits["train"].labels[held], self.balanced, seed)]
+        clients = len(table.sizes)
+        index = torch.tensor(chosen, device=table.index.device).expand(clients, -1)
+        return replace(table, index=index, sizes=np.full(clients, len(chosen)), side={})
 
     def divide(self, seed: int) -> Division:
         """Return who trains, validates and tests on what, without looking at an example."""

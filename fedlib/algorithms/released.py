@@ -1,0 +1,44 @@
+"""What released code does and its paper does not say, where it moves published numbers."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedlib.algorithms.fedavg import FedAvg
+from fedlib.engine import State
+from fedlib.federation import Federation
+from fedlib.models import Leaves, named, part
+from fedlib.values import value
+
+AVERAGE = "average."
+
+
+@value
+class LastClient(FedAvg):
+    """FedAvg that hands out the model of the client that trained last, as 001's released code does.
+
+    Rounds go on from the average. But what is validated, tested and handed to a later stage is the
+    model, before averaging, of the last client of a round's cohort (A21).
+    """
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the state before round 0, in which both models are the same."""
+        begun = FedAvg.init(self, fed, seed, first)
+        return State(begun.shared, begun.local, {**begun.server, **named(begun.shared, AVERAGE)})
+
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return the average, from which every client trains."""
+        return FedAvg.start(self, fed, _averaged(state), rows)
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+        """Return the last client's model, with the next average in the server's memory."""
+        before = _averaged(state)
+        after = FedAvg.aggregate(self, fed, before, rows, messages)
+        last = {n: t - messages[n][-1] for n, t in before.shared.items()}
+        return State(last, after.local, {**after.server, **named(after.shared, AVERAGE)})
+
+
+def _averaged(state: State) -> State:
+    """Return the state as FedAvg has it."""
+    memory = {n: t for n, t in state.server.items() if not n.startswith(AVERAGE)}
+    return State(part(state.server, AVERAGE), state.local, memory)
