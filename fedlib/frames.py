@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedlib.metrics import over_clients
 from fedlib.values import one_of
 
 RUN = ["method", "seed"]
+_AT = re.compile(r", (\w+) = ([-+.e\d]+)")  # as ``recipes.at`` writes it
 
 
 def together(runs: Mapping[str, Sequence[Result]]) -> pd.DataFrame:
@@ -208,3 +210,34 @@ def bands(curve: pd.DataFrame, by: Sequence[str] = ("method", "round")) -> pd.Da
         mean, low, high = interval(group["value"].tolist())
         rows.append((*(key if isinstance(key, tuple) else (key,)), mean, low, high, len(group)))
     return pd.DataFrame(rows, columns=[*by, "mean", "low", "high", "seeds"])
+
+
+def apart(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame whose methods "Mixture, p = 0.8" are taken apart: "Mixture" and a column p.
+
+    There is a column for every name that some method has; NaN where a method has it not.
+    """
+    names = frame["method"].unique().tolist()
+    where = {m: {n: float(v) for n, v in _AT.findall(m)} for m in names}
+    out = frame.assign(method=frame["method"].map({m: _AT.sub("", m) for m in names}))
+    for column in dict.fromkeys(n for found in where.values() for n in found):
+        at = {m: found.get(column, np.nan) for m, found in where.items()}
+        out[column] = frame["method"].map(at)
+    return out
+
+
+def ended(frame: pd.DataFrame, metric: str, clients: int = 0) -> pd.DataFrame:
+    """Return a metric of the state that each run ended with, averaged over clients.
+
+    That is the last round's, or of a run that kept its best state that of the round it kept.
+    ``clients`` restricts the mean to the first so many: where second stages are trained for some
+    clients only, the others are compared on the same. Columns method, seed, value.
+    """
+    rows = frame[frame["metric"].isin([metric, "kept_round"])]
+    rows = rows[(rows["client"] < clients) | (rows["metric"] == "kept_round")] if clients else rows
+    found = []
+    for (method, seed), run in rows.groupby(RUN, sort=False):
+        values, kept = run[run["metric"] == metric], run[run["metric"] == "kept_round"]
+        at = kept["value"].iloc[-1] if len(kept) else values["round"].max()
+        found.append((method, seed, values.loc[values["round"] == at, "value"].mean()))
+    return pd.DataFrame(found, columns=[*RUN, "value"])

@@ -221,9 +221,10 @@ def test_unknown_names_are_errors():
 
 
 def test_costly_methods_have_fewer_seeds_unless_asked():
-    eight, sixteen = recipes.with_experts(8), recipes.with_experts(16)
-    assert sixteen not in recipes.ABLATION.methods("standard", "cifar10")
-    assert len(recipes.ABLATION.experiments("standard", "cifar10", eight)) == 1
-    assert len(recipes.ABLATION.experiments("standard", "cifar10", sixteen)) == 0
-    assert len(recipes.ABLATION.experiments("standard", "cifar10", sixteen, seeds=3)) == 3
-    assert len(recipes.ABLATION.experiments("paper", "cifar10", sixteen)) == 3
+    ablation, densities = recipes.ABLATION, recipes.DENSITIES
+    sixteen = recipes.with_experts(16)
+    assert sixteen not in ablation.methods("standard", "cifar10")
+    assert ablation.experiments("standard", "cifar10", sixteen) == []
+    assert len(ablation.experiments("standard", "cifar10", sixteen, seeds=3)) == 3
+    assert len(ablation.experiments("paper", "cifar10", sixteen)) == 3
+    assert len(recipes.NEW_CLIENTS.experiments("standard", "two_class_mnist", densities)) == 1

@@ -7,6 +7,7 @@ from fedlib.plotting.bars import dots, grouped, label_bars, versus
 from fedlib.plotting.counts import label_counts, partitions
 from fedlib.plotting.curves import Cell, curves, grid, ordered, points, ranked, standings
 from fedlib.plotting.heatmaps import heatmaps, images
+from fedlib.plotting.planes import over, plane
 from fedlib.plotting.style import COLUMN, METHODS, PAGE, TITLES, look_of, save, title, use_style
 
 __all__ = [
@@ -25,7 +26,9 @@ __all__ = [
     "label_counts",
     "look_of",
     "ordered",
+    "over",
     "partitions",
+    "plane",
     "points",
     "ranked",
     "save",

@@ -41,7 +41,7 @@ def curves(
         drawn = bands(curve)
         for method, rows in drawn.groupby("method", sort=False):
             _curve(ax, str(method), rows.sort_values("round"), band)
-        ax.set(xlabel=xlabel, title=f"{panel}, {_seeds(drawn)}")
+        ax.set(xlabel=xlabel, title=f"{panel}, {seeds_of(drawn)}")
         frames.append(drawn.assign(panel=panel))
     for ax, mark in zip(axes[0], at, strict=False):
         ax.axvline(mark, color="black", linestyle=":", linewidth=0.8)
@@ -102,7 +102,7 @@ def standings(
     drawn = []
     for ax, (panel, numbers) in zip(axes[0], panels.items(), strict=True):
         drawn.append(_standing(ax, numbers).assign(panel=panel))
-        ax.set_title(f"{panel}, {_seeds(drawn[-1])}", fontsize="small")
+        ax.set_title(f"{panel}, {seeds_of(drawn[-1])}", fontsize="small")
         ax.set_xlabel(xlabel)
     if heading:
         figure.suptitle(heading, fontsize="medium")
@@ -176,7 +176,7 @@ def _cell(ax: Axes, cell: Cell) -> pd.DataFrame:
         scale = shown[cell.x].max() / drawn[cell.x].max()
         ax.axvline(cell.mark * scale, color="black", linestyle=":", linewidth=0.8)
     ax.set(xlabel=label, ylabel=cell.ylabel, xlim=(0, None), ylim=_limits(drawn, cell.zero))
-    ax.set_title(f"{cell.title}, {_seeds(drawn)}", fontsize="small")
+    ax.set_title(f"{cell.title}, {seeds_of(drawn)}", fontsize="small")
     ax.grid(alpha=0.25)
     return drawn
 
@@ -223,7 +223,8 @@ def _legend_of_all(figure: Figure, axes: Iterable[Axes], heading: str) -> None:
         figure.suptitle(heading, fontsize="medium")
 
 
-def _seeds(drawn: pd.DataFrame) -> str:
+def seeds_of(drawn: pd.DataFrame) -> str:
+    """Return how many seeds a drawing has, in words."""
     least, most = int(drawn["seeds"].min()), int(drawn["seeds"].max())
     return f"{most} seed{'s' * (most > 1)}" if least == most else f"{least} to {most} seeds"
 

@@ -24,14 +24,33 @@ from fedlib.recipes.newcomers import DENSITIES, JOINING, NEW_CLIENTS, joined
 from fedlib.recipes.permuted import PERMUTED, clusters
 from fedlib.recipes.privacy import EPOCH, PRIVACY, STEP, TRAINED, audited
 from fedlib.recipes.rotated import BY_ANGLE, BY_LABEL, ROTATED, TURNED, TURNED_AND_SKEWED
-from fedlib.recipes.section import Section, Setting
+from fedlib.recipes.section import Section, Setting, at
+from fedlib.recipes.specialists import (
+    AS_RELEASED,
+    DEPARTURES,
+    DIRICHLET,
+    EVERYTHING,
+    FIRST_VERSION,
+    LOCAL,
+    MIXTURE,
+    OPT_OUT,
+    PERSONAL,
+    RATE_SWEEP,
+    SPECIALISTS,
+    TUNED,
+    Stages,
+    departed,
+)
 from fedlib.tasks import SCALES
 
-_ALL = (LABEL_SKEW, COMMUNICATION, ABLATION, ROTATED, PERMUTED, NEW_CLIENTS, PRIVACY)
+_FEDMIX = (LABEL_SKEW, COMMUNICATION, ABLATION, ROTATED, PERMUTED, NEW_CLIENTS, PRIVACY)
+_SPECIALISTS = (SPECIALISTS, RATE_SWEEP, DIRICHLET, OPT_OUT, AS_RELEASED, FIRST_VERSION)
+_ALL = (*_FEDMIX, *_SPECIALISTS)
 SECTIONS = {section.name: section for section in _ALL}
 
 __all__ = [
     "ABLATION",
+    "AS_RELEASED",
     "BIAS",
     "BIASED",
     "BY_ANGLE",
@@ -39,31 +58,45 @@ __all__ = [
     "CENTRALISED",
     "COMMUNICATION",
     "DENSITIES",
+    "DEPARTURES",
+    "DIRICHLET",
     "ENSEMBLE",
     "EPOCH",
+    "EVERYTHING",
     "FEDAVG",
     "FEDMIX",
+    "FIRST_VERSION",
     "JOINING",
     "LABEL_SKEW",
+    "LOCAL",
     "LOCAL_GLOBAL",
+    "MIXTURE",
     "NEW_CLIENTS",
+    "OPT_OUT",
     "ORIGINAL",
     "PERMUTED",
+    "PERSONAL",
     "PRIVACY",
     "PRUNING",
+    "RATE_SWEEP",
     "ROTATED",
     "SCALES",
     "SECTIONS",
+    "SPECIALISTS",
     "STEP",
     "TRAINED",
+    "TUNED",
     "TURNED",
     "TURNED_AND_SKEWED",
     "UNREGULARISED",
     "WIDE",
     "Section",
     "Setting",
+    "Stages",
+    "at",
     "audited",
     "clusters",
+    "departed",
     "joined",
     "with_experts",
     "with_pruning",

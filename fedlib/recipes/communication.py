@@ -155,11 +155,11 @@ ABLATION_SETTINGS = _only("cifar10")
 ABLATION_SETTINGS["standard"]["cifar10"] = replace(
     ABLATION_SETTINGS["standard"]["cifar10"],
     costly=(
-        (with_experts(8), 1),
+        (with_experts(8), 0),
         (with_experts(10), 0),
         (with_experts(16), 0),
-        (with_pruning(0.1), 1),
-        (with_pruning(0.5), 1),
+        (with_pruning(0.1), 0),
+        (with_pruning(0.5), 0),
     ),
 )
 ABLATION = Section("ablation", ABLATION_SETTINGS, _ablation)

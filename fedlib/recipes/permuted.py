@@ -45,6 +45,7 @@ SETTINGS = {
             server_rate=1e-2,
             evaluate_every=1,
             local_epochs=3,
+            costly=((clusters(3), 1), (clusters(5), 1)),
         )
     },
     "paper": {

@@ -98,3 +98,8 @@ def _with(experiment: Experiment, seed: int, rounds: int, usual: int) -> Experim
     after = experiment.after and _with(experiment.after, seed, rounds, usual)
     length = rounds if rounds and experiment.rounds == usual else experiment.rounds
     return replace(experiment, seed=seed, rounds=length, after=after)
+
+
+def at(method: str, **where: float) -> str:
+    """Return the name of a method at some values, e.g. "Mixture, p = 0.8"; see ``frames.apart``."""
+    return ", ".join([method, *(f"{name} = {value:g}" for name, value in where.items())])

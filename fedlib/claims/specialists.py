@@ -1,0 +1,256 @@
+"""Claims of 001 and 002 about generalists, specialists and opting out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
+
+from fedlib import frames
+from fedlib.claims.rule import Claim, above, greater
+from fedlib.published import published
+from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, TUNED
+
+POINT = 0.01  # "on par" is not worse by more than one percentage point
+GLOBAL, OWN, HELD = "balanced_accuracy", "test_accuracy", "validation_accuracy"
+BySeed = Mapping[int, float]
+Score = Callable[..., dict[int, float]]
+
+
+def scores(frame: pd.DataFrame, clients: int) -> pd.DataFrame:
+    """Return what each run ended with, method taken apart: global, own and validation accuracy.
+
+    Columns method, seed, metric, value, and p, q or alpha where methods have them; of the first
+    ``clients`` clients, for which the personal stages were trained.
+    """
+    parts = [
+        frames.apart(frames.ended(frame, metric, clients)).assign(metric=metric)
+        for metric in (GLOBAL, OWN, HELD)
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def by_seed(table: pd.DataFrame) -> Score:
+    """Return a look-up of scores: the mean by seed over what it is not asked about."""
+
+    def score(method: str, metric: str, **where: float | Sequence[float]) -> dict[int, float]:
+        rows = table[(table["method"] == method) & (table["metric"] == metric)]
+        for name, value in where.items():
+            wanted = value if isinstance(value, Sequence) else [value]
+            rows = rows[rows[name].isin(wanted)]
+        means = rows.groupby("seed")["value"].mean()
+        return {int(str(seed)): float(value) for seed, value in means.items()}
+
+    return score
+
+
+def generalisation_claims(table: pd.DataFrame) -> list[Claim]:
+    """Test what sec. 5 of 001 says of Table 1 and Fig. 3 and 4, without opting out."""
+    score = by_seed(table)
+    low, high = float(table["p"].min()), float(table["p"].max())
+    skewed = sorted(p for p in table["p"].unique() if p >= 0.6)
+    return [
+        greater(
+            "The mixture generalises better than fine-tuning: global test, all p",
+            "Sec. 5, Table 1, Fig. 4",
+            score(MIXTURE, GLOBAL),
+            score(TUNED, GLOBAL),
+        ),
+        _on_par(
+            "... and is on par on the clients' own tests (at most a point below)",
+            "Sec. 5, Table 1",
+            score(MIXTURE, OWN),
+            score(TUNED, OWN),
+        ),
+        greater(
+            "FedAvg generalises better than any specialist: global test, all p",
+            "Table 1, Fig. 4",
+            score(FEDAVG, GLOBAL),
+            score(MIXTURE, GLOBAL),
+        ),
+        greater(
+            "On skewed clients (p >= 0.6) the mixture beats FedAvg at home",
+            "Table 1, Fig. 3",
+            score(MIXTURE, OWN, p=skewed),
+            score(FEDAVG, OWN, p=skewed),
+        ),
+        greater(
+            "The mixture beats training alone at home: own tests, all p",
+            "Table 1, Fig. 3",
+            score(MIXTURE, OWN),
+            score(LOCAL, OWN),
+        ),
+        greater(
+            f"FedAvg gets worse on a client's own test as p grows: p = {low:g} vs {high:g}",
+            "Table 1, Fig. 3",
+            score(FEDAVG, OWN, p=low),
+            score(FEDAVG, OWN, p=high),
+        ),
+        greater(
+            f"Training alone gets better with p: p = {high:g} vs {low:g}",
+            "Table 1, Fig. 3",
+            score(LOCAL, OWN, p=high),
+            score(LOCAL, OWN, p=low),
+        ),
+    ]
+
+
+def alpha_claims(table: pd.DataFrame) -> list[Claim]:
+    """Test what 001 says of Fig. 5: as with majority classes, so with Dirichlet shares."""
+    score = by_seed(table)
+    return [
+        greater(
+            "The mixture generalises better than fine-tuning: global test, all alpha",
+            "Sec. 5, Fig. 5",
+            score(MIXTURE, GLOBAL),
+            score(TUNED, GLOBAL),
+        )
+    ]
+
+
+def opt_out_claims(table: pd.DataFrame) -> list[Claim]:
+    """Test what 001 says of Fig. 6, where most clients opted out."""
+    score = by_seed(table)
+    most, low = float(table["q"].max()), float(table["p"].min())
+    found = []
+    for q in sorted(table["q"].unique().tolist()):
+        found += [
+            greater(
+                f"q = {q:g}: the mixture generalises better than fine-tuning",
+                "Sec. 5, Fig. 6",
+                score(MIXTURE, GLOBAL, q=q),
+                score(TUNED, GLOBAL, q=q),
+            ),
+            _on_par(
+                f"q = {q:g}: ... and is on par on the clients' own tests",
+                "Sec. 5, Fig. 6",
+                score(MIXTURE, OWN, q=q),
+                score(TUNED, OWN, q=q),
+            ),
+        ]
+    for metric, said in ((GLOBAL, "generalisation"), (OWN, "specialisation")):
+        found.append(
+            greater(
+                f"q = {most:g}, i.i.d. (p = {low:g}): the mixture beats FedAvg in {said}",
+                "Sec. 5, Fig. 6b",
+                score(MIXTURE, metric, p=low, q=most),
+                score(FEDAVG, metric, p=low, q=most),
+            )
+        )
+    return found
+
+
+def first_version_claims(table: pd.DataFrame, q: float = 0.0) -> list[Claim]:
+    """Test what 002 says of Table 1 and Fig. 2 and 3, on the validation data that it reports."""
+    here = table[table["q"] == q]
+    score = by_seed(here)
+    low, high = float(here["p"].min()), float(here["p"].max())
+    skewed = sorted(p for p in here["p"].unique() if p > 0.5)
+    return [
+        *(
+            greater(
+                f"q = {q:g}: the mixture beats {other} (p > 0.5, validation)",
+                "Sec. 5, Table 1, Fig. 3",
+                score(MIXTURE, HELD, p=skewed),
+                score(method, HELD, p=skewed),
+            )
+            for method, other in ((LOCAL, "training alone"), (TUNED, "fine-tuning"))
+        ),
+        greater(
+            f"q = {q:g}: FedAvg falls as p grows: p = {low:g} vs {high:g}",
+            "Table 1, Fig. 3",
+            score(FEDAVG, HELD, p=low),
+            score(FEDAVG, HELD, p=high),
+        ),
+        greater(
+            f"q = {q:g}: once FedAvg has degraded, training alone beats fine-tuning (p = {high:g})",
+            "Table 1, Fig. 2",
+            score(LOCAL, HELD, p=high),
+            score(TUNED, HELD, p=high),
+        ),
+    ]
+
+
+def _on_par(text: str, source: str, a: BySeed, b: BySeed) -> Claim:
+    differences = [a[s] - b[s] for s in sorted(a.keys() & b.keys())]
+    return above(text, source, differences, -POINT)
+
+
+_PRINTED = {
+    "global_test_accuracy": GLOBAL,
+    "local_test_accuracy": OWN,
+    "global_test_accuracy_rescaled_DERIVED": GLOBAL,
+    "local_validation_accuracy": HELD,
+}
+
+
+def printed(paper: str = "001") -> pd.DataFrame:
+    """Return Table 1 of 001, or of 002, as scores: data, method, metric, p, value in [0, 1].
+
+    Of the global accuracies on AG News those that were divided by 7,600 and not by 1,000 (all but
+    the first row of Table 1e) are replaced by the rescaled ones.
+    """
+    rows = published(paper, "Table 1")
+    rows = rows[rows["metric"].isin(_PRINTED)]
+    rows = rows.assign(
+        p=rows["setting"].str.extract(r"p=([\d.]+)")[0].astype(float),
+        derived=rows["metric"].str.endswith("DERIVED"),
+        metric=rows["metric"].map(_PRINTED),
+        data=rows["dataset"].str.lower().str.replace("[- ]", "_", regex=True),
+        value=rows["value"] / 100,
+    ).replace({"data": {"cifar_10": "cifar10"}})
+    rows = rows.sort_values("derived").drop_duplicates(
+        ["data", "method", "metric", "p"], keep="last"
+    )
+    return rows[["data", "method", "metric", "p", "value"]].sort_index().reset_index(drop=True)
+
+
+def of_fedavg(table: pd.DataFrame, metric: str, over: str) -> pd.DataFrame:
+    """Return every method's score divided by FedAvg's at the same ``over`` and seed (Fig. 4 and 5).
+
+    Columns method, seed, ``over`` and value.
+    """
+    rows = table[table["metric"] == metric]
+    base = rows[rows["method"] == FEDAVG].set_index([over, "seed"])["value"].rename("base")
+    both = rows[rows["method"] != FEDAVG].join(base, on=[over, "seed"])
+    both["value"] = both["value"] / both["base"]
+    return both[["method", "seed", over, "value"]].reset_index(drop=True)
+
+
+def beside(table: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
+    """Return Table 1: by test and p, every method's mean and interval, published in brackets."""
+    known = printed.set_index(["method", "metric", "p"])["value"].to_dict()
+    names = {GLOBAL: "global test", OWN: "own test", HELD: "own validation"}
+    rows: dict[tuple[str, float], dict[str, str]] = {}
+    runs = table[table["metric"].isin(list(names))].groupby(["metric", "p", "method"], sort=False)
+    for (metric, p, method), values in runs["value"]:
+        theirs = known.get((method, metric, p))
+        said = "" if theirs is None else f" [{theirs:.3f}]"
+        row = rows.setdefault((names[str(metric)], float(str(p))), {})
+        row[str(method)] = frames.stated(values.tolist()) + said
+    out = pd.DataFrame.from_dict(rows, orient="index")
+    out.index = pd.MultiIndex.from_tuples(out.index, names=["test", "p"])
+    return out.sort_index().fillna("")
+
+
+def tried(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return FedAvg's accuracy on balanced validation examples by learning rate (Fig. 2).
+
+    Columns method (the majority fraction: "p = 0.6"), seed, lr, value.
+    """
+    table = frames.apart(frames.ended(frame, "balanced_validation_accuracy"))
+    return table.assign(method=table["p"].map("p = {:g}".format))[["method", "seed", "lr", "value"]]
+
+
+def moved(table: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
+    """Return what departures of the released code change: method, seed, metric, departure, value.
+
+    ``table`` has methods "Mixture (log pool)", ``plain`` "Mixture"; differences are on the same
+    seed and p, averaged over p.
+    """
+    names = table["method"].str.extract(r"^(.*) \((.*)\)$")
+    table = table.assign(method=names[0], departure=names[1])
+    both = table.merge(plain, on=["method", "seed", "metric", "p"], suffixes=("", "_plain"))
+    both["value"] = both["value"] - both["value_plain"]
+    groups = both.groupby(["departure", "method", "metric", "seed"], as_index=False, sort=False)
+    return groups["value"].mean()  # type: ignore[return-value]

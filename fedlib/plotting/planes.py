@@ -1,0 +1,156 @@
+"""Two accuracies against each other, and one against a setting's parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedlib.claims.rule import LEAST_SEEDS
+from fedlib.frames import bands
+from fedlib.plotting.curves import ordered, seeds_of
+from fedlib.plotting.style import legend, look_of
+
+MARKS = ("o", "s", "^", "D", "v", "P")
+
+
+def plane(
+    panels: Mapping[str, pd.DataFrame],
+    *,
+    x: str,
+    y: str,
+    by: str,
+    xlabel: str,
+    ylabel: str,
+    printed: Mapping[str, pd.DataFrame] | None = None,
+    heading: str = "",
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw two numbers of every method against each other, a point per value of ``by``.
+
+    Each point is the mean over seeds with both 95% intervals, and says its value of ``by``; a
+    line joins the points of a method in that order. ``panels`` maps a panel's title to a frame with
+    columns method, seed, ``by``, metric and value, of which the metrics ``x`` and ``y`` are drawn.
+    ``printed`` are a paper's numbers in the same form, without seeds, drawn hollow.
+    """
+    size = (max(3.4 * len(panels), 4.2), 3.6)
+    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False)
+    drawn = []
+    for ax, (panel, numbers) in zip(axes[0], panels.items(), strict=True):
+        both = _both(numbers, x, y, by)
+        for place, (method, rows) in enumerate(both.groupby("method", sort=False)):
+            _path(ax, str(method), MARKS[place % len(MARKS)], rows.sort_values(by), by)
+        theirs = (printed or {}).get(panel)
+        if theirs is not None and len(theirs):
+            _hollow(ax, _wide(theirs, x, y, by), by)
+        ax.set(xlabel=xlabel, title=f"{panel}, {seeds_of(both)}")
+        ax.grid(alpha=0.25)
+        drawn.append(both.assign(panel=panel))
+    axes[0][0].set_ylabel(ylabel)
+    legend(figure, axes[0], heading)
+    return figure, pd.concat(drawn, ignore_index=True)
+
+
+def over(
+    panels: Mapping[str, pd.DataFrame],
+    *,
+    x: str,
+    xlabel: str,
+    ylabel: str,
+    log: bool = False,
+    one: bool = False,
+    heading: str = "",
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw a number by method over a parameter ``x``: mean over seeds and 95% interval.
+
+    ``panels`` maps a panel's title to a frame with columns method, seed, ``x`` and value. ``log``
+    is for x; ``one`` draws a line at y = 1, for ratios.
+    """
+    size = (max(3.0 * len(panels), 4.2), 2.9)
+    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False)
+    drawn = []
+    for ax, (panel, numbers) in zip(axes[0], panels.items(), strict=True):
+        shown = bands(ordered(numbers), by=("method", x))
+        for place, (method, rows) in enumerate(shown.groupby("method", sort=False)):
+            colour, dash = look_of(str(method))
+            rows, mark = rows.sort_values(x), MARKS[place % len(MARKS)]
+            style: dict[str, Any] = {
+                "color": colour,
+                "linestyle": dash,
+                "marker": mark,
+                "markersize": 4,
+            }
+            ax.plot(rows[x], rows["mean"], label=method, **style)
+            sure = rows[rows["seeds"] >= LEAST_SEEDS]
+            ax.fill_between(sure[x], sure["low"], sure["high"], color=colour, alpha=0.15, lw=0)
+        if one:
+            ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
+        ax.set(
+            xlabel=xlabel, title=f"{panel}, {seeds_of(shown)}", xscale="log" if log else "linear"
+        )
+        ax.grid(alpha=0.25)
+        drawn.append(shown.assign(panel=panel))
+    axes[0][0].set_ylabel(ylabel)
+    legend(figure, axes[0], heading)
+    return figure, pd.concat(drawn, ignore_index=True)
+
+
+def _both(numbers: pd.DataFrame, x: str, y: str, by: str) -> pd.DataFrame:
+    """Return mean, low and high of x and of y by method and ``by``, and the number of seeds."""
+    sides = [
+        bands(ordered(numbers[numbers["metric"] == metric]), by=("method", by)) for metric in (x, y)
+    ]
+    return sides[0].merge(sides[1].drop(columns="seeds"), on=["method", by], suffixes=("_x", "_y"))
+
+
+def _wide(printed: pd.DataFrame, x: str, y: str, by: str) -> pd.DataFrame:
+    rows = printed[printed["metric"].isin([x, y])]
+    wide = rows.pivot_table("value", ["method", by], "metric", sort=False).reset_index()
+    return wide.rename(columns={x: "mean_x", y: "mean_y"}).dropna()
+
+
+def _path(ax: Axes, method: str, mark: str, rows: pd.DataFrame, by: str) -> None:
+    colour, _ = look_of(method)
+    sure = rows["seeds"] >= LEAST_SEEDS
+    half = {
+        side: ((rows[f"high_{side}"] - rows[f"low_{side}"]) / 2).where(sure) for side in ("x", "y")
+    }
+    ax.plot(rows["mean_x"], rows["mean_y"], color=colour, linewidth=0.8, alpha=0.5)
+    ax.errorbar(
+        rows["mean_x"],
+        rows["mean_y"],
+        xerr=half["x"],
+        yerr=half["y"],
+        fmt=mark,
+        color=colour,
+        label=method,
+        markersize=5,
+        elinewidth=0.8,
+    )
+    _numbers(ax, rows, by, colour)
+
+
+def _hollow(ax: Axes, rows: pd.DataFrame, by: str) -> None:
+    """Draw a paper's points, and say once what they are."""
+    for place, (method, points) in enumerate(rows.groupby("method", sort=False)):
+        colour, _ = look_of(str(method))
+        label: dict[str, Any] = {"label": "published"} if place == 0 else {}
+        style: dict[str, Any] = {"facecolors": "none", "edgecolors": [colour], "linewidths": 0.9}
+        ax.scatter(points["mean_x"], points["mean_y"], s=26, **style, **label)
+        _numbers(ax, points, by, colour)
+
+
+def _numbers(ax: Axes, rows: pd.DataFrame, by: str, colour: tuple[float, float, float]) -> None:
+    for row in rows.to_dict("records"):
+        where = (row["mean_x"], row["mean_y"])
+        ax.annotate(
+            f"{row[by]:g}",
+            where,
+            xytext=(4, 4),
+            textcoords="offset points",
+            fontsize=6.5,
+            color=colour,
+        )

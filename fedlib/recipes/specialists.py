@@ -1,0 +1,311 @@
+"""Specialists and generalists: local and global expert under one gate (001; 002)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from fedlib.algorithms import FedAvg, LastClient, Local, Mixture
+from fedlib.engine import EarlyStop
+from fedlib.experiment import Experiment
+from fedlib.models import MLP
+from fedlib.optim import adam
+from fedlib.partition import Clients, Dirichlet, Majority, OptOut
+from fedlib.recipes.label_skew import FEDAVG
+from fedlib.recipes.section import Section, Setting, at
+from fedlib.tasks import Task, named
+from fedlib.values import value
+
+LOCAL, TUNED, MIXTURE = "Local", "Fine-tuned", "Mixture"
+PERSONAL = (FEDAVG, LOCAL, TUNED, MIXTURE)
+Plan = Callable[..., Mapping[str, Experiment]]
+TENTHS = tuple(i / 10 for i in range(2, 11))
+
+
+@value
+class Stages(Setting):
+    """The lengths and rates of the three steps, and where they are compared.
+
+    ``federated`` is the rate of Adam at FedAvg's clients and of the local baseline, ``personal``
+    that of fine-tuning and of the mixture. At home clients train for at most ``most`` epochs, until
+    ``stop``; only the first ``tested`` clients do, as 001 evaluates 20 clients. ``balanced``
+    examples of all classes alike are the global test. The methods are compared at the majority
+    fractions ``ps``, with opt-out fractions ``qs`` at ``opted_ps``, at Dirichlet ``alphas``, and
+    FedAvg at ``rates``; at ``released_ps`` as the code does it.
+    """
+
+    federated: float = 5e-5
+    personal: float = 1e-5
+    most: int = 500
+    stop: EarlyStop = EarlyStop(min_delta=0.01)
+    tested: int = 20
+    balanced: int = 1000
+    ps: tuple[float, ...] = TENTHS
+    qs: tuple[float, ...] = (0.5, 0.9, 0.95)
+    opted_ps: tuple[float, ...] = TENTHS
+    alphas: tuple[float, ...] = (0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
+    rates: tuple[float, ...] = (1e-7, 5e-7, 1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3)
+    released_ps: tuple[float, ...] = (0.3, 0.6, 0.8, 1.0)
+
+    def home(self, rate: float, **more: Any) -> dict[str, Any]:
+        """Return the fields of an algorithm that trains at home, with ``more``."""
+        fields = {"epochs": self.most, "batch_size": self.batch_size, "client": adam(rate)}
+        return {**fields, "stop": self.stop, **more}
+
+    def at(self, p: float, q: float = 0.0) -> Stages:
+        """Return the setting at a majority fraction, where the fraction q of the clients opts out.
+
+        The cohort keeps its size unless those who are left cannot fill it.
+        """
+        partition = self.task.partition
+        assert isinstance(partition, Majority)
+        task = replace(self.task, partition=replace(partition, p=p))
+        if not q:
+            return replace(self, task=task)
+        left = partition.clients - round(q * partition.clients)
+        cohort = self.cohort if isinstance(self.cohort, float) else min(self.cohort, left)
+        return replace(self, task=replace(task, opt_out=OptOut(clients=q)), cohort=cohort)
+
+
+def generalist(setting: Stages, kind: type[FedAvg] = FedAvg) -> Experiment:
+    """Return step 1: the federation's model, the best on its members' validation examples."""
+    algorithm = kind(
+        epochs=setting.local_epochs,
+        batch_size=setting.batch_size,
+        client=adam(setting.federated),
+    )
+    return Experiment(
+        replace(setting.task, balanced=setting.balanced),
+        algorithm,
+        setting.rounds,
+        cohort=setting.cohort,
+        evaluate_every=setting.evaluate_every,
+        keep="best",
+    )
+
+
+def at_home(setting: Stages, algorithm: FedAvg, after: Experiment | None) -> Experiment:
+    """Return a stage that every tested client trains by itself."""
+    task = replace(setting.task, balanced=setting.balanced)
+    if _clients(task) > setting.tested:
+        task = replace(task, partition=Clients(task.partition, last=setting.tested))
+    return Experiment(task, algorithm, 1, cohort=1.0, evaluate_every=1, after=after)
+
+
+def _clients(task: Task) -> int:
+    return int(task.partition.clients)  # type: ignore[attr-defined]
+
+
+def steps(setting: Stages) -> dict[str, Experiment]:
+    """Return the three steps of 001 (sec. 3)."""
+    first = generalist(setting)
+    tuned = at_home(setting, Local(**setting.home(setting.personal)), first)
+    mixed = at_home(setting, Mixture(**setting.home(setting.personal)), tuned)
+    return {FEDAVG: first, TUNED: tuned, MIXTURE: mixed}
+
+
+def alone(setting: Stages) -> Experiment:
+    """Return the local baseline: no federation, so that nobody can opt out of it."""
+    task = replace(setting.task, opt_out=None)
+    local = Local(**setting.home(setting.federated))
+    return at_home(replace(setting, task=task), local, None)
+
+
+def _by_fraction(setting: Stages, dataset: str) -> dict[str, Experiment]:
+    """Return the four methods at every majority fraction (Table 1, Fig. 3 and 4)."""
+    return {
+        at(method, p=p): experiment
+        for p in setting.ps
+        for method, experiment in {**steps(setting.at(p)), LOCAL: alone(setting.at(p))}.items()
+    }
+
+
+def _opting_out(setting: Stages, dataset: str) -> dict[str, Experiment]:
+    """Return the methods where the fraction q of the clients stays at home (Fig. 6)."""
+    return {
+        at(method, p=p, q=q): experiment
+        for q in setting.qs
+        for p in setting.opted_ps
+        for method, experiment in {
+            **steps(setting.at(p, q)),
+            LOCAL: alone(setting.at(p)),
+        }.items()
+    }
+
+
+def _by_alpha(setting: Stages, dataset: str) -> dict[str, Experiment]:
+    """Return the methods where label shares come from Dir(alpha) (Fig. 5)."""
+    size = setting.task.partition.size  # type: ignore[attr-defined]
+    runs: dict[str, Experiment] = {}
+    for alpha in setting.alphas:
+        partition = Dirichlet(clients=_clients(setting.task), alpha=alpha, size=size)
+        made = steps(replace(setting, task=replace(setting.task, partition=partition)))
+        runs |= {at(method, alpha=alpha): experiment for method, experiment in made.items()}
+    return runs
+
+
+def _by_rate(setting: Stages, dataset: str) -> dict[str, Experiment]:
+    """Return FedAvg at several rates, scored on balanced validation examples (Fig. 2)."""
+    runs = {}
+    for p in (setting.ps[0], setting.ps[-1]):
+        for rate in setting.rates:
+            one = generalist(replace(setting.at(p), federated=rate))
+            held = replace(one.task, balanced_on="validation")
+            runs[at(FEDAVG, p=p, lr=rate)] = replace(one, task=held)
+    return runs
+
+
+# What the released code does otherwise, one departure at a time and all of them together.
+DEPARTURES: dict[str, dict[str, Any]] = {
+    "last client": {"kind": LastClient},
+    "log pool": {"pool": "log"},
+    "fine-tuning at 5x the rate": {"faster": 5.0},
+    "last weights": {"keep": "last"},
+}
+EVERYTHING = "as released"
+
+
+def departed(method: str, departure: str) -> str:
+    """Return the name of a method with a departure of the released code."""
+    return f"{method} ({departure})"
+
+
+def _as_released(setting: Stages, dataset: str) -> dict[str, Experiment]:
+    """Return 001's methods with the departures of its released code that change them."""
+    every = {name: value for change in DEPARTURES.values() for name, value in change.items()}
+    runs: dict[str, Experiment] = {}
+    for p in setting.released_ps:
+        plain = steps(setting.at(p))
+        for departure, change in {**DEPARTURES, EVERYTHING: every}.items():
+            made = _changed(setting.at(p), **change)
+            runs |= {
+                at(departed(method, departure), p=p): experiment
+                for method, experiment in made.items()
+                if experiment != plain[method]
+            }
+    return runs
+
+
+def _changed(
+    setting: Stages,
+    kind: type[FedAvg] = FedAvg,
+    pool: str = "probabilities",
+    faster: float = 1.0,
+    keep: str = "best",
+) -> dict[str, Experiment]:
+    """Return the three steps with some changes."""
+    setting = replace(setting, stop=replace(setting.stop, keep=keep))
+    first = generalist(setting, kind)
+    tuned = at_home(setting, Local(**setting.home(faster * setting.personal)), first)
+    mix = Mixture(**setting.home(setting.personal), pool=pool)
+    return {FEDAVG: first, TUNED: tuned, MIXTURE: at_home(setting, mix, tuned)}
+
+
+def _first_version(setting: Stages, dataset: str) -> dict[str, Experiment]:
+    """Return 002's methods: specialists from scratch, and the global expert trained as well."""
+    runs: dict[str, Experiment] = {}
+    for q in setting.qs:
+        for p in setting.opted_ps:
+            here = setting.at(p, q)
+            first = generalist(here)
+            local = at_home(here, Local(**here.home(here.federated), begin="fresh"), first)
+            tuned = at_home(here, Local(**here.home(here.personal)), first)
+            mix = Mixture(**here.home(here.personal), train_global=True)
+            stages = {FEDAVG: first, LOCAL: local, TUNED: tuned, MIXTURE: at_home(here, mix, local)}
+            runs |= {at(method, p=p, q=q): run for method, run in stages.items()}
+    return runs
+
+
+def _setting(scale: str, dataset: str, **more: Any) -> Stages:
+    """Return a setting of 001.
+
+    A quarter of the paper's rounds and a fifth of its epochs need rates that are as many times
+    larger to get as far.
+    """
+    task = named("001/cifar10" if dataset == "digits" else f"001/{dataset}", scale)
+    common: dict[str, Any] = {"batch_size": 10, "local_epochs": 3}
+    if scale == "quick":
+        # Small dense nets of all clients share a program.
+        task = replace(task, model=MLP((32,)))
+        common |= {"federated": 3e-3, "personal": 1e-3, "most": 40, "stop": EarlyStop(patience=2)}
+        common |= {"balanced": 100, "ps": (0.2, 0.6, 1.0), "qs": (0.8,), "opted_ps": (0.2, 1.0)}
+        common |= {"alphas": (0.1, 10.0), "rates": (1e-4, 1e-3, 1e-2), "released_ps": (1.0,)}
+        return Stages(task, 40, 3, cohort=5, evaluate_every=5, **{**common, **more})
+    if scale == "standard":
+        common |= {"federated": 2e-4, "personal": 5e-5, "most": 100, "stop": EarlyStop(patience=4)}
+        common |= {"ps": (0.2, 0.3, 0.6, 0.8, 1.0), "qs": (0.9, 0.95), "opted_ps": (0.2, 0.6, 1.0)}
+        common |= {"alphas": (0.05, 0.5, 10.0), "rates": (1e-5, 5e-5, 2e-4, 1e-3)}
+        common |= {"released_ps": (0.3, 0.8)}
+        return Stages(task, 300, 3, cohort=5, evaluate_every=10, **{**common, **more})
+    cohort = 50 if dataset == "ag_news" else 5
+    return Stages(task, 1250, 4, cohort=cohort, evaluate_every=50, **{**common, **more})
+
+
+def _news(scale: str) -> Stages:
+    if scale == "standard":
+        more: dict[str, Any] = {"federated": 2e-3, "personal": 1e-4, "ps": (0.5, 0.6, 0.8, 1.0)}
+        return replace(_setting(scale, "ag_news", **more), rounds=150)
+    ps = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+    return _setting(scale, "ag_news", federated=5e-4, personal=1e-6, ps=ps)
+
+
+SETTINGS: dict[str, dict[str, Setting]] = {
+    "quick": {"digits": _setting("quick", "digits")},
+    **{
+        scale: {
+            "cifar10": _setting(scale, "cifar10"),
+            "fashion_mnist": _setting(scale, "fashion_mnist"),
+            "ag_news": _news(scale),
+        }
+        for scale in ("standard", "paper")
+    },
+}
+
+
+def _earlier(scale: str, dataset: str) -> Stages:
+    """Return a setting of 002: every client takes part in every one of few rounds."""
+    ps = {"quick": (0.2, 1.0), "standard": (0.2, 0.6, 0.8, 0.9, 1.0), "paper": TENTHS}[scale]
+    qs = {"quick": (0.0,), "standard": (0.0, 0.5, 0.9), "paper": (0.0, 0.5, 0.9)}[scale]
+    paper = {"federated": 1e-4, "personal": 1e-4, "most": 100, "stop": EarlyStop()}
+    quick = {"federated": 3e-3, "personal": 3e-3, "most": 40, "stop": EarlyStop(patience=2)}
+    task = named("002/cifar10" if dataset == "digits" else f"002/{dataset}", scale)
+    return Stages(
+        replace(task, model=MLP((32,))) if scale == "quick" else task,
+        rounds=45,
+        seeds=3,
+        cohort=1.0,
+        batch_size=10,
+        evaluate_every=5,
+        local_epochs=3,
+        balanced=100 if scale == "quick" else 1000,
+        opted_ps=ps,
+        qs=qs if dataset != "cifar100" else (0.0,),
+        **{**(quick if scale == "quick" else paper)},  # type: ignore[arg-type]
+    )
+
+
+EARLIER: dict[str, dict[str, Setting]] = {
+    "quick": {"digits": _earlier("quick", "digits")},
+    **{
+        scale: {d: _earlier(scale, d) for d in ("cifar10", "cifar100")}
+        for scale in ("standard", "paper")
+    },
+}
+
+
+def _only(*datasets: str) -> Mapping[str, Mapping[str, Setting]]:
+    return {s: {d: v for d, v in each.items() if d in datasets} for s, each in SETTINGS.items()}
+
+
+def _section(name: str, plan: Plan, *datasets: str) -> Section:
+    return Section(name, _only("digits", *datasets) if datasets else SETTINGS, plan)
+
+
+SPECIALISTS = _section("specialists", _by_fraction)
+RATE_SWEEP = _section("specialists_rates", _by_rate)
+DIRICHLET = _section("specialists_dirichlet", _by_alpha, "cifar10", "fashion_mnist")
+OPT_OUT = _section("opt_out", _opting_out, "cifar10")
+AS_RELEASED = _section("as_released", _as_released, "cifar10")
+PLAN: Plan = _first_version
+FIRST_VERSION = Section("first_version", EARLIER, PLAN)

@@ -1,0 +1,172 @@
+"""Scores of generalists and specialists: taken apart, set beside the papers', and judged."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedlib import frames, plotting
+from fedlib.claims import specialists
+from fedlib.claims.rule import FAILS, HOLDS, UNTESTED
+from fedlib.claims.specialists import GLOBAL, HELD, OWN
+from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, TUNED, at, departed
+
+COLUMNS = ["method", "seed", "round", "metric", "client", "value"]
+
+
+def frame_of(*rows):
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def test_methods_are_taken_apart_as_recipes_name_them():
+    names = [at(MIXTURE, p=0.8, q=0.95), at(LOCAL, p=1), FEDAVG, at(FEDAVG, lr=1e-7)]
+    frame = frames.apart(pd.DataFrame({"method": names, "value": range(4)}))
+    assert frame["method"].tolist() == [MIXTURE, LOCAL, FEDAVG, FEDAVG]
+    np.testing.assert_array_equal(frame["p"], [0.8, 1, np.nan, np.nan])
+    np.testing.assert_array_equal(frame["q"], [0.95, np.nan, np.nan, np.nan])
+    np.testing.assert_array_equal(frame["lr"], [np.nan, np.nan, np.nan, 1e-7])
+    assert frames.apart(pd.DataFrame({"method": ["FedAvg, 2x parameters"]}))["method"][0] == (
+        "FedAvg, 2x parameters"
+    )
+
+
+def test_a_run_ends_with_the_state_that_it_kept():
+    rows = [("a", 0, t, "m", c, 10 * t + c) for t in (0, 2, 4) for c in range(3)]
+    rows += [("b", 0, t, "m", c, 10 * t + c) for t in (0, 2, 4) for c in range(3)]
+    frame = frame_of(*rows, ("b", 0, 4, "kept_round", -1, 2.0))
+    assert frames.ended(frame, "m")["value"].tolist() == [41.0, 21.0]
+    assert frames.ended(frame, "m", clients=2)["value"].tolist() == [40.5, 20.5]
+
+
+def table_of(values, ps=(0.2, 1.0), seeds=3, **more):
+    """Scores by (method, metric), with a little noise by seed that all methods share."""
+    rows = [
+        {"method": m, "metric": metric, "p": p, "seed": s, "value": v + 0.001 * s, **more}
+        for ((m, metric), v), p, s in itertools.product(values.items(), ps, range(seeds))
+    ]
+    return pd.DataFrame(rows)
+
+
+PUBLISHED = {
+    (FEDAVG, GLOBAL): 0.40,
+    (MIXTURE, GLOBAL): 0.38,
+    (TUNED, GLOBAL): 0.35,
+    (LOCAL, GLOBAL): 0.20,
+    (FEDAVG, OWN): 0.40,
+    (MIXTURE, OWN): 0.60,
+    (TUNED, OWN): 0.605,
+    (LOCAL, OWN): 0.50,
+}
+
+
+def test_what_looks_as_published_holds():
+    table = table_of(PUBLISHED)
+    table["value"] += 1e-4 * table["seed"] * np.arange(len(table)) / len(table)
+    skew = table["p"] == 1.0
+    falls = table["method"].eq(FEDAVG) & skew
+    grows = table["method"].eq(LOCAL) & skew & (table["metric"] == OWN)
+    table.loc[falls, "value"] -= 0.01
+    table.loc[grows, "value"] += 0.01
+    found = specialists.generalisation_claims(table)
+    assert [c.verdict for c in found] == [HOLDS] * 7
+    assert all(c.seeds == 3 for c in found)
+
+
+def test_what_is_the_other_way_round_does_not_hold():
+    swapped = {**PUBLISHED, (TUNED, GLOBAL): 0.39, (MIXTURE, OWN): 0.58}
+    table = table_of(swapped)
+    table["value"] += 1e-4 * table["seed"] * np.arange(len(table)) / len(table)
+    found = specialists.generalisation_claims(table)
+    assert [c.verdict for c in found[:2]] == [FAILS, FAILS]
+
+
+def test_one_seed_tests_nothing():
+    verdicts = {c.verdict for c in specialists.generalisation_claims(table_of(PUBLISHED, seeds=1))}
+    assert verdicts == {UNTESTED}
+
+
+def test_opting_out_is_judged_at_every_fraction():
+    high = {**PUBLISHED, (FEDAVG, GLOBAL): 0.3, (FEDAVG, OWN): 0.3}
+    table = pd.concat([table_of(high, q=q) for q in (0.9, 0.95)], ignore_index=True)
+    table["value"] += 1e-4 * table["seed"] * np.arange(len(table)) / len(table)
+    found = specialists.opt_out_claims(table)
+    assert len(found) == 6 and {c.verdict for c in found} == {HOLDS}
+    assert sum("q = 0.95, i.i.d." in c.text for c in found) == 2
+
+
+def test_the_first_version_is_judged_on_what_it_reports():
+    held = {(FEDAVG, HELD): 0.3, (LOCAL, HELD): 0.5, (TUNED, HELD): 0.45, (MIXTURE, HELD): 0.55}
+    table = table_of(held, q=0.0)
+    table["value"] += 1e-4 * table["seed"] * np.arange(len(table)) / len(table)
+    table.loc[table["method"].eq(FEDAVG) & (table["p"] == 1.0), "value"] -= 0.05
+    assert [c.verdict for c in specialists.first_version_claims(table)] == [HOLDS] * 4
+
+
+def test_published_tables_are_scores():
+    table = specialists.printed()
+    assert len(table) == 3 * 2 * 5 * 4 and table["value"].between(0, 1).all()
+    news = table[(table["data"] == "ag_news") & (table["metric"] == GLOBAL)]
+    first = news[news["method"] == FEDAVG].set_index("p")["value"]
+    assert first[0.5] == 0.8031 and first[0.7] == pytest.approx(7.6 * 0.1042, abs=1e-3)
+    earlier = specialists.printed("002")
+    assert len(earlier) == 12 and set(earlier["metric"]) == {HELD}
+
+
+def test_measured_stands_beside_published():
+    table = specialists.beside(
+        table_of(PUBLISHED, ps=(0.3,)), specialists.printed().query("data == 'cifar10'")
+    )
+    assert table.loc[("global test", 0.3), FEDAVG] == "0.401 ± 0.002 (3) [0.426]"
+    assert table.loc[("own test", 0.3), MIXTURE].endswith("[0.439]")
+    assert (
+        specialists.beside(table_of(PUBLISHED, ps=(0.25,)), specialists.printed()).loc[
+            ("own test", 0.25), LOCAL
+        ]
+        == "0.501 ± 0.002 (3)"
+    )
+
+
+def test_ratios_are_taken_on_the_same_seed_and_value():
+    table = table_of({(FEDAVG, GLOBAL): 0.4, (MIXTURE, GLOBAL): 0.2}, seeds=2)
+    table.loc[table["p"] == 1.0, "value"] *= 2
+    ratio = specialists.of_fedavg(table, GLOBAL, "p")
+    assert set(ratio["method"]) == {MIXTURE} and len(ratio) == 4
+    np.testing.assert_allclose(ratio["value"], [0.5, 0.201 / 0.401] * 2, rtol=1e-6)
+
+
+def test_departures_are_differences_to_the_papers_reading():
+    plain = table_of({(MIXTURE, OWN): 0.5, (TUNED, OWN): 0.4}, seeds=2)
+    other = table_of({(departed(MIXTURE, "log pool"), OWN): 0.53}, seeds=2)
+    moved = specialists.moved(other, plain)
+    assert set(moved["departure"]) == {"log pool"} and set(moved["method"]) == {MIXTURE}
+    np.testing.assert_allclose(moved["value"], 0.03)
+
+
+def test_rates_are_compared_on_validation_examples():
+    rows = [
+        (at(FEDAVG, p=p, lr=lr), s, 5, "balanced_validation_accuracy", c, 100 * p + lr)
+        for p, lr, s, c in itertools.product((0.2, 1.0), (1e-4, 1e-3), (0, 1), (0, 1))
+    ]
+    table = specialists.tried(frame_of(*rows))
+    assert set(table["method"]) == {"p = 0.2", "p = 1"} and len(table) == 8
+    np.testing.assert_allclose(table[table["lr"] == 1e-3]["value"] % 1, 1e-3, rtol=1e-9)
+
+
+def test_the_plane_and_the_curves_draw_what_they_are_given():
+    table = table_of(PUBLISHED)
+    printed = specialists.printed().query("data == 'cifar10'")
+    figure, drawn = plotting.plane(
+        {"CIFAR-10": table}, x=GLOBAL, y=OWN, by="p", xlabel="x", ylabel="y",
+        printed={"CIFAR-10": printed},
+    )  # fmt: skip
+    assert len(drawn) == 8 and {"mean_x", "low_y"} <= set(drawn)
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    assert {FEDAVG, LOCAL, TUNED, MIXTURE, "published"} == set(labels)
+    numbers = [t.get_text() for t in figure.axes[0].texts]
+    assert numbers.count("0.2") == 4 and numbers.count("0.3") == 4
+    ratio = specialists.of_fedavg(table, GLOBAL, "p")
+    figure, drawn = plotting.over({"x": ratio}, x="p", xlabel="p", ylabel="r", one=True, log=True)
+    assert len(drawn) == 6 and figure.axes[0].get_xscale() == "log"
