@@ -90,7 +90,8 @@ def test_one_seed_tests_nothing():
 
 def test_opting_out_is_judged_at_every_fraction():
     high = {**PUBLISHED, (FEDAVG, GLOBAL): 0.3, (FEDAVG, OWN): 0.3}
-    table = pd.concat([table_of(high, q=q) for q in (0.9, 0.95)], ignore_index=True)
+    alone = table_of({(LOCAL, GLOBAL): 0.2, (LOCAL, OWN): 0.5}, q=np.nan)
+    table = pd.concat([*(table_of(high, q=q) for q in (0.9, 0.95)), alone], ignore_index=True)
     table["value"] += 1e-4 * table["seed"] * np.arange(len(table)) / len(table)
     found = specialists.opt_out_claims(table)
     assert len(found) == 6 and {c.verdict for c in found} == {HOLDS}

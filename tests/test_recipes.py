@@ -80,8 +80,9 @@ def test_rounds_and_seeds_can_be_chosen(section, scale, dataset):
         assert [e.seed for e in made] == [0, 1, 2, 3, 4]
         for cut, full in zip(made, whole, strict=False):
             assert cut.rounds == (7 if full.rounds == setting.rounds else full.rounds)
-            if full.after is not None:
-                assert cut.after.rounds == 7 and full.after.rounds == setting.rounds
+            while full.after is not None:
+                cut, full = cut.after, full.after
+                assert cut.rounds == (7 if full.rounds == setting.rounds else full.rounds)
 
 
 def test_keep_lists_every_experiment_once():

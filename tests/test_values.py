@@ -44,7 +44,7 @@ from fedlib.partition import (
     Rotated,
     Shards,
 )
-from fedlib.recipes import Setting
+from fedlib.recipes import Setting, Stages
 from fedlib.tasks import CropFlip, Task
 from fedlib.values import as_code, from_dict, key_of, to_dict
 
@@ -70,6 +70,22 @@ _MIXES = {
     "pool_gradient": False,
     "gate_gradient": True,
     "personal_bias": False,
+}
+
+_TENTHS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_SETTING = {
+    "task": NEEDED,
+    "rounds": NEEDED,
+    "seeds": NEEDED,
+    "cohort": 10,
+    "batch_size": 64,
+    "server_rate": 0.001,
+    "phi_rate": 0.001,
+    "experts": 4,
+    "evaluate_every": 20,
+    "epochs": 5,
+    "local_epochs": 1,
+    "costly": (),
 }
 
 # Every value of the library: its fields, and what they are when nobody says anything.
@@ -191,19 +207,21 @@ DEFAULTS = {
         "audit": False,
         "keep": "last",
     },
-    Setting: {
-        "task": NEEDED,
-        "rounds": NEEDED,
-        "seeds": NEEDED,
-        "cohort": 10,
-        "batch_size": 64,
-        "server_rate": 0.001,
-        "phi_rate": 0.001,
-        "experts": 4,
-        "evaluate_every": 20,
-        "epochs": 5,
-        "local_epochs": 1,
-        "costly": (),
+    Setting: _SETTING,
+    Stages: {
+        **_SETTING,
+        "federated": 5e-5,
+        "personal": 1e-5,
+        "most": 500,
+        "stop": EarlyStop(every=5, patience=10, min_delta=0.01),
+        "tested": 20,
+        "balanced": 1000,
+        "ps": _TENTHS,
+        "qs": (0.5, 0.9, 0.95),
+        "opted_ps": _TENTHS,
+        "alphas": (0.05, 0.1, 0.5, 1.0, 10.0, 100.0),
+        "rates": (1e-7, 5e-7, 1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3),
+        "released_ps": (0.3, 0.6, 0.8, 1.0),
     },
 }
 
@@ -304,24 +322,40 @@ SAMPLES = {
             "keep": "best",
         },
     ),
-    Setting: (
-        Setting(TASK, 3, 1),
-        {
-            "task": dataclasses.replace(TASK, portion=0.5),
-            "rounds": 4,
-            "seeds": 2,
-            "cohort": 5,
-            "batch_size": 20,
-            "server_rate": 0.1,
-            "phi_rate": 0.1,
-            "experts": 2,
-            "evaluate_every": 1,
-            "epochs": 2,
-            "local_epochs": 3,
-            "costly": (("FedAvg", 1),),
-        },
-    ),
 }
+_SETTINGS = {
+    "task": dataclasses.replace(TASK, portion=0.5),
+    "rounds": 4,
+    "seeds": 2,
+    "cohort": 5,
+    "batch_size": 20,
+    "server_rate": 0.1,
+    "phi_rate": 0.1,
+    "experts": 2,
+    "evaluate_every": 1,
+    "epochs": 2,
+    "local_epochs": 3,
+    "costly": (("FedAvg", 1),),
+}
+SAMPLES[Setting] = (Setting(TASK, 3, 1), _SETTINGS)
+SAMPLES[Stages] = (
+    Stages(TASK, 3, 1),
+    {
+        **_SETTINGS,
+        "federated": 1e-3,
+        "personal": 1e-3,
+        "most": 7,
+        "stop": EarlyStop(),
+        "tested": 5,
+        "balanced": 100,
+        "ps": (0.2,),
+        "qs": (0.9,),
+        "opted_ps": (0.2,),
+        "alphas": (1.0,),
+        "rates": (1e-3,),
+        "released_ps": (1.0,),
+    },
+)
 _AVERAGING = {
     "epochs": 2,
     "batch_size": None,

@@ -113,7 +113,7 @@ def opt_out_claims(table: pd.DataFrame) -> list[Claim]:
     score = by_seed(table)
     most, low = float(table["q"].max()), float(table["p"].min())
     found = []
-    for q in sorted(table["q"].unique().tolist()):
+    for q in sorted(table["q"].dropna().unique().tolist()):
         found += [
             greater(
                 f"q = {q:g}: the mixture generalises better than fine-tuning",

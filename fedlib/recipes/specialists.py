@@ -122,16 +122,17 @@ def _by_fraction(setting: Stages, dataset: str) -> dict[str, Experiment]:
 
 
 def _opting_out(setting: Stages, dataset: str) -> dict[str, Experiment]:
-    """Return the methods where the fraction q of the clients stays at home (Fig. 6)."""
-    return {
+    """Return the methods where the fraction q of the clients stays at home (Fig. 6).
+
+    Nobody can opt out of training alone: that has no q.
+    """
+    opted = {
         at(method, p=p, q=q): experiment
         for q in setting.qs
         for p in setting.opted_ps
-        for method, experiment in {
-            **steps(setting.at(p, q)),
-            LOCAL: alone(setting.at(p)),
-        }.items()
+        for method, experiment in steps(setting.at(p, q)).items()
     }
+    return {**opted, **{at(LOCAL, p=p): alone(setting.at(p)) for p in setting.opted_ps}}
 
 
 def _by_alpha(setting: Stages, dataset: str) -> dict[str, Experiment]:
@@ -172,18 +173,19 @@ def departed(method: str, departure: str) -> str:
 
 
 def _as_released(setting: Stages, dataset: str) -> dict[str, Experiment]:
-    """Return 001's methods with the departures of its released code that change them."""
+    """Return 001's methods with the departures of its released code that change them.
+
+    FedAvg as released is FedAvg with the last client's model, and has that name only.
+    """
     every = {name: value for change in DEPARTURES.values() for name, value in change.items()}
     runs: dict[str, Experiment] = {}
     for p in setting.released_ps:
-        plain = steps(setting.at(p))
+        known = [*steps(setting.at(p)).values()]
         for departure, change in {**DEPARTURES, EVERYTHING: every}.items():
-            made = _changed(setting.at(p), **change)
-            runs |= {
-                at(departed(method, departure), p=p): experiment
-                for method, experiment in made.items()
-                if experiment != plain[method]
-            }
+            for method, experiment in _changed(setting.at(p), **change).items():
+                if experiment not in known:
+                    runs[at(departed(method, departure), p=p)] = experiment
+                    known.append(experiment)
     return runs
 
 
