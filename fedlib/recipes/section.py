@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 from fedlib.experiment import Experiment
 from fedlib.optim import Optimizer
@@ -52,7 +53,7 @@ class Section:
 
     name: str
     known: Mapping[str, Mapping[str, Setting]]
-    plan: Callable[[Setting, str], Mapping[str, Experiment]]
+    plan: Callable[..., Mapping[str, Experiment]]  # of its own kind of Setting
 
     def settings(self, scale: str, dataset: str = "") -> Mapping[str, Setting]:
         """Return the settings of a scale by data set: the named one, or all of them."""
@@ -67,7 +68,7 @@ class Section:
         """Return the names of what is run on a data set."""
         setting = self.settings(scale, dataset)[dataset]
         seeds = dict(setting.costly)
-        return tuple(m for m in self.plan(setting, dataset) if seeds.get(m, 1))
+        return tuple(m for m in _planned(self.plan, setting, dataset) if seeds.get(m, 1))
 
     def experiments(
         self, scale: str, dataset: str, method: str, *, seeds: int = 0, rounds: int = 0
@@ -78,10 +79,18 @@ class Section:
         centralised model.
         """
         setting = self.settings(scale, dataset)[dataset]
-        plan = self.plan(setting, dataset)
+        plan = _planned(self.plan, setting, dataset)
         one_of(f"method on {dataset!r}", method, plan)
         one, count = plan[method], seeds or dict(setting.costly).get(method, setting.seeds)
         return [_with(one, s, rounds, setting.rounds) for s in range(count)]
+
+
+@cache
+def _planned(
+    plan: Callable[..., Mapping[str, Experiment]], setting: Setting, dataset: str
+) -> Mapping[str, Experiment]:
+    """Return a plan, made once: a large one is asked for each of its methods in turn."""
+    return plan(setting, dataset)
 
 
 def federated(setting: Setting, algorithm: object, **more: object) -> Experiment:

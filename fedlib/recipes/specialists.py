@@ -19,7 +19,6 @@ from fedlib.values import value
 
 LOCAL, TUNED, MIXTURE = "Local", "Fine-tuned", "Mixture"
 PERSONAL = (FEDAVG, LOCAL, TUNED, MIXTURE)
-Plan = Callable[..., Mapping[str, Experiment]]
 TENTHS = tuple(i / 10 for i in range(2, 11))
 
 
@@ -300,7 +299,7 @@ def _only(*datasets: str) -> Mapping[str, Mapping[str, Setting]]:
     return {s: {d: v for d, v in each.items() if d in datasets} for s, each in SETTINGS.items()}
 
 
-def _section(name: str, plan: Plan, *datasets: str) -> Section:
+def _section(name: str, plan: Callable[..., Any], *datasets: str) -> Section:
     return Section(name, _only("digits", *datasets) if datasets else SETTINGS, plan)
 
 
@@ -309,5 +308,4 @@ RATE_SWEEP = _section("specialists_rates", _by_rate)
 DIRICHLET = _section("specialists_dirichlet", _by_alpha, "cifar10", "fashion_mnist")
 OPT_OUT = _section("opt_out", _opting_out, "cifar10")
 AS_RELEASED = _section("as_released", _as_released, "cifar10")
-PLAN: Plan = _first_version
-FIRST_VERSION = Section("first_version", EARLIER, PLAN)
+FIRST_VERSION = Section("first_version", EARLIER, _first_version)
