@@ -67,7 +67,7 @@ test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored
 	scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \
 	echo "notebooks, from an empty results store, against their stored outputs:" && \
 	FEDLIB_QUIET=1 FEDLIB_RUNS=$$scratch/runs FEDLIB_FIGURES=$$scratch/figures \
-		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
+		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
 		-n 2 --dist loadscope notebooks
 
 format: $(ENV)  ## format code and notebooks, and fix what the linter can
