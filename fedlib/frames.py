@@ -234,7 +234,7 @@ def ended(frame: pd.DataFrame, metric: str, clients: int = 0) -> pd.DataFrame:
     clients only, the others are compared on the same. Columns method, seed, value.
     """
     rows = frame[frame["metric"].isin([metric, "kept_round"])]
-    rows = rows[(rows["client"] < clients) | (rows["metric"] == "kept_round")] if clients else rows
+    rows = rows[rows["client"] < clients] if clients else rows  # kept_round has no client, -1
     found = []
     for (method, seed), run in rows.groupby(RUN, sort=False):
         values, kept = run[run["metric"] == metric], run[run["metric"] == "kept_round"]

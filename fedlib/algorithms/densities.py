@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import FedAvg, mean
+from fedlib.algorithms.fedavg import FedAvg, mean, rows_of
 from fedlib.algorithms.stages import Stage
 from fedlib.engine import EarlyStop, Phase, State
 from fedlib.federation import Federation
@@ -60,8 +60,7 @@ class Densities(Stage):
         if first is None:
             raise ValueError("Densities follow a federation: give its experiment as `after`")
         fresh = named(_encoder(fed.net, self).init(torch_seed(seed, "model", 0)), VAE)
-        mine = {n: t.to(fed.device).expand(fed.clients, *t.shape).clone() for n, t in fresh.items()}
-        return State(first.shared, {**first.local, **mine}, first.server)
+        return State(first.shared, {**first.local, **rows_of(fresh, fed)}, first.server)
 
     def common(self, fed: Federation, state: State) -> Leaves:
         """Return what ``of`` tells all clients, how to undo the normalisation, and fixed noise."""

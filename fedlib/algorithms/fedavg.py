@@ -181,6 +181,11 @@ def _to(leaves: Leaves, fed: Federation) -> Leaves:
     return {n: t.to(fed.device) for n, t in leaves.items()}
 
 
+def rows_of(leaves: Leaves, fed: Federation) -> Leaves:
+    """Return the same leaves for every client, ``[clients, ...]``, each to be trained."""
+    return {n: t.to(fed.device).expand(fed.clients, *t.shape).clone() for n, t in leaves.items()}
+
+
 def entropy(p: Tensor) -> Tensor:
     """Return the Shannon entropy (nats) over the last axis, with 0 log 0 = 0."""
     return -torch.special.xlogy(p, p).sum(-1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from fedlib.algorithms.fedavg import FedAvg, at_label, mean
+from fedlib.algorithms.fedavg import FedAvg, at_label, mean, rows_of
 from fedlib.engine import EarlyStop, Phase, Prediction, State
 from fedlib.federation import OPTED_IN, Federation
 from fedlib.models import Family, Leaves, Net, named, part
@@ -67,18 +67,18 @@ class Mixture(FedAvg):
                 "or that of Local after it, as `after`"
             )
         gate = fed.net.like(self.gate, 1).init(torch_seed(seed, "model", 1))
-        mine = {**self._specialists(fed, seed, first), **_rows(named(gate, GATE), fed)}
+        mine = {**self._specialists(fed, seed, first), **rows_of(named(gate, GATE), fed)}
         if self.train_global:
-            mine |= _rows(named(first.shared, COPY), fed)
+            mine |= rows_of(named(first.shared, COPY), fed)
         return State(named(first.shared, GLOBAL), mine, {})
 
     def _specialists(self, fed: Federation, seed: int, first: State) -> Leaves:
         if self.expert is not None:
             fresh = fed.net.like(self.expert).init(torch_seed(seed, "model", 2))
-            return _rows(named(fresh, OWN), fed)
+            return rows_of(named(fresh, OWN), fed)
         if first.local:
             return {n: t.clone() for n, t in named(first.local, OWN).items()}
-        return _rows(named(first.shared, OWN), fed)
+        return rows_of(named(first.shared, OWN), fed)
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over what is local, stopped by the loss on validation examples."""
@@ -142,8 +142,3 @@ class Mixture(FedAvg):
         """Return log (1 - h) and log h, ``[B, 2]``."""
         a = net.like(self.gate, 1)(part(params, GATE), code["x"])
         return torch.cat([logsigmoid(-a), logsigmoid(a)], -1)
-
-
-def _rows(leaves: Leaves, fed: Federation) -> Leaves:
-    """Return the same leaves for every client, ``[clients, ...]``."""
-    return {n: t.to(fed.device).expand(fed.clients, *t.shape).clone() for n, t in leaves.items()}

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+NARROWEST = 3.6  # inches: beside labels and colour bar two matrices still have room for titles
+
 
 def heatmaps(
     matrices: Mapping[str, np.ndarray],
@@ -34,7 +36,7 @@ def heatmaps(
     figure, axes = plt.subplots(
         high,
         wide,
-        figsize=(0.5 + inches * wide, (0.5 + 0.17 * len(rows)) * high + 0.5),
+        figsize=(max(0.5 + inches * wide, NARROWEST), (0.5 + 0.17 * len(rows)) * high + 0.5),
         squeeze=False,
         sharey=True,
     )

@@ -18,7 +18,6 @@ from fedlib.tasks import Task, named
 from fedlib.values import value
 
 LOCAL, TUNED, MIXTURE = "Local", "Fine-tuned", "Mixture"
-PERSONAL = (FEDAVG, LOCAL, TUNED, MIXTURE)
 TENTHS = tuple(i / 10 for i in range(2, 11))
 
 
@@ -282,7 +281,7 @@ def _earlier(scale: str, dataset: str) -> Stages:
         balanced=100 if scale == "quick" else 1000,
         opted_ps=ps,
         qs=qs if dataset != "cifar100" else (0.0,),
-        **{**(quick if scale == "quick" else paper)},  # type: ignore[arg-type]
+        **(quick if scale == "quick" else paper),  # type: ignore[arg-type]
     )
 
 
