@@ -226,18 +226,24 @@ def apart(frame: pd.DataFrame) -> pd.DataFrame:
     return out
 
 
-def ended(frame: pd.DataFrame, metric: str, clients: int = 0) -> pd.DataFrame:
+def ended(
+    frame: pd.DataFrame, metric: str, clients: int = 0, *, each: bool = False
+) -> pd.DataFrame:
     """Return a metric of the state that each run ended with, averaged over clients.
 
     That is the last round's, or of a run that kept its best state that of the round it kept.
     ``clients`` restricts the mean to the first so many: where second stages are trained for some
-    clients only, the others are compared on the same. Columns method, seed, value.
+    clients only, the others are compared on the same. Columns method, seed, value; with ``each``
+    there is no mean, but a column client.
     """
     rows = frame[frame["metric"].isin([metric, "kept_round"])]
     rows = rows[rows["client"] < clients] if clients else rows  # kept_round has no client, -1
     found = []
-    for (method, seed), run in rows.groupby(RUN, sort=False):
+    for _, run in rows.groupby(RUN, sort=False):
         values, kept = run[run["metric"] == metric], run[run["metric"] == "kept_round"]
         at = kept["value"].iloc[-1] if len(kept) else values["round"].max()
-        found.append((method, seed, values.loc[values["round"] == at, "value"].mean()))
-    return pd.DataFrame(found, columns=[*RUN, "value"])
+        found.append(values[values["round"] == at])
+    last = pd.concat(found) if found else rows
+    if each:
+        return last[[*RUN, "client", "value"]].reset_index(drop=True)
+    return last.groupby(RUN, sort=False, as_index=False)["value"].mean()

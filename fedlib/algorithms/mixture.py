@@ -17,6 +17,14 @@ from fedlib.values import one_of, value
 GLOBAL, COPY, OWN, GATE = "global.", "copy.", "own.", "gate."
 
 
+def pooled(said: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
+    """Return log p of experts that said log p ``[..., 2]`` under a log gate ``[..., 2]``.
+
+    "probabilities" is log (sum h p); "log" is sum (h log p), which is not normalised (A19).
+    """
+    return (gate.exp() * said).sum(-1) if pool == "log" else (gate + said).logsumexp(-1)
+
+
 @value
 class Mixture(FedAvg):
     """h(x) f_s(x) + (1 - h(x)) f_g(x): generalist f_g, specialist f_s, gate h (001, eq. 3 and 6).
@@ -97,8 +105,7 @@ class Mixture(FedAvg):
         """Return the loss of the mixture on one client's mini-batch."""
         code = self.encode(net, params, batch["x"])
         said = at_label(self._say(net, params, code, batch.get(OPTED_IN)), batch["y"])
-        gate = self._open(net, params, code)
-        mixed = (gate.exp() * said).sum(-1) if self.pool == "log" else (gate + said).logsumexp(-1)
+        mixed = pooled(said, self._open(net, params, code), self.pool)
         return -mean(mixed, batch["weight"])
 
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
@@ -119,9 +126,8 @@ class Mixture(FedAvg):
     def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
         """Return the mixture's log-probabilities and gate: generalist, specialist ``[B, 2]``."""
         said, gate = self._say(net, params, code), self._open(net, params, code)
-        if self.pool == "log":
-            return Prediction((gate.exp().unsqueeze(-1) * said).sum(-2).log_softmax(-1), gate.exp())
-        return Prediction((gate.unsqueeze(-1) + said).logsumexp(-2), gate.exp())
+        mixed = pooled(said.mT, gate.unsqueeze(-2), self.pool)
+        return Prediction(mixed.log_softmax(-1) if self.pool == "log" else mixed, gate.exp())
 
     def _say(
         self, net: Net, params: Leaves, code: Leaves, opted_in: Tensor | None = None

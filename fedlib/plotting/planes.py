@@ -45,7 +45,10 @@ def plane(
             _path(ax, str(method), MARKS[place % len(MARKS)], rows.sort_values(by), by)
         theirs = (printed or {}).get(panel)
         if theirs is not None and len(theirs):
-            _hollow(ax, _wide(theirs, x, y, by), by)
+            wide = _wide(theirs, x, y, by)
+            _hollow(ax, wide)
+            for method, rows in wide.groupby("method", sort=False):
+                _numbers(ax, rows, by, look_of(str(method))[0])
         ax.set(xlabel=xlabel, title=f"{panel}, {seeds_of(both)}")
         ax.grid(alpha=0.25)
         drawn.append(both.assign(panel=panel))
@@ -62,12 +65,14 @@ def over(
     ylabel: str,
     log: bool = False,
     one: bool = False,
+    printed: Mapping[str, pd.DataFrame] | None = None,
     heading: str = "",
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw a number by method over a parameter ``x``: mean over seeds and 95% interval.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, ``x`` and value. ``log``
-    is for x; ``one`` draws a line at y = 1, for ratios.
+    is for x; ``one`` draws a line at y = 1, for ratios. ``printed`` are a paper's numbers in the
+    same form, without seeds, drawn hollow.
     """
     size = (max(3.0 * len(panels), 4.2), 2.9)
     figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False)
@@ -75,17 +80,10 @@ def over(
     for ax, (panel, numbers) in zip(axes[0], panels.items(), strict=True):
         shown = bands(ordered(numbers), by=("method", x))
         for place, (method, rows) in enumerate(shown.groupby("method", sort=False)):
-            colour, dash = look_of(str(method))
-            rows, mark = rows.sort_values(x), MARKS[place % len(MARKS)]
-            style: dict[str, Any] = {
-                "color": colour,
-                "linestyle": dash,
-                "marker": mark,
-                "markersize": 4,
-            }
-            ax.plot(rows[x], rows["mean"], label=method, **style)
-            sure = rows[rows["seeds"] >= LEAST_SEEDS]
-            ax.fill_between(sure[x], sure["low"], sure["high"], color=colour, alpha=0.15, lw=0)
+            _line(ax, str(method), MARKS[place % len(MARKS)], rows.sort_values(x), x)
+        theirs = (printed or {}).get(panel)
+        if theirs is not None and len(theirs):
+            _hollow(ax, theirs.rename(columns={x: "mean_x", "value": "mean_y"}))
         if one:
             ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
         ax.set(
@@ -93,6 +91,47 @@ def over(
         )
         ax.grid(alpha=0.25)
         drawn.append(shown.assign(panel=panel))
+    axes[0][0].set_ylabel(ylabel)
+    legend(figure, axes[0], heading)
+    return figure, pd.concat(drawn, ignore_index=True)
+
+
+def cloud(
+    panels: Mapping[str, pd.DataFrame],
+    *,
+    x: str,
+    y: str,
+    xlabel: str,
+    ylabel: str,
+    heading: str = "",
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw two numbers of every client against each other: a dot each, and a method's mean.
+
+    ``panels`` maps a panel's title to a frame with columns method, seed, client, metric and value,
+    of which the metrics ``x`` and ``y`` are drawn. Panels share their axes, from 0 to 1.
+    """
+    size = (max(3.2 * len(panels), 4.6), 3.6)
+    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, sharey=True)
+    drawn = []
+    for ax, (panel, numbers) in zip(axes[0], panels.items(), strict=True):
+        rows = numbers[numbers["metric"].isin([x, y])]
+        wide = rows.pivot_table("value", ["method", "seed", "client"], "metric", sort=False)
+        wide = ordered(wide.dropna().reset_index())
+        for place, (method, dots) in enumerate(wide.groupby("method", sort=False)):
+            colour, mark = look_of(str(method))[0], MARKS[place % len(MARKS)]
+            ax.scatter(dots[x], dots[y], s=9, color=colour, marker=mark, alpha=0.35, lw=0)
+            ax.scatter(
+                dots[x].mean(),
+                dots[y].mean(),
+                s=70,
+                color=colour,
+                marker=mark,
+                edgecolors="black",
+                label=str(method),
+            )
+        ax.plot([0, 1], [0, 1], color="black", linewidth=0.6, linestyle=":")
+        ax.set(xlabel=xlabel, title=panel, xlim=(0, 1), ylim=(0, 1))
+        drawn.append(wide.assign(panel=panel))
     axes[0][0].set_ylabel(ylabel)
     legend(figure, axes[0], heading)
     return figure, pd.concat(drawn, ignore_index=True)
@@ -133,14 +172,21 @@ def _path(ax: Axes, method: str, mark: str, rows: pd.DataFrame, by: str) -> None
     _numbers(ax, rows, by, colour)
 
 
-def _hollow(ax: Axes, rows: pd.DataFrame, by: str) -> None:
+def _line(ax: Axes, method: str, mark: str, rows: pd.DataFrame, x: str) -> None:
+    colour, dash = look_of(method)
+    style: dict[str, Any] = {"color": colour, "linestyle": dash, "marker": mark, "markersize": 4}
+    ax.plot(rows[x], rows["mean"], label=method, **style)
+    sure = rows[rows["seeds"] >= LEAST_SEEDS]
+    ax.fill_between(sure[x], sure["low"], sure["high"], color=colour, alpha=0.15, lw=0)
+
+
+def _hollow(ax: Axes, rows: pd.DataFrame) -> None:
     """Draw a paper's points, and say once what they are."""
     for place, (method, points) in enumerate(rows.groupby("method", sort=False)):
         colour, _ = look_of(str(method))
         label: dict[str, Any] = {"label": "published"} if place == 0 else {}
         style: dict[str, Any] = {"facecolors": "none", "edgecolors": [colour], "linewidths": 0.9}
         ax.scatter(points["mean_x"], points["mean_y"], s=26, **style, **label)
-        _numbers(ax, points, by, colour)
 
 
 def _numbers(ax: Axes, rows: pd.DataFrame, by: str, colour: tuple[float, float, float]) -> None:

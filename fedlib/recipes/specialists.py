@@ -245,8 +245,8 @@ def _setting(scale: str, dataset: str, **more: Any) -> Stages:
 
 def _news(scale: str) -> Stages:
     if scale == "standard":
-        more: dict[str, Any] = {"federated": 5e-3, "personal": 2e-4, "ps": (0.5, 0.8, 1.0)}
-        return _setting(scale, "ag_news", **more)
+        more: dict[str, Any] = {"federated": 5e-3, "personal": 5e-4, "most": 20}
+        return replace(_setting(scale, "ag_news", **more, ps=(0.5, 0.6, 0.8, 1.0)), rounds=60)
     ps = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     return _setting(scale, "ag_news", federated=5e-4, personal=1e-6, ps=ps)
 

@@ -231,10 +231,11 @@ def _specialists_fashion_mnist(scale: str, p: float = 0.8) -> Task | None:
 def _specialists_ag_news(scale: str, p: float = 0.8) -> Task | None:
     """Specialised federated learning on news of four classes, 1,000 clients, BiLSTM."""
     held = Mirrored(pool=5000, validation=100, test=200)
+    short = BiLSTM(vocabulary=5002, embedding=50, hidden=32, tokens=24)
     return _scaled(
         scale,
         quick=None,
-        standard=Task("ag_news", Majority(clients=200, size=100, p=p), BiLSTM(), held),
+        standard=Task("ag_news", Majority(clients=100, size=100, p=p), short, held),
         paper=Task("ag_news", Majority(clients=1000, size=100, p=p), BiLSTM(), held),
     )
 
