@@ -246,4 +246,4 @@ def ended(
     last = pd.concat(found) if found else rows
     if each:
         return last[[*RUN, "client", "value"]].reset_index(drop=True)
-    return last.groupby(RUN, sort=False, as_index=False)["value"].mean()
+    return last.groupby(RUN, sort=False)["value"].mean().reset_index()

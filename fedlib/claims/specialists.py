@@ -9,7 +9,7 @@ import pandas as pd
 from fedlib import frames
 from fedlib.claims.rule import Claim, above, greater
 from fedlib.published import published
-from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, TUNED
+from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, SMALL, TUNED
 
 POINT = 0.01  # "on par" is not worse by more than one percentage point
 GLOBAL, OWN, HELD = "balanced_accuracy", "test_accuracy", "validation_accuracy"
@@ -105,6 +105,21 @@ def alpha_claims(table: pd.DataFrame) -> list[Claim]:
             score(MIXTURE, GLOBAL),
             score(TUNED, GLOBAL),
         )
+    ]
+
+
+def architecture_claims(frame: pd.DataFrame) -> list[Claim]:
+    """Test what 001 says of experts: any differentiable ones will do."""
+    parts = [frames.ended(frame, metric).assign(metric=metric) for metric in (GLOBAL, OWN)]
+    score = by_seed(pd.concat(parts))
+    return [
+        greater(
+            f"A small specialist and a tiny gate beat FedAvg on the clients' {where} tests",
+            "Sec. 3",
+            score(SMALL, metric),
+            score(FEDAVG, metric),
+        )
+        for metric, where in ((OWN, "own"), (GLOBAL, "global"))
     ]
 
 
@@ -254,3 +269,66 @@ def moved(table: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
     both["value"] = both["value"] - both["value_plain"]
     groups = both.groupby(["departure", "method", "metric", "seed"], as_index=False, sort=False)
     return groups["value"].mean()  # type: ignore[return-value]
+
+
+def explained(
+    released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame, metric: str
+) -> pd.DataFrame:
+    """Return Table 1 as published, as described, and with departures of the released code.
+
+    One row by p and method, one column by way; means over seeds, empty where a departure leaves a
+    method as it is.
+    """
+    names = released["method"].str.extract(r"^(.*) \((.*)\)$")
+    parts = [
+        printed.assign(way="published"),
+        plain.assign(way="as described"),
+        released.assign(method=names[0], way=names[1]),
+    ]
+    table = pd.concat(parts, ignore_index=True)
+    table = table[(table["metric"] == metric) & table["p"].isin(released["p"].unique())]
+    table = table[table["method"].isin(names[0].unique())]
+    wide = table.pivot_table("value", ["p", "method"], "way", sort=False)
+    ways = ["published", "as described", *dict.fromkeys(names[1])]
+    return wide[[w for w in ways if w in wide]].sort_index(level="p", sort_remaining=False)
+
+
+def ledger(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what clients sent to the federation by q: those who take part and those who opted out.
+
+    Means over seeds and p: clients, largest and smallest cohort, and megabytes sent in all.
+    """
+    table = frames.apart(frame[frame["method"].str.startswith(FEDAVG)])
+    runs = []
+    for (q, _, seed), run in table.groupby(["q", "p", "seed"]):
+        part = run[run["metric"] == "opted_in"].set_index("client")["value"] > 0
+        sent = run[run["metric"] == "client_bytes_up"]
+        if not len(sent):
+            continue
+        ours = sent["client"].map(part)
+        cohorts = sent.groupby("round").size()
+        runs.append(
+            {
+                "q": q,
+                "seed": seed,
+                "clients that take part": part.sum(),
+                "clients that opted out": (~part).sum(),
+                "smallest cohort": cohorts.min(),
+                "largest cohort": cohorts.max(),
+                "MB sent by the former": sent["value"][ours].sum() / 1e6,
+                "MB sent by the latter": sent["value"][~ours].sum() / 1e6,
+            }
+        )
+    return pd.DataFrame(runs).groupby("q").mean().drop(columns="seed")
+
+
+def of_clients(frame: pd.DataFrame, clients: int) -> pd.DataFrame:
+    """Return every client's accuracy on the global test and on its own, method taken apart.
+
+    Columns method, seed, client, metric, value, and p, q or alpha where methods have them.
+    """
+    parts = [
+        frames.apart(frames.ended(frame, metric, clients, each=True)).assign(metric=metric)
+        for metric in (GLOBAL, OWN)
+    ]
+    return pd.concat(parts, ignore_index=True)

@@ -37,6 +37,7 @@ METHODS: dict[str, tuple[tuple[float, float, float], Dash]] = {
     recipes.LOCAL: (_BLIND[1], "-."),
     recipes.TUNED: (_BLIND[2], "-"),
     recipes.MIXTURE: (_BLIND[0], "-"),
+    recipes.SMALL: (_BLIND[9], "-"),
     recipes.BY_LABEL: (_BLIND[0], "-"),
     recipes.BY_ANGLE: (_BLIND[2], "-"),
     recipes.DENSITIES: (_BLIND[2], "-"),

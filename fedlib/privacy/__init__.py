@@ -1,4 +1,4 @@
-"""What a server can infer about its clients' labels from what they send."""
+"""What a server can infer about its clients, and whether opting out keeps its promise."""
 
 from fedlib.privacy.audit import audit
 from fedlib.privacy.labels import (
@@ -7,5 +7,15 @@ from fedlib.privacy.labels import (
     from_update,
     total_variation,
 )
+from fedlib.privacy.opting import Trace, tampered, trace
 
-__all__ = ["audit", "from_marginal", "from_step", "from_update", "total_variation"]
+__all__ = [
+    "Trace",
+    "audit",
+    "from_marginal",
+    "from_step",
+    "from_update",
+    "tampered",
+    "total_variation",
+    "trace",
+]

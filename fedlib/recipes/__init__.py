@@ -26,6 +26,7 @@ from fedlib.recipes.privacy import EPOCH, PRIVACY, STEP, TRAINED, audited
 from fedlib.recipes.rotated import BY_ANGLE, BY_LABEL, ROTATED, TURNED, TURNED_AND_SKEWED
 from fedlib.recipes.section import Section, Setting, at
 from fedlib.recipes.specialists import (
+    ARCHITECTURES,
     AS_RELEASED,
     DEPARTURES,
     DIRICHLET,
@@ -35,6 +36,7 @@ from fedlib.recipes.specialists import (
     MIXTURE,
     OPT_OUT,
     RATE_SWEEP,
+    SMALL,
     SPECIALISTS,
     TUNED,
     Stages,
@@ -43,12 +45,21 @@ from fedlib.recipes.specialists import (
 from fedlib.tasks import SCALES
 
 _FEDMIX = (LABEL_SKEW, COMMUNICATION, ABLATION, ROTATED, PERMUTED, NEW_CLIENTS, PRIVACY)
-_SPECIALISTS = (SPECIALISTS, RATE_SWEEP, DIRICHLET, OPT_OUT, AS_RELEASED, FIRST_VERSION)
+_SPECIALISTS = (
+    SPECIALISTS,
+    RATE_SWEEP,
+    DIRICHLET,
+    ARCHITECTURES,
+    AS_RELEASED,
+    OPT_OUT,
+    FIRST_VERSION,
+)
 _ALL = (*_FEDMIX, *_SPECIALISTS)
 SECTIONS = {section.name: section for section in _ALL}
 
 __all__ = [
     "ABLATION",
+    "ARCHITECTURES",
     "AS_RELEASED",
     "BIAS",
     "BIASED",
@@ -80,6 +91,7 @@ __all__ = [
     "ROTATED",
     "SCALES",
     "SECTIONS",
+    "SMALL",
     "SPECIALISTS",
     "STEP",
     "TRAINED",

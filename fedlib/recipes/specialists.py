@@ -120,13 +120,13 @@ def _by_fraction(setting: Stages, dataset: str) -> dict[str, Experiment]:
 
 
 def _opting_out(setting: Stages, dataset: str) -> dict[str, Experiment]:
-    """Return the methods where the fraction q of the clients stays at home (Fig. 6).
+    """Return the methods where the fraction q of the clients stays at home, or nobody (Fig. 6).
 
     Nobody can opt out of training alone: that has no q.
     """
     opted = {
         at(method, p=p, q=q): experiment
-        for q in setting.qs
+        for q in (0.0, *setting.qs)
         for p in setting.opted_ps
         for method, experiment in steps(setting.at(p, q)).items()
     }
@@ -200,6 +200,17 @@ def _changed(
     tuned = at_home(setting, Local(**setting.home(faster * setting.personal)), first)
     mix = Mixture(**setting.home(setting.personal), pool=pool)
     return {FEDAVG: first, TUNED: tuned, MIXTURE: at_home(setting, mix, tuned)}
+
+
+SMALL = f"{MIXTURE}, small specialist and gate"
+
+
+def _architectures(setting: Stages, dataset: str) -> dict[str, Experiment]:
+    """Return the mixture with networks of the generalist's kind, and with others (001, sec. 3)."""
+    here = setting.at(setting.opted_ps[len(setting.opted_ps) // 2])
+    made = steps(here)
+    small = Mixture(**here.home(here.federated), expert=MLP((64,)), gate=MLP((8,)))
+    return {**made, SMALL: at_home(here, small, made[FEDAVG])}
 
 
 def _first_version(setting: Stages, dataset: str) -> dict[str, Experiment]:
@@ -310,5 +321,6 @@ SPECIALISTS = _section("specialists", _by_fraction)
 RATE_SWEEP = _section("specialists_rates", _by_rate)
 DIRICHLET = _section("specialists_dirichlet", _by_alpha, "cifar10", "fashion_mnist")
 OPT_OUT = _section("opt_out", _opting_out, "cifar10")
+ARCHITECTURES = _section("architectures", _architectures, "cifar10")
 AS_RELEASED = _section("as_released", _as_released, "cifar10")
 FIRST_VERSION = Section("first_version", EARLIER, _first_version)

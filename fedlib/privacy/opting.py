@@ -1,0 +1,88 @@
+"""Opting out, checked on a run: no byte of what the server sees depends on what opted out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedlib.engine import Algorithm, State, play_round, playing
+from fedlib.federation import OPTED_IN, Federation
+
+
+@dataclass(frozen=True)
+class Trace:
+    """How many ``bytes`` reached a server in a run, and how many of them were ``changed``."""
+
+    bytes: int
+    changed: int
+
+
+def tampered(fed: Federation, inside: bool = False) -> Federation:
+    """Return the federation with other examples in place of those that opted out.
+
+    Their inputs are turned into their negatives and their labels into the next class. With
+    ``inside`` this befalls the training examples that take part instead, as a control. ValueError
+    where nothing opted out.
+    """
+    flag = fed.train.side.get(OPTED_IN)
+    if flag is None:
+        raise ValueError("nobody opts out of this federation: give its task an OptOut")
+    real = torch.arange(flag.shape[1], device=flag.device) < torch.as_tensor(
+        fed.train.sizes, device=flag.device
+    ).unsqueeze(1)
+    rows = fed.train.index[real & ((flag > 0) == inside)]
+    x, y = fed.train.x.clone(), fed.train.y.clone()
+    x[rows] = x.max() - x[rows]
+    y[rows] = (y[rows] + 1) % fed.classes
+    return replace(fed, train=replace(fed.train, x=x, y=y), _shares={}, _inside=None)
+
+
+def trace(
+    fed: Federation,
+    algorithm: Algorithm,
+    *,
+    rounds: int,
+    cohort: int,
+    seed: int = 0,
+    inside: bool = False,
+    first: State | None = None,
+) -> Trace:
+    """Play some rounds twice, once on what ``tampered`` returns, and compare what the server saw.
+
+    That is every tensor of every message, the number of bytes that each client of a cohort sent,
+    and all leaves that the server holds after each round. ``first`` is the state of an earlier
+    stage.
+    """
+    total = changed = 0
+    runs = (
+        _seen(f, algorithm, rounds, cohort, seed, first)
+        for f in (fed, tampered(fed, inside=inside))
+    )
+    for one, other in zip(*runs, strict=True):
+        total += one.numel() * one.element_size()
+        changed += int((_bytes(one) != _bytes(other)).sum())
+    return Trace(total, changed)
+
+
+def _seen(
+    fed: Federation,
+    algorithm: Algorithm,
+    rounds: int,
+    cohort: int,
+    seed: int,
+    first: State | None,
+) -> Iterator[Tensor]:
+    """Yield the tensors that a server sees, in one order."""
+    state = algorithm.init(playing(algorithm, fed), seed, first)
+    for t in range(rounds):
+        state, report = play_round(algorithm, fed, state, round=t, seed=seed, cohort=cohort)
+        leaves = {**report.messages, **state.shared, **state.server}
+        yield from (leaves[name] for name in sorted(leaves))
+        yield report.up
+
+
+def _bytes(t: Tensor) -> Tensor:
+    return t.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
