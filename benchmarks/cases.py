@@ -1,4 +1,4 @@
-"""What is measured: one round of each case, played in several ways on the same random images.
+"""What is measured: one round of each case, played in several ways on the same random examples.
 
 ``engine``  fedlib's ``play_round``, with its defaults
 ``plain``   the loop of ``benchmarks.plain``, as it is usually written
@@ -24,7 +24,7 @@ from fedlib.algorithms import FedAvg, FedMix, PrunedFedMix
 from fedlib.algorithms.pruning import MEMORY
 from fedlib.engine import State, play_round
 from fedlib.federation import Federation, Table
-from fedlib.models import MLP, LeNet, Net
+from fedlib.models import MLP, BiLSTM, LeNet, Net
 from fedlib.optim import adam, sgd
 
 WAYS = ("floor", "engine", "plain")
@@ -43,8 +43,8 @@ class Case:
 
     title: str
     algorithm: FedAvg | FedMix
-    model: LeNet | MLP
-    shape: tuple[int, int, int] = (32, 32, 3)
+    model: LeNet | MLP | BiLSTM
+    shape: tuple[int, ...] = (32, 32, 3)
     clients: int = 100
     size: int = 450
     cohort: int = 10
@@ -142,22 +142,44 @@ CASES = {
             ("one expert each", PrunedFedMix(server=adam(1e-3), eta=1.0), 1.6),
         ),
     ),
+    "I": Case(
+        "FedAvg, BiLSTM 100-64, texts of 40 words, 100 clients x 100, 20 per round, batch 10, Adam",
+        FedAvg(batch_size=10, client=adam(5e-4)),
+        BiLSTM(),
+        (40,),
+        size=100,
+        cohort=20,
+        classes=4,
+    ),
 }
 
 
 def federation(case: Case, device: torch.device, clients: int = 0) -> Federation:
-    """Return clients of equal size with random images and labels; large populations share them."""
+    """Return clients of equal size with random examples; large populations share them."""
     rng, clients = np.random.default_rng(SEED), clients or case.clients
     pool = case.clients * case.size
-    x = torch.tensor(rng.integers(0, 256, (pool, *case.shape), dtype=np.uint8), device=device)
+    x, look = _inputs(case, pool, rng, device)
     y = torch.tensor(rng.integers(case.classes, size=pool), device=device)
-    values = math.prod(case.shape)
-    look = torch.full((values,), 1 / 128, device=device), torch.full((values,), -1.0, device=device)
     index = (torch.arange(clients * case.size, device=device) % pool).view(clients, case.size)
     train = Table(x, y, index, np.full(clients, case.size), *look)
     few = Table(x, y, index[:, :1], np.ones(clients, dtype=np.int64), *look)
     net = Net(case.model, case.shape, case.classes)
     return Federation(net, case.classes, device, train, few, few, np.arange(clients))
+
+
+def _inputs(
+    case: Case, count: int, rng: np.random.Generator, device: torch.device
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return random texts, or random images with the scale and shift of their values."""
+    if isinstance(case.model, BiLSTM):
+        words = rng.integers(case.model.vocabulary, size=(count, *case.shape), dtype=np.int32)
+        return torch.tensor(words, device=device), (torch.ones(0), torch.zeros(0))
+    x = torch.tensor(rng.integers(0, 256, (count, *case.shape), dtype=np.uint8), device=device)
+    values = math.prod(case.shape)
+    return x, (
+        torch.full((values,), 1 / 128, device=device),
+        torch.full((values,), -1.0, device=device),
+    )
 
 
 def _engine(case: Case, fed: Federation) -> Round:
@@ -198,7 +220,7 @@ def _plain(case: Case, fed: Federation) -> Round:
             cohort = plain.draw(clients, case.cohort, rng)
             plain.fedmix_round(mixture, server, cohort, client.lr, prior)
     else:
-        model = fed.net.module_of(SEED).to(fed.device)
+        model = plain.usual(fed.net.module_of(SEED)).to(fed.device)
 
         def play() -> None:
             plain.fedavg_round(model, plain.draw(clients, case.cohort, rng), client, epochs)
@@ -217,7 +239,7 @@ def _floor(case: Case, fed: Federation) -> Round:
         def loss(x: Tensor, y: Tensor) -> Tensor:
             return mixture.loss(gate, x, y, p_y)
     else:
-        model = fed.net.module_of(SEED).to(fed.device)
+        model = plain.usual(fed.net.module_of(SEED)).to(fed.device)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             return nn.functional.cross_entropy(model(x), y)
@@ -239,7 +261,8 @@ def _ready_batches(case: Case, fed: Federation) -> list[tuple[Tensor, Tensor]]:
     batch = case.algorithm.batch_size or case.size
     rows = fed.train.index[0].split(batch)
     assert len(rows) == math.ceil(case.size / batch)
-    like = {"memory_format": torch.channels_last}
+    images = len(case.shape) == 3
+    like = {"memory_format": torch.channels_last if images else torch.contiguous_format}
     return [(fed.train.inputs(r).contiguous(**like), fed.train.y[r]) for r in rows]
 
 

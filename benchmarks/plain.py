@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MethodType
 
 import numpy as np
 import torch
@@ -39,6 +40,19 @@ def clients_of(fed: Federation, batch_size: int) -> list[Client]:
         p_y = torch.bincount(y, minlength=fed.classes) / size
         made.append(Client(loader, size, p_y.to(fed.device)))
     return made
+
+
+def usual(model: nn.Module) -> nn.Module:
+    """Return the model with PyTorch's own LSTM where fedlib writes its steps out."""
+    for module in model.modules():
+        if isinstance(module, nn.LSTM):
+            module.forward = MethodType(_last_states, module)
+    return model
+
+
+def _last_states(lstm: nn.LSTM, x: Tensor) -> Tensor:
+    _, (states, _) = nn.LSTM.forward(lstm, x)
+    return states.transpose(0, 1).flatten(1)
 
 
 def draw(clients: Sequence[Client], cohort: int, rng: np.random.Generator) -> list[Client]:

@@ -11,11 +11,11 @@ from conftest import LENET, make_federation
 
 from benchmarks import __main__ as bench
 from benchmarks import plain, throughput
-from benchmarks.cases import CASES, WAYS, Case
+from benchmarks.cases import CASES, WAYS, Case, federation
 from benchmarks.memory import peak_here
 from fedlib.algorithms import FedAvg, FedMix
 from fedlib.engine import play_round
-from fedlib.models import part
+from fedlib.models import BiLSTM, part
 from fedlib.optim import Optimizer
 
 ROUNDS = 3
@@ -35,6 +35,21 @@ def test_the_plain_fedavg_computes_what_the_engine_computes(sizes, client):
     algorithm = FedAvg(batch_size=None, client=client, epochs=2)
     state = algorithm.init(fed, 0)
     model = fed.net.module_of(9)
+    model.load_state_dict(state.shared)
+    for _ in range(ROUNDS):
+        plain.fedavg_round(model, plain.clients_of(fed, 99), client, epochs=2)
+    state = engine_rounds(fed, algorithm, state)
+    for name, leaf in model.state_dict().items():
+        torch.testing.assert_close(state.shared[name], leaf, rtol=1e-4, atol=1e-6)
+
+
+def test_the_plain_loop_of_texts_computes_what_the_engine_computes():
+    case = replace(CASES["I"], model=BiLSTM(30, 5, 4), shape=(6,), clients=3, size=7, cohort=3)
+    fed = federation(case, CPU)
+    client = Optimizer("adam", lr=0.01, eps=1e-2)
+    algorithm = FedAvg(batch_size=None, client=client, epochs=2)
+    state = algorithm.init(fed, 0)
+    model = plain.usual(fed.net.module_of(9))
     model.load_state_dict(state.shared)
     for _ in range(ROUNDS):
         plain.fedavg_round(model, plain.clients_of(fed, 99), client, epochs=2)

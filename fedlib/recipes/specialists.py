@@ -240,7 +240,7 @@ def _setting(scale: str, dataset: str, **more: Any) -> Stages:
         # Small dense nets of all clients share a program.
         task = replace(task, model=MLP((32,)))
         common |= {"federated": 3e-3, "personal": 1e-3, "most": 40, "stop": EarlyStop(patience=2)}
-        common |= {"balanced": 100, "ps": (0.2, 0.6, 1.0), "qs": (0.8,), "opted_ps": (0.2, 1.0)}
+        common |= {"balanced": 100, "ps": (0.2, 0.6, 1.0), "qs": (0.75,), "opted_ps": (0.2, 1.0)}
         common |= {"alphas": (0.1, 10.0), "rates": (1e-4, 1e-3, 1e-2), "released_ps": (1.0,)}
         return Stages(task, 40, 3, cohort=5, evaluate_every=5, **{**common, **more})
     if scale == "standard":
