@@ -12,7 +12,7 @@ from fedlib import frames, plotting
 from fedlib.claims import specialists
 from fedlib.claims.rule import FAILS, HOLDS, UNTESTED
 from fedlib.claims.specialists import GLOBAL, HELD, OWN
-from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, TUNED, at, departed
+from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, SMALL, TUNED, at, departed
 
 COLUMNS = ["method", "seed", "round", "metric", "client", "value"]
 
@@ -171,3 +171,60 @@ def test_the_plane_and_the_curves_draw_what_they_are_given():
     ratio = specialists.of_fedavg(table, GLOBAL, "p")
     figure, drawn = plotting.over({"x": ratio}, x="p", xlabel="p", ylabel="r", one=True, log=True)
     assert len(drawn) == 6 and figure.axes[0].get_xscale() == "log"
+    theirs = pd.DataFrame({"method": [MIXTURE], "p": [0.3], "value": [0.9]})
+    figure, _ = plotting.over(
+        {"x": ratio}, x="p", xlabel="p", ylabel="r", printed={"x": theirs}
+    )  # fmt: skip
+    assert figure.axes[0].collections[-1].get_offsets().tolist() == [[0.3, 0.9]]
+
+
+def clients_of(values, clients=3):
+    rows = [
+        (at(m, p=0.6, q=0.5), s, 5, metric, c, v + 0.01 * c)
+        for ((m, metric), v), s, c in itertools.product(values.items(), (0, 1), range(clients))
+    ]
+    return frame_of(*rows)
+
+
+def test_every_client_is_a_dot():
+    frame = clients_of({(FEDAVG, GLOBAL): 0.4, (FEDAVG, OWN): 0.5, (TUNED, OWN): 0.6})
+    dots = specialists.of_clients(frame, 2)
+    assert len(dots) == 3 * 2 * 2 and set(dots["q"]) == {0.5} and set(dots["client"]) == {0, 1}
+    figure, drawn = plotting.cloud({"x": dots}, x=GLOBAL, y=OWN, xlabel="x", ylabel="y")
+    assert len(drawn) == 4, "a client without both numbers is no dot"
+    np.testing.assert_allclose(drawn[drawn["client"] == 1][[GLOBAL, OWN]], [[0.41, 0.51]] * 2)
+    assert figure.axes[0].get_legend_handles_labels()[1] == [FEDAVG]
+
+
+def test_departures_stand_beside_what_is_published():
+    plain = table_of({(MIXTURE, OWN): 0.5, (TUNED, OWN): 0.4, (FEDAVG, OWN): 0.3}, ps=(0.8, 1.0))
+    other = table_of(
+        {(departed(MIXTURE, "log pool"), OWN): 0.6, (departed(TUNED, "as released"), OWN): 0.2},
+        ps=(0.8,),
+    )
+    printed = specialists.printed().query("data == 'cifar10'")
+    table = specialists.explained(other, plain, printed, OWN)
+    assert list(table.columns) == ["published", "as described", "log pool", "as released"]
+    assert set(table.index) == {(0.8, MIXTURE), (0.8, TUNED)}
+    row = table.loc[(0.8, MIXTURE)]
+    assert row["as described"] == pytest.approx(0.501) and row["log pool"] == pytest.approx(0.601)
+    assert np.isnan(row["as released"]) and 0 < row["published"] < 1
+
+
+def test_the_ledger_tells_who_sent():
+    name = at(FEDAVG, p=0.2, q=0.5)
+    rows = [(name, 0, 0, "opted_in", c, 20.0 * (c < 2)) for c in range(4)]
+    rows += [(name, 0, t, "client_bytes_up", c, 3e6) for t in (1, 2) for c in range(2)]
+    rows += [(at(FEDAVG, p=0.2, q=0), 0, 1, "train_loss", -1, 0.1)]
+    row = specialists.ledger(frame_of(*rows)).loc[0.5]
+    assert row["clients that take part"] == 2 == row["clients that opted out"]
+    assert row["smallest cohort"] == 2 == row["largest cohort"]
+    assert row["MB sent by the former"] == 12 and row["MB sent by the latter"] == 0
+
+
+def test_experts_of_other_architectures_are_judged():
+    rows = [(m, s, 1, k, c, v) for m, k, v in (
+        (FEDAVG, GLOBAL, 0.5), (FEDAVG, OWN, 0.5), (SMALL, GLOBAL, 0.4), (SMALL, OWN, 0.6)
+    ) for s in range(3) for c in range(2)]  # fmt: skip
+    found = specialists.architecture_claims(frame_of(*rows))
+    assert [c.verdict for c in found] == [HOLDS, FAILS]

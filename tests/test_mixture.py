@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation, parts_of, scatter
+from hypothesis import given
+from hypothesis import strategies as st
 from test_algorithms import play
 
 from fedlib.algorithms import FedAvg, FedMix, LastClient, Local, Mixture
+from fedlib.algorithms.mixture import pooled
 from fedlib.engine import EarlyStop, evaluate, play_round
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, LeNet
@@ -266,3 +269,14 @@ def test_a_mixture_needs_a_federation(fed, federated):
         Mixture(pool="logs")
     with pytest.raises(ValueError, match="unknown begin 'last'"):
         Local(begin="last")
+
+
+@given(st.lists(st.floats(0.001, 0.999), min_size=2, max_size=2), st.floats(0.001, 0.999))
+def test_pooled_logarithms_are_never_above_the_mixture(said, h):
+    """Jensen; equal experts, or a gate that is almost shut, leave no difference."""
+    said, gate = torch.tensor(said).log(), torch.tensor([1 - h, h]).log()
+    mixture, logs = pooled(said, gate), pooled(said, gate, "log")
+    assert logs <= mixture + 1e-6
+    torch.testing.assert_close(mixture, (gate.exp() * said.exp()).sum().log(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(pooled(said[:1].expand(2), gate, "log"), said[0])
+    torch.testing.assert_close(pooled(said[:1].expand(2), gate), said[0])

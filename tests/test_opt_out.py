@@ -20,6 +20,7 @@ from fedlib.federation import OPTED_IN
 from fedlib.models import MLP
 from fedlib.optim import adam
 from fedlib.partition import IID, Clients, LabelPermuted, Mirrored, OptOut, Partition, Repeated
+from fedlib.privacy import tampered, trace
 from fedlib.tasks import Task
 
 SIZES = (11, 6, 9, 7)
@@ -300,3 +301,49 @@ def test_a_balanced_test_set_needs_tests_apart():
         replace(TASK, held_out=Mirrored(pool=100, source="test"))
     with pytest.raises(ValueError, match=r"4,000 balanced examples need 400 of each of 10 classes"):
         replace(TASK, balanced=4000).build(0)
+
+
+@pytest.mark.parametrize("opt_out", [OptOut(0.5), OptOut(1.0, share=0.5)], ids=["clients", "share"])
+def test_the_check_finds_no_changed_byte_and_its_control_many(opt_out):
+    fed = replace(TASK, opt_out=opt_out).build(0)
+    algorithm = FedAvg(batch_size=10)
+    found = trace(fed, algorithm, rounds=2, cohort=3)
+    control = trace(fed, algorithm, rounds=2, cohort=3, inside=True)
+    leaves = 4 * fed.net.parameters()
+    assert found.bytes == control.bytes == 2 * (3 * leaves + leaves + 3 * 8)
+    assert found.changed == 0 < control.changed
+
+
+def test_the_check_finds_an_algorithm_that_looks_at_everything():
+    class Nosy(FedAvg):
+        """Sends the mean label of all of a client's examples."""
+
+        def context(self, fed, state, rows):
+            return {"y": everything.train.y[everything.train.index[rows]].float().mean(-1)}
+
+        def finish(self, net, before, after, ctx):
+            return {**super().finish(net, before, after, ctx), "tell": ctx["y"]}
+
+        def server_step(self, fed, state, messages, weights):
+            return state
+
+    everything = replace(TASK, opt_out=OptOut(1.0, share=0.5)).build(0)
+    plain = states(Nosy(), everything, 1)[0][1].messages
+    everything = tampered(everything)
+    changed = states(Nosy(), everything, 1)[0][1].messages
+    assert not torch.equal(plain["tell"], changed["tell"])
+    assert all(torch.equal(plain[n], changed[n]) for n in plain if n != "tell")
+
+
+def test_only_what_opted_out_is_tampered_with():
+    fed = replace(TASK, opt_out=OptOut(1.0, share=0.5)).build(0)
+    other, control = tampered(fed), tampered(fed, inside=True)
+    inside = fed.taking_part().train.index
+    held = inside[inside >= 0]
+    out = torch.tensor(sorted(set(fed.train.index.flatten().tolist()) - set(held.tolist())))
+    assert torch.equal(other.train.y[held], fed.train.y[held])
+    assert torch.equal(other.train.y[out], (fed.train.y[out] + 1) % fed.classes)
+    assert torch.equal(control.train.x[out], fed.train.x[out])
+    assert torch.equal(control.train.x[held], fed.train.x.max() - fed.train.x[held])
+    with pytest.raises(ValueError, match="nobody opts out of this federation"):
+        tampered(replace(TASK, opt_out=None).build(0))

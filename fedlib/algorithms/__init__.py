@@ -5,7 +5,7 @@ from fedlib.algorithms.densities import Densities
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.fedmix import FedMix
 from fedlib.algorithms.local import Local
-from fedlib.algorithms.mixture import Mixture, pooled
+from fedlib.algorithms.mixture import Mixture
 from fedlib.algorithms.newcomers import Newcomers
 from fedlib.algorithms.personal import LocalGlobal, Personal
 from fedlib.algorithms.pruning import PrunedFedMix
@@ -23,5 +23,4 @@ __all__ = [
     "Newcomers",
     "Personal",
     "PrunedFedMix",
-    "pooled",
 ]

@@ -79,8 +79,8 @@ def _seen(
     state = algorithm.init(playing(algorithm, fed), seed, first)
     for t in range(rounds):
         state, report = play_round(algorithm, fed, state, round=t, seed=seed, cohort=cohort)
-        leaves = {**report.messages, **state.shared, **state.server}
-        yield from (leaves[name] for name in sorted(leaves))
+        for leaves in (report.messages, state.shared, state.server):
+            yield from (leaves[name] for name in sorted(leaves))
         yield report.up
 
 
