@@ -125,7 +125,8 @@ class Federation:
     ``ids`` names the client behind every row; random draws follow the id, not the row. Where some
     opt out, ``train`` has side information ``OPTED_IN`` and ``taking_part`` is what a federated
     algorithm gets to see. ``members`` are the rows that a cohort is drawn from, None for all.
-    ``balanced`` is a test set that all clients share, if there is one.
+    ``balanced`` is a test set that all clients share, if there is one. ``kinds`` is how many values
+    side information can take, by name, so that it need not be counted on what someone holds.
     """
 
     net: Net
@@ -139,6 +140,7 @@ class Federation:
     class_names: tuple[str, ...] = ()
     source: str = ""
     members: np.ndarray | None = None
+    kinds: dict[str, int] = field(default_factory=dict)
     _shares: dict[str, Tensor] = field(default_factory=dict, repr=False)
     _inside: Federation | None = field(default=None, repr=False)
 
@@ -175,7 +177,8 @@ class Federation:
         """Return how many values the label, or a named side information, can take."""
         if condition == "label":
             return self.classes
-        return int(self._side(condition).max()) + 1
+        held = self._side(condition)
+        return self.kinds.get(condition) or int(held.max()) + 1
 
     def shares(self, condition: str) -> Tensor:
         """Return p(condition | s) over a client's training examples, float32 ``[clients, values]``.

@@ -19,7 +19,16 @@ from fedlib.experiment import Experiment, run
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP
 from fedlib.optim import adam
-from fedlib.partition import IID, Clients, LabelPermuted, Mirrored, OptOut, Partition, Repeated
+from fedlib.partition import (
+    IID,
+    Clients,
+    LabelPermuted,
+    Mirrored,
+    OptOut,
+    Partition,
+    Repeated,
+    Rotated,
+)
 from fedlib.privacy import tampered, trace
 from fedlib.tasks import Task
 
@@ -347,3 +356,14 @@ def test_only_what_opted_out_is_tampered_with():
     assert torch.equal(control.train.x[held], fed.train.x.max() - fed.train.x[held])
     with pytest.raises(ValueError, match="nobody opts out of this federation"):
         tampered(replace(TASK, opt_out=None).build(0))
+
+
+def test_the_kinds_of_side_information_do_not_depend_on_who_holds_them():
+    """phi has a row for every angle, also if only those who opted out know it, or nobody does."""
+    rotated = Rotated(IID(clients=2, size=5), angles=(0.0, 90.0, 180.0), alpha=None)
+    held = Mirrored(pool=200, validation=5, test=5)
+    fed = Task("digits", rotated, MLP((8,)), held, opt_out=OptOut(0.5)).build(0)
+    assert fed.values("angle") == 3 > int(fed.train.side["angle"].max()) + 1
+    assert fed.taking_part().values("angle") == 3
+    around = Clients(LabelPermuted(rotated), last=1)
+    assert around.kinds() == {"angle": 3, "permutation": 4} and IID().kinds() == {}

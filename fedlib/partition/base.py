@@ -57,6 +57,11 @@ class Request:
         """
         return 0, 0
 
+    def kinds(self) -> dict[str, int]:
+        """How many values each side information can take, by name, whatever anyone holds."""
+        inner = getattr(self, "of", None)
+        return inner.kinds() if isinstance(inner, Request) else {}
+
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
         """The partition with this request's per-example side information attached.
 

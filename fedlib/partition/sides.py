@@ -22,9 +22,18 @@ class Around(Request):
     name: ClassVar[str]
     of: Request
 
+    @property
+    def count(self) -> int:
+        """How many values the side information can take."""
+        raise NotImplementedError
+
     def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
         """The side information, int64 [clients, width]; anything in the padding."""
         raise NotImplementedError
+
+    def kinds(self) -> dict[str, int]:
+        """The counts of `of` and of this request; see `Request`."""
+        return {**self.of.kinds(), self.name: self.count}
 
     def check(self) -> None:
         super().check()
@@ -68,6 +77,11 @@ class Rotated(Around):
         if not self.angles or len({angle % 360 for angle in self.angles}) < len(self.angles):
             raise ValueError(f"angles must be different ones, at least one, not {self.angles}")
 
+    @property
+    def count(self) -> int:
+        """How many angles there are."""
+        return len(self.angles)
+
     def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
         """The index of each example's angle, int64 [clients, width]; 0 in the padding."""
         count, shape = len(self.angles), partition.index.shape
@@ -93,6 +107,11 @@ class LabelPermuted(Around):
 
     name = "permutation"
     permutations: int = 4
+
+    @property
+    def count(self) -> int:
+        """How many permutations there are."""
+        return self.permutations
 
     def tables(self, seed: int, classes: int) -> Ints:
         """Where the labels go, int64 [permutations, classes]: label c becomes tables[k, c].

@@ -99,6 +99,7 @@ class Task:
             test=tables["test"],
             ids=ids,
             balanced=self._balanced(splits, tables, seed),
+            kinds=self.partition.kinds(),
             class_names=data.class_names,
             source=source,
         )
