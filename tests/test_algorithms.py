@@ -12,6 +12,7 @@ from torch import nn
 
 import fedlib.algorithms
 from fedlib.algorithms import (
+    IFCA,
     ClusteredFedMix,
     Densities,
     FedAvg,
@@ -22,6 +23,7 @@ from fedlib.algorithms import (
     Personal,
     PrunedFedMix,
 )
+from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.algorithms.stages import Stage
 from fedlib.engine import EarlyStop, State, evaluate, evaluate_global, play_round
 from fedlib.engine.batches import make_plan
@@ -252,6 +254,15 @@ BATTERY |= SECOND | {
     "ClusteredFedMix, all options": ClusteredFedMix(
         damping=0.0, entropy_weight=2.0, personal_bias=True, gates="averaged", **FAST
     ),
+    "IFCA, exploring": IFCA(clusters=3, explore=Explore(0.5, decay=1.0), **FAST),
+    "IFCA, all options": IFCA(
+        explore=Explore(1.0),
+        inference="train",
+        clustered="head.",
+        stop=ClusterStop(every=1, patience=20),
+        server=adam(0.01),
+        **FAST,
+    ),
     "FedMix, all options": FedMix(
         experts=2,
         label_prior="uniform",
@@ -288,6 +299,7 @@ def test_training_lowers_a_finite_loss(algorithm):
 def test_predictions_are_distributions(algorithm):
     fed = ragged()
     state, _ = play(algorithm, fed)
+    state = algorithm.settle(fed, state)
     code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(10)))
     for row in range(3):
         own = {n: t[row] for n, t in state.local.items()}
@@ -318,8 +330,8 @@ def test_bytes_are_those_of_the_tensors(algorithm):
     fed = ragged()
     state, report = play(algorithm, fed, cohort=2)
     assert all(t.dtype == torch.float32 for t in report.messages.values())
-    if isinstance(algorithm, PrunedFedMix | Densities):
-        return  # they count by hand, and so do test_pruning and test_newcomers
+    if isinstance(algorithm, PrunedFedMix | Densities | IFCA):
+        return  # they count by hand, and so do test_pruning, test_newcomers and test_ifca
     if isinstance(algorithm, Local | Mixture):
         assert not int(report.down.sum()) and not int(report.up.sum())
         return  # what they begin with was there before

@@ -4,6 +4,7 @@ from fedlib.algorithms.clusters import ClusteredFedMix
 from fedlib.algorithms.densities import Densities
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.fedmix import FedMix
+from fedlib.algorithms.ifca import IFCA
 from fedlib.algorithms.local import Local
 from fedlib.algorithms.mixture import Mixture
 from fedlib.algorithms.newcomers import Newcomers
@@ -12,6 +13,7 @@ from fedlib.algorithms.pruning import PrunedFedMix
 from fedlib.algorithms.released import LastClient
 
 __all__ = [
+    "IFCA",
     "ClusteredFedMix",
     "Densities",
     "FedAvg",

@@ -70,6 +70,12 @@ class FedAvg:
         """Return zeros: the leaves of all clients have the same shapes."""
         return torch.zeros_like(rows)
 
+    def prepare(
+        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
+    ) -> State:
+        """Return the state as it is: clients have nothing to decide."""
+        return state
+
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return the received shared leaves and the client's own, ``[clients, ...]``."""
         received = {n: t.expand(len(rows), *t.shape) for n, t in state.shared.items()}
@@ -131,6 +137,10 @@ class FedAvg:
         down = sum(t.numel() * t.element_size() for t in state.shared.values())
         up = sum(t[0].numel() * t.element_size() for t in messages.values())
         return torch.full((len(rows),), down), torch.full((len(rows),), up)
+
+    def settle(self, fed: Federation, state: State) -> State:
+        """Return the state as it is: everybody predicts with what the server has."""
+        return state
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return the global model's log-probabilities, which every client shares."""

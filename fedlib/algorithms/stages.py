@@ -50,6 +50,10 @@ class Stage(FedAvg):
         """Return nothing: the federation is over."""
         return {}
 
+    def settle(self, fed: Federation, state: State) -> State:
+        """Return the state in which clients of ``of`` know what they predict with."""
+        return self.of.settle(fed, state)
+
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return what the shared leaves of ``of`` say."""
         return self.of.encode(net, shared, x)

@@ -1,11 +1,12 @@
 """Cohort training and evaluation. Knows no algorithm by name and reads no file."""
 
-from fedlib.engine.evaluate import Encoded, Scores, encode, evaluate, evaluate_global
+from fedlib.engine.evaluate import BLOCK, Encoded, Scores, encode, evaluate, evaluate_global
 from fedlib.engine.protocol import Algorithm, Prediction, State, playing
 from fedlib.engine.rounds import Report, cohort_size, play_round, select
 from fedlib.engine.train import EarlyStop, Phase, TrainingDiverged
 
 __all__ = [
+    "BLOCK",
     "Algorithm",
     "EarlyStop",
     "Encoded",

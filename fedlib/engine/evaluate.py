@@ -72,6 +72,7 @@ def evaluate(
     encoded: Encoded | None = None,
 ) -> Scores:
     """Score every client on its own examples of ``table`` with the server's current leaves."""
+    state = algorithm.settle(fed, state)
     encoded = encoded or encode(fed, algorithm, state, table)
     hits, nll = torch.zeros(fed.clients).double(), torch.zeros(fed.clients).double()
     gates: list[tuple[Tensor, Tensor]] = []
@@ -100,6 +101,7 @@ def evaluate_global(
     test example. Where a vote runs a personal network for every example, ``MOST`` examples at even
     distances stand for all.
     """
+    state = algorithm.settle(fed, state)
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
     rows = torch.arange(fed.clients if _personal(algorithm, fed, state) else 1, device=fed.device)
     every = max(1, len(fed.test.y) // MOST) if "x" in encoded.code and len(rows) > 1 else 1

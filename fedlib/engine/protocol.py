@@ -68,6 +68,11 @@ class Algorithm(Protocol):
     def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return a number per client, ``[clients]``: equal ones have leaves of equal shapes."""
 
+    def prepare(
+        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
+    ) -> State:
+        """Return the state in which the cohort has decided what it decides before training."""
+
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return what each client of the cohort begins from, ``[clients, ...]``.
 
@@ -99,6 +104,12 @@ class Algorithm(Protocol):
 
     def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
         """Return the bytes sent to and by every client of the cohort, int64 ``[clients]`` each."""
+
+    def settle(self, fed: Federation, state: State) -> State:
+        """Return the state in which all clients have decided what they predict with.
+
+        A settled state is returned as it is. Rounds go on from the state before.
+        """
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return what the shared leaves say of a batch, ``[B, ...]``: computed once for all."""

@@ -86,6 +86,7 @@ def play_round(
     phases = algorithm.phases()
     plans = _plans(phases, fed, rows, round, seed)
     where = torch.as_tensor(rows, device=fed.device)
+    state = algorithm.prepare(fed, state, where, round=round, seed=seed)
     alike = algorithm.alike(fed, state, where).cpu().numpy()
     messages: Leaves = {}
     losses = torch.zeros(len(rows), device=fed.device)

@@ -77,9 +77,11 @@ class Course:
             if self.experiment.audit and self.experiment.evaluates(completed):
                 found = audit(self.seen, self.experiment.algorithm, self._state, report)
                 self.log.leaks(completed, self.fed.ids[report.rows], found)
-        observe(self.experiment, self.seen, state, completed, self.log)
-        if self.experiment.evaluates(completed):
-            assess(self.experiment, self.fed, state, completed, self.log)
+        scored = self.experiment.evaluates(completed)
+        settled = self.experiment.algorithm.settle(self.fed, state) if scored else state
+        observe(self.experiment, self.seen, settled, completed, self.log)
+        if scored:
+            assess(self.experiment, self.fed, settled, completed, self.log)
             self._choose(state, completed)
         self._hold(state, completed)
         return loss

@@ -1,0 +1,299 @@
+"""Clusters of clients, each with a model: IFCA, and its epsilon-greedy exploration (003)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedlib.algorithms.fedavg import FedAvg, at_label, weighted_sum
+from fedlib.engine import BLOCK, Prediction, State
+from fedlib.federation import Federation, Table
+from fedlib.models import Leaves, Net, each, named, part, stack
+from fedlib.optim import server_step
+from fedlib.randomness import generator, torch_seed
+from fedlib.values import one_of, value
+
+CLUSTERS = "clusters."
+CHOICE, OPEN = "clients/choice", "clusters/open"
+FIT = "settled/fit"  # forgotten when a round ends
+BEST, STALE, KEPT = "clusters/best", "clusters/stale", "clusters/kept:"
+DRAWS = 100  # initialisations that are tried
+
+
+@value
+class Explore:
+    """How often a client trains a cluster drawn at random: eps (t + 1)^-decay in round t (003).
+
+    ``decay`` 0 is a constant rate, 1 is 1/t, anything between a slower power law.
+    """
+
+    eps: float = 0.33
+    decay: float = 0.0
+
+    def check(self) -> None:
+        if not 0 <= self.eps <= 1:
+            raise ValueError(f"Explore.eps must be a fraction in [0, 1], got {self.eps}")
+        if self.decay < 0:
+            raise ValueError(f"Explore.decay must be >= 0, got {self.decay}")
+
+    def at(self, round: int) -> float:
+        """Return the probability of exploring in a round, counted from 0."""
+        return float(self.eps * (round + 1) ** -self.decay)
+
+
+@value
+class ClusterStop:
+    """When a cluster has converged: its choosers' validation loss no longer improves.
+
+    Checked in every ``every``-th round, before training; after ``patience`` checks without an
+    improvement the cluster gets its best weights back and leaves what is sent and chosen (003).
+    """
+
+    every: int = 10
+    patience: int = 10
+
+    def check(self) -> None:
+        if self.every < 1 or self.patience < 1:
+            raise ValueError(f"every and patience must be >= 1, got {self}")
+
+
+@value
+class IFCA(FedAvg):
+    """J cluster models: a client trains the one that fits its data best (003; Ghosh et al., 2020).
+
+    Every client of a cohort receives all of them, takes the one with the least mean loss on all its
+    training examples, or with the probability of ``explore`` one at random, and trains it; the
+    server averages each cluster over its choosers, and one that nobody chose stands still.
+    Predictions are those of the client's best cluster on its validation examples, or on its
+    training examples as released (``inference`` "train"). One cluster is FedAvg.
+
+    ``clustered`` is the prefix of the leaves that each cluster has for itself, "" all of them; the
+    others are shared by all clusters and averaged over everybody ("head.": only the output layer,
+    IFCA's weight sharing). ``least_share``: initial models are drawn anew until each is the best of
+    that share of the clients (IFCA's released code). ``stop`` takes out clusters that converged.
+    """
+
+    clusters: int = 2
+    explore: Explore = Explore(0.0)
+    inference: str = "validation"
+    clustered: str = ""
+    least_share: float = 0.0
+    stop: ClusterStop | None = None
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        one_of("inference", self.inference, ("validation", "train"))
+        if self.clusters < 1:
+            raise ValueError(f"IFCA.clusters (J) must be >= 1, got {self.clusters}")
+        if not 0 <= self.least_share * self.clusters <= 1:
+            raise ValueError(
+                f"IFCA.least_share must lie in [0, 1 / {self.clusters}], got {self.least_share}"
+            )
+
+    def leaves(self, fed: Federation, seed: int, draw: int = 0) -> Leaves:
+        """Return J differently initialised models, what is not ``clustered`` once."""
+        at = range(draw * self.clusters, (draw + 1) * self.clusters)
+        models = [fed.net.init(torch_seed(seed, "model", i)) for i in at]
+        mine = [{n: t for n, t in m.items() if n.startswith(self.clustered)} for m in models]
+        if not mine[0]:
+            raise ValueError(f"no leaf begins with IFCA.clustered = {self.clustered!r}")
+        rest = {n: t for n, t in models[0].items() if n not in mine[0]}
+        leaves = {**named(stack(mine), CLUSTERS), **rest}
+        return {n: t.to(fed.device) for n, t in leaves.items()}
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the initial clusters; RuntimeError if no draw gives each its ``least_share``."""
+        begun = FedAvg.init(self, fed, seed, first)
+        everyone = torch.arange(fed.clients, device=fed.device)
+        for draw in range(DRAWS if self.least_share else 0):
+            fresh = self.leaves(fed, seed, draw)
+            shared = {n: fresh[n] if n.startswith(CLUSTERS) else t for n, t in begun.shared.items()}
+            best = self.fits(fed, shared, fed.train, everyone).argmin(1)
+            if best.bincount(minlength=self.clusters).min() >= self.least_share * fed.clients:
+                return self._fresh(fed, State(shared, {}, {}))
+        if self.least_share:
+            raise RuntimeError(
+                f"in {DRAWS} draws no initial models were each the best of {self.least_share:.0%} "
+                "of the clients; ask for a smaller least_share"
+            )
+        return self._fresh(fed, begun)
+
+    def _fresh(self, fed: Federation, state: State) -> State:
+        nobody = torch.full((fed.clients,), -1, device=fed.device)
+        server = {CHOICE: nobody, OPEN: torch.ones(self.clusters, device=fed.device).bool()}
+        if self.stop is not None:
+            server |= {
+                BEST: torch.full((self.clusters,), torch.inf, device=fed.device),
+                STALE: torch.zeros(self.clusters, device=fed.device),
+                **named(part(state.shared, CLUSTERS), KEPT),
+            }
+        return State(state.shared, state.local, server)
+
+    def fits(self, fed: Federation, shared: Leaves, table: Table, rows: Tensor) -> Tensor:
+        """Return every cluster's mean loss on some clients' examples, ``[clients, J]``.
+
+        NaN for a client without examples. Every example is looked at once.
+        """
+        sizes = torch.as_tensor(table.sizes, device=fed.device)[rows]
+        index = table.index[rows]
+        real = torch.arange(index.shape[1], device=fed.device) < sizes.unsqueeze(1)
+        used, place = index[real].unique(return_inverse=True)
+        with torch.no_grad():
+            said = [
+                at_label(self.encode(fed.net, shared, table.inputs(b))["logp"], table.y[b])
+                for b in used.split(BLOCK)
+            ]
+        owner = real.nonzero()[:, 0]
+        total = torch.zeros(len(rows), self.clusters, device=fed.device)
+        if said:
+            total.index_add_(0, owner, -torch.cat(said)[place])
+        return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
+
+    def prepare(
+        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
+    ) -> State:
+        """Return the state in which every client of the cohort has chosen its cluster."""
+        available = state.server[OPEN].nonzero()[:, 0]
+        if not len(available):
+            return state
+        fit = self.fits(fed, state.shared, fed.train, rows)
+        best = available[fit[:, available].argmin(1)]
+        choice = torch.where(self._exploring(fed, rows, round, seed), -1, best)
+        for i in (choice < 0).nonzero()[:, 0].tolist():
+            draw = generator(seed, "explore", round, int(fed.ids[int(rows[i])]), 1)
+            choice[i] = available[int(draw.integers(len(available)))]
+        chosen = state.server[CHOICE].index_copy(0, rows, choice)
+        state = State(state.shared, state.local, {**state.server, CHOICE: chosen})
+        if self.stop is not None and round % self.stop.every == 0:
+            return self._close(fed, state, rows, choice)
+        return state
+
+    def _exploring(self, fed: Federation, rows: Tensor, round: int, seed: int) -> Tensor:
+        eps = self.explore.at(round)
+        draws = (generator(seed, "explore", round, int(fed.ids[i])) for i in rows.tolist())
+        return torch.tensor([d.random() < eps for d in draws], device=fed.device)
+
+    def _close(self, fed: Federation, state: State, rows: Tensor, choice: Tensor) -> State:
+        """Return the state after a check of which clusters still improve."""
+        assert self.stop is not None
+        fit = self.fits(fed, state.shared, fed.validation, rows)
+        mine = fit.gather(1, choice.unsqueeze(1)).squeeze(1)
+        share = torch.nn.functional.one_hot(choice, self.clusters)[~mine.isnan()]
+        count = share.sum(0)
+        loss = mine[~mine.isnan()] @ share.to(mine.dtype) / count
+        asked = (count > 0) & state.server[OPEN]
+        better = asked & (loss < state.server[BEST])
+        stale = torch.where(better, 0, state.server[STALE] + (asked & ~better))
+        closing = state.server[OPEN] & (stale >= self.stop.patience)
+        now, kept = part(state.shared, CLUSTERS), part(state.server, KEPT)
+        kept = {n: _rows(better, t, kept[n]) for n, t in now.items()}
+        shared = {n: _rows(closing, kept[n], t) for n, t in now.items()}
+        server = {
+            BEST: torch.where(better, loss, state.server[BEST]),
+            STALE: stale,
+            OPEN: state.server[OPEN] & ~closing,
+            **named(kept, KEPT),
+        }
+        return State(
+            {**state.shared, **named(shared, CLUSTERS)}, state.local, {**state.server, **server}
+        )
+
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return the cluster model that each client has chosen, with what all clusters share."""
+        choice = state.server[CHOICE][rows]
+        return {
+            n.removeprefix(CLUSTERS): t[choice] if n.startswith(CLUSTERS) else t.expand(
+                len(rows), *t.shape
+            )
+            for n, t in state.shared.items()
+        }  # fmt: skip
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+        """Average every cluster over its choosers, and the rest over the whole cohort."""
+        by_cluster = self.by_cluster(fed, state, rows)
+        rest = self.weights(fed, state, rows, messages)
+        gradients = {n: weighted_sum(w, messages[n]) for n, w in rest.items()}
+        for name in state.shared:
+            if name.startswith(CLUSTERS):
+                sent = messages[name.removeprefix(CLUSTERS)]
+                columns = [weighted_sum(w, sent) for w in by_cluster.unbind(1)]
+                gradients[name] = torch.stack(columns)
+        idle = by_cluster.sum(0) == 0
+        asleep = {n: idle for n in gradients if n.startswith(CLUSTERS)}
+        shared, server = server_step(self.server, state.shared, gradients, state.server, asleep)
+        return State(shared, state.local, {**_memory(state.server), **server})
+
+    def by_cluster(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
+        """Return n_k / n_j of every client k and its cluster j, float64 ``[clients, J]``."""
+        choice = state.server[CHOICE][rows]
+        picked = torch.nn.functional.one_hot(choice.clamp(min=0), self.clusters).double()
+        picked = picked * state.server[OPEN] * self.share(fed, rows).unsqueeze(1)
+        return picked / torch.where(picked.sum(0) > 0, picked.sum(0), 1)
+
+    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+        """Return the bytes: open clusters go down; one model, and which it is, goes up."""
+        size = {n: t.numel() * t.element_size() for n, t in state.shared.items()}
+        one = sum(b for n, b in size.items() if n.startswith(CLUSTERS)) // self.clusters
+        rest = sum(b for n, b in size.items() if not n.startswith(CLUSTERS))
+        choice, is_open = state.server[CHOICE][rows], state.server[OPEN]
+        trained = is_open[choice.clamp(min=0)].cpu().to(torch.int64)
+        name = choice.element_size() if self.clusters > 1 else 0
+        left = int(is_open.sum())
+        down = torch.full((len(rows),), one * left + (rest if left else 0))
+        return down, trained * (one + rest + name)
+
+    def settle(self, fed: Federation, state: State) -> State:
+        """Return the state with every client's loss under every cluster, from which it chooses."""
+        if FIT in state.server:
+            return state
+        everyone = torch.arange(fed.clients, device=fed.device)
+        held = fed.validation if self.inference == "validation" else fed.train
+        fit = self.fits(fed, state.shared, held, everyone)
+        if fit.isnan().any():
+            fit = torch.where(fit.isnan(), self.fits(fed, state.shared, fed.train, everyone), fit)
+        return State(state.shared, state.local, {**state.server, FIT: fit})
+
+    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return every client's cluster for predictions, once that is settled."""
+        if FIT not in state.server:
+            return {}
+        return {"cluster": state.server[FIT][rows].nan_to_num(torch.inf).argmin(1)}
+
+    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+        """Return what every cluster says, log p ``[B, J, classes]``; a model in training is one."""
+        own = part(shared, CLUSTERS)
+        if not own:
+            return {"logp": net(shared, x).log_softmax(-1).unsqueeze(-2)}
+        rest = {n: t for n, t in shared.items() if not n.startswith(CLUSTERS)}
+        said = each(lambda w, x: net({**rest, **w}, x).log_softmax(-1), own, x)
+        return {"logp": torch.stack(list(said), 1)}
+
+    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+        """Return the prediction of the client's cluster, and that cluster as a one-hot gate."""
+        said = code["logp"]
+        if said.shape[-2] == 1:
+            return Prediction.single(said.squeeze(-2))
+        if "cluster" not in ctx:
+            raise ValueError("clients have not settled for a cluster: predict with IFCA.settle's")
+        mine = torch.arange(self.clusters, device=said.device) == ctx["cluster"]
+        logp = torch.where(mine.unsqueeze(-1), said, 0).sum(-2)
+        return Prediction(logp, mine.to(said.dtype).expand(said.shape[:-1]))
+
+    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+        """Return how many clusters are open, who last trained which, and which fits whom."""
+        order = torch.as_tensor(fed.ids, device=fed.device).argsort()
+        seen: dict[str, Tensor] = {"open_clusters": state.server[OPEN].sum().double()}
+        if FIT in state.server:
+            fit = state.server[FIT][order].nan_to_num(torch.inf)
+            mine = torch.nn.functional.one_hot(fit.argmin(1), self.clusters).double()
+            seen |= {"cluster_nll": fit, "clusters": mine, "cluster_share": mine.mean(0)}
+        return seen
+
+
+def _memory(server: Leaves) -> Leaves:
+    """Return what the server remembers besides its optimiser."""
+    return {n: t for n, t in server.items() if n.startswith(("clients/", "clusters/"))}
+
+
+def _rows(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    return torch.where(chosen.view(-1, *[1] * (yes.ndim - 1)), yes, no)
