@@ -262,7 +262,7 @@ def test_the_last_clients_model_is_handed_out_and_the_average_goes_on(fed):
 def test_a_mixture_needs_a_federation(fed, federated):
     for first in (None, play(Local(), fed)[0], play(FedMix(experts=2), fed, rounds=1)[0]):
         with pytest.raises(
-            ValueError, match=r"give FedAvg's experiment, or that of Local after it"
+            ValueError, match=r"give FedAvg's experiment, or IFCA's, or that of Local after it"
         ):
             Mixture().init(fed, 0, first)
     with pytest.raises(ValueError, match=r"unknown pool 'logs'.*did you mean 'log'"):

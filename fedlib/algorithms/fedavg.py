@@ -70,6 +70,10 @@ class FedAvg:
         """Return zeros: the leaves of all clients have the same shapes."""
         return torch.zeros_like(rows)
 
+    def view(self, fed: Federation, state: State) -> Federation:
+        """Return the federation as it is: nothing is known of an example before its batch."""
+        return fed
+
     def prepare(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:

@@ -261,12 +261,7 @@ class IFCA(FedAvg):
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return what every cluster says, log p ``[B, J, classes]``; a model in training is one."""
-        own = part(shared, CLUSTERS)
-        if not own:
-            return {"logp": net(shared, x).log_softmax(-1).unsqueeze(-2)}
-        rest = {n: t for n, t in shared.items() if not n.startswith(CLUSTERS)}
-        said = each(lambda w, x: net({**rest, **w}, x).log_softmax(-1), own, x)
-        return {"logp": torch.stack(list(said), 1)}
+        return {"logp": speak(net, shared, x)}
 
     def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
         """Return the prediction of the client's cluster, and that cluster as a one-hot gate."""
@@ -288,6 +283,35 @@ class IFCA(FedAvg):
             mine = torch.nn.functional.one_hot(fit.argmin(1), self.clusters).double()
             seen |= {"cluster_nll": fit, "clusters": mine, "cluster_share": mine.mean(0)}
         return seen
+
+
+def speak(net: Net, leaves: Leaves, x: Tensor) -> Tensor:
+    """Return what every cluster's model says, log p ``[B, J, classes]``; a plain model is J = 1."""
+    own = part(leaves, CLUSTERS)
+    if not own:
+        return net(leaves, x).log_softmax(-1).unsqueeze(-2)
+    rest = {n: t for n, t in leaves.items() if not n.startswith(CLUSTERS)}
+    said = each(lambda w, x: net({**rest, **w}, x).log_softmax(-1), own, x)
+    return torch.stack(said, 1)
+
+
+def count(leaves: Leaves) -> int:
+    """Return J, the number of clusters whose models some shared leaves are; 1 for a plain model."""
+    return next((len(t) for n, t in leaves.items() if n.startswith(CLUSTERS)), 1)
+
+
+def settled(first: State) -> Leaves:
+    """Return each client's model after a first stage that shared clusters, ``[clients, ...]``."""
+    mine = first.server[FIT].nan_to_num(torch.inf).argmin(1)
+    own = {n: t[mine] for n, t in part(first.shared, CLUSTERS).items()}
+    rest = {n: t for n, t in first.shared.items() if not n.startswith(CLUSTERS)}
+    return {**own, **{n: t.expand(len(mine), *t.shape) for n, t in rest.items()}}
+
+
+def used(first: State) -> Leaves:
+    """Return the shared leaves with those clusters only that are some client's best."""
+    best = first.server[FIT].nan_to_num(torch.inf).argmin(1).unique()
+    return {n: t[best] if n.startswith(CLUSTERS) else t for n, t in first.shared.items()}
 
 
 def _memory(server: Leaves) -> Leaves:

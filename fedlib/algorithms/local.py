@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.ifca import FIT, settled
 from fedlib.engine import EarlyStop, Phase, Prediction, State
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net
+from fedlib.models import Family, Leaves, Net
+from fedlib.randomness import torch_seed
 from fedlib.values import one_of, value
 
 
@@ -17,14 +19,16 @@ class Local(FedAvg):
     """Every leaf stays with its client: nothing is ever sent.
 
     From fresh weights this is the baseline "local"; after a first stage (``Experiment.after``)
-    every client starts from that stage's global model, which is "fine-tuned". ``stop`` ends a
-    client's training on its own validation loss and keeps its best weights. ``begin`` "fresh"
-    starts from new weights even so: the first stage's shared leaves are only handed on, to a stage
-    that mixes both.
+    every client starts from that stage's global model, which is "fine-tuned", or after ``IFCA``
+    from the model of its cluster. ``stop`` ends a client's training on its own validation loss and
+    keeps its best weights. ``begin`` "fresh" starts from new weights even so: what the first stage
+    shared is only handed on, to a stage that mixes both. ``model`` is the network, the task's
+    where None.
     """
 
     stop: EarlyStop | None = None
     begin: str = "first"
+    model: Family | None = None
 
     def check(self) -> None:
         FedAvg.check(self)
@@ -39,13 +43,23 @@ class Local(FedAvg):
         """Return true: nothing is shared."""
         return True
 
+    def leaves(self, fed: Federation, seed: int) -> Leaves:
+        """Return the fresh leaves of one client."""
+        fresh = fed.net.like(self.model).init(torch_seed(seed, "model", 0))
+        return {n: t.to(fed.device) for n, t in fresh.items()}
+
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return every client's leaves, beside what a ``first`` stage shared."""
-        begun = FedAvg.init(self, fed, seed, first)
         if first is None:
-            return begun
-        local = FedAvg.init(self, fed, seed).local if self.begin == "fresh" else begun.local
-        return State(first.shared, local, {})
+            return FedAvg.init(self, fed, seed)
+        kept = {FIT: first.server[FIT]} if FIT in first.server else {}
+        if self.begin == "fresh":
+            local = FedAvg.init(self, fed, seed).local
+        elif kept:
+            local = {n: t.clone() for n, t in settled(first).items()}
+        else:
+            local = FedAvg.init(self, fed, seed, first).local
+        return State(first.shared, local, kept)
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over all leaves, with early stopping if asked for."""
@@ -56,10 +70,14 @@ class Local(FedAvg):
         none = torch.zeros(len(rows), dtype=torch.int64)
         return none, none
 
+    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+        """Return the mean cross-entropy of one client's mini-batch."""
+        return FedAvg.loss(self, net.like(self.model), params, ctx, batch)
+
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return the batch itself: no part of the model is shared."""
         return {"x": x}
 
     def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
         """Return the client's own model's prediction."""
-        return Prediction.single(net(params, code["x"]).log_softmax(-1))
+        return Prediction.single(net.like(self.model)(params, code["x"]).log_softmax(-1))

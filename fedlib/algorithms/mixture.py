@@ -1,24 +1,30 @@
-"""A gate per client between the federation's expert and the client's own (001; 002)."""
+"""A gate per client between what a federation learned and the client's own (001; 002; 003)."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from fedlib.algorithms.fedavg import FedAvg, at_label, mean, rows_of
-from fedlib.engine import EarlyStop, Phase, Prediction, State
-from fedlib.federation import OPTED_IN, Federation
+from fedlib.algorithms.ifca import CLUSTERS, count, speak, used
+from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
+from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import Family, Leaves, Net, named, part
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import one_of, value
 
 GLOBAL, COPY, OWN, GATE = "global.", "copy.", "own.", "gate."
+SAID = "said"  # side information: what frozen experts say of an example's label
+GATED, EQUAL = ("probabilities", "log"), ("mean", "product")
 
 
 def pooled(said: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
-    """Return log p of experts that said log p ``[..., 2]`` under a log gate ``[..., 2]``.
+    """Return log p of experts that said log p ``[..., K]`` under a log gate ``[..., K]``.
 
     "probabilities" is log (sum h p); "log" is sum (h log p), which is not normalised (A19).
     """
@@ -27,18 +33,25 @@ def pooled(said: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
 
 @value
 class Mixture(FedAvg):
-    """h(x) f_s(x) + (1 - h(x)) f_g(x): generalist f_g, specialist f_s, gate h (001, eq. 3 and 6).
+    """sum_j h_j(x) f_j(x) + h_s(x) f_s(x): generalists f_j, specialist f_s, gate h.
 
-    A last stage that sends nothing. ``Experiment.after`` is the federation, whose model is f_g;
-    or ``Local`` after it, whose models are where the specialists start, fine-tuned (001) or trained
-    from scratch (002). Play one round with every client (cohort 1.0).
+    A last stage that sends nothing. ``Experiment.after`` is the federation, whose model is the one
+    generalist f_g: h f_s + (1 - h) f_g (001, eq. 3 and 6), or ``IFCA``, whose J clusters' models
+    are the generalists (003); or ``Local`` after either, whose models are where the specialists
+    start, fine-tuned (001) or trained from scratch (002, 003). Two experts have a sigmoid gate,
+    more a softmax. Play one round with every client (cohort 1.0).
 
     ``pool`` "probabilities" mixes what the experts say and minimises -log of the mixture at the
-    label, "log" mixes their log-probabilities, as released: h CE_s + (1 - h) CE_g, an upper bound
-    (A19). ``train_global`` also trains a copy of f_g for each client, on the examples that have
-    not opted out (002, eq. 7); otherwise it stays as it is. ``expert`` and ``gate`` are the
-    networks of f_s and h, the task's model where None; a specialist of another architecture
-    starts fresh. Early stopping watches the loss.
+    label, "log" mixes their log-probabilities, as released for 001: h CE_s + (1 - h) CE_g, an upper
+    bound (A19). "mean" and "product" need no gate and train nothing: the ensemble of all experts,
+    whose probabilities, or logits as released for 003, count the same.
+
+    ``frozen`` trains the gate only: what the experts say of training examples is computed once.
+    ``train_global`` also trains a copy of the generalists for each client, on the examples that
+    have not opted out (002, eq. 7); otherwise they stay as they are. ``expert`` and ``gate`` are
+    the networks of f_s and h, the task's model where None; a specialist starts fresh where the
+    first stage has none of that architecture. ``used_only`` leaves out clusters that are nobody's
+    best, as released (A29). Early stopping watches the loss.
     """
 
     epochs: int = 500
@@ -49,10 +62,14 @@ class Mixture(FedAvg):
     train_global: bool = False
     expert: Family | None = None
     gate: Family | None = None
+    frozen: bool = False
+    used_only: bool = False
 
     def check(self) -> None:
         FedAvg.check(self)
-        one_of("pool", self.pool, ("probabilities", "log"))
+        one_of("pool", self.pool, (*GATED, *EQUAL))
+        if self.frozen and self.train_global:
+            raise ValueError("frozen experts do not move: give either frozen or train_global")
 
     @property
     def federates(self) -> bool:
@@ -60,51 +77,74 @@ class Mixture(FedAvg):
         return False
 
     def is_local(self, name: str) -> bool:
-        """Return whether a leaf is a client's: all but those of the federation's model."""
+        """Return whether a leaf is a client's: all but those of the federation's models."""
         return not name.startswith(GLOBAL)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return generalist, specialists and fresh gates, equal ones for all clients.
+        """Return generalists, specialists and fresh gates, equal ones for all clients.
 
         ValueError without a first stage that federated this task's model.
         """
-        theirs = fed.net.init(torch_seed(seed, "model", 0))
-        if first is None or first.shared.keys() != theirs.keys():
+        names = fed.net.init(torch_seed(seed, "model", 0)).keys()
+        if first is None or {n.removeprefix(CLUSTERS) for n in first.shared} != names:
             raise ValueError(
-                "Mixture mixes in the model of a federation: give FedAvg's experiment, "
+                "Mixture mixes in the model of a federation: give FedAvg's experiment, or IFCA's, "
                 "or that of Local after it, as `after`"
             )
-        gate = fed.net.like(self.gate, 1).init(torch_seed(seed, "model", 1))
-        mine = {**self._specialists(fed, seed, first), **rows_of(named(gate, GATE), fed)}
+        shared = used(first) if self.used_only else first.shared
+        mine = self._specialists(fed, seed, first)
+        if self.pool in GATED:
+            outputs = count(shared) + 1 if count(shared) > 1 else 1
+            gate = fed.net.like(self.gate, outputs).init(torch_seed(seed, "model", 1))
+            mine |= rows_of(named(gate, GATE), fed)
         if self.train_global:
-            mine |= rows_of(named(first.shared, COPY), fed)
-        return State(named(first.shared, GLOBAL), mine, {})
+            mine |= rows_of(named(shared, COPY), fed)
+        return State(named(shared, GLOBAL), mine, {})
 
     def _specialists(self, fed: Federation, seed: int, first: State) -> Leaves:
-        if self.expert is not None:
-            fresh = fed.net.like(self.expert).init(torch_seed(seed, "model", 2))
-            return rows_of(named(fresh, OWN), fed)
-        if first.local:
+        fresh = fed.net.like(self.expert).init(torch_seed(seed, "model", 2))
+        shapes = {n: t.shape for n, t in fresh.items()}
+        if {n: t.shape[1:] for n, t in first.local.items()} == shapes:
             return {n: t.clone() for n, t in named(first.local, OWN).items()}
-        return rows_of(named(first.shared, OWN), fed)
+        if {n: t.shape for n, t in first.shared.items()} == shapes:
+            return rows_of(named(first.shared, OWN), fed)
+        return rows_of(named(fresh, OWN), fed)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase over what is local, stopped by the loss on validation examples."""
+        """Return one phase over what is local, or the gate only; none for an ensemble."""
+        if self.pool in EQUAL:
+            return ()
         return (
             Phase(
                 self.client,
                 self.epochs,
                 self.batch_size,
+                train=(GATE,) if self.frozen else ("",),
                 stop=self.stop,
                 watch="loss",
                 side="local",
             ),
         )
 
+    def view(self, fed: Federation, state: State) -> Federation:
+        """Return the federation with what frozen experts say of every label, computed once."""
+        if not self.frozen or self.pool in EQUAL:
+            return fed
+        train, held = (self._recalled(fed, state, t) for t in (fed.train, fed.validation))
+        return replace(fed, train=train, validation=held)
+
+    def _recalled(self, fed: Federation, state: State, table: Table) -> Table:
+        logp = tabulate(fed, self, state, table, self.say)
+        y = table.y[table.index.clamp(min=0)]
+        said = at_label(logp.flatten(0, 1), y.flatten()).view(*y.shape, -1)
+        return replace(table, side={**table.side, SAID: said})
+
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""
-        code = self.encode(net, params, batch["x"])
-        said = at_label(self._say(net, params, code, batch.get(OPTED_IN)), batch["y"])
+        said = batch.get(SAID)
+        code = {"x": batch["x"]} if said is not None else self.encode(net, params, batch["x"])
+        if said is None:
+            said = at_label(self.say(net, params, ctx, code, batch.get(OPTED_IN)), batch["y"])
         mixed = pooled(said, self._open(net, params, code), self.pool)
         return -mean(mixed, batch["weight"])
 
@@ -118,33 +158,48 @@ class Mixture(FedAvg):
         return none, none
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
-        """Return the batch, and what the federation's model says of it, log p ``[B, classes]``."""
+        """Return the batch, and what the generalists say of it, log p ``[B, J, classes]``."""
         if self.train_global:
             return {"x": x}
-        return {"x": x, "logp": net(part(shared, GLOBAL), x).log_softmax(-1)}
+        return {"x": x, "logp": speak(net, part(shared, GLOBAL), x)}
 
     def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
-        """Return the mixture's log-probabilities and gate: generalist, specialist ``[B, 2]``."""
-        said, gate = self._say(net, params, code), self._open(net, params, code)
-        mixed = pooled(said.mT, gate.unsqueeze(-2), self.pool)
-        return Prediction(mixed.log_softmax(-1) if self.pool == "log" else mixed, gate.exp())
+        """Return the mixture's log-probabilities and gate: generalists, specialist ``[B, J+1]``."""
+        said = self.say(net, params, ctx, code).mT
+        if self.pool in EQUAL:
+            gate = torch.full_like(said[:, 0], -math.log(said.shape[-1]))
+            mixed = pooled(said, gate.unsqueeze(-2), "log" if self.pool == "product" else "mean")
+        else:
+            gate = self._open(net, params, code)
+            mixed = pooled(said, gate.unsqueeze(-2), self.pool)
+        normal = self.pool in ("probabilities", "mean")
+        return Prediction(mixed if normal else mixed.log_softmax(-1), gate.exp())
 
-    def _say(
-        self, net: Net, params: Leaves, code: Leaves, opted_in: Tensor | None = None
+    def say(
+        self,
+        net: Net,
+        params: Leaves,
+        ctx: Leaves,
+        code: Leaves,
+        opted_in: Tensor | None = None,
     ) -> Tensor:
-        """Return log p of generalist and specialist, ``[B, 2, classes]``.
+        """Return log p of generalists and specialist, ``[B, J + 1, classes]``.
 
-        Examples that are not ``opted_in`` ``[B]`` do not train the generalist.
+        Examples that are not ``opted_in`` ``[B]`` do not train the generalists.
         """
         theirs = code.get("logp")
         if theirs is None:
-            theirs = net(part(params, COPY), code["x"]).log_softmax(-1)
+            theirs = speak(net, part(params, COPY), code["x"])
             if opted_in is not None:
-                theirs = torch.where(opted_in.bool().unsqueeze(-1), theirs, theirs.detach())
+                theirs = torch.where(opted_in.bool()[:, None, None], theirs, theirs.detach())
         mine = net.like(self.expert)(part(params, OWN), code["x"]).log_softmax(-1)
-        return torch.stack([theirs, mine], -2)
+        return torch.cat([theirs, mine.unsqueeze(-2)], -2)
 
     def _open(self, net: Net, params: Leaves, code: Leaves) -> Tensor:
-        """Return log (1 - h) and log h, ``[B, 2]``."""
-        a = net.like(self.gate, 1)(part(params, GATE), code["x"])
+        """Return the log gate, ``[B, J + 1]``: log (1 - h) and log h for two experts."""
+        own = part(params, GATE)
+        outputs = own["head.bias"].shape[-1]
+        a = net.like(self.gate, outputs)(own, code["x"])
+        if outputs > 1:
+            return a.log_softmax(-1)
         return torch.cat([logsigmoid(-a), logsigmoid(a)], -1)

@@ -1,6 +1,14 @@
 """Cohort training and evaluation. Knows no algorithm by name and reads no file."""
 
-from fedlib.engine.evaluate import BLOCK, Encoded, Scores, encode, evaluate, evaluate_global
+from fedlib.engine.evaluate import (
+    BLOCK,
+    Encoded,
+    Scores,
+    encode,
+    evaluate,
+    evaluate_global,
+    tabulate,
+)
 from fedlib.engine.protocol import Algorithm, Prediction, State, playing
 from fedlib.engine.rounds import Report, cohort_size, play_round, select
 from fedlib.engine.train import EarlyStop, Phase, TrainingDiverged
@@ -23,4 +31,5 @@ __all__ = [
     "play_round",
     "playing",
     "select",
+    "tabulate",
 ]

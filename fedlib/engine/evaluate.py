@@ -206,6 +206,34 @@ def _predictions(
         yield rows, mask, table.y[held], out
 
 
+def tabulate(
+    fed: Federation,
+    algorithm: Algorithm,
+    state: State,
+    table: Table,
+    method: Callable[..., Tensor],
+) -> Tensor:
+    """Return ``method(net, params, ctx, code) [B, ...]`` of every client's own examples.
+
+    ``[clients, width, ...]``; anything in the padding. What is shared is computed once per example.
+    """
+    encoded = encode(fed, algorithm, state, table)
+    held, common = table.index.clamp(min=0), algorithm.common(fed, state)
+    parts = []
+    for rows in torch.arange(fed.clients, device=fed.device).split(
+        _group(fed, encoded.code, table.index.shape[1])
+    ):
+
+        def say(own: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+            return method(fed.net, {**state.shared, **own}, {**ctx, **common}, code)
+
+        with torch.no_grad():
+            own = {n: t[rows] for n, t in state.local.items()}
+            seen = {n: t[encoded.at[held[rows]]] for n, t in encoded.code.items()}
+            parts.append(lift(say, len(rows))(own, algorithm.context(fed, state, rows), seen))
+    return torch.cat(parts)
+
+
 def _prediction(
     fed: Federation, algorithm: Algorithm, state: State
 ) -> Callable[[Leaves, Leaves, Leaves], Prediction]:

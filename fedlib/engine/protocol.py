@@ -68,6 +68,9 @@ class Algorithm(Protocol):
     def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return a number per client, ``[clients]``: equal ones have leaves of equal shapes."""
 
+    def view(self, fed: Federation, state: State) -> Federation:
+        """Return what training looks at: examples with what can be computed of them once."""
+
     def prepare(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:

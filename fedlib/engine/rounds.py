@@ -84,6 +84,7 @@ def play_round(
     fed = playing(algorithm, fed)
     rows = select(fed, cohort, seed, round)
     phases = algorithm.phases()
+    fed = algorithm.view(fed, state)
     plans = _plans(phases, fed, rows, round, seed)
     where = torch.as_tensor(rows, device=fed.device)
     state = algorithm.prepare(fed, state, where, round=round, seed=seed)
@@ -91,7 +92,8 @@ def play_round(
     messages: Leaves = {}
     losses = torch.zeros(len(rows), device=fed.device)
     adapted = {split: torch.zeros(len(rows)).double() for split in SPLITS if score}
-    for group in _groups(alike, plans[0].ends, chunk_of(fed, chunk, _numbers(state))):
+    ends = plans[0].ends if plans else np.zeros(len(rows), dtype=np.int64)
+    for group in _groups(alike, ends, chunk_of(fed, chunk, _numbers(state))):
         try:
             steps = [(phase, p.rows(group)) for phase, p in zip(phases, plans, strict=True)]
             message, loss, scores = _train_group(algorithm, fed, state, rows[group], steps, score)

@@ -62,7 +62,9 @@ class Course:
             self._hold(state, kept.completed)
             return state
         first = earlier()
-        first = first and _moved(first, self.fed)
+        after = self.experiment.after
+        if first is not None and after is not None:
+            first = after.algorithm.settle(self.fed, _moved(first, self.fed))
         self.log.sizes(self.fed)
         return self.experiment.algorithm.init(self.seen, self.experiment.seed, first)
 

@@ -1,0 +1,241 @@
+"""A mixture over all clusters' models and one's own (003), and the other ways to use clusters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import LENET, make_federation
+from test_algorithms import play
+from test_ifca import model
+
+from fedlib.algorithms import IFCA, FedAvg, Local, Mixture
+from fedlib.algorithms.ifca import CLUSTERS, FIT
+from fedlib.algorithms.mixture import GATE, GLOBAL, OWN, SAID, pooled
+from fedlib.engine import EarlyStop, evaluate, play_round
+from fedlib.experiment import Experiment, run
+from fedlib.models import MLP
+from fedlib.optim import adam, sgd
+from fedlib.partition import Clients, Majority, Mirrored
+from fedlib.tasks import Task
+
+SIZES = (11, 4, 9, 6)
+FAST = {"batch_size": 4, "client": sgd(0.1)}
+HOME = {"epochs": 3, "batch_size": 4, "client": adam(0.01), "stop": None}
+
+
+@pytest.fixture(params=[None, LENET], ids=["mlp", "lenet"])
+def fed(request):
+    return make_federation(SIZES, model=request.param, shape=(12, 12, 1))
+
+
+@pytest.fixture
+def clusters(fed):
+    """Three clusters after some rounds, settled."""
+    algorithm = IFCA(clusters=3, **FAST)
+    return algorithm.settle(fed, play(algorithm, fed, rounds=4)[0])
+
+
+@pytest.fixture
+def alone(fed, clusters):
+    """Local models from scratch, which hand the clusters on."""
+    return play(Local(begin="fresh", **FAST), fed, rounds=1, cohort=4, first=clusters)[0]
+
+
+def mixed(fed, first, rounds=1, **options):
+    algorithm = Mixture(**{**HOME, "gate": MLP((5,)), **options})
+    state = algorithm.init(fed, 0, first)
+    for t in range(rounds):
+        state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=4)
+    return algorithm, state
+
+
+def said_by_all(fed, state, row, x):
+    """log p of the three clusters and of one client's own model, [B, 4, classes]."""
+    shared = {n.removeprefix(GLOBAL): t for n, t in state.shared.items()}
+    theirs = [
+        fed.net({n.removeprefix(CLUSTERS): t[j] for n, t in shared.items()}, x) for j in range(3)
+    ]
+    own = {n.removeprefix(OWN): t[row] for n, t in state.local.items() if n.startswith(OWN)}
+    return torch.stack([s.log_softmax(-1) for s in [*theirs, fed.net(own, x)]], 1)
+
+
+def gate_of(fed, state, row, x, family):
+    own = {n.removeprefix(GATE): t[row] for n, t in state.local.items() if n.startswith(GATE)}
+    return fed.net.like(family, 4)(own, x).log_softmax(-1)
+
+
+def test_predictions_are_those_of_the_formula(fed, alone):
+    algorithm, state = mixed(fed, alone)
+    scores = evaluate(fed, algorithm, state, fed.test)
+    for row in range(4):
+        held = fed.test.index[row, : fed.test.sizes[row]]
+        x, y = fed.test.inputs(held), fed.test.y[held]
+        h = gate_of(fed, state, row, x, MLP((5,))).exp().unsqueeze(-1)
+        p = (h * said_by_all(fed, state, row, x).exp()).sum(1)
+        assert scores.accuracy[row] == pytest.approx(float((p.argmax(-1) == y).double().mean()))
+        nll = -p[torch.arange(len(y)), y].log().mean()
+        assert scores.nll[row] == pytest.approx(float(nll), rel=1e-4)
+    assert scores.gate is not None and scores.gate.shape == (3, 4)
+
+
+def test_frozen_experts_are_looked_at_once_and_train_the_same_gate(fed, alone):
+    """Looking them up is what computing them again at every step would give."""
+    frozen, state = mixed(fed, alone, frozen=True)
+    seen = frozen.view(fed, state)
+    for row in (0, 2):
+        held = fed.train.index[row, : fed.train.sizes[row]]
+        said = said_by_all(fed, state, row, fed.train.inputs(held))
+        at = said[torch.arange(len(held)), :, fed.train.y[held]]
+        torch.testing.assert_close(
+            seen.train.side[SAID][row, : len(held)], at, rtol=1e-4, atol=1e-5
+        )
+
+    class Again(Mixture):
+        def view(self, fed, state):
+            return fed
+
+    plain = Again(**{**HOME, "gate": MLP((5,))}, frozen=True)
+    begun = plain.init(fed, 0, alone)
+    again, _ = play_round(plain, fed, begun, round=0, seed=0, cohort=4)
+    for name, leaf in state.local.items():
+        torch.testing.assert_close(leaf, again.local[name], rtol=1e-3, atol=1e-5)
+        moved = not torch.equal(leaf, frozen.init(fed, 0, alone).local[name])
+        assert moved == name.startswith(GATE)
+
+
+def test_joint_training_moves_specialists_and_copies_of_the_clusters(fed, alone):
+    algorithm, state = mixed(fed, alone, train_global=True)
+    begun = algorithm.init(fed, 0, alone)
+    assert all(not torch.equal(t, begun.local[n]) for n, t in state.local.items() if "weight" in n)
+    assert all(torch.equal(t, begun.shared[n]) for n, t in state.shared.items())
+    name = f"copy.{CLUSTERS}head.weight"
+    assert state.local[name].shape == (4, 3, *fed.net.init(0)["head.weight"].shape)
+
+
+@pytest.mark.parametrize("expert", range(4))
+def test_a_gate_that_is_open_to_one_expert_is_that_expert(fed, alone, expert):
+    algorithm, state = mixed(fed, alone)
+    for name in (f"{GATE}head.weight", f"{GATE}head.bias"):
+        state.local[name].zero_()
+    state.local[f"{GATE}head.bias"][:, expert] = 100.0
+    scores = evaluate(fed, algorithm, state, fed.test)
+    for row in range(4):
+        held = fed.test.index[row, : fed.test.sizes[row]]
+        said = said_by_all(fed, state, row, fed.test.inputs(held))[:, expert]
+        right = float((said.argmax(-1) == fed.test.y[held]).double().mean())
+        assert scores.accuracy[row] == pytest.approx(right)
+    assert scores.gate[:, expert].min() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("pool", ["mean", "product"])
+def test_an_ensemble_counts_all_experts_the_same_and_trains_nothing(fed, alone, pool):
+    algorithm, state = mixed(fed, alone, pool=pool)
+    assert not [n for n in state.local if n.startswith(GATE)] and algorithm.phases() == ()
+    begun = algorithm.init(fed, 0, alone)
+    assert all(torch.equal(t, begun.flat()[n]) for n, t in state.flat().items())
+    scores = evaluate(fed, algorithm, state, fed.test)
+    for row in range(4):
+        held = fed.test.index[row, : fed.test.sizes[row]]
+        said, y = said_by_all(fed, state, row, fed.test.inputs(held)), fed.test.y[held]
+        p = said.exp().mean(1) if pool == "mean" else said.sum(1).div(4).softmax(-1)
+        assert scores.nll[row] == pytest.approx(
+            -float(p[torch.arange(len(y)), y].log().mean()), rel=1e-4
+        )
+    uniform = {n: torch.zeros_like(t) for n, t in mixed(fed, alone)[1].local.items() if GATE in n}
+    gated = Mixture(**{**HOME, "gate": MLP((5,))})
+    flat = replace(state, local={**state.local, **uniform})
+    if pool == "mean":
+        np.testing.assert_allclose(evaluate(fed, gated, flat, fed.test).nll, scores.nll, rtol=1e-5)
+
+
+def test_clusters_that_are_nobodys_best_can_be_left_out(fed, clusters, alone):
+    alone.server[FIT] = torch.tensor([[1.0, 2.0, 0.5]] * 3 + [[0.1, 2.0, 0.5]])
+    algorithm, state = mixed(fed, alone, used_only=True)
+    name = f"{GLOBAL}{CLUSTERS}head.weight"
+    assert torch.equal(state.shared[name], clusters.shared[f"{CLUSTERS}head.weight"][[0, 2]])
+    assert state.local[f"{GATE}head.bias"].shape == (4, 3)
+    assert evaluate(fed, algorithm, state, fed.test).accuracy.shape == (4,)
+
+
+def test_fine_tuning_starts_from_each_clients_own_cluster(fed, clusters):
+    state = Local(**FAST).init(fed, 1, clusters)
+    best = clusters.server[FIT].argmin(1).tolist()
+    for row, j in enumerate(best):
+        assert all(torch.equal(state.local[n][row], t) for n, t in model(clusters, j).items())
+    tuned, theirs = Local(batch_size=4), IFCA(clusters=3)
+    one, other = evaluate(fed, tuned, state, fed.test), evaluate(fed, theirs, clusters, fed.test)
+    np.testing.assert_allclose(one.accuracy, other.accuracy)
+
+
+def test_local_networks_have_a_size_of_their_own(fed, clusters):
+    small = Local(begin="fresh", model=MLP((3,)), **FAST)
+    state, _ = play(small, fed, rounds=2, cohort=4, first=clusters)
+    assert {n: t.shape[1:] for n, t in state.local.items()} == {
+        n: t.shape for n, t in fed.net.like(MLP((3,))).init(0).items()
+    }
+    assert state.shared.keys() == clusters.shared.keys()
+    algorithm, both = mixed(fed, state, expert=MLP((3,)))
+    begun = algorithm.init(fed, 0, state)
+    assert all(torch.equal(begun.local[OWN + n], t) for n, t in state.local.items())
+    assert 0 <= evaluate(fed, algorithm, both, fed.test).accuracy.mean() <= 1
+
+
+def test_one_cluster_is_the_mixture_of_001():
+    fed = make_federation(SIZES)
+    plain, _ = play(FedAvg(**FAST), fed, rounds=3)
+    one = IFCA(clusters=1, **FAST)
+    ours = one.settle(fed, play(one, fed, rounds=3)[0])
+    states = [
+        play(Local(begin="fresh", **FAST), fed, 1, cohort=4, first=f)[0] for f in (plain, ours)
+    ]
+    scores = [evaluate(fed, *mixed(fed, first), fed.test) for first in states]
+    np.testing.assert_allclose(scores[0].nll, scores[1].nll, rtol=1e-5)
+    assert scores[0].gate.shape == scores[1].gate.shape == (3, 2)
+
+
+def test_pools_of_many_experts():
+    said = torch.tensor([[0.2, 0.5, 0.1]]).log()
+    gate = torch.tensor([[0.5, 0.25, 0.25]]).log()
+    assert float(pooled(said, gate).exp()) == pytest.approx(0.1 + 0.125 + 0.025)
+    logs = 0.5 * np.log(0.2) + 0.25 * np.log(0.5) + 0.25 * np.log(0.1)
+    assert float(pooled(said, gate, "log")) == pytest.approx(logs)
+
+
+def test_frozen_experts_cannot_be_trained():
+    with pytest.raises(ValueError, match="give either frozen or train_global"):
+        Mixture(frozen=True, train_global=True)
+
+
+TASK = Task(
+    "digits",
+    Majority(clients=8, size=30, p=0.6),
+    MLP((8,)),
+    Mirrored(pool=300, validation=20, test=30),
+)
+
+
+def test_the_stages_of_a_run_and_its_diagnostics():
+    """Clusters, then local models and fine-tuned ones, then the mixture, for some clients."""
+    first = Experiment(
+        TASK, IFCA(clusters=3, batch_size=10, epochs=2), 4, cohort=0.5, evaluate_every=2
+    )
+    some = replace(TASK, partition=Clients(TASK.partition, last=5))
+    home = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
+    stop = EarlyStop(every=1, patience=2)
+    local = Local(begin="fresh", batch_size=10, epochs=4, stop=stop, client=adam(0.01))
+    alone = Experiment(some, local, after=first, **home)
+    tuned = Experiment(some, replace(local, begin="first"), after=first, **home)
+    both = Experiment(some, Mixture(epochs=4, frozen=True, client=adam(0.01)), after=alone, **home)
+    frames = {e: run(e, device="cpu", progress=False).metrics for e in (first, tuned, both)}
+    metrics = frames[first]
+    own = metrics[(metrics["metric"] == "clusters") & (metrics["round"] == 4)]
+    assert len(own) == 8 * 3 and own["value"].sum() == 8
+    assert len(metrics[(metrics["metric"] == "cluster_nll") & (metrics["round"] == 4)]) == 8 * 3
+    begun = frames[tuned].query("metric == 'test_accuracy' and round == 0").set_index("client")
+    theirs = metrics.query("metric == 'test_accuracy' and round == 4").set_index("client")
+    np.testing.assert_allclose(begun["value"], theirs["value"].loc[begun.index])
+    last = frames[both].query("metric == 'test_accuracy' and round == 1")
+    assert len(last) == 5 and frames[both].query("metric == 'bytes_up'")["value"].sum() == 0
