@@ -23,8 +23,7 @@ def of_scale(scale: str) -> list[Experiment]:
 
 
 def _stages(experiment: Experiment) -> list[Experiment]:
-    before = _stages(experiment.after) if experiment.after else []
-    return [*before, experiment]
+    return [*(s for stage in experiment.before for s in _stages(stage)), experiment]
 
 
 def keep(scale: str) -> tuple[list[Path], list[Experiment]]:

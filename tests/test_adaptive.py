@@ -14,7 +14,7 @@ from test_ifca import model
 from fedlib.algorithms import IFCA, FedAvg, Local, Mixture
 from fedlib.algorithms.ifca import CLUSTERS, FIT
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN, SAID, pooled
-from fedlib.engine import EarlyStop, evaluate, play_round
+from fedlib.engine import EarlyStop, State, evaluate, play_round
 from fedlib.experiment import Experiment, run
 from fedlib.models import MLP
 from fedlib.optim import adam, sgd
@@ -40,8 +40,9 @@ def clusters(fed):
 
 @pytest.fixture
 def alone(fed, clusters):
-    """Local models from scratch, which hand the clusters on."""
-    return play(Local(begin="fresh", **FAST), fed, rounds=1, cohort=4, first=clusters)[0]
+    """Local models from scratch, beside the clusters."""
+    own, _ = play(Local(**FAST), fed, rounds=1, cohort=4)
+    return State(clusters.shared, own.local, dict(clusters.server))
 
 
 def mixed(fed, first, rounds=1, **options):
@@ -171,14 +172,13 @@ def test_fine_tuning_starts_from_each_clients_own_cluster(fed, clusters):
 
 
 def test_local_networks_have_a_size_of_their_own(fed, clusters):
-    small = Local(begin="fresh", model=MLP((3,)), **FAST)
-    state, _ = play(small, fed, rounds=2, cohort=4, first=clusters)
+    state, _ = play(Local(model=MLP((3,)), **FAST), fed, rounds=2, cohort=4)
     assert {n: t.shape[1:] for n, t in state.local.items()} == {
         n: t.shape for n, t in fed.net.like(MLP((3,))).init(0).items()
     }
-    assert state.shared.keys() == clusters.shared.keys()
-    algorithm, both = mixed(fed, state, expert=MLP((3,)))
-    begun = algorithm.init(fed, 0, state)
+    first = State(clusters.shared, state.local, {})
+    algorithm, both = mixed(fed, first, expert=MLP((3,)))
+    begun = algorithm.init(fed, 0, first)
     assert all(torch.equal(begun.local[OWN + n], t) for n, t in state.local.items())
     assert 0 <= evaluate(fed, algorithm, both, fed.test).accuracy.mean() <= 1
 
@@ -188,9 +188,8 @@ def test_one_cluster_is_the_mixture_of_001():
     plain, _ = play(FedAvg(**FAST), fed, rounds=3)
     one = IFCA(clusters=1, **FAST)
     ours = one.settle(fed, play(one, fed, rounds=3)[0])
-    states = [
-        play(Local(begin="fresh", **FAST), fed, 1, cohort=4, first=f)[0] for f in (plain, ours)
-    ]
+    own, _ = play(Local(**FAST), fed, 1, cohort=4)
+    states = [State(f.shared, own.local, f.server) for f in (plain, ours)]
     scores = [evaluate(fed, *mixed(fed, first), fed.test) for first in states]
     np.testing.assert_allclose(scores[0].nll, scores[1].nll, rtol=1e-5)
     assert scores[0].gate.shape == scores[1].gate.shape == (3, 2)
@@ -225,10 +224,12 @@ def test_the_stages_of_a_run_and_its_diagnostics():
     some = replace(TASK, partition=Clients(TASK.partition, last=5))
     home = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
     stop = EarlyStop(every=1, patience=2)
-    local = Local(begin="fresh", batch_size=10, epochs=4, stop=stop, client=adam(0.01))
-    alone = Experiment(some, local, after=first, **home)
-    tuned = Experiment(some, replace(local, begin="first"), after=first, **home)
-    both = Experiment(some, Mixture(epochs=4, frozen=True, client=adam(0.01)), after=alone, **home)
+    local = Local(batch_size=10, epochs=4, stop=stop, client=adam(0.01))
+    alone, tuned = Experiment(some, local, **home), Experiment(some, local, after=first, **home)
+    mixture = Mixture(epochs=4, frozen=True, client=adam(0.01))
+    both = Experiment(some, mixture, after=first, beside=alone, **home)
+    with pytest.raises(ValueError, match="beside needs a first stage to be beside of"):
+        replace(both, after=None)
     frames = {e: run(e, device="cpu", progress=False).metrics for e in (first, tuned, both)}
     metrics = frames[first]
     own = metrics[(metrics["metric"] == "clusters") & (metrics["round"] == 4)]

@@ -14,7 +14,7 @@ from test_algorithms import play
 
 from fedlib.algorithms import FedAvg, FedMix, LastClient, Local, Mixture
 from fedlib.algorithms.mixture import pooled
-from fedlib.engine import EarlyStop, evaluate, play_round
+from fedlib.engine import EarlyStop, State, evaluate, play_round
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, LeNet
 from fedlib.optim import adam, sgd
@@ -163,10 +163,8 @@ def test_gradients_of_the_generalist_are_those_of_the_examples_that_opted_in(fed
 def test_specialists_start_from_what_came_before(fed, federated):
     """001: fine-tuned ones; 002: from scratch; straight after the federation, its model."""
     tuned, _ = play(Local(batch_size=4), fed, first=federated)
-    scratch = Local(batch_size=4, begin="fresh")
-    alone, _ = play(scratch, fed, first=federated)
-    fresh = scratch.init(fed, 0, federated)
     never, _ = play(Local(batch_size=4), fed)
+    alone = State(federated.shared, never.local, {})
     algorithm = Mixture(**FAST)
     for n, leaf in federated.shared.items():
         for first in (tuned, alone):
@@ -174,8 +172,6 @@ def test_specialists_start_from_what_came_before(fed, federated):
             assert torch.equal(begun.local[f"own.{n}"], first.local[n])
             assert torch.equal(begun.shared[f"global.{n}"], leaf), "handed on by the second stage"
         assert torch.equal(algorithm.init(fed, 0, federated).local[f"own.{n}"][2], leaf)
-        assert not torch.equal(fresh.local[n][0], leaf)
-        assert torch.equal(alone.local[n], never.local[n]), "as if there were no federation"
 
 
 def test_experts_and_gates_of_other_architectures():
@@ -267,8 +263,6 @@ def test_a_mixture_needs_a_federation(fed, federated):
             Mixture().init(fed, 0, first)
     with pytest.raises(ValueError, match=r"unknown pool 'logs'.*did you mean 'log'"):
         Mixture(pool="logs")
-    with pytest.raises(ValueError, match="unknown begin 'last'"):
-        Local(begin="last")
 
 
 @given(st.lists(st.floats(0.001, 0.999), min_size=2, max_size=2), st.floats(0.001, 0.999))

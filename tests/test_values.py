@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedlib import values
 from fedlib.algorithms import (
+    IFCA,
     ClusteredFedMix,
     Densities,
     FedAvg,
@@ -23,6 +24,7 @@ from fedlib.algorithms import (
     Personal,
     PrunedFedMix,
 )
+from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.engine import EarlyStop, Phase
 from fedlib.experiment import Experiment
 from fedlib.models import MLP, BiLSTM, FastText, LeNet, ResNet
@@ -127,7 +129,7 @@ DEFAULTS = {
     PrunedFedMix: {**_MIXES, "eta": 0.5, "memory": "raw", "prune_gate": False},
     ClusteredFedMix: {**_MIXES, "damping": 0.75, "entropy_weight": 1.0},
     LastClient: _AVERAGES,
-    Local: {**_AVERAGES, "stop": None, "begin": "first"},
+    Local: {**_AVERAGES, "stop": None, "model": None},
     Mixture: {
         **_AVERAGES,
         "epochs": 500,
@@ -138,6 +140,19 @@ DEFAULTS = {
         "train_global": False,
         "expert": None,
         "gate": None,
+        "frozen": False,
+        "used_only": False,
+    },
+    Explore: {"eps": 0.33, "decay": 0.0},
+    ClusterStop: {"every": 10, "patience": 10},
+    IFCA: {
+        **_AVERAGES,
+        "clusters": 2,
+        "explore": Explore(0.0),
+        "inference": "validation",
+        "clustered": "",
+        "least_share": 0.0,
+        "stop": None,
     },
     Personal: {**_AVERAGES, "local": ("head.bias",)},
     LocalGlobal: {**_AVERAGES, "cut": 3},
@@ -206,6 +221,7 @@ DEFAULTS = {
         "after": None,
         "audit": False,
         "keep": "last",
+        "beside": None,
     },
     Setting: _SETTING,
     Stages: {
@@ -365,7 +381,21 @@ _AVERAGING = {
 }
 SAMPLES[FedAvg] = (FedAvg(), _AVERAGING)
 SAMPLES[LastClient] = (LastClient(), _AVERAGING)
-SAMPLES[Local] = (Local(), {**_AVERAGING, "stop": EarlyStop(every=1), "begin": "fresh"})
+SAMPLES[Local] = (Local(), {**_AVERAGING, "stop": EarlyStop(every=1), "model": MLP((5,))})
+SAMPLES[Explore] = (Explore(), {"eps": 0.5, "decay": 1.0})
+SAMPLES[ClusterStop] = (ClusterStop(), {"every": 5, "patience": 3})
+SAMPLES[IFCA] = (
+    IFCA(),
+    {
+        **_AVERAGING,
+        "clusters": 3,
+        "explore": Explore(),
+        "inference": "train",
+        "clustered": "head.",
+        "least_share": 0.25,
+        "stop": ClusterStop(),
+    },
+)
 SAMPLES[Mixture] = (
     Mixture(),
     {
@@ -375,6 +405,8 @@ SAMPLES[Mixture] = (
         "train_global": True,
         "expert": MLP(),
         "gate": MLP((5,)),
+        "frozen": True,
+        "used_only": True,
     },
 )
 SAMPLES[Personal] = (Personal(), {**_AVERAGING, "local": ("head.",)})
@@ -392,8 +424,9 @@ _ORDINARY = {
     "personal_bias": True,
 }
 SAMPLES[FedMix] = (FedMix(), {**_ORDINARY, "objective": "entropy"})
-# These know one objective and, of clients that find clusters, one kind of optimiser.
+# These know one objective; an experiment has another beside it only if one came before.
 ONLY = {
+    Experiment: {"beside"},
     PrunedFedMix: {"objective"},
     ClusteredFedMix: {"objective"},
 }
@@ -587,7 +620,9 @@ experiments = st.builds(
     seed=st.integers(0, 2**40),
     audit=st.booleans(),
 )
-staged = experiments | st.builds(dataclasses.replace, experiments, after=experiments)
+staged = experiments | st.builds(
+    dataclasses.replace, experiments, after=experiments, beside=st.none() | experiments
+)
 
 
 @settings(max_examples=60, deadline=None)

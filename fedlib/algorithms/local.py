@@ -11,7 +11,7 @@ from fedlib.engine import EarlyStop, Phase, Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import Family, Leaves, Net
 from fedlib.randomness import torch_seed
-from fedlib.values import one_of, value
+from fedlib.values import value
 
 
 @value
@@ -21,18 +21,11 @@ class Local(FedAvg):
     From fresh weights this is the baseline "local"; after a first stage (``Experiment.after``)
     every client starts from that stage's global model, which is "fine-tuned", or after ``IFCA``
     from the model of its cluster. ``stop`` ends a client's training on its own validation loss and
-    keeps its best weights. ``begin`` "fresh" starts from new weights even so: what the first stage
-    shared is only handed on, to a stage that mixes both. ``model`` is the network, the task's
-    where None.
+    keeps its best weights. ``model`` is the network, the task's where None.
     """
 
     stop: EarlyStop | None = None
-    begin: str = "first"
     model: Family | None = None
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        one_of("begin", self.begin, ("first", "fresh"))
 
     @property
     def federates(self) -> bool:
@@ -52,14 +45,9 @@ class Local(FedAvg):
         """Return every client's leaves, beside what a ``first`` stage shared."""
         if first is None:
             return FedAvg.init(self, fed, seed)
-        kept = {FIT: first.server[FIT]} if FIT in first.server else {}
-        if self.begin == "fresh":
-            local = FedAvg.init(self, fed, seed).local
-        elif kept:
-            local = {n: t.clone() for n, t in settled(first).items()}
-        else:
-            local = FedAvg.init(self, fed, seed, first).local
-        return State(first.shared, local, kept)
+        if FIT in first.server:
+            first = State({}, {n: t.clone() for n, t in settled(first).items()}, {})
+        return State(first.shared, FedAvg.init(self, fed, seed, first).local, {})
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over all leaves, with early stopping if asked for."""

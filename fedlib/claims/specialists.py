@@ -155,9 +155,14 @@ def opt_out_claims(table: pd.DataFrame) -> list[Claim]:
     return found
 
 
+def at_q(table: pd.DataFrame, q: float) -> pd.DataFrame:
+    """Return the scores where the fraction q opts out, and of those who have no q: *Local*."""
+    return table[(table["q"] == q) | table["q"].isna()]
+
+
 def first_version_claims(table: pd.DataFrame, q: float = 0.0) -> list[Claim]:
     """Test what 002 says of Table 1 and Fig. 2 and 3, on the validation data that it reports."""
-    here = table[table["q"] == q]
+    here = at_q(table, q)
     score = by_seed(here)
     low, high = float(here["p"].min()), float(here["p"].max())
     skewed = sorted(p for p in here["p"].unique() if p > 0.5)

@@ -122,10 +122,12 @@ def _earlier(
     experiment: Experiment, device: str, chunk: int | None, progress: Progress, retry: bool
 ) -> State | None:
     """Return the final state of the first stage, training it if need be."""
-    if experiment.after is None:
-        return None
     how: dict[str, Any] = {"device": device, "chunk": chunk, "progress": progress, "retry": retry}
-    return run_with_state(experiment.after, **how)[1]
+    states = [run_with_state(stage, **how)[1] for stage in experiment.before]
+    if len(states) < 2:
+        return states[0] if states else None
+    first, beside = states
+    return State(first.shared, beside.local, first.server)
 
 
 def rounds(

@@ -19,8 +19,10 @@ class Experiment:
 
     ``cohort`` is the number of clients per round, or a fraction of the population as a float.
     Clients are scored every ``evaluate_every`` rounds, before the first and after the last.
-    ``after`` is a first stage whose final state this one starts from. ``audit`` logs what the
-    server can infer of its clients' labels from their messages, at the rounds that are scored.
+    ``after`` is a first stage whose final state this one starts from; ``beside`` is another,
+    without a federation, whose clients' own leaves take the place of the first one's. ``audit``
+    logs what the server can infer of its clients' labels from their messages, at the rounds that
+    are scored.
     ``keep`` says which state the run ends with, for a stage after it: that of the "last" round, or
     of the "best" one, which has the least mean validation nll over the clients that take part.
     Device and chunk are no part of it: they change a result by float rounding only, and stand in
@@ -36,6 +38,7 @@ class Experiment:
     after: Any = None
     audit: bool = False
     keep: str = "last"
+    beside: Any = None
 
     def check(self) -> None:
         if self.rounds < 1 or self.evaluate_every < 1:
@@ -50,13 +53,22 @@ class Experiment:
                 f"cohort must be a number >= 1 or a fraction in (0, 1], got {self.cohort}"
             )
         one_of("keep", self.keep, ("last", "best"))
-        if self.after is not None and not isinstance(self.after, Experiment):
-            raise TypeError(f"after must be an Experiment or None, got {self.after!r}")
+        for name in ("after", "beside"):
+            stage = getattr(self, name)
+            if stage is not None and not isinstance(stage, Experiment):
+                raise TypeError(f"{name} must be an Experiment or None, got {stage!r}")
+        if self.beside is not None and self.after is None:
+            raise ValueError("beside needs a first stage to be beside of: give `after` too")
 
     @property
     def key(self) -> str:
         """The name of the stored result: 16 hex digits, the same on every machine."""
         return key_of(self, version=VERSION)
+
+    @property
+    def before(self) -> tuple[Experiment, ...]:
+        """The stages that this one builds on."""
+        return tuple(stage for stage in (self.after, self.beside) if stage is not None)
 
     def evaluates(self, completed: int) -> bool:
         """Return whether the clients are scored after ``completed`` rounds."""

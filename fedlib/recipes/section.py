@@ -104,9 +104,12 @@ def federated(setting: Setting, algorithm: object, **more: object) -> Experiment
 
 
 def _with(experiment: Experiment, seed: int, rounds: int, usual: int) -> Experiment:
-    after = experiment.after and _with(experiment.after, seed, rounds, usual)
+    after, beside = (
+        stage and _with(stage, seed, rounds, usual)
+        for stage in (experiment.after, experiment.beside)
+    )
     length = rounds if rounds and experiment.rounds == usual else experiment.rounds
-    return replace(experiment, seed=seed, rounds=length, after=after)
+    return replace(experiment, seed=seed, rounds=length, after=after, beside=beside)
 
 
 def at(method: str, **where: float) -> str:

@@ -214,16 +214,19 @@ def _architectures(setting: Stages, dataset: str) -> dict[str, Experiment]:
 
 
 def _first_version(setting: Stages, dataset: str) -> dict[str, Experiment]:
-    """Return 002's methods: specialists from scratch, and the global expert trained as well."""
-    runs: dict[str, Experiment] = {}
+    """Return 002's methods: specialists from scratch, and the global expert trained as well.
+
+    Nobody can opt out of training alone: that has no q.
+    """
+    runs = {at(LOCAL, p=p): alone(setting.at(p)) for p in setting.opted_ps}
     for q in setting.qs:
         for p in setting.opted_ps:
             here = setting.at(p, q)
             first = generalist(here)
-            local = at_home(here, Local(**here.home(here.federated), begin="fresh"), first)
             tuned = at_home(here, Local(**here.home(here.personal)), first)
             mix = Mixture(**here.home(here.personal), train_global=True)
-            stages = {FEDAVG: first, LOCAL: local, TUNED: tuned, MIXTURE: at_home(here, mix, local)}
+            both = replace(at_home(here, mix, first), beside=runs[at(LOCAL, p=p)])
+            stages = {FEDAVG: first, TUNED: tuned, MIXTURE: both}
             runs |= {at(method, p=p, q=q): run for method, run in stages.items()}
     return runs
 

@@ -78,7 +78,7 @@ def _train(
 
 def _shared_first_stages(missing: Sequence[Experiment]) -> list[Experiment]:
     """Return the first stages for which two would wait otherwise."""
-    firsts = {e.after.key: e.after for e in missing if e.after is not None}
-    often = Counter(e.after.key for e in missing if e.after is not None)
+    firsts = {first.key: first for e in missing for first in e.before}
+    often = Counter(first.key for e in missing for first in e.before)
     known = {e.key for e in missing}
     return [e for k, e in firsts.items() if often[k] > 1 and k not in known and find(e) is None]

@@ -28,7 +28,7 @@ def on_cluster(
     them. How many run at once is the cluster's to say. NoCluster if it cannot be reached.
     """
     ray = _connected(address)
-    firsts = {e.after.key for e in experiments if e.after is not None}
+    firsts = {first.key for e in experiments for first in e.before}
     waves = [[e for e in experiments if (e.key in firsts) == now] for now in (True, False)]
     return [failure for wave in waves if wave for failure in _train_all(ray, wave, options, table)]
 
@@ -102,7 +102,7 @@ def _packed(experiment: Experiment) -> list[Files]:
 
 def _stages(experiment: Experiment) -> list[Experiment]:
     """Return an experiment and those that it comes after, the last stage first."""
-    return [experiment, *(_stages(experiment.after) if experiment.after is not None else [])]
+    return [experiment, *(s for stage in experiment.before for s in _stages(stage))]
 
 
 def _connected(address: str) -> Any:
