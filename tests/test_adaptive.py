@@ -12,6 +12,7 @@ from test_algorithms import play
 from test_ifca import model
 
 from fedlib.algorithms import IFCA, FedAvg, Local, Mixture
+from fedlib.algorithms.fedavg import at_label, mean
 from fedlib.algorithms.ifca import CLUSTERS, FIT
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN, SAID, pooled
 from fedlib.engine import EarlyStop, State, evaluate, play_round
@@ -82,8 +83,34 @@ def test_predictions_are_those_of_the_formula(fed, alone):
     assert scores.gate is not None and scores.gate.shape == (3, 4)
 
 
-def test_frozen_experts_are_looked_at_once_and_train_the_same_gate(fed, alone):
-    """Looking them up is what computing them again at every step would give."""
+class Again(Mixture):
+    """A mixture that computes at every step what its experts say."""
+
+    def view(self, fed, state):
+        return fed
+
+    def loss(self, net, params, ctx, batch):
+        code = self.encode(net, params, batch["x"])
+        said = at_label(self.say(net, params, ctx, code), batch["y"])
+        return -mean(pooled(said, self._open(net, params, batch["x"])), batch["weight"])
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_looking_up_what_experts_say_trains_as_computing_it_again_would(fed, alone, frozen):
+    ours, state = mixed(fed, alone, frozen=frozen, stop=EarlyStop(every=1, patience=1))
+    plain = Again(
+        **{**HOME, "gate": MLP((5,)), "stop": EarlyStop(every=1, patience=1)}, frozen=frozen
+    )
+    again, _ = play_round(plain, fed, plain.init(fed, 0, alone), round=0, seed=0, cohort=4)
+    begun = ours.init(fed, 0, alone)
+    for name, leaf in state.local.items():
+        torch.testing.assert_close(leaf, again.local[name], rtol=1e-3, atol=1e-5)
+        if "weight" in name:
+            moved = not torch.equal(leaf, begun.local[name])
+            assert moved == (not frozen or name.startswith(GATE))
+
+
+def test_what_frozen_experts_say_is_said_of_ones_own_examples(fed, alone):
     frozen, state = mixed(fed, alone, frozen=True)
     seen = frozen.view(fed, state)
     for row in (0, 2):
@@ -93,18 +120,6 @@ def test_frozen_experts_are_looked_at_once_and_train_the_same_gate(fed, alone):
         torch.testing.assert_close(
             seen.train.side[SAID][row, : len(held)], at, rtol=1e-4, atol=1e-5
         )
-
-    class Again(Mixture):
-        def view(self, fed, state):
-            return fed
-
-    plain = Again(**{**HOME, "gate": MLP((5,))}, frozen=True)
-    begun = plain.init(fed, 0, alone)
-    again, _ = play_round(plain, fed, begun, round=0, seed=0, cohort=4)
-    for name, leaf in state.local.items():
-        torch.testing.assert_close(leaf, again.local[name], rtol=1e-3, atol=1e-5)
-        moved = not torch.equal(leaf, frozen.init(fed, 0, alone).local[name])
-        assert moved == name.startswith(GATE)
 
 
 def test_joint_training_moves_specialists_and_copies_of_the_clusters(fed, alone):

@@ -19,7 +19,7 @@ from fedlib.randomness import torch_seed
 from fedlib.values import one_of, value
 
 GLOBAL, COPY, OWN, GATE = "global.", "copy.", "own.", "gate."
-SAID = "said"  # side information: what frozen experts say of an example's label
+SAID = "said"  # side information: what experts that stay say of an example's label
 GATED, EQUAL = ("probabilities", "log"), ("mean", "product")
 
 
@@ -46,7 +46,8 @@ class Mixture(FedAvg):
     bound (A19). "mean" and "product" need no gate and train nothing: the ensemble of all experts,
     whose probabilities, or logits as released for 003, count the same.
 
-    ``frozen`` trains the gate only: what the experts say of training examples is computed once.
+    What experts that do not move say of training examples is computed once: the generalists, or
+    with ``frozen`` all of them, where only the gate is trained (A28).
     ``train_global`` also trains a copy of the generalists for each client, on the examples that
     have not opted out (002, eq. 7); otherwise they stay as they are. ``expert`` and ``gate`` are
     the networks of f_s and h, the task's model where None; a specialist starts fresh where the
@@ -127,25 +128,27 @@ class Mixture(FedAvg):
         )
 
     def view(self, fed: Federation, state: State) -> Federation:
-        """Return the federation with what frozen experts say of every label, computed once."""
-        if not self.frozen or self.pool in EQUAL:
+        """Return the federation with what experts that stay say of every label, computed once."""
+        if self.train_global or self.pool in EQUAL:
             return fed
         train, held = (self._recalled(fed, state, t) for t in (fed.train, fed.validation))
         return replace(fed, train=train, validation=held)
 
     def _recalled(self, fed: Federation, state: State, table: Table) -> Table:
-        logp = tabulate(fed, self, state, table, self.say)
+        logp = tabulate(fed, self, state, table, self.say if self.frozen else _theirs)
         y = table.y[table.index.clamp(min=0)]
         said = at_label(logp.flatten(0, 1), y.flatten()).view(*y.shape, -1)
         return replace(table, side={**table.side, SAID: said})
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""
-        said = batch.get(SAID)
-        code = {"x": batch["x"]} if said is not None else self.encode(net, params, batch["x"])
+        x, y, said = batch["x"], batch["y"], batch.get(SAID)
         if said is None:
-            said = at_label(self.say(net, params, ctx, code, batch.get(OPTED_IN)), batch["y"])
-        mixed = pooled(said, self._open(net, params, code), self.pool)
+            code = self.encode(net, params, x)
+            said = at_label(self.say(net, params, ctx, code, batch.get(OPTED_IN)), y)
+        elif not self.frozen:
+            said = torch.cat([said, at_label(self._mine(net, params, x), y).unsqueeze(-1)], -1)
+        mixed = pooled(said, self._open(net, params, x), self.pool)
         return -mean(mixed, batch["weight"])
 
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
@@ -170,7 +173,7 @@ class Mixture(FedAvg):
             gate = torch.full_like(said[:, 0], -math.log(said.shape[-1]))
             mixed = pooled(said, gate.unsqueeze(-2), "log" if self.pool == "product" else "mean")
         else:
-            gate = self._open(net, params, code)
+            gate = self._open(net, params, code["x"])
             mixed = pooled(said, gate.unsqueeze(-2), self.pool)
         normal = self.pool in ("probabilities", "mean")
         return Prediction(mixed if normal else mixed.log_softmax(-1), gate.exp())
@@ -192,14 +195,21 @@ class Mixture(FedAvg):
             theirs = speak(net, part(params, COPY), code["x"])
             if opted_in is not None:
                 theirs = torch.where(opted_in.bool()[:, None, None], theirs, theirs.detach())
-        mine = net.like(self.expert)(part(params, OWN), code["x"]).log_softmax(-1)
+        mine = self._mine(net, params, code["x"])
         return torch.cat([theirs, mine.unsqueeze(-2)], -2)
 
-    def _open(self, net: Net, params: Leaves, code: Leaves) -> Tensor:
+    def _mine(self, net: Net, params: Leaves, x: Tensor) -> Tensor:
+        return net.like(self.expert)(part(params, OWN), x).log_softmax(-1)
+
+    def _open(self, net: Net, params: Leaves, x: Tensor) -> Tensor:
         """Return the log gate, ``[B, J + 1]``: log (1 - h) and log h for two experts."""
         own = part(params, GATE)
         outputs = own["head.bias"].shape[-1]
-        a = net.like(self.gate, outputs)(own, code["x"])
+        a = net.like(self.gate, outputs)(own, x)
         if outputs > 1:
             return a.log_softmax(-1)
         return torch.cat([logsigmoid(-a), logsigmoid(a)], -1)
+
+
+def _theirs(net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+    return code["logp"]
