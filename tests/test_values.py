@@ -46,7 +46,7 @@ from fedlib.partition import (
     Rotated,
     Shards,
 )
-from fedlib.recipes import Setting, Stages
+from fedlib.recipes import Adaptive, Setting, Stages
 from fedlib.tasks import CropFlip, Task
 from fedlib.values import as_code, from_dict, key_of, to_dict
 
@@ -239,6 +239,20 @@ DEFAULTS = {
         "rates": (1e-7, 5e-7, 1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3),
         "released_ps": (0.3, 0.6, 0.8, 1.0),
     },
+    Adaptive: {
+        **_SETTING,
+        "js": (1, 2, 3, 6, 9),
+        "eps": (0.0, 0.1, 0.33),
+        "ps": (0.2, 0.4, 0.6, 0.8, 1.0),
+        "cluster": Optimizer("sgd", lr=5.86e-3, weight_decay=1.10e-3),
+        "local": Optimizer("adamw", lr=2.69e-4, weight_decay=9.89e-3),
+        "gate": Optimizer("adamw", lr=3e-6, weight_decay=6.88e-4),
+        "own": None,
+        "chooser": None,
+        "most": 200,
+        "stop": EarlyStop(),
+        "eager": 300.0,
+    },
 }
 
 TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), Mirrored(pool=200))
@@ -370,6 +384,23 @@ SAMPLES[Stages] = (
         "alphas": (1.0,),
         "rates": (1e-3,),
         "released_ps": (1.0,),
+    },
+)
+SAMPLES[Adaptive] = (
+    Adaptive(TASK, 3, 1),
+    {
+        **_SETTINGS,
+        "js": (2,),
+        "eps": (0.5,),
+        "ps": (0.2,),
+        "cluster": Optimizer(),
+        "local": Optimizer(),
+        "gate": Optimizer(),
+        "own": MLP((5,)),
+        "chooser": MLP((5,)),
+        "most": 7,
+        "stop": EarlyStop(every=1),
+        "eager": 10.0,
     },
 )
 _AVERAGING = {

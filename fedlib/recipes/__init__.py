@@ -1,5 +1,6 @@
 """The papers' experiments as values, section by section, at three scales."""
 
+from fedlib.recipes.adaptive import ADAPTIVE, ALL_EQUAL, BEST, EAGER, MOE, Adaptive
 from fedlib.recipes.communication import (
     ABLATION,
     BIAS,
@@ -54,13 +55,16 @@ _SPECIALISTS = (
     OPT_OUT,
     FIRST_VERSION,
 )
-_ALL = (*_FEDMIX, *_SPECIALISTS)
+_ALL = (*_FEDMIX, *_SPECIALISTS, ADAPTIVE)
 SECTIONS = {section.name: section for section in _ALL}
 
 __all__ = [
     "ABLATION",
+    "ADAPTIVE",
+    "ALL_EQUAL",
     "ARCHITECTURES",
     "AS_RELEASED",
+    "BEST",
     "BIAS",
     "BIASED",
     "BY_ANGLE",
@@ -70,6 +74,7 @@ __all__ = [
     "DENSITIES",
     "DEPARTURES",
     "DIRICHLET",
+    "EAGER",
     "ENSEMBLE",
     "EPOCH",
     "EVERYTHING",
@@ -81,6 +86,7 @@ __all__ = [
     "LOCAL",
     "LOCAL_GLOBAL",
     "MIXTURE",
+    "MOE",
     "NEW_CLIENTS",
     "OPT_OUT",
     "ORIGINAL",
@@ -100,6 +106,7 @@ __all__ = [
     "TURNED_AND_SKEWED",
     "UNREGULARISED",
     "WIDE",
+    "Adaptive",
     "Section",
     "Setting",
     "Stages",
