@@ -96,6 +96,32 @@ def over(
     return figure, pd.concat(drawn, ignore_index=True)
 
 
+def cumulative(
+    panels: Mapping[str, pd.DataFrame], *, xlabel: str, heading: str = ""
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw which share of the clients has at most a value, by method: further right is better.
+
+    ``panels`` maps a panel's title to a frame with columns method and value, one row per client and
+    seed. Returns, by panel and method, every value and the share of those up to it.
+    """
+    size = (max(3.0 * len(panels), 4.2), 2.9)
+    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, sharey=True)
+    drawn = []
+    for ax, (panel, numbers) in zip(axes[0], panels.items(), strict=True):
+        for method, rows in ordered(numbers).groupby("method", sort=False):
+            colour, dash = look_of(str(method))
+            values = rows["value"].dropna().sort_values().reset_index(drop=True)
+            share = (values.index + 1) / len(values)
+            ax.step(values, share, where="post", color=colour, linestyle=dash, label=str(method))
+            parts = {"panel": panel, "method": method, "value": values, "share": share}
+            drawn.append(pd.DataFrame(parts))
+        ax.set(xlabel=xlabel, title=panel)
+        ax.grid(alpha=0.25)
+    axes[0][0].set_ylabel("share of the clients")
+    legend(figure, axes[0], heading)
+    return figure, pd.concat(drawn, ignore_index=True)
+
+
 def cloud(
     panels: Mapping[str, pd.DataFrame],
     *,

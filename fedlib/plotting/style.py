@@ -42,6 +42,16 @@ METHODS: dict[str, tuple[tuple[float, float, float], Dash]] = {
     recipes.EAGER: (_BLIND[9], "-"),
     recipes.ALL_EQUAL: (_BLIND[4], "-."),
     recipes.BEST: (_BLIND[3], "-"),
+    **{
+        f"{method}, no exploration": (_BLIND[place], (0, (2, 1)))
+        for method, place in (
+            (recipes.MOE, 0),
+            (recipes.EAGER, 9),
+            (recipes.ALL_EQUAL, 4),
+            (recipes.BEST, 3),
+            (recipes.TUNED, 2),
+        )
+    },
     recipes.BY_LABEL: (_BLIND[0], "-"),
     recipes.BY_ANGLE: (_BLIND[2], "-"),
     recipes.DENSITIES: (_BLIND[2], "-"),

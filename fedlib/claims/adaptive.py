@@ -1,0 +1,176 @@
+"""Claims of 003 about clusters found with exploration, and a mixture over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from fedlib import frames
+from fedlib.claims.rule import Claim, above, greater
+from fedlib.published import published
+from fedlib.recipes import ALL_EQUAL, BEST, EAGER, LOCAL, MOE, TUNED
+
+POINT = 0.01
+WITHOUT = "no exploration"
+BySeed = Mapping[int, float]
+
+
+def scores(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return every run's mean client accuracy and its spread, the method taken apart.
+
+    Columns method, seed, p, J, eps, value, and spread: the standard deviation over clients.
+    """
+    each = frames.ended(frame, "test_accuracy", each=True)
+    groups = each.groupby(["method", "seed"], sort=False)["value"]
+    table = groups.agg(value="mean", spread="std").reset_index()
+    return _filled(frames.apart(table))
+
+
+def clients(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return every client's accuracy: method, seed, client, p, J, eps, value."""
+    return _filled(frames.apart(frames.ended(frame, "test_accuracy", each=True)))
+
+
+def sizes(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return how many clients use each cluster in the end, the most popular first (Fig. 5).
+
+    Columns method, seed, p, J, eps, rank (from 1) and value.
+    """
+    rows = frame[(frame["metric"] == "clusters") & (frame["round"] > 0)]
+    last = rows.groupby(["method", "seed"])["round"].transform("max")
+    rows = rows[rows["round"] == last]
+    count = rows.groupby(["method", "seed", "expert"])["value"].sum().reset_index()
+    count["rank"] = count.groupby(["method", "seed"])["value"].rank(ascending=False, method="first")
+    return _filled(frames.apart(count.drop(columns="expert")))
+
+
+def strategies(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with the most exploration and those without, which have it in their name.
+
+    One cluster leaves nothing to explore: it is both. So is *Local*, which has no clusters.
+    """
+    most, none = table[_at(table, table["eps"].max())], table[_at(table, 0.0)]
+    none = none.assign(method=none["method"] + f", {WITHOUT}")
+    return pd.concat([most, none], ignore_index=True)
+
+
+def _at(table: pd.DataFrame, eps: float) -> pd.Series:
+    return table["eps"].eq(eps) | table["J"].eq(1) | table["J"].isna()
+
+
+def printed(dataset: str = "cifar10") -> pd.DataFrame:
+    """Return Table 2 as scores: method, p, eps (0.33 or 0), value and sigma, as fractions.
+
+    The paper has numbers for CIFAR-10 only: no rows for another ``dataset``.
+    """
+    rows = published("003", "Table 2").dropna(subset="value")
+    rows = rows if dataset == "cifar10" else rows[:0]
+    setting = rows["setting"].str
+    return pd.DataFrame(
+        {
+            "method": rows["method"],
+            "p": setting.extract(r"p=([\d.]+)")[0].astype(float),
+            "eps": setting.contains("greedy").map({True: 0.33, False: 0.0}),
+            "value": rows["value"] / 100,
+            "sigma": rows["std"] / 100,
+        }
+    ).reset_index(drop=True)
+
+
+def table_2(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
+    """Return Table 2 at the largest J: by p and eps, each method's mean and interval, [published].
+
+    In braces stands the standard deviation over clients, mean over runs.
+    """
+    rates = table["eps"].dropna().unique()
+    alone = [table[table["J"].isna()].assign(eps=eps) for eps in rates]
+    most = pd.concat([table[table["J"].eq(table["J"].max())], *alone])
+    theirs = known.set_index(["method", "p", "eps"])["value"].to_dict()
+    rows: dict[tuple[float, float], dict[str, str]] = {}
+    for (p, eps, method), runs in most.groupby(["p", "eps", "method"], sort=False):
+        said = theirs.get((method, p, 0.33 if eps else 0.0))
+        text = frames.stated(runs["value"].tolist()) + f" {{{runs['spread'].mean():.3f}}}"
+        row = rows.setdefault((float(str(p)), float(str(eps))), {})
+        row[str(method)] = text + ("" if said is None else f" [{said:.3f}]")
+    out = pd.DataFrame.from_dict(rows, orient="index")
+    out.index = pd.MultiIndex.from_tuples(out.index, names=["p", "eps"])
+    return out.sort_index().fillna("")
+
+
+def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
+    """Test what 003 says of Table 2 and Fig. 3 to 5, at the largest J and most exploration."""
+    most, high = float(table["J"].max()), float(table["eps"].max())
+
+    def score(method: str, column: str = "value", **where: float) -> BySeed:
+        wanted = {"J": most, "eps": high, **where} if method != LOCAL else where
+        rows = table[table["method"] == method]
+        for name, value in wanted.items():
+            rows = rows[rows[name] == value]
+        means = rows.groupby("seed")[column].mean()
+        return {int(str(s)): float(v) for s, v in means.items()}
+
+    low_p, high_p = float(table["p"].min()), float(table["p"].max())
+    beats = [
+        greater(f"The mixture beats {name} (mean over p)", "Table 2", score(MOE), score(method))
+        for method, name in (
+            (BEST, "the best cluster"),
+            (ALL_EQUAL, "the ensemble"),
+            (TUNED, "the fine-tuned best cluster"),
+            (LOCAL, "training alone"),
+        )
+    ]
+    fewer = sorted(j for j in table["J"].dropna().unique() if 1 < j < most)
+    return [
+        *beats,
+        greater(
+            "Exploration makes the mixture better (mean over p)",
+            "Table 2, Fig. 3",
+            score(MOE),
+            score(MOE, eps=0.0),
+        ),
+        greater(
+            f"... and the best cluster alone worse where clients differ most (p = {high_p:g})",
+            "Table 2, Fig. 3",
+            score(BEST, eps=0.0, p=high_p),
+            score(BEST, p=high_p),
+        ),
+        greater(
+            f"Exploration makes clients more alike: spread of the mixture at p = {low_p:g}",
+            "Sec. 5, Table 2",
+            score(MOE, "spread", eps=0.0, p=low_p),
+            score(MOE, "spread", p=low_p),
+        ),
+        *(
+            _at_least(
+                f"The mixture does not depend on J: J = {j:g} at most a point below J = {most:g}",
+                "Fig. 4",
+                score(MOE, J=j),
+                score(MOE),
+            )
+            for j in fewer
+        ),
+        _at_least(
+            "The gate hardly leaves its initial weights: the ensemble is at most a point below",
+            "not in the paper (D11)",
+            score(ALL_EQUAL),
+            score(MOE),
+        ),
+        greater(
+            "A gate that learns faster is better than the paper's",
+            "not in the paper (D11)",
+            score(EAGER),
+            score(MOE),
+        ),
+    ]
+
+
+def _at_least(text: str, source: str, a: BySeed, b: BySeed) -> Claim:
+    differences = [a[s] - b[s] for s in sorted(a.keys() & b.keys())]
+    return above(text, source, differences, -POINT)
+
+
+def _filled(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with all of p, J and eps, NaN where a method has no such value."""
+    missing = {name: float("nan") for name in ("p", "J", "eps") if name not in table}
+    return table.assign(**missing)
