@@ -15,9 +15,12 @@ from test_algorithms import play
 from fedlib.algorithms import FedAvg, FedMix, LastClient, Local, Mixture
 from fedlib.algorithms.mixture import pooled
 from fedlib.engine import EarlyStop, State, evaluate, play_round
+from fedlib.experiment import Experiment, run_with_state
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, LeNet
 from fedlib.optim import adam, sgd
+from fedlib.partition import Majority, Mirrored
+from fedlib.tasks import Task
 
 FAST = {"batch_size": 4, "epochs": 3, "client": adam(0.01), "stop": None}
 POOLS = ("probabilities", "log")
@@ -253,6 +256,30 @@ def test_the_last_clients_model_is_handed_out_and_the_average_goes_on(fed):
             last = before.shared[n] - report.messages[n][1]
             torch.testing.assert_close(other.shared[n], last)
     assert other.server.keys() == {f"average.{n}" for n in state.shared}
+    assert all(torch.equal(t, state.shared[n]) for n, t in released.judged(other).shared.items())
+    assert released.judged(other).server == {} and average.judged(state) is state
+
+
+def test_the_average_decides_which_round_the_last_clients_model_is_of():
+    task = Task(
+        "digits", Majority(clients=6, size=20, p=1.0), MLP((8,)), Mirrored(200, 20, 30), balanced=50
+    )
+    how = {"rounds": 6, "cohort": 2, "evaluate_every": 1, "keep": "best"}
+    average, released = (
+        run_with_state(Experiment(task, kind(client=adam(0.02), epochs=3), **how), progress=False)
+        for kind in (FedAvg, LastClient)
+    )
+
+    def both(metric):
+        return (r.metrics[r.metrics["metric"] == metric]["value"] for r, _ in (average, released))
+
+    for metric in ("validation_nll", "kept_round"):
+        np.testing.assert_array_equal(*both(metric))
+    one, other = both("test_nll")
+    assert (one.to_numpy() != other.to_numpy()).any()
+    assert next(both("kept_round")).iloc[0] > 0
+    best = {n.removeprefix("average."): t for n, t in released[1].server.items()}
+    assert all(torch.equal(t, best[n]) for n, t in average[1].shared.items())
 
 
 def test_a_mixture_needs_a_federation(fed, federated):

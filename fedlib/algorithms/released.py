@@ -17,9 +17,14 @@ AVERAGE = "average."
 class LastClient(FedAvg):
     """FedAvg that hands out the model of the client that trained last, as 001's released code does.
 
-    Rounds go on from the average. But what is validated, tested and handed to a later stage is the
-    model, before averaging, of the last client of a round's cohort (A21).
+    Rounds go on from the average, and the average is what validation examples judge. But what is
+    tested, and handed to a later stage, is the model, before averaging, of the last client of that
+    round's cohort (A21).
     """
+
+    def judged(self, state: State) -> State:
+        """Return the state with the average in place of the last client's model."""
+        return _averaged(state)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, in which both models are the same."""

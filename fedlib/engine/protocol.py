@@ -114,6 +114,9 @@ class Algorithm(Protocol):
         A settled state is returned as it is. Rounds go on from the state before.
         """
 
+    def judged(self, state: State) -> State:
+        """Return the state that validation examples judge: which round a run keeps."""
+
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return what the shared leaves say of a batch, ``[B, ...]``: computed once for all."""
 

@@ -177,7 +177,8 @@ def best_of(metrics: pd.DataFrame, members: set[int]) -> int:
 def assess(experiment: Experiment, fed: Federation, state: State, completed: int, log: Log) -> None:
     """Score every client on validation and test data, and the whole federation on all test data."""
     algorithm = experiment.algorithm
-    log.scores(completed, "validation", fed.ids, evaluate(fed, algorithm, state, fed.validation))
+    held = evaluate(fed, algorithm, algorithm.judged(state), fed.validation)
+    log.scores(completed, "validation", fed.ids, held)
     test = encode(fed, algorithm, state, fed.test, everything=True)
     log.scores(completed, "test", fed.ids, evaluate(fed, algorithm, state, fed.test, test))
     log.add(completed, "global_accuracy", evaluate_global(fed, algorithm, state, test))

@@ -207,7 +207,7 @@ SMALL = f"{MIXTURE}, small specialist and gate"
 
 def _architectures(setting: Stages, dataset: str) -> dict[str, Experiment]:
     """Return the mixture with networks of the generalist's kind, and with others (001, sec. 3)."""
-    here = setting.at(setting.opted_ps[len(setting.opted_ps) // 2])
+    here = setting.at(setting.ps[len(setting.ps) // 2])
     made = steps(here)
     small = Mixture(**here.home(here.federated), expert=MLP((64,)), gate=MLP((8,)))
     return {**made, SMALL: at_home(here, small, made[FEDAVG])}
