@@ -228,3 +228,14 @@ def test_experts_of_other_architectures_are_judged():
     ) for s in range(3) for c in range(2)]  # fmt: skip
     found = specialists.architecture_claims(frame_of(*rows))
     assert [c.verdict for c in found] == [HOLDS, FAILS]
+
+
+def test_which_fedavg_is_published_is_told_by_the_distance():
+    printed = specialists.printed().query("data == 'cifar10'")
+    plain = table_of({(FEDAVG, GLOBAL): 0.36, (FEDAVG, OWN): 0.17}, ps=(0.8,))
+    last = departed(FEDAVG, "last client")
+    released = table_of({(last, GLOBAL): 0.21, (last, OWN): 0.3}, ps=(0.8,))
+    released["value"] += 1e-3 * released["seed"]
+    found = specialists.released_claims(released, plain, printed)
+    assert [c.verdict for c in found] == [HOLDS, FAILS]
+    assert "0.161 vs 0.01" in found[0].measured  # published: 0.2000, here 0.361 and 0.212

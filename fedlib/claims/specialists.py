@@ -9,7 +9,7 @@ import pandas as pd
 from fedlib import frames
 from fedlib.claims.rule import Claim, above, greater
 from fedlib.published import published
-from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, SMALL, TUNED
+from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, SMALL, TUNED, departed
 
 POINT = 0.01  # "on par" is not worse by more than one percentage point
 GLOBAL, OWN, HELD = "balanced_accuracy", "test_accuracy", "validation_accuracy"
@@ -127,6 +127,34 @@ def architecture_claims(frame: pd.DataFrame) -> list[Claim]:
             score(FEDAVG, metric),
         )
         for metric, where in ((OWN, "own"), (GLOBAL, "global"))
+    ]
+
+
+def released_claims(
+    released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame
+) -> list[Claim]:
+    """Test which FedAvg Table 1 shows: the average, or the model of the client that trained last.
+
+    By how far each is from the published accuracy, mean over p; not a claim of the paper (A21).
+    """
+    last = released[released["method"] == departed(FEDAVG, "last client")]
+    average = plain[(plain["method"] == FEDAVG) & plain["p"].isin(last["p"].unique())]
+    theirs = printed[printed["method"] == FEDAVG]
+
+    def distance(table: pd.DataFrame, metric: str) -> dict[int, float]:
+        rows = table[table["metric"] == metric]
+        known = theirs[theirs["metric"] == metric].set_index("p")["value"]
+        rows = rows.assign(off=(rows["value"] - rows["p"].map(known)).abs()).dropna(subset="off")
+        return {int(str(s)): float(v) for s, v in rows.groupby("seed")["off"].mean().items()}
+
+    return [
+        greater(
+            f"The published FedAvg is the last client's model: the average is further off, {where}",
+            "A21, Table 1",
+            distance(average, metric),
+            distance(last, metric),
+        )
+        for metric, where in ((GLOBAL, "global test"), (OWN, "own tests"))
     ]
 
 
