@@ -249,9 +249,10 @@ def _setting(scale: str, dataset: str, **more: Any) -> Stages:
     if scale == "standard":
         common |= {"batch_size": 20, "federated": 1e-3, "personal": 2e-4, "tested": 10}
         common |= {"most": 50, "stop": EarlyStop(patience=3, min_delta=0.01)}
-        common |= {"ps": (0.2, 0.3, 0.6, 0.8, 1.0), "qs": (0.9, 0.95), "opted_ps": (0.2, 0.6, 1.0)}
-        common |= {"alphas": (0.05, 0.5, 10.0), "rates": (1e-4, 3e-4, 1e-3, 3e-3)}
-        common |= {"released_ps": (0.3, 0.8)}
+        ps = (0.3, 0.6, 0.8, 1.0) if dataset == "fashion_mnist" else (0.2, 0.3, 0.6, 0.8, 1.0)
+        common |= {"ps": ps, "qs": (0.9, 0.95), "opted_ps": (0.2, 1.0)}
+        common |= {"alphas": (0.05, 0.5, 10.0), "rates": (1e-4, 1e-3, 3e-3)}
+        common |= {"released_ps": (0.8,)}
         return Stages(task, 100, 3, cohort=5, evaluate_every=20, **{**common, **more})
     cohort = 50 if dataset == "ag_news" else 5
     return Stages(task, 1250, 4, cohort=cohort, evaluate_every=50, **{**common, **more})
@@ -280,7 +281,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
 
 def _earlier(scale: str, dataset: str) -> Stages:
     """Return a setting of 002: every client takes part in every one of few rounds."""
-    ps = {"quick": (0.2, 1.0), "standard": (0.2, 0.6, 0.8, 1.0), "paper": TENTHS}[scale]
+    ps = {"quick": (0.2, 1.0), "standard": (0.2, 0.8, 1.0), "paper": TENTHS}[scale]
     qs = {"quick": (0.0,), "standard": (0.0, 0.5, 0.9), "paper": (0.0, 0.5, 0.9)}[scale]
     paper: dict[str, Any] = {"federated": 1e-4, "personal": 1e-4, "most": 100, "stop": EarlyStop()}
     quick = {"federated": 3e-3, "personal": 3e-3, "most": 40, "stop": EarlyStop(patience=2)}
