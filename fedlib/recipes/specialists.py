@@ -282,7 +282,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
 def _earlier(scale: str, dataset: str) -> Stages:
     """Return a setting of 002: every client takes part in every one of few rounds."""
     ps = {"quick": (0.2, 1.0), "standard": (0.2, 0.8, 1.0), "paper": TENTHS}[scale]
-    qs = {"quick": (0.0,), "standard": (0.0, 0.5, 0.9), "paper": (0.0, 0.5, 0.9)}[scale]
+    qs = {"quick": (0.0,), "standard": (0.0, 0.9), "paper": (0.0, 0.5, 0.9)}[scale]
     paper: dict[str, Any] = {"federated": 1e-4, "personal": 1e-4, "most": 100, "stop": EarlyStop()}
     quick = {"federated": 3e-3, "personal": 3e-3, "most": 40, "stop": EarlyStop(patience=2)}
     standard = {"federated": 5e-4, "personal": 5e-4, "most": 60, "stop": EarlyStop(patience=4)}
