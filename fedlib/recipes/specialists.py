@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -313,17 +313,26 @@ EARLIER: dict[str, dict[str, Setting]] = {
 }
 
 
-def _only(*datasets: str) -> Mapping[str, Mapping[str, Setting]]:
-    return {s: {d: v for d, v in each.items() if d in datasets} for s, each in SETTINGS.items()}
+def _section(
+    name: str, plan: Callable[..., Any], *datasets: str, standard: tuple[str, ...] = ()
+) -> Section:
+    """Return a section on some data sets, fewer of them at the standard scale if named."""
+    chosen = {
+        scale: {
+            dataset: setting
+            for dataset, setting in each.items()
+            if dataset in ("digits", *(standard if standard and scale == "standard" else datasets))
+        }
+        for scale, each in SETTINGS.items()
+    }
+    return Section(name, chosen, plan)
 
 
-def _section(name: str, plan: Callable[..., Any], *datasets: str) -> Section:
-    return Section(name, _only("digits", *datasets) if datasets else SETTINGS, plan)
-
-
-SPECIALISTS = _section("specialists", _by_fraction)
-RATE_SWEEP = _section("specialists_rates", _by_rate)
-DIRICHLET = _section("specialists_dirichlet", _by_alpha, "cifar10", "fashion_mnist")
+IMAGES = ("cifar10", "fashion_mnist")
+ALL = (*IMAGES, "ag_news")
+SPECIALISTS = _section("specialists", _by_fraction, *ALL)
+RATE_SWEEP = _section("specialists_rates", _by_rate, *ALL, standard=("cifar10",))
+DIRICHLET = _section("specialists_dirichlet", _by_alpha, *IMAGES, standard=("cifar10",))
 OPT_OUT = _section("opt_out", _opting_out, "cifar10")
 ARCHITECTURES = _section("architectures", _architectures, "cifar10")
 AS_RELEASED = _section("as_released", _as_released, "cifar10")
