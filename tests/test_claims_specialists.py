@@ -226,8 +226,11 @@ def test_experts_of_other_architectures_are_judged():
     rows = [(m, s, 1, k, c, v) for m, k, v in (
         (FEDAVG, GLOBAL, 0.5), (FEDAVG, OWN, 0.5), (SMALL, GLOBAL, 0.4), (SMALL, OWN, 0.6)
     ) for s in range(3) for c in range(2)]  # fmt: skip
-    found = specialists.architecture_claims(frame_of(*rows))
+    # A stage for two of three clients is compared on these two.
+    rows += [(FEDAVG, s, 1, k, 2, 0.9) for s in range(3) for k in (GLOBAL, OWN)]
+    found = specialists.architecture_claims(specialists.scores(frame_of(*rows), 2))
     assert [c.verdict for c in found] == [HOLDS, FAILS]
+    assert found[0].measured.startswith("0.600 vs 0.500")
 
 
 def test_which_fedavg_is_published_is_told_by_the_distance():

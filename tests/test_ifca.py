@@ -241,6 +241,12 @@ def test_a_good_initialisation_is_drawn_until_every_cluster_has_its_share():
     good = next(s for s in range(12) if s not in seeds)
     same = (a.init(fed, good).shared for a in (plain, asked))
     assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in same), strict=True))
+    some = make_federation((3,) * 10)
+    some.train.sizes = np.array([3] * 5 + [0] * 5)  # as if five had opted out
+    shares = IFCA(clusters=2, least_share=0.4)
+    for seed in range(4):
+        fit = shares.fits(some, shares.init(some, seed).shared, some.train, torch.arange(5))
+        assert int(fit.argmin(1).bincount(minlength=2).min()) >= 2
     fed.train.x[:] = 128  # nothing to tell clients apart by
     fed.train.y[:] = 0
     with pytest.raises(

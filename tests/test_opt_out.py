@@ -333,9 +333,6 @@ def test_the_check_finds_an_algorithm_that_looks_at_everything():
         def finish(self, net, before, after, ctx):
             return {**super().finish(net, before, after, ctx), "tell": ctx["y"]}
 
-        def server_step(self, fed, state, messages, weights):
-            return state
-
     everything = replace(TASK, opt_out=OptOut(1.0, share=0.5)).build(0)
     plain = states(Nosy(), everything, 1)[0][1].messages
     everything = tampered(everything)

@@ -108,8 +108,9 @@ class IFCA(FedAvg):
         for draw in range(DRAWS if self.least_share else 0):
             fresh = self.leaves(fed, seed, draw)
             shared = {n: fresh[n] if n.startswith(CLUSTERS) else t for n, t in begun.shared.items()}
-            best = self.fits(fed, shared, fed.train, everyone).argmin(1)
-            if best.bincount(minlength=self.clusters).min() >= self.least_share * fed.clients:
+            fit = self.fits(fed, shared, fed.train, everyone)
+            best = fit[~fit.isnan().any(1)].argmin(1)  # of those who take part
+            if best.bincount(minlength=self.clusters).min() >= self.least_share * len(best):
                 return self._fresh(fed, State(shared, {}, {}))
         if self.least_share:
             raise RuntimeError(

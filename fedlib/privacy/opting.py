@@ -21,7 +21,7 @@ class Trace:
 
 
 def tampered(fed: Federation, inside: bool = False) -> Federation:
-    """Return the federation with other examples in place of those that opted out.
+    """Return the federation with other training examples in place of those that opted out.
 
     Their inputs are turned into their negatives and their labels into the next class. With
     ``inside`` this befalls the training examples that take part instead, as a control. ValueError

@@ -119,8 +119,8 @@ def _by_fraction(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
 def _setting(scale: str, task: Task, **more: Any) -> Adaptive:
     """Return a setting of 003.
 
-    The gate's rate of the paper moves a weight by at most 0.03 in its 200 epochs; smaller scales
-    have as many times fewer steps as their rates are larger.
+    The gate's rate of the paper moves a weight by at most about 0.03 in its 200 epochs of 50 steps;
+    those of the smaller scales by about half as much in theirs.
     """
     fields: dict[str, Any] = {"batch_size": 10, "local_epochs": 3}
     if scale == "quick":
