@@ -19,11 +19,7 @@ def of_scale(scale: str) -> list[Experiment]:
         for method in section.methods(scale, dataset)
         for experiment in section.experiments(scale, dataset, method)
     ]
-    return list(dict.fromkeys(stage for experiment in every for stage in _stages(experiment)))
-
-
-def _stages(experiment: Experiment) -> list[Experiment]:
-    return [*(s for stage in experiment.before for s in _stages(stage)), experiment]
+    return list(dict.fromkeys(stage for experiment in every for stage in experiment.stages))
 
 
 def keep(scale: str) -> tuple[list[Path], list[Experiment]]:

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 import pandas as pd
 
 from fedlib import frames
-from fedlib.claims.rule import Claim, above, greater
+from fedlib.claims.rule import Claim, greater, on_par
 from fedlib.published import published
 from fedlib.recipes import ALL_EQUAL, BEST, EAGER, LOCAL, MOE, TUNED
 
-POINT = 0.01
 WITHOUT = "no exploration"
 BySeed = Mapping[int, float]
 
@@ -142,7 +141,7 @@ def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
             score(MOE, "spread", p=low_p),
         ),
         *(
-            _at_least(
+            on_par(
                 f"The mixture does not depend on J: J = {j:g} at most a point below J = {most:g}",
                 "Fig. 4",
                 score(MOE, J=j),
@@ -150,7 +149,7 @@ def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
             )
             for j in fewer
         ),
-        _at_least(
+        on_par(
             "The gate hardly leaves its initial weights: the ensemble is at most a point below",
             "not in the paper (D11)",
             score(ALL_EQUAL),
@@ -163,11 +162,6 @@ def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
             score(MOE),
         ),
     ]
-
-
-def _at_least(text: str, source: str, a: BySeed, b: BySeed) -> Claim:
-    differences = [a[s] - b[s] for s in sorted(a.keys() & b.keys())]
-    return above(text, source, differences, -POINT)
 
 
 def _filled(table: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ import pandas as pd
 from fedlib import datasets, frames
 from fedlib.algorithms import FedAvg, FedMix, PrunedFedMix
 from fedlib.claims.fedmix import final, late
-from fedlib.claims.rule import Claim, above, below, equal, greater
+from fedlib.claims.rule import POINT, Claim, above, below, equal, greater
 from fedlib.experiment import Experiment
 from fedlib.models import Net
 from fedlib.recipes import (
@@ -25,7 +25,6 @@ from fedlib.recipes import (
     with_pruning,
 )
 
-POINT = 0.01  # "similar" accuracies differ by at most one percentage point
 BySeed = Mapping[int, float]
 Accuracy = Callable[[str], BySeed]
 TWO, TEN = with_experts(2), with_experts(10)

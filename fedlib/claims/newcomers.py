@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedlib import frames
 from fedlib.claims.fedmix import final
-from fedlib.claims.rule import FAILS, HOLDS, OPEN, UNTESTED, Claim, above, below, greater
+from fedlib.claims.rule import FAILS, HOLDS, OPEN, POINT, UNTESTED, Claim, above, below, greater
 from fedlib.experiment import Result, find
 from fedlib.published import published
 from fedlib.recipes import (
@@ -28,7 +28,6 @@ UNLABELLED = "new, no labels"
 BEFORE = "new, labels, before fitting"
 AFTER = "new, labels, after fitting"
 WAYS = (SEEN, AFTER, BEFORE, UNLABELLED)
-POINT = 0.01  # "indistinguishable" is within one point of accuracy
 CHANCES = 2  # "almost random" is below twice what guessing gives
 APPENDIX_F = (
     # what, method, metric here; the paper's metric, method and a word of its setting

@@ -9,10 +9,9 @@ import pandas as pd
 
 from fedlib import frames
 from fedlib.claims.fedmix import ONE_HOT
-from fedlib.claims.rule import Claim, above, below, greater
+from fedlib.claims.rule import POINT, Claim, above, below, greater
 from fedlib.recipes import BIASED, BY_ANGLE, BY_LABEL, FEDAVG
 
-POINT = 0.01  # accuracies within one percentage point count as the same
 Values = Mapping[str, Mapping[int, float]]
 
 

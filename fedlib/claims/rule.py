@@ -17,6 +17,7 @@ from fedlib.frames import interval
 
 HOLDS, FAILS, OPEN, UNTESTED = "holds", "does not hold", "undecided", "not tested at this scale"
 LEAST_SEEDS = 3
+POINT = 0.01  # accuracies that differ by less than a percentage point count as the same
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,12 @@ def greater(text: str, source: str, a: Mapping[int, float], b: Mapping[int, floa
     ends = [interval([side[s] for s in seeds])[0] for side in (a, b)]
     measured = f"{ends[0]:.3f} vs {ends[1]:.3f}; difference {claim.measured}"
     return Claim(text, source, measured, claim.verdict, claim.seeds, claim.clear)
+
+
+def on_par(text: str, source: str, a: Mapping[int, float], b: Mapping[int, float]) -> Claim:
+    """Test that a is at most one percentage point below b on the same seeds."""
+    differences = [a[s] - b[s] for s in sorted(a.keys() & b.keys())]
+    return above(text, source, differences, -POINT)
 
 
 def equal(text: str, source: str, measured: object, expected: object) -> Claim:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 
 from fedlib import frames
-from fedlib.claims.rule import Claim, above, greater
+from fedlib.claims.rule import Claim, greater, on_par
 from fedlib.published import published
 from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, SMALL, TUNED, departed
 
-POINT = 0.01  # "on par" is not worse by more than one percentage point
 GLOBAL, OWN, HELD = "balanced_accuracy", "test_accuracy", "validation_accuracy"
 BySeed = Mapping[int, float]
 Score = Callable[..., dict[int, float]]
@@ -57,7 +56,7 @@ def generalisation_claims(table: pd.DataFrame) -> list[Claim]:
             score(MIXTURE, GLOBAL),
             score(TUNED, GLOBAL),
         ),
-        _on_par(
+        on_par(
             "... and is on par on the clients' own tests (at most a point below)",
             "Sec. 5, Table 1",
             score(MIXTURE, OWN),
@@ -170,7 +169,7 @@ def opt_out_claims(table: pd.DataFrame) -> list[Claim]:
                 score(MIXTURE, GLOBAL, q=q),
                 score(TUNED, GLOBAL, q=q),
             ),
-            _on_par(
+            on_par(
                 f"q = {q:g}: ... and is on par on the clients' own tests",
                 "Sec. 5, Fig. 6",
                 score(MIXTURE, OWN, q=q),
@@ -223,11 +222,6 @@ def first_version_claims(table: pd.DataFrame, q: float = 0.0) -> list[Claim]:
             score(TUNED, HELD, p=high),
         ),
     ]
-
-
-def _on_par(text: str, source: str, a: BySeed, b: BySeed) -> Claim:
-    differences = [a[s] - b[s] for s in sorted(a.keys() & b.keys())]
-    return above(text, source, differences, -POINT)
 
 
 _PRINTED = {

@@ -70,6 +70,11 @@ class Experiment:
         """The stages that this one builds on."""
         return tuple(stage for stage in (self.after, self.beside) if stage is not None)
 
+    @property
+    def stages(self) -> list[Experiment]:
+        """This experiment after all that it builds on, first ones first."""
+        return [*(s for stage in self.before for s in stage.stages), self]
+
     def evaluates(self, completed: int) -> bool:
         """Return whether the clients are scored after ``completed`` rounds."""
         return completed % self.evaluate_every == 0 or completed == self.rounds

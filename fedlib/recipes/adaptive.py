@@ -45,10 +45,9 @@ class Adaptive(Setting):
     eager: float = 300.0
 
     def at(self, p: float) -> Adaptive:
-        """Return the setting at a majority fraction, where the task has one."""
+        """Return the setting at a majority fraction."""
         partition = self.task.partition
-        if not isinstance(partition, Majority):
-            return self
+        assert isinstance(partition, Majority)
         return replace(self, task=replace(self.task, partition=replace(partition, p=p)))
 
     def home(self, client: Optimizer, **more: Any) -> dict[str, Any]:
@@ -57,7 +56,7 @@ class Adaptive(Setting):
         return {**fields, "stop": self.stop, **more}
 
 
-def clustered(setting: Adaptive, clusters: int, eps: float, **more: Any) -> Experiment:
+def clustered(setting: Adaptive, clusters: int, eps: float) -> Experiment:
     """Return the federation of J clusters, explored with the probability eps."""
     algorithm = IFCA(
         epochs=setting.local_epochs,
@@ -65,7 +64,6 @@ def clustered(setting: Adaptive, clusters: int, eps: float, **more: Any) -> Expe
         client=setting.cluster,
         clusters=clusters,
         explore=Explore(eps),
-        **more,
     )
     return Experiment(
         setting.task,
@@ -105,14 +103,14 @@ def ways(setting: Adaptive, clusters: int, eps: float) -> dict[str, Experiment]:
 def _by_fraction(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
     """Return every way at every fraction p, number of clusters and rate of exploration."""
     runs: dict[str, Experiment] = {}
-    for p in setting.ps if isinstance(setting.task.partition, Majority) else (0.0,):
-        here, where = setting.at(p), {"p": p} if p else {}
-        runs[at(LOCAL, **where)] = alone(here)
+    for p in setting.ps:
+        here = setting.at(p)
+        runs[at(LOCAL, p=p)] = alone(here)
         for clusters in setting.js:
             # One cluster leaves nothing to explore.
             for eps in setting.eps if clusters > 1 else (0.0,):
                 made = ways(here, clusters, eps)
-                runs |= {at(m, **where, J=clusters, eps=eps): e for m, e in made.items()}
+                runs |= {at(m, p=p, J=clusters, eps=eps): e for m, e in made.items()}
     return runs
 
 

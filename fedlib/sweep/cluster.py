@@ -60,7 +60,7 @@ def _collected(ray: Any, jobs: dict[Any, Experiment], table: Table) -> Failures:
             experiment = jobs[job]
             try:
                 stages, error = ray.get(job)
-                for stage, files in zip(_stages(experiment), stages, strict=True):
+                for stage, files in zip(experiment.stages, stages, strict=True):
                     with store.claimed(stage):
                         if files and not store.complete(stage):
                             store.unpack(stage, files)
@@ -83,7 +83,7 @@ def _train_there(
     with tempfile.TemporaryDirectory(prefix="fedlib-runs-") as folder:
         os.environ["FEDLIB_RUNS"] = folder
         try:
-            for stage, files in zip(_stages(experiment), packed, strict=True):
+            for stage, files in zip(experiment.stages, packed, strict=True):
                 store.unpack(stage, files)
             run(experiment, progress=False, **options)
         except Exception as caught:
@@ -97,12 +97,7 @@ def _train_there(
 
 
 def _packed(experiment: Experiment) -> list[Files]:
-    return [store.pack(stage) for stage in _stages(experiment)]
-
-
-def _stages(experiment: Experiment) -> list[Experiment]:
-    """Return an experiment and those that it comes after, the last stage first."""
-    return [experiment, *(s for stage in experiment.before for s in _stages(stage))]
+    return [store.pack(stage) for stage in experiment.stages]
 
 
 def _connected(address: str) -> Any:
