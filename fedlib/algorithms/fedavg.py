@@ -37,7 +37,7 @@ class FedAvg:
 
     def leaves(self, fed: Federation, seed: int) -> Leaves:
         """Return the fresh leaves of one client and the server."""
-        return _to(fed.net.init(torch_seed(seed, "model", 0)), fed)
+        return placed(fed.net.init(torch_seed(seed, "model", 0)), fed)
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf stays with its client."""
@@ -195,13 +195,14 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     return torch.stack([torch.tensordot(w, v, 1) for w, v in columns])
 
 
-def _to(leaves: Leaves, fed: Federation) -> Leaves:
+def placed(leaves: Leaves, fed: Federation) -> Leaves:
+    """Return the same leaves on the device of a federation."""
     return {n: t.to(fed.device) for n, t in leaves.items()}
 
 
 def rows_of(leaves: Leaves, fed: Federation) -> Leaves:
     """Return the same leaves for every client, ``[clients, ...]``, each to be trained."""
-    return {n: t.to(fed.device).expand(fed.clients, *t.shape).clone() for n, t in leaves.items()}
+    return {n: t.expand(fed.clients, *t.shape).clone() for n, t in placed(leaves, fed).items()}
 
 
 def entropy(p: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import FedAvg, at_label, entropy, mean, weighted_sum
+from fedlib.algorithms.fedavg import FedAvg, at_label, entropy, mean, placed, weighted_sum
 from fedlib.engine import Phase, Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import Leaves, Net, each, named, part, stack
@@ -80,7 +80,7 @@ class FedMix(FedAvg):
             "gate.b": torch.zeros(k),
             **personal,
         }
-        return {n: t.to(fed.device) for n, t in {**named(experts, EXPERTS), **own}.items()}
+        return placed({**named(experts, EXPERTS), **own}, fed)
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is the personal bias or, unless averaged, of the gate theta_s."""

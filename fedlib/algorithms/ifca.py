@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import FedAvg, at_label, weighted_sum
+from fedlib.algorithms.fedavg import FedAvg, at_label, placed, weighted_sum
 from fedlib.engine import BLOCK, Prediction, State
 from fedlib.federation import Federation, Table
 from fedlib.models import Leaves, Net, each, named, part, stack
@@ -98,8 +98,7 @@ class IFCA(FedAvg):
         if not mine[0]:
             raise ValueError(f"no leaf begins with IFCA.clustered = {self.clustered!r}")
         rest = {n: t for n, t in models[0].items() if n not in mine[0]}
-        leaves = {**named(stack(mine), CLUSTERS), **rest}
-        return {n: t.to(fed.device) for n, t in leaves.items()}
+        return placed({**named(stack(mine), CLUSTERS), **rest}, fed)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the initial clusters; RuntimeError if no draw gives each its ``least_share``."""
@@ -201,13 +200,7 @@ class IFCA(FedAvg):
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return the cluster model that each client has chosen, with what all clusters share."""
-        choice = state.server[CHOICE][rows]
-        return {
-            n.removeprefix(CLUSTERS): t[choice] if n.startswith(CLUSTERS) else t.expand(
-                len(rows), *t.shape
-            )
-            for n, t in state.shared.items()
-        }  # fmt: skip
+        return pick(state.shared, state.server[CHOICE][rows])
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
         """Average every cluster over its choosers, and the rest over the whole cohort."""
@@ -258,7 +251,7 @@ class IFCA(FedAvg):
         """Return every client's cluster for predictions, once that is settled."""
         if FIT not in state.server:
             return {}
-        return {"cluster": state.server[FIT][rows].nan_to_num(torch.inf).argmin(1)}
+        return {"cluster": _best(state)[rows]}
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return what every cluster says, log p ``[B, J, classes]``; a model in training is one."""
@@ -280,18 +273,17 @@ class IFCA(FedAvg):
         order = torch.as_tensor(fed.ids, device=fed.device).argsort()
         seen: dict[str, Tensor] = {"open_clusters": state.server[OPEN].sum().double()}
         if FIT in state.server:
-            fit = state.server[FIT][order].nan_to_num(torch.inf)
-            mine = torch.nn.functional.one_hot(fit.argmin(1), self.clusters).double()
-            seen |= {"cluster_nll": fit, "clusters": mine, "cluster_share": mine.mean(0)}
+            mine = torch.nn.functional.one_hot(_best(state)[order], self.clusters).double()
+            seen |= {"clusters": mine, "cluster_share": mine.mean(0)}
+            seen["cluster_nll"] = state.server[FIT][order].nan_to_num(torch.inf)
         return seen
 
 
 def speak(net: Net, leaves: Leaves, x: Tensor) -> Tensor:
     """Return what every cluster's model says, log p ``[B, J, classes]``; a plain model is J = 1."""
-    own = part(leaves, CLUSTERS)
+    own, rest = part(leaves, CLUSTERS), _common(leaves)
     if not own:
         return net(leaves, x).log_softmax(-1).unsqueeze(-2)
-    rest = {n: t for n, t in leaves.items() if not n.startswith(CLUSTERS)}
     said = each(lambda w, x: net({**rest, **w}, x).log_softmax(-1), own, x)
     return torch.stack(said, 1)
 
@@ -301,18 +293,31 @@ def count(leaves: Leaves) -> int:
     return next((len(t) for n, t in leaves.items() if n.startswith(CLUSTERS)), 1)
 
 
+def pick(shared: Leaves, choice: Tensor) -> Leaves:
+    """Return the model of each client's cluster, as plain leaves ``[clients, ...]``."""
+    own = {n: t[choice] for n, t in part(shared, CLUSTERS).items()}
+    return {**own, **{n: t.expand(len(choice), *t.shape) for n, t in _common(shared).items()}}
+
+
 def settled(first: State) -> Leaves:
     """Return each client's model after a first stage that shared clusters, ``[clients, ...]``."""
-    mine = first.server[FIT].nan_to_num(torch.inf).argmin(1)
-    own = {n: t[mine] for n, t in part(first.shared, CLUSTERS).items()}
-    rest = {n: t for n, t in first.shared.items() if not n.startswith(CLUSTERS)}
-    return {**own, **{n: t.expand(len(mine), *t.shape) for n, t in rest.items()}}
+    return pick(first.shared, _best(first))
 
 
 def used(first: State) -> Leaves:
     """Return the shared leaves with those clusters only that are some client's best."""
-    best = first.server[FIT].nan_to_num(torch.inf).argmin(1).unique()
+    best = _best(first).unique()
     return {n: t[best] if n.startswith(CLUSTERS) else t for n, t in first.shared.items()}
+
+
+def _best(state: State) -> Tensor:
+    """Return the cluster that fits each client best, ``[clients]``, of a settled state."""
+    return state.server[FIT].nan_to_num(torch.inf).argmin(1)
+
+
+def _common(shared: Leaves) -> Leaves:
+    """Return what all clusters share."""
+    return {n: t for n, t in shared.items() if not n.startswith(CLUSTERS)}
 
 
 def _memory(server: Leaves) -> Leaves:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.fedavg import FedAvg, placed
 from fedlib.algorithms.ifca import FIT, settled
 from fedlib.engine import EarlyStop, Phase, Prediction, State
 from fedlib.federation import Federation
@@ -38,8 +38,7 @@ class Local(FedAvg):
 
     def leaves(self, fed: Federation, seed: int) -> Leaves:
         """Return the fresh leaves of one client."""
-        fresh = fed.net.like(self.model).init(torch_seed(seed, "model", 0))
-        return {n: t.to(fed.device) for n, t in fresh.items()}
+        return placed(fed.net.like(self.model).init(torch_seed(seed, "model", 0)), fed)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return every client's leaves, beside what a ``first`` stage shared."""

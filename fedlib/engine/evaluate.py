@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -198,11 +199,7 @@ def _predictions(
         width = int(sizes[rows].max())
         held = table.index[rows, :width].clamp(min=0)
         mask = torch.arange(width, device=fed.device) < sizes[rows, None]
-        say = lift(_prediction(fed, algorithm, state), len(rows))
-        with torch.no_grad():
-            own = {n: t[rows] for n, t in state.local.items()}
-            seen = {n: t[encoded.at[held]] for n, t in encoded.code.items()}
-            out = say(own, algorithm.context(fed, state, rows), seen)
+        out = _said(fed, algorithm, state, rows, encoded, held, algorithm.predict)
         yield rows, mask, table.y[held], out
 
 
@@ -218,31 +215,31 @@ def tabulate(
     ``[clients, width, ...]``; anything in the padding. What is shared is computed once per example.
     """
     encoded = encode(fed, algorithm, state, table)
-    held, common = table.index.clamp(min=0), algorithm.common(fed, state)
-    parts = []
-    for rows in torch.arange(fed.clients, device=fed.device).split(
-        _group(fed, encoded.code, table.index.shape[1])
-    ):
-
-        def say(own: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
-            return method(fed.net, {**state.shared, **own}, {**ctx, **common}, code)
-
-        with torch.no_grad():
-            own = {n: t[rows] for n, t in state.local.items()}
-            seen = {n: t[encoded.at[held[rows]]] for n, t in encoded.code.items()}
-            parts.append(lift(say, len(rows))(own, algorithm.context(fed, state, rows), seen))
-    return torch.cat(parts)
+    held = table.index.clamp(min=0)
+    everyone = torch.arange(fed.clients, device=fed.device)
+    groups = everyone.split(_group(fed, encoded.code, table.index.shape[1]))
+    return torch.cat([_said(fed, algorithm, state, i, encoded, held[i], method) for i in groups])
 
 
-def _prediction(
-    fed: Federation, algorithm: Algorithm, state: State
-) -> Callable[[Leaves, Leaves, Leaves], Prediction]:
+def _said(
+    fed: Federation,
+    algorithm: Algorithm,
+    state: State,
+    rows: Tensor,
+    encoded: Encoded,
+    held: Tensor,
+    method: Callable[..., Any],
+) -> Any:
+    """Return ``method(net, params, ctx, code)`` of some clients, on ``held`` examples of each."""
     common = algorithm.common(fed, state)
 
-    def say(own: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
-        return algorithm.predict(fed.net, {**state.shared, **own}, {**ctx, **common}, code)
+    def say(own: Leaves, ctx: Leaves, code: Leaves) -> Any:
+        return method(fed.net, {**state.shared, **own}, {**ctx, **common}, code)
 
-    return say
+    with torch.no_grad():
+        own = {n: t[rows] for n, t in state.local.items()}
+        code = {n: t[encoded.at[held]] for n, t in encoded.code.items()}
+        return lift(say, len(rows))(own, algorithm.context(fed, state, rows), code)
 
 
 def _group(fed: Federation, code: Leaves, examples: int) -> int:
