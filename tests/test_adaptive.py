@@ -13,7 +13,7 @@ from test_ifca import model
 
 from fedlib.algorithms import IFCA, FedAvg, Local, Mixture
 from fedlib.algorithms.fedavg import at_label, mean
-from fedlib.algorithms.ifca import CLUSTERS, FIT
+from fedlib.algorithms.ifca import CLUSTERS, FIT, ClusterStop
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN, SAID, pooled
 from fedlib.engine import EarlyStop, State, evaluate, play_round
 from fedlib.experiment import Experiment, run
@@ -229,6 +229,18 @@ TASK = Task(
     MLP((8,)),
     Mirrored(pool=300, validation=20, test=30),
 )
+
+
+def test_a_run_whose_clusters_leave_is_stored_and_sends_less():
+    common = {"rounds": 6, "cohort": 0.5, "evaluate_every": 3}
+    algorithm = IFCA(clusters=2, batch_size=10, client=sgd(0.5))
+    stop = ClusterStop(every=1, patience=1)
+    sent = []
+    for each in (algorithm, replace(algorithm, stop=stop)):
+        metrics = run(Experiment(TASK, each, **common), device="cpu", progress=False).metrics
+        sent.append(metrics.query("metric == 'bytes_down'")["value"].sum())
+    left = metrics.query("metric == 'open_clusters'")["value"]
+    assert left.iloc[-1] < 2 and left.is_monotonic_decreasing and sent[1] < sent[0]
 
 
 def test_the_stages_of_a_run_and_its_diagnostics():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg, at_label, placed, weighted_sum
 from fedlib.engine import BLOCK, Prediction, State
 from fedlib.federation import Federation, Table
+from fedlib.metrics import adjusted_rand_index, truth
 from fedlib.models import Leaves, Net, each, named, part, stack
 from fedlib.optim import server_step
 from fedlib.randomness import generator, torch_seed
@@ -123,9 +125,12 @@ class IFCA(FedAvg):
         server = {CHOICE: nobody, OPEN: torch.ones(self.clusters, device=fed.device).bool()}
         if self.stop is not None:
             server |= {
-                BEST: torch.full((self.clusters,), torch.inf, device=fed.device),
+                # Worse than any loss, yet finite, as all that a server remembers has to be.
+                BEST: torch.full(
+                    (self.clusters,), torch.finfo(torch.float32).max, device=fed.device
+                ),
                 STALE: torch.zeros(self.clusters, device=fed.device),
-                **named(part(state.shared, CLUSTERS), KEPT),
+                **{n: t.clone() for n, t in named(part(state.shared, CLUSTERS), KEPT).items()},
             }
         return State(state.shared, state.local, server)
 
@@ -269,13 +274,18 @@ class IFCA(FedAvg):
         return Prediction(logp, mine.to(said.dtype).expand(said.shape[:-1]))
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return how many clusters are open, who last trained which, and which fits whom."""
+        """Return how many clusters are open, which fits whom, and whether they are the true ones.
+
+        "recovery:" and the name of side information that tells groups of clients apart, an angle
+        for one, is the adjusted Rand index of the clusters that clients settle for.
+        """
         order = torch.as_tensor(fed.ids, device=fed.device).argsort()
         seen: dict[str, Tensor] = {"open_clusters": state.server[OPEN].sum().double()}
         if FIT in state.server:
             mine = torch.nn.functional.one_hot(_best(state)[order], self.clusters).double()
             seen |= {"clusters": mine, "cluster_share": mine.mean(0)}
             seen["cluster_nll"] = state.server[FIT][order].nan_to_num(torch.inf)
+            seen |= _recovery(fed, _best(state))
         return seen
 
 
@@ -313,6 +323,17 @@ def used(first: State) -> Leaves:
 def _best(state: State) -> Tensor:
     """Return the cluster that fits each client best, ``[clients]``, of a settled state."""
     return state.server[FIT].nan_to_num(torch.inf).argmin(1)
+
+
+def _recovery(fed: Federation, best: Tensor) -> dict[str, Tensor]:
+    """Return how well clusters ``[clients]`` agree with each true grouping of the clients."""
+    sizes, found = np.asarray(fed.train.sizes), {}
+    for name in fed.kinds:
+        true = truth(fed.train.side[name].cpu().numpy(), sizes)
+        if true is not None:
+            index = adjusted_rand_index(best.cpu().numpy(), true)
+            found[f"recovery:{name}"] = torch.tensor(index, dtype=torch.float64)
+    return found
 
 
 def _common(shared: Leaves) -> Leaves:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from fedlib.algorithms.fedavg import FedAvg, at_label, mean, rows_of
+from fedlib.algorithms.fedavg import FedAvg, at_label, entropy, mean, rows_of
 from fedlib.algorithms.ifca import CLUSTERS, count, speak, used
 from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
 from fedlib.federation import OPTED_IN, Federation, Table
@@ -177,6 +177,29 @@ class Mixture(FedAvg):
             mixed = pooled(said, gate.unsqueeze(-2), self.pool)
         normal = self.pool in ("probabilities", "mean")
         return Prediction(mixed if normal else mixed.log_softmax(-1), gate.exp())
+
+    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+        """Return what each expert is worth to each client on its tests, and whom its gate trusts.
+
+        "expert_accuracy" and "gate_share" ``[clients, experts]``, "gate_entropy" ``[clients, 1]``
+        (nats, the mean over the client's tests). NaN for a client without tests.
+        """
+        held, rows = fed.test.index.clamp(min=0), range(fed.clients)
+        asked = tabulate(fed, self, state, fed.test, self._asked)
+        labels, gate = asked.split([asked.shape[-1] // 2] * 2, -1)
+        right = (labels == fed.test.y[held].unsqueeze(-1)).double()
+        each = torch.cat([right, gate.double(), entropy(gate.double()).unsqueeze(-1)], -1)
+        means = torch.stack([each[i, : fed.test.sizes[i]].mean(0) for i in rows])
+        means = means[torch.as_tensor(fed.ids, device=fed.device).argsort()]
+        names = ("expert_accuracy", "gate_share", "gate_entropy")
+        sizes = [labels.shape[-1], labels.shape[-1], 1]
+        return dict(zip(names, means.split(sizes, -1), strict=True))
+
+    def _asked(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+        """Return the label that each expert would give, then the gate, ``[B, 2 (J + 1)]``."""
+        labels = self.say(net, params, ctx, code).argmax(-1)
+        gate = self.predict(net, params, ctx, code).gate
+        return torch.cat([labels.to(gate.dtype), gate], -1)
 
     def say(
         self,

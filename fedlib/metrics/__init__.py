@@ -1,6 +1,7 @@
-"""What is measured: divergence, accuracies."""
+"""What is measured: divergence, accuracies, recovered clusters."""
 
 from fedlib.metrics.accuracy import over_clients
 from fedlib.metrics.divergence import divergences, gradient_divergence
+from fedlib.metrics.recovery import adjusted_rand_index, truth
 
-__all__ = ["divergences", "gradient_divergence", "over_clients"]
+__all__ = ["adjusted_rand_index", "divergences", "gradient_divergence", "over_clients", "truth"]

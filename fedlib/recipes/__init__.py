@@ -1,6 +1,18 @@
 """The papers' experiments as values, section by section, at three scales."""
 
-from fedlib.recipes.adaptive import ADAPTIVE, ALL_EQUAL, BEST, EAGER, MOE, Adaptive
+from fedlib.recipes.adaptive import (
+    ADAPTIVE,
+    ADAPTIVE_OPTIONS,
+    ADAPTIVE_RELEASED,
+    ADAPTIVE_ROTATED,
+    ADAPTIVE_WRITERS,
+    ALL_EQUAL,
+    BEST,
+    EAGER,
+    MOE,
+    STOPPED,
+    Adaptive,
+)
 from fedlib.recipes.communication import (
     ABLATION,
     BIAS,
@@ -55,12 +67,23 @@ _SPECIALISTS = (
     OPT_OUT,
     FIRST_VERSION,
 )
-_ALL = (*_FEDMIX, *_SPECIALISTS, ADAPTIVE)
+_ADAPTIVE = (
+    ADAPTIVE,
+    ADAPTIVE_ROTATED,
+    ADAPTIVE_WRITERS,
+    ADAPTIVE_RELEASED,
+    ADAPTIVE_OPTIONS,
+)
+_ALL = (*_FEDMIX, *_SPECIALISTS, *_ADAPTIVE)
 SECTIONS = {section.name: section for section in _ALL}
 
 __all__ = [
     "ABLATION",
     "ADAPTIVE",
+    "ADAPTIVE_OPTIONS",
+    "ADAPTIVE_RELEASED",
+    "ADAPTIVE_ROTATED",
+    "ADAPTIVE_WRITERS",
     "ALL_EQUAL",
     "ARCHITECTURES",
     "AS_RELEASED",
@@ -100,6 +123,7 @@ __all__ = [
     "SMALL",
     "SPECIALISTS",
     "STEP",
+    "STOPPED",
     "TRAINED",
     "TUNED",
     "TURNED",

@@ -43,7 +43,9 @@ class Task:
     says which training examples no federated algorithm gets to see. ``balanced`` is the size of a
     set that all clients share, with as many examples of each class, on which each is scored too
     (001); 0 for none. It is drawn from the "test" split, or, ``balanced_on`` "validation", from the
-    training examples that nobody trains on.
+    training examples that nobody trains on. ``validate_on`` "test" has every choice that validation
+    examples should decide made on the tests themselves, as 003's released code does: only to show
+    what that is worth.
     """
 
     dataset: str
@@ -55,12 +57,14 @@ class Task:
     opt_out: OptOut | None = None
     balanced: int = 0
     balanced_on: str = "test"
+    validate_on: str = "validation"
 
     def check(self) -> None:
         one_of("dataset", self.dataset, datasets.names())
         if not 0 < self.portion <= 1:
             raise ValueError(f"Task.portion must lie in (0, 1], got {self.portion}")
         one_of("balanced_on", self.balanced_on, ("test", "validation"))
+        one_of("validate_on", self.validate_on, ("validation", "test"))
         if self.balanced and not (self.balanced > 0 and self._tests_apart):
             raise ValueError(
                 f"Task.balanced must be >= 0, and needs a test split that is for tests only: "
@@ -95,7 +99,7 @@ class Task:
             classes=data.classes,
             device=where,
             train=tables["train"],
-            validation=tables["validation"],
+            validation=tables[self.validate_on],
             test=tables["test"],
             ids=ids,
             balanced=self._balanced(splits, tables, seed),
