@@ -131,7 +131,8 @@ def ways(setting: Adaptive, clusters: int, eps: float) -> dict[str, Experiment]:
 def _compared(setting: Adaptive, **where: float) -> dict[str, Experiment]:
     """Return every way at every number of clusters and rate of exploration.
 
-    The eager gate only where clusters and exploration are most.
+    Between no exploration and the most of it only the best cluster and the mixture; the eager gate
+    only where clusters and exploration are most.
     """
     runs = {at(LOCAL, **where): alone(setting)}
     most = (max(setting.js), max(setting.eps))
@@ -139,9 +140,9 @@ def _compared(setting: Adaptive, **where: float) -> dict[str, Experiment]:
         # One cluster leaves nothing to explore.
         for eps in setting.eps if clusters > 1 else (0.0,):
             made = ways(setting, clusters, eps)
-            if (clusters, eps) != most:
-                del made[EAGER]
-            runs |= {at(m, **where, J=clusters, eps=eps): e for m, e in made.items()}
+            kept = set(made) if eps in (0.0, max(setting.eps)) else {BEST, MOE}
+            kept -= {EAGER} if (clusters, eps) != most else set()
+            runs |= {at(m, **where, J=clusters, eps=eps): made[m] for m in made if m in kept}
     return runs
 
 
@@ -222,13 +223,13 @@ def _setting(scale: str, task: Task, **more: Any) -> Adaptive:
         return Adaptive(replace(task, model=MLP((32,))), seeds=3, **{**fields, **more})
     if scale == "standard":
         fields |= {"batch_size": 25, "cluster": Optimizer("sgd", lr=0.05, weight_decay=1.1e-3)}
-        fields |= {"local": Optimizer("adamw", lr=1e-3, weight_decay=9.89e-3), "most": 20}
-        fields |= {"gate": Optimizer("adamw", lr=1e-4, weight_decay=6.88e-4), "eager": 30.0}
+        fields |= {"local": Optimizer("adamw", lr=1e-3, weight_decay=9.89e-3), "most": 12}
+        fields |= {"gate": Optimizer("adamw", lr=3e-4, weight_decay=6.88e-4), "eager": 10.0}
         fields |= {"tuned": Optimizer("adamw", lr=3e-4)}
         fields |= {"stop": EarlyStop(every=2, patience=2), "js": (1, 2, 3, 6), "ps": (0.2, 0.6, 1)}
         fields |= {"chooser": LeNet(channels=(2, 4), hidden=(8,)), "cohort": 5}
         fields |= {"converged": ClusterStop(every=2, patience=3)}
-        return Adaptive(task, rounds=40, seeds=3, evaluate_every=20, **{**fields, **more})
+        return Adaptive(task, rounds=30, seeds=3, evaluate_every=15, **{**fields, **more})
     fields |= {"own": LeNet(channels=(32, 256), hidden=(256,)), "cohort": 0.1}
     fields |= {"chooser": LeNet(channels=(12, 12), hidden=(8,)), "evaluate_every": 10}
     return Adaptive(task, **{**fields, "rounds": 500, "seeds": 6, **more})

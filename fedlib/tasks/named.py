@@ -281,7 +281,7 @@ def _adaptive_cifar10(scale: str, p: float = 0.6) -> Task | None:
     return _scaled(
         scale,
         quick=_digits(Majority(clients=10, size=40, p=p)),
-        standard=Task("cifar10", Majority(clients=20, size=250, p=p), LeNet(), held, portion=0.5),
+        standard=Task("cifar10", Majority(clients=20, size=200, p=p), LeNet(), held, portion=0.4),
         paper=Task("cifar10", Majority(clients=50, size=500, p=p), CLUSTER, held),
     )
 
@@ -301,7 +301,7 @@ def _adaptive_rotated(scale: str, orientations: int = 2) -> Task | None:
     return _scaled(
         scale,
         quick=_digits(turned(20, 60)),
-        standard=Task("cifar10", turned(20, 250), LeNet(), test, portion=0.5),
+        standard=Task("cifar10", turned(20, 200), LeNet(), test, portion=0.4),
         paper=Task("cifar10", turned(200, 500), IFCA, test),
     )
 
