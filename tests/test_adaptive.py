@@ -267,3 +267,9 @@ def test_the_stages_of_a_run_and_its_diagnostics():
     np.testing.assert_allclose(begun["value"], theirs["value"].loc[begun.index])
     last = frames[both].query("metric == 'test_accuracy' and round == 1")
     assert len(last) == 5 and frames[both].query("metric == 'bytes_up'")["value"].sum() == 0
+
+
+def test_a_run_may_be_scored_at_its_end_only():
+    federation = Experiment(TASK, IFCA(clusters=2), 3, cohort=0.5, evaluate_every=0)
+    scored = run(federation, device="cpu", progress=False).metrics.query("metric == 'test_nll'")
+    assert set(scored["round"]) == {3} and len(scored) == 8

@@ -217,7 +217,7 @@ def test_unknown_names_are_errors():
         LABEL_SKEW.settings("quick", "cifar10")
     with pytest.raises(ValueError, match=r"unknown method on 'digits' 'FedMx'; .*mean 'FedMix'"):
         LABEL_SKEW.experiments("quick", "digits", "FedMx")
-    with pytest.raises(ValueError, match="rounds and evaluate_every must be >= 1, got -1"):
+    with pytest.raises(ValueError, match="rounds must be >= 1, got -1"):
         LABEL_SKEW.experiments("quick", "digits", recipes.FEDAVG, rounds=-1)
 
 

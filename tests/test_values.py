@@ -210,6 +210,7 @@ DEFAULTS = {
         "opt_out": None,
         "balanced": 0,
         "balanced_on": "test",
+        "validate_on": "validation",
     },
     Experiment: {
         "task": NEEDED,
@@ -336,6 +337,7 @@ SAMPLES = {
             "opt_out": OptOut(),
             "balanced": 100,
             "balanced_on": "validation",
+            "validate_on": "test",
         },
     ),
     Experiment: (
@@ -729,8 +731,8 @@ def test_a_number_that_is_not_finite_is_an_error(bad):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"rounds": 0}, "rounds and evaluate_every must be >= 1, got 0, 10"),
-        ({"evaluate_every": 0}, "rounds and evaluate_every must be >= 1, got 3, 0"),
+        ({"rounds": 0}, "rounds must be >= 1, got 0"),
+        ({"evaluate_every": -1}, "evaluate_every must be >= 0, got -1"),
         ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"cohort": 0}, "cohort must be .*, got 0"),
         ({"cohort": 10.0}, "cohort must be .*, got 10.0"),

@@ -18,7 +18,8 @@ class Experiment:
     """An algorithm on a task for some rounds, with one seed for everything.
 
     ``cohort`` is the number of clients per round, or a fraction of the population as a float.
-    Clients are scored every ``evaluate_every`` rounds, before the first and after the last.
+    Clients are scored every ``evaluate_every`` rounds, before the first and after the last; 0 is
+    after the last only.
     ``after`` is a first stage whose final state this one starts from; ``beside`` is another,
     without a federation, whose clients' own leaves take the place of the first one's. ``audit``
     logs what the server can infer of its clients' labels from their messages, at the rounds that
@@ -41,10 +42,10 @@ class Experiment:
     beside: Any = None
 
     def check(self) -> None:
-        if self.rounds < 1 or self.evaluate_every < 1:
-            raise ValueError(
-                f"rounds and evaluate_every must be >= 1, got {self.rounds}, {self.evaluate_every}"
-            )
+        if self.rounds < 1:
+            raise ValueError(f"rounds must be >= 1, got {self.rounds}")
+        if self.evaluate_every < 0:
+            raise ValueError(f"evaluate_every must be >= 0, got {self.evaluate_every}")
         if self.seed < 0:
             raise ValueError(f"seed must be >= 0, got {self.seed}")
         whole = isinstance(self.cohort, int)
@@ -77,4 +78,5 @@ class Experiment:
 
     def evaluates(self, completed: int) -> bool:
         """Return whether the clients are scored after ``completed`` rounds."""
-        return completed % self.evaluate_every == 0 or completed == self.rounds
+        between = self.evaluate_every > 0 and completed % self.evaluate_every == 0
+        return between or completed == self.rounds

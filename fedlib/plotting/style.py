@@ -74,6 +74,10 @@ TITLES = {
     "permuted_cifar10": "CIFAR-10, permuted labels",
     "two_class_digits": "Digits, two classes per client",
     "two_class_mnist": "MNIST, two classes per client",
+    "rotated_digits": "Rotated digits",
+    "rotated_cifar10": "Rotated CIFAR-10",
+    "uneven_digits": "Uneven digits",
+    "writers": "Writers",
 }
 
 

@@ -101,7 +101,7 @@ def clustered(setting: Adaptive, clusters: int, eps: float, **options: Any) -> E
 def alone(setting: Adaptive) -> Experiment:
     """Return the local experts, which know of no federation."""
     algorithm = Local(**setting.home(setting.local), model=setting.own)
-    return Experiment(setting.task, algorithm, 1, cohort=1.0, evaluate_every=1)
+    return Experiment(setting.task, algorithm, 1, cohort=1.0, evaluate_every=0)
 
 
 def mixed(
@@ -110,7 +110,7 @@ def mixed(
     """Return a mixture over the clusters of ``first`` and the local experts."""
     gated = setting.home(gate or setting.gate)
     mixture = Mixture(**gated, expert=setting.own, gate=setting.chooser, frozen=True, **options)
-    stage = Experiment(setting.task, mixture, 1, cohort=1.0, evaluate_every=1)
+    stage = Experiment(setting.task, mixture, 1, cohort=1.0, evaluate_every=0)
     return replace(stage, after=first, beside=alone(setting))
 
 
