@@ -20,7 +20,7 @@ LAYERS = [
     {"privacy"},
     {"experiment"},
     {"sweep", "frames", "live", "recipes"},
-    {"claims", "keep"},
+    {"claims", "keep", "tuning"},
     {"plotting"},
     {"panels"},
     {"widgets", "companion", "cli"},

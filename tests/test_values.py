@@ -253,6 +253,13 @@ DEFAULTS = {
         "most": 200,
         "stop": EarlyStop(),
         "eager": 300.0,
+        "orientations": (2, 4),
+        "tuned": Optimizer("adamw", lr=1e-4),
+        "released_ps": (0.6,),
+        "some": 3,
+        "some_p": 0.6,
+        "least_share": 0.1,
+        "converged": ClusterStop(),
     },
 }
 
@@ -403,6 +410,13 @@ SAMPLES[Adaptive] = (
         "most": 7,
         "stop": EarlyStop(every=1),
         "eager": 10.0,
+        "orientations": (2,),
+        "tuned": Optimizer(),
+        "released_ps": (1.0,),
+        "some": 2,
+        "some_p": 0.2,
+        "least_share": 0.2,
+        "converged": ClusterStop(every=1),
     },
 )
 _AVERAGING = {

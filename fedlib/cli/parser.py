@@ -59,7 +59,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_run, _sweep, _runs, _show, _tasks, _algorithms, _data):
+    for add in (_run, _sweep, _tune, _runs, _show, _tasks, _algorithms, _data):
         add(commands)
     return parser
 
@@ -113,6 +113,20 @@ def _sweep(commands: Any) -> None:
     parser.add_argument("--address", help="a Ray cluster instead: auto, or ray://HOST:PORT")
     parser.add_argument("--plan", action="store_true", help="list the runs and which are stored")
     _how(parser)
+
+
+def _tune(commands: Any) -> None:
+    example = """examples:
+  tune --trials 8 --workers 2
+  tune --scale paper --trials 50 --address auto --device cuda"""
+    what = "tune adaptive experts in four stages with Ray Tune, or continue"
+    parser = _command(commands, "tune", "tune", what, example)
+    parser.set_defaults(command="run")
+    parser.add_argument("--scale", default="standard", help="standard or paper (standard)")
+    parser.add_argument("--trials", type=_count, default=8, metavar="N", help="per stage (8)")
+    parser.add_argument("--workers", type=_count, default=1, metavar="N", help="trials at once (1)")
+    parser.add_argument("--address", help="a Ray cluster instead: auto, or ray://HOST:PORT")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
 
 
 def _of_options(parser: Parser, *, many: bool) -> None:

@@ -39,7 +39,7 @@ from fedlib.recipes.newcomers import DENSITIES, JOINING, NEW_CLIENTS, joined
 from fedlib.recipes.permuted import PERMUTED, clusters
 from fedlib.recipes.privacy import EPOCH, PRIVACY, STEP, TRAINED, audited
 from fedlib.recipes.rotated import BY_ANGLE, BY_LABEL, ROTATED, TURNED, TURNED_AND_SKEWED
-from fedlib.recipes.section import Section, Setting, at
+from fedlib.recipes.section import Section, Setting, at, seeded
 from fedlib.recipes.specialists import (
     ARCHITECTURES,
     AS_RELEASED,
@@ -143,6 +143,7 @@ __all__ = [
     "clusters",
     "departed",
     "joined",
+    "seeded",
     "with_experts",
     "with_pruning",
 ]

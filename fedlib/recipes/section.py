@@ -82,7 +82,7 @@ class Section:
         plan = _planned(self.plan, setting, dataset)
         one_of(f"method on {dataset!r}", method, plan)
         one, count = plan[method], seeds or dict(setting.costly).get(method, setting.seeds)
-        return [_with(one, s, rounds, setting.rounds) for s in range(count)]
+        return [seeded(one, s, rounds, setting.rounds) for s in range(count)]
 
 
 @cache
@@ -103,9 +103,13 @@ def federated(setting: Setting, algorithm: object, **more: object) -> Experiment
     return Experiment(setting.task, algorithm, **{**fields, **more})  # type: ignore[arg-type]
 
 
-def _with(experiment: Experiment, seed: int, rounds: int, usual: int) -> Experiment:
+def seeded(experiment: Experiment, seed: int, rounds: int = 0, usual: int = 0) -> Experiment:
+    """Return an experiment and the stages before it with another seed.
+
+    Stages of the ``usual`` number of rounds play ``rounds``, if that is not 0.
+    """
     after, beside = (
-        stage and _with(stage, seed, rounds, usual)
+        stage and seeded(stage, seed, rounds, usual)
         for stage in (experiment.after, experiment.beside)
     )
     length = rounds if rounds and experiment.rounds == usual else experiment.rounds

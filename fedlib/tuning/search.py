@@ -1,0 +1,151 @@
+"""Searching a space with Ray Tune: on one machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedlib import paths
+from fedlib.experiment import Experiment, RunDiverged, run
+from fedlib.recipes import Adaptive, seeded
+from fedlib.tuning.space import Space
+from fedlib.tuning.stages import STAGES, Stage
+
+SEED = 11  # of a task that no figure shows
+
+
+class NoRay(RuntimeError):
+    """There is no Ray to search with."""
+
+
+def tune(
+    setting: Adaptive,
+    spaces: Mapping[str, Space],
+    *,
+    trials: int,
+    seed: int = SEED,
+    workers: int = 1,
+    address: str | None = None,
+    device: str = "cpu",
+) -> tuple[Adaptive, pd.DataFrame]:
+    """Tune the four stages one after another, each with the best of those before it.
+
+    Returns the tuned setting and every trial: stage, trial, score, best and the parameters. See
+    ``search``. Source: 003, sec. 4.4.
+    """
+    tables = []
+    for stage in STAGES:
+        table = search(
+            stage,
+            setting,
+            spaces[stage.name],
+            trials=trials,
+            seed=seed,
+            workers=workers,
+            address=address,
+            device=device,
+        )
+        best = table.loc[table["best"]].iloc[0]
+        setting = stage.apply(setting, {name: best[name] for name, _ in spaces[stage.name].axes})
+        tables.append(table)
+    return setting, pd.concat(tables, ignore_index=True)
+
+
+def search(
+    stage: Stage,
+    setting: Adaptive,
+    space: Space,
+    *,
+    trials: int,
+    seed: int = SEED,
+    workers: int = 1,
+    address: str | None = None,
+    device: str = "cpu",
+) -> pd.DataFrame:
+    """Return the trials of one stage, each scored by its clients' mean validation accuracy.
+
+    ``trials`` points of the space are drawn at random from ``seed``, which is also the task's. On
+    one machine ``workers`` trials run at once; at the ``address`` of a Ray cluster as many as fit,
+    and ``$FEDLIB_RUNS`` must be a folder that all its machines share. An interrupted search
+    continues, and its trials are runs of the store, so that none is trained twice. A trial that
+    diverges scores 0. NoRay where Ray is not installed.
+    """
+    ray, ray_tune, variants = _ray()
+    name = f"{stage.name}-{_mark(stage.name, setting, space, trials, seed)}"
+    folder = paths.runs() / "tuning"
+    trial = ray_tune.with_resources(
+        _objective(stage, setting, seed, device),
+        {"cpu": 1, "gpu": int(device.startswith("cuda"))},
+    )
+    started = not ray.is_initialized()
+    if started:
+        options = {"address": address} if address else {"num_cpus": workers}
+        ray.init(include_dashboard=False, logging_level="ERROR", log_to_driver=False, **options)
+    try:
+        if ray_tune.Tuner.can_restore(str(folder / name)):
+            tuner = ray_tune.Tuner.restore(str(folder / name), trial, restart_errored=True)
+        else:
+            tuner = ray_tune.Tuner(
+                trial,
+                param_space=space.domains(ray_tune),
+                tune_config=ray_tune.TuneConfig(
+                    metric="score",
+                    mode="max",
+                    num_samples=trials,
+                    search_alg=variants(random_state=seed),
+                ),
+                run_config=ray_tune.RunConfig(name=name, storage_path=str(folder), verbose=0),
+            )
+        found = [(r.config, r.metrics or {}) for r in tuner.fit()]
+    finally:
+        if started:
+            ray.shutdown()
+    rows = [{**config, "score": metrics.get("score", 0.0)} for config, metrics in found]
+    table = pd.DataFrame(rows).assign(stage=stage.name, trial=range(len(rows)))
+    return table.assign(best=table.index == table["score"].idxmax())
+
+
+def score(experiment: Experiment, device: str = "cpu") -> float:
+    """Return the clients' mean validation accuracy in the end; 0 for a run that diverges."""
+    try:
+        metrics = run(experiment, device=device, progress=False).metrics
+    except RunDiverged:
+        return 0.0
+    rows = metrics[metrics["metric"] == "validation_accuracy"]
+    return float(rows.loc[rows["round"] == rows["round"].max(), "value"].mean())
+
+
+def where(name: str) -> Path:
+    """Return the file in which a search's trials are kept with the project."""
+    return paths.results() / "tuning" / f"{name}.csv"
+
+
+def stored(name: str) -> pd.DataFrame | None:
+    """Return the trials of a search that is kept with the project; None if there is none."""
+    return pd.read_csv(where(name)) if where(name).is_file() else None
+
+
+def _objective(stage: Stage, setting: Adaptive, seed: int, device: str) -> Any:
+    def objective(chosen: dict[str, Any]) -> dict[str, float]:
+        experiment = stage.experiment(stage.apply(setting, chosen))
+        return {"score": score(seeded(experiment, seed), device)}
+
+    return objective
+
+
+def _mark(*what: object) -> str:
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:12]
+
+
+def _ray() -> tuple[Any, Any, Any]:
+    try:
+        import ray
+        from ray import tune as ray_tune
+        from ray.tune.search.basic_variant import BasicVariantGenerator
+    except ImportError as error:
+        raise NoRay('tuning needs Ray: pip install "fedlib[ray]"') from error
+    return ray, ray_tune, BasicVariantGenerator
