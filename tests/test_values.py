@@ -48,6 +48,7 @@ from fedlib.partition import (
 )
 from fedlib.recipes import Adaptive, Setting, Stages
 from fedlib.tasks import CropFlip, Task
+from fedlib.tuning import Choice, Space, Uniform
 from fedlib.values import as_code, from_dict, key_of, to_dict
 
 NEEDED = ...  # a field without default
@@ -245,22 +246,25 @@ DEFAULTS = {
         "js": (1, 2, 3, 6, 9),
         "eps": (0.0, 0.1, 0.33),
         "ps": (0.2, 0.4, 0.6, 0.8, 1.0),
+        "orientations": (2, 4),
         "cluster": Optimizer("sgd", lr=5.86e-3, weight_decay=1.10e-3),
         "local": Optimizer("adamw", lr=2.69e-4, weight_decay=9.89e-3),
         "gate": Optimizer("adamw", lr=3e-6, weight_decay=6.88e-4),
+        "tuned": Optimizer("adamw", lr=1e-4),
         "own": None,
         "chooser": None,
         "most": 200,
         "stop": EarlyStop(),
         "eager": 300.0,
-        "orientations": (2, 4),
-        "tuned": Optimizer("adamw", lr=1e-4),
         "released_ps": (0.6,),
         "some": 3,
         "some_p": 0.6,
         "least_share": 0.1,
         "converged": ClusterStop(),
     },
+    Uniform: {"low": NEEDED, "high": NEEDED, "log": True},
+    Choice: {"of": NEEDED},
+    Space: {"axes": NEEDED},
 }
 
 TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), Mirrored(pool=200))
@@ -419,6 +423,9 @@ SAMPLES[Adaptive] = (
         "converged": ClusterStop(every=1),
     },
 )
+SAMPLES[Uniform] = (Uniform(0.1, 0.2), {"low": 0.05, "high": 0.3, "log": False})
+SAMPLES[Choice] = (Choice((1, 2)), {"of": (3,)})
+SAMPLES[Space] = (Space((("a", Choice((1,))),)), {"axes": (("b", Uniform(0.1, 0.2)),)})
 _AVERAGING = {
     "epochs": 2,
     "batch_size": None,

@@ -49,7 +49,7 @@ def tune(
             address=address,
             device=device,
         )
-        best = table.loc[table["best"]].iloc[0]
+        best = table.loc[table["best"]].to_dict("records")[0]  # of Python's own numbers
         setting = stage.apply(setting, {name: best[name] for name, _ in spaces[stage.name].axes})
         tables.append(table)
     return setting, pd.concat(tables, ignore_index=True)
