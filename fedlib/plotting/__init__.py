@@ -9,6 +9,7 @@ from fedlib.plotting.curves import Cell, curves, grid, ordered, points, ranked, 
 from fedlib.plotting.heatmaps import heatmaps, images
 from fedlib.plotting.planes import cloud, cumulative, over, plane
 from fedlib.plotting.style import COLUMN, METHODS, PAGE, TITLES, look_of, save, title, use_style
+from fedlib.plotting.trials import trials
 
 __all__ = [
     "COLUMN",
@@ -36,6 +37,7 @@ __all__ = [
     "save",
     "standings",
     "title",
+    "trials",
     "use_style",
     "versus",
 ]

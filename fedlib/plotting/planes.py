@@ -36,10 +36,9 @@ def plane(
     columns method, seed, ``by``, metric and value, of which the metrics ``x`` and ``y`` are drawn.
     ``printed`` are a paper's numbers in the same form, without seeds, drawn hollow.
     """
-    size = (max(3.4 * len(panels), 4.2), 3.6)
-    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False)
+    figure, axes = _row(panels, 3.4, 3.6)
     drawn = []
-    for ax, (panel, numbers) in zip(axes[0], panels.items(), strict=True):
+    for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
         both = _both(numbers, x, y, by)
         for place, (method, rows) in enumerate(both.groupby("method", sort=False)):
             _path(ax, str(method), MARKS[place % len(MARKS)], rows.sort_values(by), by)
@@ -52,9 +51,7 @@ def plane(
         ax.set(xlabel=xlabel, title=f"{panel}, {seeds_of(both)}")
         ax.grid(alpha=0.25)
         drawn.append(both.assign(panel=panel))
-    axes[0][0].set_ylabel(ylabel)
-    legend(figure, axes[0], heading)
-    return figure, pd.concat(drawn, ignore_index=True)
+    return _finished(figure, axes, drawn, ylabel, heading)
 
 
 def over(
@@ -74,10 +71,9 @@ def over(
     is for x; ``one`` draws a line at y = 1, for ratios. ``printed`` are a paper's numbers in the
     same form, without seeds, drawn hollow.
     """
-    size = (max(3.0 * len(panels), 4.2), 2.9)
-    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False)
+    figure, axes = _row(panels, 3.0, 2.9)
     drawn = []
-    for ax, (panel, numbers) in zip(axes[0], panels.items(), strict=True):
+    for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
         shown = bands(ordered(numbers), by=("method", x))
         for place, (method, rows) in enumerate(shown.groupby("method", sort=False)):
             _line(ax, str(method), MARKS[place % len(MARKS)], rows.sort_values(x), x)
@@ -91,9 +87,7 @@ def over(
         )
         ax.grid(alpha=0.25)
         drawn.append(shown.assign(panel=panel))
-    axes[0][0].set_ylabel(ylabel)
-    legend(figure, axes[0], heading)
-    return figure, pd.concat(drawn, ignore_index=True)
+    return _finished(figure, axes, drawn, ylabel, heading)
 
 
 def cumulative(
@@ -104,10 +98,9 @@ def cumulative(
     ``panels`` maps a panel's title to a frame with columns method and value, one row per client and
     seed. Returns, by panel and method, every value and the share of those up to it.
     """
-    size = (max(3.0 * len(panels), 4.2), 2.9)
-    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, sharey=True)
+    figure, axes = _row(panels, 3.0, 2.9, sharey=True)
     drawn = []
-    for ax, (panel, numbers) in zip(axes[0], panels.items(), strict=True):
+    for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
         for method, rows in ordered(numbers).groupby("method", sort=False):
             colour, dash = look_of(str(method))
             values = rows["value"].dropna().sort_values().reset_index(drop=True)
@@ -117,9 +110,7 @@ def cumulative(
             drawn.append(pd.DataFrame(parts))
         ax.set(xlabel=xlabel, title=panel)
         ax.grid(alpha=0.25)
-    axes[0][0].set_ylabel("share of the clients")
-    legend(figure, axes[0], heading)
-    return figure, pd.concat(drawn, ignore_index=True)
+    return _finished(figure, axes, drawn, "share of the clients", heading)
 
 
 def cloud(
@@ -136,10 +127,9 @@ def cloud(
     ``panels`` maps a panel's title to a frame with columns method, seed, client, metric and value,
     of which the metrics ``x`` and ``y`` are drawn. Panels share their axes, from 0 to 1.
     """
-    size = (max(3.2 * len(panels), 4.6), 3.6)
-    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, sharey=True)
+    figure, axes = _row(panels, 3.2, 3.6, sharey=True)
     drawn = []
-    for ax, (panel, numbers) in zip(axes[0], panels.items(), strict=True):
+    for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
         rows = numbers[numbers["metric"].isin([x, y])]
         wide = rows.pivot_table("value", ["method", "seed", "client"], "metric", sort=False)
         wide = ordered(wide.dropna().reset_index())
@@ -158,8 +148,24 @@ def cloud(
         ax.plot([0, 1], [0, 1], color="black", linewidth=0.6, linestyle=":")
         ax.set(xlabel=xlabel, title=panel, xlim=(0, 1), ylim=(0, 1))
         drawn.append(wide.assign(panel=panel))
-    axes[0][0].set_ylabel(ylabel)
-    legend(figure, axes[0], heading)
+    return _finished(figure, axes, drawn, ylabel, heading)
+
+
+def _row(
+    panels: Mapping[str, pd.DataFrame], wide: float, high: float, *, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a row of panels, each ``wide`` and ``high`` inches; one has room too."""
+    size = (max(wide * len(panels), 4.2), high)
+    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, sharey=sharey)
+    return figure, list(axes[0])
+
+
+def _finished(
+    figure: Figure, axes: list[Axes], drawn: list[pd.DataFrame], ylabel: str, heading: str
+) -> tuple[Figure, pd.DataFrame]:
+    """Return a row of panels with its legend, and what was drawn in all of them."""
+    axes[0].set_ylabel(ylabel)
+    legend(figure, axes, heading)
     return figure, pd.concat(drawn, ignore_index=True)
 
 
