@@ -19,7 +19,7 @@ from fedlib.values import value
 
 BEST, MOE, ALL_EQUAL = "IFCA", "MoE", "Ensemble"
 EAGER = "MoE, eager gate"
-# What each part of the released protocol changes (A29, A39).
+# What each part of the released protocol changes (A29).
 BY_TRAINING, PEEKING, BEST_PEEKING = "IFCA, by training loss", "MoE, peeking", "IFCA, peeking"
 USED, ALL_RELEASED = "MoE, used clusters only", "MoE, as released"
 # Other ways to find clusters.
@@ -166,7 +166,7 @@ def _as_released(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
     """Return the mixture and the best cluster as described, and as the released code has them.
 
     Its tests decide what validation examples should, only clusters that are some client's best are
-    mixed, and the best is that of the training loss (A29, A39).
+    mixed, and the best is that of the training loss (A29).
     """
     runs: dict[str, Experiment] = {}
     for p in setting.released_ps:
