@@ -44,6 +44,8 @@ COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
         (LeNet(channels=(32, 64), hidden=(512,)), (64, 64, 3), 200, 5_694_600, 512),
         (CLUSTER, COLOUR, 10, 942_634, 1024),
         (LeNet(channels=(32, 256), hidden=(256,)), COLOUR, 10, 1_848_714, 256),
+        (LeNet(channels=(12, 12), hidden=(8,), dropout=0.78), COLOUR, 7, 6_995, 8),
+        (LeNet(channels=(32, 64), hidden=(2048,)), GREY, 62, 2_278_334, 2048),
         (IFCA, COLOUR, 10, 798_752, 194),
         (ResNet(), COLOUR, 100, 278_324, 64),
         (ResNet(), COLOUR, 10, 272_474, 64),

@@ -93,7 +93,14 @@ _SETTING = {
 
 # Every value of the library: its fields, and what they are when nobody says anything.
 DEFAULTS = {
-    LeNet: {"channels": (6, 16), "hidden": (120, 84), "kernel": 5, "response_norm": 0},
+    LeNet: {
+        "channels": (6, 16),
+        "hidden": (120, 84),
+        "kernel": 5,
+        "response_norm": 0,
+        "dropout": 0.0,
+        "channel_dropout": 0.0,
+    },
     ResNet: {
         "blocks": 3,
         "widths": (16, 32, 64),
@@ -274,7 +281,14 @@ FIRST = Experiment(TASK, FedAvg(), rounds=3)
 SAMPLES = {
     LeNet: (
         LeNet(),
-        {"channels": (6, 17), "hidden": (84, 120), "kernel": 3, "response_norm": 4},
+        {
+            "channels": (6, 17),
+            "hidden": (84, 120),
+            "kernel": 3,
+            "response_norm": 4,
+            "dropout": 0.5,
+            "channel_dropout": 0.2,
+        },
     ),
     ResNet: (
         ResNet(),

@@ -93,13 +93,19 @@ class FedAvg:
         """Return what every client knows besides its batch: here nothing."""
         return {}
 
+    @property
+    def drops(self) -> bool:
+        """Whether its training drops units where a model has dropout."""
+        return type(self).loss is FedAvg.loss
+
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains every leaf."""
         return (Phase(self.client, self.epochs, self.batch_size),)
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
-        losses = cross_entropy(net(params, batch["x"]), batch["y"], reduction="none")
+        said = net(params, batch["x"], batch.get("noise"))
+        losses = cross_entropy(said, batch["y"], reduction="none")
         return mean(losses, batch["weight"])
 
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:

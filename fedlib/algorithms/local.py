@@ -50,7 +50,13 @@ class Local(FedAvg):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over all leaves, with early stopping if asked for."""
-        return (Phase(self.client, self.epochs, self.batch_size, stop=self.stop),)
+        noise = self.model.noise if self.model else 0
+        return (Phase(self.client, self.epochs, self.batch_size, stop=self.stop, noise=noise),)
+
+    @property
+    def drops(self) -> bool:
+        """Whether its training drops units where a model has dropout: yes."""
+        return True
 
     def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
         """Return no bytes: what the first stage shared was there when this one began."""

@@ -115,6 +115,7 @@ class Mixture(FedAvg):
         """Return one phase over what is local, or the gate only; none for an ensemble."""
         if self.pool in EQUAL:
             return ()
+        noise = sum(family.noise for family in (self.expert, self.gate) if family)
         return (
             Phase(
                 self.client,
@@ -124,8 +125,14 @@ class Mixture(FedAvg):
                 stop=self.stop,
                 watch="loss",
                 side="local",
+                noise=noise,
             ),
         )
+
+    @property
+    def drops(self) -> bool:
+        """Whether its training drops units where a network has dropout: of specialist and gate."""
+        return True
 
     def view(self, fed: Federation, state: State) -> Federation:
         """Return the federation with what experts that stay say of every label, computed once."""
@@ -142,13 +149,14 @@ class Mixture(FedAvg):
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""
-        x, y, said = batch["x"], batch["y"], batch.get(SAID)
+        x, y, said, noise = batch["x"], batch["y"], batch.get(SAID), batch.get("noise")
         if said is None:
             code = self.encode(net, params, x)
-            said = at_label(self.say(net, params, ctx, code, batch.get(OPTED_IN)), y)
+            said = at_label(self.say(net, params, ctx, code, batch.get(OPTED_IN), noise), y)
         elif not self.frozen:
-            said = torch.cat([said, at_label(self._mine(net, params, x), y).unsqueeze(-1)], -1)
-        mixed = pooled(said, self._open(net, params, x), self.pool)
+            mine = at_label(self._mine(net, params, x, noise), y)
+            said = torch.cat([said, mine.unsqueeze(-1)], -1)
+        mixed = pooled(said, self._open(net, params, x, noise), self.pool)
         return -mean(mixed, batch["weight"])
 
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
@@ -208,27 +216,31 @@ class Mixture(FedAvg):
         ctx: Leaves,
         code: Leaves,
         opted_in: Tensor | None = None,
+        noise: Tensor | None = None,
     ) -> Tensor:
         """Return log p of generalists and specialist, ``[B, J + 1, classes]``.
 
-        Examples that are not ``opted_in`` ``[B]`` do not train the generalists.
+        Examples that are not ``opted_in`` ``[B]`` do not train the generalists. ``noise`` drops
+        units of the specialist.
         """
         theirs = code.get("logp")
         if theirs is None:
             theirs = speak(net, part(params, COPY), code["x"])
             if opted_in is not None:
                 theirs = torch.where(opted_in.bool()[:, None, None], theirs, theirs.detach())
-        mine = self._mine(net, params, code["x"])
+        mine = self._mine(net, params, code["x"], noise)
         return torch.cat([theirs, mine.unsqueeze(-2)], -2)
 
-    def _mine(self, net: Net, params: Leaves, x: Tensor) -> Tensor:
-        return net.like(self.expert)(part(params, OWN), x).log_softmax(-1)
+    def _mine(self, net: Net, params: Leaves, x: Tensor, noise: Tensor | None) -> Tensor:
+        own = net.like(self.expert)
+        first = None if noise is None else noise[..., : own.noise]  # the gate's are the last
+        return own(part(params, OWN), x, first).log_softmax(-1)
 
-    def _open(self, net: Net, params: Leaves, x: Tensor) -> Tensor:
+    def _open(self, net: Net, params: Leaves, x: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the log gate, ``[B, J + 1]``: log (1 - h) and log h for two experts."""
         own = part(params, GATE)
         outputs = own["head.bias"].shape[-1]
-        a = net.like(self.gate, outputs)(own, x)
+        a = net.like(self.gate, outputs)(own, x, noise)
         if outputs > 1:
             return a.log_softmax(-1)
         return torch.cat([logsigmoid(-a), logsigmoid(a)], -1)

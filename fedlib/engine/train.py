@@ -51,9 +51,9 @@ class Phase:
 
     ``train`` are prefixes of the leaves that move, "" is all of them, among the ``side`` that is
     "local", "shared" or "both". ``loss`` names the algorithm's method to minimise. ``noise`` is how
-    many uniform random numbers per example the loss finds in its batch. ``watch`` is what early
-    stopping looks at, on validation examples: "nll", the negative log-likelihood of the
-    algorithm's predictions, or "loss".
+    many uniform random numbers per example the loss finds in its batch, before those that the
+    task's model asks for. ``watch`` is what early stopping looks at, on validation examples: "nll",
+    the negative log-likelihood of the algorithm's predictions, or "loss".
     """
 
     optimizer: Optimizer
@@ -116,7 +116,7 @@ def train(
     moving = heart.moving
     keeper.before(moving)
     losses = []
-    for t, batch in enumerate(_batches(fed.train, where, plan, phase.noise)):
+    for t, batch in enumerate(_batches(fed.train, where, plan, phase.noise + fed.net.noise)):
         losses.append(heart.step(batch))
         if keeper.after_step(t, leaves, moving, context, common):
             break

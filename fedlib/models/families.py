@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from fedlib.models.dropout import Dropout
 from fedlib.values import value
 
 # Several dense nets of at most so many parameters fit into a CPU core's own cache together.
@@ -29,6 +30,11 @@ class Family:
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what its base is")
 
+    @property
+    def noise(self) -> int:
+        """How many random numbers per example training asks for: here none."""
+        return 0
+
 
 @value
 class LeNet(Family):
@@ -38,13 +44,17 @@ class LeNet(Family):
     defaults are the classic LeNet-5 (62,006 parameters on 32x32 colour images and 10 classes);
     ``fedmix_lenet5`` is the variant whose widths explain the FedMix paper. ``response_norm`` is the
     window of the local response normalisation after the first pooling and before every later one,
-    as in IFCA's network for Rotated CIFAR-10; 0 is none.
+    as in IFCA's network for Rotated CIFAR-10; 0 is none. In training ``dropout`` is the share of
+    the units of every hidden layer that is dropped, ``channel_dropout`` that of the channels after
+    the last convolution (003, Table 1 and its gate).
     """
 
     channels: tuple[int, ...] = (6, 16)
     hidden: tuple[int, ...] = (120, 84)
     kernel: int = 5
     response_norm: int = 0
+    dropout: float = 0.0
+    channel_dropout: float = 0.0
 
     def check(self) -> None:
         positive("LeNet.channels", self.channels)
@@ -52,6 +62,15 @@ class LeNet(Family):
         positive("LeNet.kernel", (self.kernel,))
         if self.response_norm < 0:
             raise ValueError(f"LeNet.response_norm must be >= 0, got {self.response_norm}")
+        for name in ("dropout", "channel_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"LeNet.{name} must lie in [0, 1), got {getattr(self, name)}")
+
+    @property
+    def noise(self) -> int:
+        """How many random numbers per example training asks for: one per unit that may drop."""
+        hidden = sum(self.hidden) if self.dropout else 0
+        return hidden + (self.channels[-1] if self.channel_dropout else 0)
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return convolutions, pooling and hidden layers; see ``Family``."""
@@ -65,7 +84,9 @@ class LeNet(Family):
             if self.response_norm:
                 layers.insert(len(layers) - (i > 0), nn.LocalResponseNorm(self.response_norm))
             depth = out
-        stack, features = _dense(height * width * depth, self.hidden)
+        if self.channel_dropout:
+            layers.append(Dropout(self.channel_dropout, depth))
+        stack, features = _dense(height * width * depth, self.hidden, dropout=self.dropout)
         return nn.Sequential(*layers, nn.Flatten(), *stack), features
 
 
@@ -109,11 +130,14 @@ class Stackable(nn.Linear):
 
 
 def _dense(
-    features: int, hidden: tuple[int, ...], layer: type[nn.Linear] = nn.Linear
+    features: int,
+    hidden: tuple[int, ...],
+    layer: type[nn.Linear] = nn.Linear,
+    dropout: float = 0.0,
 ) -> tuple[list[nn.Module], int]:
     layers: list[nn.Module] = []
     for out in hidden:
-        layers += [layer(features, out), nn.ReLU()]
+        layers += [layer(features, out), nn.ReLU(), *([Dropout(dropout, out)] if dropout else [])]
         features = out
     return layers, features
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from fedlib.models.dropout import fed_by, numbers
 from fedlib.models.families import SMALL
 
 Leaves = dict[str, Tensor]
@@ -31,7 +32,8 @@ class Classifier(nn.Module):
 class Net:
     """The functions of a classifier, parameters first: ``net(params, x)``.
 
-    ``width`` is the length D of the features h(x), the input of the output layer.
+    ``width`` is the length D of the features h(x), the input of the output layer, and ``noise`` how
+    many random numbers per example training asks for, to drop units.
     """
 
     def __init__(self, spec: Any, shape: tuple[int, ...], classes: int) -> None:
@@ -41,6 +43,7 @@ class Net:
         self.width = self.module.head.in_features
         self._base = _slots(self.module.base, "base.")
         self._head = _slots(self.module.head, "head.")
+        self.noise = numbers(self.module.base)
         kinds = [type(m) for m in self.module.modules()]
         self.has_convolutions = any(issubclass(kind, nn.Conv2d) for kind in kinds)
         self.is_recurrent = any(issubclass(kind, nn.RNNBase) for kind in kinds)
@@ -74,9 +77,18 @@ class Net:
         large = self.has_convolutions or self.parameters() > SMALL
         return large and not self.is_recurrent and device.type == "cpu"
 
-    def features(self, params: Leaves, x: Tensor) -> Tensor:
-        """Return h(x), ``[B, D]``; only the leaves ``base.*`` of ``params`` are read."""
-        return self._call(self.module.base, self._base, params, x)
+    def features(self, params: Leaves, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return h(x), ``[B, D]``; only the leaves ``base.*`` of ``params`` are read.
+
+        The last of the numbers ``noise`` ``[B, n]`` say which units drop; without it none do.
+        """
+        if noise is None or not self.noise:
+            return self._call(self.module.base, self._base, params, x)
+        fed_by(self.module.base, noise[..., -self.noise :])
+        try:
+            return self._call(self.module.base, self._base, params, x)
+        finally:
+            fed_by(self.module.base, None)
 
     @property
     def cuts(self) -> dict[int, str]:
@@ -128,9 +140,12 @@ class Net:
             for (_, owner, key), parameter in zip(slots, own, strict=True):
                 owner[key] = parameter
 
-    def __call__(self, params: Leaves, x: Tensor) -> Tensor:
-        """Return logits ``[B, classes]`` of a batch ``[B, channels, height, width]``."""
-        return self.logits(params, self.features(params, x))
+    def __call__(self, params: Leaves, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return logits ``[B, classes]`` of a batch ``[B, channels, height, width]``.
+
+        With ``noise`` ``[B, n]`` units drop, as in training; see ``features``.
+        """
+        return self.logits(params, self.features(params, x, noise))
 
     def parameters(self) -> int:
         """Return the number of parameters."""

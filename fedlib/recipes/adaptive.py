@@ -230,8 +230,9 @@ def _setting(scale: str, task: Task, **more: Any) -> Adaptive:
         fields |= {"chooser": LeNet(channels=(2, 4), hidden=(8,)), "cohort": 5}
         fields |= {"converged": ClusterStop(every=2, patience=3)}
         return Adaptive(task, rounds=30, seeds=3, evaluate_every=15, **{**fields, **more})
-    fields |= {"own": LeNet(channels=(32, 256), hidden=(256,)), "cohort": 0.1}
-    fields |= {"chooser": LeNet(channels=(12, 12), hidden=(8,)), "evaluate_every": 10}
+    fields |= {"own": LeNet(channels=(32, 256), hidden=(256,), dropout=0.76), "cohort": 0.1}
+    gate = LeNet(channels=(12, 12), hidden=(8,), dropout=0.78, channel_dropout=0.78)
+    fields |= {"chooser": gate, "evaluate_every": 10}
     return Adaptive(task, **{**fields, "rounds": 500, "seeds": 6, **more})
 
 
