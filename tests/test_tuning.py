@@ -125,7 +125,7 @@ def test_a_run_that_diverges_scores_nothing():
     assert isinstance(experiment, Experiment) and score(experiment) == 0.0
 
 
-def test_a_stage_goes_on_with_the_best_of_those_before(monkeypatch):
+def test_a_stage_goes_on_with_the_best_of_those_before(monkeypatch, fake):
     module, seen = sys.modules[search_function.__module__], []
 
     def found(stage, setting, space, **how):

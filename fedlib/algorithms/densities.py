@@ -83,6 +83,11 @@ class Densities(Stage):
             ),
         )
 
+    @property
+    def drops(self) -> bool:
+        """Whether its loss hands on the noise that drops units: no."""
+        return False
+
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""
         pixels = _pixels(_flat(batch["x"]), ctx)

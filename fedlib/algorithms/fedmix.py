@@ -132,6 +132,11 @@ class FedMix(FedAvg):
         pooled = torch.einsum("k,bkd->bd", pool, h)
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
 
+    @property
+    def drops(self) -> bool:
+        """Whether its loss hands on the noise that drops units: no."""
+        return False
+
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
         code = self.encode(net, params, batch["x"])

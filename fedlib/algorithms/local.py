@@ -53,11 +53,6 @@ class Local(FedAvg):
         noise = self.model.noise if self.model else 0
         return (Phase(self.client, self.epochs, self.batch_size, stop=self.stop, noise=noise),)
 
-    @property
-    def drops(self) -> bool:
-        """Whether its training drops units where a model has dropout: yes."""
-        return True
-
     def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
         """Return no bytes: what the first stage shared was there when this one began."""
         none = torch.zeros(len(rows), dtype=torch.int64)

@@ -129,11 +129,6 @@ class Mixture(FedAvg):
             ),
         )
 
-    @property
-    def drops(self) -> bool:
-        """Whether its training drops units where a network has dropout: of specialist and gate."""
-        return True
-
     def view(self, fed: Federation, state: State) -> Federation:
         """Return the federation with what experts that stay say of every label, computed once."""
         if self.train_global or self.pool in EQUAL:

@@ -44,6 +44,11 @@ class Newcomers(Stage):
         """Return one phase over the leaves that are local."""
         return (Phase(self.client, self.epochs, self.batch_size, stop=self.stop, side="local"),)
 
+    @property
+    def drops(self) -> bool:
+        """Whether its loss hands on the noise that drops units: no."""
+        return False
+
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the loss of ``of``."""
         return self.of.loss(net, params, ctx, batch)

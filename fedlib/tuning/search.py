@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +39,15 @@ def tune(
     ``search``. Source: 003, sec. 4.4.
     """
     tables = []
-    for stage in STAGES:
-        table = search(
-            stage,
-            setting,
-            spaces[stage.name],
-            trials=trials,
-            seed=seed,
-            workers=workers,
-            address=address,
-            device=device,
-        )
-        best = table.loc[table["best"]].to_dict("records")[0]  # of Python's own numbers
-        setting = stage.apply(setting, {name: best[name] for name, _ in spaces[stage.name].axes})
-        tables.append(table)
+    with _session(workers, address):
+        for stage in STAGES:
+            table = search(
+                stage, setting, spaces[stage.name], trials=trials, seed=seed, device=device
+            )
+            best = table.loc[table["best"]].to_dict("records")[0]  # of Python's own numbers
+            chosen = {name: best[name] for name, _ in spaces[stage.name].axes}
+            setting = stage.apply(setting, chosen)
+            tables.append(table)
     return setting, pd.concat(tables, ignore_index=True)
 
 
@@ -74,36 +70,30 @@ def search(
     continues, and its trials are runs of the store, so that none is trained twice. A trial that
     diverges scores 0. NoRay where Ray is not installed.
     """
-    ray, ray_tune, variants = _ray()
+    _, ray_tune, variants = _ray()
     name = f"{stage.name}-{_mark(stage.name, setting, space, trials, seed)}"
     folder = paths.runs() / "tuning"
     trial = ray_tune.with_resources(
         _objective(stage, setting, seed, device),
         {"cpu": 1, "gpu": int(device.startswith("cuda"))},
     )
-    started = not ray.is_initialized()
-    if started:
-        options = {"address": address} if address else {"num_cpus": workers}
-        ray.init(include_dashboard=False, logging_level="ERROR", log_to_driver=False, **options)
-    try:
+    with _session(workers, address):
         if ray_tune.Tuner.can_restore(str(folder / name)):
             tuner = ray_tune.Tuner.restore(str(folder / name), trial, restart_errored=True)
         else:
+            how = ray_tune.TuneConfig(
+                metric="score",
+                mode="max",
+                num_samples=trials,
+                search_alg=variants(random_state=seed),
+            )
             tuner = ray_tune.Tuner(
                 trial,
                 param_space=space.domains(ray_tune),
-                tune_config=ray_tune.TuneConfig(
-                    metric="score",
-                    mode="max",
-                    num_samples=trials,
-                    search_alg=variants(random_state=seed),
-                ),
+                tune_config=how,
                 run_config=ray_tune.RunConfig(name=name, storage_path=str(folder), verbose=0),
             )
         found = [(r.config, r.metrics or {}) for r in tuner.fit()]
-    finally:
-        if started:
-            ray.shutdown()
     rows = [{**config, "score": metrics.get("score", 0.0)} for config, metrics in found]
     table = pd.DataFrame(rows).assign(stage=stage.name, trial=range(len(rows)))
     return table.assign(best=table.index == table["score"].idxmax())
@@ -135,6 +125,21 @@ def _objective(stage: Stage, setting: Adaptive, seed: int, device: str) -> Any:
         return {"score": score(seeded(experiment, seed), device)}
 
     return objective
+
+
+@contextmanager
+def _session(workers: int, address: str | None) -> Iterator[None]:
+    """Have Ray running: the one that is, or one of our own that ends with this."""
+    ray, _, _ = _ray()
+    started = not ray.is_initialized()
+    if started:
+        options = {"address": address} if address else {"num_cpus": workers}
+        ray.init(include_dashboard=False, logging_level="ERROR", log_to_driver=False, **options)
+    try:
+        yield
+    finally:
+        if started:
+            ray.shutdown()
 
 
 def _mark(*what: object) -> str:
