@@ -72,7 +72,7 @@ def search(
     """
     _, ray_tune, variants = _ray()
     name = f"{stage.name}-{_mark(stage.name, setting, space, trials, seed)}"
-    folder = paths.runs() / "tuning"
+    folder = paths.runs() / ".searches"  # hidden from the list of runs
     trial = ray_tune.with_resources(
         _objective(stage, setting, seed, device),
         {"cpu": 1, "gpu": int(device.startswith("cuda"))},
