@@ -174,7 +174,9 @@ def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
             even[0],
             spread,
         ),
-        greater(f"... but less than with training alone {extreme} so)", "Sec. 6", spread, even[1]),
+        greater(
+            f"... but less than with training alone (p = {high_p:g})", "Sec. 6", spread, even[1]
+        ),
         *(
             on_par(
                 f"The mixture does not depend on J: J = {j:g} at most a point below J = {most:g}",
