@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-PURPOSES = {"model": 1, "cohort": 2, "batches": 3, "noise": 4, "explore": 5}
+PURPOSES = {"model": 1, "cohort": 2, "batches": 3, "noise": 4, "explore": 5, "search": 6}
 
 
 def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:

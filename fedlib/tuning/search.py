@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pandas as pd
 
 from fedlib import paths
 from fedlib.experiment import Experiment, RunDiverged, run
+from fedlib.randomness import torch_seed
 from fedlib.recipes import Adaptive, seeded
 from fedlib.tuning.space import Space
 from fedlib.tuning.stages import STAGES, Stage
@@ -71,6 +73,8 @@ def search(
     diverges scores 0. NoRay where Ray is not installed.
     """
     _, ray_tune, variants = _ray()
+    # Stages draw points of their own: with one seed all would lie at the same places.
+    draw = torch_seed(seed, "search", zlib.crc32(stage.name.encode())) % 2**32
     name = f"{stage.name}-{_mark(stage.name, setting, space, trials, seed)}"
     folder = paths.runs() / ".searches"  # hidden from the list of runs
     trial = ray_tune.with_resources(
@@ -85,7 +89,7 @@ def search(
                 metric="score",
                 mode="max",
                 num_samples=trials,
-                search_alg=variants(random_state=seed),
+                search_alg=variants(random_state=draw),
             )
             tuner = ray_tune.Tuner(
                 trial,
