@@ -226,8 +226,9 @@ def _setting(scale: str, task: Task, **more: Any) -> Adaptive:
         fields |= {"local": Optimizer("adamw", lr=1e-3, weight_decay=9.89e-3), "most": 12}
         fields |= {"gate": Optimizer("adamw", lr=3e-4, weight_decay=6.88e-4), "eager": 10.0}
         fields |= {"tuned": Optimizer("adamw", lr=3e-4)}
-        fields |= {"stop": EarlyStop(every=2, patience=2), "js": (1, 2, 3, 6), "ps": (0.2, 0.6, 1)}
-        fields |= {"chooser": LeNet(channels=(2, 4), hidden=(8,)), "cohort": 5}
+        fields |= {"stop": EarlyStop(every=2, patience=2), "js": (1, 6)}
+        fields |= {"ps": (0.2, 0.6, 1.0), "eps": (0.0, 0.33), "cohort": 5}
+        fields |= {"chooser": LeNet(channels=(2, 4), hidden=(8,))}
         fields |= {"converged": ClusterStop(every=2, patience=3)}
         return Adaptive(task, rounds=30, seeds=3, evaluate_every=15, **{**fields, **more})
     fields |= {"own": LeNet(channels=(32, 256), hidden=(256,), dropout=0.76), "cohort": 0.1}
