@@ -186,6 +186,18 @@ def spread_over_clients(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).groupby("method", sort=False).mean().round(3)
 
 
+def last(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the rows of a metric at each run's last round that has it."""
+    rows = frame[frame["metric"] == metric]
+    return rows[rows["round"] == rows.groupby(RUN)["round"].transform("max")]
+
+
+def by_seed(table: pd.DataFrame, column: str = "value") -> dict[int, float]:
+    """Return a column's mean by seed, over all else: what claims compare."""
+    means = table.groupby("seed")[column].mean()
+    return {int(str(seed)): float(value) for seed, value in means.items()}
+
+
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
     """Return mean, lower and upper end of Student's interval over runs; NaN ends for one run."""
     v = np.asarray(values, dtype=float)

@@ -28,6 +28,7 @@ from fedlib.recipes import (
     LOCAL,
     MOE,
     PEEKING,
+    REDRAWN,
     STOPPED,
     TUNED,
     at,
@@ -122,8 +123,11 @@ def test_orientations_share_the_clients_of_a_setting(count, angles):
     assert partition.of.of.clients * partition.of.times == 20
 
 
-def recovered(greedy, exploring):
+def recovered(greedy, exploring, redrawn):
     rows = []
+    for k, seed in [(k, s) for k in (2, 4) for s in range(3)]:
+        name = at(REDRAWN, orientations=k, J=k, eps=0.0)
+        rows.append((name, seed, 9, "recovery:angle", -1, -1, "", redrawn[seed]))
     for k, eps, seed in [(k, e, s) for k in (2, 4) for e in (0.0, 0.33) for s in range(3)]:
         index = (exploring if eps else greedy)[seed]
         for j in (1, k):
@@ -139,13 +143,24 @@ def recovered(greedy, exploring):
     return frame(rows)
 
 
+def test_initial_models_are_redrawn_as_often_as_ifcas_code_asks():
+    setting = ADAPTIVE_ROTATED.settings("paper")["rotated_cifar10"]
+    runs = ADAPTIVE_ROTATED.plan(setting, "rotated_cifar10")
+    shares = {
+        k: runs[at(REDRAWN, orientations=k, J=k, eps=0.0)].algorithm.least_share for k in (2, 4)
+    }
+    assert shares == {2: 0.35, 4: 0.1}
+
+
 def test_recovered_orientations_are_judged_where_there_is_a_cluster_for_each():
-    table = recovered((0.4, 0.5, 0.45), (0.99, 1.0, 1.0))
+    table = recovered((0.4, 0.5, 0.45), (0.99, 1.0, 1.0), (0.1, 0.2, 0.2))
     found = exploration.recovery(table)
-    assert (found["J"] == found["orientations"]).all() and len(found) == 2 * 2 * 3
+    assert (found["J"] == found["orientations"]).all() and len(found) == 2 * 3 * 3
     verdicts = {c.text: c.verdict for c in exploration.recovery_claims(table)}
     greedy = [t for t in verdicts if t.endswith("greedily")]
     assert len(greedy) == 2 and all(verdicts.pop(t) == "does not hold" for t in greedy)
+    redrawn = [t for t in verdicts if t.startswith("Redrawing")]
+    assert len(redrawn) == 2 and all(verdicts.pop(t) == "does not hold" for t in redrawn)
     assert len(verdicts) == 12 and set(verdicts.values()) == {HOLDS}
 
 

@@ -36,9 +36,7 @@ def sizes(frame: pd.DataFrame) -> pd.DataFrame:
 
     Columns method, seed, p, J, eps, rank (from 1) and value.
     """
-    rows = frame[(frame["metric"] == "clusters") & (frame["round"] > 0)]
-    last = rows.groupby(["method", "seed"])["round"].transform("max")
-    rows = rows[rows["round"] == last]
+    rows = frames.last(frame[frame["round"] > 0], "clusters")
     count = rows.groupby(["method", "seed", "expert"])["value"].sum().reset_index()
     count["rank"] = count.groupby(["method", "seed"])["value"].rank(ascending=False, method="first")
     return _filled(frames.apart(count.drop(columns="expert")))
@@ -122,8 +120,7 @@ def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
         rows = table[table["method"] == method]
         for name, value in wanted.items():
             rows = rows[rows[name] == value]
-        means = rows.groupby("seed")[column].mean()
-        return {int(str(s)): float(v) for s, v in means.items()}
+        return frames.by_seed(rows, column)
 
     low_p, high_p = float(table["p"].min()), float(table["p"].max())
     beats = [

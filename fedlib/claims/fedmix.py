@@ -139,8 +139,7 @@ def travelled(frame: pd.DataFrame, method: str, rate: float) -> dict[int, float]
 
 def least_used(frame: pd.DataFrame) -> dict[str, dict[int, float]]:
     """Return the smallest entry of the marginal q(z) (uniform over labels), by method and seed."""
-    rows = frame[frame["metric"] == "q"]
-    rows = rows[rows["round"] == rows.groupby(["method", "seed"])["round"].transform("max")]
+    rows = frames.last(frame, "q")
     marginal = rows.groupby(["method", "seed", "expert"], as_index=False)["value"].mean()
     least = marginal.groupby(["method", "seed"], as_index=False)["value"].min()
     return {

@@ -37,8 +37,7 @@ def by_seed(table: pd.DataFrame) -> Score:
         for name, value in where.items():
             wanted = value if isinstance(value, Sequence) else [value]
             rows = rows[rows[name].isin(wanted)]
-        means = rows.groupby("seed")["value"].mean()
-        return {int(str(seed)): float(value) for seed, value in means.items()}
+        return frames.by_seed(rows)
 
     return score
 
@@ -143,7 +142,7 @@ def released_claims(
         rows = table[table["metric"] == metric]
         known = theirs[theirs["metric"] == metric].set_index("p")["value"]
         rows = rows.assign(off=(rows["value"] - rows["p"].map(known)).abs()).dropna(subset="off")
-        return {int(str(s)): float(v) for s, v in rows.groupby("seed")["off"].mean().items()}
+        return frames.by_seed(rows, "off")
 
     return [
         greater(

@@ -12,6 +12,7 @@ from fedlib.recipes.adaptive import (
     EAGER,
     MOE,
     PEEKING,
+    REDRAWN,
     STOPPED,
     Adaptive,
 )
@@ -121,6 +122,7 @@ __all__ = [
     "PRIVACY",
     "PRUNING",
     "RATE_SWEEP",
+    "REDRAWN",
     "ROTATED",
     "SCALES",
     "SECTIONS",

@@ -38,7 +38,8 @@ class Adaptive(Setting):
     home clients train for at most ``most`` epochs, until ``stop``. ``eager`` is how many times
     larger the rate of a gate is that does leave its initial weights (D11). Other ways to find
     ``some`` clusters are compared at ``some_p``: initial models are redrawn until each suits
-    ``least_share`` of the clients, ``converged`` clusters leave.
+    ``least_share`` of the clients, ``converged`` clusters leave. For clusters of two and of four
+    orientations IFCA's code has the ``least_shares``.
     """
 
     js: tuple[int, ...] = (1, 2, 3, 6, 9)
@@ -58,6 +59,7 @@ class Adaptive(Setting):
     some: int = 3
     some_p: float = 0.6
     least_share: float = 0.1
+    least_shares: tuple[float, ...] = (0.35, 0.1)
     converged: ClusterStop = ClusterStop()
 
     def at(self, p: float) -> Adaptive:
@@ -152,9 +154,17 @@ def _by_fraction(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
 
 
 def _by_orientation(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
-    """Return every way where groups of clients see their images turned (rotated CIFAR-10)."""
-    turned = {k: _compared(setting.turned(k), orientations=k) for k in setting.orientations}
-    return {m: e for runs in turned.values() for m, e in runs.items()}
+    """Return every way where groups of clients see their images turned (rotated CIFAR-10).
+
+    Without exploration also from initial models that are redrawn, as IFCA's code does.
+    """
+    runs: dict[str, Experiment] = {}
+    for k, share in zip(setting.orientations, setting.least_shares, strict=True):
+        here = setting.turned(k)
+        runs |= _compared(here, orientations=k)
+        redrawn = clustered(here, k, 0.0, least_share=share)
+        runs[at(REDRAWN, orientations=k, J=k, eps=0.0)] = redrawn
+    return runs
 
 
 def _by_writer(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
@@ -226,8 +236,8 @@ def _setting(scale: str, task: Task, **more: Any) -> Adaptive:
         fields |= {"local": Optimizer("adamw", lr=1e-3, weight_decay=9.89e-3), "most": 12}
         fields |= {"gate": Optimizer("adamw", lr=3e-4, weight_decay=6.88e-4), "eager": 10.0}
         fields |= {"tuned": Optimizer("adamw", lr=3e-4)}
-        fields |= {"stop": EarlyStop(every=2, patience=2), "js": (1, 6)}
-        fields |= {"ps": (0.2, 0.6, 1.0), "eps": (0.0, 0.33), "cohort": 5}
+        fields |= {"stop": EarlyStop(every=2, patience=2), "js": (1, 2, 3, 6)}
+        fields |= {"ps": (0.2, 0.6, 1.0), "eps": (0.0, 0.1, 0.33), "cohort": 5}
         fields |= {"chooser": LeNet(channels=(2, 4), hidden=(8,))}
         fields |= {"converged": ClusterStop(every=2, patience=3)}
         return Adaptive(task, rounds=30, seeds=3, evaluate_every=15, **{**fields, **more})
@@ -238,14 +248,14 @@ def _setting(scale: str, task: Task, **more: Any) -> Adaptive:
 
 
 def _known(
-    name: str, task: str, quick: str = "", standard: dict[str, Any] | None = None, **paper: Any
+    name: str, task: str, quick: str, standard: dict[str, Any] | None = None, **paper: Any
 ) -> dict[str, dict[str, Setting]]:
-    """Return a section's settings by scale: one data set each, at the quick scale if that is named.
+    """Return a section's settings by scale: one data set each, ``quick`` at the quick one.
 
     ``standard`` and ``paper`` are fields of those scales.
     """
     return {
-        "quick": {quick: _setting("quick", named(task, "quick"))} if quick else {},
+        "quick": {quick: _setting("quick", named(task, "quick"))},
         "standard": {name: _setting("standard", named(task, "standard"), **(standard or {}))},
         "paper": {name: _setting("paper", named(task, "paper"), **paper)},
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedlib import paths
+from fedlib import frames, paths
 from fedlib.experiment import Experiment, RunDiverged, run
 from fedlib.randomness import torch_seed
 from fedlib.recipes import Adaptive, seeded
@@ -106,11 +106,12 @@ def search(
 def score(experiment: Experiment, device: str = "cpu") -> float:
     """Return the clients' mean validation accuracy in the end; 0 for a run that diverges."""
     try:
-        metrics = run(experiment, device=device, progress=False).metrics
+        result = run(experiment, device=device, progress=False)
     except RunDiverged:
         return 0.0
-    rows = metrics[metrics["metric"] == "validation_accuracy"]
-    return float(rows.loc[rows["round"] == rows["round"].max(), "value"].mean())
+    return float(
+        frames.ended(frames.together({"": [result]}), "validation_accuracy")["value"].iloc[0]
+    )
 
 
 def where(name: str) -> Path:
