@@ -60,8 +60,6 @@ class PMMoE(Stage):
 
     def check(self) -> None:
         Stage.check(self)
-        if not isinstance(self.of, Split):
-            raise ValueError(f"PMMoE.of must be a method that splits models, got {self.of}")
         if self.top < 0:
             raise ValueError(f"PMMoE.top (k) must be >= 1, or 0 for all, got {self.top}")
         if not 0 <= self.denoise < 1 or self.temperature <= 0:
@@ -81,16 +79,16 @@ class PMMoE(Stage):
 
         ValueError without a first stage that has all leaves of ``of``.
         """
-        needed = self.of.leaves(fed, seed)
-        there = {} if first is None else {**first.shared, **first.local}
-        if first is None or needed.keys() - there.keys():
-            lacking = ", ".join(sorted(needed.keys() - there.keys()))
+        needed, of = self.of.leaves(fed, seed), type(self.of).__name__
+        there = first or State({}, {}, {})
+        sides = {n: there.local if self.of.is_local(n) else there.shared for n in needed}
+        if lacking := [n for n, side in sides.items() if n not in side]:
             raise ValueError(
-                f"PMMoE mixes the private parts of a finished {type(self.of).__name__}: give its "
-                f"experiment as `after` (it lacks {lacking})"
+                f"PMMoE mixes the private parts of a finished {of}: give its experiment as `after` "
+                f"(it lacks {', '.join(lacking)})"
             )
-        mine = {n: first.local[n].clone() for n in needed if self.of.is_local(n)}
-        shared = {n: t for n, t in first.shared.items() if not self.of.is_local(n)}
+        mine = {n: there.local[n].clone() for n in needed if self.of.is_local(n)}
+        shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
         pool = named(part(mine, self.of.experts), POOL)
         experts = len(next(iter(pool.values())))
         if self.train_experts:
