@@ -21,6 +21,7 @@ from fedlib.algorithms.pmmoe import PMMoE
 from fedlib.algorithms.pruning import PrunedFedMix
 from fedlib.algorithms.released import LastClient
 from fedlib.algorithms.scaffold import Scaffold
+from fedlib.algorithms.synmoe import SynMoE
 
 __all__ = [
     "DBE",
@@ -49,4 +50,5 @@ __all__ = [
     "Personal",
     "PrunedFedMix",
     "Scaffold",
+    "SynMoE",
 ]
