@@ -90,10 +90,16 @@ class Table:
 
     def whole(self, rows: Tensor) -> Leaves:
         """Return all examples of some clients as one padded batch."""
-        counts = self.sizes[rows.cpu().numpy()][:, None]
-        width = counts.max(0, initial=0)
-        places = np.tile(np.arange(int(width[0])), (len(rows), 1, 1))
-        return next(self.batches(rows, places, counts, width))
+        return next(self.blocks(rows, max(1, int(self.sizes[rows.cpu().numpy()].max(initial=0)))))
+
+    def blocks(self, rows: Tensor, size: int) -> Iterator[Leaves]:
+        """Yield all examples of some clients in order, in padded batches of at most ``size``."""
+        sizes = self.sizes[rows.cpu().numpy()]
+        starts = np.arange(0, max(1, int(sizes.max(initial=0))), size)
+        counts = np.clip(sizes[:, None] - starts, 0, size)
+        places = starts[:, None] + np.arange(size)
+        places = np.minimum(places, np.maximum(sizes, 1)[:, None, None] - 1)
+        yield from self.batches(rows, places, counts, counts.max(0))
 
     def inputs(self, examples: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return what a model takes: images ``[..., C, H, W]``, normalised, or tokens ``[..., T]``.

@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-PURPOSES = {"model": 1, "cohort": 2, "batches": 3, "noise": 4, "explore": 5, "search": 6}
+PURPOSES = {
+    "model": 1,
+    "cohort": 2,
+    "batches": 3,
+    "noise": 4,
+    "explore": 5,
+    "search": 6,
+    "server": 7,
+}
 
 
 def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:

@@ -108,6 +108,14 @@ class FedAvg:
         losses = cross_entropy(said, batch["y"], reduction="none")
         return mean(losses, batch["weight"])
 
+    def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+        """Return nothing: a client keeps the local leaves that it has trained."""
+        return {}
+
+    def describe(self, fed: Federation, rows: Tensor, after: Leaves, context: Leaves) -> Leaves:
+        """Return nothing: a client's examples show in its leaves only."""
+        return {}
+
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         """Return before - after of the shared leaves, the client's pseudo-gradient."""
         return {n: before[n] - after[n] for n in before if not self.is_local(n)}

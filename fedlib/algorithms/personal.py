@@ -5,18 +5,20 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
-from fedlib.engine import Prediction, State
+from fedlib.algorithms.splitting import Opened, Split
+from fedlib.engine import Phase, Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import Leaves, Net
 from fedlib.values import value
 
 
 @value
-class Personal(FedAvg):
+class Personal(Split):
     """FedAvg in which the leaves whose names begin with one of ``local`` stay with their client.
 
     The default, the output layer's bias, is biased FedAvg (000, sec. 4.1). A newcomer gets the mean
-    of the clients' logits: for the output layer that is the mean of its local parameters.
+    of the clients' logits: for the output layer that is the mean of its local parameters. What
+    others can borrow of a client is its head, or its base where the head is not personal.
     ValueError, when a run starts, for a name that no leaf of the model begins with.
     """
 
@@ -33,6 +35,32 @@ class Personal(FedAvg):
             if not any(name.startswith(prefix) for name in leaves):
                 raise ValueError(f"no leaf begins with {prefix!r}; there are {', '.join(leaves)}")
         return leaves
+
+    @property
+    def experts(self) -> str:
+        """How the names of the private part's leaves begin; ValueError for less than a part."""
+        for name in ("head.", "base."):
+            if name in self.local:
+                return name
+        raise ValueError(f"{self} has neither a head nor a base that others could borrow")
+
+    def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
+        """Return the features and nothing else, or the batch and the shared head's bias."""
+        if self.experts == "base.":
+            x = code["x"]
+            return Opened(x, params["head.bias"].expand(len(x), -1))
+        h = code["h"] if "h" in code else net.features(params, code["x"])
+        return Opened(h, h.new_zeros(len(h), net.classes))
+
+    def private(self, net: Net, params: Leaves, entry: Tensor) -> Tensor:
+        """Return the logits of a head, or the features of a base."""
+        if self.experts == "base.":
+            return net.features(params, entry)
+        return Split.private(self, net, params, entry)
+
+    def joined(self, net: Net, params: Leaves, out: Tensor) -> Tensor:
+        """Return what features add to the logits; a head's logits as they are."""
+        return out @ params["head.weight"].mT if self.experts == "base." else out
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return the features, or the batch itself if they are personal."""
@@ -56,6 +84,53 @@ class Personal(FedAvg):
 
     def _logits(self, net: Net, params: Leaves, code: Leaves) -> Tensor:
         return net.logits(params, code["h"]) if "h" in code else net(params, code["x"])
+
+
+@value
+class FedPer(Personal):
+    """A shared base below personal heads, trained together (Arivazhagan et al., 2019)."""
+
+    local: tuple[str, ...] = ("head.",)
+
+
+@value
+class LGFedAvg(Personal):
+    """Personal bases below a shared head, trained together (Liang et al., 2020).
+
+    004's reading of it; ``LocalGlobal`` keeps fewer layers personal.
+    """
+
+    local: tuple[str, ...] = ("base.",)
+
+
+@value
+class FedRep(Personal):
+    """FedPer in turns: the head for ``head_epochs``, then the base (Collins et al., 2021).
+
+    The paper has about ten epochs of the head, PFLlib one.
+    """
+
+    local: tuple[str, ...] = ("head.",)
+    head_epochs: int = 10
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return a phase of the head and one of the base."""
+        turns = (("head.", self.head_epochs), ("base.", self.epochs))
+        return tuple(Phase(self.client, n, self.batch_size, train=(p,)) for p, n in turns)
+
+
+@value
+class FedBABU(Personal):
+    """FedPer whose heads never move: only the base is federated (Oh et al., 2022).
+
+    Every head is the common initial one until ``Local`` after this fine-tunes it, with the base.
+    """
+
+    local: tuple[str, ...] = ("head.",)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase of the base."""
+        return (Phase(self.client, self.epochs, self.batch_size, train=("base.",)),)
 
 
 @value

@@ -9,6 +9,7 @@ from fedlib.engine.evaluate import (
     evaluate_global,
     tabulate,
 )
+from fedlib.engine.lift import lift
 from fedlib.engine.protocol import Algorithm, Prediction, State, playing
 from fedlib.engine.rounds import Report, cohort_size, play_round, select
 from fedlib.engine.train import EarlyStop, Phase, TrainingDiverged
@@ -28,6 +29,7 @@ __all__ = [
     "encode",
     "evaluate",
     "evaluate_global",
+    "lift",
     "play_round",
     "playing",
     "select",

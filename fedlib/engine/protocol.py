@@ -94,6 +94,12 @@ class Algorithm(Protocol):
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return one client's loss on one mini-batch, a scalar."""
 
+    def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+        """Return what one client keeps of a round besides what it trained: some of its leaves."""
+
+    def describe(self, fed: Federation, rows: Tensor, after: Leaves, context: Leaves) -> Leaves:
+        """Return what clients say of their examples, ``[clients, ...]``: more of their message."""
+
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         """Return the message of one client; a shared leaf's name carries before - after."""
 

@@ -186,8 +186,13 @@ def _train_group(
             local=state.local,
         )
     with torch.no_grad():
-        send = lift(partial(_one_message, algorithm, fed.net), len(rows), common=1)
+        remember, send = (
+            lift(partial(_one_ended, method, fed.net), len(rows), common=1)
+            for method in (algorithm.remember, algorithm.finish)
+        )
+        after = {**after, **remember(before, after, context, common)}
         message = send(before, after, context, common)
+        message |= algorithm.describe(fed, where, after, context)
         for name, leaf in state.local.items():
             leaf[where] = after[name]
         scores = _scores(algorithm, fed, where, after, context, common) if score else {}
@@ -223,10 +228,15 @@ def _one_client(
     return method(net, params, {**ctx, **common}, batch)
 
 
-def _one_message(
-    algorithm: Algorithm, net: Net, before: Leaves, after: Leaves, ctx: Leaves, common: Leaves
+def _one_ended(
+    method: Callable[..., Leaves],
+    net: Net,
+    before: Leaves,
+    after: Leaves,
+    ctx: Leaves,
+    common: Leaves,
 ) -> Leaves:
-    return algorithm.finish(net, before, after, {**ctx, **common})
+    return method(net, before, after, {**ctx, **common})
 
 
 def _groups(alike: np.ndarray, ends: np.ndarray, size: int) -> Iterator[np.ndarray]:

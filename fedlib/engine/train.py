@@ -52,8 +52,9 @@ class Phase:
     ``train`` are prefixes of the leaves that move, "" is all of them, among the ``side`` that is
     "local", "shared" or "both". ``loss`` names the algorithm's method to minimise. ``noise`` is how
     many uniform random numbers per example the loss finds in its batch, before those that the
-    task's model asks for. ``watch`` is what early stopping looks at, on validation examples: "nll",
-    the negative log-likelihood of the algorithm's predictions, or "loss".
+    task's model asks for, and ``noisy`` how many more for each of the model's features. ``watch``
+    is what early stopping looks at, on validation examples: "nll", the negative log-likelihood of
+    the algorithm's predictions, or "loss".
     """
 
     optimizer: Optimizer
@@ -64,6 +65,7 @@ class Phase:
     drop_last: bool = False
     stop: EarlyStop | None = None
     noise: int = 0
+    noisy: int = 0
     watch: str = "nll"
     side: str = "both"
 
@@ -74,8 +76,9 @@ class Phase:
             raise ValueError(f"Phase.epochs must be >= 1, got {self.epochs}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"Phase.batch_size must be >= 1 or None, got {self.batch_size}")
-        if self.noise < 0:
-            raise ValueError(f"Phase.noise must be >= 0, got {self.noise}")
+        for name in ("noise", "noisy"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"Phase.{name} must be >= 0, got {getattr(self, name)}")
 
     def moves(self, leaves: Iterable[str], local: Collection[str]) -> tuple[str, ...]:
         """Return which of some leaves move, given which ones are local."""
@@ -116,7 +119,8 @@ def train(
     moving = heart.moving
     keeper.before(moving)
     losses = []
-    for t, batch in enumerate(_batches(fed.train, where, plan, phase.noise + fed.net.noise)):
+    numbers = phase.noise + phase.noisy * fed.net.width + fed.net.noise
+    for t, batch in enumerate(_batches(fed.train, where, plan, numbers)):
         losses.append(heart.step(batch))
         if keeper.after_step(t, leaves, moving, context, common):
             break

@@ -2,7 +2,8 @@
 
 from fedlib.models.autoencoder import AutoEncoder
 from fedlib.models.families import MLP, Family, LeNet, fedmix_lenet5
-from fedlib.models.net import Classifier, Leaves, Net, each, named, part, stack
+from fedlib.models.gate import GateNet
+from fedlib.models.net import Classifier, Leaves, Net, drawn, each, named, part, stack
 from fedlib.models.residual import ResNet
 from fedlib.models.text import BiLSTM, FastText
 from fedlib.models.wide import widened
@@ -14,10 +15,12 @@ __all__ = [
     "Classifier",
     "Family",
     "FastText",
+    "GateNet",
     "LeNet",
     "Leaves",
     "Net",
     "ResNet",
+    "drawn",
     "each",
     "fedmix_lenet5",
     "named",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ class Net:
 
     def __init__(self, spec: Any, shape: tuple[int, ...], classes: int) -> None:
         self._spec, self.shape, self.classes = spec, shape, classes
-        self._others: dict[tuple[Any, int], Net] = {}
+        self._others: dict[tuple[Any, tuple[int, ...], int], Net] = {}
         self.module = self.module_of(0)
         self.width = self.module.head.in_features
         self._base = _slots(self.module.base, "base.")
@@ -59,14 +60,20 @@ class Net:
         """Return fresh parameters (PyTorch's default initialisation) drawn from ``seed``."""
         return {n: p.detach() for n, p in self.module_of(seed).named_parameters()}
 
-    def like(self, family: Any = None, outputs: int | None = None) -> Net:
-        """Return the net of another family, or with other outputs, for the same examples."""
-        family, outputs = family or self._spec, self.classes if outputs is None else outputs
-        if (family, outputs) == (self._spec, self.classes):
+    def like(
+        self,
+        family: Any = None,
+        outputs: int | None = None,
+        shape: tuple[int, ...] | None = None,
+    ) -> Net:
+        """Return the net of another family, with other outputs, or for examples of other shape."""
+        asked = family or self._spec, shape or self.shape, outputs or self.classes
+        if asked == (self._spec, self.shape, self.classes):
             return self
-        if (family, outputs) not in self._others:
-            self._others[family, outputs] = Net(family, self.shape, outputs)
-        return self._others[family, outputs]
+        if asked not in self._others:
+            with _outside_vmap():
+                self._others[asked] = Net(*asked)
+        return self._others[asked]
 
     def alone(self, device: torch.device) -> bool:
         """Return whether several nets run one by one, and not as one vmapped program.
@@ -150,6 +157,26 @@ class Net:
     def parameters(self) -> int:
         """Return the number of parameters."""
         return sum(p.numel() for p in self.module.parameters())
+
+
+def _outside_vmap() -> AbstractContextManager[Any]:
+    """Return a context in which a module may be built although a program is being vmapped.
+
+    A resumed run asks for a net there first, and drawing its (unused) numbers is refused by vmap.
+    """
+    disable = getattr(torch._C, "_DisableFuncTorch", None)
+    return disable() if disable else nullcontext()
+
+
+def drawn(layers: Callable[[], dict[str, nn.Module]], seed: int) -> Leaves:
+    """Return the fresh parameters of named modules, "name.parameter", drawn from ``seed``."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return {
+            f"{name}.{key}": p.detach()
+            for name, module in layers().items()
+            for key, p in module.named_parameters()
+        }
 
 
 def _slots(module: nn.Module, prefix: str) -> list[Slot]:

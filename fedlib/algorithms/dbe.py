@@ -1,0 +1,154 @@
+"""DBE: a client's bias is taken out of the features and kept at home (Zhang et al., 2023)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedlib.algorithms.fedavg import FedAvg, mean, placed
+from fedlib.algorithms.splitting import Opened, Split
+from fedlib.engine import Phase, State, play_round
+from fedlib.federation import Federation
+from fedlib.models import Leaves, Net
+from fedlib.values import value
+
+OWN, RUNNING, CONSENSUS = "own.mean", "running.mean", "consensus.mean"
+
+
+@value
+class DBE(Split):
+    """logits = head(h + v_j): the whole model is shared, the vector v_j of D numbers is private.
+
+    ``kappa`` times half the mean squared distance of the running mean of the client's features
+    from a consensus keeps bias out of the features. The running mean m <- (1 - momentum) m +
+    momentum (the batch's mean) starts anew every round, and passes gradients through the batch's.
+    The consensus is the mean of the clients' running means after one epoch of plain training from
+    the initial model, weighted by examples, and stays as it is. PFLlib's default is kappa 0; its
+    authors and 004 have 50 (0.1 for news) with momentum 1.
+    """
+
+    kappa: float = 50.0
+    momentum: float = 1.0
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        if self.kappa < 0 or not 0 < self.momentum <= 1:
+            raise ValueError(
+                f"DBE needs kappa >= 0 and momentum in (0, 1], got {self.kappa}, {self.momentum}"
+            )
+        _plain(self)
+
+    @property
+    def experts(self) -> str:
+        """How the names of a private vector's leaves begin."""
+        return OWN
+
+    def leaves(self, fed: Federation, seed: int) -> Leaves:
+        """Return the model, and vectors that start at zero."""
+        zero = torch.zeros(fed.net.width)
+        vectors = {n: zero.clone() for n in (OWN, RUNNING, CONSENSUS)}
+        return {**FedAvg.leaves(self, fed, seed), **placed(vectors, fed)}
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a leaf is a client's: its vector, and its running mean."""
+        return name in (OWN, RUNNING)
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the initial model with the consensus, for which every client trains one epoch."""
+        begun = FedAvg.init(self, fed, seed, first)
+        if not self.kappa or (first and CONSENSUS in first.shared):
+            return begun
+        once = _Consensus(batch_size=self.batch_size, client=self.client, momentum=self.momentum)
+        found, _ = play_round(once, fed, once.begun(fed, begun), round=0, seed=seed, cohort=1.0)
+        begun.shared[CONSENSUS] = found.shared[CONSENSUS]
+        return begun
+
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return the received model and the client's vector; the running mean starts anew."""
+        begun = FedAvg.start(self, fed, state, rows)
+        return {**begun, RUNNING: torch.zeros_like(begun[RUNNING])}
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase that trains the model and the vector."""
+        names = ("base.", "head.", OWN, RUNNING)
+        return (Phase(self.client, self.epochs, self.batch_size, train=names),)
+
+    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+        """Return the cross-entropy, and how far the mean features are from the consensus."""
+        weight = batch["weight"]
+        h = net.features(params, batch["x"], batch.get("noise"))
+        said = net.logits(params, h + params[OWN])
+        loss = mean(cross_entropy(said, batch["y"], reduction="none"), weight)
+        center = mean_of(h, weight)
+        m = running(params, center, self.momentum)
+        loss = loss + self.kappa / 2 * ((m - params[CONSENSUS]) ** 2).mean()
+        return loss + moved(params, center, self.momentum, self.client.lr)
+
+    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+        """Return before - after of the model."""
+        return {n: before[n] - after[n] for n in before if n.startswith(("base.", "head."))}
+
+    def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
+        """Return the features, and the head's logits of them."""
+        return Opened(code["h"], net.logits(params, code["h"]))
+
+    def private(self, net: Net, params: Leaves, entry: Tensor) -> Tensor:
+        """Return the client's vector for every example."""
+        return params[OWN].expand(len(entry), -1)
+
+    def joined(self, net: Net, params: Leaves, out: Tensor) -> Tensor:
+        """Return what a vector adds to the logits."""
+        return out @ params["head.weight"].mT
+
+
+@value
+class _Consensus(FedAvg):
+    """One epoch of plain training whose clients send their running mean, and nothing else."""
+
+    momentum: float = 1.0
+
+    def begun(self, fed: Federation, state: State) -> State:
+        """Return the state before that epoch; the initial model stays as it is."""
+        local = {RUNNING: torch.zeros_like(state.local[RUNNING])}
+        return State(dict(state.shared), local, {})
+
+    def is_local(self, name: str) -> bool:
+        return name == RUNNING
+
+    def phases(self) -> tuple[Phase, ...]:
+        names = ("base.", "head.", RUNNING)
+        return (Phase(self.client, 1, self.batch_size, train=names),)
+
+    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+        weight = batch["weight"]
+        h = net.features(params, batch["x"], batch.get("noise"))
+        said = cross_entropy(net.logits(params, h), batch["y"], reduction="none")
+        center = mean_of(h, weight)
+        return mean(said, weight) + moved(params, center, self.momentum, self.client.lr)
+
+    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+        return {CONSENSUS: before[CONSENSUS] - after[RUNNING]}
+
+
+def mean_of(h: Tensor, weight: Tensor) -> Tensor:
+    """Return the mean features ``[D]`` of a batch."""
+    return (h * weight.unsqueeze(-1)).sum(0) / weight.sum().clamp(min=1)
+
+
+def running(params: Leaves, center: Tensor, momentum: float) -> Tensor:
+    """Return the running mean ``[D]`` after a batch; gradients pass through the batch's mean."""
+    return (1 - momentum) * params[RUNNING].detach() + momentum * center
+
+
+def moved(params: Leaves, center: Tensor, momentum: float, lr: float) -> Tensor:
+    """Return a loss, 0 in value, whose SGD step moves the running mean by one batch."""
+    back = params[RUNNING] - center.detach()
+    return momentum / (2 * lr) * ((back**2).sum() - (back.detach() ** 2).sum())
+
+
+def _plain(algorithm: FedAvg) -> None:
+    """Raise ValueError unless clients take plain SGD steps, on which the running mean counts."""
+    o = algorithm.client
+    if o.name != "sgd" or o.momentum or o.weight_decay or o.rates or not o.lr:
+        raise ValueError(f"{type(algorithm).__name__}'s clients take plain SGD steps, got {o}")

@@ -1,0 +1,140 @@
+"""FedCP: a policy splits features between a global and a personal head (Zhang et al., 2023)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, layer_norm, linear, normalize, relu
+
+from fedlib.algorithms.fedavg import FedAvg, mean, placed
+from fedlib.algorithms.fedprox import RECEIVED
+from fedlib.algorithms.splitting import Opened, Split
+from fedlib.engine import Phase, State
+from fedlib.federation import Federation
+from fedlib.models import Leaves, Net, drawn, named, part
+from fedlib.randomness import torch_seed
+from fedlib.values import value
+
+OWN, POLICY = "own.", "policy."
+WHO = "who"
+WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels
+
+
+@value
+class FedCP(Split):
+    """logits = own(r h) + head(s h) with r + s = 1 for each of the D features, as a policy says.
+
+    The policy (a linear layer, layer normalisation and ReLU, shared) looks at h times who the
+    client is, the sum of the rows of its personal head's weight at unit length, and r is the soft
+    Gumbel choice between its two outputs at ``temperature``. Base, policy and personal head are
+    trained; the received head is not, and what is sent back for it is the mean of it and the
+    personal one. ``apart`` times the maximum mean discrepancy keeps the features near those of the
+    received base: 5 in the authors' script, 1 in PFLlib and 004.
+
+    For predictions r is chosen without noise, or with that of ``draws`` seeds (A36), as released.
+    """
+
+    apart: float = 5.0
+    temperature: float = 1.0
+    draws: int = 0
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        if self.apart < 0 or self.temperature <= 0 or self.draws < 0:
+            raise ValueError(
+                "FedCP needs apart >= 0, temperature > 0 and draws >= 0, got "
+                f"{self.apart}, {self.temperature} and {self.draws}"
+            )
+
+    @property
+    def experts(self) -> str:
+        """How the names of a personal head's leaves begin."""
+        return OWN
+
+    def leaves(self, fed: Federation, seed: int) -> Leaves:
+        """Return the model, a second head like the first, and the policy."""
+        model, d = FedAvg.leaves(self, fed, seed), fed.net.width
+        policy = drawn(
+            lambda: {"layer": nn.Linear(d, 2 * d), "norm": nn.LayerNorm(2 * d)},
+            torch_seed(seed, "model", 1),
+        )
+        return {**model, **named(part(model, "head."), OWN), **placed(named(policy, POLICY), fed)}
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a leaf is of a personal head."""
+        return name.startswith(OWN)
+
+    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return who each client is, ``[clients, D]``."""
+        return {WHO: normalize(state.local[f"{OWN}weight"][rows].sum(1), dim=-1)}
+
+    def common(self, fed: Federation, state: State) -> Leaves:
+        """Return the received base."""
+        return named({n: t for n, t in state.shared.items() if n.startswith("base.")}, RECEIVED)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase that trains all but the received head."""
+        names = ("base.", POLICY, OWN)
+        return (Phase(self.client, self.epochs, self.batch_size, train=names, noisy=1),)
+
+    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+        """Return the cross-entropy, and how far features are from the received base's."""
+        x, weight, noise = batch["x"], batch["weight"], batch["noise"]
+        h = net.features(params, x, noise)
+        entry, rest = self._parted(net, params, ctx, h, noise[:, : net.width])
+        said = rest + self.private(net, params, entry)
+        loss = mean(cross_entropy(said, batch["y"], reduction="none"), weight)
+        if not self.apart:
+            return loss
+        return loss + self.apart * discrepancy(h, net.features(part(ctx, RECEIVED), x), weight)
+
+    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+        """Return before - after, where the head after is the mean of received and personal one."""
+        sent = {n: before[n] - after[n] for n in before if n.startswith(("base.", POLICY))}
+        heads = part(after, OWN)
+        return sent | {f"head.{n}": (before[f"head.{n}"] - own) / 2 for n, own in heads.items()}
+
+    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+        """Return the features, and the noise of released predictions."""
+        h = net.features(shared, x)
+        if not self.draws:
+            return {"h": h}
+        draw = torch.Generator().manual_seed(self.draws)
+        noise = torch.rand(h.shape, generator=draw).clamp(1e-6, 1 - 1e-6)
+        return {"h": h, "noise": noise.to(h)}
+
+    def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
+        """Return the personal share of the features, and what the global head makes of the rest."""
+        return self._parted(net, params, ctx, code["h"], code.get("noise"))
+
+    def _parted(
+        self, net: Net, params: Leaves, ctx: Leaves, h: Tensor, noise: Tensor | None
+    ) -> Opened:
+        policy = part(params, POLICY)
+        said = linear(h * ctx[WHO], policy["layer.weight"], policy["layer.bias"])
+        said = layer_norm(said, said.shape[-1:], policy["norm.weight"], policy["norm.bias"])
+        mine, theirs = relu(said).unflatten(-1, (2, net.width)).unbind(-2)
+        chance = mine - theirs
+        if noise is not None:
+            # The difference of two Gumbel variables is logistic.
+            chance = chance + torch.logit(noise, eps=1e-6)
+        r = torch.sigmoid(chance / self.temperature)
+        return Opened(r * h, net.logits(params, (1 - r) * h))
+
+
+def discrepancy(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+    """Return the squared maximum mean discrepancy of rows ``[B, D]`` with ``weight`` ``[B]``.
+
+    Under the sum of four Gaussian kernels e^(-d^2 / 2 w), diagonals included, as in FedCP's code.
+    """
+    pairs = weight.unsqueeze(-1) * weight / weight.sum().clamp(min=1) ** 2
+
+    def kernel(p: Tensor, q: Tensor) -> Tensor:
+        far = (p**2).sum(-1, keepdim=True) + (q**2).sum(-1) - 2 * p @ q.mT
+        far = far.clamp(min=0)
+        k = (-0.5 * far / WIDTHS[0]).exp()
+        for width in WIDTHS[1:]:
+            k = k + (-0.5 * far / width).exp()
+        return (k * pairs).sum()
+
+    return kernel(a, a) + kernel(b, b) - 2 * kernel(a, b)

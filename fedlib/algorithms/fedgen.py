@@ -1,0 +1,175 @@
+"""FedGen: a generator at the server says what features of a label look like (Zhu et al., 2021)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, relu
+
+from fedlib.algorithms.fedavg import FedAvg, mean, placed, weighted_sum
+from fedlib.engine import Phase, State
+from fedlib.federation import Federation
+from fedlib.models import Leaves, Net, drawn, named, part
+from fedlib.optim import Optimizer, adam
+from fedlib.randomness import torch_seed
+from fedlib.values import value
+
+MADE = "generator."
+POOL = "pool"  # p(y) over all clients, cumulated
+DRAW = "server/seed"
+ROUND = "server/round"
+
+
+@value
+class FedGen(FedAvg):
+    """FedAvg whose clients also learn from features that a shared generator invents.
+
+    The generator G takes ``noise`` uniform numbers and a one-hot label through a hidden layer of
+    ``hidden`` units with batch normalisation to the features that the output layer reads. After
+    every round the server fits it for ``steps`` of ``fit``, ``invented`` features at a time: the
+    clients' output layers, together, should see the label in them (their mean logits are those of
+    their mean, as they are linear). A client adds ``alpha`` times the cross-entropy of its output
+    layer on as many invented examples as real ones. Labels are drawn from the counts of all
+    clients, which the server knows: a leak by design.
+
+    Also in Zhu et al.'s code: ``beta`` times the divergence of what a client says of an example
+    from what it says of an invented one with the same label, a ``diversity`` term for the
+    generator, and alpha and beta that shrink by ``fading`` every round. Only alpha is in the
+    paper's objective.
+    """
+
+    noise: int = 512
+    hidden: int = 512
+    fit: Optimizer = adam(5e-3)
+    steps: int = 1000
+    invented: int = 10
+    alpha: float = 1.0
+    beta: float = 0.0
+    diversity: float = 0.0
+    fading: float = 1.0
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        for name in ("noise", "hidden", "invented"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"FedGen.{name} must be >= 1, got {getattr(self, name)}")
+        for name in ("steps", "alpha", "beta", "diversity"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"FedGen.{name} must be >= 0, got {getattr(self, name)}")
+        if not 0 < self.fading <= 1:
+            raise ValueError(f"FedGen.fading must lie in (0, 1], got {self.fading}")
+
+    def leaves(self, fed: Federation, seed: int) -> Leaves:
+        """Return the model and the generator."""
+        made = drawn(
+            lambda: {
+                "first": nn.Linear(self.noise + fed.classes, self.hidden),
+                "norm": nn.BatchNorm1d(self.hidden),
+                "last": nn.Linear(self.hidden, fed.net.width),
+            },
+            torch_seed(seed, "model", 1),
+        )
+        return {**FedAvg.leaves(self, fed, seed), **placed(named(made, MADE), fed)}
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the state before round 0."""
+        begun = FedAvg.init(self, fed, seed, first)
+        return State(begun.shared, begun.local, {ROUND: torch.zeros((), dtype=torch.int64)})
+
+    def prepare(
+        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
+    ) -> State:
+        """Return the state with this round's number, and the seed of the server's draws."""
+        draw = torch.tensor(torch_seed(seed, "server", round))
+        here = {DRAW: draw, ROUND: torch.tensor(round)}
+        return State(state.shared, state.local, {**state.server, **here})
+
+    def common(self, fed: Federation, state: State) -> Leaves:
+        """Return the share of the labels up to each one, and how much the terms still count."""
+        faded = torch.tensor(self.fading ** int(state.server[ROUND]), device=fed.device)
+        return {POOL: self._pool(fed), "faded": faded}
+
+    def _pool(self, fed: Federation) -> Tensor:
+        counts = fed.train.counts(fed.classes).sum(0).to(torch.float64)
+        return (counts.cumsum(0) / counts.sum()).to(torch.float32)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase that trains the model; the generator is the server's."""
+        names = ("base.", "head.")
+        # Noise and a label for an invented example; noise for one of the real example's label.
+        numbers = self.noise + 1 + (self.noise if self.beta else 0)
+        return (Phase(self.client, self.epochs, self.batch_size, train=names, noise=numbers),)
+
+    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+        """Return the cross-entropy on real examples and on invented ones."""
+        u, y, weight = batch["noise"], batch["y"], batch["weight"]
+        made = part(params, MADE)
+        invented = (u[:, self.noise, None] >= ctx[POOL]).sum(-1).clamp(max=net.classes - 1)
+        z = generate(made, u[:, : self.noise], invented, net.classes, weight)
+        on_made = mean(cross_entropy(net.logits(params, z), invented, reduction="none"), weight)
+        said = net(params, batch["x"], u)
+        loss = mean(cross_entropy(said, y, reduction="none"), weight)
+        loss = loss + self.alpha * ctx["faded"] * on_made
+        if not self.beta:
+            return loss
+        like = generate(made, u[:, self.noise + 1 : 2 * self.noise + 1], y, net.classes, weight)
+        target = net.logits(params, like).log_softmax(-1).detach()
+        apart = (target.exp() * (target - said.log_softmax(-1))).sum(-1)
+        return loss + self.beta * ctx["faded"] * mean(apart, weight)
+
+    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+        """Return before - after of the model."""
+        return {n: before[n] - after[n] for n in before if not n.startswith(MADE)}
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+        """Fit the generator to the clients' output layers, then average the models."""
+        p = self.share(fed, rows)
+        heads = {n: t for n, t in state.shared.items() if n.startswith("head.")}
+        heads = {n: t - weighted_sum(p, messages[n]) for n, t in heads.items()}
+        made = self._fitted(fed, part(state.shared, MADE), heads, int(state.server[DRAW]))
+        after = FedAvg.aggregate(self, fed, state, rows, messages)
+        memory = {n: state.server[n] for n in (DRAW, ROUND)}
+        return State({**after.shared, **named(made, MADE)}, after.local, {**after.server, **memory})
+
+    def _fitted(self, fed: Federation, made: Leaves, heads: Leaves, seed: int) -> Leaves:
+        """Return the generator after its steps against the clients' mean output layer."""
+        draw = torch.Generator().manual_seed(seed)
+        made = {n: t.clone().requires_grad_() for n, t in made.items()}
+        optimizer, pool = self.fit.build(made), self._pool(fed)
+        weight = torch.ones(self.invented, device=fed.device)
+        for _ in range(self.steps):
+            u = torch.rand(self.invented, self.noise + 1, generator=draw).to(fed.device)
+            y = (u[:, self.noise, None] >= pool).sum(-1).clamp(max=fed.classes - 1)
+            with torch.enable_grad():
+                z = generate(made, u[:, : self.noise], y, fed.classes, weight)
+                loss = cross_entropy(fed.net.logits(heads, z), y)
+                if self.diversity:
+                    loss = loss + self.diversity * alike(u[:, : self.noise], z)
+                optimizer.zero_grad()
+                loss.backward()
+            optimizer.step()
+        return {n: t.detach() for n, t in made.items()}
+
+
+def generate(made: Leaves, noise: Tensor, y: Tensor, classes: int, weight: Tensor) -> Tensor:
+    """Return invented features ``[B, D]`` of labels ``[B]`` from uniform ``noise [B, n]``.
+
+    Normalised with the mean and variance of the examples with ``weight`` 1.
+    """
+    labels = one_hot_of(y, classes).to(noise.dtype)
+    h = linear(torch.cat([noise, labels], -1), made["first.weight"], made["first.bias"])
+    w = (weight / weight.sum().clamp(min=1)).unsqueeze(-1)
+    center = h - (w * h).sum(0)
+    h = center * ((w * center**2).sum(0) + 1e-5).rsqrt() * made["norm.weight"] + made["norm.bias"]
+    return linear(relu(h), made["last.weight"], made["last.bias"])
+
+
+def one_hot_of(y: Tensor, classes: int) -> Tensor:
+    """Return one-hot rows ``[B, classes]``."""
+    return y.unsqueeze(-1) == torch.arange(classes, device=y.device)
+
+
+def alike(noise: Tensor, z: Tensor) -> Tensor:
+    """Return how alike features of unlike noise are: e^(-mean of |u_i - u_j| |z_i - z_j|)."""
+    far = [(t.unsqueeze(0) - t.unsqueeze(1)).abs().mean(-1) for t in (noise, z)]
+    return (-(far[0] * far[1]).mean()).exp()

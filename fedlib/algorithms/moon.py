@@ -1,0 +1,73 @@
+"""MOON: representations are pulled to the global model's and away from yesterday's own."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, softplus
+
+from fedlib.algorithms.fedavg import FedAvg, mean
+from fedlib.algorithms.fedprox import RECEIVED
+from fedlib.engine import Phase, State
+from fedlib.federation import Federation
+from fedlib.models import Leaves, Net, named, part
+from fedlib.values import value
+
+PREVIOUS = "previous."
+
+
+@value
+class Moon(FedAvg):
+    """FedAvg with a contrastive term between models (Li et al., 2021).
+
+    z, z_g and z_p are the inputs of the output layer in the client's model, in the received one,
+    and in the model that the client had at the end of its last round, at first the initial one:
+    ``mu`` times -log of e^(cos(z, z_g)/tau) / (e^(cos(z, z_g)/tau) + e^(cos(z, z_p)/tau)).
+    ``mu`` 0 is FedAvg, and PFLlib's default (A30); the paper has ``tau`` 0.5 and chooses mu from
+    0.1, 1, 5 and 10. The paper's networks end in a projection, whose output is that input here.
+    """
+
+    mu: float = 1.0
+    tau: float = 0.5
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        if self.mu < 0 or self.tau <= 0:
+            raise ValueError(f"Moon needs mu >= 0 and tau > 0, got mu={self.mu}, tau={self.tau}")
+
+    def leaves(self, fed: Federation, seed: int) -> Leaves:
+        """Return the model, and itself as the first client's previous one."""
+        model = FedAvg.leaves(self, fed, seed)
+        return {**model, **named({n: t for n, t in model.items() if _base(n)}, PREVIOUS)}
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a leaf is of a client's previous model."""
+        return name.startswith(PREVIOUS)
+
+    def common(self, fed: Federation, state: State) -> Leaves:
+        """Return the base of the received model."""
+        return named({n: t for n, t in state.shared.items() if _base(n)}, RECEIVED)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase that trains the model."""
+        return (Phase(self.client, self.epochs, self.batch_size, train=("base.", "head.")),)
+
+    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+        """Return the cross-entropy and the contrastive term of one mini-batch."""
+        x, weight = batch["x"], batch["weight"]
+        loss = FedAvg.loss(self, net, params, ctx, batch)
+        if not self.mu:
+            return loss
+        z = net.features(params, x, batch.get("noise"))
+        theirs, mine = (
+            cosine_similarity(z, net.features(part(leaves, prefix), x), -1) / self.tau
+            for leaves, prefix in ((ctx, RECEIVED), (params, PREVIOUS))
+        )
+        return loss + self.mu * mean(softplus(mine - theirs), weight)
+
+    def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+        """Return the client's model as the previous one of its next round."""
+        return {n: after[n.removeprefix(PREVIOUS)] for n in before if n.startswith(PREVIOUS)}
+
+
+def _base(name: str) -> bool:
+    return name.startswith("base.")

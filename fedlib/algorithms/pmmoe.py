@@ -1,0 +1,290 @@
+"""PM-MoE: a gate per client mixes what all clients' private parts say (004)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from fedlib.algorithms.fedavg import entropy, mean, placed, rows_of
+from fedlib.algorithms.personal import FedPer
+from fedlib.algorithms.splitting import Split
+from fedlib.algorithms.stages import Stage
+from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
+from fedlib.federation import Federation, Table
+from fedlib.models import GateNet, Leaves, Net, each, named, part
+from fedlib.optim import Optimizer, sgd
+from fedlib.randomness import torch_seed
+from fedlib.values import value
+
+POOL, GATE, KEPT, PLACE = "pool.", "gate.", "kept.experts", "place"
+ENTRY, REST, SAID = "moe:entry", "moe:rest", "moe:said"
+
+
+@value
+class PMMoE(Stage):
+    """A mixture of the private parts of a finished federation, ``of`` a method that splits models.
+
+    Every client gets the others' private parts, heads, bases or vectors, and trains a ``gate`` over
+    these M experts, which stay as they are, as does all else (004, eq. 5 to 8 and 13). The gate
+    sees what the private part is given: features below a head or a vector, the raw image below a
+    base, for text the client's own features (A33). Its ``top`` largest weights count (0:
+    all), divided by their sum if they are to be ``renormalised`` (A32).
+
+    ``denoise`` leaves out that share of the experts, per client those with the least energy score
+    T log sum_d e^(v_d / T), where v is the elementwise product of an expert's and the own expert's
+    outputs at unit length, averaged over the client's training examples (eq. 10 to 12, A31). The
+    own expert always stays. T is ``temperature``.
+
+    ``favour`` adds to the initial bias of the own expert, so that the mixture begins near the
+    client's own prediction: an extension (A42). ``train_experts`` trains a client's copies of the
+    experts with its gate, as 004's released FedCP does by mistake (A41). After FedBABU's ``Local``
+    stage ``of`` says which base is used: ``FedBABU()`` the server's, ``Personal(local=("base.",
+    "head."))`` the client's own, as released (A43). Play one round with every client (cohort 1.0).
+    """
+
+    of: Split = FedPer()
+    epochs: int = 50
+    batch_size: int | None = 10
+    client: Optimizer = sgd(0.1)
+    gate: GateNet = GateNet()
+    top: int = 0
+    renormalised: bool = False
+    denoise: float = 0.0
+    temperature: float = 1.0
+    favour: float = 0.0
+    train_experts: bool = False
+    stop: EarlyStop | None = None
+
+    def check(self) -> None:
+        Stage.check(self)
+        if self.top < 0:
+            raise ValueError(f"PMMoE.top (k) must be >= 1, or 0 for all, got {self.top}")
+        if not 0 <= self.denoise < 1 or self.temperature <= 0:
+            raise ValueError(
+                "PMMoE needs denoise (gamma) in [0, 1) and temperature (T) > 0, got "
+                f"{self.denoise} and {self.temperature}"
+            )
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a leaf is a client's: its gate, and what ``of`` keeps there."""
+        if name.startswith(POOL):
+            return self.train_experts
+        return name.startswith((GATE, KEPT)) or self.of.is_local(name)
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the federation's leaves, the pool of private parts, and fresh gates.
+
+        ValueError without a first stage that has all leaves of ``of``.
+        """
+        needed, of = self.of.leaves(fed, seed), type(self.of).__name__
+        there = first or State({}, {}, {})
+        sides = {n: there.local if self.of.is_local(n) else there.shared for n in needed}
+        if lacking := [n for n, side in sides.items() if n not in side]:
+            raise ValueError(
+                f"PMMoE mixes the private parts of a finished {of}: give its experiment as `after` "
+                f"(it lacks {', '.join(lacking)})"
+            )
+        mine = {n: there.local[n].clone() for n in needed if self.of.is_local(n)}
+        shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
+        pool = named(part(mine, self.of.experts), POOL)
+        experts = len(next(iter(pool.values())))
+        if self.train_experts:
+            mine |= {n: t.expand(fed.clients, *t.shape).clone() for n, t in pool.items()}
+        else:
+            shared |= pool
+        mine |= rows_of(self._gate(fed, experts, seed), fed)
+        mine[f"{GATE}head.bias"] += self.favour * torch.eye(experts, device=fed.device)
+        mine[KEPT] = torch.ones(fed.clients, experts, device=fed.device)
+        state = State(shared, mine, {})
+        if self.denoise:
+            mine[KEPT] = self.clean(self.energies(fed, state))
+        return state
+
+    def _gate(self, fed: Federation, experts: int, seed: int) -> Leaves:
+        """Return the leaves of a fresh gate."""
+        net = fed.net.like(self.gate, experts, self._sees(fed.net))
+        draw = torch_seed(seed, "model", 1)
+        return placed(named(self.gate.begun(net.init(draw), draw), GATE), fed)
+
+    def _sees(self, net: Net) -> tuple[int, ...]:
+        """Return the shape of what the gate sees: an image, or features."""
+        return net.shape if self._lends_bases and len(net.shape) == 3 else (net.width,)
+
+    @property
+    def _lends_bases(self) -> bool:
+        return self.of.experts == "base."
+
+    def energies(self, fed: Federation, state: State) -> Tensor:
+        """Return every expert's energy score for every client, ``[clients, M]``.
+
+        The mean over its training examples; NaN for a client without any.
+        """
+        each_example = tabulate(fed, self, state, fed.train, self._energy)
+        sizes = torch.as_tensor(fed.train.sizes, device=fed.device)
+        real = torch.arange(each_example.shape[1], device=fed.device) < sizes.unsqueeze(1)
+        total = torch.where(real.unsqueeze(-1), each_example, 0).sum(1)
+        return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
+
+    def _energy(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+        """Return energy scores ``[B, M]``; the own expert's is infinite, as it always stays."""
+        said = normalize(self._outputs(net, params, ctx, code), dim=-1)
+        own = one_hot_at(ctx[PLACE], said.shape[-2]).to(said.dtype)
+        mine = (said * own.unsqueeze(-1)).sum(-2, keepdim=True)
+        score = self.temperature * (said * mine / self.temperature).logsumexp(-1)
+        return torch.where(own > 0, torch.inf, score)
+
+    def clean(self, energies: Tensor) -> Tensor:
+        """Return 1 for experts that stay and 0 for those left out, ``[clients, M]``."""
+        out = int(self.denoise * energies.shape[1])
+        places = energies.nan_to_num(0.0, posinf=torch.inf).argsort(1)[:, :out]
+        return torch.ones_like(energies).scatter(1, places, 0.0)
+
+    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return what ``of`` tells its clients, and which expert is a client's own."""
+        return {**self.of.context(fed, state, rows), PLACE: rows}
+
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return what all clients have received, and the client's own leaves."""
+        received = {n: t.expand(len(rows), *t.shape) for n, t in state.shared.items()}
+        return {**received, **{n: t[rows] for n, t in state.local.items()}}
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over the gate."""
+        return (
+            Phase(
+                self.client,
+                self.epochs,
+                self.batch_size,
+                train=(GATE, POOL) if self.train_experts else (GATE,),
+                stop=self.stop,
+                watch="loss",
+                side="local",
+                noise=self.gate.noise,
+            ),
+        )
+
+    @property
+    def drops(self) -> bool:
+        """Whether its loss hands on the noise that drops units of the task's model: no."""
+        return False
+
+    def view(self, fed: Federation, state: State) -> Federation:
+        """Return the federation with what experts say of every example, computed once."""
+        if self.train_experts:
+            return fed
+        train, held = (self._recalled(fed, state, t) for t in (fed.train, fed.validation))
+        return replace(fed, train=train, validation=held)
+
+    def _recalled(self, fed: Federation, state: State, table: Table) -> Table:
+        experts, classes = state.local[KEPT].shape[1], fed.classes
+        told = tabulate(fed, self, state, table, self._told)
+        rest, said, entry = told.split(
+            [classes, experts * classes, told.shape[-1] - (experts + 1) * classes], -1
+        )
+        known = {REST: rest, SAID: said.unflatten(-1, (experts, classes)), ENTRY: entry}
+        return replace(table, side={**table.side, **known})
+
+    def _told(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+        """Return rest, experts' logits and what the gate sees, if not the image, side by side."""
+        rest, said, entry = self._consulted(net, params, ctx, code)
+        parts = [rest, said.flatten(1), *([] if entry.ndim > 2 else [entry])]
+        return torch.cat(parts, -1)
+
+    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+        """Return the cross-entropy of the mixture on one client's mini-batch."""
+        if SAID in batch:
+            rest, said, entry = batch[REST], batch[SAID], batch[ENTRY]
+            entry = entry if entry.shape[-1] else batch["x"]
+        else:
+            code = self.encode(net, params, batch["x"])
+            rest, said, entry = self._consulted(net, params, ctx, code)
+        gate = self.opening(net, params, entry, batch.get("noise"))
+        logits = rest + (gate.unsqueeze(-1) * said).sum(-2)
+        return mean(cross_entropy(logits, batch["y"], reduction="none"), batch["weight"])
+
+    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+        """Return what ``of`` has, and where bases are lent, their features ``[B, M, D]``."""
+        code = self.of.encode(net, shared, x)
+        if not self._lends_bases:
+            return code
+        bases = named(part(shared, POOL), "base.")
+        return {**code, "out": torch.stack(each(net.features, bases, x), 1)}
+
+    def _outputs(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+        """Return what every expert makes of its entry, ``[B, M, ...]``."""
+        if "out" in code:
+            return code["out"]
+        entry = self.of.opened(net, params, ctx, code).entry
+        pool = named(part(params, POOL), self.of.experts)
+        ask = each(lambda w: self.of.private(net, {**params, **w}, entry), pool)
+        return torch.stack(ask, 1)
+
+    def _consulted(
+        self, net: Net, params: Leaves, ctx: Leaves, code: Leaves
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rest ``[B, C]``, experts' logits ``[B, M, C]`` and what the gate sees."""
+        entry, rest = self.of.opened(net, params, ctx, code)
+        said = self.of.joined(net, params, self._outputs(net, params, ctx, code))
+        if not entry.is_floating_point():
+            entry = self.of.private(net, params, entry)
+        return rest, said, entry
+
+    def opening(self, net: Net, params: Leaves, entry: Tensor, noise: Tensor | None) -> Tensor:
+        """Return the weights of the experts, ``[B, M]``."""
+        own = part(params, GATE)
+        experts = own["head.bias"].shape[-1]
+        a = net.like(self.gate, experts, self._sees(net))(own, entry, noise)
+        a = torch.where(params[KEPT] > 0, a, -torch.inf).softmax(-1)
+        if 0 < self.top < experts:
+            least = a.topk(self.top, -1).values[..., -1:]
+            a = torch.where(a >= least, a, 0)
+            a = a / a.sum(-1, keepdim=True) if self.renormalised else a
+        return a
+
+    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+        """Return the mixture's prediction and the gate, ``[B, M]``."""
+        rest, said, entry = self._consulted(net, params, ctx, code)
+        gate = self.opening(net, params, entry, None)
+        return Prediction((rest + (gate.unsqueeze(-1) * said).sum(-2)).log_softmax(-1), gate)
+
+    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+        """Return the client's logits, as its prediction's logarithm."""
+        return {"logits": self.predict(net, params, ctx, code).logp}
+
+    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+        """Return the prediction of the mean logits."""
+        return votes["logits"].log_softmax(-1)
+
+    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+        """Return the bytes: every client's private part up, everybody's down."""
+        pool = part({**state.local, **state.shared}, POOL)
+        experts = state.local[KEPT].shape[1]
+        all_of_them = sum(t.numel() * t.element_size() for t in pool.values())
+        if self.train_experts:
+            all_of_them //= len(state.local[KEPT])
+        down = torch.full((len(rows),), all_of_them)
+        return down, torch.full((len(rows),), all_of_them // experts)
+
+    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+        """Return how much a client's gate trusts its own expert, how open it is, and who stays.
+
+        "own_share" and "gate_entropy" (nats) ``[clients, 1]``, means over the client's tests.
+        """
+        asked = tabulate(fed, self, state, fed.test, self._asked).double()
+        means = torch.stack([asked[i, : fed.test.sizes[i]].mean(0) for i in range(fed.clients)])
+        order = torch.as_tensor(fed.ids, device=fed.device).argsort()
+        own, spread = means[order].split(1, -1)
+        return {"own_share": own, "gate_entropy": spread, "kept_experts": state.local[KEPT][order]}
+
+    def _asked(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+        gate = self.predict(net, params, ctx, code).gate
+        own = (gate * one_hot_at(ctx[PLACE], gate.shape[-1])).sum(-1)
+        return torch.stack([own, entropy(gate)], -1)
+
+
+def one_hot_at(place: Tensor, count: int) -> Tensor:
+    """Return the one-hot row ``[count]`` of a place."""
+    return torch.arange(count, device=place.device) == place

@@ -1,0 +1,111 @@
+"""Fed-Syn-MoE: a global and a local base below one head, mixed by a gate from the start (004)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedlib.algorithms.fedavg import FedAvg, mean, placed
+from fedlib.engine import Prediction, State
+from fedlib.federation import Federation
+from fedlib.models import GateNet, Leaves, Net, named, part
+from fedlib.randomness import torch_seed
+from fedlib.values import one_of, value
+
+OWN, GATE = "own.", "gate."
+FRESH = "clients/fresh:"
+
+
+@value
+class SynMoE(FedAvg):
+    """logits = head(g(x) f_g(x) + (1 - g(x)) f_l(x)), all trained together in every round.
+
+    The global base f_g and the head are shared, the local base f_l and the gate stay at home; the
+    gate sees what PM-MoE's does below bases. A newcomer gets the global base and the head.
+
+    004 compares PM-MoE, whose gate comes after a finished federation, with this (Table 4). Its
+    released code makes ``fresh_gates`` in every round and predicts with the global base only
+    (``inference`` "global"), so that what it reports is not the method that it describes.
+    """
+
+    gate: GateNet = GateNet()
+    fresh_gates: bool = False
+    inference: str = "mixture"
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        one_of("inference", self.inference, ("mixture", "global"))
+
+    def leaves(self, fed: Federation, seed: int) -> Leaves:
+        """Return the shared model, a local base like its own, and a gate."""
+        model = FedAvg.leaves(self, fed, seed)
+        own = {n: t for n, t in model.items() if n.startswith("base.")}
+        draw = torch_seed(seed, "model", 1)
+        gate = self.gate.begun(fed.net.like(self.gate, 2, _seen(fed.net)).init(draw), draw)
+        return {**model, **named(own, OWN), **placed(named(gate, GATE), fed)}
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a leaf is of the local base or the gate."""
+        return name.startswith((OWN, GATE))
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the state before round 0, with the first gate where gates are always fresh."""
+        begun = FedAvg.init(self, fed, seed, first)
+        fresh = {n: t[0].clone() for n, t in begun.local.items() if n.startswith(GATE)}
+        return State(begun.shared, begun.local, named(fresh, FRESH) if self.fresh_gates else {})
+
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+        """Return what each client begins from."""
+        fresh = {n: t.expand(len(rows), *t.shape) for n, t in part(state.server, FRESH).items()}
+        return {**FedAvg.start(self, fed, state, rows), **fresh}
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+        """Average the shared leaves."""
+        after = FedAvg.aggregate(self, fed, state, rows, messages)
+        fresh = named(part(state.server, FRESH), FRESH)
+        return State(after.shared, after.local, {**after.server, **fresh})
+
+    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+        """Return the cross-entropy of the mixture on one mini-batch."""
+        said, _ = self._mixed(net, params, batch["x"])
+        return mean(cross_entropy(said, batch["y"], reduction="none"), batch["weight"])
+
+    @property
+    def drops(self) -> bool:
+        """Whether its loss hands on the noise that drops units: no."""
+        return False
+
+    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+        """Return the batch itself, and the features of the global base."""
+        return {"x": x, "h": net.features(shared, x)}
+
+    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+        """Return the prediction of the mixture and the gate, ``[B, 2]``: global, local."""
+        if self.inference == "global":
+            return Prediction.single(net.logits(params, code["h"]).log_softmax(-1))
+        said, gate = self._mixed(net, params, code["x"], code["h"])
+        return Prediction(said.log_softmax(-1), gate)
+
+    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+        """Return the logits of the global base."""
+        return {"logits": net.logits(params, code["h"])}
+
+    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+        """Return the prediction of the mean logits."""
+        return votes["logits"].log_softmax(-1)
+
+    def _mixed(
+        self, net: Net, params: Leaves, x: Tensor, h: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        theirs = net.features(params, x) if h is None else h
+        mine = net.features(part(params, OWN), x)
+        seen = x if x.is_floating_point() else mine
+        gate = net.like(self.gate, 2, _seen(net))(part(params, GATE), seen).softmax(-1)
+        both = torch.stack([theirs, mine], -2)
+        return net.logits(params, (gate.unsqueeze(-1) * both).sum(-2)), gate
+
+
+def _seen(net: Net) -> tuple[int, ...]:
+    """Return the shape of what the gate sees: an image, or a text's features."""
+    return net.shape if len(net.shape) == 3 else (net.width,)

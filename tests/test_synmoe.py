@@ -1,0 +1,87 @@
+"""Fed-Syn-MoE: its gate at the ends, and what its released code measures instead."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import LENET, make_federation
+from test_algorithms import play
+from test_splitting import client
+
+from fedlib.algorithms import FedAvg, SynMoE
+from fedlib.engine import State, evaluate, play_round
+from fedlib.models import FastText, Net, part
+from fedlib.optim import sgd
+
+SIZES = (11, 4, 9)
+FAST = {"batch_size": 4, "client": sgd(0.2)}
+
+
+def leaning(state, gate):
+    """The state with gates that trust the global (0) or the local (1) base only."""
+    local = {n: t * 0 if n.startswith("gate.") else t for n, t in state.local.items()}
+    local["gate.head.bias"][:, gate] = 1e4
+    return State(state.shared, local, state.server)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_one_hot_gate_is_its_base(side):
+    fed = make_federation(SIZES)
+    algorithm = SynMoE(**FAST)
+    state = leaning(play(algorithm, fed)[0], side)
+    x = fed.test.inputs(torch.arange(9))
+    code = algorithm.encode(fed.net, state.shared, x)
+    for row in range(3):
+        params, ctx = client(fed, algorithm, state, row)
+        base = params if side == 0 else {**params, **part(params, "own.")}
+        expected = fed.net(base, x).log_softmax(-1)
+        said = algorithm.predict(fed.net, params, ctx, code)
+        torch.testing.assert_close(said.logp, expected)
+        assert (said.gate[:, side] == 1).all()
+
+
+def test_a_gate_that_trusts_the_global_base_only_is_fedavg():
+    fed = make_federation(SIZES)
+    algorithm, plain = SynMoE(**FAST), FedAvg(**FAST)
+    state, expected = leaning(algorithm.init(fed, 0), 0), plain.init(fed, 0)
+    for t in range(3):
+        state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
+        expected, _ = play_round(plain, fed, expected, round=t, seed=0, cohort=2)
+    for n, t in expected.shared.items():
+        torch.testing.assert_close(state.shared[n], t)
+
+
+def test_as_released_gates_begin_anew_and_are_never_asked():
+    fed = make_federation(SIZES)
+    fields = {"fresh_gates": True, "inference": "global"}
+    algorithm = SynMoE(**fields, **FAST)
+    state, _ = play(algorithm, fed)
+    fresh = part(algorithm.init(fed, 0).local, "gate.")
+    begun = part(algorithm.start(fed, state, torch.arange(3)), "gate.")
+    assert all(torch.equal(begun[n], t) for n, t in fresh.items())
+    scores = [evaluate(fed, algorithm, s, fed.test).nll for s in (state, leaning(state, 1))]
+    assert (scores[0] == scores[1]).all()
+
+
+@pytest.mark.parametrize("model", [None, LENET])
+def test_one_client_at_a_time_is_the_oracle_of_the_cohort(model):
+    fed = make_federation(SIZES, model=model, shape=(12, 12, 1))
+    algorithm, ends = SynMoE(**FAST), []
+    for chunk in (1, 3):
+        state = algorithm.init(fed, 0)
+        for t in range(2):
+            state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=3, chunk=chunk)
+        ends.append(state.flat())
+    for n, t in ends[0].items():
+        torch.testing.assert_close(ends[1][n], t, rtol=1e-3, atol=1e-5)
+
+
+def test_texts_are_gated_by_their_features():
+    fed = make_federation(SIZES)
+    for table in (fed.train, fed.validation, fed.test):
+        table.x = torch.randint(0, 20, (len(table.y), 10), dtype=torch.int32)
+        table.scale = table.shift = torch.zeros(0)
+    fed.net = Net(FastText(vocabulary=20, width=6), (10,), 3)
+    state, report = play(SynMoE(**FAST), fed)
+    assert report.losses.isfinite().all()
+    assert state.local["gate.base.1.weight"].shape == (3, 128, 6)
