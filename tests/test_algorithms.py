@@ -24,6 +24,7 @@ from fedlib.algorithms import (
     FedMix,
     FedPer,
     FedRep,
+    FedSynMoE,
     LGFedAvg,
     Local,
     Mixture,
@@ -31,7 +32,6 @@ from fedlib.algorithms import (
     Personal,
     PMMoE,
     PrunedFedMix,
-    SynMoE,
 )
 from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.algorithms.stages import Stage
@@ -282,7 +282,7 @@ BATTERY |= SECOND | {
     "FedCP, as released": FedCP(apart=1.0, draws=1, **FAST),
     "GPFL, as released": GPFL(contexts="own", norm="batch", **FAST),
     "DBE, fast": DBE(momentum=0.1, **FAST),
-    "SynMoE, as released": SynMoE(fresh_gates=True, inference="global", **FAST),
+    "FedSynMoE, as released": FedSynMoE(fresh_gates=True, inference="global", **FAST),
     "PMMoE, bases": PMMoE(of=LGFedAvg(**FAST), denoise=0.4, **GATED),
     "PMMoE, vectors": PMMoE(of=DBE(kappa=0.0, client=sgd(0.5), **FAST), favour=3.0, **GATED),
     "PMMoE, trained": PMMoE(

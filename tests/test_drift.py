@@ -9,7 +9,7 @@ from conftest import make_federation
 from test_algorithms import Linear, arrays, one_step, play
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from fedlib.algorithms import FedAvg, FedGen, FedProx, Moon, Scaffold
+from fedlib.algorithms import MOON, SCAFFOLD, FedAvg, FedGen, FedProx
 from fedlib.algorithms.fedgen import MADE, POOL, generate
 from fedlib.engine import play_round
 from fedlib.models import MLP, named, part
@@ -32,7 +32,7 @@ def same(one, other, **close):
     "other",
     [
         FedProx(mu=0.0, epochs=2, batch_size=4),
-        Moon(mu=0.0, epochs=2, batch_size=4),
+        MOON(mu=0.0, epochs=2, batch_size=4),
         FedGen(alpha=0.0, epochs=2, batch_size=4, **SMALL),
     ],
 )
@@ -60,7 +60,7 @@ def test_the_proximal_term_pulls_towards_the_received_model():
 
 def test_two_rounds_of_scaffold_by_hand():
     fed, lr, steps = small(), 0.1, 2
-    algorithm = Scaffold(epochs=steps, batch_size=None, client=sgd(lr))
+    algorithm = SCAFFOLD(epochs=steps, batch_size=None, client=sgd(lr))
     state = algorithm.init(fed, 0)
     w = arrays(part(state.shared, ""))
     w = {n: t for n, t in w.items() if not n.startswith("control.")}
@@ -94,7 +94,7 @@ def test_two_rounds_of_scaffold_by_hand():
 
 def test_after_everybody_took_part_the_control_variate_is_the_clients_mean():
     fed = make_federation(SIZES)
-    algorithm = Scaffold(epochs=2, batch_size=4)
+    algorithm = SCAFFOLD(epochs=2, batch_size=4)
     state, _ = play(algorithm, fed, rounds=2, cohort=3)
     for n, c in part(state.shared, "control.").items():
         mean = state.local[f"drift.{n}"].mean(0)
@@ -104,13 +104,13 @@ def test_after_everybody_took_part_the_control_variate_is_the_clients_mean():
 def test_scaffold_with_one_client_is_plain_sgd():
     fed = make_federation((11,))
     expected, _ = play(FedAvg(epochs=2, batch_size=4), fed, cohort=1)
-    state, _ = play(Scaffold(epochs=2, batch_size=4), fed, cohort=1)
+    state, _ = play(SCAFFOLD(epochs=2, batch_size=4), fed, cohort=1)
     same(expected.shared, state.shared, rtol=1e-4, atol=1e-6)
 
 
 def test_a_cohort_moves_the_control_variate_by_its_share():
     fed = make_federation(SIZES)
-    algorithm = Scaffold(batch_size=4)
+    algorithm = SCAFFOLD(batch_size=4)
     state, report = play(algorithm, fed, rounds=1, cohort=1)
     (row,) = report.rows
     for n, c in part(state.shared, "control.").items():
@@ -121,13 +121,13 @@ def test_a_cohort_moves_the_control_variate_by_its_share():
     "client", [adam(), sgd(0.1, 0.9), Optimizer(weight_decay=0.1), sgd(0.0)], ids=str
 )
 def test_scaffold_refuses_steps_that_its_control_variates_do_not_describe(client):
-    with pytest.raises(ValueError, match="Scaffold"):
-        Scaffold(client=client)
+    with pytest.raises(ValueError, match="SCAFFOLD"):
+        SCAFFOLD(client=client)
 
 
 def test_moons_term_is_its_formula():
     fed = make_federation((8,), model=MLP((6,)))
-    algorithm = Moon(mu=2.0, tau=0.3, batch_size=None)
+    algorithm = MOON(mu=2.0, tau=0.3, batch_size=None)
     leaves = [fed.net.init(seed) for seed in (0, 1, 2)]
     params, theirs, before = leaves
     batch = {n: t[0] for n, t in fed.train.whole(torch.tensor([0])).items()}
@@ -142,7 +142,7 @@ def test_moons_term_is_its_formula():
 
 def test_moons_previous_model_is_the_one_that_was_trained():
     fed = make_federation(SIZES)
-    algorithm = Moon(batch_size=4)
+    algorithm = MOON(batch_size=4)
     state = algorithm.init(fed, 0)
     start = {n: t.clone() for n, t in state.shared.items()}
     after, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=2)
@@ -200,7 +200,7 @@ def test_what_fades_in_fedgen_fades_by_round():
     ("make", "message"),
     [
         (lambda: FedProx(mu=-1), "mu must be >= 0"),
-        (lambda: Moon(tau=0.0), "tau > 0"),
+        (lambda: MOON(tau=0.0), "tau > 0"),
         (lambda: FedGen(noise=0), "FedGen.noise must be >= 1"),
         (lambda: FedGen(beta=-1.0), "FedGen.beta must be >= 0"),
         (lambda: FedGen(fading=0.0), "fading must lie in"),

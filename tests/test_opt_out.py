@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_algorithms import BATTERY, FAST
 
-from fedlib.algorithms import FedAvg, Local, Mixture
+from fedlib.algorithms import FedAvg, Local, Mixture, PMMoE
 from fedlib.algorithms.stages import Stage
 from fedlib.engine import evaluate, play_round, playing, select
 from fedlib.experiment import Experiment, run
@@ -104,7 +104,15 @@ def test_what_opts_out_changes_no_byte_at_the_server(algorithm):
         assert all(torch.equal(one[n], other[n]) for n in one)
 
 
-@pytest.mark.parametrize("name", [n for n in BATTERY if n not in FEDERATING])
+ALONE = [n for n, a in BATTERY.items() if n not in FEDERATING and not isinstance(a, PMMoE)]
+
+
+def test_where_private_parts_are_handed_round_nobody_can_opt_out():
+    with pytest.raises(ValueError, match="nobody can opt out"):
+        server_sees(BATTERY["PMMoE"], opted())
+
+
+@pytest.mark.parametrize("name", ALONE)
 def test_what_does_not_federate_sends_nothing(name):
     for sent in server_sees(BATTERY[name], opted(), rounds=2)[:-3]:
         assert sent.keys() == {"up", "down"} and int(sent["up"].sum()) == 0

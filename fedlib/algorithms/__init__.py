@@ -10,23 +10,25 @@ from fedlib.algorithms.fedgh import FedGH
 from fedlib.algorithms.fedmix import FedMix
 from fedlib.algorithms.fedprox import FedProx
 from fedlib.algorithms.fedrod import FedRoD
+from fedlib.algorithms.fedsynmoe import FedSynMoE
 from fedlib.algorithms.gpfl import GPFL
 from fedlib.algorithms.ifca import IFCA
 from fedlib.algorithms.local import Local
 from fedlib.algorithms.mixture import Mixture
-from fedlib.algorithms.moon import Moon
+from fedlib.algorithms.moon import MOON
 from fedlib.algorithms.newcomers import Newcomers
 from fedlib.algorithms.personal import FedBABU, FedPer, FedRep, LGFedAvg, LocalGlobal, Personal
 from fedlib.algorithms.pmmoe import PMMoE
 from fedlib.algorithms.pruning import PrunedFedMix
 from fedlib.algorithms.released import LastClient
-from fedlib.algorithms.scaffold import Scaffold
-from fedlib.algorithms.synmoe import SynMoE
+from fedlib.algorithms.scaffold import SCAFFOLD
 
 __all__ = [
     "DBE",
     "GPFL",
     "IFCA",
+    "MOON",
+    "SCAFFOLD",
     "ClusteredFedMix",
     "Densities",
     "FedAvg",
@@ -39,16 +41,14 @@ __all__ = [
     "FedProx",
     "FedRep",
     "FedRoD",
+    "FedSynMoE",
     "LGFedAvg",
     "LastClient",
     "Local",
     "LocalGlobal",
     "Mixture",
-    "Moon",
     "Newcomers",
     "PMMoE",
     "Personal",
     "PrunedFedMix",
-    "Scaffold",
-    "SynMoE",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -102,7 +104,7 @@ class DBE(Split):
         return out @ params["head.weight"].mT
 
 
-@value
+@dataclass(frozen=True)
 class _Consensus(FedAvg):
     """One epoch of plain training whose clients send their running mean, and nothing else."""
 

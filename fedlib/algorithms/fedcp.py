@@ -16,7 +16,8 @@ from fedlib.randomness import torch_seed
 from fedlib.values import value
 
 OWN, POLICY = "own.", "policy."
-WHO = "who"
+WHO, DRAWN = "who", "drawn"
+CHANCES = 1024  # rows of noise for predictions; more examples begin again
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels
 
 
@@ -31,7 +32,8 @@ class FedCP(Split):
     personal one. ``apart`` times the maximum mean discrepancy keeps the features near those of the
     received base: 5 in the authors' script, 1 in PFLlib and 004.
 
-    For predictions r is chosen without noise, or with that of ``draws`` seeds (A36), as released.
+    For predictions r is chosen without noise, or with noise of the seed ``draws``, as released,
+    where every evaluation has other noise (A36).
     """
 
     apart: float = 5.0
@@ -69,8 +71,13 @@ class FedCP(Split):
         return {WHO: normalize(state.local[f"{OWN}weight"][rows].sum(1), dim=-1)}
 
     def common(self, fed: Federation, state: State) -> Leaves:
-        """Return the received base."""
-        return named({n: t for n, t in state.shared.items() if n.startswith("base.")}, RECEIVED)
+        """Return the received base, and the chances of released predictions."""
+        base = {n: t for n, t in state.shared.items() if n.startswith("base.")}
+        if not self.draws:
+            return named(base, RECEIVED)
+        draw = torch.Generator().manual_seed(self.draws)
+        chances = torch.rand(CHANCES, fed.net.width, generator=draw).to(fed.device)
+        return {**named(base, RECEIVED), DRAWN: chances}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains all but the received head."""
@@ -94,18 +101,12 @@ class FedCP(Split):
         heads = part(after, OWN)
         return sent | {f"head.{n}": (before[f"head.{n}"] - own) / 2 for n, own in heads.items()}
 
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
-        """Return the features, and the noise of released predictions."""
-        h = net.features(shared, x)
-        if not self.draws:
-            return {"h": h}
-        draw = torch.Generator().manual_seed(self.draws)
-        noise = torch.rand(h.shape, generator=draw).clamp(1e-6, 1 - 1e-6)
-        return {"h": h, "noise": noise.to(h)}
-
     def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
         """Return the personal share of the features, and what the global head makes of the rest."""
-        return self._parted(net, params, ctx, code["h"], code.get("noise"))
+        h, noise = code["h"], None
+        if DRAWN in ctx:
+            noise = ctx[DRAWN][torch.arange(len(h), device=h.device) % CHANCES]
+        return self._parted(net, params, ctx, h, noise)
 
     def _parted(
         self, net: Net, params: Leaves, ctx: Leaves, h: Tensor, noise: Tensor | None

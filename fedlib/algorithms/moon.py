@@ -16,7 +16,7 @@ PREVIOUS = "previous."
 
 
 @value
-class Moon(FedAvg):
+class MOON(FedAvg):
     """FedAvg with a contrastive term between models (Li et al., 2021).
 
     z, z_g and z_p are the inputs of the output layer in the client's model, in the received one,
@@ -32,7 +32,7 @@ class Moon(FedAvg):
     def check(self) -> None:
         FedAvg.check(self)
         if self.mu < 0 or self.tau <= 0:
-            raise ValueError(f"Moon needs mu >= 0 and tau > 0, got mu={self.mu}, tau={self.tau}")
+            raise ValueError(f"MOON needs mu >= 0 and tau > 0, got mu={self.mu}, tau={self.tau}")
 
     def leaves(self, fed: Federation, seed: int) -> Leaves:
         """Return the model, and itself as the first client's previous one."""

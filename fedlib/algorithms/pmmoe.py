@@ -13,7 +13,7 @@ from fedlib.algorithms.personal import FedPer
 from fedlib.algorithms.splitting import Split
 from fedlib.algorithms.stages import Stage
 from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
-from fedlib.federation import Federation, Table
+from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import GateNet, Leaves, Net, each, named, part
 from fedlib.optim import Optimizer, sgd
 from fedlib.randomness import torch_seed
@@ -77,8 +77,10 @@ class PMMoE(Stage):
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the federation's leaves, the pool of private parts, and fresh gates.
 
-        ValueError without a first stage that has all leaves of ``of``.
+        ValueError without a first stage that has all leaves of ``of``, and where somebody opts out.
         """
+        if OPTED_IN in fed.train.side:
+            raise ValueError("PMMoE hands every private part to everybody: nobody can opt out")
         needed, of = self.of.leaves(fed, seed), type(self.of).__name__
         there = first or State({}, {}, {})
         sides = {n: there.local if self.of.is_local(n) else there.shared for n in needed}

@@ -17,7 +17,7 @@ STEPS = "steps"
 
 
 @value
-class Scaffold(FedAvg):
+class SCAFFOLD(FedAvg):
     """FedAvg whose gradients are shifted by c - c_j: where everybody goes, less where I went.
 
     After K steps with rate lr a client's control variate is c_j <- c_j - c + (w_g - w_j) / (K lr)
@@ -31,9 +31,9 @@ class Scaffold(FedAvg):
     def check(self) -> None:
         FedAvg.check(self)
         if self.client.name != "sgd" or self.client.momentum or self.client.weight_decay:
-            raise ValueError(f"Scaffold's clients take plain SGD steps, got {self.client}")
+            raise ValueError(f"SCAFFOLD's clients take plain SGD steps, got {self.client}")
         if self.client.rates or not self.client.lr:
-            raise ValueError(f"Scaffold needs one learning rate above 0, got {self.client}")
+            raise ValueError(f"SCAFFOLD needs one learning rate above 0, got {self.client}")
 
     def leaves(self, fed: Federation, seed: int) -> Leaves:
         """Return the model, and control variates that start at zero."""

@@ -8,7 +8,7 @@ from conftest import LENET, make_federation
 from test_algorithms import play
 from test_splitting import client
 
-from fedlib.algorithms import FedAvg, SynMoE
+from fedlib.algorithms import FedAvg, FedSynMoE
 from fedlib.engine import State, evaluate, play_round
 from fedlib.models import FastText, Net, part
 from fedlib.optim import sgd
@@ -27,7 +27,7 @@ def leaning(state, gate):
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_one_hot_gate_is_its_base(side):
     fed = make_federation(SIZES)
-    algorithm = SynMoE(**FAST)
+    algorithm = FedSynMoE(**FAST)
     state = leaning(play(algorithm, fed)[0], side)
     x = fed.test.inputs(torch.arange(9))
     code = algorithm.encode(fed.net, state.shared, x)
@@ -42,7 +42,7 @@ def test_a_one_hot_gate_is_its_base(side):
 
 def test_a_gate_that_trusts_the_global_base_only_is_fedavg():
     fed = make_federation(SIZES)
-    algorithm, plain = SynMoE(**FAST), FedAvg(**FAST)
+    algorithm, plain = FedSynMoE(**FAST), FedAvg(**FAST)
     state, expected = leaning(algorithm.init(fed, 0), 0), plain.init(fed, 0)
     for t in range(3):
         state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
@@ -54,7 +54,7 @@ def test_a_gate_that_trusts_the_global_base_only_is_fedavg():
 def test_as_released_gates_begin_anew_and_are_never_asked():
     fed = make_federation(SIZES)
     fields = {"fresh_gates": True, "inference": "global"}
-    algorithm = SynMoE(**fields, **FAST)
+    algorithm = FedSynMoE(**fields, **FAST)
     state, _ = play(algorithm, fed)
     fresh = part(algorithm.init(fed, 0).local, "gate.")
     begun = part(algorithm.start(fed, state, torch.arange(3)), "gate.")
@@ -66,7 +66,7 @@ def test_as_released_gates_begin_anew_and_are_never_asked():
 @pytest.mark.parametrize("model", [None, LENET])
 def test_one_client_at_a_time_is_the_oracle_of_the_cohort(model):
     fed = make_federation(SIZES, model=model, shape=(12, 12, 1))
-    algorithm, ends = SynMoE(**FAST), []
+    algorithm, ends = FedSynMoE(**FAST), []
     for chunk in (1, 3):
         state = algorithm.init(fed, 0)
         for t in range(2):
@@ -82,6 +82,6 @@ def test_texts_are_gated_by_their_features():
         table.x = torch.randint(0, 20, (len(table.y), 10), dtype=torch.int32)
         table.scale = table.shift = torch.zeros(0)
     fed.net = Net(FastText(vocabulary=20, width=6), (10,), 3)
-    state, report = play(SynMoE(**FAST), fed)
+    state, report = play(FedSynMoE(**FAST), fed)
     assert report.losses.isfinite().all()
     assert state.local["gate.base.1.weight"].shape == (3, 128, 6)

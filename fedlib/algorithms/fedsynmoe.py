@@ -18,7 +18,7 @@ FRESH = "clients/fresh:"
 
 
 @value
-class SynMoE(FedAvg):
+class FedSynMoE(FedAvg):
     """logits = head(g(x) f_g(x) + (1 - g(x)) f_l(x)), all trained together in every round.
 
     The global base f_g and the head are shared, the local base f_l and the gate stay at home; the
