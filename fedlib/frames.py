@@ -54,10 +54,22 @@ def smooth(curve: pd.DataFrame, window: int) -> pd.DataFrame:
     return ordered.assign(value=mean).dropna(subset="value").reset_index(drop=True)
 
 
-def curve(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return a metric by method, seed and round, averaged over clients where it has clients."""
+def curve(frame: pd.DataFrame, metric: str, weighted: bool = False) -> pd.DataFrame:
+    """Return a metric by method, seed and round, averaged over clients where it has clients.
+
+    ``weighted``: by their training examples, which is the accuracy over all examples where every
+    client tests on the same share of its own (004, eq. 31).
+    """
     rows = frame[frame["metric"] == metric]
-    return rows.groupby([*RUN, "round"], as_index=False)["value"].mean()  # type: ignore[return-value]
+    by_round = [*RUN, "round"]
+    if not weighted:
+        return rows.groupby(by_round, as_index=False)["value"].mean()  # type: ignore[return-value]
+    sizes = frame[frame["metric"] == "examples"].set_index([*RUN, "client"])["value"]
+    at = pd.MultiIndex.from_frame(rows[[*RUN, "client"]])
+    rows = rows.assign(weight=sizes.reindex(at).to_numpy()).dropna(subset="value")
+    total = rows.assign(value=rows["value"] * rows["weight"]).groupby(by_round)
+    sums = total[["value", "weight"]].sum()
+    return (sums["value"] / sums["weight"]).rename("value").reset_index()
 
 
 def gigabytes(frame: pd.DataFrame) -> pd.DataFrame:
@@ -132,13 +144,16 @@ def logged_rounds(frame: pd.DataFrame, metric: str, method: str) -> list[int]:
     return sorted(rows["round"].unique().tolist())
 
 
-def reported(frame: pd.DataFrame, metric: str = "test_accuracy") -> pd.DataFrame:
+def reported(
+    frame: pd.DataFrame, metric: str = "test_accuracy", weighted: bool = False
+) -> pd.DataFrame:
     """Return each run's mean client accuracy: last round, last ten evaluations, best on validation.
 
     Columns method, seed, rule, value. The round is chosen on validation data, never on test data.
     ``metric`` is the accuracy to report: "global_accuracy" is that on the whole test set.
+    ``weighted``: by the clients' examples, see ``curve``.
     """
-    test, held = curve(frame, metric), curve(frame, "validation_accuracy")
+    test, held = (curve(frame, m, weighted) for m in (metric, "validation_accuracy"))
     both = test.merge(held, on=[*RUN, "round"], suffixes=("", "_held"))
     rows = []
     for (method, seed), run in both.groupby(RUN, sort=False):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import LENET, make_federation
+from safetensors.torch import load, save
 from torch import nn
 
 import fedlib.algorithms
@@ -404,6 +405,16 @@ def test_a_state_survives_being_flat(algorithm):
     resumed, _ = play_round(algorithm, fed, again, round=3, seed=0, cohort=3)
     assert straight.flat().keys() == resumed.flat().keys()
     assert all(torch.equal(t, resumed.flat()[n]) for n, t in straight.flat().items())
+
+
+@every
+def test_a_state_can_be_stored_at_any_time(algorithm):
+    fed = ragged()
+    state = begun(algorithm, fed)
+    for t in range(2):
+        held = save(state.flat())  # refuses tensors that share memory
+        assert load(held).keys() == state.flat().keys()
+        state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=3)
 
 
 @every

@@ -254,3 +254,11 @@ def test_divergence_claims():
 def test_spread_keeps_the_ends():
     assert fedmix.spread([0, 10, 20, 30, 40], 3) == [0, 10, 40]
     assert fedmix.spread([0], 5) == [0]
+
+
+def test_clients_can_count_by_their_examples():
+    sizes = [(FEDAVG, 0, 0, "examples", c, -1, "", n) for c, n in ((0, 10), (1, 30))]
+    rows = frame(*scored(FEDAVG, 0, r0=0.5, r2=0.7), *sizes)
+    course = frames.curve(rows, "test_accuracy", weighted=True)
+    assert course["value"].tolist() == pytest.approx([0.55, 0.75])
+    assert frames.curve(rows, "test_accuracy")["value"].tolist() == pytest.approx([0.5, 0.7])

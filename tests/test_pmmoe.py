@@ -14,7 +14,7 @@ from test_splitting import NINE, SIZES, client, one
 from fedlib.algorithms import DBE, FedAvg, FedBABU, FedCP, FedPer, LGFedAvg, Local, Personal, PMMoE
 from fedlib.algorithms.pmmoe import ENTRY, GATE, KEPT, POOL, SAID
 from fedlib.engine import State, evaluate, play_round
-from fedlib.models import MLP, FastText, GateNet, Net
+from fedlib.models import MLP, FastText, GateNet, Net, part
 from fedlib.optim import adam, sgd
 
 FIRM = 1e4  # a gate's bias that leaves nothing to the others
@@ -112,7 +112,6 @@ def test_energies_against_a_plain_loop(of):
     state = algorithm.init(fed, 0, first)
     energies = algorithm.energies(fed, state)
     for j, size in enumerate(SIZES):
-        assert energies[j, j] == math.inf
         x = fed.train.inputs(fed.train.index[j, :size])
         params, ctx = client(fed, of, first, j)
         code = of.encode(fed.net, first.shared, x)
@@ -122,7 +121,7 @@ def test_energies_against_a_plain_loop(of):
             theirs, _ = client(fed, of, first, other)
             own = {**params, **{n: w for n, w in theirs.items() if n.startswith(of.experts)}}
             outs.append(of.private(fed.net, own, entry))
-        for other in {0, 1, 2} - {j}:
+        for other in range(3):
             scores = []
             for a, b in zip(outs[other], outs[j], strict=True):
                 v = (a * b / (a.norm() * b.norm()).clamp(min=1e-12)).double().numpy()
@@ -145,8 +144,8 @@ def test_a_warm_energy_orders_experts_as_the_cosine_does():
 def test_the_least_energies_are_left_out_and_never_the_own(gamma, left):
     torch.manual_seed(0)
     energies = torch.rand(5, 5)
-    energies.fill_diagonal_(math.inf)
     kept = PMMoE(denoise=gamma).clean(energies)
+    energies.fill_diagonal_(math.inf)
     assert (kept.sum(1) == left).all() and (kept.diagonal() == 1).all()
     for row in range(5):
         out = energies[row][kept[row] == 0]
@@ -187,9 +186,31 @@ def test_favour_begins_at_the_own_expert():
         PMMoE(of=FedPer(), favour=b).observe(fed, PMMoE(of=FedPer(), favour=b).init(fed, 0, first))
         for b in (0.0, 3.0, FIRM)
     ]
-    own = [float(s["own_share"].mean()) for s in shares]
+    own = [float(s["gate_share"].diagonal().mean()) for s in shares]
     assert own[0] < 0.6 < 0.8 < own[1] < own[2] == 1.0
     assert float(shares[2]["gate_entropy"].max()) == 0.0
+
+
+@nine
+def test_what_experts_are_worth_and_how_their_errors_go_together(of):
+    fed, first = finished(of)
+    algorithm = PMMoE(of=of)
+    state = algorithm.init(fed, 0, first)
+    seen = algorithm.observe(fed, state)
+    right = []
+    for other in range(3):
+        state = trusting(state, [other] * 3)
+        right.append(evaluate(fed, algorithm, state, fed.test).accuracy)
+    np.testing.assert_allclose(seen["expert_accuracy"].numpy(), np.stack(right, 1), rtol=1e-6)
+    same = PMMoE(of=of).init(fed, 0, first)
+    pool = part(same.shared, POOL)
+    alike = {f"{POOL}{n}": t[:1].expand_as(t).clone() for n, t in pool.items()}
+    agreed = algorithm.observe(fed, State({**same.shared, **alike}, same.local, {}))
+    spread = agreed["error_spread"][:, 0]
+    worth = agreed["expert_accuracy"][:, 0]
+    for i in range(3):
+        expected = 3.0 if 0 < worth[i] < 1 else 1.0
+        assert float(spread[i]) == pytest.approx(expected)
 
 
 def test_trained_experts_are_a_clients_own_copies():

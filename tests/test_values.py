@@ -61,7 +61,7 @@ from fedlib.partition import (
     Rotated,
     Shards,
 )
-from fedlib.recipes import Adaptive, Setting, Stages
+from fedlib.recipes import Adaptive, PrivateParts, Setting, Stages
 from fedlib.tasks import CropFlip, Task
 from fedlib.tuning import Choice, Space, Uniform
 from fedlib.values import as_code, from_dict, key_of, to_dict
@@ -343,6 +343,28 @@ DEFAULTS = {
         "train_experts": False,
         "stop": None,
     },
+    PrivateParts: {
+        **_SETTING,
+        "rate": 0.005,
+        "head_epochs": 1,
+        "apart": 1.0,
+        "near": 0.01,
+        "decay": 0.1,
+        "kappa": 50.0,
+        "fitted": 1000,
+        "tuned": 50,
+        "gated": 50,
+        "gate_rate": 0.1,
+        "gate": GateNet(),
+        "gamma": 0.2,
+        "ratios": (0.0, 0.2),
+        "studied": ("FedPer", "LG-FedAvg", "DBE"),
+        "tops": (2, 4, 8, 16, 20),
+        "gate_rates": (0.05, 0.1, 0.5),
+        "gate_epochs": (50, 100, 200, 300, 400),
+        "gammas": (0.2, 0.5, 0.8),
+        "temperatures": (1.0, 0.1, 0.01, 0.001),
+    },
     Uniform: {"low": NEEDED, "high": NEEDED, "log": True},
     Choice: {"of": NEEDED},
     Space: {"axes": NEEDED},
@@ -511,6 +533,31 @@ SAMPLES[Adaptive] = (
         "least_share": 0.2,
         "least_shares": (0.1,),
         "converged": ClusterStop(every=1),
+    },
+)
+SAMPLES[PrivateParts] = (
+    PrivateParts(TASK, 3, 1),
+    {
+        **_SETTINGS,
+        "rate": 0.1,
+        "head_epochs": 10,
+        "apart": 5.0,
+        "near": 0.1,
+        "decay": 0.0,
+        "kappa": 1.0,
+        "fitted": 5,
+        "tuned": 3,
+        "gated": 7,
+        "gate_rate": 0.5,
+        "gate": GateNet((4,)),
+        "gamma": 0.5,
+        "ratios": (0.5,),
+        "studied": ("FedRep",),
+        "tops": (3,),
+        "gate_rates": (1.0,),
+        "gate_epochs": (2,),
+        "gammas": (0.3,),
+        "temperatures": (2.0,),
     },
 )
 SAMPLES[Uniform] = (Uniform(0.1, 0.2), {"low": 0.05, "high": 0.3, "log": False})

@@ -91,7 +91,7 @@ class PMMoE(Stage):
             )
         mine = {n: there.local[n].clone() for n in needed if self.of.is_local(n)}
         shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
-        pool = named(part(mine, self.of.experts), POOL)
+        pool = {POOL + n: t.clone() for n, t in part(mine, self.of.experts).items()}
         experts = len(next(iter(pool.values())))
         if self.train_experts:
             mine |= {n: t.expand(fed.clients, *t.shape).clone() for n, t in pool.items()}
@@ -131,17 +131,20 @@ class PMMoE(Stage):
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
     def _energy(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
-        """Return energy scores ``[B, M]``; the own expert's is infinite, as it always stays."""
+        """Return the experts' energy scores, ``[B, M]``."""
         said = normalize(self._outputs(net, params, ctx, code), dim=-1)
         own = one_hot_at(ctx[PLACE], said.shape[-2]).to(said.dtype)
         mine = (said * own.unsqueeze(-1)).sum(-2, keepdim=True)
-        score = self.temperature * (said * mine / self.temperature).logsumexp(-1)
-        return torch.where(own > 0, torch.inf, score)
+        return self.temperature * (said * mine / self.temperature).logsumexp(-1)
 
     def clean(self, energies: Tensor) -> Tensor:
-        """Return 1 for experts that stay and 0 for those left out, ``[clients, M]``."""
+        """Return 1 for experts that stay and 0 for those left out, ``[clients, M]``.
+
+        A client's own expert is the one in its own place.
+        """
         out = int(self.denoise * energies.shape[1])
-        places = energies.nan_to_num(0.0, posinf=torch.inf).argsort(1)[:, :out]
+        own = torch.eye(energies.shape[1], device=energies.device).bool()
+        places = torch.where(own, torch.inf, energies.nan_to_num(0.0)).argsort(1)[:, :out]
         return torch.ones_like(energies).scatter(1, places, 0.0)
 
     def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
@@ -271,20 +274,40 @@ class PMMoE(Stage):
         return down, torch.full((len(rows),), all_of_them // experts)
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return how much a client's gate trusts its own expert, how open it is, and who stays.
+        """Return what experts are worth to clients, whom gates trust, and how energies tell.
 
-        "own_share" and "gate_entropy" (nats) ``[clients, 1]``, means over the client's tests.
+        ``[clients, M]``: "expert_accuracy" and "gate_share" on the client's tests,
+        "expert_energy" and "kept_experts"; ``[clients, 1]``: "gate_entropy" (nats) and
+        "error_spread", the variance of how many experts are right over what it would be if they
+        erred independently (Theorem 3.1 assumes 1; M experts that always agree have M).
         """
+        held, rows = fed.test.index.clamp(min=0), range(fed.clients)
         asked = tabulate(fed, self, state, fed.test, self._asked).double()
-        means = torch.stack([asked[i, : fed.test.sizes[i]].mean(0) for i in range(fed.clients)])
+        labels, gate = asked.split(asked.shape[-1] // 2, -1)
+        right = (labels == fed.test.y[held].unsqueeze(-1)).double()
+        sizes = fed.test.sizes
+        right, gate = ([t[i, : sizes[i]] for i in rows] for t in (right, gate))
+        worth = torch.stack([r.mean(0) for r in right])
+        alone = (worth * (1 - worth)).sum(1)
+        count = torch.stack([r.sum(1).var(correction=0) for r in right])
+        spread = torch.where(alone > 0, count / torch.where(alone > 0, alone, 1), 1.0)
+        seen = {
+            "expert_accuracy": worth,
+            "gate_share": torch.stack([g.mean(0) for g in gate]),
+            "gate_entropy": torch.stack([entropy(g).mean() for g in gate]).unsqueeze(1),
+            "error_spread": spread.unsqueeze(1),
+            "expert_energy": self.energies(fed, state),
+            "kept_experts": state.local[KEPT],
+        }
         order = torch.as_tensor(fed.ids, device=fed.device).argsort()
-        own, spread = means[order].split(1, -1)
-        return {"own_share": own, "gate_entropy": spread, "kept_experts": state.local[KEPT][order]}
+        return {name: values[order] for name, values in seen.items()}
 
     def _asked(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
-        gate = self.predict(net, params, ctx, code).gate
-        own = (gate * one_hot_at(ctx[PLACE], gate.shape[-1])).sum(-1)
-        return torch.stack([own, entropy(gate)], -1)
+        """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
+        rest, said, entry = self._consulted(net, params, ctx, code)
+        labels = (rest.unsqueeze(-2) + said).argmax(-1)
+        gate = self.opening(net, params, entry, None)
+        return torch.cat([labels.to(gate.dtype), gate], -1)
 
 
 def one_hot_at(place: Tensor, count: int) -> Tensor:

@@ -29,7 +29,8 @@ class LastClient(FedAvg):
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, in which both models are the same."""
         begun = FedAvg.init(self, fed, seed, first)
-        return State(begun.shared, begun.local, {**begun.server, **named(begun.shared, AVERAGE)})
+        average = {AVERAGE + n: t.clone() for n, t in begun.shared.items()}
+        return State(begun.shared, begun.local, {**begun.server, **average})
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return the average, from which every client trains."""

@@ -39,6 +39,17 @@ from fedlib.recipes.label_skew import (
 from fedlib.recipes.newcomers import DENSITIES, JOINING, NEW_CLIENTS, joined
 from fedlib.recipes.permuted import PERMUTED, clusters
 from fedlib.recipes.privacy import EPOCH, PRIVACY, STEP, TRAINED, audited
+from fedlib.recipes.private_parts import (
+    DENOISED,
+    FOURTEEN,
+    GATES,
+    NINE,
+    PRIVATE_PARTS,
+    SYNCHRONOUS,
+    TRADITIONAL,
+    WITH_MOE,
+    PrivateParts,
+)
 from fedlib.recipes.rotated import BY_ANGLE, BY_LABEL, ROTATED, TURNED, TURNED_AND_SKEWED
 from fedlib.recipes.section import Section, Setting, at, seeded
 from fedlib.recipes.specialists import (
@@ -77,7 +88,8 @@ _ADAPTIVE = (
     ADAPTIVE_RELEASED,
     ADAPTIVE_OPTIONS,
 )
-_ALL = (*_FEDMIX, *_SPECIALISTS, *_ADAPTIVE)
+_PRIVATE = (FOURTEEN, PRIVATE_PARTS, GATES)
+_ALL = (*_FEDMIX, *_SPECIALISTS, *_ADAPTIVE, *_PRIVATE)
 SECTIONS = {section.name: section for section in _ALL}
 
 __all__ = [
@@ -98,6 +110,7 @@ __all__ = [
     "BY_LABEL",
     "CENTRALISED",
     "COMMUNICATION",
+    "DENOISED",
     "DENSITIES",
     "DEPARTURES",
     "DIRICHLET",
@@ -108,6 +121,8 @@ __all__ = [
     "FEDAVG",
     "FEDMIX",
     "FIRST_VERSION",
+    "FOURTEEN",
+    "GATES",
     "JOINING",
     "LABEL_SKEW",
     "LOCAL",
@@ -115,11 +130,13 @@ __all__ = [
     "MIXTURE",
     "MOE",
     "NEW_CLIENTS",
+    "NINE",
     "OPT_OUT",
     "ORIGINAL",
     "PEEKING",
     "PERMUTED",
     "PRIVACY",
+    "PRIVATE_PARTS",
     "PRUNING",
     "RATE_SWEEP",
     "REDRAWN",
@@ -130,13 +147,17 @@ __all__ = [
     "SPECIALISTS",
     "STEP",
     "STOPPED",
+    "SYNCHRONOUS",
+    "TRADITIONAL",
     "TRAINED",
     "TUNED",
     "TURNED",
     "TURNED_AND_SKEWED",
     "UNREGULARISED",
     "WIDE",
+    "WITH_MOE",
     "Adaptive",
+    "PrivateParts",
     "Section",
     "Setting",
     "Stages",

@@ -1,0 +1,262 @@
+"""Fourteen federated methods, and one mixture over the private parts of nine of them (004)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fedlib.algorithms import (
+    DBE,
+    GPFL,
+    MOON,
+    SCAFFOLD,
+    FedAvg,
+    FedBABU,
+    FedCP,
+    FedGen,
+    FedGH,
+    FedPer,
+    FedProx,
+    FedRep,
+    FedRoD,
+    FedSynMoE,
+    LGFedAvg,
+    Local,
+    PMMoE,
+)
+from fedlib.algorithms.splitting import Split
+from fedlib.experiment import Experiment
+from fedlib.models import MLP, GateNet
+from fedlib.models.gate import ACTIVATIONS, INITS
+from fedlib.optim import sgd
+from fedlib.partition import ClassDirichlet
+from fedlib.recipes.label_skew import FEDAVG
+from fedlib.recipes.section import Section, Setting, at, federated
+from fedlib.tasks import named
+from fedlib.values import value
+
+TRADITIONAL = (FEDAVG, "FedProx", "SCAFFOLD", "MOON", "FedGen")
+BASES = ("LG-FedAvg", "FedGH")
+HEADS = ("FedPer", "FedRep", "FedBABU", "FedRoD", "FedCP", "GPFL")
+VECTORS = ("DBE",)
+NINE = (*HEADS, *BASES, *VECTORS)
+WITH_MOE, DENOISED, SYNCHRONOUS = "+ PM-MoE", "+ PM-MoE, denoised", "Fed-Syn-MoE"
+
+
+@value
+class PrivateParts(Setting):
+    """The rates and lengths of both phases, and what is compared.
+
+    ``rate`` is that of every client's SGD. A method's own numbers are 004's, or where its scripts
+    give none those of the method's paper: ``head_epochs`` of FedRep, ``apart`` of FedCP, ``near``
+    and ``decay`` of GPFL, ``kappa`` of DBE; ``fitted`` are the steps of FedGen's generator per
+    round and ``tuned`` the epochs of FedBABU's fine-tuning. A gate is trained for ``gated`` epochs
+    at ``gate_rate``, over the M / 2 largest weights, or where a part of every class is shared over
+    all M, as 004 finds best; ``gamma`` of the experts is left out as noise. ``ratios`` (S / 100) of
+    every class are shared equally. What a gate is made of is studied on the methods ``studied``,
+    one choice at a time: ``tops``, ``gate_rates``, ``gate_epochs``, ``gammas`` and
+    ``temperatures``.
+    """
+
+    rate: float = 0.005
+    head_epochs: int = 1
+    apart: float = 1.0
+    near: float = 0.01
+    decay: float = 0.1
+    kappa: float = 50.0
+    fitted: int = 1000
+    tuned: int = 50
+    gated: int = 50
+    gate_rate: float = 0.1
+    gate: GateNet = GateNet()
+    gamma: float = 0.2
+    ratios: tuple[float, ...] = (0.0, 0.2)
+    studied: tuple[str, ...] = ("FedPer", "LG-FedAvg", "DBE")
+    tops: tuple[int, ...] = (2, 4, 8, 16, 20)
+    gate_rates: tuple[float, ...] = (0.05, 0.1, 0.5)
+    gate_epochs: tuple[int, ...] = (50, 100, 200, 300, 400)
+    gammas: tuple[float, ...] = (0.2, 0.5, 0.8)
+    temperatures: tuple[float, ...] = (1.0, 0.1, 0.01, 0.001)
+
+    def sharing(self, ratio: float) -> PrivateParts:
+        """Return the setting with a ratio of every class shared equally."""
+        partition = self.task.partition
+        assert isinstance(partition, ClassDirichlet)
+        return replace(self, task=replace(self.task, partition=replace(partition, shared=ratio)))
+
+    @property
+    def clients(self) -> int:
+        """The number of clients M."""
+        return int(self.task.partition.clients)  # type: ignore[attr-defined]
+
+
+def methods(setting: PrivateParts) -> dict[str, FedAvg]:
+    """Return the fourteen methods, in the order of 004, Table 1."""
+    c = _local(setting)
+    return {
+        FEDAVG: FedAvg(**c),
+        "FedProx": FedProx(**c),
+        "SCAFFOLD": SCAFFOLD(**c),
+        "MOON": MOON(**c),
+        "FedGen": FedGen(steps=setting.fitted, **c),
+        "FedPer": FedPer(**c),
+        "LG-FedAvg": LGFedAvg(**c),
+        "FedRep": FedRep(head_epochs=setting.head_epochs, **c),
+        "FedRoD": FedRoD(**c),
+        "FedBABU": FedBABU(**c),
+        "FedGH": FedGH(**c),
+        "FedCP": FedCP(apart=setting.apart, **c),
+        "GPFL": GPFL(near=setting.near, decay=setting.decay, **c),
+        "DBE": DBE(kappa=setting.kappa, **c),
+    }
+
+
+def _local(setting: PrivateParts) -> dict[str, Any]:
+    """Return the fields of what clients do in a round."""
+    return {
+        "epochs": setting.local_epochs,
+        "batch_size": setting.batch_size,
+        "client": sgd(setting.rate),
+    }
+
+
+def first_stages(setting: PrivateParts) -> dict[str, Experiment]:
+    """Return the federations, FedBABU's with the fine-tuning that is part of it."""
+    runs = {m: federated(setting, a, cohort=1.0) for m, a in methods(setting).items()}
+    tuning = Local(**{**_local(setting), "epochs": setting.tuned})
+    runs["FedBABU"] = Experiment(
+        setting.task, tuning, 1, cohort=1.0, evaluate_every=1, after=runs["FedBABU"]
+    )
+    return runs
+
+
+def mixed(setting: PrivateParts, method: str, **options: Any) -> Experiment:
+    """Return PM-MoE over the private parts of a method: a second stage of its federation."""
+    first = first_stages(setting)[method]
+    of = methods(setting)[method]
+    assert isinstance(of, Split)
+    fields: dict[str, Any] = {
+        "epochs": setting.gated,
+        "batch_size": setting.batch_size,
+        "client": sgd(setting.gate_rate),
+        "gate": setting.gate,
+        "top": 0 if _shared(setting) else setting.clients // 2,
+    }
+    return Experiment(
+        setting.task,
+        PMMoE(of=of, **{**fields, **options}),
+        1,
+        cohort=1.0,
+        evaluate_every=1,
+        after=first,
+    )
+
+
+def _shared(setting: PrivateParts) -> float:
+    return float(setting.task.partition.shared)  # type: ignore[attr-defined]
+
+
+def _each_ratio(
+    plan: Callable[[PrivateParts], dict[str, Experiment]],
+) -> Callable[[PrivateParts, str], dict[str, Experiment]]:
+    """Return a plan at every shared ratio, named by S in percent as in 004."""
+
+    def all_ratios(setting: PrivateParts, dataset: str) -> dict[str, Experiment]:
+        return {
+            at(method, S=100 * ratio): experiment
+            for ratio in setting.ratios
+            for method, experiment in plan(setting.sharing(ratio)).items()
+        }
+
+    return all_ratios
+
+
+def _mixtures(setting: PrivateParts) -> dict[str, Experiment]:
+    """Return the nine methods, each alone, with PM-MoE and with denoising; and Fed-Syn-MoE."""
+    runs: dict[str, Experiment] = {}
+    alone = first_stages(setting)
+    for method in NINE:
+        runs[method] = alone[method]
+        runs[f"{method} {WITH_MOE}"] = mixed(setting, method)
+        runs[f"{method} {DENOISED}"] = mixed(setting, method, denoise=setting.gamma)
+    synchronous = FedSynMoE(**_local(setting), gate=setting.gate)
+    runs[SYNCHRONOUS] = federated(setting, synchronous, cohort=1.0)
+    return runs
+
+
+def _study(setting: PrivateParts) -> dict[str, Experiment]:
+    """Return what a gate is made of, one choice at a time (Fig. 5 to 8, and FACTS 9.2)."""
+    gate = setting.gate
+    runs: dict[str, Experiment] = {}
+    for method in setting.studied:
+        name = f"{method} {WITH_MOE}"
+        runs |= {method: first_stages(setting)[method], name: mixed(setting, method)}
+        choices: dict[str, dict[str, Any]] = {
+            **{at(name, k=k): {"top": k} for k in setting.tops},
+            **{at(name, lr=rate): {"client": sgd(rate)} for rate in setting.gate_rates},
+            **{at(name, epochs=n): {"epochs": n} for n in setting.gate_epochs},
+            **{at(name, gamma=g): {"denoise": g} for g in setting.gammas},
+            **{
+                at(name, gamma=setting.gamma, T=t): {"denoise": setting.gamma, "temperature": t}
+                for t in setting.temperatures
+            },
+            **{
+                at(name, layers=n): {"gate": replace(gate, hidden=gate.hidden[: n - 1])}
+                for n in range(1, len(gate.hidden) + 2)
+            },
+            **{f"{name}, {a}": {"gate": replace(gate, activation=a)} for a in ACTIVATIONS},
+            **{f"{name}, {i}": {"gate": replace(gate, init=i)} for i in INITS},
+            f"{name}, renormalised": {"renormalised": True},
+            f"{name}, favouring its own": {"favour": 5.0},
+        }
+        runs |= {n: mixed(setting, method, **options) for n, options in choices.items()}
+    return runs
+
+
+def _setting(scale: str, name: str) -> PrivateParts:
+    """Return the setting of a data set."""
+    task = named(name, scale)
+    news: dict[str, Any] = (
+        {"kappa": 0.1, "near": 1e-4, "decay": 0.0} if name.endswith("ag_news") else {}
+    )
+    if scale == "quick":
+        fields: dict[str, Any] = {"rate": 0.1, "fitted": 20, "tuned": 10, "gated": 10, "kappa": 1.0}
+        fields |= {"apart": 0.1}
+        fields |= {"tops": (2, 4, 10), "gate_epochs": (5, 10, 20), "studied": ("FedPer",)}
+        return PrivateParts(
+            replace(task, model=MLP((32,))),
+            rounds=30,
+            seeds=3,
+            batch_size=10,
+            evaluate_every=3,
+            **fields,
+        )
+    if scale == "standard":
+        fields = {"rate": 0.05, "fitted": 100, "tuned": 10, "gated": 20, "kappa": 5.0}
+        return PrivateParts(
+            replace(task, portion=0.1),
+            rounds=60,
+            seeds=3,
+            batch_size=20,
+            evaluate_every=3,
+            **{**fields, **news},
+        )
+    return PrivateParts(task, rounds=2000, seeds=3, batch_size=10, evaluate_every=10, **news)
+
+
+def _known(standard: tuple[str, ...], paper: tuple[str, ...]) -> dict[str, dict[str, PrivateParts]]:
+    return {
+        "quick": {"digits": _setting("quick", "004/mnist")},
+        "standard": {n: _setting("standard", f"004/{n}") for n in standard},
+        "paper": {n: _setting("paper", f"004/{n}") for n in paper},
+    }
+
+
+_ALL = _known(
+    ("fashion_mnist", "cifar10"),
+    ("mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "ag_news"),
+)
+FOURTEEN = Section("fourteen", _ALL, _each_ratio(first_stages))
+PRIVATE_PARTS = Section("private_parts", _ALL, _each_ratio(_mixtures))
+GATES = Section("gates", _known(("cifar10",), ("cifar10",)), _each_ratio(_study))
