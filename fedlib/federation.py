@@ -90,12 +90,12 @@ class Table:
 
     def whole(self, rows: Tensor) -> Leaves:
         """Return all examples of some clients as one padded batch."""
-        return next(self.blocks(rows, max(1, int(self.sizes[rows.cpu().numpy()].max(initial=0)))))
+        return next(self.blocks(rows, int(self.sizes[rows.cpu().numpy()].max(initial=0))))
 
     def blocks(self, rows: Tensor, size: int) -> Iterator[Leaves]:
         """Yield all examples of some clients in order, in padded batches of at most ``size``."""
         sizes = self.sizes[rows.cpu().numpy()]
-        starts = np.arange(0, max(1, int(sizes.max(initial=0))), size)
+        starts = np.arange(0, max(1, int(sizes.max(initial=0))), max(1, size))
         counts = np.clip(sizes[:, None] - starts, 0, size)
         places = starts[:, None] + np.arange(size)
         places = np.minimum(places, np.maximum(sizes, 1)[:, None, None] - 1)

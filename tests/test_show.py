@@ -196,7 +196,7 @@ def test_the_worked_example_of_the_readme(capsys):
     assert len(lines) < 40
     exec(compile(example.replace("rounds=20", "rounds=2"), "README.md", "exec"), {})
     out = capsys.readouterr().out
-    assert "mu = 0.0" in out and "mu = 1.0" in out
+    assert "tau = 0.0" in out and "tau = 1.0" in out
 
 
 def test_larger_methods_are_left_out_at_the_quick_scale(monkeypatch):

@@ -47,8 +47,10 @@ from fedlib.recipes.private_parts import (
     PRIVATE_PARTS,
     SYNCHRONOUS,
     TRADITIONAL,
+    UNTUNED,
     WITH_MOE,
     PrivateParts,
+    fourteen,
 )
 from fedlib.recipes.rotated import BY_ANGLE, BY_LABEL, ROTATED, TURNED, TURNED_AND_SKEWED
 from fedlib.recipes.section import Section, Setting, at, seeded
@@ -154,6 +156,7 @@ __all__ = [
     "TURNED",
     "TURNED_AND_SKEWED",
     "UNREGULARISED",
+    "UNTUNED",
     "WIDE",
     "WITH_MOE",
     "Adaptive",
@@ -165,6 +168,7 @@ __all__ = [
     "audited",
     "clusters",
     "departed",
+    "fourteen",
     "joined",
     "seeded",
     "with_experts",

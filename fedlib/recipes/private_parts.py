@@ -23,6 +23,7 @@ from fedlib.algorithms import (
     FedSynMoE,
     LGFedAvg,
     Local,
+    Personal,
     PMMoE,
 )
 from fedlib.algorithms.splitting import Split
@@ -41,6 +42,8 @@ BASES = ("LG-FedAvg", "FedGH")
 HEADS = ("FedPer", "FedRep", "FedBABU", "FedRoD", "FedCP", "GPFL")
 VECTORS = ("DBE",)
 NINE = (*HEADS, *BASES, *VECTORS)
+UNTUNED = "FedBABU, not tuned"
+SERVERS_BASE = "FedBABU + PM-MoE, server's base"
 WITH_MOE, DENOISED, SYNCHRONOUS = "+ PM-MoE", "+ PM-MoE, denoised", "Fed-Syn-MoE"
 
 
@@ -91,7 +94,7 @@ class PrivateParts(Setting):
         return int(self.task.partition.clients)  # type: ignore[attr-defined]
 
 
-def methods(setting: PrivateParts) -> dict[str, FedAvg]:
+def fourteen(setting: PrivateParts) -> dict[str, FedAvg]:
     """Return the fourteen methods, in the order of 004, Table 1."""
     c = _local(setting)
     return {
@@ -123,18 +126,25 @@ def _local(setting: PrivateParts) -> dict[str, Any]:
 
 def first_stages(setting: PrivateParts) -> dict[str, Experiment]:
     """Return the federations, FedBABU's with the fine-tuning that is part of it."""
-    runs = {m: federated(setting, a, cohort=1.0) for m, a in methods(setting).items()}
+    runs = {m: federated(setting, a, cohort=1.0) for m, a in fourteen(setting).items()}
     tuning = Local(**{**_local(setting), "epochs": setting.tuned})
+    runs[UNTUNED] = runs["FedBABU"]
     runs["FedBABU"] = Experiment(
         setting.task, tuning, 1, cohort=1.0, evaluate_every=1, after=runs["FedBABU"]
     )
     return runs
 
 
-def mixed(setting: PrivateParts, method: str, **options: Any) -> Experiment:
-    """Return PM-MoE over the private parts of a method: a second stage of its federation."""
+def mixed(setting: PrivateParts, method: str, own_base: bool = True, **options: Any) -> Experiment:
+    """Return PM-MoE over the private parts of a method: a second stage of its federation.
+
+    After FedBABU every client keeps its fine-tuned base, as released (A43), if it is to have its
+    ``own_base``, or else gets the server's.
+    """
     first = first_stages(setting)[method]
-    of = methods(setting)[method]
+    of = fourteen(setting)[method]
+    if method == "FedBABU" and own_base:
+        of = Personal(**_local(setting), local=("base.", "head."))
     assert isinstance(of, Split)
     fields: dict[str, Any] = {
         "epochs": setting.gated,
@@ -180,13 +190,17 @@ def _mixtures(setting: PrivateParts) -> dict[str, Experiment]:
         runs[method] = alone[method]
         runs[f"{method} {WITH_MOE}"] = mixed(setting, method)
         runs[f"{method} {DENOISED}"] = mixed(setting, method, denoise=setting.gamma)
+    runs[SERVERS_BASE] = mixed(setting, "FedBABU", own_base=False)
     synchronous = FedSynMoE(**_local(setting), gate=setting.gate)
     runs[SYNCHRONOUS] = federated(setting, synchronous, cohort=1.0)
     return runs
 
 
 def _study(setting: PrivateParts) -> dict[str, Experiment]:
-    """Return what a gate is made of, one choice at a time (Fig. 5 to 8, and FACTS 9.2)."""
+    """Return what a gate is made of, one choice at a time (Fig. 5 to 8).
+
+    What is chosen anyway is the mixture without further name.
+    """
     gate = setting.gate
     runs: dict[str, Experiment] = {}
     for method in setting.studied:
@@ -210,7 +224,9 @@ def _study(setting: PrivateParts) -> dict[str, Experiment]:
             f"{name}, renormalised": {"renormalised": True},
             f"{name}, favouring its own": {"favour": 5.0},
         }
-        runs |= {n: mixed(setting, method, **options) for n, options in choices.items()}
+        for choice, options in choices.items():
+            made = mixed(setting, method, **options)
+            runs |= {choice: made} if made not in runs.values() else {}
     return runs
 
 
