@@ -20,7 +20,25 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import plain
-from fedlib.algorithms import FedAvg, FedMix, PrunedFedMix
+from fedlib.algorithms import (
+    DBE,
+    GPFL,
+    MOON,
+    SCAFFOLD,
+    FedAvg,
+    FedBABU,
+    FedCP,
+    FedGen,
+    FedGH,
+    FedMix,
+    FedPer,
+    FedProx,
+    FedRep,
+    FedRoD,
+    LGFedAvg,
+    PMMoE,
+    PrunedFedMix,
+)
 from fedlib.algorithms.pruning import MEMORY
 from fedlib.engine import State, play_round
 from fedlib.federation import Federation, Table
@@ -84,6 +102,22 @@ class Case:
         return {way: make[way](self, fed) for way in ways}
 
 
+TWENTY = {"batch_size": 20}
+OTHERS: tuple[FedAvg, ...] = (
+    FedProx(**TWENTY),
+    SCAFFOLD(**TWENTY),
+    MOON(**TWENTY),
+    FedGen(**TWENTY, steps=100),
+    FedPer(**TWENTY),
+    LGFedAvg(**TWENTY),
+    FedRep(**TWENTY, head_epochs=1),
+    FedBABU(**TWENTY),
+    FedRoD(**TWENTY),
+    FedGH(**TWENTY),
+    FedCP(**TWENTY, apart=1.0),
+    GPFL(**TWENTY),
+    DBE(**TWENTY, kappa=1.0),
+)
 A = Case(
     "FedAvg, LeNet 6/16 on 3x32x32, 100 clients x 450, 10 per round, batch 64, 1 epoch, SGD",
     FedAvg(),
@@ -151,6 +185,27 @@ CASES = {
         cohort=20,
         classes=4,
     ),
+    "J": Case(
+        "FedAvg, 20 clients x 400, batch 10, and ten epochs of PM-MoE's gates: heads, bases",
+        FedAvg(batch_size=10),
+        LeNet(),
+        clients=20,
+        size=400,
+        cohort=20,
+        rivals=(
+            ("heads, ten epochs", PMMoE(of=FedPer(), epochs=10), 10.0),
+            ("bases, ten epochs", PMMoE(of=LGFedAvg(), epochs=10), 10.0),
+        ),
+    ),
+    "K": Case(
+        "FedAvg, LeNet 6/16 on 3x32x32, 20 clients x 400, batch 20, and the other methods of 004",
+        FedAvg(batch_size=20),
+        LeNet(),
+        clients=20,
+        size=400,
+        cohort=20,
+        rivals=tuple((type(a).__name__, a, math.inf) for a in OTHERS),
+    ),
 }
 
 
@@ -197,7 +252,8 @@ def _engine(case: Case, fed: Federation) -> Round:
 
 def _begun(algorithm: FedAvg, fed: Federation) -> State:
     """Return the first state; with pruning the one in which every class has one expert."""
-    state = algorithm.init(fed, SEED)
+    first = algorithm.of.init(fed, SEED) if isinstance(algorithm, PMMoE) else None
+    state = algorithm.init(fed, SEED, first)
     if isinstance(algorithm, PrunedFedMix):
         k = algorithm.experts
         one = torch.arange(fed.classes, device=fed.device) % k
