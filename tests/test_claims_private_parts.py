@@ -140,3 +140,13 @@ def test_tables_say_what_is_published():
     assert text.loc["FedPer", "S = 0"].startswith("0.610 ± ")
     assert text.loc["FedPer", "S = 0"].endswith("]") and "(3)" in text.loc["FedPer", "S = 0"]
     assert not text.loc[SYNCHRONOUS, "S = 0"].endswith("]")
+
+
+def test_measured_and_published_stand_beside_each_other():
+    known = private.printed("Table 1", "cifar10")
+    panels = private.beside(fourteen(1), known)
+    assert list(panels) == ["S = 0", "S = 20"]
+    rows = panels["S = 0"].set_index(["row", "group"])
+    here, theirs = rows.loc[("FedPer", "here")], rows.loc[("FedPer", "published")]
+    assert here["low"] < here["mean"] < here["high"] and theirs["low"] == theirs["high"]
+    assert len(panels["S = 0"]) == 28

@@ -63,6 +63,26 @@ def tabled(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").fillna("")
 
 
+def beside(table: pd.DataFrame, known: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return measured and published accuracies of every method, a frame per S, as dots need them.
+
+    Columns row, group ("here" or "published"), mean, low, high: the 95% interval over seeds.
+    """
+    panels = {}
+    for s, here in table.groupby("S"):
+        rows = []
+        for method, runs in here.groupby("method", sort=False):
+            rows.append((str(method), "here", *frames.interval(runs["value"].tolist())))
+        theirs = known[known["S"].eq(s) & known["method"].isin(here["method"])].dropna()
+        rows += [
+            (m, "published", v, v, v)
+            for m, v in zip(theirs["method"], theirs["value"], strict=True)
+        ]
+        names = ["row", "group", "mean", "low", "high"]
+        panels[f"S = {float(str(s)):g}"] = pd.DataFrame(rows, columns=names)
+    return panels
+
+
 def agreement(table: pd.DataFrame, known: pd.DataFrame, s: float) -> dict[int, float]:
     """Return each seed's rank correlation of the methods with their published order at an S."""
     theirs = known[known["S"] == s].set_index("method")["value"]

@@ -54,12 +54,12 @@ class PrivateParts(Setting):
     ``rate`` is that of every client's SGD. A method's own numbers are 004's, or where its scripts
     give none those of the method's paper: ``head_epochs`` of FedRep, ``apart`` of FedCP, ``near``
     and ``decay`` of GPFL, ``kappa`` of DBE; ``fitted`` are the steps of FedGen's generator per
-    round and ``tuned`` the epochs of FedBABU's fine-tuning. A gate is trained for ``gated`` epochs
-    at ``gate_rate``, over the M / 2 largest weights, or where a part of every class is shared over
-    all M, as 004 finds best; ``gamma`` of the experts is left out as noise. ``ratios`` (S / 100) of
-    every class are shared equally. What a gate is made of is studied on the methods ``studied``,
-    one choice at a time: ``tops``, ``gate_rates``, ``gate_epochs``, ``gammas`` and
-    ``temperatures``.
+    round and ``generator`` the width of its noise and hidden layer, ``tuned`` the epochs of
+    FedBABU's fine-tuning. A gate is trained for ``gated`` epochs at ``gate_rate``, over the M / 2
+    largest weights, or where a part of every class is shared over all M, as 004 finds best;
+    ``gamma`` of the experts is left out as noise. ``ratios`` (S / 100) of every class are shared
+    equally. What a gate is made of is studied on the methods ``studied``, one choice at a time:
+    ``tops``, ``gate_rates``, ``gate_epochs``, ``gammas`` and ``temperatures``.
     """
 
     rate: float = 0.005
@@ -69,6 +69,7 @@ class PrivateParts(Setting):
     decay: float = 0.1
     kappa: float = 50.0
     fitted: int = 1000
+    generator: int = 512
     tuned: int = 50
     gated: int = 50
     gate_rate: float = 0.1
@@ -102,7 +103,9 @@ def fourteen(setting: PrivateParts) -> dict[str, FedAvg]:
         "FedProx": FedProx(**c),
         "SCAFFOLD": SCAFFOLD(**c),
         "MOON": MOON(**c),
-        "FedGen": FedGen(steps=setting.fitted, **c),
+        "FedGen": FedGen(
+            steps=setting.fitted, noise=setting.generator, hidden=setting.generator, **c
+        ),
         "FedPer": FedPer(**c),
         "LG-FedAvg": LGFedAvg(**c),
         "FedRep": FedRep(head_epochs=setting.head_epochs, **c),
@@ -238,11 +241,11 @@ def _setting(scale: str, name: str) -> PrivateParts:
     )
     if scale == "quick":
         fields: dict[str, Any] = {"rate": 0.1, "fitted": 20, "tuned": 10, "gated": 10, "kappa": 1.0}
-        fields |= {"apart": 0.1}
+        fields |= {"apart": 0.1, "generator": 32}
         fields |= {"tops": (2, 4, 10), "gate_epochs": (5, 10, 20), "studied": ("FedPer",)}
         return PrivateParts(
             replace(task, model=MLP((32,))),
-            rounds=30,
+            rounds=20,
             seeds=3,
             batch_size=10,
             evaluate_every=3,
