@@ -226,6 +226,23 @@ class Federation:
             _inside=None,
         )
 
+    def pooled(self) -> Federation:
+        """Return one client that holds what all have, split by split: training in one place.
+
+        Side information stays behind, and so does what has opted out.
+        """
+        splits = [_pooled(t) for t in (self.taking_part().train, self.validation, self.test)]
+        return replace(
+            self,
+            train=splits[0],
+            validation=splits[1],
+            test=splits[2],
+            ids=np.zeros(1, dtype=self.ids.dtype),
+            members=None,
+            _shares={},
+            _inside=None,
+        )
+
     def _side(self, condition: str) -> Tensor:
         if condition not in self.train.side:
             known = ["label", *self.train.side]
@@ -255,6 +272,13 @@ def _restricted(table: Table, chosen: np.ndarray) -> Table:
     side = {n: t.gather(1, order) for n, t in table.side.items() if n != OPTED_IN}
     index = torch.where(real, table.index.gather(1, order), -1)
     return replace(table, index=index, sizes=sizes, side=side)
+
+
+def _pooled(table: Table) -> Table:
+    """Return a table whose only client holds every example that some client holds."""
+    real = np.arange(table.index.shape[1]) < table.sizes[:, None]
+    held = table.index[torch.as_tensor(real, device=table.index.device)].unique()
+    return replace(table, index=held.unsqueeze(0), sizes=np.array([len(held)]), side={})
 
 
 def _permuted(table: Table, order: np.ndarray) -> Table:

@@ -67,7 +67,7 @@ def curve(frame: pd.DataFrame, metric: str, weighted: bool = False) -> pd.DataFr
     sizes = frame[frame["metric"] == "examples"].set_index([*RUN, "client"])["value"]
     at = pd.MultiIndex.from_frame(rows[[*RUN, "client"]])
     rows = rows.assign(weight=sizes.reindex(at).to_numpy()).dropna(subset="value")
-    total = rows.assign(value=rows["value"] * rows["weight"]).groupby(by_round)
+    total = rows.assign(value=rows["value"] * rows["weight"]).groupby(by_round, sort=False)
     sums = total[["value", "weight"]].sum()
     return (sums["value"] / sums["weight"]).rename("value").reset_index()
 

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from conftest import LENET, make_federation
+from conftest import LENET, make_federation, parts_of
 from safetensors.torch import load, save
 from torch import nn
 
@@ -36,7 +36,14 @@ from fedlib.algorithms import (
 )
 from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.algorithms.stages import Stage
-from fedlib.engine import EarlyStop, State, evaluate, evaluate_global, play_round
+from fedlib.engine import (
+    EarlyStop,
+    State,
+    evaluate,
+    evaluate_everywhere,
+    evaluate_global,
+    play_round,
+)
 from fedlib.engine.batches import make_plan
 from fedlib.models import MLP, GateNet
 from fedlib.optim import Optimizer, adam, sgd
@@ -338,6 +345,19 @@ def test_predictions_are_distributions(algorithm):
         if said.gate.shape[-1]:
             torch.testing.assert_close(said.gate.sum(-1), torch.ones(10))
     assert 0 <= evaluate_global(fed, algorithm, state) <= 1
+
+
+@every
+def test_everywhere_is_every_client_on_the_same_tests(algorithm):
+    fed = ragged()
+    state, _ = play(algorithm, fed)
+    state = algorithm.settle(fed, state)
+    everywhere = evaluate_everywhere(fed, algorithm, state)
+    code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(len(fed.test.y))))
+    for row in range(3):
+        params, ctx = parts_of(fed, algorithm, state, row)
+        said = algorithm.predict(fed.net, params, ctx, code).logp.argmax(-1)
+        assert everywhere[row] == pytest.approx(float((said == fed.test.y).double().mean()))
 
 
 @every

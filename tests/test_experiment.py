@@ -22,7 +22,7 @@ from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Local
 from fedlib.cli.train import summary
 from fedlib.datasets import MissingDataError
-from fedlib.engine import EarlyStop, evaluate, evaluate_global
+from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.experiment import (
     DamagedWarning,
     Experiment,
@@ -118,6 +118,7 @@ def test_metrics_are_tidy():
     for metric in ("train_loss", "bytes_down", "bytes_up", "divergence"):
         assert at[metric] == [1, 2, 3, 4, 5]
     assert at["global_accuracy"] == at["q"] == [0, 2, 4, 5]
+    assert at["everywhere_accuracy"] == [5]
     assert at["q_entropy"] == [0, 1, 2, 3, 4, 5]
 
 
@@ -147,6 +148,15 @@ def test_the_last_scores_are_those_of_the_final_state():
     assert logged[logged["round"] == 5]["value"].tolist() == scores.accuracy.tolist()
     total = result.select("global_accuracy").set_index("round")["value"]
     assert total[5] == evaluate_global(fed, MIX.algorithm, state)
+    everywhere = result.select("everywhere_accuracy")
+    assert everywhere["value"].tolist() == evaluate_everywhere(fed, MIX.algorithm, state).tolist()
+
+
+def test_provenance_says_what_a_client_holds():
+    result, state = run_with_state(MIX, device="cpu", progress=False)
+    mine = sum(t.numel() * t.element_size() for t in state.shared.values())
+    mine += sum(t[0].numel() * t.element_size() for t in state.local.values())
+    assert result.provenance["client_mib"] == pytest.approx(mine / 2**20, abs=1e-4)
 
 
 @pytest.mark.parametrize("lost", [False, True])

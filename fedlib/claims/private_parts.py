@@ -63,21 +63,22 @@ def tabled(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").fillna("")
 
 
-def beside(table: pd.DataFrame, known: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return measured and published accuracies of every method, a frame per S, as dots need them.
+def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Return the means of several tables by method, a frame per S, as dots need them.
 
-    Columns row, group ("here" or "published"), mean, low, high: the 95% interval over seeds.
+    ``groups`` are tables with columns method, S, value: a row per seed, or one if published. What
+    the first does not have is left out. Columns row, group, mean, low, high: the 95% interval over
+    rows.
     """
+    first = next(iter(groups.values()))
     panels = {}
-    for s, here in table.groupby("S"):
+    for s, here in first.groupby("S"):
         rows = []
-        for method, runs in here.groupby("method", sort=False):
-            rows.append((str(method), "here", *frames.interval(runs["value"].tolist())))
-        theirs = known[known["S"].eq(s) & known["method"].isin(here["method"])].dropna()
-        rows += [
-            (m, "published", v, v, v)
-            for m, v in zip(theirs["method"], theirs["value"], strict=True)
-        ]
+        for group, table in groups.items():
+            known = table[table["S"] == s].dropna(subset="value")
+            for method in here["method"].unique():
+                values = known.loc[known["method"] == method, "value"].tolist()
+                rows += [(method, group, *frames.interval(values))] if values else []
         names = ["row", "group", "mean", "low", "high"]
         panels[f"S = {float(str(s)):g}"] = pd.DataFrame(rows, columns=names)
     return panels

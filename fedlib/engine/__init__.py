@@ -6,6 +6,7 @@ from fedlib.engine.evaluate import (
     Scores,
     encode,
     evaluate,
+    evaluate_everywhere,
     evaluate_global,
     tabulate,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "cohort_size",
     "encode",
     "evaluate",
+    "evaluate_everywhere",
     "evaluate_global",
     "lift",
     "play_round",

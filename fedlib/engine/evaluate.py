@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from fedlib.models import Leaves
 BLOCK = 512  # examples per forward pass
 BUDGET = 2**26  # numbers that one batched prediction may gather
 READ = 2**14  # texts that recurrent nets of several clients read at once
-MOST = 1000  # test examples on which every client runs a network of its own
+MOST = 1000  # test examples on which every client is asked
 
 
 @dataclass(eq=False)
@@ -115,6 +115,22 @@ def evaluate_global(
             said = algorithm.tally(fed.net, state.shared, code, poll.votes(code))
             hits += int((said.argmax(-1) == fed.test.y[block]).sum())
     return hits / len(seen)
+
+
+def evaluate_everywhere(
+    fed: Federation, algorithm: Algorithm, state: State, encoded: Encoded | None = None
+) -> np.ndarray:
+    """Return every client's accuracy on the same examples, those that anybody tests on.
+
+    ``[clients]``. At most ``MOST`` of all test examples, at even distances, which ``encoded`` must
+    hold: how much of what a client has learned is about more than its own data.
+    """
+    every = -(-len(fed.test.y) // MOST)
+    some = torch.arange(0, len(fed.test.y), every, device=fed.device)
+    sizes = np.full(fed.clients, len(some))
+    table = replace(fed.test, index=some.expand(fed.clients, -1), sizes=sizes, side={})
+    encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
+    return evaluate(fed, algorithm, state, table, encoded).accuracy
 
 
 class _Poll:

@@ -16,6 +16,7 @@ from fedlib.engine import (
     TrainingDiverged,
     encode,
     evaluate,
+    evaluate_everywhere,
     evaluate_global,
     playing,
     select,
@@ -175,13 +176,19 @@ def best_of(metrics: pd.DataFrame, members: set[int]) -> int:
 
 
 def assess(experiment: Experiment, fed: Federation, state: State, completed: int, log: Log) -> None:
-    """Score every client on validation and test data, and the whole federation on all test data."""
+    """Score every client on validation and test data, and the whole federation on all test data.
+
+    In the end every client on all test data, too.
+    """
     algorithm = experiment.algorithm
     held = evaluate(fed, algorithm, algorithm.judged(state), fed.validation)
     log.scores(completed, "validation", fed.ids, held)
     test = encode(fed, algorithm, state, fed.test, everything=True)
     log.scores(completed, "test", fed.ids, evaluate(fed, algorithm, state, fed.test, test))
     log.add(completed, "global_accuracy", evaluate_global(fed, algorithm, state, test))
+    if completed == experiment.rounds:
+        everywhere = evaluate_everywhere(fed, algorithm, state, test)
+        log.clients(completed, "everywhere_accuracy", fed.ids, everywhere)
     if fed.balanced is not None:
         on_test = experiment.task.balanced_on == "test"
         name = "balanced" if on_test else "balanced_validation"

@@ -11,15 +11,18 @@ from typing import Any
 import torch
 
 from fedlib import paths
+from fedlib.engine import State
 from fedlib.engine.rounds import chunk_of
 from fedlib.federation import Federation
 from fedlib.memory import peak_mib
+from fedlib.models import Leaves
 
 
-def provenance(fed: Federation, segments: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return commit, versions, device, time, peak memory, and the segments of an interrupted run.
+def provenance(fed: Federation, segments: list[dict[str, Any]], state: State) -> dict[str, Any]:
+    """Return commit, versions, device, time, memory, and the segments of an interrupted run.
 
-    The peak is the process's: of several runs in one process, the largest so far.
+    The peak is the process's: of several runs in one process, the largest so far. ``client_mib`` is
+    what a client holds of the final ``state``: all that is shared, and its own.
     """
     cuda = fed.device.type == "cuda"
     return {
@@ -29,11 +32,16 @@ def provenance(fed: Federation, segments: list[dict[str, Any]]) -> dict[str, Any
         "threads": torch.get_num_threads(),
         "seconds": round(sum(s["seconds"] for s in segments), 1),
         "peak_memory_mib": round(torch.cuda.max_memory_allocated() / 2**20 if cuda else peak_mib()),
+        "client_mib": round((_bytes(state.shared) + _bytes(state.local) / fed.clients) / 2**20, 4),
         "data": fed.source,
         "clients": fed.clients,
         "parameters": fed.net.parameters(),
         "segments": segments,
     }
+
+
+def _bytes(leaves: Leaves) -> int:
+    return sum(t.numel() * t.element_size() for t in leaves.values())
 
 
 def segment(

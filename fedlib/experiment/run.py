@@ -115,7 +115,7 @@ def _train(
         raise
     finally:
         ticks.close()
-    store.finish(experiment, provenance(fed, course.segments()))
+    store.finish(experiment, provenance(fed, course.segments(), course.last()))
 
 
 def _earlier(

@@ -1,7 +1,16 @@
-"""What is measured: divergence, accuracies, recovered clusters."""
+"""What is measured: divergence, accuracies, recovered clusters, features."""
 
 from fedlib.metrics.accuracy import over_clients
 from fedlib.metrics.divergence import divergences, gradient_divergence
+from fedlib.metrics.embedding import embedded, purity
 from fedlib.metrics.recovery import adjusted_rand_index, truth
 
-__all__ = ["adjusted_rand_index", "divergences", "gradient_divergence", "over_clients", "truth"]
+__all__ = [
+    "adjusted_rand_index",
+    "divergences",
+    "embedded",
+    "gradient_divergence",
+    "over_clients",
+    "purity",
+    "truth",
+]

@@ -7,7 +7,7 @@ from fedlib.plotting.bars import dots, grouped, label_bars, versus
 from fedlib.plotting.counts import label_counts, partitions
 from fedlib.plotting.curves import Cell, curves, grid, ordered, points, ranked, standings
 from fedlib.plotting.heatmaps import heatmaps, images
-from fedlib.plotting.planes import cloud, cumulative, over, plane
+from fedlib.plotting.planes import cloud, cumulative, embedding, over, plane
 from fedlib.plotting.style import COLUMN, METHODS, PAGE, TITLES, look_of, save, title, use_style
 from fedlib.plotting.trials import trials
 
@@ -21,6 +21,7 @@ __all__ = [
     "cumulative",
     "curves",
     "dots",
+    "embedding",
     "grid",
     "grouped",
     "heatmaps",

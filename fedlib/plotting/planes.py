@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -149,6 +149,26 @@ def cloud(
         ax.set(xlabel=xlabel, title=panel, xlim=(0, 1), ylim=(0, 1))
         drawn.append(wide.assign(panel=panel))
     return _finished(figure, axes, drawn, ylabel, heading)
+
+
+def embedding(
+    points: pd.DataFrame, names: Sequence[str] = (), *, heading: str = ""
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw examples in planes, coloured by label, a panel for each base.
+
+    ``points`` has columns base, x, y, label, purity; ``names`` are the labels' names.
+    """
+    bases = {str(base): rows for base, rows in points.groupby("base", sort=False)}
+    figure, axes = _row(bases, 2.3, 2.9)
+    for ax, (base, rows) in zip(axes, bases.items(), strict=True):
+        for label, dots in rows.groupby("label"):
+            k = int(str(label))
+            name = names[k] if names else str(k)
+            colour = plt.get_cmap("tab10")(k % 10)
+            ax.scatter(dots["x"], dots["y"], s=14, color=colour, label=name, lw=0)
+        ax.set(title=f"{base}\n{rows['purity'].iloc[0]:.2f}", xticks=[], yticks=[])
+    legend(figure, axes, heading)
+    return figure, points
 
 
 def _row(

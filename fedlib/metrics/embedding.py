@@ -1,0 +1,56 @@
+"""How a client's examples lie in the features of one base or another (004, Fig. 1 A)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fedlib.federation import Federation
+from fedlib.models import Leaves
+
+NEIGHBOURS = 5
+
+
+def embedded(
+    fed: Federation, bases: Mapping[str, Leaves], client: int, seed: int = 0
+) -> pd.DataFrame:
+    """Return a client's test examples in the plane, by t-SNE of the features of each base.
+
+    ``bases`` are the leaves ``base.*`` of a model by name, ``client`` is a row. Columns base, x, y,
+    label, purity: the accuracy of five nearest neighbours among the other examples in the features
+    themselves, which unlike the picture is not a matter of t-SNE. ValueError for a client with
+    fewer than ten test examples.
+    """
+    from sklearn.manifold import TSNE
+
+    held = fed.test.index[client, : fed.test.sizes[client]]
+    if len(held) < 2 * NEIGHBOURS:
+        raise ValueError(f"client {client} has {len(held)} test examples, fewer than ten")
+    x, labels = fed.test.inputs(held), fed.test.y[held].cpu().numpy()
+    parts = []
+    for name, base in bases.items():
+        with torch.no_grad():
+            features = fed.net.features(base, x).cpu().numpy()
+        perplexity = min(30.0, (len(held) - 1) / 3)
+        plane = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(features)
+        rows = {"base": name, "x": plane[:, 0], "y": plane[:, 1], "label": labels}
+        parts.append(pd.DataFrame(rows).assign(purity=purity(features, labels)))
+    return pd.concat(parts, ignore_index=True)
+
+
+def purity(features: np.ndarray, labels: np.ndarray) -> float:
+    """Return how often five nearest neighbours name an example's label, itself left out.
+
+    ``features [N, D]``, ``labels [N]``, int.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    near = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(features)
+    others = near.kneighbors(return_distance=False)  # without an argument it leaves each out
+    votes = labels[others]
+    kinds = np.unique(labels)
+    most = kinds[(votes[:, :, None] == kinds).sum(1).argmax(1)]
+    return float((most == labels).mean())
