@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from fedlib.experiment import find
+from fedlib.experiment import Result, find
 from fedlib.frames import together
 from fedlib.plotting import title
 from fedlib.recipes import Section, Setting
@@ -80,6 +80,34 @@ def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
         if there:
             shown.append(Panel(name, scale, setting, together(there), trained=False))
     return shown
+
+
+def costs(section: Section, panel: Panel, *, seeds: int = 0, rounds: int = 0) -> pd.DataFrame:
+    """Return what every method of a panel cost, its first stages included.
+
+    Columns method, seed; megabytes that all clients sent and received, seconds of training on the
+    machine that trained it, and client_mib, what a client holds in the end (NaN where older runs
+    did not say).
+    """
+    rows = []
+    for method in dict.fromkeys(panel.frame["method"]):
+        for experiment in section.experiments(
+            panel.scale, panel.dataset, str(method), seeds=seeds, rounds=rounds
+        ):
+            stages = [find(stage) for stage in experiment.stages]
+            there = [result for result in stages if result is not None]
+            if len(there) == len(stages):
+                rows.append((method, experiment.seed, *_spent(there)))
+    return pd.DataFrame(rows, columns=["method", "seed", "megabytes", "seconds", "client_mib"])
+
+
+def _spent(stages: Sequence[Result]) -> tuple[float, float, float]:
+    sent = sum(
+        r.metrics.loc[r.metrics["metric"].isin(["bytes_down", "bytes_up"]), "value"].sum()
+        for r in stages
+    )
+    seconds = sum(r.provenance["seconds"] for r in stages)
+    return sent / 1e6, seconds, stages[-1].provenance.get("client_mib", float("nan"))
 
 
 def _chosen(section: Section, methods: Sequence[str], scale: str, dataset: str) -> list[str]:

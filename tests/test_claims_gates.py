@@ -35,16 +35,15 @@ def verdicts(scores):
 def test_claims_hold_where_they_are_built_in():
     worse = {"layers": -0.1, "relu": -0.1, "elu": -0.1, "silu": -0.1, "mish": -0.1}
     worse |= dict.fromkeys(("uniform", "normal,", "xavier", "kaiming", "spectral"), -0.1)
-    worse |= {"k = 2,": -0.1, "k = 10,": -0.05, "lr = 0.5": 0.1, "epochs = 20": -0.005}
+    worse |= {"k = 2,": -0.1, "k = 10,": -0.05, "lr = 0.5": 0.1, "epochs = 10": -0.005}
     said = verdicts(table(worse))
-    assert said.pop("20 epochs of a gate are as good as 10", HOLDS) == HOLDS
     assert set(said.values()) == {HOLDS}, said
 
 
 def test_claims_fail_where_the_contrary_is_built_in():
     better = {"layers": 0.1, "relu": 0.1, "elu": 0.1, "silu": 0.1, "mish": 0.1}
     better |= dict.fromkeys(("uniform", "normal,", "xavier", "kaiming", "spectral"), 0.1)
-    better |= {"k = 2,": 0.1, "k = 10,": 0.05, "lr = 0.5": -0.1, "epochs = 20": 0.1}
+    better |= {"k = 2,": 0.1, "k = 10,": 0.05, "lr = 0.5": -0.1, "epochs = 10": 0.1}
     said = verdicts(table(better))
     assert set(said.values()) == {FAILS}, said
 

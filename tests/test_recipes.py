@@ -171,6 +171,8 @@ def test_phi_can_move_far_enough_to_specialise(section, scale, dataset):
         mix = experiment.algorithm
         if method == recipes.CENTRALISED or not isinstance(mix, FedMix):
             continue
+        if mix.server.name != "adam":  # who averages goes as far as clients do
+            continue
         assert mix.server.rate("phi") == setting.phi_rate
         assert mix.server.rate("experts.head.bias") == setting.server_rate
         if experiment.rounds == setting.rounds and section is not PERMUTED:  # which has no phi

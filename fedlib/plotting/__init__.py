@@ -6,6 +6,7 @@ Every function returns the figure and the frame behind it; ``save`` writes both.
 from fedlib.plotting.bars import dots, grouped, label_bars, versus
 from fedlib.plotting.counts import label_counts, partitions
 from fedlib.plotting.curves import Cell, curves, grid, ordered, points, ranked, standings
+from fedlib.plotting.frontier import frontier
 from fedlib.plotting.heatmaps import heatmaps, images
 from fedlib.plotting.planes import cloud, cumulative, embedding, over, plane
 from fedlib.plotting.style import COLUMN, METHODS, PAGE, TITLES, look_of, save, title, use_style
@@ -22,6 +23,7 @@ __all__ = [
     "curves",
     "dots",
     "embedding",
+    "frontier",
     "grid",
     "grouped",
     "heatmaps",

@@ -27,6 +27,15 @@ from fedlib.recipes.communication import (
     with_experts,
     with_pruning,
 )
+from fedlib.recipes.every_method import (
+    BOTH_TRAINED,
+    CLUSTER_TUNED,
+    CLUSTERED,
+    EVERY_METHOD,
+    EXPLORING,
+    FAMILIES,
+    PROPOSED,
+)
 from fedlib.recipes.label_skew import (
     CENTRALISED,
     ENSEMBLE,
@@ -91,7 +100,7 @@ _ADAPTIVE = (
     ADAPTIVE_OPTIONS,
 )
 _PRIVATE = (FOURTEEN, PRIVATE_PARTS, GATES)
-_ALL = (*_FEDMIX, *_SPECIALISTS, *_ADAPTIVE, *_PRIVATE)
+_ALL = (*_FEDMIX, *_SPECIALISTS, *_ADAPTIVE, *_PRIVATE, EVERY_METHOD)
 SECTIONS = {section.name: section for section in _ALL}
 
 __all__ = [
@@ -108,9 +117,12 @@ __all__ = [
     "BEST",
     "BIAS",
     "BIASED",
+    "BOTH_TRAINED",
     "BY_ANGLE",
     "BY_LABEL",
     "CENTRALISED",
+    "CLUSTERED",
+    "CLUSTER_TUNED",
     "COMMUNICATION",
     "DENOISED",
     "DENSITIES",
@@ -120,6 +132,9 @@ __all__ = [
     "ENSEMBLE",
     "EPOCH",
     "EVERYTHING",
+    "EVERY_METHOD",
+    "EXPLORING",
+    "FAMILIES",
     "FEDAVG",
     "FEDMIX",
     "FIRST_VERSION",
@@ -139,6 +154,7 @@ __all__ = [
     "PERMUTED",
     "PRIVACY",
     "PRIVATE_PARTS",
+    "PROPOSED",
     "PRUNING",
     "RATE_SWEEP",
     "REDRAWN",

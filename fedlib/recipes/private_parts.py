@@ -97,7 +97,7 @@ class PrivateParts(Setting):
 
 def fourteen(setting: PrivateParts) -> dict[str, FedAvg]:
     """Return the fourteen methods, in the order of 004, Table 1."""
-    c = _local(setting)
+    c = local_round(setting)
     return {
         FEDAVG: FedAvg(**c),
         "FedProx": FedProx(**c),
@@ -118,19 +118,16 @@ def fourteen(setting: PrivateParts) -> dict[str, FedAvg]:
     }
 
 
-def _local(setting: PrivateParts) -> dict[str, Any]:
-    """Return the fields of what clients do in a round."""
-    return {
-        "epochs": setting.local_epochs,
-        "batch_size": setting.batch_size,
-        "client": sgd(setting.rate),
-    }
+def local_round(setting: PrivateParts, **more: Any) -> dict[str, Any]:
+    """Return the fields of what clients do in a round, with ``more``."""
+    fields = {"epochs": setting.local_epochs, "batch_size": setting.batch_size}
+    return {**fields, "client": sgd(setting.rate), **more}
 
 
 def first_stages(setting: PrivateParts) -> dict[str, Experiment]:
     """Return the federations, FedBABU's with the fine-tuning that is part of it."""
     runs = {m: federated(setting, a, cohort=1.0) for m, a in fourteen(setting).items()}
-    tuning = Local(**{**_local(setting), "epochs": setting.tuned})
+    tuning = Local(**local_round(setting, epochs=setting.tuned))
     runs[UNTUNED] = runs["FedBABU"]
     runs["FedBABU"] = Experiment(
         setting.task, tuning, 1, cohort=1.0, evaluate_every=1, after=runs["FedBABU"]
@@ -147,7 +144,7 @@ def mixed(setting: PrivateParts, method: str, own_base: bool = True, **options: 
     first = first_stages(setting)[method]
     of = fourteen(setting)[method]
     if method == "FedBABU" and own_base:
-        of = Personal(**_local(setting), local=("base.", "head."))
+        of = Personal(**local_round(setting), local=("base.", "head."))
     assert isinstance(of, Split)
     fields: dict[str, Any] = {
         "epochs": setting.gated,
@@ -194,7 +191,7 @@ def _mixtures(setting: PrivateParts) -> dict[str, Experiment]:
         runs[f"{method} {WITH_MOE}"] = mixed(setting, method)
         runs[f"{method} {DENOISED}"] = mixed(setting, method, denoise=setting.gamma)
     runs[SERVERS_BASE] = mixed(setting, "FedBABU", own_base=False)
-    synchronous = FedSynMoE(**_local(setting), gate=setting.gate)
+    synchronous = FedSynMoE(**local_round(setting), gate=setting.gate)
     runs[SYNCHRONOUS] = federated(setting, synchronous, cohort=1.0)
     return runs
 
@@ -240,9 +237,9 @@ def _setting(scale: str, name: str) -> PrivateParts:
         {"kappa": 0.1, "near": 1e-4, "decay": 0.0} if name.endswith("ag_news") else {}
     )
     if scale == "quick":
-        fields: dict[str, Any] = {"rate": 0.1, "fitted": 20, "tuned": 10, "gated": 10, "kappa": 1.0}
-        fields |= {"apart": 0.1, "generator": 32}
-        fields |= {"tops": (2, 4, 10), "gate_epochs": (5, 10, 20), "studied": ("FedPer",)}
+        fields: dict[str, Any] = {"rate": 0.1, "fitted": 20, "tuned": 10, "gated": 5, "kappa": 1.0}
+        fields |= {"apart": 0.1, "generator": 32, "phi_rate": 10.0}
+        fields |= {"tops": (2, 4, 10), "gate_epochs": (2, 5, 10), "studied": ("FedPer",)}
         return PrivateParts(
             replace(task, model=MLP((32,))),
             rounds=20,
@@ -254,7 +251,7 @@ def _setting(scale: str, name: str) -> PrivateParts:
     if scale == "standard":
         # A larger rate than the paper's 0.005, for 40 rounds; SCAFFOLD diverges from 0.05 on.
         fields = {"rate": 0.02, "fitted": 50, "tuned": 10, "gated": 20, "kappa": 5.0}
-        fields |= {"gate_epochs": (10, 20, 40, 80), "studied": ("FedPer",)}
+        fields |= {"gate_epochs": (10, 20, 40, 80), "studied": ("FedPer",), "phi_rate": 10.0}
         return PrivateParts(
             replace(task, portion=0.05),
             rounds=40,
@@ -263,7 +260,8 @@ def _setting(scale: str, name: str) -> PrivateParts:
             evaluate_every=4,
             **{**fields, **news},
         )
-    return PrivateParts(task, rounds=2000, seeds=3, batch_size=10, evaluate_every=10, **news)
+    last: dict[str, Any] = {"seeds": 3, "batch_size": 10, "evaluate_every": 10, "phi_rate": 1.0}
+    return PrivateParts(task, rounds=2000, **last, **news)
 
 
 def _known(standard: tuple[str, ...], paper: tuple[str, ...]) -> dict[str, dict[str, PrivateParts]]:
