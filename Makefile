@@ -23,7 +23,7 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 
 # A misspelt variable would be ignored by make, and the run would not be what was asked for.
-KNOWN := VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST
+KNOWN := VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(name)))
 UNKNOWN := $(filter-out $(KNOWN) MAKEFLAGS MAKEOVERRIDES -*,$(GIVEN))
 $(if $(strip $(UNKNOWN)),$(error unknown variable: $(strip $(UNKNOWN)); known are $(KNOWN)))
@@ -39,6 +39,7 @@ help:  ## this list
 	@echo
 	@echo "  Variables of figures, each optional: SCALE=quick|standard|paper DATASET=name SEEDS=n"
 	@echo "  ROUNDS=n DEVICE=auto|cpu|cuda|cuda:N ONLY=00,01 JOBS=processes at once ($(JOBS) here)"
+	@echo "  Of test: PYTEST='options' STORE=folder that keeps what its notebooks train"
 
 env: $(ENV)  ## make .venv with the pinned packages; instant when nothing changed
 
@@ -66,7 +67,7 @@ test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored
 	@if ! compgen -G 'notebooks/*.ipynb' >/dev/null; then echo "no notebooks to compare"; exit 0; fi; \
 	scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \
 	echo "notebooks, from an empty results store, against their stored outputs:" && \
-	FEDLIB_QUIET=1 FEDLIB_RUNS=$$scratch/runs FEDLIB_FIGURES=$$scratch/figures \
+	FEDLIB_QUIET=1 FEDLIB_RUNS=$(or $(STORE),$$scratch/runs) FEDLIB_FIGURES=$$scratch/figures \
 		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
 		-n 2 --dist loadscope notebooks
 

@@ -151,3 +151,11 @@ def test_measured_and_published_stand_beside_each_other():
     assert here["low"] < here["mean"] < here["high"]
     assert theirs["mean"] == pytest.approx(0.8990) and np.isnan(theirs["low"])
     assert len(panels["S = 0"]) == 28
+
+
+def test_the_released_logs_have_a_best_round_above_what_is_published():
+    log = private.released_log()
+    assert len(log) == 6 and log.notna().all().all()
+    assert log.loc["TINY", "best_round_accuracy"] == 36.153
+    assert log.loc["TINY", f"published {WITH_MOE}"] == 31.96
+    assert (log["best_round_accuracy"] >= log["last_round_accuracy"]).all()

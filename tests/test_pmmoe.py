@@ -63,9 +63,10 @@ def test_a_gate_that_trusts_another_gives_it_this_clients_entry(of):
 
 
 @nine
-def test_what_is_asked_once_is_what_is_asked_every_time(of):
+@pytest.mark.parametrize("each_batch", [False, True])
+def test_what_is_asked_once_is_what_is_asked_every_time(of, each_batch):
     fed, first = finished(of)
-    algorithm = PMMoE(of=of, top=2, denoise=0.4, client=sgd(0.3))
+    algorithm = PMMoE(of=of, top=2, denoise=0.4, each_batch=each_batch, client=sgd(0.3))
     state = algorithm.init(fed, 0, first)
     seen = algorithm.view(fed, state)
     for row in range(3):
@@ -339,3 +340,37 @@ def test_a_first_stage_without_private_parts_is_an_error(first):
     state = None if first is None else play(first, fed)[0]
     with pytest.raises(ValueError, match="give its experiment as `after`"):
         PMMoE(of=FedPer()).init(fed, 0, state)
+
+
+def test_denoising_each_batch_is_denoising_once_where_there_is_one_batch():
+    fed, first = finished(FedPer())
+    ends = []
+    for each_batch in (False, True):
+        mix = PMMoE(batch_size=None, epochs=4, denoise=0.4, each_batch=each_batch)
+        state, _ = play_round(mix, fed, mix.init(fed, 0, first), round=0, seed=0, cohort=3)
+        ends.append(state)
+    for name, leaf in ends[0].local.items():
+        torch.testing.assert_close(ends[1].local[name], leaf)
+
+
+def test_each_batch_leaves_out_what_is_least_like_the_own_expert_in_it():
+    fed, first = finished(FedPer())
+    algorithm = PMMoE(denoise=0.4, each_batch=True, temperature=0.01)
+    state = algorithm.init(fed, 0, first)
+    for row in range(3):
+        params, ctx = client(fed, algorithm, state, row)
+        batch = one(fed, row)
+        few = {**batch, "weight": torch.where(torch.arange(len(batch["y"])) < 2, 1.0, 0.0)}
+        code = algorithm.encode(fed.net, params, batch["x"])
+        h = fed.net.features(part(params, ""), batch["x"])[:2]
+        heads = [{k: params[POOL + k][i] for k in ("weight", "bias")} for i in range(3)]
+        said = [torch.nn.functional.normalize(h @ w["weight"].T + w["bias"], dim=-1) for w in heads]
+        scores = [float((0.01 * (o * said[row] / 0.01).logsumexp(-1)).mean()) for o in said]
+        scores[row] = math.inf
+        kept = torch.ones(3)
+        kept[int(np.argmin(scores))] = 0.0
+        rest, out, entry = algorithm._consulted(fed.net, params, ctx, code)
+        gate = algorithm.opening(fed.net, {**params, KEPT: kept}, entry, None)
+        logp = (rest + (gate.unsqueeze(-1) * out).sum(-2)).log_softmax(-1)
+        expected = -logp[range(2), batch["y"][:2]].mean()
+        torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, few), expected)

@@ -20,7 +20,7 @@ from fedlib.randomness import torch_seed
 from fedlib.values import value
 
 POOL, GATE, KEPT, PLACE = "pool.", "gate.", "kept.experts", "place"
-ENTRY, REST, SAID = "moe:entry", "moe:rest", "moe:said"
+ENTRY, REST, SAID, ENERGY = "moe:entry", "moe:rest", "moe:said", "moe:energy"
 
 
 @value
@@ -36,7 +36,8 @@ class PMMoE(Stage):
     ``denoise`` leaves out that share of the experts, per client those with the least energy score
     T log sum_d e^(v_d / T), where v is the elementwise product of an expert's and the own expert's
     outputs at unit length, averaged over the client's training examples (eq. 10 to 12, A31). The
-    own expert always stays. T is ``temperature``.
+    own expert always stays. T is ``temperature``. ``each_batch`` averages over every mini-batch
+    anew while the gate is trained, as algorithm 1 reads; predictions leave out the same as ever.
 
     ``favour`` adds to the initial bias of the own expert, so that the mixture begins near the
     client's own prediction: an extension (A42). ``train_experts`` trains a client's copies of the
@@ -54,6 +55,7 @@ class PMMoE(Stage):
     renormalised: bool = False
     denoise: float = 0.0
     temperature: float = 1.0
+    each_batch: bool = False
     favour: float = 0.0
     train_experts: bool = False
     stop: EarlyStop | None = None
@@ -137,15 +139,15 @@ class PMMoE(Stage):
         mine = (said * own.unsqueeze(-1)).sum(-2, keepdim=True)
         return self.temperature * (said * mine / self.temperature).logsumexp(-1)
 
-    def clean(self, energies: Tensor) -> Tensor:
+    def clean(self, energies: Tensor, own: Tensor | None = None) -> Tensor:
         """Return 1 for experts that stay and 0 for those left out, ``[clients, M]``.
 
-        A client's own expert is the one in its own place.
+        ``own`` is true at a client's own expert: without it, the one in its own place.
         """
-        out = int(self.denoise * energies.shape[1])
-        own = torch.eye(energies.shape[1], device=energies.device).bool()
-        places = torch.where(own, torch.inf, energies.nan_to_num(0.0)).argsort(1)[:, :out]
-        return torch.ones_like(energies).scatter(1, places, 0.0)
+        experts = energies.shape[-1]
+        own = torch.eye(experts, device=energies.device).bool() if own is None else own
+        ranks = torch.where(own, torch.inf, energies.nan_to_num(0.0)).argsort(-1).argsort(-1)
+        return (ranks >= int(self.denoise * experts)).to(energies.dtype)
 
     def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return what ``of`` tells its clients, and which expert is a client's own."""
@@ -190,6 +192,8 @@ class PMMoE(Stage):
             [classes, experts * classes, told.shape[-1] - (experts + 1) * classes], -1
         )
         known = {REST: rest, SAID: said.unflatten(-1, (experts, classes)), ENTRY: entry}
+        if self.denoise and self.each_batch:
+            known[ENERGY] = tabulate(fed, self, state, table, self._energy)
         return replace(table, side={**table.side, **known})
 
     def _told(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
@@ -203,12 +207,23 @@ class PMMoE(Stage):
         if SAID in batch:
             rest, said, entry = batch[REST], batch[SAID], batch[ENTRY]
             entry = entry if entry.shape[-1] else batch["x"]
+            energy = batch.get(ENERGY)
         else:
             code = self.encode(net, params, batch["x"])
             rest, said, entry = self._consulted(net, params, ctx, code)
-        gate = self.opening(net, params, entry, batch.get("noise"))
+            wanted = self.denoise and self.each_batch
+            energy = self._energy(net, params, ctx, code).detach() if wanted else None
+        kept = params[KEPT]
+        if energy is not None:
+            kept = self._kept_in(energy, batch["weight"], ctx)
+        gate = self.opening(net, {**params, KEPT: kept}, entry, batch.get("noise"))
         logits = rest + (gate.unsqueeze(-1) * said).sum(-2)
         return mean(cross_entropy(logits, batch["y"], reduction="none"), batch["weight"])
+
+    def _kept_in(self, energy: Tensor, weight: Tensor, ctx: Leaves) -> Tensor:
+        """Return which experts stay for one mini-batch, ``[M]``, by their energies ``[B, M]``."""
+        scores = (weight.unsqueeze(-1) * energy).sum(0) / weight.sum().clamp(min=1)
+        return self.clean(scores, one_hot_at(ctx[PLACE], energy.shape[-1]))
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return what ``of`` has, and where bases are lent, their features ``[B, M, D]``."""
