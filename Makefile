@@ -32,7 +32,7 @@ option = $(if $($(1)),--$(2) '$($(1))')
 OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call option,SEEDS,seeds) \
 	$(call option,ROUNDS,rounds) $(call option,DEVICE,device)
 
-.PHONY: help env figures notebooks results test format lab bench clean
+.PHONY: help env figures notebooks results report test format lab bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -58,6 +58,9 @@ notebooks: $(ENV)  ## run the source notebooks at quick scale and write their ou
 
 results: $(ENV)  ## keep the finished runs of SCALE with the project, in results/
 	$(PY) -m fedlib.keep $(call option,SCALE,scale)
+
+report: $(ENV)  ## write the scorecard: every published number and claim beside what was measured
+	$(PY) -m fedlib.scorecard
 
 test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored outputs
 	$(PY) -m ruff check .

@@ -12,12 +12,15 @@ from fedlib.values import suggest
 def published(paper: str = "", item: str = "") -> pd.DataFrame:
     """Return published numbers, one per row: paper, table_or_figure, dataset, setting, ..., value.
 
+    The last column, ``row``, is a number's place in the file, which names it.
+
     ``paper`` is the number of a seed ("000") and ``item`` the beginning of a table or figure
     ("Table 1"); empty is all. Values that the paper's text does not give are missing (NaN). An
     unknown paper raises ValueError.
     """
     with files("fedlib").joinpath("published.csv").open("rb") as file:
         rows = pd.read_csv(file)
+    rows["row"] = rows.index
     known = sorted({p.split("_")[0] for p in rows["paper"]})
     if paper and paper not in known:
         raise ValueError(f"unknown paper {paper!r}; {suggest(paper, known)}")

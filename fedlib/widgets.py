@@ -27,8 +27,13 @@ from fedlib.experiment import Experiment
 from fedlib.live import LiveRun
 
 
-def claims_table(frame: pd.DataFrame) -> HTML:
-    """Return a frame of claims as a table in which verdicts stand out by word and colour."""
+def claims_table(frame: pd.DataFrame, name: str = "", scale: str = "quick") -> HTML:
+    """Return a frame of claims as a table in which verdicts stand out by word and colour.
+
+    With a ``name`` they are also written into ``figures/<scale>``, where the scorecard finds them.
+    """
+    if name:
+        plotting.save_table(frame, name, scale)
     shown = frame.drop(columns="clear").replace({"seeds": {0: ""}})
     formats = {"verdict": lambda v: f'<b style="color:{_COLOURS.get(v, "inherit")}">{v}</b>'}
     with pd.option_context("display.max_colwidth", None):

@@ -23,7 +23,7 @@ LAYERS = [
     {"claims", "keep", "tuning"},
     {"plotting"},
     {"panels"},
-    {"widgets", "companion", "cli"},
+    {"scorecard", "widgets", "companion", "cli"},
     {"__main__"},
 ]
 SOURCES = sorted((paths.ROOT / "fedlib").rglob("*.py"))

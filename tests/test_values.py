@@ -361,7 +361,7 @@ DEFAULTS = {
         "gamma": 0.2,
         "ratios": (0.0, 0.2),
         "studied": ("FedPer", "LG-FedAvg", "DBE"),
-        "tops": (2, 4, 8, 16, 20),
+        "tops": (2, 4, 8, 10, 16, 20),
         "gate_rates": (0.05, 0.1, 0.5),
         "gate_epochs": (50, 100, 200, 300, 400),
         "gammas": (0.2, 0.5, 0.8),

@@ -57,7 +57,7 @@ def _at(table: pd.DataFrame, eps: float) -> pd.Series:
 
 
 def printed(dataset: str = "cifar10") -> pd.DataFrame:
-    """Return Table 2 as scores: method, p, eps (0.33 or 0), value and sigma, as fractions.
+    """Return Table 2 as scores: method, p, eps (0.33 or 0), value and sigma, as fractions; row.
 
     The paper has numbers for CIFAR-10 only: no rows for another ``dataset``.
     """
@@ -71,6 +71,7 @@ def printed(dataset: str = "cifar10") -> pd.DataFrame:
             "eps": setting.contains("greedy").map({True: 0.33, False: 0.0}),
             "value": rows["value"] / 100,
             "sigma": rows["std"] / 100,
+            "row": rows["row"],
         }
     ).reset_index(drop=True)
 

@@ -76,12 +76,18 @@ def by_choice(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     panels = {}
     for s, rows in table.groupby("S"):
         shown = [
-            (f"{choice} {part}" if part == "layers" else str(choice), method, *_ends(runs))
+            (_named(str(part), str(choice)), method, *_ends(runs))
             for (method, part, choice), runs in rows.groupby(["method", PART, CHOICE], sort=False)
         ]
         names = ["row", "group", "mean", "low", "high"]
         panels[f"S = {float(str(s)):g}"] = pd.DataFrame(shown, columns=names)
     return panels
+
+
+def _named(part: str, choice: str) -> str:
+    if part != "layers":
+        return choice
+    return f"{choice} layer{'' if choice == '1' else 's'}"
 
 
 def _ends(runs: pd.DataFrame) -> tuple[float, float, float]:

@@ -118,19 +118,37 @@ def seen_and_new(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "seed", "x", "y"])
 
 
+def printed() -> pd.DataFrame:
+    """Return the numbers that App. F states, as fractions: what, method, value, row."""
+    said = published("000", "App.F")
+    rows = []
+    for what, method, _, theirs, name, word in APPENDIX_F:
+        chosen = said["metric"].str.startswith(theirs) & said["method"].str.startswith(name)
+        chosen &= said["setting"].str.contains(word, regex=False)
+        number = said[chosen].iloc[0]
+        rows.append((what, method, number["value"] / 100, number["row"]))
+    return pd.DataFrame(rows, columns=["what", "method", "value", "row"])
+
+
+def measured(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what runs have of these numbers, a row per seed: what, method, seed, value."""
+    rows = [
+        (what, method, seed, value)
+        for what, method, metric, *_ in APPENDIX_F
+        for seed, value in final(frame[frame["method"] == method], metric).get(method, {}).items()
+    ]
+    return pd.DataFrame(rows, columns=["what", "method", "seed", "value"])
+
+
 def appendix_f(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the numbers of App. F, published beside measured.
 
     Columns what, method, published, mean, low, high (95% over seeds), seeds; what was not run has
     missing numbers.
     """
-    said = published("000", "App.F")
-    rows = []
-    for what, method, metric, theirs, name, word in APPENDIX_F:
-        chosen = said["metric"].str.startswith(theirs) & said["method"].str.startswith(name)
-        chosen &= said["setting"].str.contains(word, regex=False)
-        number = float(said["value"][chosen].iloc[0]) / 100
-        runs = list(final(frame[frame["method"] == method], metric).get(method, {}).values())
+    ours, rows = measured(frame), []
+    for what, method, number in printed()[["what", "method", "value"]].itertuples(index=False):
+        runs = ours.loc[ours["what"].eq(what) & ours["method"].eq(method), "value"].tolist()
         mean, low, high = frames.interval(runs) if runs else (float("nan"),) * 3
         rows.append((what, method, number, mean, low, high, len(runs)))
     names = ["what", "method", "published", "mean", "low", "high", "seeds"]
@@ -140,9 +158,9 @@ def appendix_f(frame: pd.DataFrame) -> pd.DataFrame:
 def beside(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table of `appendix_f` as `plotting.dots` draws it: row, group, mean, low, high."""
     row = table["method"] + "\n" + table["what"]
-    measured = table.assign(row=row, group="measured")
+    ours = table.assign(row=row, group="measured")
     said = table.assign(row=row, group="published (MNIST)", mean=table["published"])
-    both = pd.concat([measured, said.assign(low=float("nan"), high=float("nan"))])
+    both = pd.concat([ours, said.assign(low=float("nan"), high=float("nan"))])
     return both[["row", "group", "mean", "low", "high"]].reset_index(drop=True)
 
 

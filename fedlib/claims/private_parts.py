@@ -34,7 +34,7 @@ def scores(frame: pd.DataFrame, rule: str = LAST) -> pd.DataFrame:
 
 
 def printed(item: str, dataset: str) -> pd.DataFrame:
-    """Return the published accuracies of a table as fractions: method, S, value.
+    """Return the published accuracies of a table as fractions: method, S, value, row.
 
     No rows for a data set that 004 does not have.
     """
@@ -48,6 +48,7 @@ def printed(item: str, dataset: str) -> pd.DataFrame:
             "method": names.replace({"FedGEN": "FedGen"}),
             "S": rows["setting"].str.extract(r"S=(\d+)")[0].astype(float),
             "value": rows["value"] / 100,
+            "row": rows["row"],
         }
     ).reset_index(drop=True)
 

@@ -232,7 +232,7 @@ _PRINTED = {
 
 
 def printed(paper: str = "001") -> pd.DataFrame:
-    """Return Table 1 of 001, or of 002, as scores: data, method, metric, p, value in [0, 1].
+    """Return Table 1 of 001, or of 002, as scores: data, method, metric, p, value in [0, 1], row.
 
     Of the global accuracies on AG News those that were divided by 7,600 and not by 1,000 (all but
     the first row of Table 1e) are replaced by the rescaled ones.
@@ -249,7 +249,9 @@ def printed(paper: str = "001") -> pd.DataFrame:
     rows = rows.sort_values("derived").drop_duplicates(
         ["data", "method", "metric", "p"], keep="last"
     )
-    return rows[["data", "method", "metric", "p", "value"]].sort_index().reset_index(drop=True)
+    return (
+        rows[["data", "method", "metric", "p", "value", "row"]].sort_index().reset_index(drop=True)
+    )
 
 
 def of_fedavg(table: pd.DataFrame, metric: str, over: str) -> pd.DataFrame:

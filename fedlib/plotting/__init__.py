@@ -9,7 +9,17 @@ from fedlib.plotting.curves import Cell, curves, grid, ordered, points, ranked, 
 from fedlib.plotting.frontier import frontier
 from fedlib.plotting.heatmaps import heatmaps, images
 from fedlib.plotting.planes import cloud, cumulative, embedding, over, plane
-from fedlib.plotting.style import COLUMN, METHODS, PAGE, TITLES, look_of, save, title, use_style
+from fedlib.plotting.style import (
+    COLUMN,
+    METHODS,
+    PAGE,
+    TITLES,
+    look_of,
+    save,
+    save_table,
+    title,
+    use_style,
+)
 from fedlib.plotting.trials import trials
 
 __all__ = [
@@ -38,6 +48,7 @@ __all__ = [
     "points",
     "ranked",
     "save",
+    "save_table",
     "standings",
     "title",
     "trials",

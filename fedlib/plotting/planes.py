@@ -15,6 +15,7 @@ from fedlib.frames import bands
 from fedlib.plotting.curves import ordered, seeds_of
 from fedlib.plotting.style import legend, look_of
 
+FEW = 6  # places on a logarithmic axis that are all named
 MARKS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -85,6 +86,10 @@ def over(
         ax.set(
             xlabel=xlabel, title=f"{panel}, {seeds_of(shown)}", xscale="log" if log else "linear"
         )
+        places = sorted(shown[x].unique())
+        if log and len(places) <= FEW:
+            ax.set_xticks(places, [f"{place:g}" for place in places])
+            ax.minorticks_off()
         ax.grid(alpha=0.25)
         drawn.append(shown.assign(panel=panel))
     return _finished(figure, axes, drawn, ylabel, heading)

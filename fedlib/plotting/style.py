@@ -77,6 +77,7 @@ METHODS: dict[str, tuple[tuple[float, float, float], Dash]] = {
     recipes.ORIGINAL: (_BLIND[4], ":"),
     recipes.CENTRALISED: (_BLIND[3], ":"),
 }
+METHODS |= {f"{m} {recipes.WITH_MOE}": METHODS[m] for m in recipes.NINE}
 TITLES = {
     "digits": "Digits",
     "mnist": "MNIST",
@@ -120,13 +121,20 @@ def save(figure: Figure, frame: pd.DataFrame, name: str, scale: str) -> Path:
 
     Scales have folders of their own, so that a quick run never overwrites a larger one.
     """
+    numbers = save_table(frame, name, scale)
+    figure.savefig(numbers.with_suffix(".pdf"), metadata={"CreationDate": None})
+    figure.savefig(numbers.with_suffix(".png"), metadata={"Software": None})
+    return numbers.with_suffix(".png")
+
+
+def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
+    """Write a frame as ``figures/<scale>/<name>.csv``; return its path."""
     one_of("scale", scale, recipes.SCALES)
     folder = paths.figures() / scale
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
-    figure.savefig(folder / f"{name}.png", metadata={"Software": None})
-    frame.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
-    return folder / f"{name}.png"
+    path = folder / f"{name}.csv"
+    frame.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+    return path
 
 
 def title(dataset: str) -> str:

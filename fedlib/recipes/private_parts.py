@@ -77,7 +77,7 @@ class PrivateParts(Setting):
     gamma: float = 0.2
     ratios: tuple[float, ...] = (0.0, 0.2)
     studied: tuple[str, ...] = ("FedPer", "LG-FedAvg", "DBE")
-    tops: tuple[int, ...] = (2, 4, 8, 16, 20)
+    tops: tuple[int, ...] = (2, 4, 8, 10, 16, 20)
     gate_rates: tuple[float, ...] = (0.05, 0.1, 0.5)
     gate_epochs: tuple[int, ...] = (50, 100, 200, 300, 400)
     gammas: tuple[float, ...] = (0.2, 0.5, 0.8)
@@ -151,7 +151,7 @@ def mixed(setting: PrivateParts, method: str, own_base: bool = True, **options: 
         "batch_size": setting.batch_size,
         "client": sgd(setting.gate_rate),
         "gate": setting.gate,
-        "top": 0 if _shared(setting) else setting.clients // 2,
+        "top": setting.clients // (1 if _shared(setting) else 2),
     }
     return Experiment(
         setting.task,
@@ -239,7 +239,7 @@ def _setting(scale: str, name: str) -> PrivateParts:
     if scale == "quick":
         fields: dict[str, Any] = {"rate": 0.1, "fitted": 20, "tuned": 10, "gated": 5, "kappa": 1.0}
         fields |= {"apart": 0.1, "generator": 32, "phi_rate": 10.0}
-        fields |= {"tops": (2, 4, 10), "gate_epochs": (2, 5, 10), "studied": ("FedPer",)}
+        fields |= {"tops": (2, 5, 10), "gate_epochs": (2, 5, 10), "studied": ("FedPer",)}
         return PrivateParts(
             replace(task, model=MLP((32,))),
             rounds=20,

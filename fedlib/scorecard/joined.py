@@ -1,0 +1,86 @@
+"""Every published number joined with the runs that measured it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from fedlib import frames
+from fedlib.experiment import Result, find
+from fedlib.panels import Panel, stored
+from fedlib.published import published
+from fedlib.scorecard.exhibits import EXHIBITS, Exhibit, why_not
+from fedlib.scorecard.judge import judged
+
+LARGEST_FIRST = ("paper", "standard")
+TEXTS = ("group", "scale", "notebook", "key", "device", "commit")
+MEASURED = ("mean", "low", "high", "seeds", *TEXTS)
+
+
+def numbers() -> pd.DataFrame:
+    """Return a row per published number: what was measured at the largest scale, and a verdict.
+
+    Columns of published.csv, then mean, low, high (95% over seeds, in percent), seeds, group (of
+    numbers that are ranked together), scale, notebook, key (of the first seed's run), its device
+    and commit, why_not, verdict.
+    """
+    table = published().set_index("row", drop=False)
+    rows = [row for exhibit in EXHIBITS for row in _measured(exhibit)]
+    found = pd.DataFrame(rows, columns=["row", *MEASURED]).drop_duplicates("row").set_index("row")
+    table = table.join(found).assign(why_not=why_not())
+    table = table.fillna({"seeds": 0} | dict.fromkeys(TEXTS, ""))
+    table["group"] = table["group"].where(table["group"].ne(""), table["table_or_figure"])
+    # Published in percent; what is measured are fractions.
+    ends = ["mean", "low", "high"]
+    table[ends] = table[ends].astype(float) * 100
+    return table.assign(verdict=judged(table)).reset_index(drop=True)
+
+
+def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
+    """Yield what was measured for each number of an exhibit, the largest scale first."""
+    for scale in LARGEST_FIRST:
+        for panel in stored(exhibit.section, [], scale):
+            printed = exhibit.printed(panel.dataset).dropna(subset="value")
+            known = exhibit.measured(panel).groupby(list(exhibit.keys))["value"]
+            runs = {key: values.tolist() for key, values in known}
+            for _, row in printed.iterrows():
+                values = runs.get(tuple(row[k] for k in exhibit.keys))
+                if values:
+                    yield _row(exhibit, panel, row, values)
+
+
+def _row(exhibit: Exhibit, panel: Panel, row: pd.Series, values: list[float]) -> dict[str, object]:
+    mean, low, high = frames.interval(values)
+    group = (exhibit.paper, panel.dataset, *(str(row.get(k, k)) for k in exhibit.apart))
+    result = _run_of(exhibit, panel, row)
+    made = result.provenance if result is not None else {}
+    return {
+        "row": row["row"],
+        "mean": mean,
+        "low": low,
+        "high": high,
+        "seeds": len(values),
+        "scale": panel.scale,
+        "group": ", ".join(group),
+        "notebook": exhibit.notebook,
+        "key": result.experiment.key if result is not None else "",
+        "device": made.get("device", ""),
+        "commit": made.get("commit", ""),
+    }
+
+
+def _run_of(exhibit: Exhibit, panel: Panel, row: pd.Series) -> Result | None:
+    """Return the run of the first seed behind a number: the method with that name and those keys.
+
+    A method's name has its numbers in it, "Mixture, p = 0.8".
+    """
+    wanted = {k: row[k] for k in exhibit.keys if k not in ("metric", "what")}
+    named = frames.apart(pd.DataFrame({"method": panel.frame["method"].unique()}))
+    named["name"] = panel.frame["method"].unique()
+    for key, value in wanted.items():
+        if key in named:
+            named = named[named[key].eq(value) | (named[key].isna() & (key != "method"))]
+    if not len(named):
+        return None
+    return find(exhibit.section.experiments(panel.scale, panel.dataset, named["name"].iloc[-1])[0])
