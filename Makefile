@@ -23,7 +23,7 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 
 # A misspelt variable would be ignored by make, and the run would not be what was asked for.
-KNOWN := VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE
+KNOWN := VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(name)))
 UNKNOWN := $(filter-out $(KNOWN) MAKEFLAGS MAKEOVERRIDES -*,$(GIVEN))
 $(if $(strip $(UNKNOWN)),$(error unknown variable: $(strip $(UNKNOWN)); known are $(KNOWN)))
@@ -32,7 +32,9 @@ option = $(if $($(1)),--$(2) '$($(1))')
 OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call option,SEEDS,seeds) \
 	$(call option,ROUNDS,rounds) $(call option,DEVICE,device)
 
-.PHONY: help env figures notebooks results report test format lab bench clean
+CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) --workers '$(or $(WORKERS),1)'
+
+.PHONY: help env figures notebooks results plan paper report test format lab bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -58,6 +60,12 @@ notebooks: $(ENV)  ## run the source notebooks at quick scale and write their ou
 
 results: $(ENV)  ## keep the finished runs of SCALE with the project, in results/
 	$(PY) -m fedlib.keep $(call option,SCALE,scale)
+
+plan: $(ENV)  ## how many runs the papers' own scale has, and what they would cost here
+	$(PY) -m fedlib.campaign --plan $(CAMPAIGN)
+
+paper: $(ENV)  ## train all of them, on this machine's GPU or on a Ray cluster (RAY_ADDRESS=)
+	$(PY) -m fedlib.campaign $(CAMPAIGN)
 
 report: $(ENV)  ## write the scorecard: every published number and claim beside what was measured
 	$(PY) -m fedlib.scorecard

@@ -23,7 +23,7 @@ LAYERS = [
     {"claims", "keep", "tuning"},
     {"plotting"},
     {"panels"},
-    {"scorecard", "widgets", "companion", "cli"},
+    {"campaign", "scorecard", "widgets", "companion", "cli"},
     {"__main__"},
 ]
 SOURCES = sorted((paths.ROOT / "fedlib").rglob("*.py"))

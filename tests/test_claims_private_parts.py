@@ -159,3 +159,21 @@ def test_the_released_logs_have_a_best_round_above_what_is_published():
     assert log.loc["TINY", "best_round_accuracy"] == 36.153
     assert log.loc["TINY", f"published {WITH_MOE}"] == 31.96
     assert (log["best_round_accuracy"] >= log["last_round_accuracy"]).all()
+
+
+def test_the_ablation_has_a_row_per_method_and_a_column_per_step():
+    runs = [
+        run(at(m, S=0), k, 0.5, 0.5 + 0.01 * k)
+        for m in ("FedPer", f"FedPer {WITH_MOE}")
+        for k in (0, 1)
+    ]
+    found = private.ablation(private.scores(frame(*runs)))
+    assert list(found.index) == ["FedPer"] and list(found.columns) == [
+        "alone",
+        "PM-MoE",
+        "denoised",
+    ]
+    assert (
+        found.loc["FedPer", "alone"].startswith("0.504 ± ")
+        and found.loc["FedPer", "denoised"] == ""
+    )

@@ -79,6 +79,8 @@ def test_a_method_looks_the_same_in_every_process():
 
 @pytest.mark.parametrize("section", recipes.SECTIONS.values(), ids=recipes.SECTIONS)
 def test_no_two_methods_of_a_figure_look_the_same(section):
+    if section is recipes.EVERY_METHOD:  # more than there are looks: its figures go by family
+        return
     for scale in recipes.SCALES:
         for dataset in section.settings(scale):
             known = [m for m in section.methods(scale, dataset) if m in plotting.METHODS]

@@ -165,6 +165,20 @@ def gains(table: pd.DataFrame, ending: str = WITH_MOE, over: str = "") -> pd.Dat
     return pd.concat(rows, ignore_index=True)[["method", "S", "seed", "value"]]
 
 
+def ablation(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the nine methods alone, with PM-MoE, and with some experts left out (Table 3).
+
+    Mean, half the 95% interval, (seeds), of scores at one S.
+    """
+    columns: dict[str, dict[str, str]] = {}
+    for kind, ending in {"alone": "", "PM-MoE": WITH_MOE, "denoised": DENOISED}.items():
+        named = {f"{m} {ending}".strip(): m for m in NINE}
+        rows = table[table["method"].isin(named)]
+        stated = rows.groupby("method")["value"].agg(lambda v: frames.stated(v.tolist()))
+        columns[kind] = {named[str(m)]: str(text) for m, text in stated.items()}
+    return pd.DataFrame(columns, dtype=object).reindex(NINE).dropna(how="all").fillna("")
+
+
 def prefixes(
     before: np.ndarray, after: np.ndarray, sizes: np.ndarray, order: np.ndarray
 ) -> np.ndarray:

@@ -3,6 +3,7 @@
 Every function returns the figure and the frame behind it; ``save`` writes both.
 """
 
+from fedlib.plotting.agreement import agreement
 from fedlib.plotting.bars import dots, grouped, label_bars, versus
 from fedlib.plotting.counts import label_counts, partitions
 from fedlib.plotting.curves import Cell, curves, grid, ordered, points, ranked, standings
@@ -28,6 +29,7 @@ __all__ = [
     "PAGE",
     "TITLES",
     "Cell",
+    "agreement",
     "cloud",
     "cumulative",
     "curves",

@@ -15,7 +15,7 @@ NARROWEST = 3.6  # inches: beside labels and colour bar two matrices still have 
 def heatmaps(
     matrices: Mapping[str, np.ndarray],
     *,
-    rows: Sequence[str],
+    rows: Sequence[str] | int,
     ylabel: str = "label y",
     xlabel: str = "expert z",
     heading: str = "",
@@ -27,9 +27,12 @@ def heatmaps(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1.
 
+    ``rows`` are names, or if there are too many a number, of which every fifth is told.
     ``first`` is the number of the first column, ``scale`` names what the shades mean, ``inches`` is
     the width of a matrix if not the usual one, and ``black`` the value that is drawn black.
     """
+    if isinstance(rows, int):
+        rows = [str(i) if i % 5 == 0 else "" for i in range(rows)]
     wide = min(columns, len(matrices))
     high = -(-len(matrices) // wide)
     inches = inches or (0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2)

@@ -1,0 +1,102 @@
+"""Plan all runs of a scale, say what they cost, and train them: `make paper`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import pandas as pd
+
+from fedlib.campaign.costs import Costs, probed
+from fedlib.campaign.plan import Planned, planned
+from fedlib.experiment import Experiment, StoreError, find
+from fedlib.sweep import SweepFailed, sweep
+from fedlib.sweep.table import duration
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the plan and train it; 0 if all is there in the end, 1 if runs failed."""
+    asked = _parser().parse_args(argv)
+    try:
+        plan = planned(asked.scale, asked.section)
+        missing = [p for p in plan if find(p.experiment) is None]
+        print(f"{len(plan)} runs at the {asked.scale} scale, {len(missing)} of them to be trained")
+        costs = {} if asked.no_probe else _estimated(missing, asked.device)
+        if missing:
+            print(_table(plan, missing, costs, asked.workers).to_string())
+        if asked.plan or not missing:
+            return 0
+        return _train([p.experiment for p in missing], asked)
+    except (ValueError, StoreError) as error:
+        print(f"fedlib: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fedlib.campaign", description=__doc__)
+    parser.add_argument("--scale", default="paper")
+    parser.add_argument("--section", action="append", default=[], help="one section only")
+    parser.add_argument("--plan", action="store_true", help="print the plan and train nothing")
+    parser.add_argument("--no-probe", action="store_true", help="do not estimate costs")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--workers", type=int, default=1, help="processes at once (1)")
+    parser.add_argument(
+        "--address",
+        default=os.environ.get("RAY_ADDRESS"),
+        help="a Ray cluster, auto or ray://HOST:PORT (RAY_ADDRESS)",
+    )
+    return parser
+
+
+def _estimated(missing: Sequence[Planned], device: str) -> Costs:
+    """Return the probed costs, and say what is being probed."""
+    names = {p.experiment: f"{p.section}, {p.dataset}, {p.method}" for p in missing}
+
+    def told(experiment: Experiment, cost: float | str) -> None:
+        said = cost if isinstance(cost, str) else f"about {duration(cost)}"
+        print(f"  {names[experiment]}: {said}", flush=True)
+
+    print("probing a few rounds of every kind of run:")
+    return probed([p.experiment for p in missing], device, told)
+
+
+def _table(
+    plan: Sequence[Planned], missing: Sequence[Planned], costs: Costs, workers: int
+) -> pd.DataFrame:
+    """Return runs, what is left, and estimated hours by section and data set."""
+    left = {p.experiment for p in missing}
+    rows = [
+        (p.section, p.dataset, 1, int(p.experiment in left), costs.get(p.experiment)) for p in plan
+    ]
+    table = pd.DataFrame(rows, columns=["section", "data set", "runs", "left", "cost"])
+    table["hours"] = pd.to_numeric(table["cost"], errors="coerce").fillna(0.0) / 3600
+    table["no estimate"] = [
+        int(bool(due) and not isinstance(cost, float))
+        for due, cost in zip(table["left"], table["cost"], strict=True)
+    ]
+    numbers = ["runs", "left", "hours", "no estimate"]
+    sums = table.groupby(["section", "data set"], sort=False)[numbers].sum()
+    sums.loc[("all", ""), :] = sums.sum()
+    sums[f"hours / {workers}"] = sums["hours"] / workers
+    counts = {name: int for name in ("runs", "left", "no estimate")}
+    return sums.astype(counts).round(2)
+
+
+def _train(experiments: Sequence[Experiment], asked: argparse.Namespace) -> int:
+    """Train what is missing, in the order of the plan; the same command continues."""
+    try:
+        sweep(experiments, workers=asked.workers, device=asked.device, address=asked.address)
+    except SweepFailed as error:
+        print(f"fedlib: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as stop:
+        print(f"fedlib: {stop or 'interrupted'}; the same command continues", file=sys.stderr)
+        return 130
+    print("all runs are stored")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

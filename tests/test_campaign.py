@@ -1,0 +1,125 @@
+"""All runs of a scale: each once, first seeds first, with a cost that follows from a probe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fedlib import recipes
+from fedlib.algorithms import FedAvg, FedMix, Local, PMMoE
+from fedlib.campaign import planned, probed
+from fedlib.campaign.__main__ import main
+from fedlib.campaign.costs import epochs_of, kind_of
+from fedlib.experiment import Experiment, find
+from fedlib.keep import of_scale
+from fedlib.optim import adam, sgd
+from fedlib.recipes import FOURTEEN, LABEL_SKEW, PRIVATE_PARTS
+
+ONE = FOURTEEN.experiments("quick", "digits", "FedAvg, S = 0")[0]
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path, monkeypatch):
+    for name in ("RUNS", "RESULTS"):
+        monkeypatch.setenv(f"FEDLIB_{name}", str(tmp_path / name.lower()))
+    monkeypatch.setenv("FEDLIB_QUIET", "1")
+
+
+@pytest.mark.parametrize("scale", recipes.SCALES)
+def test_every_run_of_a_scale_is_planned_once(scale):
+    runs = [p.experiment for p in planned(scale)]
+    assert len(set(runs)) == len(runs)
+    assert set(runs) == set(of_scale(scale))
+
+
+def test_first_seeds_come_first_and_first_stages_before_what_follows():
+    runs = [p.experiment for p in planned("quick", ["private_parts", "label_skew"])]
+    seeds = [e.seed for e in runs]
+    assert seeds == sorted(seeds) and len(set(seeds)) > 1
+    place = {e: i for i, e in enumerate(runs)}
+    assert all(place[stage] < i for i, e in enumerate(runs) for stage in e.before)
+
+
+def test_an_unknown_section_is_named():
+    with pytest.raises(ValueError, match=r"section.*fourteeen"):
+        planned("quick", ["fourteeen"])
+
+
+def test_runs_that_cost_the_same_are_of_one_kind():
+    assert kind_of(ONE) == kind_of(replace(ONE, seed=3, rounds=99, evaluate_every=7))
+    faster = replace(ONE, algorithm=replace(ONE.algorithm, client=sgd(0.5)))
+    assert kind_of(ONE) == kind_of(faster)
+    shared = FOURTEEN.experiments("quick", "digits", "FedAvg, S = 20")[0]
+    assert kind_of(ONE) == kind_of(shared)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(ONE, algorithm=FedMix(batch_size=10)),
+        replace(ONE, algorithm=replace(ONE.algorithm, batch_size=5)),
+        replace(ONE, algorithm=replace(ONE.algorithm, epochs=2)),
+        replace(ONE, cohort=3),
+        replace(ONE, task=replace(ONE.task, portion=0.5)),
+    ],
+)
+def test_what_changes_the_cost_of_a_round_changes_the_kind(other):
+    assert kind_of(other) != kind_of(ONE)
+
+
+def test_at_home_epochs_count_as_rounds_do():
+    stage = Experiment(ONE.task, Local(epochs=7, client=adam(1e-3)), 1, cohort=1.0, after=ONE)
+    longer = replace(stage, algorithm=replace(stage.algorithm, epochs=70))
+    assert kind_of(stage) == kind_of(longer)
+    assert epochs_of(longer) == 70 and epochs_of(ONE) == 1
+
+
+def test_costs_grow_with_rounds_and_epochs(monkeypatch):
+    """Two seconds a round and three a scoring, whatever the machine."""
+    monkeypatch.setattr("fedlib.campaign.costs._measured", lambda one, device: (2.0, 3.0))
+    home = Experiment(ONE.task, Local(epochs=5), 1, cohort=1.0, evaluate_every=1)
+    runs = [ONE, replace(ONE, rounds=40, evaluate_every=0), home]
+    costs = probed(runs)
+    # Before the first round and after every third of twenty; the last one counts as the next.
+    assert costs[ONE] == 20 * 2 + (1 + 20 // 3) * 3
+    assert costs[runs[1]] == 40 * 2 + 3 and costs[home] == 5 * 2 + 2 * 3
+
+
+def test_a_probe_plays_what_will_be_played():
+    stage = PRIVATE_PARTS.experiments("quick", "digits", "FedPer + PM-MoE, S = 0")[0]
+    assert isinstance(stage.algorithm, PMMoE)
+    told = []
+    costs = probed([ONE, stage], "cpu", lambda e, cost: told.append(e))
+    assert told == [ONE, stage] and all(isinstance(c, float) and c > 0 for c in costs.values())
+    assert find(ONE) is None  # nothing is stored
+
+
+def test_what_cannot_be_probed_says_why(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
+    monkeypatch.setattr(
+        "fedlib.campaign.costs._measured", lambda one, device: (_ for _ in ()).throw(OSError("no"))
+    )
+    assert probed([ONE]) == {ONE: "OSError: no"}
+
+
+def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
+    first = LABEL_SKEW.experiments("quick", "digits", recipes.FEDAVG)[0]
+    few = [replace(first, rounds=2, seed=s, algorithm=FedAvg(batch_size=50)) for s in (0, 1)]
+    plan = [p for p in planned("quick", ["label_skew"])][:2]
+    plan = [replace(p, experiment=e) for p, e in zip(plan, few, strict=True)]
+    monkeypatch.setattr("fedlib.campaign.__main__.planned", lambda scale, sections: plan)
+    assert main(["--scale", "quick", "--plan", "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "2 runs at the quick scale, 2 of them to be trained" in said and "label_skew" in said
+    assert find(few[0]) is None
+    assert main(["--scale", "quick", "--no-probe", "--device", "cpu"]) == 0
+    assert "all runs are stored" in capsys.readouterr().out
+    assert all(find(e) is not None for e in few)
+    assert main(["--scale", "quick"]) == 0
+    assert "0 of them to be trained" in capsys.readouterr().out
+
+
+def test_a_wrong_section_is_an_error_of_one_line(capsys):
+    assert main(["--section", "nothing"]) == 2
+    assert capsys.readouterr().err.startswith("fedlib: ")
