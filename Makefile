@@ -34,7 +34,7 @@ OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call optio
 
 CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) --workers '$(or $(WORKERS),1)'
 
-.PHONY: help env figures notebooks results plan paper report test format lab bench clean
+.PHONY: help env figures notebooks results plan paper report site test format lab bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -69,6 +69,11 @@ paper: $(ENV)  ## train all of them, on this machine's GPU or on a Ray cluster (
 
 report: $(ENV)  ## write the scorecard: every published number and claim beside what was measured
 	$(PY) -m fedlib.scorecard
+
+site: $(ENV)  ## the notebooks, figures, scorecard and API as static pages in build/site/
+	@$(PY) -c 'import sphinx, myst_nb, furo' 2>/dev/null || \
+		$(PY) -m pip install --quiet -c constraints.txt -e '.[site]'
+	$(PY) docs/site/build.py
 
 test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored outputs
 	$(PY) -m ruff check .

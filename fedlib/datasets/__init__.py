@@ -9,14 +9,15 @@ A name stands for the official set and nothing else. `<name>_sample` is the name
 `$FEDLIB_DATA/<name>_sample`, or else `$FEDLIB_DATA/<name>`, holds; samples are never downloaded.
 
 Downloads are resumed, retried, checked by checksum and kept in FEDLIB_CACHE/downloads; no file is
-ever unpickled. What steers them:
+ever unpickled. What steers them::
 
-FEDLIB_DOWNLOAD=0        forbids them.
-FEDLIB_HUB               the Hugging Face hub, or a mirror of it: https://huggingface.co.
-FEDLIB_MIRROR_<NAME>     one dataset's files lie under this address: FEDLIB_MIRROR_CIFAR10 holds
-                         cifar-10-binary.tar.gz, FEDLIB_MIRROR_MNIST train-images-idx3-ubyte.gz and
-                         so on, FEDLIB_MIRROR_FEMNIST the hub's Parquet files. Checksums stay those
-                         of the original, which for Parquet the hub is asked for.
+    FEDLIB_DOWNLOAD=0      forbids them.
+    FEDLIB_HUB             the Hugging Face hub, or a mirror of it: https://huggingface.co.
+    FEDLIB_MIRROR_<NAME>   one dataset's files lie under this address: FEDLIB_MIRROR_CIFAR10
+                           holds cifar-10-binary.tar.gz, FEDLIB_MIRROR_MNIST
+                           train-images-idx3-ubyte.gz and so on, FEDLIB_MIRROR_FEMNIST the hub's
+                           Parquet files. Checksums stay those of the original, which for Parquet
+                           the hub is asked for.
 """
 
 import os

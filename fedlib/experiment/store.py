@@ -1,4 +1,4 @@
-"""Where runs live: a folder each, of files that are whole or not there.
+"""Where runs live: a folder each, of files that are whole or not there::
 
     runs/<key>/spec.json             the experiment
               checkpoint.safetensors  the state after some round (its metadata says which)

@@ -1,0 +1,147 @@
+"""Build the static site: the notebooks with their outputs, all figures, the scorecard, the API.
+
+Lays out sources in build/site-src and has Sphinx write build/site; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from fedlib import paths
+from fedlib.scorecard import write
+
+HERE = Path(__file__).parent
+SOURCES, SITE = paths.ROOT / "build" / "site-src", paths.ROOT / "build" / "site"
+BEST_FIRST = ("paper", "standard", "quick")
+# A picture in the README, a link to a file of the repository.
+PICTURE = re.compile(r'<img src="figures/[^"]*/([^"/]+\.png)" width="(\d+)">')
+
+
+def main() -> int:
+    """Lay out the sources and run Sphinx; its exit code, 1 for warnings too."""
+    shutil.rmtree(SOURCES, ignore_errors=True)
+    shutil.rmtree(SITE, ignore_errors=True)
+    (SOURCES / "notebooks").mkdir(parents=True)
+    shutil.copy(HERE / "conf.py", SOURCES)
+    names = _notebooks()
+    _figures()
+    _scorecard()
+    _pages()
+    (SOURCES / "index.md").write_text(_index(names))
+    (SOURCES / "api.md").write_text(_api())
+    call = ["-m", "sphinx", "-q", "-b", "html", "-W", "--keep-going", "-j", "auto"]
+    return subprocess.run([sys.executable, *call, str(SOURCES), str(SITE)], check=False).returncode
+
+
+def _notebooks() -> list[str]:
+    """Copy the notebooks, executed ones where `make figures` has left them."""
+    names = []
+    for notebook in sorted((paths.ROOT / "notebooks").glob("*.ipynb")):
+        shutil.copy(notebook, SOURCES / "notebooks" / notebook.name)
+        names.append(notebook.stem)
+    return names
+
+
+def _figures() -> None:
+    """Copy every figure at its largest scale, and write a page that shows them all."""
+    found: dict[str, tuple[str, Path]] = {}
+    for scale in BEST_FIRST:
+        for picture in sorted((paths.figures() / scale).glob("*.png")):
+            found.setdefault(picture.name, (scale, picture))
+    (SOURCES / "figures").mkdir()
+    lines = ["# Figures", "", "Each at the largest scale at which it has been drawn.", ""]
+    last = ""
+    for name, (scale, picture) in sorted(found.items()):
+        shutil.copy(picture, SOURCES / "figures" / name)
+        number, _, what = picture.stem.partition("_")
+        if number != last:
+            lines += [f"## Notebook {number}", ""]
+            last = number
+        lines += [
+            f"![{what}](figures/{name})",
+            "",
+            f"*{what.replace('_', ' ')}, {scale} scale*",
+            "",
+        ]
+    (SOURCES / "figures.md").write_text("\n".join(lines))
+
+
+def _scorecard() -> None:
+    """Write the scorecard anew and put its page beside the site's."""
+    files, _, _ = write()
+    (SOURCES / "extra").mkdir()
+    page = files[0].read_text().replace("../notebooks/", "notebooks/").replace(".ipynb", ".html")
+    (SOURCES / "extra" / "scorecard.html").write_text(page)
+
+
+TEXTS = {
+    "readme": "README.md",
+    "architecture": "ARCHITECTURE.md",
+    "readings": "docs/READINGS.md",
+}
+
+
+def _pages() -> None:
+    """Copy the texts, their links made to point into the site."""
+    for name, source in TEXTS.items():
+        text = (paths.ROOT / source).read_text()
+        text = PICTURE.sub(r'<img src="_images/\1" width="\2">', text)
+        text = text.replace("figures/standard/", "figures/")
+        for other, file in TEXTS.items():
+            text = text.replace(f"({file})", f"({other}.md)")
+        (SOURCES / f"{name}.md").write_text(text)
+
+
+def _index(names: list[str]) -> str:
+    listed = "\n".join(f"notebooks/{name}" for name in names)
+    return f"""# fedlib
+
+Federated mixtures of experts: five papers, every figure and table regenerated beside what was
+published, on one engine. [Start here](notebooks/00_start_here), see all
+[figures](figures.md), or the <a href="scorecard.html">scorecard</a>.
+
+```{{toctree}}
+:maxdepth: 1
+readme
+figures
+architecture
+readings
+api
+```
+
+```{{toctree}}
+:caption: Notebooks
+:maxdepth: 1
+{listed}
+```
+"""
+
+
+def _api() -> str:
+    """Return the page of all rooms, with their docstrings and those of what they hold."""
+    rooms = sorted(
+        p.stem
+        for p in (paths.ROOT / "fedlib").iterdir()
+        if (p.suffix == ".py" or (p / "__init__.py").exists()) and not p.stem.startswith("_")
+    )
+    listed = "\n".join(f"   fedlib.{room}" for room in rooms)
+    return f"""# API
+
+Rooms and what they export; ARCHITECTURE says how they hang together.
+
+```{{eval-rst}}
+.. autosummary::
+   :toctree: api
+   :recursive:
+
+{listed}
+```
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""Sphinx: how the pages of the static site are made. `make site` lays out their sources."""
+
+import re
+from importlib.metadata import version as version_of
+
+project = "fedlib"
+copyright = "the fedlib authors"
+version = release = version_of("fedlib")
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.viewcode"]
+html_theme = "furo"
+html_title = "fedlib"
+html_extra_path = ["extra"]
+exclude_patterns = ["extra"]
+
+# Notebooks are shown with the outputs that they were stored with, never executed here.
+nb_execution_mode = "off"
+nb_merge_streams = True
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+myst_ref_domains = ["std"]
+
+autosummary_generate = True
+autosummary_ignore_module_all = True
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+# A package lists its modules; what it re-exports is shown where it is written.
+autodoc_default_options = {"members": True, "show-inheritance": True, "ignore-module-all": True}
+# Widgets' views, and links from notebooks to files of the repository.
+suppress_warnings = ["mystnb.unknown_mime_type", "myst.xref_missing", "myst.header"]
+
+
+def escaped(app, what, name, obj, options, lines):
+    """Keep bars and stars of formulas from being read as markup; ``code`` stays as it is."""
+    for i, line in enumerate(lines):
+        parts = line.split("``")
+        parts[::2] = [re.sub(r"([|*])", r"\\\1", text) for text in parts[::2]]
+        lines[i] = "``".join(parts)
+
+
+def setup(app):
+    """Tell Sphinx of it."""
+    app.connect("autodoc-process-docstring", escaped)
