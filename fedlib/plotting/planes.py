@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedlib.claims.rule import LEAST_SEEDS
 from fedlib.frames import bands
@@ -90,6 +91,8 @@ def over(
         if log and len(places) <= FEW:
             ax.set_xticks(places, [f"{place:g}" for place in places])
             ax.minorticks_off()
+        elif all(float(place).is_integer() for place in places):
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.grid(alpha=0.25)
         drawn.append(shown.assign(panel=panel))
     return _finished(figure, axes, drawn, ylabel, heading)
