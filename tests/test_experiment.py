@@ -470,7 +470,7 @@ def test_provenance_says_where_and_with_what():
     said = play(AVG).provenance
     assert set(said) == {
         "commit", "python", "torch", "numpy", "fedlib", "device", "threads", "seconds",
-        "peak_memory_mib", "data", "clients", "parameters", "segments",
+        "peak_memory_mib", "client_mib", "data", "clients", "parameters", "segments",
     }  # fmt: skip
     assert said["torch"] == torch.__version__ and said["clients"] == 6
     assert said["parameters"] == 256 * 8 + 8 + 8 * 10 + 10

@@ -18,7 +18,7 @@ from fedlib.algorithms import (
 )
 from fedlib.algorithms.ifca import Explore
 from fedlib.experiment import Experiment
-from fedlib.optim import Optimizer
+from fedlib.optim import Optimizer, sgd
 from fedlib.recipes.adaptive import ALL_EQUAL, BEST, MOE
 from fedlib.recipes.communication import BIAS, BIASED, ETA, LOCAL_GLOBAL, PRUNING
 from fedlib.recipes.label_skew import FEDAVG, FEDMIX
@@ -93,7 +93,7 @@ def _fedmixes(setting: PrivateParts) -> dict[str, Experiment]:
         FEDMIX: FedMix(**mix),
         BIAS: FedMix(**mix, personal_bias=True),
         PRUNING: PrunedFedMix(**mix, eta=ETA),
-        CLUSTERED: ClusteredFedMix(**rounds, experts=setting.experts),
+        CLUSTERED: ClusteredFedMix(**rounds, experts=setting.experts, server=sgd(1.0)),
     }
     return {name: federated(setting, a, cohort=1.0) for name, a in algorithms.items()}
 
