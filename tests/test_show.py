@@ -163,8 +163,8 @@ def test_the_live_view_trains_stops_steps_and_starts_again():
     assert round.value == 1 and not play.value
     play.value = True
     assert play.description == "stop"
-    wait_for(lambda: not play.value)
-    assert round.value == 6 and play.description == "train"
+    wait_for(lambda: not play.value and play.description == "train")
+    assert round.value == 6
     step.click()
     assert round.value == 6
     experts.value, last = 2, image.value
