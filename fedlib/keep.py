@@ -6,20 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedlib import recipes
 from fedlib.experiment import Experiment, StoreError, export, find
+from fedlib.recipes.plan import planned
 
 
 def of_scale(scale: str) -> list[Experiment]:
     """Return every experiment that the recipes name at one scale, first stages included."""
-    every = [
-        experiment
-        for section in recipes.SECTIONS.values()
-        for dataset in section.settings(scale)
-        for method in section.methods(scale, dataset)
-        for experiment in section.experiments(scale, dataset, method)
-    ]
-    return list(dict.fromkeys(stage for experiment in every for stage in experiment.stages))
+    return [p.experiment for p in planned(scale)]
 
 
 def keep(scale: str) -> tuple[list[Path], list[Experiment]]:

@@ -8,13 +8,13 @@ import pytest
 
 from fedlib import recipes
 from fedlib.algorithms import FedAvg, FedMix, Local, PMMoE
-from fedlib.campaign import planned, probed
+from fedlib.campaign import probed
 from fedlib.campaign.__main__ import main
 from fedlib.campaign.costs import epochs_of, kind_of
 from fedlib.experiment import Experiment, find
-from fedlib.keep import of_scale
 from fedlib.optim import adam, sgd
 from fedlib.recipes import FOURTEEN, LABEL_SKEW, PRIVATE_PARTS
+from fedlib.recipes.plan import planned
 
 ONE = FOURTEEN.experiments("quick", "digits", "FedAvg, S = 0")[0]
 
@@ -30,7 +30,14 @@ def folders(tmp_path, monkeypatch):
 def test_every_run_of_a_scale_is_planned_once(scale):
     runs = [p.experiment for p in planned(scale)]
     assert len(set(runs)) == len(runs)
-    assert set(runs) == set(of_scale(scale))
+    asked = [
+        experiment
+        for section in recipes.SECTIONS.values()
+        for dataset in section.settings(scale)
+        for method in section.methods(scale, dataset)
+        for experiment in section.experiments(scale, dataset, method)
+    ]
+    assert set(runs) == {stage for experiment in asked for stage in experiment.stages}
 
 
 def test_first_seeds_come_first_and_first_stages_before_what_follows():

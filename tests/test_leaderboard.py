@@ -107,3 +107,11 @@ def test_costs_count_all_stages(tmp_path, monkeypatch):
     assert found.loc[TUNED, "megabytes"] == found.loc[FEDAVG, "megabytes"] > 0
     assert found.loc[TUNED, "seconds"] >= found.loc[FEDAVG, "seconds"]
     assert found.loc[TUNED, "client_mib"] > found.loc[FEDAVG, "client_mib"] > 0
+
+
+def test_over_bytes_fewer_are_better_and_who_sends_none_is_left_out():
+    ends = dict.fromkeys("abcd", ((0.5, 0.5), 0.5, 0.5)) | {"c": ((0.9, 0.9), 0.1, 0.1)}
+    spent = pd.DataFrame({"method": list("abcd"), "megabytes": [1.0, 2.0, 30.0, 0.0]})
+    found = board.by_bytes(board.standings(runs(ends)), spent).set_index("method")
+    assert found["best"].to_dict() == {"a": True, "b": False, "c": True}
+    assert found["x"].to_dict() == {"a": 1.0, "b": 2.0, "c": 30.0}

@@ -17,7 +17,8 @@ from fedlib.scorecard import write
 HERE = Path(__file__).parent
 SOURCES, SITE = paths.ROOT / "build" / "site-src", paths.ROOT / "build" / "site"
 BEST_FIRST = ("paper", "standard", "quick")
-# A picture in the README, a link to a file of the repository.
+# A link to a stored run in the scorecard, and a picture in the README.
+RUN = re.compile(r'<a href="\.\./results/[^"]*" (title="[^"]*")>([^<]*)</a>')
 PICTURE = re.compile(r'<img src="figures/[^"]*/([^"/]+\.png)" width="(\d+)">')
 
 
@@ -38,7 +39,7 @@ def main() -> int:
 
 
 def _notebooks() -> list[str]:
-    """Copy the notebooks, executed ones where `make figures` has left them."""
+    """Copy the notebooks with the outputs that they are stored with; return their names."""
     names = []
     for notebook in sorted((paths.ROOT / "notebooks").glob("*.ipynb")):
         shutil.copy(notebook, SOURCES / "notebooks" / notebook.name)
@@ -75,6 +76,7 @@ def _scorecard() -> None:
     files, _, _ = write()
     (SOURCES / "extra").mkdir()
     page = files[0].read_text().replace("../notebooks/", "notebooks/").replace(".ipynb", ".html")
+    page = RUN.sub(r"<span \1>\2</span>", page)  # runs are not part of the site
     (SOURCES / "extra" / "scorecard.html").write_text(page)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from fedlib.campaign.costs import Costs, probed
-from fedlib.campaign.plan import Planned, planned
 from fedlib.experiment import Experiment, StoreError, find
+from fedlib.recipes.plan import Planned, planned
 from fedlib.sweep import SweepFailed, sweep
 from fedlib.sweep.table import duration
 

@@ -62,13 +62,25 @@ def frontier(table: pd.DataFrame, x: str = ALL, y: str = OWN) -> pd.DataFrame:
     Columns method, family, x, y, best.
     """
     means = table.groupby(["method", "kind"], sort=False)["value"].mean().unstack()
-    xs, ys = means[x].to_numpy(), means[y].to_numpy()
+    return _unbeaten(means.rename(columns={x: "x", y: "y"})[["x", "y"]], sign=1)
+
+
+def by_bytes(table: pd.DataFrame, costs: pd.DataFrame, y: str = OWN) -> pd.DataFrame:
+    """Return the same over the megabytes sent: fewer are better, and who sends none is left out."""
+    means = table[table["kind"] == y].groupby("method", sort=False)["value"].mean()
+    sent = costs.groupby("method")["megabytes"].mean()
+    both = pd.DataFrame({"x": sent.reindex(means.index), "y": means})
+    return _unbeaten(both[both["x"] > 0], sign=-1)
+
+
+def _unbeaten(means: pd.DataFrame, sign: int) -> pd.DataFrame:
+    """Return x and y by method with who is unbeaten; ``sign`` -1 where a smaller x is better."""
+    xs, ys = sign * means["x"].to_numpy(), means["y"].to_numpy()
     beaten = [
         bool(((xs >= a) & (ys >= b) & ((xs > a) | (ys > b))).any())
         for a, b in zip(xs, ys, strict=True)
     ]
-    rows = {"x": xs, "y": ys, "best": ~np.array(beaten)}
-    named = pd.DataFrame({"method": means.index, **rows})
+    named = means.assign(best=~np.array(beaten, dtype=bool)).rename_axis("method").reset_index()
     return named.assign(family=named["method"].map(family))
 
 
