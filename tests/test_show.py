@@ -191,14 +191,20 @@ def test_published_numbers():
         published("005")
 
 
-def test_the_worked_example_of_the_readme(capsys):
+@pytest.mark.parametrize(
+    ("which", "rounds", "said"),
+    [(0, 20, ["tau = 0.0", "tau = 1.0"]), (1, 10, ["round", "value"])],
+    ids=["algorithm", "dataset"],
+)
+def test_the_worked_examples_of_the_readme(capsys, monkeypatch, tmp_path, which, rounds, said):
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
     text = (paths.ROOT / "README.md").read_text()
-    example = text.split("```python")[1].split("```")[0]
-    lines = [line for line in example.strip().splitlines() if line]
-    assert len(lines) < 40
-    exec(compile(example.replace("rounds=20", "rounds=2"), "README.md", "exec"), {})
+    example = text.split("```python")[which + 1].split("```")[0]
+    assert sum(bool(line) for line in example.splitlines()) < 40
+    assert f"rounds={rounds}" in example
+    exec(compile(example.replace(f"rounds={rounds}", "rounds=2"), "README.md", "exec"), {})
     out = capsys.readouterr().out
-    assert "tau = 0.0" in out and "tau = 1.0" in out
+    assert all(word in out for word in said)
 
 
 def test_larger_methods_are_left_out_at_the_quick_scale(monkeypatch):

@@ -7,6 +7,7 @@ every later opening takes a fraction of a second and no memory until pixels are 
 
 A name stands for the official set and nothing else. `<name>_sample` is the name of whatever
 `$FEDLIB_DATA/<name>_sample`, or else `$FEDLIB_DATA/<name>`, holds; samples are never downloaded.
+`add` makes a dataset of arrays, which lies in the cache and is known by its name from then on.
 
 Downloads are resumed, retried, checked by checksum and kept in FEDLIB_CACHE/downloads; no file is
 ever unpickled. What steers them::
@@ -21,13 +22,14 @@ ever unpickled. What steers them::
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedlib.datasets import cache, digits, download, parquet, sources
+from fedlib.datasets import cache, digits, download, own, parquet, sources
 from fedlib.datasets.records import (
     RECORDS,
     Dataset,
@@ -44,17 +46,20 @@ __all__ = [
     "DatasetError",
     "MissingDataError",
     "Split",
+    "add",
     "class_names",
     "describe",
     "fetch",
     "form",
     "load",
     "names",
+    "require",
     "verify",
 ]
 
 SAMPLE = "_sample"
 _LISTED_SAMPLES = ("cifar100_sample", "tiny_imagenet_sample", "femnist_sample")
+_KNOWN = ("digits", *RECORDS, *(f"{official}{SAMPLE}" for official in RECORDS))
 
 
 @dataclass(frozen=True)
@@ -78,18 +83,39 @@ class Availability:
 
 def names() -> tuple[str, ...]:
     """The datasets that `load` knows; any Parquet-backed one may also be a `<name>_sample`."""
-    return ("digits", *RECORDS, *_LISTED_SAMPLES)
+    return ("digits", *RECORDS, *_LISTED_SAMPLES, *own.names())
+
+
+def add(
+    name: str, train: own.Arrays, test: own.Arrays | None = None, class_names: Sequence[str] = ()
+) -> Dataset:
+    """Store pictures and labels in the cache under a name of one's own, for good; return them.
+
+    train, test: pictures uint8 [N, H, W, C], with one channel or three, and labels [N], integers
+    0..classes-1; without a test split, tasks can only hold out clients' `Own` examples.
+    class_names: of all labels, "0", "1", ... if there are none. What the name held before is
+    replaced. ValueError for other arrays and for names that are taken.
+    """
+    if name in _KNOWN:
+        raise ValueError(f"{name!r} is the name of a dataset that is known already")
+    return _dataset(name, own.add(name, train, test, class_names))
+
+
+def require(name: str) -> None:
+    """ValueError, with the names that `load` knows, for an unknown one."""
+    if name not in _KNOWN and own.record(name) is None:
+        one_of("dataset", name, names())
 
 
 def class_names(name: str) -> tuple[str, ...]:
     """The names of a dataset's labels, in order, without looking for its examples."""
-    _require(name)
+    require(name)
     return digits.DIGIT_NAMES if name == "digits" else _record(name).class_names
 
 
 def form(name: str) -> tuple[tuple[int, ...], int]:
     """The shape of an example and the number of classes, without looking for the examples."""
-    _require(name)
+    require(name)
     shape = digits.SHAPE if name == "digits" else _record(name).shape
     return shape, len(class_names(name))
 
@@ -118,7 +144,7 @@ def verify(name: str) -> list[str]:
     Compares all checksums, then sizes, labels and token ids with what they must be. Parquet files
     that were not decoded yet are decoded; nothing is downloaded. ValueError for an unknown name.
     """
-    _require(name)
+    require(name)
     if name == "digits":
         return _content_faults("digits", digits.load(), None)
     try:
@@ -137,7 +163,7 @@ def verify(name: str) -> list[str]:
 
 def describe(name: str) -> Availability:
     """Where a dataset would come from now, without decoding or downloading anything."""
-    _require(name)
+    require(name)
     if name == "digits":
         sizes = digits.TRAIN_SIZE, digits.TEST_SIZE
         return Availability(name, "embedded", "scikit-learn", True, digits.SHAPE, 10, *sizes)
@@ -163,7 +189,7 @@ def describe(name: str) -> Availability:
 
 
 def _opened(name: str, thorough: bool) -> Dataset:
-    _require(name)
+    require(name)
     if name == "digits":
         return digits.load()
     entry = (
@@ -174,14 +200,10 @@ def _opened(name: str, thorough: bool) -> Dataset:
     return _dataset(name, entry)
 
 
-def _require(name: str) -> None:
-    known = ("digits", *RECORDS, *(f"{official}{SAMPLE}" for official in RECORDS))
-    if name not in known:
-        one_of("dataset", name, names())
-
-
 def _record(name: str) -> Record:
-    return RECORDS[name.removesuffix(SAMPLE)]
+    known = RECORDS.get(name.removesuffix(SAMPLE)) or own.record(name)
+    assert known is not None, "a name is required to be known first"
+    return known
 
 
 def _official_sizes(name: str) -> tuple[int, int] | None:
@@ -231,7 +253,7 @@ class _Found(NamedTuple):
 
 def _found(name: str) -> _Found | None:
     """What `$FEDLIB_DATA` holds of a dataset, None when that is nothing."""
-    folder = _data_folder(name)
+    folder = _data_folder(name) if name in _KNOWN else None
     if folder is None:
         return None
     try:
@@ -254,6 +276,8 @@ def _found(name: str) -> _Found | None:
 
 def _from_download(name: str, thorough: bool) -> cache.Entry:
     """An official set from the web, or the error that says where it was looked for."""
+    if name not in _KNOWN:
+        raise DatasetError(f"{name!r} in {cache.folder()} is damaged: add its arrays again")
     record, looked = _record(name), _data_folder(name)
     needed = [f"{name}/{split}-00000-of-00001.parquet" for split in record.splits]
     advice = f"Set FEDLIB_DATA to a folder that holds {' and '.join(needed)} (Hugging Face layout)"

@@ -60,7 +60,7 @@ class Task:
     validate_on: str = "validation"
 
     def check(self) -> None:
-        one_of("dataset", self.dataset, datasets.names())
+        datasets.require(self.dataset)
         if not 0 < self.portion <= 1:
             raise ValueError(f"Task.portion must lie in (0, 1], got {self.portion}")
         one_of("balanced_on", self.balanced_on, ("test", "validation"))
