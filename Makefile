@@ -28,13 +28,15 @@ GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(
 UNKNOWN := $(filter-out $(KNOWN) MAKEFLAGS MAKEOVERRIDES -*,$(GIVEN))
 $(if $(strip $(UNKNOWN)),$(error unknown variable: $(strip $(UNKNOWN)); known are $(KNOWN)))
 
+comma := ,
 option = $(if $($(1)),--$(2) '$($(1))')
 OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call option,SEEDS,seeds) \
 	$(call option,ROUNDS,rounds) $(call option,DEVICE,device)
 
 CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) --workers '$(or $(WORKERS),1)'
 
-.PHONY: help env figures notebooks results plan paper report site test format lab bench clean
+.PHONY: help env figures notebooks results plan paper report site test browser format lab bench \
+	clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -86,6 +88,11 @@ test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored
 	FEDLIB_QUIET=1 FEDLIB_RUNS=$(or $(STORE),$$scratch/runs) FEDLIB_FIGURES=$$scratch/figures \
 		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
 		-n 2 --dist loadscope notebooks
+
+browser: $(ENV)  ## run notebooks in JupyterLab in headless Chromium and move their widgets
+	@$(PY) -c 'import selenium' 2>/dev/null || \
+		$(PY) -m pip install --quiet -c constraints.txt -e '.[browser]'
+	$(PY) tests/browser.py $(subst $(comma), ,$(ONLY))
 
 format: $(ENV)  ## format code and notebooks, and fix what the linter can
 	$(PY) -m ruff format .
