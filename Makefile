@@ -36,10 +36,10 @@ OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call optio
 CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) --workers '$(or $(WORKERS),1)'
 
 .PHONY: help env figures notebooks results plan paper report site test browser format lab bench \
-	clean
+	determinism clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  Variables of figures, each optional: SCALE=quick|standard|paper DATASET=name SEEDS=n"
 	@echo "  ROUNDS=n DEVICE=auto|cpu|cuda|cuda:N ONLY=00,01 JOBS=processes at once ($(JOBS) here)"
@@ -103,6 +103,9 @@ lab: $(ENV)  ## open the notebooks in JupyterLab
 
 bench: $(ENV)  ## measure speed and memory against a plain loop and the bare arithmetic
 	$(PY) -m benchmarks
+
+determinism: $(ENV)  ## measure which runs have the same bits, and how far apart the others are
+	$(PY) -m benchmarks.determinism $(call option,DEVICE,device)
 
 clean:  ## delete executed copies and caches; never results, runs or figures
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

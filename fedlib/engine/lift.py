@@ -13,8 +13,8 @@ def lift(fn: Callable[..., Any], clients: int, common: int = 0) -> Callable[...,
     """Return ``fn`` over ``clients`` rows: every tensor argument and result gains a first axis.
 
     The last ``common`` arguments are the same for all clients and have no such axis. With one
-    client the axis is squeezed away instead of vmapped: the same program and the same result,
-    without the grouped convolutions that vmap makes.
+    client the axis is squeezed away instead of vmapped: the same program and, up to
+    rounding, the same result, without the grouped convolutions that vmap makes.
     """
 
     def one(*args: Any) -> Any:

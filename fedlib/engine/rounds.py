@@ -93,7 +93,7 @@ def play_round(
     losses = torch.zeros(len(rows), device=fed.device)
     adapted = {split: torch.zeros(len(rows)).double() for split in SPLITS if score}
     ends = plans[0].ends if plans else np.zeros(len(rows), dtype=np.int64)
-    for group in _groups(alike, ends, chunk_of(fed, chunk, _numbers(state))):
+    for group in _groups(alike, ends, chunk_of(fed, chunk, numbers(state))):
         try:
             steps = [(phase, p.rows(group)) for phase, p in zip(phases, plans, strict=True)]
             message, loss, scores = _train_group(algorithm, fed, state, rows[group], steps, score)
@@ -135,8 +135,8 @@ def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
     return max(1, CACHE_BYTES // (4 * (numbers or fed.net.parameters()))) if on_cpu else fed.clients
 
 
-def _numbers(state: State) -> int:
-    """Return how many numbers one client's leaves have."""
+def numbers(state: State) -> int:
+    """Return how many numbers one client's leaves have: what ``chunk_of`` asks for."""
     mine = sum(t[0].numel() for t in state.local.values())
     return mine + sum(t.numel() for t in state.shared.values())
 

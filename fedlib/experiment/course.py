@@ -132,7 +132,7 @@ class Course:
     def segments(self) -> list[dict[str, Any]]:
         """Return the stretches of rounds that processes have trained, this one's last."""
         seconds = time.monotonic() - self._began
-        now = segment(self.fed, self.start, self._completed, seconds, self.chunk)
+        now = segment(self.fed, self.start, self._completed, seconds, self.chunk, self._state)
         return [*self._earlier, *([now] if self._completed > self.start else [])]
 
     def members(self) -> set[int]:

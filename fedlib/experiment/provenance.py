@@ -12,7 +12,7 @@ import torch
 
 from fedlib import paths
 from fedlib.engine import State
-from fedlib.engine.rounds import chunk_of
+from fedlib.engine.rounds import chunk_of, numbers
 from fedlib.federation import Federation
 from fedlib.memory import peak_mib
 from fedlib.models import Leaves
@@ -45,10 +45,18 @@ def _bytes(leaves: Leaves) -> int:
 
 
 def segment(
-    fed: Federation, start: int, end: int, seconds: float, chunk: int | None
+    fed: Federation, start: int, end: int, seconds: float, chunk: int | None, state: State
 ) -> dict[str, Any]:
-    """Return what trained the rounds ``start`` to ``end``: commit, versions, device, time."""
-    how = {"chunk": chunk_of(fed, chunk), "seconds": round(seconds, 1)}
+    """Return what trained the rounds ``start`` to ``end``: commit, versions, device, time.
+
+    Chunk and threads too, on which the last bits depend; by default the chunk depends on how large
+    the ``state`` is.
+    """
+    how = {
+        "chunk": chunk_of(fed, chunk, numbers(state)),
+        "threads": torch.get_num_threads(),
+        "seconds": round(seconds, 1),
+    }
     return {"rounds": [start, end], **_made_with(fed), **how}
 
 

@@ -43,10 +43,10 @@ def run(
     rounds completed, the rounds in all and the training loss, also those of a first stage.
 
     A run that was interrupted continues from its last checkpoint (one a minute, or every
-    $FEDLIB_CHECKPOINT_SECONDS) and ends with the same bits. Two processes asked for the same
-    experiment train it once. A run whose numbers stopped being finite raises RunDiverged, and again
-    when asked again, unless ``retry``. StoreError when nothing can be stored, or when the
-    checkpoint is of other data.
+    $FEDLIB_CHECKPOINT_SECONDS) and ends with the same bits, if on a CPU of the same kind with the
+    same chunk and number of threads. Two processes asked for the same experiment train it once. A
+    run whose numbers stopped being finite raises RunDiverged, and again when asked again, unless
+    ``retry``. StoreError when nothing can be stored, or when the checkpoint is of other data.
     """
     stored = store.find(experiment)
     return stored or _claim_and_train(experiment, device, chunk, progress, retry)

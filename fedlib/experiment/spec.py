@@ -26,8 +26,8 @@ class Experiment:
     are scored.
     ``keep`` says which state the run ends with, for a stage after it: that of the "last" round, or
     of the "best" one, which has the least mean validation nll over the clients that take part.
-    Device and chunk are no part of it: they change a result by float rounding only, and stand in
-    its provenance.
+    Device, chunk and threads are no part of it: they change a result by float rounding only, and
+    stand in its provenance.
     """
 
     task: Task

@@ -1,0 +1,188 @@
+"""What rounds in memory show: clients alone, rows in another order, evaluation in parts, growth."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.determinism.deviation import bits, distance
+from benchmarks.determinism.subjects import SEED, Subject
+from benchmarks.determinism.trained import EVERYBODY, REFERENCE, trained
+from fedlib.engine import Report, State, evaluate, play_round, playing
+from fedlib.federation import Federation, Table
+
+GROWN = (1, 5, 20)
+
+
+class _Double(Table):
+    """A table whose examples are doubles."""
+
+    def inputs(self, examples: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return what a model takes, as ``Table`` does, but images in double precision."""
+        x = Table.inputs(self, examples, noise)
+        return x.double() if x.is_floating_point() else x
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """What rounds of one subject show.
+
+    Whether a client's message and leaves have the same bits when it trains alone, by whether the
+    cohort trains one by one or in shared programs, and if not how far apart (relative); whether
+    shared leaves and clients' own have the same bits when rows are in another order; how far the
+    negative log-likelihood and the accuracy of a client are apart when it is evaluated in parts.
+    """
+
+    alone: bool
+    shared_alone: bool
+    shared_alone_relative: float
+    permuted: bool
+    nll: float
+    accuracy: float
+
+
+def in_memory(root: Path, subject: Subject) -> InMemory:
+    """Go on from the reference's last state by a round, in several ways."""
+    experiment = subject.experiment
+    algorithm = experiment.algorithm
+    fed = playing(algorithm, experiment.task.build(SEED, "cpu"))
+    state, _ = trained(root, REFERENCE, experiment)
+
+    def go(fed: Federation, cohort: int, chunk: int) -> tuple[State, Report]:
+        begun = copy.deepcopy(state)
+        where = {"round": experiment.rounds, "seed": SEED, "cohort": cohort, "chunk": chunk}
+        return play_round(algorithm, fed, begun, **where)  # type: ignore[arg-type]
+
+    plain = go(fed, fed.clients, 1)
+    together = go(fed, fed.clients, EVERYBODY)
+    same, close = True, list[tuple[bool, float]]()
+    for row in range(fed.clients):
+        only = replace(fed, members=np.array([row]), _shares={}, _inside=None)
+        mine = _of(go(only, 1, 1), row)
+        same &= bits(mine) == bits(_of(plain, row))
+        shared = _of(together, row)
+        close.append((bits(mine) == bits(shared), distance(mine, shared)[1]))
+    nll, accuracy = _in_parts(subject, fed, state)
+    return InMemory(
+        same, all(c[0] for c in close), max(c[1] for c in close), _reordered(subject), nll, accuracy
+    )
+
+
+def _of(played: tuple[State, Report], row: int) -> dict[str, Tensor]:
+    """Return what one client's training has led to: its message, its loss and its own leaves."""
+    state, report = played
+    at = report.rows.tolist().index(row)
+    said = {f"message:{n}": t[at] for n, t in report.messages.items()}
+    own = {f"local:{n}": t[row] for n, t in state.local.items()}
+    return {"loss": report.losses[at], **said, **own}
+
+
+def _reordered(subject: Subject) -> bool:
+    """Return whether the order of rows changes no bit of a first round, client after client."""
+    experiment = subject.experiment
+    if experiment.after is not None:
+        experiment = experiment.after
+    algorithm = experiment.algorithm
+    fed = playing(algorithm, experiment.task.build(SEED, "cpu"))
+    order = np.roll(np.arange(fed.clients)[::-1], 2)
+    ends = []
+    for one in (fed, fed.permuted(order)):
+        state, _ = play_round(
+            algorithm, one, algorithm.init(one, SEED), round=0, seed=SEED, cohort=4, chunk=1
+        )
+        ends.append(state)
+    there = torch.as_tensor(order)
+    local = {n: t[there] for n, t in ends[0].local.items()}
+    return bits(ends[0].shared) == bits(ends[1].shared) and bits(local) == bits(ends[1].local)
+
+
+def _in_parts(subject: Subject, fed: Federation, state: State) -> tuple[float, float]:
+    """Return the largest differences, by client, when few examples are evaluated at a time."""
+    algorithm = subject.experiment.algorithm
+    whole = evaluate(fed, algorithm, state, fed.test)
+    with mock.patch.multiple("fedlib.engine.evaluate", BLOCK=7, BUDGET=1, READ=1):
+        parts = evaluate(fed, algorithm, state, fed.test)
+    apart = np.abs(whole.nll - parts.nll) / np.abs(whole.nll)
+    return float(apart.max()), float(np.abs(whole.accuracy - parts.accuracy).max())
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Relative distances after ``GROWN`` rounds: to another chunk, and to double precision.
+
+    ``accuracy`` is by how much the mean test accuracy differs between the chunks at the end.
+    """
+
+    chunk: tuple[float, ...]
+    double: tuple[float, ...]
+    accuracy: float
+
+
+def growth(subject: Subject) -> Growth:
+    """Play rounds one client at a time, all at once, and one at a time in double precision."""
+    ends = {
+        how: list(_states(subject, chunk, double))
+        for how, chunk, double in (
+            ("one", 1, False),
+            ("all", EVERYBODY, False),
+            ("double", 1, True),
+        )
+    }
+    fed = subject.experiment.task.build(SEED, "cpu")
+    algorithm = subject.experiment.algorithm
+    scores = [
+        evaluate(fed, algorithm, State.from_flat(ends[how][-1]), fed.test).accuracy.mean()
+        for how in ("one", "all")
+    ]
+    apart = {
+        how: tuple(distance(a, b)[1] for a, b in zip(ends["one"], ends[how], strict=True))
+        for how in ("all", "double")
+    }
+    return Growth(apart["all"], apart["double"], float(abs(scores[0] - scores[1])))
+
+
+def _states(subject: Subject, chunk: int, double: bool) -> Iterator[dict[str, Tensor]]:
+    """Yield the state after each of ``GROWN`` rounds."""
+    experiment = subject.experiment
+    algorithm = experiment.algorithm
+    fed = playing(algorithm, experiment.task.build(SEED, "cpu"))
+    state = algorithm.init(fed, SEED)
+    with _precision(double):
+        if double:
+            state, fed = _doubled(state), _in_double(fed)
+        for t in range(max(GROWN)):
+            state, _ = play_round(
+                algorithm, fed, state, round=t, seed=SEED, cohort=experiment.cohort, chunk=chunk
+            )
+            if t + 1 in GROWN:
+                yield copy.deepcopy(state.flat())
+
+
+def _in_double(fed: Federation) -> Federation:
+    tables: dict[str, Any] = {n: _Double(**vars(getattr(fed, n))) for n in ("train", "validation")}
+    return replace(fed, **tables, _shares={}, _inside=None)
+
+
+def _doubled(state: State) -> State:
+    flat = state.flat().items()
+    return State.from_flat({n: t.double() if t.is_floating_point() else t for n, t in flat})
+
+
+@contextmanager
+def _precision(double: bool) -> Iterator[None]:
+    """Have new tensors made in double precision."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if double else before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

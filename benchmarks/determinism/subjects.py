@@ -1,0 +1,156 @@
+"""What is trained: every exported algorithm on a small dense net, and some on other kinds of nets.
+
+All on scikit-learn's digits with clients of unequal size, so that shared programs are padded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+import fedlib.algorithms
+from fedlib.algorithms import (
+    DBE,
+    IFCA,
+    SCAFFOLD,
+    Densities,
+    FedAvg,
+    FedCP,
+    FedGen,
+    FedMix,
+    FedPer,
+    Local,
+    Mixture,
+    Newcomers,
+    Personal,
+    PMMoE,
+    PrunedFedMix,
+)
+from fedlib.algorithms.ifca import Explore
+from fedlib.engine import EarlyStop
+from fedlib.experiment import Experiment
+from fedlib.federation import Federation, Table
+from fedlib.models import MLP, BiLSTM, Family, LeNet, Net
+from fedlib.optim import adam, sgd
+from fedlib.partition import Dirichlet, Mirrored
+from fedlib.tasks import Task
+from fedlib.values import value
+
+ROUNDS, COHORT, SEED = 3, 4, 0
+FAST = {"batch_size": 8}
+TEXT = BiLSTM(vocabulary=17, embedding=8, hidden=8)
+NETS: dict[str, Family] = {
+    "dense": MLP((16,)),
+    "wide dense": MLP((200, 200)),
+    "convolutional": LeNet(channels=(4, 6), hidden=(16,), kernel=3),
+    "dropout": LeNet(channels=(4, 6), hidden=(16,), kernel=3, dropout=0.2),
+    "text": TEXT,
+}
+
+
+@value
+class PixelTexts(Task):
+    """Digits that are read: two rows of pixels, a token for each of the 17 shades of grey."""
+
+    def build(self, seed: int, device: str | torch.device = "cpu") -> Federation:
+        """Return the federation of one seed, of texts."""
+        fed = Task.build(replace(self, model=MLP((1,))), seed, device)
+        texts = {name: _read(getattr(fed, name)) for name in ("train", "validation", "test")}
+        net = Net(self.model, tuple(texts["train"].x.shape[1:]), fed.classes)
+        return replace(fed, net=net, **texts)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An experiment with the names of its algorithm and its kind of net."""
+
+    net: str
+    name: str
+    experiment: Experiment
+
+    @property
+    def title(self) -> str:
+        """Both names."""
+        return f"{self.name}, {self.net}"
+
+
+def subjects(rounds: int = ROUNDS) -> list[Subject]:
+    """Return all of them; an algorithm joins by being exported."""
+    dense = {n: _CONFIGURED.get(n) or _default(n) for n in fedlib.algorithms.__all__} | _OPTIONS
+    return [
+        Subject(net, name, _experiment(_task(net), algorithm, rounds))
+        for net, algorithms in {"dense": dense, **_ELSEWHERE}.items()
+        for name, algorithm in algorithms.items()
+    ]
+
+
+def _default(name: str) -> FedAvg:
+    made: FedAvg = getattr(fedlib.algorithms, name)(client=sgd(0.1), **FAST)
+    return made
+
+
+def _task(net: str) -> Task:
+    kind = PixelTexts if net == "text" else Task
+    deal = Dirichlet(clients=6, alpha=1.0, size=24, size_alpha=3.0)
+    return kind("digits", deal, NETS[net], Mirrored(pool=300, validation=10, test=30))
+
+
+def _experiment(task: Task, algorithm: FedAvg, rounds: int) -> Experiment:
+    """Return an algorithm's experiment, after its first stage if it needs one."""
+    of = getattr(algorithm, "of", FedAvg(**FAST) if isinstance(algorithm, Mixture) else None)
+    after = of and Experiment(task, of, 2, cohort=COHORT, seed=SEED, evaluate_every=0)
+    return Experiment(
+        task, algorithm, rounds, cohort=COHORT, seed=SEED, evaluate_every=rounds, after=after
+    )
+
+
+def _read(table: Table) -> Table:
+    """Return a table of digits as texts: of 256 shades only 17 occur."""
+    tokens = (table.x[:, 2:7:3].flatten(1).to(torch.int32) + 8) // 16
+    none = table.scale[:0]
+    return replace(table, x=tokens, scale=none, shift=none)
+
+
+_HALF = FedMix(experts=2, personal_bias=True, **FAST)
+_STEP = sgd(0.1)
+_CONFIGURED: dict[str, FedAvg] = {
+    "FedGen": FedGen(noise=4, hidden=8, steps=5, client=_STEP, **FAST),
+    "Mixture": Mixture(client=adam(1e-2), epochs=2, **FAST),
+    "Newcomers": Newcomers(of=Personal(local=("head.",), **FAST), client=_STEP, **FAST),
+    "Densities": Densities(of=_HALF, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST),
+    "PMMoE": PMMoE(of=FedPer(client=_STEP, **FAST), epochs=2, client=adam(1e-2), **FAST),
+    "PrunedFedMix": PrunedFedMix(eta=0.95, phi_scale=0.5, client=_STEP, **FAST),
+}
+_OPTIONS: dict[str, FedAvg] = {
+    "FedAvg, Adam at both ends": FedAvg(server=adam(0.01), client=adam(0.01), **FAST),
+    "FedMix, personal bias, Adam": replace(_HALF, server=adam(0.01)),
+    "IFCA, exploring": IFCA(clusters=3, explore=Explore(0.5), client=_STEP, **FAST),
+    "Local, early stop": Local(
+        stop=EarlyStop(every=1, patience=2), epochs=6, client=sgd(0.5), **FAST
+    ),
+}
+_ELSEWHERE: dict[str, dict[str, FedAvg]] = {
+    "wide dense": {
+        "FedAvg": FedAvg(batch_size=64, epochs=2, client=_STEP),
+        "FedMix": FedMix(batch_size=64, epochs=2, experts=2, client=_STEP),
+    },
+    "convolutional": {
+        "FedAvg": FedAvg(client=_STEP, **FAST),
+        "FedMix": FedMix(experts=2, client=_STEP, **FAST),
+        "SCAFFOLD": SCAFFOLD(client=_STEP, **FAST),
+        "IFCA": IFCA(client=_STEP, **FAST),
+        "FedCP": FedCP(client=_STEP, **FAST),
+        "DBE": DBE(client=_STEP, **FAST),
+    },
+    "dropout": {
+        "FedAvg": FedAvg(client=_STEP, **FAST),
+        "IFCA": IFCA(client=_STEP, **FAST),
+        "Local": Local(client=_STEP, **FAST),
+    },
+    "text": {
+        "FedAvg": FedAvg(client=adam(0.01), **FAST),
+        "FedMix": FedMix(experts=2, client=_STEP, **FAST),
+        "Local": Local(client=adam(0.01), **FAST),
+    },
+}

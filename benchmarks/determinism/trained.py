@@ -1,0 +1,150 @@
+"""Train all subjects in one of several ways, each in processes and a folder of its own.
+
+python -m benchmarks.determinism.trained FOLDER WAY...
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+import pandas as pd
+import torch
+
+from benchmarks.determinism.subjects import ROUNDS, Subject, subjects
+from fedlib import paths
+from fedlib.engine import State
+from fedlib.experiment import Experiment, run, store
+
+EVERYBODY = 10**6
+HALF = ROUNDS // 2
+
+
+@dataclass(frozen=True)
+class Way:
+    """How to train: nothing of it is in an experiment's key.
+
+    ``into`` is the way whose folder it trains into, by default its own: it goes on with what the
+    other left. ``stop`` interrupts every run half way. ``eager`` records no CUDA graph.
+    """
+
+    chunk: int | None = None
+    threads: int = 1
+    device: str = "cpu"
+    backwards: bool = False
+    stop: bool = False
+    eager: bool = False
+    into: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+REFERENCE, AGAIN, ELSEWHERE, RESUMED = "reference", "again", "elsewhere", "resumed"
+CHUNKS = {f"chunk {n}": n for n in (1, 2, 3)} | {"chunk all": EVERYBODY}
+THREADS = "threads 2"
+GPU, GPU_AGAIN, GPU_EAGER = "gpu", "gpu again", "gpu eager"
+_OTHER = {"PYTHONHASHSEED": "1", "LC_ALL": "C", "TZ": "Asia/Kathmandu"}
+_OFTEN = {"FEDLIB_CHECKPOINT_SECONDS": "-1"}
+# Threads that wait actively for each other crawl where others want the cores, too.
+_TWO = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
+WAYS: dict[str, Way] = {
+    REFERENCE: Way(),
+    AGAIN: Way(),
+    ELSEWHERE: Way(backwards=True, environment=_OTHER),
+    "interrupted": Way(stop=True, into=RESUMED, environment=_OFTEN),
+    RESUMED: Way(environment=_OFTEN),
+    **{name: Way(chunk=n) for name, n in CHUNKS.items()},
+    THREADS: Way(threads=2, environment=_TWO),
+    GPU: Way(),
+    GPU_AGAIN: Way(),
+    GPU_EAGER: Way(eager=True),
+}
+# Ways of one group share a process; groups of one line wait for each other.
+_LINES: list[list[list[str]]] = [
+    [[REFERENCE, AGAIN]],
+    [["interrupted"], [RESUMED]],
+    [[ELSEWHERE]],
+    [["chunk 1", "chunk 2"]],
+    [["chunk 3", "chunk all"]],
+    [[THREADS]],
+]
+_GPU_LINES = [[[GPU, GPU_AGAIN], [GPU_EAGER]]]
+
+
+def train_all(root: Path, device: torch.device, jobs: int) -> None:
+    """Train everything in every way that this machine has, ``jobs`` processes at a time."""
+    lines = _LINES + (_GPU_LINES if device.type == "cuda" else [])
+    with ThreadPoolExecutor(jobs) as pool:
+        for done in [pool.submit(_line, root, line, device) for line in lines]:
+            done.result()
+
+
+def trained(root: Path, way: str, experiment: Experiment) -> tuple[State, pd.DataFrame]:
+    """Return the final state and the metrics that a way has led to."""
+    with runs_in(root / way):
+        kept = store.restore(experiment)
+    assert kept is not None and kept.completed == experiment.rounds, (way, experiment)
+    return kept.state, kept.metrics
+
+
+@contextmanager
+def runs_in(folder: Path) -> Iterator[None]:
+    """Have runs stored in a folder, and no exported results."""
+    where = {"FEDLIB_RUNS": str(folder), "FEDLIB_RESULTS": str(folder / "none")}
+    with mock.patch.dict(os.environ, where):
+        yield
+
+
+def _line(root: Path, groups: list[list[str]], device: torch.device) -> None:
+    for group in groups:
+        extra = WAYS[group[0]].environment
+        environment = {**os.environ, "PYTHONHASHSEED": "0", **extra}
+        call = [sys.executable, "-m", __name__, str(root), str(device), *group]
+        subprocess.run(call, cwd=paths.ROOT, env=environment, check=True)
+
+
+def _train(folder: Path, way: Way, device: str) -> None:
+    torch.set_num_threads(way.threads)
+    recordable = () if way.eager else ("sgd", "adam", "adamw", "adagrad")
+    order = subjects()[:: -1 if way.backwards else 1]
+    with runs_in(folder), mock.patch("fedlib.engine.program.RECORDABLE", recordable):
+        for subject in order:
+            _one(subject, way, device)
+
+
+def _one(subject: Subject, way: Way, device: str) -> None:
+    """Train one subject; a way that stops leaves its last stage half done."""
+
+    def half_way(completed: int, _: int, loss: float) -> None:
+        if completed == HALF and math.isfinite(loss):  # not what a resumed run tells at its start
+            raise KeyboardInterrupt
+
+    experiment = subject.experiment
+    watch = half_way if way.stop else False
+    while True:
+        try:
+            run(experiment, device=device, chunk=way.chunk, progress=watch)
+            break
+        except KeyboardInterrupt:
+            if store.restore(experiment) is not None:
+                break
+
+
+def main(arguments: list[str]) -> None:
+    """Train in the ways that are named."""
+    root, device, *names = arguments
+    for name in names:
+        way = WAYS[name]
+        place = device if name.startswith(GPU) else "cpu"
+        _train(Path(root) / (way.into or name), way, place)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
