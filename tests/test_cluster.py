@@ -29,7 +29,7 @@ if not Path("/proc/self/environ").exists():
     pytest.skip("processes are looked up in /proc", allow_module_level=True)
 
 SEEDS = [dataclasses.replace(AVG, seed=seed) for seed in (1, 2, 3)]
-LONG = [dataclasses.replace(AVG, rounds=800, evaluate_every=400, seed=seed) for seed in (8, 9)]
+LONG = [dataclasses.replace(AVG, rounds=400, evaluate_every=200, seed=seed) for seed in (8, 9)]
 SECOND = Experiment(TASK, Local(batch_size=5), 2, cohort=2, evaluate_every=2, after=LONG[0])
 NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
 
@@ -98,7 +98,7 @@ def _started(folder: str) -> Nodes:
 @pytest.fixture
 def often(monkeypatch):
     """Let checkpoints come back about every second."""
-    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0.2")
+    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0.05")
 
 
 def at_a_checkpoint(monkeypatch, act):
@@ -122,36 +122,41 @@ def segments(experiment):
     return [s["rounds"] for s in find(experiment).provenance["segments"]]
 
 
-def check(experiments, monkeypatch, tmp_path):
-    """Compare with runs of this process, and every round must have been kept once."""
-    elsewhere = {e: bits(e) for e in experiments}
-    for e in experiments:
-        parts = segments(e)
-        assert [0, *(end for _, end in parts)] == [*(start for start, _ in parts), e.rounds]
-    with monkeypatch.context() as patch:
-        patch.setenv("FEDLIB_RUNS", str(tmp_path / "here"))
-        go(experiments)
-        assert {e: bits(e) for e in experiments} == elsewhere
+@pytest.fixture(scope="module")
+def check(tmp_path_factory):
+    """Compare with runs of this process; every round must have been kept once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDLIB_RUNS", str(tmp_path_factory.mktemp("here")))
+        go([MIX, *SEEDS, *TUNINGS, *LONG, SECOND])
+        expected = {e: bits(e) for e in [AVG, MIX, *SEEDS, *TUNINGS, *LONG, SECOND]}
+
+    def compare(experiments):
+        for e in experiments:
+            assert bits(e) == expected[e]
+            parts = segments(e)
+            assert [0, *(end for _, end in parts)] == [*(start for start, _ in parts), e.rounds]
+
+    return compare
 
 
-def test_a_sweep_over_two_nodes(nodes, monkeypatch, tmp_path):
+def test_a_sweep_over_two_nodes(nodes, check):
     runs = [MIX, *SEEDS, *TUNINGS]
     with pytest.raises(SweepFailed, match="1 of 9 runs failed"):
         go([BAD, *runs], address=nodes.address)
     assert store.failure(BAD)["round"] == 0
     assert all(segments(e) == [[0, e.rounds]] for e in [AVG, *runs])
-    check([AVG, *runs], monkeypatch, tmp_path)
+    check([AVG, *runs])
     assert nodes.litter() == []
 
 
-def test_a_killed_worker(nodes, often, monkeypatch, tmp_path):
+def test_a_killed_worker(nodes, often, check, monkeypatch):
     killed = at_a_checkpoint(
         monkeypatch, lambda: [os.kill(pid, signal.SIGKILL) for pid in nodes.training()]
     )
     go([*LONG, *SEEDS, SECOND], address=nodes.address)
     assert len(killed) == 1 and len(killed[0]) > 0
     assert any(len(segments(e)) > 1 for e in LONG)
-    check([*LONG, *SEEDS, SECOND], monkeypatch, tmp_path)
+    check([*LONG, *SEEDS, SECOND])
     assert nodes.litter() == []
 
 
@@ -170,28 +175,28 @@ def drive(nodes, tmp_path, how):
     return driver.returncode, said
 
 
-def test_an_interrupted_driver_stores_what_there_is(nodes, often, monkeypatch, tmp_path):
+def test_an_interrupted_driver_stores_what_there_is(nodes, often, check, tmp_path):
     code, said = drive(nodes, tmp_path, signal.SIGINT)
     assert code == 130 and "those under way are stored up to their last round" in said
     assert nodes.litter() == [] and any(begun(e) for e in LONG)
     go(LONG, address=nodes.address)
     assert any(len(segments(e)) > 1 for e in LONG)
-    check(LONG, monkeypatch, tmp_path)
+    check(LONG)
 
 
-def test_a_killed_driver_leaves_nothing_behind_for_long(nodes, often, monkeypatch, tmp_path):
+def test_a_killed_driver_leaves_nothing_behind_for_long(nodes, often, check, tmp_path):
     assert drive(nodes, tmp_path, signal.SIGKILL)[0] == -signal.SIGKILL
     go(LONG, address=nodes.address)
-    check(LONG, monkeypatch, tmp_path)
+    check(LONG)
     assert nodes.litter() == []
 
 
-def test_a_killed_node(nodes, often, monkeypatch, tmp_path):
+def test_a_killed_node(nodes, often, check, monkeypatch):
     """The last test: one node is left."""
     killed = at_a_checkpoint(
         monkeypatch, lambda: nodes.cluster.remove_node(nodes.second, allow_graceful=False)
     )
     go([*LONG, *SEEDS], address=nodes.address)
     assert len(killed) == 1
-    check([*LONG, *SEEDS], monkeypatch, tmp_path)
+    check([*LONG, *SEEDS])
     assert nodes.litter() == []

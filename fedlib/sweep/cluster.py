@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -234,9 +236,17 @@ def _connected(address: str) -> Any:
         raise NoCluster('a Ray address needs Ray: pip install "fedlib[ray]"') from error
     try:
         if not ray.is_initialized():
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            _knock(address)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except ImportError as error:
         raise NoCluster(f'{address!r} needs more of Ray: pip install "ray[client]"') from error
-    except ConnectionError as error:
+    except OSError as error:
         raise NoCluster(f"no Ray cluster answers at {address!r}: {error}") from error
     return ray
+
+
+def _knock(address: str) -> None:
+    """OSError if nothing listens at HOST:PORT: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=SECONDS_TO_STOP).close()

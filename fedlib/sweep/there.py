@@ -84,6 +84,7 @@ def train(order: Order, mailbox: Any) -> tuple[list[Files], Exception | None]:
         return [], UnfitNode(f"{node} has other code: {code()}, and here is {order.code}")
     torch.set_num_threads(1)
     stages: list[Experiment] = []
+    error: Exception | None = None
     with _own_store(order.every):
         try:
             experiment: Experiment = loaded(lambda: pickle.loads(order.experiment))
@@ -92,7 +93,6 @@ def train(order: Order, mailbox: Any) -> tuple[list[Files], Exception | None]:
                 store.unpack(stage, files)
             reporter = _Reporter(order.name, node, stages, mailbox)
             run_with_state(experiment, progress=reporter, **order.options)
-            error = None
         except KeyboardInterrupt:
             error = Interrupted(f"on {node}")
         except Exception as caught:
