@@ -23,7 +23,7 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 
 # A misspelt variable would be ignored by make, and the run would not be what was asked for.
-KNOWN := VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS
+KNOWN := VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS RAY_ADDRESS
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(name)))
 UNKNOWN := $(filter-out $(KNOWN) MAKEFLAGS MAKEOVERRIDES -*,$(GIVEN))
 $(if $(strip $(UNKNOWN)),$(error unknown variable: $(strip $(UNKNOWN)); known are $(KNOWN)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -130,3 +131,12 @@ def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
 def test_a_wrong_section_is_an_error_of_one_line(capsys):
     assert main(["--section", "nothing"]) == 2
     assert capsys.readouterr().err.startswith("fedlib: ")
+
+
+def test_no_cluster_is_an_error_of_one_line_and_nothing_is_probed(monkeypatch, capsys):
+    """What this machine takes says nothing of a cluster."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr("fedlib.campaign.__main__.probed", None)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert main(["--scale", "quick", "--section", "label_skew"]) == 2
+    assert 'a Ray address needs Ray: pip install "fedlib[ray]"' in capsys.readouterr().err

@@ -9,22 +9,28 @@ import os
 import pickle
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import types
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from filelock import FileLock
 from test_experiment import AVG, MIX, TASK
 
 from fedlib import sweep as module
 from fedlib.algorithms import FedAvg, Local
-from fedlib.experiment import Experiment, RunDiverged, find, store
+from fedlib.datasets import MissingDataError
+from fedlib.experiment import Experiment, RunDiverged, StoreError, export, find, store
 from fedlib.optim import Optimizer
 from fedlib.partition import IID
-from fedlib.sweep import SweepFailed, local, sweep
+from fedlib.sweep import SweepFailed, cluster, local, sweep, there
 from fedlib.sweep.table import Table, duration, names
+from fedlib.sweep.there import UnfitNode
 
 running = importlib.import_module("fedlib.experiment.run")
 
@@ -135,29 +141,59 @@ def test_no_workers_are_an_error(workers):
 
 
 def fake_ray(log):
-    """A Ray that runs everything here, one task at a time, in the order of asking."""
+    """A Ray that runs everything here, one task at a time, in the order of asking.
+
+    ``log`` hears of addresses, of what tasks need, and of every key that is handed out.
+    """
     ray = types.ModuleType("ray")
+    lost = type("RayError", (Exception,), {})
+    ray.exceptions = types.SimpleNamespace(
+        RayError=lost, RayTaskError=type("RayTaskError", (lost,), {})
+    )
 
     class Remote:
-        def __init__(self, function):
-            self.function = function
+        def __init__(self, what):
+            self.what = what
 
         def options(self, **needs):
-            log.append(needs)
+            if needs["num_cpus"]:
+                log.append(needs)
             return self
 
         def remote(self, *args):
-            return Job((self.function, args))
+            if isinstance(self.what, type):
+                return Actor(self.what(*args))
+            log.append(args[0].name[0])
+            return Job((self.what, args))
+
+    class Actor:
+        def __init__(self, one):
+            self.one = one
+
+        def __getattr__(self, name):
+            def remote(*args):
+                said = getattr(self.one, name)(*args)
+                return Job((lambda: said, ()))
+
+            return types.SimpleNamespace(remote=remote)
 
     class Job(tuple):
         __hash__ = object.__hash__
 
     ray.is_initialized = lambda: False
-    ray.init = lambda address: log.append(address)
+    ray.init = lambda address, **_: log.append(address)
     ray.remote = Remote
     ray.wait = lambda jobs, num_returns, timeout: (jobs[:1], jobs[1:])
-    ray.get = lambda job: job[0](*job[1])
-    ray.cancel = lambda job: None
+    ray.get = lambda job, timeout=None: job[0](*job[1])
+    ray.cancel = lambda job, **_: log.append("cancelled")
+    ray.kill = lambda actor: None
+    ray.cluster_resources = lambda: {"CPU": 2.0}
+    ray.get_runtime_context = lambda: types.SimpleNamespace(get_node_id=lambda: "here")
+    ray.util = types.SimpleNamespace(
+        scheduling_strategies=types.SimpleNamespace(
+            NodeAffinitySchedulingStrategy=lambda node, soft: node
+        )
+    )
     return ray
 
 
@@ -180,10 +216,14 @@ def test_a_shared_first_stage_is_trained_once_and_first(monkeypatch, address):
 
 def test_a_cluster_that_does_not_answer_is_an_error(monkeypatch):
     ray = fake_ray([])
-    ray.init = lambda address: (_ for _ in ()).throw(ConnectionError("refused"))
+    ray.init = lambda address, **_: (_ for _ in ()).throw(ConnectionError("refused"))
     monkeypatch.setitem(sys.modules, "ray", ray)
-    with pytest.raises(RuntimeError, match="no Ray cluster answers at 'ray://x': refused"):
-        go([AVG], address="ray://x")
+    with pytest.raises(RuntimeError, match="no Ray cluster answers at 'auto': refused"):
+        go([AVG], address="auto")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = f"127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(RuntimeError, match=f"no Ray cluster answers at '{free}': .*refused"):
+        go([AVG], address=free)
 
 
 class Pipe:
@@ -256,9 +296,11 @@ def test_a_cluster_trains_elsewhere_and_its_files_come_back(monkeypatch):
     log = []
     monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
     runs = os.environ["FEDLIB_RUNS"]
-    with pytest.raises(SweepFailed, match="1 of 3 runs failed"):
-        go([BAD, TUNED, MIX], address="ray://head:10001")
-    assert log == ["ray://head:10001", {"num_cpus": 1, "num_gpus": 0}]
+    with pytest.raises(SweepFailed, match=r"(?s)1 of 3 runs failed.*RunDiverged: .* on \w"):
+        go([BAD, TUNED, MIX], address="auto")
+    assert log[0] == "auto"
+    assert log[1] == {"num_cpus": 1, "num_gpus": 0, "max_retries": 0}
+    assert sorted(log[2:]) == sorted(e.key for e in (BAD, TUNED, MIX))
     assert os.environ["FEDLIB_RUNS"] == runs
     assert find(TUNED) is not None and find(AVG) is not None, "the first stage comes back, too"
     assert find(MIX) is not None and store.failure(BAD)["round"] == 0
@@ -266,6 +308,173 @@ def test_a_cluster_trains_elsewhere_and_its_files_come_back(monkeypatch):
     monkeypatch.setenv("FEDLIB_RUNS", f"{runs}-here")
     go([MIX])
     assert all(torch.equal(here[0][n], t) for n, t in snapshot(MIX)[0].items())
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "device"),
+    [("auto", 1, "cuda"), ("auto", 0, "cpu"), ("cuda:3", 4, "cuda"), ("cpu", 4, "cpu")],
+)
+def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(monkeypatch, asked, gpus, device):
+    log, given = [], []
+    ray, train = fake_ray(log), cluster.train
+    ray.cluster_resources = lambda: {"CPU": 8.0, "GPU": float(gpus)}
+
+    def on_a_cpu(order, mailbox):
+        given.append(order.options["device"])
+        return train(order._replace(options={**order.options, "device": "cpu"}), mailbox)
+
+    monkeypatch.setattr(cluster, "train", on_a_cpu)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    sweep([AVG], device=asked, progress=False, address="auto")
+    assert given == [device]
+    assert log[1] == {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}
+
+
+def lossy(ray, times, whose):
+    """Let the first tasks of an experiment end as those of a killed worker do."""
+    get, left = ray.get, [times]
+
+    def losing(job, timeout=None):
+        if job[1] and pickle.loads(job[1][0].experiment) == whose and left[0]:
+            left[0] -= 1
+            raise ray.exceptions.RayError("worker crashed")
+        return get(job)
+
+    ray.get = losing
+
+
+def test_a_lost_run_is_tried_again(monkeypatch):
+    log = []
+    ray = fake_ray(log)
+    lossy(ray, 2, AVG)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    assert [r.experiment for r in go([AVG, MIX], address="auto")] == [AVG, MIX]
+    assert log[2:] == [e.key for e in (AVG, MIX, AVG, AVG)]
+
+
+def test_a_run_lost_three_times_fails_with_what_builds_on_it_and_the_others_finish(monkeypatch):
+    log = []
+    ray = fake_ray(log)
+    lossy(ray, 99, AVG)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(SweepFailed, match="4 of 5 runs failed") as caught:
+        go([MIX, *TUNINGS], address="auto")
+    said = "WorkerDied: its worker was lost 3 times, at last: RayError: worker crashed"
+    assert str(caught.value).count(said) == 4
+    assert log.count(AVG.key) == 3 and find(MIX) is not None
+    assert not {e.key for e in TUNINGS} & {key for key in log if isinstance(key, str)}
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_few_runs_are_handed_out_at_once_and_those_that_build_on_others_in_time(monkeypatch, place):
+    """With two processors four are under way; who waits for a first stage lets others pass."""
+    log, sizes = [], []
+    ray = fake_ray(log)
+    wait = ray.wait
+    ray.wait = lambda jobs, **how: (sizes.append(len(jobs)), wait(jobs, **how))[1]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    o = [dataclasses.replace(AVG, seed=s) for s in range(1, 7)]
+    t = TUNINGS[:2]
+    go([*o[:place], AVG, *o[place:3], *t, *o[3:]], address="auto")
+    expected = [*o[:3], AVG, *o[3:], *t] if place else [AVG, *o[:3], *t, *o[3:]]
+    assert log[2:] == [e.key for e in expected]
+    assert max(sizes) == 4
+
+
+def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
+    monkeypatch.setattr(there, "SECONDS_BETWEEN_MESSAGES", -1.0)
+    ray, played, play = fake_ray([]), [], running.play_round
+
+    def playing(*args, **kwargs):
+        if kwargs["round"] == 3 and played.count(3) == 0:
+            played.append(3)
+            raise ray.exceptions.RayError("worker crashed")
+        played.append(kwargs["round"])
+        return play(*args, **kwargs)
+
+    monkeypatch.setattr(running, "play_round", playing)
+    monkeypatch.setattr(there, "sendable", lambda error: (_ for _ in ()).throw(error))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    (result,) = go([MIX], address="auto")
+    assert played == [0, 1, 2, 3, 2, 3, 4]
+    assert [s["rounds"] for s in result.provenance["segments"]] == [[0, 2], [2, 5]]
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_what_killed_processes_left_is_deleted_and_no_other(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    alive, dead = (tmp_path / f"{there.FOLDER}{name}" for name in ("alive", "dead"))
+    for folder in (alive, dead):
+        folder.mkdir()
+        folder.with_suffix(".lock").touch()
+    with FileLock(alive.with_suffix(".lock")), there._own_store("300"):
+        assert alive.is_dir() and not dead.exists()
+        assert Path(os.environ["FEDLIB_RUNS"]).parent == tmp_path
+    assert [p.name for p in tmp_path.iterdir() if "alive" not in p.name] == []
+
+
+def test_a_machine_with_other_code_stops_the_sweep_and_is_named(monkeypatch):
+    log = []
+    monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
+    monkeypatch.setattr(cluster, "code", lambda: {"fedlib": "older", "torch": "2"})
+    with pytest.raises(UnfitNode, match=rf"{socket.gethostname()} has other code.*here is .*older"):
+        go([AVG, MIX], address="auto")
+    assert log.count("cancelled") == 1 and find(AVG) is None
+
+
+def test_a_machine_that_cannot_run_fedlib_stops_the_sweep(monkeypatch):
+    ray = fake_ray([])
+    get = ray.get
+
+    def without(job, timeout=None):
+        if job[1]:
+            raise ray.exceptions.RayTaskError("ip=10.0.0.7: No module named 'fedlib'")
+        return get(job)
+
+    ray.get = without
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(UnfitNode, match=r"cannot run fedlib: ip=10.0.0.7: No module"):
+        go([AVG], address="auto")
+
+
+def test_missing_data_name_the_machine(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", fake_ray([]))
+
+    def missing(*args):
+        raise MissingDataError("digits is in none of the places")
+
+    monkeypatch.setattr(type(TASK), "build", missing)
+    with pytest.raises(SweepFailed, match=rf"none of the places on {socket.gethostname()}"):
+        go([AVG], address="auto")
+
+
+def test_a_full_disk_stops_a_sweep_over_a_cluster(monkeypatch):
+    """Else one run after the other would be trained and lost."""
+    log = []
+    monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
+    mine = os.environ["FEDLIB_RUNS"]
+
+    def full(experiment, files, plain=store.unpack):
+        if os.environ["FEDLIB_RUNS"] == mine:
+            raise StoreError("no space")
+        plain(experiment, files)
+
+    monkeypatch.setattr(store, "unpack", full)
+    with pytest.raises(StoreError, match="no space"):
+        go([AVG, MIX], address="auto")
+    assert log.count("cancelled") == 1
+
+
+def test_first_stages_of_which_only_the_result_is_kept_are_trained_once(monkeypatch):
+    log = []
+    monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
+    export(go([AVG])[0])
+    shutil.rmtree(store.folder(AVG))
+    go(TUNINGS, address="auto")
+    assert log[2:] == [e.key for e in (AVG, *TUNINGS)]
 
 
 def test_a_cluster_without_ray_is_an_error(monkeypatch):
@@ -329,4 +538,4 @@ def test_durations_are_words():
 
 
 def test_the_module_keeps_its_names():
-    assert set(module.__all__) == {"SweepFailed", "sweep"}
+    assert set(module.__all__) == {"SweepFailed", "sweep", "train"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -12,7 +13,8 @@ import pandas as pd
 from fedlib.campaign.costs import Costs, probed
 from fedlib.experiment import Experiment, StoreError, find
 from fedlib.recipes.plan import Planned, planned
-from fedlib.sweep import SweepFailed, sweep
+from fedlib.sweep import SweepFailed, train
+from fedlib.sweep.cluster import NoCluster, UnfitNode
 from fedlib.sweep.table import duration
 
 
@@ -23,13 +25,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         plan = planned(asked.scale, asked.section)
         missing = [p for p in plan if find(p.experiment) is None]
         print(f"{len(plan)} runs at the {asked.scale} scale, {len(missing)} of them to be trained")
-        costs = {} if asked.no_probe else _estimated(missing, asked.device)
+        # What a cluster will need, a probe of this machine does not say.
+        probes = not asked.no_probe and (asked.plan or asked.address is None)
+        costs = _estimated(missing, asked.device) if probes else {}
         if missing:
             print(_table(plan, missing, costs, asked.workers).to_string())
         if asked.plan or not missing:
             return 0
         return _train([p.experiment for p in missing], asked)
-    except (ValueError, StoreError) as error:
+    except (ValueError, StoreError, NoCluster, UnfitNode) as error:
         print(f"fedlib: {error}", file=sys.stderr)
         return 2
 
@@ -44,8 +48,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=1, help="processes at once (1)")
     parser.add_argument(
         "--address",
-        default=os.environ.get("RAY_ADDRESS"),
-        help="a Ray cluster, auto or ray://HOST:PORT (RAY_ADDRESS)",
+        default=os.environ.get("RAY_ADDRESS") or None,
+        help="a Ray cluster, auto or HOST:PORT (RAY_ADDRESS)",
     )
     return parser
 
@@ -87,7 +91,7 @@ def _table(
 def _train(experiments: Sequence[Experiment], asked: argparse.Namespace) -> int:
     """Train what is missing, in the order of the plan; the same command continues."""
     try:
-        sweep(experiments, workers=asked.workers, device=asked.device, address=asked.address)
+        train(experiments, workers=asked.workers, device=asked.device, address=asked.address)
     except SweepFailed as error:
         print(f"fedlib: {error}", file=sys.stderr)
         return 1
@@ -99,4 +103,5 @@ def _train(experiments: Sequence[Experiment], asked: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: what is trained is stored
     sys.exit(main())

@@ -110,7 +110,7 @@ def _sweep(commands: Any) -> None:
     parser.add_argument(
         "--workers", type=_count, default=1, metavar="N", help="processes at once (1)"
     )
-    parser.add_argument("--address", help="a Ray cluster instead: auto, or ray://HOST:PORT")
+    parser.add_argument("--address", help="a Ray cluster instead: auto, or HOST:PORT")
     parser.add_argument("--plan", action="store_true", help="list the runs and which are stored")
     _how(parser)
 

@@ -35,7 +35,8 @@ def sweep(asked: Namespace) -> None:
     experiments = questions.several(asked)
     if not experiments:
         raise Usage("there is no experiment in it")
-    _check_device(asked.device)
+    if asked.address is None:  # a cluster has devices of its own
+        _check_device(asked.device)
     if asked.plan:
         found = [find(e) is not None for e in experiments]
         for experiment, stored in zip(experiments, found, strict=True):

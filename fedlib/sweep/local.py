@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import resource_tracker
@@ -29,6 +29,10 @@ SECONDS_TO_STOP = 20.0
 
 class WorkerDied(RuntimeError):
     """A worker's process ended without a word."""
+
+
+class UnknownClass(RuntimeError):
+    """An experiment is made of classes that a worker cannot import."""
 
 
 def here(experiments: Sequence[Experiment], options: dict[str, Any], table: Table) -> Failures:
@@ -168,11 +172,19 @@ def _serve(pipe: Connection, options: dict[str, Any]) -> None:
 
 def _answer(pipe: Connection, options: dict[str, Any]) -> tuple[str, Exception | None]:
     try:
-        experiment = pipe.recv()
+        experiment = loaded(pipe.recv)
+    except UnknownClass as error:
+        return "failed", error
+    return _trained(experiment, pipe, options)
+
+
+def loaded(read: Callable[[], Experiment]) -> Experiment:
+    """Return the experiment that ``read`` unpickles; UnknownClass if it is of none known here."""
+    try:
+        return read()
     except (AttributeError, ImportError) as error:
         text = f"{error}. A worker knows no class of a notebook: put it into a module"
-        return "failed", RuntimeError(text)
-    return _trained(experiment, pipe, options)
+        raise UnknownClass(text) from error
 
 
 def _trained(

@@ -30,6 +30,7 @@ class _Row:
     first: int = 0  # where it continued: rounds of an earlier process say nothing of the speed
     since: float = dataclasses.field(default_factory=time.monotonic)
     began: float = dataclasses.field(default_factory=time.monotonic)
+    node: str = ""
 
     def remaining(self) -> float:
         played = self.done - self.first
@@ -62,10 +63,17 @@ class Table:
         self._rows.clear()
         self.draw(always=True)
 
-    def start(self, experiment: Experiment) -> None:
-        """A run has been given to somebody."""
-        self._rows[experiment.key] = _Row(0, experiment.rounds)
-        self._say(experiment, "started")
+    def start(self, experiment: Experiment, node: str = "") -> None:
+        """A run has been given to somebody, on a machine that may have a name."""
+        self._rows[experiment.key] = _Row(0, experiment.rounds, node=node)
+        self._say(experiment, f"started on {node}" if node else "started")
+        self.draw(always=True)
+
+    def wait(self, experiment: Experiment, why: str) -> None:
+        """A run that was given to somebody waits again."""
+        self._rows.pop(experiment.key, None)
+        self._count()
+        self._say(experiment, why)
         self.draw(always=True)
 
     def round(self, experiment: Experiment, done: int, total: int, loss: float) -> None:
@@ -88,8 +96,8 @@ class Table:
         self._end(experiment, f"failed: {type(error).__name__}: {str(error)[:200]}")
 
     def _end(self, experiment: Experiment, what: str) -> None:
-        row = self._rows.pop(experiment.key)
-        what += f" ({duration(time.monotonic() - row.began)})"
+        row = self._rows.pop(experiment.key, None)  # a short one may end before it is heard of
+        what += f" ({duration(time.monotonic() - row.began)})" if row else ""
         self._played += experiment.rounds
         self._count()
         failed = f", {self.failed} failed" if self.failed else ""
@@ -131,6 +139,7 @@ class Table:
             played, left = f"{row.done}/{row.total}", duration(row.remaining())
             loss = "" if row.loss != row.loss else f"{row.loss:.4g}"
             seed, name = self._runs[key].seed, self._names[key]  # cut where a terminal is narrow
+            name += f" on {row.node}" if row.node else ""
             out.append(f"{key[:8]}  {played:>11}  {loss:>8}  {left:>6}  {seed:>4}  {name}")
         if len(self._rows) > most:
             out.append(f"... and {len(self._rows) - most} more")
