@@ -103,6 +103,8 @@ class Case:
 
 
 TWENTY = {"batch_size": 20}
+FEW = {"clients": 20, "size": 400, "cohort": 20}
+MANY = {"clients": 100, "size": 100, "cohort": 20}
 OTHERS: tuple[FedAvg, ...] = (
     FedProx(**TWENTY),
     SCAFFOLD(**TWENTY),
@@ -156,16 +158,14 @@ CASES = {
         FedAvg(batch_size=10),
         MLP(),
         (28, 28, 1),
-        size=100,
-        cohort=20,
+        **MANY,
     ),
     "G": Case(
         "FedAvg, MLP 784-64-10, 100 clients x 100, 20 per round, batch 10, SGD",
         FedAvg(batch_size=10),
         MLP((64,)),
         (28, 28, 1),
-        size=100,
-        cohort=20,
+        **MANY,
     ),
     "H": Case(
         "FedAvg on A, FedMix, K = 4, and FedMix pruned to one expert per client, on one cohort",
@@ -181,17 +181,14 @@ CASES = {
         FedAvg(batch_size=10, client=adam(5e-4)),
         BiLSTM(),
         (40,),
-        size=100,
-        cohort=20,
+        **MANY,
         classes=4,
     ),
     "J": Case(
         "FedAvg, 20 clients x 400, batch 10, and ten epochs of PM-MoE's gates: heads, bases",
         FedAvg(batch_size=10),
         LeNet(),
-        clients=20,
-        size=400,
-        cohort=20,
+        **FEW,
         rivals=(
             ("heads, ten epochs", PMMoE(of=FedPer(), epochs=10), 10.0),
             ("bases, ten epochs", PMMoE(of=LGFedAvg(), epochs=10), 10.0),
@@ -201,9 +198,7 @@ CASES = {
         "FedAvg, LeNet 6/16 on 3x32x32, 20 clients x 400, batch 20, and the other methods of 004",
         FedAvg(batch_size=20),
         LeNet(),
-        clients=20,
-        size=400,
-        cohort=20,
+        **FEW,
         rivals=tuple((type(a).__name__, a, math.inf) for a in OTHERS),
     ),
 }

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedlib.claims import communication
+from fedlib.claims import ablations, communication
 from fedlib.claims.rule import FAILS, HOLDS, OPEN, UNTESTED
 from fedlib.recipes import (
     BIAS,
@@ -114,9 +114,9 @@ def test_ablations_compare_what_is_there():
         run(with_pruning(0.5), 0.595, 3e6),
         run(PRUNING, 0.5, 2e6),
     )
-    assert communication.experts_of(rows) == [1, 4]
-    assert communication.etas_of(rows) == [0.0, 0.5, 0.9]
-    said = verdicts(communication.ablation_claims(rows))
+    assert ablations.experts_of(rows) == [1, 4]
+    assert ablations.etas_of(rows) == [0.0, 0.5, 0.9]
+    said = verdicts(ablations.ablation_claims(rows))
     assert list(said.values()) == [
         HOLDS,  # K = 4 against 1, local
         FAILS,  # ... new shard
@@ -136,7 +136,7 @@ def test_every_class_may_have_an_expert_of_its_own():
         for c in range(3)
         for k in range(3)
     ]
-    shares = communication.own_experts(pd.DataFrame(rows, columns=COLUMNS), TEN)
+    shares = ablations.own_experts(pd.DataFrame(rows, columns=COLUMNS), TEN)
     assert shares == pytest.approx({0: 1 / 3, 1: 1.0})
 
 

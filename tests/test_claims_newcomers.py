@@ -8,7 +8,7 @@ import pytest
 
 from fedlib import plotting
 from fedlib.claims import newcomers
-from fedlib.claims.rule import FAILS, HOLDS, OPEN, UNTESTED
+from fedlib.claims.rule import FAILS, HOLDS, OPEN, UNTESTED, alike
 from fedlib.recipes import (
     BIAS,
     BIASED,
@@ -93,7 +93,7 @@ def test_cifar100_asks_for_a_difference_within_a_point():
 )
 def test_alike_has_two_sides(differences, verdict):
     a, zero = dict(enumerate(differences)), dict.fromkeys(range(3), 0.0)
-    claim = newcomers.alike("same", "here", a, zero, 0.01)
+    claim = alike("same", "here", a, zero)
     assert claim.verdict == verdict and claim.seeds == len(differences)
     assert claim.measured.endswith("(asked: within 0.01 of 0)")
 

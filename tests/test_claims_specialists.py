@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from fedlib import frames, plotting
-from fedlib.claims import specialists
+from fedlib.claims import opt_out, specialists
+from fedlib.claims import released as released_code
 from fedlib.claims.rule import FAILS, HOLDS, UNTESTED
 from fedlib.claims.specialists import GLOBAL, HELD, OWN
 from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, SMALL, TUNED, at, departed
@@ -93,7 +94,7 @@ def test_opting_out_is_judged_at_every_fraction():
     alone = table_of({(LOCAL, GLOBAL): 0.2, (LOCAL, OWN): 0.5}, q=np.nan)
     table = pd.concat([*(table_of(high, q=q) for q in (0.9, 0.95)), alone], ignore_index=True)
     table["value"] += 1e-4 * table["seed"] * np.arange(len(table)) / len(table)
-    found = specialists.opt_out_claims(table)
+    found = opt_out.opt_out_claims(table)
     assert len(found) == 6 and {c.verdict for c in found} == {HOLDS}
     assert sum("q = 0.95, i.i.d." in c.text for c in found) == 2
 
@@ -103,7 +104,7 @@ def test_the_first_version_is_judged_on_what_it_reports():
     table = table_of(held, q=0.0)
     table["value"] += 1e-4 * table["seed"] * np.arange(len(table)) / len(table)
     table.loc[table["method"].eq(FEDAVG) & (table["p"] == 1.0), "value"] -= 0.05
-    assert [c.verdict for c in specialists.first_version_claims(table)] == [HOLDS] * 4
+    assert [c.verdict for c in opt_out.first_version_claims(table)] == [HOLDS] * 4
 
 
 def test_published_tables_are_scores():
@@ -141,7 +142,7 @@ def test_ratios_are_taken_on_the_same_seed_and_value():
 def test_departures_are_differences_to_the_papers_reading():
     plain = table_of({(MIXTURE, OWN): 0.5, (TUNED, OWN): 0.4}, seeds=2)
     other = table_of({(departed(MIXTURE, "log pool"), OWN): 0.53}, seeds=2)
-    moved = specialists.moved(other, plain)
+    moved = released_code.moved(other, plain)
     assert set(moved["departure"]) == {"log pool"} and set(moved["method"]) == {MIXTURE}
     np.testing.assert_allclose(moved["value"], 0.03)
 
@@ -203,7 +204,7 @@ def test_departures_stand_beside_what_is_published():
         ps=(0.8,),
     )
     printed = specialists.printed().query("data == 'cifar10'")
-    table = specialists.explained(other, plain, printed, OWN)
+    table = released_code.explained(other, plain, printed, OWN)
     assert list(table.columns) == ["published", "as described", "log pool", "as released"]
     assert set(table.index) == {(0.8, MIXTURE), (0.8, TUNED)}
     row = table.loc[(0.8, MIXTURE)]
@@ -216,7 +217,7 @@ def test_the_ledger_tells_who_sent():
     rows = [(name, 0, 0, "opted_in", c, 20.0 * (c < 2)) for c in range(4)]
     rows += [(name, 0, t, "client_bytes_up", c, 3e6) for t in (1, 2) for c in range(2)]
     rows += [(at(FEDAVG, p=0.2, q=0), 0, 1, "train_loss", -1, 0.1)]
-    row = specialists.ledger(frame_of(*rows)).loc[0.5]
+    row = opt_out.ledger(frame_of(*rows)).loc[0.5]
     assert row["clients that take part"] == 2 == row["clients that opted out"]
     assert row["smallest cohort"] == 2 == row["largest cohort"]
     assert row["MB sent by the former"] == 12 and row["MB sent by the latter"] == 0
@@ -239,6 +240,19 @@ def test_which_fedavg_is_published_is_told_by_the_distance():
     last = departed(FEDAVG, "last client")
     released = table_of({(last, GLOBAL): 0.21, (last, OWN): 0.3}, ps=(0.8,))
     released["value"] += 1e-3 * released["seed"]
-    found = specialists.released_claims(released, plain, printed)
+    found = released_code.released_claims(released, plain, printed)
     assert [c.verdict for c in found] == [HOLDS, FAILS]
     assert "0.161 vs 0.01" in found[0].measured  # published: 0.2000, here 0.361 and 0.212
+
+
+def test_dirichlet_shares_are_judged_over_all_alphas():
+    table = table_of(PUBLISHED).rename(columns={"p": "alpha"})
+    table["value"] += 1e-4 * table["seed"] * np.arange(len(table)) / len(table)
+    assert [c.verdict for c in specialists.alpha_claims(table)] == [HOLDS]
+    worse = table.assign(value=table["value"].where(table["method"] != MIXTURE, 0.1))
+    assert [c.verdict for c in specialists.alpha_claims(worse)] == [FAILS]
+
+
+def test_who_cannot_opt_out_counts_at_every_fraction():
+    table = pd.DataFrame({"method": [MIXTURE, MIXTURE, LOCAL], "q": [0.0, 0.9, np.nan]})
+    assert opt_out.at_q(table, 0.9)["method"].tolist() == [MIXTURE, LOCAL]

@@ -74,3 +74,14 @@ def test_a_client_with_few_tests_has_no_picture():
     fed = make_federation((30, 30))
     with pytest.raises(ValueError, match="client 0 has 6 test examples"):
         metrics.embedded(fed, {"one": fed.net.init(0)}, client=0)
+
+
+def test_the_neighbours_of_the_client_with_most_classes():
+    fed = make_federation((12, 12, 12, 12))
+    held = ([0] * 12, [0] * 6 + [1] * 6, [0] * 5 + [1] * 7, [2] * 12)
+    for row, labels in enumerate(held):
+        fed.train.y[fed.train.index[row]] = torch.tensor(labels)
+    # Five examples of a class are too few to count: so client 1 and not 2.
+    assert metrics.neighbours(fed) == (1, 2, 3)
+    with pytest.raises(ValueError, match="needs three clients or more, got 2"):
+        metrics.neighbours(make_federation((6, 6)))

@@ -212,3 +212,17 @@ def test_other_ways_are_compared_by_what_they_send():
     assert (table["clusters in use"] == 1).all()
     saved, cost = exploration.option_claims(frame(rows))
     assert saved.verdict == cost.verdict == HOLDS and saved.measured.startswith("0.700")
+
+
+def test_writers_are_judged_with_and_without_exploration():
+    rows = []
+    for seed, eps, c in [(s, e, c) for s in range(3) for e in (0.0, 0.33) for c in range(2)]:
+        apart = (0.05 if eps else 0.1) * c + 0.01 * seed * (c + 1)
+        for method, value in {MOE: 0.8, BEST: 0.7, ALL_EQUAL: 0.6, TUNED: 0.65}.items():
+            name = at(method, J=3, eps=eps)
+            rows.append((name, seed, 9, "test_accuracy", c, -1, "", value + apart))
+        if eps:
+            rows.append((LOCAL, seed, 9, "test_accuracy", c, -1, "", 0.3 + 0.01 * seed * c))
+    claims = exploration.writer_claims(frame(rows))
+    assert [c.verdict for c in claims] == [HOLDS] * 5
+    assert "training alone, writers" in claims[3].text

@@ -9,7 +9,7 @@ from scipy import stats
 
 from fedlib import claims, frames
 from fedlib.claims import fedmix
-from fedlib.claims.rule import FAILS, HOLDS, OPEN, UNTESTED
+from fedlib.claims.rule import FAILS, HOLDS, OPEN, UNTESTED, on_par
 from fedlib.recipes import CENTRALISED, ENSEMBLE, FEDAVG, FEDMIX, UNREGULARISED
 
 COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
@@ -142,7 +142,9 @@ def test_another_accuracy_can_be_reported():
 def test_a_stated_mean_has_its_interval_and_its_runs():
     assert frames.stated([0.5]) == "0.500 (1)"
     half = stats.t.ppf(0.975, 2) * np.std([1.0, 2.0, 4.0], ddof=1) / np.sqrt(3)
-    assert frames.stated([1.0, 2.0, 4.0], 2) == f"2.33 ± {half:.2f} (3)"
+    assert frames.stated([1.0, 2.0, 4.0]) == f"2.333 ± {half:.3f} (3)"
+    both = frames.stated(pd.Series([0.4, 0.6]), published=0.633, spread=0.041)
+    assert both == f"0.500 ± {stats.t.ppf(0.975, 1) * 0.1:.3f} (2) {{0.041}} [0.633]"
 
 
 def test_interval_is_students():
@@ -262,3 +264,37 @@ def test_clients_can_count_by_their_examples():
     course = frames.curve(rows, "test_accuracy", weighted=True)
     assert course["value"].tolist() == pytest.approx([0.55, 0.75])
     assert frames.curve(rows, "test_accuracy")["value"].tolist() == pytest.approx([0.5, 0.7])
+
+
+def test_divergence_of_every_tensor_is_that_of_the_last_quarter():
+    rows = [
+        gd(method, 0, t, t * (1 + k), f"{prefix}{tensor}", k)
+        for method, prefix in ((FEDMIX, "experts."), (FEDAVG, ""))
+        for tensor in ("base.0.weight", "head.bias")
+        for t in (50, 80, 100)
+        for k in range(2)
+    ]
+    table = fedmix.by_tensor(frame(*rows, gd(FEDMIX, 0, 100, 9.0, "phi")))
+    assert set(table["tensor"]) == {"base.0.weight", "head.bias"} and len(table) == 4
+    assert (table["value"] == 90 * 1.5).all()  # rounds 80 and 100, both experts
+
+
+def test_the_least_used_expert_is_that_of_the_last_q():
+    rows = _q(FEDMIX, 0, [[1, 0], [1, 0]], round=10) + _q(FEDMIX, 0, [[0.8, 0.2], [0.6, 0.4]])
+    least = fedmix.least_used(frame(*rows))
+    assert least.to_dict("records") == [{"method": FEDMIX, "seed": 0, "value": pytest.approx(0.3)}]
+
+
+def test_a_method_that_was_not_run_has_no_seeds():
+    rows = frame(*accuracy(0, 0.2, 0.1), *accuracy(10, 0.5, 0.3), *accuracy(10, 0.7, 0.3, seed=1))
+    ends = frames.final(rows, "test_accuracy")
+    assert ends[FEDAVG] == pytest.approx({0: 0.5, 1: 0.7}) and ends[FEDMIX] == {}
+    assert FEDMIX not in ends, "asking leaves no trace"
+
+
+@pytest.mark.parametrize(
+    ("below", "verdict"), [(0.0, HOLDS), (0.005, HOLDS), (0.02, FAILS), (0.01, OPEN)]
+)
+def test_on_par_is_at_most_a_point_below(below, verdict):
+    a = {s: 0.5 - below + 1e-3 * s for s in (-1, 0, 1)}
+    assert on_par("same", "here", a, dict.fromkeys(a, 0.5)).verdict == verdict

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from fedlib import paths
 from fedlib.scorecard import write
+from fedlib.scorecard.collected import LARGEST_FIRST
 
 HERE = Path(__file__).parent
 SOURCES, SITE = paths.ROOT / "build" / "site-src", paths.ROOT / "build" / "site"
-BEST_FIRST = ("paper", "standard", "quick")
 # A link to a stored run in the scorecard, and a picture in the README.
 RUN = re.compile(r'<a href="\.\./results/[^"]*" (title="[^"]*")>([^<]*)</a>')
 PICTURE = re.compile(r'<img src="figures/[^"]*/([^"/]+\.png)" width="(\d+)">')
@@ -50,7 +50,7 @@ def _notebooks() -> list[str]:
 def _figures() -> None:
     """Copy every figure at its largest scale, and write a page that shows them all."""
     found: dict[str, tuple[str, Path]] = {}
-    for scale in BEST_FIRST:
+    for scale in LARGEST_FIRST:
         for picture in sorted((paths.figures() / scale).glob("*.png")):
             found.setdefault(picture.name, (scale, picture))
     (SOURCES / "figures").mkdir()

@@ -1,4 +1,4 @@
-"""The papers' claims: the rule that judges them, and one file per paper."""
+"""The papers' claims: the rule that judges them, and a file for each group of experiments."""
 
 from fedlib.claims.rule import Claim, above, below, equal, greater, print_verdicts, table
 

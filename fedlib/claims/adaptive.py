@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pandas as pd
 
 from fedlib import frames
-from fedlib.claims.rule import Claim, greater, on_par
+from fedlib.claims.rule import BySeed, Claim, greater, on_par
 from fedlib.published import published
 from fedlib.recipes import ALL_EQUAL, BEST, EAGER, LOCAL, MOE, TUNED
 
 WITHOUT = "no exploration"
-BySeed = Mapping[int, float]
+RIVALS = {
+    BEST: "the best cluster",
+    ALL_EQUAL: "the ensemble",
+    TUNED: "the fine-tuned best cluster",
+    LOCAL: "training alone",
+}
 
 
 def scores(frame: pd.DataFrame) -> pd.DataFrame:
@@ -21,7 +24,7 @@ def scores(frame: pd.DataFrame) -> pd.DataFrame:
     Columns method, seed, p, J, eps, value, and spread: the standard deviation over clients.
     """
     each = frames.ended(frame, "test_accuracy", each=True)
-    groups = each.groupby(["method", "seed"], sort=False)["value"]
+    groups = each.groupby(frames.RUN, sort=False)["value"]
     table = groups.agg(value="mean", spread="std").reset_index()
     return _filled(frames.apart(table))
 
@@ -37,8 +40,8 @@ def sizes(frame: pd.DataFrame) -> pd.DataFrame:
     Columns method, seed, p, J, eps, rank (from 1) and value.
     """
     rows = frames.last(frame[frame["round"] > 0], "clusters")
-    count = rows.groupby(["method", "seed", "expert"])["value"].sum().reset_index()
-    count["rank"] = count.groupby(["method", "seed"])["value"].rank(ascending=False, method="first")
+    count = rows.groupby([*frames.RUN, "expert"])["value"].sum().reset_index()
+    count["rank"] = count.groupby(frames.RUN)["value"].rank(ascending=False, method="first")
     return _filled(frames.apart(count.drop(columns="expert")))
 
 
@@ -104,9 +107,8 @@ def table_2(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
     rows: dict[tuple[float, float], dict[str, str]] = {}
     for (p, eps, method), runs in most.groupby(["p", "eps", "method"], sort=False):
         said = theirs.get((method, p, 0.33 if eps else 0.0))
-        text = frames.stated(runs["value"].tolist()) + f" {{{runs['spread'].mean():.3f}}}"
         row = rows.setdefault((float(str(p)), float(str(eps))), {})
-        row[str(method)] = text + ("" if said is None else f" [{said:.3f}]")
+        row[str(method)] = frames.stated(runs["value"], said, spread=runs["spread"].mean())
     out = pd.DataFrame.from_dict(rows, orient="index")
     out.index = pd.MultiIndex.from_tuples(out.index, names=["p", "eps"])
     return out.sort_index().fillna("")
@@ -126,12 +128,7 @@ def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
     low_p, high_p = float(table["p"].min()), float(table["p"].max())
     beats = [
         greater(f"The mixture beats {name} (mean over p)", "Table 2", score(MOE), score(method))
-        for method, name in (
-            (BEST, "the best cluster"),
-            (ALL_EQUAL, "the ensemble"),
-            (TUNED, "the fine-tuned best cluster"),
-            (LOCAL, "training alone"),
-        )
+        for method, name in RIVALS.items()
     ]
     best, own = score(BEST, eps=0.0, p=high_p), score(LOCAL, p=high_p)
     even = score(BEST, "spread", eps=0.0, p=high_p), score(LOCAL, "spread", p=high_p)

@@ -125,13 +125,13 @@ def cluster_claims(frame: pd.DataFrame, permutations: Truth) -> list[Claim]:
         above(
             f"K = 4 finds the clusters within {early} rounds: share of clients with their expert",
             "Fig. 7",
-            _of(within, right),
+            within[right],
             all_but_none,
         ),
         above(
             f"... and q(z|s) is one-hot within {early} rounds: its largest entry",
             "Fig. 7",
-            _of(decided, right),
+            decided[right],
             DECIDED,
         ),
     ]
@@ -140,13 +140,13 @@ def cluster_claims(frame: pd.DataFrame, permutations: Truth) -> list[Claim]:
             above(
                 "K = 4 has found the clusters after the last round",
                 "Fig. 7, more rounds",
-                _of(late, right),
+                late[right],
                 all_but_none,
             ),
             above(
                 "... and q(z|s) is one-hot after the last round",
                 "Fig. 7, more rounds",
-                _of(sharp, right),
+                sharp[right],
                 DECIDED,
             ),
         ]
@@ -157,7 +157,7 @@ def _misspecified(
     frame: pd.DataFrame, found: pd.DataFrame, permutations: Truth, all_but_none: float
 ) -> list[Claim]:
     three, five = (_tables(frame, clusters(k), permutations) for k in (3, 5))
-    accuracy = _last_accuracy(frame)
+    accuracy = frames.final(frame, "test_accuracy")
     return [
         above(
             "K = 3 merges two permutations and tells the others apart: share of seeds",
@@ -168,7 +168,7 @@ def _misspecified(
         above(
             "K = 5 tells all permutations apart: share of clients among their own kind",
             "Fig. 8, App. B.1",
-            _of(_at(found, "pure"), clusters(5)),
+            _at(found, "pure")[clusters(5)],
             all_but_none,
         ),
         above(
@@ -180,8 +180,8 @@ def _misspecified(
         greater(
             "An expert per permutation beats too few: K = 4 vs K = 3, accuracy of last round",
             "not in the paper",
-            accuracy.get(clusters(4), {}),
-            accuracy.get(clusters(3), {}),
+            accuracy[clusters(4)],
+            accuracy[clusters(3)],
         ),
     ]
 
@@ -210,19 +210,7 @@ def _tables(frame: pd.DataFrame, method: str, permutations: Truth) -> list[np.nd
     ]
 
 
-def _at(found: pd.DataFrame, name: str, most: float = np.inf) -> dict[str, list[float]]:
-    """Return a measure by method, a number per seed: the last one logged by round ``most``."""
-    seen = found[found["round"] <= most].sort_values("round")
-    ends = seen.groupby(["method", "seed"], as_index=False).last()
-    return {str(m): rows[name].tolist() for m, rows in ends.groupby("method")}
-
-
-def _of(values: Mapping[str, list[float]], method: str) -> list[float]:
-    return values.get(method, [])
-
-
-def _last_accuracy(frame: pd.DataFrame) -> dict[str, dict[int, float]]:
-    ends = frames.reported(frame).query("rule == 'last'")
-    return {
-        str(m): dict(zip(g["seed"], g["value"], strict=True)) for m, g in ends.groupby("method")
-    }
+def _at(found: pd.DataFrame, name: str, most: float = np.inf) -> frames.ByMethod:
+    """Return a measure by method and seed: the last one logged by round ``most``."""
+    seen = measured(found[found["round"] <= most], name).sort_values("round")
+    return frames.by_method(seen.groupby(frames.RUN, as_index=False).last())

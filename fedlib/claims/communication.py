@@ -1,18 +1,18 @@
-"""Claims of the FedMix paper (000) about performance and communication, and its ablations."""
+"""Claims of the FedMix paper (000) about performance and communication."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import pairwise
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
 from fedlib import datasets, frames
 from fedlib.algorithms import FedAvg, FedMix, PrunedFedMix
-from fedlib.claims.fedmix import final, late
-from fedlib.claims.rule import POINT, Claim, above, below, equal, greater
+from fedlib.claims.fedmix import late
+from fedlib.claims.rule import POINT, BySeed, Claim, below, differences, equal, greater, on_par
 from fedlib.experiment import Experiment
+from fedlib.frames import ByMethod
 from fedlib.models import Net
 from fedlib.recipes import (
     BIAS,
@@ -20,15 +20,12 @@ from fedlib.recipes import (
     FEDAVG,
     FEDMIX,
     PRUNING,
+    TEN_PRUNED,
     WIDE,
     with_experts,
-    with_pruning,
 )
 
-BySeed = Mapping[int, float]
-Accuracy = Callable[[str], BySeed]
 TWO, TEN = with_experts(2), with_experts(10)
-TEN_PRUNED = f"{TEN} + pruning"
 
 
 def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
@@ -37,108 +34,113 @@ def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
     Accuracies are those of the last round with the server's parameters; data without claims of
     their own (digits) are asked those of CIFAR-10, whose label skew they have.
     """
-    accuracy = final(frame, "test_accuracy")
     claims = _OF_DATA.get(dataset, _cifar10)
-    return claims(frame, lambda method: accuracy.get(method, {}))
+    return claims(frame, frames.final(frame, "test_accuracy"))
 
 
-def _cifar10(frame: pd.DataFrame, accuracy: Accuracy) -> list[Claim]:
-    sent = _megabytes(frame)
+def _cifar10(frame: pd.DataFrame, accuracy: ByMethod) -> list[Claim]:
+    sent = megabytes(frame)
     return [
         greater(
             "FedMix (K = 4) beats FedAvg at equal rounds",
             "Sec. 4.1, Fig. 4d",
-            accuracy(FEDMIX),
-            accuracy(FEDAVG),
+            accuracy[FEDMIX],
+            accuracy[FEDAVG],
         ),
         greater(
             "FedMix (K = 4) beats FedAvg with as many parameters, at equal bytes per round",
             "Sec. 4.1, Fig. 4d",
-            accuracy(FEDMIX),
-            accuracy(WIDE[4]),
+            accuracy[FEDMIX],
+            accuracy[WIDE[4]],
         ),
         greater(
             "FedMix (K = 2) beats FedAvg with as many parameters, at equal bytes per round",
             "Sec. 4.1, Fig. 4d",
-            accuracy(TWO),
-            accuracy(WIDE[2]),
+            accuracy[TWO],
+            accuracy[WIDE[2]],
         ),
         _at_equal_traffic(frame, FEDMIX, "FedMix (K = 4)", "Fig. 4a"),
         _at_equal_traffic(frame, TWO, "FedMix (K = 2)", "Fig. 4a"),
         greater(
             "A personal bias improves FedMix on its clients",
             "Sec. 4.1, Fig. 4d",
-            accuracy(BIAS),
-            accuracy(FEDMIX),
+            accuracy[BIAS],
+            accuracy[FEDMIX],
         ),
         greater(
             "Pruning sends fewer bytes: MB in all, without vs with it",
             "Sec. 4.1, Fig. 4a",
-            sent.get(FEDMIX, {}),
-            sent.get(PRUNING, {}),
+            sent[FEDMIX],
+            sent[PRUNING],
         ),
         _at_equal_traffic(frame, PRUNING, "FedMix with pruning", "Fig. 4a"),
     ]
 
 
-def _cifar100(frame: pd.DataFrame, accuracy: Accuracy) -> list[Claim]:
+def _cifar100(frame: pd.DataFrame, accuracy: ByMethod) -> list[Claim]:
+    over_rounds = frames.by_method(frames.curve(frame, "test_accuracy"))
     return [
         greater(
             "FedMix (K = 4) beats FedAvg at equal rounds",
             "Sec. 4.1, Fig. 4e",
-            accuracy(FEDMIX),
-            accuracy(FEDAVG),
+            accuracy[FEDMIX],
+            accuracy[FEDAVG],
         ),
         greater(
             "FedMix (K = 10) beats FedAvg at equal rounds",
             "Sec. 4.1, Fig. 4e",
-            accuracy(TEN),
-            accuracy(FEDAVG),
+            accuracy[TEN],
+            accuracy[FEDAVG],
         ),
         greater(
             "FedMix (K = 4) learns faster per round than FedAvg: mean accuracy over the rounds",
             "Sec. 4.1, Fig. 4e",
-            _mean_over_rounds(frame, FEDMIX),
-            _mean_over_rounds(frame, FEDAVG),
+            over_rounds[FEDMIX],
+            over_rounds[FEDAVG],
         ),
         _at_equal_traffic(frame, TEN_PRUNED, "FedMix (K = 10) with pruning", "Fig. 4b"),
         greater(
             "Biased FedAvg beats FedAvg",
             "Sec. 4.1, Fig. 4e",
-            accuracy(BIASED),
-            accuracy(FEDAVG),
+            accuracy[BIASED],
+            accuracy[FEDAVG],
         ),
         greater(
             "Biased FedAvg is the better inductive bias: it beats FedMix (K = 10)",
             "Sec. 4.1, Fig. 4e",
-            accuracy(BIASED),
-            accuracy(TEN),
+            accuracy[BIASED],
+            accuracy[TEN],
         ),
     ]
 
 
-def _femnist(frame: pd.DataFrame, accuracy: Accuracy) -> list[Claim]:
-    apart = list(_difference(accuracy(BIASED), accuracy(FEDAVG)).values())
+def _femnist(frame: pd.DataFrame, accuracy: ByMethod) -> list[Claim]:
+    biased, fedavg = accuracy[BIASED], accuracy[FEDAVG]
     return [
         greater(
             "FedMix (K = 2) loses to FedAvg: FedAvg vs FedMix",
             "Sec. 4.1, Fig. 4f",
-            accuracy(FEDAVG),
-            accuracy(TWO),
+            accuracy[FEDAVG],
+            accuracy[TWO],
         ),
         greater(
             "More experts help: K = 4 beats K = 2",
             "Sec. 4.1, Fig. 4f",
-            accuracy(FEDMIX),
-            accuracy(TWO),
+            accuracy[FEDMIX],
+            accuracy[TWO],
         ),
-        above(
+        on_par(
             "Biased FedAvg is like FedAvg: at most one point below it",
             "Sec. 4.1, Fig. 4f",
-            apart,
-            -POINT,
+            biased,
+            fedavg,
         ),
-        below("... and at most one point above it", "Sec. 4.1, Fig. 4f", apart, POINT),
+        below(
+            "... and at most one point above it",
+            "Sec. 4.1, Fig. 4f",
+            differences(biased, fedavg),
+            POINT,
+        ),
     ]
 
 
@@ -157,7 +159,7 @@ def tuning_claims(frame: pd.DataFrame) -> list[Claim]:
         below(
             f"{method}: a local epoch costs accuracy, own minus server parameters",
             "App. G, Fig. 13",
-            list(last.get(method, {}).values()),
+            last[method],
             0.0,
         )
         for method in (FEDAVG, BIASED, FEDMIX, PRUNING)
@@ -165,78 +167,6 @@ def tuning_claims(frame: pd.DataFrame) -> list[Claim]:
     first = late(gain[gain["round"] <= gain["round"].max() / 2])  # the second quarter
     text = "... and more so later: own minus server, second vs last quarter, mean over methods"
     return [*claims, greater(text, "App. G, Fig. 13", _over_methods(first), _over_methods(last))]
-
-
-def ablation_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test Fig. 11: the numbers of experts K, each against the next smaller, and the thresholds.
-
-    Only what the frame holds two of is compared; at least the paper's statements about pruning are
-    always asked.
-    """
-    local, new = final(frame, "test_accuracy"), final(frame, "global_accuracy")
-    there = experts_of(frame)
-    claims = []
-    for few, many in pairwise(there):
-        small, large = with_experts(few), with_experts(many)
-        text = f"More experts, higher accuracy: K = {many} vs K = {few}"
-        claims += [
-            greater(f"{text}, local", "App. E, Fig. 11a", local[large], local[small]),
-            greater(f"{text}, new shard", "App. E, Fig. 11c", new[large], new[small]),
-        ]
-    if TEN in set(frame["method"]):
-        text = "With K = 10, the classes' number, each class has an expert to itself: their share"
-        claims.append(above(text, "App. E", list(own_experts(frame, TEN).values()), 0.9))
-    sent = _megabytes(frame)
-    etas = etas_of(frame)
-    for low, high in pairwise(etas):
-        claims.append(
-            greater(
-                f"More pruning sends fewer bytes: MB in all, eta = {low:g} vs {high:g}",
-                "App. E, Fig. 11b",
-                sent[with_pruning(low)],
-                sent[with_pruning(high)],
-            )
-        )
-    highest = with_pruning(max(etas, default=0))
-    lost = _difference(local.get(with_pruning(0.5), {}), local.get(FEDMIX, {}))
-    claims += [
-        above(
-            "Pruning at eta = 0.5 has no significant drop: at most one point below eta = 0, local",
-            "Sec. 2.1, App. E",
-            list(lost.values()),
-            -POINT,
-        ),
-        greater(
-            "The most pruning causes some loss: eta = 0 vs the highest eta, local",
-            "App. E, Fig. 11b",
-            local.get(FEDMIX, {}),
-            local.get(highest, {}) if highest != FEDMIX else {},
-        ),
-    ]
-    return claims
-
-
-def own_experts(frame: pd.DataFrame, method: str) -> dict[int, float]:
-    """Return the share of labels whose expert is no other label's, in the last q(z|y), by seed."""
-    at = frames.logged_rounds(frame, "q", method)[-1]
-    rows = frame[(frame["method"] == method) & (frame["metric"] == "q") & (frame["round"] == at)]
-    shares = {}
-    for seed in sorted(rows["seed"].unique().tolist()):
-        best = frames.matrix(frame, "q", method, seed, at).argmax(1)
-        shares[seed] = float(np.mean(np.bincount(best)[best] == 1))
-    return shares
-
-
-def experts_of(frame: pd.DataFrame) -> list[int]:
-    """Return the numbers of experts K that a frame has runs of; FedAvg's is 1."""
-    there = set(frame["method"])
-    return [k for k in range(1, 65) if with_experts(k) in there]
-
-
-def etas_of(frame: pd.DataFrame) -> list[float]:
-    """Return the thresholds eta that a frame has runs of; FedMix's is 0."""
-    there = set(frame["method"])
-    return [eta for eta in (round(0.05 * i, 2) for i in range(21)) if with_pruning(eta) in there]
 
 
 def expected_traffic(experiment: Experiment) -> tuple[int, int, int]:
@@ -291,30 +221,18 @@ def _at_equal_traffic(frame: pd.DataFrame, method: str, name: str, source: str) 
     return greater(
         f"{name} beats FedAvg at equal gigabytes, when it has sent as much as FedAvg in all",
         f"Sec. 4.1, {source}",
-        frames.at_traffic(course, method, _by_seed(ends["gigabytes"])),
-        _by_seed(ends["value"]),
+        frames.at_traffic(course, method, frames.by_seed(ends, "gigabytes")),
+        frames.by_seed(ends),
     )
 
 
-def _megabytes(frame: pd.DataFrame) -> dict[str, dict[int, float]]:
-    total = frames.gigabytes(frame).groupby(["method", "seed"])["gigabytes"].max() * 1e3
-    return {str(m): _by_seed(rows.droplevel(0)) for m, rows in total.groupby(level=0)}
+def megabytes(frame: pd.DataFrame) -> ByMethod:
+    """Return what each run has sent in all, down and up, in megabytes."""
+    total = frames.gigabytes(frame).groupby(frames.RUN, as_index=False)["gigabytes"].max()
+    return frames.by_method(total.assign(value=total["gigabytes"] * 1e3))
 
 
-def _mean_over_rounds(frame: pd.DataFrame, method: str) -> BySeed:
-    rows = frames.curve(frame, "test_accuracy")
-    return _by_seed(rows[rows["method"] == method].groupby("seed")["value"].mean())
-
-
-def _over_methods(values: Mapping[str, BySeed]) -> dict[int, float]:
+def _over_methods(values: Mapping[str, BySeed]) -> BySeed:
     """Return the mean over methods by seed, of the seeds that all methods have."""
     seeds = set.intersection(*(set(v) for v in values.values())) if values else set()
     return {s: float(np.mean([v[s] for v in values.values()])) for s in sorted(seeds)}
-
-
-def _by_seed(values: pd.Series) -> dict[int, float]:
-    return dict(zip(values.index.tolist(), values.tolist(), strict=True))
-
-
-def _difference(a: BySeed, b: BySeed) -> dict[int, float]:
-    return {s: a[s] - b[s] for s in sorted(a.keys() & b.keys())}

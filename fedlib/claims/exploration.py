@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 
 from fedlib import frames
-from fedlib.claims.adaptive import clients, scores
-from fedlib.claims.rule import Claim, above, below, greater, on_par
-from fedlib.recipes import (
-    ALL_EQUAL,
-    ALL_RELEASED,
-    BEST,
-    LOCAL,
-    MOE,
-    PEEKING,
-    REDRAWN,
-    STOPPED,
-    TUNED,
-)
+from fedlib.claims.adaptive import RIVALS, clients, scores
+from fedlib.claims.rule import BySeed, Claim, above, below, greater, on_par
+from fedlib.recipes import ALL_RELEASED, BEST, MOE, PEEKING, REDRAWN, STOPPED
 
 RECOVERED = 0.9  # an adjusted Rand index above which clusters count as found
 FIRST = 10  # clients that the released code evaluates
-BySeed = Mapping[int, float]
 
 
 def experts(frame: pd.DataFrame) -> pd.DataFrame:
@@ -46,7 +33,7 @@ def worth(frame: pd.DataFrame) -> pd.DataFrame:
     for whom that is the local one; ``entropy`` of the gate, 1 where it trusts all alike.
     """
     each = frames.last(frame, "expert_accuracy")
-    run = ["method", "seed"]
+    run = frames.RUN
     best = each.groupby([*run, "item"], sort=False)["value"].max().groupby(run, sort=False).mean()
     count = each.groupby(run, sort=False)["expert"].max() + 1
     last = each.groupby(run, sort=False)["expert"].transform("max")
@@ -97,8 +84,8 @@ def recovery_claims(frame: pd.DataFrame) -> list[Claim]:
         index = {eps: frames.by_seed(best[best["eps"] == eps]) for eps in (0.0, most)}
         text = f"Clusters recover {k:g} orientations (adjusted Rand index)"
         claims += [
-            above(f"{text}, greedily", "Ghosh et al.", [*index[0.0].values()], RECOVERED),
-            above(f"{text}, exploring", "Sec. 4", [*index[most].values()], RECOVERED),
+            above(f"{text}, greedily", "Ghosh et al.", index[0.0], RECOVERED),
+            above(f"{text}, exploring", "Sec. 4", index[most], RECOVERED),
             greater(
                 f"Exploration recovers {k:g} orientations better",
                 "Sec. 4",
@@ -132,12 +119,6 @@ def writer_claims(frame: pd.DataFrame) -> list[Claim]:
 
 def _beats(table: pd.DataFrame, where: str) -> list[Claim]:
     ours = frames.by_seed(table[table["method"] == MOE])
-    others = {
-        BEST: "the best cluster",
-        ALL_EQUAL: "the ensemble",
-        TUNED: "the fine-tuned best cluster",
-        LOCAL: "training alone",
-    }
     return [
         greater(
             f"The mixture beats {name}, {where}",
@@ -145,7 +126,7 @@ def _beats(table: pd.DataFrame, where: str) -> list[Claim]:
             ours,
             frames.by_seed(table[table["method"] == method]),
         )
-        for method, name in others.items()
+        for method, name in RIVALS.items()
     ]
 
 
@@ -158,10 +139,8 @@ def protocols(frame: pd.DataFrame) -> pd.DataFrame:
     sides = {"all clients": table, f"first {FIRST}": table[table["client"] < FIRST]}
     columns = {}
     for name, rows in sides.items():
-        runs = rows.groupby(["method", "seed"], sort=False)["value"].mean().reset_index()
-        columns[name] = runs.groupby("method", sort=False)["value"].agg(
-            lambda v: frames.stated(v.tolist())
-        )
+        runs = rows.groupby(frames.RUN, sort=False)["value"].mean().reset_index()
+        columns[name] = runs.groupby("method", sort=False)["value"].agg(frames.stated)
     return pd.DataFrame(columns).rename_axis(None)
 
 
@@ -199,7 +178,7 @@ def options(frame: pd.DataFrame) -> pd.DataFrame:
         used = frames.last(mine, "cluster_share").assign(used=lambda t: t["value"] > 0)
         down = mine[mine["metric"] == "bytes_down"].groupby("seed")["value"].sum()
         rows[str(method)] = {
-            "accuracy": frames.stated(by_seed.mean().tolist()),
+            "accuracy": frames.stated(by_seed.mean()),
             "spread over clients": round(float(by_seed.std().mean()), 3),
             "clusters in use": round(float(used.groupby("seed")["used"].sum().mean()), 1),
             "open": round(float(frames.last(mine, "open_clusters")["value"].mean()), 1),

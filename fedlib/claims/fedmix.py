@@ -21,19 +21,19 @@ def divergence_claims(frame: pd.DataFrame) -> list[Claim]:
     curve = frames.divergence(frame)
     last = late(curve)
     first = curve[curve["round"] <= curve["round"].max() // 10]
-    early = {m: dict(g.groupby("seed")["value"].mean()) for m, g in first.groupby("method")}
+    early = frames.by_method(first)
     return [
         greater(
             "FedMix's divergence per expert is below FedAvg's in the last quarter of training",
             "Fig. 1",
-            last.get(FEDAVG, {}),
-            last.get(FEDMIX, {}),
+            last[FEDAVG],
+            last[FEDMIX],
         ),
         greater(
             "FedAvg's clients start diverging: last quarter above the first tenth of training",
             "Sec. 1, Fig. 1",
-            last.get(FEDAVG, {}),
-            early.get(FEDAVG, {}),
+            last[FEDAVG],
+            early[FEDAVG],
         ),
     ]
 
@@ -45,35 +45,32 @@ def specialisation_claims(frame: pd.DataFrame, phi_rate: float) -> list[Claim]:
     runs with another rate or length are compared at the same rate x rounds: the paper's is 2.
     """
     k = experts(frame)
-    row, least = final(frame, "q_entropy"), least_used(frame)
-    accuracy = {
-        m: dict(zip(g["seed"], g["value"], strict=True))
-        for m, g in frames.reported(frame).query("rule == 'last'").groupby("method")
-    }
+    row, least = frames.final(frame, "q_entropy"), frames.by_method(least_used(frame))
+    accuracy = frames.final(frame, "test_accuracy")
     gate = winners(frame, CENTRALISED)
     claims = [
         below(
             "FedMix assigns each label to one expert: mean row entropy of q(z|y) over log K",
             "Fig. 14a",
-            _share(row.get(FEDMIX, {}), np.log(k)),
+            _share(row[FEDMIX], np.log(k)),
             ONE_HOT,
         ),
         above(
             "FedMix's experts all live: K times the marginal q(z) of the least used expert",
             "Sec. 2.1, Fig. 14a",
-            _share(least.get(FEDMIX, {}), 1 / k),
+            _share(least[FEDMIX], 1 / k),
             0.2,
         ),
         greater(
             "The marginal entropy term keeps experts alive: least used expert, with vs without it",
             "Sec. 2.1",
-            least.get(FEDMIX, {}),
-            least.get(UNREGULARISED, {}),
+            least[FEDMIX],
+            least[UNREGULARISED],
         ),
         above(
             "With H(q) no expert specialises: mean row entropy of q(z|y) over log K, last round",
             "Fig. 3",
-            _share(row.get(ENSEMBLE, {}), np.log(k)),
+            _share(row[ENSEMBLE], np.log(k)),
             UNIFORM,
         ),
         above(
@@ -85,66 +82,51 @@ def specialisation_claims(frame: pd.DataFrame, phi_rate: float) -> list[Claim]:
         greater(
             "Specialised beats the ensemble: FedMix vs FedMix with H(q), accuracy of last round",
             "Fig. 3",
-            accuracy.get(FEDMIX, {}),
-            accuracy.get(ENSEMBLE, {}),
+            accuracy[FEDMIX],
+            accuracy[ENSEMBLE],
         ),
         greater(
             "Specialised beats FedAvg, accuracy of last round",
             "Fig. 3",
-            accuracy.get(FEDMIX, {}),
-            accuracy.get(FEDAVG, {}),
+            accuracy[FEDMIX],
+            accuracy[FEDAVG],
         ),
         above(
             "The original mixture (eq. 3, S = 1) collapses to one expert: its share after an epoch",
             "Fig. 14b",
-            list(gate.get(1, {}).values()),
+            gate.get(1, {}),
             UNIFORM,
         ),
         above(
             "... and after the last epoch that was run",
             "Fig. 14b, extended",
-            list(_last(gate).values()),
+            _last(gate),
             UNIFORM,
         ),
     ]
     if ORIGINAL in set(frame["method"]):
-        survivors = list(_last(winners(frame, ORIGINAL)).values())
         text = "The federated original mixture (eq. 3) collapses to one expert by the last round"
-        claims.append(above(text, "App. H", survivors, UNIFORM))
+        claims.append(above(text, "App. H", _last(winners(frame, ORIGINAL)), UNIFORM))
     return claims
 
 
-def late(curve: pd.DataFrame) -> dict[str, dict[int, float]]:
+def late(curve: pd.DataFrame) -> frames.ByMethod:
     """Return the mean of a curve over the last quarter of its rounds, by method and seed."""
-    tail = curve[curve["round"] > 0.75 * curve["round"].max()]
-    return {str(m): dict(g.groupby("seed")["value"].mean()) for m, g in tail.groupby("method")}
-
-
-def final(frame: pd.DataFrame, metric: str) -> dict[str, dict[int, float]]:
-    """Return a scalar metric after the last round, by method and seed."""
-    curve = frames.curve(frame, metric)
-    ends = curve.sort_values("round").groupby(["method", "seed"], as_index=False).last()
-    return {
-        str(m): dict(zip(g["seed"], g["value"], strict=True)) for m, g in ends.groupby("method")
-    }
+    return frames.by_method(curve[curve["round"] > 0.75 * curve["round"].max()])
 
 
 def travelled(frame: pd.DataFrame, method: str, rate: float) -> dict[int, float]:
     """Return the mean row entropy of q when phi has travelled as far as in the paper, by seed."""
     curve = frames.curve(frame, "q_entropy")
     there = curve["round"] == round(PAPER_TRAVEL / rate)
-    rows = curve[there & (curve["method"] == method)]
-    return dict(zip(rows["seed"], rows["value"], strict=True))
+    return frames.by_seed(curve[there & (curve["method"] == method)])
 
 
-def least_used(frame: pd.DataFrame) -> dict[str, dict[int, float]]:
-    """Return the smallest entry of the marginal q(z) (uniform over labels), by method and seed."""
+def least_used(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the smallest entry of the marginal q(z), labels being uniform: method, seed, value."""
     rows = frames.last(frame, "q")
-    marginal = rows.groupby(["method", "seed", "expert"], as_index=False)["value"].mean()
-    least = marginal.groupby(["method", "seed"], as_index=False)["value"].min()
-    return {
-        str(m): dict(zip(g["seed"], g["value"], strict=True)) for m, g in least.groupby("method")
-    }
+    marginal = rows.groupby([*frames.RUN, "expert"], as_index=False)["value"].mean()
+    return marginal.groupby(frames.RUN, as_index=False)["value"].min()
 
 
 def winners(frame: pd.DataFrame, method: str) -> dict[int, dict[int, float]]:
@@ -152,7 +134,7 @@ def winners(frame: pd.DataFrame, method: str) -> dict[int, dict[int, float]]:
     rows = frame[(frame["metric"] == "test_gate") & (frame["method"] == method)]
     use = rows.groupby(["round", "seed", "expert"], as_index=False)["value"].mean()
     most = use.groupby(["round", "seed"], as_index=False)["value"].max()
-    return {int(r): dict(zip(g["seed"], g["value"], strict=True)) for r, g in most.groupby("round")}
+    return {int(str(t)): frames.by_seed(rows) for t, rows in most.groupby("round")}
 
 
 def by_tensor(frame: pd.DataFrame) -> pd.DataFrame:
@@ -160,18 +142,10 @@ def by_tensor(frame: pd.DataFrame) -> pd.DataFrame:
 
     Columns tensor (``base.0.weight``: without the experts' prefix), method, seed, value.
     """
-    rows = frame[frame["metric"] == "divergence"]
-    rows = rows[~rows["item"].str.startswith(("phi", "gate."))]
+    rows = frames.divergences(frame)
     rows = rows[rows["round"] > 0.75 * rows["round"].max()]
-    tensor = rows["item"].str.removeprefix("experts.")
-    rows = rows.assign(tensor=tensor)
-    return rows.groupby(["tensor", "method", "seed"], as_index=False)["value"].mean()
-
-
-def least_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the least used expert's marginal as a frame: method, seed, value."""
-    rows = [(m, s, v) for m, by_seed in least_used(frame).items() for s, v in by_seed.items()]
-    return pd.DataFrame(rows, columns=["method", "seed", "value"])
+    rows = rows.assign(tensor=rows["item"].str.removeprefix("experts."))
+    return rows.groupby(["tensor", *frames.RUN], as_index=False)["value"].mean()
 
 
 def spread(rounds: Sequence[int], count: int) -> list[int]:

@@ -91,7 +91,7 @@ def _named(part: str, choice: str) -> str:
 
 
 def _ends(runs: pd.DataFrame) -> tuple[float, float, float]:
-    return frames.interval(runs["value"].tolist())
+    return frames.interval(runs["value"])
 
 
 def ranks(energies: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ def standings(frame: pd.DataFrame) -> pd.DataFrame:
     these examples for someone who has no labels.
     """
     rows = []
-    for (method, seed), run in frame.groupby(["method", "seed"], sort=False):
+    for (method, seed), run in frame.groupby(frames.RUN, sort=False):
         own = frames.last(run, "test_accuracy")["value"].dropna()
         summary = over_clients(own.to_numpy(), np.ones(len(own)))
         said = {OWN: summary["mean"], WORST: summary["worst_decile"]}
@@ -40,7 +40,7 @@ def leaderboard(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     of training over FedAvg's.
     """
     by_method = table.groupby(["method", "kind"], sort=False)["value"]
-    said = by_method.agg(lambda v: frames.stated(v.tolist()).rsplit(" ", 1)[0]).unstack()
+    said = by_method.agg(lambda v: frames.stated(v).rsplit(" ", 1)[0]).unstack()
     spent = costs.groupby("method", sort=False)[["megabytes", "client_mib", "seconds"]].mean()
     seconds = spent.pop("seconds")
     spent["time over FedAvg's"] = seconds / seconds.get(FEDAVG, np.nan)
@@ -100,7 +100,7 @@ def leaderboard_claims(table: pd.DataFrame) -> list[Claim]:
         below(
             "Who does better on own tests does worse on all tests (rank correlation)",
             "ours",
-            [*_correlations(table, OWN, ALL).values()],
+            _correlations(table, OWN, ALL),
             0.0,
         ),
     ]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pandas as pd
 
 from fedlib import frames
-from fedlib.claims.fedmix import final
-from fedlib.claims.rule import FAILS, HOLDS, OPEN, POINT, UNTESTED, Claim, above, below, greater
+from fedlib.claims.rule import BySeed, Claim, alike, below, greater
 from fedlib.experiment import Result, find
+from fedlib.frames import ByMethod, final
 from fedlib.published import published
 from fedlib.recipes import (
     BIAS,
@@ -37,7 +35,6 @@ APPENDIX_F = (
     ("new client", FEDMIX, "global_accuracy", "test_", "FedMix", "with p(s)"),
     ("new client", DENSITIES, "global_accuracy", "test_", "FedMix", "p(s|x*)"),
 )
-Numbers = Mapping[int, float]
 
 
 def new_client_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
@@ -59,20 +56,20 @@ def appendix_claims(frame: pd.DataFrame) -> list[Claim]:
         greater(
             "FedMix beats FedAvg on seen clients, validation accuracy",
             "App. F",
-            held.get(FEDMIX, {}),
-            held.get(FEDAVG, {}),
+            held[FEDMIX],
+            held[FEDAVG],
         ),
         greater(
             "On a new client FedAvg beats FedMix with p(s)",
             "App. F",
-            new.get(FEDAVG, {}),
-            new.get(FEDMIX, {}),
+            new[FEDAVG],
+            new[FEDMIX],
         ),
         greater(
             "p(s|x) from auto-encoders does no better: FedMix with p(s) is above it",
             "App. F, eq. 18",
-            new.get(FEDMIX, {}),
-            new.get(DENSITIES, {}),
+            new[FEDMIX],
+            new[DENSITIES],
         ),
     ]
 
@@ -103,11 +100,10 @@ def joining_claims(frame: pd.DataFrame, classes: int) -> list[Claim]:
     ]
 
 
-def at(frame: pd.DataFrame, method: str, round: int, metric: str = "test_accuracy") -> Numbers:
+def at(frame: pd.DataFrame, method: str, round: int, metric: str = "test_accuracy") -> BySeed:
     """Return a metric of a method after some round, the mean over clients, by seed."""
     curve = frames.curve(frame, metric)
-    rows = curve[(curve["method"] == method) & (curve["round"] == round)]
-    return {int(s): float(v) for s, v in zip(rows["seed"], rows["value"], strict=True)}
+    return frames.by_seed(curve[(curve["method"] == method) & (curve["round"] == round)])
 
 
 def seen_and_new(frame: pd.DataFrame) -> pd.DataFrame:
@@ -135,7 +131,7 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
     rows = [
         (what, method, seed, value)
         for what, method, metric, *_ in APPENDIX_F
-        for seed, value in final(frame[frame["method"] == method], metric).get(method, {}).items()
+        for seed, value in final(frame, metric)[method].items()
     ]
     return pd.DataFrame(rows, columns=["what", "method", "seed", "value"])
 
@@ -187,7 +183,7 @@ def three_ways(frame: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
     ends = {SEEN: final(first, "test_accuracy"), UNLABELLED: final(first, "global_accuracy")}
     rows = []
     for method in JOINING:
-        ways: dict[str, Numbers] = {way: known.get(method, {}) for way, known in ends.items()}
+        ways: dict[str, BySeed] = {way: known[method] for way, known in ends.items()}
         ways[BEFORE], ways[AFTER] = (at(frame, joined(method), t) for t in (0, 1))
         rows += [(method, way, s, v) for way in WAYS for s, v in ways[way].items()]
     return pd.DataFrame(rows, columns=["method", "way", "seed", "value"])
@@ -200,26 +196,10 @@ def by_way(ways: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def alike(text: str, source: str, a: Numbers, b: Numbers, margin: float) -> Claim:
-    """Test that a and b differ by less than ``margin`` either way, by the paired differences.
-
-    It holds if the interval lies within the margin and does not if it lies wholly outside.
-    """
-    differences = [a[s] - b[s] for s in sorted(a.keys() & b.keys())]
-    high = below(text, source, differences, margin)
-    low = above(text, source, differences, -margin)
-    sides = [high, low]
-    measured = high.measured.partition(" (asked")[0] + f" (asked: within {margin:g} of 0)"
-    found = {side.verdict for side in sides}
-    verdict = next(v for v in (UNTESTED, FAILS, OPEN, HOLDS) if v in found)
-    clear = all(side.clear for side in sides if side.verdict == verdict)
-    return Claim(text, source, measured, verdict, high.seeds, clear)
-
-
 _COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
 
 
-def _cifar10(new: Mapping[str, Numbers], frame: pd.DataFrame) -> list[Claim]:
+def _cifar10(new: ByMethod, frame: pd.DataFrame) -> list[Claim]:
     seen = final(frame, "test_accuracy")
     pairs = [
         ("Biased FedAvg falls below FedAvg on a new client", FEDAVG, BIASED, "Fig. 12"),
@@ -228,21 +208,21 @@ def _cifar10(new: Mapping[str, Numbers], frame: pd.DataFrame) -> list[Claim]:
         ("FedMix with a personal bias keeps that: above FedAvg", BIAS, FEDAVG, "Sec. 4.1"),
     ]
     claims = [
-        greater(text, where, new.get(a, {}), new.get(b, {}))
+        greater(text, where, new[a], new[b])
         for text, a, b, where in pairs
         if BIAS not in (a, b) or BIAS in new
     ]
     if BIAS in new:
         text = "... and gains on seen clients by it: above FedMix there"
-        claims.append(greater(text, "Sec. 4.1", seen.get(BIAS, {}), seen.get(FEDMIX, {})))
+        claims.append(greater(text, "Sec. 4.1", seen[BIAS], seen[FEDMIX]))
     return claims
 
 
-def _cifar100(new: Mapping[str, Numbers]) -> list[Claim]:
-    biased, fedavg, mix = (new.get(m, {}) for m in (BIASED, FEDAVG, FEDMIX))
+def _cifar100(new: ByMethod) -> list[Claim]:
+    biased, fedavg, mix = (new[m] for m in (BIASED, FEDAVG, FEDMIX))
     text = "Biased FedAvg is indistinguishable from FedAvg on a new client: within a point"
     return [
-        alike(text, "App. F", biased, fedavg, POINT),
+        alike(text, "App. F", biased, fedavg),
         greater("FedAvg outperforms FedMix on a new client", "App. F", fedavg, mix),
         greater("... and so does biased FedAvg", "App. F", biased, mix),
     ]

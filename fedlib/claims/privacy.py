@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from fedlib import frames
 from fedlib.claims.rule import Claim, below, equal, greater
 from fedlib.privacy import total_variation
 from fedlib.recipes import BIASED, EPOCH, FEDAVG, FEDMIX, STEP, TRAINED
@@ -84,9 +85,7 @@ def spread(leaked: pd.DataFrame, level: float = 0.8) -> pd.DataFrame:
 def means(leaked: pd.DataFrame, method: str, stage: str, source: str) -> dict[int, float]:
     """Return the mean total variation over clients, by seed."""
     rows = leaked[(leaked["method"] == method) & (leaked["stage"] == stage)]
-    rows = rows[rows["source"] == source]
-    mean = rows.groupby("seed", as_index=False)["value"].mean()
-    return dict(zip(mean["seed"], mean["value"], strict=True))
+    return frames.by_seed(rows[rows["source"] == source])
 
 
 def summary(leaked: pd.DataFrame) -> pd.DataFrame:
@@ -118,7 +117,7 @@ def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
         below(
             "One full-batch step of a fresh model: reconstruction from the bias near-identical",
             "Fig. 9",
-            list(step.values()),
+            step,
             NEAR,
         ),
         below(

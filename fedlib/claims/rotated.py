@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 
 from fedlib import frames
 from fedlib.claims.fedmix import ONE_HOT
-from fedlib.claims.rule import POINT, Claim, above, below, greater
+from fedlib.claims.rule import POINT, Claim, below, differences, greater, on_par
 from fedlib.recipes import BIASED, BY_ANGLE, BY_LABEL, FEDAVG
-
-Values = Mapping[str, Mapping[int, float]]
 
 
 def turned_claims(frame: pd.DataFrame) -> list[Claim]:
@@ -21,8 +17,7 @@ def turned_claims(frame: pd.DataFrame) -> list[Claim]:
     "Collapses to FedAvg" is an equality, which no test can show. It is read as: less than a point
     above and less than a point below, and both must hold.
     """
-    last = last_accuracy(frame)
-    ahead = list(_differences(last, BIASED, FEDAVG).values())
+    last = frames.final(frame, "test_accuracy")
     return [
         _better(last, BY_ANGLE, BY_LABEL, "Conditioning q on the true source of difference", "5"),
         _better(last, BY_ANGLE, FEDAVG, "FedMix has an advantage", "5"),
@@ -30,17 +25,17 @@ def turned_claims(frame: pd.DataFrame) -> list[Claim]:
         below(
             "A personal bias collapses to FedAvg: accuracy of last round, less than a point above",
             "Sec. 4.2, Fig. 5",
-            ahead,
+            differences(last[BIASED], last[FEDAVG]),
             POINT,
         ),
-        above("... and less than a point below", "Sec. 4.2, Fig. 5", ahead, -POINT),
+        on_par("... and less than a point below", "Sec. 4.2, Fig. 5", last[BIASED], last[FEDAVG]),
         *_specialised(frame),
     ]
 
 
 def skewed_claims(frame: pd.DataFrame) -> list[Claim]:
     """Test Fig. 6: clients differ in angles and in labels."""
-    last = last_accuracy(frame)
+    last = frames.final(frame, "test_accuracy")
     return [
         _better(last, BIASED, FEDAVG, "A personal bias helps against label skew", "6"),
         _better(last, BY_LABEL, BIASED, "FedMix gains more than a personal bias", "6"),
@@ -48,14 +43,6 @@ def skewed_claims(frame: pd.DataFrame) -> list[Claim]:
         _better(last, BY_ANGLE, FEDAVG, "... also with the other condition", "6"),
         *_specialised(frame),
     ]
-
-
-def last_accuracy(frame: pd.DataFrame) -> dict[str, dict[int, float]]:
-    """Return the mean client accuracy of the last round by method and seed."""
-    ends = frames.reported(frame).query("rule == 'last'")
-    return {
-        str(m): dict(zip(g["seed"], g["value"], strict=True)) for m, g in ends.groupby("method")
-    }
 
 
 def ahead_of_fedavg(frame: pd.DataFrame) -> pd.DataFrame:
@@ -86,14 +73,9 @@ def one_hotness(frame: pd.DataFrame, method: str) -> list[float]:
     return (curve.groupby("seed")["value"].last() / most).tolist()
 
 
-def _better(last: Values, a: str, b: str, what: str, figure: str) -> Claim:
+def _better(last: frames.ByMethod, a: str, b: str, what: str, figure: str) -> Claim:
     text = f"{what}: {a} vs {b}, accuracy of last round"
-    return greater(text, f"Sec. 4.2, Fig. {figure}", last.get(a, {}), last.get(b, {}))
-
-
-def _differences(last: Values, a: str, b: str) -> dict[int, float]:
-    both = last.get(a, {}).keys() & last.get(b, {}).keys()
-    return {s: last[a][s] - last[b][s] for s in sorted(both)}
+    return greater(text, f"Sec. 4.2, Fig. {figure}", last[a], last[b])
 
 
 def _specialised(frame: pd.DataFrame) -> list[Claim]:

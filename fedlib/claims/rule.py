@@ -9,7 +9,7 @@ is ``not tested at this scale``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -18,6 +18,7 @@ from fedlib.frames import interval
 HOLDS, FAILS, OPEN, UNTESTED = "holds", "does not hold", "undecided", "not tested at this scale"
 LEAST_SEEDS = 3
 POINT = 0.01  # accuracies that differ by less than a percentage point count as the same
+BySeed = Mapping[int, float]
 
 
 @dataclass(frozen=True)
@@ -36,32 +37,48 @@ class Claim:
     clear: bool = True
 
 
-def above(text: str, source: str, values: Sequence[float], bound: float, unit: str = "") -> Claim:
+def above(text: str, source: str, values: BySeed | Sequence[float], bound: float) -> Claim:
     """Test that a number, one per seed, lies above ``bound``."""
-    return _judge(text, source, values, bound, f"> {bound:.3g}{unit}", sign=1)
+    return _judge(text, source, values, bound, f"> {bound:.3g}", sign=1)
 
 
-def below(text: str, source: str, values: Sequence[float], bound: float, unit: str = "") -> Claim:
+def below(text: str, source: str, values: BySeed | Sequence[float], bound: float) -> Claim:
     """Test that a number, one per seed, lies below ``bound``."""
-    return _judge(text, source, values, bound, f"< {bound:.3g}{unit}", sign=-1)
+    return _judge(text, source, values, bound, f"< {bound:.3g}", sign=-1)
 
 
-def greater(text: str, source: str, a: Mapping[int, float], b: Mapping[int, float]) -> Claim:
+def greater(text: str, source: str, a: BySeed, b: BySeed) -> Claim:
     """Test a > b on the same seeds, by the paired differences."""
     seeds = sorted(a.keys() & b.keys())
-    differences = [a[s] - b[s] for s in seeds]
-    claim = _judge(text, source, differences, 0.0, "> 0", sign=1)
+    claim = _judge(text, source, differences(a, b), 0.0, "> 0", sign=1)
     if not seeds:
         return claim
     ends = [interval([side[s] for s in seeds])[0] for side in (a, b)]
     measured = f"{ends[0]:.3f} vs {ends[1]:.3f}; difference {claim.measured}"
-    return Claim(text, source, measured, claim.verdict, claim.seeds, claim.clear)
+    return replace(claim, measured=measured)
 
 
-def on_par(text: str, source: str, a: Mapping[int, float], b: Mapping[int, float]) -> Claim:
+def on_par(text: str, source: str, a: BySeed, b: BySeed) -> Claim:
     """Test that a is at most one percentage point below b on the same seeds."""
-    differences = [a[s] - b[s] for s in sorted(a.keys() & b.keys())]
-    return above(text, source, differences, -POINT)
+    return above(text, source, differences(a, b), -POINT)
+
+
+def alike(text: str, source: str, a: BySeed, b: BySeed) -> Claim:
+    """Test that a and b differ by less than a percentage point either way on the same seeds.
+
+    It holds if the interval lies within the margin and does not if it lies wholly outside.
+    """
+    high, low = below(text, source, differences(a, b), POINT), on_par(text, source, a, b)
+    found = {side.verdict for side in (high, low)}
+    verdict = next(v for v in (UNTESTED, FAILS, OPEN, HOLDS) if v in found)
+    measured = high.measured.partition(" (asked")[0] + f" (asked: within {POINT:g} of 0)"
+    clear = all(side.clear for side in (high, low) if side.verdict == verdict)
+    return Claim(text, source, measured, verdict, high.seeds, clear)
+
+
+def differences(a: BySeed, b: BySeed) -> list[float]:
+    """Return a - b on every seed that both have, seeds in order."""
+    return [a[s] - b[s] for s in sorted(a.keys() & b.keys())]
 
 
 def equal(text: str, source: str, measured: object, expected: object) -> Claim:
@@ -92,8 +109,14 @@ def print_verdicts(frame: pd.DataFrame) -> None:
 
 
 def _judge(
-    text: str, source: str, values: Sequence[float], bound: float, asked: str, sign: int
+    text: str,
+    source: str,
+    numbers: BySeed | Sequence[float],
+    bound: float,
+    asked: str,
+    sign: int,
 ) -> Claim:
+    values = [*(numbers.values() if isinstance(numbers, Mapping) else numbers)]
     if not values:
         return Claim(text, source, "no runs", UNTESTED, 0)
     mean, low, high = interval(values)

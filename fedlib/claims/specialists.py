@@ -1,18 +1,17 @@
-"""Claims of 001 and 002 about generalists, specialists and opting out."""
+"""Claims of 001 about generalists and specialists."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
 from fedlib import frames
 from fedlib.claims.rule import Claim, greater, on_par
 from fedlib.published import published
-from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, SMALL, TUNED, departed
+from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, SMALL, TUNED
 
 GLOBAL, OWN, HELD = "balanced_accuracy", "test_accuracy", "validation_accuracy"
-BySeed = Mapping[int, float]
 Score = Callable[..., dict[int, float]]
 
 
@@ -29,7 +28,7 @@ def scores(frame: pd.DataFrame, clients: int) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def by_seed(table: pd.DataFrame) -> Score:
+def lookup(table: pd.DataFrame) -> Score:
     """Return a look-up of scores: the mean by seed over what it is not asked about."""
 
     def score(method: str, metric: str, **where: float | Sequence[float]) -> dict[int, float]:
@@ -44,7 +43,7 @@ def by_seed(table: pd.DataFrame) -> Score:
 
 def generalisation_claims(table: pd.DataFrame) -> list[Claim]:
     """Test what sec. 5 of 001 says of Table 1 and Fig. 3 and 4, without opting out."""
-    score = by_seed(table)
+    score = lookup(table)
     low, high = float(table["p"].min()), float(table["p"].max())
     skewed = sorted(p for p in table["p"].unique() if p >= 0.6)
     mild = sorted(p for p in table["p"].unique() if p < 1)
@@ -102,7 +101,7 @@ def generalisation_claims(table: pd.DataFrame) -> list[Claim]:
 
 def alpha_claims(table: pd.DataFrame) -> list[Claim]:
     """Test what 001 says of Fig. 5: as with majority classes, so with Dirichlet shares."""
-    score = by_seed(table)
+    score = lookup(table)
     return [
         greater(
             "The mixture generalises better than fine-tuning: global test, all alpha",
@@ -115,7 +114,7 @@ def alpha_claims(table: pd.DataFrame) -> list[Claim]:
 
 def architecture_claims(table: pd.DataFrame) -> list[Claim]:
     """Test what 001 says of experts: any differentiable ones will do."""
-    score = by_seed(table)
+    score = lookup(table)
     return [
         greater(
             f"A small specialist and a tiny gate beat FedAvg on the clients' {where} tests",
@@ -124,102 +123,6 @@ def architecture_claims(table: pd.DataFrame) -> list[Claim]:
             score(FEDAVG, metric),
         )
         for metric, where in ((OWN, "own"), (GLOBAL, "global"))
-    ]
-
-
-def released_claims(
-    released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame
-) -> list[Claim]:
-    """Test which FedAvg Table 1 shows: the average, or the model of the client that trained last.
-
-    By how far each is from the published accuracy, mean over p; not a claim of the paper (A21).
-    """
-    last = released[released["method"] == departed(FEDAVG, "last client")]
-    average = plain[(plain["method"] == FEDAVG) & plain["p"].isin(last["p"].unique())]
-    theirs = printed[printed["method"] == FEDAVG]
-
-    def distance(table: pd.DataFrame, metric: str) -> dict[int, float]:
-        rows = table[table["metric"] == metric]
-        known = theirs[theirs["metric"] == metric].set_index("p")["value"]
-        rows = rows.assign(off=(rows["value"] - rows["p"].map(known)).abs()).dropna(subset="off")
-        return frames.by_seed(rows, "off")
-
-    return [
-        greater(
-            f"The published FedAvg is the last client's model: the average is further off, {where}",
-            "A21, Table 1",
-            distance(average, metric),
-            distance(last, metric),
-        )
-        for metric, where in ((GLOBAL, "global test"), (OWN, "own tests"))
-    ]
-
-
-def opt_out_claims(table: pd.DataFrame) -> list[Claim]:
-    """Test what 001 says of Fig. 6, where most clients opted out."""
-    score = by_seed(table)
-    most, low = float(table["q"].max()), float(table["p"].min())
-    found = []
-    for q in sorted(table["q"].dropna().unique().tolist()):
-        found += [
-            greater(
-                f"q = {q:g}: the mixture generalises better than fine-tuning",
-                "Sec. 5, Fig. 6",
-                score(MIXTURE, GLOBAL, q=q),
-                score(TUNED, GLOBAL, q=q),
-            ),
-            on_par(
-                f"q = {q:g}: ... and is on par on the clients' own tests",
-                "Sec. 5, Fig. 6",
-                score(MIXTURE, OWN, q=q),
-                score(TUNED, OWN, q=q),
-            ),
-        ]
-    for metric, said in ((GLOBAL, "generalisation"), (OWN, "specialisation")):
-        found.append(
-            greater(
-                f"q = {most:g}, i.i.d. (p = {low:g}): the mixture beats FedAvg in {said}",
-                "Sec. 5, Fig. 6b",
-                score(MIXTURE, metric, p=low, q=most),
-                score(FEDAVG, metric, p=low, q=most),
-            )
-        )
-    return found
-
-
-def at_q(table: pd.DataFrame, q: float) -> pd.DataFrame:
-    """Return the scores where the fraction q opts out, and of those who have no q: *Local*."""
-    return table[(table["q"] == q) | table["q"].isna()]
-
-
-def first_version_claims(table: pd.DataFrame, q: float = 0.0) -> list[Claim]:
-    """Test what 002 says of Table 1 and Fig. 2 and 3, on the validation data that it reports."""
-    here = at_q(table, q)
-    score = by_seed(here)
-    low, high = float(here["p"].min()), float(here["p"].max())
-    skewed = sorted(p for p in here["p"].unique() if p > 0.5)
-    return [
-        *(
-            greater(
-                f"q = {q:g}: the mixture beats {other} (p > 0.5, validation)",
-                "Sec. 5, Table 1, Fig. 3",
-                score(MIXTURE, HELD, p=skewed),
-                score(method, HELD, p=skewed),
-            )
-            for method, other in ((LOCAL, "training alone"), (TUNED, "fine-tuning"))
-        ),
-        greater(
-            f"q = {q:g}: FedAvg falls as p grows: p = {low:g} vs {high:g}",
-            "Table 1, Fig. 3",
-            score(FEDAVG, HELD, p=low),
-            score(FEDAVG, HELD, p=high),
-        ),
-        greater(
-            f"q = {q:g}: once FedAvg has degraded, training alone beats fine-tuning (p = {high:g})",
-            "Table 1, Fig. 2",
-            score(LOCAL, HELD, p=high),
-            score(TUNED, HELD, p=high),
-        ),
     ]
 
 
@@ -273,10 +176,8 @@ def beside(table: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
     rows: dict[tuple[str, float], dict[str, str]] = {}
     runs = table[table["metric"].isin(list(names))].groupby(["metric", "p", "method"], sort=False)
     for (metric, p, method), values in runs["value"]:
-        theirs = known.get((method, metric, p))
-        said = "" if theirs is None else f" [{theirs:.3f}]"
         row = rows.setdefault((names[str(metric)], float(str(p))), {})
-        row[str(method)] = frames.stated(values.tolist()) + said
+        row[str(method)] = frames.stated(values, known.get((method, metric, p)))
     out = pd.DataFrame.from_dict(rows, orient="index")
     out.index = pd.MultiIndex.from_tuples(out.index, names=["test", "p"])
     return out.sort_index().fillna("")
@@ -289,71 +190,6 @@ def tried(frame: pd.DataFrame) -> pd.DataFrame:
     """
     table = frames.apart(frames.ended(frame, "balanced_validation_accuracy"))
     return table.assign(method=table["p"].map("p = {:g}".format))[["method", "seed", "lr", "value"]]
-
-
-def moved(table: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
-    """Return what departures of the released code change: method, seed, metric, departure, value.
-
-    ``table`` has methods "Mixture (log pool)", ``plain`` "Mixture"; differences are on the same
-    seed and p, averaged over p.
-    """
-    names = table["method"].str.extract(r"^(.*) \((.*)\)$")
-    table = table.assign(method=names[0], departure=names[1])
-    both = table.merge(plain, on=["method", "seed", "metric", "p"], suffixes=("", "_plain"))
-    both["value"] = both["value"] - both["value_plain"]
-    groups = both.groupby(["departure", "method", "metric", "seed"], as_index=False, sort=False)
-    return groups["value"].mean()  # type: ignore[return-value]
-
-
-def explained(
-    released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame, metric: str
-) -> pd.DataFrame:
-    """Return Table 1 as published, as described, and with departures of the released code.
-
-    One row by p and method, one column by way; means over seeds, empty where a departure leaves a
-    method as it is.
-    """
-    names = released["method"].str.extract(r"^(.*) \((.*)\)$")
-    parts = [
-        printed.assign(way="published"),
-        plain.assign(way="as described"),
-        released.assign(method=names[0], way=names[1]),
-    ]
-    table = pd.concat(parts, ignore_index=True)
-    table = table[(table["metric"] == metric) & table["p"].isin(released["p"].unique())]
-    table = table[table["method"].isin(names[0].unique())]
-    wide = table.pivot_table("value", ["p", "method"], "way", sort=False)
-    ways = ["published", "as described", *dict.fromkeys(names[1])]
-    return wide[[w for w in ways if w in wide]].sort_index(level="p", sort_remaining=False)
-
-
-def ledger(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return what clients sent to the federation by q: those who take part and those who opted out.
-
-    Means over seeds and p: clients, largest and smallest cohort, and megabytes sent in all.
-    """
-    table = frames.apart(frame[frame["method"].str.startswith(FEDAVG)])
-    runs = []
-    for (q, _, seed), run in table.groupby(["q", "p", "seed"]):
-        part = run[run["metric"] == "opted_in"].set_index("client")["value"] > 0
-        sent = run[run["metric"] == "client_bytes_up"]
-        if not len(sent):
-            continue
-        ours = sent["client"].map(part)
-        cohorts = sent.groupby("round").size()
-        runs.append(
-            {
-                "q": q,
-                "seed": seed,
-                "clients that take part": part.sum(),
-                "clients that opted out": (~part).sum(),
-                "smallest cohort": cohorts.min(),
-                "largest cohort": cohorts.max(),
-                "MB sent by the former": sent["value"][ours].sum() / 1e6,
-                "MB sent by the latter": sent["value"][~ours].sum() / 1e6,
-            }
-        )
-    return pd.DataFrame(runs).groupby("q").mean().drop(columns="seed")
 
 
 def of_clients(frame: pd.DataFrame, clients: int) -> pd.DataFrame:

@@ -121,7 +121,6 @@ def _tune(commands: Any) -> None:
   tune --scale paper --trials 50 --address auto --device cuda"""
     what = "tune adaptive experts in four stages with Ray Tune, or continue"
     parser = _command(commands, "tune", "tune", what, example)
-    parser.set_defaults(command="run")
     parser.add_argument("--scale", default="standard", help="standard or paper (standard)")
     parser.add_argument("--trials", type=_count, default=8, metavar="N", help="per stage (8)")
     parser.add_argument("--workers", type=_count, default=1, metavar="N", help="trials at once (1)")

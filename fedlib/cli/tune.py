@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from fedlib import tuning
 from fedlib.recipes import ADAPTIVE, Adaptive
-from fedlib.tuning import spaces, tune, where
 
 
-def run(asked: Namespace) -> None:
+def tune(asked: Namespace) -> None:
     """Tune adaptive experts in four stages, print the trials and keep them with the project."""
     ((dataset, setting),) = ADAPTIVE.settings(asked.scale).items()
     assert isinstance(setting, Adaptive)
-    best, table = tune(
+    best, table = tuning.tune(
         setting.at(min(setting.ps)),
-        spaces(asked.scale),
+        tuning.spaces(asked.scale),
         trials=asked.trials,
         workers=asked.workers,
         address=asked.address,
@@ -22,7 +22,7 @@ def run(asked: Namespace) -> None:
     )
     print(table.to_string(index=False))
     print(f"tuned: {best}")
-    file = where(f"{dataset}_{asked.scale}")
+    file = tuning.where(f"{dataset}_{asked.scale}")
     file.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(file, index=False, float_format="%.6g", lineterminator="\n")
     print(f"kept in {file}")

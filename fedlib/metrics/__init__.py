@@ -2,7 +2,7 @@
 
 from fedlib.metrics.accuracy import over_clients
 from fedlib.metrics.divergence import divergences, gradient_divergence
-from fedlib.metrics.embedding import embedded, purity
+from fedlib.metrics.embedding import embedded, neighbours, purity
 from fedlib.metrics.recovery import adjusted_rand_index, truth
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "divergences",
     "embedded",
     "gradient_divergence",
+    "neighbours",
     "over_clients",
     "purity",
     "truth",

@@ -41,6 +41,21 @@ def embedded(
     return pd.concat(parts, ignore_index=True)
 
 
+def neighbours(fed: Federation, least: int = 6) -> tuple[int, int, int]:
+    """Return rows of three clients: one of most classes, the most like it, and the least like it.
+
+    The first has ``least`` training examples or more of the most classes; how much alike two are is
+    the cosine of their label shares. ValueError for fewer than three clients.
+    """
+    if fed.clients < 3:
+        raise ValueError(f"needs three clients or more, got {fed.clients}")
+    shares = fed.shares("label")
+    client = int((fed.train.counts(fed.classes) >= least).sum(1).argmax())
+    near = (shares * shares[client]).sum(1) / shares.norm(dim=1)
+    near[client] = torch.nan
+    return client, int(near.nan_to_num(-1).argmax()), int(near.nan_to_num(9).argmin())
+
+
 def purity(features: np.ndarray, labels: np.ndarray) -> float:
     """Return how often five nearest neighbours name an example's label, itself left out.
 

@@ -4,18 +4,21 @@ Every function returns the figure and the frame behind it; ``save`` writes both.
 """
 
 from fedlib.plotting.agreement import agreement
-from fedlib.plotting.bars import dots, grouped, label_bars, versus
+from fedlib.plotting.bars import grouped, label_bars
 from fedlib.plotting.counts import label_counts, partitions
-from fedlib.plotting.curves import Cell, curves, grid, ordered, points, ranked, standings
+from fedlib.plotting.curves import Cell, curves, grid
 from fedlib.plotting.frontier import frontier
 from fedlib.plotting.heatmaps import heatmaps, images
-from fedlib.plotting.planes import cloud, cumulative, embedding, over, plane
+from fedlib.plotting.lines import cumulative, over
+from fedlib.plotting.numbers import dots, points, ranked, standings
+from fedlib.plotting.planes import cloud, embedding, plane, versus
 from fedlib.plotting.style import (
     COLUMN,
     METHODS,
     PAGE,
     TITLES,
     look_of,
+    ordered,
     save,
     save_table,
     title,

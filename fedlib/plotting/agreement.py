@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedlib.plotting.style import PAGE, legend
+from fedlib.plotting.layout import fields, legend
+from fedlib.plotting.style import PAGE
 
 COLOURS = ("#1b7837", "#7fbf7b", "#b2182b", "#bdbdbd")
 FORMS = "o^sD"
@@ -23,10 +23,7 @@ def agreement(
     the order of the legend. On the dotted line both are the same.
     """
     wide = min(2, len(panels))
-    high = -(-len(panels) // wide)
-    figure, axes = plt.subplots(
-        high, wide, figsize=(PAGE * wide / 2 if wide > 1 else 4.6, 3.0 * high + 0.5), squeeze=False
-    )
+    figure, axes = fields(len(panels), wide, PAGE if wide > 1 else 4.6, 3.0)
     for ax, (name, rows) in zip(axes.flat, panels.items(), strict=False):
         for verdict, colour, form in zip(verdicts, COLOURS, FORMS, strict=False):
             some = rows[rows["verdict"] == verdict]
@@ -39,9 +36,7 @@ def agreement(
         # An interval of two seeds would squeeze all else.
         ax.set(title=name, xlabel=xlabel, ylim=(ends.min() - room, ends.max() + room))
         ax.grid(alpha=0.25)
-    for ax in axes.flat[len(panels) :]:
-        ax.set_visible(False)
     for ax in axes[:, 0]:
         ax.set_ylabel(ylabel)
-    legend(figure, list(axes.flat), "")
+    legend(figure, list(axes.flat))
     return figure, pd.concat([f.assign(panel=n) for n, f in panels.items()], ignore_index=True)

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedlib.partition.picture import counts_picture
+from fedlib.plotting.layout import fields
 from fedlib.plotting.style import PAGE
 
 
@@ -31,16 +32,13 @@ def partitions(counts: Mapping[str, np.ndarray], columns: int = 2) -> tuple[Figu
 
     In every panel the largest dot is its largest count.
     """
-    high = -(-len(counts) // columns)
-    figure, axes = plt.subplots(high, columns, figsize=(PAGE, 1.75 * high), squeeze=False)
+    figure, axes = fields(len(counts), columns, PAGE, 1.75, room=0.0)
     for ax, (name, each) in zip(axes.flat, counts.items(), strict=False):
         counts_picture(each, ax=ax, bar=False)
         least, most = each.sum(1).min(), each.sum(1).max()
         size = f"{least:,} each" if least == most else f"{least:,} to {most:,}"
         ax.set_title(f"{name}: {len(each)} clients, {size}")
         ax.set(xlabel="", ylabel="")
-    for ax in axes.flat[len(counts) :]:
-        ax.set_visible(False)
     figure.supxlabel("client", fontsize="medium")
     figure.supylabel("label", fontsize="medium")
     frames = [_cells(each).assign(panel=name) for name, each in counts.items()]

@@ -9,7 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedlib.plotting.style import PAGE, legend
+from fedlib.plotting.layout import legend
+from fedlib.plotting.style import PAGE
 
 FORMS = "osD^vP"
 
@@ -38,7 +39,7 @@ def frontier(
         ax.set(title=name, xlabel=xlabel, ylabel=ylabel, xscale="log" if log else "linear")
         ax.margins(0.1, 0.15)  # room for names
         ax.grid(alpha=0.25)
-    legend(figure, list(axes[:, 0]), "")
+    legend(figure, list(axes[:, 0]))
     return figure, every
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedlib.plotting.layout import fields, head
+
 NARROWEST = 3.6  # inches: beside labels and colour bar two matrices still have room for titles
 
 
@@ -34,15 +36,9 @@ def heatmaps(
     if isinstance(rows, int):
         rows = [str(i) if i % 5 == 0 else "" for i in range(rows)]
     wide = min(columns, len(matrices))
-    high = -(-len(matrices) // wide)
     inches = inches or (0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2)
-    figure, axes = plt.subplots(
-        high,
-        wide,
-        figsize=(max(0.5 + inches * wide, NARROWEST), (0.5 + 0.17 * len(rows)) * high + 0.5),
-        squeeze=False,
-        sharey=True,
-    )
+    width, tall = max(0.5 + inches * wide, NARROWEST), 0.5 + 0.17 * len(rows)
+    figure, axes = fields(len(matrices), wide, width, tall, sharey=True)
     frames = []
     for ax, (name, m) in zip(axes.flat, matrices.items(), strict=False):
         image = ax.imshow(
@@ -62,15 +58,12 @@ def heatmaps(
             "value": m.ravel(),
         }
         frames.append(pd.DataFrame(cells))
-    for ax in axes.flat[len(matrices) :]:
-        ax.set_visible(False)
     for ax in axes[:, 0]:
         ax.set_ylabel(ylabel)
     for ax in axes[-1]:
         ax.set_xlabel(xlabel, fontsize="small")
     figure.colorbar(image, ax=axes, label=scale, shrink=0.8, pad=0.02)
-    if heading:
-        figure.suptitle(heading, fontsize="medium")
+    head(figure, heading)
     return figure, pd.concat(frames, ignore_index=True)
 
 
@@ -98,6 +91,5 @@ def images(
             ax.imshow(image, cmap="gray", interpolation="nearest")
             ax.set_title(captions[name][i], fontsize="small", pad=2)
             cells.append((name, i + 1, captions[name][i]))
-    if heading:
-        figure.suptitle(heading, fontsize="medium")
+    head(figure, heading)
     return figure, pd.DataFrame(cells, columns=["row", "place", "caption"])

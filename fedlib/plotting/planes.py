@@ -1,4 +1,4 @@
-"""Two accuracies against each other, and one against a setting's parameter."""
+"""Two numbers against each other: of methods, of clients, of examples."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from fedlib.claims.rule import LEAST_SEEDS
 from fedlib.frames import bands
-from fedlib.plotting.curves import ordered, seeds_of
-from fedlib.plotting.style import legend, look_of
+from fedlib.plotting.layout import fields, finished, legend, side_by_side
+from fedlib.plotting.style import COLUMN, look_of, ordered, seeds_of
 
-FEW = 6  # places on a logarithmic axis that are all named
 MARKS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -38,7 +37,7 @@ def plane(
     columns method, seed, ``by``, metric and value, of which the metrics ``x`` and ``y`` are drawn.
     ``printed`` are a paper's numbers in the same form, without seeds, drawn hollow.
     """
-    figure, axes = _row(panels, 3.4, 3.6)
+    figure, axes = side_by_side(panels, 3.4, 3.6)
     drawn = []
     for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
         both = _both(numbers, x, y, by)
@@ -47,78 +46,13 @@ def plane(
         theirs = (printed or {}).get(panel)
         if theirs is not None and len(theirs):
             wide = _wide(theirs, x, y, by)
-            _hollow(ax, wide)
+            hollow(ax, wide)
             for method, rows in wide.groupby("method", sort=False):
                 _numbers(ax, rows, by, look_of(str(method))[0])
         ax.set(xlabel=xlabel, title=f"{panel}, {seeds_of(both)}")
         ax.grid(alpha=0.25)
         drawn.append(both.assign(panel=panel))
-    return _finished(figure, axes, drawn, ylabel, heading)
-
-
-def over(
-    panels: Mapping[str, pd.DataFrame],
-    *,
-    x: str,
-    xlabel: str,
-    ylabel: str,
-    log: bool = False,
-    one: bool = False,
-    printed: Mapping[str, pd.DataFrame] | None = None,
-    heading: str = "",
-) -> tuple[Figure, pd.DataFrame]:
-    """Draw a number by method over a parameter ``x``: mean over seeds and 95% interval.
-
-    ``panels`` maps a panel's title to a frame with columns method, seed, ``x`` and value. ``log``
-    is for x; ``one`` draws a line at y = 1, for ratios. ``printed`` are a paper's numbers in the
-    same form, without seeds, drawn hollow.
-    """
-    figure, axes = _row(panels, 3.0, 2.9)
-    drawn = []
-    for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
-        shown = bands(ordered(numbers), by=("method", x))
-        for place, (method, rows) in enumerate(shown.groupby("method", sort=False)):
-            _line(ax, str(method), MARKS[place % len(MARKS)], rows.sort_values(x), x)
-        theirs = (printed or {}).get(panel)
-        if theirs is not None and len(theirs):
-            _hollow(ax, theirs.rename(columns={x: "mean_x", "value": "mean_y"}))
-        if one:
-            ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
-        ax.set(
-            xlabel=xlabel, title=f"{panel}, {seeds_of(shown)}", xscale="log" if log else "linear"
-        )
-        places = sorted(shown[x].unique())
-        if log and len(places) <= FEW:
-            ax.set_xticks(places, [f"{place:g}" for place in places])
-            ax.minorticks_off()
-        elif all(float(place).is_integer() for place in places):
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.grid(alpha=0.25)
-        drawn.append(shown.assign(panel=panel))
-    return _finished(figure, axes, drawn, ylabel, heading)
-
-
-def cumulative(
-    panels: Mapping[str, pd.DataFrame], *, xlabel: str, heading: str = ""
-) -> tuple[Figure, pd.DataFrame]:
-    """Draw which share of the clients has at most a value, by method: further right is better.
-
-    ``panels`` maps a panel's title to a frame with columns method and value, one row per client and
-    seed. Returns, by panel and method, every value and the share of those up to it.
-    """
-    figure, axes = _row(panels, 3.0, 2.9, sharey=True)
-    drawn = []
-    for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
-        for method, rows in ordered(numbers).groupby("method", sort=False):
-            colour, dash = look_of(str(method))
-            values = rows["value"].dropna().sort_values().reset_index(drop=True)
-            share = (values.index + 1) / len(values)
-            ax.step(values, share, where="post", color=colour, linestyle=dash, label=str(method))
-            parts = {"panel": panel, "method": method, "value": values, "share": share}
-            drawn.append(pd.DataFrame(parts))
-        ax.set(xlabel=xlabel, title=panel)
-        ax.grid(alpha=0.25)
-    return _finished(figure, axes, drawn, "share of the clients", heading)
+    return finished(figure, axes, drawn, ylabel, heading)
 
 
 def cloud(
@@ -135,7 +69,7 @@ def cloud(
     ``panels`` maps a panel's title to a frame with columns method, seed, client, metric and value,
     of which the metrics ``x`` and ``y`` are drawn. Panels share their axes, from 0 to 1.
     """
-    figure, axes = _row(panels, 3.2, 3.6, sharey=True)
+    figure, axes = side_by_side(panels, 3.2, 3.6, sharey=True)
     drawn = []
     for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
         rows = numbers[numbers["metric"].isin([x, y])]
@@ -156,7 +90,37 @@ def cloud(
         ax.plot([0, 1], [0, 1], color="black", linewidth=0.6, linestyle=":")
         ax.set(xlabel=xlabel, title=panel, xlim=(0, 1), ylim=(0, 1))
         drawn.append(wide.assign(panel=panel))
-    return _finished(figure, axes, drawn, ylabel, heading)
+    return finished(figure, axes, drawn, ylabel, heading)
+
+
+def versus(
+    panels: Mapping[str, pd.DataFrame],
+    *,
+    xlabel: str,
+    ylabel: str,
+    heading: str = "",
+    most: float = np.inf,
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw one number against another by method, one panel each: mean, interval, and every run.
+
+    A panel's frame has columns method, seed, x, y. The dotted line is where both are the same. No
+    interval is drawn beyond ``most``, where an accuracy ends.
+    """
+    wide = len(panels) if len(panels) <= 3 else 2
+    figure, axes = fields(len(panels), wide, max(COLUMN * wide, 4.6), 2.9)
+    frames = []
+    for ax, (name, frame) in zip(axes.flat, panels.items(), strict=False):
+        for method, runs in frame.groupby("method", sort=False):
+            frames.append(_cross(ax, str(method), runs, most).assign(panel=name))
+        ends = [frame[["x", "y"]].to_numpy().min(), frame[["x", "y"]].to_numpy().max()]
+        ax.plot(ends, ends, ":", color="grey", linewidth=0.9, zorder=0)
+        ax.set(title=name, xlabel=xlabel)
+        ax.grid(alpha=0.3)
+    for ax in axes[:, 0]:
+        ax.set_ylabel(ylabel)
+    _complete(list(axes.flat))
+    legend(figure, list(axes.flat), heading)
+    return figure, pd.concat(frames, ignore_index=True)
 
 
 def embedding(
@@ -167,7 +131,7 @@ def embedding(
     ``points`` has columns base, x, y, label, purity; ``names`` are the labels' names.
     """
     bases = {str(base): rows for base, rows in points.groupby("base", sort=False)}
-    figure, axes = _row(bases, 2.3, 2.9)
+    figure, axes = side_by_side(bases, 2.3, 2.9)
     for ax, (base, rows) in zip(axes, bases.items(), strict=True):
         for label, dots in rows.groupby("label"):
             k = int(str(label))
@@ -177,24 +141,6 @@ def embedding(
         ax.set(title=f"{base}\n{rows['purity'].iloc[0]:.2f}", xticks=[], yticks=[])
     legend(figure, axes, heading)
     return figure, points
-
-
-def _row(
-    panels: Mapping[str, pd.DataFrame], wide: float, high: float, *, sharey: bool = False
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a row of panels, each ``wide`` and ``high`` inches; one has room too."""
-    size = (max(wide * len(panels), 4.2), high)
-    figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, sharey=sharey)
-    return figure, list(axes[0])
-
-
-def _finished(
-    figure: Figure, axes: list[Axes], drawn: list[pd.DataFrame], ylabel: str, heading: str
-) -> tuple[Figure, pd.DataFrame]:
-    """Return a row of panels with its legend, and what was drawn in all of them."""
-    axes[0].set_ylabel(ylabel)
-    legend(figure, axes, heading)
-    return figure, pd.concat(drawn, ignore_index=True)
 
 
 def _both(numbers: pd.DataFrame, x: str, y: str, by: str) -> pd.DataFrame:
@@ -232,15 +178,7 @@ def _path(ax: Axes, method: str, mark: str, rows: pd.DataFrame, by: str) -> None
     _numbers(ax, rows, by, colour)
 
 
-def _line(ax: Axes, method: str, mark: str, rows: pd.DataFrame, x: str) -> None:
-    colour, dash = look_of(method)
-    style: dict[str, Any] = {"color": colour, "linestyle": dash, "marker": mark, "markersize": 4}
-    ax.plot(rows[x], rows["mean"], label=method, **style)
-    sure = rows[rows["seeds"] >= LEAST_SEEDS]
-    ax.fill_between(sure[x], sure["low"], sure["high"], color=colour, alpha=0.15, lw=0)
-
-
-def _hollow(ax: Axes, rows: pd.DataFrame) -> None:
+def hollow(ax: Axes, rows: pd.DataFrame) -> None:
     """Draw a paper's points, and say once what they are."""
     for place, (method, points) in enumerate(rows.groupby("method", sort=False)):
         colour, _ = look_of(str(method))
@@ -260,3 +198,37 @@ def _numbers(ax: Axes, rows: pd.DataFrame, by: str, colour: tuple[float, float, 
             fontsize=6.5,
             color=colour,
         )
+
+
+def _cross(ax: Axes, method: str, runs: pd.DataFrame, most: float) -> pd.DataFrame:
+    ends = {c: bands(runs.rename(columns={c: "value"}), by=("method",)).iloc[0] for c in "xy"}
+    colour, _ = look_of(method)
+    enough = len(runs) >= LEAST_SEEDS
+    reach = {
+        c: [[e["mean"] - e["low"]], [min(e["high"], most) - e["mean"]]] if enough else None
+        for c, e in ends.items()
+    }
+    ax.plot(runs["x"], runs["y"], ".", color=colour, alpha=0.4, markersize=4)
+    ax.errorbar(
+        ends["x"]["mean"],
+        ends["y"]["mean"],
+        xerr=reach["x"],
+        yerr=reach["y"],
+        fmt="o",
+        color=colour,
+        label=method,
+        markersize=6,
+        elinewidth=0.9,
+    )
+    means = {f"{c}_{k}": e[k] for c, e in ends.items() for k in ("mean", "low", "high")}
+    return pd.DataFrame([{"method": method, "seeds": len(runs), **means}])
+
+
+def _complete(axes: Sequence[Axes]) -> None:
+    """Give the first panel an empty entry for each method that only others have."""
+    known = set(axes[0].get_legend_handles_labels()[1])
+    for ax in axes[1:]:
+        for name in ax.get_legend_handles_labels()[1]:
+            if name not in known:
+                axes[0].errorbar([], [], fmt="o", color=look_of(name)[0], label=name)
+                known.add(name)

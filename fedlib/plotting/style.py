@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedlib import paths, recipes
@@ -17,6 +15,7 @@ from fedlib.values import one_of
 
 COLUMN, PAGE = 3.5, 7.2  # inches: one and two columns of a journal page
 _BLIND = sns.color_palette("colorblind")
+SHADES = ("#9ecae1", "#3182bd", "#08306b", "#e6550d", "#636363")  # light to dark, then others
 Dash = str | tuple[int, tuple[int, ...]]
 METHODS: dict[str, tuple[tuple[float, float, float], Dash]] = {
     recipes.FEDAVG: (_BLIND[7], "--"),
@@ -32,7 +31,7 @@ METHODS: dict[str, tuple[tuple[float, float, float], Dash]] = {
     recipes.PRUNING: (_BLIND[2], "-"),
     recipes.with_pruning(0.5): (_BLIND[2], "--"),
     recipes.with_pruning(0.1): (_BLIND[2], ":"),
-    f"{recipes.with_experts(10)} + pruning": (_BLIND[2], "-"),
+    recipes.TEN_PRUNED: (_BLIND[2], "-"),
     recipes.BIAS: (_BLIND[3], "-"),
     recipes.LOCAL: (_BLIND[1], "-."),
     recipes.TUNED: (_BLIND[2], "-"),
@@ -147,9 +146,15 @@ def look_of(method: str) -> tuple[tuple[float, float, float], Dash]:
     return METHODS.get(method, (_BLIND[zlib.crc32(method.encode()) % 10], "-"))
 
 
-def legend(figure: Figure, axes: Sequence[Axes], heading: str) -> None:
-    handles, labels = axes[0].get_legend_handles_labels()
-    across = 2 if figure.get_figwidth() < 6 else 4
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(across, len(labels)))
-    if heading:
-        figure.suptitle(heading, fontsize="medium")
+def ordered(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame's rows with its methods in the order of ``METHODS``, others at the end."""
+    place = {method: i for i, method in enumerate(METHODS)}
+    return frame.sort_values(
+        "method", key=lambda names: names.map(lambda n: place.get(n, len(place))), kind="stable"
+    )
+
+
+def seeds_of(drawn: pd.DataFrame) -> str:
+    """Return how many seeds a drawing has, in words."""
+    least, most = int(drawn["seeds"].min()), int(drawn["seeds"].max())
+    return f"{most} seed{'s' * (most > 1)}" if least == most else f"{least} to {most} seeds"

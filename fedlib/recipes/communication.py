@@ -59,48 +59,58 @@ def with_pruning(eta: float) -> str:
     return {0: FEDMIX, ETA: PRUNING}.get(eta, f"FedMix + pruning, eta = {eta:g}")
 
 
+TEN_PRUNED = f"{with_experts(10)} + pruning"
+
+
 def _communication(setting: Setting, dataset: str) -> dict[str, Experiment]:
     """Return the curves of Fig. 4."""
-    if dataset == "femnist":
-        return _femnist(setting)
-    if dataset == "cifar100":
-        return _cifar100(setting)
-    runs = {
-        FEDAVG: federated(setting, FedAvg(**fedavg(setting))),
-        **{name: wider(setting, times) for times, name in WIDE.items()},
-        BIASED: federated(setting, Personal(**fedavg(setting))),
-        LOCAL_GLOBAL: federated(setting, local_global(setting)),
-        with_experts(2): federated(setting, FedMix(**fedmix(setting, experts=2))),
-        FEDMIX: federated(setting, FedMix(**fedmix(setting))),
-        PRUNING: federated(setting, PrunedFedMix(**fedmix(setting), eta=ETA)),
-        BIAS: federated(setting, FedMix(**fedmix(setting, personal_bias=True))),
+    algorithms = {"cifar100": _cifar100, "femnist": _femnist}.get(dataset, _cifar10)(setting)
+    runs = {method: federated(setting, algorithm) for method, algorithm in algorithms.items()}
+    if dataset in ("cifar100", "femnist"):
+        return runs
+    wide = {name: wider(setting, times) for times, name in WIDE.items()}
+    return {FEDAVG: runs.pop(FEDAVG), **wide, **runs}
+
+
+def baselines(setting: Setting) -> dict[str, FedAvg]:
+    """Return FedAvg and the two ways to keep a part of the network local.
+
+    Local/Global has the paper's cut: the input layer, or a ResNet's first block.
+    """
+    fields, cut = fedavg(setting), 4 if isinstance(setting.task.model, ResNet) else 3
+    return {
+        FEDAVG: FedAvg(**fields),
+        BIASED: Personal(**fields),
+        LOCAL_GLOBAL: LocalGlobal(**fields, cut=cut),
     }
-    return runs
 
 
-def _cifar100(setting: Setting) -> dict[str, Experiment]:
+def _cifar10(setting: Setting) -> dict[str, FedAvg]:
+    return {
+        **baselines(setting),
+        with_experts(2): FedMix(**fedmix(setting, experts=2)),
+        FEDMIX: FedMix(**fedmix(setting)),
+        PRUNING: PrunedFedMix(**fedmix(setting), eta=ETA),
+        BIAS: FedMix(**fedmix(setting, personal_bias=True)),
+    }
+
+
+def _cifar100(setting: Setting) -> dict[str, FedAvg]:
     ten = fedmix(setting, experts=10)
     return {
-        FEDAVG: federated(setting, FedAvg(**fedavg(setting))),
-        BIASED: federated(setting, Personal(**fedavg(setting))),
-        LOCAL_GLOBAL: federated(setting, local_global(setting)),
-        FEDMIX: federated(setting, FedMix(**fedmix(setting))),
-        with_experts(10): federated(setting, FedMix(**ten)),
-        f"{with_experts(10)} + pruning": federated(setting, PrunedFedMix(**ten, eta=ETA)),
+        **baselines(setting),
+        FEDMIX: FedMix(**fedmix(setting)),
+        with_experts(10): FedMix(**ten),
+        TEN_PRUNED: PrunedFedMix(**ten, eta=ETA),
     }
 
 
-def _femnist(setting: Setting) -> dict[str, Experiment]:
+def _femnist(setting: Setting) -> dict[str, FedAvg]:
     """Return FedMix with gates that are averaged, as local ones overfit."""
+    known, gates = baselines(setting), {"gates": "averaged"}
     return {
-        FEDAVG: federated(setting, FedAvg(**fedavg(setting))),
-        BIASED: federated(setting, Personal(**fedavg(setting))),
-        **{
-            with_experts(k): federated(
-                setting, FedMix(**fedmix(setting, experts=k, gates="averaged"))
-            )
-            for k in (2, 4)
-        },
+        **{name: known[name] for name in (FEDAVG, BIASED)},
+        **{with_experts(k): FedMix(**fedmix(setting, experts=k, **gates)) for k in (2, 4)},
     }
 
 
@@ -120,12 +130,6 @@ ABLATED: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {
     "digits": ((2, 4, 8), (0.5, 0.9)),
     "cifar10": ((2, 4, 8, 10, 16), (0.1, 0.5, 0.9)),
 }
-
-
-def local_global(setting: Setting) -> LocalGlobal:
-    """Return Local/Global with the paper's cut: the input layer, or a ResNet's first block."""
-    cut = 4 if isinstance(setting.task.model, ResNet) else 3
-    return LocalGlobal(**fedavg(setting), cut=cut)
 
 
 def wider(setting: Setting, times: int) -> Experiment:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedlib.algorithms import Densities, FedAvg, FedMix, LocalGlobal, Newcomers, Personal
+from fedlib.algorithms import Densities, FedMix, Newcomers
 from fedlib.engine import EarlyStop
 from fedlib.experiment import Experiment
 from fedlib.partition import Clients
-from fedlib.recipes.communication import BIASED, LOCAL_GLOBAL
-from fedlib.recipes.label_skew import FEDAVG, FEDMIX, fedavg, fedmix
+from fedlib.recipes.communication import BIASED, LOCAL_GLOBAL, baselines
+from fedlib.recipes.label_skew import FEDAVG, FEDMIX, fedmix
 from fedlib.recipes.section import Section, Setting, federated
 from fedlib.tasks import named
 
@@ -53,12 +53,7 @@ def _plan(setting: Setting, dataset: str) -> dict[str, Experiment]:
 
     For the latter four fifths of the clients federate, and the others join.
     """
-    federation = {
-        FEDAVG: FedAvg(**fedavg(setting)),
-        BIASED: Personal(**fedavg(setting)),
-        LOCAL_GLOBAL: LocalGlobal(**fedavg(setting)),
-        FEDMIX: FedMix(**fedmix(setting)),
-    }
+    federation = {**baselines(setting), FEDMIX: FedMix(**fedmix(setting))}
     everyone = {m: federated(setting, federation[m]) for m in (FEDAVG, FEDMIX)}
     fitted = Densities(of=federation[FEDMIX], **VAE[dataset])  # type: ignore[arg-type]
     last = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}

@@ -29,7 +29,6 @@ from fedlib.algorithms import (
 from fedlib.algorithms.splitting import Split
 from fedlib.experiment import Experiment
 from fedlib.models import MLP, GateNet
-from fedlib.models.gate import ACTIVATIONS, INITS
 from fedlib.optim import sgd
 from fedlib.partition import ClassDirichlet
 from fedlib.recipes.label_skew import FEDAVG
@@ -167,7 +166,7 @@ def _shared(setting: PrivateParts) -> float:
     return float(setting.task.partition.shared)  # type: ignore[attr-defined]
 
 
-def _each_ratio(
+def each_ratio(
     plan: Callable[[PrivateParts], dict[str, Experiment]],
 ) -> Callable[[PrivateParts, str], dict[str, Experiment]]:
     """Return a plan at every shared ratio, named by S in percent as in 004."""
@@ -193,40 +192,6 @@ def _mixtures(setting: PrivateParts) -> dict[str, Experiment]:
     runs[SERVERS_BASE] = mixed(setting, "FedBABU", own_base=False)
     synchronous = FedSynMoE(**local_round(setting), gate=setting.gate)
     runs[SYNCHRONOUS] = federated(setting, synchronous, cohort=1.0)
-    return runs
-
-
-def _study(setting: PrivateParts) -> dict[str, Experiment]:
-    """Return what a gate is made of, one choice at a time (Fig. 5 to 8).
-
-    What is chosen anyway is the mixture without further name.
-    """
-    gate = setting.gate
-    runs: dict[str, Experiment] = {}
-    for method in setting.studied:
-        name = f"{method} {WITH_MOE}"
-        runs |= {method: first_stages(setting)[method], name: mixed(setting, method)}
-        choices: dict[str, dict[str, Any]] = {
-            **{at(name, k=k): {"top": k} for k in setting.tops},
-            **{at(name, lr=rate): {"client": sgd(rate)} for rate in setting.gate_rates},
-            **{at(name, epochs=n): {"epochs": n} for n in setting.gate_epochs},
-            **{at(name, gamma=g): {"denoise": g} for g in setting.gammas},
-            **{
-                at(name, gamma=setting.gamma, T=t): {"denoise": setting.gamma, "temperature": t}
-                for t in setting.temperatures
-            },
-            **{
-                at(name, layers=n): {"gate": replace(gate, hidden=gate.hidden[: n - 1])}
-                for n in range(1, len(gate.hidden) + 2)
-            },
-            **{f"{name}, {a}": {"gate": replace(gate, activation=a)} for a in ACTIVATIONS},
-            **{f"{name}, {i}": {"gate": replace(gate, init=i)} for i in INITS},
-            f"{name}, renormalised": {"renormalised": True},
-            f"{name}, favouring its own": {"favour": 5.0},
-        }
-        for choice, options in choices.items():
-            made = mixed(setting, method, **options)
-            runs |= {choice: made} if made not in runs.values() else {}
     return runs
 
 
@@ -264,7 +229,8 @@ def _setting(scale: str, name: str) -> PrivateParts:
     return PrivateParts(task, rounds=2000, **last, **news)
 
 
-def _known(standard: tuple[str, ...], paper: tuple[str, ...]) -> dict[str, dict[str, PrivateParts]]:
+def known(standard: tuple[str, ...], paper: tuple[str, ...]) -> dict[str, dict[str, PrivateParts]]:
+    """Return the settings by scale of some data sets; the quick scale has digits."""
     return {
         "quick": {"digits": _setting("quick", "004/mnist")},
         "standard": {n: _setting("standard", f"004/{n}") for n in standard},
@@ -272,10 +238,9 @@ def _known(standard: tuple[str, ...], paper: tuple[str, ...]) -> dict[str, dict[
     }
 
 
-_ALL = _known(
+_ALL = known(
     ("fashion_mnist", "cifar10"),
     ("mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "ag_news"),
 )
-FOURTEEN = Section("fourteen", _ALL, _each_ratio(first_stages))
-PRIVATE_PARTS = Section("private_parts", _ALL, _each_ratio(_mixtures))
-GATES = Section("gates", _known(("cifar10",), ("cifar10",)), _each_ratio(_study))
+FOURTEEN = Section("fourteen", _ALL, each_ratio(first_stages))
+PRIVATE_PARTS = Section("private_parts", _ALL, each_ratio(_mixtures))

@@ -10,7 +10,7 @@ from fedlib.models import MLP
 from fedlib.recipes.communication import BIASED
 from fedlib.recipes.label_skew import FEDAVG, fedavg, fedmix
 from fedlib.recipes.section import Section, Setting, federated
-from fedlib.tasks import named
+from fedlib.tasks import SCALES, named
 
 BY_LABEL = "FedMix, q(z|y)"
 BY_ANGLE = "FedMix, q(z|rotation)"
@@ -50,7 +50,7 @@ ROTATED = Section(
     "rotated",
     {
         scale: {dataset: _setting(dataset, scale) for dataset in (TURNED, TURNED_AND_SKEWED)}
-        for scale in ("quick", "standard", "paper")
+        for scale in SCALES
     },
     _plan,
 )

@@ -1,4 +1,4 @@
-"""Specialists and generalists: local and global expert under one gate (001; 002)."""
+"""Specialists and generalists: local and global expert under one gate (001)."""
 
 from __future__ import annotations
 
@@ -95,12 +95,19 @@ def _clients(task: Task) -> int:
     return int(task.partition.clients)  # type: ignore[attr-defined]
 
 
-def steps(setting: Stages) -> dict[str, Experiment]:
-    """Return the three steps of 001 (sec. 3)."""
-    first = generalist(setting)
-    tuned = at_home(setting, Local(**setting.home(setting.personal)), first)
-    mixed = at_home(setting, Mixture(**setting.home(setting.personal)), tuned)
-    return {FEDAVG: first, TUNED: tuned, MIXTURE: mixed}
+def steps(
+    setting: Stages,
+    kind: type[FedAvg] = FedAvg,
+    pool: str = "probabilities",
+    faster: float = 1.0,
+    keep: str = "best",
+) -> dict[str, Experiment]:
+    """Return the three steps of 001 (sec. 3); the options are what ``DEPARTURES`` change."""
+    setting = replace(setting, stop=replace(setting.stop, keep=keep))
+    first = generalist(setting, kind)
+    tuned = at_home(setting, Local(**setting.home(faster * setting.personal)), first)
+    mixture = Mixture(**setting.home(setting.personal), pool=pool)
+    return {FEDAVG: first, TUNED: tuned, MIXTURE: at_home(setting, mixture, tuned)}
 
 
 def alone(setting: Stages) -> Experiment:
@@ -180,26 +187,11 @@ def _as_released(setting: Stages, dataset: str) -> dict[str, Experiment]:
     for p in setting.released_ps:
         known = [*steps(setting.at(p)).values()]
         for departure, change in {**DEPARTURES, EVERYTHING: every}.items():
-            for method, experiment in _changed(setting.at(p), **change).items():
+            for method, experiment in steps(setting.at(p), **change).items():
                 if experiment not in known:
                     runs[at(departed(method, departure), p=p)] = experiment
                     known.append(experiment)
     return runs
-
-
-def _changed(
-    setting: Stages,
-    kind: type[FedAvg] = FedAvg,
-    pool: str = "probabilities",
-    faster: float = 1.0,
-    keep: str = "best",
-) -> dict[str, Experiment]:
-    """Return the three steps with some changes."""
-    setting = replace(setting, stop=replace(setting.stop, keep=keep))
-    first = generalist(setting, kind)
-    tuned = at_home(setting, Local(**setting.home(faster * setting.personal)), first)
-    mix = Mixture(**setting.home(setting.personal), pool=pool)
-    return {FEDAVG: first, TUNED: tuned, MIXTURE: at_home(setting, mix, tuned)}
 
 
 SMALL = f"{MIXTURE}, small specialist and gate"
@@ -211,24 +203,6 @@ def _architectures(setting: Stages, dataset: str) -> dict[str, Experiment]:
     made = steps(here)
     small = Mixture(**here.home(here.federated), expert=MLP((64,)), gate=MLP((8,)))
     return {**made, SMALL: at_home(here, small, made[FEDAVG])}
-
-
-def _first_version(setting: Stages, dataset: str) -> dict[str, Experiment]:
-    """Return 002's methods: specialists from scratch, and the global expert trained as well.
-
-    Nobody can opt out of training alone: that has no q.
-    """
-    runs = {at(LOCAL, p=p): alone(setting.at(p)) for p in setting.opted_ps}
-    for q in setting.qs:
-        for p in setting.opted_ps:
-            here = setting.at(p, q)
-            first = generalist(here)
-            tuned = at_home(here, Local(**here.home(here.personal)), first)
-            mix = Mixture(**here.home(here.personal), train_global=True)
-            both = replace(at_home(here, mix, first), beside=runs[at(LOCAL, p=p)])
-            stages = {FEDAVG: first, TUNED: tuned, MIXTURE: both}
-            runs |= {at(method, p=p, q=q): run for method, run in stages.items()}
-    return runs
 
 
 def _setting(scale: str, dataset: str, **more: Any) -> Stages:
@@ -279,40 +253,6 @@ SETTINGS: dict[str, dict[str, Setting]] = {
 }
 
 
-def _earlier(scale: str, dataset: str) -> Stages:
-    """Return a setting of 002: every client takes part in every one of few rounds."""
-    ps = {"quick": (0.2, 1.0), "standard": (0.2, 0.8, 1.0), "paper": TENTHS}[scale]
-    qs = {"quick": (0.0,), "standard": (0.0, 0.9), "paper": (0.0, 0.5, 0.9)}[scale]
-    paper: dict[str, Any] = {"federated": 1e-4, "personal": 1e-4, "most": 100, "stop": EarlyStop()}
-    quick = {"federated": 3e-3, "personal": 3e-3, "most": 40, "stop": EarlyStop(patience=2)}
-    standard = {"federated": 5e-4, "personal": 5e-4, "most": 60, "stop": EarlyStop(patience=4)}
-    lengths = {"quick": quick, "standard": {**standard, "tested": 10}, "paper": paper}[scale]
-    task = named("002/cifar10" if dataset == "digits" else f"002/{dataset}", scale)
-    many = dataset == "cifar100"
-    return Stages(
-        replace(task, model=MLP((32,))) if scale == "quick" else task,
-        rounds=20 if many and scale == "standard" else 45,
-        seeds=3,
-        cohort=1.0,
-        batch_size=20 if scale == "standard" else 10,
-        evaluate_every=5,
-        local_epochs=3,
-        balanced=100 if scale == "quick" else 1000,
-        opted_ps=(0.2, 0.6, 1.0) if many and scale == "standard" else ps,
-        qs=(0.0,) if many else qs,
-        **lengths,
-    )
-
-
-EARLIER: dict[str, dict[str, Setting]] = {
-    "quick": {"digits": _earlier("quick", "digits")},
-    **{
-        scale: {d: _earlier(scale, d) for d in ("cifar10", "cifar100")}
-        for scale in ("standard", "paper")
-    },
-}
-
-
 def _section(
     name: str, plan: Callable[..., Any], *datasets: str, standard: tuple[str, ...] = ()
 ) -> Section:
@@ -336,4 +276,3 @@ DIRICHLET = _section("specialists_dirichlet", _by_alpha, *IMAGES, standard=("cif
 OPT_OUT = _section("opt_out", _opting_out, "cifar10")
 ARCHITECTURES = _section("architectures", _architectures, "cifar10")
 AS_RELEASED = _section("as_released", _as_released, "cifar10")
-FIRST_VERSION = Section("first_version", EARLIER, _first_version)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pandas as pd
 
 from fedlib import paths
+from fedlib.recipes import SCALES
 
-SCALES = ("paper", "standard", "quick")  # what is larger comes first
+LARGEST_FIRST = SCALES[::-1]
 COLUMNS = ("notebook", "tested on", "claim", "source", "measured", "seeds", "verdict", "clear")
 
 
@@ -19,7 +20,7 @@ def collected(folder: Path | None = None) -> pd.DataFrame:
     is taken from the largest. No rows where no notebook has been run.
     """
     home = folder or paths.figures()
-    files = [f for scale in SCALES for f in sorted((home / scale).glob("*_claims.csv"))]
+    files = [f for scale in LARGEST_FIRST for f in sorted((home / scale).glob("*_claims.csv"))]
     parts = [pd.read_csv(f, keep_default_na=False).assign(notebook=_notebook(f)) for f in files]
     if not parts:
         return pd.DataFrame(columns=list(COLUMNS))

@@ -10,10 +10,12 @@ from fedlib import frames
 from fedlib.experiment import Result, find
 from fedlib.panels import Panel, stored
 from fedlib.published import published
+from fedlib.scorecard.collected import LARGEST_FIRST
 from fedlib.scorecard.exhibits import EXHIBITS, Exhibit, why_not
 from fedlib.scorecard.judge import judged
 
-LARGEST_FIRST = ("paper", "standard")
+# The quick scale has data of its own, which no paper has numbers for.
+WITH_NUMBERS = [scale for scale in LARGEST_FIRST if scale != "quick"]
 TEXTS = ("group", "scale", "notebook", "key", "device", "commit")
 MEASURED = ("mean", "low", "high", "seeds", *TEXTS)
 
@@ -39,7 +41,7 @@ def numbers() -> pd.DataFrame:
 
 def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
     """Yield what was measured for each number of an exhibit, the largest scale first."""
-    for scale in LARGEST_FIRST:
+    for scale in WITH_NUMBERS:
         for panel in stored(exhibit.section, [], scale):
             printed = exhibit.printed(panel.dataset).dropna(subset="value")
             known = exhibit.measured(panel).groupby(list(exhibit.keys))["value"]

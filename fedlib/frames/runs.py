@@ -1,4 +1,4 @@
-"""From stored metrics to the tidy frames that figures draw and claims test."""
+"""What runs logged: curves, matrices, and where each run ended."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from fedlib.experiment import Result
+from fedlib.frames.seeds import RUN, ByMethod, by_method
 from fedlib.metrics import over_clients
 from fedlib.values import one_of
 
-RUN = ["method", "seed"]
 _AT = re.compile(r", (\w+) = ([-+.e\d]+)")  # as ``recipes.at`` writes it
 
 
@@ -27,16 +26,19 @@ def together(runs: Mapping[str, Sequence[Result]]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def divergences(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the logged rows of divergence; phi and gates are no part of the model and left out."""
+    rows = frame[frame["metric"] == "divergence"]
+    return rows[~rows["item"].str.startswith(("phi", "gate."))]
+
+
 def divergence(frame: pd.DataFrame, over: str = "mean", tensor: str = "") -> pd.DataFrame:
     """Return gradient divergence by method, seed and round, summed over a model's tensors.
 
     Of K experts it is the mean over experts (``over="mean"``: comparable with one model) or the sum
     (``over="sum"``: K times as large). ``tensor`` restricts it to the tensors whose name ends so.
-    phi and gates are no part of the model and are left out.
     """
-    rows = frame[
-        (frame["metric"] == "divergence") & ~frame["item"].str.startswith(("phi", "gate."))
-    ]
+    rows = divergences(frame)
     if tensor:
         rows = rows[rows["item"].str.endswith(tensor)]
     by_expert = rows.groupby([*RUN, "round", "expert"], as_index=False)["value"].sum()
@@ -70,44 +72,6 @@ def curve(frame: pd.DataFrame, metric: str, weighted: bool = False) -> pd.DataFr
     total = rows.assign(value=rows["value"] * rows["weight"]).groupby(by_round, sort=False)
     sums = total[["value", "weight"]].sum()
     return (sums["value"] / sums["weight"]).rename("value").reset_index()
-
-
-def gigabytes(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return what a run has sent so far, down and up, by method, seed and round (GB: 1e9 bytes).
-
-    All clients of all rounds' cohorts are counted; round 0 has sent nothing. Columns method, seed,
-    round, gigabytes.
-    """
-    rows = frame[frame["metric"].isin(["bytes_down", "bytes_up"])]
-    sent = rows.groupby([*RUN, "round"], as_index=False, sort=False)["value"].sum()
-    nothing = sent[RUN].drop_duplicates().assign(round=0, value=0.0)
-    sent = pd.concat([nothing, sent], ignore_index=True).sort_values([*RUN, "round"])
-    total = sent.groupby(RUN)["value"].cumsum() / 1e9
-    return sent.drop(columns="value").assign(gigabytes=total).reset_index(drop=True)
-
-
-def against_traffic(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return a metric's curve with the gigabytes that were sent up to each of its rounds.
-
-    Columns method, seed, round, value, gigabytes.
-    """
-    return curve(frame, metric).merge(gigabytes(frame), on=[*RUN, "round"])
-
-
-def at_traffic(course: pd.DataFrame, method: str, budget: Mapping[int, float]) -> dict[int, float]:
-    """Return a method's value by seed when it had sent the seed's ``budget`` in gigabytes.
-
-    ``course`` is one of ``against_traffic``; between two evaluations the value is interpolated. A
-    seed whose run has sent less than its budget, or that has none, is left out.
-    """
-    rows = course[course["method"] == method].sort_values("gigabytes")
-    found = {}
-    for seed in rows["seed"].unique().tolist():
-        run = rows[rows["seed"] == seed]
-        most = budget.get(seed, np.inf)
-        if most <= run["gigabytes"].iloc[-1]:
-            found[seed] = float(np.interp(most, run["gigabytes"], run["value"]))
-    return found
 
 
 def adapted(frame: pd.DataFrame) -> pd.DataFrame:
@@ -171,17 +135,6 @@ def reported(
     return pd.DataFrame(rows, columns=["method", "seed", "rule", "value"])
 
 
-def traffic(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return megabytes per round, down and up, and in all, by method (mean over runs)."""
-    rows = frame[frame["metric"].isin(["bytes_down", "bytes_up"])]
-    per_run = rows.groupby(["method", "seed", "metric"], sort=False)["value"]
-    out = (per_run.mean() / 1e6).groupby(["method", "metric"], sort=False).mean().unstack()
-    total = per_run.sum().groupby(["method", "seed"], sort=False).sum().groupby("method").mean()
-    out["total"] = total / 1e6
-    names = {"bytes_down": "MB down per round", "bytes_up": "MB up per round", "total": "MB in all"}
-    return out.rename(columns=names).rename_axis(columns=None).round(2)
-
-
 def spread_over_clients(frame: pd.DataFrame) -> pd.DataFrame:
     """Return how the last round's test accuracy spreads over clients, by method (mean over seeds).
 
@@ -207,36 +160,10 @@ def last(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     return rows[rows["round"] == rows.groupby(RUN)["round"].transform("max")]
 
 
-def by_seed(table: pd.DataFrame, column: str = "value") -> dict[int, float]:
-    """Return a column's mean by seed, over all else: what claims compare."""
-    means = table.groupby("seed")[column].mean()
-    return {int(str(seed)): float(value) for seed, value in means.items()}
-
-
-def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
-    """Return mean, lower and upper end of Student's interval over runs; NaN ends for one run."""
-    v = np.asarray(values, dtype=float)
-    mean = float(v.mean())
-    if len(v) < 2:
-        return mean, float("nan"), float("nan")
-    half = stats.t.ppf((1 + level) / 2, len(v) - 1) * v.std(ddof=1) / np.sqrt(len(v))
-    return mean, mean - float(half), mean + float(half)
-
-
-def stated(values: Sequence[float], digits: int = 3) -> str:
-    """Return a mean with half its 95% interval and the number of runs, e.g. "0.612 ± 0.020 (3)"."""
-    mean, low, high = interval(values)
-    half = "" if np.isnan(low) else f" ± {(high - low) / 2:.{digits}f}"
-    return f"{mean:.{digits}f}{half} ({len(values)})"
-
-
-def bands(curve: pd.DataFrame, by: Sequence[str] = ("method", "round")) -> pd.DataFrame:
-    """Return mean, low, high (95% over seeds) and the number of seeds of a curve."""
-    rows = []
-    for key, group in curve.groupby(list(by), sort=False):
-        mean, low, high = interval(group["value"].tolist())
-        rows.append((*(key if isinstance(key, tuple) else (key,)), mean, low, high, len(group)))
-    return pd.DataFrame(rows, columns=[*by, "mean", "low", "high", "seeds"])
+def final(frame: pd.DataFrame, metric: str) -> ByMethod:
+    """Return a metric after each run's last round that has it, averaged over clients."""
+    ends = curve(frame, metric).sort_values("round").groupby(RUN, as_index=False).last()
+    return by_method(ends)
 
 
 def apart(frame: pd.DataFrame) -> pd.DataFrame:

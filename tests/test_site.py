@@ -1,0 +1,59 @@
+"""The sources of the static site, as they are laid out before Sphinx reads them."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from fedlib import paths
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, paths.ROOT / "docs" / "site" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def build(monkeypatch, tmp_path):
+    module = load("build")
+    monkeypatch.setattr(module, "SOURCES", tmp_path)
+    return module
+
+
+def test_a_figure_is_shown_at_its_largest_scale(build, tmp_path):
+    for scale, name in (("quick", "01_a"), ("standard", "01_a"), ("quick", "02_b_c")):
+        folder = paths.figures() / scale
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.png").write_text(scale)
+    build._figures()
+    shown = {f.name: f.read_text() for f in (tmp_path / "figures").iterdir()}
+    assert shown == {"01_a.png": "standard", "02_b_c.png": "quick"}
+    page = (tmp_path / "figures.md").read_text()
+    assert "## Notebook 01" in page and "*b c, quick scale*" in page
+
+
+def test_links_of_the_texts_point_into_the_site(build, tmp_path):
+    build._pages()
+    readme = (tmp_path / "readme.md").read_text()
+    assert "(architecture.md)" in readme and "(ARCHITECTURE.md)" not in readme
+    assert '<img src="_images/00_partition.png" width="160">' in readme
+    assert "figures/standard/" not in readme
+
+
+def test_every_room_and_notebook_has_a_page(build):
+    home = paths.ROOT / "fedlib"
+    rooms = [p.stem for p in home.glob("[a-z]*.py")] + [
+        p.parent.name for p in home.glob("*/__init__.py")
+    ]
+    listed = [line.strip() for line in build._api().splitlines() if "fedlib." in line]
+    assert sorted(listed) == sorted(f"fedlib.{room}" for room in rooms)
+    assert "\nnotebooks/00_start_here\n" in build._index(["00_start_here"])
+
+
+def test_formulas_of_docstrings_are_no_markup():
+    lines = ["the mean of |u - v| and w*, but ``a * b`` stays"]
+    load("conf").escaped(None, "function", "f", None, None, lines)
+    assert lines == [r"the mean of \|u - v\| and w\*, but ``a * b`` stays"]
