@@ -137,7 +137,8 @@ class Federation:
     ``ids`` names the client behind every row; random draws follow the id, not the row. Where some
     opt out, ``train`` has side information ``OPTED_IN`` and ``taking_part`` is what a federated
     algorithm gets to see. ``members`` are the rows that a cohort is drawn from, None for all.
-    ``balanced`` is a test set that all clients share, if there is one. ``kinds`` is how many values
+    ``balanced`` is a test set that all clients share, if there is one. ``source`` names the data
+    and their fingerprint. ``kinds`` is how many values
     side information can take, by name, so that it need not be counted on what someone holds.
     """
 
