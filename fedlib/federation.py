@@ -119,9 +119,15 @@ class Table:
         # A number per value, not per channel: broadcasting over three channels is slow.
         return flat.to(torch.float32).mul_(self.scale).add_(self.shift).view(shape).movedim(-1, -3)
 
+    @property
+    def real(self) -> Tensor:
+        """Which entries of the rows are examples and no padding, bool ``[clients, width]``."""
+        sizes = torch.as_tensor(self.sizes, device=self.index.device)
+        return torch.arange(self.index.shape[1], device=self.index.device) < sizes.unsqueeze(1)
+
     def counts(self, classes: int) -> Tensor:
         """Return how often each client holds each label, int64 ``[clients, classes]``."""
-        return _count(self.y[self.index.clamp(min=0)], self.sizes, classes)
+        return _count(self.y[self.index.clamp(min=0)], self.real, classes)
 
 
 @dataclass(eq=False)
@@ -131,7 +137,8 @@ class Federation:
     ``ids`` names the client behind every row; random draws follow the id, not the row. Where some
     opt out, ``train`` has side information ``OPTED_IN`` and ``taking_part`` is what a federated
     algorithm gets to see. ``members`` are the rows that a cohort is drawn from, None for all.
-    ``balanced`` is a test set that all clients share, if there is one. ``kinds`` is how many values
+    ``balanced`` is a test set that all clients share, if there is one. ``source`` names the data
+    and their fingerprint. ``kinds`` is how many values
     side information can take, by name, so that it need not be counted on what someone holds.
     """
 
@@ -147,8 +154,9 @@ class Federation:
     source: str = ""
     members: np.ndarray | None = None
     kinds: dict[str, int] = field(default_factory=dict)
-    _shares: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    _inside: Federation | None = field(default=None, repr=False)
+    # What a changed copy (``replace``) computes anew.
+    _shares: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _inside: Federation | None = field(default=None, init=False, repr=False)
 
     @property
     def clients(self) -> int:
@@ -160,6 +168,11 @@ class Federation:
         """Training examples per client N_s, float64 ``[clients]``."""
         return torch.as_tensor(self.train.sizes, dtype=torch.float64, device=self.device)
 
+    @property
+    def by_id(self) -> Tensor:
+        """The rows in the order of their clients' ids, int64 ``[clients]``."""
+        return torch.as_tensor(self.ids, device=self.device).argsort()
+
     def taking_part(self) -> Federation:
         """Return the federation without what opted out: examples, and whole clients.
 
@@ -170,13 +183,11 @@ class Federation:
         if flag is None:
             return self
         if self._inside is None:
-            train = _restricted(self.train, flag.cpu().numpy() > 0)
+            train = _restricted(self.train, flag > 0)
             members = np.flatnonzero(train.sizes)
-            everything = np.arange(self.validation.index.shape[1]) < self.validation.sizes[:, None]
-            held = _restricted(self.validation, everything & (train.sizes > 0)[:, None])
-            self._inside = replace(
-                self, train=train, validation=held, members=members, _shares={}, _inside=None
-            )
+            there = torch.as_tensor(train.sizes > 0, device=self.device).unsqueeze(1)
+            held = _restricted(self.validation, there)
+            self._inside = replace(self, train=train, validation=held, members=members)
         return self._inside
 
     def values(self, condition: str) -> int:
@@ -199,7 +210,7 @@ class Federation:
     def _counts(self, condition: str) -> Tensor:
         if condition == "label":
             return self.train.counts(self.classes)
-        return _count(self._side(condition), self.train.sizes, self.values(condition))
+        return _count(self._side(condition), self.train.real, self.values(condition))
 
     def to(self, device: str | torch.device) -> Federation:
         """Return the same federation on another device."""
@@ -210,8 +221,6 @@ class Federation:
             test=_moved(self.test, device),
             balanced=self.balanced and _moved(self.balanced, device),
             device=torch.device(device),
-            _shares={},
-            _inside=None,
         )
 
     def permuted(self, order: np.ndarray) -> Federation:
@@ -222,8 +231,6 @@ class Federation:
             validation=_permuted(self.validation, order),
             test=_permuted(self.test, order),
             ids=self.ids[order],
-            _shares={},
-            _inside=None,
         )
 
     def pooled(self) -> Federation:
@@ -239,8 +246,6 @@ class Federation:
             test=splits[2],
             ids=np.zeros(1, dtype=self.ids.dtype),
             members=None,
-            _shares={},
-            _inside=None,
         )
 
     def _side(self, condition: str) -> Tensor:
@@ -250,34 +255,27 @@ class Federation:
         return self.train.side[condition]
 
 
-def _count(values: Tensor, sizes: np.ndarray, kinds: int) -> Tensor:
-    real = torch.arange(values.shape[1], device=values.device) < torch.as_tensor(
-        sizes, device=values.device
-    ).unsqueeze(1)
+def _count(values: Tensor, real: Tensor, kinds: int) -> Tensor:
+    """Return how often each value stands in the real entries of every row, ``[rows, kinds]``."""
     out = torch.zeros(len(values), kinds, dtype=torch.int64, device=values.device)
     return out.scatter_add_(1, torch.where(real, values, 0), real.to(torch.int64))
 
 
-def _restricted(table: Table, chosen: np.ndarray) -> Table:
-    """Return a table with the chosen entries of its rows only, ``[clients, width]``.
+def _restricted(table: Table, chosen: Tensor) -> Table:
+    """Return a table with the chosen entries of its rows only, ``[clients, width]`` or ``[.., 1]``.
 
     The others are taken out of the index, so that nothing can read them, not even as padding.
     """
-    chosen = chosen & (np.arange(chosen.shape[1]) < table.sizes[:, None])
-    sizes = chosen.sum(1)
-    order = torch.as_tensor(np.argsort(~chosen, 1, kind="stable"), device=table.index.device)
-    real = torch.arange(chosen.shape[1], device=order.device) < torch.as_tensor(
-        sizes, device=order.device
-    ).unsqueeze(1)
+    chosen = chosen & table.real
+    order = torch.argsort(~chosen, dim=1, stable=True)
     side = {n: t.gather(1, order) for n, t in table.side.items() if n != OPTED_IN}
-    index = torch.where(real, table.index.gather(1, order), -1)
-    return replace(table, index=index, sizes=sizes, side=side)
+    index = torch.where(chosen, table.index, -1).gather(1, order)
+    return replace(table, index=index, sizes=chosen.sum(1).cpu().numpy(), side=side)
 
 
 def _pooled(table: Table) -> Table:
     """Return a table whose only client holds every example that some client holds."""
-    real = np.arange(table.index.shape[1]) < table.sizes[:, None]
-    held = table.index[torch.as_tensor(real, device=table.index.device)].unique()
+    held = table.index[table.real].unique()
     return replace(table, index=held.unsqueeze(0), sizes=np.array([len(held)]), side={})
 
 

@@ -67,6 +67,11 @@ class Optimizer:
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"Optimizer.betas must lie in [0, 1), got {self.betas}")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is -lr times the gradient: SGD without momentum and weight decay."""
+        return self.name == "sgd" and not self.momentum and not self.weight_decay
+
     def build(
         self, leaves: Leaves, *, fused: bool = False, capturable: bool = False
     ) -> torch.optim.Optimizer:

@@ -22,7 +22,10 @@ PURPOSES = {
 
 
 def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:
-    """Return the generator of one purpose at one place, e.g. ``("batches", round, client)``."""
+    """Return the generator of one purpose at one place, e.g. ``("batches", round, client)``.
+
+    A purpose names its places by equally many numbers: a last 0 more makes no other generator.
+    """
     return np.random.default_rng(_sequence(seed, purpose, where))
 
 

@@ -12,6 +12,7 @@ from fedlib import datasets, tasks
 from fedlib.experiment import Experiment, run
 from fedlib.partition import IID, LabelPermuted, Mirrored, Own, Rotated
 from fedlib.tasks import Task
+from fedlib.tasks.named import options_of
 from fedlib.tasks.views import rotate
 from fedlib.values import from_code
 
@@ -30,6 +31,15 @@ def test_every_setting_prints_as_the_code_that_makes_it(name, scale):
     assert from_code(repr(task)) == task
     assert (task.dataset == "digits") == (scale == "quick")
     assert len(tasks.about(name)) > 20
+
+
+def test_options_and_scales_of_a_setting():
+    assert options_of("001/cifar10") == {"p": 0.8} and options_of("000/cifar10") == {}
+    assert "[p=0.8]" in tasks.about("001/cifar10")
+    assert tasks.scales_of("000/cifar10") == tasks.SCALES
+    assert tasks.scales_of("004/ag_news") == ("standard", "paper")
+    with pytest.raises(ValueError, match="unknown task"):
+        tasks.scales_of("000/cifar11")
 
 
 @pytest.mark.parametrize(("name", "scale"), SETTINGS)

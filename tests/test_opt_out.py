@@ -59,7 +59,7 @@ def poisoned(fed):
     train.y[train.index[out]] = 10**9
     held = replace(fed.validation, x=fed.validation.x.clone(), y=fed.validation.y.clone())
     held.x[held.index[1]], held.y[held.index[1]] = 255, 10**9
-    return replace(fed, train=train, validation=held, _shares={}, _inside=None)
+    return replace(fed, train=train, validation=held)
 
 
 def server_sees(algorithm, fed, rounds=3, score=False):

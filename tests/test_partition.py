@@ -1,12 +1,11 @@
 """Partitions: the promises of each sampler, and what they refuse."""
 
-import matplotlib
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlib.partition import IID, Dirichlet, Partition, dirichlet, holdout, iid, mirrored
+from fedlib.partition import IID, Dirichlet, Partition, dirichlet, holdout, mirrored
 from fedlib.values import from_dict, to_dict
 
 few = settings(max_examples=40, deadline=None)
@@ -272,38 +271,6 @@ def test_other_refusals():
         mirrored(LABELS, np.ones((1, 10)), size=1, seed=0, clients=[0, 1])
     with pytest.raises(ValueError, match="only 2 labels"):
         Partition.from_lists([[5]]).counts([0, 1], 2)
-
-
-@pytest.fixture
-def pyplot():
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    yield pyplot
-    pyplot.close("all")
-
-
-def test_the_picture_has_a_dot_for_every_class_that_a_client_holds(pyplot):
-    part = Partition.from_lists([[0, 1, 2, 3], [4]])
-    ax = part.draw([0, 0, 0, 0, 2], 3, ["cat", "dog", "cow"])
-    (dots,) = ax.collections
-    assert dots.get_offsets().tolist() == [[0, 0], [1, 2]]
-    assert dots.get_array().tolist() == [4, 1]
-    assert dots.get_widths() == pytest.approx([0.95, 0.95 / 2])  # the area is the count
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["cat", "dog", "cow"]
-    own = pyplot.subplots()[1]
-    assert part.draw([0, 0, 0, 0, 2], 3, ax=own) is own
-    with pytest.raises(ValueError, match="2 names for 3 classes"):
-        part.draw([0, 0, 0, 0, 2], 3, ["cat", "dog"])
-
-
-def test_the_picture_of_many_clients_is_made_of_tiles(pyplot):
-    labels = balanced(4, 100)
-    part = iid(labels, clients=100, seed=0)
-    (tiles,) = part.draw(labels, 4).images
-    shown = tiles.get_array()
-    assert np.array_equal(shown.filled(0), part.counts(labels, 4).T) and shown.mask.any()
-    Partition.from_lists([[]]).draw(labels, 4)
 
 
 @pytest.mark.parametrize("value", [Dirichlet(), Dirichlet(7, 0.5, 3, "proportional"), IID(5, 2)])

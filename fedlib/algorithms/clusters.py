@@ -34,7 +34,7 @@ class ClusteredFedMix(FedMix):
             raise ValueError(f"damping must lie in [0, 1), got {self.damping}")
         if self.entropy_weight <= 0:
             raise ValueError(f"entropy_weight must be > 0, got {self.entropy_weight}")
-        if (self.client.name, self.client.momentum, self.client.weight_decay) != ("sgd", 0, 0):
+        if not self.client.is_plain:
             raise ValueError(f"the damped step of pi needs plain SGD, got {self.client}")
 
     def leaves(self, fed: Federation, seed: int) -> Leaves:
@@ -75,8 +75,7 @@ class ClusteredFedMix(FedMix):
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return every client's q(z|s), ``[clients, K]``, rows in the order of their ids."""
-        order = torch.as_tensor(fed.ids, device=fed.device).argsort()
-        return {"clusters": state.local["pi"][order]}
+        return {"clusters": state.local["pi"][fed.by_id]}
 
 
 def posterior(average: Tensor, entropy_weight: float = 1.0) -> Tensor:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from fedlib.algorithms.fedavg import FedAvg, mean, placed
+from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy, placed
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import Phase, State, play_round
 from fedlib.federation import Federation
@@ -81,7 +80,7 @@ class DBE(Split):
         weight = batch["weight"]
         h = net.features(params, batch["x"], batch.get("noise"))
         said = net.logits(params, h + params[OWN])
-        loss = mean(cross_entropy(said, batch["y"], reduction="none"), weight)
+        loss = mean_cross_entropy(said, batch["y"], weight)
         center = mean_of(h, weight)
         m = running(params, center, self.momentum)
         loss = loss + self.kappa / 2 * ((m - params[CONSENSUS]) ** 2).mean()
@@ -125,9 +124,8 @@ class _Consensus(FedAvg):
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         weight = batch["weight"]
         h = net.features(params, batch["x"], batch.get("noise"))
-        said = cross_entropy(net.logits(params, h), batch["y"], reduction="none")
-        center = mean_of(h, weight)
-        return mean(said, weight) + moved(params, center, self.momentum, self.client.lr)
+        loss = mean_cross_entropy(net.logits(params, h), batch["y"], weight)
+        return loss + moved(params, mean_of(h, weight), self.momentum, self.client.lr)
 
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         return {CONSENSUS: before[CONSENSUS] - after[RUNNING]}
@@ -152,5 +150,5 @@ def moved(params: Leaves, center: Tensor, momentum: float, lr: float) -> Tensor:
 def _plain(algorithm: FedAvg) -> None:
     """Raise ValueError unless clients take plain SGD steps, on which the running mean counts."""
     o = algorithm.client
-    if o.name != "sgd" or o.momentum or o.weight_decay or o.rates or not o.lr:
+    if not o.is_plain or o.rates or not o.lr:
         raise ValueError(f"{type(algorithm).__name__}'s clients take plain SGD steps, got {o}")

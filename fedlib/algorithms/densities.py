@@ -33,6 +33,8 @@ class Densities(Stage):
     importance-weighted estimate of log p(x|s). Play one round with every client (cohort 1.0).
     """
 
+    federates = True  # they send their auto-encoders
+    drops = False
     epochs: int = 100
     batch_size: int | None = 10
     client: Optimizer = adam(1e-3)
@@ -45,11 +47,6 @@ class Densities(Stage):
         FedAvg.check(self)
         if min(*self.hidden, self.latent, self.samples, 1) < 1:
             raise ValueError(f"widths and samples must be >= 1, got {self}")
-
-    @property
-    def federates(self) -> bool:
-        """Whether clients send anything: yes, their auto-encoders."""
-        return True
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is of an auto-encoder, or kept local by ``of``."""
@@ -82,11 +79,6 @@ class Densities(Stage):
                 watch="loss",
             ),
         )
-
-    @property
-    def drops(self) -> bool:
-        """Whether its loss hands on the noise that drops units: no."""
-        return False
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""

@@ -3,6 +3,8 @@ every method of an algorithm."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -25,6 +27,12 @@ class FedAvg:
     "size" weighs a client by its number of examples, "uniform" equally.
     """
 
+    federates: ClassVar[bool] = True
+    """Whether clients send anything."""
+
+    drops: ClassVar[bool] = True
+    """Whether the loss hands on the noise that drops units, where a model has dropout."""
+
     epochs: int = 1
     batch_size: int | None = 64
     client: Optimizer = Optimizer()
@@ -42,11 +50,6 @@ class FedAvg:
     def is_local(self, name: str) -> bool:
         """Return whether a leaf stays with its client."""
         return False
-
-    @property
-    def federates(self) -> bool:
-        """Whether clients send anything."""
-        return True
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; every client starts from the same local leaves.
@@ -93,11 +96,6 @@ class FedAvg:
         """Return what every client knows besides its batch: here nothing."""
         return {}
 
-    @property
-    def drops(self) -> bool:
-        """Whether its loss hands on the noise that drops units, where a model has dropout."""
-        return True
-
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains every leaf."""
         return (Phase(self.client, self.epochs, self.batch_size),)
@@ -105,8 +103,7 @@ class FedAvg:
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         said = net(params, batch["x"], batch.get("noise"))
-        losses = cross_entropy(said, batch["y"], reduction="none")
-        return mean(losses, batch["weight"])
+        return mean_cross_entropy(said, batch["y"], batch["weight"])
 
     def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         """Return nothing: a client keeps the local leaves that it has trained."""
@@ -192,6 +189,16 @@ class FedAvg:
 def mean(values: Tensor, weight: Tensor) -> Tensor:
     """Return the weighted mean over the batch axis of values ``[B]``; 0 for an empty batch."""
     return (values * weight).sum() / weight.sum().clamp(min=1)
+
+
+def mean_cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """Return the weighted mean cross-entropy of logits ``[B, classes]`` at the labels ``[B]``."""
+    return mean(cross_entropy(logits, y, reduction="none"), weight)
+
+
+def one_hot(y: Tensor, classes: int) -> Tensor:
+    """Return true at the place of every label, bool ``[..., classes]`` from int64 ``[...]``."""
+    return y.unsqueeze(-1) == torch.arange(classes, device=y.device)
 
 
 def at_label(logp: Tensor, y: Tensor) -> Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, layer_norm, linear, normalize, relu
+from torch.nn.functional import layer_norm, linear, normalize, relu
 
-from fedlib.algorithms.fedavg import FedAvg, mean, placed
+from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy, placed
 from fedlib.algorithms.fedprox import RECEIVED
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import Phase, State
@@ -72,12 +72,12 @@ class FedCP(Split):
 
     def common(self, fed: Federation, state: State) -> Leaves:
         """Return the received base, and the chances of released predictions."""
-        base = {n: t for n, t in state.shared.items() if n.startswith("base.")}
+        received = named(part(state.shared, "base."), f"{RECEIVED}base.")
         if not self.draws:
-            return named(base, RECEIVED)
+            return received
         draw = torch.Generator().manual_seed(self.draws)
         chances = torch.rand(CHANCES, fed.net.width, generator=draw).to(fed.device)
-        return {**named(base, RECEIVED), DRAWN: chances}
+        return {**received, DRAWN: chances}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains all but the received head."""
@@ -90,7 +90,7 @@ class FedCP(Split):
         h = net.features(params, x, noise)
         entry, rest = self._parted(net, params, ctx, h, noise[:, : net.width])
         said = rest + self.private(net, params, entry)
-        loss = mean(cross_entropy(said, batch["y"], reduction="none"), weight)
+        loss = mean_cross_entropy(said, batch["y"], weight)
         if not self.apart:
             return loss
         return loss + self.apart * discrepancy(h, net.features(part(ctx, RECEIVED), x), weight)

@@ -6,7 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
-from fedlib.algorithms.fedavg import FedAvg, mean, placed, weighted_sum
+from fedlib.algorithms.fedavg import (
+    FedAvg,
+    mean,
+    mean_cross_entropy,
+    one_hot,
+    placed,
+    weighted_sum,
+)
 from fedlib.engine import Phase, State
 from fedlib.federation import Federation
 from fedlib.models import Leaves, Net, drawn, named, part
@@ -106,9 +113,9 @@ class FedGen(FedAvg):
         made = part(params, MADE)
         invented = (u[:, self.noise, None] >= ctx[POOL]).sum(-1).clamp(max=net.classes - 1)
         z = generate(made, u[:, : self.noise], invented, net.classes, weight)
-        on_made = mean(cross_entropy(net.logits(params, z), invented, reduction="none"), weight)
+        on_made = mean_cross_entropy(net.logits(params, z), invented, weight)
         said = net(params, batch["x"], u)
-        loss = mean(cross_entropy(said, y, reduction="none"), weight)
+        loss = mean_cross_entropy(said, y, weight)
         loss = loss + self.alpha * ctx["faded"] * on_made
         if not self.beta:
             return loss
@@ -124,7 +131,7 @@ class FedGen(FedAvg):
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
         """Fit the generator to the clients' output layers, then average the models."""
         p = self.share(fed, rows)
-        heads = {n: t for n, t in state.shared.items() if n.startswith("head.")}
+        heads = named(part(state.shared, "head."), "head.")
         heads = {n: t - weighted_sum(p, messages[n]) for n, t in heads.items()}
         made = self._fitted(fed, part(state.shared, MADE), heads, int(state.server[DRAW]))
         after = FedAvg.aggregate(self, fed, state, rows, messages)
@@ -156,17 +163,12 @@ def generate(made: Leaves, noise: Tensor, y: Tensor, classes: int, weight: Tenso
 
     Normalised with the mean and variance of the examples with ``weight`` 1.
     """
-    labels = one_hot_of(y, classes).to(noise.dtype)
+    labels = one_hot(y, classes).to(noise.dtype)
     h = linear(torch.cat([noise, labels], -1), made["first.weight"], made["first.bias"])
     w = (weight / weight.sum().clamp(min=1)).unsqueeze(-1)
     center = h - (w * h).sum(0)
     h = center * ((w * center**2).sum(0) + 1e-5).rsqrt() * made["norm.weight"] + made["norm.bias"]
     return linear(relu(h), made["last.weight"], made["last.bias"])
-
-
-def one_hot_of(y: Tensor, classes: int) -> Tensor:
-    """Return one-hot rows ``[B, classes]``."""
-    return y.unsqueeze(-1) == torch.arange(classes, device=y.device)
 
 
 def alike(noise: Tensor, z: Tensor) -> Tensor:

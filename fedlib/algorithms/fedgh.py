@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedlib.algorithms.fedavg import one_hot
 from fedlib.algorithms.personal import LGFedAvg
 from fedlib.engine import BLOCK, State, lift
 from fedlib.federation import Federation
@@ -53,10 +54,9 @@ class FedGH(LGFedAvg):
         count = torch.zeros(len(rows), fed.classes, device=fed.device)
         features = lift(fed.net.features, len(rows))
         for batch in fed.train.blocks(rows, BLOCK):
-            one_hot = torch.nn.functional.one_hot(batch["y"], fed.classes).to(total.dtype)
-            one_hot = one_hot * batch["weight"].unsqueeze(-1)
-            total += one_hot.mT @ features(after, batch["x"])
-            count += one_hot.sum(1)
+            labels = one_hot(batch["y"], fed.classes) * batch["weight"].unsqueeze(-1)
+            total += labels.mT @ features(after, batch["x"])
+            count += labels.sum(1)
         held = (count > 0).to(total.dtype)
         return {PROTOTYPES: total / count.clamp(min=1).unsqueeze(-1), HELD: held}
 

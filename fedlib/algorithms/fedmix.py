@@ -45,6 +45,7 @@ class FedMix(FedAvg):
     training (A08).
     """
 
+    drops = False
     server: Optimizer = adam(1e-3)
     experts: int = 4
     condition: str = "label"
@@ -131,11 +132,6 @@ class FedMix(FedAvg):
         h = h if self.gate_gradient else h.detach()
         pooled = torch.einsum("k,bkd->bd", pool, h)
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
-
-    @property
-    def drops(self) -> bool:
-        """Whether its loss hands on the noise that drops units: no."""
-        return False
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""

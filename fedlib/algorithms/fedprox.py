@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
+import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.engine import State
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net, named
+from fedlib.models import Leaves, Net, named, part
 from fedlib.values import value
 
 RECEIVED = "received."  # the global model as it came, among what all clients know
@@ -38,9 +41,5 @@ class FedProx(FedAvg):
 
 def far(params: Leaves, ctx: Leaves) -> Tensor:
     """Return the squared distance of a client's leaves from the received ones."""
-    received = {n: t for n, t in ctx.items() if n.startswith(RECEIVED)}
-    parts = [((params[n.removeprefix(RECEIVED)] - t) ** 2).sum() for n, t in received.items()]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+    squares = [((params[n] - t) ** 2).sum() for n, t in part(ctx, RECEIVED).items()]
+    return reduce(torch.add, squares)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from fedlib.algorithms.fedavg import FedAvg, mean
+from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import State
 from fedlib.federation import Federation
@@ -50,9 +49,9 @@ class FedRoD(Split):
         y, weight = batch["y"], batch["weight"]
         h = net.features(params, batch["x"], batch.get("noise"))
         generic = net.logits(params, h)
-        balanced = cross_entropy(generic + ctx[LOG_COUNTS], y, reduction="none")
+        balanced = generic + ctx[LOG_COUNTS]
         both = generic.detach() + self.private(net, params, h.detach())
-        return mean(balanced, weight) + mean(cross_entropy(both, y, reduction="none"), weight)
+        return mean_cross_entropy(balanced, y, weight) + mean_cross_entropy(both, y, weight)
 
     def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
         """Return the features, and the generic head's logits."""

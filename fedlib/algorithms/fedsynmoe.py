@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from fedlib.algorithms.fedavg import FedAvg, mean, placed
+from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy, placed
 from fedlib.engine import Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import GateNet, Leaves, Net, named, part
@@ -29,6 +28,7 @@ class FedSynMoE(FedAvg):
     (``inference`` "global"), so that what it reports is not the method that it describes.
     """
 
+    drops = False
     gate: GateNet = GateNet()
     fresh_gates: bool = False
     inference: str = "mixture"
@@ -40,10 +40,10 @@ class FedSynMoE(FedAvg):
     def leaves(self, fed: Federation, seed: int) -> Leaves:
         """Return the shared model, a local base like its own, and a gate."""
         model = FedAvg.leaves(self, fed, seed)
-        own = {n: t for n, t in model.items() if n.startswith("base.")}
+        own = named(part(model, "base."), f"{OWN}base.")
         draw = torch_seed(seed, "model", 1)
         gate = self.gate.begun(fed.net.like(self.gate, 2, _seen(fed.net)).init(draw), draw)
-        return {**model, **named(own, OWN), **placed(named(gate, GATE), fed)}
+        return {**model, **own, **placed(named(gate, GATE), fed)}
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is of the local base or the gate."""
@@ -52,8 +52,9 @@ class FedSynMoE(FedAvg):
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, with the first gate where gates are always fresh."""
         begun = FedAvg.init(self, fed, seed, first)
-        fresh = {n: t[0].clone() for n, t in begun.local.items() if n.startswith(GATE)}
-        return State(begun.shared, begun.local, named(fresh, FRESH) if self.fresh_gates else {})
+        gate = {n: t[0].clone() for n, t in part(begun.local, GATE).items()}
+        fresh = named(gate, FRESH + GATE) if self.fresh_gates else {}
+        return State(begun.shared, begun.local, fresh)
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return what each client begins from."""
@@ -69,12 +70,7 @@ class FedSynMoE(FedAvg):
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""
         said, _ = self._mixed(net, params, batch["x"])
-        return mean(cross_entropy(said, batch["y"], reduction="none"), batch["weight"])
-
-    @property
-    def drops(self) -> bool:
-        """Whether its loss hands on the noise that drops units: no."""
-        return False
+        return mean_cross_entropy(said, batch["y"], batch["weight"])
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return the batch itself, and the features of the global base."""

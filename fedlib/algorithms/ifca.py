@@ -6,18 +6,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import FedAvg, at_label, placed, weighted_sum
+from fedlib.algorithms.cluster_models import CLUSTERS, FIT, best_fit, pick, speak
+from fedlib.algorithms.fedavg import FedAvg, at_label, one_hot, placed, weighted_sum
 from fedlib.engine import BLOCK, Prediction, State
 from fedlib.federation import Federation, Table
 from fedlib.metrics import adjusted_rand_index, truth
-from fedlib.models import Leaves, Net, each, named, part, stack
+from fedlib.models import Leaves, Net, named, part, stack
 from fedlib.optim import server_step
 from fedlib.randomness import generator, torch_seed
 from fedlib.values import one_of, value
 
-CLUSTERS = "clusters."
 CHOICE, OPEN = "clients/choice", "clusters/open"
-FIT = "settled/fit"  # forgotten when a round ends
 BEST, STALE, KEPT = "clusters/best", "clusters/stale", "clusters/kept:"
 DRAWS = 100  # initialisations that are tried
 
@@ -140,8 +139,7 @@ class IFCA(FedAvg):
         NaN for a client without examples. Every example is looked at once.
         """
         sizes = torch.as_tensor(table.sizes, device=fed.device)[rows]
-        index = table.index[rows]
-        real = torch.arange(index.shape[1], device=fed.device) < sizes.unsqueeze(1)
+        index, real = table.index[rows], table.real[rows]
         used, place = index[real].unique(return_inverse=True)
         with torch.no_grad():
             said = [
@@ -183,7 +181,7 @@ class IFCA(FedAvg):
         assert self.stop is not None
         fit = self.fits(fed, state.shared, fed.validation, rows)
         mine = fit.gather(1, choice.unsqueeze(1)).squeeze(1)
-        share = torch.nn.functional.one_hot(choice, self.clusters)[~mine.isnan()]
+        share = one_hot(choice, self.clusters)[~mine.isnan()]
         count = share.sum(0)
         loss = mine[~mine.isnan()] @ share.to(mine.dtype) / count
         asked = (count > 0) & state.server[OPEN]
@@ -225,7 +223,7 @@ class IFCA(FedAvg):
     def by_cluster(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return n_k / n_j of every client k and its cluster j, float64 ``[clients, J]``."""
         choice = state.server[CHOICE][rows]
-        picked = torch.nn.functional.one_hot(choice.clamp(min=0), self.clusters).double()
+        picked = one_hot(choice, self.clusters).double()
         picked = picked * state.server[OPEN] * self.share(fed, rows).unsqueeze(1)
         return picked / torch.where(picked.sum(0) > 0, picked.sum(0), 1)
 
@@ -256,7 +254,7 @@ class IFCA(FedAvg):
         """Return every client's cluster for predictions, once that is settled."""
         if FIT not in state.server:
             return {}
-        return {"cluster": _best(state)[rows]}
+        return {"cluster": best_fit(state)[rows]}
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return what every cluster says, log p ``[B, J, classes]``; a model in training is one."""
@@ -269,7 +267,7 @@ class IFCA(FedAvg):
             return Prediction.single(said.squeeze(-2))
         if "cluster" not in ctx:
             raise ValueError("clients have not settled for a cluster: predict with IFCA.settle's")
-        mine = torch.arange(self.clusters, device=said.device) == ctx["cluster"]
+        mine = one_hot(ctx["cluster"], self.clusters)
         logp = torch.where(mine.unsqueeze(-1), said, 0).sum(-2)
         return Prediction(logp, mine.to(said.dtype).expand(said.shape[:-1]))
 
@@ -279,50 +277,14 @@ class IFCA(FedAvg):
         "recovery:" and the name of side information that tells groups of clients apart, an angle
         for one, is the adjusted Rand index of the clusters that clients settle for.
         """
-        order = torch.as_tensor(fed.ids, device=fed.device).argsort()
+        order = fed.by_id
         seen: dict[str, Tensor] = {"open_clusters": state.server[OPEN].sum().double()}
         if FIT in state.server:
-            mine = torch.nn.functional.one_hot(_best(state)[order], self.clusters).double()
+            mine = one_hot(best_fit(state)[order], self.clusters).double()
             seen |= {"clusters": mine, "cluster_share": mine.mean(0)}
             seen["cluster_nll"] = state.server[FIT][order].nan_to_num(torch.inf)
-            seen |= _recovery(fed, _best(state))
+            seen |= _recovery(fed, best_fit(state))
         return seen
-
-
-def speak(net: Net, leaves: Leaves, x: Tensor) -> Tensor:
-    """Return what every cluster's model says, log p ``[B, J, classes]``; a plain model is J = 1."""
-    own, rest = part(leaves, CLUSTERS), _common(leaves)
-    if not own:
-        return net(leaves, x).log_softmax(-1).unsqueeze(-2)
-    said = each(lambda w, x: net({**rest, **w}, x).log_softmax(-1), own, x)
-    return torch.stack(said, 1)
-
-
-def count(leaves: Leaves) -> int:
-    """Return J, the number of clusters whose models some shared leaves are; 1 for a plain model."""
-    return next((len(t) for n, t in leaves.items() if n.startswith(CLUSTERS)), 1)
-
-
-def pick(shared: Leaves, choice: Tensor) -> Leaves:
-    """Return the model of each client's cluster, as plain leaves ``[clients, ...]``."""
-    own = {n: t[choice] for n, t in part(shared, CLUSTERS).items()}
-    return {**own, **{n: t.expand(len(choice), *t.shape) for n, t in _common(shared).items()}}
-
-
-def settled(first: State) -> Leaves:
-    """Return each client's model after a first stage that shared clusters, ``[clients, ...]``."""
-    return pick(first.shared, _best(first))
-
-
-def used(first: State) -> Leaves:
-    """Return the shared leaves with those clusters only that are some client's best."""
-    best = _best(first).unique()
-    return {n: t[best] if n.startswith(CLUSTERS) else t for n, t in first.shared.items()}
-
-
-def _best(state: State) -> Tensor:
-    """Return the cluster that fits each client best, ``[clients]``, of a settled state."""
-    return state.server[FIT].nan_to_num(torch.inf).argmin(1)
 
 
 def _recovery(fed: Federation, best: Tensor) -> dict[str, Tensor]:
@@ -334,11 +296,6 @@ def _recovery(fed: Federation, best: Tensor) -> dict[str, Tensor]:
             index = adjusted_rand_index(best.cpu().numpy(), true)
             found[f"recovery:{name}"] = torch.tensor(index, dtype=torch.float64)
     return found
-
-
-def _common(shared: Leaves) -> Leaves:
-    """Return what all clusters share."""
-    return {n: t for n, t in shared.items() if not n.startswith(CLUSTERS)}
 
 
 def _memory(server: Leaves) -> Leaves:

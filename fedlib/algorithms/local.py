@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from fedlib.algorithms.cluster_models import FIT, settled
 from fedlib.algorithms.fedavg import FedAvg, placed
-from fedlib.algorithms.ifca import FIT, settled
 from fedlib.engine import EarlyStop, Phase, Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import Family, Leaves, Net
@@ -14,9 +16,25 @@ from fedlib.randomness import torch_seed
 from fedlib.values import value
 
 
+@dataclass(frozen=True)
+class AtHome(FedAvg):
+    """What clients train by themselves: nothing is sent, and what opted out is no secret."""
+
+    federates = False
+
+    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+        """Return nothing: there is no message."""
+        return {}
+
+    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+        """Return no bytes: what a first stage shared was there when this one began."""
+        none = torch.zeros(len(rows), dtype=torch.int64)
+        return none, none
+
+
 @value
-class Local(FedAvg):
-    """Every leaf stays with its client: nothing is ever sent.
+class Local(AtHome):
+    """Every leaf stays with its client.
 
     From fresh weights this is the baseline "local"; after a first stage (``Experiment.after``)
     every client starts from that stage's global model, which is "fine-tuned", or after ``IFCA``
@@ -26,11 +44,6 @@ class Local(FedAvg):
 
     stop: EarlyStop | None = None
     model: Family | None = None
-
-    @property
-    def federates(self) -> bool:
-        """Whether clients send anything: no."""
-        return False
 
     def is_local(self, name: str) -> bool:
         """Return true: nothing is shared."""
@@ -52,11 +65,6 @@ class Local(FedAvg):
         """Return one phase over all leaves, with early stopping if asked for."""
         noise = self.model.noise if self.model else 0
         return (Phase(self.client, self.epochs, self.batch_size, stop=self.stop, noise=noise),)
-
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
-        """Return no bytes: what the first stage shared was there when this one began."""
-        none = torch.zeros(len(rows), dtype=torch.int64)
-        return none, none
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from fedlib.algorithms.cluster_models import CLUSTERS, count, speak, used
 from fedlib.algorithms.fedavg import FedAvg, at_label, entropy, mean, rows_of
-from fedlib.algorithms.ifca import CLUSTERS, count, speak, used
+from fedlib.algorithms.local import AtHome
 from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
 from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import Family, Leaves, Net, named, part
@@ -32,10 +33,10 @@ def pooled(said: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
 
 
 @value
-class Mixture(FedAvg):
+class Mixture(AtHome):
     """sum_j h_j(x) f_j(x) + h_s(x) f_s(x): generalists f_j, specialist f_s, gate h.
 
-    A last stage that sends nothing. ``Experiment.after`` is the federation, whose model is the one
+    A last stage. ``Experiment.after`` is the federation, whose model is the one
     generalist f_g: h f_s + (1 - h) f_g (001, eq. 3 and 6), or ``IFCA``, whose J clusters' models
     are the generalists (003); or ``Local`` after either, whose models are where the specialists
     start, fine-tuned (001) or trained from scratch (002, 003). Two experts have a sigmoid gate,
@@ -71,11 +72,6 @@ class Mixture(FedAvg):
         one_of("pool", self.pool, (*GATED, *EQUAL))
         if self.frozen and self.train_global:
             raise ValueError("frozen experts do not move: give either frozen or train_global")
-
-    @property
-    def federates(self) -> bool:
-        """Whether clients send anything: no, the federation is over."""
-        return False
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is a client's: all but those of the federation's models."""
@@ -154,15 +150,6 @@ class Mixture(FedAvg):
         mixed = pooled(said, self._open(net, params, x, noise), self.pool)
         return -mean(mixed, batch["weight"])
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return nothing: the federation is over."""
-        return {}
-
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
-        """Return no bytes: what the first stage shared was there when this one began."""
-        none = torch.zeros(len(rows), dtype=torch.int64)
-        return none, none
-
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return the batch, and what the generalists say of it, log p ``[B, J, classes]``."""
         if self.train_global:
@@ -193,7 +180,7 @@ class Mixture(FedAvg):
         right = (labels == fed.test.y[held].unsqueeze(-1)).double()
         each = torch.cat([right, gate.double(), entropy(gate.double()).unsqueeze(-1)], -1)
         means = torch.stack([each[i, : fed.test.sizes[i]].mean(0) for i in rows])
-        means = means[torch.as_tensor(fed.ids, device=fed.device).argsort()]
+        means = means[fed.by_id]
         names = ("expert_accuracy", "gate_share", "gate_entropy")
         sizes = [labels.shape[-1], labels.shape[-1], 1]
         return dict(zip(names, means.split(sizes, -1), strict=True))

@@ -37,7 +37,7 @@ class MOON(FedAvg):
     def leaves(self, fed: Federation, seed: int) -> Leaves:
         """Return the model, and itself as the first client's previous one."""
         model = FedAvg.leaves(self, fed, seed)
-        return {**model, **named({n: t for n, t in model.items() if _base(n)}, PREVIOUS)}
+        return {**model, **named(part(model, "base."), f"{PREVIOUS}base.")}
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is of a client's previous model."""
@@ -45,7 +45,7 @@ class MOON(FedAvg):
 
     def common(self, fed: Federation, state: State) -> Leaves:
         """Return the base of the received model."""
-        return named({n: t for n, t in state.shared.items() if _base(n)}, RECEIVED)
+        return named(part(state.shared, "base."), f"{RECEIVED}base.")
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains the model."""
@@ -67,7 +67,3 @@ class MOON(FedAvg):
     def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         """Return the client's model as the previous one of its next round."""
         return {n: after[n.removeprefix(PREVIOUS)] for n in before if n.startswith(PREVIOUS)}
-
-
-def _base(name: str) -> bool:
-    return name.startswith("base.")

@@ -24,6 +24,7 @@ class Newcomers(Stage):
     global model as it is. ``stop`` watches their validation examples.
     """
 
+    drops = False
     begin: str = "fresh"
     stop: EarlyStop | None = None
 
@@ -44,10 +45,9 @@ class Newcomers(Stage):
         """Return one phase over the leaves that are local."""
         return (Phase(self.client, self.epochs, self.batch_size, stop=self.stop, side="local"),)
 
-    @property
-    def drops(self) -> bool:
-        """Whether its loss hands on the noise that drops units: no."""
-        return False
+    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+        """Return the bytes: what is shared comes down, nothing goes up."""
+        return FedAvg.sent(self, state, rows, messages)
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the loss of ``of``."""

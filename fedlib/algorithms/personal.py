@@ -66,24 +66,13 @@ class Personal(Split):
         """Return the features, or the batch itself if they are personal."""
         return {"h": net.features(shared, x)} if self._base_shared else {"x": x}
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
-        """Return the prediction of the client's network."""
-        return Prediction.single(self._logits(net, params, code).log_softmax(-1))
-
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
-        """Return the client's logits."""
-        return {"logits": self._logits(net, params, code)}
-
-    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
-        """Return the prediction of the mean logits."""
-        return votes["logits"].log_softmax(-1)
+    def logits(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+        """Return the logits of the client's network."""
+        return net.logits(params, code["h"]) if "h" in code else net(params, code["x"])
 
     @property
     def _base_shared(self) -> bool:
         return all(prefix.startswith("head.") for prefix in self.local)
-
-    def _logits(self, net: Net, params: Leaves, code: Leaves) -> Tensor:
-        return net.logits(params, code["h"]) if "h" in code else net(params, code["x"])
 
 
 @value

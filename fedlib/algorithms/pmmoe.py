@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
-from fedlib.algorithms.fedavg import entropy, mean, placed, rows_of
+from fedlib.algorithms.fedavg import entropy, mean_cross_entropy, one_hot, placed, rows_of
 from fedlib.algorithms.personal import FedPer
 from fedlib.algorithms.splitting import Split
 from fedlib.algorithms.stages import Stage
@@ -46,6 +46,7 @@ class PMMoE(Stage):
     "head."))`` the client's own, as released (A43). Play one round with every client (cohort 1.0).
     """
 
+    drops = False  # the noise in its batches is the gate's
     of: Split = FedPer()
     epochs: int = 50
     batch_size: int | None = 10
@@ -128,14 +129,13 @@ class PMMoE(Stage):
         """
         each_example = tabulate(fed, self, state, fed.train, self._energy)
         sizes = torch.as_tensor(fed.train.sizes, device=fed.device)
-        real = torch.arange(each_example.shape[1], device=fed.device) < sizes.unsqueeze(1)
-        total = torch.where(real.unsqueeze(-1), each_example, 0).sum(1)
+        total = torch.where(fed.train.real.unsqueeze(-1), each_example, 0).sum(1)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
     def _energy(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
         """Return the experts' energy scores, ``[B, M]``."""
         said = normalize(self._outputs(net, params, ctx, code), dim=-1)
-        own = one_hot_at(ctx[PLACE], said.shape[-2]).to(said.dtype)
+        own = one_hot(ctx[PLACE], said.shape[-2]).to(said.dtype)
         mine = (said * own.unsqueeze(-1)).sum(-2, keepdim=True)
         return self.temperature * (said * mine / self.temperature).logsumexp(-1)
 
@@ -153,11 +153,6 @@ class PMMoE(Stage):
         """Return what ``of`` tells its clients, and which expert is a client's own."""
         return {**self.of.context(fed, state, rows), PLACE: rows}
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
-        """Return what all clients have received, and the client's own leaves."""
-        received = {n: t.expand(len(rows), *t.shape) for n, t in state.shared.items()}
-        return {**received, **{n: t[rows] for n, t in state.local.items()}}
-
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the gate."""
         return (
@@ -172,11 +167,6 @@ class PMMoE(Stage):
                 noise=self.gate.noise,
             ),
         )
-
-    @property
-    def drops(self) -> bool:
-        """Whether its loss hands on the noise that drops units of the task's model: no."""
-        return False
 
     def view(self, fed: Federation, state: State) -> Federation:
         """Return the federation with what experts say of every example, computed once."""
@@ -218,12 +208,12 @@ class PMMoE(Stage):
             kept = self._kept_in(energy, batch["weight"], ctx)
         gate = self.opening(net, {**params, KEPT: kept}, entry, batch.get("noise"))
         logits = rest + (gate.unsqueeze(-1) * said).sum(-2)
-        return mean(cross_entropy(logits, batch["y"], reduction="none"), batch["weight"])
+        return mean_cross_entropy(logits, batch["y"], batch["weight"])
 
     def _kept_in(self, energy: Tensor, weight: Tensor, ctx: Leaves) -> Tensor:
         """Return which experts stay for one mini-batch, ``[M]``, by their energies ``[B, M]``."""
         scores = (weight.unsqueeze(-1) * energy).sum(0) / weight.sum().clamp(min=1)
-        return self.clean(scores, one_hot_at(ctx[PLACE], energy.shape[-1]))
+        return self.clean(scores, one_hot(ctx[PLACE], energy.shape[-1]))
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return what ``of`` has, and where bases are lent, their features ``[B, M, D]``."""
@@ -274,10 +264,6 @@ class PMMoE(Stage):
         """Return the client's logits, as its prediction's logarithm."""
         return {"logits": self.predict(net, params, ctx, code).logp}
 
-    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
-        """Return the prediction of the mean logits."""
-        return votes["logits"].log_softmax(-1)
-
     def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
         """Return the bytes: every client's private part up, everybody's down."""
         pool = part({**state.local, **state.shared}, POOL)
@@ -314,8 +300,7 @@ class PMMoE(Stage):
             "expert_energy": self.energies(fed, state),
             "kept_experts": state.local[KEPT],
         }
-        order = torch.as_tensor(fed.ids, device=fed.device).argsort()
-        return {name: values[order] for name, values in seen.items()}
+        return {name: values[fed.by_id] for name, values in seen.items()}
 
     def _asked(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
         """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
@@ -323,8 +308,3 @@ class PMMoE(Stage):
         labels = (rest.unsqueeze(-2) + said).argmax(-1)
         gate = self.opening(net, params, entry, None)
         return torch.cat([labels.to(gate.dtype), gate], -1)
-
-
-def one_hot_at(place: Tensor, count: int) -> Tensor:
-    """Return the one-hot row ``[count]`` of a place."""
-    return torch.arange(count, device=place.device) == place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.fedavg import FedAvg, weighted_sum
 from fedlib.engine import Phase, State
 from fedlib.federation import Federation
 from fedlib.models import Leaves, Net, named, part
@@ -30,7 +30,7 @@ class SCAFFOLD(FedAvg):
 
     def check(self) -> None:
         FedAvg.check(self)
-        if self.client.name != "sgd" or self.client.momentum or self.client.weight_decay:
+        if not self.client.is_plain:
             raise ValueError(f"SCAFFOLD's clients take plain SGD steps, got {self.client}")
         if self.client.rates or not self.client.lr:
             raise ValueError(f"SCAFFOLD needs one learning rate above 0, got {self.client}")
@@ -79,7 +79,7 @@ class SCAFFOLD(FedAvg):
         """Average the models, and move the control variate by the mean change of all clients."""
         members = fed.clients if fed.members is None else len(fed.members)
         gradients = {
-            n: torch.tensordot(w.to(messages[n].dtype), messages[n], 1)
+            n: weighted_sum(w, messages[n])
             for n, w in self.weights(fed, state, rows, messages).items()
             if not n.startswith(CONTROL)
         }

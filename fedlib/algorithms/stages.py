@@ -7,24 +7,20 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.local import AtHome
 from fedlib.engine import Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import Leaves, Net
 
 
 @dataclass(frozen=True)
-class Stage(FedAvg):
+class Stage(AtHome):
     """A stage over ``of``, whose experiment is ``Experiment.after``: predicts as it does.
 
-    Nothing is sent back. A stage of its own overrides ``init`` and ``phases``.
+    A stage of its own overrides ``init`` and ``phases``.
     """
 
     of: FedAvg = FedAvg()  # noqa: RUF009, a value
-
-    @property
-    def federates(self) -> bool:
-        """Whether clients send anything: no, the federation is over."""
-        return False
 
     def is_local(self, name: str) -> bool:
         """Return whether ``of`` keeps a leaf at its client."""
@@ -35,8 +31,9 @@ class Stage(FedAvg):
         return self.of.alike(fed, state, rows)
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
-        """Return what ``of`` sends, with the clients' own leaves."""
-        return self.of.start(fed, state, rows)
+        """Return what ``of`` sends, with all that the clients have kept."""
+        own = {n: t[rows] for n, t in state.local.items()}
+        return {**self.of.start(fed, state, rows), **own}
 
     def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return what ``of`` tells its clients."""
@@ -45,10 +42,6 @@ class Stage(FedAvg):
     def common(self, fed: Federation, state: State) -> Leaves:
         """Return what ``of`` tells all clients."""
         return self.of.common(fed, state)
-
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return nothing: the federation is over."""
-        return {}
 
     def settle(self, fed: Federation, state: State) -> State:
         """Return the state in which clients of ``of`` know what they predict with."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedlib.engine import State, evaluate, play_round
-from fedlib.experiment import Experiment
+from fedlib.experiment import Experiment, begun
 from fedlib.federation import Federation
 from fedlib.optim import Optimizer
 
@@ -82,7 +82,7 @@ def _tried(experiment: Experiment, device: str) -> tuple[float, float] | str:
 
 def _measured(one: Experiment, device: str) -> tuple[float, float]:
     fed = one.task.build(one.seed, device)
-    state, algorithm = _begun(one, fed), one.algorithm
+    state, algorithm = _untrained(one, fed), one.algorithm
     spent = []
     for t in range(PROBED + 1):
         began = _now(fed)
@@ -95,14 +95,9 @@ def _measured(one: Experiment, device: str) -> tuple[float, float]:
     return sum(spent[1:]) / PROBED, _now(fed) - began
 
 
-def _begun(one: Experiment, fed: Federation) -> State:
+def _untrained(one: Experiment, fed: Federation) -> State:
     """Return a state that a stage can begin with, after fresh first stages, which cost nothing."""
-    if one.after is None:
-        return one.algorithm.init(fed, one.seed)
-    first = one.after.algorithm.settle(fed, _begun(one.after, fed))
-    if one.beside is not None:
-        first = State(first.shared, _begun(one.beside, fed).local, first.server)
-    return one.algorithm.init(fed, one.seed, first)
+    return begun(one, fed, [_untrained(stage, fed) for stage in one.before])
 
 
 def _now(fed: Federation) -> float:

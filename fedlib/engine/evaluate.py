@@ -52,9 +52,7 @@ def encode(
 ) -> Encoded:
     """Encode the examples of ``table`` that some client holds, or all of them."""
     held = torch.full((len(table.y),), everything, device=fed.device)
-    sizes = torch.as_tensor(table.sizes, device=fed.device)
-    real = torch.arange(table.index.shape[1], device=fed.device) < sizes[:, None]
-    held[table.index[real]] = True
+    held[table.index[table.real]] = True
     used = torch.nonzero(held)[:, 0]
     at = torch.zeros(len(table.y), dtype=torch.int64, device=fed.device)
     at[used] = torch.arange(len(used), device=fed.device)
@@ -79,7 +77,7 @@ def evaluate(
     gates: list[tuple[Tensor, Tensor]] = []
     for rows, mask, y, out in _predictions(fed, algorithm, state, table, encoded):
         right = (out.logp.argmax(-1) == y) & mask
-        said = -out.logp.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+        said = _surprise(out.logp, y)
         hits[rows.cpu()] = right.sum(1).double().cpu()
         nll[rows.cpu()] = torch.where(mask, said, 0).sum(1).double().cpu()
         if out.gate.shape[-1]:
@@ -138,10 +136,8 @@ class _Poll:
 
     def __init__(self, fed: Federation, algorithm: Algorithm, state: State, rows: Tensor) -> None:
         self.fed, self.algorithm, self.state, self.rows = fed, algorithm, state, rows
-        self.context, self.common = (
-            algorithm.context(fed, state, rows),
-            algorithm.common(fed, state),
-        )
+        self.context = algorithm.context(fed, state, rows)
+        self.common = algorithm.common(fed, state)
         sizes = playing(algorithm, fed).sizes[rows]
         self.log_share = (sizes / sizes.sum()).to(torch.float32).log()
 
@@ -180,7 +176,7 @@ def nll_of(algorithm: Algorithm, fed: Federation) -> Callable[..., Tensor]:
     def nll(params: Leaves, ctx: Leaves, batch: Leaves, common: Leaves) -> Tensor:
         code = algorithm.encode(fed.net, params, batch["x"])
         logp = algorithm.predict(fed.net, params, {**ctx, **common}, code).logp
-        said = -logp.gather(-1, batch["y"].unsqueeze(-1)).squeeze(-1)
+        said = _surprise(logp, batch["y"])
         return (said * batch["weight"]).sum() / batch["weight"].sum().clamp(min=1)
 
     return nll
@@ -196,6 +192,11 @@ def accuracy_of(algorithm: Algorithm, fed: Federation) -> Callable[..., Tensor]:
         return right.sum() / batch["weight"].sum()
 
     return accuracy
+
+
+def _surprise(logp: Tensor, y: Tensor) -> Tensor:
+    """Return -log p of the labels ``[...]``, from log p ``[..., classes]``."""
+    return -logp.gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
 def _personal(algorithm: Algorithm, fed: Federation, state: State) -> bool:
@@ -214,9 +215,8 @@ def _predictions(
     for rows in everyone.split(_group(fed, encoded.code, table.index.shape[1])):
         width = int(sizes[rows].max())
         held = table.index[rows, :width].clamp(min=0)
-        mask = torch.arange(width, device=fed.device) < sizes[rows, None]
         out = _said(fed, algorithm, state, rows, encoded, held, algorithm.predict)
-        yield rows, mask, table.y[held], out
+        yield rows, table.real[rows, :width], table.y[held], out
 
 
 def tabulate(

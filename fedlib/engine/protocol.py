@@ -21,7 +21,8 @@ class State:
     """All that lasts from round to round.
 
     ``shared`` leaves live at the server; ``local`` leaves ``[population, ...]`` never leave their
-    client; ``server`` is the memory of the server's optimiser.
+    client; ``server`` is what the server remembers: its optimiser's memory, and what an algorithm
+    keeps there, such as who chose which cluster.
     """
 
     shared: Leaves

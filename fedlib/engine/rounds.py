@@ -21,7 +21,7 @@ from fedlib.randomness import generator
 
 # What a CPU core keeps close: a cohort whose weights exceed it waits for memory at every step.
 CACHE_BYTES = 2**22
-READERS = 32
+READERS = 32  # clients whose recurrent nets read their texts together
 SPLITS = ("validation", "test")
 
 
@@ -123,16 +123,17 @@ def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
     recurrent nets ``READERS`` at a time, whose many small steps cost more than their weights.
     ``numbers`` is how many numbers a client's leaves have, by default the net's.
     """
-    if chunk is not None and chunk < 1:
-        raise ValueError(f"chunk must be >= 1 or None, got {chunk}")
     if chunk is not None:
+        if chunk < 1:
+            raise ValueError(f"chunk must be >= 1 or None, got {chunk}")
         return chunk
+    if fed.device.type != "cpu":
+        return fed.clients
     if fed.net.alone(fed.device):
         return 1
-    on_cpu = fed.device.type == "cpu"
-    if on_cpu and fed.net.is_recurrent:
+    if fed.net.is_recurrent:
         return READERS
-    return max(1, CACHE_BYTES // (4 * (numbers or fed.net.parameters()))) if on_cpu else fed.clients
+    return max(1, CACHE_BYTES // (4 * (numbers or fed.net.parameters())))
 
 
 def numbers(state: State) -> int:

@@ -1,6 +1,6 @@
 """What a run is: spec, key, run folder, resume."""
 
-from fedlib.experiment.course import assess
+from fedlib.experiment.course import assess, begun
 from fedlib.experiment.disk import Damaged, DamagedWarning, StoreError
 from fedlib.experiment.exported import export, exported
 from fedlib.experiment.health import RunDiverged
@@ -19,6 +19,7 @@ __all__ = [
     "RunDiverged",
     "StoreError",
     "assess",
+    "begun",
     "export",
     "exported",
     "find",

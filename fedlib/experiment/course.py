@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,10 +47,10 @@ class Course:
         self._best: State | None = None
         self._rows, self._held = torch.zeros(0, dtype=torch.int64), dict[str, torch.Tensor]()
 
-    def begin(self, earlier: Callable[[], State | None]) -> State:
+    def begin(self, earlier: Callable[[], Sequence[State]]) -> State:
         """Return the state to start from: a checkpoint's, or a fresh one.
 
-        ``earlier`` returns the final state of the first stage, or None if there is none.
+        ``earlier`` returns the final states of the stages before, if any.
         """
         kept = store.restore(self.experiment)
         if kept is not None:
@@ -62,12 +62,9 @@ class Course:
                 self._best = _moved(kept.best, self.fed)
             self._hold(state, kept.completed)
             return state
-        first = earlier()
-        after = self.experiment.after
-        if first is not None and after is not None:
-            first = after.algorithm.settle(self.fed, _moved(first, self.fed))
+        state = begun(self.experiment, self.fed, earlier())
         self.log.sizes(self.fed)
-        return self.experiment.algorithm.init(self.seen, self.experiment.seed, first)
+        return state
 
     def log_round(self, state: State, completed: int, report: Report | None) -> float:
         """Log a round and keep its state; return its training loss."""
@@ -164,6 +161,19 @@ class Course:
                 f"{data!r}, here are {self.fed.source!r}. Bring the first data back, or move "
                 f"{store.folder(self.experiment)} away to begin anew."
             )
+
+
+def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> State:
+    """Return the state before round 0, given the final states of ``experiment.before``.
+
+    Where a stage has stood beside the first, its clients' own leaves replace those of the first.
+    """
+    first, algorithm = None, experiment.algorithm
+    if earlier:
+        state, *beside = (_moved(each, fed) for each in earlier)
+        first = State(state.shared, beside[0].local if beside else state.local, state.server)
+        first = experiment.after.algorithm.settle(fed, first)
+    return algorithm.init(playing(algorithm, fed), experiment.seed, first)
 
 
 def best_of(metrics: pd.DataFrame, members: set[int]) -> int:

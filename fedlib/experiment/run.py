@@ -96,7 +96,8 @@ def _train(
     commit()  # remembered now: the checkout may move on while this process runs what it has loaded
     fed = experiment.task.build(experiment.seed, device)
     course = Course(experiment, fed, chunk)
-    first = course.begin(lambda: _earlier(experiment, device, chunk, progress, retry))
+    how: dict[str, Any] = {"device": device, "chunk": chunk, "progress": progress, "retry": retry}
+    first = course.begin(lambda: [run_with_state(e, **how)[1] for e in experiment.before])
     ticks = Rounds(progress, type(experiment.algorithm).__name__, experiment.rounds, course.start)
     saved = time.monotonic()
     try:
@@ -116,18 +117,6 @@ def _train(
     finally:
         ticks.close()
     store.finish(experiment, provenance(fed, course.segments(), course.last()))
-
-
-def _earlier(
-    experiment: Experiment, device: str, chunk: int | None, progress: Progress, retry: bool
-) -> State | None:
-    """Return the final state of the first stage, training it if need be."""
-    how: dict[str, Any] = {"device": device, "chunk": chunk, "progress": progress, "retry": retry}
-    states = [run_with_state(stage, **how)[1] for stage in experiment.before]
-    if len(states) < 2:
-        return states[0] if states else None
-    first, beside = states
-    return State(first.shared, beside.local, first.server)
 
 
 def rounds(

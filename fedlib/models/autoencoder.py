@@ -6,10 +6,10 @@ import itertools
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from fedlib.models.net import Leaves
+from fedlib.models.net import Leaves, drawn
 
 
 class AutoEncoder:
@@ -26,15 +26,15 @@ class AutoEncoder:
 
     def init(self, seed: int) -> Leaves:
         """Return fresh parameters (PyTorch's default initialisation) drawn from ``seed``."""
-        leaves: Leaves = {}
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            for half, widths in (("encoder", self.encoder), ("decoder", self.decoder)):
-                for i, (n, out) in enumerate(itertools.pairwise(widths)):
-                    layer = torch.nn.Linear(n, out)
-                    leaves[f"{half}.{i}.weight"] = layer.weight.detach()
-                    leaves[f"{half}.{i}.bias"] = layer.bias.detach()
-        return leaves
+        halves = {"encoder": self.encoder, "decoder": self.decoder}
+        return drawn(
+            lambda: {
+                f"{half}.{i}": nn.Linear(n, out)
+                for half, widths in halves.items()
+                for i, (n, out) in enumerate(itertools.pairwise(widths))
+            },
+            seed,
+        )
 
     def bound(self, leaves: Leaves, pixels: Tensor, noise: Tensor) -> Tensor:
         """Return the evidence lower bound of log p(x) in nats, ``[B]``.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedlib.partition.chance import generator_of
+from fedlib.partition.chance import generator_of, whole_part
 from fedlib.partition.checks import Ints, Pool, examples, positive, whole
 from fedlib.partition.table import Partition
 
@@ -93,8 +92,7 @@ def cut_rows(
     """(kept, held): of row i, the first entries in the order shuffle(i, n) are held."""
     kept, held = [], []
     for client, row in enumerate(rows):
-        # The small number keeps a tenth of 20 at 2, which (1 - 0.9) * 20 falls short of.
-        keep = min(max(1, math.floor((1 - share) * len(row) + 1e-9)), len(row))
+        keep = min(max(1, whole_part((1 - share) * len(row))), len(row))
         order = shuffle(client, len(row))
         held.append(np.sort(row[order[: len(row) - keep]]))
         kept.append(np.sort(row[order[len(row) - keep :]]))

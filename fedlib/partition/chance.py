@@ -4,6 +4,7 @@ Every generator is keyed by (seed, purpose, class or client), so that no draw de
 was drawn, and nothing touches NumPy's global generator.
 """
 
+import math
 import zlib
 from collections.abc import Callable
 from typing import TypeVar
@@ -85,6 +86,11 @@ def apportion(weights: ArrayLike, total: int) -> Ints:
     largest = np.argsort(counts - quota, kind="stable")
     counts[largest[: total - int(counts.sum())]] += 1
     return counts
+
+
+def whole_part(number: float) -> int:
+    """The floor of a share of a count: 29 of 0.58 * 100 / 2, which rounding leaves just short."""
+    return math.floor(number + 1e-9)
 
 
 def redraw(

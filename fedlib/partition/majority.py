@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from fedlib.partition.base import Request
-from fedlib.partition.chance import deal, generator_of, stacks_of
+from fedlib.partition.chance import deal, generator_of, stacks_of, whole_part
 from fedlib.partition.checks import Ints, Pool, require
 from fedlib.partition.draws import equal_rows
 from fedlib.partition.table import Partition
@@ -42,8 +40,7 @@ class Majority(Request):
     def deal(self, pool: Pool, seed: int) -> Partition:
         """ValueError names the class that runs out."""
         pairs = self._pairs(seed, pool.classes)
-        # The small number keeps 0.58 * 100 / 2 at 29, which its floating point falls short of.
-        half = math.floor(self.p * self.size / 2 + 1e-9)
+        half = whole_part(self.p * self.size / 2)
         counts = np.zeros((self.clients, pool.classes), np.int64)
         np.add.at(counts, (np.arange(self.clients)[:, None], pairs), half)
         stacks = stacks_of(pool, seed, "majority examples")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.partition.chance import generator_of
+from fedlib.partition.chance import generator_of, whole_part
 from fedlib.partition.checks import Ints
 from fedlib.partition.table import Partition
 from fedlib.values import value
@@ -56,6 +54,5 @@ class OptOut:
         kept = np.zeros(len(row), bool)
         for label in np.unique(mine):
             of_class = order[mine == label]
-            # The small number keeps 0.29 of 100 at 29, which its floating point falls short of.
-            kept[of_class[: math.floor(self.share * len(of_class) + 1e-9)]] = True
+            kept[of_class[: whole_part(self.share * len(of_class))]] = True
         return kept

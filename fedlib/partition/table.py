@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.partition.checks import Floats, Ints, examples
-from fedlib.partition.picture import counts_picture
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,17 +96,6 @@ class Partition:
     def with_side(self, name: str, values: NDArray[Any]) -> Partition:
         """The same rows with one more column of per-example information, [clients, width]."""
         return Partition(self.index, self.sizes, {**self.side, name: values})
-
-    def draw(
-        self, labels: ArrayLike, classes: int, names: Sequence[str] | None = None,
-        ax: Axes | None = None,
-    ) -> Axes:  # fmt: skip
-        """Draw who holds how much of which class, as dots by area, or as tiles where many.
-
-        labels: [N], as for `counts`; names: [classes], what the classes are called; ax: where to
-        draw, a new figure when None. Returns the axes.
-        """
-        return counts_picture(self.counts(labels, classes), names, ax)
 
     def fingerprint(self) -> str:
         """SHA-256, in hex, of who holds what in which order; the padding does not enter."""

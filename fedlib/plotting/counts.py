@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedlib.partition.picture import counts_picture
 from fedlib.plotting.layout import fields
+from fedlib.plotting.picture import counts_picture
 from fedlib.plotting.style import PAGE
 
 
@@ -22,7 +22,7 @@ def label_counts(
     ``most`` is the count of the largest dot, the largest of ``counts`` by default.
     """
     figure, ax = plt.subplots(figsize=(PAGE, 0.22 * counts.shape[1] + 1.0))
-    counts_picture(counts, names, ax, most)
+    counts_picture(counts, ax, names, most)
     ax.set(ylabel="label", title=heading)
     return figure, _cells(counts)
 
@@ -34,7 +34,7 @@ def partitions(counts: Mapping[str, np.ndarray], columns: int = 2) -> tuple[Figu
     """
     figure, axes = fields(len(counts), columns, PAGE, 1.75, room=0.0)
     for ax, (name, each) in zip(axes.flat, counts.items(), strict=False):
-        counts_picture(each, ax=ax, bar=False)
+        counts_picture(each, ax, bar=False)
         least, most = each.sum(1).min(), each.sum(1).max()
         size = f"{least:,} each" if least == most else f"{least:,} to {most:,}"
         ax.set_title(f"{name}: {len(each)} clients, {size}")

@@ -83,6 +83,8 @@ TITLES = {
     "fashion_mnist": "Fashion-MNIST",
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
+    "cifar100_sample": "CIFAR-100, a sample",
+    "tiny_imagenet": "Tiny-ImageNet",
     "femnist": "FEMNIST",
     "ag_news": "AG News",
     recipes.TURNED: "Rotation",

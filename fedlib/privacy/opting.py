@@ -30,14 +30,11 @@ def tampered(fed: Federation, inside: bool = False) -> Federation:
     flag = fed.train.side.get(OPTED_IN)
     if flag is None:
         raise ValueError("nobody opts out of this federation: give its task an OptOut")
-    real = torch.arange(flag.shape[1], device=flag.device) < torch.as_tensor(
-        fed.train.sizes, device=flag.device
-    ).unsqueeze(1)
-    rows = fed.train.index[real & ((flag > 0) == inside)]
+    rows = fed.train.index[fed.train.real & ((flag > 0) == inside)]
     x, y = fed.train.x.clone(), fed.train.y.clone()
     x[rows] = x.max() - x[rows]
     y[rows] = (y[rows] + 1) % fed.classes
-    return replace(fed, train=replace(fed.train, x=x, y=y), _shares={}, _inside=None)
+    return replace(fed, train=replace(fed.train, x=x, y=y))
 
 
 def trace(

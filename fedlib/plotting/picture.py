@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-from fedlib.partition.checks import Ints
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.collections import EllipseCollection
+from matplotlib.colors import ListedColormap
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
 
 DOTS = 60  # with more clients or classes than that, dots would be too small to compare
 
 
 def counts_picture(
-    counts: Ints, names: Sequence[str] | None = None, ax: Axes | None = None,
+    counts: np.ndarray, ax: Axes, names: Sequence[str] | None = None,
     most: int | None = None, bar: bool = True,
-) -> Axes:  # fmt: skip
-    """Draw counts [clients, classes] as dots whose area is the count, or as tiles where many.
+) -> None:  # fmt: skip
+    """Draw counts ``[clients, classes]`` as dots whose area is the count, or as tiles where many.
 
-    names: [classes], what the classes are called. most: the count of the largest dot, the largest
-    of `counts` by default. bar: whether colours are explained. ValueError unless there is one
-    name per class.
+    ``names`` ``[classes]`` is what the classes are called, ``most`` the count of the largest dot,
+    the largest of ``counts`` by default, ``bar`` whether colours are explained. ValueError unless
+    there is one name per class.
     """
-    # Whoever only deals examples should not wait for a plotting library.
-    from matplotlib import colormaps
-    from matplotlib import pyplot as plt
-    from matplotlib.collections import EllipseCollection
-    from matplotlib.colors import ListedColormap
-    from matplotlib.ticker import MaxNLocator
-
     clients, classes = counts.shape
     if names is not None and len(names) != classes:
         raise ValueError(f"{len(names)} names for {classes} classes")
-    if ax is None:
-        height = float(np.clip(0.24 * classes + 0.8, 2.2, 7.0))
-        _, ax = plt.subplots(figsize=(7.0, height), layout="constrained")
     most = max(int(counts.max(initial=0)), 1) if most is None else most
     # The palest colours are left out: a single example should be seen on white.
     colours = ListedColormap(colormaps["viridis_r"](np.linspace(0.15, 1, 256)))
@@ -65,4 +54,3 @@ def counts_picture(
     ax.spines[["top", "right"]].set_visible(False)
     if bar:
         ax.figure.colorbar(marks, ax=ax, label="examples", pad=0.01)
-    return ax

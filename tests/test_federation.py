@@ -1,0 +1,72 @@
+"""A federation in memory: who holds what, and what is computed once and never for another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from conftest import make_federation
+
+from fedlib.federation import OPTED_IN
+
+SIZES = (5, 2, 4)
+
+
+def opting(fed, flag):
+    side = {OPTED_IN: torch.tensor(flag)}
+    return replace(fed, train=replace(fed.train, side=side))
+
+
+def test_padding_is_not_real():
+    real = make_federation(SIZES).train.real
+    assert real.dtype is torch.bool and real.shape == (3, 5)
+    assert real.sum(1).tolist() == list(SIZES) and real[1].tolist() == [True, True] + [False] * 3
+
+
+def test_counts_leave_the_padding_out():
+    fed = make_federation(SIZES)
+    counts = fed.train.counts(fed.classes)
+    by_hand = [
+        np.bincount(fed.train.y[row[:n]], minlength=3)
+        for row, n in zip(fed.train.index, SIZES, strict=True)
+    ]
+    assert counts.tolist() == np.stack(by_hand).tolist()
+    torch.testing.assert_close(fed.shares("label").sum(1), torch.ones(3))
+
+
+def test_rows_by_id_undo_a_permutation():
+    fed = make_federation(SIZES)
+    order = np.array([2, 0, 1])
+    moved = fed.permuted(order)
+    assert fed.by_id.tolist() == [0, 1, 2]
+    assert moved.ids[moved.by_id].tolist() == [0, 1, 2]
+    assert torch.equal(moved.train.index[moved.by_id], fed.train.index)
+
+
+def test_a_changed_copy_forgets_what_was_counted():
+    fed = opting(make_federation(SIZES), [[1, 1, 0, 0, 1], [1, 1, 1, 1, 1], [0] * 5])
+    before, inside = fed.shares("label"), fed.taking_part()
+    assert fed.shares("label") is before and fed.taking_part() is inside
+    other = replace(fed, train=replace(fed.train, y=(fed.train.y + 1) % 3))
+    assert not torch.equal(other.shares("label"), before)
+    torch.testing.assert_close(other.shares("label"), before.roll(1, 1))
+    assert other.taking_part() is not inside
+
+
+def test_what_opted_out_is_in_no_index():
+    fed = opting(make_federation(SIZES), [[1, 0, 1, 0, 1], [1, 1, 0, 0, 0], [0] * 5])
+    inside = fed.taking_part()
+    assert inside.train.sizes.tolist() == [3, 2, 0] and inside.members.tolist() == [0, 1]
+    assert inside.train.index[0].tolist() == [*fed.train.index[0, [0, 2, 4]].tolist(), -1, -1]
+    assert (inside.train.index[2] == -1).all() and (inside.validation.index[2] == -1).all()
+    assert inside.validation.sizes.tolist() == [6, 6, 0]
+    assert OPTED_IN not in inside.train.side and inside.taking_part() is inside
+
+
+def test_pooled_is_one_client_with_everything_that_takes_part():
+    fed = opting(make_federation(SIZES), [[1, 0, 1, 0, 1], [1, 1, 0, 0, 0], [0] * 5])
+    one = fed.pooled()
+    assert one.clients == 1 and one.train.sizes.tolist() == [5] and one.train.real.all()
+    everything = make_federation(SIZES).pooled()
+    assert everything.train.index.tolist() == [list(range(11))]
