@@ -34,7 +34,7 @@ OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call optio
 
 CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) --workers '$(or $(WORKERS),1)'
 
-.PHONY: help env figures notebooks results plan paper report site test format lab bench clean
+.PHONY: help env figures notebooks results plan paper report site test format lab bench robust clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -96,6 +96,9 @@ lab: $(ENV)  ## open the notebooks in JupyterLab
 
 bench: $(ENV)  ## measure speed and memory against a plain loop and the bare arithmetic
 	$(PY) -m benchmarks
+
+robust: $(ENV)  ## kill, starve and mislead it, and count what breaks: about ten minutes
+	$(PY) -m benchmarks.robustness
 
 clean:  ## delete executed copies and caches; never results, runs or figures
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis
