@@ -36,7 +36,7 @@ OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call optio
 CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) --workers '$(or $(WORKERS),1)'
 
 .PHONY: help env figures notebooks results plan paper report site test browser format lab bench \
-	determinism clean
+	determinism robust clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -106,6 +106,9 @@ bench: $(ENV)  ## measure speed and memory against a plain loop and the bare ari
 
 determinism: $(ENV)  ## measure which runs have the same bits, and how far apart the others are
 	$(PY) -m benchmarks.determinism $(call option,DEVICE,device)
+
+robust: $(ENV)  ## kill, starve and mislead it, and count what breaks: about ten minutes
+	$(PY) -m benchmarks.robustness
 
 clean:  ## delete executed copies and caches; never results, runs or figures
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

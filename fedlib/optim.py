@@ -57,8 +57,9 @@ class Optimizer:
     rates: tuple[tuple[str, float], ...] = ()
 
     def check(self) -> None:
-        one_of("optimizer", self.name, _KINDS)
-        for what, lr in (("Optimizer.lr", self.lr), *self.rates):
+        one_of("optimizer name", self.name, _KINDS)
+        named = ((f"Optimizer.rates, {name}", lr) for name, lr in self.rates)
+        for what, lr in (("Optimizer.lr", self.lr), *named):
             if lr < 0:
                 raise ValueError(f"{what}: a learning rate must be >= 0, got {lr}")
         for what in ("momentum", "weight_decay", "eps"):

@@ -21,6 +21,8 @@ from typing import Any, TypeVar, dataclass_transform
 
 _KINDS: dict[str, type] = {}
 _LARGEST = 2**1023  # from here on a whole number may be no float
+_BITS = 63  # of a whole number that is no float: enough for seeds, and for every reader of JSON
+_MOST_SHOWN = 200  # characters of what was given, in an error
 _PLAIN = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
 T = TypeVar("T")
 
@@ -91,14 +93,21 @@ def to_dict(item: Any) -> Any:
 
 def from_dict(data: Any) -> Any:
     """Rebuild what ``to_dict`` wrote; unknown kinds and fields raise ValueError. Runs no code."""
+    try:
+        return _rebuilt(data)
+    except RecursionError as error:
+        raise ValueError("not what a value is stored as: nested too deeply") from error
+
+
+def _rebuilt(data: Any) -> Any:
     if isinstance(data, list):
-        return tuple(from_dict(v) for v in data)
+        return tuple(_rebuilt(v) for v in data)
     if not isinstance(data, dict):
         return data
     rest = dict(data)
     kind = rest.pop("kind", None)
     one_of("kind of value", str(kind), _KINDS)
-    return _make(str(kind), {name: from_dict(v) for name, v in rest.items()})
+    return _make(str(kind), {name: _rebuilt(v) for name, v in rest.items()})
 
 
 def from_code(text: str) -> Any:
@@ -226,7 +235,9 @@ def _checked(where: str, given: Any, hint: Any) -> Any:
     legal = {t for kind in allowed for t in _PLAIN.get(kind, ())}
     if type(given) not in legal:
         names = " or ".join(sorted(_name(kind) for kind in allowed if kind is not type(None)))
-        raise TypeError(f"{where} must be {names}, got {given!r} ({type(given).__name__})")
+        raise TypeError(f"{where} must be {names}, got {_shown(given)} ({type(given).__name__})")
+    if type(given) is int and int in allowed and given.bit_length() > _BITS:
+        raise ValueError(f"{where} must be a number of {_BITS} bits, got {_shown(given)}")
     if type(given) is int and int not in allowed:
         given = float(given) if abs(given) < _LARGEST else math.inf
     if not isinstance(given, float):
@@ -240,9 +251,18 @@ def _checked_items(where: str, items: tuple[Any, ...], hints: tuple[Any, ...]) -
     if hints[-1] is Ellipsis:
         hints = (hints[0],) * len(items)
     if len(items) != len(hints):
-        raise TypeError(f"{where} must hold {len(hints)} items, got {items!r}")
+        raise TypeError(f"{where} must hold {len(hints)} items, got {_shown(items)}")
     pairs = enumerate(zip(items, hints, strict=True))
     return tuple(_checked(f"{where}[{i}]", item, hint) for i, (item, hint) in pairs)
+
+
+def _shown(given: Any) -> str:
+    """Return the beginning of what prints as ``given``, whatever that is."""
+    try:
+        text = repr(given)
+    except Exception as error:  # a number of 5,000 digits, or somebody's own __repr__
+        return f"what cannot be printed: {error}"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _name(kind: Any) -> str:

@@ -186,7 +186,7 @@ def _lose_a_checkpoint(patch):
         raise KeyboardInterrupt
 
     with patch.context() as inner:
-        inner.setattr(store, "save_file", fail)
+        inner.setattr(store.tensors, "save", fail)
         with pytest.raises(KeyboardInterrupt):
             play(MIX)
     home = store.folder(MIX)

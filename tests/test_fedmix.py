@@ -247,3 +247,15 @@ def test_bad_hyper_parameters_are_errors(bad, message):
 def test_wrong_types_are_errors():
     with pytest.raises(TypeError, match=r"FedMix\.experts must be int, got '4'"):
         FedMix(experts="4")
+
+
+def test_an_empty_client_says_nothing_and_silences_nobody():
+    fed = make_federation((12, 0, 8))
+    algorithm = FedMix(experts=2, batch_size=4)
+    state, report = play_round(algorithm, fed, algorithm.init(fed, 0), round=0, seed=0, cohort=3)
+    empty = report.rows.tolist().index(1)
+    assert report.messages["q_s"][empty].tolist() == [0.5, 0.5]
+    for name, weights in report.weights.items():
+        torch.testing.assert_close(weights.sum(0), torch.ones_like(weights.sum(0)))
+        assert (weights[empty] == 0).all(), name
+    assert all(leaf.isfinite().all() for leaf in state.flat().values())

@@ -188,7 +188,7 @@ def test_server_sgd_with_rate_one_is_the_weighted_average():
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"name": "adamm"}, "unknown optimizer 'adamm'; allowed: .*did you mean 'adam'"),
+        ({"name": "adamm"}, "unknown optimizer name 'adamm'; allowed: .*did you mean 'adam'"),
         ({"lr": -0.1}, "Optimizer.lr: a learning rate must be >= 0, got -0.1"),
         ({"rates": (("phi", -1.0),)}, "phi: a learning rate must be >= 0, got -1.0"),
         ({"momentum": -0.5}, "Optimizer.momentum must be >= 0, got -0.5"),

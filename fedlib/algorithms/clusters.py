@@ -28,7 +28,6 @@ class ClusteredFedMix(FedMix):
     entropy_weight: float = 1.0
 
     def check(self) -> None:
-        FedMix.check(self)
         one_of("objective of clusters", self.objective, ("map",))
         if not 0 <= self.damping < 1:
             raise ValueError(f"damping must lie in [0, 1), got {self.damping}")
@@ -36,6 +35,7 @@ class ClusteredFedMix(FedMix):
             raise ValueError(f"entropy_weight must be > 0, got {self.entropy_weight}")
         if not self.client.is_plain:
             raise ValueError(f"the damped step of pi needs plain SGD, got {self.client}")
+        FedMix.check(self)
 
     def leaves(self, fed: Federation, seed: int) -> Leaves:
         """Return FedMix's leaves with a uniform pi in place of phi."""

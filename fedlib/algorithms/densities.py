@@ -44,9 +44,9 @@ class Densities(Stage):
     stop: EarlyStop = EarlyStop(every=1, patience=3)
 
     def check(self) -> None:
-        FedAvg.check(self)
         if min(*self.hidden, self.latent, self.samples, 1) < 1:
-            raise ValueError(f"widths and samples must be >= 1, got {self}")
+            raise ValueError(f"hidden, latent and samples must be >= 1, got {self}")
+        FedAvg.check(self)
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is of an auto-encoder, or kept local by ``of``."""

@@ -219,9 +219,12 @@ def q_of_client(phi: Tensor, p_y: Tensor) -> Tensor:
     """Return q(z|s) = sum_y p(y|s) q_phi(z|y), ``[K]``, from phi ``[values, K]`` and p(y|s).
 
     Divided by its sum, which rounding would leave beside 1: with K = 1 it is 1 to the last bit.
+    Uniform for a client without examples, whose p(y|s) is 0.
     """
     q = p_y @ phi.softmax(-1)
-    return q / q.sum(-1, keepdim=True)
+    total = q.sum(-1, keepdim=True)
+    some = total > 0
+    return torch.where(some, q, 1 / q.shape[-1]) / torch.where(some, total, 1)
 
 
 def client_given_expert(q: Tensor, p: Tensor) -> Tensor:

@@ -102,6 +102,11 @@ class FedRep(Personal):
     local: tuple[str, ...] = ("head.",)
     head_epochs: int = 10
 
+    def check(self) -> None:
+        if self.head_epochs < 1:
+            raise ValueError(f"FedRep.head_epochs must be >= 1, got {self.head_epochs}")
+        Personal.check(self)
+
     def phases(self) -> tuple[Phase, ...]:
         """Return a phase of the head and one of the base."""
         turns = (("head.", self.head_epochs), ("base.", self.epochs))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from fedlib import paths
@@ -249,11 +249,19 @@ def _write_meta(entry: Path, meta: dict[str, Any]) -> None:
 
 
 def _forget_older(name: str, origin: str, newest: Path) -> None:
-    """Delete what was decoded from earlier states of the same files."""
+    """Delete what was decoded from earlier states of the same files, or never came to an end.
+
+    What an entry is made of goes before ``meta.json``: one half deleted is still known as an entry.
+    """
     for entry in set(entries(name)) - {newest}:
         with suppress(*_DAMAGED):
             if json.loads((entry / "meta.json").read_text())["origin"] == origin:
+                for path in set(entry.iterdir()) - {entry / "meta.json"}:
+                    path.unlink()
                 shutil.rmtree(entry)
+    for partial in folder().glob(f"{name}-{'?' * KEY_LENGTH}.partial"):
+        with suppress(Timeout), FileLock(partial.with_suffix(".lock"), timeout=0):
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _checksum(path: Path) -> int:

@@ -43,6 +43,8 @@ class EarlyStop:
         one_of("keep", self.keep, ("best", "last"))
         if self.every < 1 or self.patience < 1:
             raise ValueError(f"every and patience must be >= 1, got {self}")
+        if self.min_delta < 0:
+            raise ValueError(f"EarlyStop.min_delta must be >= 0, got {self.min_delta}")
 
 
 @value

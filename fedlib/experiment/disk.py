@@ -12,11 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+from filelock import FileLock
 from safetensors import SafetensorError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
+MOST_SAID = 500  # characters of what a decoder says of a damaged file, which may quote all of it
 
 
 class StoreError(RuntimeError):
@@ -87,12 +88,15 @@ def reading(path: Path, what: str) -> Iterator[None]:
     try:
         path.open("rb").close()  # safetensors does not tell why it cannot open a file
         yield
-    except Damaged:
+    except (Damaged, StoreError):
         raise
-    except (OSError, KeyError, TypeError, ValueError, SafetensorError, pa.ArrowException) as error:
+    except MemoryError as error:
+        raise unreadable(path, OSError(errno.ENOMEM, "")) from error
+    except Exception as error:  # there is no list of what decoders raise of garbage
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
             raise unreadable(path, error) from error
-        raise Damaged(f"{path} is no {what}: {error}") from error
+        said = " ".join(f"{error}".split())[:MOST_SAID] or type(error).__name__
+        raise Damaged(f"{path} is no {what}: {said}") from error
 
 
 def unreadable(path: Path, error: OSError) -> StoreError:
@@ -119,9 +123,25 @@ def warn(text: str) -> None:
 
 def clean(folder: Path) -> None:
     """Delete what killed processes left half-written; only for whoever holds the claim."""
-    for path in folder.glob(".*"):
+    for path in folder.glob(".*.tmp"):
         with suppress(OSError):
             path.unlink()
+
+
+@contextmanager
+def alone(folder: Path, what: str, variable: str) -> Iterator[None]:
+    """Be the only one who writes into a folder, and delete what killed ones left half-written."""
+    lock = FileLock(folder / ".lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise unwritable(folder, what, error, variable) from error
+    try:
+        clean(folder)
+        yield
+    finally:
+        lock.release()
 
 
 def _sync(path: Path) -> None:

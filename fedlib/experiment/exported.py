@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from fedlib import paths
 from fedlib.experiment import disk
+from fedlib.experiment.log import require_tidy
 from fedlib.experiment.result import Result
 from fedlib.experiment.spec import Experiment
 from fedlib.values import from_dict, to_dict
@@ -29,9 +30,13 @@ def export(result: Result) -> Path:
     target = path_of(result.experiment)
 
     def put(path: Path) -> None:
-        pq.write_table(slim, path, compression="zstd", compression_level=19)
+        pq.write_table(
+            slim, path, compression="zstd", compression_level=19, write_page_checksum=True
+        )
 
-    disk.write(target, put, "the exported result", "FEDLIB_RESULTS")
+    what, variable = "the exported result", "FEDLIB_RESULTS"
+    with disk.alone(target.parent, what, variable):
+        disk.write(target, put, what, variable)
     return target
 
 
@@ -43,10 +48,14 @@ def path_of(experiment: Experiment) -> Path:
 def read_exported(path: Path) -> Result:
     """Read a file that ``export`` wrote; ValueError if it is not one."""
     with disk.reading(path, "exported result of fedlib"):
-        table = pq.read_table(path)
+        table = pq.read_table(path, page_checksum_verification=True)
         said = json.loads((table.schema.metadata or {})[b"fedlib"])
         frame = table.to_pandas().astype({"metric": "str", "item": "str"})
-        return Result(from_dict(said["spec"]), frame, said["provenance"])
+        require_tidy(frame)
+        spec, provenance = from_dict(said["spec"]), said["provenance"]
+        if not isinstance(spec, Experiment) or not isinstance(provenance, dict):
+            raise ValueError("it does not say of which experiment it is")
+        return Result(spec, frame, provenance)
 
 
 def find_exported(experiment: Experiment) -> Result | None:

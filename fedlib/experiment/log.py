@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_float_dtype, is_integer_dtype, is_string_dtype
 from torch import Tensor
 
 from fedlib.engine import Report, Scores
@@ -14,7 +15,25 @@ from fedlib.federation import Federation
 from fedlib.metrics import divergences
 
 COLUMNS = ("round", "metric", "client", "expert", "item", "value")
+_KINDS = {
+    "round": is_integer_dtype,
+    "metric": is_string_dtype,
+    "client": is_integer_dtype,
+    "expert": is_integer_dtype,
+    "item": is_string_dtype,
+    "value": is_float_dtype,
+}
 NONE = -1  # client or expert of a row that belongs to no client or expert
+
+
+def require_tidy(frame: pd.DataFrame) -> None:
+    """ValueError unless a frame has the columns of a run's metrics, each of its kind."""
+    names = tuple(map(str, frame.columns))
+    if names != COLUMNS:
+        raise ValueError(f"it has other columns: {', '.join(names)}")
+    for name in COLUMNS:
+        if not _KINDS[name](frame[name]):
+            raise ValueError(f"its column {name} holds {frame[name].dtype}")
 
 
 class Log:

@@ -22,15 +22,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 from filelock import FileLock, Timeout
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 from fedlib import paths
 from fedlib.engine import State
-from fedlib.experiment import disk
+from fedlib.experiment import disk, tensors
 from fedlib.experiment.disk import Damaged
 from fedlib.experiment.exported import find_exported
-from fedlib.experiment.log import COLUMNS
+from fedlib.experiment.health import RunDiverged
+from fedlib.experiment.log import require_tidy
 from fedlib.experiment.result import Result
 from fedlib.experiment.spec import Experiment
 from fedlib.values import from_dict, to_dict
@@ -110,9 +109,8 @@ def read_metrics(home: Path, rounds: int = 0) -> pd.DataFrame:
     """Return the metrics of a run folder; Damaged if they do not reach ``rounds``."""
     path = home / METRICS
     with disk.reading(path, "readable Parquet file"):
-        metrics = pd.read_parquet(path)
-    if tuple(metrics.columns) != COLUMNS:
-        raise Damaged(f"{path} has other columns: {', '.join(map(str, metrics.columns))}")
+        metrics = pd.read_parquet(path, page_checksum_verification=True)
+        require_tidy(metrics)
     if metrics["round"].max() < rounds or metrics.empty:
         raise Damaged(f"{path} ends before round {rounds}")
     return metrics
@@ -120,10 +118,7 @@ def read_metrics(home: Path, rounds: int = 0) -> pd.DataFrame:
 
 def read_header(home: Path) -> tuple[int, dict[str, str]]:
     """Return how many rounds a checkpoint is of, and what else it says; Damaged if it is none."""
-    path = home / CHECKPOINT
-    with disk.reading(path, "readable checkpoint"), safe_open(path, framework="pt") as file:
-        said = file.metadata() or {}
-        return int(said["completed"]), said
+    return tensors.header(home / CHECKPOINT)
 
 
 def checkpoint(
@@ -141,15 +136,14 @@ def checkpoint(
         _write_json(home / SPEC, to_dict(experiment), "the spec")
     disk.write(
         home / METRICS,
-        lambda p: metrics.to_parquet(p, compression="zstd", index=False),
+        lambda p: metrics.to_parquet(p, compression="zstd", index=False, write_page_checksum=True),
         f"the metrics up to round {completed}",
     )
     flat = {**state.flat(), **{BEST + n: t for n, t in (best.flat() if best else {}).items()}}
-    tensors = {n: t.detach().cpu().contiguous() for n, t in flat.items()}
     said = {"completed": str(completed), "data": data, "segments": json.dumps(segments or [])}
     disk.write(
         home / CHECKPOINT,
-        lambda p: save_file(tensors, p, metadata=said),
+        lambda p: tensors.save(p, flat, said),
         f"the checkpoint after round {completed}",
     )
 
@@ -159,14 +153,13 @@ def restore(experiment: Experiment) -> Kept | None:
     home = folder(experiment)
     if not (home / CHECKPOINT).exists():
         return None
-    completed, said = read_header(home)
-    with safe_open(home / CHECKPOINT, framework="pt") as file:
-        flat = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+    flat, completed, said = tensors.load(home / CHECKPOINT)
     best = {n.removeprefix(BEST): t for n, t in flat.items() if n.startswith(BEST)}
     state = State.from_flat({n: t for n, t in flat.items() if not n.startswith(BEST)})
     metrics = read_metrics(home, completed)
     kept = metrics[metrics["round"] <= completed]
-    segments = json.loads(said.get("segments", "[]"))
+    with disk.reading(home / CHECKPOINT, "checkpoint of this library"):
+        segments = list(json.loads(said.get("segments", "[]")))
     held = State.from_flat(best) if best else None
     return Kept(state, completed, kept, said.get("data", ""), segments, held)
 
@@ -184,7 +177,15 @@ def failed(experiment: Experiment, failure: dict[str, Any]) -> None:
 def failure(experiment: Experiment) -> dict[str, Any] | None:
     """Return why a run stopped, or None."""
     path = folder(experiment) / FAILURE
-    return read_json(path) if path.exists() else None
+    return read_failure(path) if path.exists() else None
+
+
+def read_failure(path: Path) -> dict[str, Any]:
+    """Return what a file says of a failure; Damaged if an error cannot be made of it."""
+    said = read_json(path)
+    with disk.reading(path, "description of a failure"):
+        RunDiverged.of(said, "")
+    return said
 
 
 def forget_failure(experiment: Experiment) -> None:
@@ -245,9 +246,9 @@ def mend(experiment: Experiment) -> None:
     disk.clean(home)
     _keep_sound(home / SPEC, lambda: _check_owner(home, experiment))
     _keep_sound(home / PROVENANCE, lambda: read_json(home / PROVENANCE))
-    _keep_sound(home / FAILURE, lambda: read_json(home / FAILURE))
+    _keep_sound(home / FAILURE, lambda: read_failure(home / FAILURE))
     _keep_sound(home / METRICS, lambda: read_metrics(home))
-    _keep_sound(home / CHECKPOINT, lambda: read_header(home))
+    _keep_sound(home / CHECKPOINT, lambda: tensors.load(home / CHECKPOINT))
     if (home / CHECKPOINT).exists() and not _reaches(home, 0):
         disk.set_aside(home / CHECKPOINT, "is of no use without its metrics")
     # From here on its metrics may be overwritten: a run that is trained on is not complete.

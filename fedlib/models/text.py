@@ -30,8 +30,9 @@ class BiLSTM(Family):
     tokens: int | None = None
 
     def check(self) -> None:
-        sizes = (self.vocabulary, self.embedding, self.hidden)
-        positive("BiLSTM's sizes", sizes if self.tokens is None else (*sizes, self.tokens))
+        for name in ("vocabulary", "embedding", "hidden", "tokens"):
+            if getattr(self, name) is not None:
+                positive(f"BiLSTM.{name}", (getattr(self, name),))
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return embedding and LSTM; see ``Family``."""
@@ -53,7 +54,8 @@ class FastText(Family):
     width: int = 32
 
     def check(self) -> None:
-        positive("FastText's sizes", (self.vocabulary, self.width))
+        positive("FastText.vocabulary", (self.vocabulary,))
+        positive("FastText.width", (self.width,))
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return embedding, mean and linear layer; see ``Family``."""

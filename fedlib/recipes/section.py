@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 from fedlib.experiment import Experiment
@@ -36,6 +36,14 @@ class Setting:
     epochs: int = 5
     local_epochs: int = 1
     costly: tuple[tuple[str, int], ...] = ()
+
+    def check(self) -> None:
+        for name in (field.name for field in fields(self)):
+            given = getattr(self, name)
+            for number in given if isinstance(given, tuple) else (given,):
+                least = 1 if name in ("rounds", "seeds", "batch_size", "experts") else 0
+                if isinstance(number, int | float) and number < least:
+                    raise ValueError(f"{type(self).__name__}.{name} must be >= {least}: {number}")
 
     @property
     def server(self) -> Optimizer:

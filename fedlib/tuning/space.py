@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedlib.values import value
+from fedlib.values import key_of, value
 
 
 @value
@@ -33,6 +33,11 @@ class Choice:
     def check(self) -> None:
         if not self.of:
             raise ValueError("Choice.of must name at least one value")
+        try:
+            key_of(self, version=0)
+            hash(self.of)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"Choice.of must hold numbers, text and values: {error}") from None
 
     def domain(self, tune: Any) -> Any:
         """Return it as Ray Tune names it."""
@@ -49,6 +54,9 @@ class Space:
         names = [name for name, _ in self.axes]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"a space needs axes with different names, got {names}")
+        for name, axis in self.axes:
+            if not isinstance(axis, Uniform | Choice):
+                raise TypeError(f"Space.axes: {name!r} must be a Uniform or a Choice, got {axis!r}")
 
     def domains(self, tune: Any) -> dict[str, Any]:
         """Return the space as Ray Tune names it."""

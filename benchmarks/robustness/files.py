@@ -1,0 +1,308 @@
+"""Hostile files where fedlib reads: every one is seen to be damaged, or does no harm."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.robustness import mangle, tiny, written
+from benchmarks.robustness.fuzz import every
+from benchmarks.robustness.plan import Plan, Row
+from fedlib import datasets, paths
+from fedlib.experiment import DamagedWarning, export, find, inventory, store
+from fedlib.experiment.exported import path_of
+from fedlib.experiment.provenance import commit
+from fedlib.values import from_code, from_dict, to_dict
+
+DEEP = 5000
+TRAINED_AGAIN = 20  # one of so many damaged runs is also trained again and compared
+RUN, OTHER = tiny.BEST, tiny.MIX
+
+
+def measure(plan: Plan) -> list[Row]:
+    """Spoil every kind of file that fedlib reads."""
+    warnings.simplefilter("ignore", DamagedWarning)
+    commit()  # asks git once; from here on nobody may start a process
+    with tiny.home(plan.place("hostile")), written.data(plan.place("hostile-data")) as source:
+        tiny.play(RUN)
+        tiny.play(OTHER)
+        found = find(RUN)
+        assert found is not None
+        export(found)
+        store.failed(OTHER, {"round": 2, "clients": [1], "message": "m", "metrics": {"a": 1.0}})
+        written.opened()
+        base = plan.folder / "hostile"
+        safe = shutil.copytree(base, plan.folder / "safe")
+        rows = [
+            _run_folder(plan, safe, base, store.METRICS, (*mangle.BYTES, schema, swapped)),
+            _run_folder(
+                plan, safe, base, store.CHECKPOINT, (*mangle.BYTES, *[mangle.in_safetensors] * 4)
+            ),
+            _run_folder(plan, safe, base, store.SPEC, (*mangle.BYTES, *[mangle.in_json] * 7)),
+            _run_folder(plan, safe, base, store.PROVENANCE, (*mangle.BYTES, *[mangle.in_json] * 7)),
+            _failure(plan),
+            _exported(plan, safe),
+            _texts(plan),
+            _cached(plan, safe, base),
+            _sources(plan, source),
+        ]
+    return rows
+
+
+def _cases(plan: Plan, name: str, ways: tuple[mangle.Way, ...], data: bytes) -> list[Any]:
+    """Return so many ways to spoil these bytes, each with a name."""
+    rng = plan.rng("files", name)
+    return [_Case(way, rng.randrange(2**32), data) for way in rng.choices(ways, k=plan.cases)]
+
+
+class _Case:
+    """One spoilt file, made when it is needed: some hold megabytes."""
+
+    def __init__(self, way: mangle.Way, seed: int, data: bytes) -> None:
+        self.way, self.seed, self._data = way, seed, data
+
+    def __str__(self) -> str:
+        return f"{self.way.__name__} {self.seed}"
+
+    def bytes(self) -> bytes:
+        return self.way(random.Random(self.seed), self._data)
+
+
+def schema(rng: random.Random, data: bytes) -> bytes:
+    """Write a sound Parquet file that holds something else than metrics."""
+    frame = pq.read_table(pa.BufferReader(data)).to_pandas()
+    name = rng.choice(list(frame.columns))
+    changed: list[Callable[[], pd.DataFrame]] = [
+        lambda: frame.drop(columns=name),
+        lambda: frame.assign(**{name: 1 if name in ("metric", "item") else "x"}),
+        lambda: frame.assign(**{name: [[1]] * len(frame)}),
+        lambda: frame.assign(**{name: None}),
+        lambda: frame.assign(**{name: float("nan") if name != "value" else "nan"}),
+        lambda: frame.assign(more=1),
+        lambda: frame[:0],
+        lambda: frame.rename(columns={name: "__class__"}),
+        lambda: pd.DataFrame(),
+        lambda: frame.assign(**{name: pd.Timestamp(0)}),
+    ]
+    sink = pa.BufferOutputStream()
+    rng.choice(changed)().to_parquet(sink)
+    return sink.getvalue().to_pybytes()
+
+
+def swapped(rng: random.Random, data: bytes) -> bytes:
+    """Put another file of the store in its place."""
+    home = store.folder(OTHER)
+    name = rng.choice((store.SPEC, store.CHECKPOINT, store.PROVENANCE))
+    return (home / name).read_bytes()
+
+
+def _restored(safe: Path, base: Path, part: str) -> None:
+    shutil.rmtree(base / part)
+    shutil.copytree(safe / part, base / part)
+
+
+def _run_folder(plan: Plan, safe: Path, base: Path, name: str, ways: tuple[mangle.Way, ...]) -> Row:
+    """Spoil one file of a finished run: look it up, list the store, claim and restore it."""
+    row, path = Row(f"spoilt `{name}` of a finished run"), store.folder(RUN) / name
+    found, expected, data = find(RUN), tiny.bits(RUN), path.read_bytes()
+    assert found is not None
+    shutil.rmtree(paths.results())
+
+    def act(numbered: tuple[int, _Case]) -> str:
+        number, case = numbered
+        path.write_bytes(case.bytes())
+        try:
+            return _looked(number)
+        finally:
+            _restored(safe, base, f"runs/{RUN.key}")
+
+    def _looked(number: int) -> str:
+        inventory()
+        seen = find(RUN)
+        if seen is not None and not seen.metrics.equals(found.metrics):
+            return "!other numbers, unnoticed"
+        store.mend(RUN)
+        kept = store.restore(RUN)
+        whole = (store.folder(RUN) / store.PROVENANCE).exists()
+        if whole and (kept is None or tiny.bits(RUN)[1] != expected[1]):
+            return "!another state, unnoticed"
+        if not any(store.folder(RUN).glob("*.damaged*")):
+            same = seen is not None and seen.provenance == found.provenance
+            return "harmless" if same else "unnoticed in the provenance only"
+        if number % TRAINED_AGAIN == 0:
+            tiny.play(RUN)
+            if tiny.bits(RUN) != expected:
+                return "!trained again to other bits"
+            return "moved aside, trained again to the same bits"
+        return "moved aside"
+
+    every(row, _Numbered.of(_cases(plan, name, ways, data)), act)
+    if not paths.results().exists():
+        shutil.copytree(safe / "results", paths.results())
+    return row
+
+
+class _Numbered(tuple[int, _Case]):
+    """A case and its number, told by the case."""
+
+    @classmethod
+    def of(cls, cases: list[_Case]) -> list[_Numbered]:
+        return [cls(pair) for pair in enumerate(cases)]
+
+    def __str__(self) -> str:
+        return str(self[1])
+
+
+def _failure(plan: Plan) -> Row:
+    row, path = Row("spoilt `failure.json`"), store.folder(OTHER) / store.FAILURE
+    (store.folder(OTHER) / store.PROVENANCE).unlink()
+    data = path.read_bytes()
+
+    def act(case: _Case) -> str:
+        path.write_bytes(case.bytes())
+        inventory()
+        store.mend(OTHER)
+        aside = list(store.folder(OTHER).glob("*.damaged*"))
+        for file in aside:
+            file.unlink()
+        if aside:
+            return "moved aside"
+        tiny.play(OTHER)  # raises RunDiverged
+        return "!a failure was not told"
+
+    every(row, _cases(plan, "failure", (*mangle.BYTES, *[mangle.in_json] * 7), data), act)
+    path.unlink(missing_ok=True)
+    return row
+
+
+def _exported(plan: Plan, safe: Path) -> Row:
+    """Spoil an exported result, its bytes and the JSON in its metadata."""
+    row, path = Row("spoilt exported result"), path_of(RUN)
+    data, found = path.read_bytes(), find(RUN)
+    assert found is not None
+    shutil.rmtree(paths.runs())
+
+    def bomb(rng: random.Random, data: bytes) -> bytes:
+        table = pq.read_table(pa.BufferReader(data))
+        said = mangle.in_json(rng, table.schema.metadata[b"fedlib"])
+        sink = pa.BufferOutputStream()
+        pq.write_table(table.replace_schema_metadata({b"fedlib": said}), sink)
+        return sink.getvalue().to_pybytes()
+
+    def act(case: _Case) -> str:
+        path.write_bytes(case.bytes())
+        inventory()
+        seen = find(RUN)
+        if seen is None or not seen.metrics.equals(found.metrics):
+            return "!other numbers, unnoticed"
+        same = seen.provenance == found.provenance
+        return "harmless" if same else "unnoticed in the provenance only"
+
+    every(row, _cases(plan, "exported", (*mangle.BYTES, schema, *[bomb] * 4), data), act)
+    path.write_bytes(data)
+    shutil.copytree(safe / "runs", paths.runs())
+    return row
+
+
+def _texts(plan: Plan) -> Row:
+    """Specs from elsewhere: JSON, and code as the command line takes it."""
+    row, spec = Row("spoilt spec, as JSON and as code"), json.dumps(to_dict(tiny.MIXED)).encode()
+    code = repr(tiny.MIXED).encode()
+    hostile = (
+        "os.system('true')", "__import__('os')", "().__class__", "9**9**9", "f'{1}'", "-" * DEEP,
+    )  # fmt: skip
+
+    def planted(rng: random.Random, data: bytes) -> bytes:
+        at = rng.randrange(len(data))
+        return data[:at] + rng.choice(hostile).encode() + data[at:]
+
+    def act(case: _Case) -> str:
+        data = case.bytes()
+        if data[:1] in b"{[":
+            try:
+                json_said = json.loads(data)
+            except (ValueError, RecursionError):
+                return "no JSON"
+            item = from_dict(json_said)
+        else:
+            item = from_code(data.decode(errors="replace"))
+        return "another value" if repr(item) != repr(tiny.MIXED) else "harmless"
+
+    cases = _cases(plan, "spec text", (*mangle.BYTES, *[mangle.in_json] * 7), spec)
+    cases += _cases(plan, "code", (*mangle.BYTES, *[planted] * 4), code)
+    every(row, cases, act)
+    return row
+
+
+def _cached(plan: Plan, safe: Path, base: Path) -> Row:
+    """Spoil a file of a decoded data set: opening it makes it anew."""
+    row, expected = Row("spoilt file of a decoded data set"), written.opened()
+    (entry,) = [p for p in (paths.cache() / "datasets").iterdir() if p.is_dir()]
+    cases = []
+    for path in sorted(entry.iterdir()):
+        ways = (*mangle.BYTES, *([mangle.in_json] * 7 if path.suffix == ".json" else []))
+        few = replace(plan, cases=-(-plan.cases // len(list(entry.iterdir()))))
+        cases += [(path, c) for c in _cases(few, path.name, ways, path.read_bytes())]
+
+    def act(case: tuple[Path, _Case]) -> str:
+        path, spoilt = case
+        data = spoilt.bytes()
+        path.write_bytes(data)
+        try:
+            opened = datasets.load(written.NAME)
+            if opened.fingerprint != expected:
+                return "other fingerprint told"
+            if datasets.verify(written.NAME):
+                return "!opened though damaged"
+            return "harmless" if path.exists() and path.read_bytes() == data else "made anew"
+        finally:
+            shutil.rmtree(base / "cache")
+            shutil.copytree(safe / "cache", base / "cache")
+
+    every(row, cases, act)
+    return row
+
+
+def _sources(plan: Plan, source: Path) -> Row:
+    """Spoil a Parquet file that is to be decoded."""
+    row, expected = Row("spoilt Parquet file of a data set"), written.opened()
+    path = source / "test-00000-of-00001.parquet"
+    data = path.read_bytes()
+
+    def act(case: _Case) -> str:
+        path.write_bytes(case.bytes())
+        try:
+            opened = datasets.load(written.NAME)
+            return "harmless" if opened.fingerprint == expected else "other data, other fingerprint"
+        finally:
+            path.write_bytes(data)
+
+    every(row, _cases(plan, "sources", (*mangle.BYTES, shuffled), data), act)
+    return row
+
+
+def shuffled(rng: random.Random, data: bytes) -> bytes:
+    """Write a sound Parquet file with other columns or kinds than a data set has."""
+    table = pq.read_table(pa.BufferReader(data))
+    changed: list[Callable[[], pa.Table]] = [
+        lambda: table.drop_columns(["label"]),
+        lambda: table.set_column(1, "label", pa.array(["x"] * len(table))),
+        lambda: table.set_column(1, "label", pa.array([-1] * len(table))),
+        lambda: table.set_column(1, "label", pa.array([None] * len(table), pa.int64())),
+        lambda: table.set_column(0, "image", pa.array([b"x"] * len(table))),
+        lambda: table.append_column("../up", pa.array([1] * len(table))),
+        lambda: table[:0],
+    ]
+    sink = pa.BufferOutputStream()
+    pq.write_table(rng.choice(changed)(), sink)
+    return sink.getvalue().to_pybytes()

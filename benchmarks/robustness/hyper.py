@@ -1,0 +1,112 @@
+"""Hostile hyper-parameters: every field of every value is refused by name, or the value is one."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import types
+import typing
+from typing import Any
+
+from benchmarks.robustness.plan import Plan, Row
+from fedlib import values
+from fedlib.algorithms import FedAvg
+from fedlib.models import MLP, Family
+from fedlib.partition import IID
+from fedlib.partition.base import Request
+from fedlib.tuning import Choice
+from fedlib.values import as_code, from_code, from_dict, key_of, to_dict
+
+ROOMS = ("experiment", "recipes", "tuning")
+HUGE = (2**63, -(2**64), 10**400, 10**5000, 1e308, 1e-320)
+NUMBERS = (-1, 0, -0.0, -0.5, 1.5, float("nan"), float("inf"), -float("inf"), True, False)
+OTHERS: tuple[Any, ...] = (
+    "", "x", "os.system", "\ud800", b"x", None, (), [], {}, [[]], (None,), ("",), (-1,),
+    (float("nan"),), ((1, 2), (3,)), {"kind": "FedAvg"}, 1j, object(), FedAvg, len, "x" * 10_000,
+)  # fmt: skip
+HOSTILE = (*NUMBERS, *HUGE, *OTHERS)
+# What stands for a class of values that a field asks for.
+PLAIN: dict[Any, Any] = {FedAvg: FedAvg(), Family: MLP((4,)), Request: IID(3)}
+
+
+def kinds() -> list[type]:
+    """Return every value dataclass of the library, by name."""
+    for room in ROOMS:
+        importlib.import_module(f"fedlib.{room}")
+    ours = [c for c in values._KINDS.values() if c.__module__.startswith("fedlib.")]
+    return sorted(ours, key=lambda c: c.__name__)
+
+
+def plain(cls: type) -> Any:
+    """Return a value of a kind: its defaults, and for each field without one something small."""
+    hints = typing.get_type_hints(cls)
+    needed = [f for f in dataclasses.fields(cls) if values._needed(f)]  # type: ignore[arg-type]
+    return cls(**{f.name: _small(hints[f.name], i + 1) for i, f in enumerate(needed)})
+
+
+def _small(hint: Any, number: int) -> Any:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = typing.get_args(hint)[0]
+    if typing.get_origin(hint) is tuple:
+        items = [item for item in typing.get_args(hint) if item is not Ellipsis]
+        return tuple(_small(item, number) for item in items)
+    simple = {int: number, float: float(number), str: "digits", bool: True, Any: Choice((1,))}
+    if hint in simple:
+        return simple[hint]
+    return PLAIN[hint] if hint in PLAIN else plain(hint)
+
+
+def fields() -> list[tuple[type, str]]:
+    """Return every field of every kind."""
+    return [(cls, f.name) for cls in kinds() for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+
+
+def judged(cls: type, name: str, hostile: Any) -> str:
+    """Return how a field takes something hostile; what begins with "!" is a broken promise."""
+    base = plain(cls)
+    try:
+        item = dataclasses.replace(base, **{name: hostile})
+    except (ValueError, TypeError) as error:
+        if name in str(error) and len(str(error)) < 20_000:
+            return "refused by name"
+        return f"!{cls.__name__}({name}={_told(hostile)}) is refused without its name: {error}"[
+            :300
+        ]
+    except Exception as error:
+        return f"!{cls.__name__}({name}={_told(hostile)}): {type(error).__name__}: {error}"[:300]
+    return _kept(item, f"{cls.__name__}({name}={_told(hostile)})")
+
+
+def _kept(item: Any, said: str) -> str:
+    """Return whether a value prints as its code, has a key, and can be read back."""
+    try:
+        written = json.dumps(to_dict(item), allow_nan=False)
+        again = (from_code(as_code(item)), from_dict(json.loads(written)))
+        keys = {key_of(i, version=1) for i in (item, *again)}
+        hash(item)
+    except Exception as error:
+        return f"!{said} is a value, but {type(error).__name__}: {error}"[:300]
+    if any(i != item or type(i) is not type(item) for i in again) or len(keys) > 1:
+        return f"!{said} reads back as another value"
+    return "accepted, and reads back the same"
+
+
+def _told(hostile: Any) -> str:
+    try:
+        return repr(hostile)[:40]
+    except ValueError:
+        return f"{type(hostile).__name__} too long to print"
+
+
+def measure(plan: Plan) -> list[Row]:
+    """Put everything hostile into every field, and build what is accepted of models and tasks."""
+    row = Row(f"hostile values in {len(fields())} fields of {len(kinds())} kinds of value")
+    for cls, name in fields():
+        for hostile in HOSTILE:
+            outcome = judged(cls, name, hostile)
+            if outcome[0] == "!":
+                row.broke(outcome[1:])
+            else:
+                row.note(outcome)
+    return [row]

@@ -1,0 +1,123 @@
+"""Odd clients: empty, of one example, of one class, alone; every algorithm copes or refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import fedlib.algorithms
+from benchmarks.robustness.fuzz import clear, told
+from benchmarks.robustness.plan import Plan, Row
+from fedlib.algorithms import Densities, FedAvg, FedGen, FedPer, Mixture, Newcomers, Personal, PMMoE
+from fedlib.algorithms.stages import Stage
+from fedlib.engine import evaluate, evaluate_everywhere, evaluate_global, play_round
+from fedlib.federation import Federation, Table
+from fedlib.models import MLP, Net
+
+CLASSES, SHAPE = 3, (6, 6, 1)
+Labels = Sequence[Sequence[int]]
+
+ODD: dict[str, Labels] = {
+    "one client only": [[0, 1, 2, 0, 1]],
+    "one example each": [[0], [1], [2]],
+    "one client of one example": [[0, 1, 2, 0, 1, 2], [1]],
+    "an empty client": [[0, 1, 2, 2], [], [1, 0, 1]],
+    "one class each": [[0] * 4, [1] * 5, [2] * 3],
+    "a class that nobody trains on": [[0, 1, 0, 1], [1, 1, 0]],
+    "all of one class": [[2, 2, 2], [2, 2]],
+}
+"""The training labels of every client of a federation; batches of 64 are larger than any."""
+
+
+def federation(labels: Labels, held: int = 6, seed: int = 0) -> Federation:
+    """Return a federation with these training labels; all clients are tested on all classes."""
+    rng = np.random.default_rng(seed)
+    sizes = np.array([len(own) for own in labels])
+    y = np.concatenate([np.array([*own], np.int64) for own in labels] + [np.arange(held) % CLASSES])
+    x = torch.tensor(rng.integers(0, 256, (len(y), *SHAPE)), dtype=torch.uint8)
+    index = np.full((len(labels), max(1, sizes.max())), -1)
+    for i, start in enumerate(np.cumsum(sizes) - sizes):
+        index[i, : sizes[i]] = np.arange(start, start + sizes[i])
+    tested = np.tile(np.arange(len(y) - held, len(y)), (len(labels), 1))
+    look = torch.full((math.prod(SHAPE),), 1 / 128), torch.full((math.prod(SHAPE),), -1.0)
+    whole = x, torch.tensor(y)
+    every = np.full(len(labels), held)
+    return Federation(
+        Net(MLP((5,)), SHAPE, CLASSES),
+        CLASSES,
+        torch.device("cpu"),
+        Table(*whole, torch.tensor(index), sizes, *look, {}),
+        Table(*whole, torch.tensor(tested), every, *look),
+        Table(*whole, torch.tensor(tested), every.copy(), *look),
+        np.arange(len(labels)),
+    )
+
+
+def every_algorithm() -> dict[str, Any]:
+    """Return every algorithm that the library exports, slow ones with fewer steps."""
+    second = {
+        "Densities": Densities(hidden=(8,), latent=2, epochs=2),
+        "FedGen": FedGen(noise=4, hidden=8, steps=5),
+        "Mixture": Mixture(epochs=2),
+        "Newcomers": Newcomers(of=Personal(local=("head.",))),
+        "PMMoE": PMMoE(of=FedPer(), epochs=2),
+    }
+    names = fedlib.algorithms.__all__
+    return {n: second.get(n) or getattr(fedlib.algorithms, n)() for n in names}
+
+
+def played(algorithm: Any, fed: Federation, rounds: int = 2) -> None:
+    """Play rounds with everybody, and evaluate; AssertionError for a number that is not finite."""
+    first = None
+    if isinstance(algorithm, Stage | Mixture):
+        first = _rounds(getattr(algorithm, "of", FedAvg()), fed, None, rounds)
+    state = algorithm.settle(fed, _rounds(algorithm, fed, first, rounds))
+    for part in (fed.validation, fed.test):
+        scores = evaluate(fed, algorithm, state, part)
+        assert np.isfinite(scores.nll).all(), "a likelihood is not finite"
+        assert ((scores.accuracy >= 0) & (scores.accuracy <= 1)).all(), "an accuracy is none"
+    assert 0 <= evaluate_global(fed, algorithm, state) <= 1, "the global accuracy is none"
+    everywhere = evaluate_everywhere(fed, algorithm, state)
+    assert ((everywhere >= 0) & (everywhere <= 1)).all(), "an accuracy everywhere is none"
+
+
+def _rounds(algorithm: Any, fed: Federation, first: Any, rounds: int) -> Any:
+    state = algorithm.init(fed, 0, first)
+    for t in range(rounds):
+        state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=1.0)
+        assert report.losses.isfinite().all(), "a loss is not finite"
+        for name, leaf in {**state.flat(), **report.messages}.items():
+            assert leaf.isfinite().all(), f"{name} is not finite"
+        for name, values in algorithm.observe(fed, state).items():
+            assert np.ndim(values) == 0 or len(values), f"{name} is empty"
+    return state
+
+
+def judged(algorithm: Any, fed: Federation) -> str:
+    """Return how it went; what begins with "!" is a broken promise."""
+    try:
+        played(algorithm, fed)
+    except AssertionError as error:
+        return f"!{error}"
+    except Exception as error:
+        return "refused in clear words" if clear(error) else f"!{told(error)}"
+    return "two rounds, all numbers finite"
+
+
+def measure(plan: Plan) -> list[Row]:
+    """Let every algorithm meet every odd federation."""
+    rows = []
+    for name, labels in ODD.items():
+        row = Row(f"odd clients: {name}")
+        for kind, algorithm in every_algorithm().items():
+            outcome = judged(algorithm, federation(labels))
+            if outcome[0] == "!":
+                row.broke(f"{kind}: {outcome[1:]}")
+            else:
+                row.note(outcome)
+        rows.append(row)
+    return rows
