@@ -17,27 +17,28 @@ def load(name):
 
 
 @pytest.fixture
-def build(monkeypatch, tmp_path):
+def build(tmp_path):
     module = load("build")
-    monkeypatch.setattr(module, "SOURCES", tmp_path)
+    module.SOURCES = tmp_path / "site"
+    module.SOURCES.mkdir()
     return module
 
 
-def test_a_figure_is_shown_at_its_largest_scale(build, tmp_path):
+def test_a_figure_is_shown_at_its_largest_scale(build):
     for scale, name in (("quick", "01_a"), ("standard", "01_a"), ("quick", "02_b_c")):
         folder = paths.figures() / scale
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.png").write_text(scale)
     build._figures()
-    shown = {f.name: f.read_text() for f in (tmp_path / "figures").iterdir()}
+    shown = {f.name: f.read_text() for f in (build.SOURCES / "figures").iterdir()}
     assert shown == {"01_a.png": "standard", "02_b_c.png": "quick"}
-    page = (tmp_path / "figures.md").read_text()
+    page = (build.SOURCES / "figures.md").read_text()
     assert "## Notebook 01" in page and "*b c, quick scale*" in page
 
 
-def test_links_of_the_texts_point_into_the_site(build, tmp_path):
+def test_links_of_the_texts_point_into_the_site(build):
     build._pages()
-    readme = (tmp_path / "readme.md").read_text()
+    readme = (build.SOURCES / "readme.md").read_text()
     assert "(architecture.md)" in readme and "(ARCHITECTURE.md)" not in readme
     assert '<img src="_images/00_partition.png" width="160">' in readme
     assert "figures/standard/" not in readme
