@@ -129,7 +129,10 @@ def touches(act: Callable[[], Any]) -> int:
         act()
         return seen
 
-    return int(call(counted).said)
+    ended = call(counted)
+    if ended.code != 0:
+        raise RuntimeError(f"undisturbed it ended with {ended.code}: {ended.error}")
+    return int(ended.said)
 
 
 def limit_memory(more: int = 3 << 30) -> None:

@@ -44,8 +44,7 @@ def _export(plan: Plan) -> None:
     with tiny.home(plan.folder / "calm-full"):
         result = find(RUN)
     assert result is not None
-    with tiny.home(plan.folder / "full"):
-        export(result)
+    export(result)
 
 
 def _sized(

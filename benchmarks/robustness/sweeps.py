@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fedlib import paths
 from fedlib.sweep import SweepFailed, local, sweep
 
 EXPERIMENTS = [tiny.MIXED, tiny.TUNED, tiny.MIX]
+FORK = multiprocessing.get_context("fork")
 KILLS_OF_ONE_LIFE = 4
 SECONDS_TO_NOTICE = 300.0
 
@@ -29,8 +31,7 @@ class _Forking:
     Pipe = staticmethod(multiprocessing.Pipe)
 
     def Process(self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> Any:
-        fork = multiprocessing.get_context("fork")
-        return fork.Process(target=_apart, args=(target, *args), daemon=daemon)
+        return FORK.Process(target=_apart, args=(target, *args), daemon=daemon)
 
 
 def _apart(target: Callable[..., None], pipe: Connection, *args: Any) -> None:
@@ -65,6 +66,7 @@ def _sweep() -> str:
 
 def measure(plan: Plan) -> list[Row]:
     """Kill each of the three, each so many times."""
+    resource_tracker.ensure_running()  # here, so that no sweep has a child besides its workers
     with tiny.home(plan.place("calm-sweep")):
         how = calm(_sweep)
         expected = {e.key: tiny.all_bits(e) for e in EXPERIMENTS}

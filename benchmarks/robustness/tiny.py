@@ -99,7 +99,7 @@ def all_bits(experiment: Experiment) -> dict[str, Bits]:
 def litter(*folders: Path) -> list[str]:
     """Return the names of temporary and half-written files that lie about."""
     found = [p for folder in folders for p in folder.rglob("*")]
-    return [p.name for p in found if p.suffix in (".tmp", ".partial") or p.name[0] == "."]
+    return [p.name for p in found if p.suffix in (".tmp", ".partial")]
 
 
 def stored() -> dict[str, Any]:
