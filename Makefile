@@ -60,7 +60,7 @@ figures: $(ENV)  ## run every notebook and draw its figures into figures/<scale>
 notebooks: $(ENV)  ## run the source notebooks at quick scale and write their outputs back
 	$(PY) -m fedlib.companion refresh $(call option,ONLY,only) --jobs '$(JOBS)'
 
-results: $(ENV)  ## keep the finished runs of SCALE with the project, in results/
+results: $(ENV)  ## keep the finished seeds of SCALE with the project, in results/
 	$(PY) -m fedlib.keep $(call option,SCALE,scale)
 
 plan: $(ENV)  ## how many runs the papers' own scale has, and what they would cost here

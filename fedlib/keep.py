@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fedlib.experiment import Experiment, StoreError, export, find
-from fedlib.recipes.plan import planned
+from fedlib.recipes.plan import by_seed, planned
 
 
 def of_scale(scale: str) -> list[Experiment]:
@@ -16,10 +16,16 @@ def of_scale(scale: str) -> list[Experiment]:
 
 
 def keep(scale: str) -> tuple[list[Path], list[Experiment]]:
-    """Export the finished runs of a scale; return the files written and what is missing."""
-    found = [(e, find(e)) for e in of_scale(scale)]
-    files = [export(result) for _, result in found if result is not None]
-    return files, [e for e, result in found if result is None]
+    """Export the finished seeds of a scale; return the files written and what is missing.
+
+    A seed of a section's data set is exported when all of its runs are there: with half of it,
+    methods would be compared over different seeds.
+    """
+    found = {e: find(e) for e in of_scale(scale)}
+    whole = [group for group in by_seed(scale) if all(found[e] is not None for e in group)]
+    kept = dict.fromkeys(e for group in whole for e in group)
+    files = [export(result) for e in kept if (result := found[e]) is not None]
+    return files, [e for e, result in found.items() if result is None]
 
 
 def main() -> int:

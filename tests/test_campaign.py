@@ -15,7 +15,7 @@ from fedlib.campaign.costs import epochs_of, kind_of
 from fedlib.experiment import Experiment, find
 from fedlib.optim import adam, sgd
 from fedlib.recipes import FOURTEEN, LABEL_SKEW, PRIVATE_PARTS
-from fedlib.recipes.plan import planned
+from fedlib.recipes.plan import by_seed, planned
 
 ONE = FOURTEEN.experiments("quick", "digits", "FedAvg, S = 0")[0]
 
@@ -140,3 +140,10 @@ def test_no_cluster_is_an_error_of_one_line_and_nothing_is_probed(monkeypatch, c
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     assert main(["--scale", "quick", "--section", "label_skew"]) == 2
     assert 'a Ray address needs Ray: pip install "fedlib[ray]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scale", recipes.SCALES)
+def test_seeds_hold_what_is_planned_and_nothing_else(scale):
+    groups = by_seed(scale)
+    assert {e for group in groups for e in group} == {p.experiment for p in planned(scale)}
+    assert all({*e.before} <= {*group} for group in groups for e in group)

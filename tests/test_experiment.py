@@ -519,12 +519,15 @@ def test_a_failed_run_can_be_asked_for_again(rounds):
     assert find(bad) is None
 
 
-def test_keep_exports_what_is_finished_and_names_what_is_not(monkeypatch):
+def test_keep_exports_whole_seeds_and_names_what_is_missing(monkeypatch):
     from fedlib import keep
 
     done, missing = AVG, MIX
+    halved = replace(AVG, seed=AVG.seed + 1)
     play(done)
-    monkeypatch.setattr(keep, "of_scale", lambda scale: [done, missing])
+    play(halved)
+    monkeypatch.setattr(keep, "of_scale", lambda scale: [done, missing, halved])
+    monkeypatch.setattr(keep, "by_seed", lambda scale: [[done], [halved, missing]])
     files, lacking = keep.keep("standard")
     assert [f.name for f in files] == [f"{done.key}.parquet"] and lacking == [missing]
 

@@ -29,13 +29,28 @@ def planned(scale: str, sections: Sequence[str] = ()) -> list[Planned]:
     """
     for name in sections:
         one_of("section", name, SECTIONS)
-    chosen = [SECTIONS[name] for name in sections] or [*SECTIONS.values()]
     found: dict[Experiment, Planned] = {}
-    every = [p for section in chosen for p in _of_section(section, scale)]
-    for one in sorted(every, key=lambda p: p.experiment.seed):
+    for one in sorted(_asked(scale, sections), key=lambda p: p.experiment.seed):
         for stage in one.experiment.stages:
             found.setdefault(stage, Planned(one.section, one.dataset, one.method, stage))
     return [*found.values()]
+
+
+def by_seed(scale: str) -> list[list[Experiment]]:
+    """Return the runs that belong together: what a section asks for of a data set with one seed.
+
+    A run stands in every list that needs it, after its first stages.
+    """
+    found: dict[tuple[str, str, int], dict[Experiment, None]] = {}
+    for one in _asked(scale):
+        group = found.setdefault((one.section, one.dataset, one.experiment.seed), {})
+        group |= dict.fromkeys(one.experiment.stages)
+    return [[*group] for group in found.values()]
+
+
+def _asked(scale: str, sections: Sequence[str] = ()) -> list[Planned]:
+    chosen = [SECTIONS[name] for name in sections] or [*SECTIONS.values()]
+    return [p for section in chosen for p in _of_section(section, scale)]
 
 
 def _of_section(section: Section, scale: str) -> list[Planned]:
