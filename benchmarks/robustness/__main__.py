@@ -13,6 +13,7 @@ import importlib
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 import torch
@@ -45,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         tiny.warm(plan.place("warm"))
         for name in asked.only:
             begin = time.monotonic()
-            rows = importlib.import_module(f"benchmarks.robustness.{name}").measure(plan)
+            rows = _measured(name, plan)
             parts.append(Part(name, KINDS[name], rows, time.monotonic() - begin))
             for row in rows:
                 print(_line(row), flush=True)
@@ -56,6 +57,16 @@ def main(arguments: list[str] | None = None) -> int:
     target.write_text(written(parts, asked.kills, asked.cases, asked.seed))
     print(f"\nwritten to {target}")
     return int(any(row.broken for part in parts for row in part.rows))
+
+
+def _measured(name: str, plan: Plan) -> list[Row]:
+    """Return the rows of one kind; one that fails altogether does not cost those of the others."""
+    try:
+        rows: list[Row] = importlib.import_module(f"benchmarks.robustness.{name}").measure(plan)
+        return rows
+    except Exception as error:
+        traceback.print_exc()
+        return [Row(name, broken=[f"could not be measured: {type(error).__name__}: {error}"])]
 
 
 def _line(row: Row) -> str:
