@@ -76,7 +76,6 @@ class Nodes:
 def nodes():
     """A cluster; Ray gives its own processes 15 seconds to start, which a busy machine exceeds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_raylet_start_wait_time_s", "60")
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
@@ -92,7 +91,7 @@ def nodes():
 
 
 def _started(folder: str) -> Nodes:
-    for _ in range(3):
+    for _ in range(2):
         try:
             return Nodes(folder)
         except Exception as error:
