@@ -29,7 +29,7 @@ if not Path("/proc/self/environ").exists():
     pytest.skip("processes are looked up in /proc", allow_module_level=True)
 
 SEEDS = [dataclasses.replace(AVG, seed=seed) for seed in (1, 2, 3)]
-LONG = [dataclasses.replace(AVG, rounds=400, evaluate_every=200, seed=seed) for seed in (8, 9)]
+LONG = [dataclasses.replace(AVG, rounds=1000, evaluate_every=500, seed=seed) for seed in (8, 9)]
 SECOND = Experiment(TASK, Local(batch_size=5), 2, cohort=2, evaluate_every=2, after=LONG[0])
 NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
 
@@ -60,6 +60,13 @@ class Nodes:
         except OSError:  # it has ended, or is another user's
             return False
 
+    def kill_workers(self) -> list[int]:
+        """Kill the processes that train, and return them."""
+        found = self.training()
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        return found
+
     def litter(self) -> list[Path]:
         """Return the folders in which workers train, or have trained."""
         return [path for path in self.folder.glob(f"{there.FOLDER}*") if path.is_dir()]
@@ -69,7 +76,6 @@ class Nodes:
 def nodes():
     """A cluster; Ray gives its own processes 15 seconds to start, which a busy machine exceeds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_raylet_start_wait_time_s", "60")
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
@@ -85,7 +91,7 @@ def nodes():
 
 
 def _started(folder: str) -> Nodes:
-    for _ in range(3):
+    for _ in range(2):
         try:
             return Nodes(folder)
         except Exception as error:
@@ -102,13 +108,14 @@ def often(monkeypatch):
 
 
 def at_a_checkpoint(monkeypatch, act):
-    """Act once, when the driver has stored a checkpoint."""
+    """Act when the driver has stored a checkpoint of a run that goes on, until it had an effect."""
     read, done = cluster._Driver._read_mail, []
 
     def reading(driver):
         read(driver)
-        if not done and any(begun(e) for e in LONG):
-            done.append(act())
+        under_way = {run.experiment.key for run in driver.jobs.values()}
+        if not done and any(begun(e) and e.key in under_way for e in LONG):
+            done.extend(act())
 
     monkeypatch.setattr(cluster._Driver, "_read_mail", reading)
     return done
@@ -150,11 +157,9 @@ def test_a_sweep_over_two_nodes(nodes, check):
 
 
 def test_a_killed_worker(nodes, often, check, monkeypatch):
-    killed = at_a_checkpoint(
-        monkeypatch, lambda: [os.kill(pid, signal.SIGKILL) for pid in nodes.training()]
-    )
+    killed = at_a_checkpoint(monkeypatch, nodes.kill_workers)
     go([*LONG, *SEEDS, SECOND], address=nodes.address)
-    assert len(killed) == 1 and len(killed[0]) > 0
+    assert killed
     assert any(len(segments(e)) > 1 for e in LONG)
     check([*LONG, *SEEDS, SECOND])
     assert nodes.litter() == []
@@ -175,9 +180,14 @@ def drive(nodes, tmp_path, how):
     return driver.returncode, said
 
 
-def test_an_interrupted_driver_stores_what_there_is(nodes, often, check, tmp_path):
-    code, said = drive(nodes, tmp_path, signal.SIGINT)
-    assert code == 130 and "those under way are stored up to their last round" in said
+# Where a signal meets Ray's own code, Ray makes a 1 of any exit code.
+@pytest.mark.parametrize(
+    ("how", "expected"), [(signal.SIGINT, {130}), (signal.SIGTERM, {1, 143})], ids=["INT", "TERM"]
+)
+def test_an_interrupted_driver_stores_what_there_is(nodes, often, check, tmp_path, how, expected):
+    code, said = drive(nodes, tmp_path, how)
+    assert code in expected, said
+    assert ("those under way are stored up to their last round" in said) == (code == 130)
     assert nodes.litter() == [] and any(begun(e) for e in LONG)
     go(LONG, address=nodes.address)
     assert any(len(segments(e)) > 1 for e in LONG)
@@ -193,9 +203,12 @@ def test_a_killed_driver_leaves_nothing_behind_for_long(nodes, often, check, tmp
 
 def test_a_killed_node(nodes, often, check, monkeypatch):
     """The last test: one node is left."""
-    killed = at_a_checkpoint(
-        monkeypatch, lambda: nodes.cluster.remove_node(nodes.second, allow_graceful=False)
-    )
+
+    def kill():
+        nodes.cluster.remove_node(nodes.second, allow_graceful=False)
+        return [nodes.second]
+
+    killed = at_a_checkpoint(monkeypatch, kill)
     go([*LONG, *SEEDS], address=nodes.address)
     assert len(killed) == 1
     check([*LONG, *SEEDS])

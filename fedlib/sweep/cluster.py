@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -237,7 +238,10 @@ def _connected(address: str) -> Any:
     try:
         if not ray.is_initialized():
             _knock(address)
+            terminated = signal.getsignal(signal.SIGTERM)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            if callable(terminated):  # with Ray's own, `kill` aborts before anything is stored
+                signal.signal(signal.SIGTERM, terminated)
     except ImportError as error:
         raise NoCluster(f'{address!r} needs more of Ray: pip install "ray[client]"') from error
     except OSError as error:
