@@ -12,19 +12,18 @@ import torch
 from conftest import LENET, make_federation
 from test_algorithms import BATTERY, SIZES, begun, play
 from test_dropout import DROPS, SHAPE
+from test_experiment import TASK
 from test_text import readers
 
 import fedlib.algorithms
 from benchmarks.determinism import report
 from benchmarks.determinism.deviation import Deviation, compare, distance
 from benchmarks.determinism.subjects import subjects
-from fedlib.algorithms import FedAvg, FedMix, Local, PMMoE
+from fedlib.algorithms import GPFL, FedAvg, FedMix, Local, PMMoE
 from fedlib.engine import EarlyStop, play_round
 from fedlib.engine.rounds import CACHE_BYTES, chunk_of, numbers
-from fedlib.experiment import Experiment, run
+from fedlib.experiment import Experiment, run, run_with_state
 from fedlib.models import MLP
-from fedlib.partition import IID
-from fedlib.tasks import Task
 
 FAST = {"batch_size": 4, "epochs": 2}
 STOPPING = Local(stop=EarlyStop(every=1, patience=1), **FAST)
@@ -39,7 +38,7 @@ def on(kind):
     }[kind]()
 
 
-CASES = {name: ("dense", algorithm) for name, algorithm in BATTERY.items()} | {
+CASES = {name: ("dense", BATTERY[name]) for name in fedlib.algorithms.__all__} | {
     "convolutional, FedMix": ("convolutional", FedMix(experts=2, **FAST)),
     "convolutional, early stop": ("convolutional", STOPPING),
     "dropout, FedAvg": ("dropout", FedAvg(**FAST)),
@@ -86,14 +85,33 @@ def test_the_order_of_rows_changes_no_bit(kind, algorithm):
 
 def test_a_runs_provenance_has_what_the_last_bits_depend_on():
     """The chunk that was used by default, which a mixture's weights decide, and the threads."""
-    task = Task("digits", IID(clients=8, size=10), MLP((200, 200)))
-    experiment = Experiment(task, FedMix(experts=4), rounds=1, cohort=8)
+    experiment = Experiment(replace(TASK, model=MLP((100,))), FedMix(experts=4), 1, cohort=2)
     said = run(experiment, device="cpu", progress=False).provenance["segments"]
-    fed = task.build(0)
+    fed = experiment.task.build(0)
     state = experiment.algorithm.init(fed, 0)
     used = chunk_of(fed, None, numbers(state))
     assert used == CACHE_BYTES // (4 * numbers(state)) < chunk_of(fed, None)
     assert [(s["chunk"], s["threads"]) for s in said] == [(used, torch.get_num_threads())]
+
+
+def test_a_resumed_run_adds_up_its_leaves_in_the_same_order(tmp_path, monkeypatch):
+    """GPFL's loss is a sum over leaves, and a checkpoint's file sorts its names."""
+    experiment = Experiment(TASK, GPFL(**FAST), rounds=3, cohort=3, evaluate_every=0)
+
+    def stop(completed, _, loss):
+        if completed == 1 and np.isfinite(loss):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, device="cpu", progress=stop)
+    resumed = run_with_state(experiment, device="cpu", progress=False)
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "straight"))
+    straight = run_with_state(experiment, device="cpu", progress=False)
+    pd.testing.assert_frame_equal(resumed[0].metrics, straight[0].metrics, check_exact=True)
+    one, other = resumed[1].flat(), straight[1].flat()
+    begun = experiment.algorithm.init(TASK.build(0), 0).flat()
+    assert [*one] == [*other] == [*begun] != sorted(begun)
+    assert all(same(t, other[n]) for n, t in one.items())
 
 
 def test_every_exported_algorithm_is_measured():

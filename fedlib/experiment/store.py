@@ -146,7 +146,12 @@ def checkpoint(
     )
     flat = {**state.flat(), **{BEST + n: t for n, t in (best.flat() if best else {}).items()}}
     tensors = {n: t.detach().cpu().contiguous() for n, t in flat.items()}
-    said = {"completed": str(completed), "data": data, "segments": json.dumps(segments or [])}
+    said = {
+        "completed": str(completed),
+        "data": data,
+        "segments": json.dumps(segments or []),
+        "order": json.dumps([*tensors]),
+    }
     disk.write(
         home / CHECKPOINT,
         lambda p: save_file(tensors, p, metadata=said),
@@ -161,7 +166,9 @@ def restore(experiment: Experiment) -> Kept | None:
         return None
     completed, said = read_header(home)
     with safe_open(home / CHECKPOINT, framework="pt") as file:
-        flat = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+        # The file sorts its names; a sum over leaves has the same bits in the same order only.
+        names = json.loads(said.get("order", "[]")) or file.keys()
+        flat = {n: file.get_tensor(n) for n in names}
     best = {n.removeprefix(BEST): t for n, t in flat.items() if n.startswith(BEST)}
     state = State.from_flat({n: t for n, t in flat.items() if not n.startswith(BEST)})
     metrics = read_metrics(home, completed)
