@@ -43,7 +43,9 @@ same bits; sums are taken in another order. A difference begins at the spacing o
 **Not promised.** Rounding is not small for ever: training amplifies it, and where something is
 *decided* (IFCA's cluster, the experts that pruning sends, the step at which early stopping stops,
 the round that a run keeps) a tie can go the other way, and what follows is another run, as valid as
-the first. Whoever compares single runs to the last digit fixes `chunk` and threads: they are not in
+the first. So it is where a gradient is zero but for rounding and Adam makes whole steps of it: a
+bias that batch normalisation takes out again (FedGen's generator; no prediction changes), the gate
+of a `Mixture` whose specialists still equal the generalist. Whoever compares single runs to the last digit fixes `chunk` and threads: they are not in
 an experiment's key, but in a run's provenance, segment by segment. Other versions of torch,
 instruction sets and BLAS libraries round differently, too. On a GPU some of torch's kernels add in
 no fixed order, and nothing here forbids them.
@@ -130,8 +132,8 @@ def _rounding(found: Findings) -> str:
 def _growth(grown: Mapping[str, Growth]) -> str:
     head = (
         "trained",
-        *(f"chunk, {n} rounds" for n in GROWN),
-        *(f"float64, {n} rounds" for n in GROWN),
+        *(f"chunk, after {n}" for n in GROWN),
+        *(f"float64, after {n}" for n in GROWN),
         "mean accuracy, chunk",
     )
     rows = [
@@ -142,13 +144,13 @@ def _growth(grown: Mapping[str, Growth]) -> str:
 
 
 def _shared(played: Mapping[str, InMemory]) -> str:
-    most = max(p.shared_alone_relative for p in played.values())
+    worst = max(played, key=lambda title: played[title].shared_alone_relative)
     moved = _not(played, lambda p: p.accuracy == 0)
     rows = [
         (
             "a client alone, and in a program that its cohort shares: a round",
             _count(played, lambda p: p.shared_alone),
-            f"relative difference at most {most:.1e}",
+            f"relative difference at most {played[worst].shared_alone_relative:.1e} ({worst})",
         ),
         (
             "evaluated one client and 7 examples at a time, and in large batches",
