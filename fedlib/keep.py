@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedlib.experiment import Experiment, StoreError, export, find
+from fedlib.experiment import Experiment, Result, StoreError, export, find
+from fedlib.experiment.exported import path_of
 from fedlib.recipes.plan import by_seed, planned
 
 
@@ -24,8 +25,14 @@ def keep(scale: str) -> tuple[list[Path], list[Experiment]]:
     found = {e: find(e) for e in of_scale(scale)}
     whole = [group for group in by_seed(scale) if all(found[e] is not None for e in group)]
     kept = dict.fromkeys(e for group in whole for e in group)
-    files = [export(result) for e in kept if (result := found[e]) is not None]
+    files = [_kept(result) for e in kept if (result := found[e]) is not None]
     return files, [e for e, result in found.items() if result is None]
+
+
+def _kept(result: Result) -> Path:
+    """Return the exported file of a run; one that is there stays, byte by byte."""
+    there = path_of(result.experiment)
+    return there if there.exists() else export(result)
 
 
 def main() -> int:

@@ -29,7 +29,7 @@ if not Path("/proc/self/environ").exists():
     pytest.skip("processes are looked up in /proc", allow_module_level=True)
 
 SEEDS = [dataclasses.replace(AVG, seed=seed) for seed in (1, 2, 3)]
-LONG = [dataclasses.replace(AVG, rounds=1000, evaluate_every=500, seed=seed) for seed in (8, 9)]
+LONG = [dataclasses.replace(AVG, rounds=3000, evaluate_every=1000, seed=seed) for seed in (8, 9)]
 SECOND = Experiment(TASK, Local(batch_size=5), 2, cohort=2, evaluate_every=2, after=LONG[0])
 NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
 

@@ -254,7 +254,7 @@ def test_bad_requests_are_errors(fed):
     with pytest.raises(ValueError, match="give its experiment as `after`"):
         Densities().init(fed, 0)
     for bad in ({"hidden": (0,)}, {"latent": 0}, {"samples": 0}):
-        with pytest.raises(ValueError, match="widths and samples must be >= 1"):
+        with pytest.raises(ValueError, match="hidden, latent and samples must be >= 1"):
             Densities(**bad)
 
 

@@ -116,5 +116,5 @@ def test_only_the_first_tokens_of_a_text_are_read():
     params, text = net.init(0), torch.randint(2, 20, (4, 6))
     cut = Net(BiLSTM(vocabulary=20, embedding=5, hidden=4), (3,), 2)
     torch.testing.assert_close(net(params, text), cut(params, text[:, :3]))
-    with pytest.raises(ValueError, match=r"BiLSTM's sizes must be whole numbers >= 1"):
+    with pytest.raises(ValueError, match=r"BiLSTM\.tokens must be whole numbers >= 1"):
         BiLSTM(tokens=0)

@@ -42,11 +42,11 @@ same bits; sums are taken in another order. A difference begins at the spacing o
 
 **Not promised.** Rounding is not small for ever: training amplifies it, and where something is
 *decided* (IFCA's cluster, the experts that pruning sends, the step at which early stopping stops,
-the round that a run keeps) a tie can go the other way, and what follows is another run, as valid as
-the first. So it is where a gradient is zero but for rounding and Adam makes whole steps of it: a
-bias that batch normalisation takes out again (FedGen's generator; no prediction changes), the gate
-of a `Mixture` whose specialists still equal the generalist. Whoever compares single runs to the
-last digit fixes `chunk` and threads: they are not in an experiment's key, but in a run's
+the round that a run keeps) a tie can go the other way, and what follows is another run, as valid
+as the first. So it is where a gradient is zero but for rounding and Adam makes whole steps of it:
+a bias that batch normalisation takes out again (FedGen's generator; no prediction changes), the
+gate of a `Mixture` whose specialists still equal the generalist. Whoever compares single runs to
+the last digit fixes `chunk` and threads: they are not in an experiment's key, but in a run's
 provenance, segment by segment. Other versions of torch, instruction sets and BLAS libraries round
 differently, too. On a GPU some of torch's kernels add in no fixed order, and nothing here forbids
 them.

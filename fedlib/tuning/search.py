@@ -98,6 +98,8 @@ def search(
                 run_config=ray_tune.RunConfig(name=name, storage_path=str(folder), verbose=0),
             )
         found = [(r.config, r.metrics or {}) for r in tuner.fit()]
+    # Ray hands a restored search back in another order; a trial's id ends with its number.
+    found.sort(key=lambda trial: str(trial[1].get("trial_id", "")).rpartition("_")[2])
     rows = [{**config, "score": metrics.get("score", 0.0)} for config, metrics in found]
     table = pd.DataFrame(rows).assign(stage=stage.name, trial=range(len(rows)))
     return table.assign(best=table.index == table["score"].idxmax())
