@@ -127,12 +127,12 @@ def test_bars_return_both_shares_of_every_client():
 
 
 def test_dots_write_what_is_missing_and_stop_where_an_accuracy_ends():
-    one = pd.DataFrame([("a", "g", 0.9, 0.7, 1.1)], columns=["row", "group", "mean", "low", "high"])
+    one = pd.DataFrame([("a", "g", 0.5, -0.1, 1.1)], columns=["row", "group", "mean", "low", "high"])
     two = pd.concat([one, one.assign(row="b")])
     figure, drawn = plotting.dots({"x": one, "y": two}, xlabel="", empty="not sent", most=1.0)
     assert [t.get_text() for t in figure.axes[0].texts] == ["not sent"]
     ends = figure.axes[0].collections[0].get_segments()[0][:, 0]
-    assert ends.tolist() == pytest.approx([0.7, 1.0])
+    assert ends.tolist() == pytest.approx([0.0, 1.0])
     assert drawn["panel"].tolist() == ["x", "y", "y"]
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from textwrap import fill
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -88,14 +87,14 @@ def dots(
     heading: str = "",
     empty: str = "",
     black: str = "",
-    most: float = np.inf,
+    most: float | None = None,
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw means with their ranges in rows, one panel each.
 
     A panel's frame has columns row, group, mean, low, high: rows from top to bottom, groups by
     colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``; ``empty``
-    is written where a panel has nothing of a row; the group ``black`` is drawn so. No range is
-    drawn beyond ``most``, where an accuracy ends.
+    is written where a panel has nothing of a row; the group ``black`` is drawn so. Given ``most``,
+    where an accuracy ends, no range is drawn beyond it or below 0.
     """
     every = pd.concat([f.assign(panel=name) for name, f in panels.items()], ignore_index=True)
     rows, groups = (list(dict.fromkeys(every[c])) for c in ("row", "group"))
@@ -113,7 +112,9 @@ def dots(
         for j, g in enumerate(groups)
     }
     for ax, (name, frame) in zip(axes[0], panels.items(), strict=True):
-        _rows(ax, frame.assign(high=frame["high"].clip(upper=most)), rows, looks)
+        if most is not None:
+            frame = frame.assign(low=frame["low"].clip(0), high=frame["high"].clip(upper=most))
+        _rows(ax, frame, rows, looks)
         for row in set(rows) - set(frame["row"]):
             middle = {"ha": "center", "va": "center", "transform": ax.get_yaxis_transform()}
             ax.text(0.5, rows.index(row), empty, color="grey", fontsize="small", **middle)
