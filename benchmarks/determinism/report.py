@@ -87,7 +87,8 @@ def text(found: Findings) -> str:
             _bits(found),
             "\n## Rounding: other chunks, other numbers of threads\n",
             "`=` is the same bits as the default chunk with one thread. Else the norm of the "
-            "difference of all weights over their norm. The last columns are the most that any of "
+            "difference of all weights over their norm; 0 where only a stored metric or a "
+            "server's memory differs. The last columns are the most that any of "
             "these ways differs: in one number of the state, in how many integers (choices), in "
             "the mean test accuracy and in a single client's.\n",
             _rounding(found),
