@@ -127,7 +127,9 @@ def test_bars_return_both_shares_of_every_client():
 
 
 def test_dots_write_what_is_missing_and_stop_where_an_accuracy_ends():
-    one = pd.DataFrame([("a", "g", 0.5, -0.1, 1.1)], columns=["row", "group", "mean", "low", "high"])
+    one = pd.DataFrame(
+        [("a", "g", 0.5, -0.1, 1.1)], columns=["row", "group", "mean", "low", "high"]
+    )
     two = pd.concat([one, one.assign(row="b")])
     figure, drawn = plotting.dots({"x": one, "y": two}, xlabel="", empty="not sent", most=1.0)
     assert [t.get_text() for t in figure.axes[0].texts] == ["not sent"]

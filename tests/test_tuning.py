@@ -161,6 +161,11 @@ def test_what_is_kept_is_read_again(monkeypatch, tmp_path):
 
 def test_a_search_with_ray_itself():
     pytest.importorskip("ray", reason="Ray is an optional extra")
-    table = search(EXPLORATION, SETTING, EPS, trials=2)
+    try:
+        table = search(EXPLORATION, SETTING, EPS, trials=2)
+    except Exception as error:  # Ray gives its own processes 15 seconds to start
+        if "timed out during startup" in str(error):
+            pytest.skip(f"Ray does not start here: {error}")
+        raise
     assert len(table) == 2 and table["score"].between(0.01, 1).all()
     pd.testing.assert_frame_equal(search(EXPLORATION, SETTING, EPS, trials=2), table)
