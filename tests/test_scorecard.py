@@ -11,7 +11,7 @@ from fedlib.experiment import Result, export
 from fedlib.published import published
 from fedlib.scorecard import EXHIBITS, VERDICTS, judged
 from fedlib.scorecard.exhibits import RESCALED, why_not
-from fedlib.scorecard.judge import INSIDE, NEVER, NO, NOT, ONE_SEED, ORDER
+from fedlib.scorecard.judge import INSIDE, NEVER, NO, NOT, ORDER, TOO_FEW
 from fedlib.scorecard.page import latex, page
 
 COLUMNS = ["round", "metric", "client", "expert", "item", "value"]
@@ -42,12 +42,12 @@ def test_a_number_is_judged_by_the_stated_rule():
             (40, 70, 69, 71, 3, "b", ""),
             (30, 60, 59, 61, 3, "b", ""),
             (50, nan, nan, nan, 0, "a", ""),
-            (50, 50, nan, nan, 1, "a", ""),
+            (50, 50, nan, nan, 2, "a", ""),
             (nan, nan, nan, nan, 0, "a", "no number"),
         )
     )
     # Of the three below 60, two others of three lie on the published side: below three quarters.
-    assert said.tolist() == [INSIDE, NOT, NOT, NOT, NOT, NEVER, ONE_SEED, NO]
+    assert said.tolist() == [INSIDE, NOT, NOT, NOT, NOT, NEVER, TOO_FEW, NO]
     assert set(said) <= set(VERDICTS)
 
 

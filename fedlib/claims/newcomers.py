@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from fedlib import frames
-from fedlib.claims.rule import BySeed, Claim, alike, below, greater
+from fedlib.claims.rule import BySeed, Claim, alike, below, greater, sure_interval
 from fedlib.experiment import Result, find
 from fedlib.frames import ByMethod, final
 from fedlib.published import published
@@ -139,13 +139,13 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
 def appendix_f(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the numbers of App. F, published beside measured.
 
-    Columns what, method, published, mean, low, high (95% over seeds), seeds; what was not run has
-    missing numbers.
+    Columns what, method, published, mean, low, high (95% over three seeds or more), seeds; what was
+    not run has missing numbers.
     """
     ours, rows = measured(frame), []
     for what, method, number in printed()[["what", "method", "value"]].itertuples(index=False):
         runs = ours.loc[ours["what"].eq(what) & ours["method"].eq(method), "value"].tolist()
-        mean, low, high = frames.interval(runs) if runs else (float("nan"),) * 3
+        mean, low, high = sure_interval(runs) if runs else (float("nan"),) * 3
         rows.append((what, method, number, mean, low, high, len(runs)))
     names = ["what", "method", "published", "mean", "low", "high", "seeds"]
     return pd.DataFrame(rows, columns=names)

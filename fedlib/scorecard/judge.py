@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from fedlib.claims.rule import LEAST_SEEDS
+
 INSIDE, ORDER, NOT = "inside the interval", "same order", "not reproduced"
-ONE_SEED, NEVER, NO = "too few seeds", "not yet run", "not comparable"
+TOO_FEW, NEVER, NO = "too few seeds", "not yet run", "not comparable"
 VERDICTS = {
     INSIDE: "the published value lies in the 95% interval of the mean over seeds",
     ORDER: "it does not, but three quarters or more of the other numbers of its group lie on the "
     "same side of it as in the paper",
     NOT: "neither",
-    ONE_SEED: "fewer than two seeds: there is no interval",
+    TOO_FEW: f"fewer than {LEAST_SEEDS} seeds: the interval would hold almost any number",
     NEVER: "no run is stored",
     NO: "there is nothing to compare it with, for the reason that is given",
 }
@@ -30,11 +32,11 @@ def judged(table: pd.DataFrame) -> pd.Series:
         [
             table["why_not"].ne(""),
             table["seeds"].eq(0),
-            table["seeds"].lt(2),
+            table["seeds"].lt(LEAST_SEEDS),
             table["value"].between(table["low"], table["high"]),
             agreement.ge(AGREES),
         ],
-        [NO, NEVER, ONE_SEED, INSIDE, ORDER],
+        [NO, NEVER, TOO_FEW, INSIDE, ORDER],
         NOT,
     )
     return pd.Series(said, index=table.index)
