@@ -235,9 +235,9 @@ def _checked(where: str, given: Any, hint: Any) -> Any:
     legal = {t for kind in allowed for t in _PLAIN.get(kind, ())}
     if type(given) not in legal:
         names = " or ".join(sorted(_name(kind) for kind in allowed if kind is not type(None)))
-        raise TypeError(f"{where} must be {names}, got {_shown(given)} ({type(given).__name__})")
+        raise TypeError(f"{where} must be {names}, got {shown(given)} ({type(given).__name__})")
     if type(given) is int and int in allowed and given.bit_length() > _BITS:
-        raise ValueError(f"{where} must be a number of {_BITS} bits, got {_shown(given)}")
+        raise ValueError(f"{where} must be a number of {_BITS} bits, got {shown(given)}")
     if type(given) is int and int not in allowed:
         given = float(given) if abs(given) < _LARGEST else math.inf
     if not isinstance(given, float):
@@ -251,12 +251,12 @@ def _checked_items(where: str, items: tuple[Any, ...], hints: tuple[Any, ...]) -
     if hints[-1] is Ellipsis:
         hints = (hints[0],) * len(items)
     if len(items) != len(hints):
-        raise TypeError(f"{where} must hold {len(hints)} items, got {_shown(items)}")
+        raise TypeError(f"{where} must hold {len(hints)} items, got {shown(items)}")
     pairs = enumerate(zip(items, hints, strict=True))
     return tuple(_checked(f"{where}[{i}]", item, hint) for i, (item, hint) in pairs)
 
 
-def _shown(given: Any) -> str:
+def shown(given: Any) -> str:
     """Return the beginning of what prints as ``given``, whatever that is."""
     try:
         text = repr(given)

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedlib.algorithms import FedAvg
 from fedlib.tasks import Task
-from fedlib.values import key_of, one_of, value
+from fedlib.values import key_of, one_of, shown, value
 
 # Raise this when the same experiment would give other numbers than before (a change of default, a
 # repaired bug): old results then keep their key and are no longer found.
@@ -57,7 +57,7 @@ class Experiment:
         for name in ("after", "beside"):
             stage = getattr(self, name)
             if stage is not None and not isinstance(stage, Experiment):
-                raise TypeError(f"{name} must be an Experiment or None, got {stage!r}")
+                raise TypeError(f"{name} must be an Experiment or None, got {shown(stage)}")
         if self.beside is not None and self.after is None:
             raise ValueError("beside needs a first stage to be beside of: give `after` too")
         if self.task.model.noise and not self.algorithm.drops:
