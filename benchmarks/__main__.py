@@ -5,8 +5,9 @@
 Medians over the repetitions; a ratio is the median of the ratios within a repetition, so that a
 machine that slows down slows both sides. Peak memory is that of a fresh process that plays one
 round in one way. T compares the throughput of two processes with that of one. The numbers go to
-``build/measured.parquet`` with a description of the machine, and what is printed to
-``measured.txt`` beside it; ``--keep`` writes both next to the benchmarks instead.
+``build/measured.parquet`` with a description of the machine, case by case, and what they say to
+``measured.txt`` beside it; ``--keep`` writes both next to the benchmarks instead. There, cases that
+were measured before, and now not again, stay.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from fedlib.tasks import pick_device
 THROUGHPUT = "T"
 THROUGHPUT_ROUNDS = 10
 LEAST_GAIN = 1.8
+EVERY = (*CASES, THROUGHPUT)
+MACHINE = ["device", "processor", "cores", "threads", "load", "system", "python", "torch"]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -40,30 +43,46 @@ def main(arguments: list[str] | None = None) -> None:
     memory.keep_freed()  # as a run does
     device = pick_device(asked.device)
     here = machine(device)
-    said, frames = [", ".join(f"{name} {value}" for name, value in here.items())], []
-    print(said[0])
-    for name in asked.cases:
-        text, frame = _case(name, asked.repeat, device)
-        print(f"\n{text}", flush=True)
-        said.append(text)
-        frames.append(frame.assign(case=name))
+    print(", ".join(f"{name} {value}" for name, value in here.items()))
     folder = Path(__file__).parent if asked.keep else paths.build()
     folder.mkdir(parents=True, exist_ok=True)
-    measured = pd.concat(frames, ignore_index=True).assign(**here)
-    measured.to_parquet(folder / "measured.parquet", index=False)
-    (folder / "measured.txt").write_text("\n\n".join(said) + "\n")
+    for name in asked.cases:
+        frame = _case(name, asked.repeat, device)
+        print(f"\n{said(name, frame)}", flush=True)
+        _write(folder, frame.assign(case=name, **here))
     print(f"\nwritten to {folder / 'measured.parquet'} and .txt")
 
 
-def _case(name: str, repeat: int, device: torch.device) -> tuple[str, pd.DataFrame]:
-    """Return what is said of a case and what was measured."""
+def _case(name: str, repeat: int, device: torch.device) -> pd.DataFrame:
+    """Return what was measured of a case."""
     if name == THROUGHPUT:
-        frame = throughput.measure(CASES["A"], THROUGHPUT_ROUNDS, max(2, repeat // 2))
-        return f"{name}  {throughput_text(frame)}", frame
+        return throughput.measure(CASES["A"], THROUGHPUT_ROUNDS, max(2, repeat // 2))
     case = CASES[name]
     frame = measure(case, repeat, device)
     frame["peak_mib"] = frame["way"].map({w: peak_mib(case, w, device) for w in case.ways})
-    return f"{name}  {case.title}\n{describe(case, frame)}", frame
+    return frame
+
+
+def said(name: str, frame: pd.DataFrame) -> str:
+    """Return what is said of a case."""
+    if name == THROUGHPUT:
+        return f"{name}  {throughput_text(frame)}"
+    return f"{name}  {CASES[name].title}\n{describe(CASES[name], frame)}"
+
+
+def _write(folder: Path, frame: pd.DataFrame) -> None:
+    """Put a case's rows in the place of what was measured of it before, and say all anew."""
+    file = folder / "measured.parquet"
+    if file.exists():
+        before = pd.read_parquet(file)
+        before = before[before["case"].ne(frame["case"].iloc[0]) & before["case"].isin(EVERY)]
+        frame = pd.concat([before, frame], ignore_index=True)
+    frame.to_parquet(file, index=False)
+    parts = []
+    for here, rows in frame.groupby(MACHINE, sort=False, dropna=False):
+        parts.append(", ".join(f"{n} {value}" for n, value in zip(MACHINE, here, strict=True)))
+        parts += [said(str(name), one) for name, one in rows.groupby("case")]
+    (folder / "measured.txt").write_text("\n\n".join(parts) + "\n")
 
 
 def measure(case: Case, repeat: int, device: torch.device) -> pd.DataFrame:
@@ -85,13 +104,14 @@ def measure(case: Case, repeat: int, device: torch.device) -> pd.DataFrame:
 
 def describe(case: Case, frame: pd.DataFrame) -> str:
     """Return the table and the ratios as text."""
-    lines = [f"   {'way':<16}s/round   (fastest, slowest)   peak MiB"]
+    wide = max(14, *map(len, case.ways))
+    lines = [f"   {'way':<{wide}}  s/round   (fastest, slowest)   peak MiB"]
     for way in case.ways:
         rows = frame[frame["way"] == way]
         s = rows["seconds"]
         span = f"({s.min():.3f}, {s.max():.3f})"
         lines.append(
-            f"   {way:<14}{s.median():>9.3f}   {span:<20}{rows['peak_mib'].median():>8.0f}"
+            f"   {way:<{wide}}{s.median():>9.3f}   {span:<20}{rows['peak_mib'].median():>8.0f}"
         )
     for over, under, most in case.ratios:
         wanted = f"   (wanted: at most {most})" if math.isfinite(most) else ""
@@ -118,16 +138,11 @@ def machine(device: torch.device) -> dict[str, Any]:
     """Return what the numbers depend on besides the code."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     cuda = device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
-        "processor": _processor(),
-        "cores": os.cpu_count() or 0,
-        "threads": torch.get_num_threads(),
-        "load": round(load, 1),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
+    device_name = torch.cuda.get_device_name(device) if cuda else "cpu"
+    cores, threads = os.cpu_count() or 0, torch.get_num_threads()
+    versions = platform.system(), platform.python_version(), torch.__version__
+    values = device_name, _processor(), cores, threads, round(load, 1), *versions
+    return dict(zip(MACHINE, values, strict=True))
 
 
 def _processor() -> str:
@@ -141,8 +156,7 @@ def _processor() -> str:
 
 def _asked(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    every = [*CASES, THROUGHPUT]
-    parser.add_argument("--cases", nargs="+", choices=every, default=every)
+    parser.add_argument("--cases", nargs="+", choices=EVERY, default=EVERY)
     parser.add_argument("--keep", action="store_true", help="write into benchmarks/")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--repeat", type=int, default=5)

@@ -23,6 +23,7 @@ from benchmarks import plain
 from fedlib.algorithms import (
     DBE,
     GPFL,
+    IFCA,
     MOON,
     SCAFFOLD,
     FedAvg,
@@ -35,10 +36,15 @@ from fedlib.algorithms import (
     FedProx,
     FedRep,
     FedRoD,
+    FedSynMoE,
     LGFedAvg,
+    LocalGlobal,
+    Mixture,
+    Personal,
     PMMoE,
     PrunedFedMix,
 )
+from fedlib.algorithms.ifca import Explore
 from fedlib.algorithms.pruning import MEMORY
 from fedlib.engine import State, play_round
 from fedlib.federation import Federation, Table
@@ -201,6 +207,22 @@ CASES = {
         **FEW,
         rivals=tuple((type(a).__name__, a, math.inf) for a in OTHERS),
     ),
+    "L": Case(
+        "FedAvg, LeNet 6/16 on 3x32x32, 20 clients x 400, batch 20, and methods of 000 to 003",
+        FedAvg(**TWENTY),
+        LeNet(),
+        **FEW,
+        rivals=(
+            ("personal biases", Personal(**TWENTY), math.inf),
+            ("LocalGlobal", LocalGlobal(**TWENTY), math.inf),
+            # A forward pass is a third of a step. IFCA asks four models first; a gate is a second
+            # network, and the generalist beside it only says something.
+            ("IFCA, J = 4", IFCA(**TWENTY, clusters=4), 2.4),
+            ("exploring", IFCA(**TWENTY, clusters=4, explore=Explore()), 2.4),
+            ("Mixture, one epoch", Mixture(**TWENTY, epochs=1, stop=None), 2.5),
+            ("FedSynMoE", FedSynMoE(**TWENTY), math.inf),
+        ),
+    ),
 }
 
 
@@ -247,8 +269,9 @@ def _engine(case: Case, fed: Federation) -> Round:
 
 def _begun(algorithm: FedAvg, fed: Federation) -> State:
     """Return the first state; with pruning the one in which every class has one expert."""
-    first = algorithm.of.init(fed, SEED) if isinstance(algorithm, PMMoE) else None
-    state = algorithm.init(fed, SEED, first)
+    before = algorithm.of if isinstance(algorithm, PMMoE) else FedAvg()
+    staged = isinstance(algorithm, PMMoE | Mixture)
+    state = algorithm.init(fed, SEED, before.init(fed, SEED) if staged else None)
     if isinstance(algorithm, PrunedFedMix):
         k = algorithm.experts
         one = torch.arange(fed.classes, device=fed.device) % k

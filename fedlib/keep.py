@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 
 from fedlib.experiment import Experiment, Result, StoreError, export, find
@@ -39,15 +40,20 @@ def main() -> int:
     """Export one scale and say what was written and what has not been run."""
     parser = argparse.ArgumentParser(prog="python -m fedlib.keep", description=__doc__)
     parser.add_argument("--scale", default="standard")
+    scale = parser.parse_args().scale
     try:
-        files, missing = keep(parser.parse_args().scale)
+        files, missing = keep(scale)
     except (ValueError, StoreError) as error:
         print(f"fedlib: {error}", file=sys.stderr)
         return 1 if isinstance(error, StoreError) else 2
     size = sum(f.stat().st_size for f in files) / 1e6
     print(f"{len(files)} results in {size:.1f} MB; {len(missing)} experiments have not been run")
-    for experiment in missing:
-        print(f"  missing: {experiment}")
+    lacking = set(missing)
+    left = Counter(
+        (p.section, p.dataset, p.experiment.seed) for p in planned(scale) if p.experiment in lacking
+    )
+    for (section, dataset, seed), count in left.items():
+        print(f"  {section} on {dataset}, seed {seed}: {count} to run")
     return 0
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -12,6 +13,7 @@ from fedlib.frames import together
 from fedlib.plotting import title
 from fedlib.recipes import Section, Setting
 from fedlib.sweep import sweep
+from fedlib.values import one_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +67,24 @@ def panels(
         frame = together({m: [next(done) for _ in es] for m, es in runs.items()})
         shown.append(Panel(name, scale, setting, frame, trained=True))
     return shown + (stored(section, every, "standard") if scale == "quick" else [])
+
+
+def several(
+    sections: Sequence[Section], scale: str, dataset: str = "", **more: Any
+) -> Callable[[Section], list[Panel]]:
+    """Return a function that gives `panels` of each section: none where it lacks the data set.
+
+    UnknownName if all of them lack it. ``more`` is handed on.
+    """
+    if dataset:
+        known = [name for section in sections for name in section.settings(scale)]
+        one_of(f"data set at scale {scale!r}", dataset, dict.fromkeys(known))
+
+    def shown(section: Section) -> list[Panel]:
+        lacking = dataset and dataset not in section.settings(scale)
+        return [] if lacking else panels(section, [], scale, dataset, **more)
+
+    return shown
 
 
 def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:

@@ -7,7 +7,7 @@ made, and shows later errors in a line of its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 from io import BytesIO
@@ -25,6 +25,7 @@ from fedlib import plotting
 from fedlib.claims.rule import FAILS, HOLDS
 from fedlib.experiment import Experiment
 from fedlib.live import LiveRun
+from fedlib.panels import Panel
 
 
 def claims_table(frame: pd.DataFrame, name: str = "", scale: str = "quick") -> HTML:
@@ -44,8 +45,21 @@ def claims_table(frame: pd.DataFrame, name: str = "", scale: str = "quick") -> H
     return HTML(table)
 
 
+def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
+    """Return a menu of panels by name, whose value is the panel chosen."""
+    options = [(p.name, p) for p in shown]
+    return w.Dropdown(options=options, description="data", layout={"width": width})
+
+
 def explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
-    """Return controls above a figure: ``draw(**values)`` is called anew when a value changes."""
+    """Return controls above a figure: ``draw(**values)`` is called anew when a value changes.
+
+    A menu without items, as of panels that the chosen data set does not have, leaves only a line
+    that says so.
+    """
+    for control in controls.values():
+        if isinstance(control, w.Dropdown) and not control.options:
+            return w.VBox([w.HTML(f"Nothing to explore: no {control.description} to choose from.")])
     screen = _Screen(lambda: draw(**{name: c.value for name, c in controls.items()}))
     for control in controls.values():
         control.observe(lambda _: screen.redraw(), names="value")

@@ -123,7 +123,7 @@ def test_ratios_are_medians_within_a_repetition():
 def test_results_are_written_with_the_machine(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FEDLIB_BUILD", str(tmp_path))
     small = Case("small", FedAvg(), CASES["F"].model, (4, 4, 1), clients=2, size=3, cohort=1)
-    monkeypatch.setattr(bench, "CASES", {"F": small})
+    monkeypatch.setattr(bench, "CASES", {"F": small, "G": small})
     monkeypatch.setattr(
         bench, "peak_mib", lambda case, way, device: peak_here(case, way, device, 1)
     )
@@ -135,6 +135,17 @@ def test_results_are_written_with_the_machine(tmp_path, monkeypatch, capsys):
     assert (frame["torch"] == torch.__version__).all() and set(frame["case"]) == {"F"}
     assert "engine / floor" in capsys.readouterr().out
     assert "engine / floor" in (tmp_path / "measured.txt").read_text()
+    monkeypatch.setattr(bench, "_processor", lambda: "another")
+    bench.main(["--cases", "G", "--repeat", "2", "--threads", str(threads)])
+    both = pd.read_parquet(tmp_path / "measured.parquet")
+    assert both["case"].tolist() == ["F"] * 3 + ["G"] * 6
+    text = (tmp_path / "measured.txt").read_text()
+    assert text.index("F  small") < text.index("processor another") < text.index("G  small")
+    bench.main(["--cases", "F", "--repeat", "1", "--threads", str(threads)])
+    again = pd.read_parquet(tmp_path / "measured.parquet")
+    assert again["case"].tolist() == ["G"] * 6 + ["F"] * 3 and set(again["processor"]) == {
+        "another"
+    }
 
 
 @pytest.mark.parametrize("bad", [["--repeat", "0"], ["--cases", "Z"], ["--threads", "x"]])

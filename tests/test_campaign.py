@@ -16,6 +16,7 @@ from fedlib.experiment import Experiment, find
 from fedlib.optim import adam, sgd
 from fedlib.recipes import FOURTEEN, LABEL_SKEW, PRIVATE_PARTS
 from fedlib.recipes.plan import by_seed, planned
+from fedlib.scales import SCALES
 
 ONE = FOURTEEN.experiments("quick", "digits", "FedAvg, S = 0")[0]
 
@@ -27,7 +28,7 @@ def folders(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLIB_QUIET", "1")
 
 
-@pytest.mark.parametrize("scale", recipes.SCALES)
+@pytest.mark.parametrize("scale", SCALES)
 def test_every_run_of_a_scale_is_planned_once(scale):
     runs = [p.experiment for p in planned(scale)]
     assert len(set(runs)) == len(runs)
@@ -142,7 +143,7 @@ def test_no_cluster_is_an_error_of_one_line_and_nothing_is_probed(monkeypatch, c
     assert 'a Ray address needs Ray: pip install "fedlib[ray]"' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("scale", recipes.SCALES)
+@pytest.mark.parametrize("scale", SCALES)
 def test_seeds_hold_what_is_planned_and_nothing_else(scale):
     groups = by_seed(scale)
     assert {e for group in groups for e in group} == {p.experiment for p in planned(scale)}

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from fedlib.claims import clusters
 from fedlib.claims.rule import FAILS, HOLDS, UNTESTED
-from fedlib.recipes import PERMUTED
-from fedlib.recipes import clusters as with_experts
+from fedlib.recipes import PERMUTED, with_k
 
 FOUR = np.array([0, 0, 1, 1, 2, 2, 3, 3])  # eight clients, two of each permutation
 
@@ -86,7 +85,7 @@ def test_merging_and_doubling():
 def papers_runs(seeds=3):
     """What the paper shows, for every K and seed."""
     shown = {3: MERGED, 4: PERFECT, 5: DOUBLED}
-    return {(with_experts(k), s): q for k, q in shown.items() for s in range(seeds)}
+    return {(with_k(k), s): q for k, q in shown.items() for s in range(seeds)}
 
 
 def verdicts(runs, **more):
@@ -96,7 +95,7 @@ def verdicts(runs, **more):
 
 def test_the_papers_pictures_hold():
     stored = frame(papers_runs())
-    stored.loc[stored["method"] == with_experts(3), "value"] *= 0.999  # not all seeds alike
+    stored.loc[stored["method"] == with_k(3), "value"] *= 0.999  # not all seeds alike
     found = clusters.cluster_claims(stored, dict.fromkeys(range(3), FOUR))
     assert [c.verdict for c in found[:5]] == [HOLDS] * 5
     assert len(verdicts(papers_runs(), rounds=(10, 20))) == len(found) + 2
@@ -116,7 +115,7 @@ def test_late_clusters_do_not_count_within_ten_rounds():
 
 
 def test_missing_methods_are_not_tested():
-    only = {key: q for key, q in papers_runs().items() if key[0] == with_experts(4)}
+    only = {key: q for key, q in papers_runs().items() if key[0] == with_k(4)}
     found = verdicts(only)
     assert found[:2] == [HOLDS, HOLDS] and set(found[2:]) == {UNTESTED}
 
@@ -126,10 +125,10 @@ def test_course_and_what_is_seen():
     course = clusters.course(stored, dict.fromkeys(range(3), FOUR))
     assert len(course) == 3 * 3 * 3
     right = clusters.measured(course, "right").groupby("method")["value"].unique()
-    assert right[with_experts(4)].tolist() == [1.0]
+    assert right[with_k(4)].tolist() == [1.0]
     seen = clusters.seen(stored, 0, FOUR, most=10)
-    assert list(seen) == [f"{with_experts(k)}, round 5" for k in (3, 4, 5)]
-    one = clusters.seen(stored, 0, FOUR, method=with_experts(4))
+    assert list(seen) == [f"{with_k(k)}, round 5" for k in (3, 4, 5)]
+    one = clusters.seen(stored, 0, FOUR, method=with_k(4))
     assert list(one) == ["K = 4, round 12"]
     assert np.array_equal(one["K = 4, round 12"], clusters.one_hot(FOUR))
 

@@ -146,6 +146,17 @@ def test_changed_files_are_decoded_again_and_replace_the_old(mnist, places):
     assert len(folders(places)) == 1
 
 
+def test_the_old_is_deleted_even_if_who_replaced_it_was_killed(mnist, places, monkeypatch):
+    datasets.load("mnist_sample")
+    write(places / "data" / "mnist" / TRAIN, noise(20, (28, 28, 1), seed=9))
+    with monkeypatch.context() as killed:
+        killed.setattr(cache, "_forget_older", lambda name, origin, newest: None)
+        after = datasets.load("mnist_sample")
+    assert len(folders(places)) == 2
+    assert datasets.load("mnist_sample").fingerprint == after.fingerprint
+    assert len(folders(places)) == 1
+
+
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG"])
 def test_colour_and_any_picture_format(places, kind):
     pixels = np.repeat(noise(6, (1, 1, 3)), 32, 1).repeat(32, 2)

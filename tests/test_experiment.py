@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from benchmarks.robustness.tiny import MIX, TASK
 from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Local
 from fedlib.cli.train import summary
@@ -36,22 +37,13 @@ from fedlib.experiment import (
 from fedlib.experiment.exported import read_exported
 from fedlib.models import MLP
 from fedlib.optim import Optimizer, adam
-from fedlib.partition import Dirichlet, Mirrored, Own, QuantitySkew
+from fedlib.partition import Dirichlet, Own, QuantitySkew
 from fedlib.tasks import Task
 from fedlib.values import from_dict
 
 # The package exports a function of this module's name.
 running = importlib.import_module("fedlib.experiment.run")
 
-TASK = Task(
-    "digits",
-    Dirichlet(clients=6, alpha=1.0, size=20),
-    MLP(hidden=(8,)),
-    Mirrored(pool=100, validation=10, test=10),
-)
-MIX = Experiment(
-    TASK, FedMix(experts=2, server=adam(0.01)), rounds=5, cohort=3, seed=1, evaluate_every=2
-)
 AVG = Experiment(TASK, FedAvg(), rounds=2, cohort=2, evaluate_every=5)
 
 
@@ -530,6 +522,8 @@ def test_keep_exports_whole_seeds_and_names_what_is_missing(monkeypatch):
     monkeypatch.setattr(keep, "by_seed", lambda scale: [[done], [halved, missing]])
     files, lacking = keep.keep("standard")
     assert [f.name for f in files] == [f"{done.key}.parquet"] and lacking == [missing]
+    written = files[0].stat().st_mtime_ns
+    assert keep.keep("standard")[0] == files and files[0].stat().st_mtime_ns == written
 
 
 def test_a_result_under_another_key_is_refused(tmp_path):
@@ -556,3 +550,16 @@ def test_a_second_stage_takes_over_the_leaves_that_it_knows():
     assert all(torch.equal(begun.shared[n], t) for n, t in first.shared.items())
     with pytest.raises(ValueError, match="the first stage has no leaf of FedMix"):
         FedMix(experts=2).init(fed, 0, first)
+
+
+def test_keep_says_what_is_left_by_section_data_and_seed(monkeypatch, capsys):
+    from fedlib import keep
+    from fedlib.recipes.plan import planned
+
+    some = [p.experiment for p in planned("quick", ["privacy"])]
+    monkeypatch.setattr(keep, "keep", lambda scale: ([], some[:2]))
+    monkeypatch.setattr("sys.argv", ["keep", "--scale", "quick"])
+    assert keep.main() == 0
+    said = capsys.readouterr().out
+    assert "0 results in 0.0 MB; 2 experiments have not been run" in said
+    assert "  privacy on digits, seed 0: " in said

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from test_experiment import AVG
 from test_values import EVERY, staged
 
-from fedlib import recipes
 from fedlib.algorithms import FedAvg, FedMix
 from fedlib.experiment import run
 from fedlib.keep import of_scale
 from fedlib.optim import Optimizer
 from fedlib.partition import Dirichlet
+from fedlib.scales import SCALES
 from fedlib.values import UnknownName, as_code, from_code, from_dict, key_of, to_dict
 
-RECIPES = [experiment for scale in recipes.SCALES for experiment in of_scale(scale)]
+RECIPES = [experiment for scale in SCALES for experiment in of_scale(scale)]
 
 
 def paths_of(item, before=()):

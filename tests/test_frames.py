@@ -144,7 +144,14 @@ def test_a_stated_mean_has_its_interval_and_its_runs():
     half = stats.t.ppf(0.975, 2) * np.std([1.0, 2.0, 4.0], ddof=1) / np.sqrt(3)
     assert frames.stated([1.0, 2.0, 4.0]) == f"2.333 ± {half:.3f} (3)"
     both = frames.stated(pd.Series([0.4, 0.6]), published=0.633, spread=0.041)
-    assert both == f"0.500 ± {stats.t.ppf(0.975, 1) * 0.1:.3f} (2) {{0.041}} [0.633]"
+    assert both == "0.500 (2) {0.041} [0.633]"
+
+
+def test_tables_are_stacked_under_their_names():
+    two = {name: pd.DataFrame({"x": [1, 2]}) for name in "ab"}
+    found = frames.stacked(two)["x"]
+    assert found.tolist() == [1, 2, 1, 2] and found.loc["b"].tolist() == [1, 2]
+    assert frames.stacked({}).empty
 
 
 def test_interval_is_students():
@@ -152,7 +159,12 @@ def test_interval_is_students():
     mean, low, high = frames.interval(values)
     expected = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
     assert (low, high) == pytest.approx(expected) and mean == pytest.approx(7 / 3)
-    assert np.isnan(frames.interval([1.0])[1])
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0]], ids=len)
+def test_fewer_than_three_runs_have_a_mean_and_no_interval(values):
+    mean, low, high = frames.interval(values)
+    assert mean == pytest.approx(np.mean(values)) and np.isnan(low) and np.isnan(high)
 
 
 def test_matrix_of_a_round_that_was_not_logged_is_an_error():

@@ -11,12 +11,13 @@ import torch
 from fedlib import datasets, tasks
 from fedlib.experiment import Experiment, run
 from fedlib.partition import IID, LabelPermuted, Mirrored, Own, Rotated
+from fedlib.scales import SCALES
 from fedlib.tasks import Task
 from fedlib.tasks.named import options_of
 from fedlib.tasks.views import rotate
 from fedlib.values import from_code
 
-SETTINGS = [(name, scale) for name in tasks.names() for scale in tasks.SCALES]
+SETTINGS = [(name, scale) for name in tasks.names() for scale in SCALES]
 
 
 def task_of(name: str, scale: str) -> Task:
@@ -36,7 +37,7 @@ def test_every_setting_prints_as_the_code_that_makes_it(name, scale):
 def test_options_and_scales_of_a_setting():
     assert options_of("001/cifar10") == {"p": 0.8} and options_of("000/cifar10") == {}
     assert "[p=0.8]" in tasks.about("001/cifar10")
-    assert tasks.scales_of("000/cifar10") == tasks.SCALES
+    assert tasks.scales_of("000/cifar10") == SCALES
     assert tasks.scales_of("004/ag_news") == ("standard", "paper")
     with pytest.raises(ValueError, match="unknown task"):
         tasks.scales_of("000/cifar11")

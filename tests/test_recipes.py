@@ -12,8 +12,9 @@ from fedlib.engine import cohort_size, play_round
 from fedlib.experiment.exported import read_exported
 from fedlib.keep import of_scale
 from fedlib.partition import Clients
-from fedlib.recipes import LABEL_SKEW, NEW_CLIENTS, PERMUTED, PRIVACY, SCALES, SECTIONS
+from fedlib.recipes import LABEL_SKEW, NEW_CLIENTS, PERMUTED, PRIVACY, SECTIONS
 from fedlib.recipes.label_skew import fedmix_variants
+from fedlib.scales import SCALES
 from fedlib.values import from_dict, to_dict
 
 EVERY = [

@@ -86,7 +86,7 @@ def test_the_report_counts_and_says_what_broke():
     said = written([Part("storms", "Killed runs", [row], 60.0)], 3, 4, 5)
     assert "| kills | 3 | 2 killed, 1 done before the kill; 1 same bits | 1 |" in said
     assert "3 cases in 1 minutes, among them 2 processes that were killed" in said
-    assert "**1 promises were broken.**" in said and "left: &lt;a\\|b>" in said
+    assert "**Promises broken: 1.**" in said and "left: &lt;a\\|b>" in said
     assert all(text in said for text in (*FOUND, *UNPROTECTED, HOW["storms"]))
 
 

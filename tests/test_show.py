@@ -11,9 +11,10 @@ from matplotlib import pyplot as plt
 
 from fedlib import paths, plotting, recipes
 from fedlib.live import LiveRun
-from fedlib.panels import _chosen, panels, stored
+from fedlib.panels import Panel, _chosen, panels, several, stored
 from fedlib.published import published
 from fedlib.recipes import FEDAVG, FEDMIX, LABEL_SKEW
+from fedlib.scales import SCALES
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +44,12 @@ def test_save_writes_three_files_whose_bytes_do_not_change():
 
 
 def test_the_frame_behind_curves_is_mean_and_interval_over_seeds():
-    curve = pd.DataFrame({"method": FEDAVG, "seed": [0, 1], "round": 3, "value": [0.4, 0.6]})
+    values = [0.4, 0.5, 0.6]
+    curve = pd.DataFrame({"method": FEDAVG, "seed": [0, 1, 2], "round": 3, "value": values})
     figure, frame = plotting.curves({"here": curve}, ylabel="y")
-    assert frame.loc[0, ["mean", "seeds", "panel"]].tolist() == [0.5, 2, "here"]
+    assert frame.loc[0, ["mean", "seeds", "panel"]].tolist() == [0.5, 3, "here"]
     assert frame.loc[0, "low"] < 0.4 and frame.loc[0, "high"] > 0.6
-    assert "2 seeds" in figure.axes[0].get_title()
+    assert "3 seeds" in figure.axes[0].get_title()
 
 
 def test_heatmaps_show_probabilities_in_white_to_black():
@@ -81,7 +83,7 @@ def test_a_method_looks_the_same_in_every_process():
 def test_no_two_methods_of_a_figure_look_the_same(section):
     if section is recipes.EVERY_METHOD:  # more than there are looks: its figures go by family
         return
-    for scale in recipes.SCALES:
+    for scale in SCALES:
         for dataset in section.settings(scale):
             known = [m for m in section.methods(scale, dataset) if m in plotting.METHODS]
             assert len({plotting.look_of(m) for m in known}) == len(known)
@@ -116,6 +118,34 @@ def test_panels_train_a_scale_and_add_what_is_stored():
     assert stored(LABEL_SKEW, [FEDAVG], "standard") == []
     with pytest.raises(ValueError, match="unknown data set at scale 'quick' 'cifar10'"):
         panels(LABEL_SKEW, [FEDAVG], "quick", "cifar10")
+
+
+def test_several_sections_show_what_has_the_data_set(monkeypatch):
+    asked = []
+    monkeypatch.setattr("fedlib.panels.panels", lambda *given, **more: asked.append((given, more)))
+    main, writers = recipes.ADAPTIVE, recipes.ADAPTIVE_WRITERS
+    shown = several([main, writers], "standard", "writers", seeds=2)
+    assert shown(main) == [] and asked == []
+    shown(writers)
+    assert asked == [((writers, [], "standard", "writers"), {"seeds": 2})]
+    several([main], "standard")(main)
+    assert asked[1] == ((main, [], "standard", ""), {})
+    with pytest.raises(ValueError, match="'digits'; allowed: cifar10, writers"):
+        several([main, writers], "standard", "digits")
+
+
+def test_a_menu_of_panels_gives_the_panel_and_an_empty_one_says_so():
+    w = pytest.importorskip("ipywidgets")
+    from fedlib.widgets import data_menu, explorer
+
+    shown = [Panel(name, "quick", None, pd.DataFrame(), True) for name in ("digits", "cifar10")]
+    menu, drawn = data_menu(shown), []
+    box = explorer(lambda p: drawn.append(p) or plt.figure(), p=menu)
+    menu.index = 1
+    assert drawn == shown and len(box.children) == 3
+    assert menu.options[1][0] == "CIFAR-10 (quick)"
+    (only,) = explorer(lambda p: plt.figure(), p=data_menu([])).children
+    assert isinstance(only, w.HTML) and "no data to choose from" in only.value
 
 
 def test_explorers_redraw_and_say_what_went_wrong():

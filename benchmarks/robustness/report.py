@@ -33,7 +33,7 @@ def written(parts: list[Part], kills: int, cases: int, seed: int) -> str:
     broken = sum(len(row.broken) for part in parts for row in part.rows)
     times = sum(row.times for part in parts for row in part.rows)
     killed = sum(row.outcomes["killed"] for part in parts for row in part.rows)
-    said = "No promise was broken." if not broken else f"**{broken} promises were broken.**"
+    said = f"**Promises broken: {broken}.**" if broken else "No promise was broken."
     lines = [
         "# Robustness, measured",
         "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
-from fedlib.algorithms.fedavg import FedAvg, mean
+from fedlib.algorithms.fedavg import FedAvg, mean, mean_cross_entropy
 from fedlib.algorithms.fedprox import RECEIVED
 from fedlib.engine import Phase, State
 from fedlib.federation import Federation
@@ -54,10 +54,10 @@ class MOON(FedAvg):
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the cross-entropy and the contrastive term of one mini-batch."""
         x, weight = batch["x"], batch["weight"]
-        loss = FedAvg.loss(self, net, params, ctx, batch)
+        z = net.features(params, x, batch.get("noise"))
+        loss = mean_cross_entropy(net.logits(params, z), batch["y"], weight)
         if not self.mu:
             return loss
-        z = net.features(params, x, batch.get("noise"))
         theirs, mine = (
             cosine_similarity(z, net.features(part(leaves, prefix), x), -1) / self.tau
             for leaves, prefix in ((ctx, RECEIVED), (params, PREVIOUS))

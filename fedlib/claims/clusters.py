@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 from fedlib import frames
 from fedlib.claims.rule import Claim, above, greater
 from fedlib.published import published
-from fedlib.recipes import clusters
+from fedlib.recipes import with_k
 from fedlib.tasks import Task
 
 DECIDED = 0.9  # a client counts as decided when its most probable expert has this much of q(z|s)
@@ -120,7 +120,7 @@ def cluster_claims(frame: pd.DataFrame, permutations: Truth) -> list[Claim]:
     all_but_none = 1 - 0.5 / len(next(iter(permutations.values())))  # not a single client is wrong
     within, late = _at(found, "right", early), _at(found, "right")
     decided = _at(found, "sharpness", early)
-    right, sharp = clusters(4), _at(found, "sharpness")
+    right, sharp = with_k(4), _at(found, "sharpness")
     claims = [
         above(
             f"K = 4 finds the clusters within {early} rounds: share of clients with their expert",
@@ -156,7 +156,7 @@ def cluster_claims(frame: pd.DataFrame, permutations: Truth) -> list[Claim]:
 def _misspecified(
     frame: pd.DataFrame, found: pd.DataFrame, permutations: Truth, all_but_none: float
 ) -> list[Claim]:
-    three, five = (_tables(frame, clusters(k), permutations) for k in (3, 5))
+    three, five = (_tables(frame, with_k(k), permutations) for k in (3, 5))
     accuracy = frames.final(frame, "test_accuracy")
     return [
         above(
@@ -168,7 +168,7 @@ def _misspecified(
         above(
             "K = 5 tells all permutations apart: share of clients among their own kind",
             "Fig. 8, App. B.1",
-            _at(found, "pure")[clusters(5)],
+            _at(found, "pure")[with_k(5)],
             all_but_none,
         ),
         above(
@@ -180,8 +180,8 @@ def _misspecified(
         greater(
             "An expert per permutation beats too few: K = 4 vs K = 3, accuracy of last round",
             "not in the paper",
-            accuracy[clusters(4)],
-            accuracy[clusters(3)],
+            accuracy[with_k(4)],
+            accuracy[with_k(3)],
         ),
     ]
 

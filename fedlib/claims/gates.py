@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from fedlib import frames
-from fedlib.claims.rule import Claim, greater, on_par, sure_interval
+from fedlib.claims.rule import Claim, greater, on_par
 from fedlib.models import GateNet
 from fedlib.models.gate import ACTIVATIONS, INITS
 from fedlib.recipes import WITH_MOE
@@ -91,7 +91,7 @@ def _named(part: str, choice: str) -> str:
 
 
 def _ends(runs: pd.DataFrame) -> tuple[float, float, float]:
-    return sure_interval(runs["value"])
+    return frames.interval(runs["value"])
 
 
 def ranks(energies: np.ndarray) -> np.ndarray:

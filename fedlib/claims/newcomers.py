@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from fedlib import frames
-from fedlib.claims.rule import BySeed, Claim, alike, below, greater, sure_interval
+from fedlib.claims.rule import BySeed, Claim, alike, below, greater
 from fedlib.experiment import Result, find
 from fedlib.frames import ByMethod, final
 from fedlib.published import published
@@ -145,7 +145,7 @@ def appendix_f(frame: pd.DataFrame) -> pd.DataFrame:
     ours, rows = measured(frame), []
     for what, method, number in printed()[["what", "method", "value"]].itertuples(index=False):
         runs = ours.loc[ours["what"].eq(what) & ours["method"].eq(method), "value"].tolist()
-        mean, low, high = sure_interval(runs) if runs else (float("nan"),) * 3
+        mean, low, high = frames.interval(runs) if runs else (float("nan"),) * 3
         rows.append((what, method, number, mean, low, high, len(runs)))
     names = ["what", "method", "published", "mean", "low", "high", "seeds"]
     return pd.DataFrame(rows, columns=names)

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy import stats
 
 from fedlib import frames
-from fedlib.claims.rule import BySeed, Claim, above, greater, on_par, sure_interval
+from fedlib.claims.rule import BySeed, Claim, above, greater, on_par
 from fedlib.published import published
 from fedlib.randomness import generator
 from fedlib.recipes import DENOISED, NINE, SYNCHRONOUS, TRADITIONAL, WITH_MOE
@@ -89,7 +89,7 @@ def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             known = table[table["S"] == s].dropna(subset="value")
             for method in here["method"].unique():
                 values = known.loc[known["method"] == method, "value"].tolist()
-                rows += [(method, group, *sure_interval(values))] if values else []
+                rows += [(method, group, *frames.interval(values))] if values else []
         names = ["row", "group", "mean", "low", "high"]
         panels[f"S = {float(str(s)):g}"] = pd.DataFrame(rows, columns=names)
     return panels

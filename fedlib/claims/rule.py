@@ -11,24 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pandas as pd
 
-from fedlib.frames import interval
+from fedlib.frames import LEAST_SEEDS, interval
 
 HOLDS, FAILS, OPEN, UNTESTED = "holds", "does not hold", "undecided", "not tested at this scale"
-LEAST_SEEDS = 3
 POINT = 0.01  # accuracies that differ by less than a percentage point count as the same
 BySeed = Mapping[int, float]
-
-
-def sure_interval(values: Sequence[float] | pd.Series) -> tuple[float, float, float]:
-    """Return `frames.interval`, with NaN ends for fewer than three runs.
-
-    That of two is 13 standard errors wide to each side: it would hold almost any number.
-    """
-    mean, low, high = interval(values)
-    return (mean, low, high) if len(values) >= LEAST_SEEDS else (mean, np.nan, np.nan)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedlib.scales import SCALES
 from fedlib.values import one_of
-
-SCALES = ("quick", "standard", "paper")
 
 
 def select(only: str, notebooks: Sequence[Path]) -> list[Path]:

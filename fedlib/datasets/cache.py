@@ -116,6 +116,8 @@ def get(
     """
     final = place(name, key)
     if entry := read(final, thorough):
+        # Whoever made it may have been killed before it had deleted what it replaces.
+        _forget_older(name, origin, final)
         return entry
     with _writing(final):
         if entry := read(final, thorough):  # another process was faster
@@ -260,7 +262,7 @@ def _forget_older(name: str, origin: str, newest: Path) -> None:
                     path.unlink()
                 shutil.rmtree(entry)
     for partial in folder().glob(f"{name}-{'?' * KEY_LENGTH}.partial"):
-        with suppress(Timeout), FileLock(partial.with_suffix(".lock"), timeout=0):
+        with suppress(Timeout, OSError), FileLock(partial.with_suffix(".lock"), timeout=0):
             shutil.rmtree(partial, ignore_errors=True)
 
 

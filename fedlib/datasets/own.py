@@ -23,13 +23,7 @@ LEAST_STD = 1e-3
 def add(
     name: str, train: Arrays, test: Arrays | None = None, class_names: Sequence[str] = ()
 ) -> cache.Entry:
-    """Store pictures and labels under a name; what it held before is replaced.
-
-    train, test: pictures uint8 [N, H, W, C], with one channel or three, and labels [N], integers
-    0..classes-1. Without a test split a task's `held_out` has to be `Own`. class_names: of all
-    labels, "0", "1", ... if there are none. Mean and standard deviation are those of the training
-    pixels. ValueError for anything else, DatasetError when the cache cannot be written.
-    """
+    """Store the pictures and labels of `datasets.add`, and return where they lie."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name.endswith("_sample"):
         raise ValueError(
             f"name must be of small letters, digits and _, without _sample at its end; got {name!r}"

@@ -14,12 +14,23 @@ from fedlib.frames.runs import (
     reported,
     smooth,
     spread_over_clients,
+    stacked,
     together,
 )
-from fedlib.frames.seeds import RUN, ByMethod, bands, by_method, by_seed, interval, stated
+from fedlib.frames.seeds import (
+    LEAST_SEEDS,
+    RUN,
+    ByMethod,
+    bands,
+    by_method,
+    by_seed,
+    interval,
+    stated,
+)
 from fedlib.frames.sent import against_traffic, at_traffic, gigabytes, traffic
 
 __all__ = [
+    "LEAST_SEEDS",
     "RUN",
     "ByMethod",
     "adapted",
@@ -42,6 +53,7 @@ __all__ = [
     "reported",
     "smooth",
     "spread_over_clients",
+    "stacked",
     "stated",
     "together",
     "traffic",

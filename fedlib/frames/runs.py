@@ -26,6 +26,11 @@ def together(runs: Mapping[str, Sequence[Result]]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def stacked(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return tables below each other under their names; of none an empty one."""
+    return pd.concat(tables) if tables else pd.DataFrame()
+
+
 def divergences(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the logged rows of divergence; phi and gates are no part of the model and left out."""
     rows = frame[frame["metric"] == "divergence"]

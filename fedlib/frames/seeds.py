@@ -9,6 +9,8 @@ import pandas as pd
 from scipy import stats
 
 RUN = ["method", "seed"]
+# Student's interval of two runs is 13 standard errors wide to each side: it would hold anything.
+LEAST_SEEDS = 3
 
 
 def by_seed(table: pd.DataFrame, column: str = "value") -> dict[int, float]:
@@ -32,10 +34,10 @@ def by_method(table: pd.DataFrame) -> ByMethod:
 def interval(
     values: Sequence[float] | pd.Series, level: float = 0.95
 ) -> tuple[float, float, float]:
-    """Return mean, lower and upper end of Student's interval over runs; NaN ends for one run."""
+    """Return mean, lower and upper end of Student's interval over runs; NaN ends for one or two."""
     v = np.asarray(values, dtype=float)
     mean = float(v.mean())
-    if len(v) < 2:
+    if len(v) < LEAST_SEEDS:
         return mean, float("nan"), float("nan")
     half = stats.t.ppf((1 + level) / 2, len(v) - 1) * v.std(ddof=1) / np.sqrt(len(v))
     return mean, mean - float(half), mean + float(half)
@@ -44,7 +46,7 @@ def interval(
 def stated(
     values: Sequence[float] | pd.Series, published: float | None = None, spread: float | None = None
 ) -> str:
-    """Return a mean, half its 95% interval and the number of runs, e.g. "0.612 ± 0.020 (3)".
+    """Return a mean, half its 95% interval if it has one, and the runs, "0.612 ± 0.020 (3)".
 
     Where they are known followed by the spread over clients in braces and by what is published in
     brackets: "0.612 ± 0.020 (3) {0.041} [0.633]".

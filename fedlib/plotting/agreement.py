@@ -33,7 +33,7 @@ def agreement(
         ends = rows[["value", "mean"]].to_numpy()
         ax.plot([ends.min(), ends.max()], [ends.min(), ends.max()], ":", color="black", lw=0.8)
         room = 0.05 * (ends.max() - ends.min() or 1)
-        # An interval of two seeds would squeeze all else.
+        # A wide interval would squeeze all else.
         ax.set(title=name, xlabel=xlabel, ylim=(ends.min() - room, ends.max() + room))
         ax.grid(alpha=0.25)
     for ax in axes[:, 0]:

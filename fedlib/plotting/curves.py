@@ -11,7 +11,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedlib.claims.rule import LEAST_SEEDS
 from fedlib.frames import bands
 from fedlib.plotting.layout import finished, head, side_by_side
 from fedlib.plotting.style import COLUMN, look_of, ordered, seeds_of
@@ -140,5 +139,5 @@ def _curve(
 ) -> None:
     colour, dash = look_of(method)
     ax.plot(rows[x], rows["mean"], color=colour, linestyle=dash, label=method, linewidth=1.6)
-    if band and rows["seeds"].max() >= LEAST_SEEDS:
+    if band:
         ax.fill_between(rows[x], rows["low"], rows["high"], color=colour, alpha=alpha, linewidth=0)

@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedlib.claims.rule import LEAST_SEEDS
 from fedlib.frames import bands
 from fedlib.plotting.layout import finished, side_by_side
 from fedlib.plotting.planes import MARKS, hollow
@@ -88,5 +87,4 @@ def _line(ax: Axes, method: str, mark: str, rows: pd.DataFrame, x: str) -> None:
     colour, dash = look_of(method)
     style: dict[str, Any] = {"color": colour, "linestyle": dash, "marker": mark, "markersize": 4}
     ax.plot(rows[x], rows["mean"], label=method, **style)
-    sure = rows[rows["seeds"] >= LEAST_SEEDS]
-    ax.fill_between(sure[x], sure["low"], sure["high"], color=colour, alpha=0.15, lw=0)
+    ax.fill_between(rows[x], rows["low"], rows["high"], color=colour, alpha=0.15, lw=0)

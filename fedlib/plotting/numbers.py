@@ -10,7 +10,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedlib.claims.rule import LEAST_SEEDS
 from fedlib.frames import bands
 from fedlib.plotting.curves import Cell, draw_cell
 from fedlib.plotting.layout import head, legend, side_by_side
@@ -134,9 +133,8 @@ def _standing(ax: Axes, numbers: pd.DataFrame) -> pd.DataFrame:
         colour, dash = look_of(of["method"])
         runs = numbers.loc[numbers["method"] == of["method"], "value"]
         ax.plot(runs, [place] * len(runs), "|", color=colour, alpha=0.6, markersize=9)
-        if of["seeds"] >= LEAST_SEEDS:
-            ends = [of["low"], of["high"]]
-            ax.plot(ends, [place, place], color=colour, linestyle=dash, linewidth=1.6)
+        ends = [of["low"], of["high"]]
+        ax.plot(ends, [place, place], color=colour, linestyle=dash, linewidth=1.6)
         ax.plot([of["mean"]], [place], "o", color=colour, markersize=5)
     ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
     ax.set_ylim(-0.6, len(drawn) - 0.4)
@@ -149,7 +147,7 @@ def _points(
 ) -> None:
     colour, _ = look_of(method)
     centre = drawn[x].map(at).to_numpy(dtype=float)
-    half = ((drawn["high"] - drawn["low"]) / 2).where(drawn["seeds"] >= LEAST_SEEDS).to_numpy()
+    half = ((drawn["high"] - drawn["low"]) / 2).to_numpy()
     ax.errorbar(
         centre,
         drawn["mean"],

@@ -11,7 +11,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedlib.claims.rule import LEAST_SEEDS
 from fedlib.frames import bands
 from fedlib.plotting.layout import fields, finished, legend, side_by_side
 from fedlib.plotting.style import COLUMN, look_of, ordered, seeds_of
@@ -159,10 +158,7 @@ def _wide(printed: pd.DataFrame, x: str, y: str, by: str) -> pd.DataFrame:
 
 def _path(ax: Axes, method: str, mark: str, rows: pd.DataFrame, by: str) -> None:
     colour, _ = look_of(method)
-    sure = rows["seeds"] >= LEAST_SEEDS
-    half = {
-        side: ((rows[f"high_{side}"] - rows[f"low_{side}"]) / 2).where(sure) for side in ("x", "y")
-    }
+    half = {side: (rows[f"high_{side}"] - rows[f"low_{side}"]) / 2 for side in ("x", "y")}
     ax.plot(rows["mean_x"], rows["mean_y"], color=colour, linewidth=0.8, alpha=0.5)
     ax.errorbar(
         rows["mean_x"],
@@ -203,9 +199,8 @@ def _numbers(ax: Axes, rows: pd.DataFrame, by: str, colour: tuple[float, float, 
 def _cross(ax: Axes, method: str, runs: pd.DataFrame, most: float) -> pd.DataFrame:
     ends = {c: bands(runs.rename(columns={c: "value"}), by=("method",)).iloc[0] for c in "xy"}
     colour, _ = look_of(method)
-    enough = len(runs) >= LEAST_SEEDS
     reach = {
-        c: [[e["mean"] - e["low"]], [min(e["high"], most) - e["mean"]]] if enough else None
+        c: [[e["mean"] - e["low"]], [np.minimum(e["high"], most) - e["mean"]]]
         for c, e in ends.items()
     }
     ax.plot(runs["x"], runs["y"], ".", color=colour, alpha=0.4, markersize=4)

@@ -11,6 +11,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from fedlib import paths, recipes
+from fedlib.scales import SCALES
 from fedlib.values import one_of
 
 COLUMN, PAGE = 3.5, 7.2  # inches: one and two columns of a journal page
@@ -130,7 +131,7 @@ def save(figure: Figure, frame: pd.DataFrame, name: str, scale: str) -> Path:
 
 def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
     """Write a frame as ``figures/<scale>/<name>.csv``; return its path."""
-    one_of("scale", scale, recipes.SCALES)
+    one_of("scale", scale, SCALES)
     folder = paths.figures() / scale
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.csv"

@@ -45,7 +45,7 @@ from fedlib.recipes.label_skew import (
     UNREGULARISED,
 )
 from fedlib.recipes.newcomers import DENSITIES, JOINING, NEW_CLIENTS, joined
-from fedlib.recipes.permuted import PERMUTED, clusters
+from fedlib.recipes.permuted import PERMUTED, with_k
 from fedlib.recipes.privacy import EPOCH, PRIVACY, STEP, TRAINED, audited
 from fedlib.recipes.private_parts import (
     DENOISED,
@@ -75,7 +75,6 @@ from fedlib.recipes.specialists import (
     Stages,
     departed,
 )
-from fedlib.tasks import SCALES
 
 _FEDMIX = (LABEL_SKEW, COMMUNICATION, ABLATION, ROTATED, PERMUTED, NEW_CLIENTS, PRIVACY)
 _SPECIALISTS = (
@@ -148,7 +147,6 @@ __all__ = [
     "RATE_SWEEP",
     "REDRAWN",
     "ROTATED",
-    "SCALES",
     "SECTIONS",
     "SMALL",
     "SPECIALISTS",
@@ -172,11 +170,11 @@ __all__ = [
     "Stages",
     "at",
     "audited",
-    "clusters",
     "departed",
     "fourteen",
     "joined",
     "seeded",
     "with_experts",
+    "with_k",
     "with_pruning",
 ]

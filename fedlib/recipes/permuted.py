@@ -14,7 +14,7 @@ from fedlib.tasks import named
 KS = (3, 4, 5)
 
 
-def clusters(experts: int) -> str:
+def with_k(experts: int) -> str:
     """Return the name of the run with K experts."""
     return f"K = {experts}"
 
@@ -45,7 +45,7 @@ SETTINGS = {
             server_rate=1e-2,
             evaluate_every=1,
             local_epochs=3,
-            costly=((clusters(3), 1), (clusters(5), 1)),
+            costly=((with_k(3), 1), (with_k(5), 1)),
         )
     },
     "paper": {
@@ -64,7 +64,7 @@ SETTINGS = {
 def _plan(setting: Setting, dataset: str) -> dict[str, Experiment]:
     """Return the numbers of experts of Fig. 8; four permutations are there to be found."""
     return {
-        clusters(k): federated(setting, ClusteredFedMix(**fedmix(setting, experts=k))) for k in KS
+        with_k(k): federated(setting, ClusteredFedMix(**fedmix(setting, experts=k))) for k in KS
     }
 
 

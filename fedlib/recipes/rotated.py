@@ -10,7 +10,8 @@ from fedlib.models import MLP
 from fedlib.recipes.communication import BIASED
 from fedlib.recipes.label_skew import FEDAVG, fedavg, fedmix
 from fedlib.recipes.section import Section, Setting, federated
-from fedlib.tasks import SCALES, named
+from fedlib.scales import SCALES
+from fedlib.tasks import named
 
 BY_LABEL = "FedMix, q(z|y)"
 BY_ANGLE = "FedMix, q(z|rotation)"

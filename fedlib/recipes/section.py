@@ -8,7 +8,8 @@ from functools import cache
 
 from fedlib.experiment import Experiment
 from fedlib.optim import Optimizer
-from fedlib.tasks import SCALES, Task
+from fedlib.scales import SCALES
+from fedlib.tasks import Task
 from fedlib.values import one_of, value
 
 

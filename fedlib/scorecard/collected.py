@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedlib import paths
-from fedlib.recipes import SCALES
+from fedlib.scales import SCALES
 
 LARGEST_FIRST = SCALES[::-1]
 COLUMNS = ("notebook", "tested on", "claim", "source", "measured", "seeds", "verdict", "clear")

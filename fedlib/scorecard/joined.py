@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pandas as pd
 
 from fedlib import frames
-from fedlib.claims.rule import sure_interval
 from fedlib.experiment import Result, find
 from fedlib.panels import Panel, stored
 from fedlib.published import published
@@ -54,7 +53,7 @@ def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
 
 
 def _row(exhibit: Exhibit, panel: Panel, row: pd.Series, values: list[float]) -> dict[str, object]:
-    mean, low, high = sure_interval(values)
+    mean, low, high = frames.interval(values)
     group = (exhibit.paper, panel.dataset, *(str(row.get(k, k)) for k in exhibit.apart))
     result = _run_of(exhibit, panel, row)
     made = result.provenance if result is not None else {}

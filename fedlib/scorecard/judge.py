@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from fedlib.claims.rule import LEAST_SEEDS
+from fedlib.frames import LEAST_SEEDS
 
 INSIDE, ORDER, NOT = "inside the interval", "same order", "not reproduced"
 TOO_FEW, NEVER, NO = "too few seeds", "not yet run", "not comparable"

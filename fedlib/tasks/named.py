@@ -30,11 +30,11 @@ from fedlib.partition import (
     Rotated,
     Shards,
 )
+from fedlib.scales import SCALES
 from fedlib.tasks.augment import CropFlip
 from fedlib.tasks.task import Task
 from fedlib.values import one_of
 
-SCALES = ("quick", "standard", "paper")
 Setting = Callable[..., Task | None]
 _SETTINGS: dict[str, Setting] = {}
 
