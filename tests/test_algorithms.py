@@ -34,7 +34,8 @@ from fedlib.algorithms import (
     PMMoE,
     PrunedFedMix,
 )
-from fedlib.algorithms.ifca import ClusterStop, Explore
+from fedlib.algorithms.closing import ClusterStop
+from fedlib.algorithms.ifca import Explore
 from fedlib.algorithms.stages import Stage
 from fedlib.engine import (
     EarlyStop,

@@ -13,7 +13,7 @@ from test_adaptive import HOME, SIZES, TASK, gate_of, said_by_all
 from test_algorithms import play
 
 from fedlib.algorithms import IFCA, Local, Mixture
-from fedlib.algorithms.ifca import FIT
+from fedlib.algorithms.cluster_models import FIT
 from fedlib.claims import exploration
 from fedlib.claims.rule import HOLDS
 from fedlib.engine import State, evaluate

@@ -39,7 +39,8 @@ from fedlib.algorithms import (
     PMMoE,
     PrunedFedMix,
 )
-from fedlib.algorithms.ifca import ClusterStop, Explore
+from fedlib.algorithms.closing import ClusterStop
+from fedlib.algorithms.ifca import Explore
 from fedlib.engine import EarlyStop, Phase
 from fedlib.experiment import Experiment
 from fedlib.models import MLP, BiLSTM, FastText, GateNet, LeNet, ResNet

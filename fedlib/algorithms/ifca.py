@@ -6,18 +6,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.algorithms.closing import OPEN, ClusterStop
 from fedlib.algorithms.cluster_models import CLUSTERS, FIT, best_fit, pick, speak
 from fedlib.algorithms.fedavg import FedAvg, at_label, one_hot, placed, weighted_sum
 from fedlib.engine import BLOCK, Prediction, State
 from fedlib.federation import Federation, Table
 from fedlib.metrics import adjusted_rand_index, truth
-from fedlib.models import Leaves, Net, named, part, stack
+from fedlib.models import Leaves, Net, named, stack
 from fedlib.optim import server_step
 from fedlib.randomness import generator, torch_seed
 from fedlib.values import one_of, value
 
-CHOICE, OPEN = "clients/choice", "clusters/open"
-BEST, STALE, KEPT = "clusters/best", "clusters/stale", "clusters/kept:"
+CHOICE = "clients/choice"
 DRAWS = 100  # initialisations that are tried
 
 
@@ -40,22 +40,6 @@ class Explore:
     def at(self, round: int) -> float:
         """Return the probability of exploring in a round, counted from 0."""
         return float(self.eps * (round + 1) ** -self.decay)
-
-
-@value
-class ClusterStop:
-    """When a cluster has converged: its choosers' validation loss no longer improves.
-
-    Checked in every ``every``-th round, before training; after ``patience`` checks without an
-    improvement the cluster gets its best weights back and leaves what is sent and chosen (003).
-    """
-
-    every: int = 10
-    patience: int = 10
-
-    def check(self) -> None:
-        if self.every < 1 or self.patience < 1:
-            raise ValueError(f"every and patience must be >= 1, got {self}")
 
 
 @value
@@ -123,14 +107,7 @@ class IFCA(FedAvg):
         nobody = torch.full((fed.clients,), -1, device=fed.device)
         server = {CHOICE: nobody, OPEN: torch.ones(self.clusters, device=fed.device).bool()}
         if self.stop is not None:
-            server |= {
-                # Worse than any loss, yet finite, as all that a server remembers has to be.
-                BEST: torch.full(
-                    (self.clusters,), torch.finfo(torch.float32).max, device=fed.device
-                ),
-                STALE: torch.zeros(self.clusters, device=fed.device),
-                **{n: t.clone() for n, t in named(part(state.shared, CLUSTERS), KEPT).items()},
-            }
+            server |= self.stop.begun(state.shared, self.clusters)
         return State(state.shared, state.local, server)
 
     def fits(self, fed: Federation, shared: Leaves, table: Table, rows: Tensor) -> Tensor:
@@ -168,38 +145,14 @@ class IFCA(FedAvg):
         chosen = state.server[CHOICE].index_copy(0, rows, choice)
         state = State(state.shared, state.local, {**state.server, CHOICE: chosen})
         if self.stop is not None and round % self.stop.every == 0:
-            return self._close(fed, state, rows, choice)
+            held = self.fits(fed, state.shared, fed.validation, rows)
+            return self.stop.closed(state, held, choice)
         return state
 
     def _exploring(self, fed: Federation, rows: Tensor, round: int, seed: int) -> Tensor:
         eps = self.explore.at(round)
         draws = (generator(seed, "explore", round, int(fed.ids[i])) for i in rows.tolist())
         return torch.tensor([d.random() < eps for d in draws], device=fed.device)
-
-    def _close(self, fed: Federation, state: State, rows: Tensor, choice: Tensor) -> State:
-        """Return the state after a check of which clusters still improve."""
-        assert self.stop is not None
-        fit = self.fits(fed, state.shared, fed.validation, rows)
-        mine = fit.gather(1, choice.unsqueeze(1)).squeeze(1)
-        share = one_hot(choice, self.clusters)[~mine.isnan()]
-        count = share.sum(0)
-        loss = mine[~mine.isnan()] @ share.to(mine.dtype) / count
-        asked = (count > 0) & state.server[OPEN]
-        better = asked & (loss < state.server[BEST])
-        stale = torch.where(better, 0, state.server[STALE] + (asked & ~better))
-        closing = state.server[OPEN] & (stale >= self.stop.patience)
-        now, kept = part(state.shared, CLUSTERS), part(state.server, KEPT)
-        kept = {n: _rows(better, t, kept[n]) for n, t in now.items()}
-        shared = {n: _rows(closing, kept[n], t) for n, t in now.items()}
-        server = {
-            BEST: torch.where(better, loss, state.server[BEST]),
-            STALE: stale,
-            OPEN: state.server[OPEN] & ~closing,
-            **named(kept, KEPT),
-        }
-        return State(
-            {**state.shared, **named(shared, CLUSTERS)}, state.local, {**state.server, **server}
-        )
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return the cluster model that each client has chosen, with what all clusters share."""
@@ -301,7 +254,3 @@ def _recovery(fed: Federation, best: Tensor) -> dict[str, Tensor]:
 def _memory(server: Leaves) -> Leaves:
     """Return what the server remembers besides its optimiser."""
     return {n: t for n, t in server.items() if n.startswith(("clients/", "clusters/"))}
-
-
-def _rows(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(chosen.view(-1, *[1] * (yes.ndim - 1)), yes, no)

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from fedlib.algorithms.cluster_models import CLUSTERS, count, speak, used
-from fedlib.algorithms.fedavg import FedAvg, at_label, entropy, mean, rows_of
+from fedlib.algorithms.fedavg import FedAvg, at_label, mean, rows_of
 from fedlib.algorithms.local import AtHome
+from fedlib.algorithms.worth import on_tests, worth
 from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
 from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import Family, Leaves, Net, named, part
@@ -174,16 +175,8 @@ class Mixture(AtHome):
         "expert_accuracy" and "gate_share" ``[clients, experts]``, "gate_entropy" ``[clients, 1]``
         (nats, the mean over the client's tests). NaN for a client without tests.
         """
-        held, rows = fed.test.index.clamp(min=0), range(fed.clients)
-        asked = tabulate(fed, self, state, fed.test, self._asked)
-        labels, gate = asked.split([asked.shape[-1] // 2] * 2, -1)
-        right = (labels == fed.test.y[held].unsqueeze(-1)).double()
-        each = torch.cat([right, gate.double(), entropy(gate.double()).unsqueeze(-1)], -1)
-        means = torch.stack([each[i, : fed.test.sizes[i]].mean(0) for i in rows])
-        means = means[fed.by_id]
-        names = ("expert_accuracy", "gate_share", "gate_entropy")
-        sizes = [labels.shape[-1], labels.shape[-1], 1]
-        return dict(zip(names, means.split(sizes, -1), strict=True))
+        seen = worth(on_tests(fed, self, state, self._asked))
+        return {name: values[fed.by_id] for name, values in seen.items()}
 
     def _asked(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
         """Return the label that each expert would give, then the gate, ``[B, 2 (J + 1)]``."""

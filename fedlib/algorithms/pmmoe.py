@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedlib.algorithms.fedavg import entropy, mean_cross_entropy, one_hot, placed, rows_of
+from fedlib.algorithms.fedavg import mean_cross_entropy, one_hot, placed, rows_of
 from fedlib.algorithms.personal import FedPer
 from fedlib.algorithms.splitting import Split
 from fedlib.algorithms.stages import Stage
+from fedlib.algorithms.worth import error_spread, on_tests, worth
 from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
 from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import GateNet, Leaves, Net, each, named, part
@@ -282,21 +283,10 @@ class PMMoE(Stage):
         "error_spread", the variance of how many experts are right over what it would be if they
         erred independently (Theorem 3.1 assumes 1; M experts that always agree have M).
         """
-        held, rows = fed.test.index.clamp(min=0), range(fed.clients)
-        asked = tabulate(fed, self, state, fed.test, self._asked).double()
-        labels, gate = asked.split(asked.shape[-1] // 2, -1)
-        right = (labels == fed.test.y[held].unsqueeze(-1)).double()
-        sizes = fed.test.sizes
-        right, gate = ([t[i, : sizes[i]] for i in rows] for t in (right, gate))
-        worth = torch.stack([r.mean(0) for r in right])
-        alone = (worth * (1 - worth)).sum(1)
-        count = torch.stack([r.sum(1).var(correction=0) for r in right])
-        spread = torch.where(alone > 0, count / torch.where(alone > 0, alone, 1), 1.0)
+        tests = on_tests(fed, self, state, self._asked)
         seen = {
-            "expert_accuracy": worth,
-            "gate_share": torch.stack([g.mean(0) for g in gate]),
-            "gate_entropy": torch.stack([entropy(g).mean() for g in gate]).unsqueeze(1),
-            "error_spread": spread.unsqueeze(1),
+            **worth(tests),
+            "error_spread": error_spread(tests),
             "expert_energy": self.energies(fed, state),
             "kept_experts": state.local[KEPT],
         }

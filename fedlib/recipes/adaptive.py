@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from fedlib.algorithms import IFCA, Local, Mixture
-from fedlib.algorithms.ifca import ClusterStop, Explore
+from fedlib.algorithms.closing import ClusterStop
+from fedlib.algorithms.ifca import Explore
 from fedlib.engine import EarlyStop
 from fedlib.experiment import Experiment
 from fedlib.models import MLP, Family, LeNet
