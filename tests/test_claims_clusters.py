@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedlib.claims import clusters
 from fedlib.claims.rule import FAILS, HOLDS, UNTESTED
-from fedlib.recipes import PERMUTED, with_k
+from fedlib.recipes import LABEL_SKEW, PERMUTED, with_k
 
 FOUR = np.array([0, 0, 1, 1, 2, 2, 3, 3])  # eight clients, two of each permutation
 
@@ -140,6 +140,15 @@ def test_truth_is_the_permutation_of_the_data():
     table = setting.task.divide(2).parts["train"]
     for client, mine in enumerate(permutations[2]):
         assert set(table.side["permutation"][client, : table.sizes[client]]) == {mine}
+
+
+def test_truth_of_stored_runs_needs_no_data(monkeypatch, tmp_path):
+    monkeypatch.delenv("FEDLIB_DATA", raising=False)
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
+    setting = PERMUTED.settings("standard")["permuted_cifar10"]
+    assert clusters.truth(setting.task, [1])[1].shape == (20,)
+    with pytest.raises(ValueError, match="does not permute the labels"):
+        clusters.truth(LABEL_SKEW.settings("quick")["digits"].task, [0])
 
 
 def test_the_published_number_is_read():

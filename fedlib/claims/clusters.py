@@ -11,6 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedlib import frames
 from fedlib.claims.rule import Claim, above, greater
+from fedlib.partition import LabelPermuted
 from fedlib.published import published
 from fedlib.recipes import with_k
 from fedlib.tasks import Task
@@ -26,9 +27,14 @@ Truth = Mapping[int, np.ndarray]
 
 
 def truth(task: Task, seeds: Iterable[int]) -> dict[int, np.ndarray]:
-    """Return the permutation of every client, int ``[clients]``, by seed."""
-    parts = {seed: task.divide(seed).parts["train"] for seed in seeds}
-    return {seed: part.side["permutation"][:, 0] for seed, part in parts.items()}
+    """Return the permutation of every client, int ``[clients]``, by seed; needs no data.
+
+    ValueError for a task whose clients call the classes by the same labels.
+    """
+    request = task.partition
+    if not isinstance(request, LabelPermuted) or not hasattr(request.of, "clients"):
+        raise ValueError(f"{request} does not permute the labels of a given number of clients")
+    return {seed: request.given(request.of.clients, seed) for seed in seeds}
 
 
 def one_hot(permutation: np.ndarray) -> np.ndarray:

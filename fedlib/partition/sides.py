@@ -134,8 +134,13 @@ class LabelPermuted(Around):
     def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
         """The number of each client's table, int64 [clients, width]; 0 in the padding."""
         self.tables(seed, classes)  # refuses what cannot be
+        given = self.given(partition.clients, seed)
+        return np.where(partition.index >= 0, given[:, None], 0)
+
+    def given(self, clients: int, seed: int) -> Ints:
+        """The number of each client's table, int64 [clients], which no example decides."""
         drawn = [
             generator_of(seed, "label permutation", client).integers(self.permutations)
-            for client in range(partition.clients)
+            for client in range(clients)
         ]
-        return np.where(partition.index >= 0, np.array(drawn, np.int64)[:, None], 0)
+        return np.array(drawn, np.int64)

@@ -27,7 +27,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     "quick": {
         "digits": Setting(
             named("000/cifar10", "quick"),
-            rounds=150,
+            rounds=120,
             seeds=3,
             cohort=5,
             batch_size=20,
