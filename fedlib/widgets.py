@@ -136,13 +136,16 @@ class _Watch:
         self.round = w.IntSlider(0, 0, last, description="round", continuous_update=False)
         self.step = w.Button(description="step one round", icon="step-forward")
         self.again = w.Button(description="start again", icon="refresh")
+        self.news = w.HTML()  # what "start again" would change
         self.screen = _Screen(self._figure)
         self.round.observe(lambda _: self.screen.redraw_aside(), names="value")
         self.play.observe(lambda _: self._toggled(), names="value")
         self.step.on_click(lambda _: self._step())
         self.again.on_click(lambda _: self._restart())
+        for control in settings.values():
+            control.observe(lambda _: self._compare(), names="value")
         runs = w.HBox([self.play, self.step, self.round], layout=_WRAP)
-        choose = w.HBox([*settings.values(), self.again], layout=_WRAP)
+        choose = w.HBox([*settings.values(), self.again, self.news], layout=_WRAP)
         self.box = w.VBox([choose, runs, self.screen.status, self.screen.image])
 
     def _figure(self) -> Figure:
@@ -173,6 +176,16 @@ class _Watch:
         self.play.value = False
         self.round.value = min(self.round.value + 1, self.round.max)
 
+    def _compare(self) -> None:
+        """Say what was set and is not trained with yet."""
+        now = self.live.experiment.algorithm
+        news = [
+            f"{control.description} = {control.value}"
+            for name, control in self.settings.items()
+            if control.value != getattr(now, name)
+        ]
+        self.news.value = escape(f"with {', '.join(news)}") if news else ""
+
     def _restart(self) -> None:
         self.play.value = False
         try:
@@ -182,6 +195,7 @@ class _Watch:
         except Exception as error:
             self.screen.complain(error)
             return
+        self._compare()
         if self.round.value:
             self.round.value = 0  # which redraws
         else:

@@ -3,7 +3,7 @@
     python tests/browser.py [00 13 ...]
 
 Works on copies in build/browser and leaves a screenshot of every notebook's controls there. Fails
-where a cell ends in an error or writes to stderr, or where moving a control changes no picture.
+where a cell ends in an error or writes to stderr, or where moving a control changes nothing.
 What `make figures` has trained is not trained again. Needs Chromium and its driver
 (Debian: chromium, chromium-driver).
 """
@@ -43,9 +43,12 @@ return cells.flatMap(cell => (cell.model.outputs ? cell.model.outputs.toJSON() :
   .filter(o => o.output_type === 'error' || o.name === 'stderr')
   .map(o => o.evalue || String(o.text).slice(0, 200)));
 """
-PICTURES = """
-const shown = '.jp-Notebook .widget-image, .jp-Notebook .jupyter-widgets img';
-return [...document.querySelectorAll(shown)].map(i => i.src).join()
+# What a control changes: a picture, or the line that says what the next run is made with.
+SHOWN = """
+const pictures = '.jp-Notebook .widget-image, .jp-Notebook .jupyter-widgets img';
+const lines = '.jp-Notebook .widget-html-content';
+return [...document.querySelectorAll(pictures)].map(i => i.src).join() +
+  [...document.querySelectorAll(lines)].map(i => i.innerText).join()
 """
 # Where an explorer says what went wrong.
 COMPLAINTS = """
@@ -114,6 +117,7 @@ def _chromium() -> Iterator[webdriver.Chrome]:
         options.binary_location = found
     driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
     driver.set_script_timeout(RUNNING)
+    driver.command_executor.client_config.timeout = RUNNING + OPENING  # its own is two minutes
     try:
         yield driver
     finally:
@@ -130,7 +134,7 @@ def _tried(driver: webdriver.Chrome, address: str, name: str) -> bool:
     trouble += driver.execute_script(TROUBLE)
     print(f"{name}: ran in {time.monotonic() - began:.0f} s", flush=True)
     moved = list(_moved(driver))
-    trouble += [f"{what}: no picture changed" for what, changed in moved if not changed]
+    trouble += [f"{what}: nothing changed" for what, changed in moved if not changed]
     trouble += [said for said in [driver.execute_script(COMPLAINTS)] if said]
     trouble += [] if moved else ["there is no control to move"]
     driver.save_screenshot(str(WORK / f"{name}.png"))
@@ -144,13 +148,13 @@ def _tried(driver: webdriver.Chrome, address: str, name: str) -> bool:
 
 
 def _moved(driver: webdriver.Chrome) -> Iterator[tuple[str, bool]]:
-    """Move every control; yield what it is and whether a picture changed."""
+    """Move every control; yield what it is and whether that was seen."""
     for kind, selector, move in CONTROLS:
         for i, control in enumerate(driver.find_elements(By.CSS_SELECTOR, selector)):
             if not control.is_enabled():
                 continue
             driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", control)
-            before = driver.execute_script(PICTURES)
+            before = driver.execute_script(SHOWN)
             if move(control):
                 yield f"{kind} {i + 1}", _changed(driver, before)
 
@@ -159,7 +163,7 @@ def _changed(driver: webdriver.Chrome, before: str) -> bool:
     end = time.monotonic() + REDRAWING
     while time.monotonic() < end:
         time.sleep(0.5)
-        if driver.execute_script(PICTURES) != before:
+        if driver.execute_script(SHOWN) != before:
             return True
     return False
 

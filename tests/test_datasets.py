@@ -155,6 +155,9 @@ def test_the_old_is_deleted_even_if_who_replaced_it_was_killed(mnist, places, mo
     assert len(folders(places)) == 2
     assert datasets.load("mnist_sample").fingerprint == after.fingerprint
     assert len(folders(places)) == 1
+    (places / "cache" / "datasets" / "mnist_sample-0123456789abcdef").mkdir()
+    datasets.load("mnist_sample")
+    assert len(folders(places)) == 1
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG"])

@@ -183,9 +183,9 @@ def test_the_live_view_trains_stops_steps_and_starts_again():
     w = pytest.importorskip("ipywidgets")
     from fedlib.widgets import watch
 
-    experts = w.IntSlider(4, -3, 8)
+    experts = w.IntSlider(4, -3, 8, description="K")
     box = watch(small(6), {"experts": experts})
-    (_, again), (play, step, round) = box.children[0].children, box.children[1].children
+    (_, again, news), (play, step, round) = box.children[0].children, box.children[1].children
     image, status = box.children[3], box.children[2]
     first = image.value
     step.click()
@@ -198,9 +198,10 @@ def test_the_live_view_trains_stops_steps_and_starts_again():
     step.click()
     assert round.value == 6
     experts.value, last = 2, image.value
+    assert news.value == "with K = 2"
     again.click()
     wait_for(lambda: image.value != last)
-    assert round.value == 0
+    assert round.value == 0 and news.value == ""
     experts.value = -3
     again.click()
     assert "got -3" in status.value

@@ -74,6 +74,8 @@ FOUND = (
     "A process killed between the decoding of changed files and the deletion of what they replace "
     "left both entries, and of data of one's own that were added again the older could be opened. "
     "Every opening deletes what an entry replaces.",
+    "A process killed in the last moment of that deletion left an empty folder in the cache for "
+    "ever. Every opening deletes it.",
     "FedMix with a client without examples in a cohort: its q(z|s) was 0 / 0, and that gave every "
     "client's experts the weight 0 in that round. It is uniform now.",
     "Whole numbers of any length were values that could not be printed, and errors quoted all of "

@@ -261,6 +261,9 @@ def _forget_older(name: str, origin: str, newest: Path) -> None:
                 for path in set(entry.iterdir()) - {entry / "meta.json"}:
                     path.unlink()
                 shutil.rmtree(entry)
+    for entry in folder().glob(f"{name}-{'?' * KEY_LENGTH}"):
+        with suppress(OSError):
+            entry.rmdir()  # only if it is empty: a process was killed while it deleted it
     for partial in folder().glob(f"{name}-{'?' * KEY_LENGTH}.partial"):
         with suppress(Timeout, OSError), FileLock(partial.with_suffix(".lock"), timeout=0):
             shutil.rmtree(partial, ignore_errors=True)
