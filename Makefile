@@ -73,7 +73,7 @@ report: $(ENV)  ## write the scorecard: every published number and claim beside 
 	$(PY) -m fedlib.scorecard
 
 site: $(ENV)  ## the notebooks, figures, scorecard and API as static pages in build/site/
-	@$(PY) -c 'import sphinx, myst_nb, furo' 2>/dev/null || \
+	@$(PY) -c 'import sphinx, myst_nb, furo, latex2mathml' 2>/dev/null || \
 		$(PY) -m pip install --quiet -c constraints.txt -e '.[site]'
 	$(PY) docs/site/build.py
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,3 +59,15 @@ def test_formulas_of_docstrings_are_no_markup():
     lines = ["the mean of |u - v| and w*, but ``a * b`` stays"]
     load("conf").escaped(None, "function", "f", None, None, lines)
     assert lines == [r"the mean of \|u - v\| and w\*, but ``a * b`` stays"]
+
+
+def test_formulas_are_written_into_the_pages():
+    pytest.importorskip("latex2mathml")
+    docutils = pytest.importorskip("docutils.nodes")
+
+    writer = SimpleNamespace(body=[])
+    visit, _ = load("conf").written("block")
+    with pytest.raises(docutils.SkipNode):
+        visit(writer, docutils.math_block("", r"\arg\max_z q_\phi(z \mid y) \tag{6}"))
+    (formula,) = writer.body
+    assert formula.startswith("<math") and "\\" not in formula and "(6)" in formula

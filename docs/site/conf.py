@@ -17,6 +17,9 @@ exclude_patterns = ["extra"]
 nb_execution_mode = "off"
 nb_merge_streams = True
 myst_enable_extensions = ["dollarmath"]
+myst_update_mathjax = False
+# Formulas are written into the pages, so that nothing is loaded from elsewhere to show them.
+html_math_renderer = "mathml"
 myst_heading_anchors = 3
 myst_ref_domains = ["std"]
 
@@ -38,6 +41,24 @@ def escaped(app, what, name, obj, options, lines):
         lines[i] = "``".join(parts)
 
 
+def written(display):
+    """Return what writes a formula into a page as MathML, which browsers draw by themselves."""
+    from docutils.nodes import SkipNode
+    from latex2mathml.converter import convert
+
+    def visit(writer, node):
+        tex = node.astext().replace(r"\tag", r"\qquad\tag")
+        tex = tex.replace(r"\arg", r"\mathrm{arg}\,")  # which the converter does not know
+        formula = convert(tex, display=display)
+        if display == "block":  # also in the lines of an array
+            formula = formula.replace("<mtable", '<mtable displaystyle="true"')
+        writer.body.append(formula)
+        raise SkipNode
+
+    return visit, None
+
+
 def setup(app):
-    """Tell Sphinx of it."""
+    """Tell Sphinx of both."""
+    app.add_html_math_renderer("mathml", written("inline"), written("block"))
     app.connect("autodoc-process-docstring", escaped)
