@@ -52,6 +52,7 @@ def written(display):
         formula = convert(tex, display=display)
         if display == "block":  # also in the lines of an array
             formula = formula.replace("<mtable", '<mtable displaystyle="true"')
+            formula = f'<div class="math" style="margin: 0.8em 0">{formula}</div>'
         writer.body.append(formula)
         raise SkipNode
 
