@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,6 +14,7 @@ from fedlib.plotting.layout import legend
 from fedlib.plotting.style import PAGE
 
 FORMS = "osD^vP"
+SLOPE, LETTERS, LETTER = 20, 7, 3.8  # of names: degrees; their height and a letter's width, points
 
 
 def frontier(
@@ -35,18 +37,40 @@ def frontier(
         for family, dots in points.groupby("family", sort=False):
             colour, form = looks[str(family)]
             ax.plot(dots["x"], dots["y"], form, color=colour, markersize=5, label=family, alpha=0.8)
-        _front(ax, points[points["best"]].sort_values("x"))
         ax.set(title=name, xlabel=xlabel, ylabel=ylabel, xscale="log" if log else "linear")
-        ax.margins(0.1, 0.15)  # room for names
+        ax.margins(0.1, 0.1)
+        low, high = ax.get_ylim()
+        ax.set_ylim(top=high + 0.25 * (high - low))  # room for names
         ax.grid(alpha=0.25)
+        _front(ax, points[points["best"]].sort_values("x"))
     legend(figure, list(axes[:, 0]))
     return figure, every
 
 
 def _front(ax: Axes, best: pd.DataFrame) -> None:
-    """Join the unbeaten and name them, each above its dot."""
+    """Join the unbeaten and name them, each above its dot and clear of the names before it."""
     ax.plot(best["x"], best["y"], ":", color="grey", linewidth=0.9, zorder=0)
-    for x, y, method in zip(best["x"], best["y"], best["method"], strict=True):
+    ax.autoscale_view(scaley=False)  # else the limits would only be known when all is drawn
+    dots = ax.transData.transform(best[["x", "y"]].to_numpy(float)) * 72 / ax.figure.dpi
+    written: list[tuple[np.ndarray, float]] = []
+    for x, y, dot, method in zip(best["x"], best["y"], dots, best["method"], strict=True):
+        at, long = dot + np.array([3, 4]), len(str(method)) * LETTER
+        while any(_overlap(at - there, long, other) for there, other in written):
+            at = at + np.array([0, 1])
+        written.append((at, long))
         ax.annotate(
-            str(method), (x, y), xytext=(3, 4), textcoords="offset points", rotation=20, fontsize=7
+            str(method),
+            (x, y),
+            xytext=tuple(at - dot),
+            textcoords="offset points",
+            rotation=SLOPE,
+            fontsize=LETTERS,
         )
+
+
+def _overlap(between: np.ndarray, long: float, other: float) -> bool:
+    """Return whether two sloping names overlap; lengths and the way between them in points."""
+    turn = np.radians(SLOPE)
+    along = between @ (np.cos(turn), np.sin(turn))
+    across = between @ (-np.sin(turn), np.cos(turn))
+    return bool(abs(across) < LETTERS + 1 and -long < along < other)
