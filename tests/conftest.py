@@ -7,12 +7,16 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from fedlib.engine import evaluate_global
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, LeNet, Net
 
 torch.set_num_threads(1)
+# No test asserts a time, so that a slow machine fails none.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ def plain(image, noise, padding, flip):
     return out
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     padding=st.integers(0, 5),
     flip=st.booleans(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlib.claims import clusters
@@ -54,7 +54,6 @@ def test_measures_by_hand():
     assert (unsure["right"], unsure["pure"], unsure["sharpness"]) == (2 / 8, 0, 0.25)
 
 
-@settings(deadline=None)
 @given(st.permutations(range(5)))
 def test_the_names_of_experts_mean_nothing(order):
     assert clusters.measures(DOUBLED[:, order], FOUR) == clusters.measures(DOUBLED, FOUR)

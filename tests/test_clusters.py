@@ -30,7 +30,7 @@ def play(algorithm, fed, rounds=3, state=None, seed=0, **more):
     return state, report
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(experts=st.integers(1, 5), beta=st.floats(0.2, 5), seed=st.integers(0, 10**6))
 def test_g7_the_closed_form_is_the_maximiser(experts, beta, seed):
     """Eq. 10 for a client of 7 examples, climbed in NumPy on the simplex."""

@@ -140,7 +140,7 @@ def test_permuting_the_population_changes_no_clients_draws():
         assert torch.equal(leaf[torch.tensor(order)], permuted.local[name])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(0, 23), min_size=1, max_size=5),
     batch=st.one_of(st.none(), st.integers(1, 9)),

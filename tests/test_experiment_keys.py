@@ -67,7 +67,7 @@ def spelt_out_dict(item, order):
     return {**fields, "kind": type(item).__name__}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(staged, staged, st.data())
 def test_one_field_changed_is_another_key(one, other, data):
     """Any field, at any depth, takes the value that it has in another experiment."""
@@ -81,7 +81,7 @@ def test_one_field_changed_is_another_key(one, other, data):
     assert (changed.key == one.key) == same
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(staged, st.randoms())
 def test_defaults_said_and_the_order_of_fields_change_nothing(item, order):
     again = spelt_out(item, order)
@@ -90,7 +90,7 @@ def test_defaults_said_and_the_order_of_fields_change_nothing(item, order):
     assert repr(again) == repr(item) == repr(through_json)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 1000))
 def test_a_whole_number_is_the_same_float(n):
     for make in (
@@ -124,7 +124,7 @@ def test_printed_code_is_read_back(item):
     assert key_of(again, version=1) == key_of(item, version=1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(staged)
 def test_any_experiment_is_read_back_from_its_code(item):
     again = from_code(f"  {as_code(item)}\n")

@@ -70,7 +70,7 @@ def test_g4_as_many_experts_as_clients_with_one_hot_q_are_independent_models():
             torch.testing.assert_close(got, leaf, rtol=1e-4, atol=1e-6)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(clients=st.integers(1, 6), experts=st.integers(1, 5), seed=st.integers(0, 10**6))
 def test_g5_client_given_expert_sums_to_one(clients, experts, seed):
     rng = torch.Generator().manual_seed(seed)
@@ -128,7 +128,7 @@ def test_g6_the_entropy_of_the_marginal_rises_when_clients_leave_phi_alone(fed, 
     assert torch.equal(after.shared["phi"], state.shared["phi"])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(values=st.integers(1, 6), experts=st.integers(1, 5), seed=st.integers(0, 10**6))
 def test_g20_entropy_gradient_equals_autograd(values, experts, seed):
     rng = torch.Generator().manual_seed(seed)

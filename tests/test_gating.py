@@ -35,6 +35,12 @@ def test_without_a_preference_a_gate_is_as_good_as_its_experts():
         assert accuracy(20, 0.3, 0.0) == pytest.approx(0.3)
 
 
-def test_bad_numbers_are_errors():
+@pytest.mark.parametrize("p", [0.0, 5e-324, 1e-308, 1.0])
+def test_the_ends_of_p_are_ordinary(p):
+    assert expected(3, p, 2.0) == pytest.approx(p, abs=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [-1, float("inf"), float("nan")])
+def test_bad_numbers_are_errors(alpha):
     with pytest.raises(ValueError, match="alpha >= 0"):
-        promised(20, 0.5, -1)
+        promised(20, 0.5, alpha)

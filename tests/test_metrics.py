@@ -29,7 +29,7 @@ def double_sum(updates, weights):
 whole = st.integers(-3, 3).map(float)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.integers(1, 4).flatmap(
         lambda d: st.lists(
@@ -46,7 +46,7 @@ def test_divergence_equals_the_double_sum(clients):
     assert float(got) == pytest.approx(double_sum(updates, weights), abs=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 10**6))
 def test_divergence_per_expert_equals_every_expert_alone(clients, experts, seed):
     rng = torch.Generator().manual_seed(seed)

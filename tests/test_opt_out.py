@@ -204,7 +204,7 @@ def test_a_share_of_every_class_opts_out():
 pairs = st.tuples(st.floats(0, 0.9), st.floats(0, 0.9)).map(sorted)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), pairs, st.integers(5, 30))
 def test_who_opts_out_also_does_at_a_larger_fraction(seed, fractions, clients):
     part, labels = rows(*[[0, 1, 1, 2, 2, 2]] * clients)
@@ -215,7 +215,7 @@ def test_who_opts_out_also_does_at_a_larger_fraction(seed, fractions, clients):
         assert (~inside.any(1)).sum() == round(q * clients)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), pairs)
 def test_what_opts_out_also_does_at_a_larger_share(seed, shares):
     part, labels = rows([0] * 7 + [1] * 4, [1] * 3, [2])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedlib.partition import IID, Dirichlet, Partition, dirichlet, holdout, mirrored
 from fedlib.values import from_dict, to_dict
 
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=40)
 seeds = st.integers(0, 2**32)
 
 

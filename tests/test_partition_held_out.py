@@ -64,7 +64,7 @@ def examples(division, name):
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=repr)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 2**32 - 1),
     held_out=st.builds(

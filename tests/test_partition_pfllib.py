@@ -127,7 +127,7 @@ def loop(labels, clients, alpha, shared, least, seed):
     return rows, [part[0] for part in parts], [part[1] for part in parts]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 3), min_size=40, max_size=120).filter(lambda y: len(set(y)) == 4),
     st.integers(1, 4),

@@ -24,7 +24,7 @@ from fedlib.partition import (
 )
 from fedlib.values import from_dict, to_dict, value
 
-few = settings(max_examples=30, deadline=None)
+few = settings(max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
 alphas = st.floats(1e-3, 1e3)
 CLASSES = 7

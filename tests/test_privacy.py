@@ -117,7 +117,7 @@ def shares(rng, *shape):
     return rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(classes=st.integers(1, 6), seed=st.integers(0, 10**6))
 def test_as_many_experts_as_classes_give_labels_away_exactly(classes, seed):
     rng = np.random.default_rng(seed)
@@ -126,7 +126,7 @@ def test_as_many_experts_as_classes_give_labels_away_exactly(classes, seed):
     np.testing.assert_allclose(from_marginal(p @ q_y, q_y), p, atol=1e-4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(classes=st.integers(1, 8), experts=st.integers(1, 8), seed=st.integers(0, 10**6))
 def test_what_is_found_is_a_distribution_that_explains_q(classes, experts, seed):
     """Even of a q(z|s) that no p(y|s) has; one that some p(y|s) has is explained."""

@@ -183,7 +183,7 @@ def test_listed_memory_never_does():
     assert seen == [[1, 0]] * 6
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     experts=st.integers(1, 6),
     eta=st.floats(0, 1),

@@ -876,7 +876,7 @@ staged = experiments | st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(staged)
 def test_any_experiment_round_trips(item):
     through_json = from_dict(json.loads(json.dumps(to_dict(item), allow_nan=False)))

@@ -20,7 +20,9 @@ def expected(experts: int, p: float, alpha: float) -> float:
     """Return that accuracy exactly: the mean of (1 + a) k / (M + a k) over k of Bin(M, p)."""
     _check(experts, p, alpha)
     k = np.arange(experts + 1)
-    return float(stats.binom.pmf(k, experts, p) @ ((1 + alpha) * k / (experts + alpha * k)))
+    # scipy's pmf overflows where p is denormal; its logarithm does not.
+    weight = np.exp(stats.binom.logpmf(k, experts, p))
+    return float(weight @ ((1 + alpha) * k / (experts + alpha * k)))
 
 
 def drawn(experts: int, p: float, alpha: float, draws: int, seed: int) -> tuple[float, float]:
@@ -36,7 +38,8 @@ def drawn(experts: int, p: float, alpha: float, draws: int, seed: int) -> tuple[
 
 
 def _check(experts: int, p: float, alpha: float) -> None:
-    if experts < 1 or not 0 <= p <= 1 or alpha < 0:
+    if experts < 1 or not 0 <= p <= 1 or not 0 <= alpha < np.inf:
         raise ValueError(
-            f"needs experts >= 1, p in [0, 1] and alpha >= 0, got {experts}, {p} and {alpha}"
+            f"needs experts >= 1, p in [0, 1] and a finite alpha >= 0, got "
+            f"{experts}, {p} and {alpha}"
         )
