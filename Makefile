@@ -85,9 +85,11 @@ test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored
 	@if ! compgen -G 'notebooks/*.ipynb' >/dev/null; then echo "no notebooks to compare"; exit 0; fi; \
 	scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \
 	echo "notebooks, from an empty results store, against their stored outputs:" && \
-	FEDLIB_QUIET=1 FEDLIB_RUNS=$(or $(STORE),$$scratch/runs) FEDLIB_FIGURES=$$scratch/figures \
+	export FEDLIB_FIGURES=$$scratch/figures && \
+	FEDLIB_QUIET=1 FEDLIB_RUNS=$(or $(STORE),$$scratch/runs) \
 		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
-		-n 2 --dist loadscope notebooks
+		-n 2 --dist loadscope notebooks && \
+	$(PY) -m fedlib.companion verdicts
 
 browser: $(ENV)  ## run notebooks in JupyterLab in headless Chromium and move their widgets
 	@$(PY) -c 'import selenium' 2>/dev/null || \

@@ -16,8 +16,11 @@ import pandas as pd
 from fedlib.frames import LEAST_SEEDS, interval
 
 HOLDS, FAILS, OPEN, UNTESTED = "holds", "does not hold", "undecided", "not tested at this scale"
+CLOSE = "close call, see table"
+INDENT, _WIDTH = "  ", 27
 POINT = 0.01  # accuracies that differ by less than a percentage point count as the same
 BySeed = Mapping[int, float]
+Told = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -97,14 +100,30 @@ def table(claims: Mapping[str, Sequence[Claim]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
+def told(frame: pd.DataFrame) -> list[Told]:
+    """Return where, claim and verdict of each row, close calls as such: what a reader is told."""
+    verdicts = frame["verdict"].where(frame["clear"].astype(bool), CLOSE)
+    return list(zip(frame["tested on"], frame["claim"], verdicts, strict=True))
+
+
 def print_verdicts(frame: pd.DataFrame) -> None:
-    """Print one line per claim, without its numbers: what a re-execution must reproduce."""
+    """Print one line per claim, without its numbers; `printed` reads them back."""
     for where, rows in frame.groupby("tested on", sort=False):
         print(where)
-        for claim, verdict, clear in zip(
-            *(rows[c] for c in ("claim", "verdict", "clear")), strict=True
-        ):
-            print(f"  {verdict if clear else 'close call, see table':26} {claim}")
+        for _, claim, verdict in told(rows):
+            print(f"{INDENT}{verdict:{_WIDTH}}{claim}")
+
+
+def printed(text: str) -> list[Told]:
+    """Return where, claim and verdict of each line that `print_verdicts` has printed."""
+    found, where = [], ""
+    for line in text.splitlines():
+        if line.startswith(INDENT):
+            verdict = line[len(INDENT) :][:_WIDTH].rstrip()
+            found.append((where, line[len(INDENT) + _WIDTH :], verdict))
+        else:
+            where = line
+    return found
 
 
 def _judge(

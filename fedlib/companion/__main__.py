@@ -1,4 +1,4 @@
-"""The command line behind `make figures` and `make notebooks`."""
+"""The command line behind `make figures`, `make notebooks` and the last step of `make test`."""
 
 import argparse
 import os
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fedlib import paths
 from fedlib.companion import Failure, check, run, select
 from fedlib.companion.copies import write_back
+from fedlib.companion.verdicts import compare
 
 _STANDARD = {
     "scale": "quick, standard or paper",
@@ -21,8 +22,11 @@ _STANDARD = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the notebooks; 0 when all went well, 1 after a failed one, 2 for bad arguments."""
+    """Run or compare the notebooks; 0 if all is well, 1 if one is not, 2 for bad arguments."""
     asked = _parser().parse_args(arguments)
+    if asked.command == "verdicts":
+        drawn = paths.figures() / "quick"
+        return 0 if compare(sorted(paths.notebooks().glob("*.ipynb")), drawn) else 1
     try:
         jobs = _jobs(asked.jobs)
         notebooks = select(asked.only, sorted(paths.notebooks().glob("*.ipynb")))
@@ -54,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     figures = commands.add_parser("figures", help="run the notebooks into executed copies")
     refresh = commands.add_parser("refresh", help="write quick-scale outputs into the sources")
+    commands.add_parser("verdicts", help="compare stored verdicts with those of the figures folder")
     for command in (figures, refresh):
         command.add_argument("--only", default="", help="names or numbers, as in 00,01")
         command.add_argument("--jobs", default="", help="notebooks at once (one per core)")
