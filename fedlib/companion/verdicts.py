@@ -11,7 +11,7 @@ import pandas as pd
 from fedlib.claims.agreement import contradictions, moved, trained
 from fedlib.claims.rule import Told, printed, told
 
-MOST_MOVED = 0.1
+MOST_MOVED = 0.05
 """The share of trained verdicts that may become a close call, or cease to be one, by chance."""
 
 
