@@ -165,12 +165,19 @@ def test_a_killed_worker(nodes, often, check, monkeypatch):
     assert nodes.litter() == []
 
 
+def hear_interrupts():
+    """Undo what a shell does to tests in the background: the driver would ignore its signal."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def drive(nodes, tmp_path, how):
     """Start a driver, end it by a signal when there is a checkpoint; return its code and words."""
     file = tmp_path / "runs.txt"
     file.write_text("".join(f"{e}\n" for e in LONG))
     command = [sys.executable, "-m", "fedlib", "sweep", str(file), "--address", nodes.address]
-    driver = subprocess.Popen([*command, "--device", "cpu"], stderr=subprocess.PIPE, text=True)
+    driver = subprocess.Popen(
+        [*command, "--device", "cpu"], stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
+    )
     while driver.poll() is None and not any(begun(e) for e in LONG):
         time.sleep(0.2)
     driver.send_signal(how)

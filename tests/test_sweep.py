@@ -261,6 +261,17 @@ def test_what_is_started_deaf_never_hears_of_ctrl_c():
     assert (deaf.returncode, hearing.returncode) == (1, 0)
 
 
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL, print])
+def test_a_node_started_in_the_background_can_be_cancelled(handler):
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        there.hear_cancel()
+        heard = signal.default_int_handler if handler is signal.SIG_IGN else handler
+        assert signal.getsignal(signal.SIGINT) is heard
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Twofold(Exception):
     def __init__(self, one, two):
         super().__init__(one)

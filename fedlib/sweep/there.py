@@ -10,6 +10,7 @@ import hashlib
 import os
 import pickle
 import shutil
+import signal
 import socket
 import tempfile
 import time
@@ -83,6 +84,7 @@ def train(order: Order, mailbox: Any) -> tuple[list[Files], Exception | None]:
     if code() != order.code:
         return [], UnfitNode(f"{node} has other code: {code()}, and here is {order.code}")
     torch.set_num_threads(1)
+    hear_cancel()
     stages: list[Experiment] = []
     error: Exception | None = None
     with _own_store(order.every):
@@ -99,6 +101,16 @@ def train(order: Order, mailbox: Any) -> tuple[list[Files], Exception | None]:
             error = sendable(caught)
             error.add_note(f"on {node}")
         return [store.pack(stage) for stage in stages], error
+
+
+def hear_cancel() -> None:
+    """Let this process be cancelled: Ray interrupts it, which does nothing where ^C is ignored.
+
+    A shell makes whatever it starts in the background ignore ^C, a cluster's nodes and all that
+    they start too.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @cache
