@@ -35,6 +35,10 @@ def test_what_is_printed_is_read_back(capsys):
     assert trained(rows) == 2
 
 
+def test_a_claim_that_names_the_quick_scale_is_not_therefore_trained():
+    assert contradictions([(STORED, "a (quick)", HOLDS)], [(STORED, "a (quick)", CLOSE)])
+
+
 @pytest.mark.parametrize("where", [QUICK, STORED])
 @pytest.mark.parametrize("old", [HOLDS, FAILS, CLOSE, UNTESTED])
 @pytest.mark.parametrize("new", [HOLDS, FAILS, CLOSE, UNTESTED])

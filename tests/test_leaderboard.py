@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pandas as pd
 import pytest
+from matplotlib.path import Path
+from matplotlib.transforms import Affine2D
 
 from fedlib import plotting, recipes
 from fedlib.claims import leaderboard as board
@@ -83,6 +87,29 @@ def test_nobody_beats_the_unbeaten_in_both():
         {"x": board.frontier(board.standings(runs(ends)))}, xlabel="x", ylabel="y"
     )
     assert {t.get_text() for t in figure.axes[0].texts} == {"a", "b", "d"} and len(drawn) == 4
+
+
+def outline(text):
+    """Where a sloping text is drawn, in pixels: its box, turned about the corner it stands on."""
+    slope = text.get_rotation()
+    text.set_rotation(0)
+    box = text.get_window_extent()
+    text.set_rotation(slope)
+    turn = Affine2D().rotate_deg_around(box.x0, box.y0, slope)
+    return Path(turn.transform(Path(box.corners()[[0, 2, 3, 1, 0]], closed=True).vertices))
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_names_of_neighbours_do_not_overlap(log):
+    best = [
+        (1.0 + i / 500, 0.9 - i / 500, f"a method of a name, {i}", "family", True) for i in range(4)
+    ]
+    far = [(3.0, 0.1, "far", "family", True)]
+    points = pd.DataFrame(best + far, columns=["x", "y", "method", "family", "best"])
+    figure, _ = plotting.frontier({"x": points}, xlabel="x", ylabel="y", log=log)
+    figure.canvas.draw()
+    drawn = [outline(text) for text in figure.axes[0].texts]
+    assert not any(a.intersects_path(b, filled=True) for a, b in combinations(drawn, 2))
 
 
 def test_claims_are_judged_by_what_is_measured():

@@ -7,7 +7,7 @@ told as a close call, or cease to be one. A clear verdict must not turn into ano
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fedlib.claims.rule import CLOSE, FAILS, HOLDS, Told
 
@@ -20,15 +20,17 @@ def contradictions(old: Sequence[Told], new: Sequence[Told]) -> list[str]:
     Beside another verdict that is a claim that only one of them tests.
     """
     before, after = _by_claim(old), _by_claim(new)
-    found = [f"{key} is tested no longer" for key in before.keys() - after.keys()]
-    found += [f"{key} was not tested" for key in after.keys() - before.keys()]
-    changed = _changed(before, after)
-    return sorted(found) + [_line(*c) for c in changed if not _near(*c)]
+    found = [f"{where}: {claim} is tested no longer" for where, claim in before.keys() - after]
+    found += [f"{where}: {claim} was not tested" for where, claim in after.keys() - before]
+    return sorted(found) + [line for line, near in _changed(before, after) if not near]
 
 
 def moved(old: Sequence[Told], new: Sequence[Told]) -> list[str]:
-    """Return the claims that are a close call in only one of two executions, one line each."""
-    return [_line(*c) for c in _changed(_by_claim(old), _by_claim(new)) if _near(*c)]
+    """Return the claims that are a close call in only one of two executions, one line each.
+
+    Only where runs are trained anew: stored ones give the same numbers everywhere.
+    """
+    return [line for line, near in _changed(_by_claim(old), _by_claim(new)) if near]
 
 
 def trained(told: Sequence[Told]) -> int:
@@ -36,18 +38,16 @@ def trained(told: Sequence[Told]) -> int:
     return sum(_ANEW in where for where, _, _ in told)
 
 
-def _by_claim(told: Sequence[Told]) -> dict[str, str]:
-    return {f"{where}: {claim}": verdict for where, claim, verdict in told}
+def _by_claim(told: Sequence[Told]) -> dict[tuple[str, str], str]:
+    return {(where, claim): verdict for where, claim, verdict in told}
 
 
-def _changed(before: dict[str, str], after: dict[str, str]) -> list[tuple[str, str, str]]:
-    return [(k, v, after[k]) for k, v in before.items() if k in after and v != after[k]]
-
-
-def _near(key: str, before: str, after: str) -> bool:
-    """Whether a verdict has come near its boundary or left it, on runs that are trained anew."""
-    return _ANEW in key and CLOSE in (before, after) and {before, after} <= {CLOSE, HOLDS, FAILS}
-
-
-def _line(key: str, before: str, after: str) -> str:
-    return f"{key}: was {before!r}, is {after!r}"
+def _changed(
+    before: dict[tuple[str, str], str], after: dict[tuple[str, str], str]
+) -> Iterator[tuple[str, bool]]:
+    """Yield what changed as a line, and whether it only came near its boundary or left it."""
+    for (where, claim), old in before.items():
+        new = after.get((where, claim), old)
+        if new != old:
+            near = _ANEW in where and CLOSE in (old, new) and {old, new} <= {CLOSE, HOLDS, FAILS}
+            yield f"{where}: {claim}: was {old!r}, is {new!r}", near

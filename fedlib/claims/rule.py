@@ -17,7 +17,7 @@ from fedlib.frames import LEAST_SEEDS, interval
 
 HOLDS, FAILS, OPEN, UNTESTED = "holds", "does not hold", "undecided", "not tested at this scale"
 CLOSE = "close call, see table"
-INDENT, _WIDTH = "  ", 27
+_INDENT, _WIDTH = "  ", 27
 POINT = 0.01  # accuracies that differ by less than a percentage point count as the same
 BySeed = Mapping[int, float]
 Told = tuple[str, str, str]
@@ -111,16 +111,16 @@ def print_verdicts(frame: pd.DataFrame) -> None:
     for where, rows in frame.groupby("tested on", sort=False):
         print(where)
         for _, claim, verdict in told(rows):
-            print(f"{INDENT}{verdict:{_WIDTH}}{claim}")
+            print(f"{_INDENT}{verdict:{_WIDTH}}{claim}")
 
 
 def printed(text: str) -> list[Told]:
     """Return where, claim and verdict of each line that `print_verdicts` has printed."""
     found, where = [], ""
     for line in text.splitlines():
-        if line.startswith(INDENT):
-            verdict = line[len(INDENT) :][:_WIDTH].rstrip()
-            found.append((where, line[len(INDENT) + _WIDTH :], verdict))
+        if line.startswith(_INDENT):
+            verdict = line[len(_INDENT) :][:_WIDTH].rstrip()
+            found.append((where, line[len(_INDENT) + _WIDTH :], verdict))
         else:
             where = line
     return found

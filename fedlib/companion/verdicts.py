@@ -53,4 +53,7 @@ def stored(notebook: Path) -> list[Told]:
 
 
 def _claims(file: Path) -> list[Told]:
-    return told(pd.read_csv(file, keep_default_na=False)) if file.exists() else []
+    if not file.exists():
+        return []
+    words = dict.fromkeys(("tested on", "claim", "verdict"), str)
+    return told(pd.read_csv(file, keep_default_na=False, dtype=words))
