@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -136,6 +138,18 @@ def test_dots_write_what_is_missing_and_stop_where_an_accuracy_ends():
     ends = figure.axes[0].collections[0].get_segments()[0][:, 0]
     assert ends.tolist() == pytest.approx([0.0, 1.0])
     assert drawn["panel"].tolist() == ["x", "y", "y"]
+
+
+def test_labels_of_dots_have_room():
+    rows = [("a", "g", 0.0, -0.2, 0.12), ("b", "g", 0.01, 0.0, 0.02)]
+    frame = pd.DataFrame(rows, columns=["row", "group", "mean", "low", "high"])
+    figure, _ = plotting.dots({"x": frame, "y": frame}, xlabel="")
+    figure.set_layout_engine("tight")
+    figure.canvas.draw()
+    for ax in figure.axes:
+        shown = [t.get_window_extent() for t in ax.get_xticklabels() if t.get_text()]
+        apart = [b.x0 - a.x1 for a, b in pairwise(shown)]
+        assert len(apart) >= 2 and min(apart) > 0.5 * shown[0].height
 
 
 def test_grouped_bars_return_every_value():

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedlib.frames import bands
 from fedlib.plotting.curves import Cell, draw_cell
@@ -120,6 +121,7 @@ def dots(
         if marks and name in marks:
             ax.axvline(marks[name], color="black", linestyle=":", linewidth=0.9, label=mark)
         ax.set(title=fill(name, 28), xlabel=xlabel)
+        ax.xaxis.set_major_locator(MaxNLocator(5))  # labels such as -0.15 need their room
         ax.grid(axis="x", alpha=0.3)
     axes[0][0].set_yticks(range(len(rows)), rows)
     axes[0][0].set_ylim(len(rows) - 0.5, -0.5)
