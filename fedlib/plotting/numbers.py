@@ -17,6 +17,7 @@ from fedlib.plotting.layout import head, legend, side_by_side
 from fedlib.plotting.style import PAGE, SHADES, look_of, seeds_of
 
 FORMS = "osD^v"
+STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels such as -0.15
 
 
 def standings(
@@ -121,7 +122,7 @@ def dots(
         if marks and name in marks:
             ax.axvline(marks[name], color="black", linestyle=":", linewidth=0.9, label=mark)
         ax.set(title=fill(name, 28), xlabel=xlabel)
-        ax.xaxis.set_major_locator(MaxNLocator(5))  # labels such as -0.15 need their room
+        ax.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
         ax.grid(axis="x", alpha=0.3)
     axes[0][0].set_yticks(range(len(rows)), rows)
     axes[0][0].set_ylim(len(rows) - 0.5, -0.5)
