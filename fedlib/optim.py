@@ -146,14 +146,24 @@ def server_step(
     engine = optimizer.build({label: w.requires_grad_(True) for label, w in moved.items()})
     for label, w in moved.items():
         w.grad = parts[label][1]
-        state = {k[len(label) + 1 :]: t.clone() for k, t in memory.items() if _owner(k) == label}
-        if state:
-            engine.state[w] = state
+    recall(engine, moved, memory)
     engine.step()
-    kept = {
-        f"{n}/{k}": t for n, w in moved.items() for k, t in engine.state[w].items() if t is not None
+    return _join(leaves, moved), remembered(engine, moved)
+
+
+def recall(engine: torch.optim.Optimizer, leaves: Leaves, memory: Leaves) -> None:
+    """Give an optimiser over ``leaves`` back what ``remembered`` returned of one before it."""
+    for name, leaf in leaves.items():
+        state = {k[len(name) + 1 :]: t.clone() for k, t in memory.items() if _owner(k) == name}
+        if state:
+            engine.state[leaf] = state
+
+
+def remembered(engine: torch.optim.Optimizer, leaves: Leaves) -> Leaves:
+    """Return an optimiser's state over ``leaves`` as ``{leaf/quantity: tensor}``, to be stored."""
+    return {
+        f"{n}/{k}": t for n, w in leaves.items() for k, t in engine.state[w].items() if t is not None
     }
-    return _join(leaves, moved), kept
 
 
 def _rows(

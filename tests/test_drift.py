@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation
+from safetensors.torch import load, save
 from test_algorithms import Linear, arrays, one_step, play
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from fedlib.algorithms import MOON, SCAFFOLD, FedAvg, FedGen, FedProx
-from fedlib.algorithms.fedgen import MADE, POOL, generate
-from fedlib.engine import play_round
+from fedlib.algorithms.fedgen import FITTED, MADE, POOL, generate
+from fedlib.engine import State, play_round
 from fedlib.models import MLP, named, part
 from fedlib.optim import Optimizer, adam, sgd
+from fedlib.randomness import torch_seed
 
 SIZES = (11, 4, 9)
 SMALL = {"noise": 3, "hidden": 5, "steps": 20, "invented": 6}
@@ -179,6 +181,70 @@ def test_the_generator_learns_what_the_output_layers_know():
         for z in [generate(part(made, MADE), u, y, 3, torch.ones(60))]
     ]
     assert worth[1] < 0.7 * worth[0]
+
+
+class Inventor(torch.nn.Module):
+    """FedGen's generator as it is usually written."""
+
+    def __init__(self, fresh):
+        super().__init__()
+        hidden, inputs = fresh["first.weight"].shape
+        self.first, self.norm = torch.nn.Linear(inputs, hidden), torch.nn.BatchNorm1d(hidden)
+        self.last = torch.nn.Linear(hidden, len(fresh["last.bias"]))
+        self.load_state_dict(fresh, strict=False)
+
+    def forward(self, noise, y):
+        h = torch.cat([noise, torch.eye(3)[y]], -1)
+        return self.last(torch.relu(self.norm(self.first(h))))
+
+
+def test_fedgens_generator_has_one_adam_for_all_rounds():
+    """Against a loop that makes an nn.Module and a torch.optim.Adam once, before round 0."""
+    fed = make_federation(SIZES, model=MLP((6,)))
+    algorithm = FedGen(batch_size=4, **SMALL)
+    state = algorithm.init(fed, 0)
+    inventor = Inventor(part(state.shared, MADE))
+    engine = torch.optim.Adam(inventor.parameters(), lr=5e-3)
+    pool = (torch.bincount(fed.train.y[:24], minlength=3) / 24).cumsum(0)
+    for t in range(3):
+        received = state.shared
+        state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
+        share = torch.tensor([SIZES[row] for row in report.rows.tolist()])
+        share = share / share.sum()
+        weight, bias = (
+            received[n] - torch.einsum("s,s...->...", share, report.messages[n])
+            for n in ("head.weight", "head.bias")
+        )
+        draw = torch.Generator().manual_seed(torch_seed(0, "server", t))
+        for _ in range(SMALL["steps"]):
+            u = torch.rand(SMALL["invented"], SMALL["noise"] + 1, generator=draw)
+            y = (u[:, -1:] >= pool).sum(-1).clamp(max=2)
+            engine.zero_grad()
+            cross_entropy(inventor(u[:, :-1], y) @ weight.T + bias, y).backward()
+            engine.step()
+        # What batch normalisation takes out again has no gradient but rounding.
+        made = {n: v for n, v in inventor.named_parameters() if n != "first.bias"}
+        for n, expected in made.items():
+            got = state.shared[MADE + n]
+            torch.testing.assert_close(got, expected.detach(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("fit", [adam(5e-3), sgd(0.05, momentum=0.9)])
+def test_fedgens_generator_goes_on_from_a_checkpoint(fit):
+    """A run that is stored and read between two rounds has the bits of one that is not."""
+    fed = make_federation(SIZES, model=MLP((6,)))
+    algorithm = FedGen(batch_size=4, fit=fit, **SMALL)
+    whole = resumed = algorithm.init(fed, 0)
+    for t in range(3):
+        resumed = State.from_flat(load(save(resumed.flat())))
+        whole, resumed = (
+            play_round(algorithm, fed, one, round=t, seed=0, cohort=2)[0]
+            for one in (whole, resumed)
+        )
+        assert whole.flat().keys() == resumed.flat().keys()
+        assert all(torch.equal(v, resumed.flat()[n]) for n, v in whole.flat().items())
+    kept = part(resumed.server, FITTED)
+    assert {n.rpartition("/")[0] for n in kept} == part(resumed.shared, MADE).keys()
 
 
 def test_fedgens_pool_counts_the_labels_of_all_clients():

@@ -17,7 +17,7 @@ from fedlib.algorithms.fedavg import (
 from fedlib.engine import Phase, State
 from fedlib.federation import Federation
 from fedlib.models import Leaves, Net, drawn, named, part
-from fedlib.optim import Optimizer, adam
+from fedlib.optim import Optimizer, adam, recall, remembered
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
@@ -25,6 +25,7 @@ MADE = "generator."
 POOL = "pool"  # p(y) over all clients, cumulated
 DRAW = "server/seed"
 ROUND = "server/round"
+FITTED = "server/fit:"  # what the generator's optimiser remembers, leaf/quantity
 
 
 @value
@@ -33,7 +34,8 @@ class FedGen(FedAvg):
 
     The generator G takes ``noise`` uniform numbers and a one-hot label through a hidden layer of
     ``hidden`` units with batch normalisation to the features that the output layer reads. After
-    every round the server fits it for ``steps`` of ``fit``, ``invented`` features at a time: the
+    every round the server fits it for ``steps`` of ``fit``, ``invented`` features at a time, with one
+    optimiser that remembers the rounds before, as in the code of Zhu et al. and in PFLlib: the
     clients' output layers, together, should see the label in them (their mean logits are those of
     their mean, as they are linear). A client adds ``alpha`` times the cross-entropy of its output
     layer on as many invented examples as real ones. Labels are drawn from the counts of all
@@ -133,16 +135,20 @@ class FedGen(FedAvg):
         p = self.share(fed, rows)
         heads = named(part(state.shared, "head."), "head.")
         heads = {n: t - weighted_sum(p, messages[n]) for n, t in heads.items()}
-        made = self._fitted(fed, part(state.shared, MADE), heads, int(state.server[DRAW]))
+        made, fitted = self._fitted(fed, state, heads)
         after = FedAvg.aggregate(self, fed, state, rows, messages)
-        memory = {n: state.server[n] for n in (DRAW, ROUND)}
+        memory = {**{n: state.server[n] for n in (DRAW, ROUND)}, **named(fitted, FITTED)}
         return State({**after.shared, **named(made, MADE)}, after.local, {**after.server, **memory})
 
-    def _fitted(self, fed: Federation, made: Leaves, heads: Leaves, seed: int) -> Leaves:
-        """Return the generator after its steps against the clients' mean output layer."""
-        draw = torch.Generator().manual_seed(seed)
-        made = {n: t.clone().requires_grad_() for n, t in made.items()}
+    def _fitted(self, fed: Federation, state: State, heads: Leaves) -> tuple[Leaves, Leaves]:
+        """Return the generator after its steps, and what its optimiser remembers of them.
+
+        ``heads`` is the clients' mean output layer.
+        """
+        draw = torch.Generator().manual_seed(int(state.server[DRAW]))
+        made = {n: t.clone().requires_grad_() for n, t in part(state.shared, MADE).items()}
         optimizer, pool = self.fit.build(made), self._pool(fed)
+        recall(optimizer, made, part(state.server, FITTED))
         weight = torch.ones(self.invented, device=fed.device)
         for _ in range(self.steps):
             u = torch.rand(self.invented, self.noise + 1, generator=draw).to(fed.device)
@@ -155,7 +161,7 @@ class FedGen(FedAvg):
                 optimizer.zero_grad()
                 loss.backward()
             optimizer.step()
-        return {n: t.detach() for n, t in made.items()}
+        return {n: t.detach() for n, t in made.items()}, remembered(optimizer, made)
 
 
 def generate(made: Leaves, noise: Tensor, y: Tensor, classes: int, weight: Tensor) -> Tensor:
