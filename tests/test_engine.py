@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import copy
 from functools import partial
 
@@ -249,6 +250,33 @@ def test_a_diverging_client_is_named():
 def test_a_cohort_that_does_not_fit_is_an_error(cohort):
     with pytest.raises(ValueError, match=f"cohort of {cohort} does not fit 3 clients"):
         cohort_size(cohort, 3)
+
+
+@pytest.mark.parametrize(
+    ("cohort", "clients", "size"),
+    [
+        (0.03, 182, 6),  # 5.46, the writers of 003
+        (0.1, 50, 5),
+        (0.1, 41, 5),
+        (0.07, 100, 7),  # 7.000000000000001 in floats
+        (0.29, 100, 29),  # 28.999999999999996
+        (5 / 6, 6, 5),
+        (1 / 3, 3, 1),
+        (0.1 + 0.2, 10, 3),
+        (1e-12, 50, 1),
+        (1.0, 50, 50),
+        (7, 50, 7),
+    ],
+)
+def test_a_fraction_of_the_clients_is_rounded_up(cohort, clients, size):
+    """003, algorithm 1, line 3; what a product of floats is off by rounds nothing up."""
+    assert cohort_size(cohort, clients) == size
+
+
+@pytest.mark.parametrize("cohort", [math.inf, math.nan])
+def test_a_cohort_is_a_finite_share(cohort):
+    with pytest.raises(ValueError, match="does not fit 50 clients"):
+        cohort_size(cohort, 50)
 
 
 def test_bad_phases_are_errors(fed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from fedlib.engine.protocol import Algorithm, State, playing
 from fedlib.engine.train import Phase, TrainingDiverged, train
 from fedlib.federation import Federation
 from fedlib.models import Leaves, Net
+from fedlib.partition.chance import whole_part
 from fedlib.randomness import generator
 
 # What a CPU core keeps close: a cohort whose weights exceed it waits for memory at every step.
@@ -54,11 +56,17 @@ def select(fed: Federation, cohort: int | float, seed: int, round: int) -> np.nd
 
 
 def cohort_size(cohort: int | float, clients: int) -> int:
-    """Return the number of clients per round; ValueError if it is not between 1 and ``clients``."""
-    size = max(1, round(cohort * clients)) if isinstance(cohort, float) else cohort
+    """Return the number of clients per round; ValueError if it is not between 1 and ``clients``.
+
+    Of a fraction C it is ceil(C K), as 003 has it (algorithm 1, line 3): 6 of 182 for 0.03.
+    """
+    size: float = cohort
+    if isinstance(cohort, float) and math.isfinite(cohort):
+        # Rounding leaves products just beside what is meant: -whole_part(-n) is that ceiling.
+        size = max(1, -whole_part(-cohort * clients))
     if not 1 <= size <= clients or cohort <= 0:
         raise ValueError(f"a cohort of {cohort} does not fit {clients} clients; use 1 to {clients}")
-    return size
+    return int(size)
 
 
 def play_round(
