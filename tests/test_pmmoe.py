@@ -102,7 +102,22 @@ def test_only_gates_move_and_nothing_but_the_pool_is_sent(of):
     assert moved and all(n.startswith(f"local:{GATE}") for n in moved)
     assert not report.messages
     mine = sum(t[0].nbytes for n, t in first.local.items() if n.startswith(of.experts))
-    assert report.up.tolist() == [mine] * 3 and report.down.tolist() == [3 * mine] * 3
+    model = sum(t.nbytes for n, t in first.shared.items() if not of.is_local(n))
+    assert report.up.tolist() == [mine] * 3 and report.down.tolist() == [3 * mine + model] * 3
+
+
+@pytest.mark.parametrize("train_experts", [False, True])
+def test_the_bytes_of_two_clients_by_hand(train_experts):
+    """8 x 8 pixels, 7 units, 3 classes: a base of 64 * 7 + 7 = 455 numbers, heads of 7 * 3 + 3."""
+    of, fed = FedPer(batch_size=4), make_federation((4, 8))
+    first, _ = play(of, fed, cohort=2)
+    algorithm = PMMoE(of=of, train_experts=train_experts)
+    _, report = play_round(
+        algorithm, fed, algorithm.init(fed, 0, first), round=0, seed=0, cohort=1.0
+    )
+    # Both heads and the base (004, algorithm 1, lines 1 and 2) go down, the own head goes up.
+    assert report.down.tolist() == [4 * (2 * 24 + 455)] * 2
+    assert report.up.tolist() == [4 * 24] * 2
 
 
 @nine
@@ -151,6 +166,15 @@ def test_the_least_energies_are_left_out_and_never_the_own(gamma, left):
     for row in range(5):
         out = energies[row][kept[row] == 0]
         assert not len(out) or out.max() < energies[row][kept[row] == 1].min()
+
+
+@pytest.mark.parametrize(
+    ("gamma", "experts", "out"), [(0.7, 90, 63), (0.29, 100, 29), (0.7, 89, 62), (1 - 1e-12, 9, 8)]
+)
+def test_the_share_left_out_is_no_victim_of_rounding(gamma, experts, out):
+    """0.7 * 90 is 62.99999999999999 in floats; and one expert stays whatever the share."""
+    kept = PMMoE(denoise=gamma).clean(torch.rand(experts, experts))
+    assert (kept.sum(1) == experts - out).all() and (kept.diagonal() == 1).all()
 
 
 def test_an_expert_left_out_has_no_weight():

@@ -352,6 +352,24 @@ def test_dbes_consensus_by_hand(momentum):
     torch.testing.assert_close(after.shared[CONSENSUS], expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("cohort", [2, 1])
+def test_dbes_first_round_is_charged_for_the_consensus(cohort):
+    """8 x 8 pixels, 6 units, 3 classes: 64 * 6 + 6 + 6 * 3 + 3 = 411 numbers, of 4 bytes each."""
+    fed = make_federation((4, 8), model=MLP((6,)))
+    algorithm = DBE(batch_size=4, client=sgd(0.1))
+    state, sent = algorithm.init(fed, 0), []
+    for t in range(3):
+        state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=cohort)
+        sent.append((int(report.down.sum()), int(report.up.sum())))
+    # Every round: model and consensus (6) down, the model up; before the first, the model down to
+    # both clients, and 6 numbers up from each.
+    usual = cohort * (411 + 6) * 4, cohort * 411 * 4
+    assert sent == [(usual[0] + 2 * 411 * 4, usual[1] + 2 * 6 * 4), usual, usual]
+    free = DBE(kappa=0.0, batch_size=4, client=sgd(0.1))
+    _, report = play_round(free, fed, free.init(fed, 0), round=0, seed=0, cohort=cohort)
+    assert (int(report.down.sum()), int(report.up.sum())) == usual
+
+
 def test_dbes_vector_is_trained_and_its_regulariser_counts_the_running_mean():
     fed = make_federation((8,), model=MLP((6,)))
     algorithm = DBE(kappa=2.0, momentum=0.3, batch_size=None, client=sgd(0.1))

@@ -15,6 +15,7 @@ from fedlib.models import Leaves, Net
 from fedlib.values import value
 
 OWN, RUNNING, CONSENSUS = "own.mean", "running.mean", "consensus.mean"
+PREPARED = "server/prepared"  # bytes down and up of the round that found the consensus
 
 
 @value
@@ -25,7 +26,9 @@ class DBE(Split):
     from a consensus keeps bias out of the features. The running mean m <- (1 - momentum) m +
     momentum (the batch's mean) starts anew every round, and passes gradients through the batch's.
     The consensus is the mean of the clients' running means after one epoch of plain training from
-    the initial model, weighted by examples, and stays as it is. PFLlib's default is kappa 0; its
+    the initial model, weighted by examples, and stays as it is. For that epoch the initial model
+    goes to every client that takes part, and D numbers come back: the first round is charged for
+    it, whoever is in its cohort, in equal parts. PFLlib's default is kappa 0; its
     authors and 004 have 50 (0.1 for news) with momentum 1.
     """
 
@@ -61,8 +64,11 @@ class DBE(Split):
         if not self.kappa or (first and CONSENSUS in first.shared):
             return begun
         once = _Consensus(batch_size=self.batch_size, client=self.client, momentum=self.momentum)
-        found, _ = play_round(once, fed, once.begun(fed, begun), round=0, seed=seed, cohort=1.0)
+        found, report = play_round(
+            once, fed, once.begun(fed, begun), round=0, seed=seed, cohort=1.0
+        )
         begun.shared[CONSENSUS] = found.shared[CONSENSUS]
+        begun.server[PREPARED] = torch.stack([report.down.sum(), report.up.sum()])
         return begun
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
@@ -89,6 +95,18 @@ class DBE(Split):
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         """Return before - after of the model."""
         return {n: before[n] - after[n] for n in before if n.startswith(("base.", "head."))}
+
+    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+        """Return the bytes of a round, of the first one with those of the consensus.
+
+        What all clients exchanged for that is dealt to the first cohort: where everybody is in it,
+        each has its own. The server's memory of it ends with the first round.
+        """
+        down, up = FedAvg.sent(self, state, rows, messages)
+        if PREPARED not in state.server:
+            return down, up
+        before = state.server[PREPARED].tolist()
+        return down + _dealt(before[0], len(rows)), up + _dealt(before[1], len(rows))
 
     def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
         """Return the features, and the head's logits of them."""
@@ -130,6 +148,10 @@ class _Consensus(FedAvg):
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         return {CONSENSUS: before[CONSENSUS] - after[RUNNING]}
 
+    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+        model = {n: t for n, t in state.shared.items() if n != CONSENSUS}  # there is none yet
+        return FedAvg.sent(self, State(model, state.local, state.server), rows, messages)
+
 
 def mean_of(h: Tensor, weight: Tensor) -> Tensor:
     """Return the mean features ``[D]`` of a batch."""
@@ -145,6 +167,11 @@ def moved(params: Leaves, center: Tensor, momentum: float, lr: float) -> Tensor:
     """Return a loss, 0 in value, whose SGD step moves the running mean by one batch."""
     back = params[RUNNING] - center.detach()
     return momentum / (2 * lr) * ((back**2).sum() - (back.detach() ** 2).sum())
+
+
+def _dealt(total: int, clients: int) -> Tensor:
+    """Return whole numbers that sum to ``total``, as equal as can be, int64 ``[clients]``."""
+    return total // clients + (torch.arange(clients) < total % clients).to(torch.int64)
 
 
 def _plain(algorithm: FedAvg) -> None:

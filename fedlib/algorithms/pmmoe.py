@@ -17,6 +17,7 @@ from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
 from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import GateNet, Leaves, Net, each, named, part
 from fedlib.optim import Optimizer, sgd
+from fedlib.partition.chance import whole_part
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
@@ -141,14 +142,16 @@ class PMMoE(Stage):
         return self.temperature * (said * mine / self.temperature).logsumexp(-1)
 
     def clean(self, energies: Tensor, own: Tensor | None = None) -> Tensor:
-        """Return 1 for experts that stay and 0 for those left out, ``[clients, M]``.
+        """Return 1 for experts that stay and 0 for those left out, floor(gamma M) of M.
 
+        ``[clients, M]``, from ``energies`` of the same shape.
         ``own`` is true at a client's own expert: without it, the one in its own place.
         """
         experts = energies.shape[-1]
         own = torch.eye(experts, device=energies.device).bool() if own is None else own
         ranks = torch.where(own, torch.inf, energies.nan_to_num(0.0)).argsort(-1).argsort(-1)
-        return (ranks >= int(self.denoise * experts)).to(energies.dtype)
+        gone = min(whole_part(self.denoise * experts), experts - 1)
+        return (ranks >= gone).to(energies.dtype)
 
     def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return what ``of`` tells its clients, and which expert is a client's own."""
@@ -266,13 +269,18 @@ class PMMoE(Stage):
         return {"logits": self.predict(net, params, ctx, code).logp}
 
     def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
-        """Return the bytes: every client's private part up, everybody's down."""
+        """Return the bytes: the private part goes up, everybody's and the global model go down.
+
+        As in 004, algorithm 1, lines 1 and 2: what ``of`` shares is sent once more.
+        """
         pool = part({**state.local, **state.shared}, POOL)
         experts = state.local[KEPT].shape[1]
         all_of_them = sum(t.numel() * t.element_size() for t in pool.values())
         if self.train_experts:
             all_of_them //= len(state.local[KEPT])
-        down = torch.full((len(rows),), all_of_them)
+        shared = [t for n, t in state.shared.items() if not n.startswith(POOL)]
+        model = sum(t.numel() * t.element_size() for t in shared)
+        down = torch.full((len(rows),), all_of_them + model)
         return down, torch.full((len(rows),), all_of_them // experts)
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
