@@ -134,9 +134,15 @@ class Table:
 class Federation:
     """Clients, their data and the model they train: all that an algorithm may ask about.
 
-    ``ids`` names the client behind every row; random draws follow the id, not the row. Where some
-    opt out, ``train`` has side information ``OPTED_IN`` and ``taking_part`` is what a federated
-    algorithm gets to see. ``members`` are the rows that a cohort is drawn from, None for all.
+    ``ids`` names the client behind every row; random draws follow the id, not the row.
+    ``members`` are the rows that a cohort is drawn from, None for all.
+
+    Where ``train`` comes with side information ``OPTED_IN``, what opted out is in no index of the
+    federation: it has the training examples that take part, the validation examples of clients that
+    do, and these clients as members. So whoever is handed a federation cannot read the rest unless
+    he asks for it, with ``at_home``. ``home`` are the tables of that, training and validation, and
+    ``everything`` says that this is such a view.
+
     ``balanced`` is a test set that all clients share, if there is one. ``source`` names the data
     and their fingerprint. ``kinds`` is how many values
     side information can take, by name, so that it need not be counted on what someone holds.
@@ -154,9 +160,24 @@ class Federation:
     source: str = ""
     members: np.ndarray | None = None
     kinds: dict[str, int] = field(default_factory=dict)
-    # What a changed copy (``replace``) computes anew.
+    home: tuple[Table, Table] | None = field(default=None, repr=False)
+    everything: bool = False
+    # What a changed copy (``replace``) computes anew: counts, and the other views.
     _shares: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     _inside: Federation | None = field(default=None, init=False, repr=False)
+    _home: Federation | None = field(default=None, init=False, repr=False)
+    _predicting: Federation | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Take what opted out from the indices, into ``home``."""
+        flag = self.train.side.get(OPTED_IN)
+        if flag is None or self.everything:
+            return
+        self.home = self.train, self.validation
+        self.train = _restricted(self.train, flag > 0)
+        self.members = np.flatnonzero(self.train.sizes)
+        there = torch.as_tensor(self.train.sizes > 0, device=self.device).unsqueeze(1)
+        self.validation = _restricted(self.validation, there)
 
     @property
     def clients(self) -> int:
@@ -177,18 +198,41 @@ class Federation:
         """Return the federation without what opted out: examples, and whole clients.
 
         Rows stay in their places. A client that has opted out altogether is no member, and has
-        neither training nor validation examples here. The same federation if nobody opts out.
+        neither training nor validation examples here. The same federation, unless it is a view.
         """
-        flag = self.train.side.get(OPTED_IN)
-        if flag is None:
+        if self._inside is None and self.everything and OPTED_IN in self.train.side:
+            self._inside = replace(self, everything=False)
+            self._inside._home = self
+        return self._inside or self
+
+    def at_home(self) -> Federation:
+        """Return the view with all that clients have, for what stays with them.
+
+        The training examples have ``OPTED_IN`` there. The same federation if nobody opts out.
+        """
+        if self._home is None and self.home is not None:
+            train, validation = self.home
+            self._home = replace(
+                self, train=train, validation=validation, members=None, home=None, everything=True
+            )
+            self._home._inside = self
+        return self._home or self
+
+    def predicting(self) -> Federation:
+        """Return the view that clients predict with.
+
+        Members know what takes part. Those who opted out altogether decide for themselves only,
+        with all that they have. The same federation if nobody opts out.
+        """
+        home, inside = self.at_home(), self.taking_part()
+        if home is inside:
             return self
-        if self._inside is None:
-            train = _restricted(self.train, flag > 0)
-            members = np.flatnonzero(train.sizes)
-            there = torch.as_tensor(train.sizes > 0, device=self.device).unsqueeze(1)
-            held = _restricted(self.validation, there)
-            self._inside = replace(self, train=train, validation=held, members=members)
-        return self._inside
+        if inside._predicting is None:
+            alone = torch.as_tensor(inside.train.sizes == 0, device=self.device).unsqueeze(1)
+            train = _restricted(home.train, (home.train.side[OPTED_IN] > 0) | alone)
+            inside._predicting = replace(home, train=train)
+            inside._predicting._inside, inside._predicting._home = inside, home
+        return inside._predicting
 
     def values(self, condition: str) -> int:
         """Return how many values the label, or a named side information, can take."""
@@ -221,6 +265,7 @@ class Federation:
             test=_moved(self.test, device),
             balanced=self.balanced and _moved(self.balanced, device),
             device=torch.device(device),
+            home=self.home and (_moved(self.home[0], device), _moved(self.home[1], device)),
         )
 
     def permuted(self, order: np.ndarray) -> Federation:
@@ -231,6 +276,8 @@ class Federation:
             validation=_permuted(self.validation, order),
             test=_permuted(self.test, order),
             ids=self.ids[order],
+            members=None if self.members is None else np.flatnonzero(np.isin(order, self.members)),
+            home=self.home and (_permuted(self.home[0], order), _permuted(self.home[1], order)),
         )
 
     def pooled(self) -> Federation:
@@ -238,7 +285,8 @@ class Federation:
 
         Side information stays behind, and so does what has opted out.
         """
-        splits = [_pooled(t) for t in (self.taking_part().train, self.validation, self.test)]
+        inside = self.taking_part()
+        splits = [_pooled(t) for t in (inside.train, inside.validation, inside.test)]
         return replace(
             self,
             train=splits[0],
@@ -246,6 +294,7 @@ class Federation:
             test=splits[2],
             ids=np.zeros(1, dtype=self.ids.dtype),
             members=None,
+            home=None,
         )
 
     def _side(self, condition: str) -> Tensor:

@@ -162,7 +162,10 @@ def recall(engine: torch.optim.Optimizer, leaves: Leaves, memory: Leaves) -> Non
 def remembered(engine: torch.optim.Optimizer, leaves: Leaves) -> Leaves:
     """Return an optimiser's state over ``leaves`` as ``{leaf/quantity: tensor}``, to be stored."""
     return {
-        f"{n}/{k}": t for n, w in leaves.items() for k, t in engine.state[w].items() if t is not None
+        f"{n}/{k}": t
+        for n, w in leaves.items()
+        for k, t in engine.state[w].items()
+        if t is not None
     }
 
 

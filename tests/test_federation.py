@@ -58,7 +58,7 @@ def test_what_opted_out_is_in_no_index():
     fed = opting(make_federation(SIZES), [[1, 0, 1, 0, 1], [1, 1, 0, 0, 0], [0] * 5])
     inside = fed.taking_part()
     assert inside.train.sizes.tolist() == [3, 2, 0] and inside.members.tolist() == [0, 1]
-    assert inside.train.index[0].tolist() == [*fed.train.index[0, [0, 2, 4]].tolist(), -1, -1]
+    assert inside is fed and inside.train.index[0].tolist() == [0, 2, 4, -1, -1]
     assert (inside.train.index[2] == -1).all() and (inside.validation.index[2] == -1).all()
     assert inside.validation.sizes.tolist() == [6, 6, 0]
     assert OPTED_IN not in inside.train.side and inside.taking_part() is inside
@@ -70,3 +70,41 @@ def test_pooled_is_one_client_with_everything_that_takes_part():
     assert one.clients == 1 and one.train.sizes.tolist() == [5] and one.train.real.all()
     everything = make_federation(SIZES).pooled()
     assert everything.train.index.tolist() == [list(range(11))]
+
+
+def both(fed):
+    """The indices, sizes and members of a federation and of what its clients have at home."""
+    views = fed, fed.at_home()
+    return [(v.train.index.tolist(), v.train.sizes.tolist(), v.members) for v in views]
+
+
+def test_what_opted_out_is_there_for_who_asks_for_it_only():
+    flag = [[1, 0, 1, 0, 1], [1, 1, 0, 0, 0], [0] * 5]
+    fed, plain = opting(make_federation(SIZES), flag), make_federation(SIZES)
+    home = fed.at_home()
+    assert home is fed.at_home() and home.taking_part() is fed and home.at_home() is home
+    for name in ("train", "validation"):
+        assert torch.equal(getattr(home, name).index, getattr(plain, name).index)
+    assert home.members is None and home.train.side[OPTED_IN].tolist() == flag
+    deciding = fed.predicting()
+    assert deciding is home.predicting() is fed.predicting()
+    assert deciding.taking_part() is fed and deciding.at_home() is home
+    assert deciding.train.sizes.tolist() == [3, 2, 4], "who is no member knows all of its own"
+    assert deciding.validation.sizes.tolist() == [6, 6, 6]
+
+
+def test_a_changed_federation_hides_the_same():
+    flag = [[0] * 5, [1, 1, 0, 0, 0], [1, 0, 1, 0, 1]]
+    fed = opting(make_federation(SIZES), flag)
+    other = replace(fed, classes=4)
+    assert str(both(other)) == str(both(fed)) and other.at_home().classes == 4
+    assert str(both(fed.to("cpu"))) == str(both(fed))
+    order = np.array([2, 0, 1])
+    moved = fed.permuted(order)
+    assert moved.members.tolist() == [0, 2] and moved.train.sizes.tolist() == [2, 0, 2]
+    assert str(both(moved)) == str(both(home_first(fed, order)))
+    assert fed.at_home().pooled().train.index.tolist() == fed.pooled().train.index.tolist()
+
+
+def home_first(fed, order):
+    return fed.at_home().permuted(order).taking_part()

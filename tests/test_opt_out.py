@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_algorithms import BATTERY, FAST
 
-from fedlib.algorithms import FedAvg, Local, Mixture, PMMoE
+from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture, PMMoE
 from fedlib.algorithms.stages import Stage
-from fedlib.engine import evaluate, play_round, playing, select
+from fedlib.engine import evaluate, evaluate_global, play_round, select
 from fedlib.experiment import Experiment, run
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP
@@ -41,42 +41,49 @@ def opted(sizes=SIZES, seed=0):
     inside = torch.ones_like(fed.train.index)
     inside[1] = 0
     inside[2, ::3] = 0
-    fed.train.side[OPTED_IN] = inside
     # A validation set of its own for client 1, which must stay at home as well.
-    fed.validation.x, fed.validation.y = fed.validation.x.clone(), fed.validation.y.clone()
-    others = fed.validation.index[[0, 2, 3]].unique()
-    pool = torch.arange(int(sum(sizes)), len(fed.validation.y))
-    fed.validation.index[1] = pool[~torch.isin(pool, others)][:6]
-    return fed
+    held = replace(fed.validation, x=fed.validation.x.clone(), y=fed.validation.y.clone())
+    others = held.index[[0, 2, 3]].unique()
+    pool = torch.arange(int(sum(sizes)), len(held.y))
+    held.index[1] = pool[~torch.isin(pool, others)][:6]
+    train = replace(fed.train, side={**fed.train.side, OPTED_IN: inside})
+    return replace(fed, train=train, validation=held)
 
 
 def poisoned(fed):
     """The same, with labels that no class has wherever something opted out."""
-    out = fed.train.side[OPTED_IN] == 0
-    out &= torch.arange(out.shape[1]) < torch.as_tensor(fed.train.sizes)[:, None]
-    train = replace(fed.train, x=fed.train.x.clone(), y=fed.train.y.clone())
-    train.x[train.index[out]] = 255
-    train.y[train.index[out]] = 10**9
-    held = replace(fed.validation, x=fed.validation.x.clone(), y=fed.validation.y.clone())
-    held.x[held.index[1]], held.y[held.index[1]] = 255, 10**9
-    return replace(fed, train=train, validation=held)
+    return changed(fed, lambda x: torch.full_like(x, 255), lambda y: torch.full_like(y, 10**9))
+
+
+def changed(fed, pixels, labels):
+    """The same, with other images and labels wherever something opted out."""
+    home = fed.at_home()
+    out = (home.train.side[OPTED_IN] == 0) & home.train.real
+    train = replace(home.train, x=home.train.x.clone(), y=home.train.y.clone())
+    held = replace(home.validation, x=home.validation.x.clone(), y=home.validation.y.clone())
+    for table, rows in ((train, train.index[out]), (held, held.index[1])):
+        table.x[rows], table.y[rows] = pixels(table.x[rows]), labels(table.y[rows])
+    return replace(home, train=train, validation=held).taking_part()
 
 
 def server_sees(algorithm, fed, rounds=3, score=False):
     """Every tensor that reaches the server, round by round, and its final leaves."""
-    first = None
-    if isinstance(algorithm, Stage | Mixture):
-        before = getattr(algorithm, "of", FedAvg(**FAST))
-        first = states(before, fed, rounds)[-1][0]
-    seen = states(algorithm, fed, rounds, first, score)
+    seen = states(algorithm, fed, rounds, first_of(algorithm, fed, rounds), score)
     sent = [{**r.messages, "up": r.up, "down": r.down} for _, r in seen]
     last = seen[-1][0]
     encoders = {n: t[[0, 2, 3]] for n, t in last.local.items() if n.startswith("vae.")}
     return [*sent, encoders, last.shared, last.server]
 
 
+def first_of(algorithm, fed, rounds):
+    """The state that a second stage begins with."""
+    if not isinstance(algorithm, Stage | Mixture):
+        return None
+    return states(getattr(algorithm, "of", FedAvg(**FAST)), fed, rounds)[-1][0]
+
+
 def states(algorithm, fed, rounds, first=None, score=False):
-    state, out = algorithm.init(playing(algorithm, fed), 0, first), []
+    state, out = algorithm.init(fed, 0, first), []
     for t in range(rounds):
         state, report = play_round(
             algorithm,
@@ -102,6 +109,75 @@ def test_what_opts_out_changes_no_byte_at_the_server(algorithm):
     for one, other in zip(plain, changed, strict=True):
         assert one.keys() == other.keys()
         assert all(torch.equal(one[n], other[n]) for n in one)
+
+
+CHANGES = {
+    "what no class has": (lambda x: torch.full_like(x, 255), lambda y: torch.full_like(y, 10**9)),
+    "what might be": (lambda x: 255 - x, lambda y: (y + 1) % 3),
+}
+ASKING = {
+    **BATTERY,
+    "IFCA, least share": IFCA(clusters=2, least_share=0.3, inference="train", **FAST),
+    "FedMix, with p(y)": FedMix(experts=2, marginal_entropy=1.0, **FAST),
+}
+ROWS = torch.tensor([0, 2, 3])
+
+
+def asked(algorithm, fed):
+    """Yield what every method says that is handed the federation, by someone who takes no care."""
+    state = algorithm.init(fed, 0, first_of(algorithm, fed, 2))
+    yield {"init:" + n: t.clone() for n, t in state.flat().items()}
+    state = algorithm.prepare(fed, state, ROWS, round=0, seed=0)
+    yield state.flat()
+    start = algorithm.start(fed, state, ROWS[:1])
+    context = algorithm.context(fed, state, ROWS[:1])
+    yield {**start, **{"ctx:" + n: t for n, t in context.items()}}
+    yield {**algorithm.common(fed, state), "alike": algorithm.alike(fed, state, ROWS)}
+    yield algorithm.describe(fed, ROWS[:1], start, context)
+    view = algorithm.view(fed, state)
+    for table in (view.train, view.validation):
+        held = table.index.clamp(min=0)[table.real]
+        yield {"x": table.x[held], "y": table.y[held], "sizes": torch.as_tensor(table.sizes)}
+        yield {n: t[table.real] for n, t in table.side.items()}
+    settled = algorithm.settle(fed, state)
+    yield settled.flat()
+    yield algorithm.observe(fed, settled)
+    yield {"shares": fed.shares("label"), "sizes": fed.sizes}
+
+
+def played(algorithm, fed, scored):
+    """Yield what two rounds make, message by message, and what the others predict with it."""
+    for state, report in states(algorithm, fed, 2, first_of(algorithm, fed, 2)):
+        yield report.messages
+        yield {**report.weights, "down": report.down, "up": report.up}
+        yield algorithm.weights(fed, state, torch.as_tensor(report.rows), report.messages)
+        after = algorithm.aggregate(fed, state, torch.as_tensor(report.rows), report.messages)
+        yield {n: t.clone() for n, t in after.flat().items()}
+        yield algorithm.settle(fed, state).flat()
+        if scored:
+            yield {"together": torch.tensor(evaluate_global(fed, algorithm, state))}
+            yield {"nll": torch.tensor(evaluate(fed, algorithm, state, fed.test).nll)[ROWS]}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("name", [n for n, a in ASKING.items() if not isinstance(a, PMMoE)])
+def test_whoever_is_handed_a_federation_sees_nothing_of_what_opted_out(name, change):
+    """No method of an algorithm, asked directly with the federation that a task builds."""
+    fed, algorithm = opted(), ASKING[name]
+    feds = fed, changed(fed, *change)
+    pairs = [*zip(*(asked(algorithm, f) for f in feds), strict=True)]
+    if algorithm.federates:
+        # Client 1 predicts with its own labels, so that they must be some.
+        scored = change is CHANGES["what might be"]
+        pairs += zip(*(played(algorithm, f, scored) for f in feds), strict=True)
+    for one, other in pairs:
+        assert one.keys() == other.keys()
+        assert all(same_bits(one[n], other[n]) for n in one)
+
+
+def same_bits(one, other):
+    one, other = (t.contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
+    return torch.equal(one, other)
 
 
 ALONE = [n for n, a in BATTERY.items() if n not in FEDERATING and not isinstance(a, PMMoE)]
@@ -149,27 +225,29 @@ def test_rows_stay_in_place_and_hold_what_takes_part():
     assert inside.validation.sizes.tolist() == [6, 0, 6, 6]
     assert (inside.train.index[1] == -1).all()
     assert inside.train.index[2, :6].tolist() == [
-        int(fed.train.index[2, i]) for i in (1, 2, 4, 5, 7, 8)
+        int(fed.at_home().train.index[2, i]) for i in (1, 2, 4, 5, 7, 8)
     ]
     assert OPTED_IN not in inside.train.side
-    assert fed.train.sizes.tolist() == list(SIZES), "the whole is as it was"
+    home = fed.at_home()
+    assert inside is fed and home.taking_part() is fed and home.at_home() is home
+    assert home.train.sizes.tolist() == list(SIZES) and home.members is None, "all that they have"
     whole = make_federation(SIZES)
-    assert whole.taking_part() is whole
+    assert whole.taking_part() is whole and whole.at_home() is whole is whole.predicting()
 
 
 def test_label_shares_are_those_of_what_takes_part():
     fed = opted()
-    mine = fed.train.y[fed.taking_part().train.index[2, :6]]
+    mine = fed.train.y[fed.train.index[2, :6]]
     share = torch.bincount(mine, minlength=3) / 6
-    torch.testing.assert_close(fed.taking_part().shares("label")[2], share)
-    assert not torch.equal(fed.shares("label")[2], share) or len(mine.unique()) == 1
+    torch.testing.assert_close(fed.shares("label")[2], share)
+    assert not torch.equal(fed.at_home().shares("label")[2], share) or len(mine.unique()) == 1
 
 
 def test_side_information_moves_with_its_example():
     fed = make_federation(SIZES, side="angle")
-    fed.train.side[OPTED_IN] = torch.ones_like(fed.train.index)
-    fed.train.side[OPTED_IN][2, ::3] = 0
-    moved = fed.taking_part().train
+    inside = torch.ones_like(fed.train.index)
+    inside[2, ::3] = 0
+    moved = replace(fed, train=replace(fed.train, side={**fed.train.side, OPTED_IN: inside})).train
     kept = [1, 2, 4, 5, 7, 8]
     assert moved.side["angle"][2, :6].tolist() == fed.train.side["angle"][2, kept].tolist()
 
@@ -227,7 +305,7 @@ def test_some_of_the_clients_opt_out_as_they_do_among_all():
     """A stage for the last three of eight clients; each has the examples that it has there."""
     whole = replace(TASK, opt_out=OptOut(clients=0.5, share=0.5))
     some = replace(whole, partition=Clients(whole.partition, first=5, last=8))
-    theirs, mine = (task.build(3).train for task in (whole, some))
+    theirs, mine = (task.build(3).at_home().train for task in (whole, some))
     assert torch.equal(theirs.index[5:], mine.index)
     assert torch.equal(theirs.side[OPTED_IN][5:], mine.side[OPTED_IN])
     assert 0 < mine.side[OPTED_IN].sum() < theirs.side[OPTED_IN].sum()
@@ -336,17 +414,16 @@ def test_the_check_finds_an_algorithm_that_looks_at_everything():
         """Sends the mean label of all of a client's examples."""
 
         def context(self, fed, state, rows):
-            return {"y": everything.train.y[everything.train.index[rows]].float().mean(-1)}
+            home = fed.at_home().train
+            return {"y": home.y[home.index[rows]].float().mean(-1)}
 
         def finish(self, net, before, after, ctx):
             return {**super().finish(net, before, after, ctx), "tell": ctx["y"]}
 
-    everything = replace(TASK, opt_out=OptOut(1.0, share=0.5)).build(0)
-    plain = states(Nosy(), everything, 1)[0][1].messages
-    everything = tampered(everything)
-    changed = states(Nosy(), everything, 1)[0][1].messages
-    assert not torch.equal(plain["tell"], changed["tell"])
-    assert all(torch.equal(plain[n], changed[n]) for n in plain if n != "tell")
+    fed = replace(TASK, opt_out=OptOut(1.0, share=0.5)).build(0)
+    plain, other = (states(Nosy(), f, 1)[0][1].messages for f in (fed, tampered(fed)))
+    assert not torch.equal(plain["tell"], other["tell"])
+    assert all(torch.equal(plain[n], other[n]) for n in plain if n != "tell")
 
 
 def test_only_what_opted_out_is_tampered_with():
@@ -354,7 +431,8 @@ def test_only_what_opted_out_is_tampered_with():
     other, control = tampered(fed), tampered(fed, inside=True)
     inside = fed.taking_part().train.index
     held = inside[inside >= 0]
-    out = torch.tensor(sorted(set(fed.train.index.flatten().tolist()) - set(held.tolist())))
+    home = fed.at_home().train.index
+    out = torch.tensor(sorted(set(home.flatten().tolist()) - set(held.tolist())))
     assert torch.equal(other.train.y[held], fed.train.y[held])
     assert torch.equal(other.train.y[out], (fed.train.y[out] + 1) % fed.classes)
     assert torch.equal(control.train.x[out], fed.train.x[out])
@@ -368,7 +446,7 @@ def test_the_kinds_of_side_information_do_not_depend_on_who_holds_them():
     rotated = Rotated(IID(clients=2, size=5), angles=(0.0, 90.0, 180.0), alpha=None)
     held = Mirrored(pool=200, validation=5, test=5)
     fed = Task("digits", rotated, MLP((8,)), held, opt_out=OptOut(0.5)).build(0)
-    assert fed.values("angle") == 3 > int(fed.train.side["angle"].max()) + 1
-    assert fed.taking_part().values("angle") == 3
+    assert fed.values("angle") == 3 > int(fed.at_home().train.side["angle"].max()) + 1
+    assert "angle" in fed.train.side and fed.at_home().values("angle") == 3
     around = Clients(LabelPermuted(rotated), last=1)
     assert around.kinds() == {"angle": 3, "permutation": 4} and IID().kinds() == {}

@@ -34,10 +34,10 @@ class FedGen(FedAvg):
 
     The generator G takes ``noise`` uniform numbers and a one-hot label through a hidden layer of
     ``hidden`` units with batch normalisation to the features that the output layer reads. After
-    every round the server fits it for ``steps`` of ``fit``, ``invented`` features at a time, with one
-    optimiser that remembers the rounds before, as in the code of Zhu et al. and in PFLlib: the
+    every round the server fits it for ``steps`` of ``fit``, ``invented`` features at a time: the
     clients' output layers, together, should see the label in them (their mean logits are those of
-    their mean, as they are linear). A client adds ``alpha`` times the cross-entropy of its output
+    their mean, as they are linear). ``fit`` is one optimiser for all rounds, whose moments the
+    server keeps, as in Zhu et al.'s code and in PFLlib. A client adds ``alpha`` times the cross-entropy of its output
     layer on as many invented examples as real ones. Labels are drawn from the counts of all
     clients, which the server knows: a leak by design.
 

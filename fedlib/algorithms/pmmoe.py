@@ -14,7 +14,7 @@ from fedlib.algorithms.splitting import Split
 from fedlib.algorithms.stages import Stage
 from fedlib.algorithms.worth import error_spread, on_tests, worth
 from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
-from fedlib.federation import OPTED_IN, Federation, Table
+from fedlib.federation import Federation, Table
 from fedlib.models import GateNet, Leaves, Net, each, named, part
 from fedlib.optim import Optimizer, sgd
 from fedlib.partition.chance import whole_part
@@ -84,7 +84,7 @@ class PMMoE(Stage):
 
         ValueError without a first stage that has all leaves of ``of``, and where somebody opts out.
         """
-        if OPTED_IN in fed.train.side:
+        if fed.at_home() is not fed.taking_part():
             raise ValueError("PMMoE hands every private part to everybody: nobody can opt out")
         needed, of = self.of.leaves(fed, seed), type(self.of).__name__
         there = first or State({}, {}, {})

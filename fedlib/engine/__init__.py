@@ -11,7 +11,7 @@ from fedlib.engine.evaluate import (
     tabulate,
 )
 from fedlib.engine.lift import lift
-from fedlib.engine.protocol import Algorithm, Prediction, State, playing
+from fedlib.engine.protocol import Algorithm, Prediction, State, playing, predicting
 from fedlib.engine.rounds import Report, cohort_size, play_round, select
 from fedlib.engine.train import EarlyStop, Phase, TrainingDiverged
 
@@ -34,6 +34,7 @@ __all__ = [
     "lift",
     "play_round",
     "playing",
+    "predicting",
     "select",
     "tabulate",
 ]

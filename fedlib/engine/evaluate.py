@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlib.engine.lift import lift
-from fedlib.engine.protocol import Algorithm, Prediction, State, playing
+from fedlib.engine.protocol import Algorithm, Prediction, State, playing, predicting
 from fedlib.federation import Federation, Table
 from fedlib.models import Leaves
 
@@ -71,6 +71,7 @@ def evaluate(
     encoded: Encoded | None = None,
 ) -> Scores:
     """Score every client on its own examples of ``table`` with the server's current leaves."""
+    fed = predicting(algorithm, fed)
     state = algorithm.settle(fed, state)
     encoded = encoded or encode(fed, algorithm, state, table)
     hits, nll = torch.zeros(fed.clients).double(), torch.zeros(fed.clients).double()
@@ -100,6 +101,7 @@ def evaluate_global(
     test example. Where a vote runs a personal network for every example, ``MOST`` examples at even
     distances stand for all.
     """
+    fed = predicting(algorithm, fed)
     state = algorithm.settle(fed, state)
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
     rows = torch.arange(fed.clients if _personal(algorithm, fed, state) else 1, device=fed.device)

@@ -144,5 +144,10 @@ class Algorithm(Protocol):
 
 
 def playing(algorithm: Algorithm, fed: Federation) -> Federation:
-    """Return what an algorithm gets to see: all, or without what opted out if it federates."""
-    return fed.taking_part() if algorithm.federates else fed
+    """Return what an algorithm trains on: all, or without what opted out if it federates."""
+    return fed.taking_part() if algorithm.federates else fed.at_home()
+
+
+def predicting(algorithm: Algorithm, fed: Federation) -> Federation:
+    """Return what clients predict with: all, or what ``Federation.predicting`` has of it."""
+    return fed.predicting() if algorithm.federates else fed.at_home()

@@ -19,6 +19,7 @@ from fedlib.engine import (
     evaluate_everywhere,
     evaluate_global,
     playing,
+    predicting,
     select,
 )
 from fedlib.experiment import store
@@ -39,7 +40,7 @@ class Course:
     """
 
     def __init__(self, experiment: Experiment, fed: Federation, chunk: int | None) -> None:
-        self.experiment, self.fed, self.chunk = experiment, fed, chunk
+        self.experiment, self.fed, self.chunk = experiment, fed.at_home(), chunk
         self.seen = playing(experiment.algorithm, fed)
         self.log, self.start = Log(), 0
         self._began, self._earlier = time.monotonic(), list[dict[str, Any]]()
@@ -78,7 +79,8 @@ class Course:
                 found = audit(self.seen, self.experiment.algorithm, self._state, report)
                 self.log.leaks(completed, self.fed.ids[report.rows], found)
         scored = self.experiment.evaluates(completed)
-        settled = self.experiment.algorithm.settle(self.fed, state) if scored else state
+        algorithm = self.experiment.algorithm
+        settled = algorithm.settle(predicting(algorithm, self.fed), state) if scored else state
         observe(self.experiment, self.seen, settled, completed, self.log)
         if scored:
             assess(self.experiment, self.fed, settled, completed, self.log)
@@ -172,7 +174,8 @@ def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> 
     if earlier:
         state, *beside = (_moved(each, fed) for each in earlier)
         first = State(state.shared, beside[0].local if beside else state.local, state.server)
-        first = experiment.after.algorithm.settle(fed, first)
+        of = experiment.after.algorithm
+        first = of.settle(predicting(of, fed), first)
     return algorithm.init(playing(algorithm, fed), experiment.seed, first)
 
 

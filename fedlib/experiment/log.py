@@ -109,9 +109,9 @@ class Log:
 
         The latter only where some opted out.
         """
-        self.clients(0, "examples", fed.ids, fed.train.sizes)
-        inside = fed.taking_part()
-        if inside is not fed:
+        home, inside = fed.at_home(), fed.taking_part()
+        self.clients(0, "examples", fed.ids, home.train.sizes)
+        if inside is not home:
             self.clients(0, "opted_in", fed.ids, inside.train.sizes)
 
     def ledger(self, round: int, report: Report, ids: np.ndarray) -> None:

@@ -27,14 +27,15 @@ def tampered(fed: Federation, inside: bool = False) -> Federation:
     ``inside`` this befalls the training examples that take part instead, as a control. ValueError
     where nothing opted out.
     """
-    flag = fed.train.side.get(OPTED_IN)
+    home = fed.at_home()
+    flag = home.train.side.get(OPTED_IN)
     if flag is None:
         raise ValueError("nobody opts out of this federation: give its task an OptOut")
-    rows = fed.train.index[fed.train.real & ((flag > 0) == inside)]
-    x, y = fed.train.x.clone(), fed.train.y.clone()
+    rows = home.train.index[home.train.real & ((flag > 0) == inside)]
+    x, y = home.train.x.clone(), home.train.y.clone()
     x[rows] = x.max() - x[rows]
     y[rows] = (y[rows] + 1) % fed.classes
-    return replace(fed, train=replace(fed.train, x=x, y=y))
+    return replace(home, train=replace(home.train, x=x, y=y)).taking_part()
 
 
 def trace(
