@@ -66,7 +66,7 @@ def in_memory(root: Path, subject: Subject) -> InMemory:
     together = go(fed, fed.clients, EVERYBODY)
     same, close = True, list[tuple[bool, float]]()
     for row in range(fed.clients):
-        only = replace(fed, members=np.array([row]), _shares={}, _inside=None)
+        only = replace(fed, members=np.array([row]))
         mine = _of(go(only, 1, 1), row)
         same &= bits(mine) == bits(_of(plain, row))
         shared = _of(together, row)
@@ -169,7 +169,7 @@ def _states(subject: Subject, chunk: int, double: bool) -> Iterator[dict[str, Te
 
 def _in_double(fed: Federation) -> Federation:
     tables: dict[str, Any] = {n: _Double(**vars(getattr(fed, n))) for n in ("train", "validation")}
-    return replace(fed, **tables, _shares={}, _inside=None)
+    return replace(fed, **tables)
 
 
 def _doubled(state: State) -> State:

@@ -37,9 +37,9 @@ class FedGen(FedAvg):
     every round the server fits it for ``steps`` of ``fit``, ``invented`` features at a time: the
     clients' output layers, together, should see the label in them (their mean logits are those of
     their mean, as they are linear). ``fit`` is one optimiser for all rounds, whose moments the
-    server keeps, as in Zhu et al.'s code and in PFLlib. A client adds ``alpha`` times the cross-entropy of its output
-    layer on as many invented examples as real ones. Labels are drawn from the counts of all
-    clients, which the server knows: a leak by design.
+    server keeps, as in Zhu et al.'s code and in PFLlib. A client adds ``alpha`` times the
+    cross-entropy of its output layer on as many invented examples as real ones. Labels are drawn
+    from the counts of all clients, which the server knows: a leak by design.
 
     Also in Zhu et al.'s code: ``beta`` times the divergence of what a client says of an example
     from what it says of an invented one with the same label, a ``diversity`` term for the
