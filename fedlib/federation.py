@@ -56,6 +56,7 @@ class Table:
         counts: np.ndarray,
         widths: np.ndarray,
         noise: Iterable[np.ndarray] | None = None,
+        columns: Leaves | None = None,
     ) -> Iterator[Leaves]:
         """Yield what some clients see step by step.
 
@@ -64,6 +65,8 @@ class Table:
         how many are looked at. A batch has ``x [clients, width, ...]``, ``y``, ``weight`` (0 marks
         padding) and every side information. ``noise`` are uniform random numbers step by step,
         ``[clients, B, numbers]`` each: augmentation takes the first, the rest is in the batch.
+        ``columns`` ``[clients, examples, ...]`` are what is known of every client already;
+        one called x takes the place of the examples themselves.
         """
         picked = rows[:, None, None], torch.as_tensor(positions, device=rows.device)
         examples = self.index[picked].clamp_(min=0)
@@ -81,25 +84,30 @@ class Table:
                 u = torch.as_tensor(drawn, device=rows.device)[:, :width]
                 change, rest = u.tensor_split([self.noise_taken], dim=-1)
                 seen |= {"noise": rest} if rest.shape[-1] else {}
-            yield {"x": self.inputs(examples[:, t, :width], change), **seen}
+            if columns:
+                seen |= _looked_up(columns, positions[:, t, :width])
+            if "x" not in seen:
+                seen = {"x": self.inputs(examples[:, t, :width], change), **seen}
+            yield seen
 
     @property
     def noise_taken(self) -> int:
         """How many random numbers per example the augmentation takes."""
         return self.augment.numbers if self.augment else 0
 
-    def whole(self, rows: Tensor) -> Leaves:
+    def whole(self, rows: Tensor, columns: Leaves | None = None) -> Leaves:
         """Return all examples of some clients as one padded batch."""
-        return next(self.blocks(rows, int(self.sizes[rows.cpu().numpy()].max(initial=0))))
+        size = int(self.sizes[rows.cpu().numpy()].max(initial=0))
+        return next(self.blocks(rows, size, columns))
 
-    def blocks(self, rows: Tensor, size: int) -> Iterator[Leaves]:
+    def blocks(self, rows: Tensor, size: int, columns: Leaves | None = None) -> Iterator[Leaves]:
         """Yield all examples of some clients in order, in padded batches of at most ``size``."""
         sizes = self.sizes[rows.cpu().numpy()]
         starts = np.arange(0, max(1, int(sizes.max(initial=0))), max(1, size))
         counts = np.clip(sizes[:, None] - starts, 0, size)
         places = starts[:, None] + np.arange(size)
         places = np.minimum(places, np.maximum(sizes, 1)[:, None, None] - 1)
-        yield from self.batches(rows, places, counts, counts.max(0))
+        yield from self.batches(rows, places, counts, counts.max(0), columns=columns)
 
     def inputs(self, examples: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return what a model takes: images ``[..., C, H, W]``, normalised, or tokens ``[..., T]``.
@@ -253,6 +261,17 @@ class Federation:
             known = ["label", *self.train.side]
             raise ValueError(f"no side information {condition!r}; allowed: {', '.join(known)}")
         return self.train.side[condition]
+
+
+def _looked_up(columns: Leaves, positions: np.ndarray) -> Leaves:
+    """Return the entries of columns ``[clients, examples, ...]`` at positions ``[clients, B]``."""
+    out = {}
+    for name, column in columns.items():
+        first = np.arange(len(positions))[:, None] * column.shape[1]
+        at = torch.as_tensor(first + positions, device=column.device)
+        found = column.flatten(0, 1).index_select(0, at.flatten())
+        out[name] = found.view(*positions.shape, *column.shape[2:])
+    return out
 
 
 def _count(values: Tensor, real: Tensor, kinds: int) -> Tensor:

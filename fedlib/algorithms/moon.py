@@ -13,6 +13,7 @@ from fedlib.models import Leaves, Net, named, part
 from fedlib.values import value
 
 PREVIOUS = "previous."
+THEIRS, MINE = "moon:received", "moon:previous"
 
 
 @value
@@ -51,6 +52,15 @@ class MOON(FedAvg):
         """Return one phase that trains the model."""
         return (Phase(self.client, self.epochs, self.batch_size, train=("base.", "head.")),)
 
+    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+        """Return the features of the received and of the previous model."""
+        if not self.mu:
+            return {}
+        return {
+            THEIRS: net.features(part(ctx, RECEIVED), batch["x"]),
+            MINE: net.features(part(frozen, PREVIOUS), batch["x"]),
+        }
+
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the cross-entropy and the contrastive term of one mini-batch."""
         x, weight = batch["x"], batch["weight"]
@@ -58,10 +68,8 @@ class MOON(FedAvg):
         loss = mean_cross_entropy(net.logits(params, z), batch["y"], weight)
         if not self.mu:
             return loss
-        theirs, mine = (
-            cosine_similarity(z, net.features(part(leaves, prefix), x), -1) / self.tau
-            for leaves, prefix in ((ctx, RECEIVED), (params, PREVIOUS))
-        )
+        said = batch if THEIRS in batch else self.known(net, params, ctx, batch)
+        theirs, mine = (cosine_similarity(z, said[n], -1) / self.tau for n in (THEIRS, MINE))
         return loss + self.mu * mean(softplus(mine - theirs), weight)
 
     def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
