@@ -76,6 +76,9 @@ class Table:
             "weight": torch.as_tensor(real, device=rows.device).to(torch.float32),
             **{name: column[picked] for name, column in self.side.items()},
         }
+        known_before = (columns or {}).items()
+        wide = max((column.shape[1] for _, column in known_before), default=0)
+        places = picked[1] + wide * torch.arange(len(rows), device=rows.device)[:, None, None]
         steps = enumerate(widths.tolist())
         for (t, width), drawn in zip(steps, noise or repeat(_NONE), strict=False):
             seen = {name: values[:, t, :width] for name, values in known.items()}
@@ -84,8 +87,7 @@ class Table:
                 u = torch.as_tensor(drawn, device=rows.device)[:, :width]
                 change, rest = u.tensor_split([self.noise_taken], dim=-1)
                 seen |= {"noise": rest} if rest.shape[-1] else {}
-            if columns:
-                seen |= _looked_up(columns, positions[:, t, :width])
+            seen |= {name: _at(column, places[:, t, :width]) for name, column in known_before}
             if "x" not in seen:
                 seen = {"x": self.inputs(examples[:, t, :width], change), **seen}
             yield seen
@@ -263,15 +265,10 @@ class Federation:
         return self.train.side[condition]
 
 
-def _looked_up(columns: Leaves, positions: np.ndarray) -> Leaves:
-    """Return the entries of columns ``[clients, examples, ...]`` at positions ``[clients, B]``."""
-    out = {}
-    for name, column in columns.items():
-        first = np.arange(len(positions))[:, None] * column.shape[1]
-        at = torch.as_tensor(first + positions, device=column.device)
-        found = column.flatten(0, 1).index_select(0, at.flatten())
-        out[name] = found.view(*positions.shape, *column.shape[2:])
-    return out
+def _at(column: Tensor, places: Tensor) -> Tensor:
+    """Return entries ``[clients, B, ...]`` of a column ``[clients, examples, ...]``, by place."""
+    found = column.flatten(0, 1).index_select(0, places.flatten())
+    return found.view(*places.shape, *column.shape[2:])
 
 
 def _count(values: Tensor, real: Tensor, kinds: int) -> Tensor:

@@ -138,14 +138,11 @@ def discrepancy(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
 
     Under the sum of four Gaussian kernels e^(-d^2 / 2 w), diagonals included, as in FedCP's code.
     """
-    pairs = weight.unsqueeze(-1) * weight / weight.sum().clamp(min=1) ** 2
-
-    def kernel(p: Tensor, q: Tensor) -> Tensor:
-        far = (p**2).sum(-1, keepdim=True) + (q**2).sum(-1) - 2 * p @ q.mT
-        far = far.clamp(min=0)
-        k = (-0.5 * far / WIDTHS[0]).exp()
-        for width in WIDTHS[1:]:
-            k = k + (-0.5 * far / width).exp()
-        return (k * pairs).sum()
-
-    return kernel(a, a) + kernel(b, b) - 2 * kernel(a, b)
+    rows = torch.cat([a, b], -2)
+    share = torch.cat([weight, -weight]) / weight.sum().clamp(min=1)
+    squares = (rows**2).sum(-1)
+    far = (squares.unsqueeze(-1) + squares - 2 * rows @ rows.mT).clamp(min=0)
+    kernel = (-0.5 * far / WIDTHS[0]).exp()
+    for width in WIDTHS[1:]:
+        kernel = kernel + (-0.5 * far / width).exp()
+    return (kernel * (share.unsqueeze(-1) * share)).sum()

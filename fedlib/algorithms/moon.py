@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, softplus
+from torch.nn.functional import normalize, softplus
 
 from fedlib.algorithms.fedavg import FedAvg, mean, mean_cross_entropy
 from fedlib.algorithms.fedprox import RECEIVED
@@ -13,7 +13,8 @@ from fedlib.models import Leaves, Net, named, part
 from fedlib.values import value
 
 PREVIOUS = "previous."
-THEIRS, MINE = "moon:received", "moon:previous"
+APART = "moon:apart"
+LEAST = 1e-8  # length of features, as in torch's cosine
 
 
 @value
@@ -53,24 +54,26 @@ class MOON(FedAvg):
         return (Phase(self.client, self.epochs, self.batch_size, train=("base.", "head.")),)
 
     def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
-        """Return the features of the received and of the previous model."""
+        """Return (u_p - u_g) / tau, where u are the other two models' features at unit length."""
         if not self.mu:
             return {}
-        return {
-            THEIRS: net.features(part(ctx, RECEIVED), batch["x"]),
-            MINE: net.features(part(frozen, PREVIOUS), batch["x"]),
-        }
+        theirs, mine = (
+            normalize(net.features(leaves, batch["x"]), dim=-1, eps=LEAST)
+            for leaves in (part(ctx, RECEIVED), part(frozen, PREVIOUS))
+        )
+        return {APART: (mine - theirs) / self.tau}
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the cross-entropy and the contrastive term of one mini-batch."""
-        x, weight = batch["x"], batch["weight"]
-        z = net.features(params, x, batch.get("noise"))
+        weight = batch["weight"]
+        z = net.features(params, batch["x"], batch.get("noise"))
         loss = mean_cross_entropy(net.logits(params, z), batch["y"], weight)
         if not self.mu:
             return loss
-        said = batch if THEIRS in batch else self.known(net, params, ctx, batch)
-        theirs, mine = (cosine_similarity(z, said[n], -1) / self.tau for n in (THEIRS, MINE))
-        return loss + self.mu * mean(softplus(mine - theirs), weight)
+        apart = (batch if APART in batch else self.known(net, params, ctx, batch))[APART]
+        # cos(z, z_p) / tau - cos(z, z_g) / tau
+        nearer = (normalize(z, dim=-1, eps=LEAST) * apart).sum(-1)
+        return loss + self.mu * mean(softplus(nearer), weight)
 
     def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         """Return the client's model as the previous one of its next round."""

@@ -13,7 +13,8 @@ from fedlib.engine.lift import lift
 from fedlib.federation import Federation, Table
 from fedlib.models import Leaves
 
-AT_ONCE = 128  # examples per forward pass
+AT_ONCE = 256  # examples per forward pass, of each of so many clients:
+TOGETHER = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ def look(
     """
     if fed.train.augment is not None:
         return UNSEEN
-    size = 1 if fed.net.alone(fed.device) else len(rows)
+    size = 1 if fed.net.alone(fed.device) else TOGETHER
     parts = frozen, context, common
     train = _columns(fed.train, method, rows, size, *parts)
     held = _columns(fed.validation, method, rows, size, *parts) if train and validation else {}
