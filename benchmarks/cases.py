@@ -201,7 +201,7 @@ CASES = {
         ),
     ),
     "M": Case(
-        "FedAvg, LeNet 6/16 on 3x32x32, 20 clients x 400, batch 10, and what stands still beside it",
+        "FedAvg, LeNet 6/16 on 3x32x32, 20 clients x 400, batch 10, and parts that stand still",
         FedAvg(batch_size=10),
         LeNet(),
         **FEW,
