@@ -196,8 +196,20 @@ CASES = {
         LeNet(),
         **FEW,
         rivals=(
-            ("heads, ten epochs", PMMoE(of=FedPer(), epochs=10), 10.0),
+            ("heads, ten epochs", PMMoE(of=FedPer(), epochs=10), 2.0),
             ("bases, ten epochs", PMMoE(of=LGFedAvg(), epochs=10), 10.0),
+        ),
+    ),
+    "M": Case(
+        "FedAvg, LeNet 6/16 on 3x32x32, 20 clients x 400, batch 10, and parts that stand still",
+        FedAvg(batch_size=10),
+        LeNet(),
+        **FEW,
+        # A forward pass in large batches is a fifth of a step.
+        rivals=(
+            ("FedRep, one head epoch", FedRep(batch_size=10, head_epochs=1), 1.15),
+            ("MOON", MOON(batch_size=10), 1.5),
+            ("FedCP", FedCP(batch_size=10, apart=1.0), 1.5),
         ),
     ),
     "K": Case(

@@ -56,6 +56,7 @@ class Table:
         counts: np.ndarray,
         widths: np.ndarray,
         noise: Iterable[np.ndarray] | None = None,
+        columns: Leaves | None = None,
     ) -> Iterator[Leaves]:
         """Yield what some clients see step by step.
 
@@ -64,6 +65,8 @@ class Table:
         how many are looked at. A batch has ``x [clients, width, ...]``, ``y``, ``weight`` (0 marks
         padding) and every side information. ``noise`` are uniform random numbers step by step,
         ``[clients, B, numbers]`` each: augmentation takes the first, the rest is in the batch.
+        ``columns`` ``[clients, examples, ...]`` are what is known of every client already;
+        one called x takes the place of the examples themselves.
         """
         picked = rows[:, None, None], torch.as_tensor(positions, device=rows.device)
         examples = self.index[picked].clamp_(min=0)
@@ -73,6 +76,9 @@ class Table:
             "weight": torch.as_tensor(real, device=rows.device).to(torch.float32),
             **{name: column[picked] for name, column in self.side.items()},
         }
+        known_before = (columns or {}).items()
+        wide = max((column.shape[1] for _, column in known_before), default=0)
+        places = picked[1] + wide * torch.arange(len(rows), device=rows.device)[:, None, None]
         steps = enumerate(widths.tolist())
         for (t, width), drawn in zip(steps, noise or repeat(_NONE), strict=False):
             seen = {name: values[:, t, :width] for name, values in known.items()}
@@ -81,25 +87,29 @@ class Table:
                 u = torch.as_tensor(drawn, device=rows.device)[:, :width]
                 change, rest = u.tensor_split([self.noise_taken], dim=-1)
                 seen |= {"noise": rest} if rest.shape[-1] else {}
-            yield {"x": self.inputs(examples[:, t, :width], change), **seen}
+            seen |= {name: _at(column, places[:, t, :width]) for name, column in known_before}
+            if "x" not in seen:
+                seen = {"x": self.inputs(examples[:, t, :width], change), **seen}
+            yield seen
 
     @property
     def noise_taken(self) -> int:
         """How many random numbers per example the augmentation takes."""
         return self.augment.numbers if self.augment else 0
 
-    def whole(self, rows: Tensor) -> Leaves:
+    def whole(self, rows: Tensor, columns: Leaves | None = None) -> Leaves:
         """Return all examples of some clients as one padded batch."""
-        return next(self.blocks(rows, int(self.sizes[rows.cpu().numpy()].max(initial=0))))
+        size = int(self.sizes[rows.cpu().numpy()].max(initial=0))
+        return next(self.blocks(rows, size, columns))
 
-    def blocks(self, rows: Tensor, size: int) -> Iterator[Leaves]:
+    def blocks(self, rows: Tensor, size: int, columns: Leaves | None = None) -> Iterator[Leaves]:
         """Yield all examples of some clients in order, in padded batches of at most ``size``."""
         sizes = self.sizes[rows.cpu().numpy()]
         starts = np.arange(0, max(1, int(sizes.max(initial=0))), max(1, size))
         counts = np.clip(sizes[:, None] - starts, 0, size)
         places = starts[:, None] + np.arange(size)
         places = np.minimum(places, np.maximum(sizes, 1)[:, None, None] - 1)
-        yield from self.batches(rows, places, counts, counts.max(0))
+        yield from self.batches(rows, places, counts, counts.max(0), columns=columns)
 
     def inputs(self, examples: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return what a model takes: images ``[..., C, H, W]``, normalised, or tokens ``[..., T]``.
@@ -302,6 +312,12 @@ class Federation:
             known = ["label", *self.train.side]
             raise ValueError(f"no side information {condition!r}; allowed: {', '.join(known)}")
         return self.train.side[condition]
+
+
+def _at(column: Tensor, places: Tensor) -> Tensor:
+    """Return entries ``[clients, B, ...]`` of a column ``[clients, examples, ...]``, by place."""
+    found = column.flatten(0, 1).index_select(0, places.flatten())
+    return found.view(*places.shape, *column.shape[2:])
 
 
 def _count(values: Tensor, real: Tensor, kinds: int) -> Tensor:

@@ -84,7 +84,7 @@ class DBE(Split):
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the cross-entropy, and how far the mean features are from the consensus."""
         weight = batch["weight"]
-        h = net.features(params, batch["x"], batch.get("noise"))
+        h = self.features(net, params, batch)
         said = net.logits(params, h + params[OWN])
         loss = mean_cross_entropy(said, batch["y"], weight)
         center = mean_of(h, weight)

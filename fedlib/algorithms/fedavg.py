@@ -73,10 +73,6 @@ class FedAvg:
         """Return zeros: the leaves of all clients have the same shapes."""
         return torch.zeros_like(rows)
 
-    def view(self, fed: Federation, state: State) -> Federation:
-        """Return the federation as it is: nothing is known of an example before its batch."""
-        return fed
-
     def prepare(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
@@ -99,6 +95,10 @@ class FedAvg:
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains every leaf."""
         return (Phase(self.client, self.epochs, self.batch_size),)
+
+    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+        """Return nothing: no leaf stands still."""
+        return {}
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""

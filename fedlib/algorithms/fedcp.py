@@ -17,6 +17,7 @@ from fedlib.values import value
 
 OWN, POLICY = "own.", "policy."
 WHO, DRAWN = "who", "drawn"
+THEIRS = "cp:received"
 CHANCES = 1024  # rows of noise for predictions; more examples begin again
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels
 
@@ -86,14 +87,23 @@ class FedCP(Split):
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the cross-entropy, and how far features are from the received base's."""
-        x, weight, noise = batch["x"], batch["weight"], batch["noise"]
-        h = net.features(params, x, noise)
+        weight, noise = batch["weight"], batch["noise"]
+        h = self.features(net, params, batch)
         entry, rest = self._parted(net, params, ctx, h, noise[:, : net.width])
         said = rest + self.private(net, params, entry)
         loss = mean_cross_entropy(said, batch["y"], weight)
         if not self.apart:
             return loss
-        return loss + self.apart * discrepancy(h, net.features(part(ctx, RECEIVED), x), weight)
+        theirs = batch[THEIRS] if THEIRS in batch else self._theirs(net, ctx, batch)
+        return loss + self.apart * discrepancy(h, theirs, weight)
+
+    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+        """Return the received base's features, and the client's own where these stand still."""
+        mine = Split.known(self, net, frozen, ctx, batch)
+        return {**mine, THEIRS: self._theirs(net, ctx, batch)} if self.apart else mine
+
+    def _theirs(self, net: Net, ctx: Leaves, batch: Leaves) -> Tensor:
+        return net.features(part(ctx, RECEIVED), batch["x"])
 
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         """Return before - after, where the head after is the mean of received and personal one."""
@@ -128,14 +138,11 @@ def discrepancy(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
 
     Under the sum of four Gaussian kernels e^(-d^2 / 2 w), diagonals included, as in FedCP's code.
     """
-    pairs = weight.unsqueeze(-1) * weight / weight.sum().clamp(min=1) ** 2
-
-    def kernel(p: Tensor, q: Tensor) -> Tensor:
-        far = (p**2).sum(-1, keepdim=True) + (q**2).sum(-1) - 2 * p @ q.mT
-        far = far.clamp(min=0)
-        k = (-0.5 * far / WIDTHS[0]).exp()
-        for width in WIDTHS[1:]:
-            k = k + (-0.5 * far / width).exp()
-        return (k * pairs).sum()
-
-    return kernel(a, a) + kernel(b, b) - 2 * kernel(a, b)
+    rows = torch.cat([a, b], -2)
+    share = torch.cat([weight, -weight]) / weight.sum().clamp(min=1)
+    squares = (rows**2).sum(-1)
+    far = (squares.unsqueeze(-1) + squares - 2 * rows @ rows.mT).clamp(min=0)
+    kernel = (-0.5 * far / WIDTHS[0]).exp()
+    for width in WIDTHS[1:]:
+        kernel = kernel + (-0.5 * far / width).exp()
+    return (kernel * (share.unsqueeze(-1) * share)).sum()

@@ -133,9 +133,16 @@ class FedMix(FedAvg):
         pooled = torch.einsum("k,bkd->bd", pool, h)
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
 
+    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+        """Return what experts say of examples where these stand still, and no more of examples."""
+        if not any(name.startswith(EXPERTS) for name in frozen):
+            return {}
+        code = self.encode(net, frozen, batch["x"])
+        return {**code, "x": code["h"][:, 0, :0]}
+
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
-        code = self.encode(net, params, batch["x"])
+        code = batch if "logp" in batch else self.encode(net, params, batch["x"])
         said = at_label(self.speak(params, code["logp"]), batch["y"])  # log p(y|x, z)
         gate = self.gate(params, ctx, code["h"])
         if self.objective == "likelihood":

@@ -47,7 +47,7 @@ class FedRoD(Split):
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the balanced loss of base and generic head, and that of the personal head."""
         y, weight = batch["y"], batch["weight"]
-        h = net.features(params, batch["x"], batch.get("noise"))
+        h = self.features(net, params, batch)
         generic = net.logits(params, h)
         balanced = generic + ctx[LOG_COUNTS]
         both = generic.detach() + self.private(net, params, h.detach())

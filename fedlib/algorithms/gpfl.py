@@ -91,7 +91,7 @@ class GPFL(Split):
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the head's cross-entropy, and what the embeddings say of the steered features."""
         y, weight = batch["y"], batch["weight"]
-        h = net.features(params, batch["x"], batch.get("noise"))
+        h = self.features(net, params, batch)
         said = net.logits(params, steer(params, h, ctx[MINE]))
         everybody = steer(params, h, ctx[EVERYBODY])
         cosine = normalize(everybody, dim=-1) @ normalize(params[LABELS], dim=-1).mT

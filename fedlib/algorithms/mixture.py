@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,15 +12,15 @@ from fedlib.algorithms.cluster_models import CLUSTERS, count, speak, used
 from fedlib.algorithms.fedavg import FedAvg, at_label, mean, rows_of
 from fedlib.algorithms.local import AtHome
 from fedlib.algorithms.worth import on_tests, worth
-from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
-from fedlib.federation import OPTED_IN, Federation, Table
+from fedlib.engine import EarlyStop, Phase, Prediction, State
+from fedlib.federation import OPTED_IN, Federation
 from fedlib.models import Family, Leaves, Net, named, part
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import one_of, value
 
 GLOBAL, COPY, OWN, GATE = "global.", "copy.", "own.", "gate."
-SAID = "said"  # side information: what experts that stay say of an example's label
+SAID = "said"  # a column of the batch: what experts that stay say of an example's label
 GATED, EQUAL = ("probabilities", "log"), ("mean", "product")
 
 
@@ -126,18 +125,13 @@ class Mixture(AtHome):
             ),
         )
 
-    def view(self, fed: Federation, state: State) -> Federation:
-        """Return the federation with what experts that stay say of every label, computed once."""
-        if self.train_global or self.pool in EQUAL:
-            return fed
-        train, held = (self._recalled(fed, state, t) for t in (fed.train, fed.validation))
-        return replace(fed, train=train, validation=held)
-
-    def _recalled(self, fed: Federation, state: State, table: Table) -> Table:
-        logp = tabulate(fed, self, state, table, self.say if self.frozen else _theirs)
-        y = table.y[table.index.clamp(min=0)]
-        said = at_label(logp.flatten(0, 1), y.flatten()).view(*y.shape, -1)
-        return replace(table, side={**table.side, SAID: said})
+    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+        """Return what experts that stay say of an example's label."""
+        if self.train_global:
+            return {}
+        code = self.encode(net, frozen, batch["x"])
+        logp = self.say(net, frozen, ctx, code) if self.frozen else code["logp"]
+        return {SAID: at_label(logp, batch["y"])}
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""
@@ -219,7 +213,3 @@ class Mixture(AtHome):
         if outputs > 1:
             return a.log_softmax(-1)
         return torch.cat([logsigmoid(-a), logsigmoid(a)], -1)
-
-
-def _theirs(net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
-    return code["logp"]

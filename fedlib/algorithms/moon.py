@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, softplus
+from torch.nn.functional import normalize, softplus
 
 from fedlib.algorithms.fedavg import FedAvg, mean, mean_cross_entropy
 from fedlib.algorithms.fedprox import RECEIVED
@@ -13,6 +13,8 @@ from fedlib.models import Leaves, Net, named, part
 from fedlib.values import value
 
 PREVIOUS = "previous."
+APART = "moon:apart"
+LEAST = 1e-8  # length of features, as in torch's cosine
 
 
 @value
@@ -51,18 +53,27 @@ class MOON(FedAvg):
         """Return one phase that trains the model."""
         return (Phase(self.client, self.epochs, self.batch_size, train=("base.", "head.")),)
 
+    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+        """Return (u_p - u_g) / tau, where u are the other two models' features at unit length."""
+        if not self.mu:
+            return {}
+        theirs, mine = (
+            normalize(net.features(leaves, batch["x"]), dim=-1, eps=LEAST)
+            for leaves in (part(ctx, RECEIVED), part(frozen, PREVIOUS))
+        )
+        return {APART: (mine - theirs) / self.tau}
+
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the cross-entropy and the contrastive term of one mini-batch."""
-        x, weight = batch["x"], batch["weight"]
-        z = net.features(params, x, batch.get("noise"))
+        weight = batch["weight"]
+        z = net.features(params, batch["x"], batch.get("noise"))
         loss = mean_cross_entropy(net.logits(params, z), batch["y"], weight)
         if not self.mu:
             return loss
-        theirs, mine = (
-            cosine_similarity(z, net.features(part(leaves, prefix), x), -1) / self.tau
-            for leaves, prefix in ((ctx, RECEIVED), (params, PREVIOUS))
-        )
-        return loss + self.mu * mean(softplus(mine - theirs), weight)
+        apart = (batch if APART in batch else self.known(net, params, ctx, batch))[APART]
+        # cos(z, z_p) / tau - cos(z, z_g) / tau
+        nearer = (normalize(z, dim=-1, eps=LEAST) * apart).sum(-1)
+        return loss + self.mu * mean(softplus(nearer), weight)
 
     def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         """Return the client's model as the previous one of its next round."""

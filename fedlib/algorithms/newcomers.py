@@ -42,12 +42,30 @@ class Newcomers(Stage):
         return State(first.shared, fresh, {})
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return one phase over the leaves that are local."""
-        return (Phase(self.client, self.epochs, self.batch_size, stop=self.stop, side="local"),)
+        """Return one phase over the leaves that are local, with the noise that ``of`` asks for."""
+        noise, noisy = (
+            max((getattr(phase, name) for phase in self.of.phases()), default=0)
+            for name in ("noise", "noisy")
+        )
+        return (
+            Phase(
+                self.client,
+                self.epochs,
+                self.batch_size,
+                stop=self.stop,
+                noise=noise,
+                noisy=noisy,
+                side="local",
+            ),
+        )
 
     def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
         """Return the bytes: what is shared comes down, nothing goes up."""
         return FedAvg.sent(self, state, rows, messages)
+
+    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+        """Return what ``of`` knows of examples once what is shared stands still."""
+        return self.of.known(net, frozen, ctx, batch)
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the loss of ``of``."""

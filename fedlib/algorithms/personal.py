@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import Phase, Prediction, State
 from fedlib.federation import Federation
@@ -61,6 +61,11 @@ class Personal(Split):
     def joined(self, net: Net, params: Leaves, out: Tensor) -> Tensor:
         """Return what features add to the logits; a head's logits as they are."""
         return out @ params["head.weight"].mT if self.experts == "base." else out
+
+    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+        """Return the mean cross-entropy of one client's mini-batch."""
+        said = net.logits(params, self.features(net, params, batch))
+        return mean_cross_entropy(said, batch["y"], batch["weight"])
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return the features, or the batch itself if they are personal."""

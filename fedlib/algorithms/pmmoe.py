@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -14,7 +12,7 @@ from fedlib.algorithms.splitting import Split
 from fedlib.algorithms.stages import Stage
 from fedlib.algorithms.worth import error_spread, on_tests, worth
 from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
-from fedlib.federation import Federation, Table
+from fedlib.federation import Federation
 from fedlib.models import GateNet, Leaves, Net, each, named, part
 from fedlib.optim import Optimizer, sgd
 from fedlib.partition.chance import whole_part
@@ -22,7 +20,7 @@ from fedlib.randomness import torch_seed
 from fedlib.values import value
 
 POOL, GATE, KEPT, PLACE = "pool.", "gate.", "kept.experts", "place"
-ENTRY, REST, SAID, ENERGY = "moe:entry", "moe:rest", "moe:said", "moe:energy"
+REST, SAID, ENERGY, CODE = "moe:rest", "moe:said", "moe:energy", "moe:code."
 
 
 @value
@@ -172,38 +170,30 @@ class PMMoE(Stage):
             ),
         )
 
-    def view(self, fed: Federation, state: State) -> Federation:
-        """Return the federation with what experts say of every example, computed once."""
+    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+        """Return what experts say of examples, and what the gate sees of them if not the image.
+
+        Where experts are trained, the code that they are asked with, if that is no image.
+        """
         if self.train_experts:
-            return fed
-        train, held = (self._recalled(fed, state, t) for t in (fed.train, fed.validation))
-        return replace(fed, train=train, validation=held)
-
-    def _recalled(self, fed: Federation, state: State, table: Table) -> Table:
-        experts, classes = state.local[KEPT].shape[1], fed.classes
-        told = tabulate(fed, self, state, table, self._told)
-        rest, said, entry = told.split(
-            [classes, experts * classes, told.shape[-1] - (experts + 1) * classes], -1
-        )
-        known = {REST: rest, SAID: said.unflatten(-1, (experts, classes)), ENTRY: entry}
+            code = {} if self._lends_bases else self.of.encode(net, frozen, batch["x"])
+            if not code or "x" in code:
+                return {}
+            return {**named(code, CODE), "x": batch["x"].flatten(1)[:, :0]}
+        code = self.encode(net, frozen, batch["x"])
+        rest, said, entry = self._consulted(net, frozen, ctx, code)
+        told = {REST: rest, SAID: said}
         if self.denoise and self.each_batch:
-            known[ENERGY] = tabulate(fed, self, state, table, self._energy)
-        return replace(table, side={**table.side, **known})
-
-    def _told(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
-        """Return rest, experts' logits and what the gate sees, if not the image, side by side."""
-        rest, said, entry = self._consulted(net, params, ctx, code)
-        parts = [rest, said.flatten(1), *([] if entry.ndim > 2 else [entry])]
-        return torch.cat(parts, -1)
+            told[ENERGY] = self._energy(net, frozen, ctx, code)
+        return told if entry.ndim > 2 else {**told, "x": entry}
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the cross-entropy of the mixture on one client's mini-batch."""
         if SAID in batch:
-            rest, said, entry = batch[REST], batch[SAID], batch[ENTRY]
-            entry = entry if entry.shape[-1] else batch["x"]
+            rest, said, entry = batch[REST], batch[SAID], batch["x"]
             energy = batch.get(ENERGY)
         else:
-            code = self.encode(net, params, batch["x"])
+            code = part(batch, CODE) or self.encode(net, params, batch["x"])
             rest, said, entry = self._consulted(net, params, ctx, code)
             wanted = self.denoise and self.each_batch
             energy = self._energy(net, params, ctx, code).detach() if wanted else None

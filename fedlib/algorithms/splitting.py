@@ -53,6 +53,22 @@ class Split(FedAvg):
         entry, rest = self.opened(net, params, ctx, code)
         return rest + self.joined(net, params, self.private(net, params, entry))
 
+    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+        """Return the features where the base stands still, and of the examples nothing else.
+
+        Where a model drops units, features differ from step to step.
+        """
+        if net.noise or not net.has_base(frozen):
+            return {}
+        h = net.features(frozen, batch["x"])
+        return {"h": h, "x": h[:, :0]}
+
+    def features(self, net: Net, params: Leaves, batch: Leaves) -> Tensor:
+        """Return the features of a mini-batch, ``[B, D]``: looked up, or computed."""
+        if "h" in batch:
+            return batch["h"]
+        return net.features(params, batch["x"], batch.get("noise"))
+
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return the features of the shared base."""
         return {"h": net.features(shared, x)}

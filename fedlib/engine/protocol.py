@@ -69,9 +69,6 @@ class Algorithm(Protocol):
     def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return a number per client, ``[clients]``: equal ones have leaves of equal shapes."""
 
-    def view(self, fed: Federation, state: State) -> Federation:
-        """Return what training looks at: examples with what can be computed of them once."""
-
     def prepare(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
@@ -91,6 +88,13 @@ class Algorithm(Protocol):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return the stretches of local training."""
+
+    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+        """Return what the leaves that a phase does not train say of examples, ``[B, ...]`` each.
+
+        It is computed once per example, and the loss finds it in its batch. What is called x takes
+        the place of the examples: the loss sees nothing else of them. {}: nothing is known.
+        """
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return one client's loss on one mini-batch, a scalar."""

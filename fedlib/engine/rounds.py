@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from fedlib.engine.batches import Plan, make_plan
 from fedlib.engine.evaluate import accuracy_of, nll_of
 from fedlib.engine.lift import lift
 from fedlib.engine.protocol import Algorithm, State, playing
+from fedlib.engine.seen import Seen, look
 from fedlib.engine.train import Phase, TrainingDiverged, train
 from fedlib.federation import Federation
 from fedlib.models import Leaves, Net
@@ -24,6 +26,7 @@ from fedlib.randomness import generator
 # What a CPU core keeps close: a cohort whose weights exceed it waits for memory at every step.
 CACHE_BYTES = 2**22
 READERS = 32  # clients whose recurrent nets read their texts together
+WAITING_BYTES = 2**26  # weights of clients that wait for their next phase
 SPLITS = ("validation", "test")
 
 
@@ -92,7 +95,6 @@ def play_round(
     fed = playing(algorithm, fed)
     rows = select(fed, cohort, seed, round)
     phases = algorithm.phases()
-    fed = algorithm.view(fed, state)
     plans = _plans(phases, fed, rows, round, seed)
     where = torch.as_tensor(rows, device=fed.device)
     state = algorithm.prepare(fed, state, where, round=round, seed=seed)
@@ -101,20 +103,25 @@ def play_round(
     losses = torch.zeros(len(rows), device=fed.device)
     adapted = {split: torch.zeros(len(rows)).double() for split in SPLITS if score}
     ends = plans[0].ends if plans else np.zeros(len(rows), dtype=np.int64)
-    for group in _groups(alike, ends, chunk_of(fed, chunk, numbers(state))):
+    usual = chunk_of(fed, chunk, numbers(state))
+    most = _most_together(fed, chunk, usual, state, phases)
+    for group in _groups(alike, ends, most):
+        steps = [(phase, p.rows(group)) for phase, p in zip(phases, plans, strict=True)]
         try:
-            steps = [(phase, p.rows(group)) for phase, p in zip(phases, plans, strict=True)]
-            message, loss, scores = _train_group(algorithm, fed, state, rows[group], steps, score)
+            trained = _train_group(algorithm, fed, state, rows[group], steps, chunk, usual)
         except TrainingDiverged as error:
             raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
-        place = torch.as_tensor(group, device=fed.device)
-        losses[place] = loss.to(losses)
-        for split, accuracy in scores.items():
-            adapted[split][group] = accuracy.double().cpu()
-        for name, rows_of in message.items():
-            if name not in messages:
-                messages[name] = rows_of.new_empty(len(rows), *rows_of.shape[1:])
-            messages[name].index_copy_(0, place, rows_of)
+        losses[torch.as_tensor(group, device=fed.device)] = trained.loss.to(losses)
+        for start, end in _cuts(len(group), usual):
+            some = group[start:end]
+            message, scores = _end_group(algorithm, fed, state, trained.rows(start, end), score)
+            place = torch.as_tensor(some, device=fed.device)
+            for split, accuracy in scores.items():
+                adapted[split][some] = accuracy.double().cpu()
+            for name, rows_of in message.items():
+                if name not in messages:
+                    messages[name] = rows_of.new_empty(len(rows), *rows_of.shape[1:])
+                messages[name].index_copy_(0, place, rows_of)
     if messages and not algorithm.federates:
         raise RuntimeError(f"{type(algorithm).__name__} does not federate, yet sends {[*messages]}")
     with torch.no_grad():
@@ -144,6 +151,44 @@ def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
     return max(1, CACHE_BYTES // (4 * (numbers or fed.net.parameters())))
 
 
+def _together(
+    fed: Federation,
+    chunk: int | None,
+    usual: int,
+    leaves: Leaves,
+    moving: Sequence[str],
+    seen: Seen,
+) -> int:
+    """Return how many clients share the program of one phase: the one place that decides.
+
+    Where vectors take the place of the examples no convolution is left, however many the model has:
+    then as many as a CPU's cache holds of what moves.
+    """
+    if chunk is not None or fed.device.type != "cpu" or not seen.instead:
+        return usual
+    size = sum(leaves[n][0].numel() for n in moving)
+    return max(usual, min(READERS, CACHE_BYTES // (4 * max(size, 1))))
+
+
+def _most_together(
+    fed: Federation, chunk: int | None, usual: int, state: State, phases: Sequence[Phase]
+) -> int:
+    """Return how many clients play their phases side by side, a multiple of the usual chunk.
+
+    More than that only where some phase trains no convolution, and as long as the weights of all
+    are few: they wait in memory for the next phase.
+    """
+    if chunk is not None or fed.device.type != "cpu":
+        return usual
+    shapes = {n: t.ndim for n, t in state.shared.items()}
+    shapes |= {n: t.ndim - 1 for n, t in state.local.items()}
+    moving = [phase.moves(shapes, state.local) for phase in phases]
+    if not any(names and max(shapes[n] for n in names) <= 2 for names in moving):
+        return usual
+    most = min(READERS, WAITING_BYTES // (4 * max(numbers(state), 1)))
+    return usual * max(1, most // usual)
+
+
 def numbers(state: State) -> int:
     """Return how many numbers one client's leaves have: what ``chunk_of`` asks for."""
     mine = sum(t[0].numel() for t in state.local.values())
@@ -167,36 +212,84 @@ def _plans(
     ]
 
 
+@dataclass(eq=False)
+class _Trained:
+    """Some clients after their local training: rows, leaves before and after, context, losses."""
+
+    where: Tensor
+    before: Leaves
+    after: Leaves
+    context: Leaves
+    common: Leaves
+    loss: Tensor
+
+    def rows(self, start: int, end: int) -> _Trained:
+        """Return some of the clients."""
+        before, after, context = (
+            _cut(part, start, end) for part in (self.before, self.after, self.context)
+        )
+        where, loss = self.where[start:end], self.loss[start:end]
+        return _Trained(where, before, after, context, self.common, loss)
+
+
 def _train_group(
     algorithm: Algorithm,
     fed: Federation,
     state: State,
     rows: np.ndarray,
     steps: list[tuple[Phase, Plan]],
-    score: bool,
-) -> tuple[Leaves, Tensor, dict[str, Tensor]]:
+    chunk: int | None,
+    usual: int,
+) -> _Trained:
+    """Play all phases of some clients, each phase with as many of them together as suits it."""
     where = torch.as_tensor(rows, device=fed.device)
     before = algorithm.start(fed, state, where)
     context, common = algorithm.context(fed, state, where), algorithm.common(fed, state)
     after, loss = before, torch.zeros(len(rows))
     for phase, plan in steps:
+        moving = phase.moves(after, state.local)
+        if not moving:
+            loss = torch.zeros(len(rows))
+            continue
+        known = partial(_one_client, algorithm.known, fed.net)
+        frozen = {n: t for n, t in after.items() if n not in moving}
+        watched = phase.stop is not None and phase.watch == "loss"
+        seen = look(fed, known, where, frozen, context, common, validation=watched)
         method = partial(_one_client, getattr(algorithm, phase.loss), fed.net)
-        after, loss = train(
-            fed,
-            rows,
-            after,
-            context,
-            common,
-            phase=phase,
-            plan=plan,
-            loss=method,
-            validation_loss=_watched(algorithm, fed, phase, method),
-            key=(algorithm, phase),
-            local=state.local,
-        )
+        ends: list[tuple[Leaves, Tensor]] = []
+        for start, end in _cuts(len(rows), _together(fed, chunk, usual, after, moving, seen)):
+            some = np.arange(start, end)
+            ends.append(
+                train(
+                    fed,
+                    rows[some],
+                    _cut(after, start, end),
+                    _cut(context, start, end),
+                    common,
+                    phase=phase,
+                    plan=plan.rows(some) if len(some) < len(rows) else plan,
+                    loss=method,
+                    validation_loss=_watched(algorithm, fed, phase, method),
+                    key=(algorithm, phase),
+                    local=state.local,
+                    seen=seen.rows(start, end),
+                )
+            )
+        trained = {n: torch.cat([leaves[n] for leaves, _ in ends]) for n in moving}
+        after = {**after, **(trained if len(ends) > 1 else ends[0][0])}
+        loss = torch.cat([part for _, part in ends])
+    return _Trained(where, before, after, context, common, loss)
+
+
+def _end_group(
+    algorithm: Algorithm, fed: Federation, state: State, trained: _Trained, score: bool
+) -> tuple[Leaves, dict[str, Tensor]]:
+    """Return what some clients send, and their scores if asked; they keep what is local."""
+    where, before, after = trained.where, trained.before, trained.after
+    context, common = trained.context, trained.common
     with torch.no_grad():
         remember, send = (
-            lift(partial(_one_ended, method, fed.net), len(rows), common=1)
+            lift(partial(_one_ended, method, fed.net), len(where), common=1)
             for method in (algorithm.remember, algorithm.finish)
         )
         after = {**after, **remember(before, after, context, common)}
@@ -205,7 +298,7 @@ def _train_group(
         for name, leaf in state.local.items():
             leaf[where] = after[name]
         scores = _scores(algorithm, fed, where, after, context, common) if score else {}
-    return message, loss, scores
+    return message, scores
 
 
 def _scores(
@@ -227,13 +320,13 @@ def _watched(
 
 
 def _one_client(
-    method: Callable[..., Tensor],
+    method: Callable[..., Any],
     net: Net,
     params: Leaves,
     ctx: Leaves,
     batch: Leaves,
     common: Leaves,
-) -> Tensor:
+) -> Any:
     return method(net, params, {**ctx, **common}, batch)
 
 
@@ -254,3 +347,12 @@ def _groups(alike: np.ndarray, ends: np.ndarray, size: int) -> Iterator[np.ndarr
         same = np.flatnonzero(alike == kind)
         order = same[np.argsort(-ends[same], kind="stable")]
         yield from np.split(order, range(size, len(order), size))
+
+
+def _cuts(length: int, size: int) -> list[tuple[int, int]]:
+    """Return the (start, end) of consecutive parts of at most ``size``."""
+    return [(i, min(i + size, length)) for i in range(0, length, size)]
+
+
+def _cut(leaves: Leaves, start: int, end: int) -> Leaves:
+    return {n: t[start:end] for n, t in leaves.items()}

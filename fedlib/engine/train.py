@@ -11,6 +11,7 @@ from torch import Tensor
 from fedlib.engine.batches import Plan
 from fedlib.engine.lift import lift
 from fedlib.engine.program import Loss, program
+from fedlib.engine.seen import UNSEEN, Seen
 from fedlib.federation import Federation, Table
 from fedlib.models import Leaves
 from fedlib.optim import Optimizer
@@ -101,13 +102,14 @@ def train(
     validation_loss: Loss | None = None,
     key: Hashable = None,
     local: Collection[str] = (),
+    seen: Seen = UNSEEN,
 ) -> tuple[Leaves, Tensor]:
     """Train the clients of one program and return their leaves and mean losses ``[clients]``.
 
     ``leaves`` and ``context`` carry the client axis, ``common`` does not; ``loss`` and
     ``validation_loss`` are functions of ONE client ``(params, context, batch, common)``; ``key``
     tells losses apart, so that a GPU may replay what it recorded for an earlier cohort; ``local``
-    are the names of local leaves. A client
+    are the names of local leaves; ``seen`` is what is known of these clients' examples. A client
     that has run out of batches, or that stopped early, ends with the weights it had then: its row
     is copied out at that moment, so that no momentum can move it afterwards. Where the phase trains
     no leaf at all, they come back as they were.
@@ -117,12 +119,12 @@ def train(
         return leaves, torch.zeros(len(rows), device=fed.device)
     where = torch.as_tensor(rows, device=fed.device)
     heart = program(fed, key, loss, phase.optimizer, names, leaves, context, common)
-    keeper = _Keeper(fed, where, phase, plan, validation_loss)
+    keeper = _Keeper(fed, where, phase, plan, validation_loss, seen.validation)
     moving = heart.moving
     keeper.before(moving)
     losses = []
     numbers = phase.noise + phase.noisy * fed.net.width + fed.net.noise
-    for t, batch in enumerate(_batches(fed.train, where, plan, numbers)):
+    for t, batch in enumerate(_batches(fed.train, where, plan, numbers, seen.train)):
         losses.append(heart.step(batch))
         if keeper.after_step(t, leaves, moving, context, common):
             break
@@ -132,14 +134,16 @@ def train(
     return {**leaves, **keeper.result(last)}, mean
 
 
-def _batches(table: Table, rows: Tensor, plan: Plan, noise: int) -> Iterator[Leaves]:
+def _batches(
+    table: Table, rows: Tensor, plan: Plan, noise: int, columns: Leaves
+) -> Iterator[Leaves]:
     """Yield each step's batch, on a CPU cut to the widest client, on a GPU always of one shape."""
     widths = plan.counts.max(0, initial=0)
     if rows.is_cuda:
         widths = np.full_like(widths, plan.positions.shape[2])
     numbers = table.noise_taken + noise
     drawn = plan.noise(numbers) if numbers else None
-    return table.batches(rows, plan.positions, plan.counts, widths, drawn)
+    return table.batches(rows, plan.positions, plan.counts, widths, drawn, columns)
 
 
 def _mean_loss(losses: list[Tensor], plan: Plan, fed: Federation, rows: np.ndarray) -> Tensor:
@@ -162,8 +166,10 @@ class _Keeper:
         phase: Phase,
         plan: Plan,
         validation_loss: Loss | None,
+        columns: Leaves,
     ) -> None:
         self.fed, self.rows, self.phase, self.plan = fed, rows, phase, plan
+        self.columns = columns
         self.loss = None
         if phase.stop is not None and validation_loss is not None:
             self.loss = lift(validation_loss, len(rows), common=1)
@@ -204,7 +210,7 @@ class _Keeper:
     ) -> None:
         assert self.loss is not None and self.phase.stop is not None
         with torch.no_grad():
-            batch = self.fed.validation.whole(self.rows)
+            batch = self.fed.validation.whole(self.rows, self.columns)
             now = self.loss({**leaves, **moving}, context, batch, common).double().cpu().numpy()
         better = due & (now < self.best - self.phase.stop.min_delta)
         self.best[better] = now[better]

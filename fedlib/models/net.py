@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -96,6 +96,10 @@ class Net:
             return self._call(self.module.base, self._base, params, x)
         finally:
             fed_by(self.module.base, None)
+
+    def has_base(self, leaves: Collection[str]) -> bool:
+        """Return whether leaves of these names are all that ``features`` reads."""
+        return all(name in leaves for name, _, _ in self._base)
 
     @property
     def cuts(self) -> dict[int, str]:

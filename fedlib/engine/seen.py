@@ -1,0 +1,102 @@
+"""What frozen leaves say of a client's examples: computed once per client and phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlib.engine.lift import lift
+from fedlib.federation import Federation, Table
+from fedlib.models import Leaves
+
+AT_ONCE = 256  # examples per forward pass, of each of so many clients:
+TOGETHER = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What is known of some clients' examples, columns ``[clients, examples, ...]`` by name.
+
+    ``validation`` is empty unless early stopping watches the loss.
+    """
+
+    train: Leaves = field(default_factory=dict)
+    validation: Leaves = field(default_factory=dict)
+
+    @property
+    def instead(self) -> bool:
+        """Whether vectors take the place of the examples, so that no convolution is left."""
+        return "x" in self.train and self.train["x"].ndim == 3
+
+    def rows(self, start: int, end: int) -> Seen:
+        """Return what is known of the examples of some of the clients."""
+        parts = (
+            {n: t[start:end] for n, t in columns.items()}
+            for columns in (self.train, self.validation)
+        )
+        return Seen(*parts)
+
+
+UNSEEN = Seen()
+
+
+def look(
+    fed: Federation,
+    method: Callable[..., Leaves],
+    rows: Tensor,
+    frozen: Leaves,
+    context: Leaves,
+    common: Leaves,
+    *,
+    validation: bool,
+) -> Seen:
+    """Ask ``method`` once about every example of some clients: training, and validation if asked.
+
+    ``method`` is a function of ONE client ``(frozen, context, batch, common)``. ``frozen`` and
+    ``context`` carry the client axis and hold no leaf that the phase trains, so that what is said
+    of an example stays true. Nothing is known of examples that are augmented, as these differ from
+    step to step.
+    """
+    if fed.train.augment is not None:
+        return UNSEEN
+    size = 1 if fed.net.alone(fed.device) else TOGETHER
+    parts = frozen, context, common
+    train = _columns(fed.train, method, rows, size, *parts)
+    held = _columns(fed.validation, method, rows, size, *parts) if train and validation else {}
+    return Seen(train, held)
+
+
+def _columns(
+    table: Table,
+    method: Callable[..., Leaves],
+    rows: Tensor,
+    size: int,
+    frozen: Leaves,
+    context: Leaves,
+    common: Leaves,
+) -> Leaves:
+    """Return columns ``[clients, examples, ...]``, zero in the padding; ``size`` rows at a time."""
+    sizes = table.sizes[rows.cpu().numpy()]
+    out: Leaves = {}
+    for start in range(0, len(rows), size):
+        end = min(start + size, len(rows))
+        if not sizes[start:end].any():
+            continue
+        own, ctx = ({n: t[start:end] for n, t in part.items()} for part in (frozen, context))
+        ask, at = lift(method, end - start, common=1), 0
+        with torch.no_grad():
+            for batch in table.blocks(rows[start:end], AT_ONCE):
+                said = ask(own, ctx, batch, common)
+                for name, t in said.items():
+                    if name not in out:
+                        shape = len(rows), int(np.max(sizes)), *t.shape[2:]
+                        out[name] = t.new_zeros(shape)
+                    out[name][start:end, at : at + t.shape[1]] = t
+                if not said:
+                    return {}
+                at += AT_ONCE
+    return out
