@@ -41,6 +41,7 @@ _SETTINGS: dict[str, Setting] = {}
 
 # The networks of the papers, and small ones for the smaller scales.
 SMALL = LeNet(channels=(8, 8), hidden=(32,))
+MIDDLE = LeNet(channels=(16, 32), hidden=(128,))
 FOUR_LAYERS = LeNet(channels=(32, 64), hidden=(512,))  # 004
 CLUSTER = LeNet(channels=(128, 32), hidden=(1024,), dropout=0.8)  # 003, Table 1
 WRITERS = LeNet(channels=(32, 64), hidden=(2048,))  # 003, FEMNIST
@@ -282,7 +283,7 @@ def _adaptive_cifar10(scale: str, p: float = 0.6) -> Task | None:
     return _scaled(
         scale,
         quick=_digits(Majority(clients=10, size=40, p=p)),
-        standard=Task("cifar10", Majority(clients=20, size=200, p=p), LeNet(), held, portion=0.4),
+        standard=Task("cifar10", Majority(clients=50, size=500, p=p), MIDDLE, held),
         paper=Task("cifar10", Majority(clients=50, size=500, p=p), CLUSTER, held),
     )
 
