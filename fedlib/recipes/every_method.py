@@ -64,7 +64,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 def _every_method(setting: PrivateParts, dataset: str) -> dict[str, Experiment]:
     """Return every method where nothing is shared between the clients' classes.
 
-    All train with the same rate, batches and rounds, and servers average; only phi moves faster,
+    All train with the same batches and rounds, and servers average; only phi moves faster,
     as it has to where there are few rounds.
     """
     here = setting.sharing(0.0)

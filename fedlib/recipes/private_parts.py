@@ -217,9 +217,10 @@ def _setting(scale: str, name: str) -> PrivateParts:
             **fields,
         )
     if scale == "standard":
-        # Larger rates than the paper's 0.005, for fewer rounds.
+        # Larger rates than the paper's 0.005, for fewer rounds; that of SCAFFOLD has the better
+        # validation accuracy on CIFAR-10, S = 0, seed 100: 0.229 after 15 rounds, 0.193 with 0.01.
         fields = {"rate": 0.05, "fitted": 50, "tuned": 10, "gated": 20, "kappa": 5.0}
-        fields |= {"rates": (("SCAFFOLD", 0.01),)}
+        fields |= {"rates": (("SCAFFOLD", 0.02),)}
         fields |= {"gate_epochs": (10, 20, 40, 80), "studied": ("FedPer",), "phi_rate": 10.0}
         fields |= {"rounds": 40, "evaluate_every": 5}
         if name.endswith("cifar10"):
