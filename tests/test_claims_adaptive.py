@@ -52,6 +52,17 @@ def test_what_looks_as_published_holds():
     assert set(verdicts.values()) == {HOLDS} and len(verdicts) == 13
 
 
+def test_fewer_clusters_are_compared_at_the_fractions_that_they_have():
+    """At p = 0.2, where J = 3 was not run, the mixture over six clusters is far better."""
+    table = adaptive.scores(frame())
+    table = table[~(table["J"].lt(6) & table["p"].eq(0.2))]
+    low = table["method"].eq(MOE) & table["p"].eq(0.2)
+    table.loc[low, "value"] += 0.5
+    verdicts = {c.text: c.verdict for c in adaptive.adaptive_claims(table)}
+    text = "The mixture does not depend on J: J = 3 at most a point below J = 6"
+    assert verdicts[text] == HOLDS
+
+
 def test_what_the_paper_concludes_is_in_its_table():
     said = adaptive.conclusion()
     assert said["over_ifca"] == pytest.approx(0.2979, abs=2e-4)  # the text: 29.78%

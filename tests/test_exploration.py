@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from test_algorithms import play
 from fedlib.algorithms import IFCA, Local, Mixture
 from fedlib.algorithms.cluster_models import FIT
 from fedlib.claims import exploration
-from fedlib.claims.rule import HOLDS
+from fedlib.claims.rule import FAILS, HOLDS
 from fedlib.engine import State, evaluate
 from fedlib.metrics import adjusted_rand_index, truth
 from fedlib.models import MLP
@@ -25,6 +26,7 @@ from fedlib.recipes import (
     ALL_EQUAL,
     ALL_RELEASED,
     BEST,
+    FEDAVG,
     LOCAL,
     MOE,
     PEEKING,
@@ -196,6 +198,29 @@ def test_the_released_protocol_looks_at_the_first_ten():
     claims = exploration.protocol_claims(frame(rows))
     assert [c.verdict for c in claims] == [HOLDS, HOLDS]
     assert claims[1].measured.startswith("0.640 vs 0.560")
+
+
+def test_participation_is_judged_at_each_number_of_clients():
+    """With 5 in a round one model is best and exploring helps; with 25 clusters are, and not."""
+    values = {
+        at(FEDAVG, cohort=5): 0.6,
+        at(FEDAVG, cohort=25): 0.6,
+        at(BEST, cohort=5, eps=0.0): 0.4,
+        at(BEST, cohort=25, eps=0.0): 0.7,
+        at(MOE, cohort=5, eps=0.0): 0.5,
+        at(MOE, cohort=5, eps=0.33): 0.6,
+        at(MOE, cohort=25, eps=0.0): 0.8,
+        at(MOE, cohort=25, eps=0.33): 0.7,
+        LOCAL: 0.3,
+    }
+    rows = [
+        (m, s, 9, "test_accuracy", c, -1, "", v + 0.001 * s * (1 + v))
+        for (m, v), s, c in itertools.product(values.items(), range(3), range(2))
+    ]
+    table = exploration.participation(frame(rows))
+    assert set(table.loc[table["method"] == LOCAL, "cohort"]) == {5, 25}
+    verdicts = [claim.verdict for claim in exploration.participation_claims(frame(rows))]
+    assert verdicts == [HOLDS, HOLDS, HOLDS, FAILS]
 
 
 def test_other_ways_are_compared_by_what_they_send():

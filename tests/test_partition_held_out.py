@@ -25,6 +25,8 @@ from fedlib.partition import (
     holdout,
     mirrored,
 )
+from fedlib.partition.held_out import thinned
+from fedlib.partition.table import Partition
 from fedlib.values import from_dict, to_dict
 
 CLASSES = 6
@@ -189,6 +191,54 @@ def test_a_client_with_one_example_trains_on_it():
     assert [part.sizes.tolist() for part in parts.values()] == [[1] * 3, [0] * 3, [0] * 3]
 
 
+def test_fewer_training_examples_by_hand():
+    """Of 10, 1 and 3 examples of three classes a share of 0.2 leaves 2, 1 and 1; the other client
+    keeps its only one."""
+    labels = np.repeat([0, 1, 2, 0], [10, 1, 3, 1])
+    part = Partition.from_lists([range(14), [14]])
+    few = thinned(part, labels, 0.2, seed=3)
+    assert few.counts(labels, 3).tolist() == [[2, 1, 1], [1, 0, 0]]
+    assert set(few.client(0)) <= set(range(14)) and few.client(1).tolist() == [14]
+    assert few.fingerprint() == thinned(part, labels, 0.2, seed=3).fingerprint()
+    assert few.fingerprint() != thinned(part, labels, 0.2, seed=4).fingerprint()
+    alone = Partition.from_lists([range(14), []])  # who else there is changes no draw
+    assert thinned(alone, labels, 0.2, seed=3).client(0).tolist() == few.client(0).tolist()
+    assert thinned(alone, labels, 0.2, seed=3).sizes.tolist() == [4, 0]
+
+
+@pytest.mark.parametrize(("n", "share", "kept"), [(100, 0.07, 7), (5, 0.2, 1), (6, 0.2, 2)])
+def test_a_share_of_a_class_is_rounded_up_once(n, share, kept):
+    """0.07 * 100 is a little above 7 as a float."""
+    labels = np.zeros(n, int)
+    assert thinned(Partition.from_lists([range(n)]), labels, share, seed=0).sizes.tolist() == [kept]
+
+
+def test_every_training_example_is_as_likely_to_stay():
+    times = np.zeros(20)
+    part, labels = Partition.from_lists([range(20)]), np.zeros(20, int)
+    for seed in range(400):
+        times[thinned(part, labels, 0.25, seed).client(0)] += 1
+    assert np.abs(times - 100).max() < 4 * np.sqrt(400 * 3 / 16)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=repr)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_only_training_is_thinned(request_, seed):
+    """Test and validation parts are those of the full task; of a client's n training examples of a
+    class ceil(share * n) stay."""
+    fields = (TRAIN, TEST, CLASSES, seed)
+    full = divide(request_, Own(0.25, 0.1, merge=True), *fields)
+    few = divide(request_, Own(0.25, 0.1, merge=True, train=0.3), *fields)
+    assert few.origin == full.origin
+    for name in ("validation", "test"):
+        assert few.parts[name].fingerprint() == full.parts[name].fingerprint()
+    mine, theirs = (d.parts["train"].counts(MERGED, CLASSES) for d in (few, full))
+    assert mine.tolist() == np.ceil(np.round(theirs * 0.3, 6)).astype(int).tolist()
+    for client in range(full.parts["train"].clients):
+        kept = few.parts["train"].client(client)
+        assert set(kept) <= set(full.parts["train"].client(client)) and len(set(kept)) == len(kept)
+
+
 def test_the_own_test_examples_of_a_client_are_drawn_evenly():
     train = SimpleNamespace(labels=np.zeros(20, int), columns={})
     times = np.zeros(20)
@@ -223,12 +273,15 @@ def test_the_impossible_is_refused_with_the_numbers():
         (lambda: Own(test=0.0), "test must be above 0"),
         (lambda: Own(test=1.0), r"test .* below 1, not 1\.0"),
         (lambda: Own(validation=-0.1), r"validation .* not -0\.1"),
+        (lambda: Own(train=0.0), r"train must be above 0 and at most 1, not 0\.0"),
+        (lambda: Own(train=1.5), r"train must be above 0 and at most 1, not 1\.5"),
+        (lambda: Own(train=float("nan")), r"Own\.train must be finite"),
         (lambda: Mirrored(pool=0), "pool .* not 0"),
         (lambda: Mirrored(validation=0), "validation .* not 0"),
         (lambda: Mirrored(test=0), "test .* not 0"),
         (lambda: Mirrored(source="tset"), "unknown source 'tset'.*'test'"),
     ],
-    ids=range(7),
+    ids=range(10),
 )
 def test_a_value_out_of_range(make, message):
     with pytest.raises(ValueError, match=message):

@@ -99,6 +99,12 @@ def test_published_sizes_on_the_real_data(name):
     split = divide(ClassDirichlet(), Own(merge=True), data.train, data.test, data.classes, seed=3)
     assert set(split.origin.values()) == {"merged"}
     assert split.parts["test"].sizes.sum() == GOLDEN[name, 0][1]
+    few = divide(
+        ClassDirichlet(), Own(merge=True, train=0.2), data.train, data.test, data.classes, seed=3
+    )
+    assert few.parts["test"].fingerprint() == split.parts["test"].fingerprint()
+    held, full = (d.parts["train"].counts(merged, data.classes) for d in (few, split))
+    assert ((held > 0) == (full > 0)).all() and few.parts["train"].sizes.min() > 0
 
 
 def loop(labels, clients, alpha, shared, least, seed):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
-from fedlib import algorithms, paths, recipes
+from fedlib import algorithms, frames, paths, recipes
 from fedlib.algorithms import FedAvg, FedMix, PrunedFedMix
 from fedlib.engine import cohort_size, play_round
 from fedlib.experiment.exported import read_exported
@@ -14,6 +16,7 @@ from fedlib.keep import of_scale
 from fedlib.partition import Clients
 from fedlib.recipes import LABEL_SKEW, NEW_CLIENTS, PERMUTED, PRIVACY, SECTIONS
 from fedlib.recipes.label_skew import fedmix_variants
+from fedlib.recipes.private_parts import fourteen
 from fedlib.scales import SCALES
 from fedlib.values import from_dict, to_dict
 
@@ -84,6 +87,59 @@ def test_rounds_and_seeds_can_be_chosen(section, scale, dataset):
             while full.after is not None:
                 cut, full = cut.after, full.after
                 assert cut.rounds == (7 if full.rounds == setting.rounds else full.rounds)
+
+
+def taken_apart(section, scale, dataset):
+    return frames.apart(pd.DataFrame({"method": section.methods(scale, dataset)}))
+
+
+def test_table_2_is_whole_and_other_numbers_of_clusters_have_one_fraction():
+    table = taken_apart(recipes.ADAPTIVE, "standard", "cifar10")
+    most = table[table["J"] == 6]
+    ends = most[most["eps"] != 0.1]
+    for method in (recipes.BEST, recipes.MOE, recipes.ALL_EQUAL):
+        found = {*ends.loc[ends["method"] == method, ["p", "eps"]].itertuples(False, None)}
+        assert found == {(p, eps) for p in (0.2, 0.4, 0.6, 0.8, 1.0) for eps in (0.0, 0.33)}
+    fewer = table[table["J"].lt(6) | table["eps"].eq(0.1)]
+    assert set(fewer["p"]) == {0.6} and set(fewer["J"]) == {1, 2, 3, 6}
+    everywhere = taken_apart(recipes.ADAPTIVE, "paper", "cifar10")
+    assert set(everywhere.loc[everywhere["J"] == 2, "p"]) == {0.2, 0.4, 0.6, 0.8, 1.0}
+
+
+def stages_of(section, scale, dataset):
+    methods = section.methods(scale, dataset)
+    made = [e for m in methods for e in section.experiments(scale, dataset, m)]
+    return {stage for experiment in made for stage in experiment.stages}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_however_many_take_part_the_local_work_is_the_same(scale):
+    section = recipes.ADAPTIVE_PARTICIPATION
+    ((dataset, setting),) = section.settings(scale).items()
+    played = {s for s in stages_of(section, scale, dataset) if s.rounds > 1}
+    assert {s.cohort for s in played} == set(setting.cohorts)
+    work = setting.rounds * setting.cohort
+    assert all(s.rounds * s.cohort == pytest.approx(work) for s in played)
+    # What has the usual number of clients is a run of Table 2.
+    usual = {s for s in played if s.cohort == setting.cohort}
+    assert usual and usual <= stages_of(recipes.ADAPTIVE, scale, dataset)
+
+
+def test_a_method_may_train_at_a_rate_of_its_own():
+    setting = recipes.FOURTEEN.settings("standard", "cifar10")["cifar10"]
+    made = fourteen(replace(setting, rate=0.5, rates=(("SCAFFOLD", 0.125),)))
+    assert {m: a.client.lr for m, a in made.items() if a.client.lr != 0.5} == {"SCAFFOLD": 0.125}
+    assert made == fourteen(replace(setting, rate=0.5, rates=())) | {"SCAFFOLD": made["SCAFFOLD"]}
+
+
+def test_the_standard_scale_of_004_thins_the_papers_partition():
+    """A portion of the data would be dealt to another federation, with other tests."""
+    small, paper = (recipes.FOURTEEN.settings(scale) for scale in ("standard", "paper"))
+    for dataset, setting in small.items():
+        task, whole = setting.task, paper[dataset].task
+        assert (task.partition, task.portion) == (whole.partition, whole.portion)
+        assert replace(task.held_out, train=1.0) == whole.held_out
+        assert task.held_out.train < 1
 
 
 def test_keep_lists_every_experiment_once():

@@ -10,8 +10,8 @@ from fedlib import frames, recipes, scorecard
 from fedlib.experiment import Result, export
 from fedlib.published import published
 from fedlib.scorecard import EXHIBITS, VERDICTS, judged
-from fedlib.scorecard.exhibits import RESCALED, why_not
-from fedlib.scorecard.judge import INSIDE, NEVER, NO, NOT, ORDER, TOO_FEW
+from fedlib.scorecard.exhibits import RESCALED, not_at_hand, why_not
+from fedlib.scorecard.judge import ABSENT, INSIDE, NEVER, NO, NOT, ORDER, TOO_FEW
 from fedlib.scorecard.page import latex, page
 
 COLUMNS = ["round", "metric", "client", "expert", "item", "value"]
@@ -29,7 +29,7 @@ def folders(tmp_path, monkeypatch):
 
 def table(*rows):
     names = ["value", "mean", "low", "high", "seeds", "group", "why_not"]
-    return pd.DataFrame(rows, columns=names)
+    return pd.DataFrame(rows, columns=names).assign(at_hand=True)
 
 
 def test_a_number_is_judged_by_the_stated_rule():
@@ -49,6 +49,23 @@ def test_a_number_is_judged_by_the_stated_rule():
     # Of the three below 60, two others of three lie on the published side: below three quarters.
     assert said.tolist() == [INSIDE, NOT, NOT, NOT, NOT, NEVER, TOO_FEW, NO]
     assert set(said) <= set(VERDICTS)
+
+
+def test_only_what_was_never_run_lacks_its_data():
+    nan = float("nan")
+    rows = table(
+        (50, nan, nan, nan, 0, "a", ""),
+        (50, 49, 45, 55, 3, "a", ""),
+        (nan, nan, nan, nan, 0, "a", "no number"),
+    )
+    assert judged(rows.assign(at_hand=False)).tolist() == [ABSENT, INSIDE, NO]
+
+
+def test_what_the_standard_scale_has_a_sample_of_is_not_at_hand():
+    rows = published().set_index("row").loc[not_at_hand()]
+    assert rows["paper"].str.startswith("004").all()
+    assert set(rows["dataset"]) == {"Cifar100", "TINY"}
+    assert {"FedAvg", "DBE", "FedPer+PM-MOE"} <= set(rows["method"])
 
 
 def test_an_order_that_is_the_published_one_counts():
@@ -124,6 +141,9 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
     assert row["key"] == key
     assert one.loc["FedAvg", "verdict"] == ORDER  # far below, as FedPer is far above
     assert one.loc["DBE", "verdict"] == NEVER
+    for dataset, verdict in {"Cifar100": ABSENT, "TINY": ABSENT, "AGNews": NEVER}.items():
+        rows = found[found["dataset"].eq(dataset) & found["paper"].str.startswith("004")]
+        assert set(rows["verdict"]) == {verdict, NO}
 
 
 def claims_of(folder, scale, name, verdict, seeds=3):
@@ -161,6 +181,6 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(folders):
 
 def test_the_page_of_nothing_is_a_page():
     nothing = scorecard.numbers()
-    assert set(nothing["verdict"]) == {NEVER, NO}
+    assert set(nothing["verdict"]) == {NEVER, ABSENT, NO}
     assert "None yet" in page(nothing, scorecard.collected())
     assert np.isnan(nothing["mean"]).all() and latex(nothing, scorecard.collected())

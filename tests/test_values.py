@@ -449,7 +449,7 @@ SAMPLES = {
     CropFlip: (CropFlip(), {"padding": 2, "flip": False}),
     Mirrored: (Mirrored(), {"pool": 100, "validation": 5, "test": 5, "source": "test"}),
     OptOut: (OptOut(), {"clients": 0.5, "share": 0.5}),
-    Own: (Own(), {"test": 0.2, "validation": 0.0, "merge": True}),
+    Own: (Own(), {"test": 0.2, "validation": 0.0, "merge": True, "train": 0.2}),
     Task: (
         TASK,
         {

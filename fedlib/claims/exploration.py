@@ -8,7 +8,7 @@ import pandas as pd
 from fedlib import frames
 from fedlib.claims.adaptive import RIVALS, clients, scores
 from fedlib.claims.rule import BySeed, Claim, above, below, greater, on_par
-from fedlib.recipes import ALL_RELEASED, BEST, MOE, PEEKING, REDRAWN, STOPPED
+from fedlib.recipes import ALL_RELEASED, BEST, FEDAVG, MOE, PEEKING, REDRAWN, STOPPED
 
 RECOVERED = 0.9  # an adjusted Rand index above which clusters count as found
 FIRST = 10  # clients that the released code evaluates
@@ -161,6 +161,58 @@ def protocol_claims(frame: pd.DataFrame) -> list[Claim]:
             "D3 to D6",
             score(ALL_RELEASED, first=True),
             score(MOE),
+        ),
+    ]
+
+
+def participation(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return mean client accuracies by how many clients take part in a round, a row per run.
+
+    Columns method, seed, cohort, eps, value, spread; what has no cohort, as training alone, is the
+    same at each.
+    """
+    table = scores(frame)
+    alone = table["cohort"].isna()
+    cohorts = table.loc[~alone, "cohort"].unique()
+    same = [table[alone].assign(cohort=cohort) for cohort in cohorts]
+    return pd.concat([table[~alone], *same], ignore_index=True)
+
+
+def participation_claims(frame: pd.DataFrame) -> list[Claim]:
+    """Test on what 003's claims hang that it does not name: how many clients a round has."""
+    table = participation(frame)
+    high, cohorts = table["eps"].max(), sorted(table["cohort"].unique())
+
+    def score(method: str, **where: float) -> BySeed:
+        rows = table[table["method"] == method]
+        for name, value in where.items():
+            rows = rows[rows[name] == value]
+        return frames.by_seed(rows)
+
+    few, many = cohorts[0], cohorts[-1]
+    said = "not in the paper (A27)"
+    return [
+        greater(
+            f"The best of many clusters needs many clients in a round: {many:g} beat {few:g} at "
+            "equal local work",
+            said,
+            score(BEST, cohort=many, eps=0.0),
+            score(BEST, cohort=few, eps=0.0),
+        ),
+        greater(
+            f"With few clients in a round ({few:g}) one model beats the best of many clusters",
+            said,
+            score(FEDAVG, cohort=few),
+            score(BEST, cohort=few, eps=0.0),
+        ),
+        *(
+            greater(
+                f"Exploration makes the mixture better with {cohort:g} clients in a round",
+                said,
+                score(MOE, cohort=cohort, eps=high),
+                score(MOE, cohort=cohort, eps=0.0),
+            )
+            for cohort in cohorts
         ),
     ]
 

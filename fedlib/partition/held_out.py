@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.partition.base import Request, halves
+from fedlib.partition.chance import generator_of
 from fedlib.partition.checks import Ints, examples, fraction, whole
 from fedlib.partition.draws import holdout, mirrored
 from fedlib.partition.table import Partition
@@ -86,7 +88,9 @@ class Own:
     Of a client's n examples max(1, floor((1 - test) n)) are left after its test share, and of
     these the same rule with `validation` leaves its training part. So nobody is without training
     examples, and a client with very few may be without the others. merge: the request deals the
-    training split followed by the test split, as PFLlib does; else the training split only.
+    training split followed by the test split, as PFLlib does; else the training split only. train:
+    the share of every class of a client's training part that it keeps, rounded up, so that nobody
+    loses a class; the rest is used by nobody. Validation and test parts stay as they are.
 
     ClassDirichlet draws the test shares as PFLlib does; 004 is ``Own(test=0.25, merge=True)``.
     """
@@ -94,12 +98,15 @@ class Own:
     test: float = 0.25
     validation: float = 0.1
     merge: bool = False
+    train: float = 1.0
 
     def check(self) -> None:
         if self.test == 0:
             raise ValueError("test must be above 0")
         fraction("test", self.test)
         fraction("validation", self.validation)
+        if not 0 < self.train <= 1:
+            raise ValueError(f"train must be above 0 and at most 1, not {self.train!r}")
 
     def divide(
         self, request: Request, train: Examples, test: Examples, classes: int, seed: int
@@ -115,8 +122,28 @@ class Own:
             }
         kept, tested = request.cut(examples(labels, None, classes, columns), seed, self.test)
         mine, chosen = halves(kept, self.validation, seed, "own validation")
+        if self.train < 1:
+            mine = thinned(mine, labels, self.train, seed)
         parts = {"train": mine, "validation": chosen, "test": tested}
         return Division(parts, dict.fromkeys(parts, "merged" if self.merge else "train"))
+
+
+def thinned(whole: Partition, labels: NDArray[np.int64], share: float, seed: int) -> Partition:
+    """Each client's examples cut to ceil(share * n) of its n of every class, drawn at random.
+
+    labels: [N], those that the partition's positions point at. Every client draws from a generator
+    of its own.
+    """
+    kept = []
+    for client in range(whole.clients):
+        held = whole.client(client)
+        row = held[generator_of(seed, "own train", client).permutation(len(held))]
+        stacks = [row[labels[row] == label] for label in np.unique(labels[row])]
+        # 0.07 * 100 is a little more than 7.
+        counts = [math.ceil(share * len(stack) - 1e-9) for stack in stacks]
+        few = [stack[: max(1, n)] for stack, n in zip(stacks, counts, strict=True)]
+        kept.append(np.sort(np.concatenate([row[:0], *few])))
+    return Partition.from_lists(kept)
 
 
 def divide(

@@ -13,6 +13,7 @@ from fedlib.experiment import Experiment
 from fedlib.models import MLP, Family, LeNet
 from fedlib.optim import Optimizer
 from fedlib.partition import IID, Majority, Repeated, Rotated
+from fedlib.recipes.label_skew import FEDAVG
 from fedlib.recipes.section import Section, Setting, at, federated
 from fedlib.recipes.specialists import LOCAL, TUNED
 from fedlib.tasks import Task, named
@@ -33,19 +34,22 @@ class Adaptive(Setting):
     """The clusters, how they are explored, and what clients train for themselves.
 
     ``js`` are the numbers of clusters and ``eps`` the rates of exploration that are compared, at
-    each majority fraction of ``ps`` or each number of ``orientations``. ``cluster``, ``local`` and
-    ``gate`` are the optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as released,
-    ``own`` and ``chooser`` are the networks of the local expert and the gate (None: the task's). At
-    home clients train for at most ``most`` epochs, until ``stop``. ``eager`` is how many times
-    larger the rate of a gate is that does leave its initial weights (D11). Other ways to find
-    ``some`` clusters are compared at ``some_p``: initial models are redrawn until each suits
+    each majority fraction of ``ps`` or each number of ``orientations``; where ``whole`` names some
+    of the ``ps``, at the others only the most clusters, explored most and not at all. ``cluster``,
+    ``local`` and ``gate`` are the optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as
+    released, ``own`` and ``chooser`` are the networks of the local expert and the gate (None: the
+    task's). At home clients train for at most ``most`` epochs, until ``stop``. ``eager`` is how
+    many times larger the rate of a gate is that does leave its initial weights (D11). Other ways to
+    find ``some`` clusters are compared at ``some_p``: initial models are redrawn until each suits
     ``least_share`` of the clients, ``converged`` clusters leave. For clusters of two and of four
-    orientations IFCA's code has the ``least_shares``.
+    orientations IFCA's code has the ``least_shares``. At ``some_p`` also the ``cohorts``, numbers
+    of clients in a round or fractions as ``cohort`` is, are compared at equal local work.
     """
 
     js: tuple[int, ...] = (1, 2, 3, 6, 9)
     eps: tuple[float, ...] = (0.0, 0.1, 0.33)
     ps: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
+    whole: tuple[float, ...] = ()
     orientations: tuple[int, ...] = (2, 4)
     cluster: Optimizer = Optimizer("sgd", lr=5.86e-3, weight_decay=1.10e-3)
     local: Optimizer = Optimizer("adamw", lr=2.69e-4, weight_decay=9.89e-3)
@@ -62,6 +66,7 @@ class Adaptive(Setting):
     least_share: float = 0.1
     least_shares: tuple[float, ...] = (0.35, 0.1)
     converged: ClusterStop = ClusterStop()
+    cohorts: tuple[int | float, ...] = (0.1, 0.2, 0.5)
 
     def at(self, p: float) -> Adaptive:
         """Return the setting at a majority fraction."""
@@ -151,7 +156,31 @@ def _compared(setting: Adaptive, **where: float) -> dict[str, Experiment]:
 
 def _by_fraction(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
     """Return every way at every majority fraction (Table 2, Fig. 3 to 6)."""
-    return {m: e for p in setting.ps for m, e in _compared(setting.at(p), p=p).items()}
+    least = replace(setting, js=(max(setting.js),), eps=(0.0, max(setting.eps)))
+    runs: dict[str, Experiment] = {}
+    for p in setting.ps:
+        here = setting if p in (setting.whole or setting.ps) else least
+        runs |= _compared(here.at(p), p=p)
+    return runs
+
+
+def _participation(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
+    """Return clusters, mixtures and a single model by the number of clients in a round.
+
+    All with as many rounds as leave the same local work: rounds times clients is constant.
+    """
+    here, most = setting.at(setting.some_p), max(setting.eps)
+    runs: dict[str, Experiment] = {at(LOCAL): alone(here)}
+    for cohort in setting.cohorts:
+        rounds = round(setting.rounds * setting.cohort / cohort)
+        every = max(1, setting.evaluate_every * rounds // setting.rounds)
+        some = replace(here, cohort=cohort, rounds=rounds, evaluate_every=every)
+        runs[at(FEDAVG, cohort=cohort)] = clustered(some, 1, 0.0)
+        for eps in (0.0, most):
+            first = clustered(some, max(setting.js), eps)
+            runs[at(BEST, cohort=cohort, eps=eps)] = first
+            runs[at(MOE, cohort=cohort, eps=eps)] = mixed(some, first)
+    return runs
 
 
 def _by_orientation(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
@@ -230,7 +259,7 @@ def _setting(scale: str, task: Task, **more: Any) -> Adaptive:
         fields |= {"stop": EarlyStop(patience=2), "js": (1, 3), "eps": (0.0, 0.33), "eager": 100.0}
         fields |= {"ps": (0.2, 0.6, 1.0), "cohort": 5, "evaluate_every": 5, "rounds": 30}
         fields |= {"converged": ClusterStop(every=2, patience=2)}
-        fields |= {"tuned": Optimizer("adamw", lr=3e-3)}
+        fields |= {"tuned": Optimizer("adamw", lr=3e-3), "cohorts": (3, 5, 10)}
         return Adaptive(replace(task, model=MLP((32,))), seeds=3, **{**fields, **more})
     if scale == "standard":
         fields |= {"batch_size": 25, "cluster": Optimizer("sgd", lr=0.05, weight_decay=1.1e-3)}
@@ -241,7 +270,8 @@ def _setting(scale: str, task: Task, **more: Any) -> Adaptive:
         fields |= {"ps": (0.2, 0.6, 1.0), "eps": (0.0, 0.1, 0.33), "cohort": 5}
         fields |= {"chooser": LeNet(channels=(2, 4), hidden=(8,))}
         fields |= {"converged": ClusterStop(every=2, patience=3)}
-        return Adaptive(task, rounds=30, seeds=3, evaluate_every=15, **{**fields, **more})
+        fields |= {"rounds": 30, "seeds": 5, "evaluate_every": 15}
+        return Adaptive(task, **{**fields, **more})
     fields |= {"own": LeNet(channels=(32, 256), hidden=(256,), dropout=0.76), "cohort": 0.1}
     gate = LeNet(channels=(12, 12), hidden=(8,), dropout=0.78, channel_dropout=0.78)
     fields |= {"chooser": gate, "evaluate_every": 10}
@@ -262,7 +292,25 @@ def _known(
     }
 
 
-_SKEWED = _known("cifar10", "003/cifar10", "digits")
+# Half of the clients in a round: with a tenth, six clusters have a client each, and nothing is
+# averaged. Gates have 16 epochs of 20 steps.
+_SKEWED = _known(
+    "cifar10",
+    "003/cifar10",
+    "digits",
+    standard={
+        "rounds": 24,
+        "seeds": 3,
+        "cohort": 25,
+        "evaluate_every": 6,
+        "most": 16,
+        "gate": Optimizer("adamw", lr=1e-4, weight_decay=6.88e-4),
+        "eager": 30.0,
+        "ps": (0.2, 0.4, 0.6, 0.8, 1.0),
+        "whole": (0.6,),
+        "cohorts": (5, 10, 25),
+    },
+)
 _TURNED = _known(
     "rotated_cifar10",
     "003/rotated_cifar10",
@@ -284,6 +332,7 @@ _WRITTEN = _known(
     eps=(0.0, 0.0615, 0.33),
 )
 ADAPTIVE = Section("adaptive", _SKEWED, _by_fraction)
+ADAPTIVE_PARTICIPATION = Section("adaptive_participation", _SKEWED, _participation)
 ADAPTIVE_ROTATED = Section("adaptive_rotated", _TURNED, _by_orientation)
 ADAPTIVE_WRITERS = Section("adaptive_writers", _WRITTEN, _by_writer)
 ADAPTIVE_RELEASED = Section("adaptive_released", _SKEWED, _as_released)

@@ -50,18 +50,20 @@ WITH_MOE, DENOISED, SYNCHRONOUS = "+ PM-MoE", "+ PM-MoE, denoised", "Fed-Syn-MoE
 class PrivateParts(Setting):
     """The rates and lengths of both phases, and what is compared.
 
-    ``rate`` is that of every client's SGD. A method's own numbers are 004's, or where its scripts
-    give none those of the method's paper: ``head_epochs`` of FedRep, ``apart`` of FedCP, ``near``
-    and ``decay`` of GPFL, ``kappa`` of DBE; ``fitted`` are the steps of FedGen's generator per
-    round and ``generator`` the width of its noise and hidden layer, ``tuned`` the epochs of
-    FedBABU's fine-tuning. A gate is trained for ``gated`` epochs at ``gate_rate``, over the M / 2
-    largest weights, or where a part of every class is shared over all M, as 004 finds best;
-    ``gamma`` of the experts is left out as noise. ``ratios`` (S / 100) of every class are shared
-    equally. What a gate is made of is studied on the methods ``studied``, one choice at a time:
-    ``tops``, ``gate_rates``, ``gate_epochs``, ``gammas`` and ``temperatures``.
+    ``rate`` is that of every client's SGD, but for the methods in ``rates``. A method's own numbers
+    are 004's, or where its scripts give none those of the method's paper: ``head_epochs`` of
+    FedRep, ``apart`` of FedCP, ``near`` and ``decay`` of GPFL, ``kappa`` of DBE; ``fitted`` are the
+    steps of FedGen's generator per round and ``generator`` the width of its noise and hidden layer,
+    ``tuned`` the epochs of FedBABU's fine-tuning. A gate is trained for ``gated`` epochs at
+    ``gate_rate``, over the M / 2 largest weights, or where a part of every class is shared over all
+    M, as 004 finds best; ``gamma`` of the experts is left out as noise. ``ratios`` (S / 100) of
+    every class are shared equally. What a gate is made of is studied on the methods ``studied``,
+    one choice at a time: ``tops``, ``gate_rates``, ``gate_epochs``, ``gammas`` and
+    ``temperatures``.
     """
 
     rate: float = 0.005
+    rates: tuple[tuple[str, float], ...] = ()
     head_epochs: int = 1
     apart: float = 1.0
     near: float = 0.01
@@ -97,7 +99,7 @@ class PrivateParts(Setting):
 def fourteen(setting: PrivateParts) -> dict[str, FedAvg]:
     """Return the fourteen methods, in the order of 004, Table 1."""
     c = local_round(setting)
-    return {
+    made = {
         FEDAVG: FedAvg(**c),
         "FedProx": FedProx(**c),
         "SCAFFOLD": SCAFFOLD(**c),
@@ -115,6 +117,7 @@ def fourteen(setting: PrivateParts) -> dict[str, FedAvg]:
         "GPFL": GPFL(near=setting.near, decay=setting.decay, **c),
         "DBE": DBE(kappa=setting.kappa, **c),
     }
+    return made | {m: replace(made[m], client=sgd(rate)) for m, rate in setting.rates}
 
 
 def local_round(setting: PrivateParts, **more: Any) -> dict[str, Any]:
@@ -214,22 +217,25 @@ def _setting(scale: str, name: str) -> PrivateParts:
             **fields,
         )
     if scale == "standard":
-        # A larger rate than the paper's 0.005, for 40 rounds; SCAFFOLD diverges from 0.05 on.
-        fields = {"rate": 0.02, "fitted": 50, "tuned": 10, "gated": 20, "kappa": 5.0}
+        # Larger rates than the paper's 0.005, for fewer rounds; that of SCAFFOLD has the better
+        # validation accuracy on CIFAR-10, S = 0, seed 100: 0.229 after 15 rounds, 0.193 with 0.01.
+        fields = {"rate": 0.05, "fitted": 50, "tuned": 10, "gated": 20, "kappa": 5.0}
+        fields |= {"rates": (("SCAFFOLD", 0.02),)}
         fields |= {"gate_epochs": (10, 20, 40, 80), "studied": ("FedPer",), "phi_rate": 10.0}
-        return PrivateParts(
-            replace(task, portion=0.05),
-            rounds=40,
-            seeds=3,
-            batch_size=10,
-            evaluate_every=4,
-            **{**fields, **news},
-        )
+        fields |= {"rounds": 40, "evaluate_every": 5}
+        if name.endswith("cifar10"):
+            fields |= {"rounds": 60, "evaluate_every": 6}
+        return PrivateParts(task, seeds=3, batch_size=10, **{**fields, **news})
     last: dict[str, Any] = {"seeds": 3, "batch_size": 10, "evaluate_every": 10, "phi_rate": 1.0}
     return PrivateParts(task, rounds=2000, **last, **news)
 
 
-def known(standard: tuple[str, ...], paper: tuple[str, ...]) -> dict[str, dict[str, PrivateParts]]:
+ALL = ("mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "ag_news")
+
+
+def known(
+    standard: tuple[str, ...], paper: tuple[str, ...] = ALL
+) -> dict[str, dict[str, PrivateParts]]:
     """Return the settings by scale of some data sets; the quick scale has digits."""
     return {
         "quick": {"digits": _setting("quick", "004/mnist")},
@@ -238,9 +244,6 @@ def known(standard: tuple[str, ...], paper: tuple[str, ...]) -> dict[str, dict[s
     }
 
 
-_ALL = known(
-    ("fashion_mnist", "cifar10"),
-    ("mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "ag_news"),
-)
-FOURTEEN = Section("fourteen", _ALL, each_ratio(first_stages))
-PRIVATE_PARTS = Section("private_parts", _ALL, each_ratio(_mixtures))
+_KNOWN = known(("mnist", "fashion_mnist", "cifar10"))
+FOURTEEN = Section("fourteen", _KNOWN, each_ratio(first_stages))
+PRIVATE_PARTS = Section("private_parts", _KNOWN, each_ratio(_mixtures))

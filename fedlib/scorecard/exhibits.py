@@ -12,7 +12,7 @@ from fedlib import recipes
 from fedlib.claims import adaptive, newcomers, private_parts, specialists
 from fedlib.panels import Panel
 from fedlib.published import published
-from fedlib.recipes import DENOISED, FOURTEEN, PRIVATE_PARTS, WITH_MOE, Section
+from fedlib.recipes import DENOISED, FOURTEEN, PRIVATE_PARTS, SECTIONS, WITH_MOE, Section
 
 RESCALED = "printed 7.6 times too small (its code divides by 7,600): the rescaled row is compared"
 
@@ -132,6 +132,21 @@ EXHIBITS: tuple[Exhibit, ...] = (
         )
     ),
 )
+
+
+def not_at_hand() -> list[int]:
+    """Return the rows whose data set no recipe of the standard scale has in full.
+
+    What is published of it can only be measured at the paper's scale.
+    """
+    full = {s.task.dataset for one in SECTIONS.values() for s in one.settings("standard").values()}
+    return [
+        row
+        for exhibit in EXHIBITS
+        for name, setting in exhibit.section.settings("paper").items()
+        if setting.task.dataset not in full
+        for row in exhibit.printed(name)["row"]
+    ]
 
 
 def why_not() -> pd.Series:

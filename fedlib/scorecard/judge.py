@@ -9,6 +9,7 @@ from fedlib.frames import LEAST_SEEDS
 
 INSIDE, ORDER, NOT = "inside the interval", "same order", "not reproduced"
 TOO_FEW, NEVER, NO = "too few seeds", "not yet run", "not comparable"
+ABSENT = "data not at hand"
 VERDICTS = {
     INSIDE: "the published value lies in the 95% interval of the mean over seeds",
     ORDER: "it does not, but three quarters or more of the other numbers of its group lie on the "
@@ -16,6 +17,7 @@ VERDICTS = {
     NOT: "neither",
     TOO_FEW: f"fewer than {LEAST_SEEDS} seeds: the interval would hold almost any number",
     NEVER: "no run is stored",
+    ABSENT: "no run is stored, and of the data set the standard scale has a sample at most",
     NO: "there is nothing to compare it with, for the reason that is given",
 }
 AGREES = 0.75
@@ -24,19 +26,20 @@ AGREES = 0.75
 def judged(table: pd.DataFrame) -> pd.Series:
     """Return the verdict of every number.
 
-    ``table`` has columns value, mean, low, high, seeds (0: never run), group, and why_not ("" where
-    a run is to be compared).
+    ``table`` has columns value, mean, low, high, seeds (0: never run), group, at_hand (whether its
+    data set is), and why_not ("" where a run is to be compared).
     """
     agreement = _agreement(table)
     said = np.select(
         [
             table["why_not"].ne(""),
+            table["seeds"].eq(0) & ~table["at_hand"],
             table["seeds"].eq(0),
             table["seeds"].lt(LEAST_SEEDS),
             table["value"].between(table["low"], table["high"]),
             agreement.ge(AGREES),
         ],
-        [NO, NEVER, TOO_FEW, INSIDE, ORDER],
+        [NO, ABSENT, NEVER, TOO_FEW, INSIDE, ORDER],
         NOT,
     )
     return pd.Series(said, index=table.index)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from fedlib.models import MLP, BiLSTM, Family, FastText, LeNet, ResNet, fedmix_lenet5
@@ -40,6 +41,7 @@ _SETTINGS: dict[str, Setting] = {}
 
 # The networks of the papers, and small ones for the smaller scales.
 SMALL = LeNet(channels=(8, 8), hidden=(32,))
+MIDDLE = LeNet(channels=(16, 32), hidden=(128,))
 FOUR_LAYERS = LeNet(channels=(32, 64), hidden=(512,))  # 004
 CLUSTER = LeNet(channels=(128, 32), hidden=(1024,), dropout=0.8)  # 003, Table 1
 WRITERS = LeNet(channels=(32, 64), hidden=(2048,))  # 003, FEMNIST
@@ -281,7 +283,7 @@ def _adaptive_cifar10(scale: str, p: float = 0.6) -> Task | None:
     return _scaled(
         scale,
         quick=_digits(Majority(clients=10, size=40, p=p)),
-        standard=Task("cifar10", Majority(clients=20, size=200, p=p), LeNet(), held, portion=0.4),
+        standard=Task("cifar10", Majority(clients=50, size=500, p=p), MIDDLE, held),
         paper=Task("cifar10", Majority(clients=50, size=500, p=p), CLUSTER, held),
     )
 
@@ -323,17 +325,20 @@ def _private_parts(
     shared: float,
     *,
     sample: str = "",
-    portion: float = 0.2,
     model: Family = FOUR_LAYERS,
     less: Family = LeNet(),  # noqa: B008, a value
 ) -> Task | None:
-    """PFLlib's partition: train and test together, 75% of a client's examples for training."""
+    """PFLlib's partition: train and test together, 75% of a client's examples for training.
+
+    At the standard scale the partition is the paper's, and only the training parts are smaller:
+    a share of the data as a whole would be dealt to another federation.
+    """
     skew, own = ClassDirichlet(shared=shared), Own(test=0.25, validation=0.1, merge=True)
-    fewer = ClassDirichlet(clients=10, shared=shared)
+    fewer, fifth = ClassDirichlet(clients=10, shared=shared), replace(own, train=0.2)
     return _scaled(
         scale,
         quick=None if dataset == "ag_news" else _digits(fewer, own),
-        standard=Task(sample or dataset, skew, less, own, portion=portion),
+        standard=Task(sample or dataset, skew, less, own if sample else fifth),
         paper=Task(dataset, skew, model, own),
     )
 
@@ -359,14 +364,14 @@ def _private_cifar10(scale: str, shared: float = 0.0) -> Task | None:
 @_setting("004/cifar100")
 def _private_cifar100(scale: str, shared: float = 0.0) -> Task | None:
     """004/mnist on CIFAR-100."""
-    return _private_parts(scale, "cifar100", shared, sample="cifar100_sample", portion=1.0)
+    return _private_parts(scale, "cifar100", shared, sample="cifar100_sample")
 
 
 @_setting("004/tiny_imagenet")
 def _private_tiny_imagenet(scale: str, shared: float = 0.0) -> Task | None:
     """004/mnist on Tiny-ImageNet with its correct labels, 550 images of each class."""
     sample = "tiny_imagenet_sample"
-    return _private_parts(scale, "tiny_imagenet", shared, sample=sample, portion=1.0)
+    return _private_parts(scale, "tiny_imagenet", shared, sample=sample)
 
 
 @_setting("004/ag_news")
