@@ -22,6 +22,7 @@ from fedlib.recipes.communication import (
     BIASED,
     COMMUNICATION,
     LOCAL_GLOBAL,
+    LONG,
     PRUNING,
     TEN_PRUNED,
     WIDE,
@@ -76,7 +77,7 @@ from fedlib.recipes.specialists import (
     departed,
 )
 
-_FEDMIX = (LABEL_SKEW, COMMUNICATION, ABLATION, ROTATED, PERMUTED, NEW_CLIENTS, PRIVACY)
+_FEDMIX = (LABEL_SKEW, COMMUNICATION, ABLATION, LONG, ROTATED, PERMUTED, NEW_CLIENTS, PRIVACY)
 _SPECIALISTS = (
     SPECIALISTS,
     RATE_SWEEP,
@@ -132,6 +133,7 @@ __all__ = [
     "LABEL_SKEW",
     "LOCAL",
     "LOCAL_GLOBAL",
+    "LONG",
     "MIXTURE",
     "MOE",
     "NEW_CLIENTS",
