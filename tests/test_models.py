@@ -102,9 +102,7 @@ def test_functions_equal_the_module(spec):
 
 
 def test_a_released_network_gives_out_p_for_log_p():
-    as_it_should, released = (
-        Net(LeNet(output=o), COLOUR, 4) for o in ("log-softmax", "softmax")
-    )
+    as_it_should, released = (Net(LeNet(output=o), COLOUR, 4) for o in ("log-softmax", "softmax"))
     params, x = released.init(0), torch.randn(3, 3, 32, 32)
     torch.testing.assert_close(released.logp(params, x), as_it_should.logp(params, x).exp())
     assert torch.equal(released(params, x), as_it_should(params, x))

@@ -170,7 +170,9 @@ def _long(setting: Setting, dataset: str) -> dict[str, Experiment]:
 # One seed of each method for now: four methods take a core about four hours.
 _ONCE = tuple((method, 1) for method in (FEDAVG, BIASED, FEDMIX, ENSEMBLE))
 _AS_LONG = Setting(named("000/cifar10", "standard"), 2000, 3, evaluate_every=50, costly=_ONCE)
-LONG = Section("long", {"quick": {}, "standard": {"cifar10": _AS_LONG}, "paper": {}}, _long)
+_LONG = {**COMMUNICATION_SETTINGS, "standard": {"cifar10": _AS_LONG}}
+_LONG["paper"] = {"cifar10": SETTINGS["paper"]["cifar10"]}
+LONG = Section("long", _LONG, _long)
 COMMUNICATION = Section("communication", COMMUNICATION_SETTINGS, _communication)
 ABLATION_SETTINGS = _only("cifar10")
 # Left out for the time that they would take a CPU: a round costs what its experts cost, so that K =

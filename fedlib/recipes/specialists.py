@@ -209,9 +209,7 @@ def _as_released(setting: Stages, dataset: str) -> dict[str, Experiment]:
     return runs
 
 
-def _alone_with(
-    setting: Stages, net: Family, keep: str = "best", **others: object
-) -> Experiment:
+def _alone_with(setting: Stages, net: Family, keep: str = "best", **others: object) -> Experiment:
     """Return the local baseline with another network; departures of ``others`` do not touch it."""
     task, stop = replace(setting.task, model=net), replace(setting.stop, keep=keep)
     return alone(replace(setting, task=task, stop=stop))
