@@ -66,15 +66,14 @@ def test_who_wins_the_race_between_experts_by_hand():
     race = clusters.parted(runs, {0: FOUR}).pivot_table("value", "round", "method")
     shared, between = race[clusters.SHARED], race[clusters.BETWEEN]
     assert shared.tolist() == pytest.approx([0, 0.15**2 * 2 + 0.05**2 * 2, 0.25**2 * 2])
-    # A quarter of the clients is (1, 0, 0, 0) - (1, 1, 2, 0) / 4, as much the second, half the third.
+    # Away from (1, 1, 2, 0) / 4 are the first two permutations by one sum, the others by the other.
     assert between.tolist() == pytest.approx([0, 0, (2 * (9 + 1 + 4) + 2 * (1 + 1 + 4)) / 16 / 4])
     (row,) = clusters.crowded(runs, {0: FOUR}).to_dict("records")
     ahead = row.pop(clusters.AHEAD)
-    assert [*row.values()] == [4, 3, 4, 2] and ahead == np.inf
+    assert [*row.values()] == [4, 3, 4, 2] and ahead > 1e6  # nothing differs
     (row,) = clusters.crowded(frame({(with_k(5), 2): DOUBLED}), {2: FOUR}).to_dict("records")
-    assert [*row.values()][:4] == [5, 5, 4, 4] and row[clusters.AHEAD] == pytest.approx(
-        0.075 / 0.725
-    )
+    assert [*row.values()][:4] == [5, 5, 4, 4]
+    assert np.isnan(row[clusters.AHEAD])  # the least used has one client of eight, 5/8 of a fifth
 
 
 @given(st.permutations(range(5)))

@@ -177,8 +177,8 @@ DEPARTURES: dict[str, dict[str, Any]] = {
     "fine-tuning at 5x the rate": {"faster": 5.0},
     "last weights": {"keep": "last"},
 }
-# On Fashion-MNIST also a smaller network than the paper says, whose softmax goes where its logarithm
-# should: the loss is -p(y), and the log pool mixes probabilities.
+# On Fashion-MNIST also a smaller network than the paper says, whose softmax goes where its
+# logarithm should: the loss is -p(y), and the log pool mixes probabilities.
 OWN_NETWORK = {"own network": {"net": LeNet((6, 12), (84, 42), output="softmax")}}
 EVERYTHING = "as released"
 
