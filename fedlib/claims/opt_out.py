@@ -74,7 +74,7 @@ def first_version_claims(table: pd.DataFrame, q: float = 0.0) -> list[Claim]:
 
 
 def at_q(table: pd.DataFrame, q: float) -> pd.DataFrame:
-    """Return the scores where the fraction q opts out, and *Local*, which has no q, at the same p."""
+    """Return the scores where the fraction q opts out, and *Local*'s, without q, at the same p."""
     here = table["q"] == q
     return table[here | (table["q"].isna() & table["p"].isin(table["p"][here].unique()))]
 

@@ -46,7 +46,7 @@ from fedlib.recipes.label_skew import (
     UNREGULARISED,
 )
 from fedlib.recipes.newcomers import DENSITIES, JOINING, NEW_CLIENTS, joined
-from fedlib.recipes.permuted import PERMUTED, with_k
+from fedlib.recipes.permuted import PERMUTED, SLOWER, with_k
 from fedlib.recipes.privacy import EPOCH, PRIVACY, STEP, TRAINED, audited
 from fedlib.recipes.private_parts import (
     DENOISED,
@@ -150,6 +150,7 @@ __all__ = [
     "REDRAWN",
     "ROTATED",
     "SECTIONS",
+    "SLOWER",
     "SMALL",
     "SPECIALISTS",
     "STEP",
