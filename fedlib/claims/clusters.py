@@ -91,9 +91,9 @@ def course(frame: pd.DataFrame, permutations: Truth) -> pd.DataFrame:
 def _logged(frame: pd.DataFrame) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
     """Yield method, seed and round of every logged q(z|s), and the matrix."""
     rows = frame[frame["metric"] == "clusters"]
-    for _, at in rows[["method", "seed", "round"]].drop_duplicates().iterrows():
-        where = at.to_dict()
-        yield where, frames.matrix(frame, "clusters", **where)
+    names = ["method", "seed", "round"]
+    for at in rows[names].drop_duplicates().itertuples(index=False, name=None):
+        yield dict(zip(names, at, strict=True)), frames.matrix(frame, "clusters", *at)
 
 
 def least_used(frame: pd.DataFrame) -> pd.DataFrame:
