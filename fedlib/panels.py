@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from fedlib.experiment import Result, find
-from fedlib.frames import together
+from fedlib.frames import LEAST_SEEDS, together
 from fedlib.plotting import title
 from fedlib.recipes import Section, Setting
 from fedlib.sweep import sweep
@@ -88,18 +88,60 @@ def several(
 
 
 def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
-    """Return a panel per data set of ``scale`` from results that are there, training nothing."""
+    """Return a panel per data set of ``scale`` from results that are there, training nothing.
+
+    While a campaign is under way methods have different seeds: see ``comparable``.
+    """
     shown = []
     for name, setting in section.settings(scale).items():
         found = {
             m: [find(e) for e in section.experiments(scale, name, m)]
             for m in _chosen(section, methods, scale, name)
         }
-        there = {m: [r for r in results if r is not None] for m, results in found.items()}
-        there = {m: results for m, results in there.items() if results}
+        there = comparable(found)
         if there:
             shown.append(Panel(name, scale, setting, together(there), trained=False))
     return shown
+
+
+def comparable(found: Mapping[str, Sequence[Result | None]]) -> dict[str, list[Result]]:
+    """Return the runs of methods that can be compared: the same seeds of all, at the same places.
+
+    ``found`` has a result by method and seed, None where it is not there. A method that lacks one
+    of its first ``LEAST_SEEDS`` seeds is left out (or the first one, as long as no method has so
+    many), and so is a seed that one of the others is still to get. A place is p = 0.7 in "Mixture,
+    p = 0.7". Means over places are those over the same ones: names and places are left out, those
+    that lack most first, until every name is at every place at which it should be.
+    """
+    there = {m: _in_a_row(results) for m, results in found.items()}
+    least = LEAST_SEEDS if max(there.values(), default=0) >= LEAST_SEEDS else 1
+    whole = {m for m, n in there.items() if n >= min(least, max(len(found[m]), 1))}
+    kept = _without_holes([*found], whole)
+    most = min((there[m] for m in kept if there[m] < len(found[m])), default=None)
+    return {m: [r for r in found[m][:most] if r is not None] for m in kept}
+
+
+def _in_a_row(results: Sequence[Result | None]) -> int:
+    """Return how many of the first seeds are there."""
+    return next((i for i, result in enumerate(results) if result is None), len(results))
+
+
+def _without_holes(asked: list[str], whole: set[str]) -> list[str]:
+    """Return the methods whose names are at all of their places, in order; see ``comparable``."""
+    while any(m not in whole for m in asked):
+        lines: dict[tuple[str, str], list[bool]] = {}
+        for method in asked:
+            for line in _lines(method):
+                lines.setdefault(line, []).append(method not in whole)
+        worst = max(lines, key=lambda line: sum(lines[line]) / len(lines[line]))
+        asked = [m for m in asked if worst not in _lines(m)]
+    return asked
+
+
+def _lines(method: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return the name and the place of a method, as in "Mixture, p = 0.7"."""
+    name, _, place = method.partition(", ")
+    return ("name", name), ("place", place)
 
 
 def costs(section: Section, panel: Panel, *, seeds: int = 0, rounds: int = 0) -> pd.DataFrame:
@@ -110,10 +152,12 @@ def costs(section: Section, panel: Panel, *, seeds: int = 0, rounds: int = 0) ->
     did not say).
     """
     rows = []
-    for method in dict.fromkeys(panel.frame["method"]):
+    for method, own in panel.frame.groupby("method", sort=False)["seed"]:
         for experiment in section.experiments(
             panel.scale, panel.dataset, str(method), seeds=seeds, rounds=rounds
         ):
+            if experiment.seed not in set(own):
+                continue
             stages = [find(stage) for stage in experiment.stages]
             there = [result for result in stages if result is not None]
             if len(there) == len(stages):

@@ -54,6 +54,28 @@ def test_measures_by_hand():
     assert (unsure["right"], unsure["pure"], unsure["sharpness"]) == (2 / 8, 0, 0.25)
 
 
+def test_who_wins_the_race_between_experts_by_hand():
+    """Everybody prefers the first expert at first; then one expert is lost, and two must share."""
+    alike = np.tile([0.4, 0.3, 0.2, 0.1], (8, 1))
+    lost = assigned([0, 0, 1, 1, 2, 2, 2, 2], 4)
+    start = frame({(with_k(4), 0): np.full((8, 4), 0.25)}, rounds=[0])
+    runs = pd.concat(
+        [start, frame({(with_k(4), 0): alike}, [1]), frame({(with_k(4), 0): lost}, [2])]
+    )
+    assert clusters.least_used(runs)["value"].tolist() == pytest.approx([1.0, 0.4, 0.0])
+    race = clusters.parted(runs, {0: FOUR}).pivot_table("value", "round", "method")
+    shared, between = race[clusters.SHARED], race[clusters.BETWEEN]
+    assert shared.tolist() == pytest.approx([0, 0.15**2 * 2 + 0.05**2 * 2, 0.25**2 * 2])
+    # Away from (1, 1, 2, 0) / 4 are the first two permutations by one sum, the others by the other.
+    assert between.tolist() == pytest.approx([0, 0, (2 * (9 + 1 + 4) + 2 * (1 + 1 + 4)) / 16 / 4])
+    (row,) = clusters.crowded(runs, {0: FOUR}).to_dict("records")
+    ahead = row.pop(clusters.AHEAD)
+    assert [*row.values()] == [4, 3, 4, 2] and ahead > 1e6  # nothing differs
+    (row,) = clusters.crowded(frame({(with_k(5), 2): DOUBLED}), {2: FOUR}).to_dict("records")
+    assert [*row.values()][:4] == [5, 5, 4, 4]
+    assert np.isnan(row[clusters.AHEAD])  # the least used has one client of eight, 5/8 of a fifth
+
+
 @given(st.permutations(range(5)))
 def test_the_names_of_experts_mean_nothing(order):
     assert clusters.measures(DOUBLED[:, order], FOUR) == clusters.measures(DOUBLED, FOUR)

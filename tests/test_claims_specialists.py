@@ -254,5 +254,37 @@ def test_dirichlet_shares_are_judged_over_all_alphas():
 
 
 def test_who_cannot_opt_out_counts_at_every_fraction():
-    table = pd.DataFrame({"method": [MIXTURE, MIXTURE, LOCAL], "q": [0.0, 0.9, np.nan]})
-    assert opt_out.at_q(table, 0.9)["method"].tolist() == [MIXTURE, LOCAL]
+    rows = [(MIXTURE, 0.0, 0.2), (MIXTURE, 0.9, 0.2), (LOCAL, np.nan, 0.2), (LOCAL, np.nan, 1.0)]
+    table = pd.DataFrame(rows, columns=["method", "q", "p"])
+    here = opt_out.at_q(table, 0.9)
+    assert here["method"].tolist() == [MIXTURE, LOCAL]
+    assert here["p"].tolist() == [0.2, 0.2]  # a p that nothing is compared at does not count
+
+
+def test_training_alone_is_all_there_is_where_everybody_opts_out():
+    qs = (0.0, 0.5, 0.75, 0.9, 0.95)
+    parts = [table_of({(MIXTURE, OWN): 0.6 - q / 10, (MIXTURE, GLOBAL): 0.9}, q=q) for q in qs]
+    table = pd.concat([*parts, table_of({(LOCAL, OWN): 0.5}, q=np.nan)], ignore_index=True)
+    drawn = opt_out.over_q(table, 0.2, OWN)
+    at = {m: rows.groupby("q")["value"].mean() for m, rows in drawn.groupby("method")}
+    assert [*at[MIXTURE].index] == [*qs] and [*at[LOCAL].index] == [*qs, 1.0]
+    assert at[LOCAL].tolist() == pytest.approx([0.501] * 6)
+    assert at[MIXTURE].tolist() == pytest.approx([0.601 - q / 10 for q in qs])
+    assert opt_out.of_figure(table) == [0.0, 0.9, 0.95]
+    assert opt_out.of_figure(table[table["q"].isin([0.0, 0.75])]) == [0.0, 0.75]
+    assert opt_out.of_figure(table[table["q"].eq(0.0)]) == [0.0]
+
+
+def test_losses_are_fedavgs_at_the_least_and_most_skewed():
+    rows = [
+        (at(method, p=p), 0, t, metric, client, 10 * p + t + client)
+        for method in (FEDAVG, MIXTURE)
+        for p in (0.2, 0.6, 1.0)
+        for t in (0, 1)
+        for metric, clients in (("train_loss", [0]), ("validation_nll", [0, 1]))
+        for client in clients
+    ]
+    found = specialists.losses(frame_of(*rows)).set_index(["method", "round"])["value"]
+    names = {f"p = {p}, {of}" for p in ("0.2", "1") for of in ("training", "validation")}
+    assert set(found.index.get_level_values(0)) == names and len(found) == 8
+    assert found["p = 1, training", 1] == 11.0 and found["p = 0.2, validation", 0] == 2.5

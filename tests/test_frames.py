@@ -310,3 +310,11 @@ def test_a_method_that_was_not_run_has_no_seeds():
 def test_on_par_is_at_most_a_point_below(below, verdict):
     a = {s: 0.5 - below + 1e-3 * s for s in (-1, 0, 1)}
     assert on_par("same", "here", a, dict.fromkeys(a, 0.5)).verdict == verdict
+
+
+def test_seeds_that_some_method_lacks_are_left_out():
+    rows = [(FEDAVG, 0), (FEDAVG, 1), (FEDMIX, 1), (FEDMIX, 1), (FEDMIX, 2)]
+    table = pd.DataFrame(rows, columns=["method", "seed"]).assign(value=1.0)
+    assert frames.same_seeds(table)["method"].tolist() == [FEDAVG, FEDMIX, FEDMIX]
+    assert set(frames.same_seeds(table)["seed"]) == {1}
+    assert len(frames.same_seeds(table[table["seed"] != 1])) == 0

@@ -17,7 +17,7 @@ from fedlib.algorithms.mixture import pooled
 from fedlib.engine import EarlyStop, State, evaluate, play_round
 from fedlib.experiment import Experiment, run_with_state
 from fedlib.federation import OPTED_IN
-from fedlib.models import MLP, LeNet
+from fedlib.models import MLP, LeNet, Net
 from fedlib.optim import adam, sgd
 from fedlib.partition import Majority, Mirrored
 from fedlib.tasks import Task
@@ -74,6 +74,31 @@ def test_loss_and_prediction_are_those_of_the_formula(fed, federated, pool, trai
     said = algorithm.predict(fed.net, params, ctx, code)
     np.testing.assert_allclose(said.logp.exp().numpy(), mixed, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(said.gate.numpy(), np.stack([1 - h, h], 1), rtol=1e-5)
+
+
+def test_a_network_that_gives_out_p_for_log_p_is_trained_on_p(fed):
+    """As released for Fashion-MNIST: -p(y) alone, -[h p_s(y) + (1 - h) p_g(y)] in the mixture."""
+    fed = replace(fed, net=Net(LeNet((2,), (9, 5), kernel=3, output="softmax"), (8, 8, 1), 10))
+    x, y, weight = fed.test.inputs(torch.arange(10)), fed.test.y[:10], torch.ones(10)
+    batch, at = {"x": x, "y": y, "weight": weight}, (np.arange(10), y.numpy())
+    first = scatter(FedAvg().init(fed, 0), scale=0.5)
+    p = fed.net(first.shared, x).softmax(-1).numpy()
+    for algorithm in (FedAvg(), Local()):
+        assert float(algorithm.loss(fed.net, first.shared, {}, batch)) == pytest.approx(
+            -p[at].mean(), rel=1e-5
+        )
+    mix = Mixture(pool="log", **FAST)
+    state = scatter(mix.init(fed, 0, first), scale=0.5)
+    f_g, f_s, h = (t.numpy() for t in probabilities(fed, mix, state, 1, x))
+    pooled_p = h[:, None] * f_s + (1 - h[:, None]) * f_g
+    params, ctx = parts_of(fed, mix, state, 1)
+    assert float(mix.loss(fed.net, params, ctx, batch)) == pytest.approx(
+        -pooled_p[at].mean(), rel=1e-5
+    )
+    said = mix.predict(fed.net, params, ctx, mix.encode(fed.net, params, x))
+    assert said.logp.argmax(1).tolist() == pooled_p.argmax(1).tolist()
+    scores = evaluate(fed, FedAvg(), first, fed.test)
+    assert np.nanmin(scores.nll) >= -1 and np.nanmax(scores.nll) < 0
 
 
 def test_the_released_loss_is_never_below_the_papers(fed, federated):

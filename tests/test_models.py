@@ -38,6 +38,8 @@ COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
         (fedmix_lenet5(61), GREY, 62, 626_702, 512),
         (fedmix_lenet5(113), GREY, 62, 1_280_290, 512),
         (MLP(), GREY, 10, 199_210, 200),
+        (LeNet((6, 12), (84, 42), output="softmax"), GREY, 10, 22_180, 42),
+        (LeNet((6, 12), (84, 42), output="softmax"), GREY, 1, 21_793, 42),
         (LeNet(channels=(32, 64), hidden=(512,)), GREY, 10, 582_026, 512),
         (LeNet(channels=(32, 64), hidden=(512,)), COLOUR, 10, 878_538, 512),
         (LeNet(channels=(32, 64), hidden=(512,)), COLOUR, 100, 924_708, 512),
@@ -97,6 +99,16 @@ def test_functions_equal_the_module(spec):
     torch.testing.assert_close(features, module.base(x))
     torch.testing.assert_close(net.logits(params, features), module(x))
     assert not torch.allclose(net(params, x), net(net.init(8), x))
+
+
+def test_a_released_network_gives_out_p_for_log_p():
+    as_it_should, released = (Net(LeNet(output=o), COLOUR, 4) for o in ("log-softmax", "softmax"))
+    params, x = released.init(0), torch.randn(3, 3, 32, 32)
+    torch.testing.assert_close(released.logp(params, x), as_it_should.logp(params, x).exp())
+    assert torch.equal(released(params, x), as_it_should(params, x))
+    torch.testing.assert_close(released.logp(params, x).sum(1), torch.ones(3))
+    with pytest.raises(ValueError, match=r"LeNet.output.*did you mean 'softmax'"):
+        LeNet(output="softmx")
 
 
 def test_features_read_the_base_and_logits_the_head_only():

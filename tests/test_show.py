@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 
 from fedlib import paths, plotting, recipes
 from fedlib.live import LiveRun
-from fedlib.panels import Panel, _chosen, panels, several, stored
+from fedlib.panels import Panel, _chosen, comparable, panels, several, stored
 from fedlib.published import published
 from fedlib.recipes import FEDAVG, FEDMIX, LABEL_SKEW
 from fedlib.scales import SCALES
@@ -118,6 +118,52 @@ def test_panels_train_a_scale_and_add_what_is_stored():
     assert stored(LABEL_SKEW, [FEDAVG], "standard") == []
     with pytest.raises(ValueError, match="unknown data set at scale 'quick' 'cifar10'"):
         panels(LABEL_SKEW, [FEDAVG], "quick", "cifar10")
+
+
+def grid(stored, names=("FedAvg", "Mixture"), places=("p = 0.3", "p = 0.7"), asked=5):
+    """What is found of a grid of methods: the first so many seeds of each, a number per run."""
+    return {
+        m: [i if i < stored.get(m, 3) else None for i in range(asked)]
+        for m in (f"{name}, {place}" for name in names for place in places)
+    }
+
+
+@pytest.mark.parametrize(
+    ("there", "left"),
+    [
+        ({"FedAvg, p = 0.3": 5, "Mixture, p = 0.3": 4}, {"p = 0.3": 3, "p = 0.7": 3}),
+        # A new place that is not there yet, in part or whole.
+        ({"FedAvg, p = 0.7": 0, "Mixture, p = 0.7": 0}, {"p = 0.3": 3}),
+        ({"FedAvg, p = 0.7": 2, "Mixture, p = 0.7": 2}, {"p = 0.3": 3}),
+        ({"Mixture, p = 0.7": 2}, {"p = 0.3": 3}),
+        # Nobody has three seeds: those that all have.
+        (dict.fromkeys(grid({}), 1) | {"FedAvg, p = 0.3": 2}, {"p = 0.3": 1, "p = 0.7": 1}),
+        (dict.fromkeys(grid({}), 5), {"p = 0.3": 5, "p = 0.7": 5}),
+        (dict.fromkeys(grid({}), 0), {}),
+    ],
+)
+def test_what_is_stored_in_part_is_compared_on_the_same_seeds_and_places(there, left):
+    found = comparable(grid(there))
+    places = {place for m in found for _, _, place in [m.partition(", ")]}
+    assert places == left.keys() and len(found) == 2 * len(left)
+    for method, runs in found.items():
+        assert runs == list(range(left[method.partition(", ")[2]]))
+
+
+def test_a_new_method_that_is_there_in_part_hides_nothing():
+    names = ("FedAvg", "Mixture", "Majority")
+    found = comparable(grid({"Majority, p = 0.7": 0}, names))
+    assert [*found] == [*grid({}, names[:2])]
+
+
+def test_a_costly_method_keeps_its_own_number_of_seeds():
+    found = {"FedAvg": [0, 1, 2, 3, None], "VAE": [0], "FedMix": [0, 1, 2, 3, 4]}
+    assert {m: len(runs) for m, runs in comparable(found).items()} == {
+        "FedAvg": 4,
+        "VAE": 1,
+        "FedMix": 4,
+    }
+    assert comparable(found | {"FedMix": [0, None, 2, 3, 4]}).keys() == {"FedAvg", "VAE"}
 
 
 def test_several_sections_show_what_has_the_data_set(monkeypatch):

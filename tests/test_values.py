@@ -116,6 +116,7 @@ DEFAULTS = {
         "response_norm": 0,
         "dropout": 0.0,
         "channel_dropout": 0.0,
+        "output": "log-softmax",
     },
     ResNet: {
         "blocks": 3,
@@ -387,6 +388,7 @@ SAMPLES = {
             "response_norm": 4,
             "dropout": 0.5,
             "channel_dropout": 0.2,
+            "output": "softmax",
         },
     ),
     ResNet: (

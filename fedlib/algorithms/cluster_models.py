@@ -16,8 +16,8 @@ def speak(net: Net, leaves: Leaves, x: Tensor) -> Tensor:
     """Return what every cluster's model says, log p ``[B, J, classes]``; a plain model is J = 1."""
     own, rest = part(leaves, CLUSTERS), _rest(leaves)
     if not own:
-        return net(leaves, x).log_softmax(-1).unsqueeze(-2)
-    said = each(lambda w, x: net({**rest, **w}, x).log_softmax(-1), own, x)
+        return net.logp(leaves, x).unsqueeze(-2)
+    said = each(lambda w, x: net.logp({**rest, **w}, x), own, x)
     return torch.stack(said, 1)
 
 

@@ -102,8 +102,10 @@ class FedAvg:
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
-        said = net(params, batch["x"], batch.get("noise"))
-        return mean_cross_entropy(said, batch["y"], batch["weight"])
+        x, y, noise = batch["x"], batch["y"], batch.get("noise")
+        if net.says_p:
+            return -mean(at_label(net.logp(params, x, noise), y), batch["weight"])
+        return mean_cross_entropy(net(params, x, noise), y, batch["weight"])
 
     def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         """Return nothing: a client keeps the local leaves that it has trained."""
@@ -163,7 +165,7 @@ class FedAvg:
 
     def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
         """Return the global model's log-probabilities, which every client shares."""
-        return {"logp": net(shared, x).log_softmax(-1)}
+        return {"logp": net.logp(shared, x)}
 
     def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
         """Return the global model's prediction."""

@@ -76,4 +76,4 @@ class Local(AtHome):
 
     def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
         """Return the client's own model's prediction."""
-        return Prediction.single(net.like(self.model)(params, code["x"]).log_softmax(-1))
+        return Prediction.single(net.like(self.model).logp(params, code["x"]))

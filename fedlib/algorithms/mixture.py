@@ -203,7 +203,7 @@ class Mixture(AtHome):
     def _mine(self, net: Net, params: Leaves, x: Tensor, noise: Tensor | None) -> Tensor:
         own = net.like(self.expert)
         first = None if noise is None else noise[..., : own.noise]  # the gate's are the last
-        return own(part(params, OWN), x, first).log_softmax(-1)
+        return own.logp(part(params, OWN), x, first)
 
     def _open(self, net: Net, params: Leaves, x: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the log gate, ``[B, J + 1]``: log (1 - h) and log h for two experts."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from fedlib import frames
 from fedlib.claims.rule import Claim, above, greater
 from fedlib.partition import LabelPermuted
 from fedlib.published import published
-from fedlib.recipes import with_k
+from fedlib.recipes import SLOWER, with_k
 from fedlib.tasks import Task
 
 DECIDED = 0.9  # a client counts as decided when its most probable expert has this much of q(z|s)
@@ -23,6 +24,8 @@ MEASURES = {
     "agreement": "adjusted Rand index of experts and permutations",
     "sharpness": "largest entry of q(z|s), mean over clients",
 }
+AHEAD = "shared / between at half"
+SHARED, BETWEEN = "shared by all clients", "between permutations"
 Truth = Mapping[int, np.ndarray]
 
 
@@ -81,15 +84,72 @@ def measures(q: np.ndarray, permutation: np.ndarray) -> dict[str, float]:
 
 def course(frame: pd.DataFrame, permutations: Truth) -> pd.DataFrame:
     """Return ``measures`` of every logged q(z|s): columns method, seed, round and the measures."""
-    rows = frame[frame["metric"] == "clusters"]
-    found = []
-    logged = rows[["method", "seed", "round"]].drop_duplicates()
-    for method, seed, t in logged.itertuples(index=False, name=None):
-        q = frames.matrix(frame, "clusters", method, seed, t)
-        found.append(
-            {"method": method, "seed": seed, "round": t, **measures(q, permutations[seed])}
-        )
+    found = [{**at, **measures(q, permutations[at["seed"]])} for at, q in _logged(frame)]
     return pd.DataFrame(found, columns=["method", "seed", "round", *MEASURES])
+
+
+def _logged(frame: pd.DataFrame) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+    """Yield method, seed and round of every logged q(z|s), and the matrix."""
+    rows = frame[frame["metric"] == "clusters"]
+    names = ["method", "seed", "round"]
+    for at in rows[names].drop_duplicates().itertuples(index=False, name=None):
+        yield dict(zip(names, at, strict=True)), frames.matrix(frame, "clusters", *at)
+
+
+def least_used(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return how much of all clients' q(z|s) the least used expert has, times K: 1 is its part.
+
+    Columns method, seed, round, value.
+    """
+    found = [{**at, "value": q.shape[1] * q.mean(0).min()} for at, q in _logged(frame)]
+    return pd.DataFrame(found, columns=["method", "seed", "round", "value"])
+
+
+def parted(frame: pd.DataFrame, permutations: Truth) -> pd.DataFrame:
+    """Return what has made q(z|s) uneven: what all clients share, or what permutations differ in.
+
+    Squared distances, mean over clients: of the mean of all clients from a uniform q, and of the
+    permutations' means from that. Columns method (of which distance), seed, round, value.
+    """
+    found = []
+    for at, q in _logged(frame):
+        both = _distances(q, permutations[at["seed"]])
+        kinds = zip((SHARED, BETWEEN), both, strict=True)
+        found += [{**at, "method": kind, "value": value} for kind, value in kinds]
+    return pd.DataFrame(found, columns=["method", "seed", "round", "value"])
+
+
+def crowded(frame: pd.DataFrame, permutations: Truth) -> pd.DataFrame:
+    """Return by run how many experts are left in the end, and how many permutations have their own.
+
+    An expert is left if it is some client's most probable one; a permutation has its own if all of
+    its clients have experts that serve no other. The last column is about the round in which the
+    least used expert first had less than half its part: what all clients share, divided by what
+    permutations differ in (``parted``); NaN if no expert fell so far behind.
+    """
+    rows: dict[tuple[str, int], dict[str, float]] = {}
+    for at, q in _logged(frame):  # round after round: what stays is the last one's
+        who, key = permutations[at["seed"]], (at["method"], at["seed"])
+        counts = table_of(q, who)
+        alone = (counts > 0).sum(0) <= 1
+        ahead = rows.get(key, {}).get(AHEAD, np.nan)
+        if np.isnan(ahead) and q.shape[1] * q.mean(0).min() < 0.5:
+            ahead = np.divide(*_distances(q, who))
+        rows[key] = {
+            "experts": q.shape[1],
+            "experts left": int((counts.sum(0) > 0).sum()),
+            "permutations": len(counts),
+            "... with experts of their own": int((counts[:, ~alone].sum(1) == 0).sum()),
+            AHEAD: ahead,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["method", "seed"])
+
+
+def _distances(q: np.ndarray, permutation: np.ndarray) -> tuple[float, float]:
+    """Return how far all clients' mean is from uniform, and permutations' from it, squared."""
+    overall, own = q.mean(0), np.stack([q[permutation == k].mean(0) for k in permutation])
+    shared = np.square(overall - 1 / q.shape[1]).sum()
+    return float(shared), float(np.square(own - overall).sum(1).mean())
 
 
 def measured(course: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -156,6 +216,9 @@ def cluster_claims(frame: pd.DataFrame, permutations: Truth) -> list[Claim]:
                 DECIDED,
             ),
         ]
+    if SLOWER in late:
+        text = "K = 4 finds them at half the server's rate in twice the rounds"
+        claims.append(above(text, "not in the paper", late[SLOWER], all_but_none))
     return [*claims, *_misspecified(frame, found, permutations, all_but_none)]
 
 

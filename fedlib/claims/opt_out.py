@@ -15,7 +15,7 @@ def opt_out_claims(table: pd.DataFrame) -> list[Claim]:
     score = lookup(table)
     most, low = float(table["q"].max()), float(table["p"].min())
     found = []
-    for q in sorted(table["q"].dropna().unique().tolist()):
+    for q in of_figure(table):
         found += [
             greater(
                 f"q = {q:g}: the mixture generalises better than fine-tuning",
@@ -74,8 +74,26 @@ def first_version_claims(table: pd.DataFrame, q: float = 0.0) -> list[Claim]:
 
 
 def at_q(table: pd.DataFrame, q: float) -> pd.DataFrame:
-    """Return the scores where the fraction q opts out, and of those who have no q: *Local*."""
-    return table[(table["q"] == q) | table["q"].isna()]
+    """Return the scores where the fraction q opts out, and *Local*'s, without q, at the same p."""
+    here = table["q"] == q
+    return table[here | (table["q"].isna() & table["p"].isin(table["p"][here].unique()))]
+
+
+def of_figure(table: pd.DataFrame) -> list[float]:
+    """Return the fractions of Fig. 6: nobody opts out, and the two largest that there are."""
+    qs = sorted(table["q"].dropna().unique().tolist())
+    return [*qs[:1], *qs[1:][-2:]]
+
+
+def over_q(table: pd.DataFrame, p: float, metric: str) -> pd.DataFrame:
+    """Return scores at p by q, *Local*'s at every q and at q = 1.
+
+    Where everybody opts out there is no federation to mix in, and what is left is training alone.
+    """
+    rows = table[(table["p"] == p) & (table["metric"] == metric)]
+    alone, qs = rows[rows["method"] == LOCAL], sorted(rows["q"].dropna().unique())
+    everywhere = [alone.assign(q=q) for q in (*qs, 1.0)]
+    return pd.concat([rows.dropna(subset="q"), *everywhere], ignore_index=True)
 
 
 def ledger(frame: pd.DataFrame) -> pd.DataFrame:

@@ -192,6 +192,21 @@ def tried(frame: pd.DataFrame) -> pd.DataFrame:
     return table.assign(method=table["p"].map("p = {:g}".format))[["method", "seed", "lr", "value"]]
 
 
+def losses(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return FedAvg's losses over its rounds at the least and the largest p (001's appendix).
+
+    Training: of a cohort while it trains; validation: the mean over clients that were evaluated.
+    Columns method ("p = 0.2, training"), seed, round, value.
+    """
+    generalists = frame[frame["method"].str.startswith(FEDAVG + ",")]
+    parts = {"training": "train_loss", "validation": "validation_nll"}
+    named = [frames.apart(frames.curve(generalists, m)).assign(of=n) for n, m in parts.items()]
+    rows = pd.concat(named, ignore_index=True)
+    rows = rows[rows["p"].isin([rows["p"].min(), rows["p"].max()])]
+    rows["method"] = rows["p"].map("p = {:g}, ".format) + rows["of"]
+    return rows[["method", "seed", "round", "value"]]
+
+
 def of_clients(frame: pd.DataFrame, clients: int) -> pd.DataFrame:
     """Return every client's accuracy on the global test and on its own, method taken apart.
 

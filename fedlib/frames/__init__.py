@@ -25,6 +25,7 @@ from fedlib.frames.seeds import (
     by_method,
     by_seed,
     interval,
+    same_seeds,
     stated,
 )
 from fedlib.frames.sent import against_traffic, at_traffic, gigabytes, traffic
@@ -51,6 +52,7 @@ __all__ = [
     "logged_rounds",
     "matrix",
     "reported",
+    "same_seeds",
     "smooth",
     "spread_over_clients",
     "stacked",

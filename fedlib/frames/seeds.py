@@ -19,6 +19,15 @@ def by_seed(table: pd.DataFrame, column: str = "value") -> dict[int, float]:
     return {int(str(seed)): float(value) for seed, value in means.items()}
 
 
+def same_seeds(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the seeds that every method of a table has, none if there is no such seed.
+
+    Runs can lack a metric that was not logged yet when they were trained.
+    """
+    methods = table.groupby("seed")["method"].nunique()
+    return table[table["seed"].isin(methods.index[methods == table["method"].nunique()])]
+
+
 class ByMethod(dict[str, dict[int, float]]):
     """Numbers by method and seed; a method that was not run has none."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedlib.models.dropout import Dropout
-from fedlib.values import value
+from fedlib.values import one_of, value
 
 # Several dense nets of at most so many parameters fit into a CPU core's own cache together.
 SMALL = 2**18
@@ -46,7 +46,9 @@ class LeNet(Family):
     window of the local response normalisation after the first pooling and before every later one,
     as in IFCA's network for Rotated CIFAR-10; 0 is none. In training ``dropout`` is the share of
     the units of every hidden layer that is dropped, ``channel_dropout`` that of the channels after
-    the last convolution (003, Table 1 and its gate).
+    the last convolution (003, Table 1 and its gate). ``output`` "softmax" is a mistake of 001's
+    released code: what is trained, mixed and judged as log p is p itself, so that the loss is
+    -p(y). ``FedAvg``, ``Local``, ``Mixture`` and ``IFCA``'s models read it, others do not.
     """
 
     channels: tuple[int, ...] = (6, 16)
@@ -55,6 +57,7 @@ class LeNet(Family):
     response_norm: int = 0
     dropout: float = 0.0
     channel_dropout: float = 0.0
+    output: str = "log-softmax"
 
     def check(self) -> None:
         positive("LeNet.channels", self.channels)
@@ -62,6 +65,7 @@ class LeNet(Family):
         positive("LeNet.kernel", (self.kernel,))
         if self.response_norm < 0:
             raise ValueError(f"LeNet.response_norm must be >= 0, got {self.response_norm}")
+        one_of("LeNet.output", self.output, ("log-softmax", "softmax"))
         for name in ("dropout", "channel_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"LeNet.{name} must lie in [0, 1), got {getattr(self, name)}")

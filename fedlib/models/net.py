@@ -45,6 +45,7 @@ class Net:
         self._base = _slots(self.module.base, "base.")
         self._head = _slots(self.module.head, "head.")
         self.noise = numbers(self.module.base)
+        self.says_p = getattr(spec, "output", "") == "softmax"
         kinds = [type(m) for m in self.module.modules()]
         self.has_convolutions = any(issubclass(kind, nn.Conv2d) for kind in kinds)
         self.is_recurrent = any(issubclass(kind, nn.RNNBase) for kind in kinds)
@@ -157,6 +158,11 @@ class Net:
         With ``noise`` ``[B, n]`` units drop, as in training; see ``features``.
         """
         return self.logits(params, self.features(params, x, noise))
+
+    def logp(self, params: Leaves, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return log p(y|x), ``[B, classes]``, or what the model gives out for it: p itself."""
+        logits = self(params, x, noise)
+        return logits.softmax(-1) if self.says_p else logits.log_softmax(-1)
 
     def parameters(self) -> int:
         """Return the number of parameters."""

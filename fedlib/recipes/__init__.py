@@ -23,6 +23,7 @@ from fedlib.recipes.communication import (
     BIASED,
     COMMUNICATION,
     LOCAL_GLOBAL,
+    LONG,
     PRUNING,
     TEN_PRUNED,
     WIDE,
@@ -46,7 +47,7 @@ from fedlib.recipes.label_skew import (
     UNREGULARISED,
 )
 from fedlib.recipes.newcomers import DENSITIES, JOINING, NEW_CLIENTS, joined
-from fedlib.recipes.permuted import PERMUTED, with_k
+from fedlib.recipes.permuted import PERMUTED, SLOWER, with_k
 from fedlib.recipes.privacy import EPOCH, PRIVACY, STEP, TRAINED, audited
 from fedlib.recipes.private_parts import (
     DENOISED,
@@ -77,7 +78,7 @@ from fedlib.recipes.specialists import (
     departed,
 )
 
-_FEDMIX = (LABEL_SKEW, COMMUNICATION, ABLATION, ROTATED, PERMUTED, NEW_CLIENTS, PRIVACY)
+_FEDMIX = (LABEL_SKEW, COMMUNICATION, ABLATION, LONG, ROTATED, PERMUTED, NEW_CLIENTS, PRIVACY)
 _SPECIALISTS = (
     SPECIALISTS,
     RATE_SWEEP,
@@ -135,6 +136,7 @@ __all__ = [
     "LABEL_SKEW",
     "LOCAL",
     "LOCAL_GLOBAL",
+    "LONG",
     "MIXTURE",
     "MOE",
     "NEW_CLIENTS",
@@ -151,6 +153,7 @@ __all__ = [
     "REDRAWN",
     "ROTATED",
     "SECTIONS",
+    "SLOWER",
     "SMALL",
     "SPECIALISTS",
     "STEP",

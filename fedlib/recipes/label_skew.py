@@ -39,7 +39,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
     "standard": {
         "cifar10": Setting(named("000/cifar10", "standard"), 300, 3, phi_rate=0.03),
-        "fashion_mnist": Setting(named("000/fashion_mnist", "standard"), 200, 3, phi_rate=0.03),
+        "fashion_mnist": Setting(named("000/fashion_mnist", "standard"), 200, 5, phi_rate=0.03),
     },
     "paper": {
         "cifar10": Setting(named("000/cifar10", "paper"), 2000, 3),

@@ -33,7 +33,7 @@ def _setting(dataset: str, scale: str) -> Setting:
             evaluate_every=15,
         )
     if scale == "standard":
-        return Setting(task, rounds=150, seeds=3, server_rate=5e-3, phi_rate=0.1, evaluate_every=10)
+        return Setting(task, rounds=150, seeds=5, server_rate=5e-3, phi_rate=0.1, evaluate_every=10)
     return Setting(task, rounds=2000, seeds=3)
 
 
