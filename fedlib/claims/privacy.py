@@ -212,7 +212,7 @@ def _of_phi(frame: pd.DataFrame, known: pd.DataFrame) -> Sequence[Claim]:
         *claims,
         *(
             greater(
-                f"... and phi tells more than q(z|s), which is made of it, {stage}",
+                f"... and phi tells more than q(z|s), {stage}",
                 OURS,
                 tv(stage, Q),
                 tv(stage, PHI),

@@ -8,12 +8,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedlib.plotting.bars import GUESS, TRUTH
 from fedlib.plotting.layout import fields, head, legend
 from fedlib.plotting.style import PAGE
 
 NARROWEST = 3.6  # inches: beside labels and colour bar two matrices still have room for titles
+LIGHTEST = 0.25  # the shade of a share near 0, beside 1 for the largest
 
 
 def heatmaps(
@@ -86,8 +88,9 @@ def label_sets(
     figure, axes = fields(len(panels), 1, PAGE, tall, 0.9, sharex=True)
     size, frames = 2.2 if clients > 40 else 4.0, []
     for ax, (name, (truth, read)) in zip(axes[:, 0], panels.items(), strict=True):
-        ax.imshow(truth.T, cmap="Greys", vmin=0, vmax=1.6 * truth.max(), aspect="auto")
         held = truth > 0
+        shade = np.where(held, LIGHTEST + truth / truth.max(), 0)  # a small share is not white
+        ax.imshow(shade.T, cmap="Greys", vmin=0, vmax=1.8, aspect="auto")
         marks = (
             ("read off phi, and held", read & held, "o", GUESS),
             ("read off phi, but not held", read & ~held, "o", TRUTH),
@@ -100,6 +103,7 @@ def label_sets(
         ax.set_yticks(range(classes), names, fontsize=6)
         ax.set_ylabel("label", fontsize="small")
         frames.append(_sets(name, truth, read))
+    axes[-1, 0].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[-1, 0].set_xlabel("client (grey: its share of each label; white: it has none)")
     legend(figure, [axes[0, 0]], heading)
     return figure, pd.concat(frames, ignore_index=True)
