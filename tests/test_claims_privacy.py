@@ -17,6 +17,7 @@ from fedlib.recipes import BIASED, EPOCH, FEDAVG, FEDMIX, PRIVACY, STEP, TRAINED
 COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
 LABELS = np.array([[0.8, 0.2], [0.2, 0.8]])  # two clients, two labels
 BIAS, WEIGHTS, Q = "labels_from_bias", "labels_from_weights", "labels_from_q"
+PHI, SET = "labels_from_phi", "label_set_from_phi"
 
 
 @pytest.fixture(autouse=True)
@@ -94,13 +95,63 @@ def test_spread_and_summary_are_in_the_order_of_sources_and_stages():
 
 def test_the_claims_follow_the_distances():
     good = privacy.privacy_claims(every(**{STEP: 0.01, EPOCH: 0.03, TRAINED: 0.1}))
-    verdicts = {c.text: c.verdict for c in good}
-    assert next(v for t, v in verdicts.items() if t.startswith("q(z|s) reveals more")) == FAILS
-    assert [v for t, v in verdicts.items() if not t.startswith("q(z|s) reveals more")] == [
-        HOLDS
-    ] * 11
-    bad = privacy.privacy_claims(every(**{STEP: 0.4, EPOCH: 0.35, TRAINED: 0.35}))
-    assert {c.verdict for c in bad[:5]} == {FAILS}
+    assert [c.verdict for c in good] == [HOLDS] * 12
+    bad = privacy.privacy_claims(every(**{STEP: 0.4, EPOCH: 0.35, TRAINED: 0.2}))
+    assert {c.verdict for c in bad[:4]} == {FAILS}
+    assert bad[-1].text.startswith("q(z|s) reveals less") and bad[-1].verdict == FAILS
+
+
+def with_phi(flip=0, off=0.01):
+    """Return three seeds of FedMix's audits with phi; one label set is wrong if ``flip``."""
+    rows = []
+    for seed in range(3):
+        for stage in (STEP, EPOCH, TRAINED):
+            bias = 0.05 if stage == TRAINED else 0.0
+            sources = {BIAS: bias, Q: 0.15, PHI: off, "labels_from_phi_cohort": off / 2}
+            rows += audit(FEDMIX, stage, seed, sources)
+            told = np.array([[1, 1], [1, 1 - flip]])
+            rows += [
+                (audited(FEDMIX, stage), seed, 1, SET, client, -1, str(label), float(value))
+                for (client, label), value in np.ndenumerate(told)
+            ]
+    return frame(rows)
+
+
+def test_claims_of_phi_are_ours_and_follow_the_label_sets():
+    claims = [c for c in privacy.privacy_claims(with_phi()) if c.source == privacy.OURS]
+    assert [c.verdict for c in claims] == [HOLDS] * 9
+    wrong = [c for c in privacy.privacy_claims(with_phi(flip=1)) if "name every" in c.text]
+    assert [c.verdict for c in wrong] == [FAILS] * 3
+    assert all(c.measured == "3 (asked: 0)" for c in wrong)
+    loose = [c for c in privacy.privacy_claims(with_phi(off=0.2)) if "more than q" in c.text]
+    assert [c.verdict for c in loose] == [FAILS] * 3
+
+
+def test_runs_that_were_audited_before_phi_make_no_claim_of_it():
+    assert not [c for c in privacy.privacy_claims(every()) if c.source == privacy.OURS]
+    truth, told = privacy.label_sets(every(), STEP)
+    assert truth.size == told.size == 0
+
+
+def test_label_sets_and_how_many_are_wrong():
+    rows = with_phi(flip=1)
+    truth, told = privacy.label_sets(rows, EPOCH, seed=1)
+    assert truth.tolist() == LABELS.tolist() and told.tolist() == [[True, True], [True, False]]
+    assert privacy.wrong_sets(rows, EPOCH) == (3, 6)
+
+
+def test_drawn_label_sets_say_what_is_wrong():
+    truth = np.array([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])
+    read = np.array([[True, True, True], [False, True, False]])
+    panels = {"one": (truth, truth > 0), "two": (truth, read)}
+    figure, drawn = plotting.label_sets(panels, ["a", "b", "c"])
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles == ["one: 2 of 2 label sets are right", "two: 0 of 2 label sets are right"]
+    marks = {line.get_label(): len(line.get_xdata()) for line in figure.axes[1].lines}
+    assert list(marks.values()) == [3, 1, 1]
+    two = drawn[drawn["panel"] == "two"]
+    assert two["read"].tolist() == read.ravel().tolist()
+    assert two["true"].tolist() == truth.ravel().tolist()
 
 
 def test_a_bias_that_is_sent_is_noticed():

@@ -21,6 +21,7 @@ from fedlib.privacy import audit, from_marginal, from_step, from_update, total_v
 from fedlib.tasks import Task
 
 SIZES = (11, 4, 9)
+PHI = {"label_set_from_phi", "labels_from_phi", "labels_from_phi_cohort"}
 
 
 def one_message(algorithm, fed, uniform=False):
@@ -140,6 +141,74 @@ def test_what_is_found_is_a_distribution_that_explains_q(classes, experts, seed)
             np.testing.assert_allclose(p @ q_y, q_s, atol=1e-3)
 
 
+def softmax(phi):
+    odds = np.exp(phi - phi.max(-1, keepdims=True))
+    return odds / odds.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 0.01, 1.0, 4.0])
+def test_labels_that_are_nearly_equal_to_q_are_still_told_apart(scale):
+    """As many experts as labels determine p, however close q(z|y) is to uniform."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        q_y, p = softmax(scale * rng.standard_normal((10, 10))), shares(rng, 10)
+        np.testing.assert_allclose(from_marginal(p @ q_y, q_y), p, atol=1e-6)
+
+
+def smallest_residual(q_s, q_y):
+    """Return what plain constrained least squares leaves: every set of labels is tried."""
+    best, classes = np.inf, len(q_y)
+    for size in range(1, classes + 1):
+        for some in itertools.combinations(range(classes), size):
+            left = (q_y[list(some)] - q_s).T
+            # p = first + rest: the first one's share is what the others leave of 1.
+            step = np.vstack([-np.ones(size - 1), np.eye(size - 1)])
+            y = np.linalg.lstsq(left @ step, -left[:, 0], rcond=None)[0]
+            p = np.eye(size)[0] + step @ y
+            if (p >= -1e-12).all():
+                best = min(best, np.linalg.norm(left @ p))
+    return best
+
+
+@settings(max_examples=80)
+@given(
+    classes=st.integers(1, 5),
+    experts=st.integers(1, 5),
+    scale=st.sampled_from([1e-8, 1e-4, 0.01, 1.0, 30.0]),
+    twins=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_the_prior_costs_no_residual(classes, experts, scale, twins, seed):
+    rng = np.random.default_rng(seed)
+    q_y, q_s = softmax(scale * rng.standard_normal((classes, experts))), shares(rng, experts)
+    if twins:
+        q_y[-1] = q_y[0]
+    for asked in (q_s, shares(rng, classes) @ q_y):
+        p = from_marginal(asked, q_y, prior=shares(rng, classes))
+        assert (p >= 0).all() and p.sum() == pytest.approx(1, abs=1e-8)
+        assert np.linalg.norm(p @ q_y - asked) <= smallest_residual(asked, q_y) + 1e-8
+
+
+@settings(max_examples=60)
+@given(classes=st.integers(2, 9), experts=st.integers(1, 4), seed=st.integers(0, 10**6))
+def test_no_p_that_explains_q_is_nearer_to_the_prior(classes, experts, seed):
+    """From the nearest point of a convex set every other of its points lies ahead."""
+    rng = np.random.default_rng(seed)
+    q_y, prior = shares(rng, classes, experts), shares(rng, classes)
+    others = rng.dirichlet(np.full(classes, 0.3), size=30)
+    p = from_marginal(others[0] @ q_y, q_y, prior=prior)
+    assert (p - prior) @ (others[0] - p) >= -1e-7
+    assert total_variation(p, prior) <= np.sqrt(classes) * np.linalg.norm(others[0] - prior)
+
+
+def test_differences_below_the_resolution_are_rounding():
+    q_y = np.array([[0.5 + 1e-8, 0.5 - 1e-8], [0.5, 0.5]])
+    np.testing.assert_allclose(from_marginal(q_y[0], q_y), [1, 0], atol=1e-4)
+    np.testing.assert_allclose(from_marginal(q_y[0], q_y, resolution=1e-6), [0.5, 0.5])
+    with pytest.raises(ValueError, match="resolution must be > 0, got 0"):
+        from_marginal(q_y[0], q_y, resolution=0)
+
+
 def test_of_all_that_explain_q_the_one_nearest_to_the_prior():
     """Classes 0 and 1 share expert 0: q(z|s) cannot tell them apart, and the prior does."""
     q_y = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
@@ -173,10 +242,10 @@ def test_total_variation_by_hand():
         (Personal(), {"labels_from_weights"}),
         (Personal(local=("head.",)), set()),
         (Local(), set()),
-        (FedMix(experts=2), {"labels_from_bias", "labels_from_weights", "labels_from_q"}),
-        (FedMix(experts=2, personal_bias=True), {"labels_from_weights", "labels_from_q"}),
+        (FedMix(experts=2), {"labels_from_bias", "labels_from_weights", "labels_from_q", *PHI}),
+        (FedMix(experts=2, personal_bias=True), {"labels_from_weights", "labels_from_q", *PHI}),
         (FedMix(experts=2, objective="likelihood"), {"labels_from_bias", "labels_from_weights"}),
-        (PrunedFedMix(), {"labels_from_bias", "labels_from_weights", "labels_from_q"}),
+        (PrunedFedMix(), {"labels_from_bias", "labels_from_weights", "labels_from_q", *PHI}),
         (ClusteredFedMix(), {"labels_from_bias", "labels_from_weights"}),
     ],
     ids=lambda item: type(item).__name__ if not isinstance(item, set) else "",
@@ -185,9 +254,10 @@ def test_what_does_not_apply_is_left_out(algorithm, names):
     fed = make_federation(SIZES)
     found, _ = audited(algorithm, fed)
     assert set(found) == {"label_share", *names}
-    for shares_found in found.values():
+    for name, shares_found in found.items():
         assert shares_found.shape == (3, fed.classes)
-        np.testing.assert_allclose(shares_found.sum(1), 1, atol=1e-6)
+        if name != "label_set_from_phi":
+            np.testing.assert_allclose(shares_found.sum(1), 1, atol=1e-6)
 
 
 def test_q_of_other_side_information_says_nothing_of_labels():
@@ -195,7 +265,7 @@ def test_q_of_other_side_information_says_nothing_of_labels():
     fed = make_federation(SIZES, side="angle")
     fed.train.side["angle"][0, :3] = torch.arange(3)
     found, _ = audited(FedMix(experts=2, condition="angle"), fed)
-    assert "labels_from_q" not in found and "labels_from_bias" in found
+    assert not {"labels_from_q", *PHI} & set(found) and "labels_from_bias" in found
 
 
 def test_one_hot_q_gives_labels_away():
@@ -232,5 +302,5 @@ def test_an_audited_run_logs_every_client_of_the_cohort_at_rounds_that_are_score
         np.testing.assert_allclose(last["value"], fed.shares("label")[client], atol=1e-6)
     silent = run(plain, device="cpu", progress=False).metrics
     assert "label_share" not in set(silent["metric"])
-    names = set(frame["metric"]) - set(found["metric"]) - {"labels_from_weights"}
-    assert names == set(silent["metric"])
+    more = {"labels_from_weights", "label_set_from_phi", "labels_from_phi"}  # 3 clients, 10 labels
+    assert set(frame["metric"]) - set(found["metric"]) - more == set(silent["metric"])

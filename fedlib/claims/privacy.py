@@ -1,4 +1,7 @@
-"""Claims of the FedMix paper (000, App. C) about what messages tell of a client's labels."""
+"""Claims of the FedMix paper (000, App. C) about what messages tell of a client's labels.
+
+What phi tells is no claim of the paper: those claims are ours, and say so.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,19 @@ import pandas as pd
 from fedlib import frames
 from fedlib.claims.rule import Claim, below, equal, greater
 from fedlib.privacy import total_variation
-from fedlib.recipes import BIASED, EPOCH, FEDAVG, FEDMIX, STEP, TRAINED
+from fedlib.recipes import BIASED, EPOCH, FEDAVG, FEDMIX, STEP, TRAINED, audited
 
 TRUTH = "label_share"
 SOURCES = {
     "labels_from_bias": "output bias",
     "labels_from_weights": "output weights",
     "labels_from_q": "q(z|s)",
+    "labels_from_phi": "phi",
+    "labels_from_phi_cohort": "phi, by the cohort",
 }
-BIAS, WEIGHTS, Q = SOURCES.values()
+BIAS, WEIGHTS, Q, PHI, COHORT = SOURCES.values()
+LABEL_SET = "label_set_from_phi"
+OURS = "ours, not in 000"
 METHODS = (FEDAVG, BIASED, FEDMIX)
 STAGES = (STEP, EPOCH, TRAINED)
 GUESSING = "guessing"
@@ -80,6 +87,29 @@ def spread(leaked: pd.DataFrame, level: float = 0.8) -> pd.DataFrame:
     named = pd.DataFrame(rows, columns=["method", "row", "group", "mean", "low", "high"])
     order = {source: i for i, source in enumerate((*SOURCES.values(), *STAGES))}
     return named.sort_values(["row", "group"], key=lambda c: c.map(order), kind="stable")
+
+
+def label_sets(frame: pd.DataFrame, stage: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return FedMix's true label shares and the label sets read off phi, ``[S, classes]`` each.
+
+    Both are empty where the run did not store them.
+    """
+    run = audited(FEDMIX, stage)
+    told = shares(frame, run, seed, LABEL_SET)
+    if not len(told):
+        return np.zeros((0, 0)), np.zeros((0, 0), dtype=bool)
+    return shares(frame, run, seed, TRUTH).loc[told.index].to_numpy(), told.to_numpy() > 0
+
+
+def wrong_sets(frame: pd.DataFrame, stage: str) -> tuple[int, int]:
+    """Return how many clients' label sets, of all seeds, are read off wrongly, and of how many."""
+    seeds = sorted(frame.loc[frame["metric"] == LABEL_SET, "seed"].unique())
+    wrong = every = 0
+    for seed in seeds:
+        truth, told = label_sets(frame, stage, seed)
+        wrong += int((told != (truth > 0)).any(-1).sum())
+        every += len(told)
+    return wrong, every
 
 
 def means(leaked: pd.DataFrame, method: str, stage: str, source: str) -> dict[int, float]:
@@ -155,10 +185,57 @@ def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
             for stage in (EPOCH, TRAINED)
         ),
         greater(
-            "q(z|s) reveals more once q has specialised: distance fresh vs trained, one epoch",
+            "q(z|s) reveals less once q has specialised: distance trained vs fresh, one epoch",
             "App. C, extended",
-            tv(FEDMIX, EPOCH, Q),
             tv(FEDMIX, TRAINED, Q),
+            tv(FEDMIX, EPOCH, Q),
+        ),
+        *_of_phi(frame, known),
+    ]
+
+
+def _of_phi(frame: pd.DataFrame, known: pd.DataFrame) -> Sequence[Claim]:
+    """Test what phi tells; nothing for runs that were audited before phi was."""
+    claims = []
+    for stage in STAGES:
+        wrong, clients = wrong_sets(frame, stage)
+        if clients:
+            text = f"Rows of phi name every client's labels: clients read wrongly, {stage}"
+            claims.append(equal(text, OURS, wrong, 0))
+    if not claims:
+        return []
+
+    def tv(stage: str, source: str) -> dict[int, float]:
+        return means(known, FEDMIX, stage, source)
+
+    return [
+        *claims,
+        *(
+            greater(
+                f"... and phi tells more than q(z|s), {stage}",
+                OURS,
+                tv(stage, Q),
+                tv(stage, PHI),
+            )
+            for stage in STAGES
+        ),
+        greater(
+            "A trained model's phi tells more than its bias: distance of bias vs phi",
+            OURS,
+            tv(TRAINED, BIAS),
+            tv(TRAINED, PHI),
+        ),
+        greater(
+            "A fresh model's bias tells more than one message of phi, one full-batch step",
+            OURS,
+            tv(STEP, PHI),
+            tv(STEP, BIAS),
+        ),
+        greater(
+            "... unless the cohort's messages are read together: distance of one vs all",
+            OURS,
+            tv(STEP, PHI),
+            tv(STEP, COHORT),
         ),
     ]
 

@@ -8,7 +8,7 @@ from fedlib.plotting.bars import grouped, label_bars
 from fedlib.plotting.counts import label_counts, partitions
 from fedlib.plotting.curves import Cell, curves, grid
 from fedlib.plotting.frontier import frontier
-from fedlib.plotting.heatmaps import heatmaps, images
+from fedlib.plotting.heatmaps import heatmaps, images, label_sets
 from fedlib.plotting.lines import cumulative, over
 from fedlib.plotting.numbers import dots, points, ranked, standings
 from fedlib.plotting.planes import cloud, embedding, plane, versus
@@ -45,6 +45,7 @@ __all__ = [
     "images",
     "label_bars",
     "label_counts",
+    "label_sets",
     "look_of",
     "ordered",
     "over",

@@ -62,7 +62,7 @@ def grouped(
     """Draw several numbers of each class side by side, ``[classes]`` by group, the first in red."""
     figure, ax = plt.subplots(figsize=(PAGE, 2.6))
     thick = 0.8 / len(groups)
-    colours = (TRUTH, GUESS, *SHADES[:1], SHADES[4])
+    colours = (TRUTH, GUESS, *SHADES[:1], SHADES[4], SHADES[3], "black")
     for j, (group, values) in enumerate(groups.items()):
         left = np.arange(len(names)) - 0.4 + j * thick
         colour = colours[j % len(colours)]

@@ -8,10 +8,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from fedlib.plotting.layout import fields, head
+from fedlib.plotting.bars import GUESS, TRUTH
+from fedlib.plotting.layout import fields, head, legend
+from fedlib.plotting.style import PAGE
 
 NARROWEST = 3.6  # inches: beside labels and colour bar two matrices still have room for titles
+LIGHTEST = 0.25  # the shade of a share near 0, beside 1 for the largest
 
 
 def heatmaps(
@@ -65,6 +69,50 @@ def heatmaps(
     figure.colorbar(image, ax=axes, label=scale, shrink=0.8, pad=0.02)
     head(figure, heading)
     return figure, pd.concat(frames, ignore_index=True)
+
+
+def label_sets(
+    panels: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    names: Sequence[str],
+    *,
+    heading: str = "",
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw who holds which labels, and who is thought to, a panel above the other.
+
+    A panel has true label shares ``[clients, classes]``, shaded from white, none, to the largest
+    share, and what was read, bool of the same shape: a dot, which is red where it is wrong; a label
+    that was overlooked has a red cross. ``names`` are those of the classes.
+    """
+    clients, classes = next(iter(panels.values()))[0].shape
+    tall = 0.13 * classes + 0.35
+    figure, axes = fields(len(panels), 1, PAGE, tall, 0.9, sharex=True)
+    size, frames = 2.2 if clients > 40 else 4.0, []
+    for ax, (name, (truth, read)) in zip(axes[:, 0], panels.items(), strict=True):
+        held = truth > 0
+        shade = np.where(held, LIGHTEST + truth / truth.max(), 0)  # a small share is not white
+        ax.imshow(shade.T, cmap="Greys", vmin=0, vmax=1.8, aspect="auto")
+        marks = (
+            ("read off phi, and held", read & held, "o", GUESS),
+            ("read off phi, but not held", read & ~held, "o", TRUTH),
+            ("held, but not read", ~read & held, "x", TRUTH),
+        )
+        for label, where, mark, colour in marks:
+            ax.plot(*np.nonzero(where), mark, color=colour, markersize=size, label=label)
+        right = int((read == held).all(1).sum())
+        ax.set_title(f"{name}: {right} of {clients} label sets are right", fontsize="small")
+        ax.set_yticks(range(classes), names, fontsize=6)
+        ax.set_ylabel("label", fontsize="small")
+        frames.append(_sets(name, truth, read))
+    axes[-1, 0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[-1, 0].set_xlabel("client (grey: its share of each label; white: it has none)")
+    legend(figure, [axes[0, 0]], heading)
+    return figure, pd.concat(frames, ignore_index=True)
+
+
+def _sets(panel: str, truth: np.ndarray, read: np.ndarray) -> pd.DataFrame:
+    client, label = np.indices(truth.shape)
+    cells = {"client": client.ravel(), "label": label.ravel(), "true": truth.ravel()}
+    return pd.DataFrame({"panel": panel, **cells, "read": read.ravel()})
 
 
 def images(

@@ -23,6 +23,8 @@ METHODS: dict[str, tuple[tuple[float, float, float], Dash]] = {
     recipes.WIDE[2]: (_BLIND[7], ":"),
     recipes.WIDE[4]: (_BLIND[7], "-."),
     recipes.BIASED: (_BLIND[1], "--"),
+    recipes.EPOCH: (_BLIND[9], "--"),
+    recipes.TRAINED: (_BLIND[0], "-"),
     recipes.LOCAL_GLOBAL: (_BLIND[4], "--"),
     recipes.FEDMIX: (_BLIND[0], "-"),
     recipes.with_experts(2): (_BLIND[9], "-"),

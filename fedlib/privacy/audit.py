@@ -9,8 +9,10 @@ from fedlib.algorithms import FedAvg
 from fedlib.engine import Report, State
 from fedlib.federation import Federation
 from fedlib.privacy.labels import Floats, from_marginal, from_step, from_update
+from fedlib.privacy.phi import from_rows, from_rows_together, set_from_rows
 
 BIAS, WEIGHT = "head.bias", "head.weight"
+SENT = 1e-6  # q(z|s) is sent in float32: what is smaller in it is rounding
 
 
 def audit(
@@ -20,8 +22,12 @@ def audit(
 
     ``label_share`` is the truth. ``labels_from_bias`` needs the output layer's bias to be sent,
     ``labels_from_weights`` its weights (features behind a ReLU are not negative, so that a row's
-    sum moves as its bias does), and ``labels_from_q`` q(z|s) and phi, FedMix's. ``state`` is where
-    the round started from. Methods that do not apply are left out.
+    sum moves as its bias does), and ``labels_from_q`` q(z|s) and phi, FedMix's.
+
+    phi alone tells more (ours, not in 000): ``label_set_from_phi``, 1 for each label whose row
+    moved and 0 for others, ``labels_from_phi``, from how far, and ``labels_from_phi_cohort``, with
+    what as many clients as labels say of one another. ``state`` is where the round started from.
+    Methods that do not apply are left out.
     """
     rows = np.asarray(report.rows)
     found = {"label_share": _numbers(fed.shares("label"))[rows]}
@@ -37,7 +43,25 @@ def audit(
         phi = _numbers((state.shared["phi"] - report.messages["phi"]).softmax(-1))
         q = _numbers(report.messages.get("q_raw", report.messages["q_s"]))
         pairs = zip(q, phi, strict=True)
-        found["labels_from_q"] = np.stack([from_marginal(*pair) for pair in pairs])
+        found["labels_from_q"] = np.stack([from_marginal(*pair, resolution=SENT) for pair in pairs])
+        found |= _rows(algorithm, state, report)
+    return found
+
+
+def _rows(algorithm: FedAvg, state: State, report: Report) -> dict[str, Floats]:
+    """Return what the rows of phi's update say; nothing where clients leave phi alone.
+
+    Weight decay moves every row, so that none tells by being zero.
+    """
+    if algorithm.client.rate("phi") == 0:
+        return {}
+    moved = _numbers(report.messages["phi"])
+    q_y = _numbers(state.shared["phi"].double().softmax(-1))
+    found = {"labels_from_phi": from_rows(moved, q_y)}
+    if len(moved) >= moved.shape[1]:
+        found["labels_from_phi_cohort"] = from_rows_together(moved, q_y)
+    if algorithm.client.weight_decay == 0:
+        found["label_set_from_phi"] = set_from_rows(moved).astype(np.float64)
     return found
 
 

@@ -48,7 +48,15 @@ from fedlib.recipes.label_skew import (
 )
 from fedlib.recipes.newcomers import DENSITIES, JOINING, NEW_CLIENTS, joined
 from fedlib.recipes.permuted import PERMUTED, SLOWER, with_k
-from fedlib.recipes.privacy import EPOCH, PRIVACY, STEP, TRAINED, audited
+from fedlib.recipes.privacy import (
+    EPOCH,
+    PRIVACY,
+    STEP,
+    TRAINED,
+    audited,
+    overheard,
+    with_noise,
+)
 from fedlib.recipes.private_parts import (
     DENOISED,
     FOURTEEN,
@@ -179,8 +187,10 @@ __all__ = [
     "departed",
     "fourteen",
     "joined",
+    "overheard",
     "seeded",
     "with_experts",
     "with_k",
+    "with_noise",
     "with_pruning",
 ]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from fedlib.algorithms import FedAvg, FedMix, Personal
-from fedlib.experiment import Experiment
+from fedlib.engine import Report, State, play_round
+from fedlib.experiment import Experiment, begun, run_with_state
+from fedlib.federation import Federation
+from fedlib.privacy import NoisyFedMix
 from fedlib.recipes.communication import BIASED
 from fedlib.recipes.label_skew import FEDAVG, FEDMIX, SETTINGS, fedavg, fedmix
 from fedlib.recipes.section import Section, Setting, federated
@@ -32,6 +35,26 @@ def _plan(setting: Setting, dataset: str) -> dict[str, Experiment]:
         trained = federated(setting, kind(**fields))
         runs[audited(method, TRAINED)] = federated(setting, kind(**fields), after=trained, **once)
     return runs
+
+
+def with_noise(setting: Setting, noise: float) -> Experiment:
+    """Return an ordinary training run in which clients hide what they send of phi behind noise."""
+    return federated(setting, NoisyFedMix(noise=noise, **fedmix(setting)))
+
+
+def overheard(experiment: Experiment) -> tuple[Federation, State, Report]:
+    """Return the federation, the state before and the report of an audited run, played anew.
+
+    On the CPU, in memory; a first stage is trained unless it is stored. What an audit stores are
+    its findings: this has the messages themselves.
+    """
+    fed = experiment.task.build(experiment.seed, "cpu")
+    stages = [run_with_state(stage, device="cpu", progress=False) for stage in experiment.before]
+    state = begun(experiment, fed, [last for _, last in stages])
+    before = State(dict(state.shared), {}, dict(state.server))
+    seed, cohort = experiment.seed, experiment.cohort
+    _, report = play_round(experiment.algorithm, fed, state, round=0, seed=seed, cohort=cohort)
+    return fed, before, report
 
 
 PRIVACY = Section(
