@@ -34,6 +34,7 @@ from fedlib.recipes.every_method import (
     PROPOSED,
 )
 from fedlib.recipes.first_version import FIRST_VERSION
+from fedlib.recipes.floor import MAJORITY
 from fedlib.recipes.gates import GATES
 from fedlib.recipes.label_skew import (
     CENTRALISED,
@@ -132,6 +133,7 @@ __all__ = [
     "LABEL_SKEW",
     "LOCAL",
     "LOCAL_GLOBAL",
+    "MAJORITY",
     "MIXTURE",
     "MOE",
     "NEW_CLIENTS",
