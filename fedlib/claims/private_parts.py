@@ -11,7 +11,7 @@ from scipy import stats
 from fedlib import frames
 from fedlib.claims.floor import floor_claims
 from fedlib.claims.rule import BySeed, Claim, above, greater, on_par
-from fedlib.published import published
+from fedlib.published import floors, published
 from fedlib.randomness import generator
 from fedlib.recipes import DENOISED, MAJORITY, NINE, SYNCHRONOUS, TRADITIONAL, WITH_MOE
 
@@ -51,6 +51,18 @@ def printed(item: str, dataset: str) -> pd.DataFrame:
             "row": rows["row"],
         }
     ).reset_index(drop=True)
+
+
+def beside_floor(item: str = "Table 1") -> pd.DataFrame:
+    """Return the published accuracies of the fourteen methods and the floor of their partition.
+
+    Columns dataset, S, method, value, floor, as fractions; for the data sets that have a floor.
+    """
+    known = floors("004").rename(columns={"at": "S"})
+    parts = [printed(item, name).assign(dataset=name) for name in known["dataset"].unique()]
+    rows = pd.concat(parts).merge(known, on=["dataset", "S"])
+    rows = rows[rows["method"].isin([*TRADITIONAL, *NINE])]
+    return rows[["dataset", "S", "method", "value", "floor"]].reset_index(drop=True)
 
 
 def released_log() -> pd.DataFrame:

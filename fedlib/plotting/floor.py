@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from fedlib.plotting.style import look_of
 from fedlib.recipes import MAJORITY
@@ -25,6 +26,11 @@ def parted(frame: pd.DataFrame, column: str = "method") -> tuple[pd.DataFrame, p
     """Return a frame without the floor's rows, and these."""
     of_floor = frame[column] == MAJORITY
     return frame[~of_floor], frame[of_floor]
+
+
+def line_of_floor(ax: Axes) -> Line2D | None:
+    """Return the floor's line in a field, None where there is none."""
+    return next((line for line in ax.lines if line.get_label() == CALLED), None)
 
 
 def draw_floor(ax: Axes, level: pd.Series, at: pd.Series | None = None) -> None:
