@@ -35,8 +35,8 @@ def write_floors() -> pd.DataFrame:
     """
     rows = [row for paper in _OWN for row in computed(paper)]
     new = pd.DataFrame(rows, columns=["paper", "dataset", "at", "floor"])
-    both = pd.concat([new, floors()]) if FILE.exists() else new
-    table = both.drop_duplicates(["paper", "dataset", "at"])
+    both = pd.concat([new, floors()])
+    table = both.drop_duplicates(["paper", "dataset", "at"]).astype({"at": float, "floor": float})
     table = table.sort_values(["paper", "dataset", "at"], ignore_index=True)
     table.to_csv(FILE, index=False, float_format="%.6f", lineterminator="\n")
     return table

@@ -125,18 +125,8 @@ def _numbers(numbers: pd.DataFrame) -> str:
         ]
         for _, row in numbers.iterrows()
     ]
-    heads = [
-        "paper",
-        "item",
-        "data",
-        "setting",
-        "method",
-        "metric",
-        "published",
-        "floor",
-        "measured",
-    ]
-    heads += ["95% interval", "seeds", "scale", "run", "notebook", "verdict"]
+    heads = ["paper", "item", "data", "setting", "method", "metric", "published", "floor"]
+    heads += ["measured", "95% interval", "seeds", "scale", "run", "notebook", "verdict"]
     return _table("numbers", heads, rows, {"published", "floor", "measured", "seeds"})
 
 
