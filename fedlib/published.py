@@ -26,3 +26,14 @@ def published(paper: str = "", item: str = "") -> pd.DataFrame:
         raise ValueError(f"unknown paper {paper!r}; {suggest(paper, known)}")
     chosen = rows["paper"].str.startswith(paper) & rows["table_or_figure"].str.startswith(item)
     return rows[chosen].reset_index(drop=True)
+
+
+def floors(paper: str = "") -> pd.DataFrame:
+    """Return the accuracy of always saying a client's commonest label, on the papers' partitions.
+
+    Columns paper, dataset, at (the p or S of the partition) and floor, a fraction. Written by
+    `python -m fedlib.scorecard --floors`, from labels alone; ``paper`` "" is all.
+    """
+    with files("fedlib").joinpath("floors.csv").open("rb") as file:
+        rows = pd.read_csv(file, dtype={"paper": str})
+    return rows[rows["paper"].str.startswith(paper)].reset_index(drop=True)

@@ -318,6 +318,8 @@ def ragged():
 @every
 def test_training_lowers_a_finite_loss(algorithm):
     fed = ragged()
+    if not algorithm.phases():
+        pytest.skip("trains nothing")
     state, losses = begun(algorithm, fed), []
     for t in range(25):
         state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=3)
@@ -380,7 +382,7 @@ def test_bytes_are_those_of_the_tensors(algorithm):
     assert all(t.dtype == torch.float32 for t in report.messages.values())
     if isinstance(algorithm, PrunedFedMix | Densities | IFCA | FedGH | PMMoE):
         return  # they count by hand, and so do test_pruning, test_newcomers and test_ifca
-    if isinstance(algorithm, Local | Mixture):
+    if not algorithm.federates:
         assert not int(report.down.sum()) and not int(report.up.sum())
         return  # what they begin with was there before
     down = sum(t.nbytes for t in state.shared.values())
@@ -397,7 +399,8 @@ def test_a_round_leaves_what_it_was_given_alone(algorithm):
     for before, now in ((kept.shared, state.shared), (kept.server, state.server)):
         assert before.keys() == now.keys()
         assert all(torch.equal(before[n], now[n]) for n in before)
-    assert any(not torch.equal(kept.flat()[n], t) for n, t in after.flat().items())
+    moved = any(not torch.equal(kept.flat()[n], t) for n, t in after.flat().items())
+    assert moved == bool(algorithm.phases())
 
 
 @every
@@ -443,7 +446,7 @@ def test_the_same_bits_twice_and_others_with_another_seed(algorithm):
     first, again, other = (play(algorithm, ragged(), seed=s, cohort=2)[0].flat() for s in (4, 4, 5))
     assert first.keys() == again.keys()
     assert all(torch.equal(first[n], again[n]) for n in first)
-    assert any(not torch.equal(first[n], other[n]) for n in first)
+    assert not algorithm.phases() or any(not torch.equal(first[n], other[n]) for n in first)
 
 
 @every

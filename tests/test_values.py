@@ -17,6 +17,7 @@ from fedlib.algorithms import (
     MOON,
     SCAFFOLD,
     ClusteredFedMix,
+    CommonestLabel,
     Densities,
     FedAvg,
     FedBABU,
@@ -155,6 +156,7 @@ DEFAULTS = {
     PrunedFedMix: {**_MIXES, "eta": 0.5, "memory": "raw", "prune_gate": False},
     ClusteredFedMix: {**_MIXES, "damping": 0.75, "entropy_weight": 1.0},
     LastClient: _AVERAGES,
+    CommonestLabel: _AVERAGES,
     Local: {**_AVERAGES, "stop": None, "model": None},
     Mixture: {
         **_AVERAGES,
@@ -634,6 +636,7 @@ SAMPLES |= {
     ),
 }
 SAMPLES[LastClient] = (LastClient(), _AVERAGING)
+SAMPLES[CommonestLabel] = (CommonestLabel(), _AVERAGING)
 SAMPLES[Local] = (Local(), {**_AVERAGING, "stop": EarlyStop(every=1), "model": MLP((5,))})
 SAMPLES[Explore] = (Explore(), {"eps": 0.5, "decay": 1.0})
 SAMPLES[ClusterStop] = (ClusterStop(), {"every": 5, "patience": 3})

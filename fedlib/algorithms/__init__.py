@@ -14,6 +14,7 @@ from fedlib.algorithms.fedsynmoe import FedSynMoE
 from fedlib.algorithms.gpfl import GPFL
 from fedlib.algorithms.ifca import IFCA
 from fedlib.algorithms.local import Local
+from fedlib.algorithms.majority import CommonestLabel
 from fedlib.algorithms.mixture import Mixture
 from fedlib.algorithms.moon import MOON
 from fedlib.algorithms.newcomers import Newcomers
@@ -30,6 +31,7 @@ __all__ = [
     "MOON",
     "SCAFFOLD",
     "ClusteredFedMix",
+    "CommonestLabel",
     "Densities",
     "FedAvg",
     "FedBABU",

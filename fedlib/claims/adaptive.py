@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from fedlib import frames
+from fedlib.claims.floor import floor_claims
 from fedlib.claims.rule import BySeed, Claim, greater, on_par
 from fedlib.published import published
-from fedlib.recipes import ALL_EQUAL, BEST, EAGER, LOCAL, MOE, TUNED
+from fedlib.recipes import ALL_EQUAL, BEST, EAGER, LOCAL, MAJORITY, MOE, TUNED
 
 WITHOUT = "no exploration"
 RIVALS = {
@@ -48,9 +49,11 @@ def sizes(frame: pd.DataFrame) -> pd.DataFrame:
 def strategies(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with the most exploration and those without, which have it in their name.
 
-    One cluster leaves nothing to explore: it is both. So is *Local*, which has no clusters.
+    One cluster leaves nothing to explore: it is both. So is *Local*, which has no clusters. The
+    floor is in once.
     """
     most, none = table[_at(table, table["eps"].max())], table[_at(table, 0.0)]
+    none = none[none["method"] != MAJORITY]
     none = none.assign(method=none["method"] + f", {WITHOUT}")
     return pd.concat([most, none], ignore_index=True)
 
@@ -138,6 +141,7 @@ def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
     ours, spread = score(MOE, p=high_p), score(MOE, "spread", p=high_p)
     theirs = conclusion()
     extreme = f"where clients differ most (p = {high_p:g}; published:"
+    judged = table[table["J"].isin([most, float("nan")]) & table["eps"].isin([high, float("nan")])]
     fewer = sorted(j for j in table["J"].dropna().unique() if 1 < j < most)
     return [
         *beats,
@@ -196,6 +200,7 @@ def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
             score(EAGER),
             score(MOE),
         ),
+        *floor_claims(judged, "p"),
     ]
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 
 from fedlib import frames
 from fedlib.claims.adaptive import RIVALS, clients, scores
+from fedlib.claims.floor import floor_claims
 from fedlib.claims.rule import BySeed, Claim, above, below, greater, on_par
 from fedlib.recipes import ALL_RELEASED, BEST, FEDAVG, MOE, PEEKING, REDRAWN, STOPPED
 
@@ -100,7 +101,9 @@ def recovery_claims(frame: pd.DataFrame) -> list[Claim]:
             ),
         ]
         here = table[table["orientations"].eq(k) & table["J"].isin([k, np.nan])]
-        claims += _beats(here[here["eps"].eq(most) | here["eps"].isna()], f"{k:g} orientations")
+        here = here[(here["eps"].eq(most) | here["eps"].isna()) & here["method"].ne(REDRAWN)]
+        claims += _beats(here, f"{k:g} orientations")
+        claims += floor_claims(here, ending=f", {k:g} orientations")
     return claims
 
 
@@ -114,6 +117,7 @@ def writer_claims(frame: pd.DataFrame) -> list[Claim]:
     return [
         *_beats(most, "writers"),
         greater("Exploration makes writers more alike: spread", "Sec. 5, Fig. 6", *spread),
+        *floor_claims(most, ending=", writers"),
     ]
 
 

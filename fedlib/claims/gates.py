@@ -9,10 +9,11 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from fedlib import frames
+from fedlib.claims.floor import floor_claims
 from fedlib.claims.rule import Claim, greater, on_par
 from fedlib.models import GateNet
 from fedlib.models.gate import ACTIVATIONS, INITS
-from fedlib.recipes import WITH_MOE
+from fedlib.recipes import MAJORITY, WITH_MOE
 from fedlib.recipes.private_parts import PrivateParts
 
 NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
@@ -123,7 +124,9 @@ def gate_claims(table: pd.DataFrame, setting: PrivateParts) -> list[Claim]:
         here = table[table["S"] == s]
         claims += _of_parts(made_of(here), f"S = {s:g}")
         claims += _of_numbers(here, float(s), setting)
-    return claims
+    mixed = table["method"].str.endswith(WITH_MOE)
+    judged = table[mixed | table["method"].eq(MAJORITY)]
+    return [*claims, *floor_claims(judged, "S", ", with every choice of a number")]
 
 
 def _of_parts(gains: pd.DataFrame, where: str) -> list[Claim]:

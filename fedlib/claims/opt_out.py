@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from fedlib import frames
+from fedlib.claims.floor import floor_claims
 from fedlib.claims.rule import Claim, greater, on_par
 from fedlib.claims.specialists import GLOBAL, HELD, OWN, lookup
-from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, TUNED
+from fedlib.recipes import FEDAVG, LOCAL, MAJORITY, MIXTURE, TUNED
 
 
 def opt_out_claims(table: pd.DataFrame) -> list[Claim]:
@@ -39,7 +40,9 @@ def opt_out_claims(table: pd.DataFrame) -> list[Claim]:
                 score(FEDAVG, metric, p=low, q=most),
             )
         )
-    return found
+    # Training alone has no q: it is judged with everybody in.
+    judged = table["metric"].eq(OWN) & (table["q"].notna() | table["method"].eq(MAJORITY))
+    return [*found, *floor_claims(table[judged], "p", " and q")]
 
 
 def first_version_claims(table: pd.DataFrame, q: float = 0.0) -> list[Claim]:
@@ -70,6 +73,7 @@ def first_version_claims(table: pd.DataFrame, q: float = 0.0) -> list[Claim]:
             score(LOCAL, HELD, p=high),
             score(TUNED, HELD, p=high),
         ),
+        *floor_claims(here[here["metric"] == OWN], "p"),
     ]
 
 
@@ -86,14 +90,15 @@ def of_figure(table: pd.DataFrame) -> list[float]:
 
 
 def over_q(table: pd.DataFrame, p: float, metric: str) -> pd.DataFrame:
-    """Return scores at p by q, *Local*'s at every q and at q = 1.
+    """Return scores at p by q, *Local*'s at every q and at q = 1; on own tests with the floor.
 
     Where everybody opts out there is no federation to mix in, and what is left is training alone.
     """
     rows = table[(table["p"] == p) & (table["metric"] == metric)]
     alone, qs = rows[rows["method"] == LOCAL], sorted(rows["q"].dropna().unique())
     everywhere = [alone.assign(q=q) for q in (*qs, 1.0)]
-    return pd.concat([rows.dropna(subset="q"), *everywhere], ignore_index=True)
+    floor = rows[rows["method"].eq(MAJORITY) & (metric == OWN)]
+    return pd.concat([rows.dropna(subset="q"), *everywhere, floor], ignore_index=True)
 
 
 def ledger(frame: pd.DataFrame) -> pd.DataFrame:

@@ -9,10 +9,11 @@ import pandas as pd
 from scipy import stats
 
 from fedlib import frames
+from fedlib.claims.floor import floor_claims
 from fedlib.claims.rule import BySeed, Claim, above, greater, on_par
-from fedlib.published import published
+from fedlib.published import floors, published
 from fedlib.randomness import generator
-from fedlib.recipes import DENOISED, NINE, SYNCHRONOUS, TRADITIONAL, WITH_MOE
+from fedlib.recipes import DENOISED, MAJORITY, NINE, SYNCHRONOUS, TRADITIONAL, WITH_MOE
 
 LAST, BEST = "last", "best on validation"
 # How 004 calls the data sets.
@@ -50,6 +51,18 @@ def printed(item: str, dataset: str) -> pd.DataFrame:
             "row": rows["row"],
         }
     ).reset_index(drop=True)
+
+
+def beside_floor(item: str = "Table 1") -> pd.DataFrame:
+    """Return the published accuracies of the fourteen methods and the floor of their partition.
+
+    Columns dataset, S, method, value, floor, as fractions; for the data sets that have a floor.
+    """
+    known = floors("004").rename(columns={"at": "S"})
+    parts = [printed(item, name).assign(dataset=name) for name in known["dataset"].unique()]
+    rows = pd.concat(parts).merge(known, on=["dataset", "S"])
+    rows = rows[rows["method"].isin([*TRADITIONAL, *NINE])]
+    return rows[["dataset", "S", "method", "value", "floor"]].reset_index(drop=True)
 
 
 def released_log() -> pd.DataFrame:
@@ -144,7 +157,7 @@ def fourteen_claims(table: pd.DataFrame, known: pd.DataFrame) -> list[Claim]:
             )
             for s in ratios
         ]
-    return claims
+    return [*claims, *floor_claims(table, "S")]
 
 
 def gains(table: pd.DataFrame, ending: str = WITH_MOE, over: str = "") -> pd.DataFrame:
@@ -166,15 +179,17 @@ def gains(table: pd.DataFrame, ending: str = WITH_MOE, over: str = "") -> pd.Dat
 def ablation(table: pd.DataFrame) -> pd.DataFrame:
     """Return the nine methods alone, with PM-MoE, and with some experts left out (Table 3).
 
-    Mean, half the 95% interval, (seeds), of scores at one S.
+    Mean, half the 95% interval, (seeds), of scores at one S; below them the floor, which has
+    nothing to mix.
     """
+    listed = (*NINE, *({MAJORITY} & {*table["method"]}))
     columns: dict[str, dict[str, str]] = {}
     for kind, ending in {"alone": "", "PM-MoE": WITH_MOE, "denoised": DENOISED}.items():
-        named = {f"{m} {ending}".strip(): m for m in NINE}
+        named = {f"{m} {ending}".strip(): m for m in listed}
         rows = table[table["method"].isin(named)]
         stated = rows.groupby("method")["value"].agg(frames.stated)
         columns[kind] = {named[str(m)]: str(text) for m, text in stated.items()}
-    return pd.DataFrame(columns, dtype=object).reindex(NINE).dropna(how="all").fillna("")
+    return pd.DataFrame(columns, dtype=object).reindex(listed).dropna(how="all").fillna("")
 
 
 def prefixes(
@@ -259,6 +274,8 @@ def mixture_claims(frame: pd.DataFrame) -> list[Claim]:
             ),
         ]
     told = reporting(frame)
+    # What the nine have alone is judged with the fourteen.
+    second = table[~table["method"].isin(NINE)]
     return [
         *claims,
         greater(
@@ -267,4 +284,5 @@ def mixture_claims(frame: pd.DataFrame) -> list[Claim]:
             frames.by_seed(told, "maximum"),
             frames.by_seed(told, "all"),
         ),
+        *floor_claims(second, "S"),
     ]

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from fedlib import frames
+from fedlib.claims.floor import floor_claims
 from fedlib.claims.rule import Claim, greater, on_par
 from fedlib.published import published
-from fedlib.recipes import FEDAVG, LOCAL, MIXTURE, SMALL, TUNED
+from fedlib.recipes import FEDAVG, LOCAL, MAJORITY, MIXTURE, SMALL, TUNED
 
 GLOBAL, OWN, HELD = "balanced_accuracy", "test_accuracy", "validation_accuracy"
 Score = Callable[..., dict[int, float]]
@@ -96,6 +97,7 @@ def generalisation_claims(table: pd.DataFrame) -> list[Claim]:
             score(MIXTURE, GLOBAL, p=mild),
             score(TUNED, GLOBAL, p=mild),
         ),
+        *floor_claims(table[table["metric"] == OWN], "p"),
     ]
 
 
@@ -108,14 +110,16 @@ def alpha_claims(table: pd.DataFrame) -> list[Claim]:
             "Sec. 5, Fig. 5",
             score(MIXTURE, GLOBAL),
             score(TUNED, GLOBAL),
-        )
+        ),
+        *floor_claims(table[table["metric"] == OWN], "alpha"),
     ]
 
 
 def architecture_claims(table: pd.DataFrame) -> list[Claim]:
     """Test what 001 says of experts: any differentiable ones will do."""
     score = lookup(table)
-    return [
+    small = table[table["method"].isin([SMALL, MAJORITY]) & table["metric"].eq(OWN)]
+    claims = [
         greater(
             f"A small specialist and a tiny gate beat FedAvg on the clients' {where} tests",
             "Sec. 3",
@@ -124,6 +128,7 @@ def architecture_claims(table: pd.DataFrame) -> list[Claim]:
         )
         for metric, where in ((OWN, "own"), (GLOBAL, "global"))
     ]
+    return [*claims, *floor_claims(small)]
 
 
 _PRINTED = {

@@ -22,3 +22,14 @@ def over_clients(accuracy: np.ndarray, sizes: np.ndarray) -> dict[str, float]:
         "std": float(a.std()),
         "worst_decile": float(worst.mean()),
     }
+
+
+def majority_floor(train: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """Return every client's accuracy if it always says its commonest training label.
+
+    From counts of labels ``[clients, classes]``, float64 ``[clients]``; ties go to the smallest
+    label, and a client without tests has nan.
+    """
+    right = np.take_along_axis(test, train.argmax(1)[:, None], 1)[:, 0]
+    with np.errstate(invalid="ignore"):
+        return np.asarray(right / test.sum(1), dtype=np.float64)

@@ -12,6 +12,7 @@ from fedlib.plotting.heatmaps import heatmaps, images, label_sets
 from fedlib.plotting.lines import cumulative, over
 from fedlib.plotting.numbers import dots, points, ranked, standings
 from fedlib.plotting.planes import cloud, embedding, plane, versus
+from fedlib.plotting.published import against_floor
 from fedlib.plotting.style import (
     COLUMN,
     METHODS,
@@ -32,6 +33,7 @@ __all__ = [
     "PAGE",
     "TITLES",
     "Cell",
+    "against_floor",
     "agreement",
     "cloud",
     "cumulative",

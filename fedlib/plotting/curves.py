@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedlib.frames import bands
+from fedlib.plotting.floor import draw_floor, parted
 from fedlib.plotting.layout import finished, head, side_by_side
 from fedlib.plotting.style import COLUMN, look_of, ordered, seeds_of
 
@@ -36,9 +37,11 @@ def curves(
     figure, axes = side_by_side(panels, COLUMN, 2.7, 4.6, sharey=share_y)
     frames = []
     for ax, (panel, curve) in zip(axes, panels.items(), strict=True):
+        curve, floor = parted(curve)
         drawn = bands(curve)
         for method, rows in drawn.groupby("method", sort=False):
             _curve(ax, str(method), rows.sort_values("round"), band)
+        draw_floor(ax, floor["value"])
         ax.set(xlabel=xlabel, title=f"{panel}, {seeds_of(drawn)}")
         frames.append(drawn.assign(panel=panel))
     for ax, mark in zip(axes, at, strict=False):
@@ -87,10 +90,11 @@ def grid(rows: Sequence[Sequence[Cell]], *, heading: str = "") -> tuple[Figure, 
 
 def draw_cell(ax: Axes, cell: Cell) -> pd.DataFrame:
     """Draw one field; return what is drawn: mean and interval by method and round."""
-    drawn = bands(ordered(cell.curve))
+    curve, floor = parted(cell.curve)
+    drawn = bands(ordered(curve))
     shown, label = drawn, "communication round"
     if cell.x != "round":
-        at = cell.curve.groupby(["method", "round"], as_index=False)[cell.x].mean()
+        at = curve.groupby(["method", "round"], as_index=False)[cell.x].mean()
         drawn = drawn.merge(at, on=["method", "round"])
         small = drawn[cell.x].max() < 0.1
         label = f"{'megabytes' if small else 'gigabytes'} sent, down and up"
@@ -103,16 +107,18 @@ def draw_cell(ax: Axes, cell: Cell) -> pd.DataFrame:
     if cell.mark is not None:
         scale = shown[cell.x].max() / drawn[cell.x].max()
         ax.axvline(cell.mark * scale, color="black", linestyle=":", linewidth=0.8)
-    ax.set(xlabel=label, ylabel=cell.ylabel, xlim=(0, None), ylim=_limits(drawn, cell.zero))
+    draw_floor(ax, floor["value"])
+    limits = _limits(drawn, cell.zero, floor["value"])
+    ax.set(xlabel=label, ylabel=cell.ylabel, xlim=(0, None), ylim=limits)
     ax.set_title(f"{cell.title}, {seeds_of(drawn)}", fontsize="small")
     ax.grid(alpha=0.25)
     return drawn
 
 
-def _limits(drawn: pd.DataFrame, zero: bool) -> tuple[float, float]:
-    """Return limits of y for the means after the first rounds, and for 0 if asked."""
+def _limits(drawn: pd.DataFrame, zero: bool, floor: pd.Series) -> tuple[float, float]:
+    """Return limits of y for the means after the first rounds, the floor, and 0 if asked."""
     means = drawn.loc[drawn["round"] > BEGINNING * drawn["round"].max(), "mean"]
-    ends = [*means, 0.0] if zero else [*means]
+    ends = [*means, *floor, *([0.0] if zero else [])]
     low, high = min(ends), max(ends)
     room = 0.08 * (high - low) or 0.05
     return low - room, high + room

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedlib.plotting.floor import draw_floor, parted
 from fedlib.plotting.layout import legend
 from fedlib.plotting.style import PAGE
 
@@ -23,8 +24,10 @@ def frontier(
     """Draw every method as a dot of its family's form, and name those that none beats in both.
 
     A panel's frame has columns method, family, x, y, best; the unbeaten are joined by a line.
-    ``log`` is for x.
+    ``log`` is for x. The floor is no dot but a thin line at its y.
     """
+    floors = {name: parted(frame)[1] for name, frame in panels.items()}
+    panels = {name: parted(frame)[0] for name, frame in panels.items()}
     every = pd.concat([f.assign(panel=name) for name, f in panels.items()], ignore_index=True)
     looks = {
         name: (plt.get_cmap("tab10")(k), FORMS[k % len(FORMS)])
@@ -37,6 +40,7 @@ def frontier(
         for family, dots in points.groupby("family", sort=False):
             colour, form = looks[str(family)]
             ax.plot(dots["x"], dots["y"], form, color=colour, markersize=5, label=family, alpha=0.8)
+        draw_floor(ax, floors[name]["y"])
         ax.set(title=name, xlabel=xlabel, ylabel=ylabel, xscale="log" if log else "linear")
         ax.margins(0.1, 0.1)
         low, high = ax.get_ylim()
@@ -44,7 +48,8 @@ def frontier(
         ax.grid(alpha=0.25)
         _front(ax, points[points["best"]].sort_values("x"))
     legend(figure, list(axes[:, 0]))
-    return figure, every
+    of_floor = [f.assign(panel=name) for name, f in floors.items() if len(f)]
+    return figure, pd.concat([every, *of_floor], ignore_index=True)
 
 
 def _front(ax: Axes, best: pd.DataFrame) -> None:

@@ -11,6 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedlib.plotting.floor import CALLED, line_of_floor
+
 
 def side_by_side(
     panels: Mapping[str, pd.DataFrame],
@@ -46,8 +48,16 @@ def fields(
 
 
 def legend(figure: Figure, axes: Sequence[Axes], heading: str = "") -> None:
-    """Explain the first field's curves below the figure, and put ``heading`` above it."""
+    """Explain the first field's curves below the figure, and put ``heading`` above it.
+
+    The floor, wherever it is drawn, comes last.
+    """
     handles, labels = axes[0].get_legend_handles_labels()
+    known = dict(zip(labels, handles, strict=True))
+    found = [floor for ax in axes if (floor := line_of_floor(ax)) is not None]
+    known.pop(CALLED, None)
+    known |= {CALLED: found[0]} if found else {}
+    handles, labels = [*known.values()], [*known]
     across = 2 if figure.get_figwidth() < 6 else 4
     figure.legend(handles, labels, loc="outside lower center", ncols=min(across, len(labels)))
     head(figure, heading)

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedlib.frames import bands
+from fedlib.plotting.floor import draw_floor, look_of_curve, parted
 from fedlib.plotting.layout import finished, side_by_side
 from fedlib.plotting.planes import MARKS, hollow
 from fedlib.plotting.style import look_of, ordered, seeds_of
@@ -33,11 +34,12 @@ def over(
 
     ``panels`` maps a panel's title to a frame with columns method, seed, ``x`` and value. ``log``
     is for x; ``one`` draws a line at y = 1, for ratios. ``printed`` are a paper's numbers in the
-    same form, without seeds, drawn hollow.
+    same form, without seeds, drawn hollow. The floor is a thin line, level where it has no ``x``.
     """
     figure, axes = side_by_side(panels, 3.0, 2.9)
     drawn = []
     for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
+        numbers, floor = parted(numbers)
         shown = bands(ordered(numbers), by=("method", x))
         for place, (method, rows) in enumerate(shown.groupby("method", sort=False)):
             _line(ax, str(method), MARKS[place % len(MARKS)], rows.sort_values(x), x)
@@ -46,6 +48,7 @@ def over(
             hollow(ax, theirs.rename(columns={x: "mean_x", "value": "mean_y"}))
         if one:
             ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
+        draw_floor(ax, floor["value"], floor[x])
         ax.set(
             xlabel=xlabel, title=f"{panel}, {seeds_of(shown)}", xscale="log" if log else "linear"
         )
@@ -56,7 +59,7 @@ def over(
         elif all(float(place).is_integer() for place in places):
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.grid(alpha=0.25)
-        drawn.append(shown.assign(panel=panel))
+        drawn += [shown.assign(panel=panel), *_floor_of(floor, x, panel)]
     return finished(figure, axes, drawn, ylabel, heading)
 
 
@@ -72,15 +75,22 @@ def cumulative(
     drawn = []
     for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
         for method, rows in ordered(numbers).groupby("method", sort=False):
-            colour, dash = look_of(str(method))
             values = rows["value"].dropna().sort_values().reset_index(drop=True)
             share = (values.index + 1) / len(values)
-            ax.step(values, share, where="post", color=colour, linestyle=dash, label=str(method))
+            ax.step(values, share, where="post", **look_of_curve(str(method)))
             parts = {"panel": panel, "method": method, "value": values, "share": share}
             drawn.append(pd.DataFrame(parts))
         ax.set(xlabel=xlabel, title=panel)
         ax.grid(alpha=0.25)
     return finished(figure, axes, drawn, "share of the clients", heading)
+
+
+def _floor_of(floor: pd.DataFrame, x: str, panel: str) -> list[pd.DataFrame]:
+    """Return the floor as it is drawn, if there is one; one number where it has no x."""
+    if not len(floor):
+        return []
+    by = ("method",) if floor[x].isna().all() else ("method", x)
+    return [bands(floor, by=by).assign(panel=panel)]
 
 
 def _line(ax: Axes, method: str, mark: str, rows: pd.DataFrame, x: str) -> None:

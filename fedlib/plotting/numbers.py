@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedlib.frames import bands
 from fedlib.plotting.curves import Cell, draw_cell
+from fedlib.plotting.floor import draw_floor, draw_upright_floor, parted
 from fedlib.plotting.layout import head, legend, side_by_side
 from fedlib.plotting.style import PAGE, SHADES, look_of, seeds_of
 
@@ -57,8 +58,10 @@ def points(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draw every run and the mean with its 95% interval, by method and ``x``.
 
-    ``frame`` has columns method, seed, value and the one that ``x`` names.
+    ``frame`` has columns method, seed, value and the one that ``x`` names. The floor is a thin line
+    across each place that has one.
     """
+    frame, floor = parted(frame)
     drawn = bands(frame, by=(x, "method"))
     methods = list(dict.fromkeys(frame["method"]))
     places = list(dict.fromkeys(frame[x]))
@@ -70,6 +73,7 @@ def points(
         _points(
             ax, method, at, x, frame[frame["method"] == method], drawn[drawn["method"] == method]
         )
+    _floor_of_places(ax, floor, x, places)
     crowded = len(places) > 6
     ax.set_xticks(range(len(places)), places, rotation=30 if crowded else 0)
     ax.set_xlim(-0.6, len(places) - 0.4)
@@ -95,8 +99,11 @@ def dots(
     A panel's frame has columns row, group, mean, low, high: rows from top to bottom, groups by
     colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``; ``empty``
     is written where a panel has nothing of a row; the group ``black`` is drawn so. Given ``most``,
-    where an accuracy ends, no range is drawn beyond it or below 0.
+    where an accuracy ends, no range is drawn beyond it or below 0. The floor is no row but a thin
+    upright line.
     """
+    floors = {name: parted(frame, "row")[1] for name, frame in panels.items()}
+    panels = {name: parted(frame, "row")[0] for name, frame in panels.items()}
     every = pd.concat([f.assign(panel=name) for name, f in panels.items()], ignore_index=True)
     rows, groups = (list(dict.fromkeys(every[c])) for c in ("row", "group"))
     tall = 0.19 * len(groups) + 0.12
@@ -121,13 +128,15 @@ def dots(
             ax.text(0.5, rows.index(row), empty, color="grey", fontsize="small", **middle)
         if marks and name in marks:
             ax.axvline(marks[name], color="black", linestyle=":", linewidth=0.9, label=mark)
+        draw_upright_floor(ax, floors[name]["mean"])
         ax.set(title=fill(name, 28), xlabel=xlabel)
         ax.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
         ax.grid(axis="x", alpha=0.3)
     axes[0][0].set_yticks(range(len(rows)), rows)
     axes[0][0].set_ylim(len(rows) - 0.5, -0.5)
     legend(figure, axes[0], heading)
-    return figure, every
+    of_floor = [f.assign(panel=name) for name, f in floors.items() if len(f)]
+    return figure, pd.concat([every, *of_floor], ignore_index=True)
 
 
 def _standing(ax: Axes, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -162,6 +171,20 @@ def _points(
         markersize=5,
     )
     ax.plot(runs[x].map(at), runs["value"], "_", color=colour, alpha=0.6, markersize=9)
+
+
+def _floor_of_places(ax: Axes, floor: pd.DataFrame, x: str, places: list[str]) -> None:
+    """Draw the floor across each place, one line that leaps between them."""
+    means = floor.groupby(x)["value"].mean()
+    ends = [
+        (i + half, means[at])
+        for i, at in enumerate(places)
+        if at in means
+        for half in (-0.45, 0.45)
+    ]
+    if ends:
+        where, level = zip(*ends, strict=True)
+        draw_floor(ax, pd.Series(level), pd.Series(where))
 
 
 def _rows(

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedlib.frames import bands
+from fedlib.plotting.floor import FLOOR_COLOUR, parted, path_of_floor
 from fedlib.plotting.layout import fields, finished, legend, side_by_side
 from fedlib.plotting.style import COLUMN, look_of, ordered, seeds_of
 
@@ -34,12 +35,13 @@ def plane(
     Each point is the mean over seeds with both 95% intervals, and says its value of ``by``; a
     line joins the points of a method in that order. ``panels`` maps a panel's title to a frame with
     columns method, seed, ``by``, metric and value, of which the metrics ``x`` and ``y`` are drawn.
-    ``printed`` are a paper's numbers in the same form, without seeds, drawn hollow.
+    ``printed`` are a paper's numbers in the same form, without seeds, drawn hollow. The floor is a
+    thin line, with its values of ``by`` beside it.
     """
     figure, axes = side_by_side(panels, 3.4, 3.6)
     drawn = []
     for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
-        both = _both(numbers, x, y, by)
+        both, floor = parted(_both(numbers, x, y, by))
         for place, (method, rows) in enumerate(both.groupby("method", sort=False)):
             _path(ax, str(method), MARKS[place % len(MARKS)], rows.sort_values(by), by)
         theirs = (printed or {}).get(panel)
@@ -48,9 +50,12 @@ def plane(
             hollow(ax, wide)
             for method, rows in wide.groupby("method", sort=False):
                 _numbers(ax, rows, by, look_of(str(method))[0])
+        if len(floor):
+            path_of_floor(ax, floor["mean_x"], floor["mean_y"])
+            _numbers(ax, floor, by, FLOOR_COLOUR)
         ax.set(xlabel=xlabel, title=f"{panel}, {seeds_of(both)}")
         ax.grid(alpha=0.25)
-        drawn.append(both.assign(panel=panel))
+        drawn += [both.assign(panel=panel), floor.assign(panel=panel)]
     return finished(figure, axes, drawn, ylabel, heading)
 
 
@@ -66,12 +71,13 @@ def cloud(
     """Draw two numbers of every client against each other: a dot each, and a method's mean.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, client, metric and value,
-    of which the metrics ``x`` and ``y`` are drawn. Panels share their axes, from 0 to 1.
+    of which the metrics ``x`` and ``y`` are drawn. Panels share their axes, from 0 to 1. The floor
+    is left out: it looks at no example.
     """
     figure, axes = side_by_side(panels, 3.2, 3.6, sharey=True)
     drawn = []
     for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
-        rows = numbers[numbers["metric"].isin([x, y])]
+        rows, _ = parted(numbers[numbers["metric"].isin([x, y])])
         wide = rows.pivot_table("value", ["method", "seed", "client"], "metric", sort=False)
         wide = ordered(wide.dropna().reset_index())
         for place, (method, dots) in enumerate(wide.groupby("method", sort=False)):

@@ -36,6 +36,7 @@ from fedlib.recipes.every_method import (
     PROPOSED,
 )
 from fedlib.recipes.first_version import FIRST_VERSION
+from fedlib.recipes.floor import MAJORITY
 from fedlib.recipes.gates import GATES
 from fedlib.recipes.label_skew import (
     CENTRALISED,
@@ -145,6 +146,7 @@ __all__ = [
     "LOCAL",
     "LOCAL_GLOBAL",
     "LONG",
+    "MAJORITY",
     "MIXTURE",
     "MOE",
     "NEW_CLIENTS",

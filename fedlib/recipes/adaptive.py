@@ -13,6 +13,7 @@ from fedlib.experiment import Experiment
 from fedlib.models import MLP, Family, LeNet
 from fedlib.optim import Optimizer
 from fedlib.partition import IID, Majority, Repeated, Rotated
+from fedlib.recipes.floor import MAJORITY, floor
 from fedlib.recipes.label_skew import FEDAVG
 from fedlib.recipes.section import Section, Setting, at, federated
 from fedlib.recipes.specialists import LOCAL, TUNED
@@ -142,7 +143,7 @@ def _compared(setting: Adaptive, **where: float) -> dict[str, Experiment]:
     Between no exploration and the most of it only the best cluster and the mixture; the eager gate
     only where clusters and exploration are most.
     """
-    runs = {at(LOCAL, **where): alone(setting)}
+    runs = {at(LOCAL, **where): alone(setting), at(MAJORITY, **where): floor(setting.task)}
     most = (max(setting.js), max(setting.eps))
     for clusters in setting.js:
         # One cluster leaves nothing to explore.
@@ -223,6 +224,7 @@ def _as_released(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
             USED: mixed(here, first, used_only=True),
             PEEKING: mixed(peek, first),
             ALL_RELEASED: mixed(peek, trained, used_only=True),
+            MAJORITY: floor(here.task),
         }
         runs |= {at(m, p=p): e for m, e in made.items()}
     return runs
@@ -243,6 +245,7 @@ def _options(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
         REDRAWN: found(0.0, least_share=setting.least_share),
         LAST_LAYER: found(most, clustered="head."),
         STOPPED: found(most, stop=setting.converged),
+        MAJORITY: floor(here.task),
     }
 
 

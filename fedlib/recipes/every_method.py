@@ -21,6 +21,7 @@ from fedlib.experiment import Experiment
 from fedlib.optim import Optimizer, sgd
 from fedlib.recipes.adaptive import ALL_EQUAL, BEST, MOE
 from fedlib.recipes.communication import BIAS, BIASED, ETA, LOCAL_GLOBAL, PRUNING
+from fedlib.recipes.floor import MAJORITY
 from fedlib.recipes.label_skew import FEDAVG, FEDMIX
 from fedlib.recipes.private_parts import (
     NINE,
@@ -58,6 +59,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "clusters": (BEST, EXPLORING, CLUSTER_TUNED, ALL_EQUAL, MOE),
     "a model at home": (LOCAL, TUNED, MIXTURE, BOTH_TRAINED, SYNCHRONOUS),
     "everybody's private parts": tuple(f"{m} {WITH_MOE}" for m in NINE),
+    "no model": (MAJORITY,),
 }
 
 

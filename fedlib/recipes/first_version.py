@@ -9,6 +9,7 @@ from fedlib.algorithms import Local, Mixture
 from fedlib.engine import EarlyStop
 from fedlib.experiment import Experiment
 from fedlib.models import MLP
+from fedlib.recipes.floor import MAJORITY
 from fedlib.recipes.label_skew import FEDAVG
 from fedlib.recipes.section import Section, Setting, at
 from fedlib.recipes.specialists import (
@@ -19,6 +20,7 @@ from fedlib.recipes.specialists import (
     Stages,
     alone,
     at_home,
+    commonest,
     generalist,
 )
 from fedlib.tasks import named
@@ -30,6 +32,7 @@ def _first_version(setting: Stages, dataset: str) -> dict[str, Experiment]:
     Nobody can opt out of training alone: that has no q.
     """
     runs = {at(LOCAL, p=p): alone(setting.at(p)) for p in setting.opted_ps}
+    runs |= {at(MAJORITY, p=p): commonest(setting.at(p)) for p in setting.opted_ps}
     for q in setting.qs:
         for p in setting.opted_ps:
             here = setting.at(p, q)

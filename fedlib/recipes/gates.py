@@ -8,6 +8,7 @@ from typing import Any
 from fedlib.experiment import Experiment
 from fedlib.models.gate import ACTIVATIONS, INITS
 from fedlib.optim import sgd
+from fedlib.recipes.floor import MAJORITY, floor
 from fedlib.recipes.private_parts import (
     WITH_MOE,
     PrivateParts,
@@ -20,12 +21,12 @@ from fedlib.recipes.section import Section, at
 
 
 def _study(setting: PrivateParts) -> dict[str, Experiment]:
-    """Return what a gate is made of, one choice at a time (Fig. 5 to 8).
+    """Return what a gate is made of, one choice at a time (Fig. 5 to 8), and the floor.
 
     What is chosen anyway is the mixture without further name.
     """
     gate = setting.gate
-    runs: dict[str, Experiment] = {}
+    runs: dict[str, Experiment] = {MAJORITY: floor(setting.task)}
     for method in setting.studied:
         name = f"{method} {WITH_MOE}"
         runs |= {method: first_stages(setting)[method], name: mixed(setting, method)}

@@ -31,6 +31,7 @@ from fedlib.experiment import Experiment
 from fedlib.models import MLP, GateNet
 from fedlib.optim import sgd
 from fedlib.partition import ClassDirichlet
+from fedlib.recipes.floor import MAJORITY, floor
 from fedlib.recipes.label_skew import FEDAVG
 from fedlib.recipes.section import Section, Setting, at, federated
 from fedlib.tasks import named
@@ -127,13 +128,14 @@ def local_round(setting: PrivateParts, **more: Any) -> dict[str, Any]:
 
 
 def first_stages(setting: PrivateParts) -> dict[str, Experiment]:
-    """Return the federations, FedBABU's with the fine-tuning that is part of it."""
+    """Return the federations, FedBABU's with the fine-tuning that is part of it; and the floor."""
     runs = {m: federated(setting, a, cohort=1.0) for m, a in fourteen(setting).items()}
     tuning = Local(**local_round(setting, epochs=setting.tuned))
     runs[UNTUNED] = runs["FedBABU"]
     runs["FedBABU"] = Experiment(
         setting.task, tuning, 1, cohort=1.0, evaluate_every=1, after=runs["FedBABU"]
     )
+    runs[MAJORITY] = floor(setting.task)
     return runs
 
 
@@ -195,6 +197,7 @@ def _mixtures(setting: PrivateParts) -> dict[str, Experiment]:
     runs[SERVERS_BASE] = mixed(setting, "FedBABU", own_base=False)
     synchronous = FedSynMoE(**local_round(setting), gate=setting.gate)
     runs[SYNCHRONOUS] = federated(setting, synchronous, cohort=1.0)
+    runs[MAJORITY] = alone[MAJORITY]
     return runs
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fedlib.algorithms import FedAvg, LastClient, Local, Mixture
+from fedlib.algorithms import CommonestLabel, FedAvg, LastClient, Local, Mixture
 from fedlib.engine import EarlyStop
 from fedlib.experiment import Experiment
 from fedlib.models import MLP, Family, LeNet
 from fedlib.optim import adam
 from fedlib.partition import Clients, Dirichlet, Majority, OptOut
+from fedlib.recipes.floor import MAJORITY
 from fedlib.recipes.label_skew import FEDAVG
 from fedlib.recipes.section import Section, Setting, at
 from fedlib.tasks import Task, named
@@ -125,13 +126,20 @@ def alone(setting: Stages) -> Experiment:
     return at_home(replace(setting, task=task), local, None)
 
 
+def commonest(setting: Stages) -> Experiment:
+    """Return the floor, at home too: the tests are those of the clients that train there."""
+    task = replace(setting.task, opt_out=None)
+    return at_home(replace(setting, task=task), CommonestLabel(), None)
+
+
 def _by_fraction(setting: Stages, dataset: str) -> dict[str, Experiment]:
-    """Return the four methods at every majority fraction (Table 1, Fig. 3 and 4)."""
-    return {
-        at(method, p=p): experiment
-        for p in setting.ps
-        for method, experiment in {**steps(setting.at(p)), LOCAL: alone(setting.at(p))}.items()
-    }
+    """Return the four methods and the floor at every majority fraction (Table 1, Fig. 3 and 4)."""
+    runs: dict[str, Experiment] = {}
+    for p in setting.ps:
+        here = setting.at(p)
+        made = {**steps(here), LOCAL: alone(here), MAJORITY: commonest(here)}
+        runs |= {at(method, p=p): experiment for method, experiment in made.items()}
+    return runs
 
 
 def _opting_out(setting: Stages, dataset: str) -> dict[str, Experiment]:
@@ -145,7 +153,9 @@ def _opting_out(setting: Stages, dataset: str) -> dict[str, Experiment]:
         for p in setting.opted_ps
         for method, experiment in steps(setting.at(p, q)).items()
     }
-    return {**opted, **{at(LOCAL, p=p): alone(setting.at(p)) for p in setting.opted_ps}}
+    for p in setting.opted_ps:
+        opted |= {at(LOCAL, p=p): alone(setting.at(p)), at(MAJORITY, p=p): commonest(setting.at(p))}
+    return opted
 
 
 def _by_alpha(setting: Stages, dataset: str) -> dict[str, Experiment]:
@@ -154,7 +164,8 @@ def _by_alpha(setting: Stages, dataset: str) -> dict[str, Experiment]:
     runs: dict[str, Experiment] = {}
     for alpha in setting.alphas:
         partition = Dirichlet(clients=_clients(setting.task), alpha=alpha, size=size)
-        made = steps(replace(setting, task=replace(setting.task, partition=partition)))
+        here = replace(setting, task=replace(setting.task, partition=partition))
+        made = {**steps(here), MAJORITY: commonest(here)}
         runs |= {at(method, alpha=alpha): experiment for method, experiment in made.items()}
     return runs
 
@@ -223,7 +234,7 @@ def _architectures(setting: Stages, dataset: str) -> dict[str, Experiment]:
     here = setting.at(0.6)
     made = steps(here)
     small = Mixture(**here.home(here.federated), expert=MLP((64,)), gate=MLP((8,)))
-    return {**made, SMALL: at_home(here, small, made[FEDAVG])}
+    return {**made, SMALL: at_home(here, small, made[FEDAVG]), MAJORITY: commonest(here)}
 
 
 def _setting(scale: str, dataset: str, **more: Any) -> Stages:

@@ -1,4 +1,4 @@
-"""Write the scorecard: `make report`."""
+"""Write the scorecard, `make report`; with `--floors` the floors beside published numbers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ import sys
 from fedlib import paths
 from fedlib.experiment import StoreError
 from fedlib.scorecard import write
+from fedlib.scorecard.floors import FILE, write_floors
 
 
 def main() -> int:
     """Write page, tables and numbers; say where, and how verdicts are spread."""
+    if sys.argv[1:] == ["--floors"]:
+        print(f"{len(write_floors())} floors: {FILE}")
+        return 0
+    if sys.argv[1:]:
+        print("usage: python -m fedlib.scorecard [--floors]", file=sys.stderr)
+        return 2
     try:
         files, numbers, claims = write()
     except StoreError as error:

@@ -12,6 +12,7 @@ from fedlib.panels import Panel, stored
 from fedlib.published import published
 from fedlib.scorecard.collected import LARGEST_FIRST
 from fedlib.scorecard.exhibits import EXHIBITS, Exhibit, not_at_hand, why_not
+from fedlib.scorecard.floors import of_rows
 from fedlib.scorecard.judge import judged
 
 # The quick scale has data of its own, which no paper has numbers for.
@@ -23,14 +24,16 @@ MEASURED = ("mean", "low", "high", "seeds", *TEXTS)
 def numbers() -> pd.DataFrame:
     """Return a row per published number: what was measured at the largest scale, and a verdict.
 
-    Columns of published.csv, then mean, low, high (95% over seeds, in percent), seeds, group (of
-    numbers that are ranked together), scale, notebook, key (of the first seed's run), its device
-    and commit, why_not, at_hand, verdict.
+    Columns of published.csv, then floor (on own tests, in percent: always a client's commonest
+    label on the paper's own partition; NaN elsewhere), mean, low, high (95% over seeds, in
+    percent), seeds, group (of numbers that are ranked together), scale, notebook, key (of the first
+    seed's run), its device and commit, why_not, at_hand, verdict.
     """
     table = published().set_index("row", drop=False)
     rows = [row for exhibit in EXHIBITS for row in _measured(exhibit)]
     found = pd.DataFrame(rows, columns=["row", *MEASURED]).drop_duplicates("row").set_index("row")
-    table = table.join(found).assign(why_not=why_not(), at_hand=~table.index.isin(not_at_hand()))
+    table = table.assign(floor=of_rows()).join(found)
+    table = table.assign(why_not=why_not(), at_hand=~table.index.isin(not_at_hand()))
     table = table.fillna({"seeds": 0} | dict.fromkeys(TEXTS, ""))
     table["group"] = table["group"].where(table["group"].ne(""), table["table_or_figure"])
     # Published in percent; what is measured are fractions.

@@ -39,7 +39,9 @@ than the papers, so that accuracies are often lower and an order says more.</p>
 <h2>Claims</h2>
 {_counts(claims, "notebook")}
 {_filter("claims")}{_claims(claims)}
-<h2>Every published number</h2><p>In the units of the paper, mostly percent.</p>
+<h2>Every published number</h2><p>In the units of the paper, mostly percent. The floor of a number
+on clients' own tests is what always saying a client's commonest label has on the paper's own
+partition: what lies below it has learned less than one look at the labels tells.</p>
 {_filter("numbers")}{_numbers(numbers)}
 <script>{_asset("page.js")}</script></body></html>
 """
@@ -112,6 +114,7 @@ def _numbers(numbers: pd.DataFrame) -> str:
             escape(row["method"]),
             escape(row["metric"]),
             _number(row["value"]),
+            _number(row["floor"]),
             _number(row["mean"]),
             _interval(row["low"], row["high"]),
             str(int(row["seeds"])) if row["seeds"] else "",
@@ -122,9 +125,9 @@ def _numbers(numbers: pd.DataFrame) -> str:
         ]
         for _, row in numbers.iterrows()
     ]
-    heads = ["paper", "item", "data", "setting", "method", "metric", "published", "measured"]
-    heads += ["95% interval", "seeds", "scale", "run", "notebook", "verdict"]
-    return _table("numbers", heads, rows, {"published", "measured", "seeds"})
+    heads = ["paper", "item", "data", "setting", "method", "metric", "published", "floor"]
+    heads += ["measured", "95% interval", "seeds", "scale", "run", "notebook", "verdict"]
+    return _table("numbers", heads, rows, {"published", "floor", "measured", "seeds"})
 
 
 def _table(name: str, heads: list[str], rows: list[list[str]], numeric: set[str]) -> str:
