@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedlib.experiment import Experiment, Result, StoreError, exported, find
-from fedlib.experiment.exported import files, held, read_exported, refusal, writing
+from fedlib.experiment.exported import files, held, refusal, writing
 from fedlib.experiment.provenance import dirty
 from fedlib.recipes.plan import by_seed, planned
 from fedlib.scales import SCALES

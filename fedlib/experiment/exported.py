@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +34,7 @@ from fedlib.values import from_dict, to_dict
 WHAT, VARIABLE = "exported result of fedlib", "FEDLIB_RESULTS"
 MOST_NAMED = 20  # runs, in an error
 _WORDS = ("metric", "item")
+_KEY = re.compile("[0-9a-f]{16}")
 _KINDS = {"round": pa.int32(), "client": pa.int32(), "expert": pa.int16(), "value": pa.float64()}
 _SCHEMA = pa.schema(
     [(n, _KINDS.get(n, pa.dictionary(pa.int32(), pa.string()))) for n in ("key", "run", *COLUMNS)]
@@ -80,7 +82,10 @@ def _put(results: Iterable[Result], name: str) -> Path:
     if refused := [r for r in given if dirty(r.provenance)]:
         raise DirtyRuns(refusal(refused))
     if not runs:
-        target.unlink(missing_ok=True)
+        try:
+            target.unlink(missing_ok=True)
+        except OSError as error:
+            raise disk.unwritable(target, "the removal of results", error, VARIABLE) from error
         return target
     tables = [_table(key, runs[key]) for key in sorted(runs)]
     disk.write(target, lambda path: _write(tables, path), f"the {WHAT}", VARIABLE)
@@ -240,12 +245,14 @@ def _groups(metadata: pq.FileMetaData) -> dict[str, int]:
         raise ValueError(f"it has other columns: {', '.join(metadata.schema.names)}")
     groups: dict[str, int] = {}
     for i in range(metadata.num_row_groups):
-        statistics: Any = metadata.row_group(i).column(0).statistics
-        if statistics is None or not statistics.has_min_max or statistics.min != statistics.max:
+        said: Any = metadata.row_group(i).column(0).statistics
+        if said is None or not said.has_min_max or said.min != said.max:
             raise ValueError(f"row group {i} is not that of one run")
-        groups[str(statistics.min)] = i
-    if len(groups) < metadata.num_row_groups:
-        raise ValueError("a run is there twice")
+        if not _KEY.fullmatch(str(said.min)):
+            raise ValueError(f"row group {i} is that of no run")
+        groups[str(said.min)] = i
+    if not groups or len(groups) < metadata.num_row_groups:
+        raise ValueError("a run is there twice" if groups else "it holds no run")
     return groups
 
 
