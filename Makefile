@@ -23,7 +23,7 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 
 # A misspelt variable would be ignored by make, and the run would not be what was asked for.
-KNOWN := VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS RAY_ADDRESS
+KNOWN := VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS SECTIONS RAY_ADDRESS
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(name)))
 UNKNOWN := $(filter-out $(KNOWN) MAKEFLAGS MAKEOVERRIDES -*,$(GIVEN))
 $(if $(strip $(UNKNOWN)),$(error unknown variable: $(strip $(UNKNOWN)); known are $(KNOWN)))
@@ -33,7 +33,8 @@ option = $(if $($(1)),--$(2) '$($(1))')
 OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call option,SEEDS,seeds) \
 	$(call option,ROUNDS,rounds) $(call option,DEVICE,device)
 
-CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) --workers '$(or $(WORKERS),1)'
+CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) --workers '$(or $(WORKERS),1)' \
+	$(foreach part,$(SECTIONS),--section '$(part)')
 
 .PHONY: help env figures notebooks results plan paper report site test browser format lab bench \
 	determinism robust clean
@@ -43,6 +44,7 @@ help:  ## this list
 	@echo
 	@echo "  Variables of figures, each optional: SCALE=quick|standard|paper DATASET=name SEEDS=n"
 	@echo "  ROUNDS=n DEVICE=auto|cpu|cuda|cuda:N ONLY=00,01 JOBS=processes at once ($(JOBS) here)"
+	@echo "  Of plan and paper: SCALE DEVICE WORKERS=n SECTIONS='fourteen:mnist@3 opt_out', in that order"
 	@echo "  Of test: PYTEST='options' STORE=folder that keeps what its notebooks train"
 
 env: $(ENV)  ## make .venv with the pinned packages; instant when nothing changed

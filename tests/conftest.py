@@ -21,9 +21,13 @@ settings.load_profile("patient")
 
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path, monkeypatch):
-    """Keep every test away from the project's stored runs, results and figures."""
+    """Keep every test away from the project's stored runs, results and figures.
+
+    And from the state of its checkout: what uncommitted code has trained could not be exported.
+    """
     for name in ("RUNS", "RESULTS", "FIGURES"):
         monkeypatch.setenv(f"FEDLIB_{name}", str(tmp_path / name.lower()))
+    monkeypatch.setattr("fedlib.experiment.provenance.commit", lambda: "0123456789ab")
 
 
 def make_federation(

@@ -1,9 +1,10 @@
-"""All runs of a scale: each once, first seeds first, with a cost that follows from a probe."""
+"""All runs of a scale: each once, in the order asked for, with a cost that a probe tells."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 
@@ -12,11 +13,12 @@ from fedlib.algorithms import FedAvg, FedMix, Local, PMMoE
 from fedlib.campaign import probed
 from fedlib.campaign.__main__ import main
 from fedlib.campaign.costs import epochs_of, kind_of
-from fedlib.experiment import Experiment, find
+from fedlib.experiment import Experiment, find, run
 from fedlib.optim import adam, sgd
 from fedlib.recipes import FOURTEEN, LABEL_SKEW, PRIVATE_PARTS
-from fedlib.recipes.plan import by_seed, planned
+from fedlib.recipes.plan import ORDER, by_seed, in_order, planned
 from fedlib.scales import SCALES
+from fedlib.sweep import SweepFailed
 
 ONE = FOURTEEN.experiments("quick", "digits", "FedAvg, S = 0")[0]
 
@@ -43,16 +45,65 @@ def test_every_run_of_a_scale_is_planned_once(scale):
 
 
 def test_first_seeds_come_first_and_first_stages_before_what_follows():
-    runs = [p.experiment for p in planned("quick", ["private_parts", "label_skew"])]
+    runs = [p.experiment for p in planned("quick")]
     seeds = [e.seed for e in runs]
     assert seeds == sorted(seeds) and len(set(seeds)) > 1
     place = {e: i for i, e in enumerate(runs)}
     assert all(place[stage] < i for i, e in enumerate(runs) for stage in e.before)
 
 
-def test_an_unknown_section_is_named():
-    with pytest.raises(ValueError, match=r"section.*fourteeen"):
-        planned("quick", ["fourteeen"])
+def parts(plan):
+    """Return section, data set and seed of each stretch of a plan."""
+    return [k for k, _ in groupby(plan, lambda p: (p.section, p.dataset, p.experiment.seed))]
+
+
+def test_parts_come_in_the_order_in_which_they_are_asked_for():
+    some = planned("standard", ["gates:cifar10@2", "rotated", "gates"])
+    found = parts(some)
+    assert found[:2] == [("gates", "cifar10", 0), ("gates", "cifar10", 1)]
+    rotated = [seed for name, _, seed in found if name == "rotated"]
+    assert rotated == sorted(rotated) and rotated[-1] >= 2
+    assert found[-1] == ("gates", "cifar10", 2)
+    assert len({p.experiment for p in some}) == len(some)
+    alone = planned("standard", ["rotated:rotated_mnist"])
+    assert {p.dataset for p in alone} == {"rotated_mnist"}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_order_of_a_campaign_leaves_nothing_out(scale):
+    ordered = planned(scale, in_order(scale))
+    assert {p.experiment for p in ordered} == {p.experiment for p in planned(scale)}
+    place = {p.experiment: i for i, p in enumerate(ordered)}
+    assert all(place[stage] < i for e, i in place.items() for stage in e.before)
+
+
+def test_a_campaign_has_first_seeds_of_papers_one_to_three_then_small_data_then_the_rest():
+    ordered = parts(planned("standard", in_order("standard")))
+    first = [("specialists", "cifar10", 2), ("adaptive", "cifar10", 2)]
+    second = [("fourteen", "fashion_mnist", 0), ("private_parts", "fashion_mnist", 2)]
+    third, fourth = ("label_skew", "cifar10", 0), ("opt_out", "cifar10", 0)
+    places = [ordered.index(part) for part in [*first, *second, third, fourth]]
+    places.append(ordered.index(("fourteen", "cifar10", 0)))
+    assert places == sorted(places)
+    for part in ORDER:
+        name = part.partition("@")[0].partition(":")[0]
+        assert name in recipes.SECTIONS, f"{part}: no such section"
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ("fourteeen", r"section.*fourteeen"),
+        ("fourteen:digit", r"data set.*digit"),
+        ("fourteen:", "a part is"),
+        ("fourteen@", "a part is"),
+        ("fourteen@0", "a part is"),
+        ("fourteen@x", "a part is"),
+    ],
+)
+def test_an_unknown_part_is_named(part, said):
+    with pytest.raises(ValueError, match=said):
+        planned("quick", [part])
 
 
 def test_runs_that_cost_the_same_are_of_one_kind():
@@ -127,6 +178,44 @@ def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
     assert all(find(e) is not None for e in few)
     assert main(["--scale", "quick"]) == 0
     assert "0 of them to be trained" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt("stopped"), SystemExit(143), SweepFailed("no")])
+def test_a_campaign_that_ends_says_what_is_left(monkeypatch, capsys, stop):
+    plan = planned("quick", ["label_skew"])
+    monkeypatch.setattr("fedlib.campaign.__main__.planned", lambda scale, sections: plan)
+
+    def trained(runs, **how):
+        run(plan[0].experiment, device="cpu", progress=False)
+        raise stop
+
+    monkeypatch.setattr("fedlib.campaign.__main__.train", trained)
+    if isinstance(stop, SystemExit):
+        with pytest.raises(SystemExit):
+            main(["--scale", "quick", "--no-probe"])
+    else:
+        assert main(["--scale", "quick", "--no-probe"]) == (130 if "stopped" in str(stop) else 1)
+    said = capsys.readouterr().out
+    assert f"{len(plan) - 1} runs are left:\n  label_skew on digits: {len(plan) - 1}" in said
+    assert "all runs are stored" not in said
+
+
+def test_uncommitted_code_trains_nothing_that_is_to_be_kept(monkeypatch, capsys):
+    plan, trained = planned("standard", ["rotated"]), []
+    monkeypatch.setattr("fedlib.campaign.__main__.planned", lambda scale, sections: plan)
+    monkeypatch.setattr("fedlib.campaign.__main__.train", lambda runs, **how: trained.append(runs))
+    monkeypatch.setattr("fedlib.campaign.__main__.commit", lambda: "0123-dirty")
+    for scale in ("standard", "paper"):
+        assert main(["--scale", scale, "--no-probe"]) == 2
+        said = capsys.readouterr().err
+        assert "0123-dirty" in said and "--dirty-anyway" in said and "FEDLIB_RUNS" in said
+        assert main(["--scale", scale, "--no-probe", "--plan"]) == 0
+    assert not trained
+    main(["--scale", "standard", "--no-probe", "--dirty-anyway"])
+    main(["--scale", "quick", "--no-probe"])
+    monkeypatch.setattr("fedlib.campaign.__main__.commit", lambda: "0123")
+    main(["--scale", "standard", "--no-probe"])
+    assert trained == [[p.experiment for p in plan]] * 3
 
 
 def test_a_wrong_section_is_an_error_of_one_line(capsys):

@@ -193,7 +193,7 @@ def test_a_sweep_of_parts_and_of_a_recipe(ask):
 def test_runs_and_show_say_what_is_stored(ask, tmp_path):
     assert "nothing is stored" in ask("runs")[1]
     play(AVG)
-    export(play(MIX))
+    export([play(MIX)], "some")
     code, said, _ = ask("runs")
     assert code == 0 and said.endswith("kB\n") and "2 of 2 runs" in said
     assert ask("runs", "--state", "diverged")[1].endswith("0 of 2 runs, 0 B\n")

@@ -381,7 +381,7 @@ def test_clients_without_test_or_validation_examples_are_no_failure(algorithm):
 
 
 def test_an_exported_first_stage_is_trained_again_for_its_state(rounds, monkeypatch, tmp_path):
-    export(play(AVG))
+    export([play(AVG)], "some")
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
     assert find(AVG) is not None
     _, state = run_with_state(AVG, device="cpu", progress=False)
@@ -390,9 +390,9 @@ def test_an_exported_first_stage_is_trained_again_for_its_state(rounds, monkeypa
 
 def test_an_exported_result_comes_back(rounds, monkeypatch, tmp_path):
     result = play(MIX)
-    target = export(result)
-    assert target == paths.results() / f"{MIX.key}.parquet" and target.stat().st_size < 50_000
-    back = read_exported(target)
+    target = export([result], "some")
+    assert target == paths.results() / "some.parquet" and target.stat().st_size < 50_000
+    (back,) = read_exported(target)
     assert back.experiment == MIX and repr(back.experiment) == repr(MIX)
     assert back.provenance == result.provenance
     pd.testing.assert_frame_equal(back.metrics, result.metrics, check_exact=True)
@@ -400,14 +400,14 @@ def test_an_exported_result_comes_back(rounds, monkeypatch, tmp_path):
     found = play(MIX)
     assert rounds.played == MIX.rounds
     pd.testing.assert_frame_equal(found.metrics, result.metrics, check_exact=True)
-    export(play(AVG))
+    export([play(AVG)], "others")
     assert {r.experiment for r in exported()} == {MIX, AVG}
 
 
 def test_run_folders_come_before_exported_results():
     result = play(AVG)
     changed = result.metrics.assign(value=0.5)
-    export(type(result)(AVG, changed, {"told": "exported"}))
+    export([type(result)(AVG, changed, {"told": "exported"})], "some")
     assert find(AVG).provenance == result.provenance
     (store.folder(AVG) / "provenance.json").unlink()
     assert find(AVG).provenance == {"told": "exported"}
@@ -418,50 +418,78 @@ def _foreign(path):
     pq.write_table(pa.table({"a": [1]}), path)
 
 
-def _other_columns(path):
-    meta = {"fedlib": json.dumps({"spec": {"kind": "FedAvg"}, "provenance": {}})}
-    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata(meta), path)
-
-
-def _no_spec(path):
+def _changed(path, **columns):
     table = pq.read_table(path)
-    pq.write_table(table.replace_schema_metadata({"fedlib": "{}"}), path)
+    for name, text in columns.items():
+        column = pa.array([text] * len(table)).dictionary_encode()
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    pq.write_table(table, path)
 
 
 def _unknown_field(path):
-    table = pq.read_table(path)
-    said = json.loads(table.schema.metadata[b"fedlib"])
+    said = json.loads(pq.read_table(path)["run"][0].as_py())
     said["spec"]["speed"] = 3
-    pq.write_table(table.replace_schema_metadata({"fedlib": json.dumps(said)}), path)
+    _changed(path, run=json.dumps(said))
+
+
+def _two_in_a_group(path):
+    table = pq.read_table(path)
+    keys = pa.array([*["0" * 16] * (len(table) - 1), AVG.key]).dictionary_encode()
+    pq.write_table(table.set_column(0, "key", keys), path)
+
+
+def _twice(path):
+    table = pq.read_table(path)
+    pq.write_table(pa.concat_tables([table, table]), path, row_group_size=len(table))
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         _foreign,
-        _other_columns,
-        _no_spec,
+        lambda p: pq.write_table(pq.read_table(p).drop_columns("item"), p),
+        lambda p: _changed(p, run="{}"),
+        lambda p: _changed(p, run='{"spec": {"kind": "FedAvg"}, "provenance": {}}'),
+        lambda p: _changed(p, key="key"),
         _unknown_field,
+        _two_in_a_group,
+        _twice,
+        lambda p: pq.write_table(pq.read_table(p)[:0], p),
         lambda p: p.write_bytes(b""),
         lambda p: p.write_bytes(b"no parquet"),
         lambda p: p.write_bytes(p.read_bytes()[:-100]),
         lambda p: p.write_bytes(p.read_bytes()[:1000]),
     ],
-    ids=["foreign", "columns", "no spec", "unknown field", "empty", "text", "cut", "half"],
+    ids=[
+        "foreign",
+        "columns",
+        "no spec",
+        "no experiment",
+        "no key",
+        "unknown field",
+        "two in a group",
+        "twice",
+        "none",
+        "empty",
+        "text",
+        "cut",
+        "half",
+    ],
 )
 def test_a_damaged_result_is_an_error_that_names_the_file(damage, tmp_path, monkeypatch):
-    target = export(play(AVG))
+    target = export([play(AVG)], "some")
     damage(target)
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
     for look in (lambda: read_exported(target), lambda: find(AVG), exported):
-        with pytest.raises(ValueError, match=f"{AVG.key}.parquet is no exported result of fedlib"):
+        with pytest.raises(ValueError, match=r"some\.parquet is no exported result of fedlib"):
             look()
 
 
 def test_provenance_says_where_and_with_what():
     said = play(AVG).provenance
     assert set(said) == {
-        "commit", "python", "torch", "numpy", "fedlib", "device", "threads", "seconds",
+        "commit", "python", "torch", "numpy", "fedlib", "device", "processor", "instructions",
+        "threads", "seconds",
         "peak_memory_mib", "client_mib", "data", "clients", "parameters", "segments",
     }  # fmt: skip
     assert said["torch"] == torch.__version__ and said["clients"] == 6
@@ -511,29 +539,6 @@ def test_a_failed_run_can_be_asked_for_again(rounds):
     assert find(bad) is None
 
 
-def test_keep_exports_whole_seeds_and_names_what_is_missing(monkeypatch):
-    from fedlib import keep
-
-    done, missing = AVG, MIX
-    halved = replace(AVG, seed=AVG.seed + 1)
-    play(done)
-    play(halved)
-    monkeypatch.setattr(keep, "of_scale", lambda scale: [done, missing, halved])
-    monkeypatch.setattr(keep, "by_seed", lambda scale: [[done], [halved, missing]])
-    files, lacking = keep.keep("standard")
-    assert [f.name for f in files] == [f"{done.key}.parquet"] and lacking == [missing]
-    written = files[0].stat().st_mtime_ns
-    assert keep.keep("standard")[0] == files and files[0].stat().st_mtime_ns == written
-
-
-def test_a_result_under_another_key_is_refused(tmp_path):
-    play(AVG)
-    wrong = paths.results() / f"{MIX.key}.parquet"
-    export(find(AVG)).rename(wrong)
-    with pytest.raises(ValueError, match="holds another experiment: Experiment"):
-        find(MIX)
-
-
 def test_a_lost_checkpoint_is_trained_anew():
     _, before = run_with_state(AVG, device="cpu", progress=False)
     (store.folder(AVG) / "checkpoint.safetensors").unlink()
@@ -550,16 +555,3 @@ def test_a_second_stage_takes_over_the_leaves_that_it_knows():
     assert all(torch.equal(begun.shared[n], t) for n, t in first.shared.items())
     with pytest.raises(ValueError, match="the first stage has no leaf of FedMix"):
         FedMix(experts=2).init(fed, 0, first)
-
-
-def test_keep_says_what_is_left_by_section_data_and_seed(monkeypatch, capsys):
-    from fedlib import keep
-    from fedlib.recipes.plan import planned
-
-    some = [p.experiment for p in planned("quick", ["privacy"])]
-    monkeypatch.setattr(keep, "keep", lambda scale: ([], some[:2]))
-    monkeypatch.setattr("sys.argv", ["keep", "--scale", "quick"])
-    assert keep.main() == 0
-    said = capsys.readouterr().out
-    assert "0 results in 0.0 MB; 2 experiments have not been run" in said
-    assert "  privacy on digits, seed 0: " in said

@@ -11,8 +11,9 @@ import pytest
 from fedlib import algorithms, frames, paths, recipes
 from fedlib.algorithms import FedAvg, FedMix, PrunedFedMix
 from fedlib.engine import cohort_size, play_round
-from fedlib.experiment.exported import read_exported
-from fedlib.keep import of_scale
+from fedlib.experiment import exported
+from fedlib.experiment.exported import files, held
+from fedlib.keep import homes, of_scale, tainted
 from fedlib.partition import Clients
 from fedlib.recipes import LABEL_SKEW, NEW_CLIENTS, PERMUTED, PRIVACY, SECTIONS
 from fedlib.recipes.label_skew import fedmix_variants
@@ -149,12 +150,18 @@ def test_keep_lists_every_experiment_once():
     assert {e for e in made} >= set(LABEL_SKEW.experiments("paper", "cifar10", recipes.FEDMIX))
 
 
-def test_stored_results_are_those_of_the_recipes():
+def test_stored_results_are_sound_planned_and_of_committed_code(monkeypatch):
     """A recipe or a default that changes would leave its exported results behind."""
-    made = {e.key for scale in SCALES for e in of_scale(scale)}
-    for path in sorted((paths.ROOT / "results").glob("*.parquet")):
-        assert path.stem in made, f"{path.name}: no recipe names it any more"
-        assert read_exported(path).experiment.key == path.stem
+    monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
+    places, found = homes(), exported()
+    keys = [r.experiment.key for r in found]
+    assert len(set(keys)) == len(keys)
+    for path in files():
+        for key in held(path):
+            assert key in places, f"{key} in {path.name}: no recipe names it any more"
+            assert path.stem == places[key]
+    assert {*keys} == {key for path in files() for key in held(path)}, "VERSION has changed"
+    assert not tainted(found)
 
 
 def test_sections_share_the_runs_that_are_the_same():

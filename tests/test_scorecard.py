@@ -117,12 +117,14 @@ def test_what_an_exhibit_prints_is_what_its_section_can_measure():
 
 def stored(section, dataset, method, accuracy):
     """Export made-up runs of a method at the standard scale, a client with that accuracy."""
+    made = []
     for experiment in section.experiments("standard", dataset, method):
         value = accuracy + 0.01 * (experiment.seed - 1)
         rows = [(0, "examples", 0, -1, "", 10.0)]
         for metric in ("test_accuracy", "validation_accuracy"):
             rows.append((experiment.rounds, metric, 0, -1, "", value))
-        export(Result(experiment, pd.DataFrame(rows, columns=COLUMNS), {"commit": "abc"}))
+        made.append(Result(experiment, pd.DataFrame(rows, columns=COLUMNS), {"commit": "abc"}))
+    export(made, f"{section.name}-{dataset}-{made[0].experiment.key}")
 
 
 def test_a_stored_run_is_joined_with_the_number_it_measures():

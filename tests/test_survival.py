@@ -299,7 +299,7 @@ def test_half_files_of_killed_processes_are_cleaned_up_by_the_next_claim():
 
 
 def test_the_inventory_says_what_is_there(at_once, monkeypatch):
-    export(play(MIX))
+    export([play(MIX)], "some")
     os.rename(store.folder(MIX), paths.runs() / "0123456789abcdef")
     play(AVG)
     with pytest.raises(RunDiverged):

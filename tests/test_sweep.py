@@ -482,7 +482,7 @@ def test_a_full_disk_stops_a_sweep_over_a_cluster(monkeypatch):
 def test_first_stages_of_which_only_the_result_is_kept_are_trained_once(monkeypatch):
     log = []
     monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
-    export(go([AVG])[0])
+    export(go([AVG]), "some")
     shutil.rmtree(store.folder(AVG))
     go(TUNINGS, address="auto")
     assert log[2:] == [e.key for e in (AVG, *TUNINGS)]

@@ -38,7 +38,7 @@ def measure(plan: Plan) -> list[Row]:
         tiny.play(OTHER)
         found = find(RUN)
         assert found is not None
-        export(found)
+        export([found], "spoilt")
         store.failed(OTHER, {"round": 2, "clients": [1], "message": "m", "metrics": {"a": 1.0}})
         written.opened()
         base = plan.folder / "hostile"
@@ -186,17 +186,18 @@ def _failure(plan: Plan) -> Row:
 
 
 def _exported(plan: Plan, safe: Path) -> Row:
-    """Spoil an exported result, its bytes and the JSON in its metadata."""
-    row, path = Row("spoilt exported result"), path_of(RUN)
-    data, found = path.read_bytes(), find(RUN)
-    assert found is not None
+    """Spoil an exported result, its bytes and the JSON that says of which run it is."""
+    row, path, found = Row("spoilt exported result"), path_of(RUN), find(RUN)
+    assert found is not None and path is not None
+    data = path.read_bytes()
     shutil.rmtree(paths.runs())
 
     def bomb(rng: random.Random, data: bytes) -> bytes:
         table = pq.read_table(pa.BufferReader(data))
-        said = mangle.in_json(rng, table.schema.metadata[b"fedlib"])
+        said = mangle.in_json(rng, table["run"][0].as_py().encode())
+        column = pa.array([said] * len(table)).cast(pa.string(), safe=False)
         sink = pa.BufferOutputStream()
-        pq.write_table(table.replace_schema_metadata({b"fedlib": said}), sink)
+        pq.write_table(table.set_column(1, "run", column.dictionary_encode()), sink)
         return sink.getvalue().to_pybytes()
 
     def act(case: _Case) -> str:

@@ -44,7 +44,7 @@ def _export(plan: Plan) -> None:
     with tiny.home(plan.folder / "calm-full"):
         result = find(RUN)
     assert result is not None
-    export(result)
+    export([result], "full")
 
 
 def _sized(

@@ -87,8 +87,8 @@ FOUND = (
 )
 
 UNPROTECTED = (
-    "A flipped bit in provenance.json, or in the provenance within an exported file, that leaves "
-    "the JSON sound: seconds, versions and commits have no checksum. No metric depends on them.",
+    "A flipped bit in provenance.json that leaves the JSON sound: seconds, versions and commits "
+    "have no checksum there. No metric depends on them.",
     "Files stored before checksums were written: damage that their decoder does not see.",
     "A sound metrics file of another run that is put into a run's folder by hand: exported "
     "results carry their spec, metrics in a run folder do not.",

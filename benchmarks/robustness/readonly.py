@@ -70,7 +70,7 @@ def _tried(place: Path, how: str, sealed: Any, source: Path) -> Row:
         "a new run": ("FEDLIB_RUNS", lambda: tiny.play(NEW)),
         "a run half done": ("FEDLIB_RUNS", lambda: tiny.play(BEGUN)),
         "a second stage": ("FEDLIB_RUNS", lambda: tiny.play(tiny.TUNED)),
-        "an export": ("FEDLIB_RESULTS", lambda: export(find(DONE))),  # type: ignore[arg-type]
+        "an export": ("FEDLIB_RESULTS", lambda: export([find(DONE)], "done")),  # type: ignore[list-item]
         "decoding": ("FEDLIB_CACHE", written.opened),
     }
     with tiny.home(place), sealed(place, fill) as enter:

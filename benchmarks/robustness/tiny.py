@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -61,13 +62,17 @@ Bits = tuple[bytes, dict[str, tuple[str, tuple[int, ...], bytes]]]
 
 @contextmanager
 def home(folder: Path) -> Iterator[Path]:
-    """Let runs, results and decoded data be kept below a folder, and every round be stored."""
+    """Let runs, results and decoded data be kept below a folder, and every round be stored.
+
+    Whatever the state of the checkout: results of uncommitted code could not be exported.
+    """
     said = {f"FEDLIB_{n.upper()}": str(folder / n) for n in ("runs", "results", "cache")}
     said |= {"FEDLIB_CHECKPOINT_SECONDS": "-1", "FEDLIB_QUIET": "1"}
     before = {name: os.environ.get(name) for name in said}
     os.environ.update(said)
     try:
-        yield folder
+        with patch("fedlib.experiment.provenance.commit", lambda: "none, to be thrown away"):
+            yield folder
     finally:
         for name, text in before.items():
             if text is None:

@@ -6,13 +6,17 @@ import argparse
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 import pandas as pd
 
+from fedlib import paths
 from fedlib.campaign.costs import Costs, probed
 from fedlib.experiment import Experiment, StoreError, find
-from fedlib.recipes.plan import Planned, planned
+from fedlib.experiment.provenance import DIRTY, commit
+from fedlib.experiment.store import complete
+from fedlib.recipes.plan import Planned, in_order, planned
 from fedlib.sweep import SweepFailed, train
 from fedlib.sweep.cluster import NoCluster, UnfitNode
 from fedlib.sweep.table import duration
@@ -22,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the plan and train it; 0 if all is there in the end, 1 if runs failed."""
     asked = _parser().parse_args(argv)
     try:
-        plan = planned(asked.scale, asked.section)
+        plan = planned(asked.scale, asked.section or in_order(asked.scale))
         missing = [p for p in plan if find(p.experiment) is None]
         print(f"{len(plan)} runs at the {asked.scale} scale, {len(missing)} of them to be trained")
         # What a cluster will need, a probe of this machine does not say.
@@ -32,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(_table(plan, missing, costs, asked.workers).to_string())
         if asked.plan or not missing:
             return 0
-        return _train([p.experiment for p in missing], asked)
+        _refuse_uncommitted(asked)
+        return _train(missing, asked)
     except (ValueError, StoreError, NoCluster, UnfitNode) as error:
         print(f"fedlib: {error}", file=sys.stderr)
         return 2
@@ -41,9 +46,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fedlib.campaign", description=__doc__)
     parser.add_argument("--scale", default="paper")
-    parser.add_argument("--section", action="append", default=[], help="one section only")
+    parser.add_argument(
+        "--section",
+        action="append",
+        default=[],
+        metavar="NAME[:DATASET][@SEEDS]",
+        help="only this part, e.g. fourteen:mnist@3; several in the order in which they are given",
+    )
     parser.add_argument("--plan", action="store_true", help="print the plan and train nothing")
     parser.add_argument("--no-probe", action="store_true", help="do not estimate costs")
+    parser.add_argument(
+        "--dirty-anyway",
+        action="store_true",
+        help="a pilot: train uncommitted code, whose runs cannot be exported",
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--workers", type=int, default=1, help="processes at once (1)")
     parser.add_argument(
@@ -88,18 +104,41 @@ def _table(
     return sums.astype(counts).round(2)
 
 
-def _train(experiments: Sequence[Experiment], asked: argparse.Namespace) -> int:
+def _refuse_uncommitted(asked: argparse.Namespace) -> None:
+    """ValueError for a scale whose runs are to be kept and a checkout that names no code."""
+    if asked.scale == "quick" or asked.dirty_anyway or not commit().endswith(DIRTY):
+        return
+    raise ValueError(
+        f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): runs that it trains "
+        "could never be exported. Commit them, or train from a checkout of its own (git worktree "
+        "add --detach ../campaign) with FEDLIB_RUNS outside of it. A pilot, whose runs are to be "
+        "thrown away: --dirty-anyway, and a FEDLIB_RUNS of its own."
+    )
+
+
+def _train(missing: Sequence[Planned], asked: argparse.Namespace) -> int:
     """Train what is missing, in the order of the plan; the same command continues."""
+    runs = [p.experiment for p in missing]
     try:
-        train(experiments, workers=asked.workers, device=asked.device, address=asked.address)
+        train(runs, workers=asked.workers, device=asked.device, address=asked.address)
     except SweepFailed as error:
         print(f"fedlib: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
         print(f"fedlib: {stop or 'interrupted'}; the same command continues", file=sys.stderr)
         return 130
-    print("all runs are stored")
+    finally:
+        print(_left([p for p in missing if not complete(p.experiment)]), flush=True)
     return 0
+
+
+def _left(missing: Sequence[Planned]) -> str:
+    """Return what has not been trained, by section and data set in the order of the plan."""
+    if not missing:
+        return "all runs are stored"
+    counts = Counter((p.section, p.dataset) for p in missing)
+    lines = [f"  {section} on {dataset}: {n}" for (section, dataset), n in counts.items()]
+    return "\n".join([f"{len(missing)} runs are left:", *lines])
 
 
 if __name__ == "__main__":

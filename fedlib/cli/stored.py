@@ -16,7 +16,7 @@ from fedlib.cli.parser import Usage
 from fedlib.cli.text import age, size, spark, table
 from fedlib.cli.train import summary
 from fedlib.experiment import Damaged, Entry, Result, inventory, store
-from fedlib.experiment.exported import read_exported
+from fedlib.experiment.exported import read_run
 from fedlib.values import UnknownName, one_of
 
 STATES = ("complete", "training", "interrupted", "diverged", "exported", "damaged", "outdated",
@@ -110,7 +110,9 @@ def _read(entry: Entry) -> tuple[pd.DataFrame, dict[str, Any]]:
     if entry.path.is_file():
         if entry.experiment is None:
             raise ValueError(entry.note)
-        result = read_exported(entry.path)
+        result = read_run(entry.path, entry.key)
+        if result is None:
+            raise ValueError(f"{entry.path} does not hold {entry.key} any more")
         return result.metrics, result.provenance
     said: dict[str, Any] = {}
     try:

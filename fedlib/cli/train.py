@@ -70,7 +70,7 @@ def summary(results: Sequence[Result]) -> str:
 def where(experiment: Experiment) -> str:
     """Return the place of a stored result."""
     folder = store.folder(experiment)
-    return str(folder if (folder / store.PROVENANCE).exists() else path_of(experiment))
+    return str(folder if (folder / store.PROVENANCE).exists() else path_of(experiment) or folder)
 
 
 def _check_device(device: str) -> None:

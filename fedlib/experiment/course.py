@@ -26,7 +26,8 @@ from fedlib.experiment import store
 from fedlib.experiment.disk import StoreError
 from fedlib.experiment.health import RunDiverged, check_finite
 from fedlib.experiment.log import Log
-from fedlib.experiment.provenance import commit, segment
+from fedlib.experiment.provenance import commit, segment, stages_of
+from fedlib.experiment.result import Result
 from fedlib.experiment.spec import Experiment
 from fedlib.federation import Federation
 from fedlib.privacy import audit
@@ -46,12 +47,13 @@ class Course:
         self._began, self._earlier = time.monotonic(), list[dict[str, Any]]()
         self._state, self._completed = State({}, {}, {}), -1
         self._best: State | None = None
+        self._stages: dict[str, list[str]] = {}
         self._rows, self._held = torch.zeros(0, dtype=torch.int64), dict[str, torch.Tensor]()
 
-    def begin(self, earlier: Callable[[], Sequence[State]]) -> State:
+    def begin(self, earlier: Callable[[], Sequence[tuple[Result, State]]]) -> State:
         """Return the state to start from: a checkpoint's, or a fresh one.
 
-        ``earlier`` returns the final states of the stages before, if any.
+        ``earlier`` returns the results and final states of the stages before, if any.
         """
         kept = store.restore(self.experiment)
         if kept is not None:
@@ -63,7 +65,9 @@ class Course:
                 self._best = _moved(kept.best, self.fed)
             self._hold(state, kept.completed)
             return state
-        state = begun(self.experiment, self.fed, earlier())
+        made = earlier()
+        self._stages = stages_of((r.experiment.key, r.provenance) for r, _ in made)
+        state = begun(self.experiment, self.fed, [state for _, state in made])
         self.log.sizes(self.fed)
         return state
 
@@ -132,6 +136,8 @@ class Course:
         """Return the stretches of rounds that processes have trained, this one's last."""
         seconds = time.monotonic() - self._began
         now = segment(self.fed, self.start, self._completed, seconds, self.chunk, self._state)
+        if self._stages:  # only what began the run has seen them
+            now["stages"] = self._stages
         return [*self._earlier, *([now] if self._completed > self.start else [])]
 
     def members(self) -> set[int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from fedlib import paths
 from fedlib.experiment import disk, store
 from fedlib.experiment.disk import Damaged, StoreError
-from fedlib.experiment.exported import read_exported
+from fedlib.experiment.exported import files, held, read_run
 from fedlib.experiment.spec import Experiment
 from fedlib.values import UnknownName
 
@@ -23,7 +23,7 @@ class Entry:
     ``state`` is "complete", "training", "interrupted", "diverged", "exported", "damaged",
     "outdated" (made by another VERSION, so that no experiment of today finds it) or "unknown" (of a
     kind of value that nobody has imported). ``experiment`` is None where the spec cannot be read;
-    ``note`` says what is wrong.
+    ``note`` says what is wrong. ``path`` is a run folder, or a file that holds several runs.
     """
 
     key: str
@@ -40,9 +40,12 @@ def inventory() -> list[Entry]:
     """Return every run folder and every exported result without one, the youngest first."""
     folders = [p for p in _children(paths.runs()) if p.is_dir()]
     entries = [_of_folder(home) for home in folders]
-    keys = {entry.key for entry in entries}
-    files = [p for p in _children(paths.results()) if p.suffix == ".parquet" and p.stem not in keys]
-    return sorted([*entries, *map(_of_file, files)], key=lambda entry: entry.age)
+    known = {entry.key for entry in entries}
+    try:
+        kept = [entry for path in files() for entry in _of_file(path, known)]
+    except OSError as error:
+        raise disk.unreadable(paths.results(), error) from error
+    return sorted([*entries, *kept], key=lambda entry: entry.age)
 
 
 def _children(folder: Path) -> list[Path]:
@@ -93,12 +96,24 @@ def _state(home: Path, experiment: Experiment) -> str:
     return "diverged" if (home / store.FAILURE).exists() else "interrupted"
 
 
-def _of_file(path: Path) -> Entry:
+def _of_file(path: Path, known: set[str]) -> list[Entry]:
+    """Return the runs of a file that are not known, or that the file is damaged."""
     said = path.stat()
     age = time.time() - said.st_mtime
     try:
-        experiment = read_exported(path).experiment
+        sizes = held(path)
     except (Damaged, StoreError) as error:
-        return Entry(path.stem, path, None, 0, _wrong(error), str(error), said.st_size, age)
-    state = "exported" if experiment.key == path.stem else "outdated"
-    return Entry(path.stem, path, experiment, experiment.rounds, state, "", said.st_size, age)
+        return [Entry(path.stem, path, None, 0, _wrong(error), str(error), said.st_size, age)]
+    return [_of_run(path, key, n, age) for key, n in sizes.items() if key not in known]
+
+
+def _of_run(path: Path, key: str, size: int, age: float) -> Entry:
+    try:
+        result = read_run(path, key)
+    except (Damaged, StoreError) as error:
+        return Entry(key, path, None, 0, _wrong(error), str(error), size, age)
+    if result is None:
+        return Entry(key, path, None, 0, "damaged", f"{path} was replaced meanwhile", size, age)
+    experiment = result.experiment
+    state = "exported" if experiment.key == key else "outdated"
+    return Entry(key, path, experiment, experiment.rounds, state, "", size, age)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,9 +20,13 @@ from fedlib.federation import Federation
 from fedlib.memory import peak_mib
 from fedlib.models import Leaves
 
+DIRTY = "-dirty"
+CPUINFO = Path("/proc/cpuinfo")  # of Linux
+_MODEL = ("model name", "cpu model", "cpu")  # x86 and arm, mips, power
+
 
 def provenance(fed: Federation, segments: list[dict[str, Any]], state: State) -> dict[str, Any]:
-    """Return commit, versions, device, time, memory, and the segments of an interrupted run.
+    """Return commit, versions, processor, time, memory, and the segments of an interrupted run.
 
     The peak is the process's: of several runs in one process, the largest so far. ``client_mib`` is
     what a client holds of the final ``state``: all that is shared, and its own.
@@ -47,7 +54,7 @@ def _bytes(leaves: Leaves) -> int:
 def segment(
     fed: Federation, start: int, end: int, seconds: float, chunk: int | None, state: State
 ) -> dict[str, Any]:
-    """Return what trained the rounds ``start`` to ``end``: commit, versions, device, time.
+    """Return what trained the rounds ``start`` to ``end``: commit, versions, processor, time.
 
     Chunk and threads too, on which the last bits depend; by default the chunk depends on how large
     the ``state`` is.
@@ -60,15 +67,71 @@ def segment(
     return {"rounds": [start, end], **_made_with(fed), **how}
 
 
+def stages_of(earlier: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, list[str]]:
+    """Return by key the commits that made first stages, and the stages before those.
+
+    ``earlier`` are their keys and provenances.
+    """
+    found: dict[str, list[str]] = {}
+    for key, said in earlier:
+        for part in _segments(said):
+            found |= part.get("stages", {})
+        found[key] = _commits(said)
+    return found
+
+
+def dirty(said: Mapping[str, Any]) -> list[str]:
+    """Return the commits of a run, and of the stages that it builds on, that do not hold the code.
+
+    They are those of a checkout with uncommitted changes.
+    """
+    stages = [part.get("stages", {}) for part in _segments(said)]
+    made = {*_commits(said), *(c for part in stages for some in part.values() for c in some)}
+    return sorted(c for c in made if c.endswith(DIRTY))
+
+
+def _commits(said: Mapping[str, Any]) -> list[str]:
+    return sorted({str(part["commit"]) for part in (said, *_segments(said)) if "commit" in part})
+
+
+def _segments(said: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return list(said.get("segments", ()))
+
+
 @cache
 def commit() -> str:
-    """Return the commit as it was when this process first trained: the code that it runs."""
-    call = ["git", "-C", str(paths.ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    """Return the commit as it was when this process first trained: the code that it runs.
+
+    It ends with "-dirty" if files of the package are changed or new; other files, results for one,
+    may differ.
+    """
+    said = _git("describe", "--always", "--abbrev=12")
+    changed = _git("status", "--porcelain", "--", "fedlib")
+    return (said + (DIRTY if changed else "")) if said else "unknown"
+
+
+def _git(*words: str) -> str:
+    call = ["git", "--no-optional-locks", "-C", str(paths.ROOT), *words]
     try:
-        said = subprocess.run(call, capture_output=True, text=True, check=False)
+        return subprocess.run(call, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
-        return "unknown"
-    return said.stdout.strip() or "unknown"
+        return ""
+
+
+@cache
+def processor() -> str:
+    """Return the model of the processor, on which the last bits of sums depend."""
+    with suppress(OSError):
+        for line in CPUINFO.read_text(errors="replace").splitlines():
+            name, _, model = line.partition(":")
+            if name.strip().lower() in _MODEL and model.strip():
+                return model.strip()
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def instructions() -> str:
+    """Return the vector instructions that torch uses here, "AVX2" for one."""
+    return str(torch.backends.cpu.get_cpu_capability())
 
 
 def _made_with(fed: Federation) -> dict[str, str]:
@@ -78,4 +141,11 @@ def _made_with(fed: Federation) -> dict[str, str]:
         own = version("fedlib")
     except PackageNotFoundError:
         own = "not installed"
-    return {"commit": commit(), "torch": torch.__version__, "fedlib": own, "device": device}
+    return {
+        "commit": commit(),
+        "torch": torch.__version__,
+        "fedlib": own,
+        "device": device,
+        "processor": processor(),
+        "instructions": instructions(),
+    }

@@ -97,7 +97,7 @@ def _train(
     fed = experiment.task.build(experiment.seed, device)
     course = Course(experiment, fed, chunk)
     how: dict[str, Any] = {"device": device, "chunk": chunk, "progress": progress, "retry": retry}
-    first = course.begin(lambda: [run_with_state(e, **how)[1] for e in experiment.before])
+    first = course.begin(lambda: [run_with_state(e, **how) for e in experiment.before])
     ticks = Rounds(progress, type(experiment.algorithm).__name__, experiment.rounds, course.start)
     saved = time.monotonic()
     try:

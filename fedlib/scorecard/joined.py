@@ -8,6 +8,7 @@ import pandas as pd
 
 from fedlib import frames
 from fedlib.experiment import Result, find
+from fedlib.experiment.exported import path_of
 from fedlib.panels import Panel, stored
 from fedlib.published import published
 from fedlib.scorecard.collected import LARGEST_FIRST
@@ -17,7 +18,7 @@ from fedlib.scorecard.judge import judged
 
 # The quick scale has data of its own, which no paper has numbers for.
 WITH_NUMBERS = [scale for scale in LARGEST_FIRST if scale != "quick"]
-TEXTS = ("group", "scale", "notebook", "key", "device", "commit")
+TEXTS = ("group", "scale", "notebook", "key", "device", "commit", "file")
 MEASURED = ("mean", "low", "high", "seeds", *TEXTS)
 
 
@@ -27,7 +28,8 @@ def numbers() -> pd.DataFrame:
     Columns of published.csv, then floor (on own tests, in percent: always a client's commonest
     label on the paper's own partition; NaN elsewhere), mean, low, high (95% over seeds, in
     percent), seeds, group (of numbers that are ranked together), scale, notebook, key (of the first
-    seed's run), its device and commit, why_not, at_hand, verdict.
+    seed's run), its device and commit and the file of
+    ``results/`` that holds it, why_not, at_hand, verdict.
     """
     table = published().set_index("row", drop=False)
     rows = [row for exhibit in EXHIBITS for row in _measured(exhibit)]
@@ -60,6 +62,7 @@ def _row(exhibit: Exhibit, panel: Panel, row: pd.Series, values: list[float]) ->
     group = (exhibit.paper, panel.dataset, *(str(row.get(k, k)) for k in exhibit.apart))
     result = _run_of(exhibit, panel, row)
     made = result.provenance if result is not None else {}
+    file = path_of(result.experiment) if result is not None else None
     return {
         "row": row["row"],
         "mean": mean,
@@ -72,6 +75,7 @@ def _row(exhibit: Exhibit, panel: Panel, row: pd.Series, values: list[float]) ->
         "key": result.experiment.key if result is not None else "",
         "device": made.get("device", ""),
         "commit": made.get("commit", ""),
+        "file": file.name if file is not None else "",
     }
 
 

@@ -119,7 +119,7 @@ def _numbers(numbers: pd.DataFrame) -> str:
             _interval(row["low"], row["high"]),
             str(int(row["seeds"])) if row["seeds"] else "",
             escape(row["scale"]),
-            _run(row["key"], row["device"], row["commit"]),
+            _run(row["key"], row["file"], row["device"], row["commit"]),
             _notebook(row["notebook"]),
             _verdict(row["verdict"]) + (f": {escape(row['why_not'])}" if row["why_not"] else ""),
         ]
@@ -157,12 +157,14 @@ def _notebook(name: str) -> str:
     return f'<a href="../notebooks/{escape(name)}.ipynb">{escape(name)}</a>' if name else ""
 
 
-def _run(key: str, device: str, commit: str) -> str:
-    """Return a link to a stored run, with where and from which code it comes."""
+def _run(key: str, file: str, device: str, commit: str) -> str:
+    """Return the key of a run, with where and from which code it comes; a link to its file."""
     if not key:
         return ""
     said = escape(f"{device}, commit {commit}")
-    return f'<a href="../results/{escape(key)}.parquet" title="{said}">{escape(key[:8])}</a>'
+    if not file:
+        return f'<span title="{said}">{escape(key[:8])}</span>'
+    return f'<a href="../results/{escape(file)}" title="{said}">{escape(key[:8])}</a>'
 
 
 def _number(value: float) -> str:
