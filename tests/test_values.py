@@ -63,6 +63,7 @@ from fedlib.partition import (
     Rotated,
     Shards,
 )
+from fedlib.privacy import NoisyFedMix
 from fedlib.recipes import Adaptive, PrivateParts, Setting, Stages
 from fedlib.tasks import CropFlip, Task
 from fedlib.tuning import Choice, Space, Uniform
@@ -155,6 +156,7 @@ DEFAULTS = {
     FedMix: _MIXES,
     PrunedFedMix: {**_MIXES, "eta": 0.5, "memory": "raw", "prune_gate": False},
     ClusteredFedMix: {**_MIXES, "damping": 0.75, "entropy_weight": 1.0},
+    NoisyFedMix: {**_MIXES, "noise": 1.0},
     LastClient: _AVERAGES,
     CommonestLabel: _AVERAGES,
     Local: {**_AVERAGES, "stop": None, "model": None},
@@ -688,6 +690,7 @@ ONLY = {
     PrunedFedMix: {"objective"},
     ClusteredFedMix: {"objective"},
 }
+SAMPLES[NoisyFedMix] = (NoisyFedMix(), {**SAMPLES[FedMix][1], "noise": 2.0})
 SAMPLES[PrunedFedMix] = (
     PrunedFedMix(),
     {**_ORDINARY, "eta": 0.9, "memory": "renormalised", "prune_gate": True},
