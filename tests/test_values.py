@@ -229,7 +229,7 @@ DEFAULTS = {
     CropFlip: {"padding": 4, "flip": True},
     Mirrored: {"pool": 5000, "validation": 50, "test": 100, "source": "train"},
     OptOut: {"clients": 0.9, "share": 1.0},
-    Own: {"test": 0.25, "validation": 0.1, "merge": False},
+    Own: {"test": 0.25, "validation": 0.1, "merge": False, "train": 1.0},
     Task: {
         "dataset": NEEDED,
         "partition": NEEDED,
@@ -276,6 +276,7 @@ DEFAULTS = {
         "js": (1, 2, 3, 6, 9),
         "eps": (0.0, 0.1, 0.33),
         "ps": (0.2, 0.4, 0.6, 0.8, 1.0),
+        "whole": (),
         "orientations": (2, 4),
         "cluster": Optimizer("sgd", lr=5.86e-3, weight_decay=1.10e-3),
         "local": Optimizer("adamw", lr=2.69e-4, weight_decay=9.89e-3),
@@ -292,6 +293,7 @@ DEFAULTS = {
         "least_share": 0.1,
         "least_shares": (0.35, 0.1),
         "converged": ClusterStop(),
+        "cohorts": (0.1, 0.2, 0.5),
     },
     GateNet: {
         "hidden": (128, 256, 128),
@@ -354,6 +356,7 @@ DEFAULTS = {
     PrivateParts: {
         **_SETTING,
         "rate": 0.005,
+        "rates": (),
         "head_epochs": 1,
         "apart": 1.0,
         "near": 0.01,
@@ -528,6 +531,7 @@ SAMPLES[Adaptive] = (
         "js": (2,),
         "eps": (0.5,),
         "ps": (0.2,),
+        "whole": (0.2,),
         "cluster": Optimizer(),
         "local": Optimizer(),
         "gate": Optimizer(),
@@ -544,6 +548,7 @@ SAMPLES[Adaptive] = (
         "least_share": 0.2,
         "least_shares": (0.1,),
         "converged": ClusterStop(every=1),
+        "cohorts": (5,),
     },
 )
 SAMPLES[PrivateParts] = (
@@ -551,6 +556,7 @@ SAMPLES[PrivateParts] = (
     {
         **_SETTINGS,
         "rate": 0.1,
+        "rates": (("SCAFFOLD", 0.01),),
         "head_epochs": 10,
         "apart": 5.0,
         "near": 0.1,
