@@ -10,7 +10,7 @@ import torch
 from fedlib import frames
 from fedlib.claims import gates
 from fedlib.claims.rule import FAILS, HOLDS
-from fedlib.recipes import GATES, WITH_MOE, at
+from fedlib.recipes import GATES, MAJORITY, WITH_MOE, at
 
 SETTING = GATES.settings("quick")["digits"]
 NAME = f"FedPer {WITH_MOE}"
@@ -36,6 +36,7 @@ def test_claims_hold_where_they_are_built_in():
     worse = {"layers": -0.1, "relu": -0.1, "elu": -0.1, "silu": -0.1, "mish": -0.1}
     worse |= dict.fromkeys(("uniform", "normal,", "xavier", "kaiming", "spectral"), -0.1)
     worse |= {"k = 2,": -0.1, "k = 10,": -0.05, "lr = 0.5": 0.1, "epochs = 10": -0.005}
+    worse |= {MAJORITY: -0.5}
     said = verdicts(table(worse))
     assert set(said.values()) == {HOLDS}, said
 

@@ -58,7 +58,8 @@ def legend(figure: Figure, axes: Sequence[Axes], heading: str = "") -> None:
     known.pop(CALLED, None)
     known |= {CALLED: found[0]} if found else {}
     handles, labels = [*known.values()], [*known]
-    across = 2 if figure.get_figwidth() < 6 else 4
+    # The floor's name is long: beside others of one row in four it would be cut off.
+    across = 2 if figure.get_figwidth() < 6 else 3 if found and len(known) > 4 else 4
     figure.legend(handles, labels, loc="outside lower center", ncols=min(across, len(labels)))
     head(figure, heading)
 
