@@ -285,6 +285,6 @@ def test_losses_are_fedavgs_at_the_least_and_most_skewed():
         for client in clients
     ]
     found = specialists.losses(frame_of(*rows)).set_index(["method", "round"])["value"]
-    names = {f"p = {p}, {of}" for p in ("0.2", "1") for of in ("training", "validation")}
+    names = {f"{p} p, {of}" for p in ("least", "largest") for of in ("training", "validation")}
     assert set(found.index.get_level_values(0)) == names and len(found) == 8
-    assert found["p = 1, training", 1] == 11.0 and found["p = 0.2, validation", 0] == 2.5
+    assert found["largest p, training", 1] == 11.0 and found["least p, validation", 0] == 2.5

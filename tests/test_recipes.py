@@ -233,7 +233,7 @@ def test_phi_can_move_far_enough_to_specialise(section, scale, dataset):
     enough = 0.6 if (scale, section) == ("paper", NEW_CLIENTS) else 2
     for method, experiment in one_of_each(section, scale, dataset).items():
         mix = experiment.algorithm
-        if method == recipes.CENTRALISED or not isinstance(mix, FedMix):
+        if method in (recipes.CENTRALISED, recipes.SLOWER) or not isinstance(mix, FedMix):
             continue
         if mix.server.name != "adam":  # who averages goes as far as clients do
             continue
@@ -295,3 +295,18 @@ def test_costly_methods_have_fewer_seeds_unless_asked():
     assert len(ablation.experiments("standard", "cifar10", sixteen, seeds=3)) == 3
     assert len(ablation.experiments("paper", "cifar10", sixteen)) == 3
     assert len(recipes.NEW_CLIENTS.experiments("standard", "two_class_mnist", densities)) == 1
+
+
+def test_the_slower_permutations_travel_as_far():
+    """Half the rate, twice the rounds, nothing else; the quick scale has no time for it."""
+    for scale, dataset in (("standard", "permuted_cifar10"), ("paper", "permuted_cifar10")):
+        usual, slow = (
+            PERMUTED.experiments(scale, dataset, m)[0] for m in (recipes.with_k(4), recipes.SLOWER)
+        )
+        assert slow.rounds == 2 * usual.rounds
+        assert slow.algorithm.server.lr == usual.algorithm.server.lr / 2
+        for leaf in ("experts.head.bias", "gate.A"):
+            assert slow.algorithm.server.rate(leaf) == slow.algorithm.server.lr
+        same = dataclasses.replace(slow.algorithm, server=usual.algorithm.server)
+        assert dataclasses.replace(slow, algorithm=same, rounds=usual.rounds) == usual
+    assert recipes.SLOWER not in PERMUTED.methods("quick", "permuted_digits")

@@ -13,6 +13,8 @@ from fedlib.published import published
 from fedlib.recipes import FEDAVG, LOCAL, MAJORITY, MIXTURE, SMALL, TUNED
 
 GLOBAL, OWN, HELD = "balanced_accuracy", "test_accuracy", "validation_accuracy"
+LOSSES = {"training": "train_loss", "validation": "validation_nll"}
+SKEWS = ("least p", "largest p")
 Score = Callable[..., dict[int, float]]
 
 
@@ -201,14 +203,14 @@ def losses(frame: pd.DataFrame) -> pd.DataFrame:
     """Return FedAvg's losses over its rounds at the least and the largest p (001's appendix).
 
     Training: of a cohort while it trains; validation: the mean over clients that were evaluated.
-    Columns method ("p = 0.2, training"), seed, round, value.
+    Columns method ("least p, training"), seed, round, value.
     """
     generalists = frame[frame["method"].str.startswith(FEDAVG + ",")]
-    parts = {"training": "train_loss", "validation": "validation_nll"}
-    named = [frames.apart(frames.curve(generalists, m)).assign(of=n) for n, m in parts.items()]
+    named = [frames.apart(frames.curve(generalists, m)).assign(of=n) for n, m in LOSSES.items()]
     rows = pd.concat(named, ignore_index=True)
-    rows = rows[rows["p"].isin([rows["p"].min(), rows["p"].max()])]
-    rows["method"] = rows["p"].map("p = {:g}, ".format) + rows["of"]
+    ends = dict(zip((rows["p"].min(), rows["p"].max()), SKEWS, strict=True))
+    rows = rows[rows["p"].isin(list(ends))]
+    rows = rows.assign(method=rows["p"].map(ends) + ", " + rows["of"])
     return rows[["method", "seed", "round", "value"]]
 
 

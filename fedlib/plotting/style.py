@@ -11,6 +11,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from fedlib import paths, recipes
+from fedlib.claims import clusters, specialists
 from fedlib.scales import SCALES
 from fedlib.values import one_of
 
@@ -80,6 +81,13 @@ METHODS: dict[str, tuple[tuple[float, float, float], Dash]] = {
     recipes.CENTRALISED: (_BLIND[3], ":"),
 }
 METHODS |= {f"{m} {recipes.WITH_MOE}": METHODS[m] for m in recipes.NINE}
+# What is no method, and drawn beside its like.
+METHODS |= {clusters.SHARED: (_BLIND[1], "-"), clusters.BETWEEN: (_BLIND[0], "-")}
+METHODS |= {
+    f"{skew}, {of}": (_BLIND[i], dash)
+    for i, skew in enumerate(specialists.SKEWS)
+    for of, dash in zip(specialists.LOSSES, (":", "-"), strict=True)
+}
 TITLES = {
     "digits": "Digits",
     "mnist": "MNIST",
