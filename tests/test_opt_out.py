@@ -134,8 +134,7 @@ def asked(algorithm, fed):
     yield {**start, **{"ctx:" + n: t for n, t in context.items()}}
     yield {**algorithm.common(fed, state), "alike": algorithm.alike(fed, state, ROWS)}
     yield algorithm.describe(fed, ROWS[:1], start, context)
-    view = algorithm.view(fed, state)
-    for table in (view.train, view.validation):
+    for table in (fed.train, fed.validation):
         held = table.index.clamp(min=0)[table.real]
         yield {"x": table.x[held], "y": table.y[held], "sizes": torch.as_tensor(table.sizes)}
         yield {n: t[table.real] for n, t in table.side.items()}
