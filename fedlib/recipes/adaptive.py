@@ -296,7 +296,8 @@ def _known(
 
 
 # Half of the clients in a round: with a tenth, six clusters have a client each, and nothing is
-# averaged. Gates have 16 epochs of 20 steps.
+# averaged. On validation examples of seed 100, p = 0.2, six explored clusters rise to 0.554 in 20
+# rounds, one to 0.561. Gates have 16 epochs of 20 steps.
 _SKEWED = _known(
     "cifar10",
     "003/cifar10",
