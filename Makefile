@@ -57,22 +57,22 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 figures: $(ENV)  ## run every notebook and draw its figures into figures/<scale>/
-	$(PY) -m fedlib.companion figures $(OPTIONS) $(call option,ONLY,only) --jobs '$(JOBS)'
+	$(PY) -m companion.notebooks figures $(OPTIONS) $(call option,ONLY,only) --jobs '$(JOBS)'
 
 notebooks: $(ENV)  ## run the source notebooks at quick scale and write their outputs back
-	$(PY) -m fedlib.companion refresh $(call option,ONLY,only) --jobs '$(JOBS)'
+	$(PY) -m companion.notebooks refresh $(call option,ONLY,only) --jobs '$(JOBS)'
 
 results: $(ENV)  ## keep the finished seeds of SCALE with the project, in results/
-	$(PY) -m fedlib.keep $(call option,SCALE,scale)
+	$(PY) -m companion.keep $(call option,SCALE,scale)
 
 plan: $(ENV)  ## how many runs the papers' own scale has, and what they would cost here
-	$(PY) -m fedlib.campaign --plan $(CAMPAIGN)
+	$(PY) -m companion.campaign --plan $(CAMPAIGN)
 
 paper: $(ENV)  ## train all of them, on this machine's GPU or on a Ray cluster (RAY_ADDRESS=)
-	$(PY) -m fedlib.campaign $(CAMPAIGN)
+	$(PY) -m companion.campaign $(CAMPAIGN)
 
 report: $(ENV)  ## write the scorecard: every published number and claim beside what was measured
-	$(PY) -m fedlib.scorecard
+	$(PY) -m companion.scorecard
 
 site: $(ENV)  ## the notebooks, figures, scorecard and API as static pages in build/site/
 	@$(PY) -c 'import sphinx, myst_nb, furo, latex2mathml' 2>/dev/null || \
@@ -91,7 +91,7 @@ test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored
 	FEDLIB_QUIET=1 FEDLIB_RUNS=$(or $(STORE),$$scratch/runs) \
 		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
 		-n 2 --dist loadscope notebooks && \
-	$(PY) -m fedlib.companion verdicts
+	$(PY) -m companion.notebooks verdicts
 
 browser: $(ENV)  ## run notebooks in JupyterLab in headless Chromium and move their widgets
 	@$(PY) -c 'import selenium' 2>/dev/null || \

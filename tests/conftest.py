@@ -27,7 +27,7 @@ def _own_folders(tmp_path, monkeypatch):
     """
     for name in ("RUNS", "RESULTS", "FIGURES"):
         monkeypatch.setenv(f"FEDLIB_{name}", str(tmp_path / name.lower()))
-    monkeypatch.setattr("fedlib.experiment.provenance.commit", lambda: "0123456789ab")
+    monkeypatch.setattr("fedlib.runs.provenance.commit", lambda: "0123456789ab")
 
 
 def make_federation(

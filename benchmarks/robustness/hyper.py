@@ -15,7 +15,7 @@ from fedlib.algorithms import FedAvg
 from fedlib.models import MLP, Family
 from fedlib.partition import IID
 from fedlib.partition.base import Request
-from fedlib.tuning import Choice
+from fedlib.runs.tuning import Choice
 from fedlib.values import as_code, from_code, from_dict, key_of, to_dict
 
 ROOMS = ("experiment", "recipes", "tuning")

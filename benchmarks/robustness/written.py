@@ -17,8 +17,9 @@ from PIL import Image
 from benchmarks.robustness import tiny
 from benchmarks.robustness.plan import Plan, Row
 from benchmarks.robustness.storms import calm, storm
-from fedlib import datasets, paths
-from fedlib.experiment import export, exported, find
+from fedlib import data as datasets
+from fedlib import paths
+from fedlib.runs import export, exported, find
 
 NAME = "mnist_sample"
 MIX = tiny.RUNS["FedMix"].key

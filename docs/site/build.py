@@ -11,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from companion.scorecard import write
+from companion.scorecard.collected import LARGEST_FIRST
 from fedlib import paths
-from fedlib.scorecard import write
-from fedlib.scorecard.collected import LARGEST_FIRST
 
 HERE = Path(__file__).parent
 SOURCES, SITE = paths.ROOT / "build" / "site-src", paths.ROOT / "build" / "site"

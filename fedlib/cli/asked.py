@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedlib import algorithms, recipes, tasks
+from fedlib import algorithms, tasks
 from fedlib.algorithms import FedAvg
 from fedlib.cli.parser import Usage
-from fedlib.experiment import Experiment
+from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import UnknownName, from_code, from_dict, one_of
+from papers import recipes
 
 # Options that say what to train, and what they go with.
 PARTS = {"scale", "task_set", "algorithm", "set", "rounds", "cohort", "evaluate_every", "seeds"}

@@ -9,7 +9,7 @@ from argparse import Namespace
 
 import numpy as np
 
-from fedlib import datasets
+from fedlib import data as datasets
 from fedlib import tasks as known
 from fedlib.cli.asked import algorithm_kinds, named_task
 from fedlib.cli.parser import Usage

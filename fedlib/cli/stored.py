@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from fedlib import datasets
+from fedlib import data as datasets
 from fedlib.cli.asked import algorithm_kinds
 from fedlib.cli.parser import Usage
 from fedlib.cli.text import age, size, spark, table
 from fedlib.cli.train import summary
-from fedlib.experiment import Damaged, Entry, Result, inventory, store
-from fedlib.experiment.exported import read_run
+from fedlib.runs import Damaged, Entry, Result, inventory, store
+from fedlib.runs.exported import read_run
 from fedlib.values import UnknownName, one_of
 
 STATES = ("complete", "training", "interrupted", "diverged", "exported", "damaged", "outdated",

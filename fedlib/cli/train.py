@@ -5,14 +5,14 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
+from companion.frames import reported, together
 from fedlib.cli import asked as questions
 from fedlib.cli.parser import Usage
 from fedlib.cli.text import table
-from fedlib.experiment import Experiment, Result, find, store
-from fedlib.experiment import run as run_one
-from fedlib.experiment.exported import path_of
-from fedlib.frames import reported, together
-from fedlib.sweep import sweep as run_many
+from fedlib.runs import Experiment, Result, find, store
+from fedlib.runs import run as run_one
+from fedlib.runs.exported import path_of
+from fedlib.runs.sweep import sweep as run_many
 from fedlib.tasks import pick_device
 
 

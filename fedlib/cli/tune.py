@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from fedlib import tuning
-from fedlib.recipes import ADAPTIVE, Adaptive
+from fedlib.runs import tuning
+from papers.recipes import ADAPTIVE, Adaptive
 
 
 def tune(asked: Namespace) -> None:

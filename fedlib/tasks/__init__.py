@@ -2,7 +2,7 @@
 
 from fedlib.tasks.augment import CropFlip
 from fedlib.tasks.device import pick_device
-from fedlib.tasks.named import about, named, names, scales_of
 from fedlib.tasks.task import Task
+from papers.named import about, named, names, scales_of
 
 __all__ = ["CropFlip", "Task", "about", "named", "names", "pick_device", "scales_of"]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib import datasets
+from fedlib import data as datasets
 from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import Family, Net
 from fedlib.partition import (

@@ -1,0 +1,1 @@
+"""The five papers: settings, experiments, analyses and claims of each."""

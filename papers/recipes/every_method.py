@@ -1,0 +1,150 @@
+"""Every method of all five papers on the same tasks: the table that no paper has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from companion.sections import Section, federated
+from fedlib.algorithms import (
+    IFCA,
+    ClusteredFedMix,
+    FedAvg,
+    FedMix,
+    FedSynMoE,
+    Local,
+    LocalGlobal,
+    Mixture,
+    Personal,
+    PrunedFedMix,
+)
+from fedlib.algorithms.ifca import Explore
+from fedlib.optim import Optimizer, sgd
+from fedlib.runs import Experiment
+from papers.recipes.adaptive import ALL_EQUAL, BEST, MOE
+from papers.recipes.communication import BIAS, BIASED, ETA, LOCAL_GLOBAL, PRUNING
+from papers.recipes.floor import MAJORITY
+from papers.recipes.label_skew import FEDAVG, FEDMIX
+from papers.recipes.private_parts import (
+    NINE,
+    SYNCHRONOUS,
+    TRADITIONAL,
+    UNTUNED,
+    WITH_MOE,
+    PrivateParts,
+    first_stages,
+    known,
+    local_round,
+    mixed,
+)
+from papers.recipes.specialists import LOCAL, MIXTURE, TUNED
+
+CLUSTERED = "FedMix, clustered"
+BOTH_TRAINED = "Mixture, global expert trained"
+EXPLORING = "IFCA, exploring"
+CLUSTER_TUNED = "IFCA, fine-tuned"
+CLUSTERS, EPSILON = 3, 0.33
+# What each paper proposes for clients that differ in their labels.
+PROPOSED: dict[str, tuple[str, ...]] = {
+    "000": (FEDMIX, BIAS, PRUNING),
+    "001": (MIXTURE,),
+    "002": (BOTH_TRAINED,),
+    "003": (MOE,),
+    "004": (*(f"{m} {WITH_MOE}" for m in NINE),),
+}
+# What a method has instead of one model for all.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "one model for all": TRADITIONAL,
+    "a part stays private": (BIASED, LOCAL_GLOBAL, *NINE, UNTUNED),
+    "global experts, a gate each": (FEDMIX, BIAS, PRUNING, CLUSTERED),
+    "clusters": (BEST, EXPLORING, CLUSTER_TUNED, ALL_EQUAL, MOE),
+    "a model at home": (LOCAL, TUNED, MIXTURE, BOTH_TRAINED, SYNCHRONOUS),
+    "everybody's private parts": tuple(f"{m} {WITH_MOE}" for m in NINE),
+    "no model": (MAJORITY,),
+}
+
+
+def _every_method(setting: PrivateParts, dataset: str) -> dict[str, Experiment]:
+    """Return every method where nothing is shared between the clients' classes.
+
+    All train with the same batches and rounds, and servers average; only phi moves faster,
+    as it has to where there are few rounds.
+    """
+    here = setting.sharing(0.0)
+    first = first_stages(here)
+    return {
+        **first,
+        **_fedmixes(here),
+        **_at_home(here, first[FEDAVG]),
+        **_clustered(here),
+        **{f"{m} {WITH_MOE}": mixed(here, m) for m in NINE},
+        SYNCHRONOUS: federated(here, FedSynMoE(**local_round(here), gate=here.gate), cohort=1.0),
+    }
+
+
+def _fedmixes(setting: PrivateParts) -> dict[str, Experiment]:
+    """Return what 000 has: mixtures with global experts, and its baselines."""
+    rounds = local_round(setting)
+    mix = {
+        **rounds,
+        "experts": setting.experts,
+        "server": Optimizer("sgd", lr=1.0, rates=(("phi", setting.phi_rate),)),
+    }
+    algorithms: dict[str, FedAvg] = {
+        BIASED: Personal(**rounds),
+        LOCAL_GLOBAL: LocalGlobal(**rounds),
+        FEDMIX: FedMix(**mix),
+        BIAS: FedMix(**mix, personal_bias=True),
+        PRUNING: PrunedFedMix(**mix, eta=ETA),
+        CLUSTERED: ClusteredFedMix(**rounds, experts=setting.experts, server=sgd(1.0)),
+    }
+    return {name: federated(setting, a, cohort=1.0) for name, a in algorithms.items()}
+
+
+def _at_home(setting: PrivateParts, generalist: Experiment) -> dict[str, Experiment]:
+    """Return what 001 and 002 have: alone, fine-tuned, and both mixed.
+
+    Alone is trained for as many epochs as others take part in rounds.
+    """
+    alone = _stage(setting, Local(**local_round(setting, epochs=setting.rounds)))
+    tuned = _stage(setting, Local(**local_round(setting, epochs=setting.tuned)), generalist)
+    mix = local_round(setting, epochs=setting.tuned)
+    return {
+        LOCAL: alone,
+        TUNED: tuned,
+        MIXTURE: _stage(setting, Mixture(**mix), tuned),
+        BOTH_TRAINED: _stage(setting, Mixture(**mix, train_global=True), generalist, alone),
+    }
+
+
+def _clustered(setting: PrivateParts) -> dict[str, Experiment]:
+    """Return what 003 has: clusters, greedy and explored, and the ways to use the latter."""
+
+    def clusters(eps: float) -> Experiment:
+        algorithm = IFCA(**local_round(setting), clusters=CLUSTERS, explore=Explore(eps))
+        return federated(setting, algorithm, cohort=1.0)
+
+    home = local_round(setting, epochs=setting.tuned)
+    alone = _stage(setting, Local(**local_round(setting, epochs=setting.rounds)))
+    explored = clusters(EPSILON)
+    mix = {**home, "frozen": True}
+    return {
+        BEST: clusters(0.0),
+        EXPLORING: explored,
+        CLUSTER_TUNED: _stage(setting, Local(**home), explored),
+        ALL_EQUAL: _stage(setting, Mixture(**mix, pool="mean"), explored, alone),
+        MOE: _stage(setting, Mixture(**mix), explored, alone),
+    }
+
+
+def _stage(
+    setting: PrivateParts,
+    algorithm: FedAvg,
+    after: Experiment | None = None,
+    beside: Experiment | None = None,
+) -> Experiment:
+    """Return a stage that all clients train by themselves."""
+    fields: dict[str, Any] = {"cohort": 1.0, "evaluate_every": 1}
+    return Experiment(setting.task, algorithm, 1, **fields, after=after, beside=beside)
+
+
+EVERY_METHOD = Section("every_method", known(("fashion_mnist", "cifar10")), _every_method)
