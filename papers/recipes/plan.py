@@ -17,7 +17,10 @@ _SECOND = ("fourteen", "private_parts", "gates", "every_method")  # of 004
 _FIVE = ("adaptive_writers", "permuted", "communication:femnist", "communication:cifar100",
          "rotated", "privacy", "specialists:fashion_mnist", "specialists_dirichlet",
          "first_version:cifar100", "adaptive_rotated", "label_skew:fashion_mnist")  # fmt: skip
+_FEDMIX = ("privacy", "communication:femnist", "communication:cifar100", "rotated", "permuted",
+           "label_skew")  # fmt: skip
 ORDER = (
+    *(f"{name}@3" for name in _FEDMIX),
     *(f"{name}@3" for name in _ROWS),
     *(f"{name}:{dataset}" for dataset in ("mnist", "fashion_mnist") for name in _SECOND),
     *_FIVE,

@@ -81,7 +81,7 @@ def test_a_campaign_has_first_seeds_of_papers_one_to_three_then_small_data_then_
     ordered = parts(planned("standard", in_order("standard")))
     first = [("specialists", "cifar10", 2), ("adaptive", "cifar10", 2)]
     second = [("fourteen", "fashion_mnist", 0), ("private_parts", "fashion_mnist", 2)]
-    third, fourth = ("label_skew", "cifar10", 0), ("opt_out", "cifar10", 0)
+    third, fourth = ("permuted", "permuted_cifar10", 4), ("opt_out", "cifar10", 0)
     places = [ordered.index(part) for part in [*first, *second, third, fourth]]
     places.append(ordered.index(("fourteen", "cifar10", 0)))
     assert places == sorted(places)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -28,9 +30,10 @@ def test_what_all_have_lies_in_one_place():
 
 def test_what_opted_out_is_not_trained_on_in_one_place():
     fed = make_federation((4, 6))
-    fed.train.side[OPTED_IN] = torch.ones_like(fed.train.index)
-    fed.train.side[OPTED_IN][0, :3] = 0
+    flag = torch.ones_like(fed.train.index)
+    flag[0, :3] = 0
     inside = set(fed.train.index[0, 3:4].tolist()) | set(fed.train.index[1].tolist())
+    fed = replace(fed, train=replace(fed.train, side={OPTED_IN: flag}))
     assert set(fed.pooled().train.index[0].tolist()) == inside
 
 

@@ -99,7 +99,7 @@ def test_it_is_what_counting_says(partition, seed):
 def test_what_opted_out_counts_at_home_only():
     """At home everything is known; the newcomer's vote is of what takes part."""
     whole = Task("digits", Majority(10, 40, p=0.9), MLP((4,)), HELD)
-    fed = replace(whole, opt_out=OptOut(clients=0.7)).build(1)
+    fed = replace(whole, opt_out=OptOut(clients=0.7)).build(1).at_home()
     floor, plain = CommonestLabel(), whole.build(1)
     states = floor.init(fed, 1), floor.init(plain, 1)
     same = [

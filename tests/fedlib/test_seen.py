@@ -220,8 +220,8 @@ def test_what_opted_out_is_never_looked_at(monkeypatch):
     fed = make_federation((9, 5, 7, 6))
     flag = (torch.arange(9) % 3 > 0).to(torch.int64).expand(4, -1).clone()
     flag[2] = 0
-    fed.train.side[OPTED_IN] = flag
     out = fed.train.index[fed.train.real & (flag == 0)]
+    fed = replace(fed, train=replace(fed.train, side={OPTED_IN: flag}))
     looked, there = [], type(fed.train).inputs
 
     def inputs(table, examples, noise=None):
