@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-<<<<<<< HEAD:companion/panels.py
 from companion.frames import LEAST_SEEDS, together
 from companion.plotting import title
+from companion.sections import Run, Section, Setting
 from fedlib.runs import Result, find
 from fedlib.runs.sweep import sweep
-=======
-from fedlib.experiment import Result, find
-from fedlib.frames import LEAST_SEEDS, together
-from fedlib.plotting import title
-from fedlib.recipes import MAJORITY, Section, Setting
-from fedlib.sweep import sweep
->>>>>>> main:fedlib/panels.py
 from fedlib.values import one_of
-from papers.recipes import Section, Setting
+from papers.recipes import MAJORITY
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +59,12 @@ def panels(
     methods = methods if scale == "quick" else every
     shown = []
     for name, setting in section.settings(scale, dataset).items():
-        runs = {
-            m: section.experiments(scale, name, m, seeds=seeds, rounds=rounds)
-            for m in _chosen(section, methods, scale, name)
-        }
-        results = sweep([e for es in runs.values() for e in es], workers=workers, device=device)
-        done = iter(results)
-        frame = together({m: [next(done) for _ in es] for m, es in runs.items()})
+        asked = [
+            (run, section.experiments(scale, name, run, seeds=seeds, rounds=rounds))
+            for run in section.runs(scale, name, methods)
+        ]
+        done = iter(sweep([e for _, es in asked for e in es], workers=workers, device=device))
+        frame = together((r.method, r.where, [next(done) for _ in es]) for r, es in asked)
         shown.append(Panel(name, scale, setting, frame, trained=True))
     return shown + (stored(section, every, "standard") if scale == "quick" else [])
 
@@ -103,32 +95,37 @@ def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
     """
     shown = []
     for name, setting in section.settings(scale).items():
-        found = {
-            m: [find(e) for e in section.experiments(scale, name, m)]
-            for m in _chosen(section, methods, scale, name)
-        }
+        found = [
+            (run, [find(e) for e in section.experiments(scale, name, run)])
+            for run in section.runs(scale, name, methods)
+        ]
         there = comparable(found)
         # The floor is a line behind what is compared: a figure can do without.
-        if there and {_lines(m)[0] for m in found} <= {_lines(m)[0] for m in [*there, MAJORITY]}:
-            shown.append(Panel(name, scale, setting, together(there), trained=False))
+        if there and {r.method for r, _ in found} <= {MAJORITY, *(r.method for r, _ in there)}:
+            frame = together((run.method, run.where, results) for run, results in there)
+            shown.append(Panel(name, scale, setting, frame, trained=False))
     return shown
 
 
-def comparable(found: Mapping[str, Sequence[Result | None]]) -> dict[str, list[Result]]:
-    """Return the runs of methods that can be compared: the same seeds of all, at the same places.
+def comparable(
+    found: Sequence[tuple[Run, Sequence[Result | None]]],
+) -> list[tuple[Run, list[Result]]]:
+    """Return the runs that can be compared: the same seeds of all, of methods at the same places.
 
-    ``found`` has a result by method and seed, None where it is not there. A method that lacks one
-    of its first ``LEAST_SEEDS`` seeds is left out (or the first one, as long as no method has so
-    many), and so is a seed that one of the others is still to get. A place is p = 0.7 in "Mixture,
-    p = 0.7". Means over places are those over the same ones: names and places are left out, those
-    that lack most first, until every name is at every place at which it should be.
+    ``found`` has a result by run and seed, None where it is not there. A run that lacks one of its
+    first ``LEAST_SEEDS`` seeds is left out (or the first one, as long as none has so many), and so
+    is a seed that one of the others is still to get. Means over places are those over the same
+    ones: methods and places are left out, those that lack most first, until every method is at
+    every place at which it should be.
     """
-    there = {m: _in_a_row(results) for m, results in found.items()}
-    least = LEAST_SEEDS if max(there.values(), default=0) >= LEAST_SEEDS else 1
-    whole = {m for m, n in there.items() if n >= min(least, max(len(found[m]), 1))}
-    kept = _without_holes([*found], whole)
-    most = min((there[m] for m in kept if there[m] < len(found[m])), default=None)
-    return {m: [r for r in found[m][:most] if r is not None] for m in kept}
+    there = [_in_a_row(results) for _, results in found]
+    least = LEAST_SEEDS if max(there, default=0) >= LEAST_SEEDS else 1
+    whole = [
+        n >= min(least, max(len(results), 1)) for n, (_, results) in zip(there, found, strict=True)
+    ]
+    kept = _without_holes([run for run, _ in found], whole)
+    most = min((there[i] for i in kept if there[i] < len(found[i][1])), default=None)
+    return [(found[i][0], [r for r in found[i][1][:most] if r is not None]) for i in kept]
 
 
 def _in_a_row(results: Sequence[Result | None]) -> int:
@@ -136,22 +133,22 @@ def _in_a_row(results: Sequence[Result | None]) -> int:
     return next((i for i, result in enumerate(results) if result is None), len(results))
 
 
-def _without_holes(asked: list[str], whole: set[str]) -> list[str]:
-    """Return the methods whose names are at all of their places, in order; see ``comparable``."""
-    while any(m not in whole for m in asked):
-        lines: dict[tuple[str, str], list[bool]] = {}
-        for method in asked:
-            for line in _lines(method):
-                lines.setdefault(line, []).append(method not in whole)
+def _without_holes(runs: Sequence[Run], whole: Sequence[bool]) -> list[int]:
+    """Return which runs are of methods that are at all of their places; see ``comparable``."""
+    asked = [*range(len(runs))]
+    while not all(whole[i] for i in asked):
+        lines: dict[Hashable, list[bool]] = {}
+        for i in asked:
+            for line in _lines(runs[i]):
+                lines.setdefault(line, []).append(not whole[i])
         worst = max(lines, key=lambda line: sum(lines[line]) / len(lines[line]))
-        asked = [m for m in asked if worst not in _lines(m)]
+        asked = [i for i in asked if worst not in _lines(runs[i])]
     return asked
 
 
-def _lines(method: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return the name and the place of a method, as in "Mixture, p = 0.7"."""
-    name, _, place = method.partition(", ")
-    return ("name", name), ("place", place)
+def _lines(run: Run) -> tuple[Hashable, Hashable]:
+    """Return the method and the place of a run."""
+    return ("method", run.method), ("place", tuple(run.where.items()))
 
 
 def costs(section: Section, panel: Panel, *, seeds: int = 0, rounds: int = 0) -> pd.DataFrame:
@@ -162,28 +159,25 @@ def costs(section: Section, panel: Panel, *, seeds: int = 0, rounds: int = 0) ->
     did not say).
     """
     rows = []
-    for method, own in panel.frame.groupby("method", sort=False)["seed"]:
-        for experiment in section.experiments(
-            panel.scale, panel.dataset, str(method), seeds=seeds, rounds=rounds
-        ):
-            if experiment.seed not in set(own):
-                continue
-            stages = [find(stage) for stage in experiment.stages]
-            there = [result for result in stages if result is not None]
-            if len(there) == len(stages):
-                rows.append((method, experiment.seed, *_spent(there)))
-    return pd.DataFrame(rows, columns=["method", "seed", "megabytes", "seconds", "client_mib"])
+    for run in section.runs(panel.scale, panel.dataset):
+        there = panel.frame["method"].eq(run.method)
+        for column, place in run.where.items():
+            there &= panel.frame[column].eq(place)
+        own = set(panel.frame.loc[there, "seed"])
+        where = {"method": run.method, **run.where}
+        for one in section.experiments(panel.scale, panel.dataset, run, seeds=seeds, rounds=rounds):
+            stages = [find(stage) for stage in one.stages]
+            known = [result for result in stages if result is not None]
+            if one.seed in own and len(known) == len(stages):
+                rows.append({**where, "seed": one.seed, **_spent(known)})
+    return pd.DataFrame(rows)
 
 
-def _spent(stages: Sequence[Result]) -> tuple[float, float, float]:
+def _spent(stages: Sequence[Result]) -> dict[str, float]:
     sent = sum(
         r.metrics.loc[r.metrics["metric"].isin(["bytes_down", "bytes_up"]), "value"].sum()
         for r in stages
     )
     seconds = sum(r.provenance["seconds"] for r in stages)
-    return sent / 1e6, seconds, stages[-1].provenance.get("client_mib", float("nan"))
-
-
-def _chosen(section: Section, methods: Sequence[str], scale: str, dataset: str) -> list[str]:
-    known = section.methods(scale, dataset)
-    return [m for m in methods or known if m in known]
+    held = stages[-1].provenance.get("client_mib", float("nan"))
+    return {"megabytes": sent / 1e6, "seconds": seconds, "client_mib": held}

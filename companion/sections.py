@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 
 from companion.scales import SCALES
@@ -39,7 +39,7 @@ class Setting:
     costly: tuple[tuple[str, int], ...] = ()
 
     def check(self) -> None:
-        for name in (field.name for field in fields(self)):
+        for name in (f.name for f in fields(self)):
             given = getattr(self, name)
             for number in given if isinstance(given, tuple) else (given,):
                 least = 1 if name in ("rounds", "seeds", "batch_size", "experts") else 0
@@ -53,16 +53,40 @@ class Setting:
         return Optimizer("adam", lr=self.server_rate, rates=rates)
 
 
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One experiment of a section, of seed 0: a method, and where it stands, e.g. ``{"p": 0.8}``.
+
+    Numbers and words of ``where`` become columns of frames.
+    """
+
+    method: str
+    experiment: Experiment
+    where: Mapping[str, float | str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The run in words, e.g. "Mixture, p = 0.8"."""
+        where = self.where.items()
+        places = (v if isinstance(v, str) else f"{n} = {v:g}" for n, v in where)
+        return ", ".join([self.method, *places])
+
+
+def placed(experiments: Mapping[str, Experiment], **where: float | str) -> list[Run]:
+    """Return the runs of some methods that stand at the same place."""
+    return [Run(method, experiment, where) for method, experiment in experiments.items()]
+
+
 @dataclass(frozen=True)
 class Section:
     """The experiments of a section: settings by scale and data set, and what is run on each.
 
-    ``plan`` returns the methods of a setting of a data set, each as the experiment of seed 0.
+    ``plan`` returns the runs of a setting of a data set.
     """
 
     name: str
     known: Mapping[str, Mapping[str, Setting]]
-    plan: Callable[..., Mapping[str, Experiment]]  # of its own kind of Setting
+    plan: Callable[..., Sequence[Run]]  # of its own kind of Setting
 
     def settings(self, scale: str, dataset: str = "") -> Mapping[str, Setting]:
         """Return the settings of a scale by data set: the named one, or all of them."""
@@ -73,31 +97,48 @@ class Section:
         one_of(f"data set at scale {scale!r}", dataset, known)
         return {dataset: known[dataset]}
 
-    def methods(self, scale: str, dataset: str) -> tuple[str, ...]:
-        """Return the names of what is run on a data set."""
-        setting = self.settings(scale, dataset)[dataset]
-        seeds = dict(setting.costly)
-        return tuple(m for m in _planned(self.plan, setting, dataset) if seeds.get(m, 1))
+    def runs(
+        self, scale: str, dataset: str, methods: Sequence[str] = (), *, costly: bool = False
+    ) -> list[Run]:
+        """Return what is run on a data set, of all methods or some.
 
-    def experiments(
-        self, scale: str, dataset: str, method: str, *, seeds: int = 0, rounds: int = 0
-    ) -> list[Experiment]:
-        """Return the runs of one method, one per seed; 0 takes the setting's own numbers.
-
-        ``rounds`` does not change stages that have a length of their own, as the epochs of a
-        centralised model.
+        What is too ``costly`` to be run unless it is asked for is left out.
         """
         setting = self.settings(scale, dataset)[dataset]
-        plan = _planned(self.plan, setting, dataset)
-        one_of(f"method on {dataset!r}", method, plan)
-        one, count = plan[method], seeds or dict(setting.costly).get(method, setting.seeds)
-        return [seeded(one, s, rounds, setting.rounds) for s in range(count)]
+        seeds = {} if costly else dict(setting.costly)
+        every = _planned(self.plan, setting, dataset)
+        return [r for r in every if seeds.get(r.method, 1) and r.method in (methods or [r.method])]
+
+    def methods(self, scale: str, dataset: str) -> tuple[str, ...]:
+        """Return the names of the methods that are run on a data set."""
+        return tuple(dict.fromkeys(run.method for run in self.runs(scale, dataset)))
+
+    def experiments(
+        self, scale: str, dataset: str, run: Run | str, *, seeds: int = 0, rounds: int = 0
+    ) -> list[Experiment]:
+        """Return a run's experiments, one per seed; 0 takes the setting's own numbers.
+
+        A method's name stands for its run where it has one only. ``rounds`` does not change stages
+        that have a length of their own, as the epochs of a centralised model.
+        """
+        setting = self.settings(scale, dataset)[dataset]
+        one = run if isinstance(run, Run) else self._only(scale, dataset, run)
+        count = seeds or dict(setting.costly).get(one.method, setting.seeds)
+        return [seeded(one.experiment, s, rounds, setting.rounds) for s in range(count)]
+
+    def _only(self, scale: str, dataset: str, method: str) -> Run:
+        every = self.runs(scale, dataset, costly=True)
+        names = {name for run in every for name in (run.method, run.name)}
+        one_of(f"method on {dataset!r}", method, names)
+        found = [r for r in every if method in (r.method, r.name)]
+        if len(found) > 1:
+            places = "; ".join(r.name for r in found)
+            raise ValueError(f"{method!r} is run at several places: {places}")
+        return found[0]
 
 
 @cache
-def _planned(
-    plan: Callable[..., Mapping[str, Experiment]], setting: Setting, dataset: str
-) -> Mapping[str, Experiment]:
+def _planned(plan: Callable[..., Sequence[Run]], setting: Setting, dataset: str) -> Sequence[Run]:
     """Return a plan, made once: a large one is asked for each of its methods in turn."""
     return plan(setting, dataset)
 
@@ -123,8 +164,3 @@ def seeded(experiment: Experiment, seed: int, rounds: int = 0, usual: int = 0) -
     )
     length = rounds if rounds and experiment.rounds == usual else experiment.rounds
     return replace(experiment, seed=seed, rounds=length, after=after, beside=beside)
-
-
-def at(method: str, **where: float) -> str:
-    """Return the name of a method at some values, e.g. "Mixture, p = 0.8"; see ``frames.apart``."""
-    return ", ".join([method, *(f"{name} = {value:g}" for name, value in where.items())])

@@ -2,7 +2,6 @@
 
 from companion.frames.runs import (
     adapted,
-    apart,
     curve,
     divergence,
     divergences,
@@ -19,12 +18,12 @@ from companion.frames.runs import (
 )
 from companion.frames.seeds import (
     LEAST_SEEDS,
-    RUN,
     ByMethod,
     bands,
     by_method,
     by_seed,
     interval,
+    run_columns,
     same_seeds,
     stated,
 )
@@ -32,11 +31,9 @@ from companion.frames.sent import against_traffic, at_traffic, gigabytes, traffi
 
 __all__ = [
     "LEAST_SEEDS",
-    "RUN",
     "ByMethod",
     "adapted",
     "against_traffic",
-    "apart",
     "at_traffic",
     "bands",
     "by_method",
@@ -52,6 +49,7 @@ __all__ = [
     "logged_rounds",
     "matrix",
     "reported",
+    "run_columns",
     "same_seeds",
     "smooth",
     "spread_over_clients",

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from companion.frames.seeds import RUN, ByMethod, by_method
+from companion.frames.seeds import ByMethod, by_method, run_columns
 from fedlib.metrics import over_clients
 from fedlib.runs import Result
 from fedlib.values import one_of
 
-_AT = re.compile(r", (\w+) = ([-+.e\d]+)")  # as ``recipes.at`` writes it
 
+def together(
+    runs: Iterable[tuple[str, Mapping[str, float | str], Sequence[Result]]],
+) -> pd.DataFrame:
+    """Return the metrics of runs with columns ``method``, ``seed``, and one per name of a place.
 
-def together(runs: Mapping[str, Sequence[Result]]) -> pd.DataFrame:
-    """Return the metrics of several methods' runs with columns ``method`` and ``seed``."""
+    ``runs`` are a method's name, where it stands, and its results. Where others stand at a place, a
+    method that does not has NaN in that column, or "" for a word.
+    """
+    given = [*runs]
+    words = {n: isinstance(v, str) for _, where, _ in given for n, v in where.items()}
     parts = [
-        result.metrics.assign(method=method, seed=result.experiment.seed)
-        for method, results in runs.items()
+        result.metrics.assign(
+            method=method,
+            seed=result.experiment.seed,
+            **{n: where.get(n, "" if word else np.nan) for n, word in words.items()},
+        )
+        for method, where, results in given
         for result in results
     ]
     return pd.concat(parts, ignore_index=True)
@@ -46,9 +55,11 @@ def divergence(frame: pd.DataFrame, over: str = "mean", tensor: str = "") -> pd.
     rows = divergences(frame)
     if tensor:
         rows = rows[rows["item"].str.endswith(tensor)]
-    by_expert = rows.groupby([*RUN, "round", "expert"], as_index=False)["value"].sum()
+    run = run_columns(rows)
+    keys = [*run, "round", "expert"]
+    by_expert = rows.groupby(keys, as_index=False, dropna=False)["value"].sum()
     one_of("over", over, ("mean", "sum"))
-    groups = by_expert.groupby([*RUN, "round"], as_index=False)["value"]
+    groups = by_expert.groupby([*run, "round"], as_index=False, dropna=False)["value"]
     return groups.mean() if over == "mean" else groups.sum()
 
 
@@ -56,8 +67,9 @@ def smooth(curve: pd.DataFrame, window: int) -> pd.DataFrame:
     """Return a curve averaged over a sliding window of rounds (the first window-1 rounds drop)."""
     if window < 1:
         raise ValueError(f"window must be >= 1, got {window}")
-    ordered = curve.sort_values([*RUN, "round"])
-    mean = ordered.groupby(RUN)["value"].transform(lambda v: v.rolling(window).mean())
+    run = run_columns(curve)
+    ordered = curve.sort_values([*run, "round"])
+    mean = ordered.groupby(run, dropna=False)["value"].transform(lambda v: v.rolling(window).mean())
     return ordered.assign(value=mean).dropna(subset="value").reset_index(drop=True)
 
 
@@ -68,14 +80,15 @@ def curve(frame: pd.DataFrame, metric: str, weighted: bool = False) -> pd.DataFr
     client tests on the same share of its own (004, eq. 31).
     """
     rows = frame[frame["metric"] == metric]
-    by_round = [*RUN, "round"]
+    run = run_columns(frame)
+    by_round = [*run, "round"]
     if not weighted:
-        return rows.groupby(by_round, as_index=False)["value"].mean()  # type: ignore[return-value]
-    sizes = frame[frame["metric"] == "examples"].set_index([*RUN, "client"])["value"]
-    at = pd.MultiIndex.from_frame(rows[[*RUN, "client"]])
-    rows = rows.assign(weight=sizes.reindex(at).to_numpy()).dropna(subset="value")
-    total = rows.assign(value=rows["value"] * rows["weight"]).groupby(by_round, sort=False)
-    sums = total[["value", "weight"]].sum()
+        return rows.groupby(by_round, as_index=False, dropna=False)["value"].mean()  # type: ignore[return-value]
+    sizes = frame.loc[frame["metric"] == "examples", [*run, "client", "value"]]
+    sizes = sizes.rename(columns={"value": "weight"})
+    rows = rows.merge(sizes, how="left", on=[*run, "client"]).dropna(subset="value")
+    rows["value"] *= rows["weight"]
+    sums = rows.groupby(by_round, sort=False, dropna=False)[["value", "weight"]].sum()
     return (sums["value"] / sums["weight"]).rename("value").reset_index()
 
 
@@ -86,14 +99,15 @@ def adapted(frame: pd.DataFrame) -> pd.DataFrame:
     server (of the same clients, with the server's parameters at the end of the round) and gain,
     value - server. Rounds that were not evaluated, and runs that did not log it, have no row.
     """
-    key = [*RUN, "round", "client"]
+    run = run_columns(frame)
+    key = [*run, "round", "client"]
     own, server = (
         frame.loc[frame["metric"] == metric, [*key, "value"]]
         for metric in ("adapted_test_accuracy", "test_accuracy")
     )
     both = own.merge(server.rename(columns={"value": "server"}), on=key)
     both["gain"] = both["value"] - both["server"]
-    means = both.groupby([*RUN, "round"], as_index=False, sort=False)
+    means = both.groupby([*run, "round"], as_index=False, sort=False, dropna=False)
     return means[["value", "server", "gain"]].mean()
 
 
@@ -123,21 +137,21 @@ def reported(
     ``weighted``: by the clients' examples, see ``curve``.
     """
     test, held = (curve(frame, m, weighted) for m in (metric, "validation_accuracy"))
-    both = test.merge(held, on=[*RUN, "round"], suffixes=("", "_held"))
+    run = run_columns(frame)
+    both = test.merge(held, on=[*run, "round"], suffixes=("", "_held")).sort_values("round")
     rows = []
-    for (method, seed), run in both.groupby(RUN, sort=False):
-        run = run.sort_values("round")
-        held_out = run["value_held"].to_numpy()
+    for name, course in both.groupby(run, sort=False, dropna=False):
+        held_out = course["value_held"].to_numpy()
         best = np.nan  # without validation examples nothing can be chosen
         if not np.isnan(held_out).all():
-            best = run["value"].iloc[int(np.nanargmax(held_out))]
+            best = course["value"].iloc[int(np.nanargmax(held_out))]
         values = {
-            "last": run["value"].iloc[-1],
-            "last ten": run["value"].iloc[-10:].mean(),
+            "last": course["value"].iloc[-1],
+            "last ten": course["value"].iloc[-10:].mean(),
             "best on validation": best,
         }
-        rows += [(method, seed, rule, value) for rule, value in values.items()]
-    return pd.DataFrame(rows, columns=["method", "seed", "rule", "value"])
+        rows += [(*name, rule, value) for rule, value in values.items()]
+    return pd.DataFrame(rows, columns=[*run, "rule", "value"])
 
 
 def spread_over_clients(frame: pd.DataFrame) -> pd.DataFrame:
@@ -147,42 +161,32 @@ def spread_over_clients(frame: pd.DataFrame) -> pd.DataFrame:
     worst_decile, and global: the accuracy on the whole test set of all clients' predictions
     marginalised with p(s).
     """
-    end = frame[frame["round"] == frame.groupby(RUN)["round"].transform("max")]
+    run = run_columns(frame)
+    end = frame[frame["round"] == frame.groupby(run, dropna=False)["round"].transform("max")]
+    every = dict(list(frame.groupby(run, sort=False, dropna=False)))
     rows = []
-    for (method, seed), run in end[end["metric"] == "test_accuracy"].groupby(RUN, sort=False):
-        mine = frame[(frame["method"] == method) & (frame["seed"] == seed)]
+    for name, tests in end[end["metric"] == "test_accuracy"].groupby(run, sort=False, dropna=False):
+        mine = every[name]
         n = mine[mine["metric"] == "examples"].set_index("client")["value"]
-        sizes = run["client"].map(n).fillna(1.0).to_numpy()
+        sizes = tests["client"].map(n).fillna(1.0).to_numpy()
         overall = mine[mine["metric"] == "global_accuracy"].sort_values("round")["value"]
-        summary = over_clients(run["value"].to_numpy(), sizes)
-        rows.append({"method": method, **summary, "global": overall.iloc[-1]})
+        summary = over_clients(tests["value"].to_numpy(), sizes)
+        rows.append({"method": name[0], **summary, "global": overall.iloc[-1]})
     return pd.DataFrame(rows).groupby("method", sort=False).mean().round(3)
 
 
 def last(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return the rows of a metric at each run's last round that has it."""
     rows = frame[frame["metric"] == metric]
-    return rows[rows["round"] == rows.groupby(RUN)["round"].transform("max")]
+    groups = rows.groupby(run_columns(rows), dropna=False)
+    return rows[rows["round"] == groups["round"].transform("max")]
 
 
 def final(frame: pd.DataFrame, metric: str) -> ByMethod:
     """Return a metric after each run's last round that has it, averaged over clients."""
-    ends = curve(frame, metric).sort_values("round").groupby(RUN, as_index=False).last()
+    course = curve(frame, metric).sort_values("round")
+    ends = course.groupby(run_columns(course), as_index=False, dropna=False).last()
     return by_method(ends)
-
-
-def apart(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame whose methods "Mixture, p = 0.8" are taken apart: "Mixture" and a column p.
-
-    There is a column for every name that some method has; NaN where a method has it not.
-    """
-    names = frame["method"].unique().tolist()
-    where = {m: {n: float(v) for n, v in _AT.findall(m)} for m in names}
-    out = frame.assign(method=frame["method"].map({m: _AT.sub("", m) for m in names}))
-    for column in dict.fromkeys(n for found in where.values() for n in found):
-        at = {m: found.get(column, np.nan) for m, found in where.items()}
-        out[column] = frame["method"].map(at)
-    return out
 
 
 def ended(
@@ -197,12 +201,12 @@ def ended(
     """
     rows = frame[frame["metric"].isin([metric, "kept_round"])]
     rows = rows[rows["client"] < clients] if clients else rows  # kept_round has no client, -1
-    found = []
-    for _, run in rows.groupby(RUN, sort=False):
-        values, kept = run[run["metric"] == metric], run[run["metric"] == "kept_round"]
+    run, found = run_columns(rows), []
+    for _, logged in rows.groupby(run, sort=False, dropna=False):
+        values, kept = (logged[logged["metric"] == m] for m in (metric, "kept_round"))
         at = kept["value"].iloc[-1] if len(kept) else values["round"].max()
         found.append(values[values["round"] == at])
     last = pd.concat(found) if found else rows
     if each:
-        return last[[*RUN, "client", "value"]].reset_index(drop=True)
-    return last.groupby(RUN, sort=False)["value"].mean().reset_index()
+        return last[[*run, "client", "value"]].reset_index(drop=True)
+    return last.groupby(run, sort=False, dropna=False)["value"].mean().reset_index()

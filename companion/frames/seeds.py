@@ -8,9 +8,20 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-RUN = ["method", "seed"]
+# What a row of metrics says besides which run it is of, and what tables made of it add.
+_OF_ROWS = {"round", "metric", "client", "expert", "item", "value"}
+_OF_ROWS |= {"rule", "gigabytes", "server", "gain", "weight", "tensor", "rank"}
 # Student's interval of two runs is 13 standard errors wide to each side: it would hold anything.
 LEAST_SEEDS = 3
+
+
+def run_columns(table: pd.DataFrame) -> list[str]:
+    """Return the columns that name a run: method, seed, and where it stands, as p.
+
+    Where some runs have no such place the column is NaN, or "" for a word.
+    """
+    where = [str(c) for c in table.columns if c not in _OF_ROWS and c not in ("method", "seed")]
+    return ["method", "seed", *where]
 
 
 def by_seed(table: pd.DataFrame, column: str = "value") -> dict[int, float]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from companion.frames.runs import curve
-from companion.frames.seeds import RUN
+from companion.frames.seeds import run_columns
 
 
 def gigabytes(frame: pd.DataFrame) -> pd.DataFrame:
@@ -18,10 +18,11 @@ def gigabytes(frame: pd.DataFrame) -> pd.DataFrame:
     round, gigabytes.
     """
     rows = frame[frame["metric"].isin(["bytes_down", "bytes_up"])]
-    sent = rows.groupby([*RUN, "round"], as_index=False, sort=False)["value"].sum()
-    nothing = sent[RUN].drop_duplicates().assign(round=0, value=0.0)
-    sent = pd.concat([nothing, sent], ignore_index=True).sort_values([*RUN, "round"])
-    total = sent.groupby(RUN)["value"].cumsum() / 1e9
+    run = run_columns(rows)
+    sent = rows.groupby([*run, "round"], as_index=False, sort=False, dropna=False)["value"].sum()
+    nothing = sent[run].drop_duplicates().assign(round=0, value=0.0)
+    sent = pd.concat([nothing, sent], ignore_index=True).sort_values([*run, "round"])
+    total = sent.groupby(run, dropna=False)["value"].cumsum() / 1e9
     return sent.drop(columns="value").assign(gigabytes=total).reset_index(drop=True)
 
 
@@ -30,7 +31,7 @@ def against_traffic(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
 
     Columns method, seed, round, value, gigabytes.
     """
-    return curve(frame, metric).merge(gigabytes(frame), on=[*RUN, "round"])
+    return curve(frame, metric).merge(gigabytes(frame), on=[*run_columns(frame), "round"])
 
 
 def at_traffic(course: pd.DataFrame, method: str, budget: Mapping[int, float]) -> dict[int, float]:

@@ -1,6 +1,6 @@
 """The papers' experiments as values, section by section, at three scales."""
 
-from companion.sections import Section, Setting, at, seeded
+from companion.sections import Section, Setting, seeded
 from papers.recipes.adaptive import (
     ADAPTIVE,
     ADAPTIVE_OPTIONS,
@@ -55,7 +55,6 @@ from papers.recipes.privacy import (
     PRIVACY,
     STEP,
     TRAINED,
-    audited,
     overheard,
     with_noise,
 )
@@ -84,7 +83,6 @@ from papers.recipes.specialists import (
     SPECIALISTS,
     TUNED,
     Stages,
-    departed,
 )
 
 _FEDMIX = (LABEL_SKEW, COMMUNICATION, ABLATION, LONG, ROTATED, PERMUTED, NEW_CLIENTS, PRIVACY)
@@ -184,9 +182,6 @@ __all__ = [
     "Section",
     "Setting",
     "Stages",
-    "at",
-    "audited",
-    "departed",
     "fourteen",
     "joined",
     "overheard",

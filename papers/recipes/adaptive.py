@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from companion.sections import Section, Setting, at, federated
+from companion.sections import Run, Section, Setting, federated, placed
 from fedlib.algorithms import IFCA, Local, Mixture
 from fedlib.algorithms.closing import ClusterStop
 from fedlib.algorithms.ifca import Explore
@@ -137,13 +137,13 @@ def ways(setting: Adaptive, clusters: int, eps: float) -> dict[str, Experiment]:
     }
 
 
-def _compared(setting: Adaptive, **where: float) -> dict[str, Experiment]:
+def _compared(setting: Adaptive, **where: float) -> list[Run]:
     """Return every way at every number of clusters and rate of exploration.
 
     Between no exploration and the most of it only the best cluster and the mixture; the eager gate
     only where clusters and exploration are most.
     """
-    runs = {at(LOCAL, **where): alone(setting), at(MAJORITY, **where): floor(setting.task)}
+    runs = placed({LOCAL: alone(setting), MAJORITY: floor(setting.task)}, **where)
     most = (max(setting.js), max(setting.eps))
     for clusters in setting.js:
         # One cluster leaves nothing to explore.
@@ -151,65 +151,65 @@ def _compared(setting: Adaptive, **where: float) -> dict[str, Experiment]:
             made = ways(setting, clusters, eps)
             kept = set(made) if eps in (0.0, max(setting.eps)) else {BEST, MOE}
             kept -= {EAGER} if (clusters, eps) != most else set()
-            runs |= {at(m, **where, J=clusters, eps=eps): made[m] for m in made if m in kept}
+            some = {m: made[m] for m in made if m in kept}
+            runs += placed(some, **where, J=clusters, eps=eps)
     return runs
 
 
-def _by_fraction(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
+def _by_fraction(setting: Adaptive, dataset: str) -> list[Run]:
     """Return every way at every majority fraction (Table 2, Fig. 3 to 6)."""
     least = replace(setting, js=(max(setting.js),), eps=(0.0, max(setting.eps)))
-    runs: dict[str, Experiment] = {}
+    runs: list[Run] = []
     for p in setting.ps:
         here = setting if p in (setting.whole or setting.ps) else least
-        runs |= _compared(here.at(p), p=p)
+        runs += _compared(here.at(p), p=p)
     return runs
 
 
-def _participation(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
+def _participation(setting: Adaptive, dataset: str) -> list[Run]:
     """Return clusters, mixtures and a single model by the number of clients in a round.
 
     All with as many rounds as leave the same local work: rounds times clients is constant.
     """
     here, most = setting.at(setting.some_p), max(setting.eps)
-    runs: dict[str, Experiment] = {at(LOCAL): alone(here)}
+    runs = [Run(LOCAL, alone(here))]
     for cohort in setting.cohorts:
         rounds = round(setting.rounds * setting.cohort / cohort)
         every = max(1, setting.evaluate_every * rounds // setting.rounds)
         some = replace(here, cohort=cohort, rounds=rounds, evaluate_every=every)
-        runs[at(FEDAVG, cohort=cohort)] = clustered(some, 1, 0.0)
+        runs.append(Run(FEDAVG, clustered(some, 1, 0.0), {"cohort": cohort}))
         for eps in (0.0, most):
             first = clustered(some, max(setting.js), eps)
-            runs[at(BEST, cohort=cohort, eps=eps)] = first
-            runs[at(MOE, cohort=cohort, eps=eps)] = mixed(some, first)
+            runs += placed({BEST: first, MOE: mixed(some, first)}, cohort=cohort, eps=eps)
     return runs
 
 
-def _by_orientation(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
+def _by_orientation(setting: Adaptive, dataset: str) -> list[Run]:
     """Return every way where groups of clients see their images turned (rotated CIFAR-10).
 
     Without exploration also from initial models that are redrawn, as IFCA's code does.
     """
-    runs: dict[str, Experiment] = {}
+    runs: list[Run] = []
     for k, share in zip(setting.orientations, setting.least_shares, strict=True):
         here = setting.turned(k)
-        runs |= _compared(here, orientations=k)
+        runs += _compared(here, orientations=k)
         redrawn = clustered(here, k, 0.0, least_share=share)
-        runs[at(REDRAWN, orientations=k, J=k, eps=0.0)] = redrawn
+        runs.append(Run(REDRAWN, redrawn, {"orientations": k, "J": k, "eps": 0.0}))
     return runs
 
 
-def _by_writer(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
+def _by_writer(setting: Adaptive, dataset: str) -> list[Run]:
     """Return every way where clients are writers (FEMNIST)."""
     return _compared(setting)
 
 
-def _as_released(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
+def _as_released(setting: Adaptive, dataset: str) -> list[Run]:
     """Return the mixture and the best cluster as described, and as the released code has them.
 
     Its tests decide what validation examples should, only clusters that are some client's best are
     mixed, and the best is that of the training loss (A29).
     """
-    runs: dict[str, Experiment] = {}
+    runs: list[Run] = []
     for p in setting.released_ps:
         here = setting.at(p)
         peek = replace(here, task=replace(here.task, validate_on="test"))
@@ -226,20 +226,18 @@ def _as_released(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
             ALL_RELEASED: mixed(peek, trained, used_only=True),
             MAJORITY: floor(here.task),
         }
-        runs |= {at(m, p=p): e for m, e in made.items()}
+        runs += placed(made, p=p)
     return runs
 
 
-def _options(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
+def _options(setting: Adaptive, dataset: str) -> list[Run]:
     """Return other ways to find clusters, at one majority fraction."""
     here, most = setting.at(setting.some_p), max(setting.eps)
 
     def found(eps: float, **options: Any) -> Experiment:
         return clustered(here, setting.some, eps, **options)
 
-    return {
-        at(BEST, eps=0.0): found(0.0),
-        at(BEST, eps=most): found(most),
+    others = {
         FADING: found(1.0, explore=Explore(1.0, decay=1.0)),
         SLOWLY: found(1.0, explore=Explore(1.0, decay=0.5)),
         REDRAWN: found(0.0, least_share=setting.least_share),
@@ -247,6 +245,8 @@ def _options(setting: Adaptive, dataset: str) -> dict[str, Experiment]:
         STOPPED: found(most, stop=setting.converged),
         MAJORITY: floor(here.task),
     }
+    ends = [Run(BEST, found(eps), {"eps": eps}) for eps in (0.0, most)]
+    return [*ends, *placed(others)]
 
 
 def _setting(scale: str, task: Task, **more: Any) -> Adaptive:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from companion.sections import Section, Setting, federated
+from companion.sections import Run, Section, Setting, federated, placed
 from fedlib import data as datasets
 from fedlib.algorithms import FedAvg, FedMix, LocalGlobal, Personal, PrunedFedMix
 from fedlib.models import LeNet, ResNet, widened
@@ -65,14 +65,14 @@ def with_pruning(eta: float) -> str:
 TEN_PRUNED = f"{with_experts(10)} + pruning"
 
 
-def _communication(setting: Setting, dataset: str) -> dict[str, Experiment]:
+def _communication(setting: Setting, dataset: str) -> list[Run]:
     """Return the curves of Fig. 4."""
     algorithms = {"cifar100": _cifar100, "femnist": _femnist}.get(dataset, _cifar10)(setting)
     runs = {method: federated(setting, algorithm) for method, algorithm in algorithms.items()}
     if dataset in ("cifar100", "femnist"):
-        return runs
+        return placed(runs)
     wide = {name: wider(setting, times) for times, name in WIDE.items()}
-    return {FEDAVG: runs.pop(FEDAVG), **wide, **runs}
+    return placed({FEDAVG: runs.pop(FEDAVG), **wide, **runs})
 
 
 def baselines(setting: Setting) -> dict[str, FedAvg]:
@@ -117,7 +117,7 @@ def _femnist(setting: Setting) -> dict[str, FedAvg]:
     }
 
 
-def _ablation(setting: Setting, dataset: str) -> dict[str, Experiment]:
+def _ablation(setting: Setting, dataset: str) -> list[Run]:
     """Return the numbers of experts and the thresholds of Fig. 11."""
     experts, etas = ABLATED[dataset]
     runs = {FEDAVG: federated(setting, FedAvg(**fedavg(setting)))}
@@ -126,7 +126,7 @@ def _ablation(setting: Setting, dataset: str) -> dict[str, Experiment]:
     for eta in etas:
         mix = PrunedFedMix(**fedmix(setting), eta=eta)
         runs[with_pruning(eta)] = federated(setting, mix)
-    return runs
+    return placed(runs)
 
 
 ABLATED: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {
@@ -156,7 +156,7 @@ def _only(dataset: str) -> dict[str, dict[str, Setting]]:
     }
 
 
-def _long(setting: Setting, dataset: str) -> dict[str, Experiment]:
+def _long(setting: Setting, dataset: str) -> list[Run]:
     """Return the curves of Fig. 1, 3, 4, 13 and 14 whose time scale is the paper's."""
     algorithms = {
         FEDAVG: FedAvg(**fedavg(setting)),
@@ -164,7 +164,7 @@ def _long(setting: Setting, dataset: str) -> dict[str, Experiment]:
         FEDMIX: FedMix(**fedmix(setting)),
         ENSEMBLE: FedMix(objective="entropy", **fedmix(setting)),
     }
-    return {method: federated(setting, algorithm) for method, algorithm in algorithms.items()}
+    return placed({method: federated(setting, a) for method, a in algorithms.items()})
 
 
 # One seed of each method for now: four methods take a core about four hours.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from companion.sections import Section, federated
+from companion.sections import Run, Section, federated, placed
 from fedlib.algorithms import (
     IFCA,
     ClusteredFedMix,
@@ -63,7 +63,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _every_method(setting: PrivateParts, dataset: str) -> dict[str, Experiment]:
+def _every_method(setting: PrivateParts, dataset: str) -> list[Run]:
     """Return every method where nothing is shared between the clients' classes.
 
     All train with the same batches and rounds, and servers average; only phi moves faster,
@@ -71,14 +71,18 @@ def _every_method(setting: PrivateParts, dataset: str) -> dict[str, Experiment]:
     """
     here = setting.sharing(0.0)
     first = first_stages(here)
-    return {
-        **first,
-        **_fedmixes(here),
-        **_at_home(here, first[FEDAVG]),
-        **_clustered(here),
-        **{f"{m} {WITH_MOE}": mixed(here, m) for m in NINE},
-        SYNCHRONOUS: federated(here, FedSynMoE(**local_round(here), gate=here.gate), cohort=1.0),
-    }
+    return placed(
+        {
+            **first,
+            **_fedmixes(here),
+            **_at_home(here, first[FEDAVG]),
+            **_clustered(here),
+            **{f"{m} {WITH_MOE}": mixed(here, m) for m in NINE},
+            SYNCHRONOUS: federated(
+                here, FedSynMoE(**local_round(here), gate=here.gate), cohort=1.0
+            ),
+        }
+    )
 
 
 def _fedmixes(setting: PrivateParts) -> dict[str, Experiment]:

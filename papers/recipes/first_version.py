@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from companion.sections import Section, Setting, at
+from companion.sections import Run, Section, Setting, placed
 from fedlib.algorithms import Local, Mixture
 from fedlib.engine import EarlyStop
 from fedlib.models import MLP
-from fedlib.runs import Experiment
 from fedlib.tasks import named
 from papers.recipes.floor import MAJORITY
 from papers.recipes.label_skew import FEDAVG
@@ -26,22 +25,22 @@ from papers.recipes.specialists import (
 )
 
 
-def _first_version(setting: Stages, dataset: str) -> dict[str, Experiment]:
+def _first_version(setting: Stages, dataset: str) -> list[Run]:
     """Return 002's methods: specialists from scratch, and the global expert trained as well.
 
     Nobody can opt out of training alone: that has no q.
     """
-    runs = {at(LOCAL, p=p): alone(setting.at(p)) for p in setting.opted_ps}
-    runs |= {at(MAJORITY, p=p): commonest(setting.at(p)) for p in setting.opted_ps}
+    own = {p: alone(setting.at(p)) for p in setting.opted_ps}
+    runs = [Run(LOCAL, own[p], {"p": p}) for p in own]
+    runs += [Run(MAJORITY, commonest(setting.at(p)), {"p": p}) for p in own]
     for q in setting.qs:
         for p in setting.opted_ps:
             here = setting.at(p, q)
             first = generalist(here)
             tuned = at_home(here, Local(**here.home(here.personal)), first)
             mix = Mixture(**here.home(here.personal), train_global=True)
-            both = replace(at_home(here, mix, first), beside=runs[at(LOCAL, p=p)])
-            stages = {FEDAVG: first, TUNED: tuned, MIXTURE: both}
-            runs |= {at(method, p=p, q=q): run for method, run in stages.items()}
+            both = replace(at_home(here, mix, first), beside=own[p])
+            runs += placed({FEDAVG: first, TUNED: tuned, MIXTURE: both}, p=p, q=q)
     return runs
 
 

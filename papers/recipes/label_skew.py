@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from companion.sections import Section, Setting, federated
+from companion.sections import Run, Section, Setting, federated, placed
 from fedlib.algorithms import FedAvg, FedMix
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Mirrored
@@ -71,13 +71,13 @@ def fedmix_variants(setting: Setting) -> dict[str, FedAvg]:
     }
 
 
-def _plan(setting: Setting, dataset: str) -> dict[str, Experiment]:
+def _plan(setting: Setting, dataset: str) -> list[Run]:
     """Return the variants, and the original mixture of experts with S = 1 (Fig. 14b).
 
     The rounds of the latter are epochs.
     """
     runs = {name: federated(setting, a) for name, a in fedmix_variants(setting).items()}
-    return {**runs, CENTRALISED: _centralised(setting)}
+    return placed({**runs, CENTRALISED: _centralised(setting)})
 
 
 def _centralised(setting: Setting) -> Experiment:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from companion.sections import Section, Setting, federated
+from companion.sections import Run, Section, Setting, federated, placed
 from fedlib.algorithms import Densities, FedMix, Newcomers
 from fedlib.engine import EarlyStop
 from fedlib.partition import Clients
-from fedlib.runs import Experiment
 from fedlib.tasks import named
 from papers.recipes.communication import BIASED, LOCAL_GLOBAL, baselines
 from papers.recipes.label_skew import FEDAVG, FEDMIX, fedmix
@@ -48,7 +47,7 @@ def joined(method: str) -> str:
     return f"{method}, new clients"
 
 
-def _plan(setting: Setting, dataset: str) -> dict[str, Experiment]:
+def _plan(setting: Setting, dataset: str) -> list[Run]:
     """Return FedAvg and FedMix on all clients, FedMix with p(s|x), and newcomers with labels.
 
     For the latter four fifths of the clients federate, and the others join.
@@ -69,7 +68,7 @@ def _plan(setting: Setting, dataset: str) -> dict[str, Experiment]:
         runs[joined(method)] = federated(
             new, join, after=federated(seen, federation[method]), **last
         )
-    return runs
+    return placed(runs)
 
 
 def _divided(setting: Setting) -> tuple[Setting, Setting]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from companion.sections import Section, Setting, federated
+from companion.sections import Run, Section, Setting, federated, placed
 from fedlib.algorithms import ClusteredFedMix
 from fedlib.models import MLP
-from fedlib.runs import Experiment
 from fedlib.tasks import named
 from papers.recipes.label_skew import fedmix
 
@@ -62,7 +61,7 @@ SETTINGS = {
 }
 
 
-def _plan(setting: Setting, dataset: str) -> dict[str, Experiment]:
+def _plan(setting: Setting, dataset: str) -> list[Run]:
     """Return the numbers of experts of Fig. 8; four permutations are there to be found.
 
     With as many experts also at half the server's rate in twice the rounds, so that permutations
@@ -73,7 +72,7 @@ def _plan(setting: Setting, dataset: str) -> dict[str, Experiment]:
     }
     slow = replace(setting, server_rate=setting.server_rate / 2, phi_rate=setting.phi_rate / 2)
     mix = ClusteredFedMix(**fedmix(slow, experts=4))
-    return {**known, SLOWER: federated(setting, mix, rounds=2 * setting.rounds)}
+    return placed({**known, SLOWER: federated(setting, mix, rounds=2 * setting.rounds)})
 
 
 PERMUTED = Section("permuted", SETTINGS, _plan)

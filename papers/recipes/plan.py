@@ -100,8 +100,8 @@ def _read(wanted: str) -> tuple[str, str, int]:
 
 def _of_section(section: Section, scale: str, dataset: str = "") -> list[Planned]:
     return [
-        Planned(section.name, dataset, method, experiment)
+        Planned(section.name, dataset, run.name, experiment)
         for dataset in section.settings(scale, dataset)
-        for method in section.methods(scale, dataset)
-        for experiment in section.experiments(scale, dataset, method)
+        for run in section.runs(scale, dataset)
+        for experiment in section.experiments(scale, dataset, run)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from companion.sections import Section, Setting, federated
+from companion.sections import Run, Section, Setting, federated
 from fedlib.algorithms import FedAvg, FedMix, Personal
 from fedlib.engine import Report, State, play_round
 from fedlib.federation import Federation
@@ -14,12 +14,7 @@ from papers.recipes.label_skew import FEDAVG, FEDMIX, SETTINGS, fedavg, fedmix
 STEP, EPOCH, TRAINED = "one full-batch step", "one epoch", "trained, one epoch"
 
 
-def audited(method: str, stage: str) -> str:
-    """Return the name of the run in which every client of a method sends one message."""
-    return f"{method}: {stage}"
-
-
-def _plan(setting: Setting, dataset: str) -> dict[str, Experiment]:
+def _plan(setting: Setting, dataset: str) -> list[Run]:
     """Return one round with all clients, from a fresh or a trained model, with an audit."""
     kinds = {
         FEDAVG: (FedAvg, fedavg(setting)),
@@ -27,13 +22,16 @@ def _plan(setting: Setting, dataset: str) -> dict[str, Experiment]:
         FEDMIX: (FedMix, fedmix(setting)),
     }
     once = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1, "audit": True}
-    runs = {}
+    runs = []
     for method, (kind, fields) in kinds.items():
         whole = kind(**{**fields, "batch_size": None})
-        runs[audited(method, STEP)] = federated(setting, whole, **once)
-        runs[audited(method, EPOCH)] = federated(setting, kind(**fields), **once)
-        trained = federated(setting, kind(**fields))
-        runs[audited(method, TRAINED)] = federated(setting, kind(**fields), after=trained, **once)
+        one = kind(**fields)
+        messages = {
+            STEP: federated(setting, whole, **once),
+            EPOCH: federated(setting, one, **once),
+            TRAINED: federated(setting, one, after=federated(setting, one), **once),
+        }
+        runs += [Run(method, made, {"message": message}) for message, made in messages.items()]
     return runs
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from companion.sections import Section, Setting, at, federated
+from companion.sections import Run, Section, Setting, federated, placed
 from fedlib.algorithms import (
     DBE,
     GPFL,
@@ -172,21 +172,21 @@ def _shared(setting: PrivateParts) -> float:
 
 
 def each_ratio(
-    plan: Callable[[PrivateParts], dict[str, Experiment]],
-) -> Callable[[PrivateParts, str], dict[str, Experiment]]:
-    """Return a plan at every shared ratio, named by S in percent as in 004."""
+    plan: Callable[[PrivateParts], Sequence[Run]],
+) -> Callable[[PrivateParts, str], list[Run]]:
+    """Return a plan at every shared ratio, S in percent as in 004."""
 
-    def all_ratios(setting: PrivateParts, dataset: str) -> dict[str, Experiment]:
-        return {
-            at(method, S=100 * ratio): experiment
+    def all_ratios(setting: PrivateParts, dataset: str) -> list[Run]:
+        return [
+            replace(run, where={"S": 100 * ratio, **run.where})
             for ratio in setting.ratios
-            for method, experiment in plan(setting.sharing(ratio)).items()
-        }
+            for run in plan(setting.sharing(ratio))
+        ]
 
     return all_ratios
 
 
-def _mixtures(setting: PrivateParts) -> dict[str, Experiment]:
+def _mixtures(setting: PrivateParts) -> list[Run]:
     """Return the nine methods, each alone, with PM-MoE and with denoising; and Fed-Syn-MoE."""
     runs: dict[str, Experiment] = {}
     alone = first_stages(setting)
@@ -198,7 +198,7 @@ def _mixtures(setting: PrivateParts) -> dict[str, Experiment]:
     synchronous = FedSynMoE(**local_round(setting), gate=setting.gate)
     runs[SYNCHRONOUS] = federated(setting, synchronous, cohort=1.0)
     runs[MAJORITY] = alone[MAJORITY]
-    return runs
+    return placed(runs)
 
 
 def _setting(scale: str, name: str) -> PrivateParts:
@@ -252,5 +252,5 @@ def known(
 
 
 _KNOWN = known(("mnist", "fashion_mnist", "cifar10"))
-FOURTEEN = Section("fourteen", _KNOWN, each_ratio(first_stages))
+FOURTEEN = Section("fourteen", _KNOWN, each_ratio(lambda setting: placed(first_stages(setting))))
 PRIVATE_PARTS = Section("private_parts", _KNOWN, each_ratio(_mixtures))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from companion.scales import SCALES
-from companion.sections import Section, Setting, federated
+from companion.sections import Run, Section, Setting, federated, placed
 from fedlib.algorithms import FedAvg, FedMix, Personal
 from fedlib.models import MLP
-from fedlib.runs import Experiment
 from fedlib.tasks import named
 from papers.recipes.communication import BIASED
 from papers.recipes.label_skew import FEDAVG, fedavg, fedmix
@@ -37,14 +36,16 @@ def _setting(dataset: str, scale: str) -> Setting:
     return Setting(task, rounds=2000, seeds=3)
 
 
-def _plan(setting: Setting, dataset: str) -> dict[str, Experiment]:
+def _plan(setting: Setting, dataset: str) -> list[Run]:
     """Return the curves of Fig. 5 and 6."""
-    return {
-        FEDAVG: federated(setting, FedAvg(**fedavg(setting))),
-        BIASED: federated(setting, Personal(**fedavg(setting))),
-        BY_LABEL: federated(setting, FedMix(**fedmix(setting))),
-        BY_ANGLE: federated(setting, FedMix(**fedmix(setting, condition="angle"))),
-    }
+    return placed(
+        {
+            FEDAVG: federated(setting, FedAvg(**fedavg(setting))),
+            BIASED: federated(setting, Personal(**fedavg(setting))),
+            BY_LABEL: federated(setting, FedMix(**fedmix(setting))),
+            BY_ANGLE: federated(setting, FedMix(**fedmix(setting, condition="angle"))),
+        }
+    )
 
 
 ROTATED = Section(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from companion.sections import Section, Setting, at
+from companion.sections import Run, Section, Setting, placed
 from fedlib.algorithms import CommonestLabel, FedAvg, LastClient, Local, Mixture
 from fedlib.engine import EarlyStop
 from fedlib.models import MLP, Family, LeNet
@@ -132,52 +132,47 @@ def commonest(setting: Stages) -> Experiment:
     return at_home(replace(setting, task=task), CommonestLabel(), None)
 
 
-def _by_fraction(setting: Stages, dataset: str) -> dict[str, Experiment]:
+def _by_fraction(setting: Stages, dataset: str) -> list[Run]:
     """Return the four methods and the floor at every majority fraction (Table 1, Fig. 3 and 4)."""
-    runs: dict[str, Experiment] = {}
+    runs: list[Run] = []
     for p in setting.ps:
         here = setting.at(p)
-        made = {**steps(here), LOCAL: alone(here), MAJORITY: commonest(here)}
-        runs |= {at(method, p=p): experiment for method, experiment in made.items()}
+        runs += placed({**steps(here), LOCAL: alone(here), MAJORITY: commonest(here)}, p=p)
     return runs
 
 
-def _opting_out(setting: Stages, dataset: str) -> dict[str, Experiment]:
+def _opting_out(setting: Stages, dataset: str) -> list[Run]:
     """Return the methods where the fraction q of the clients stays at home, or nobody (Fig. 6).
 
     Nobody can opt out of training alone: that has no q.
     """
-    opted = {
-        at(method, p=p, q=q): experiment
-        for q in (0.0, *setting.qs)
-        for p in setting.opted_ps
-        for method, experiment in steps(setting.at(p, q)).items()
-    }
+    opted = [(q, p) for q in (0.0, *setting.qs) for p in setting.opted_ps]
+    runs = [run for q, p in opted for run in placed(steps(setting.at(p, q)), p=p, q=q)]
     for p in setting.opted_ps:
-        opted |= {at(LOCAL, p=p): alone(setting.at(p)), at(MAJORITY, p=p): commonest(setting.at(p))}
-    return opted
-
-
-def _by_alpha(setting: Stages, dataset: str) -> dict[str, Experiment]:
-    """Return the methods where label shares come from Dir(alpha) (Fig. 5)."""
-    size = setting.task.partition.size  # type: ignore[attr-defined]
-    runs: dict[str, Experiment] = {}
-    for alpha in setting.alphas:
-        partition = Dirichlet(clients=_clients(setting.task), alpha=alpha, size=size)
-        here = replace(setting, task=replace(setting.task, partition=partition))
-        made = {**steps(here), MAJORITY: commonest(here)}
-        runs |= {at(method, alpha=alpha): experiment for method, experiment in made.items()}
+        here = setting.at(p)
+        runs += placed({LOCAL: alone(here), MAJORITY: commonest(here)}, p=p)
     return runs
 
 
-def _by_rate(setting: Stages, dataset: str) -> dict[str, Experiment]:
+def _by_alpha(setting: Stages, dataset: str) -> list[Run]:
+    """Return the methods where label shares come from Dir(alpha) (Fig. 5)."""
+    size = setting.task.partition.size  # type: ignore[attr-defined]
+    runs: list[Run] = []
+    for alpha in setting.alphas:
+        partition = Dirichlet(clients=_clients(setting.task), alpha=alpha, size=size)
+        here = replace(setting, task=replace(setting.task, partition=partition))
+        runs += placed({**steps(here), MAJORITY: commonest(here)}, alpha=alpha)
+    return runs
+
+
+def _by_rate(setting: Stages, dataset: str) -> list[Run]:
     """Return FedAvg at several rates, scored on balanced validation examples (Fig. 2)."""
-    runs = {}
+    runs = []
     for p in setting.swept_ps:
         for rate in setting.rates:
             one = generalist(replace(setting.at(p), federated=rate))
             held = replace(one.task, balanced_on="validation")
-            runs[at(FEDAVG, p=p, lr=rate)] = replace(one, task=held)
+            runs.append(Run(FEDAVG, replace(one, task=held), {"p": p, "lr": rate}))
     return runs
 
 
@@ -194,19 +189,14 @@ OWN_NETWORK = {"own network": {"net": LeNet((6, 12), (84, 42), output="softmax")
 EVERYTHING = "as released"
 
 
-def departed(method: str, departure: str) -> str:
-    """Return the name of a method with a departure of the released code."""
-    return f"{method} ({departure})"
-
-
-def _as_released(setting: Stages, dataset: str) -> dict[str, Experiment]:
+def _as_released(setting: Stages, dataset: str) -> list[Run]:
     """Return 001's methods with the departures of its released code that change them.
 
     Where FedAvg as released is FedAvg with the last client's model, it has that name only.
     """
     changes = {**DEPARTURES, **(OWN_NETWORK if dataset == "fashion_mnist" else {})}
     every = {name: value for change in changes.values() for name, value in change.items()}
-    runs: dict[str, Experiment] = {}
+    runs: list[Run] = []
     for p in setting.released_ps:
         known = [*steps(setting.at(p)).values()]
         for departure, change in {**changes, EVERYTHING: every}.items():
@@ -215,7 +205,7 @@ def _as_released(setting: Stages, dataset: str) -> dict[str, Experiment]:
                 made[LOCAL] = _alone_with(setting.at(p), **change)
             for method, experiment in made.items():
                 if experiment not in known:
-                    runs[at(departed(method, departure), p=p)] = experiment
+                    runs.append(Run(method, experiment, {"p": p, "departure": departure}))
                     known.append(experiment)
     return runs
 
@@ -229,12 +219,13 @@ def _alone_with(setting: Stages, net: Family, keep: str = "best", **others: obje
 SMALL = f"{MIXTURE}, small specialist and gate"
 
 
-def _architectures(setting: Stages, dataset: str) -> dict[str, Experiment]:
+def _architectures(setting: Stages, dataset: str) -> list[Run]:
     """Return the mixture with networks of the generalist's kind, and with others (001, sec. 3)."""
     here = setting.at(0.6)
     made = steps(here)
     small = Mixture(**here.home(here.federated), expert=MLP((64,)), gate=MLP((8,)))
-    return {**made, SMALL: at_home(here, small, made[FEDAVG]), MAJORITY: commonest(here)}
+    made[SMALL] = at_home(here, small, made[FEDAVG])
+    return placed({**made, MAJORITY: commonest(here)})
 
 
 def _setting(scale: str, dataset: str, **more: Any) -> Stages:
