@@ -12,27 +12,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from companion.scales import SCALES
-from fedlib.models import MLP, BiLSTM, Family, FastText, LeNet, ResNet, fedmix_lenet5
+from fedlib.models import BiLSTM, Family, FastText, LeNet
 from fedlib.partition import (
     IID,
     ByColumn,
     ClassDirichlet,
     Dirichlet,
-    LabelPermuted,
     Majority,
     Mirrored,
     Own,
-    Pachinko,
     QuantitySkew,
     Repeated,
     Request,
     Rotated,
-    Shards,
 )
-from fedlib.tasks.augment import CropFlip
 from fedlib.tasks.task import Task
 from fedlib.values import one_of
 
@@ -54,30 +51,38 @@ OWN_TENTHS = Own(test=0.1, validation=0.1)
 OWN_FIFTH = Own(test=0.2, validation=0.1)
 
 
+@cache
+def _known() -> dict[str, Setting]:
+    """The settings of all papers, some of which read the networks above."""
+    from papers.fedmix.settings import TASKS
+
+    return {**TASKS, **_SETTINGS}
+
+
 def names() -> tuple[str, ...]:
     """The settings that ``named`` knows."""
-    return tuple(_SETTINGS)
+    return tuple(_known())
 
 
 def about(name: str) -> str:
     """What a setting is, in one line, with its options and their defaults."""
-    one_of("task", name, _SETTINGS)
-    said = " ".join((inspect.getdoc(_SETTINGS[name]) or "").split())
+    one_of("task", name, _known())
+    said = " ".join((inspect.getdoc(_known()[name]) or "").split())
     options = ", ".join(f"{n}={default!r}" for n, default in options_of(name).items())
     return said + (f" [{options}]" if options else "")
 
 
 def options_of(name: str) -> dict[str, Any]:
     """The options of a setting and their defaults."""
-    one_of("task", name, _SETTINGS)
-    known = inspect.signature(_SETTINGS[name]).parameters.values()
+    one_of("task", name, _known())
+    known = inspect.signature(_known()[name]).parameters.values()
     return {p.name: p.default for p in known if p.name != "scale"}
 
 
 def scales_of(name: str) -> tuple[str, ...]:
     """The scales that a setting has: texts have no quick one."""
-    one_of("task", name, _SETTINGS)
-    return tuple(scale for scale in SCALES if _SETTINGS[name](scale) is not None)
+    one_of("task", name, _known())
+    return tuple(scale for scale in SCALES if _known()[name](scale) is not None)
 
 
 def named(name: str, scale: str = "quick", **options: Any) -> Task:
@@ -85,8 +90,8 @@ def named(name: str, scale: str = "quick", **options: Any) -> Task:
     one_of("scale", scale, SCALES)
     for option in options:
         one_of(f"option of {name}", option, options_of(name))
-    one_of("task", name, _SETTINGS)
-    task = _SETTINGS[name](scale, **options)
+    one_of("task", name, _known())
+    task = _known()[name](scale, **options)
     if task is None:
         have = ", ".join(scales_of(name))
         raise ValueError(f"{name} has no {scale} scale: the digits are no texts; it has {have}")
@@ -107,106 +112,6 @@ def _scaled(scale: str, *, quick: Task | None, standard: Task, paper: Task) -> T
 
 def _digits(partition: Request, held_out: Mirrored | Own = FEW) -> Task:
     return Task("digits", partition, SMALL, held_out)
-
-
-def _label_skew(scale: str, dataset: str) -> Task | None:
-    skew = Dirichlet(clients=100, alpha=1.0, size=450)
-    return _scaled(
-        scale,
-        quick=_digits(Dirichlet(clients=20, alpha=1.0, size=60)),
-        standard=Task(dataset, skew, LeNet()),
-        paper=Task(dataset, skew, fedmix_lenet5()),
-    )
-
-
-@_setting("000/cifar10")
-def _fedmix_cifar10(scale: str) -> Task | None:
-    """FedMix, sec. 4.1: 100 clients with label shares from Dir(1.0), 450 examples each."""
-    return _label_skew(scale, "cifar10")
-
-
-@_setting("000/fashion_mnist")
-def _fedmix_fashion_mnist(scale: str) -> Task | None:
-    """The label skew of 000/cifar10 on Fashion-MNIST, which the paper does not have."""
-    return _label_skew(scale, "fashion_mnist")
-
-
-@_setting("000/cifar100")
-def _fedmix_cifar100(scale: str) -> Task | None:
-    """FedMix, sec. 4.1: Pachinko allocation to 500 clients; digits have no coarse labels."""
-    return _scaled(
-        scale,
-        quick=_digits(Dirichlet(clients=30, alpha=0.3, size=40)),
-        standard=Task(
-            "cifar100_sample",
-            Pachinko(clients=100, size=100),
-            LeNet(),
-            OWN_FIFTH,
-            augment=CropFlip(),
-        ),
-        paper=Task(
-            "cifar100",
-            Pachinko(),
-            ResNet(),
-            Mirrored(5000, 20, 50, source="test"),
-            augment=CropFlip(),
-        ),
-    )
-
-
-@_setting("000/femnist")
-def _fedmix_femnist(scale: str) -> Task | None:
-    """FedMix, sec. 4.1: one client per writer; digits of unknown writers differ in amount."""
-    return _scaled(
-        scale,
-        quick=_digits(QuantitySkew(clients=30, alpha=3.0, least=15), OWN_FIFTH),
-        standard=Task("mnist", ByColumn("writer_id"), LeNet(), OWN_TENTHS),
-        paper=Task("femnist", ByColumn("writer_id"), fedmix_lenet5(), OWN_TENTHS),
-    )
-
-
-@_setting("000/rotated_mnist")
-def _fedmix_rotated(scale: str) -> Task | None:
-    """FedMix, sec. 4.2: every digit turned by one of 8 angles, in each client's own shares."""
-    return _scaled(
-        scale,
-        quick=_digits(Rotated(IID(clients=20, size=60))),
-        standard=Task("mnist", Rotated(IID(clients=100, size=300)), LeNet()),
-        paper=Task("mnist", Rotated(IID(clients=100)), fedmix_lenet5()),
-    )
-
-
-@_setting("000/rotated_skewed_mnist")
-def _fedmix_rotated_skewed(scale: str) -> Task | None:
-    """FedMix, sec. 4.2: rotated MNIST whose clients also differ in their label shares."""
-    return _scaled(
-        scale,
-        quick=_digits(Rotated(Dirichlet(clients=20, size=60))),
-        standard=Task("mnist", Rotated(Dirichlet(clients=100, size=300)), LeNet()),
-        paper=Task("mnist", Rotated(Dirichlet(clients=100, size=500)), fedmix_lenet5()),
-    )
-
-
-@_setting("000/two_class_mnist")
-def _fedmix_two_class(scale: str) -> Task | None:
-    """FedMix, App. F: 100 clients with two shards of one class each."""
-    return _scaled(
-        scale,
-        quick=Task("digits", Shards(clients=20), MLP((32,)), FEW),
-        standard=Task("mnist", Shards(), MLP()),
-        paper=Task("mnist", Shards(), MLP()),
-    )
-
-
-@_setting("000/permuted_cifar10")
-def _fedmix_permuted(scale: str) -> Task | None:
-    """FedMix, sec. 4.3: 20 i.i.d. clients that use one of four label permutations."""
-    return _scaled(
-        scale,
-        quick=_digits(LabelPermuted(IID(clients=20, size=60))),
-        standard=Task("cifar10", LabelPermuted(IID(clients=20, size=450)), LeNet()),
-        paper=Task("cifar10", LabelPermuted(IID(clients=20)), fedmix_lenet5()),
-    )
 
 
 def _specialists(scale: str, dataset: str, p: float) -> Task | None:

@@ -1,6 +1,45 @@
 """The papers' experiments as values, section by section, at three scales."""
 
 from companion.sections import Section, Setting, seeded
+from papers.fedmix import (
+    BIAS,
+    BIASED,
+    BY_ANGLE,
+    BY_LABEL,
+    CENTRALISED,
+    DENSITIES,
+    ENSEMBLE,
+    EPOCH,
+    FEDAVG,
+    FEDMIX,
+    JOINING,
+    LOCAL_GLOBAL,
+    ORIGINAL,
+    PRUNING,
+    SLOWER,
+    STEP,
+    TEN_PRUNED,
+    TRAINED,
+    TURNED,
+    TURNED_AND_SKEWED,
+    UNREGULARISED,
+    WIDE,
+    with_experts,
+    with_k,
+    with_pruning,
+)
+from papers.fedmix.experiments import (
+    ABLATION,
+    COMMUNICATION,
+    LABEL_SKEW,
+    LONG,
+    NEW_CLIENTS,
+    PERMUTED,
+    PRIVACY,
+    ROTATED,
+    overheard,
+    with_noise,
+)
 from papers.recipes.adaptive import (
     ADAPTIVE,
     ADAPTIVE_OPTIONS,
@@ -18,19 +57,6 @@ from papers.recipes.adaptive import (
     STOPPED,
     Adaptive,
 )
-from papers.recipes.communication import (
-    ABLATION,
-    BIAS,
-    BIASED,
-    COMMUNICATION,
-    LOCAL_GLOBAL,
-    LONG,
-    PRUNING,
-    TEN_PRUNED,
-    WIDE,
-    with_experts,
-    with_pruning,
-)
 from papers.recipes.every_method import (
     EVERY_METHOD,
     FAMILIES,
@@ -39,25 +65,6 @@ from papers.recipes.every_method import (
 from papers.recipes.first_version import FIRST_VERSION
 from papers.recipes.floor import MAJORITY
 from papers.recipes.gates import GATES
-from papers.recipes.label_skew import (
-    CENTRALISED,
-    ENSEMBLE,
-    FEDAVG,
-    FEDMIX,
-    LABEL_SKEW,
-    ORIGINAL,
-    UNREGULARISED,
-)
-from papers.recipes.newcomers import DENSITIES, JOINING, NEW_CLIENTS, joined
-from papers.recipes.permuted import PERMUTED, SLOWER, with_k
-from papers.recipes.privacy import (
-    EPOCH,
-    PRIVACY,
-    STEP,
-    TRAINED,
-    overheard,
-    with_noise,
-)
 from papers.recipes.private_parts import (
     DENOISED,
     FOURTEEN,
@@ -70,7 +77,6 @@ from papers.recipes.private_parts import (
     PrivateParts,
     fourteen,
 )
-from papers.recipes.rotated import BY_ANGLE, BY_LABEL, ROTATED, TURNED, TURNED_AND_SKEWED
 from papers.recipes.specialists import (
     ARCHITECTURES,
     AS_RELEASED,
@@ -183,7 +189,6 @@ __all__ = [
     "Setting",
     "Stages",
     "fourteen",
-    "joined",
     "overheard",
     "seeded",
     "with_experts",

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 
-from companion import frames
 from companion.keep import homes, of_scale, tainted
 from companion.scales import SCALES
-from fedlib import algorithms, paths
-from fedlib.algorithms import FedAvg, FedMix, PrunedFedMix
+from fedlib import paths
+from fedlib.algorithms import FedMix
 from fedlib.engine import cohort_size, play_round
 from fedlib.partition import Clients
 from fedlib.runs import exported
 from fedlib.runs.exported import files, held
 from fedlib.values import from_dict, to_dict
 from papers import recipes
-from papers.recipes import LABEL_SKEW, NEW_CLIENTS, PERMUTED, PRIVACY, SECTIONS
-from papers.recipes.label_skew import fedmix_variants
+from papers.recipes import LABEL_SKEW, NEW_CLIENTS, PERMUTED, SECTIONS
 from papers.recipes.private_parts import fourteen
 
 EVERY = [
@@ -32,8 +29,6 @@ EVERY = [
 each_setting = pytest.mark.parametrize(
     ("section", "scale", "dataset"), EVERY, ids=[f"{s.name}-{b}-{d}" for s, b, d in EVERY]
 )
-SKEWED = [(scale, dataset) for scale in SCALES for dataset in LABEL_SKEW.settings(scale)]
-each_skewed = pytest.mark.parametrize(("scale", "dataset"), SKEWED)
 
 
 def setting_of(scale, dataset, section=LABEL_SKEW):
@@ -41,9 +36,8 @@ def setting_of(scale, dataset, section=LABEL_SKEW):
 
 
 def one_of_each(section, scale, dataset):
-    """Every method's experiment of seed 0."""
-    methods = section.methods(scale, dataset)
-    return {m: section.experiments(scale, dataset, m, seeds=1)[0] for m in methods}
+    """Every run's experiment, of seed 0."""
+    return {run.name: run.experiment for run in section.runs(scale, dataset)}
 
 
 def population(partition):
@@ -57,9 +51,9 @@ def population(partition):
 def test_every_setting_gives_valid_experiments(section, scale, dataset):
     setting = setting_of(scale, dataset, section)
     assert setting.seeds >= 3
-    for method in section.methods(scale, dataset):
-        made = section.experiments(scale, dataset, method)
-        count = dict(setting.costly).get(method, setting.seeds)
+    for run in section.runs(scale, dataset):
+        made = section.experiments(scale, dataset, run)
+        count = dict(setting.costly).get(run.method, setting.seeds)
         assert [e.seed for e in made] == list(range(count))
         assert len({e.key for e in made}) == len(made)
         for experiment in made:
@@ -81,9 +75,9 @@ def test_no_two_methods_are_the_same_run(section, scale, dataset):
 def test_rounds_and_seeds_can_be_chosen(section, scale, dataset):
     """Only what has the setting's length is cut: a first stage is, a last round is not."""
     setting = setting_of(scale, dataset, section)
-    for method in section.methods(scale, dataset):
-        made = section.experiments(scale, dataset, method, seeds=5, rounds=7)
-        whole = section.experiments(scale, dataset, method)
+    for run in section.runs(scale, dataset):
+        made = section.experiments(scale, dataset, run, seeds=5, rounds=7)
+        whole = section.experiments(scale, dataset, run)
         assert [e.seed for e in made] == [0, 1, 2, 3, 4]
         for cut, full in zip(made, whole, strict=False):
             assert cut.rounds == (7 if full.rounds == setting.rounds else full.rounds)
@@ -93,7 +87,7 @@ def test_rounds_and_seeds_can_be_chosen(section, scale, dataset):
 
 
 def taken_apart(section, scale, dataset):
-    return frames.apart(pd.DataFrame({"method": section.methods(scale, dataset)}))
+    return pd.DataFrame({"method": r.method, **r.where} for r in section.runs(scale, dataset))
 
 
 def test_table_2_is_whole_and_other_numbers_of_clusters_have_one_fraction():
@@ -110,8 +104,8 @@ def test_table_2_is_whole_and_other_numbers_of_clusters_have_one_fraction():
 
 
 def stages_of(section, scale, dataset):
-    methods = section.methods(scale, dataset)
-    made = [e for m in methods for e in section.experiments(scale, dataset, m)]
+    runs = section.runs(scale, dataset)
+    made = [e for run in runs for e in section.experiments(scale, dataset, run)]
     return {stage for experiment in made for stage in experiment.stages}
 
 
@@ -166,65 +160,6 @@ def test_stored_results_are_sound_planned_and_of_committed_code(monkeypatch):
     assert not tainted(found)
 
 
-def test_sections_share_the_runs_that_are_the_same():
-    """FedAvg and FedMix of Fig. 1 and 4 are one run each, and trained once."""
-    for method in (recipes.FEDAVG, recipes.FEDMIX):
-        one = LABEL_SKEW.experiments("standard", "cifar10", method)
-        assert recipes.COMMUNICATION.experiments("standard", "cifar10", method) == one
-        assert recipes.ABLATION.experiments("standard", "cifar10", method) == one
-    first = PRIVACY.experiments(
-        "standard", "cifar10", recipes.audited(recipes.FEDMIX, recipes.TRAINED)
-    )
-    assert [e.after for e in first] == LABEL_SKEW.experiments("standard", "cifar10", recipes.FEDMIX)
-
-
-@each_skewed
-def test_variants_differ_from_fedmix_by_one_option(scale, dataset):
-    variants = fedmix_variants(setting_of(scale, dataset))
-    plain = variants[recipes.FEDMIX]
-    changes = {
-        recipes.ENSEMBLE: {"objective": "entropy"},
-        recipes.UNREGULARISED: {"marginal_entropy": 0.0},
-        recipes.ORIGINAL: {"objective": "likelihood"},
-    }
-    for name, change in changes.items():
-        assert variants[name] == dataclasses.replace(plain, **change)
-    average = variants[recipes.FEDAVG]
-    assert type(average) is FedAvg and type(plain) is FedMix
-    for field in ("client", "epochs", "batch_size", "weighting"):
-        assert getattr(average, field) == getattr(plain, field)
-    assert (average.server.name, average.server.lr) == (plain.server.name, plain.server.lr)
-
-
-def test_the_paper_scale_is_the_papers_setting():
-    """000, section 4.1: 100 clients x 450, 10 per round, B = 64, E = 1, SGD 0.05, Adam 1e-3."""
-    setting = setting_of("paper", "cifar10")
-    task, mix = setting.task, fedmix_variants(setting)[recipes.FEDMIX]
-    assert (task.partition.clients, task.partition.size, task.partition.alpha) == (100, 450, 1.0)
-    assert (setting.rounds, setting.cohort, mix.experts) == (2000, 10, 4)
-    assert (mix.batch_size, mix.epochs, mix.client.name, mix.client.lr) == (64, 1, "sgd", 0.05)
-    assert repr(mix.server) == "Optimizer(name='adam', lr=0.001)"
-    assert task.model.channels == (32, 32) and task.model.hidden == (512,)
-
-
-def test_the_wide_models_of_the_paper_have_61_and_113_channels():
-    made = one_of_each(recipes.COMMUNICATION, "paper", "cifar10")
-    assert made[recipes.WIDE[2]].task.model.channels == (61, 61)
-    assert made[recipes.WIDE[4]].task.model.channels == (113, 113)
-
-
-def test_names_of_one_family_meet_at_its_limits():
-    """K = 1 is FedAvg, eta = 0 plain FedMix: the ablation's curves and the others' are one."""
-    assert recipes.with_experts(1) == recipes.FEDAVG and recipes.with_experts(4) == recipes.FEDMIX
-    assert recipes.with_pruning(0) == recipes.FEDMIX
-    made = one_of_each(recipes.ABLATION, "paper", "cifar10")
-    for eta in (0.1, 0.5, 0.9):
-        mix = made[recipes.with_pruning(eta)].algorithm
-        assert type(mix) is PrunedFedMix and mix.eta == eta
-    for k in (2, 4, 8, 10, 16):
-        assert made[recipes.with_experts(k)].algorithm.experts == k
-
-
 @each_setting
 def test_phi_can_move_far_enough_to_specialise(section, scale, dataset):
     """Adam moves a logit by about its rate per round: some 2 nats are what a one-hot row needs.
@@ -243,16 +178,6 @@ def test_phi_can_move_far_enough_to_specialise(section, scale, dataset):
         assert mix.server.rate("experts.head.bias") == setting.server_rate
         if experiment.rounds == setting.rounds and section is not PERMUTED:  # which has no phi
             assert mix.server.rate("phi") * setting.rounds >= enough
-
-
-def test_newcomers_hold_what_no_client_of_the_federation_holds():
-    for method in recipes.JOINING:
-        last = NEW_CLIENTS.experiments("quick", "two_class_digits", recipes.joined(method))[0]
-        seen, new = (one.task.divide(0).parts["train"] for one in (last.after, last))
-        held = [set(part.index[part.index >= 0].tolist()) for part in (seen, new)]
-        assert held[0] and held[1] and not held[0] & held[1]
-        assert type(last.algorithm) is algorithms.Newcomers
-        assert last.algorithm.of == last.after.algorithm
 
 
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
@@ -287,28 +212,3 @@ def test_unknown_names_are_errors():
         LABEL_SKEW.experiments("quick", "digits", "FedMx")
     with pytest.raises(ValueError, match="rounds must be >= 1, got -1"):
         LABEL_SKEW.experiments("quick", "digits", recipes.FEDAVG, rounds=-1)
-
-
-def test_costly_methods_have_fewer_seeds_unless_asked():
-    ablation, densities = recipes.ABLATION, recipes.DENSITIES
-    sixteen = recipes.with_experts(16)
-    assert sixteen not in ablation.methods("standard", "cifar10")
-    assert ablation.experiments("standard", "cifar10", sixteen) == []
-    assert len(ablation.experiments("standard", "cifar10", sixteen, seeds=3)) == 3
-    assert len(ablation.experiments("paper", "cifar10", sixteen)) == 3
-    assert len(recipes.NEW_CLIENTS.experiments("standard", "two_class_mnist", densities)) == 1
-
-
-def test_the_slower_permutations_travel_as_far():
-    """Half the rate, twice the rounds, nothing else; the quick scale has no time for it."""
-    for scale, dataset in (("standard", "permuted_cifar10"), ("paper", "permuted_cifar10")):
-        usual, slow = (
-            PERMUTED.experiments(scale, dataset, m)[0] for m in (recipes.with_k(4), recipes.SLOWER)
-        )
-        assert slow.rounds == 2 * usual.rounds
-        assert slow.algorithm.server.lr == usual.algorithm.server.lr / 2
-        for leaf in ("experts.head.bias", "gate.A"):
-            assert slow.algorithm.server.rate(leaf) == slow.algorithm.server.lr
-        same = dataclasses.replace(slow.algorithm, server=usual.algorithm.server)
-        assert dataclasses.replace(slow, algorithm=same, rounds=usual.rounds) == usual
-    assert recipes.SLOWER not in PERMUTED.methods("quick", "permuted_digits")
