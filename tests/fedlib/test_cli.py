@@ -13,7 +13,7 @@ import pytest
 from test_experiment import AVG, MIX, TASK, play
 
 from fedlib import data as datasets
-from fedlib import tasks
+from papers import named as tasks
 from fedlib.algorithms import FedAvg
 from fedlib.cli import asked, main
 from fedlib.cli.text import age, size, spark, table
