@@ -10,8 +10,8 @@ A name stands for the official set and nothing else. `<name>_sample` is the name
 `add` makes a dataset of arrays, which lies in the cache and is known by its name from then on.
 
 Downloads come from the Hugging Face hub, each set at a commit of its own, and are kept in
-FEDLIB_CACHE/downloads; `huggingface_hub` resumes and retries them, and their SHA-256 is compared with
-the hub's. No file is ever unpickled. What steers them::
+FEDLIB_CACHE/downloads; `huggingface_hub` resumes and retries them, and their SHA-256 is compared
+with the hub's. No file is ever unpickled. What steers them::
 
     FEDLIB_DOWNLOAD=0      forbids them.
     HF_ENDPOINT            a mirror of the hub, in place of https://huggingface.co.

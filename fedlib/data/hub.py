@@ -1,7 +1,7 @@
 """Official sets from the Hugging Face hub: huggingface_hub fetches and keeps files, we check them.
 
-Files are those of one commit, and the library keeps each under the SHA-256 that the hub tells of it,
-but does not compare that with what arrived.
+Files are those of one commit, and the library keeps each under the SHA-256 that the hub tells of
+it, but does not compare that with what arrived.
 """
 
 import errno
