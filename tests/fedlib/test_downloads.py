@@ -1,4 +1,4 @@
-"""Downloads by huggingface_hub, from a small hub on this machine that breaks off, lies and fails."""
+"""Downloads by huggingface_hub, from a hub on this machine that breaks off, lies and fails."""
 
 import contextlib
 import hashlib

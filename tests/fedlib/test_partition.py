@@ -236,7 +236,7 @@ def mirror(shares, size):
         (lambda: Dirichlet(prior="symetric"), "symetric"),
         (lambda: IID(0), "clients"),
         (lambda: split(Dirichlet(60_000)), "50,000 examples, not 60,000"),
-        (lambda: split(Dirichlet(100, 1.0, 600)), "100 clients x 600 examples = 60,000, but only 5"),
+        (lambda: split(Dirichlet(100, 1.0, 600)), "100 clients x 600 examples = 60,000"),
         (lambda: split(pool=[]), "pool is empty"),
         (lambda: split(pool=[0, 50_000]), r"0\.\.49999"),
         (lambda: split(pool=[1, 1]), "more than once"),

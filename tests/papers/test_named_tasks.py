@@ -10,12 +10,12 @@ import torch
 
 from companion.scales import SCALES
 from fedlib import data as datasets
-from papers import named as tasks
 from fedlib.partition import IID, LabelPermuted, Mirrored, Own, Rotated
 from fedlib.runs import Experiment, run
 from fedlib.tasks import Task
 from fedlib.tasks.views import rotate
 from fedlib.values import from_code
+from papers import named as tasks
 from papers.named import options_of
 
 SETTINGS = [(name, scale) for name in tasks.names() for scale in SCALES]
