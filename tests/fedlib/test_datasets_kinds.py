@@ -329,8 +329,8 @@ def test_verify_decodes_what_was_not_decoded(places):
 
 
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-# It sends errors between its own processes, and tries in memory whether they survive that.
-SENDS_ERRORS = {"sweep", "cluster.py"}
+# They send errors between their own processes, and try in memory whether these survive that.
+SENDS_ERRORS = {"cluster.py", "there.py", "local.py"}
 
 
 def test_no_module_unpickles_what_it_reads():
