@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fedlib import paths
+from fedlib import paths, progress
 from fedlib.data import parquet
 from fedlib.data.records import DatasetError, Record
 
@@ -57,7 +57,10 @@ def store(name: str, record: Record, target: Path) -> dict[str, Any]:
 def _snapshot(repository: str, folder: str, record: Record) -> Path:
     """The folder of a commit, with the files of a set in it. DatasetError when it cannot be had."""
     from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
 
+    if progress.quiet() or not progress.watched():
+        disable_progress_bars()
     try:
         found = snapshot_download(
             repository,

@@ -122,11 +122,12 @@ class Record:
 
 def _known() -> dict[str, Record]:
     """The records in `records.json`. The pictures of femnist are dark on white, unlike MNIST's."""
-    fields = json.loads((Path(__file__).parent / "records.json").read_text("utf-8"))
-    return {
-        name: Record(**{k: tuple(v) if isinstance(v, list) else v for k, v in known.items()})
-        for name, known in fields.items()
-    }
+    known: dict[str, dict[str, Any]] = json.loads(
+        (Path(__file__).parent / "records.json").read_text("utf-8")
+    )
+    for fields in known.values():
+        fields |= {k: tuple(v) for k, v in fields.items() if isinstance(v, list)}
+    return {name: Record(**fields) for name, fields in known.items()}
 
 
 RECORDS = _known()
