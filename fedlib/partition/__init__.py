@@ -1,6 +1,5 @@
 """Who holds which example: labels in, an index table with one row per client out."""
 
-from fedlib.partition.around import Clients, LabelPermuted, Repeated, Rotated
 from fedlib.partition.base import Request
 from fedlib.partition.checks import Pool
 from fedlib.partition.draws import balanced, holdout, mirrored
@@ -10,6 +9,7 @@ from fedlib.partition.natural import ByColumn, Pachinko
 from fedlib.partition.opting import OptOut
 from fedlib.partition.pfllib import ClassDirichlet
 from fedlib.partition.requests import IID, Dirichlet, QuantitySkew
+from fedlib.partition.sides import Clients, LabelPermuted, Repeated, Rotated
 from fedlib.partition.table import Partition
 
 __all__ = [
