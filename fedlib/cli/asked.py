@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedlib import algorithms, tasks
+from fedlib import algorithms
 from fedlib.algorithms import FedAvg
 from fedlib.cli.parser import Usage
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import UnknownName, from_code, from_dict, one_of
-from papers import recipes
+from papers import named, recipes
 
 # Options that say what to train, and what they go with.
 PARTS = {"scale", "task_set", "algorithm", "set", "rounds", "cohort", "evaluate_every", "seeds"}
@@ -82,7 +82,7 @@ def named_task(name: str, scale: str, options: Sequence[str]) -> Task:
             if not isinstance(task, Task):
                 raise Usage(f"--task is no task: {task!r}")
             return task
-        return tasks.named(name, scale, **fields(options))
+        return named.named(name, scale, **fields(options))
 
 
 def algorithm_kinds() -> dict[str, type[FedAvg]]:

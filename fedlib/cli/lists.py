@@ -10,12 +10,12 @@ from argparse import Namespace
 import numpy as np
 
 from fedlib import data as datasets
-from fedlib import tasks as known
 from fedlib.cli.asked import algorithm_kinds, named_task
 from fedlib.cli.parser import Usage
 from fedlib.cli.text import table
 from fedlib.tasks import Task
 from fedlib.values import as_code, one_of
+from papers import named as known
 
 HERE = ("embedded", "parquet", "cache")
 

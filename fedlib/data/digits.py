@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.data.records import DIGIT_NAMES, Dataset, Split
+from fedlib.data.records import RECORDS, Dataset, Split
 
 SHAPE = (16, 16, 1)
 TRAIN_SIZE, TEST_SIZE = 1437, 360
@@ -30,7 +30,7 @@ def load() -> Dataset:
         name="digits",
         train=Split(features[train], labels[train]),
         test=Split(features[test], labels[test]),
-        class_names=DIGIT_NAMES,
+        class_names=RECORDS["mnist"].class_names,
         mean=MEAN,
         std=STD,
         source="embedded in scikit-learn",

@@ -23,7 +23,7 @@ def require(name: str) -> None:
 def class_names(name: str) -> tuple[str, ...]:
     """The names of a dataset's labels, in order, without looking for its examples."""
     require(name)
-    return digits.DIGIT_NAMES if name == "digits" else record_of(name).class_names
+    return record_of("mnist" if name == "digits" else name).class_names
 
 
 def form(name: str) -> tuple[tuple[int, ...], int]:

@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,36 +23,32 @@ _UNREADABLE = (OSError, ValueError, pa.ArrowException)
 Files = dict[str, list[Path]]
 
 
-def shards(names: Iterable[str], split: str, where: object) -> list[str]:
-    """The files `<split>-00000-of-0000N.parquet` of a split in order, [] when there are none.
+def files_of(folder: Path, record: Record) -> Files:
+    """The files `<split>-00000-of-0000N.parquet` of each split in order, [] when there are none.
 
     Older files of the hub have a hash before the suffix. DatasetError when some of the N are
     missing, or there twice.
     """
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return {split: _shards(names, split, folder) for split in record.splits}
+
+
+def _shards(names: list[str], split: str, folder: Path) -> list[Path]:
     found: dict[int, str] = {}
     total = 0
-    for name in sorted(names):
-        if match := re.fullmatch(
-            rf"{split}-([0-9]{{5}})-of-([0-9]{{5}})(-[0-9a-f]+)?\.parquet", name
-        ):
-            if other := found.get(int(match[1])):
-                raise DatasetError(f"{where} has both {other} and {name}: remove one of them")
+    shape = rf"{split}-([0-9]{{5}})-of-([0-9]{{5}})(-[0-9a-f]+)?\.parquet"
+    for name, match in ((name, re.fullmatch(shape, name)) for name in names):
+        if match and (other := found.get(int(match[1]))):
+            raise DatasetError(f"{folder} has both {other} and {name}: remove one of them")
+        if match:
             found[int(match[1])] = name
             total = max(total, int(match[2]))
     if lost := sorted(set(range(total)) - set(found)):
         raise DatasetError(
-            f"{where} has {len(found)} of the {total} files of split {split!r}; missing: "
+            f"{folder} has {len(found)} of the {total} files of split {split!r}; missing: "
             + ", ".join(f"{split}-{i:05d}-of-{total:05d}.parquet" for i in lost[:5])
         )
-    return [found[i] for i in sorted(found)]
-
-
-def files_of(folder: Path, record: Record) -> Files:
-    """The Parquet files of each split in a folder."""
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return {
-        split: [folder / name for name in shards(names, split, folder)] for split in record.splits
-    }
+    return [folder / found[i] for i in sorted(found)]
 
 
 def sizes(files: Files, record: Record) -> tuple[int, int]:
@@ -82,7 +78,8 @@ def store(files: Files, record: Record, target: Path, title: str) -> dict[str, A
     vocabulary: tuple[str, ...] = ()
     for split, paths in zip(("train", "test"), files.values(), strict=False):
         if record.is_text:
-            vocabulary = _store_texts(paths, record, target, split, title, vocabulary)
+            named = f"{title} {split}"
+            vocabulary = _store_texts(paths, record, target, split, named, vocabulary)
         else:
             features = cache.path_of(target, split, "features")
             decode(paths, record, features, f"{title} {split}")
@@ -96,14 +93,12 @@ def store(files: Files, record: Record, target: Path, title: str) -> dict[str, A
 
 def decode(paths: list[Path], record: Record, features: Path, title: str) -> None:
     """Decode the pictures of a split into `features`, an .npy file of uint8 [N, H, W, C]."""
-    total = _count(paths, record)
     # Written, not memory-mapped: on a full disk a write is an error, a mapped page kills.
-    with features.open("wb") as file, progress.bar(total, f"decoding {title}") as bar:
-        cache.write_header(file, np.dtype(np.uint8), (total, *record.shape))
-        for path in paths:
-            for row, picture in _cells(path, record):
-                file.write(_pixels(picture, record, path, row).tobytes())
-                bar.update()
+    with features.open("wb") as file:
+        shape = (_count(paths, record), *record.shape)
+        cache.write_header(file, np.dtype(np.uint8), shape)
+        for path, row, picture in _cells(paths, record, title):
+            file.write(_pixels(picture, record, path, row).tobytes())
 
 
 def _store_texts(
@@ -114,20 +109,11 @@ def _store_texts(
     The first split is the training split, so the vocabulary knows nothing of test texts.
     """
     total, (length,) = _count(paths, record), record.shape
-    with progress.bar(total, f"decoding {title} {split}") as bar:
-
-        def texts() -> Iterator[str]:
-            for path in paths:
-                for row, cell in _cells(path, record):
-                    if cell is None:
-                        raise DatasetError(f"{path}, row {row:,}: there is no text")
-                    bar.update()
-                    yield cell
-
-        if known:
-            ids = text.encode(texts(), total, length, known)
-        else:
-            ids, known = text.learn(texts(), total, length)
+    texts = (cell for _, _, cell in _cells(paths, record, title))
+    if known:
+        ids = text.encode(texts, total, length, known)
+    else:
+        ids, known = text.learn(texts, total, length)
     cache.save(target, split, "features", ids)
     return known
 
@@ -200,28 +186,33 @@ def _count(paths: list[Path], record: Record) -> int:
     return total
 
 
-def _cells(path: Path, record: Record) -> Iterator[tuple[int, Any]]:
-    """Row number and encoded picture or text, a thousand rows in memory at a time."""
-    file, name, _ = _opened(path, record)
-    columns = [name] if record.is_text else [f"{name}.bytes"]
-    row = 0
-    try:
-        for batch in file.iter_batches(batch_size=1000, columns=columns):
-            cells = batch.column(0)
-            for cell in cells if record.is_text else cells.field("bytes"):
-                yield row, cell.as_py()
-                row += 1
-    except _UNREADABLE as error:
-        raise DatasetError(f"{path} is corrupt after row {row:,}: {error}") from error
-    if row != file.metadata.num_rows:
-        raise DatasetError(f"{path} is corrupt: {row:,} of {file.metadata.num_rows:,} rows")
+def _cells(paths: list[Path], record: Record, title: str) -> Iterator[tuple[Path, int, Any]]:
+    """Every picture, encoded, or text, with its file and row; a thousand rows are in memory."""
+    with progress.bar(_count(paths, record), f"decoding {title}") as bar:
+        for path in paths:
+            file, name, _ = _opened(path, record)
+            columns, row = [name] if record.is_text else [f"{name}.bytes"], 0
+            try:
+                for batch in file.iter_batches(batch_size=1000, columns=columns):
+                    cells = batch.column(0)
+                    for cell in cells if record.is_text else cells.field("bytes"):
+                        if not cell.is_valid:
+                            lacks = "there is no text"
+                            if not record.is_text:
+                                lacks = "the picture holds no bytes"
+                            raise DatasetError(f"{path}, row {row:,}: {lacks}")
+                        yield path, row, cell.as_py()
+                        row += 1
+                        bar.update()
+            except _UNREADABLE as error:
+                raise DatasetError(f"{path} is corrupt after row {row:,}: {error}") from error
+            if row != file.metadata.num_rows:
+                raise DatasetError(f"{path} is corrupt: {row:,} of {file.metadata.num_rows:,} rows")
 
 
-def _pixels(picture: bytes | None, record: Record, path: Path, row: int) -> NDArray[np.uint8]:
+def _pixels(picture: bytes, record: Record, path: Path, row: int) -> NDArray[np.uint8]:
     """One decoded picture, uint8 [H, W, C]."""
     height, width, channels = record.shape
-    if picture is None:
-        raise DatasetError(f"{path}, row {row:,}: the picture holds no bytes")
     try:
         with Image.open(io.BytesIO(picture)) as opened:
             size = opened.size

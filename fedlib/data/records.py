@@ -1,7 +1,8 @@
 """What a dataset is, and the small records of the ones that are known."""
 
-import string
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,20 +89,6 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Archive:
-    """A tar file of rows of bytes: the labels, then the pixels of one picture, plane by plane.
-
-    labels: what the leading bytes of a row are; the last of them is the class.
-    """
-
-    url: str
-    md5: str
-    train: tuple[str, ...]
-    test: tuple[str, ...]
-    labels: tuple[str, ...] = ("label",)
-
-
-@dataclass(frozen=True)
 class Record:
     """What must be known of a dataset to read it: file layout, shape, classes, constants.
 
@@ -110,8 +97,8 @@ class Record:
     splits: what the Parquet files call the training and the test split; a set without an official
     test split has one. coded: columns of names that become numbers 0.., in the order of the names.
     placeholders: class_names only count the classes; files may know better ones.
-    torchvision: its class there; hub: owner, repository and folder of its Parquet files on the
-    Hugging Face hub; archive: its own host. Whichever it has, in the order of `sources.ways`.
+    hub: owner, repository and folder of its Parquet files on the Hugging Face hub, "" for none;
+    revision: the commit there that is meant, whatever the repository holds today.
     """
 
     shape: tuple[int, ...]
@@ -119,9 +106,8 @@ class Record:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     sizes: tuple[int, int]
-    torchvision: str | None = None
-    hub: str | None = None
-    archive: Archive | None = None
+    hub: str = ""
+    revision: str = "main"
     features: tuple[str, ...] = ("image", "img")
     label: tuple[str, ...] = ("label",)
     splits: tuple[str, ...] = ("train", "test")
@@ -134,76 +120,14 @@ class Record:
         return len(self.shape) == 1
 
 
-DIGIT_NAMES = tuple(string.digits)
+def _known() -> dict[str, Record]:
+    """The records in `records.json`. The pictures of femnist are dark on white, unlike MNIST's."""
+    known: dict[str, dict[str, Any]] = json.loads(
+        (Path(__file__).parent / "records.json").read_text("utf-8")
+    )
+    for fields in known.values():
+        fields |= {k: tuple(v) for k, v in fields.items() if isinstance(v, list)}
+    return {name: Record(**fields) for name, fields in known.items()}
 
-CIFAR10_NAMES = (
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
 
-CIFAR100_NAMES = (
-    "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle",
-    "bottle", "bowl", "boy", "bridge", "bus", "butterfly", "camel", "can", "castle",
-    "caterpillar", "cattle", "chair", "chimpanzee", "clock", "cloud", "cockroach", "couch",
-    "crab", "crocodile", "cup", "dinosaur", "dolphin", "elephant", "flatfish", "forest", "fox",
-    "girl", "hamster", "house", "kangaroo", "keyboard", "lamp", "lawn_mower", "leopard", "lion",
-    "lizard", "lobster", "man", "maple_tree", "motorcycle", "mountain", "mouse", "mushroom",
-    "oak_tree", "orange", "orchid", "otter", "palm_tree", "pear", "pickup_truck", "pine_tree",
-    "plain", "plate", "poppy", "porcupine", "possum", "rabbit", "raccoon", "ray", "road",
-    "rocket", "rose", "sea", "seal", "shark", "shrew", "skunk", "skyscraper", "snail", "snake",
-    "spider", "squirrel", "streetcar", "sunflower", "sweet_pepper", "table", "tank", "telephone",
-    "television", "tiger", "tractor", "train", "trout", "tulip", "turtle", "wardrobe", "whale",
-    "willow_tree", "wolf", "woman", "worm",
-)  # fmt: skip
-
-FASHION_NAMES = (
-    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
-    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-)  # fmt: skip
-
-RECORDS = {
-    "mnist": Record(
-        (28, 28, 1), DIGIT_NAMES, (0.1307,), (0.3081,), (60_000, 10_000), torchvision="MNIST",
-    ),
-    "fashion_mnist": Record(
-        (28, 28, 1), FASHION_NAMES, (0.2860,), (0.3530,), (60_000, 10_000),
-        torchvision="FashionMNIST",
-    ),
-    "cifar10": Record(
-        (32, 32, 3), CIFAR10_NAMES,
-        (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), (50_000, 10_000),
-        hub="uoft-cs/cifar10/plain_text",
-        archive=Archive(
-            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-            "c32a1d4ab5d03f1284b67883e8d87530",
-            tuple(f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)),
-            ("cifar-10-batches-bin/test_batch.bin",),
-        ),
-    ),
-    "cifar100": Record(
-        (32, 32, 3), CIFAR100_NAMES,
-        (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), (50_000, 10_000),
-        hub="uoft-cs/cifar100/cifar100", label=("fine_label",),
-        archive=Archive(
-            "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-            "03b5dce01913d631647c71ecec9e9cb8",
-            ("cifar-100-binary/train.bin",),
-            ("cifar-100-binary/test.bin",),
-            ("coarse_label", "fine_label"),
-        ),
-    ),
-    # Dark ink on white paper, unlike MNIST.
-    "femnist": Record(
-        (28, 28, 1), tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase),
-        (0.9637,), (0.1592,), (814_277, 0),
-        hub="flwrlabs/femnist/data", label=("character",), splits=("train",), coded=("writer_id",),
-    ),
-    "tiny_imagenet": Record(
-        (64, 64, 3), tuple(f"class {i}" for i in range(200)),
-        (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821), (100_000, 10_000),
-        hub="zh-plus/tiny-imagenet/data", splits=("train", "valid"), placeholders=True,
-    ),
-    "ag_news": Record(
-        (200,), ("World", "Sports", "Business", "Sci/Tech"), (), (), (120_000, 7_600),
-        hub="fancyzhx/ag_news/data", features=("text",),
-    ),
-}  # fmt: skip
+RECORDS = _known()

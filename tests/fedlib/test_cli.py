@@ -13,13 +13,13 @@ import pytest
 from test_experiment import AVG, MIX, TASK, play
 
 from fedlib import data as datasets
-from fedlib import tasks
 from fedlib.algorithms import FedAvg
 from fedlib.cli import asked, main
 from fedlib.cli.text import age, size, spark, table
 from fedlib.optim import Optimizer
 from fedlib.runs import Experiment, export, find, store
 from fedlib.values import to_dict
+from papers import named as tasks
 from papers import recipes
 
 running = importlib.import_module("fedlib.runs.run")

@@ -37,7 +37,7 @@ def test_arrays_come_back_under_their_name_in_every_process():
     assert datasets.verify("mine") == [] and len(datasets.fetch("mine").test) == 20
     said = datasets.describe("mine")
     assert (said.place, said.decoded, said.train, said.test) == ("cache", True, 60, 20)
-    elsewhere = "from fedlib import datasets as d; print(d.load('mine').fingerprint)"
+    elsewhere = "from fedlib import data as d; print(d.load('mine').fingerprint)"
     out = subprocess.run([sys.executable, "-c", elsewhere], capture_output=True, text=True)
     assert out.stdout.strip() == data.fingerprint != ""
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlib.partition import IID, Dirichlet, Partition, dirichlet, holdout, mirrored
+from fedlib.partition import IID, Dirichlet, Partition, holdout, mirrored
 from fedlib.values import from_dict, to_dict
 
 few = settings(max_examples=40)
@@ -14,6 +14,11 @@ seeds = st.integers(0, 2**32)
 
 def balanced(classes, each, seed=0):
     return np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), each))
+
+
+def dealt(labels, *request, seed=0, **options):
+    """A `Dirichlet` partition of all examples."""
+    return Dirichlet(*request, **options).split(labels, None, seed)
 
 
 @few
@@ -43,12 +48,12 @@ def test_mirrored_counts_follow_the_shares(clients, classes, size, seed, data):
     assert np.all(np.abs(counts - exact) < 1) and np.all(counts[shares == 0] == 0)
 
 
-def test_mirrored_draws_belong_to_the_client_not_to_the_row():
+def test_mirrored_draws_of_a_client_do_not_depend_on_the_others():
     labels, shares = balanced(10, 100), np.random.default_rng(1).dirichlet(np.ones(10), 6)
     whole = mirrored(labels, shares, size=90, seed=3)
-    without = [0, 2, 3, 5]
-    part = mirrored(labels, shares[without], size=90, seed=3, clients=without)
-    assert np.array_equal(part.index, whole.index[without])
+    few = mirrored(labels, np.r_[shares[:2], shares[:2]], size=90, seed=3)
+    assert np.array_equal(few.index[:2], whole.index[:2])
+    assert not np.array_equal(few.index[2:], few.index[:2])
     assert not np.array_equal(mirrored(labels, shares, size=90, seed=4).index, whole.index)
 
 
@@ -58,22 +63,19 @@ def test_mirrored_takes_from_the_pool_only():
     assert np.all(part.index % 2 == 0)
 
 
-def test_large_alpha_gives_every_client_the_overall_shares():
+@pytest.mark.parametrize(("alpha", "low", "high"), [(1e5, 0.09, 0.17), (0.01, 0.95, 1.0)])
+def test_alpha_decides_how_many_classes_a_client_has(alpha, low, high):
+    """The overall shares, within five standard errors, or a single class."""
     labels = balanced(10, 5000)
-    # Half of the examples: the last clients of a full deal get what the others left.
-    shares = dirichlet(labels, clients=50, alpha=1e5, size=500, seed=0).shares(labels, 10)
-    assert np.abs(shares - 0.1).max() < 5 * np.sqrt(0.1 * 0.9 / 500)
-
-
-def test_small_alpha_gives_a_client_few_classes():
-    labels = balanced(10, 5000)
-    shares = dirichlet(labels, clients=50, alpha=0.01, size=300, seed=0).shares(labels, 10)
-    assert np.median(shares.max(1)) > 0.95
+    # A part of the examples: the last clients of a full deal get what the others left.
+    shares = dealt(labels, 50, alpha, 500 if alpha > 1 else 300).shares(labels, 10)
+    assert low < np.median(shares.max(1)) <= high
+    assert alpha < 1 or np.abs(shares - 0.1).max() < 5 * np.sqrt(0.1 * 0.9 / 500)
 
 
 def test_shares_have_the_spread_of_a_dirichlet():
     labels, concentration = balanced(10, 20_000), 1.0
-    part = dirichlet(labels, clients=300, alpha=concentration, size=200, seed=0)
+    part = dealt(labels, 300, concentration, 200)
     shares = part.shares(labels, 10)
     total = 10 * concentration
     spread = 0.1 * 0.9 / (total + 1) + 0.1 * 0.9 / 200 * total / (total + 1)
@@ -84,7 +86,7 @@ def test_shares_have_the_spread_of_a_dirichlet():
 @pytest.mark.parametrize("alpha", [1e-300, 1e-12, 1e300])
 def test_extreme_alphas_deal_every_example(alpha):
     labels = balanced(10, 100)
-    assert len(np.unique(dirichlet(labels, clients=10, alpha=alpha, seed=0).index)) == 1000
+    assert len(np.unique(dealt(labels, 10, alpha).index)) == 1000
 
 
 def test_bulk_draws_have_the_distribution_of_single_draws():
@@ -93,7 +95,7 @@ def test_bulk_draws_have_the_distribution_of_single_draws():
     fast, slow = np.zeros(3), np.zeros(3)
     rng = np.random.default_rng(0)
     for run in range(runs):
-        part = dirichlet(labels, clients=clients, alpha=alpha, size=size, seed=run)
+        part = dealt(labels, clients, alpha, size, seed=run)
         fast += np.sort(part.counts(labels, 3)[-1])
         left = np.full(3, 6.0)
         for _ in range(clients):
@@ -109,7 +111,7 @@ def test_bulk_draws_have_the_distribution_of_single_draws():
 
 def test_clients_before_a_class_runs_out_do_not_depend_on_how_many_follow():
     labels = balanced(10, 1000)
-    three, five = (dirichlet(labels, clients=n, alpha=1, size=50, seed=7) for n in (3, 5))
+    three, five = (dealt(labels, n, 1.0, 50, seed=7) for n in (3, 5))
     assert np.array_equal(three.index, five.index[:3])
 
 
@@ -128,8 +130,8 @@ def test_prior_scales_the_concentration():
         for prior in ("symmetric", "proportional")
     )
     assert proportional > symmetric + 0.2  # 0.1 per class instead of 1
-    part = dirichlet(labels, clients=5, alpha=1, size=100, seed=0, prior=[1, 1] + [0] * 8)
-    assert np.all(part.counts(labels, 10)[:, 2:] == 0)
+    absent = Dirichlet(5, 1.0, 100, "proportional").split(labels % 2, None, 0, 10)
+    assert np.all(absent.counts(labels % 2, 10)[:, 2:] == 0)
 
 
 def test_table_of_ragged_rows():
@@ -216,72 +218,51 @@ def test_tables_that_do_not_fit_together(index, sizes, side, message):
 LABELS = balanced(10, 5000)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"alpha": 0}, "alpha .* above 0, not 0"),
-        ({"alpha": -1.0}, "not -1.0"),
-        ({"alpha": float("nan")}, "not nan"),
-        ({"alpha": float("inf")}, "not inf"),
-        ({"clients": 0}, "clients must be .* at least 1, not 0"),
-        ({"clients": 2.5}, "clients .* not 2.5"),
-        ({"clients": 60_000}, "50,000 examples, not 60,000"),
-        ({"size": 0}, "size must be .* at least 1, not 0"),
-        ({"size": 600}, "100 clients x 600 examples = 60,000, but only 50,000"),
-        ({"pool": []}, "pool is empty"),
-        ({"pool": [0, 50_000]}, r"0\.\.49999"),
-        ({"pool": [1, 1]}, "more than once"),
-        ({"pool": [0.5]}, "integer positions"),
-        ({"classes": 9}, r"labels must lie in 0\.\.8, but one is 9"),
-        ({"labels": []}, "non-empty"),
-        ({"labels": [0.5]}, "integers"),
-        ({"labels": [-1, 0]}, "one is -1"),
-        ({"prior": [1, 2]}, "10 finite numbers"),
-        ({"prior": np.zeros(10)}, "positive for at least one"),
-        ({"prior": [1] + [0] * 9}, "classes with a positive prior .* only 5,000"),
-        ({"seed": -1}, "seed .* not -1"),
-    ],
-)
-def test_dirichlet_refuses_the_impossible(change, message):
-    request = {"labels": LABELS, "clients": 100, "alpha": 1.0, "seed": 0} | change
-    with pytest.raises(ValueError, match=message):
-        dirichlet(**request)
+def split(request=None, labels=LABELS, pool=None, seed=0, classes=None):
+    return (request or Dirichlet(100)).split(labels, pool, seed, classes)
+
+
+def mirror(shares, size):
+    return mirrored(LABELS, shares, size=size, seed=0)
 
 
 @pytest.mark.parametrize(
-    ("shares", "size", "message"),
+    ("make", "message"),
     [
-        (np.eye(10)[:1], 5001, "client 0 needs 5,001 examples of class 0 .* only 5,000"),
-        (np.zeros((2, 10)), 10, "client 0 has no label shares"),
-        (np.full((2, 10), np.nan), 10, "finite"),
-        (np.ones(10), 10, "clients, classes"),
-        (np.ones((1, 10)), 0, "size"),
-        (np.ones((1, 9)), 10, r"0\.\.8"),
+        (lambda: Dirichlet(alpha=0.0), "alpha .* above 0, not 0"),
+        (lambda: Dirichlet(alpha=-1.0), "not -1.0"),
+        (lambda: Dirichlet(clients=0), "clients must be .* at least 1, not 0"),
+        (lambda: Dirichlet(size=0), "size must be .* at least 1, not 0"),
+        (lambda: Dirichlet(prior="symetric"), "symetric"),
+        (lambda: IID(0), "clients"),
+        (lambda: split(Dirichlet(60_000)), "50,000 examples, not 60,000"),
+        (lambda: split(Dirichlet(100, 1.0, 600)), "100 clients x 600 examples = 60,000"),
+        (lambda: split(pool=[]), "pool is empty"),
+        (lambda: split(pool=[0, 50_000]), r"0\.\.49999"),
+        (lambda: split(pool=[1, 1]), "more than once"),
+        (lambda: split(pool=[0.5]), "integer positions"),
+        (lambda: split(classes=9), r"labels must lie in 0\.\.8, but one is 9"),
+        (lambda: split(labels=[]), "non-empty"),
+        (lambda: split(labels=[0.5]), "integers"),
+        (lambda: split(labels=[-1, 0]), "one is -1"),
+        (lambda: split(seed=-1), "seed .* not -1"),
+        (lambda: mirror(np.eye(10)[:1], 5001), "client 0 needs 5,001 .* class 0 .* only 5,000"),
+        (lambda: mirror(np.zeros((2, 10)), 10), "client 0 has no label shares"),
+        (lambda: mirror(np.full((2, 10), np.nan), 10), "finite"),
+        (lambda: mirror(np.ones(10), 10), "clients, classes"),
+        (lambda: mirror(np.ones((1, 10)), 0), "size"),
+        (lambda: mirror(np.ones((1, 9)), 10), r"0\.\.8"),
+        (lambda: holdout(LABELS, 50_000, 0), "below the 50,000"),
+        (lambda: Partition.from_lists([[5]]).counts([0, 1], 2), "only 2 labels"),
     ],
+    ids=range(25),
 )
-def test_mirrored_refuses_the_impossible(shares, size, message):
+def test_the_impossible_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
-        mirrored(LABELS, shares, size=size, seed=0)
-
-
-def test_other_refusals():
-    with pytest.raises(ValueError, match="below the 50,000"):
-        holdout(LABELS, 50_000, 0)
-    with pytest.raises(ValueError, match="2 client names for 1 rows"):
-        mirrored(LABELS, np.ones((1, 10)), size=1, seed=0, clients=[0, 1])
-    with pytest.raises(ValueError, match="only 2 labels"):
-        Partition.from_lists([[5]]).counts([0, 1], 2)
+        make()
 
 
 @pytest.mark.parametrize("value", [Dirichlet(), Dirichlet(7, 0.5, 3, "proportional"), IID(5, 2)])
 def test_requests_print_as_code_and_survive_storage(value):
     assert eval(repr(value)) == value == from_dict(to_dict(value))
-
-
-def test_requests_are_checked_when_made():
     assert repr(Dirichlet(alpha=2)) == repr(Dirichlet(alpha=2.0)) == "Dirichlet(alpha=2.0)"
-    for wrong in ({"alpha": 0.0}, {"clients": 0}, {"size": 0}, {"prior": "symetric"}):
-        with pytest.raises(ValueError, match=str(*wrong.values())):
-            Dirichlet(**wrong)
-    with pytest.raises(ValueError, match="clients"):
-        IID(0)
