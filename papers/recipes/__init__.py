@@ -1,7 +1,7 @@
 """The papers' experiments as values, section by section, at three scales."""
 
 from companion.sections import Section, Setting, seeded
-from papers.recipes.adaptive import (
+from papers.adaptive.experiments import (
     ADAPTIVE,
     ADAPTIVE_OPTIONS,
     ADAPTIVE_PARTICIPATION,
@@ -16,8 +16,10 @@ from papers.recipes.adaptive import (
     PEEKING,
     REDRAWN,
     STOPPED,
-    Adaptive,
 )
+from papers.adaptive.experiments import SECTIONS as _ADAPTIVE
+from papers.adaptive.settings import Adaptive
+from papers.names import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.recipes.communication import (
     ABLATION,
     BIAS,
@@ -36,13 +38,10 @@ from papers.recipes.every_method import (
     FAMILIES,
     PROPOSED,
 )
-from papers.recipes.first_version import FIRST_VERSION
-from papers.recipes.floor import MAJORITY
 from papers.recipes.gates import GATES
 from papers.recipes.label_skew import (
     CENTRALISED,
     ENSEMBLE,
-    FEDAVG,
     FEDMIX,
     LABEL_SKEW,
     ORIGINAL,
@@ -71,38 +70,21 @@ from papers.recipes.private_parts import (
     fourteen,
 )
 from papers.recipes.rotated import BY_ANGLE, BY_LABEL, ROTATED, TURNED, TURNED_AND_SKEWED
-from papers.recipes.specialists import (
+from papers.specialists.experiments import (
     ARCHITECTURES,
     AS_RELEASED,
     DIRICHLET,
-    LOCAL,
+    FIRST_VERSION,
     MIXTURE,
     OPT_OUT,
     RATE_SWEEP,
     SMALL,
     SPECIALISTS,
-    TUNED,
-    Stages,
 )
+from papers.specialists.experiments import SECTIONS as _SPECIALISTS
+from papers.specialists.settings import Stages
 
 _FEDMIX = (LABEL_SKEW, COMMUNICATION, ABLATION, LONG, ROTATED, PERMUTED, NEW_CLIENTS, PRIVACY)
-_SPECIALISTS = (
-    SPECIALISTS,
-    RATE_SWEEP,
-    DIRICHLET,
-    ARCHITECTURES,
-    AS_RELEASED,
-    OPT_OUT,
-    FIRST_VERSION,
-)
-_ADAPTIVE = (
-    ADAPTIVE,
-    ADAPTIVE_PARTICIPATION,
-    ADAPTIVE_ROTATED,
-    ADAPTIVE_WRITERS,
-    ADAPTIVE_RELEASED,
-    ADAPTIVE_OPTIONS,
-)
 _PRIVATE = (FOURTEEN, PRIVATE_PARTS, GATES)
 _ALL = (*_FEDMIX, *_SPECIALISTS, *_ADAPTIVE, *_PRIVATE, EVERY_METHOD)
 SECTIONS = {section.name: section for section in _ALL}
