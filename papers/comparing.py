@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -22,8 +22,8 @@ def comparing(table: pd.DataFrame, **always: Any) -> Callable[..., Claim]:
 
     def score(method: str, column: str, where: Mapping[str, Any]) -> dict[int, float]:
         rows = table[table["method"] == method]
-        for name, at in where.items():
-            here = rows[name].isin(at if isinstance(at, Sequence) else [at])
+        for name, at in where.items():  # a value or several
+            here = rows[name].isin(at if isinstance(at, list | range) else [at])
             rows = rows[here | rows[name].isna()]
         return frames.by_seed(rows, column)
 
@@ -38,6 +38,6 @@ def comparing(table: pd.DataFrame, **always: Any) -> Callable[..., Claim]:
     ) -> Claim:
         first, second = where if len(where) == 2 else (where or ({},)) * 2
         sides = (score(m, column, {**always, **at}) for m, at in ((a, first), (b, second)))
-        return rule(text, source, *sides)  # type: ignore[no-any-return]
+        return rule(text, source, *sides)
 
     return claim

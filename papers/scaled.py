@@ -13,7 +13,7 @@ from fedlib.partition import Mirrored, Own, Request
 from fedlib.tasks.task import Task
 
 S = TypeVar("S", bound=Setting)
-Row = tuple[Any, Any, Any]
+Row = tuple[Any, ...]
 Known = Mapping[str, Mapping[str, Setting]]  # by scale and data set, as a section has it
 
 # 1,437 training and 360 test digits, 36 per class: parts must be small.

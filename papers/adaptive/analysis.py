@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -135,7 +137,7 @@ def worth(frame: pd.DataFrame) -> pd.DataFrame:
     each = frames.last(frame, "expert_accuracy")
     run = frames.run_columns(each)
 
-    def by_run(rows: pd.DataFrame) -> pd.core.groupby.DataFrameGroupBy:
+    def by_run(rows: pd.DataFrame) -> Any:
         return rows.groupby(run, sort=False, dropna=False)
 
     each = each.assign(last=by_run(each)["expert"].transform("max"))

@@ -98,7 +98,7 @@ class Adaptive(Setting):
         return {**fields, "stop": self.stop, **more}
 
 
-def _turned(clients: int, size: int, count: int) -> Rotated:
+def _turned(clients: int, size: int | None, count: int) -> Rotated:
     """Return groups of clients that see the same images, each turned its way."""
     each = IID(clients=clients // count, size=size)
     angles = tuple(360.0 / count * i for i in range(count))
