@@ -93,7 +93,6 @@ _MIXES = {
     "personal_bias": False,
 }
 
-_TENTHS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _SETTING = {
     "task": NEEDED,
     "rounds": NEEDED,
@@ -110,6 +109,26 @@ _SETTING = {
 }
 
 # Every value of the library: its fields, and what they are when nobody says anything.
+# What settings of 001 to 003 always say.
+_STAGES = {
+    "federated": 1e-4,
+    "personal": 1e-4,
+    "most": 9,
+    "stop": EarlyStop(every=2),
+    "tested": 6,
+    "balanced": 90,
+}
+_ADAPTIVE = {
+    "js": (1,),
+    "eps": (0.0,),
+    "cluster": Optimizer(lr=0.5),
+    "local": Optimizer(lr=0.5),
+    "gate": Optimizer(lr=0.5),
+    "tuned": Optimizer(lr=0.5),
+    "most": 9,
+    "stop": EarlyStop(every=2),
+    "eager": 5.0,
+}
 DEFAULTS = {
     LeNet: {
         "channels": (6, 16),
@@ -257,43 +276,30 @@ DEFAULTS = {
     Setting: _SETTING,
     Stages: {
         **_SETTING,
-        "federated": 5e-5,
-        "personal": 1e-5,
-        "most": 500,
-        "stop": EarlyStop(every=5, patience=10, min_delta=0.01),
-        "tested": 20,
-        "balanced": 1000,
-        "ps": _TENTHS,
-        "qs": (0.5, 0.9, 0.95),
-        "opted_ps": _TENTHS,
-        "alphas": (0.05, 0.1, 0.5, 1.0, 10.0, 100.0),
-        "swept_ps": _TENTHS,
-        "rates": (1e-7, 5e-7, 1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3),
-        "released_ps": (0.3, 0.6, 0.8, 1.0),
+        **dict.fromkeys(_STAGES, NEEDED),
+        "ps": (),
+        "qs": (),
+        "opted_ps": (),
+        "alphas": (),
+        "swept_ps": (),
+        "rates": (),
+        "released_ps": (),
     },
     Adaptive: {
         **_SETTING,
-        "js": (1, 2, 3, 6, 9),
-        "eps": (0.0, 0.1, 0.33),
-        "ps": (0.2, 0.4, 0.6, 0.8, 1.0),
-        "whole": (),
-        "orientations": (2, 4),
-        "cluster": Optimizer("sgd", lr=5.86e-3, weight_decay=1.10e-3),
-        "local": Optimizer("adamw", lr=2.69e-4, weight_decay=9.89e-3),
-        "gate": Optimizer("adamw", lr=3e-6, weight_decay=6.88e-4),
-        "tuned": Optimizer("adamw", lr=1e-4),
+        **dict.fromkeys(_ADAPTIVE, NEEDED),
         "own": None,
         "chooser": None,
-        "most": 200,
-        "stop": EarlyStop(),
-        "eager": 300.0,
+        "ps": (),
+        "whole": (),
+        "orientations": (2, 4),
+        "least_shares": (0.35, 0.1),
         "released_ps": (0.6,),
         "some": 3,
         "some_p": 0.6,
         "least_share": 0.1,
-        "least_shares": (0.35, 0.1),
         "converged": ClusterStop(),
-        "cohorts": (0.1, 0.2, 0.5),
+        "cohorts": (),
     },
     GateNet: {
         "hidden": (128, 256, 128),
@@ -506,7 +512,7 @@ _SETTINGS = {
 }
 SAMPLES[Setting] = (Setting(TASK, 3, 1), _SETTINGS)
 SAMPLES[Stages] = (
-    Stages(TASK, 3, 1),
+    Stages(TASK, 3, 1, **_STAGES),
     {
         **_SETTINGS,
         "federated": 1e-3,
@@ -525,7 +531,7 @@ SAMPLES[Stages] = (
     },
 )
 SAMPLES[Adaptive] = (
-    Adaptive(TASK, 3, 1),
+    Adaptive(TASK, 3, 1, **_ADAPTIVE),
     {
         **_SETTINGS,
         "js": (2,),
