@@ -8,9 +8,9 @@ from companion import frames
 from companion.claims import Claim, greater
 from fedlib.algorithms import CommonestLabel
 from fedlib.runs import Experiment
-from fedlib.tasks.task import Task
-from papers.names import MAJORITY
+from fedlib.tasks import Task
 
+MAJORITY = "Commonest label"
 NOT_THEIRS = "not in the paper (floor)"
 
 
@@ -28,17 +28,17 @@ def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[
     not run.
     """
     keys = ["seed", *([over] if over else [])]
-    least = table[table["method"] == MAJORITY].groupby(keys)["value"].mean().rename("floor")
-    if not len(least):
+    floor = table[table["method"] == MAJORITY].groupby(keys)["value"].mean().rename("floor")
+    if not len(floor):
         return []
     where = f" at every {over}" if over and table[over].nunique() > 1 else ""
     claims = []
-    for method, rows in table[table["method"] != MAJORITY].groupby("method", sort=False):
-        both = rows.join(least, on=keys).dropna(subset=["value", "floor"]).reset_index(drop=True)
+    for method, rows in without_floor(table).groupby("method", sort=False):
+        both = rows.join(floor, on=keys).dropna(subset=["value", "floor"]).reset_index(drop=True)
         margin = both["value"] - both["floor"]
-        worst = both.loc[margin.groupby(both["seed"]).idxmin()]
+        least = both.loc[margin.groupby(both["seed"]).idxmin()]
         text = f"{method} beats always the commonest label{where}{ending}"
-        sides = frames.by_seed(worst), frames.by_seed(worst, "floor")
+        sides = frames.by_seed(least), frames.by_seed(least, "floor")
         claims.append(greater(text, NOT_THEIRS, *sides))
     return claims
 

@@ -1,5 +1,5 @@
-"""Whether a method beats always saying a client's commonest label: see ``papers.floor``."""
+"""The floor has moved to `papers.floor`."""
 
-from papers.floor import NOT_THEIRS, floor_claims, without_floor
+from papers.floor import floor_claims, without_floor
 
-__all__ = ["NOT_THEIRS", "floor_claims", "without_floor"]
+__all__ = ["floor_claims", "without_floor"]

@@ -1,4 +1,4 @@
-"""The floor under every number on clients' own tests: see ``papers.floor``."""
+"""The floor has moved to `papers.floor`."""
 
 from papers.floor import MAJORITY, floor
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from companion import frames
 from companion.keep import homes, of_scale, tainted
 from companion.scales import SCALES
 from fedlib import algorithms, paths
@@ -18,7 +19,6 @@ from fedlib.runs import exported
 from fedlib.runs.exported import files, held
 from fedlib.values import from_dict, to_dict
 from papers import recipes
-from papers.adaptive.experiments import ADAPTIVE, ADAPTIVE_PARTICIPATION
 from papers.recipes import LABEL_SKEW, NEW_CLIENTS, PERMUTED, PRIVACY, SECTIONS
 from papers.recipes.label_skew import fedmix_variants
 from papers.recipes.private_parts import fourteen
@@ -92,13 +92,12 @@ def test_rounds_and_seeds_can_be_chosen(section, scale, dataset):
                 assert cut.rounds == (7 if full.rounds == setting.rounds else full.rounds)
 
 
-def places(section, scale, dataset):
-    """A row for each run: its method and where it stands."""
-    return pd.DataFrame([{"method": r.method, **r.where} for r in section.runs(scale, dataset)])
+def taken_apart(section, scale, dataset):
+    return frames.apart(pd.DataFrame({"method": section.methods(scale, dataset)}))
 
 
 def test_table_2_is_whole_and_other_numbers_of_clusters_have_one_fraction():
-    table = places(ADAPTIVE, "standard", "cifar10")
+    table = taken_apart(recipes.ADAPTIVE, "standard", "cifar10")
     most = table[table["J"] == 6]
     ends = most[most["eps"] != 0.1]
     for method in (recipes.BEST, recipes.MOE, recipes.ALL_EQUAL):
@@ -106,20 +105,19 @@ def test_table_2_is_whole_and_other_numbers_of_clusters_have_one_fraction():
         assert found == {(p, eps) for p in (0.2, 0.4, 0.6, 0.8, 1.0) for eps in (0.0, 0.33)}
     fewer = table[table["J"].lt(6) | table["eps"].eq(0.1)]
     assert set(fewer["p"]) == {0.6} and set(fewer["J"]) == {1, 2, 3, 6}
-    everywhere = places(ADAPTIVE, "paper", "cifar10")
+    everywhere = taken_apart(recipes.ADAPTIVE, "paper", "cifar10")
     assert set(everywhere.loc[everywhere["J"] == 2, "p"]) == {0.2, 0.4, 0.6, 0.8, 1.0}
 
 
 def stages_of(section, scale, dataset):
-    made = [
-        e for run in section.runs(scale, dataset) for e in section.experiments(scale, dataset, run)
-    ]
+    methods = section.methods(scale, dataset)
+    made = [e for m in methods for e in section.experiments(scale, dataset, m)]
     return {stage for experiment in made for stage in experiment.stages}
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_however_many_take_part_the_local_work_is_the_same(scale):
-    section = ADAPTIVE_PARTICIPATION
+    section = recipes.ADAPTIVE_PARTICIPATION
     ((dataset, setting),) = section.settings(scale).items()
     played = {s for s in stages_of(section, scale, dataset) if s.rounds > 1}
     assert {s.cohort for s in played} == set(setting.cohorts)
@@ -127,7 +125,7 @@ def test_however_many_take_part_the_local_work_is_the_same(scale):
     assert all(s.rounds * s.cohort == pytest.approx(work) for s in played)
     # What has the usual number of clients is a run of Table 2.
     usual = {s for s in played if s.cohort == setting.cohort}
-    assert usual and usual <= stages_of(ADAPTIVE, scale, dataset)
+    assert usual and usual <= stages_of(recipes.ADAPTIVE, scale, dataset)
 
 
 def test_a_method_may_train_at_a_rate_of_its_own():
