@@ -10,8 +10,10 @@ import pandas as pd
 from companion import frames
 from companion.claims import Claim, greater
 
+Compare = Callable[..., Claim]
 
-def comparing(table: pd.DataFrame, **always: Any) -> Callable[..., Claim]:
+
+def comparing(table: pd.DataFrame, column: str = "value", **always: Any) -> Compare:
     """Return a function that tests a claim about method ``a`` and method ``b`` of a table.
 
     It is given the claim's text and source, the methods, and where they stand: at most two mappings
@@ -20,7 +22,7 @@ def comparing(table: pd.DataFrame, **always: Any) -> Callable[..., Claim]:
     over all else; ``rule`` judges them.
     """
 
-    def score(method: str, column: str, where: Mapping[str, Any]) -> dict[int, float]:
+    def score(method: str, where: Mapping[str, Any]) -> dict[int, float]:
         rows = table[table["method"] == method]
         for name, at in where.items():  # a value or several
             here = rows[name].isin(at if isinstance(at, list | range) else [at])
@@ -28,16 +30,10 @@ def comparing(table: pd.DataFrame, **always: Any) -> Callable[..., Claim]:
         return frames.by_seed(rows, column)
 
     def claim(
-        text: str,
-        source: str,
-        a: str,
-        b: str,
-        *where: Mapping[str, Any],
-        column: str = "value",
-        rule: Any = greater,
+        text: str, source: str, a: str, b: str, *where: Mapping[str, Any], rule: Any = greater
     ) -> Claim:
         first, second = where if len(where) == 2 else (where or ({},)) * 2
-        sides = (score(m, column, {**always, **at}) for m, at in ((a, first), (b, second)))
+        sides = (score(m, {**always, **at}) for m, at in ((a, first), (b, second)))
         return rule(text, source, *sides)
 
     return claim

@@ -25,7 +25,7 @@ from papers.adaptive.experiments import (
     REDRAWN,
     STOPPED,
 )
-from papers.comparing import comparing
+from papers.comparing import Compare, comparing
 from papers.floor import floor_claims
 from papers.names import FEDAVG, LOCAL, TUNED
 
@@ -51,78 +51,59 @@ def _beats(table: pd.DataFrame, ending: str, source: str = "Sec. 5") -> list[Cla
 
 def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
     """Test what 003 says of Table 2 and Fig. 3 to 5, at the largest J and most exploration."""
-    most, high = float(table["J"].max()), {"eps": float(table["eps"].max())}
-    compare = comparing(table, J=most, **high)
-    ps, theirs = sorted(table["p"].unique()), conclusion()
-    low_p, high_p = {"p": ps[0]}, {"p": ps[-1]}
-    greedy_low, greedy_high = low_p | GREEDY, high_p | GREEDY
-    extreme, at_high = f"where clients differ most (p = {ps[-1]:g}; published:", f"p = {ps[-1]:g}"
-    claims = [
-        *_beats(at_most(table, "J", "eps"), " (mean over p)", "Table 2"),
-        compare(
-            "Exploration makes the mixture better (mean over p)", FIG_3, MOE, MOE, high, GREEDY
-        ),
-        compare(
-            f"... and the best cluster alone worse where clients differ most ({at_high})",
-            FIG_3,
-            BEST,
-            BEST,
-            greedy_high,
-            high_p,
-        ),
-        compare(
-            f"Exploration makes clients more alike: spread of the mixture at p = {ps[0]:g}",
-            "Sec. 5, Table 2",
-            MOE,
-            MOE,
-            greedy_low,
-            low_p,
-            column="spread",
-        ),
-        compare(
-            f"The mixture beats IFCA {extreme} by {theirs['over_ifca']:.3f})",
-            "Sec. 6",
-            MOE,
-            BEST,
-            high_p,
-            greedy_high,
-        ),
-        compare(
-            f"... and training alone {extreme} by {theirs['over_local']:.3f})",
-            "Sec. 6",
-            MOE,
-            LOCAL,
-            high_p,
-        ),
-        compare(
-            f"Its clients are more alike than IFCA's {extreme} spread less by "
-            f"{theirs['less_spread']:.0%})",
-            "Sec. 6",
-            BEST,
-            MOE,
-            greedy_high,
-            high_p,
-            column="spread",
-        ),
-        compare(
-            f"... but less than with training alone ({at_high})",
-            "Sec. 6",
-            MOE,
-            LOCAL,
-            high_p,
-            column="spread",
-        ),
+    most = at_most(table, "J", "eps")
+    here = {"J": float(table["J"].max()), "eps": float(table["eps"].max())}
+    compare, spread = comparing(table, **here), comparing(table, "spread", **here)
+    return [
+        *_beats(most, " (mean over p)", "Table 2"),
+        *_explored(table, compare, spread),
+        *_concluded(table, compare, spread),
+        *_clusters_and_gates(table, compare, here["J"]),
+        *floor_claims(most, "p"),
     ]
+
+
+def _explored(table: pd.DataFrame, compare: Compare, spread: Compare) -> list[Claim]:
+    low, high = float(table["p"].min()), float(table["p"].max())
+    better = "Exploration makes the mixture better (mean over p)"
+    worse = f"... and the best cluster alone worse where clients differ most (p = {high:g})"
+    alike = f"Exploration makes clients more alike: spread of the mixture at p = {low:g}"
+    at_low, at_high = {"p": low}, {"p": high}
+    return [
+        compare(better, FIG_3, MOE, MOE, {}, GREEDY),
+        compare(worse, FIG_3, BEST, BEST, at_high | GREEDY, at_high),
+        spread(alike, "Sec. 5, Table 2", MOE, MOE, at_low | GREEDY, at_low),
+    ]
+
+
+def _concluded(table: pd.DataFrame, compare: Compare, spread: Compare) -> list[Claim]:
+    at, theirs = {"p": float(table["p"].max())}, conclusion()
+    extreme = f"where clients differ most (p = {at['p']:g}; published:"
+    ifca = f"The mixture beats IFCA {extreme} by {theirs['over_ifca']:.3f})"
+    alone = f"... and training alone {extreme} by {theirs['over_local']:.3f})"
+    less = f"spread less by {theirs['less_spread']:.0%})"
+    alike = f"Its clients are more alike than IFCA's {extreme} {less}"
+    apart = f"... but less than with training alone (p = {at['p']:g})"
+    return [
+        compare(ifca, "Sec. 6", MOE, BEST, at, at | GREEDY),
+        compare(alone, "Sec. 6", MOE, LOCAL, at),
+        spread(alike, "Sec. 6", BEST, MOE, at | GREEDY, at),
+        spread(apart, "Sec. 6", MOE, LOCAL, at),
+    ]
+
+
+def _clusters_and_gates(table: pd.DataFrame, compare: Compare, most: float) -> list[Claim]:
+    claims = []
     for j in sorted(j for j in table["J"].dropna().unique() if 1 < j < most):
         text = f"The mixture does not depend on J: J = {j:g} at most a point below J = {most:g}"
         there = {"p": table.loc[table["J"].eq(j), "p"].tolist()}
         claims.append(compare(text, "Fig. 4", MOE, MOE, {"J": j}, there, rule=on_par))
-    text = "The gate hardly leaves its initial weights: the ensemble is at most a point below"
-    claims += [
-        compare(text, OURS, ALL_EQUAL, MOE, rule=on_par),
+    still = "The gate hardly leaves its initial weights: the ensemble is at most a point below"
+    return [
+        *claims,
+        compare(still, OURS, ALL_EQUAL, MOE, rule=on_par),
         compare("A gate that learns faster is better than the paper's", OURS, EAGER, MOE),
     ]
-    return [*claims, *floor_claims(at_most(table, "J", "eps"), "p")]
 
 
 def recovery_claims(frame: pd.DataFrame) -> list[Claim]:
@@ -157,7 +138,7 @@ def writer_claims(frame: pd.DataFrame) -> list[Claim]:
     most, ending = at_most(table, "eps"), ", writers"
     high = {"eps": float(table["eps"].max())}
     text = "Exploration makes writers more alike: spread"
-    alike = comparing(table)(text, "Sec. 5, Fig. 6", MOE, MOE, GREEDY, high, column="spread")
+    alike = comparing(table, "spread")(text, "Sec. 5, Fig. 6", MOE, MOE, GREEDY, high)
     return [*_beats(most, ending), alike, *floor_claims(most, ending=ending)]
 
 

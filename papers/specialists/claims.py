@@ -22,37 +22,21 @@ def generalisation_claims(table: pd.DataFrame) -> list[Claim]:
     ps = sorted(table["p"].unique())
     low, high = {"p": ps[0]}, {"p": ps[-1]}
     skewed, mild = {"p": [p for p in ps if p >= 0.6]}, {"p": [p for p in ps if p < 1]}
+    par = "... and is on par on the clients' own tests (at most a point below)"
+    first = "FedAvg generalises better than the mixture: global test, all p"
+    home = "On skewed clients (p >= 0.6) the mixture beats FedAvg at home"
+    classes = f"{GENERALISES} where clients hold all classes: p < 1"
     ends = f"p = {ps[-1]:g} vs {ps[0]:g}"
     falls = f"FedAvg gets worse on a client's own test as p grows: p = {ps[0]:g} vs {ps[-1]:g}"
     return [
         general(f"{GENERALISES}: global test, all p", f"Sec. 5, {FIG_4}", MIXTURE, TUNED),
-        own(
-            "... and is on par on the clients' own tests (at most a point below)",
-            "Sec. 5, Table 1",
-            MIXTURE,
-            TUNED,
-            rule=on_par,
-        ),
-        general(
-            "FedAvg generalises better than the mixture: global test, all p", FIG_4, FEDAVG, MIXTURE
-        ),
-        own(
-            "On skewed clients (p >= 0.6) the mixture beats FedAvg at home",
-            FIG_3,
-            MIXTURE,
-            FEDAVG,
-            skewed,
-        ),
+        own(par, "Sec. 5, Table 1", MIXTURE, TUNED, rule=on_par),
+        general(first, FIG_4, FEDAVG, MIXTURE),
+        own(home, FIG_3, MIXTURE, FEDAVG, skewed),
         own("The mixture beats training alone at home: own tests, all p", FIG_3, MIXTURE, LOCAL),
         own(falls, FIG_3, FEDAVG, FEDAVG, low, high),
         own(f"Training alone gets better with p: {ends}", FIG_3, LOCAL, LOCAL, high, low),
-        general(
-            f"{GENERALISES} where clients hold all classes: p < 1",
-            f"Sec. 5, {FIG_4}",
-            MIXTURE,
-            TUNED,
-            mild,
-        ),
+        general(classes, f"Sec. 5, {FIG_4}", MIXTURE, TUNED, mild),
         *floor_claims(table[table["metric"] == OWN], "p"),
     ]
 

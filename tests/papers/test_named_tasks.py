@@ -212,6 +212,6 @@ def test_a_task_without_validation_runs_and_chooses_no_round_by_it():
     for algorithm in (FedAvg(), Local()):
         result = run(Experiment(task, algorithm, rounds=2, cohort=2), progress=False)
         assert result.select("validation_accuracy")["value"].isna().all()
-        rules = reported(together({"it": [result]})).set_index("rule")["value"]
+        rules = reported(together([("it", {}, [result])])).set_index("rule")["value"]
         assert rules[["last", "last ten"]].between(0, 1).all()
         assert np.isnan(rules["best on validation"])
