@@ -52,13 +52,13 @@ def _beats(table: pd.DataFrame, ending: str, source: str = "Sec. 5") -> list[Cla
 def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
     """Test what 003 says of Table 2 and Fig. 3 to 5, at the largest J and most exploration."""
     most = at_most(table, "J", "eps")
-    here = {"J": float(table["J"].max()), "eps": float(table["eps"].max())}
-    compare, spread = comparing(table, **here), comparing(table, "spread", **here)
+    j, eps = float(table["J"].max()), float(table["eps"].max())
+    compare, spread = (comparing(table, column, J=j, eps=eps) for column in ("value", "spread"))
     return [
         *_beats(most, " (mean over p)", "Table 2"),
         *_explored(table, compare, spread),
         *_concluded(table, compare, spread),
-        *_clusters_and_gates(table, compare, here["J"]),
+        *_clusters_and_gates(table, compare, j),
         *floor_claims(most, "p"),
     ]
 
