@@ -10,9 +10,11 @@ import pandas as pd
 
 from companion.panels import Panel
 from papers import recipes
-from papers.claims import adaptive, newcomers, private_parts, specialists
+from papers.adaptive import analysis as adaptive
+from papers.claims import newcomers, private_parts
 from papers.published import published
 from papers.recipes import DENOISED, FOURTEEN, PRIVATE_PARTS, SECTIONS, WITH_MOE, Section
+from papers.specialists import analysis as specialists
 
 RESCALED = "printed 7.6 times too small (its code divides by 7,600): the rescaled row is compared"
 

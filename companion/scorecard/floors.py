@@ -13,9 +13,9 @@ from companion.scorecard.exhibits import EXHIBITS, Exhibit
 from fedlib.data import DatasetError
 from fedlib.metrics import majority_floor
 from fedlib.tasks import Task
-from papers.claims.specialists import GLOBAL
 from papers.published import floors
 from papers.recipes import ADAPTIVE, FIRST_VERSION, FOURTEEN, MAJORITY, SPECIALISTS, Section
+from papers.specialists.analysis import GLOBAL
 
 FILE = Path(__file__).parents[1] / "floors.csv"
 # By paper: the section with its partitions, what they are told by, the part that is scored, and

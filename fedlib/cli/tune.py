@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from fedlib.runs import tuning
+from papers.adaptive import tuning
 from papers.recipes import ADAPTIVE, Adaptive
 
 

@@ -37,7 +37,7 @@ from papers.fedmix import (
     TURNED_AND_SKEWED,
     with_experts,
 )
-from papers.named import FEW, OWN_FIFTH, OWN_TENTHS, SMALL
+from papers.scaled import FEW, OWN_FIFTH, OWN_TENTHS, SMALL
 
 SKEW = Dirichlet(clients=100, alpha=1.0, size=450)
 

@@ -1,6 +1,24 @@
 """The papers' experiments as values, section by section, at three scales."""
 
 from companion.sections import Section, Setting, seeded
+from papers.adaptive.experiments import (
+    ADAPTIVE,
+    ADAPTIVE_OPTIONS,
+    ADAPTIVE_PARTICIPATION,
+    ADAPTIVE_RELEASED,
+    ADAPTIVE_ROTATED,
+    ADAPTIVE_WRITERS,
+    ALL_EQUAL,
+    ALL_RELEASED,
+    BEST,
+    EAGER,
+    MOE,
+    PEEKING,
+    REDRAWN,
+    STOPPED,
+)
+from papers.adaptive.experiments import SECTIONS as _ADAPTIVE
+from papers.adaptive.settings import Adaptive
 from papers.fedmix import (
     BIAS,
     BIASED,
@@ -10,7 +28,6 @@ from papers.fedmix import (
     DENSITIES,
     ENSEMBLE,
     EPOCH,
-    FEDAVG,
     FEDMIX,
     JOINING,
     LOCAL_GLOBAL,
@@ -40,30 +57,13 @@ from papers.fedmix.experiments import (
     overheard,
     with_noise,
 )
-from papers.recipes.adaptive import (
-    ADAPTIVE,
-    ADAPTIVE_OPTIONS,
-    ADAPTIVE_PARTICIPATION,
-    ADAPTIVE_RELEASED,
-    ADAPTIVE_ROTATED,
-    ADAPTIVE_WRITERS,
-    ALL_EQUAL,
-    ALL_RELEASED,
-    BEST,
-    EAGER,
-    MOE,
-    PEEKING,
-    REDRAWN,
-    STOPPED,
-    Adaptive,
-)
+from papers.fedmix.experiments import SECTIONS as _FEDMIX
+from papers.names import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.recipes.every_method import (
     EVERY_METHOD,
     FAMILIES,
     PROPOSED,
 )
-from papers.recipes.first_version import FIRST_VERSION
-from papers.recipes.floor import MAJORITY
 from papers.recipes.gates import GATES
 from papers.recipes.private_parts import (
     DENOISED,
@@ -77,38 +77,20 @@ from papers.recipes.private_parts import (
     PrivateParts,
     fourteen,
 )
-from papers.recipes.specialists import (
+from papers.specialists.experiments import (
     ARCHITECTURES,
     AS_RELEASED,
     DIRICHLET,
-    LOCAL,
+    FIRST_VERSION,
     MIXTURE,
     OPT_OUT,
     RATE_SWEEP,
     SMALL,
     SPECIALISTS,
-    TUNED,
-    Stages,
 )
+from papers.specialists.experiments import SECTIONS as _SPECIALISTS
+from papers.specialists.settings import Stages
 
-_FEDMIX = (LABEL_SKEW, COMMUNICATION, ABLATION, LONG, ROTATED, PERMUTED, NEW_CLIENTS, PRIVACY)
-_SPECIALISTS = (
-    SPECIALISTS,
-    RATE_SWEEP,
-    DIRICHLET,
-    ARCHITECTURES,
-    AS_RELEASED,
-    OPT_OUT,
-    FIRST_VERSION,
-)
-_ADAPTIVE = (
-    ADAPTIVE,
-    ADAPTIVE_PARTICIPATION,
-    ADAPTIVE_ROTATED,
-    ADAPTIVE_WRITERS,
-    ADAPTIVE_RELEASED,
-    ADAPTIVE_OPTIONS,
-)
 _PRIVATE = (FOURTEEN, PRIVATE_PARTS, GATES)
 _ALL = (*_FEDMIX, *_SPECIALISTS, *_ADAPTIVE, *_PRIVATE, EVERY_METHOD)
 SECTIONS = {section.name: section for section in _ALL}

@@ -20,7 +20,8 @@ from fedlib.algorithms import (
 from fedlib.algorithms.ifca import Explore
 from fedlib.optim import Optimizer, sgd
 from fedlib.runs import Experiment
-from papers.recipes.adaptive import ALL_EQUAL, BEST, MOE
+from papers.adaptive.experiments import ALL_EQUAL, BEST, MOE
+from papers.names import LOCAL, TUNED
 from papers.recipes.communication import BIAS, BIASED, ETA, LOCAL_GLOBAL, PRUNING
 from papers.recipes.floor import MAJORITY
 from papers.recipes.label_skew import FEDAVG, FEDMIX
@@ -36,7 +37,7 @@ from papers.recipes.private_parts import (
     local_round,
     mixed,
 )
-from papers.recipes.specialists import LOCAL, MIXTURE, TUNED
+from papers.specialists.experiments import MIXTURE
 
 CLUSTERED = "FedMix, clustered"
 BOTH_TRAINED = "Mixture, global expert trained"

@@ -22,7 +22,8 @@ from fedlib.models import (
     stack,
     widened,
 )
-from papers.named import CLUSTER, IFCA
+from papers.adaptive.settings import CLUSTER
+from papers.adaptive.settings import TURNED as IFCA
 
 COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
 

@@ -1,4 +1,4 @@
-"""Tuning in stages: spaces, what a stage changes, and a search, with and without Ray."""
+"""Tuning: spaces, and a search, with and without Ray."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
 
-import pandas as pd
 import pytest
 from test_adaptive import TASK
 
-from fedlib.cli import main
-from fedlib.models import LeNet
-from fedlib.runs import Experiment, find, tuning
-from fedlib.runs.tuning import STAGES, Choice, Space, Uniform, search, spaces, stored, where
+from fedlib.algorithms import FedAvg
+from fedlib.optim import sgd
+from fedlib.runs import Experiment, find
+from fedlib.runs.tuning import Choice, NoRay, Space, Uniform, score
 from fedlib.runs.tuning import search as search_function
-from fedlib.runs.tuning.search import score
-from papers.recipes import ADAPTIVE, Adaptive
 
-SETTING = Adaptive(
-    TASK, rounds=2, seeds=1, cohort=4, batch_size=10, evaluate_every=0, js=(2,), most=1
-)
-EXPLORATION = STAGES[-1]
-EPS = Space((("eps", Uniform(0.1, 0.9, log=False)),))
-NET = {"lr": 0.01, "weight_decay": 0.02, "first": 4, "second": 8, "hidden": 16}
+RATE = Space((("lr", Uniform(0.01, 0.1)),))
+
+
+def experiment(chosen):
+    algorithm = FedAvg(batch_size=10, client=sgd(chosen["lr"]))
+    return Experiment(TASK, algorithm, 2, cohort=4, evaluate_every=0)
+
+
+def search(name="rate", **options):
+    return search_function(name, experiment, RATE, trials=3, seed=11, **options)
 
 
 class FakeTuner:
@@ -73,23 +74,6 @@ def fake(monkeypatch):
     monkeypatch.setattr(module, "_ray", lambda: (ray, tune, dict))
 
 
-def test_every_stage_changes_its_own_part_and_has_a_space():
-    setting = ADAPTIVE.settings("standard")["cifar10"]
-    net = LeNet(channels=(4, 8), hidden=(16,))
-    local, cluster, gate, explored = (stage.apply(setting, {**NET, "eps": 0.5}) for stage in STAGES)
-    assert (local.own, local.local.lr, local.local.weight_decay) == (net, 0.01, 0.02)
-    assert replace(local, own=setting.own, local=setting.local) == setting
-    assert (cluster.task.model, cluster.cluster.lr) == (net, 0.01)
-    assert replace(cluster, task=setting.task, cluster=setting.cluster) == setting
-    assert (gate.chooser, gate.gate.lr) == (net, 0.01)
-    assert replace(gate, chooser=setting.chooser, gate=setting.gate) == setting
-    assert explored.eps == (0.0, 0.5) and replace(explored, eps=setting.eps) == setting
-    for scale in ("standard", "paper"):
-        assert list(spaces(scale)) == [stage.name for stage in STAGES]
-    with pytest.raises(ValueError, match="unknown scale"):
-        spaces("quick")
-
-
 def test_a_space_that_cannot_be_is_refused():
     for wrong in ((2.0, 1.0, True), (0.0, 1.0, True)):
         with pytest.raises(ValueError, match="low must be below high"):
@@ -101,70 +85,42 @@ def test_a_space_that_cannot_be_is_refused():
 
 
 def test_a_search_scores_its_trials_on_validation_and_continues(fake):
-    table = search(EXPLORATION, SETTING, EPS, trials=3)
-    assert len(table) == 3 and table["best"].sum() == 1 and table["eps"].between(0.1, 0.9).all()
-    assert table.loc[table["best"], "score"].iloc[0] == table["score"].max()
-    one = table.iloc[1]
-    experiment = EXPLORATION.experiment(EXPLORATION.apply(SETTING, {"eps": float(one["eps"])}))
-    experiment = replace(
-        experiment,
-        seed=11,
-        after=replace(experiment.after, seed=11),
-        beside=replace(experiment.beside, seed=11),
-    )
-    rows = find(experiment).metrics.query("metric == 'validation_accuracy' and round == 1")
-    assert one["score"] == pytest.approx(rows["value"].mean()) and len(rows) == 8
-    pd.testing.assert_frame_equal(search(EXPLORATION, SETTING, EPS, trials=3), table)
-    assert len(FakeTuner.kept) == 1, "the second search went on from the first"
+    found = search()
+    assert len(found) == 3 and all(0.01 <= one["lr"] <= 0.1 for one in found)
+    for one in found:
+        rows = find(experiment(one)).select("validation_accuracy")
+        last = rows.loc[rows["round"] == 2, "value"]
+        assert one["score"] == pytest.approx(last.mean()) and len(last) == 8
+    assert search() == found and len(FakeTuner.kept) == 1, "the second went on from the first"
+    others = search("another"), search(of="something else")
+    assert others[0] != found == others[1] and len(FakeTuner.kept) == 3
+
+
+def test_a_state_that_was_kept_is_the_one_that_is_scored():
+    kept = replace(experiment({"lr": 0.1}), keep="best", evaluate_every=1)
+    value = score(kept)
+    result = find(kept)
+    by_round = result.select("validation_accuracy").groupby("round")["value"].mean()
+    assert value == pytest.approx(by_round[int(result.select("kept_round")["value"].iloc[0])])
 
 
 def test_a_run_that_diverges_scores_nothing():
-    diverging = replace(SETTING.cluster, lr=1e30)
-    experiment = STAGES[1].experiment(replace(SETTING, cluster=diverging))
-    assert isinstance(experiment, Experiment) and score(experiment) == 0.0
+    assert score(experiment({"lr": 1e30})) == 0.0
 
 
-def test_a_stage_goes_on_with_the_best_of_those_before(monkeypatch, fake):
-    module, seen = sys.modules[search_function.__module__], []
-
-    def found(stage, setting, space, **how):
-        seen.append((stage.name, setting))
-        row = {"eps": 0.4} if stage.name == "exploration" else NET
-        worse = {name: type(v)(v * 2) for name, v in row.items()}
-        rows = [{**worse, "score": 0.1, "best": False}, {**row, "score": 0.9, "best": True}]
-        return pd.DataFrame(rows).assign(stage=stage.name, trial=range(2))
-
-    monkeypatch.setattr(module, "search", found)
-    setting = ADAPTIVE.settings("standard")["cifar10"]
-    tuned, table = tuning.tune(setting, spaces("standard"), trials=2)
-    assert [name for name, _ in seen] == ["local", "global", "gate", "exploration"]
-    assert seen[0][1] == setting and seen[2][1].cluster.lr == 0.01 and len(table) == 8
-    assert tuned.eps == (0.0, 0.4) and tuned.chooser == LeNet(channels=(4, 8), hidden=(16,))
-
-
-def test_without_ray_a_search_says_how_to_get_it(monkeypatch, capsys):
+def test_without_ray_a_search_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(tuning.NoRay, match=r'pip install "fedlib\[ray\]"'):
-        search(EXPLORATION, SETTING, EPS, trials=1)
-    assert main(["tune", "--trials", "1"]) == 1
-    assert 'fedlib: tuning needs Ray: pip install "fedlib[ray]"' in capsys.readouterr().err
-
-
-def test_what_is_kept_is_read_again(monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDLIB_RESULTS", str(tmp_path))
-    assert stored("digits") is None
-    where("digits").parent.mkdir()
-    pd.DataFrame({"stage": ["local"], "score": [0.5]}).to_csv(where("digits"), index=False)
-    assert stored("digits")["score"].tolist() == [0.5]
+    with pytest.raises(NoRay, match=r'pip install "fedlib\[ray\]"'):
+        search()
 
 
 def test_a_search_with_ray_itself():
     pytest.importorskip("ray", reason="Ray is an optional extra")
     try:
-        table = search(EXPLORATION, SETTING, EPS, trials=2)
+        found = search()
     except Exception as error:  # Ray gives its own processes 15 seconds to start
         if "timed out during startup" in str(error):
             pytest.skip(f"Ray does not start here: {error}")
         raise
-    assert len(table) == 2 and table["score"].between(0.01, 1).all()
-    pd.testing.assert_frame_equal(search(EXPLORATION, SETTING, EPS, trials=2), table)
+    assert len(found) == 3 and all(0.01 <= one["score"] <= 1 for one in found)
+    assert search() == found

@@ -67,7 +67,6 @@ from fedlib.runs import Experiment
 from fedlib.runs.tuning import Choice, Space, Uniform
 from fedlib.tasks import CropFlip, Task
 from fedlib.values import as_code, from_dict, key_of, to_dict
-from papers.recipes import Adaptive, PrivateParts, Setting, Stages
 
 NEEDED = ...  # a field without default
 
@@ -93,21 +92,6 @@ _MIXES = {
     "personal_bias": False,
 }
 
-_TENTHS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-_SETTING = {
-    "task": NEEDED,
-    "rounds": NEEDED,
-    "seeds": NEEDED,
-    "cohort": 10,
-    "batch_size": 64,
-    "server_rate": 0.001,
-    "phi_rate": 0.001,
-    "experts": 4,
-    "evaluate_every": 20,
-    "epochs": 5,
-    "local_epochs": 1,
-    "costly": (),
-}
 
 # Every value of the library: its fields, and what they are when nobody says anything.
 DEFAULTS = {
@@ -254,47 +238,6 @@ DEFAULTS = {
         "keep": "last",
         "beside": None,
     },
-    Setting: _SETTING,
-    Stages: {
-        **_SETTING,
-        "federated": 5e-5,
-        "personal": 1e-5,
-        "most": 500,
-        "stop": EarlyStop(every=5, patience=10, min_delta=0.01),
-        "tested": 20,
-        "balanced": 1000,
-        "ps": _TENTHS,
-        "qs": (0.5, 0.9, 0.95),
-        "opted_ps": _TENTHS,
-        "alphas": (0.05, 0.1, 0.5, 1.0, 10.0, 100.0),
-        "swept_ps": _TENTHS,
-        "rates": (1e-7, 5e-7, 1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3),
-        "released_ps": (0.3, 0.6, 0.8, 1.0),
-    },
-    Adaptive: {
-        **_SETTING,
-        "js": (1, 2, 3, 6, 9),
-        "eps": (0.0, 0.1, 0.33),
-        "ps": (0.2, 0.4, 0.6, 0.8, 1.0),
-        "whole": (),
-        "orientations": (2, 4),
-        "cluster": Optimizer("sgd", lr=5.86e-3, weight_decay=1.10e-3),
-        "local": Optimizer("adamw", lr=2.69e-4, weight_decay=9.89e-3),
-        "gate": Optimizer("adamw", lr=3e-6, weight_decay=6.88e-4),
-        "tuned": Optimizer("adamw", lr=1e-4),
-        "own": None,
-        "chooser": None,
-        "most": 200,
-        "stop": EarlyStop(),
-        "eager": 300.0,
-        "released_ps": (0.6,),
-        "some": 3,
-        "some_p": 0.6,
-        "least_share": 0.1,
-        "least_shares": (0.35, 0.1),
-        "converged": ClusterStop(),
-        "cohorts": (0.1, 0.2, 0.5),
-    },
     GateNet: {
         "hidden": (128, 256, 128),
         "activation": "leaky_relu",
@@ -352,30 +295,6 @@ DEFAULTS = {
         "favour": 0.0,
         "train_experts": False,
         "stop": None,
-    },
-    PrivateParts: {
-        **_SETTING,
-        "rate": 0.005,
-        "rates": (),
-        "head_epochs": 1,
-        "apart": 1.0,
-        "near": 0.01,
-        "decay": 0.1,
-        "kappa": 50.0,
-        "fitted": 1000,
-        "generator": 512,
-        "tuned": 50,
-        "gated": 50,
-        "gate_rate": 0.1,
-        "gate": GateNet(),
-        "gamma": 0.2,
-        "ratios": (0.0, 0.2),
-        "studied": ("FedPer", "LG-FedAvg", "DBE"),
-        "tops": (2, 4, 8, 10, 16, 20),
-        "gate_rates": (0.05, 0.1, 0.5),
-        "gate_epochs": (50, 100, 200, 300, 400),
-        "gammas": (0.2, 0.5, 0.8),
-        "temperatures": (1.0, 0.1, 0.01, 0.001),
     },
     Uniform: {"low": NEEDED, "high": NEEDED, "log": True},
     Choice: {"of": NEEDED},
@@ -490,94 +409,6 @@ SAMPLES = {
         },
     ),
 }
-_SETTINGS = {
-    "task": dataclasses.replace(TASK, portion=0.5),
-    "rounds": 4,
-    "seeds": 2,
-    "cohort": 5,
-    "batch_size": 20,
-    "server_rate": 0.1,
-    "phi_rate": 0.1,
-    "experts": 2,
-    "evaluate_every": 1,
-    "epochs": 2,
-    "local_epochs": 3,
-    "costly": (("FedAvg", 1),),
-}
-SAMPLES[Setting] = (Setting(TASK, 3, 1), _SETTINGS)
-SAMPLES[Stages] = (
-    Stages(TASK, 3, 1),
-    {
-        **_SETTINGS,
-        "federated": 1e-3,
-        "personal": 1e-3,
-        "most": 7,
-        "stop": EarlyStop(),
-        "tested": 5,
-        "balanced": 100,
-        "ps": (0.2,),
-        "qs": (0.9,),
-        "opted_ps": (0.2,),
-        "alphas": (1.0,),
-        "swept_ps": (0.8,),
-        "rates": (1e-3,),
-        "released_ps": (1.0,),
-    },
-)
-SAMPLES[Adaptive] = (
-    Adaptive(TASK, 3, 1),
-    {
-        **_SETTINGS,
-        "js": (2,),
-        "eps": (0.5,),
-        "ps": (0.2,),
-        "whole": (0.2,),
-        "cluster": Optimizer(),
-        "local": Optimizer(),
-        "gate": Optimizer(),
-        "own": MLP((5,)),
-        "chooser": MLP((5,)),
-        "most": 7,
-        "stop": EarlyStop(every=1),
-        "eager": 10.0,
-        "orientations": (2,),
-        "tuned": Optimizer(),
-        "released_ps": (1.0,),
-        "some": 2,
-        "some_p": 0.2,
-        "least_share": 0.2,
-        "least_shares": (0.1,),
-        "converged": ClusterStop(every=1),
-        "cohorts": (5,),
-    },
-)
-SAMPLES[PrivateParts] = (
-    PrivateParts(TASK, 3, 1),
-    {
-        **_SETTINGS,
-        "rate": 0.1,
-        "rates": (("SCAFFOLD", 0.01),),
-        "head_epochs": 10,
-        "apart": 5.0,
-        "near": 0.1,
-        "decay": 0.0,
-        "kappa": 1.0,
-        "fitted": 5,
-        "generator": 8,
-        "tuned": 3,
-        "gated": 7,
-        "gate_rate": 0.5,
-        "gate": GateNet((4,)),
-        "gamma": 0.5,
-        "ratios": (0.5,),
-        "studied": ("FedRep",),
-        "tops": (3,),
-        "gate_rates": (1.0,),
-        "gate_epochs": (2,),
-        "gammas": (0.3,),
-        "temperatures": (2.0,),
-    },
-)
 SAMPLES[Uniform] = (Uniform(0.1, 0.2), {"low": 0.05, "high": 0.3, "log": False})
 SAMPLES[Choice] = (Choice((1, 2)), {"of": (3,)})
 SAMPLES[Space] = (Space((("a", Choice((1,))),)), {"axes": (("b", Uniform(0.1, 0.2)),)})

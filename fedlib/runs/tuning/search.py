@@ -4,87 +4,54 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from companion import frames
 from fedlib import paths
-from fedlib.runs import Experiment, RunDiverged, run
 from fedlib.randomness import torch_seed
-from papers.recipes import Adaptive, seeded
+from fedlib.runs import Experiment, RunDiverged, run
 from fedlib.runs.tuning.space import Space
-from fedlib.runs.tuning.stages import STAGES, Stage
-
-SEED = 11  # of a task that no figure shows
 
 
 class NoRay(RuntimeError):
     """There is no Ray to search with."""
 
 
-def tune(
-    setting: Adaptive,
-    spaces: Mapping[str, Space],
-    *,
-    trials: int,
-    seed: int = SEED,
-    workers: int = 1,
-    address: str | None = None,
-    device: str = "cpu",
-) -> tuple[Adaptive, pd.DataFrame]:
-    """Tune the four stages one after another, each with the best of those before it.
-
-    Returns the tuned setting and every trial: stage, trial, score, best and the parameters. See
-    ``search``. Source: 003, sec. 4.4.
-    """
-    tables = []
-    with _session(workers, address):
-        for stage in STAGES:
-            table = search(
-                stage, setting, spaces[stage.name], trials=trials, seed=seed, device=device
-            )
-            best = table.loc[table["best"]].to_dict("records")[0]  # of Python's own numbers
-            chosen = {name: best[name] for name, _ in spaces[stage.name].axes}
-            setting = stage.apply(setting, chosen)
-            tables.append(table)
-    return setting, pd.concat(tables, ignore_index=True)
-
-
 def search(
-    stage: Stage,
-    setting: Adaptive,
+    name: str,
+    experiment: Callable[[Mapping[str, Any]], Experiment],
     space: Space,
     *,
     trials: int,
-    seed: int = SEED,
+    seed: int,
+    of: object = None,
     workers: int = 1,
     address: str | None = None,
     device: str = "cpu",
-) -> pd.DataFrame:
-    """Return the trials of one stage, each scored by its clients' mean validation accuracy.
+) -> list[dict[str, Any]]:
+    """Return the trials of a search: what each chose, and its ``score`` (see there).
 
-    ``trials`` points of the space are drawn at random from ``seed``, which is also the task's. On
-    one machine ``workers`` trials run at once; at the ``address`` of a Ray cluster as many as fit,
-    and ``$FEDLIB_RUNS`` must be a folder that all its machines share. An interrupted search
-    continues, and its trials are runs of the store, so that none is trained twice. A trial that
-    diverges scores 0. NoRay where Ray is not installed.
+    ``trials`` points of the space are drawn at random from ``seed`` and the ``name``, so that
+    searches of other names draw others; ``experiment`` makes an experiment of each, which ``of``
+    tells from those of other searches with the name. On one machine ``workers`` trials run at once;
+    at the ``address`` of a Ray cluster as many as fit, and ``$FEDLIB_RUNS`` must be a folder that
+    all its machines share. An interrupted search continues, and its trials are runs of the store,
+    so that none is trained twice. NoRay where Ray is not installed.
     """
     _, ray_tune, variants = _ray()
-    # Stages draw points of their own: with one seed all would lie at the same places.
-    draw = torch_seed(seed, "search", zlib.crc32(stage.name.encode())) % 2**32
-    name = f"{stage.name}-{_mark(stage.name, setting, space, trials, seed)}"
+    draw = torch_seed(seed, "search", zlib.crc32(name.encode())) % 2**32
     folder = paths.runs() / ".searches"  # hidden from the list of runs
-    trial = ray_tune.with_resources(
-        _objective(stage, setting, seed, device),
-        {"cpu": 1, "gpu": int(device.startswith("cuda"))},
-    )
-    with _session(workers, address):
-        if ray_tune.Tuner.can_restore(str(folder / name)):
-            tuner = ray_tune.Tuner.restore(str(folder / name), trial, restart_errored=True)
+    place = f"{name}-{_mark(name, of, space, trials, seed)}"
+
+    def objective(chosen: dict[str, Any]) -> dict[str, float]:
+        return {"score": score(experiment(chosen), device)}
+
+    needs = {"cpu": 1, "gpu": int(device.startswith("cuda"))}
+    trial = ray_tune.with_resources(objective, needs)
+    with session(workers, address):
+        if ray_tune.Tuner.can_restore(str(folder / place)):
+            tuner = ray_tune.Tuner.restore(str(folder / place), trial, restart_errored=True)
         else:
             how = ray_tune.TuneConfig(
                 metric="score",
@@ -96,14 +63,12 @@ def search(
                 trial,
                 param_space=space.domains(ray_tune),
                 tune_config=how,
-                run_config=ray_tune.RunConfig(name=name, storage_path=str(folder), verbose=0),
+                run_config=ray_tune.RunConfig(name=place, storage_path=str(folder), verbose=0),
             )
         found = [(r.config, r.metrics or {}) for r in tuner.fit()]
     # Ray hands a restored search back in another order; a trial's id ends with its number.
     found.sort(key=lambda trial: str(trial[1].get("trial_id", "")).rpartition("_")[2])
-    rows = [{**config, "score": metrics.get("score", 0.0)} for config, metrics in found]
-    table = pd.DataFrame(rows).assign(stage=stage.name, trial=range(len(rows)))
-    return table.assign(best=table.index == table["score"].idxmax())
+    return [{**config, "score": metrics.get("score", 0.0)} for config, metrics in found]
 
 
 def score(experiment: Experiment, device: str = "cpu") -> float:
@@ -112,31 +77,13 @@ def score(experiment: Experiment, device: str = "cpu") -> float:
         result = run(experiment, device=device, progress=False)
     except RunDiverged:
         return 0.0
-    return float(
-        frames.ended(frames.together({"": [result]}), "validation_accuracy")["value"].iloc[0]
-    )
-
-
-def where(name: str) -> Path:
-    """Return the file in which a search's trials are kept with the project."""
-    return paths.results() / "tuning" / f"{name}.csv"
-
-
-def stored(name: str) -> pd.DataFrame | None:
-    """Return the trials of a search that is kept with the project; None if there is none."""
-    return pd.read_csv(where(name)) if where(name).is_file() else None
-
-
-def _objective(stage: Stage, setting: Adaptive, seed: int, device: str) -> Any:
-    def objective(chosen: dict[str, Any]) -> dict[str, float]:
-        experiment = stage.experiment(stage.apply(setting, chosen))
-        return {"score": score(seeded(experiment, seed), device)}
-
-    return objective
+    held, kept = (result.select(m) for m in ("validation_accuracy", "kept_round"))
+    last = kept["value"].iloc[-1] if len(kept) else held["round"].max()
+    return float(held.loc[held["round"] == last, "value"].mean())
 
 
 @contextmanager
-def _session(workers: int, address: str | None) -> Iterator[None]:
+def session(workers: int, address: str | None) -> Iterator[None]:
     """Have Ray running: the one that is, or one of our own that ends with this."""
     ray, _, _ = _ray()
     started = not ray.is_initialized()

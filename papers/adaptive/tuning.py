@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from fedlib.runs import Experiment
+import pandas as pd
+
+from companion.sections import seeded
+from fedlib import paths
 from fedlib.models import LeNet
 from fedlib.optim import Optimizer
-from papers.recipes import Adaptive
-from papers.recipes.adaptive import alone, clustered, mixed
-from fedlib.runs.tuning.space import Choice, Space, Uniform
+from fedlib.runs import Experiment, tuning
+from fedlib.runs.tuning import Choice, Space, Uniform
 from fedlib.values import one_of
+from papers.adaptive.experiments import alone, clustered, mixed
+from papers.adaptive.settings import Adaptive
 
+SEED = 11  # of a task that no figure shows
 Chosen = Mapping[str, Any]
 
 
@@ -27,6 +34,10 @@ class Stage:
     name: str
     apply: Callable[[Adaptive, Chosen], Adaptive]
     experiment: Callable[[Adaptive], Experiment]
+
+    def trial(self, setting: Adaptive, seed: int, chosen: Chosen) -> Experiment:
+        """Return the experiment that scores a choice."""
+        return seeded(self.experiment(self.apply(setting, chosen)), seed)
 
 
 def _net(chosen: Chosen) -> LeNet:
@@ -85,3 +96,52 @@ def spaces(scale: str) -> dict[str, Space]:
         "gate": space(1e-5, 1e-2, gates) if small else space(1e-7, 1e-3, gates),
         "exploration": Space((("eps", Uniform(0.01, 0.99, log=False)),)),
     }
+
+
+def search(
+    stage: Stage, setting: Adaptive, space: Space, *, trials: int, seed: int = SEED, **ray: Any
+) -> pd.DataFrame:
+    """Return the trials of one stage: stage, trial, score, best and the parameters.
+
+    Each is scored by its clients' mean validation accuracy; ``seed`` is also the task's. ``ray``
+    are options of ``fedlib.runs.tuning.search``.
+    """
+    trial = partial(stage.trial, setting, seed)
+    found = tuning.search(stage.name, trial, space, trials=trials, seed=seed, of=setting, **ray)
+    table = pd.DataFrame(found).assign(stage=stage.name, trial=range(len(found)))
+    return table.assign(best=table.index == table["score"].idxmax())
+
+
+def tune(
+    setting: Adaptive,
+    spaces: Mapping[str, Space],
+    *,
+    trials: int,
+    workers: int = 1,
+    address: str | None = None,
+    device: str = "cpu",
+) -> tuple[Adaptive, pd.DataFrame]:
+    """Tune the four stages one after another, each with the best of those before it.
+
+    Returns the tuned setting and every trial: see ``search``. Source: 003, sec. 4.4.
+    """
+    tables = []
+    with tuning.session(workers, address):
+        for stage in STAGES:
+            table = search(stage, setting, spaces[stage.name], trials=trials, device=device)
+            best = table.loc[table["best"]].to_dict("records")[0]  # of Python's own numbers
+            setting = stage.apply(
+                setting, {name: best[name] for name, _ in spaces[stage.name].axes}
+            )
+            tables.append(table)
+    return setting, pd.concat(tables, ignore_index=True)
+
+
+def where(name: str) -> Path:
+    """Return the file in which a search's trials are kept with the project."""
+    return paths.results() / "tuning" / f"{name}.csv"
+
+
+def stored(name: str) -> pd.DataFrame | None:
+    """Return the trials of a search that is kept with the project; None if there is none."""
+    return pd.read_csv(where(name)) if where(name).is_file() else None
