@@ -1,40 +1,5 @@
-"""Whether a method beats always saying a client's commonest label: a claim of no paper."""
+"""The floor has moved to `papers.floor`."""
 
-from __future__ import annotations
+from papers.floor import floor_claims, without_floor
 
-import pandas as pd
-
-from companion import frames
-from companion.claims import Claim, greater
-from papers.recipes import MAJORITY
-
-NOT_THEIRS = "not in the paper (floor)"
-
-
-def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[Claim]:
-    """Test that each method beats the floor on clients' own tests, one claim per method.
-
-    ``table`` has columns method, seed, value and ``over``, at each of whose values there is a floor
-    of its own: then a method is judged where its margin is least, seed by seed, so that it has to
-    beat the floor everywhere. ``ending`` is what follows a claim's text. None where the floor was
-    not run.
-    """
-    keys = ["seed", *([over] if over else [])]
-    floor = table[table["method"] == MAJORITY].groupby(keys)["value"].mean().rename("floor")
-    if not len(floor):
-        return []
-    where = f" at every {over}" if over and table[over].nunique() > 1 else ""
-    claims = []
-    for method, rows in table[table["method"] != MAJORITY].groupby("method", sort=False):
-        both = rows.join(floor, on=keys).dropna(subset=["value", "floor"]).reset_index(drop=True)
-        margin = both["value"] - both["floor"]
-        least = both.loc[margin.groupby(both["seed"]).idxmin()]
-        text = f"{method} beats always the commonest label{where}{ending}"
-        sides = frames.by_seed(least), frames.by_seed(least, "floor")
-        claims.append(greater(text, NOT_THEIRS, *sides))
-    return claims
-
-
-def without_floor(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table without the floor's rows, for what is said of methods only."""
-    return table[table["method"] != MAJORITY]
+__all__ = ["floor_claims", "without_floor"]

@@ -1,6 +1,11 @@
 """The papers' experiments as values, section by section, at three scales."""
 
 from companion.sections import Section, Setting, seeded
+from papers.comparison.experiments import EVERY_METHOD, FAMILIES, PROPOSED
+from papers.floor import MAJORITY
+from papers.pm_moe import DENOISED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED, WITH_MOE
+from papers.pm_moe.experiments import FOURTEEN, GATES, PRIVATE_PARTS, fourteen
+from papers.pm_moe.settings import PrivateParts
 from papers.recipes.adaptive import (
     ADAPTIVE,
     ADAPTIVE_OPTIONS,
@@ -31,14 +36,7 @@ from papers.recipes.communication import (
     with_experts,
     with_pruning,
 )
-from papers.recipes.every_method import (
-    EVERY_METHOD,
-    FAMILIES,
-    PROPOSED,
-)
 from papers.recipes.first_version import FIRST_VERSION
-from papers.recipes.floor import MAJORITY
-from papers.recipes.gates import GATES
 from papers.recipes.label_skew import (
     CENTRALISED,
     ENSEMBLE,
@@ -57,18 +55,6 @@ from papers.recipes.privacy import (
     TRAINED,
     overheard,
     with_noise,
-)
-from papers.recipes.private_parts import (
-    DENOISED,
-    FOURTEEN,
-    NINE,
-    PRIVATE_PARTS,
-    SYNCHRONOUS,
-    TRADITIONAL,
-    UNTUNED,
-    WITH_MOE,
-    PrivateParts,
-    fourteen,
 )
 from papers.recipes.rotated import BY_ANGLE, BY_LABEL, ROTATED, TURNED, TURNED_AND_SKEWED
 from papers.recipes.specialists import (

@@ -1,14 +1,5 @@
-"""The floor under every number on clients' own tests."""
+"""The floor has moved to `papers.floor`."""
 
-from __future__ import annotations
+from papers.floor import MAJORITY, floor
 
-from fedlib.algorithms import CommonestLabel
-from fedlib.runs import Experiment
-from fedlib.tasks import Task
-
-MAJORITY = "Commonest label"
-
-
-def floor(task: Task) -> Experiment:
-    """Return what always saying its commonest label is worth to a client: nothing is trained."""
-    return Experiment(task, CommonestLabel(), 1, cohort=1.0, evaluate_every=1)
+__all__ = ["MAJORITY", "floor"]

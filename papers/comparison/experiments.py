@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from companion.sections import Run, Section, federated, placed
 from fedlib.algorithms import (
     IFCA,
     ClusteredFedMix,
     FedAvg,
     FedMix,
-    FedSynMoE,
     Local,
     LocalGlobal,
     Mixture,
@@ -20,36 +17,27 @@ from fedlib.algorithms import (
 from fedlib.algorithms.ifca import Explore
 from fedlib.optim import Optimizer, sgd
 from fedlib.runs import Experiment
+from papers.comparison.settings import CLUSTERS, EPSILON, KNOWN
+from papers.floor import MAJORITY
+from papers.pm_moe import MIXED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED
+from papers.pm_moe.experiments import first_stages, local_round, mixed, stage, synchronous
+from papers.pm_moe.settings import PrivateParts
 from papers.recipes.adaptive import ALL_EQUAL, BEST, MOE
 from papers.recipes.communication import BIAS, BIASED, ETA, LOCAL_GLOBAL, PRUNING
-from papers.recipes.floor import MAJORITY
 from papers.recipes.label_skew import FEDAVG, FEDMIX
-from papers.recipes.private_parts import (
-    NINE,
-    SYNCHRONOUS,
-    TRADITIONAL,
-    UNTUNED,
-    WITH_MOE,
-    PrivateParts,
-    first_stages,
-    known,
-    local_round,
-    mixed,
-)
 from papers.recipes.specialists import LOCAL, MIXTURE, TUNED
 
 CLUSTERED = "FedMix, clustered"
 BOTH_TRAINED = "Mixture, global expert trained"
 EXPLORING = "IFCA, exploring"
 CLUSTER_TUNED = "IFCA, fine-tuned"
-CLUSTERS, EPSILON = 3, 0.33
 # What each paper proposes for clients that differ in their labels.
 PROPOSED: dict[str, tuple[str, ...]] = {
     "000": (FEDMIX, BIAS, PRUNING),
     "001": (MIXTURE,),
     "002": (BOTH_TRAINED,),
     "003": (MOE,),
-    "004": (*(f"{m} {WITH_MOE}" for m in NINE),),
+    "004": MIXED,
 }
 # What a method has instead of one model for all.
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -58,7 +46,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "global experts, a gate each": (FEDMIX, BIAS, PRUNING, CLUSTERED),
     "clusters": (BEST, EXPLORING, CLUSTER_TUNED, ALL_EQUAL, MOE),
     "a model at home": (LOCAL, TUNED, MIXTURE, BOTH_TRAINED, SYNCHRONOUS),
-    "everybody's private parts": tuple(f"{m} {WITH_MOE}" for m in NINE),
+    "everybody's private parts": MIXED,
     "no model": (MAJORITY,),
 }
 
@@ -77,10 +65,8 @@ def _every_method(setting: PrivateParts, dataset: str) -> list[Run]:
             **_fedmixes(here),
             **_at_home(here, first[FEDAVG]),
             **_clustered(here),
-            **{f"{m} {WITH_MOE}": mixed(here, m) for m in NINE},
-            SYNCHRONOUS: federated(
-                here, FedSynMoE(**local_round(here), gate=here.gate), cohort=1.0
-            ),
+            **{name: mixed(here, m) for name, m in zip(MIXED, NINE, strict=True)},
+            SYNCHRONOUS: synchronous(here),
         }
     )
 
@@ -109,14 +95,14 @@ def _at_home(setting: PrivateParts, generalist: Experiment) -> dict[str, Experim
 
     Alone is trained for as many epochs as others take part in rounds.
     """
-    alone = _stage(setting, Local(**local_round(setting, epochs=setting.rounds)))
-    tuned = _stage(setting, Local(**local_round(setting, epochs=setting.tuned)), generalist)
+    alone = stage(setting, Local(**local_round(setting, epochs=setting.rounds)))
+    tuned = stage(setting, Local(**local_round(setting, epochs=setting.tuned)), generalist)
     mix = local_round(setting, epochs=setting.tuned)
     return {
         LOCAL: alone,
         TUNED: tuned,
-        MIXTURE: _stage(setting, Mixture(**mix), tuned),
-        BOTH_TRAINED: _stage(setting, Mixture(**mix, train_global=True), generalist, alone),
+        MIXTURE: stage(setting, Mixture(**mix), tuned),
+        BOTH_TRAINED: stage(setting, Mixture(**mix, train_global=True), generalist, alone),
     }
 
 
@@ -128,27 +114,16 @@ def _clustered(setting: PrivateParts) -> dict[str, Experiment]:
         return federated(setting, algorithm, cohort=1.0)
 
     home = local_round(setting, epochs=setting.tuned)
-    alone = _stage(setting, Local(**local_round(setting, epochs=setting.rounds)))
+    alone = stage(setting, Local(**local_round(setting, epochs=setting.rounds)))
     explored = clusters(EPSILON)
     mix = {**home, "frozen": True}
     return {
         BEST: clusters(0.0),
         EXPLORING: explored,
-        CLUSTER_TUNED: _stage(setting, Local(**home), explored),
-        ALL_EQUAL: _stage(setting, Mixture(**mix, pool="mean"), explored, alone),
-        MOE: _stage(setting, Mixture(**mix), explored, alone),
+        CLUSTER_TUNED: stage(setting, Local(**home), explored),
+        ALL_EQUAL: stage(setting, Mixture(**mix, pool="mean"), explored, alone),
+        MOE: stage(setting, Mixture(**mix), explored, alone),
     }
 
 
-def _stage(
-    setting: PrivateParts,
-    algorithm: FedAvg,
-    after: Experiment | None = None,
-    beside: Experiment | None = None,
-) -> Experiment:
-    """Return a stage that all clients train by themselves."""
-    fields: dict[str, Any] = {"cohort": 1.0, "evaluate_every": 1}
-    return Experiment(setting.task, algorithm, 1, **fields, after=after, beside=beside)
-
-
-EVERY_METHOD = Section("every_method", known(("fashion_mnist", "cifar10")), _every_method)
+EVERY_METHOD = Section("every_method", KNOWN, _every_method)
