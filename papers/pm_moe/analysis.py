@@ -1,21 +1,21 @@
-"""Claims of 004: fourteen federated methods, and a mixture of what nine of them keep private."""
+"""From what runs of 004 stored to what its tables and figures show, and what it published."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from companion import frames
-from companion.claims import BySeed, Claim, above, greater, on_par
+from fedlib.models import GateNet
+from fedlib.models.gate import ACTIVATIONS, INITS
 from fedlib.randomness import generator
-from papers.claims.floor import floor_claims
+from papers.floor import MAJORITY
+from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, WITH_MOE, called
 from papers.published import floors, published
-from papers.recipes import DENOISED, MAJORITY, NINE, SYNCHRONOUS, TRADITIONAL, WITH_MOE
 
-LAST, BEST = "last", "best on validation"
 # How 004 calls the data sets.
 PRINTED = {
     "mnist": "MNIST",
@@ -25,27 +25,44 @@ PRINTED = {
     "tiny_imagenet": "TINY",
     "ag_news": "AGNews",
 }
+# How it writes its methods and stages.
+_WRITTEN = {"FedGEN": "FedGen", "+PM-MOE": WITH_MOE, "+MOE": WITH_MOE, "+MOE+Denoising": DENOISED}
+_GATE = GateNet()
+NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
+# What a gate is made of: the choice of 004 first, then the others that Fig. 5 compares.
+PARTS: dict[str, tuple[int | str, ...]] = {
+    "layers": tuple(range(len(_GATE.hidden) + 1, 0, -1)),
+    "activation": (_GATE.activation, *(a for a in ACTIVATIONS if a != _GATE.activation)),
+    "initialisation": (_GATE.init, *(i for i in INITS if i != _GATE.init)),
+}
+CHOICES = dict.fromkeys((*NUMBERS, *PARTS, "weights"))  # columns of the study of gates
 
 
-def scores(frame: pd.DataFrame, rule: str = LAST) -> pd.DataFrame:
-    """Return every run's accuracy over all clients' tests (004, eq. 31): method, seed, S, value."""
+def scores(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return every run's accuracy over all clients' tests in the end (004, eq. 31).
+
+    Columns method, stage, seed, S, value, and where a gate was chosen otherwise what.
+    """
     table = frames.reported(frame, weighted=True)
-    return frames.apart(table[table["rule"] == rule].drop(columns="rule"))
+    table = table[table["rule"] == "last"].drop(columns="rule")
+    return table if STAGE in table else table.assign(**{STAGE: ""})
 
 
 def printed(item: str, dataset: str) -> pd.DataFrame:
-    """Return the published accuracies of a table as fractions: method, S, value, row.
+    """Return the published accuracies of a table as fractions: method, stage, S, value, row.
 
-    No rows for a data set that 004 does not have.
+    No rows for a data set that 004 does not have. Table 3 has one method, the best of a data set.
     """
     rows = published("004", item)
     rows = rows[
         rows["dataset"].eq(PRINTED.get(dataset, "")) & rows["metric"].str.contains("weighted")
     ]
-    names = rows["method"].str.replace("+PM-MOE", f" {WITH_MOE}", regex=False)
+    best = "LG-FedAvg" if dataset == "ag_news" else "FedCP"
+    names = rows["method"].str.extract(r"^([^+]*)(.*)$").replace(_WRITTEN)
     return pd.DataFrame(
         {
-            "method": names.replace({"FedGEN": "FedGen"}),
+            "method": names[0].replace({"": best, "pFL": best}),
+            STAGE: names[1],
             "S": rows["setting"].str.extract(r"S=(\d+)")[0].astype(float),
             "value": rows["value"] / 100,
             "row": rows["row"],
@@ -53,13 +70,13 @@ def printed(item: str, dataset: str) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def beside_floor(item: str = "Table 1") -> pd.DataFrame:
+def beside_floor() -> pd.DataFrame:
     """Return the published accuracies of the fourteen methods and the floor of their partition.
 
     Columns dataset, S, method, value, floor, as fractions; for the data sets that have a floor.
     """
     known = floors("004").rename(columns={"at": "S"})
-    parts = [printed(item, name).assign(dataset=name) for name in known["dataset"].unique()]
+    parts = [printed("Table 1", name).assign(dataset=name) for name in known["dataset"].unique()]
     rows = pd.concat(parts).merge(known, on=["dataset", "S"])
     rows = rows[rows["method"].isin([*TRADITIONAL, *NINE])]
     return rows[["dataset", "S", "method", "value", "floor"]].reset_index(drop=True)
@@ -79,9 +96,9 @@ def released_log() -> pd.DataFrame:
 
 def tabled(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
     """Return scores with half their 95% intervals and [the published], by method and S."""
-    theirs = known.set_index(["method", "S"])["value"].to_dict()
+    theirs = called(known).set_index(["method", "S"])["value"].to_dict()
     rows: dict[str, dict[str, str]] = {}
-    for (method, s), runs in table.groupby(["method", "S"], sort=False):
+    for (method, s), runs in called(table).groupby(["method", "S"], sort=False):
         text = frames.stated(runs["value"], theirs.get((method, s)))
         rows.setdefault(str(method), {})[f"S = {s:g}"] = text
     return pd.DataFrame.from_dict(rows, orient="index").fillna("")
@@ -94,18 +111,22 @@ def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     the first does not have is left out. Columns row, group, mean, low, high: the 95% interval over
     rows, none for fewer than three.
     """
-    first = next(iter(groups.values()))
-    panels = {}
-    for s, here in first.groupby("S"):
-        rows = []
-        for group, table in groups.items():
-            known = table[table["S"] == s].dropna(subset="value")
-            for method in here["method"].unique():
-                values = known.loc[known["method"] == method, "value"].tolist()
-                rows += [(method, group, *frames.interval(values))] if values else []
-        names = ["row", "group", "mean", "low", "high"]
-        panels[f"S = {float(str(s)):g}"] = pd.DataFrame(rows, columns=names)
-    return panels
+    tables = {group: called(table).dropna(subset="value") for group, table in groups.items()}
+    first = called(next(iter(groups.values())))
+    return {
+        f"S = {float(str(s)):g}": dots(
+            (str(method), group, table.loc[table["S"].eq(s) & table["method"].eq(method), "value"])
+            for group, table in tables.items()
+            for method in here["method"].unique()
+        )
+        for s, here in first.groupby("S")
+    }
+
+
+def dots(rows: Iterable[tuple[str, str, pd.Series]]) -> pd.DataFrame:
+    """Return mean, low and high of the values of each row and group that has some."""
+    found = [(row, group, *frames.interval(values)) for row, group, values in rows if len(values)]
+    return pd.DataFrame(found, columns=["row", "group", "mean", "low", "high"])
 
 
 def agreement(table: pd.DataFrame, known: pd.DataFrame, s: float) -> dict[int, float]:
@@ -119,61 +140,17 @@ def agreement(table: pd.DataFrame, known: pd.DataFrame, s: float) -> dict[int, f
     return found
 
 
-def fourteen_claims(table: pd.DataFrame, known: pd.DataFrame) -> list[Claim]:
-    """Test what 004 says of its baselines (Table 1), and whether their order is the published."""
-    ratios = sorted(table["S"].unique())
-    none, some = ratios[0], ratios[-1]
+def gains(table: pd.DataFrame, stage: str = WITH_MOE, over: str = "") -> pd.DataFrame:
+    """Return what a stage adds to another one of the same method: method, S, seed, value.
 
-    def mean_of(methods: tuple[str, ...], s: float) -> BySeed:
-        return frames.by_seed(table[table["method"].isin(methods) & table["S"].eq(s)])
-
-    claims = [
-        greater(
-            f"Methods with private parts beat those without where nothing is shared (S = {none:g})",
-            "Table 1",
-            mean_of(NINE, none),
-            mean_of(TRADITIONAL, none),
-        ),
-        greater(
-            f"Sharing a part of every class helps methods without private parts (S = {some:g})",
-            "Table 1",
-            mean_of(TRADITIONAL, some),
-            mean_of(TRADITIONAL, none),
-        ),
-        greater(
-            f"... and harms those with private parts (S = {some:g})",
-            "Table 1",
-            mean_of(NINE, none),
-            mean_of(NINE, some),
-        ),
-    ]
-    if len(known):
-        claims += [
-            above(
-                f"The order of the methods is the published one (rank correlation, S = {s:g})",
-                "Table 1",
-                agreement(table, known, s),
-                0.5,
-            )
-            for s in ratios
-        ]
-    return [*claims, *floor_claims(table, "S")]
-
-
-def gains(table: pd.DataFrame, ending: str = WITH_MOE, over: str = "") -> pd.DataFrame:
-    """Return what a second stage adds to a first one: method, S, seed, value.
-
-    The runs whose names end in ``ending`` over those of the same method with ``over`` instead.
+    Of the nine methods, in their order.
     """
-    rows = []
-    for method in NINE:
-        side = [
-            table[table["method"] == f"{method} {end}".strip()].set_index(["S", "seed"])["value"]
-            for end in (ending, over)
-        ]
-        gain = (side[0] - side[1]).dropna().rename("value").reset_index()
-        rows.append(gain.assign(method=method))
-    return pd.concat(rows, ignore_index=True)[["method", "S", "seed", "value"]]
+    keys = ["method", "S", "seed"]
+    one, other = (table[table[STAGE].eq(s) & table["method"].isin(NINE)] for s in (stage, over))
+    both = one.merge(other, on=keys, suffixes=("", "_over"))
+    both["value"] -= both["value_over"]
+    both = both.sort_values("method", key=lambda m: m.map(NINE.index), kind="stable")
+    return both[[*keys, "value"]].dropna(subset="value").reset_index(drop=True)
 
 
 def ablation(table: pd.DataFrame) -> pd.DataFrame:
@@ -182,14 +159,12 @@ def ablation(table: pd.DataFrame) -> pd.DataFrame:
     Mean, half the 95% interval, (seeds), of scores at one S; below them the floor, which has
     nothing to mix.
     """
-    listed = (*NINE, *({MAJORITY} & {*table["method"]}))
-    columns: dict[str, dict[str, str]] = {}
-    for kind, ending in {"alone": "", "PM-MoE": WITH_MOE, "denoised": DENOISED}.items():
-        named = {f"{m} {ending}".strip(): m for m in listed}
-        rows = table[table["method"].isin(named)]
-        stated = rows.groupby("method")["value"].agg(frames.stated)
-        columns[kind] = {named[str(m)]: str(text) for m, text in stated.items()}
-    return pd.DataFrame(columns, dtype=object).reindex(listed).dropna(how="all").fillna("")
+    steps = {"": "alone", WITH_MOE: "PM-MoE", DENOISED: "denoised"}
+    rows = table[table["method"].isin([*NINE, MAJORITY]) & table[STAGE].isin([*steps])]
+    said = rows.groupby(["method", STAGE])["value"].agg(frames.stated).unstack()
+    said = said.reindex(columns=[*steps]).rename(columns=steps).rename_axis(columns=None)
+    there = [m for m in (*NINE, MAJORITY) if m in said.index]
+    return said.loc[there].rename_axis(None).astype(object).fillna("")
 
 
 def prefixes(
@@ -209,18 +184,15 @@ def prefixes(
 
 def evaluated(frame: pd.DataFrame, method: str, s: float, seed: int) -> np.ndarray:
     """Return 004's M + 1 evaluations of one method's second stage, in a random order of clients."""
-    first, second = f"{method}, S = {s:g}", f"{method} {WITH_MOE}, S = {s:g}"
-    runs = frame[frame["seed"] == seed]
-    ends = [
-        frames.last(runs[runs["method"] == m], "test_accuracy").set_index("client")["value"]
-        for m in (first, second)
-    ]
-    sizes = runs[runs["method"].eq(first) & runs["metric"].eq("examples")]
-    weights = sizes.set_index("client")["value"].reindex(ends[0].index)
-    there = ends[0].notna() & ends[1].reindex(ends[0].index).notna()
-    before, after = (e.reindex(ends[0].index)[there].to_numpy() for e in ends)
-    order = generator(seed, "cohort", 0).permutation(len(before))
-    return prefixes(before, after, weights[there].to_numpy(), order)
+    run = frame[frame["method"].eq(method) & frame["S"].eq(s) & frame["seed"].eq(seed)]
+    stages = {name: run[run[STAGE] == name] for name in ("", WITH_MOE)}
+    found = {n: frames.last(rows, "test_accuracy") for n, rows in stages.items()}
+    found["size"] = stages[""][stages[""]["metric"] == "examples"]
+    clients = pd.DataFrame({n: rows.set_index("client")["value"] for n, rows in found.items()})
+    clients = clients.dropna(subset=[*stages])
+    order = generator(seed, "cohort", 0).permutation(len(clients))
+    before, after, sizes = clients[["", WITH_MOE, "size"]].to_numpy().T
+    return prefixes(before, after, sizes, order)
 
 
 def reporting(frame: pd.DataFrame) -> pd.DataFrame:
@@ -229,60 +201,85 @@ def reporting(frame: pd.DataFrame) -> pd.DataFrame:
     ``all`` is the gain of the federation in which all clients are converted, ``maximum`` that of
     the best of 004's evaluations, which cannot be negative.
     """
-    known = scores(frame)
+    runs = gains(scores(frame))
     rows = []
-    for method in NINE:
-        runs = known[known["method"] == f"{method} {WITH_MOE}"]
-        for s, seed in runs[["S", "seed"]].itertuples(index=False):
-            course = evaluated(frame, method, s, seed)
-            rows.append((method, s, seed, course[-1] - course[0], course.max() - course[0]))
+    for method, s, seed in runs[["method", "S", "seed"]].itertuples(index=False):
+        course = evaluated(frame, method, s, seed)
+        rows.append((method, s, seed, course[-1] - course[0], course.max() - course[0]))
     return pd.DataFrame(rows, columns=["method", "S", "seed", "all", "maximum"])
 
 
-def mixture_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test what 004 says of PM-MoE, its denoising, and the synchronous mixture (Tables 2 to 4)."""
-    table, claims = scores(frame), []
-    for s in sorted(table["S"].unique()):
-        here = table[table["S"] == s]
-        added, cleaned = gains(here), gains(here, DENOISED, WITH_MOE)
-        each = {m: frames.by_seed(added[added["method"] == m]) for m in NINE}
-        zero = dict.fromkeys(frames.by_seed(added), 0.0)
-        claims += [
-            greater(
-                f"PM-MoE improves on its first stage (mean of nine, S = {s:g})",
-                "Table 2",
-                frames.by_seed(added),
-                zero,
-            ),
-            on_par(
-                f"... and never harms: the least gain of the nine is no loss (S = {s:g})",
-                "Table 2",
-                {seed: min(g[seed] for g in each.values() if seed in g) for seed in zero},
-                zero,
-            ),
-            greater(
-                f"Denoising improves on that (mean of nine, S = {s:g})",
-                "Table 3",
-                frames.by_seed(cleaned),
-                zero,
-            ),
-            greater(
-                f"PM-MoE (mean of nine) beats a mixture trained from the start (S = {s:g})",
-                "Table 4",
-                frames.by_seed(here[here["method"].isin([f"{m} {WITH_MOE}" for m in NINE])]),
-                frames.by_seed(here[here["method"] == SYNCHRONOUS]),
-            ),
-        ]
-    told = reporting(frame)
-    # What the nine have alone is judged with the fourteen.
-    second = table[~table["method"].isin(NINE)]
-    return [
-        *claims,
-        greater(
-            "The largest of 004's evaluations is more than the converted federation has",
-            "released code",
-            frames.by_seed(told, "maximum"),
-            frames.by_seed(told, "all"),
-        ),
-        *floor_claims(second, "S"),
-    ]
+def unchosen(table: pd.DataFrame, *but: str) -> pd.DataFrame:
+    """Return the runs in which nothing of a gate was chosen otherwise, ``but`` for some choices."""
+    others = table[[c for c in CHOICES if c in table and c not in but]]
+    return table[(others.isna() | others.isin([""])).all(axis=1)]
+
+
+def varied(
+    table: pd.DataFrame, choice: str, default: float, given: Mapping[str, float] | None = None
+) -> pd.DataFrame:
+    """Return the mixtures in which one number was chosen otherwise, and those of the ``default``.
+
+    ``table`` are scores; ``choice`` is one of ``NUMBERS``, and ``given`` says which others are not
+    left as they are. Columns method, stage, S, seed, value, and the choice.
+    """
+    rows = unchosen(table[table[STAGE] == WITH_MOE], choice, *(given or {}))
+    for name, number in (given or {}).items():
+        rows = rows[rows[name] == number]
+    rows = rows.assign(**{choice: rows[choice].fillna(default)})
+    return rows.drop(columns=[c for c in CHOICES if c in rows and c != choice])
+
+
+def made_of(table: pd.DataFrame) -> pd.DataFrame:
+    """Return by how much each choice of ``PARTS`` differs from the first of its kind, by seed.
+
+    ``table`` are scores; the mixture of which nothing else is said is what the first choices make.
+    Columns method, part, choice, S, seed, value.
+    """
+    mixed, keys = table[table[STAGE] == WITH_MOE], ["method", "S", "seed"]
+    base = unchosen(mixed)[[*keys, "value"]]
+    found = []
+    for part, choices in PARTS.items():
+        rows = unchosen(mixed, part).merge(base, on=keys, suffixes=("", "_base"))
+        rows = rows.assign(part=part, value=rows["value"] - rows["value_base"])
+        found += [rows[rows[part] == choice].assign(choice=choice) for choice in choices[1:]]
+    every = pd.concat(found, ignore_index=True)
+    return every[["method", "part", "choice", "S", "seed", "value"]]
+
+
+def by_choice(differences: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the differences of ``made_of`` a frame per S, as dots need them."""
+
+    def named(choice: Hashable) -> str:
+        return f"{choice} layer{'s' * (choice > 1)}" if isinstance(choice, int) else str(choice)
+
+    by = ["method", "part", "choice"]
+    return {
+        f"S = {float(str(s)):g}": dots(
+            (named(choice), f"{method} {WITH_MOE}", runs["value"])
+            for (method, _, choice), runs in rows.groupby(by, sort=False)
+        )
+        for s, rows in differences.groupby("S")
+    }
+
+
+def ranks(energies: np.ndarray) -> np.ndarray:
+    """Return each client's experts by rank, 0 for the least energy and 1 for the most."""
+    return (stats.rankdata(energies, axis=1) - 1) / (energies.shape[1] - 1)
+
+
+def told(energies: Mapping[float, np.ndarray], dimensions: int) -> pd.DataFrame:
+    """Return what the energy scores ``[clients, M]`` of each temperature T say, a row each.
+
+    "T log D" is what every score has, whatever the expert; "spread" is what is left, the mean over
+    clients of the standard deviation over experts; "order as at T = ..." the mean over clients of
+    the rank correlation with the scores of the highest temperature.
+    """
+    first = max(energies)
+    rows = []
+    for t, scores in energies.items():
+        pairs = zip(ranks(scores), ranks(energies[first]), strict=True)
+        same = [np.corrcoef(a, b)[0, 1] for a, b in pairs]
+        rows.append((t, t * np.log(dimensions), scores.mean(), scores.std(1).mean(), np.mean(same)))
+    names = ["T", "T log D", "mean score", "spread", f"order as at T = {first:g}"]
+    return pd.DataFrame(rows, columns=names).set_index("T")

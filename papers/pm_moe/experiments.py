@@ -157,25 +157,25 @@ def _study(setting: PrivateParts) -> list[Run]:
     return runs
 
 
-def _choices(setting: PrivateParts) -> list[tuple[dict[str, float | str], dict[str, Any]]]:
+def _choices(setting: PrivateParts) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return each choice by name, and the options of a mixture that make it."""
     gate, gamma = setting.gate, setting.gamma
     depths = range(1, len(gate.hidden) + 2)
-    return [
-        *(({"k": k}, {"top": k}) for k in setting.tops),
-        *(({"lr": rate}, {"client": sgd(rate)}) for rate in setting.gate_rates),
-        *(({"epochs": n}, {"epochs": n}) for n in setting.gate_epochs),
-        *(({"gamma": g}, {"denoise": g}) for g in setting.gammas),
-        *(
-            ({"gamma": gamma, "T": t}, {"denoise": gamma, "temperature": t})
-            for t in setting.temperatures
-        ),
-        *(({"layers": n}, {"gate": replace(gate, hidden=gate.hidden[: n - 1])}) for n in depths),
-        *(({"activation": a}, {"gate": replace(gate, activation=a)}) for a in ACTIVATIONS),
-        *(({"initialisation": i}, {"gate": replace(gate, init=i)}) for i in INITS),
-        ({"weights": "renormalised"}, {"renormalised": True}),
-        ({"weights": "favouring its own"}, {"favour": 5.0}),
+    made: dict[str, dict[Any, dict[str, Any]]] = {
+        "k": {k: {"top": k} for k in setting.tops},
+        "lr": {rate: {"client": sgd(rate)} for rate in setting.gate_rates},
+        "epochs": {n: {"epochs": n} for n in setting.gate_epochs},
+        "gamma": {g: {"denoise": g} for g in setting.gammas},
+        "layers": {n: {"gate": replace(gate, hidden=gate.hidden[: n - 1])} for n in depths},
+        "activation": {a: {"gate": replace(gate, activation=a)} for a in ACTIVATIONS},
+        "initialisation": {i: {"gate": replace(gate, init=i)} for i in INITS},
+        "weights": {"renormalised": {"renormalised": True}, "favouring its own": {"favour": 5.0}},
+    }
+    cold = [
+        ({"gamma": gamma, "T": t}, {"denoise": gamma, "temperature": t})
+        for t in setting.temperatures
     ]
+    return [({n: c}, options) for n, each in made.items() for c, options in each.items()] + cold
 
 
 _KNOWN = known(("mnist", "fashion_mnist", "cifar10"))

@@ -88,8 +88,9 @@ class PrivateParts(Setting):
 
     def sharing(self, ratio: float) -> PrivateParts:
         """Return the setting with a ratio of every class shared equally."""
-        partition = replace(self.task.partition, shared=ratio)  # type: ignore[type-var]
-        return replace(self, task=replace(self.task, partition=partition))
+        partition = self.task.partition
+        assert isinstance(partition, ClassDirichlet)
+        return replace(self, task=replace(self.task, partition=replace(partition, shared=ratio)))
 
     @property
     def shared(self) -> float:
