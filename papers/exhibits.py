@@ -8,6 +8,7 @@ import pandas as pd
 
 from companion.panels import Panel
 from companion.scorecard.exhibit import Exhibit
+from companion.sections import Section
 from papers import recipes
 from papers.claims import adaptive, newcomers, specialists
 from papers.pm_moe import analysis as pm_moe
@@ -52,7 +53,11 @@ def _weighted(panel: Panel) -> pd.DataFrame:
     return pm_moe.scores(panel.frame)
 
 
-_BY_P, _WITHIN_P = ("method", "metric", "p"), ("metric", "p")
+def _of_two_experts(paper: str, section: Section, notebook: str) -> Exhibit:
+    keys, printed = ("method", "metric", "p"), partial(_two_experts, paper)
+    return Exhibit(paper, section, notebook, printed, _no_opt_out, keys, ("metric", "p"))
+
+
 EXHIBITS: tuple[Exhibit, ...] = (
     Exhibit(
         "000",
@@ -60,35 +65,19 @@ EXHIBITS: tuple[Exhibit, ...] = (
         "07_new_clients",
         _appendix_f,
         lambda panel: newcomers.measured(panel.frame),
-        ("what", "method"),
-        ("what",),
+        keys=("what", "method"),
+        apart=("what",),
     ),
-    Exhibit(
-        "001",
-        recipes.SPECIALISTS,
-        "09_specialists_and_generalists",
-        partial(_two_experts, "001"),
-        _no_opt_out,
-        _BY_P,
-        _WITHIN_P,
-    ),
-    Exhibit(
-        "002",
-        recipes.FIRST_VERSION,
-        "10_opt_out",
-        partial(_two_experts, "002"),
-        _no_opt_out,
-        _BY_P,
-        _WITHIN_P,
-    ),
+    _of_two_experts("001", recipes.SPECIALISTS, "09_specialists_and_generalists"),
+    _of_two_experts("002", recipes.FIRST_VERSION, "10_opt_out"),
     Exhibit(
         "003",
         recipes.ADAPTIVE,
         "11_adaptive_experts",
         adaptive.printed,
         _most_clusters,
-        ("method", "p", "eps"),
-        ("p",),
+        keys=("method", "p", "eps"),
+        apart=("p",),
     ),
     _of_004("Table 1", "12_fourteen_baselines"),
     _of_004("Table 2", "13_pm_moe"),

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from companion.sections import Run, Section, federated, placed
-from fedlib.algorithms import (
-    IFCA,
-    ClusteredFedMix,
-    FedAvg,
-    FedMix,
-    Local,
-    LocalGlobal,
-    Mixture,
-    Personal,
-    PrunedFedMix,
-)
+from fedlib import algorithms
+from fedlib.algorithms import FedAvg
 from fedlib.algorithms.ifca import Explore
 from fedlib.optim import Optimizer, sgd
 from fedlib.runs import Experiment
 from papers.comparison.settings import CLUSTERS, EPSILON, KNOWN
 from papers.floor import MAJORITY
 from papers.pm_moe import MIXED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED
-from papers.pm_moe.experiments import first_stages, local_round, mixed, stage, synchronous
+from papers.pm_moe.experiments import at_home, first_stages, local_round, mixed, stage, synchronous
 from papers.pm_moe.settings import PrivateParts
 from papers.recipes.adaptive import ALL_EQUAL, BEST, MOE
 from papers.recipes.communication import BIAS, BIASED, ETA, LOCAL_GLOBAL, PRUNING
@@ -79,15 +72,15 @@ def _fedmixes(setting: PrivateParts) -> dict[str, Experiment]:
         "experts": setting.experts,
         "server": Optimizer("sgd", lr=1.0, rates=(("phi", setting.phi_rate),)),
     }
-    algorithms: dict[str, FedAvg] = {
-        BIASED: Personal(**rounds),
-        LOCAL_GLOBAL: LocalGlobal(**rounds),
-        FEDMIX: FedMix(**mix),
-        BIAS: FedMix(**mix, personal_bias=True),
-        PRUNING: PrunedFedMix(**mix, eta=ETA),
-        CLUSTERED: ClusteredFedMix(**rounds, experts=setting.experts, server=sgd(1.0)),
+    made: dict[str, FedAvg] = {
+        BIASED: algorithms.Personal(**rounds),
+        LOCAL_GLOBAL: algorithms.LocalGlobal(**rounds),
+        FEDMIX: algorithms.FedMix(**mix),
+        BIAS: algorithms.FedMix(**mix, personal_bias=True),
+        PRUNING: algorithms.PrunedFedMix(**mix, eta=ETA),
+        CLUSTERED: algorithms.ClusteredFedMix(**rounds, experts=setting.experts, server=sgd(1.0)),
     }
-    return {name: federated(setting, a, cohort=1.0) for name, a in algorithms.items()}
+    return {name: federated(setting, a, cohort=1.0) for name, a in made.items()}
 
 
 def _at_home(setting: PrivateParts, generalist: Experiment) -> dict[str, Experiment]:
@@ -95,14 +88,15 @@ def _at_home(setting: PrivateParts, generalist: Experiment) -> dict[str, Experim
 
     Alone is trained for as many epochs as others take part in rounds.
     """
-    alone = stage(setting, Local(**local_round(setting, epochs=setting.rounds)))
-    tuned = stage(setting, Local(**local_round(setting, epochs=setting.tuned)), generalist)
+    alone = at_home(setting, setting.rounds)
+    tuned = at_home(setting, setting.tuned, generalist)
     mix = local_round(setting, epochs=setting.tuned)
+    both = algorithms.Mixture(**mix, train_global=True)
     return {
         LOCAL: alone,
         TUNED: tuned,
-        MIXTURE: stage(setting, Mixture(**mix), tuned),
-        BOTH_TRAINED: stage(setting, Mixture(**mix, train_global=True), generalist, alone),
+        MIXTURE: stage(setting, algorithms.Mixture(**mix), tuned),
+        BOTH_TRAINED: stage(setting, both, generalist, alone),
     }
 
 
@@ -110,19 +104,21 @@ def _clustered(setting: PrivateParts) -> dict[str, Experiment]:
     """Return what 003 has: clusters, greedy and explored, and the ways to use the latter."""
 
     def clusters(eps: float) -> Experiment:
-        algorithm = IFCA(**local_round(setting), clusters=CLUSTERS, explore=Explore(eps))
+        algorithm = algorithms.IFCA(**local_round(setting), clusters=CLUSTERS, explore=Explore(eps))
         return federated(setting, algorithm, cohort=1.0)
 
-    home = local_round(setting, epochs=setting.tuned)
-    alone = stage(setting, Local(**local_round(setting, epochs=setting.rounds)))
+    def mixed_over(**pool: Any) -> Experiment:
+        home = local_round(setting, epochs=setting.tuned)
+        mixture = algorithms.Mixture(**home, frozen=True, **pool)
+        return stage(setting, mixture, explored, at_home(setting, setting.rounds))
+
     explored = clusters(EPSILON)
-    mix = {**home, "frozen": True}
     return {
         BEST: clusters(0.0),
         EXPLORING: explored,
-        CLUSTER_TUNED: stage(setting, Local(**home), explored),
-        ALL_EQUAL: stage(setting, Mixture(**mix, pool="mean"), explored, alone),
-        MOE: stage(setting, Mixture(**mix), explored, alone),
+        CLUSTER_TUNED: at_home(setting, setting.tuned, explored),
+        ALL_EQUAL: mixed_over(pool="mean"),
+        MOE: mixed_over(),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -111,22 +111,12 @@ def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     the first does not have is left out. Columns row, group, mean, low, high: the 95% interval over
     rows, none for fewer than three.
     """
-    tables = {group: called(table).dropna(subset="value") for group, table in groups.items()}
-    first = called(next(iter(groups.values())))
-    return {
-        f"S = {float(str(s)):g}": dots(
-            (str(method), group, table.loc[table["S"].eq(s) & table["method"].eq(method), "value"])
-            for group, table in tables.items()
-            for method in here["method"].unique()
-        )
-        for s, here in first.groupby("S")
-    }
-
-
-def dots(rows: Iterable[tuple[str, str, pd.Series]]) -> pd.DataFrame:
-    """Return mean, low and high of the values of each row and group that has some."""
-    found = [(row, group, *frames.interval(values)) for row, group, values in rows if len(values)]
-    return pd.DataFrame(found, columns=["row", "group", "mean", "low", "high"])
+    every = pd.concat([called(table).assign(group=group) for group, table in groups.items()])
+    first = every[every["group"] == next(iter(groups))]
+    there = every["method"].isin(first["method"]) & every["S"].isin(first["S"])
+    means = frames.bands(every[there].dropna(subset="value"), by=("S", "method", "group"))
+    means = means.rename(columns={"method": "row"}).drop(columns="seeds")
+    return {f"S = {float(str(s)):g}": rows.drop(columns="S") for s, rows in means.groupby("S")}
 
 
 def agreement(table: pd.DataFrame, known: pd.DataFrame, s: float) -> dict[int, float]:
@@ -250,17 +240,12 @@ def made_of(table: pd.DataFrame) -> pd.DataFrame:
 def by_choice(differences: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the differences of ``made_of`` a frame per S, as dots need them."""
 
-    def named(choice: Hashable) -> str:
-        return f"{choice} layer{'s' * (choice > 1)}" if isinstance(choice, int) else str(choice)
+    def row(choice: int | str) -> str:
+        return choice if isinstance(choice, str) else f"{choice} layer{'s' * (choice > 1)}"
 
-    by = ["method", "part", "choice"]
-    return {
-        f"S = {float(str(s)):g}": dots(
-            (named(choice), f"{method} {WITH_MOE}", runs["value"])
-            for (method, _, choice), runs in rows.groupby(by, sort=False)
-        )
-        for s, rows in differences.groupby("S")
-    }
+    named = differences.assign(method=differences["choice"].map(row))
+    parts = differences.groupby("method", sort=False).groups
+    return ranges({f"{method} {WITH_MOE}": named.loc[rows] for method, rows in parts.items()})
 
 
 def ranks(energies: np.ndarray) -> np.ndarray:

@@ -7,26 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from companion.sections import Run, Section, federated, placed
-from fedlib.algorithms import (
-    DBE,
-    GPFL,
-    MOON,
-    SCAFFOLD,
-    FedAvg,
-    FedBABU,
-    FedCP,
-    FedGen,
-    FedGH,
-    FedPer,
-    FedProx,
-    FedRep,
-    FedRoD,
-    FedSynMoE,
-    LGFedAvg,
-    Local,
-    Personal,
-    PMMoE,
-)
+from fedlib import algorithms
+from fedlib.algorithms import FedAvg
 from fedlib.algorithms.splitting import Split
 from fedlib.models.gate import ACTIVATIONS, INITS
 from fedlib.optim import sgd
@@ -40,20 +22,20 @@ def fourteen(setting: PrivateParts) -> dict[str, FedAvg]:
     """Return the fourteen methods, in the order of 004, Table 1."""
     c, wide = local_round(setting), setting.generator
     made = {
-        "FedAvg": FedAvg(**c),
-        "FedProx": FedProx(**c),
-        "SCAFFOLD": SCAFFOLD(**c),
-        "MOON": MOON(**c),
-        "FedGen": FedGen(steps=setting.fitted, noise=wide, hidden=wide, **c),
-        "FedPer": FedPer(**c),
-        "LG-FedAvg": LGFedAvg(**c),
-        "FedRep": FedRep(head_epochs=setting.head_epochs, **c),
-        "FedRoD": FedRoD(**c),
-        "FedBABU": FedBABU(**c),
-        "FedGH": FedGH(**c),
-        "FedCP": FedCP(apart=setting.apart, **c),
-        "GPFL": GPFL(near=setting.near, decay=setting.decay, **c),
-        "DBE": DBE(kappa=setting.kappa, **c),
+        "FedAvg": algorithms.FedAvg(**c),
+        "FedProx": algorithms.FedProx(**c),
+        "SCAFFOLD": algorithms.SCAFFOLD(**c),
+        "MOON": algorithms.MOON(**c),
+        "FedGen": algorithms.FedGen(steps=setting.fitted, noise=wide, hidden=wide, **c),
+        "FedPer": algorithms.FedPer(**c),
+        "LG-FedAvg": algorithms.LGFedAvg(**c),
+        "FedRep": algorithms.FedRep(head_epochs=setting.head_epochs, **c),
+        "FedRoD": algorithms.FedRoD(**c),
+        "FedBABU": algorithms.FedBABU(**c),
+        "FedGH": algorithms.FedGH(**c),
+        "FedCP": algorithms.FedCP(apart=setting.apart, **c),
+        "GPFL": algorithms.GPFL(near=setting.near, decay=setting.decay, **c),
+        "DBE": algorithms.DBE(kappa=setting.kappa, **c),
     }
     return made | {m: replace(made[m], client=sgd(rate)) for m, rate in setting.rates}
 
@@ -75,12 +57,16 @@ def stage(
     return Experiment(setting.task, algorithm, 1, **fields, after=after, beside=beside)
 
 
+def at_home(setting: PrivateParts, epochs: int, after: Experiment | None = None) -> Experiment:
+    """Return a stage in which every client trains its own model, or tunes what it has."""
+    return stage(setting, algorithms.Local(**local_round(setting, epochs=epochs)), after)
+
+
 def first_stages(setting: PrivateParts) -> dict[str, Experiment]:
     """Return the federations, FedBABU's with the fine-tuning that is part of it; and the floor."""
     runs = {m: federated(setting, a, cohort=1.0) for m, a in fourteen(setting).items()}
-    tuning = Local(**local_round(setting, epochs=setting.tuned))
     runs[UNTUNED] = runs["FedBABU"]
-    runs["FedBABU"] = stage(setting, tuning, runs[UNTUNED])
+    runs["FedBABU"] = at_home(setting, setting.tuned, runs[UNTUNED])
     runs[MAJORITY] = floor(setting.task)
     return runs
 
@@ -93,7 +79,7 @@ def mixed(setting: PrivateParts, method: str, own_base: bool = True, **options: 
     """
     of = fourteen(setting)[method]
     if method == "FedBABU" and own_base:
-        of = Personal(**local_round(setting), local=("base.", "head."))
+        of = algorithms.Personal(**local_round(setting), local=("base.", "head."))
     assert isinstance(of, Split)
     fields: dict[str, Any] = {
         "epochs": setting.gated,
@@ -102,12 +88,14 @@ def mixed(setting: PrivateParts, method: str, own_base: bool = True, **options: 
         "gate": setting.gate,
         "top": setting.clients // (1 if setting.shared else 2),
     }
-    return stage(setting, PMMoE(of=of, **{**fields, **options}), first_stages(setting)[method])
+    second = algorithms.PMMoE(of=of, **{**fields, **options})
+    return stage(setting, second, first_stages(setting)[method])
 
 
 def synchronous(setting: PrivateParts) -> Experiment:
     """Return Fed-Syn-MoE, a mixture that is trained from the start (Table 4)."""
-    return federated(setting, FedSynMoE(**local_round(setting), gate=setting.gate), cohort=1.0)
+    mixture = algorithms.FedSynMoE(**local_round(setting), gate=setting.gate)
+    return federated(setting, mixture, cohort=1.0)
 
 
 def _each_ratio(
