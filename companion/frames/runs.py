@@ -138,7 +138,8 @@ def reported(
     """
     test, held = (curve(frame, m, weighted) for m in (metric, "validation_accuracy"))
     run = run_columns(frame)
-    both = test.merge(held, on=[*run, "round"], suffixes=("", "_held")).sort_values("round")
+    both = test.merge(held, on=[*run, "round"], suffixes=("", "_held"))
+    both = both.sort_values("round", kind="stable")  # runs stay in the order of their plan
     rows = []
     for name, course in both.groupby(run, sort=False, dropna=False):
         held_out = course["value_held"].to_numpy()

@@ -14,7 +14,7 @@ from companion.scales import SCALES
 from fedlib import paths
 from fedlib.values import one_of
 from papers import recipes
-from papers.claims import clusters
+from papers.fedmix import clusters
 from papers.specialists import analysis as specialists
 
 COLUMN, PAGE = 3.5, 7.2  # inches: one and two columns of a journal page

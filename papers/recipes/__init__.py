@@ -19,6 +19,7 @@ from papers.adaptive.experiments import (
 )
 from papers.adaptive.experiments import SECTIONS as _ADAPTIVE
 from papers.adaptive.settings import Adaptive
+from papers.comparison.experiments import EVERY_METHOD, FAMILIES, PROPOSED
 from papers.fedmix import (
     BIAS,
     BIASED,
@@ -59,24 +60,9 @@ from papers.fedmix.experiments import (
 )
 from papers.fedmix.experiments import SECTIONS as _FEDMIX
 from papers.names import FEDAVG, LOCAL, MAJORITY, TUNED
-from papers.recipes.every_method import (
-    EVERY_METHOD,
-    FAMILIES,
-    PROPOSED,
-)
-from papers.recipes.gates import GATES
-from papers.recipes.private_parts import (
-    DENOISED,
-    FOURTEEN,
-    NINE,
-    PRIVATE_PARTS,
-    SYNCHRONOUS,
-    TRADITIONAL,
-    UNTUNED,
-    WITH_MOE,
-    PrivateParts,
-    fourteen,
-)
+from papers.pm_moe import DENOISED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED, WITH_MOE
+from papers.pm_moe.experiments import FOURTEEN, GATES, PRIVATE_PARTS, fourteen
+from papers.pm_moe.settings import PrivateParts
 from papers.specialists.experiments import (
     ARCHITECTURES,
     AS_RELEASED,

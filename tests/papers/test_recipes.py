@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pandas as pd
 import pytest
 
@@ -18,7 +16,6 @@ from fedlib.runs.exported import files, held
 from fedlib.values import from_dict, to_dict
 from papers import recipes
 from papers.recipes import LABEL_SKEW, NEW_CLIENTS, PERMUTED, SECTIONS
-from papers.recipes.private_parts import fourteen
 
 EVERY = [
     (section, scale, dataset)
@@ -120,23 +117,6 @@ def test_however_many_take_part_the_local_work_is_the_same(scale):
     # What has the usual number of clients is a run of Table 2.
     usual = {s for s in played if s.cohort == setting.cohort}
     assert usual and usual <= stages_of(recipes.ADAPTIVE, scale, dataset)
-
-
-def test_a_method_may_train_at_a_rate_of_its_own():
-    setting = recipes.FOURTEEN.settings("standard", "cifar10")["cifar10"]
-    made = fourteen(replace(setting, rate=0.5, rates=(("SCAFFOLD", 0.125),)))
-    assert {m: a.client.lr for m, a in made.items() if a.client.lr != 0.5} == {"SCAFFOLD": 0.125}
-    assert made == fourteen(replace(setting, rate=0.5, rates=())) | {"SCAFFOLD": made["SCAFFOLD"]}
-
-
-def test_the_standard_scale_of_004_thins_the_papers_partition():
-    """A portion of the data would be dealt to another federation, with other tests."""
-    small, paper = (recipes.FOURTEEN.settings(scale) for scale in ("standard", "paper"))
-    for dataset, setting in small.items():
-        task, whole = setting.task, paper[dataset].task
-        assert (task.partition, task.portion) == (whole.partition, whole.portion)
-        assert replace(task.held_out, train=1.0) == whole.held_out
-        assert task.held_out.train < 1
 
 
 def test_keep_lists_every_experiment_once():

@@ -5,52 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from companion.sections import Run, Section, federated, placed
-from fedlib.algorithms import (
-    IFCA,
-    ClusteredFedMix,
-    FedAvg,
-    FedMix,
-    FedSynMoE,
-    Local,
-    LocalGlobal,
-    Mixture,
-    Personal,
-    PrunedFedMix,
-)
+from fedlib import algorithms
+from fedlib.algorithms import FedAvg
 from fedlib.algorithms.ifca import Explore
 from fedlib.optim import Optimizer, sgd
 from fedlib.runs import Experiment
 from papers.adaptive.experiments import ALL_EQUAL, BEST, MOE
+from papers.comparison.settings import CLUSTERS, EPSILON, KNOWN
+from papers.fedmix import BIAS, BIASED, ETA, FEDAVG, FEDMIX, LOCAL_GLOBAL, PRUNING
+from papers.floor import MAJORITY
 from papers.names import LOCAL, TUNED
-from papers.recipes.communication import BIAS, BIASED, ETA, LOCAL_GLOBAL, PRUNING
-from papers.recipes.floor import MAJORITY
-from papers.recipes.label_skew import FEDAVG, FEDMIX
-from papers.recipes.private_parts import (
-    NINE,
-    SYNCHRONOUS,
-    TRADITIONAL,
-    UNTUNED,
-    WITH_MOE,
-    PrivateParts,
-    first_stages,
-    known,
-    local_round,
-    mixed,
-)
+from papers.pm_moe import MIXED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED
+from papers.pm_moe.experiments import at_home, first_stages, local_round, mixed, stage, synchronous
+from papers.pm_moe.settings import PrivateParts
 from papers.specialists.experiments import MIXTURE
 
 CLUSTERED = "FedMix, clustered"
 BOTH_TRAINED = "Mixture, global expert trained"
 EXPLORING = "IFCA, exploring"
 CLUSTER_TUNED = "IFCA, fine-tuned"
-CLUSTERS, EPSILON = 3, 0.33
 # What each paper proposes for clients that differ in their labels.
 PROPOSED: dict[str, tuple[str, ...]] = {
     "000": (FEDMIX, BIAS, PRUNING),
     "001": (MIXTURE,),
     "002": (BOTH_TRAINED,),
     "003": (MOE,),
-    "004": (*(f"{m} {WITH_MOE}" for m in NINE),),
+    "004": MIXED,
 }
 # What a method has instead of one model for all.
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -59,7 +39,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "global experts, a gate each": (FEDMIX, BIAS, PRUNING, CLUSTERED),
     "clusters": (BEST, EXPLORING, CLUSTER_TUNED, ALL_EQUAL, MOE),
     "a model at home": (LOCAL, TUNED, MIXTURE, BOTH_TRAINED, SYNCHRONOUS),
-    "everybody's private parts": tuple(f"{m} {WITH_MOE}" for m in NINE),
+    "everybody's private parts": MIXED,
     "no model": (MAJORITY,),
 }
 
@@ -78,10 +58,8 @@ def _every_method(setting: PrivateParts, dataset: str) -> list[Run]:
             **_fedmixes(here),
             **_at_home(here, first[FEDAVG]),
             **_clustered(here),
-            **{f"{m} {WITH_MOE}": mixed(here, m) for m in NINE},
-            SYNCHRONOUS: federated(
-                here, FedSynMoE(**local_round(here), gate=here.gate), cohort=1.0
-            ),
+            **{name: mixed(here, m) for name, m in zip(MIXED, NINE, strict=True)},
+            SYNCHRONOUS: synchronous(here),
         }
     )
 
@@ -94,15 +72,15 @@ def _fedmixes(setting: PrivateParts) -> dict[str, Experiment]:
         "experts": setting.experts,
         "server": Optimizer("sgd", lr=1.0, rates=(("phi", setting.phi_rate),)),
     }
-    algorithms: dict[str, FedAvg] = {
-        BIASED: Personal(**rounds),
-        LOCAL_GLOBAL: LocalGlobal(**rounds),
-        FEDMIX: FedMix(**mix),
-        BIAS: FedMix(**mix, personal_bias=True),
-        PRUNING: PrunedFedMix(**mix, eta=ETA),
-        CLUSTERED: ClusteredFedMix(**rounds, experts=setting.experts, server=sgd(1.0)),
+    made: dict[str, FedAvg] = {
+        BIASED: algorithms.Personal(**rounds),
+        LOCAL_GLOBAL: algorithms.LocalGlobal(**rounds),
+        FEDMIX: algorithms.FedMix(**mix),
+        BIAS: algorithms.FedMix(**mix, personal_bias=True),
+        PRUNING: algorithms.PrunedFedMix(**mix, eta=ETA),
+        CLUSTERED: algorithms.ClusteredFedMix(**rounds, experts=setting.experts, server=sgd(1.0)),
     }
-    return {name: federated(setting, a, cohort=1.0) for name, a in algorithms.items()}
+    return {name: federated(setting, a, cohort=1.0) for name, a in made.items()}
 
 
 def _at_home(setting: PrivateParts, generalist: Experiment) -> dict[str, Experiment]:
@@ -110,14 +88,15 @@ def _at_home(setting: PrivateParts, generalist: Experiment) -> dict[str, Experim
 
     Alone is trained for as many epochs as others take part in rounds.
     """
-    alone = _stage(setting, Local(**local_round(setting, epochs=setting.rounds)))
-    tuned = _stage(setting, Local(**local_round(setting, epochs=setting.tuned)), generalist)
+    alone = at_home(setting, setting.rounds)
+    tuned = at_home(setting, setting.tuned, generalist)
     mix = local_round(setting, epochs=setting.tuned)
+    both = algorithms.Mixture(**mix, train_global=True)
     return {
         LOCAL: alone,
         TUNED: tuned,
-        MIXTURE: _stage(setting, Mixture(**mix), tuned),
-        BOTH_TRAINED: _stage(setting, Mixture(**mix, train_global=True), generalist, alone),
+        MIXTURE: stage(setting, algorithms.Mixture(**mix), tuned),
+        BOTH_TRAINED: stage(setting, both, generalist, alone),
     }
 
 
@@ -125,31 +104,22 @@ def _clustered(setting: PrivateParts) -> dict[str, Experiment]:
     """Return what 003 has: clusters, greedy and explored, and the ways to use the latter."""
 
     def clusters(eps: float) -> Experiment:
-        algorithm = IFCA(**local_round(setting), clusters=CLUSTERS, explore=Explore(eps))
+        algorithm = algorithms.IFCA(**local_round(setting), clusters=CLUSTERS, explore=Explore(eps))
         return federated(setting, algorithm, cohort=1.0)
 
-    home = local_round(setting, epochs=setting.tuned)
-    alone = _stage(setting, Local(**local_round(setting, epochs=setting.rounds)))
+    def mixed_over(**pool: Any) -> Experiment:
+        home = local_round(setting, epochs=setting.tuned)
+        mixture = algorithms.Mixture(**home, frozen=True, **pool)
+        return stage(setting, mixture, explored, at_home(setting, setting.rounds))
+
     explored = clusters(EPSILON)
-    mix = {**home, "frozen": True}
     return {
         BEST: clusters(0.0),
         EXPLORING: explored,
-        CLUSTER_TUNED: _stage(setting, Local(**home), explored),
-        ALL_EQUAL: _stage(setting, Mixture(**mix, pool="mean"), explored, alone),
-        MOE: _stage(setting, Mixture(**mix), explored, alone),
+        CLUSTER_TUNED: at_home(setting, setting.tuned, explored),
+        ALL_EQUAL: mixed_over(pool="mean"),
+        MOE: mixed_over(),
     }
 
 
-def _stage(
-    setting: PrivateParts,
-    algorithm: FedAvg,
-    after: Experiment | None = None,
-    beside: Experiment | None = None,
-) -> Experiment:
-    """Return a stage that all clients train by themselves."""
-    fields: dict[str, Any] = {"cohort": 1.0, "evaluate_every": 1}
-    return Experiment(setting.task, algorithm, 1, **fields, after=after, beside=beside)
-
-
-EVERY_METHOD = Section("every_method", known(("fashion_mnist", "cifar10")), _every_method)
+EVERY_METHOD = Section("every_method", KNOWN, _every_method)

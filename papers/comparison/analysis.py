@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from pandas.core.groupby import SeriesGroupBy
 from scipy import stats
 
 from companion import frames
-from companion.claims import Claim, below, greater
 from fedlib.metrics import over_clients
-from papers.claims.floor import floor_claims, without_floor
-from papers.recipes import (
-    FAMILIES,
-    FEDAVG,
-    MAJORITY,
-    NINE,
-    PROPOSED,
-    SYNCHRONOUS,
-    TRADITIONAL,
-    TUNED,
-    UNTUNED,
-    WITH_MOE,
-)
+from papers.comparison.experiments import FAMILIES
+from papers.floor import MAJORITY
+from papers.pm_moe import TRADITIONAL
 
 OWN, WORST, ALL, NEW = "own tests", "worst tenth", "all tests", "newcomer"
 
@@ -33,15 +23,20 @@ def standings(frame: pd.DataFrame) -> pd.DataFrame:
     "all tests" how clients do on what anybody tests on, "newcomer" how all of them together label
     these examples for someone who has no labels.
     """
-    rows = []
-    for (method, seed), run in frame.groupby(frames.RUN, sort=False):
-        own = frames.last(run, "test_accuracy")["value"].dropna()
-        summary = over_clients(own.to_numpy(), np.ones(len(own)))
-        said = {OWN: summary["mean"], WORST: summary["worst_decile"]}
-        for kind, metric in ((ALL, "everywhere_accuracy"), (NEW, "global_accuracy")):
-            said[kind] = frames.last(run, metric)["value"].mean()
-        rows += [(method, seed, kind, value) for kind, value in said.items()]
-    return pd.DataFrame(rows, columns=["method", "seed", "kind", "value"])
+
+    def ends(metric: str) -> SeriesGroupBy:
+        rows = frames.last(frame, metric).dropna(subset="value")
+        return rows.groupby(["method", "seed"], sort=False)["value"]
+
+    own = ends("test_accuracy")
+    kinds = {
+        OWN: own.mean(),
+        WORST: own.agg(lambda v: over_clients(v.to_numpy(), np.ones(len(v)))["worst_decile"]),
+        ALL: ends("everywhere_accuracy").mean(),
+        NEW: ends("global_accuracy").mean(),
+    }
+    wide = pd.concat(kinds, axis=1).reset_index()
+    return wide.melt(["method", "seed"], var_name="kind")
 
 
 def leaderboard(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
@@ -55,7 +50,7 @@ def leaderboard(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     said = by_method.agg(lambda v: frames.stated(v).rsplit(" ", 1)[0]).unstack()
     spent = costs.groupby("method", sort=False)[["megabytes", "client_mib", "seconds"]].mean()
     seconds = spent.pop("seconds")
-    spent["time over FedAvg's"] = seconds / seconds.get(FEDAVG, np.nan)
+    spent["time over FedAvg's"] = seconds / seconds.get(TRADITIONAL[0], np.nan)
     names = {"megabytes": "MB sent", "client_mib": "MiB held"}
     whole = said[[OWN, WORST, ALL, NEW]].join(spent.rename(columns=names).round(2))
     order = table[table["kind"] == OWN].groupby("method")["value"].mean()
@@ -101,36 +96,7 @@ def _unbeaten(means: pd.DataFrame, sign: int) -> pd.DataFrame:
     return named.assign(family=named["method"].map(family))
 
 
-def leaderboard_claims(table: pd.DataFrame) -> list[Claim]:
-    """Test what a reader of all five papers would expect of the table."""
-
-    def mean_of(methods: tuple[str, ...], kind: str = OWN) -> dict[int, float]:
-        return frames.by_seed(table[table["method"].isin(methods) & table["kind"].eq(kind)])
-
-    claims = []
-    for paper, methods in PROPOSED.items():
-        for rival in (FEDAVG, TUNED):
-            text = f"What {paper} proposes beats {rival} on own tests (mean of {len(methods)})"
-            claims.append(greater(text, paper, mean_of(methods), mean_of((rival,))))
-    return [
-        *claims,
-        below(
-            "Who does better on own tests does worse on all tests (rank correlation)",
-            "ours",
-            _correlations(without_floor(table), OWN, ALL),
-            0.0,
-        ),
-        *floor_claims(_only_here(table[table["kind"] == OWN])),
-    ]
-
-
-def _only_here(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table without the methods whose own notebooks judge the same runs (004)."""
-    elsewhere = (*TRADITIONAL, *NINE, UNTUNED, SYNCHRONOUS, *(f"{m} {WITH_MOE}" for m in NINE))
-    return table[~table["method"].isin(elsewhere)]
-
-
-def _correlations(table: pd.DataFrame, one: str, other: str) -> dict[int, float]:
+def correlations(table: pd.DataFrame, one: str, other: str) -> dict[int, float]:
     """Return each seed's rank correlation over methods of two kinds of accuracy."""
     found = {}
     for seed, runs in table.groupby("seed"):
