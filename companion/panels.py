@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,10 @@ import pandas as pd
 from companion.frames import LEAST_SEEDS, together
 from companion.plotting import title
 from companion.sections import Run, Section, Setting
+from fedlib.algorithms import CommonestLabel
 from fedlib.runs import Result, find
 from fedlib.runs.sweep import sweep
 from fedlib.values import one_of
-from papers.recipes import MAJORITY
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,11 +100,15 @@ def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
             for run in section.runs(scale, name, methods)
         ]
         there = comparable(found)
-        # The floor is a line behind what is compared: a figure can do without.
-        if there and {r.method for r, _ in found} <= {MAJORITY, *(r.method for r, _ in there)}:
+        if there and _compared(r for r, _ in found) <= _compared(r for r, _ in there):
             frame = together((run.method, run.where, results) for run, results in there)
             shown.append(Panel(name, scale, setting, frame, trained=False))
     return shown
+
+
+def _compared(runs: Iterable[Run]) -> set[str]:
+    """Return the methods of runs but the floor, a line behind them: a figure can do without."""
+    return {r.method for r in runs if not isinstance(r.experiment.algorithm, CommonestLabel)}
 
 
 def comparable(

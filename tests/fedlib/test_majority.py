@@ -25,6 +25,7 @@ from fedlib.models import MLP
 from fedlib.partition import Dirichlet, Majority, Mirrored, OptOut
 from fedlib.runs import Experiment, run
 from fedlib.tasks import Task, named
+from papers.book import BOOK
 from papers.claims.floor import floor_claims
 from papers.claims.private_parts import beside_floor
 from papers.published import floors, published
@@ -207,7 +208,7 @@ def test_stored_floors_are_what_counting_says(paper):
     if not root or not (Path(root) / "cifar10").is_dir():
         pytest.skip("$FEDLIB_DATA holds no cifar10")
     known = floors().set_index(["paper", "dataset", "at"])["floor"]
-    again = [row for row in computed(paper) if row[1] == "cifar10"]
+    again = [row for row in computed(BOOK, paper) if row[1] == "cifar10"]
     assert again
     for *at, floor in again:
         assert known[tuple(at)] == pytest.approx(floor, abs=1e-6)
@@ -215,7 +216,7 @@ def test_stored_floors_are_what_counting_says(paper):
 
 def test_a_published_number_on_own_tests_has_its_floor():
     """Of all methods of a setting the same; none where all classes are tested alike."""
-    rows = published().assign(floor=of_rows())
+    rows = published().assign(floor=of_rows(BOOK))
     one = rows[rows["paper"].str.startswith("001") & rows["setting"].str.contains("p=1.0")]
     own = one["metric"].eq("local_test_accuracy")
     assert own.any() and one.loc[own, "floor"].eq(50).all() and one.loc[~own, "floor"].isna().all()

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
 
+from companion.book import Exhibit
 from companion.panels import Panel
 from papers import recipes
 from papers.claims import adaptive, newcomers, private_parts, specialists
 from papers.published import published
-from papers.recipes import DENOISED, FOURTEEN, PRIVATE_PARTS, SECTIONS, WITH_MOE, Section
+from papers.recipes import DENOISED, FOURTEEN, PRIVATE_PARTS, WITH_MOE
 
 RESCALED = "printed 7.6 times too small (its code divides by 7,600): the rescaled row is compared"
-
-
-@dataclass(frozen=True)
-class Exhibit:
-    """One table of a paper and the section of recipes that makes it.
-
-    ``printed(dataset)`` returns its published numbers as fractions, ``measured(panel)`` what runs
-    have, a row per seed; both have the columns ``keys`` and value, and the former ``row``, the
-    number's place in published.csv. Numbers are ranked within a data set and what ``apart`` names:
-    columns, or words.
-    """
-
-    paper: str
-    section: Section
-    notebook: str
-    printed: Callable[[str], pd.DataFrame]
-    measured: Callable[[Panel], pd.DataFrame]
-    keys: tuple[str, ...]
-    apart: tuple[str, ...]
 
 
 def _two_experts(paper: str, dataset: str) -> pd.DataFrame:
@@ -132,21 +112,6 @@ EXHIBITS: tuple[Exhibit, ...] = (
         )
     ),
 )
-
-
-def not_at_hand() -> list[int]:
-    """Return the rows whose data set no recipe of the standard scale has in full.
-
-    What is published of it can only be measured at the paper's scale.
-    """
-    full = {s.task.dataset for one in SECTIONS.values() for s in one.settings("standard").values()}
-    return [
-        row
-        for exhibit in EXHIBITS
-        for name, setting in exhibit.section.settings("paper").items()
-        if setting.task.dataset not in full
-        for row in exhibit.printed(name)["row"]
-    ]
 
 
 def why_not() -> pd.Series:
