@@ -97,10 +97,9 @@ def _print(sums: pd.DataFrame, workers: int) -> None:
     table = Table("section", "data set", box=None)
     for name in ("runs", "left", "hours", f"hours / {workers}", "no estimate"):
         table.add_column(name, justify="right")
-    for (section, dataset), row in sums.iterrows():  # type: ignore[misc]
-        numbers = [row["runs"], row["left"], row["hours"], row["hours"] / workers]
-        shown = [f"{numbers[0]:.0f}", f"{numbers[1]:.0f}", *(f"{n:.2f}" for n in numbers[2:])]
-        table.add_row(str(section), str(dataset), *shown, f"{row['no estimate']:.0f}")
+    for section, dataset, runs, left, hours, unknown in sums.reset_index().to_numpy().tolist():
+        numbers = f"{runs}", f"{left}", f"{hours:.2f}", f"{hours / workers:.2f}", f"{unknown}"
+        table.add_row(section, dataset, *numbers)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 

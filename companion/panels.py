@@ -87,11 +87,14 @@ def several(
     return shown
 
 
-def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
+def stored(
+    section: Section, methods: Sequence[str], scale: str, *, partly: bool = False
+) -> list[Panel]:
     """Return a panel per data set of ``scale`` from results that are there, training nothing.
 
     While a campaign is under way methods have different seeds: see ``comparable``. A data set of
-    which some method is still missing everywhere is left out.
+    which some method is still missing everywhere is left out, unless what is there is to be shown
+    ``partly``.
     """
     shown = []
     for name, setting in section.settings(scale).items():
@@ -100,7 +103,8 @@ def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
             for run in section.runs(scale, name, methods)
         ]
         there = comparable(found)
-        if there and _compared(r for r, _ in found) <= _compared(r for r, _ in there):
+        lacking = _compared(r for r, _ in found) - _compared(r for r, _ in there)
+        if there and (partly or not lacking):
             frame = together((run.method, run.where, results) for run, results in there)
             shown.append(Panel(name, scale, setting, frame, trained=False))
     return shown

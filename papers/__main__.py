@@ -182,7 +182,7 @@ def tune(
     print(table.to_string(index=False))
 
 
-@app.command(epilog="[bold]Example[/bold]  tasks 000_label_skew --set alpha=0.1")
+@app.command(epilog="[bold]Example[/bold]  tasks 000/cifar10 --set alpha=0.1")
 def tasks(
     name: Annotated[str, typer.Argument(help="one of them")] = "",
     scale: Scale = "quick",
@@ -192,11 +192,14 @@ def tasks(
     from rich.console import Console
     from rich.table import Table
 
+    from fedlib.tasks import Task
     from fedlib.values import from_code
     from papers import named
 
     if name:
-        print(named.named(name, scale, **{n: from_code(v) for n, v in _pairs(options).items()}))
+        chosen = {n: from_code(v) for n, v in _pairs(options).items()}
+        task: Task = named.named(name, scale, **chosen)
+        print(task)
         return
     table = Table("task", "what it is", box=None)
     for known in named.names():

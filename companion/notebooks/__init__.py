@@ -30,7 +30,9 @@ def figures(given: Mapping[str, str], only: str = "", jobs: str = "") -> None:
     ValueError for what does not exist, before anything runs; Failure where a notebook fails.
     """
     todo = {notebook: check(notebook, given) for notebook in _chosen(only)}
-    run(todo, paths.build() / given.get("scale", "quick"), _count(jobs))
+    workers = _count(jobs)
+    if todo:
+        run(todo, paths.build() / given.get("scale", "quick"), workers)
 
 
 def refresh(only: str = "", jobs: str = "") -> None:
@@ -42,6 +44,8 @@ def refresh(only: str = "", jobs: str = "") -> None:
 
     todo: dict[Path, dict[str, object]] = {notebook: {} for notebook in _chosen(only)}
     workers = _count(jobs)
+    if not todo:
+        return
     with tempfile.TemporaryDirectory(prefix="fedlib-runs-") as empty:
         run(todo, paths.build() / "refresh", workers, {"FEDLIB_RUNS": empty}, finished=finished)
 
@@ -49,7 +53,7 @@ def refresh(only: str = "", jobs: str = "") -> None:
 def _chosen(only: str) -> list[Path]:
     found = select(only, sorted(paths.notebooks().glob("*.ipynb")))
     if not found:
-        raise ValueError(f"there are no notebooks in {paths.notebooks()}")
+        print(f"there are no notebooks in {paths.notebooks()}")
     return found
 
 

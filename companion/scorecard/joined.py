@@ -63,7 +63,7 @@ def not_at_hand(book: Book) -> list[int]:
 def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
     """Yield what was measured for each number of an exhibit, the largest scale first."""
     for scale in WITH_NUMBERS:
-        for panel in stored(exhibit.section, [], scale):
+        for panel in stored(exhibit.section, [], scale, partly=True):
             printed = exhibit.printed(panel.dataset).dropna(subset="value")
             runs = dict(iter(exhibit.measured(panel).groupby(list(exhibit.keys))))
             for _, row in printed.iterrows():
