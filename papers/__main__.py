@@ -182,7 +182,7 @@ def tune(
     print(table.to_string(index=False))
 
 
-@app.command(epilog="[bold]Example[/bold]  tasks 000/cifar10 --set alpha=0.1")
+@app.command(epilog="[bold]Example[/bold]  tasks 001/dirichlet_cifar10 --set alpha=0.1")
 def tasks(
     name: Annotated[str, typer.Argument(help="one of them")] = "",
     scale: Scale = "quick",
