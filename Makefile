@@ -57,29 +57,29 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 figures: $(ENV)  ## run every notebook and draw its figures into figures/<scale>/
-	$(PY) -m companion.notebooks figures $(OPTIONS) $(call option,ONLY,only) --jobs '$(JOBS)'
+	$(PY) -m papers figures $(OPTIONS) $(call option,ONLY,only) --jobs '$(JOBS)'
 
 notebooks: $(ENV)  ## run the source notebooks at quick scale and write their outputs back
-	$(PY) -m companion.notebooks refresh $(call option,ONLY,only) --jobs '$(JOBS)'
+	$(PY) -m papers notebooks $(call option,ONLY,only) --jobs '$(JOBS)'
 
 results: $(ENV)  ## keep the finished seeds of SCALE with the project, in results/
-	$(PY) -m companion.keep $(call option,SCALE,scale)
+	$(PY) -m papers results $(call option,SCALE,scale)
 
 plan: $(ENV)  ## how many runs the papers' own scale has, and what they would cost here
-	$(PY) -m companion.campaign --plan $(CAMPAIGN)
+	$(PY) -m papers plan $(CAMPAIGN)
 
 paper: $(ENV)  ## train all of them, on this machine's GPU or on a Ray cluster (RAY_ADDRESS=)
-	$(PY) -m companion.campaign $(CAMPAIGN)
+	$(PY) -m papers campaign $(CAMPAIGN)
 
 report: $(ENV)  ## write the scorecard: every published number and claim beside what was measured
-	$(PY) -m companion.scorecard
+	$(PY) -m papers report
 
 site: $(ENV)  ## the notebooks, figures, scorecard and API as static pages in build/site/
 	@$(PY) -c 'import sphinx, myst_nb, furo, latex2mathml' 2>/dev/null || \
 		$(PY) -m pip install --quiet -c constraints.txt -e '.[site]'
 	$(PY) docs/site/build.py
 
-test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored outputs
+test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored outputs and verdicts
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -91,7 +91,7 @@ test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored
 	FEDLIB_QUIET=1 FEDLIB_RUNS=$(or $(STORE),$$scratch/runs) \
 		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
 		-n 2 --dist loadscope notebooks && \
-	$(PY) -m companion.notebooks verdicts
+	$(PY) -m papers verdicts
 
 browser: $(ENV)  ## run notebooks in JupyterLab in headless Chromium and move their widgets
 	@$(PY) -c 'import selenium' 2>/dev/null || \
@@ -116,5 +116,5 @@ robust: $(ENV)  ## kill, starve and mislead it, and count what breaks: about ten
 
 clean:  ## delete executed copies and caches; never results, runs or figures
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find fedlib tests benchmarks notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
+	find fedlib companion papers tests benchmarks notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
 		-type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -17,7 +17,6 @@ from companion.frames import LEAST_SEEDS, interval
 
 HOLDS, FAILS, OPEN, UNTESTED = "holds", "does not hold", "undecided", "not tested at this scale"
 CLOSE = "close call, see table"
-_INDENT, _WIDTH = "  ", 27
 POINT = 0.01  # accuracies that differ by less than a percentage point count as the same
 BySeed = Mapping[int, float]
 Told = tuple[str, str, str]
@@ -104,26 +103,6 @@ def told(frame: pd.DataFrame) -> list[Told]:
     """Return where, claim and verdict of each row, close calls as such: what a reader is told."""
     verdicts = frame["verdict"].where(frame["clear"].astype(bool), CLOSE)
     return list(zip(frame["tested on"], frame["claim"], verdicts, strict=True))
-
-
-def print_verdicts(frame: pd.DataFrame) -> None:
-    """Print one line per claim, without its numbers; `printed` reads them back."""
-    for where, rows in frame.groupby("tested on", sort=False):
-        print(where)
-        for _, claim, verdict in told(rows):
-            print(f"{_INDENT}{verdict:{_WIDTH}}{claim}")
-
-
-def printed(text: str) -> list[Told]:
-    """Return where, claim and verdict of each line that `print_verdicts` has printed."""
-    found, where = [], ""
-    for line in text.splitlines():
-        if line.startswith(_INDENT):
-            verdict = line[len(_INDENT) :][:_WIDTH].rstrip()
-            found.append((where, line[len(_INDENT) + _WIDTH :], verdict))
-        else:
-            where = line
-    return found
 
 
 def _judge(

@@ -6,7 +6,6 @@ A run lies in the file of the section and data set that first ask for it,
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -14,11 +13,12 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from companion.book import Book
+from companion.plan import by_seed, planned
 from companion.scales import SCALES
 from fedlib.runs import Experiment, Result, StoreError, exported, find
 from fedlib.runs.exported import files, held, refusal, writing
 from fedlib.runs.provenance import dirty
-from papers.recipes.plan import by_seed, planned
 
 Put = Callable[[Iterable[Result], str], Path]
 
@@ -36,20 +36,20 @@ class Kept(NamedTuple):
     dropped: list[Experiment]
 
 
-def of_scale(scale: str) -> list[Experiment]:
-    """Return every experiment that the recipes name at one scale, first stages included."""
-    return [p.experiment for p in planned(scale)]
+def of_scale(book: Book, scale: str) -> list[Experiment]:
+    """Return every experiment that a book names at one scale, first stages included."""
+    return [p.experiment for p in planned(book, scale)]
 
 
-def homes() -> dict[str, str]:
+def homes(book: Book) -> dict[str, str]:
     """Return the name of the file of every planned run, by key."""
     found: dict[str, str] = {}
-    for one in chain.from_iterable(map(planned, SCALES)):
+    for one in chain.from_iterable(planned(book, scale) for scale in SCALES):
         found.setdefault(one.experiment.key, f"{one.section}-{one.dataset}")
     return found
 
 
-def keep(scale: str) -> Kept:
+def keep(book: Book, scale: str) -> Kept:
     """Export the finished seeds of a scale, and leave out what is no longer planned at any.
 
     A seed of a section's data set is exported when all of its runs are there: with half of it,
@@ -57,11 +57,11 @@ def keep(scale: str) -> Kept:
     """
     with writing() as put:
         before = {r.experiment: r for r in exported()}
-        places = homes()
+        places = homes(book)
         kept = {e: r for e, r in before.items() if e.key in places}
-        found = {e: kept.get(e) or find(e) for e in of_scale(scale)}
+        found = {e: kept.get(e) or find(e) for e in of_scale(book, scale)}
         bad = tainted([*kept.values(), *(r for r in found.values() if r is not None)])
-        for group in by_seed(scale):
+        for group in by_seed(book, scale):
             whole = [r for e in group if (r := found[e]) is not None and e not in bad]
             if len(whole) == len(group):
                 kept |= {r.experiment: r for r in whole}
@@ -100,16 +100,13 @@ def arrange(results: Iterable[Result], places: Mapping[str, str], put: Put) -> l
     return files()
 
 
-def main() -> int:
+def main(book: Book, scale: str = "standard") -> int:
     """Export one scale and say what was written and what has not been run.
 
     1 if runs were refused, or nothing can be written; 2 if what is there cannot be read.
     """
-    parser = argparse.ArgumentParser(prog="python -m companion.keep", description=__doc__)
-    parser.add_argument("--scale", default="standard")
-    scale = parser.parse_args().scale
     try:
-        kept = keep(scale)
+        kept = keep(book, scale)
     except (ValueError, StoreError) as error:
         print(f"fedlib: {error}", file=sys.stderr)
         return 1 if isinstance(error, StoreError) else 2
@@ -117,21 +114,19 @@ def main() -> int:
     count = sum(len(held(f)) for f in kept.files)
     print(f"{count} results in {len(kept.files)} files of {size:.1f} MB")
     for experiment in kept.dropped:
-        print(f"  dropped, no recipe names it any more: {experiment.key} {experiment}")
+        print(f"  dropped, nothing names it any more: {experiment.key} {experiment}")
     print(f"{len(kept.missing)} experiments have not been run")
-    _print_left(scale, set(kept.missing))
+    _print_left(book, scale, set(kept.missing))
     if kept.dirty:
         print(f"fedlib: {refusal(kept.dirty)}", file=sys.stderr)
     return 1 if kept.dirty else 0
 
 
-def _print_left(scale: str, lacking: set[Experiment]) -> None:
+def _print_left(book: Book, scale: str, lacking: set[Experiment]) -> None:
     left = Counter(
-        (p.section, p.dataset, p.experiment.seed) for p in planned(scale) if p.experiment in lacking
+        (p.section, p.dataset, p.experiment.seed)
+        for p in planned(book, scale)
+        if p.experiment in lacking
     )
     for (section, dataset, seed), count in left.items():
         print(f"  {section} on {dataset}, seed {seed}: {count} to run")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,10 @@ import pandas as pd
 from companion.frames import LEAST_SEEDS, together
 from companion.plotting import title
 from companion.sections import Run, Section, Setting
+from fedlib.algorithms import CommonestLabel
 from fedlib.runs import Result, find
 from fedlib.runs.sweep import sweep
 from fedlib.values import one_of
-from papers.recipes import MAJORITY
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,11 +87,14 @@ def several(
     return shown
 
 
-def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
+def stored(
+    section: Section, methods: Sequence[str], scale: str, *, partly: bool = False
+) -> list[Panel]:
     """Return a panel per data set of ``scale`` from results that are there, training nothing.
 
     While a campaign is under way methods have different seeds: see ``comparable``. A data set of
-    which some method is still missing everywhere is left out.
+    which some method is still missing everywhere is left out, unless what is there is to be shown
+    ``partly``.
     """
     shown = []
     for name, setting in section.settings(scale).items():
@@ -100,11 +103,16 @@ def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
             for run in section.runs(scale, name, methods)
         ]
         there = comparable(found)
-        # The floor is a line behind what is compared: a figure can do without.
-        if there and {r.method for r, _ in found} <= {MAJORITY, *(r.method for r, _ in there)}:
+        lacking = _compared(r for r, _ in found) - _compared(r for r, _ in there)
+        if there and (partly or not lacking):
             frame = together((run.method, run.where, results) for run, results in there)
             shown.append(Panel(name, scale, setting, frame, trained=False))
     return shown
+
+
+def _compared(runs: Iterable[Run]) -> set[str]:
+    """Return the methods of runs but the floor, a line behind them: a figure can do without."""
+    return {r.method for r in runs if not isinstance(r.experiment.algorithm, CommonestLabel)}
 
 
 def comparable(

@@ -69,7 +69,7 @@ def explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
 def watch(experiment: Experiment, settings: dict[str, Any] | None = None) -> w.VBox:
     """Return a live view of q(z|y) forming while ``experiment`` trains: train, stop, step, scrub.
 
-    ``settings`` are keyword arguments of the FedMix algorithm with the widgets that set them; the
+    ``settings`` are fields of its algorithm with the widgets that set them; the
     button "start again" makes a new run with their values.
     """
     return _Watch(experiment, settings or {}).box

@@ -6,16 +6,18 @@ from functools import partial
 
 import pandas as pd
 
+from companion.book import Exhibit
 from companion.panels import Panel
-from companion.scorecard.exhibit import Exhibit
 from companion.sections import Section
-from papers import recipes
 from papers.adaptive import analysis as adaptive
+from papers.adaptive.experiments import ADAPTIVE
 from papers.fedmix import analysis as fedmix
+from papers.fedmix.experiments import NEW_CLIENTS
 from papers.pm_moe import analysis as pm_moe
+from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
 from papers.published import published
-from papers.recipes import FOURTEEN, PRIVATE_PARTS, SECTIONS
 from papers.specialists import analysis as specialists
+from papers.specialists.experiments import FIRST_VERSION, SPECIALISTS
 
 RESCALED = "printed 7.6 times too small (its code divides by 7,600): the rescaled row is compared"
 
@@ -63,18 +65,18 @@ def _of_two_experts(paper: str, section: Section, notebook: str) -> Exhibit:
 EXHIBITS: tuple[Exhibit, ...] = (
     Exhibit(
         "000",
-        recipes.NEW_CLIENTS,
+        NEW_CLIENTS,
         "07_new_clients",
         _appendix_f,
         lambda panel: fedmix.measured(panel.frame),
         keys=("what", "method"),
         apart=("what",),
     ),
-    _of_two_experts("001", recipes.SPECIALISTS, "09_specialists_and_generalists"),
-    _of_two_experts("002", recipes.FIRST_VERSION, "10_opt_out"),
+    _of_two_experts("001", SPECIALISTS, "09_specialists_and_generalists"),
+    _of_two_experts("002", FIRST_VERSION, "10_opt_out"),
     Exhibit(
         "003",
-        recipes.ADAPTIVE,
+        ADAPTIVE,
         "11_adaptive_experts",
         adaptive.printed,
         _most_clusters,
@@ -86,21 +88,6 @@ EXHIBITS: tuple[Exhibit, ...] = (
     _of_004("Table 3", "14_energy_denoising"),
     _of_004("Table 4", "13_pm_moe"),
 )
-
-
-def not_at_hand() -> list[int]:
-    """Return the rows whose data set no recipe of the standard scale has in full.
-
-    What is published of it can only be measured at the paper's scale.
-    """
-    full = {s.task.dataset for one in SECTIONS.values() for s in one.settings("standard").values()}
-    return [
-        row
-        for exhibit in EXHIBITS
-        for name, setting in exhibit.section.settings("paper").items()
-        if setting.task.dataset not in full
-        for row in exhibit.printed(name)["row"]
-    ]
 
 
 def why_not() -> pd.Series:

@@ -15,9 +15,7 @@ from companion.plotting.planes import cloud, embedding, plane, versus
 from companion.plotting.published import against_floor
 from companion.plotting.style import (
     COLUMN,
-    METHODS,
     PAGE,
-    TITLES,
     look_of,
     ordered,
     save,
@@ -29,9 +27,7 @@ from companion.plotting.trials import trials
 
 __all__ = [
     "COLUMN",
-    "METHODS",
     "PAGE",
-    "TITLES",
     "Cell",
     "against_floor",
     "agreement",

@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from companion.looks import looks
 from companion.plotting.style import look_of
-from papers.recipes import MAJORITY
 
 CALLED = "always the commonest label"
 FLOOR_COLOUR = (0.3, 0.3, 0.3)
@@ -24,7 +24,7 @@ _LINE: dict[str, Any] = {
 
 def parted(frame: pd.DataFrame, column: str = "method") -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a frame without the floor's rows, and these."""
-    of_floor = frame[column] == MAJORITY
+    of_floor = frame[column] == looks().floor
     return frame[~of_floor], frame[of_floor]
 
 
@@ -49,7 +49,7 @@ def draw_floor(ax: Axes, level: pd.Series, at: pd.Series | None = None) -> None:
 
 def look_of_curve(method: str) -> dict[str, Any]:
     """Return how a method's curve is drawn, and what it is called; the floor's is thin."""
-    if method == MAJORITY:
+    if method == looks().floor:
         return _LINE
     colour, dash = look_of(method)
     return {"color": colour, "linestyle": dash, "label": method}

@@ -10,107 +10,14 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
+from companion.looks import Dash, looks
 from companion.scales import SCALES
 from fedlib import paths
 from fedlib.values import one_of
-from papers import recipes
-from papers.fedmix import clusters
-from papers.specialists import analysis as specialists
 
 COLUMN, PAGE = 3.5, 7.2  # inches: one and two columns of a journal page
 _BLIND = sns.color_palette("colorblind")
 SHADES = ("#9ecae1", "#3182bd", "#08306b", "#e6550d", "#636363")  # light to dark, then others
-Dash = str | tuple[int, tuple[int, ...]]
-METHODS: dict[str, tuple[tuple[float, float, float], Dash]] = {
-    recipes.FEDAVG: (_BLIND[7], "--"),
-    recipes.WIDE[2]: (_BLIND[7], ":"),
-    recipes.WIDE[4]: (_BLIND[7], "-."),
-    recipes.BIASED: (_BLIND[1], "--"),
-    recipes.EPOCH: (_BLIND[9], "--"),
-    recipes.TRAINED: (_BLIND[0], "-"),
-    recipes.LOCAL_GLOBAL: (_BLIND[4], "--"),
-    recipes.FEDMIX: (_BLIND[0], "-"),
-    recipes.with_experts(2): (_BLIND[9], "-"),
-    recipes.with_experts(8): (_BLIND[5], "-"),
-    recipes.with_experts(10): (_BLIND[6], "-"),
-    recipes.with_experts(16): (_BLIND[3], "-"),
-    recipes.PRUNING: (_BLIND[2], "-"),
-    recipes.with_pruning(0.5): (_BLIND[2], "--"),
-    recipes.with_pruning(0.1): (_BLIND[2], ":"),
-    recipes.TEN_PRUNED: (_BLIND[2], "-"),
-    recipes.BIAS: (_BLIND[3], "-"),
-    recipes.LOCAL: (_BLIND[1], "-."),
-    recipes.TUNED: (_BLIND[2], "-"),
-    recipes.MIXTURE: (_BLIND[0], "-"),
-    recipes.SMALL: (_BLIND[9], "-"),
-    recipes.MOE: (_BLIND[0], "-"),
-    recipes.EAGER: (_BLIND[9], "-"),
-    recipes.ALL_EQUAL: (_BLIND[4], "-."),
-    recipes.BEST: (_BLIND[3], "-"),
-    **{
-        f"{method}, no exploration": (_BLIND[place], (0, (2, 1)))
-        for method, place in (
-            (recipes.MOE, 0),
-            (recipes.EAGER, 9),
-            (recipes.ALL_EQUAL, 4),
-            (recipes.BEST, 3),
-            (recipes.TUNED, 2),
-        )
-    },
-    "FedProx": (_BLIND[1], "--"),
-    "SCAFFOLD": (_BLIND[2], "--"),
-    "MOON": (_BLIND[4], "--"),
-    "FedGen": (_BLIND[3], "--"),
-    "FedPer": (_BLIND[0], "-"),
-    "FedRep": (_BLIND[9], "-"),
-    "FedBABU": (_BLIND[2], "-"),
-    recipes.UNTUNED: (_BLIND[2], ":"),
-    "FedRoD": (_BLIND[3], "-"),
-    "FedCP": (_BLIND[4], "-"),
-    "GPFL": (_BLIND[1], "-"),
-    "LG-FedAvg": (_BLIND[5], "-."),
-    "FedGH": (_BLIND[6], "-."),
-    "DBE": (_BLIND[8], "-"),
-    "bound": (_BLIND[0], "-"),
-    "exact": (_BLIND[7], "-"),
-    "drawn": (_BLIND[3], ":"),
-    recipes.BY_LABEL: (_BLIND[0], "-"),
-    recipes.BY_ANGLE: (_BLIND[2], "-"),
-    recipes.DENSITIES: (_BLIND[2], "-"),
-    recipes.ENSEMBLE: (_BLIND[1], "-."),
-    recipes.UNREGULARISED: (_BLIND[2], (0, (5, 1))),
-    recipes.ORIGINAL: (_BLIND[4], ":"),
-    recipes.CENTRALISED: (_BLIND[3], ":"),
-}
-METHODS |= {f"{m} {recipes.WITH_MOE}": METHODS[m] for m in recipes.NINE}
-# What is no method, and drawn beside its like.
-METHODS |= {clusters.SHARED: (_BLIND[1], "-"), clusters.BETWEEN: (_BLIND[0], "-")}
-METHODS |= {
-    f"{skew}, {of}": (_BLIND[i], dash)
-    for i, skew in enumerate(specialists.SKEWS)
-    for of, dash in zip(specialists.LOSSES, (":", "-"), strict=True)
-}
-TITLES = {
-    "digits": "Digits",
-    "mnist": "MNIST",
-    "fashion_mnist": "Fashion-MNIST",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "cifar100_sample": "CIFAR-100, a sample",
-    "tiny_imagenet": "Tiny-ImageNet",
-    "femnist": "FEMNIST",
-    "ag_news": "AG News",
-    recipes.TURNED: "Rotation",
-    recipes.TURNED_AND_SKEWED: "Rotation and labels",
-    "permuted_digits": "Digits, permuted labels",
-    "permuted_cifar10": "CIFAR-10, permuted labels",
-    "two_class_digits": "Digits, two classes per client",
-    "two_class_mnist": "MNIST, two classes per client",
-    "rotated_digits": "Rotated digits",
-    "rotated_cifar10": "Rotated CIFAR-10",
-    "uneven_digits": "Uneven digits",
-    "writers": "Writers",
-}
 
 
 def use_style() -> None:
@@ -153,17 +60,18 @@ def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
 
 def title(dataset: str) -> str:
     """Return a data set's name as people write it."""
-    return TITLES.get(dataset, dataset)
+    return looks().titles.get(dataset, dataset)
 
 
 def look_of(method: str) -> tuple[tuple[float, float, float], Dash]:
     """Return a method's colour and dash, the same in every figure."""
-    return METHODS.get(method, (_BLIND[zlib.crc32(method.encode()) % 10], "-"))
+    place, dash = looks().methods.get(method, (zlib.crc32(method.encode()) % 10, "-"))
+    return _BLIND[place], dash
 
 
 def ordered(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame's rows with its methods in the order of ``METHODS``, others at the end."""
-    place = {method: i for i, method in enumerate(METHODS)}
+    """Return a frame's rows with its methods in the order of their looks, others at the end."""
+    place = {method: i for i, method in enumerate(looks().methods)}
     return frame.sort_values(
         "method", key=lambda names: names.map(lambda n: place.get(n, len(place))), kind="stable"
     )

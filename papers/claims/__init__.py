@@ -1,5 +1,5 @@
 """The papers' claims: the rule that judges them, and a file for each group of experiments."""
 
-from companion.claims import Claim, above, below, equal, greater, print_verdicts, table
+from companion.claims import Claim, above, below, equal, greater, table
 
-__all__ = ["Claim", "above", "below", "equal", "greater", "print_verdicts", "table"]
+__all__ = ["Claim", "above", "below", "equal", "greater", "table"]

@@ -17,8 +17,8 @@ from papers.adaptive.experiments import (
     REDRAWN,
     STOPPED,
 )
-from papers.adaptive.experiments import SECTIONS as _ADAPTIVE
 from papers.adaptive.settings import Adaptive
+from papers.book import SECTIONS
 from papers.comparison.experiments import EVERY_METHOD, FAMILIES, PROPOSED
 from papers.fedmix import (
     BIAS,
@@ -58,7 +58,6 @@ from papers.fedmix.experiments import (
     overheard,
     with_noise,
 )
-from papers.fedmix.experiments import SECTIONS as _FEDMIX
 from papers.names import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.pm_moe import DENOISED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED, WITH_MOE
 from papers.pm_moe.experiments import FOURTEEN, GATES, PRIVATE_PARTS, fourteen
@@ -74,12 +73,7 @@ from papers.specialists.experiments import (
     SMALL,
     SPECIALISTS,
 )
-from papers.specialists.experiments import SECTIONS as _SPECIALISTS
 from papers.specialists.settings import Stages
-
-_PRIVATE = (FOURTEEN, PRIVATE_PARTS, GATES)
-_ALL = (*_FEDMIX, *_SPECIALISTS, *_ADAPTIVE, *_PRIVATE, EVERY_METHOD)
-SECTIONS = {section.name: section for section in _ALL}
 
 __all__ = [
     "ABLATION",

@@ -19,8 +19,9 @@ from fedlib.optim import Optimizer
 from fedlib.partition import Dirichlet
 from fedlib.runs import run
 from fedlib.values import UnknownName, as_code, from_code, from_dict, key_of, to_dict
+from papers.book import BOOK
 
-RECIPES = [experiment for scale in SCALES for experiment in of_scale(scale)]
+RECIPES = [experiment for scale in SCALES for experiment in of_scale(BOOK, scale)]
 
 
 def paths_of(item, before=()):

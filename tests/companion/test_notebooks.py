@@ -11,9 +11,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from companion.notebooks.__main__ import main
 from companion.notebooks.copies import Failure, explain, write_back
 from companion.notebooks.parameters import check
+from papers.__main__ import main
 
 PARAMETERS = """\
 scale: str = "quick"  # quick | standard | paper
@@ -95,7 +95,7 @@ def test_refresh_writes_stable_outputs_into_the_source(folder):
         "import os, sys\nprint('one')\nsys.stdout.flush()\nprint('two')\nos.environ['FEDLIB_RUNS']"
     )
     source = write(folder, "00_good", SHOW, shows)
-    assert main(["refresh", "--jobs", "1"]) == 0
+    assert main(["notebooks", "--jobs", "1"]) == 0
     first = source.read_bytes()
     notebook = json.loads(first)
     assert set(notebook["metadata"]) == {"kernelspec", "language_info"}

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from companion import keep
+from companion.plan import planned
 from fedlib import paths
 from fedlib.__main__ import main
 from fedlib.algorithms import FedAvg
@@ -22,7 +23,7 @@ from fedlib.runs.exported import DirtyRuns, files, held, path_of, read_run
 from fedlib.runs.log import COLUMNS
 from fedlib.tasks import Task
 from fedlib.values import to_dict
-from papers.recipes.plan import planned
+from papers.book import BOOK
 
 module = importlib.import_module("fedlib.runs.exported")
 TASK = Task("digits", Dirichlet(clients=6, alpha=1.0, size=20), MLP(hidden=(8,)),
@@ -201,9 +202,9 @@ def plan(monkeypatch):
     """Three runs of one part of a plan, two of a seed of their own each, and what has finished."""
     stored = {}
     places = {RUNS[0].key: "a-x", RUNS[1].key: "a-x", SECOND.key: "b-y"}
-    monkeypatch.setattr(keep, "homes", lambda: places)
-    monkeypatch.setattr(keep, "of_scale", lambda scale: [RUNS[0], RUNS[1], SECOND])
-    monkeypatch.setattr(keep, "by_seed", lambda scale: [[RUNS[0]], [RUNS[1], SECOND]])
+    monkeypatch.setattr(keep, "homes", lambda book: places)
+    monkeypatch.setattr(keep, "of_scale", lambda book, scale: [RUNS[0], RUNS[1], SECOND])
+    monkeypatch.setattr(keep, "by_seed", lambda book, scale: [[RUNS[0]], [RUNS[1], SECOND]])
     monkeypatch.setattr(keep, "find", stored.get)
     return stored, places
 
@@ -215,16 +216,17 @@ def there():
 def test_whole_seeds_are_kept_and_what_is_missing_is_named(plan):
     stored, _ = plan
     stored |= {e: made(e) for e in (RUNS[0], RUNS[1])}
-    kept = keep.keep("standard")
+    kept = keep.keep(BOOK, "standard")
     assert there() == {"a-x": {RUNS[0].key}} and kept.missing == [SECOND]
     stored[SECOND] = made(SECOND)
     stored[RUNS[0]] = made(RUNS[0], {"commit": "ccc"}, value=0.9)
-    kept = keep.keep("standard")
+    kept = keep.keep(BOOK, "standard")
     assert there() == {"a-x": {RUNS[0].key, RUNS[1].key}, "b-y": {SECOND.key}}
     assert kept.missing == kept.dirty == kept.dropped == []
     same(read_run(kept.files[0], RUNS[0].key), made(RUNS[0]))  # what was kept stays
     before = [(f.read_bytes(), f.stat().st_mtime_ns) for f in kept.files]
-    assert [(f.read_bytes(), f.stat().st_mtime_ns) for f in keep.keep("quick").files] == before
+    again = keep.keep(BOOK, "quick").files
+    assert [(f.read_bytes(), f.stat().st_mtime_ns) for f in again] == before
 
 
 def test_what_left_the_plan_is_dropped_and_what_moved_is_moved(plan):
@@ -232,7 +234,7 @@ def test_what_left_the_plan_is_dropped_and_what_moved_is_moved(plan):
     export([made(e) for e in RUNS], "a-x")
     export([made(RUNS[2])], "old-z")
     places[RUNS[1].key] = "b-y"
-    kept = keep.keep("standard")
+    kept = keep.keep(BOOK, "standard")
     assert {*kept.dropped} == {RUNS[2], RUNS[3]}
     assert there() == {"a-x": {RUNS[0].key}, "b-y": {RUNS[1].key}}
     same(read_run(path_of(RUNS[1]), RUNS[1].key), made(RUNS[1]))
@@ -251,33 +253,31 @@ def test_a_run_that_moves_is_never_nowhere(plan, monkeypatch):
         return target
 
     monkeypatch.setattr(module, "_put", put)
-    keep.keep("standard")
+    keep.keep(BOOK, "standard")
     assert there() == {"a-x": {RUNS[1].key, SECOND.key}, "b-y": {RUNS[0].key}}
     assert all(keys == {*places} for keys in seen)
 
 
-def test_a_dirty_stage_makes_what_is_built_on_it_dirty(plan, capsys, monkeypatch):
+def test_a_dirty_stage_makes_what_is_built_on_it_dirty(plan, capsys):
     stored, _ = plan
     stored |= {RUNS[0]: made(RUNS[0]), RUNS[1]: made(RUNS[1], DIRTY), SECOND: made(SECOND)}
-    kept = keep.keep("standard")
+    kept = keep.keep(BOOK, "standard")
     assert {r.experiment for r in kept.dirty} == {RUNS[1], SECOND}
     assert there() == {"a-x": {RUNS[0].key}}
-    monkeypatch.setattr("sys.argv", ["keep"])
-    assert keep.main() == 1
+    assert keep.main(BOOK) == 1
     said = capsys.readouterr()
     assert "1 results in 1 files" in said.out and "2 runs are not exported" in said.err
     assert RUNS[1].key in said.err and "of a stage before it" in said.err
 
 
 def test_keep_says_what_is_left_by_section_data_and_seed(monkeypatch, capsys):
-    some = [p.experiment for p in planned("quick", ["privacy"])]
-    monkeypatch.setattr(keep, "keep", lambda scale: keep.Kept([], some[:2], [], [RUNS[0]]))
-    monkeypatch.setattr("sys.argv", ["keep", "--scale", "quick"])
-    assert keep.main() == 0
+    some = [p.experiment for p in planned(BOOK, "quick", ["privacy"])]
+    monkeypatch.setattr(keep, "keep", lambda book, scale: keep.Kept([], some[:2], [], [RUNS[0]]))
+    assert keep.main(BOOK, "quick") == 0
     said = capsys.readouterr().out
     assert "0 results in 0 files of 0.0 MB" in said and "2 experiments have not been run" in said
     assert "  privacy on digits, seed 0: " in said
-    assert f"dropped, no recipe names it any more: {RUNS[0].key}" in said
+    assert f"dropped, nothing names it any more: {RUNS[0].key}" in said
 
 
 def test_show_reads_a_run_out_of_a_file(capsys):

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from companion import frames, scorecard
-from companion.scorecard import EXHIBITS, VERDICTS, judged
-from companion.scorecard.exhibits import RESCALED, not_at_hand, why_not
+from companion import scorecard
+from companion.scorecard import VERDICTS, judged
+from companion.scorecard.joined import _run_of, not_at_hand
 from companion.scorecard.judge import ABSENT, INSIDE, NEVER, NO, NOT, ORDER, TOO_FEW
 from companion.scorecard.page import latex, page
+from companion.sections import Run
 from fedlib.runs import Result, export
 from papers import recipes
+from papers.book import BOOK
+from papers.exhibits import RESCALED
 from papers.published import published
 
+# One exhibit: to look for the runs of all takes half a minute.
+ONE = replace(BOOK, exhibits=tuple(e for e in BOOK.exhibits if e.section is recipes.FOURTEEN))
 COLUMNS = ["round", "metric", "client", "expert", "item", "value"]
 
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path, monkeypatch):
-    """Stores of its own, and one exhibit: to look for the runs of all takes half a minute."""
-    one = tuple(e for e in EXHIBITS if e.section is recipes.FOURTEEN)
-    monkeypatch.setattr("companion.scorecard.joined.EXHIBITS", one)
+    """Stores of its own."""
     for name in ("RUNS", "RESULTS", "FIGURES"):
         monkeypatch.setenv(f"FEDLIB_{name}", str(tmp_path / name.lower()))
     return tmp_path
@@ -63,7 +69,7 @@ def test_only_what_was_never_run_lacks_its_data():
 
 
 def test_what_the_standard_scale_has_a_sample_of_is_not_at_hand():
-    rows = published().set_index("row").loc[not_at_hand()]
+    rows = published().set_index("row").loc[not_at_hand(BOOK)]
     assert rows["paper"].str.startswith("004").all()
     assert set(rows["dataset"]) == {"Cifar100", "TINY"}
     assert {"FedAvg", "DBE", "FedPer+PM-MOE"} <= set(rows["method"])
@@ -83,10 +89,10 @@ def test_numbers_of_other_groups_do_not_count():
 
 def test_every_published_number_has_a_run_to_be_compared_with_or_a_reason():
     """Numbers without a reason are those that some exhibit prints, each at one place."""
-    reasons = why_not()
+    reasons = BOOK.why_not()
     placed = [
         int(row)
-        for exhibit in EXHIBITS
+        for exhibit in BOOK.exhibits
         for dataset in {d for s in ("standard", "paper") for d in exhibit.section.settings(s)}
         for row in exhibit.printed(dataset).dropna(subset="value")["row"]
     ]
@@ -99,39 +105,39 @@ def test_every_published_number_has_a_run_to_be_compared_with_or_a_reason():
 
 def test_a_number_that_was_printed_too_small_is_compared_in_its_rescaled_form():
     rows = published("001", "Table 1e").set_index("row")
-    said = why_not()[rows.index]
+    said = BOOK.why_not()[rows.index]
     rescaled = rows["metric"].str.endswith("DERIVED")
     assert said[rescaled].eq("").all() and rescaled.sum() == 16
     assert said[~rescaled].value_counts().to_dict() == {RESCALED: 16, "": 4}
 
 
 def test_what_an_exhibit_prints_is_what_its_section_can_measure():
-    for exhibit in EXHIBITS:
+    for exhibit in BOOK.exhibits:
         first = next(iter(exhibit.section.settings("paper")))
-        names = exhibit.section.methods("paper", first)
-        bare = set(frames.apart(pd.DataFrame({"method": names}))["method"])
+        bare = set(exhibit.section.methods("paper", first))
         for dataset in exhibit.section.settings("paper"):
             printed = exhibit.printed(dataset)
             known = set(printed["method"]) - {"PM-MOE", "all"}
             assert known <= bare, (exhibit.notebook, known - bare)
 
 
-def stored(section, dataset, method, accuracy):
-    """Export made-up runs of a method at the standard scale, a client with that accuracy."""
+def stored(section, dataset, name, accuracy):
+    """Export made-up runs at the standard scale, a client with that accuracy; return their keys."""
     made = []
-    for experiment in section.experiments("standard", dataset, method):
+    for experiment in section.experiments("standard", dataset, name):
         value = accuracy + 0.01 * (experiment.seed - 1)
         rows = [(0, "examples", 0, -1, "", 10.0)]
         for metric in ("test_accuracy", "validation_accuracy"):
             rows.append((experiment.rounds, metric, 0, -1, "", value))
         made.append(Result(experiment, pd.DataFrame(rows, columns=COLUMNS), {"commit": "abc"}))
     export(made, f"{section.name}-{dataset}-{made[0].experiment.key}")
+    return [result.experiment.key for result in made]
 
 
 def test_a_stored_run_is_joined_with_the_number_it_measures():
-    stored(recipes.FOURTEEN, "cifar10", "FedPer, S = 0", 0.9)
+    keys = stored(recipes.FOURTEEN, "cifar10", "FedPer, S = 0", 0.9)
     stored(recipes.FOURTEEN, "cifar10", "FedAvg, S = 0", 0.3)
-    found = scorecard.numbers()
+    found = scorecard.numbers(ONE)
     assert len(found) == len(published())
     one = found[found["paper"].str.startswith("004") & found["table_or_figure"].eq("Table 1")]
     one = one[one["dataset"].eq("Cifar10") & one["setting"].str.endswith("S=0")].set_index("method")
@@ -140,13 +146,35 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
     assert row["low"] < 89.9 < row["high"] and row["verdict"] == INSIDE
     assert (row["seeds"], row["scale"], row["commit"]) == (3, "standard", "abc")
     assert row["notebook"] == "12_fourteen_baselines"
-    key = recipes.FOURTEEN.experiments("standard", "cifar10", "FedPer, S = 0")[0].key
-    assert row["key"] == key
+    assert row["key"] == keys[0]
     assert one.loc["FedAvg", "verdict"] == ORDER  # far below, as FedPer is far above
     assert one.loc["DBE", "verdict"] == NEVER
     for dataset, verdict in {"Cifar100": ABSENT, "TINY": ABSENT, "AGNews": NEVER}.items():
         rows = found[found["dataset"].eq(dataset) & found["paper"].str.startswith("004")]
         assert set(rows["verdict"]) == {verdict, NO}
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ({"p": 0.8, "q": 0.0}, {"p": 0.8, "q": 0.0}),
+        ({"p": 0.8, "q": np.nan}, {"p": 0.8}),
+        ({"p": 0.8}, {"p": 0.8, "q": 0.5}),  # the last that it can be of
+        ({"p": 0.3}, None),
+        ({"p": 0.8, "q": 0.0, "method": "B"}, None),
+    ],
+)
+def test_the_run_behind_a_number_stands_where_its_rows_do(monkeypatch, columns, found):
+    places = [{"p": 0.8}, {"p": 0.8, "q": 0.0}, {"p": 0.8, "q": 0.5}, {"p": 0.2}]
+    runs = [Run("A", None, where) for where in places]
+    section = SimpleNamespace(
+        runs=lambda scale, dataset, methods: [r for r in runs if r.method in methods],
+        experiments=lambda scale, dataset, run: [run.where],
+    )
+    monkeypatch.setattr("companion.scorecard.joined.find", lambda where: where)
+    rows = pd.DataFrame([{"method": "A", "seed": 0, "value": 0.5, **columns}] * 2)
+    panel = SimpleNamespace(scale="paper", dataset="x")
+    assert _run_of(SimpleNamespace(section=section), panel, rows) == found
 
 
 def claims_of(folder, scale, name, verdict, seeds=3):
@@ -171,7 +199,7 @@ def test_without_any_notebook_run_there_are_no_claims():
 
 def test_the_page_stands_alone_and_escapes_what_it_shows(folders):
     claims_of(folders, "standard", "12_claims.csv", "does not hold")
-    files, numbers, claims = scorecard.write()
+    files, numbers, claims = scorecard.write(ONE)
     text = files[0].read_text()
     assert "a &gt; b &amp; &lt;c&gt;" in text and "<c>" not in text
     assert "http://" not in text and "https://" not in text and "<script src" not in text
@@ -183,7 +211,7 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(folders):
 
 
 def test_the_page_of_nothing_is_a_page():
-    nothing = scorecard.numbers()
+    nothing = scorecard.numbers(ONE)
     assert set(nothing["verdict"]) == {NEVER, ABSENT, NO}
     assert "None yet" in page(nothing, scorecard.collected())
     assert np.isnan(nothing["mean"]).all() and latex(nothing, scorecard.collected())

@@ -11,8 +11,10 @@ from matplotlib import pyplot as plt
 
 from companion import plotting
 from companion.live import LiveRun
-from companion.panels import Panel, _chosen, comparable, panels, several, stored
+from companion.looks import Looks, hand, looks
+from companion.panels import Panel, comparable, panels, several, stored
 from companion.scales import SCALES
+from companion.sections import Run
 from fedlib import paths
 from papers import recipes
 from papers.published import published
@@ -87,13 +89,28 @@ def test_no_two_methods_of_a_figure_look_the_same(section):
         return
     for scale in SCALES:
         for dataset in section.settings(scale):
-            known = [m for m in section.methods(scale, dataset) if m in plotting.METHODS]
+            known = [m for m in section.methods(scale, dataset) if m in looks().methods]
+            # A second stage looks as its first one, which it is drawn above or beside.
+            known = [m for m in known if not m.endswith(f" {recipes.WITH_MOE}")]
             assert len({plotting.look_of(m) for m in known}) == len(known)
 
 
+def test_figures_look_as_they_were_told_to():
+    own = looks()
+    assert own.methods[FEDAVG] == (7, "--") and plotting.title("cifar10") == "CIFAR-10"
+    try:
+        hand(lambda: Looks({"a": (1, ":")}, {"x": "X"}, floor="a"))
+        assert plotting.look_of("a")[1] == ":" and plotting.title("x") == "X"
+        assert plotting.title("cifar10") == "cifar10"
+        order = plotting.ordered(pd.DataFrame({"method": [FEDAVG, "a"]}))
+        assert order["method"].tolist() == ["a", FEDAVG]
+    finally:
+        hand(lambda: own)
+
+
 def test_methods_that_a_data_set_has_not_are_left_out_of_its_panel():
-    assert _chosen(LABEL_SKEW, [FEDMIX, "no such"], "quick", "digits") == [FEDMIX]
-    assert _chosen(LABEL_SKEW, [], "quick", "digits") == [*LABEL_SKEW.methods("quick", "digits")]
+    runs = LABEL_SKEW.runs("quick", "digits", [FEDMIX, "no such"])
+    assert [run.method for run in runs] == [FEDMIX]
 
 
 def test_live_run_equals_the_stored_run_and_remembers():
@@ -105,7 +122,7 @@ def test_live_run_equals_the_stored_run_and_remembers():
     live.advance(2)
     live.advance(4)
     assert live.completed == 4 and live.history[0]["q"].shape == (10, 4)
-    frame = together({FEDMIX: [run(experiment, device="cpu", progress=False)]})
+    frame = together([(FEDMIX, {}, [run(experiment, device="cpu", progress=False)])])
     np.testing.assert_array_equal(
         matrix(frame, "q", FEDMIX, 0, 4).astype(np.float32), live.history[4]["q"]
     )
@@ -122,50 +139,56 @@ def test_panels_train_a_scale_and_add_what_is_stored():
         panels(LABEL_SKEW, [FEDAVG], "quick", "cifar10")
 
 
-def grid(stored, names=("FedAvg", "Mixture"), places=("p = 0.3", "p = 0.7"), asked=5):
-    """What is found of a grid of methods: the first so many seeds of each, a number per run."""
-    return {
-        m: [i if i < stored.get(m, 3) else None for i in range(asked)]
-        for m in (f"{name}, {place}" for name in names for place in places)
-    }
+def found_of(stored, methods=("FedAvg", "Mixture"), places=(0.3, 0.7), asked=5):
+    """What is found of a grid of runs: of each the first so many seeds (3), a number per result."""
+    keys = [(m, p) for m in methods for p in places]
+    counts = {key: stored.get(key, 3) for key in keys}
+    results = {key: [i if i < n else None for i in range(asked)] for key, n in counts.items()}
+    return [(Run(m, None, {"p": p}), results[m, p]) for m, p in keys]
+
+
+def left_of(found):
+    return {(run.method, run.where.get("p")): len(runs) for run, runs in comparable(found)}
+
+
+EVERY = [(m, p) for m in ("FedAvg", "Mixture") for p in (0.3, 0.7)]
 
 
 @pytest.mark.parametrize(
     ("there", "left"),
     [
-        ({"FedAvg, p = 0.3": 5, "Mixture, p = 0.3": 4}, {"p = 0.3": 3, "p = 0.7": 3}),
+        ({("FedAvg", 0.3): 5, ("Mixture", 0.3): 4}, {0.3: 3, 0.7: 3}),
         # A new place that is not there yet, in part or whole.
-        ({"FedAvg, p = 0.7": 0, "Mixture, p = 0.7": 0}, {"p = 0.3": 3}),
-        ({"FedAvg, p = 0.7": 2, "Mixture, p = 0.7": 2}, {"p = 0.3": 3}),
-        ({"Mixture, p = 0.7": 2}, {"p = 0.3": 3}),
+        ({("FedAvg", 0.7): 0, ("Mixture", 0.7): 0}, {0.3: 3}),
+        ({("FedAvg", 0.7): 2, ("Mixture", 0.7): 2}, {0.3: 3}),
+        ({("Mixture", 0.7): 2}, {0.3: 3}),
         # Nobody has three seeds: those that all have.
-        (dict.fromkeys(grid({}), 1) | {"FedAvg, p = 0.3": 2}, {"p = 0.3": 1, "p = 0.7": 1}),
-        (dict.fromkeys(grid({}), 5), {"p = 0.3": 5, "p = 0.7": 5}),
-        (dict.fromkeys(grid({}), 0), {}),
+        (dict.fromkeys(EVERY, 1) | {("FedAvg", 0.3): 2}, {0.3: 1, 0.7: 1}),
+        (dict.fromkeys(EVERY, 5), {0.3: 5, 0.7: 5}),
+        (dict.fromkeys(EVERY, 0), {}),
     ],
 )
 def test_what_is_stored_in_part_is_compared_on_the_same_seeds_and_places(there, left):
-    found = comparable(grid(there))
-    places = {place for m in found for _, _, place in [m.partition(", ")]}
-    assert places == left.keys() and len(found) == 2 * len(left)
-    for method, runs in found.items():
-        assert runs == list(range(left[method.partition(", ")[2]]))
+    assert left_of(found_of(there)) == {(m, p): left[p] for m, p in EVERY if p in left}
+    assert all(runs == [*range(len(runs))] for _, runs in comparable(found_of(there)))
 
 
 def test_a_new_method_that_is_there_in_part_hides_nothing():
-    names = ("FedAvg", "Mixture", "Majority")
-    found = comparable(grid({"Majority, p = 0.7": 0}, names))
-    assert [*found] == [*grid({}, names[:2])]
+    found = found_of({("New", 0.7): 0}, ("FedAvg", "Mixture", "New"))
+    assert [*left_of(found)] == EVERY
 
 
-def test_a_costly_method_keeps_its_own_number_of_seeds():
-    found = {"FedAvg": [0, 1, 2, 3, None], "VAE": [0], "FedMix": [0, 1, 2, 3, 4]}
-    assert {m: len(runs) for m, runs in comparable(found).items()} == {
-        "FedAvg": 4,
-        "VAE": 1,
-        "FedMix": 4,
-    }
-    assert comparable(found | {"FedMix": [0, None, 2, 3, 4]}).keys() == {"FedAvg", "VAE"}
+@pytest.mark.parametrize(
+    ("fedmix", "left"),
+    [
+        ([0, 1, 2, 3, 4], {"FedAvg": 4, "VAE": 1, "FedMix": 4}),
+        ([0, None, 2], {"FedAvg": 4, "VAE": 1}),
+    ],
+)
+def test_a_costly_method_keeps_its_own_number_of_seeds(fedmix, left):
+    seeds = {"FedAvg": [0, 1, 2, 3, None], "VAE": [0], "FedMix": fedmix}
+    found = left_of([(Run(m, None), given) for m, given in seeds.items()])
+    assert {m: n for (m, _), n in found.items()} == left
 
 
 def test_several_sections_show_what_has_the_data_set(monkeypatch):

@@ -15,6 +15,7 @@ from fedlib.runs import exported
 from fedlib.runs.exported import files, held
 from fedlib.values import from_dict, to_dict
 from papers import recipes
+from papers.book import BOOK
 from papers.recipes import LABEL_SKEW, NEW_CLIENTS, PERMUTED, SECTIONS
 
 EVERY = [
@@ -121,7 +122,7 @@ def test_however_many_take_part_the_local_work_is_the_same(scale):
 
 def test_keep_lists_every_experiment_once():
     for scale in SCALES:
-        made = of_scale(scale)
+        made = of_scale(BOOK, scale)
         assert len({e.key for e in made}) == len(made)
     assert {e for e in made} >= set(LABEL_SKEW.experiments("paper", "cifar10", recipes.FEDMIX))
 
@@ -129,7 +130,7 @@ def test_keep_lists_every_experiment_once():
 def test_stored_results_are_sound_planned_and_of_committed_code(monkeypatch):
     """A recipe or a default that changes would leave its exported results behind."""
     monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
-    places, found = homes(), exported()
+    places, found = homes(BOOK), exported()
     keys = [r.experiment.key for r in found]
     assert len(set(keys)) == len(keys)
     for path in files():

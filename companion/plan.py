@@ -5,29 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from companion.book import Book
+from companion.sections import Section
 from fedlib.runs import Experiment
 from fedlib.values import one_of
-from papers.recipes import SECTIONS, Section
-
-# In which order `make paper` trains, as ``planned`` takes it: a part, of its first seeds. What a
-# scale does not have is left out, and all else follows.
-_ROWS = ("specialists", "specialists_rates", "specialists_dirichlet", "architectures",
-         "as_released", "first_version", "adaptive", "adaptive_participation")  # fmt: skip
-_SECOND = ("fourteen", "private_parts", "gates", "every_method")  # of 004
-_FIVE = ("adaptive_writers", "permuted", "communication:femnist", "communication:cifar100",
-         "rotated", "privacy", "specialists:fashion_mnist", "specialists_dirichlet",
-         "first_version:cifar100", "adaptive_rotated", "label_skew:fashion_mnist")  # fmt: skip
-_FEDMIX = ("privacy", "communication:femnist", "communication:cifar100", "rotated", "permuted",
-           "label_skew")  # fmt: skip
-ORDER = (
-    *(f"{name}@3" for name in _FEDMIX),
-    *(f"{name}@3" for name in _ROWS),
-    *(f"{name}:{dataset}" for dataset in ("mnist", "fashion_mnist") for name in _SECOND),
-    *_FIVE,
-    "opt_out",
-    *(f"{name}:cifar10" for name in _SECOND),
-    "long@1",
-)
 
 
 @dataclass(frozen=True)
@@ -40,7 +21,7 @@ class Planned:
     experiment: Experiment
 
 
-def planned(scale: str, wanted: Sequence[str] = ()) -> list[Planned]:
+def planned(book: Book, scale: str, wanted: Sequence[str] = ()) -> list[Planned]:
     """Return every run of a scale once, those of the first seed of all methods first.
 
     So an interrupted campaign has one run of everything rather than all runs of something. A first
@@ -49,44 +30,44 @@ def planned(scale: str, wanted: Sequence[str] = ()) -> list[Planned]:
     seeds, "section@3"; none for all at once. ValueError for an unknown one.
     """
     found: dict[Experiment, Planned] = {}
-    for asked in [_part(scale, name) for name in wanted] or [_asked(scale)]:
+    for asked in [_part(book, scale, name) for name in wanted] or [_asked(book, scale)]:
         for one in sorted(asked, key=lambda p: p.experiment.seed):
             for stage in one.experiment.stages:
                 found.setdefault(stage, Planned(one.section, one.dataset, one.method, stage))
     return [*found.values()]
 
 
-def in_order(scale: str) -> list[str]:
-    """Return the parts of a scale as ``ORDER`` has them, then all sections."""
-    return [*(name for name in ORDER if _has(scale, name)), *SECTIONS]
+def in_order(book: Book, scale: str) -> list[str]:
+    """Return the parts of a scale in the order of the book, then all sections."""
+    return [*(name for name in book.order if _has(book, scale, name)), *book.sections]
 
 
-def by_seed(scale: str) -> list[list[Experiment]]:
+def by_seed(book: Book, scale: str) -> list[list[Experiment]]:
     """Return the runs that belong together: what a section asks for of a data set with one seed.
 
     A run stands in every list that needs it, after its first stages.
     """
     found: dict[tuple[str, str, int], dict[Experiment, None]] = {}
-    for one in _asked(scale):
+    for one in _asked(book, scale):
         group = found.setdefault((one.section, one.dataset, one.experiment.seed), {})
         group |= dict.fromkeys(one.experiment.stages)
     return [[*group] for group in found.values()]
 
 
-def _asked(scale: str) -> list[Planned]:
-    return [p for section in SECTIONS.values() for p in _of_section(section, scale)]
+def _asked(book: Book, scale: str) -> list[Planned]:
+    return [p for section in book.sections.values() for p in _of_section(section, scale)]
 
 
-def _part(scale: str, wanted: str) -> list[Planned]:
+def _part(book: Book, scale: str, wanted: str) -> list[Planned]:
     name, dataset, seeds = _read(wanted)
-    one_of("section", name, SECTIONS)
-    runs = _of_section(SECTIONS[name], scale, dataset)
+    one_of("section", name, book.sections)
+    runs = _of_section(book.sections[name], scale, dataset)
     return [p for p in runs if p.experiment.seed < seeds or not seeds]
 
 
-def _has(scale: str, wanted: str) -> bool:
+def _has(book: Book, scale: str, wanted: str) -> bool:
     name, dataset, _ = _read(wanted)
-    return not dataset or dataset in SECTIONS[name].settings(scale)
+    return not dataset or dataset in book.sections[name].settings(scale)
 
 
 def _read(wanted: str) -> tuple[str, str, int]:
