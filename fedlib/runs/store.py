@@ -20,7 +20,9 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from fedlib import paths
@@ -29,7 +31,7 @@ from fedlib.runs import disk, tensors
 from fedlib.runs.disk import Damaged
 from fedlib.runs.exported import find_exported
 from fedlib.runs.health import RunDiverged
-from fedlib.runs.log import require_tidy
+from fedlib.runs.log import tidy
 from fedlib.runs.result import Result
 from fedlib.runs.spec import Experiment
 from fedlib.values import from_dict, to_dict
@@ -49,7 +51,7 @@ class Kept(NamedTuple):
 
     state: State
     completed: int
-    metrics: pd.DataFrame
+    metrics: pa.Table
     data: str
     segments: list[dict[str, Any]]
     best: State | None = None
@@ -105,13 +107,13 @@ def read_spec(home: Path) -> Experiment:
     return spec
 
 
-def read_metrics(home: Path, rounds: int = 0) -> pd.DataFrame:
+def read_metrics(home: Path, rounds: int = 0) -> pa.Table:
     """Return the metrics of a run folder; Damaged if they do not reach ``rounds``."""
     path = home / METRICS
     with disk.reading(path, "readable Parquet file"):
-        metrics = pd.read_parquet(path, page_checksum_verification=True)
-        require_tidy(metrics)
-    if metrics["round"].max() < rounds or metrics.empty:
+        # One file and its own columns: a folder's name may look like a partition, "round=3".
+        metrics = tidy(pq.ParquetFile(path, page_checksum_verification=True).read())
+    if max(metrics["round"].to_pylist(), default=-1) < rounds:
         raise Damaged(f"{path} ends before round {rounds}")
     return metrics
 
@@ -125,7 +127,7 @@ def checkpoint(
     experiment: Experiment,
     state: State,
     completed: int,
-    metrics: pd.DataFrame,
+    metrics: pa.Table,
     data: str = "",
     segments: list[dict[str, Any]] | None = None,
     best: State | None = None,
@@ -136,7 +138,7 @@ def checkpoint(
         _write_json(home / SPEC, to_dict(experiment), "the spec")
     disk.write(
         home / METRICS,
-        lambda p: metrics.to_parquet(p, compression="zstd", index=False, write_page_checksum=True),
+        lambda p: pq.write_table(metrics, p, compression="zstd", write_page_checksum=True),
         f"the metrics up to round {completed}",
     )
     flat = {**state.flat(), **{BEST + n: t for n, t in (best.flat() if best else {}).items()}}
@@ -157,7 +159,7 @@ def restore(experiment: Experiment) -> Kept | None:
     best = {n.removeprefix(BEST): t for n, t in flat.items() if n.startswith(BEST)}
     state = State.from_flat({n: t for n, t in flat.items() if not n.startswith(BEST)})
     metrics = read_metrics(home, completed)
-    kept = metrics[metrics["round"] <= completed]
+    kept = metrics.filter(pc.field("round") <= completed)
     with disk.reading(home / CHECKPOINT, "checkpoint of this library"):
         segments = list(json.loads(said.get("segments", "[]")))
     held = State.from_flat(best) if best else None

@@ -46,7 +46,7 @@ def go(experiments, workers=1, **options):
 
 def snapshot(experiment):
     kept = store.restore(experiment)
-    return kept.state.flat(), kept.metrics
+    return kept.state.flat(), kept.metrics.to_pandas()
 
 
 def test_two_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, capfd):

@@ -112,7 +112,7 @@ def test_a_search_scores_its_trials_on_validation_and_continues(fake):
         after=replace(experiment.after, seed=11),
         beside=replace(experiment.beside, seed=11),
     )
-    rows = find(experiment).metrics.query("metric == 'validation_accuracy' and round == 1")
+    rows = find(experiment).select("validation_accuracy").to_pandas().query("round == 1")
     assert one["score"] == pytest.approx(rows["value"].mean()) and len(rows) == 8
     pd.testing.assert_frame_equal(search(EXPLORATION, SETTING, EPS, trials=3), table)
     assert len(FakeTuner.kept) == 1, "the second search went on from the first"
