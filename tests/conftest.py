@@ -30,6 +30,16 @@ def _own_folders(tmp_path, monkeypatch):
     monkeypatch.setattr("fedlib.runs.provenance.commit", lambda: "0123456789ab")
 
 
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """A data folder and a cache of its own, and no network."""
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
+    return tmp_path
+
+
 def make_federation(
     sizes=(12, 12, 12),
     *,

@@ -9,16 +9,13 @@ A name stands for the official set and nothing else. `<name>_sample` is the name
 `$FEDLIB_DATA/<name>_sample`, or else `$FEDLIB_DATA/<name>`, holds; samples are never downloaded.
 `add` makes a dataset of arrays, which lies in the cache and is known by its name from then on.
 
-Downloads are resumed, retried, checked by checksum and kept in FEDLIB_CACHE/downloads; no file is
-ever unpickled. What steers them::
+Downloads come from the Hugging Face hub, each set at a commit of its own, and are kept in
+FEDLIB_CACHE/downloads; `huggingface_hub` resumes and retries them, and their SHA-256 is compared
+with the hub's. No file is ever unpickled. What steers them::
 
     FEDLIB_DOWNLOAD=0      forbids them.
-    FEDLIB_HUB             the Hugging Face hub, or a mirror of it: https://huggingface.co.
-    FEDLIB_MIRROR_<NAME>   one dataset's files lie under this address: FEDLIB_MIRROR_CIFAR10
-                           holds cifar-10-binary.tar.gz, FEDLIB_MIRROR_MNIST
-                           train-images-idx3-ubyte.gz and so on, FEDLIB_MIRROR_FEMNIST the hub's
-                           Parquet files. Checksums stay those of the original, which for Parquet
-                           the hub is asked for.
+    HF_ENDPOINT            a mirror of the hub, in place of https://huggingface.co.
+    HF_HUB_OFFLINE=1       asks nobody: what was downloaded before is all that there is.
 """
 
 from collections.abc import Sequence

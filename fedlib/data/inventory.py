@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedlib.data import cache, digits, download, parquet, sources
+from fedlib.data import cache, digits, hub, parquet
 from fedlib.data.known import SAMPLE, official_sizes, record_of, require
 from fedlib.data.opening import dataset, decoded_entry, found_in_folder, from_parquet
 from fedlib.data.records import Dataset, DatasetError
@@ -48,8 +48,8 @@ def describe(name: str) -> Availability:
         elif entry := cache.find(name):
             place, where = "cache", str(cache.folder())
             sizes_found = len(entry.train), len(entry.test)
-        elif not sample and download.allowed():
-            place, where = "download", sources.mirror(name) or record.hub or "torchvision's mirrors"
+        elif not sample and hub.allowed():
+            place, where = "download", record.hub
     except DatasetError as error:
         where = str(error)
     classes = len(record.class_names)

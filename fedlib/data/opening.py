@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedlib.data import cache, digits, download, parquet, sources
+from fedlib.data import cache, digits, hub, parquet
 from fedlib.data.known import BUILT_IN, SAMPLE, record_of, require
 from fedlib.data.records import Dataset, DatasetError, MissingDataError
 
@@ -92,7 +92,7 @@ def _from_download(name: str, thorough: bool) -> cache.Entry:
     needed = [f"{name}/{split}-00000-of-00001.parquet" for split in record.splits]
     advice = f"Set FEDLIB_DATA to a folder that holds {' and '.join(needed)} (Hugging Face layout)"
     sample = name.endswith(SAMPLE)
-    if sample or not download.allowed():
+    if sample or not hub.allowed():
         where = looked / Path(needed[0]).name if looked else "$FEDLIB_DATA (not set)"
         how = " or unset FEDLIB_DOWNLOAD to let it be downloaded"
         if sample:
@@ -103,9 +103,13 @@ def _from_download(name: str, thorough: bool) -> cache.Entry:
         )
 
     def build(target: Path) -> dict[str, Any]:
-        mirror = sources.mirror_variable(name)
-        how = f"{advice}, or {mirror} to the address of a mirror, or try again."
-        return sources.build(name, record, target, how)
+        try:
+            return hub.store(name, record, target)
+        except DatasetError as error:
+            raise DatasetError(
+                f"downloading {name!r} failed: {error} {advice}, or HF_ENDPOINT to the address of "
+                "a mirror of the hub, or try again."
+            ) from error
 
     key = cache.key_of(name, "download")
     return cache.get(name, key, "downloaded", "download", build, thorough)

@@ -88,20 +88,6 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Archive:
-    """A tar file of rows of bytes: the labels, then the pixels of one picture, plane by plane.
-
-    labels: what the leading bytes of a row are; the last of them is the class.
-    """
-
-    url: str
-    md5: str
-    train: tuple[str, ...]
-    test: tuple[str, ...]
-    labels: tuple[str, ...] = ("label",)
-
-
-@dataclass(frozen=True)
 class Record:
     """What must be known of a dataset to read it: file layout, shape, classes, constants.
 
@@ -110,8 +96,8 @@ class Record:
     splits: what the Parquet files call the training and the test split; a set without an official
     test split has one. coded: columns of names that become numbers 0.., in the order of the names.
     placeholders: class_names only count the classes; files may know better ones.
-    torchvision: its class there; hub: owner, repository and folder of its Parquet files on the
-    Hugging Face hub; archive: its own host. Whichever it has, in the order of `sources.ways`.
+    hub: owner, repository and folder of its Parquet files on the Hugging Face hub, "" for none;
+    revision: the commit there that is meant, whatever the repository holds today.
     """
 
     shape: tuple[int, ...]
@@ -119,9 +105,8 @@ class Record:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     sizes: tuple[int, int]
-    torchvision: str | None = None
-    hub: str | None = None
-    archive: Archive | None = None
+    hub: str = ""
+    revision: str = "main"
     features: tuple[str, ...] = ("image", "img")
     label: tuple[str, ...] = ("label",)
     splits: tuple[str, ...] = ("train", "test")
@@ -162,48 +147,38 @@ FASHION_NAMES = (
 
 RECORDS = {
     "mnist": Record(
-        (28, 28, 1), DIGIT_NAMES, (0.1307,), (0.3081,), (60_000, 10_000), torchvision="MNIST",
+        (28, 28, 1), DIGIT_NAMES, (0.1307,), (0.3081,), (60_000, 10_000),
+        "ylecun/mnist/mnist", "77f3279092a1c1579b2250db8eafed0ad422088c",
     ),
     "fashion_mnist": Record(
         (28, 28, 1), FASHION_NAMES, (0.2860,), (0.3530,), (60_000, 10_000),
-        torchvision="FashionMNIST",
+        "zalando-datasets/fashion_mnist/fashion_mnist", "531be5e2ccc9dba0c201ad3ae567a4f3d16ecdd2",
     ),
     "cifar10": Record(
         (32, 32, 3), CIFAR10_NAMES,
         (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), (50_000, 10_000),
-        hub="uoft-cs/cifar10/plain_text",
-        archive=Archive(
-            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-            "c32a1d4ab5d03f1284b67883e8d87530",
-            tuple(f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)),
-            ("cifar-10-batches-bin/test_batch.bin",),
-        ),
+        "uoft-cs/cifar10/plain_text", "0b2714987fa478483af9968de7c934580d0bb9a2",
     ),
     "cifar100": Record(
         (32, 32, 3), CIFAR100_NAMES,
         (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), (50_000, 10_000),
-        hub="uoft-cs/cifar100/cifar100", label=("fine_label",),
-        archive=Archive(
-            "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-            "03b5dce01913d631647c71ecec9e9cb8",
-            ("cifar-100-binary/train.bin",),
-            ("cifar-100-binary/test.bin",),
-            ("coarse_label", "fine_label"),
-        ),
+        "uoft-cs/cifar100/cifar100", "aadb3af77e9048adbea6b47c21a81e47dd092ae5",
+        label=("fine_label",),
     ),
     # Dark ink on white paper, unlike MNIST.
     "femnist": Record(
         (28, 28, 1), tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase),
-        (0.9637,), (0.1592,), (814_277, 0),
-        hub="flwrlabs/femnist/data", label=("character",), splits=("train",), coded=("writer_id",),
+        (0.9637,), (0.1592,), (814_277, 0), "flwrlabs/femnist/data",
+        label=("character",), splits=("train",), coded=("writer_id",),
     ),
     "tiny_imagenet": Record(
         (64, 64, 3), tuple(f"class {i}" for i in range(200)),
         (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821), (100_000, 10_000),
-        hub="zh-plus/tiny-imagenet/data", splits=("train", "valid"), placeholders=True,
+        "zh-plus/tiny-imagenet/data", "5a77092c28e51558c5586e9c5eb71a7e17a5e43f",
+        splits=("train", "valid"), placeholders=True,
     ),
     "ag_news": Record(
         (200,), ("World", "Sports", "Business", "Sci/Tech"), (), (), (120_000, 7_600),
-        hub="fancyzhx/ag_news/data", features=("text",),
+        "fancyzhx/ag_news/data", "eb185aade064a813bc0b7f42de02595523103ca4", features=("text",),
     ),
 }  # fmt: skip

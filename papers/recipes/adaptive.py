@@ -14,7 +14,8 @@ from fedlib.models import MLP, Family, LeNet
 from fedlib.optim import Optimizer
 from fedlib.partition import IID, Majority, Repeated, Rotated
 from fedlib.runs import Experiment
-from fedlib.tasks import Task, named
+from fedlib.tasks import Task
+from papers.named import named
 from fedlib.values import value
 from papers.recipes.floor import MAJORITY, floor
 from papers.recipes.label_skew import FEDAVG

@@ -13,7 +13,7 @@ from fedlib import data as datasets
 from fedlib.algorithms import FedAvg, FedMix, LocalGlobal, Personal, PrunedFedMix
 from fedlib.models import LeNet, ResNet, widened
 from fedlib.runs import Experiment
-from fedlib.tasks import named
+from papers.named import named
 from papers.recipes.label_skew import ENSEMBLE, FEDAVG, FEDMIX, SETTINGS, fedavg, fedmix
 
 WIDE = {2: "FedAvg, 2x parameters", 4: "FedAvg, 4x parameters"}

@@ -9,7 +9,7 @@ from companion.sections import Run, Section, Setting, placed
 from fedlib.algorithms import Local, Mixture
 from fedlib.engine import EarlyStop
 from fedlib.models import MLP
-from fedlib.tasks import named
+from papers.named import named
 from papers.recipes.floor import MAJORITY
 from papers.recipes.label_skew import FEDAVG
 from papers.recipes.specialists import (

@@ -14,7 +14,8 @@ from fedlib.algorithms import FedAvg, FedMix
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Mirrored
 from fedlib.runs import Experiment
-from fedlib.tasks import Task, named
+from fedlib.tasks import Task
+from papers.named import named
 
 FEDAVG = "FedAvg"
 FEDMIX = "FedMix"

@@ -8,7 +8,7 @@ from companion.sections import Run, Section, Setting, federated, placed
 from fedlib.algorithms import Densities, FedMix, Newcomers
 from fedlib.engine import EarlyStop
 from fedlib.partition import Clients
-from fedlib.tasks import named
+from papers.named import named
 from papers.recipes.communication import BIASED, LOCAL_GLOBAL, baselines
 from papers.recipes.label_skew import FEDAVG, FEDMIX, fedmix
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from companion.sections import Run, Section, Setting, federated, placed
 from fedlib.algorithms import ClusteredFedMix
 from fedlib.models import MLP
-from fedlib.tasks import named
+from papers.named import named
 from papers.recipes.label_skew import fedmix
 
 KS = (3, 4, 5)

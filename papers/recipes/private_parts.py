@@ -32,7 +32,7 @@ from fedlib.models import MLP, GateNet
 from fedlib.optim import sgd
 from fedlib.partition import ClassDirichlet
 from fedlib.runs import Experiment
-from fedlib.tasks import named
+from papers.named import named
 from fedlib.values import value
 from papers.recipes.floor import MAJORITY, floor
 from papers.recipes.label_skew import FEDAVG

@@ -8,7 +8,7 @@ from companion.scales import SCALES
 from companion.sections import Run, Section, Setting, federated, placed
 from fedlib.algorithms import FedAvg, FedMix, Personal
 from fedlib.models import MLP
-from fedlib.tasks import named
+from papers.named import named
 from papers.recipes.communication import BIASED
 from papers.recipes.label_skew import FEDAVG, fedavg, fedmix
 

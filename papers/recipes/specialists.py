@@ -13,7 +13,8 @@ from fedlib.models import MLP, Family, LeNet
 from fedlib.optim import adam
 from fedlib.partition import Clients, Dirichlet, Majority, OptOut
 from fedlib.runs import Experiment
-from fedlib.tasks import Task, named
+from fedlib.tasks import Task
+from papers.named import named
 from fedlib.values import value
 from papers.recipes.floor import MAJORITY
 from papers.recipes.label_skew import FEDAVG

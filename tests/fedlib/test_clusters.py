@@ -18,7 +18,7 @@ from fedlib.algorithms.fedavg import at_label
 from fedlib.engine import play_round
 from fedlib.models import MLP
 from fedlib.optim import adam, sgd
-from fedlib.tasks import named
+from papers.named import named
 
 
 def play(algorithm, fed, rounds=3, state=None, seed=0, **more):

@@ -24,7 +24,8 @@ from fedlib.metrics import majority_floor
 from fedlib.models import MLP
 from fedlib.partition import Dirichlet, Majority, Mirrored, OptOut
 from fedlib.runs import Experiment, run
-from fedlib.tasks import Task, named
+from fedlib.tasks import Task
+from papers.named import named
 from papers.claims.floor import floor_claims
 from papers.claims.private_parts import beside_floor
 from papers.published import floors, published

@@ -10,7 +10,7 @@ import torch
 
 from companion.scales import SCALES
 from fedlib import data as datasets
-from fedlib import tasks
+from papers import named as tasks
 from fedlib.partition import IID, LabelPermuted, Mirrored, Own, Rotated
 from fedlib.runs import Experiment, run
 from fedlib.tasks import Task
