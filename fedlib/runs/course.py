@@ -24,6 +24,8 @@ from fedlib.engine import (
     predicting,
     select,
 )
+from fedlib.federation import Federation
+from fedlib.privacy import audit
 from fedlib.runs import store
 from fedlib.runs.disk import StoreError
 from fedlib.runs.health import RunDiverged, check_finite
@@ -31,8 +33,6 @@ from fedlib.runs.log import Log
 from fedlib.runs.provenance import commit, segment, stages_of
 from fedlib.runs.result import Result
 from fedlib.runs.spec import Experiment
-from fedlib.federation import Federation
-from fedlib.privacy import audit
 
 BEST_OF = ("round", "client", "value")
 

@@ -13,11 +13,11 @@ import pandas as pd
 
 from companion import frames
 from fedlib import paths
-from fedlib.runs import Experiment, RunDiverged, run
 from fedlib.randomness import torch_seed
-from papers.recipes import Adaptive, seeded
+from fedlib.runs import Experiment, RunDiverged, run
 from fedlib.runs.tuning.space import Space
 from fedlib.runs.tuning.stages import STAGES, Stage
+from papers.recipes import Adaptive, seeded
 
 SEED = 11  # of a task that no figure shows
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedlib.runs import Experiment
 from fedlib.models import LeNet
 from fedlib.optim import Optimizer
-from papers.recipes import Adaptive
-from papers.recipes.adaptive import alone, clustered, mixed
+from fedlib.runs import Experiment
 from fedlib.runs.tuning.space import Choice, Space, Uniform
 from fedlib.values import one_of
+from papers.recipes import Adaptive
+from papers.recipes.adaptive import alone, clustered, mixed
 
 Chosen = Mapping[str, Any]
 
