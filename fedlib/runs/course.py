@@ -27,7 +27,7 @@ from fedlib.engine import (
 from fedlib.federation import Federation
 from fedlib.privacy import audit
 from fedlib.runs import store
-from fedlib.runs.disk import StoreError
+from fedlib.runs.atomic import StoreError
 from fedlib.runs.health import RunDiverged, check_finite
 from fedlib.runs.log import Log
 from fedlib.runs.provenance import commit, segment, stages_of

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedlib import paths
-from fedlib.runs import disk
-from fedlib.runs.disk import Damaged
+from fedlib.runs import atomic
+from fedlib.runs.atomic import Damaged
 from fedlib.runs.log import COLUMNS, SCHEMA, tidy
 from fedlib.runs.provenance import dirty
 from fedlib.runs.result import Result
@@ -69,7 +69,7 @@ def export(results: Iterable[Result], name: str) -> Path:
 @contextmanager
 def writing() -> Iterator[Callable[[Iterable[Result], str], Path]]:
     """Be the only one who writes results; yields what ``export`` does."""
-    with disk.alone(paths.results(), f"the {WHAT}", VARIABLE):
+    with atomic.alone(paths.results(), f"the {WHAT}", VARIABLE):
         yield _put
 
 
@@ -85,10 +85,10 @@ def _put(results: Iterable[Result], name: str) -> Path:
         try:
             target.unlink(missing_ok=True)
         except OSError as error:
-            raise disk.unwritable(target, "the removal of results", error, VARIABLE) from error
+            raise atomic.unwritable(target, "the removal of results", error, VARIABLE) from error
         return target
     tables = [_table(key, runs[key]) for key in sorted(runs)]
-    disk.write(target, lambda path: _write(tables, path), f"the {WHAT}", VARIABLE)
+    atomic.write(target, lambda path: _write(tables, path), f"the {WHAT}", VARIABLE)
     return target
 
 
@@ -151,7 +151,7 @@ def files() -> list[Path]:
 
 def held(path: Path) -> dict[str, int]:
     """Return the keys of the runs that a file holds, and the bytes of each; Damaged if none is."""
-    with disk.reading(path, WHAT), path.open("rb") as file:
+    with atomic.reading(path, WHAT), path.open("rb") as file:
         footer = _footer(file, path)
         groups = {key: footer.metadata.row_group(i) for key, i in footer.groups.items()}
         columns = range(len(_SCHEMA.names))
@@ -163,7 +163,7 @@ def held(path: Path) -> dict[str, int]:
 
 def read_run(path: Path, key: str) -> Result | None:
     """Return the run of a key in a file, or None; Damaged if it cannot be read."""
-    with disk.reading(path, WHAT), path.open("rb") as file:
+    with atomic.reading(path, WHAT), path.open("rb") as file:
         footer = _footer(file, path)
         if key not in footer.groups:
             return None

@@ -19,7 +19,7 @@ from fedlib.memory import keep_freed
 from fedlib.progress import Rounds, Watcher, note
 from fedlib.runs import store
 from fedlib.runs.course import Course
-from fedlib.runs.disk import Damaged
+from fedlib.runs.atomic import Damaged
 from fedlib.runs.health import RunDiverged
 from fedlib.runs.provenance import commit, provenance
 from fedlib.runs.result import Result

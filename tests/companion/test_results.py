@@ -165,7 +165,7 @@ def test_what_cannot_be_exported_changes_nothing(monkeypatch):
         raise OSError(28, os.strerror(28))
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.disk.os, "replace", full)
+        patch.setattr(module.atomic.os, "replace", full)
         with pytest.raises(StoreError, match="FEDLIB_RESULTS"):
             export([made(RUNS[1])], "some")
     assert target.read_bytes() == before and files() == [target]

@@ -25,9 +25,9 @@ from fedlib.models import MLP
 from fedlib.partition import Dirichlet, Majority, Mirrored, OptOut
 from fedlib.runs import Experiment, run
 from fedlib.tasks import Task
-from papers.named import named
 from papers.claims.floor import floor_claims
 from papers.claims.private_parts import beside_floor
+from papers.named import named
 from papers.published import floors, published
 from papers.recipes import MAJORITY, TRADITIONAL
 

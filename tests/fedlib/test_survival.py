@@ -32,7 +32,7 @@ from fedlib.runs import (
     Experiment,
     RunDiverged,
     StoreError,
-    disk,
+    atomic,
     export,
     find,
     inventory,
@@ -360,7 +360,7 @@ def test_a_disk_that_refuses_is_a_clear_error(monkeypatch, call, number, advice)
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk.os, call, refuse)
+        patch.setattr(atomic.os, call, refuse)
         with pytest.raises(StoreError) as caught:
             play(AVG)
     said = str(caught.value)
