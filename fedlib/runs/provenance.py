@@ -105,7 +105,7 @@ def commit() -> str:
     It ends with "-dirty" if files of the package are changed or new; other files, results for one,
     may differ. An installed copy is of no commit, whatever checkout it lies in or is asked from.
     """
-    if Path(__file__).parents[2] != paths.ROOT:
+    if not paths.IN_CHECKOUT:
         return "unknown"
     said = _git("describe", "--always", "--abbrev=12")
     changed = _git("status", "--porcelain", "--", "fedlib")
