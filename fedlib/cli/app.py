@@ -60,9 +60,8 @@ def run(
     """
     from fedlib.cli import asked, train
 
-    parts = asked.Parts(task, algorithm, fields, rounds, cohort, evaluate_every, seed or "0")
-    said = _given(algorithm, fields, rounds, cohort, evaluate_every, seed)
-    train.run(asked.one(code, spec, parts, said), dry_run, device, chunk=chunk, retry=retry)
+    parts = asked.Parts(task, algorithm, fields, rounds, cohort, evaluate_every, seed)
+    train.run(asked.one(code, spec, parts), dry_run, device, chunk=chunk, retry=retry)
 
 
 @app.command()
@@ -91,25 +90,9 @@ def sweep(
     """
     from fedlib.cli import asked, train
 
-    numbers = seeds if "," in seeds else asked.first_seeds(seeds or "1")
-    parts = asked.Parts(task, algorithm, fields, rounds, cohort, evaluate_every, numbers)
-    said = _given(algorithm, fields, rounds, cohort, evaluate_every, seeds)
-    chosen = asked.several(file, parts, said)
+    parts = asked.Parts(task, algorithm, fields, rounds, cohort, evaluate_every, seeds)
     how: dict[str, Any] = {"workers": workers, "address": address, "chunk": chunk, "retry": retry}
-    train.sweep(chosen, plan, device, **how)
-
-
-def _given(algorithm: Any, fields: Any, rounds: Any, cohort: Any, every: Any, seeds: Any) -> str:
-    """Return the first option of an experiment's parts that is given, or ""."""
-    said = {
-        "--algorithm": algorithm,
-        "--set": fields,
-        "--rounds": rounds,
-        "--cohort": cohort,
-        "--evaluate-every": every,
-        "--seed(s)": seeds,
-    }
-    return next((name for name, given in said.items() if given), "")
+    train.sweep(asked.several(file, parts), plan, device, **how)
 
 
 @app.command()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,57 +19,64 @@ from fedlib.values import UnknownName, from_code, from_dict, one_of
 
 
 class Parts(NamedTuple):
-    """An experiment by its parts, as they were said; ``seeds`` are numbers between commas."""
+    """An experiment by its parts, as they were said: named as their options are."""
 
     task: str
-    algorithms: Sequence[str]
-    fields: Sequence[str]
+    algorithm: Sequence[str]
+    set: Sequence[str]
     rounds: int | None
     cohort: str
     evaluate_every: int | None
     seeds: str
 
+    def alone(self, beside: str) -> None:
+        """Usage if a part is given without a task: nobody may train something else unawares."""
+        for name, said in self._asdict().items():
+            if said and not self.task:
+                raise Usage(f"--{name.replace('_', '-')} says nothing beside {beside}")
 
-def one(code: str, spec: str, parts: Parts, said: str) -> Experiment:
-    """Return the experiment that `run` is asked for; ``said`` names a part that is given."""
+
+def one(code: str, spec: str, parts: Parts) -> Experiment:
+    """Return the experiment that `run` is asked for."""
     if sum(map(bool, (code, spec, parts.task))) != 1:
         raise Usage("name one experiment: CODE, --spec FILE, or --task and --algorithm")
-    if said and not parts.task:
-        raise Usage(f"{said} says nothing beside {'CODE' if code else '--spec'}")
+    parts.alone("CODE" if code else "--spec")
     if code:
         return _experiment(code, "")
-    found = _of_text(_read(spec), spec) if spec else by_parts(parts)
+    one_seed = [_whole(parts.seeds or "0")]
+    found = _of_text(_read(spec), spec) if spec else by_parts(parts, one_seed)
     if len(found) != 1:
         raise Usage(f"run trains one experiment, got {len(found)}; use sweep")
     return found[0]
 
 
-def several(file: str, parts: Parts, said: str) -> list[Experiment]:
+def several(file: str, parts: Parts) -> list[Experiment]:
     """Return the experiments that `sweep` is asked for."""
     if bool(file) == bool(parts.task):
         raise Usage("name the experiments: FILE, or --task and --algorithm")
-    if said and file:
-        raise Usage(f"{said} says nothing beside FILE")
-    found = _of_text(_read(file), file) if file else by_parts(parts)
+    parts.alone("FILE")
+    numbers = [_whole(part) for part in (parts.seeds or "1").split(",")]
+    seeds = numbers if "," in parts.seeds else range(numbers[0])
+    found = _of_text(_read(file), file) if file else by_parts(parts, seeds)
     if not found:
         raise Usage("there is no experiment in it")
     return found
 
 
-def by_parts(parts: Parts) -> list[Experiment]:
+def by_parts(parts: Parts, seeds: Iterable[int]) -> list[Experiment]:
     """Return one experiment per algorithm and seed."""
-    if not parts.algorithms or not parts.rounds:
+    if not parts.algorithm or not parts.rounds:
         raise Usage("an experiment by its parts needs --task, --algorithm and --rounds")
     more: dict[str, Any] = {"cohort": _cohort(parts.cohort)} if parts.cohort else {}
     if parts.evaluate_every:
         more["evaluate_every"] = parts.evaluate_every
-    seeds = [_whole(part) for part in parts.seeds.split(",")]
     try:
         task = from_code(parts.task)
         if not isinstance(task, Task):
             raise Usage(f"--task is no task: {task!r}")
-        chosen = [_algorithm(name, parts.fields) for name in parts.algorithms]
-        return [Experiment(task, a, parts.rounds, seed=s, **more) for a in chosen for s in seeds]
+        chosen = [_algorithm(name, parts.set) for name in parts.algorithm]
+        pairs = itertools.product(chosen, seeds)
+        return [Experiment(task, a, parts.rounds, seed=s, **more) for a, s in pairs]
     except (UnknownName, Usage):
         raise
     except (TypeError, ValueError) as error:  # a wrong value in the question
@@ -79,11 +87,6 @@ def algorithm_kinds() -> dict[str, type[FedAvg]]:
     """Return the algorithms by name."""
     found = {name: getattr(algorithms, name) for name in algorithms.__all__}
     return {n: c for n, c in found.items() if isinstance(c, type) and issubclass(c, FedAvg)}
-
-
-def first_seeds(text: str) -> str:
-    """Return that many seeds, from 0."""
-    return ",".join(map(str, range(_whole(text)))) or "none"
 
 
 def fields(texts: Sequence[str]) -> dict[str, Any]:
