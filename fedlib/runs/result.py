@@ -36,4 +36,6 @@ def curve(metrics: pa.Table, metric: str) -> dict[int, float]:
     """Return a metric of a run by round, averaged over all else; nan where no value is a number."""
     rows = metrics.filter(pc.field("metric") == metric)
     means = rows.group_by("round").aggregate([("value", "mean")]).sort_by("round")
-    return dict(zip(means["round"].to_pylist(), means["value_mean"].to_numpy().tolist(), strict=True))
+    return dict(
+        zip(means["round"].to_pylist(), means["value_mean"].to_numpy().tolist(), strict=True)
+    )
