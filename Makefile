@@ -49,11 +49,13 @@ help:  ## this list
 
 env: $(ENV)  ## make .venv with the pinned packages; instant when nothing changed
 
+# The install is editable: it puts the checkout's root on the path (pyproject.toml says how), and with it
+# companion and papers, which are no part of the distribution.
 $(STAMP): pyproject.toml constraints.txt
 	@$(if $(PYTHON),,echo "fedlib needs Python 3.11 or newer: name one with make env PYTHON=..."; exit 1)
 	@echo "making $(VENV) with the versions in constraints.txt: a minute or more, about 2 GB"
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[notebooks,dev]'
+	@$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[companion,notebooks,dev]'
 	@touch $@
 
 figures: $(ENV)  ## run every notebook and draw its figures into figures/<scale>/

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from companion.frames import LEAST_SEEDS, together
+from companion.frames import LEAST_SEEDS, frame_of, together
 from companion.plotting import title
 from companion.sections import Run, Section, Setting
 from fedlib.algorithms import CommonestLabel
@@ -182,10 +182,8 @@ def costs(section: Section, panel: Panel, *, seeds: int = 0, rounds: int = 0) ->
 
 
 def _spent(stages: Sequence[Result]) -> dict[str, float]:
-    sent = sum(
-        r.metrics.loc[r.metrics["metric"].isin(["bytes_down", "bytes_up"]), "value"].sum()
-        for r in stages
-    )
+    each = [frame_of(r) for r in stages]
+    sent = sum(m.loc[m["metric"].isin(["bytes_down", "bytes_up"]), "value"].sum() for m in each)
     seconds = sum(r.provenance["seconds"] for r in stages)
     held = stages[-1].provenance.get("client_mib", float("nan"))
     return {"megabytes": sent / 1e6, "seconds": seconds, "client_mib": held}

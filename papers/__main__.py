@@ -170,17 +170,22 @@ def tune(
     address: Annotated[str | None, typer.Option(help="a Ray cluster: auto or HOST:PORT")] = None,
     device: Device = "cpu",
 ) -> None:
-    """Tune adaptive experts in four stages with Ray Tune, or continue."""
-    from fedlib.runs import tuning
+    """Tune adaptive experts in four stages with Ray Tune, or continue; keep the trials."""
+    from papers.adaptive import tuning
     from papers.adaptive.experiments import ADAPTIVE
     from papers.adaptive.settings import Adaptive
 
-    ((_, setting),) = ADAPTIVE.settings(scale).items()
+    ((dataset, setting),) = ADAPTIVE.settings(scale).items()
     assert isinstance(setting, Adaptive)
     how: dict[str, Any] = {"workers": workers, "address": address, "device": device}
-    where, spaces = setting.at(min(setting.ps)), tuning.spaces(scale)
-    _, table = tuning.tune(where, spaces, trials=trials, **how)
+    start, spaces = setting.at(min(setting.ps)), tuning.spaces(scale)
+    best, table = tuning.tune(start, spaces, trials=trials, **how)
     print(table.to_string(index=False))
+    print(f"tuned: {best}")
+    file = tuning.where(f"{dataset}_{scale}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(file, index=False, float_format="%.6g", lineterminator="\n")
+    print(f"kept in {file}")
 
 
 @app.command(epilog="[bold]Example[/bold]  tasks 001/dirichlet_cifar10 --set alpha=0.1")

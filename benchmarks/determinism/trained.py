@@ -91,7 +91,7 @@ def trained(root: Path, way: str, experiment: Experiment) -> tuple[State, pd.Dat
     with runs_in(root / way):
         kept = store.restore(experiment)
     assert kept is not None and kept.completed == experiment.rounds, (way, experiment)
-    return kept.state, kept.metrics
+    return kept.state, kept.metrics.to_pandas()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from benchmarks.robustness.child import Child, limit_memory
 from benchmarks.robustness.plan import Row
 from fedlib.data import DatasetError
 from fedlib.runs import RunDiverged, StoreError
-from fedlib.runs.disk import Damaged
+from fedlib.runs.atomic import Damaged
 
 SECONDS_OF_A_CASE = 300.0
 OURS = (StoreError, Damaged, DatasetError, RunDiverged)

@@ -119,4 +119,5 @@ def _exports(plan: Plan) -> Row:
 
 def _exported() -> dict[str, tuple[bytes, dict[str, Any]]]:
     """Return the metrics and provenance of every exported run, by key."""
-    return {r.experiment.key: (r.metrics.to_csv().encode(), r.provenance) for r in exported()}
+    runs = exported()
+    return {r.experiment.key: (r.metrics.to_pandas().to_csv().encode(), r.provenance) for r in runs}

@@ -24,7 +24,7 @@ def together(
     given = [*runs]
     words = {n: isinstance(v, str) for _, where, _ in given for n, v in where.items()}
     parts = [
-        result.metrics.assign(
+        frame_of(result).assign(
             method=method,
             seed=result.experiment.seed,
             **{n: where.get(n, "" if word else np.nan) for n, word in words.items()},
@@ -33,6 +33,11 @@ def together(
         for result in results
     ]
     return pd.concat(parts, ignore_index=True)
+
+
+def frame_of(result: Result) -> pd.DataFrame:
+    """Return a run's metrics as a frame, with the columns of ``fedlib.runs.log``."""
+    return result.metrics.to_pandas()
 
 
 def stacked(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

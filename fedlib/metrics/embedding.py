@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import torch
 
 from fedlib.federation import Federation
 from fedlib.models import Leaves
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NEIGHBOURS = 5
 
@@ -24,6 +27,7 @@ def embedded(
     themselves, which unlike the picture is not a matter of t-SNE. ValueError for a client with
     fewer than ten test examples.
     """
+    import pandas as pd
     from sklearn.manifold import TSNE
 
     held = fed.test.index[client, : fed.test.sizes[client]]

@@ -1,7 +1,7 @@
 """What a run is: spec, key, run folder, resume."""
 
 from fedlib.runs.course import assess, begun
-from fedlib.runs.disk import Damaged, DamagedWarning, StoreError
+from fedlib.runs.atomic import Damaged, DamagedWarning, StoreError
 from fedlib.runs.exported import export, exported
 from fedlib.runs.health import RunDiverged
 from fedlib.runs.inventory import Entry, inventory

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from fedlib.runs import Experiment, StoreError, store
 from fedlib.progress import note
+from fedlib.runs import Experiment, StoreError, store
 from fedlib.runs.local import SECONDS_TO_STOP, WorkerDied
 from fedlib.runs.table import Failures, Table
 from fedlib.runs.there import Files, Mailbox, Order, UnfitNode, code, train

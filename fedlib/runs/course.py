@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from fedlib.engine import (
@@ -22,15 +24,17 @@ from fedlib.engine import (
     predicting,
     select,
 )
+from fedlib.federation import Federation
+from fedlib.privacy import audit
 from fedlib.runs import store
-from fedlib.runs.disk import StoreError
+from fedlib.runs.atomic import StoreError
 from fedlib.runs.health import RunDiverged, check_finite
 from fedlib.runs.log import Log
 from fedlib.runs.provenance import commit, segment, stages_of
 from fedlib.runs.result import Result
 from fedlib.runs.spec import Experiment
-from fedlib.federation import Federation
-from fedlib.privacy import audit
+
+BEST_OF = ("round", "client", "value")
 
 
 class Course:
@@ -107,7 +111,7 @@ class Course:
             self.experiment,
             state,
             self._completed,
-            self.log.frame(self._completed),
+            self.log.table(self._completed),
             self.fed.source,
             self.segments(),
             best,
@@ -148,7 +152,7 @@ class Course:
     def _choose(self, state: State, completed: int) -> None:
         """Keep a copy of the state if it is the best so far, where that is asked for."""
         if self.experiment.keep == "best":
-            at = best_of(self.log.frame(), self.members())
+            at = best_of(self.log.table(), self.members())
             if at == completed:
                 self._best = _copied(state)
             if completed == self.experiment.rounds:
@@ -185,13 +189,16 @@ def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> 
     return algorithm.init(playing(algorithm, fed), experiment.seed, first)
 
 
-def best_of(metrics: pd.DataFrame, members: set[int]) -> int:
+def best_of(metrics: pa.Table, members: set[int]) -> int:
     """Return the first round with the least mean validation nll over some clients."""
-    rows = metrics[(metrics["metric"] == "validation_nll") & metrics["client"].isin(members)]
-    by_round = rows.groupby("round")["value"].mean()
-    if by_round.isna().all():
+    rows = metrics.filter(pc.field("metric") == "validation_nll")
+    by_round: dict[int, list[float]] = {}
+    for at, client, nll in zip(*(rows[n].to_pylist() for n in BEST_OF), strict=True):
+        if client in members and nll is not None:
+            by_round.setdefault(at, []).append(nll)
+    if not by_round:
         raise ValueError("no validation examples: the best round cannot be told; use keep='last'")
-    return int(by_round.index[int(np.nanargmin(by_round.to_numpy()))])
+    return min(by_round, key=lambda t: (math.fsum(by_round[t]) / len(by_round[t]), t))
 
 
 def assess(experiment: Experiment, fed: Federation, state: State, completed: int, log: Log) -> None:

@@ -18,14 +18,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedlib import paths
-from fedlib.runs import disk
-from fedlib.runs.disk import Damaged
-from fedlib.runs.log import COLUMNS, require_tidy
+from fedlib.runs import atomic
+from fedlib.runs.atomic import Damaged
+from fedlib.runs.log import COLUMNS, SCHEMA, tidy
 from fedlib.runs.provenance import dirty
 from fedlib.runs.result import Result
 from fedlib.runs.spec import Experiment
@@ -35,9 +34,10 @@ WHAT, VARIABLE = "exported result of fedlib", "FEDLIB_RESULTS"
 MOST_NAMED = 20  # runs, in an error
 _WORDS = ("metric", "item")
 _KEY = re.compile("[0-9a-f]{16}")
-_KINDS = {"round": pa.int32(), "client": pa.int32(), "expert": pa.int16(), "value": pa.float64()}
+_WORD = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA = pa.schema(
-    [(n, _KINDS.get(n, pa.dictionary(pa.int32(), pa.string()))) for n in ("key", "run", *COLUMNS)]
+    [("key", _WORD), ("run", _WORD)]
+    + [(f.name, _WORD if f.name in _WORDS else f.type) for f in SCHEMA]
 )
 
 
@@ -69,7 +69,7 @@ def export(results: Iterable[Result], name: str) -> Path:
 @contextmanager
 def writing() -> Iterator[Callable[[Iterable[Result], str], Path]]:
     """Be the only one who writes results; yields what ``export`` does."""
-    with disk.alone(paths.results(), f"the {WHAT}", VARIABLE):
+    with atomic.alone(paths.results(), f"the {WHAT}", VARIABLE):
         yield _put
 
 
@@ -85,10 +85,10 @@ def _put(results: Iterable[Result], name: str) -> Path:
         try:
             target.unlink(missing_ok=True)
         except OSError as error:
-            raise disk.unwritable(target, "the removal of results", error, VARIABLE) from error
+            raise atomic.unwritable(target, "the removal of results", error, VARIABLE) from error
         return target
     tables = [_table(key, runs[key]) for key in sorted(runs)]
-    disk.write(target, lambda path: _write(tables, path), f"the {WHAT}", VARIABLE)
+    atomic.write(target, lambda path: _write(tables, path), f"the {WHAT}", VARIABLE)
     return target
 
 
@@ -112,17 +112,16 @@ def refusal(results: Sequence[Result]) -> str:
 
 
 def _table(key: str, result: Result) -> pa.Table:
-    require_tidy(result.metrics)
-    if result.metrics.empty:
+    metrics = tidy(result.metrics)
+    if not metrics.num_rows:
         raise ValueError(f"a result without metrics cannot be exported: {result.experiment}")
     said = {"spec": to_dict(result.experiment), "provenance": result.provenance}
     same = {"key": key, "run": json.dumps(said, sort_keys=True)}
-    rows = pa.array([0] * len(result.metrics), pa.int32())
+    rows = pa.array([0] * metrics.num_rows, pa.int32())
     columns = [pa.DictionaryArray.from_arrays(rows, [text]) for text in same.values()]
     for name in COLUMNS:
-        column = pa.array(result.metrics[name])
-        column = column.dictionary_encode() if name in _WORDS else column
-        columns.append(column.cast(_SCHEMA.field(name).type))
+        column = metrics[name].combine_chunks()
+        columns.append(column.dictionary_encode() if name in _WORDS else column)
     return pa.Table.from_arrays(columns, schema=_SCHEMA)
 
 
@@ -152,7 +151,7 @@ def files() -> list[Path]:
 
 def held(path: Path) -> dict[str, int]:
     """Return the keys of the runs that a file holds, and the bytes of each; Damaged if none is."""
-    with disk.reading(path, WHAT), path.open("rb") as file:
+    with atomic.reading(path, WHAT), path.open("rb") as file:
         footer = _footer(file, path)
         groups = {key: footer.metadata.row_group(i) for key, i in footer.groups.items()}
         columns = range(len(_SCHEMA.names))
@@ -164,7 +163,7 @@ def held(path: Path) -> dict[str, int]:
 
 def read_run(path: Path, key: str) -> Result | None:
     """Return the run of a key in a file, or None; Damaged if it cannot be read."""
-    with disk.reading(path, WHAT), path.open("rb") as file:
+    with atomic.reading(path, WHAT), path.open("rb") as file:
         footer = _footer(file, path)
         if key not in footer.groups:
             return None
@@ -176,14 +175,13 @@ def read_run(path: Path, key: str) -> Result | None:
 def _result(key: str, table: pa.Table) -> Result:
     (said_key,), (text,) = (table[name].unique().to_pylist() for name in ("key", "run"))
     said = json.loads(text)
-    frame: pd.DataFrame = table.select(COLUMNS).to_pandas().astype(dict.fromkeys(_WORDS, "str"))
-    require_tidy(frame)
+    metrics = tidy(table.select(COLUMNS))
     spec, provenance = from_dict(said["spec"]), said["provenance"]
     if not isinstance(spec, Experiment) or not isinstance(provenance, dict):
         raise ValueError("it does not say of which experiment it is")
     if said_key != key:
         raise ValueError(f"the run of {key} is that of {said_key}")
-    return Result(spec, frame, provenance)
+    return Result(spec, metrics, provenance)
 
 
 def read_exported(path: Path) -> list[Result]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedlib import paths
-from fedlib.runs import disk, store
-from fedlib.runs.disk import Damaged, StoreError
+from fedlib.runs import atomic, store
+from fedlib.runs.atomic import Damaged, StoreError
 from fedlib.runs.exported import files, held, read_run
 from fedlib.runs.spec import Experiment
 from fedlib.values import UnknownName
@@ -44,7 +44,7 @@ def inventory() -> list[Entry]:
     try:
         kept = [entry for path in files() for entry in _of_file(path, known)]
     except OSError as error:
-        raise disk.unreadable(paths.results(), error) from error
+        raise atomic.unreadable(paths.results(), error) from error
     return sorted([*entries, *kept], key=lambda entry: entry.age)
 
 
@@ -52,7 +52,7 @@ def _children(folder: Path) -> list[Path]:
     try:
         return sorted(p for p in folder.iterdir() if p.name[0] != ".") if folder.is_dir() else []
     except OSError as error:
-        raise disk.unreadable(folder, error) from error
+        raise atomic.unreadable(folder, error) from error
 
 
 def _of_folder(home: Path) -> Entry:

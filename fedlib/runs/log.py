@@ -6,34 +6,48 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-import pandas as pd
-from pandas.api.types import is_float_dtype, is_integer_dtype, is_string_dtype
+import pyarrow as pa
 from torch import Tensor
 
 from fedlib.engine import Report, Scores
 from fedlib.federation import Federation
 from fedlib.metrics import divergences
 
-COLUMNS = ("round", "metric", "client", "expert", "item", "value")
-_KINDS = {
-    "round": is_integer_dtype,
-    "metric": is_string_dtype,
-    "client": is_integer_dtype,
-    "expert": is_integer_dtype,
-    "item": is_string_dtype,
-    "value": is_float_dtype,
-}
+SCHEMA = pa.schema(
+    [
+        pa.field("round", pa.int32()),
+        pa.field("metric", pa.string()),
+        pa.field("client", pa.int32()),
+        pa.field("expert", pa.int16()),
+        pa.field("item", pa.string()),
+        pa.field("value", pa.float64()),  # null where it is not a number
+    ]
+)
+COLUMNS = tuple(SCHEMA.names)
 NONE = -1  # client or expert of a row that belongs to no client or expert
 
 
-def require_tidy(frame: pd.DataFrame) -> None:
-    """ValueError unless a frame has the columns of a run's metrics, each of its kind."""
-    names = tuple(map(str, frame.columns))
-    if names != COLUMNS:
-        raise ValueError(f"it has other columns: {', '.join(names)}")
-    for name in COLUMNS:
-        if not _KINDS[name](frame[name]):
-            raise ValueError(f"its column {name} holds {frame[name].dtype}")
+def tidy(table: pa.Table) -> pa.Table:
+    """Return a table with the types of ``SCHEMA``; ValueError unless it is a run's metrics."""
+    if tuple(table.column_names) != COLUMNS:
+        raise ValueError(f"it has other columns: {', '.join(table.column_names)}")
+    for field in SCHEMA:
+        held = table[field.name]
+        if _kind(held.type) != _kind(field.type):
+            raise ValueError(f"its column {field.name} holds {held.type}")
+        if held.null_count and field.name != "value":
+            raise ValueError(f"its column {field.name} holds nothing in {held.null_count} rows")
+    return table.cast(SCHEMA)
+
+
+def _kind(type: pa.DataType) -> str:
+    """Return what a column holds: files of other writers have wider types, or dictionaries."""
+    type = type.value_type if pa.types.is_dictionary(type) else type
+    if pa.types.is_integer(type):
+        return "whole numbers"
+    if pa.types.is_string(type) or pa.types.is_large_string(type):
+        return "words"
+    return "numbers" if pa.types.is_floating(type) else str(type)
 
 
 class Log:
@@ -42,10 +56,12 @@ class Log:
     ``round`` counts completed rounds: 0 is the initial state.
     """
 
-    def __init__(self, frame: pd.DataFrame | None = None) -> None:
+    def __init__(self, table: pa.Table | None = None) -> None:
         self._rows: list[tuple[int, str, int, int, str, float]] = []
-        if frame is not None:
-            self._rows = list(frame.itertuples(index=False, name=None))
+        if table is not None:
+            columns = [table[name].to_pylist() for name in COLUMNS[:-1]]
+            values = table["value"].to_numpy().tolist()  # a null is nan again
+            self._rows = list(zip(*columns, values, strict=True))
 
     def add(
         self,
@@ -128,11 +144,9 @@ class Log:
                 found[metric] = (round, [*values, value] if at == round else [value])
         return {m: sum(found[m][1]) / len(found[m][1]) for m in metrics if m in found}
 
-    def frame(self, completed: int | None = None) -> pd.DataFrame:
+    def table(self, completed: int | None = None) -> pa.Table:
         """Return all rows, or those up to some round."""
-        rows = self._rows
-        if completed is not None:
-            rows = [row for row in rows if row[0] <= completed]
-        frame = pd.DataFrame(rows, columns=list(COLUMNS))
-        kinds = {"round": "int32", "client": "int32", "expert": "int16", "value": "float64"}
-        return frame.astype(kinds)
+        rows = [row for row in self._rows if completed is None or row[0] <= completed]
+        columns = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
+        pairs = zip(columns, SCHEMA.types, strict=True)
+        return pa.table([pa.array(c, t, from_pandas=True) for c, t in pairs], schema=SCHEMA)

@@ -103,8 +103,10 @@ def commit() -> str:
     """Return the commit as it was when this process first trained: the code that it runs.
 
     It ends with "-dirty" if files of the package are changed or new; other files, results for one,
-    may differ.
+    may differ. An installed copy is of no commit, whatever checkout it lies in or is asked from.
     """
+    if not paths.IN_CHECKOUT:
+        return "unknown"
     said = _git("describe", "--always", "--abbrev=12")
     changed = _git("status", "--porcelain", "--", "fedlib")
     return (said + (DIRTY if changed else "")) if said else "unknown"

@@ -14,16 +14,16 @@ from fedlib.engine import (
     TrainingDiverged,
     play_round,
 )
+from fedlib.federation import Federation
+from fedlib.memory import keep_freed
+from fedlib.progress import Rounds, Watcher, note
 from fedlib.runs import store
 from fedlib.runs.course import Course
-from fedlib.runs.disk import Damaged
+from fedlib.runs.atomic import Damaged
 from fedlib.runs.health import RunDiverged
 from fedlib.runs.provenance import commit, provenance
 from fedlib.runs.result import Result
 from fedlib.runs.spec import Experiment
-from fedlib.federation import Federation
-from fedlib.memory import keep_freed
-from fedlib.progress import Rounds, Watcher, note
 
 CHECKPOINT_SECONDS = 60.0
 Progress = bool | str | Watcher

@@ -20,16 +20,18 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from fedlib import paths
 from fedlib.engine import State
-from fedlib.runs import disk, tensors
-from fedlib.runs.disk import Damaged
+from fedlib.runs import atomic, tensors
+from fedlib.runs.atomic import Damaged
 from fedlib.runs.exported import find_exported
 from fedlib.runs.health import RunDiverged
-from fedlib.runs.log import require_tidy
+from fedlib.runs.log import tidy
 from fedlib.runs.result import Result
 from fedlib.runs.spec import Experiment
 from fedlib.values import from_dict, to_dict
@@ -49,7 +51,7 @@ class Kept(NamedTuple):
 
     state: State
     completed: int
-    metrics: pd.DataFrame
+    metrics: pa.Table
     data: str
     segments: list[dict[str, Any]]
     best: State | None = None
@@ -72,13 +74,13 @@ def find(experiment: Experiment) -> Result | None:
             metrics = read_metrics(home, experiment.rounds)
             return Result(experiment, metrics, read_json(home / PROVENANCE))
     except Damaged as error:
-        disk.warn(f"{error}; this stored run is passed over")
+        atomic.warn(f"{error}; this stored run is passed over")
     except OSError as error:
-        raise disk.unreadable(home, error) from error
+        raise atomic.unreadable(home, error) from error
     try:
         return find_exported(experiment)
     except OSError as error:
-        raise disk.unreadable(paths.results(), error) from error
+        raise atomic.unreadable(paths.results(), error) from error
 
 
 def complete(experiment: Experiment) -> bool:
@@ -88,7 +90,7 @@ def complete(experiment: Experiment) -> bool:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return what a JSON file of the store says; Damaged if it is no JSON object."""
-    with disk.reading(path, "JSON"):
+    with atomic.reading(path, "JSON"):
         said = json.loads(path.read_bytes())
     if not isinstance(said, dict):
         raise Damaged(f"{path} holds no JSON object")
@@ -98,20 +100,20 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_spec(home: Path) -> Experiment:
     """Return whose run folder it is; Damaged if its spec cannot be read."""
     path = home / SPEC
-    with disk.reading(path, "spec"):
+    with atomic.reading(path, "spec"):
         spec = from_dict(read_json(path))
     if not isinstance(spec, Experiment):
         raise Damaged(f"{path} is no experiment")
     return spec
 
 
-def read_metrics(home: Path, rounds: int = 0) -> pd.DataFrame:
+def read_metrics(home: Path, rounds: int = 0) -> pa.Table:
     """Return the metrics of a run folder; Damaged if they do not reach ``rounds``."""
     path = home / METRICS
-    with disk.reading(path, "readable Parquet file"):
-        metrics = pd.read_parquet(path, page_checksum_verification=True)
-        require_tidy(metrics)
-    if metrics["round"].max() < rounds or metrics.empty:
+    with atomic.reading(path, "readable Parquet file"):
+        # One file and its own columns: a folder's name may look like a partition, "round=3".
+        metrics = tidy(pq.ParquetFile(path, page_checksum_verification=True).read())
+    if max(metrics["round"].to_pylist(), default=-1) < rounds:
         raise Damaged(f"{path} ends before round {rounds}")
     return metrics
 
@@ -125,7 +127,7 @@ def checkpoint(
     experiment: Experiment,
     state: State,
     completed: int,
-    metrics: pd.DataFrame,
+    metrics: pa.Table,
     data: str = "",
     segments: list[dict[str, Any]] | None = None,
     best: State | None = None,
@@ -134,14 +136,14 @@ def checkpoint(
     home = folder(experiment)
     if not (home / SPEC).exists():
         _write_json(home / SPEC, to_dict(experiment), "the spec")
-    disk.write(
+    atomic.write(
         home / METRICS,
-        lambda p: metrics.to_parquet(p, compression="zstd", index=False, write_page_checksum=True),
+        lambda p: pq.write_table(metrics, p, compression="zstd", write_page_checksum=True),
         f"the metrics up to round {completed}",
     )
     flat = {**state.flat(), **{BEST + n: t for n, t in (best.flat() if best else {}).items()}}
     said = {"completed": str(completed), "data": data, "segments": json.dumps(segments or [])}
-    disk.write(
+    atomic.write(
         home / CHECKPOINT,
         lambda p: tensors.save(p, flat, said),
         f"the checkpoint after round {completed}",
@@ -157,8 +159,8 @@ def restore(experiment: Experiment) -> Kept | None:
     best = {n.removeprefix(BEST): t for n, t in flat.items() if n.startswith(BEST)}
     state = State.from_flat({n: t for n, t in flat.items() if not n.startswith(BEST)})
     metrics = read_metrics(home, completed)
-    kept = metrics[metrics["round"] <= completed]
-    with disk.reading(home / CHECKPOINT, "checkpoint of this library"):
+    kept = metrics.filter(pc.field("round") <= completed)
+    with atomic.reading(home / CHECKPOINT, "checkpoint of this library"):
         segments = list(json.loads(said.get("segments", "[]")))
     held = State.from_flat(best) if best else None
     return Kept(state, completed, kept, said.get("data", ""), segments, held)
@@ -183,7 +185,7 @@ def failure(experiment: Experiment) -> dict[str, Any] | None:
 def read_failure(path: Path) -> dict[str, Any]:
     """Return what a file says of a failure; Damaged if an error cannot be made of it."""
     said = read_json(path)
-    with disk.reading(path, "description of a failure"):
+    with atomic.reading(path, "description of a failure"):
         RunDiverged.of(said, "")
     return said
 
@@ -194,7 +196,7 @@ def forget_failure(experiment: Experiment) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise disk.unwritable(path, "the removal of the failure", error) from error
+        raise atomic.unwritable(path, "the removal of the failure", error) from error
 
 
 @contextmanager
@@ -216,7 +218,7 @@ def claimed(
             waiting(f"another process trains {experiment.key}: waiting for it")
             lock.acquire()
     except OSError as error:
-        raise disk.unwritable(path, "the lock", error) from error
+        raise atomic.unwritable(path, "the lock", error) from error
     try:
         mend(experiment)
         yield
@@ -243,17 +245,17 @@ def mend(experiment: Experiment) -> None:
     home = folder(experiment)
     if not home.is_dir():
         return
-    disk.clean(home)
+    atomic.clean(home)
     _keep_sound(home / SPEC, lambda: _check_owner(home, experiment))
     _keep_sound(home / PROVENANCE, lambda: read_json(home / PROVENANCE))
     _keep_sound(home / FAILURE, lambda: read_failure(home / FAILURE))
     _keep_sound(home / METRICS, lambda: read_metrics(home))
     _keep_sound(home / CHECKPOINT, lambda: tensors.load(home / CHECKPOINT))
     if (home / CHECKPOINT).exists() and not _reaches(home, 0):
-        disk.set_aside(home / CHECKPOINT, "is of no use without its metrics")
+        atomic.set_aside(home / CHECKPOINT, "is of no use without its metrics")
     # From here on its metrics may be overwritten: a run that is trained on is not complete.
     if (home / PROVENANCE).exists() and not _reaches(home, experiment.rounds):
-        disk.set_aside(home / PROVENANCE, "belongs to a run of which a part is lost")
+        atomic.set_aside(home / PROVENANCE, "belongs to a run of which a part is lost")
 
 
 def _reaches(home: Path, rounds: int) -> bool:
@@ -271,7 +273,7 @@ def _keep_sound(path: Path, read: Callable[[], Any]) -> None:
         if path.exists():
             read()
     except Damaged as error:
-        disk.set_aside(path, str(error).removeprefix(f"{path} "))
+        atomic.set_aside(path, str(error).removeprefix(f"{path} "))
 
 
 def _check_owner(home: Path, experiment: Experiment) -> None:
@@ -291,9 +293,9 @@ def unpack(experiment: Experiment, files: dict[str, bytes]) -> None:
     """Write what ``pack`` returned into this store, the provenance last."""
     forget_failure(experiment)  # of an earlier attempt; theirs comes along
     for name, data in files.items():
-        disk.write(folder(experiment) / name, methodcaller("write_bytes", data), name)
+        atomic.write(folder(experiment) / name, methodcaller("write_bytes", data), name)
 
 
 def _write_json(path: Path, said: Any, what: str) -> None:
     text = json.dumps(said, indent=1)
-    disk.write(path, lambda p: p.write_text(text), what)
+    atomic.write(path, lambda p: p.write_text(text), what)

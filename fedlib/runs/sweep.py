@@ -17,29 +17,12 @@ class SweepFailed(RuntimeError):
     """Some runs of a sweep failed; what finished is stored."""
 
 
-def sweep(
-    experiments: Sequence[Experiment],
-    *,
-    workers: int = 1,
-    device: str = "auto",
-    chunk: int | None = None,
-    progress: bool = True,
-    retry: bool = False,
-    address: str | None = None,
-) -> list[Result]:
+def sweep(experiments: Sequence[Experiment], *, device: str = "auto", **how: Any) -> list[Result]:
     """Return the results of ``experiments`` in order, after ``train``, which says what is what.
 
     Thousands of results may be more than the memory holds: then train, and find them one by one.
     """
-    train(
-        experiments,
-        workers=workers,
-        device=device,
-        chunk=chunk,
-        progress=progress,
-        retry=retry,
-        address=address,
-    )
+    train(experiments, device=device, **how)
     return [run(e, device=device, progress=False) for e in experiments]
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
-from fedlib.runs import Experiment
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table as Grid
+from rich.text import Text
+
 from fedlib.progress import bar, quiet
+from fedlib.runs import Experiment
 from fedlib.values import as_code
 
 Failures = list[tuple[Experiment, BaseException]]
 
-SECONDS_BETWEEN_DRAWINGS = 0.1
+DRAWINGS_A_SECOND = 4
 
 
 @dataclasses.dataclass
@@ -46,22 +48,29 @@ class Table:
         self.total, self.finished, self.failed = len(experiments), 0, 0
         self._rows: dict[str, _Row] = {}
         self._runs, self._names = {e.key: e for e in experiments}, names(experiments)
-        self._began, self._drawn, self._lines = time.monotonic(), 0.0, 0
+        self._began, self._drawn = time.monotonic(), 0.0
         self._played = 0  # rounds of runs that have ended
         shown = show and not quiet()
         notebook = "ipykernel" in sys.modules
-        self._live = shown and not notebook and sys.stderr.isatty()
-        self._logged = shown and not notebook and not self._live
+        self._live: Live | None = None
+        if shown and not notebook and sys.stderr.isatty():
+            # Drawn by who trains, not by a thread: what is half written is never seen.
+            self._live = Live(console=Console(stderr=True), auto_refresh=False)
+        self._logged = shown and not notebook and self._live is None
         rounds = sum(e.rounds for e in experiments)
         self._bar = bar(rounds, f"0 of {self.total} runs", show=shown and notebook)
 
     def __enter__(self) -> Table:
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.close()
         self._rows.clear()
         self.draw(always=True)
+        if self._live is not None:
+            self._live.stop()
 
     def start(self, experiment: Experiment, node: str = "") -> None:
         """A run has been given to somebody, on a machine that may have a name."""
@@ -120,44 +129,27 @@ class Table:
     def draw(self, always: bool = False) -> None:
         """Draw again if this is a terminal: time has passed."""
         now = time.monotonic()
-        if not self._live or (not always and now - self._drawn < SECONDS_BETWEEN_DRAWINGS):
-            return
-        width, height = _terminal()
-        # Beside these: header, "more", summary, cursor. A table that scrolls cannot be redrawn.
-        lines = [line[: width - 1] for line in self.lines(max(0, height - 4))]
-        up = f"\x1b[{self._lines}F" if self._lines else "\r"
-        sys.stderr.write(f"{up}\x1b[J" + "".join(f"{line}\n" for line in lines))
-        sys.stderr.flush()
-        self._drawn, self._lines = now, len(lines)
+        if self._live is not None and (always or now - self._drawn > 1 / DRAWINGS_A_SECOND):
+            self._live.update(self.drawn(), refresh=True)
+            self._drawn = now
 
-    def lines(self, most: int = 20) -> list[str]:
-        """Return the table as text: at most ``most`` runs under way, and the summary."""
-        out = []
-        if self._rows:
-            out.append(f"{'key':8}  {'round':>11}  {'loss':>8}  {'left':>6}  {'seed':>4}  run")
-        for key, row in list(self._rows.items())[:most]:
-            played, left = f"{row.done}/{row.total}", duration(row.remaining())
+    def drawn(self) -> Group:
+        """Return the summary and a row per run under way; a low terminal shows the first ones."""
+        grid = Grid(box=None, pad_edge=False, show_header=bool(self._rows))
+        for name in ("key", "round", "loss", "left", "seed"):
+            grid.add_column(name, justify="left" if name == "key" else "right", no_wrap=True)
+        grid.add_column("run", no_wrap=True, overflow="ellipsis")
+        for key, row in self._rows.items():
             loss = "" if row.loss != row.loss else f"{row.loss:.4g}"
-            seed, name = self._runs[key].seed, self._names[key]  # cut where a terminal is narrow
-            name += f" on {row.node}" if row.node else ""
-            out.append(f"{key[:8]}  {played:>11}  {loss:>8}  {left:>6}  {seed:>4}  {name}")
-        if len(self._rows) > most:
-            out.append(f"... and {len(self._rows) - most} more")
+            name = self._names[key] + (f" on {row.node}" if row.node else "")
+            cells = (f"{row.done}/{row.total}", loss, duration(row.remaining()))
+            grid.add_row(key[:8], *cells, str(self._runs[key].seed), Text(name))
         waiting = self.total - self.finished - self.failed - len(self._rows)
         counts = {"running": len(self._rows), "waiting": waiting, "failed": self.failed}
         said = [f"{n} {what}" for what, n in counts.items() if n]
         spent = duration(time.monotonic() - self._began)
-        out.append(", ".join([f"{self.finished} of {self.total} runs done", *said, spent]))
-        return out
-
-
-def _terminal() -> os.terminal_size:
-    """Return the size of what the table is drawn on; stdout may be a file."""
-    with suppress(OSError, ValueError):
-        size = os.get_terminal_size(sys.stderr.fileno())
-        if size.columns and size.lines:
-            return size
-    return shutil.get_terminal_size()
+        done = f"{self.finished} of {self.total} runs done"
+        return Group(Text(", ".join([done, *said, spent])), grid)
 
 
 def names(experiments: Sequence[Experiment]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedlib.runs.disk import reading
+from fedlib.runs.atomic import reading
 
 CHECKSUM = "crc32"
 # A file sorts its names, and a sum over leaves has the bits of an undisturbed run in its order.

@@ -7,7 +7,6 @@ import os
 import threading
 from dataclasses import replace
 
-import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,7 +19,7 @@ from fedlib.models import MLP
 from fedlib.partition import Dirichlet, Mirrored
 from fedlib.runs import Experiment, Result, StoreError, export, exported, find, inventory
 from fedlib.runs.exported import DirtyRuns, files, held, path_of, read_run
-from fedlib.runs.log import COLUMNS
+from fedlib.runs.log import Log
 from fedlib.tasks import Task
 from fedlib.values import to_dict
 from papers.book import BOOK
@@ -36,14 +35,14 @@ CLEAN, DIRTY = {"commit": "aaa"}, {"commit": "bbb-dirty"}
 def made(experiment, said=CLEAN, value=0.1):
     """A result with numbers that no two runs share, some of them odd."""
     values = [value + experiment.seed, float("nan"), -0.0, 1e-310, 2 / 3, 1.0]
-    rows = [(i, "m" * (i % 2), i, -1, "" if i else "w", v) for i, v in enumerate(values)]
-    kinds = {"round": "int32", "client": "int32", "expert": "int16", "value": "float64"}
-    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(kinds)
-    return Result(experiment, frame.astype({"metric": "str", "item": "str"}), said)
+    log = Log()
+    for i, v in enumerate(values):
+        log.add(i, "m" * (i % 2), v, client=i, item="" if i else "w")
+    return Result(experiment, log.table(), said)
 
 
 def same(one, other):
-    pd.testing.assert_frame_equal(one.metrics, other.metrics, check_exact=True)
+    assert one.metrics.equals(other.metrics)
     assert one.metrics["value"].to_numpy().tobytes() == other.metrics["value"].to_numpy().tobytes()
     assert (one.experiment, one.provenance) == (other.experiment, other.provenance)
 
@@ -119,7 +118,7 @@ def test_who_reads_while_a_file_is_replaced_gets_one_or_the_other():
     def read():
         while not stop.is_set():
             try:
-                value = find(RUNS[3]).metrics["value"].iloc[0]
+                value = find(RUNS[3]).metrics["value"][0].as_py()
                 looks.append(value)
                 if value not in (0.1 + 3, 0.2 + 3):
                     wrong.append(value)
@@ -167,7 +166,7 @@ def test_what_cannot_be_exported_changes_nothing(monkeypatch):
         raise OSError(28, os.strerror(28))
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.disk.os, "replace", full)
+        patch.setattr(module.atomic.os, "replace", full)
         with pytest.raises(StoreError, match="FEDLIB_RESULTS"):
             export([made(RUNS[1])], "some")
     assert target.read_bytes() == before and files() == [target]

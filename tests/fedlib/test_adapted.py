@@ -91,7 +91,7 @@ def test_runs_log_them_where_clients_are_scored():
         Mirrored(pool=100, validation=10, test=10),
     )
     experiment = Experiment(task, FedAvg(), rounds=5, cohort=3, evaluate_every=2)
-    frame = run(experiment, device="cpu", progress=False).metrics
+    frame = run(experiment, device="cpu", progress=False).metrics.to_pandas()
     for metric in ("adapted_test_accuracy", "adapted_validation_accuracy"):
         found = frame[frame["metric"] == metric]
         assert found.groupby("round")["client"].nunique().to_dict() == {2: 3, 4: 3, 5: 3}

@@ -238,7 +238,8 @@ def test_a_run_whose_clusters_leave_is_stored_and_sends_less():
     stop = ClusterStop(every=1, patience=1)
     sent = []
     for each in (algorithm, replace(algorithm, stop=stop)):
-        metrics = run(Experiment(TASK, each, **common), device="cpu", progress=False).metrics
+        found = run(Experiment(TASK, each, **common), device="cpu", progress=False)
+        metrics = found.metrics.to_pandas()
         sent.append(metrics.query("metric == 'bytes_down'")["value"].sum())
     left = metrics.query("metric == 'open_clusters'")["value"]
     assert left.iloc[-1] < 2 and left.is_monotonic_decreasing and sent[1] < sent[0]
@@ -258,7 +259,8 @@ def test_the_stages_of_a_run_and_its_diagnostics():
     both = Experiment(some, mixture, after=first, beside=alone, **home)
     with pytest.raises(ValueError, match="beside needs a first stage to be beside of"):
         replace(both, after=None)
-    frames = {e: run(e, device="cpu", progress=False).metrics for e in (first, tuned, both)}
+    found = {e: run(e, device="cpu", progress=False) for e in (first, tuned, both)}
+    frames = {e: result.metrics.to_pandas() for e, result in found.items()}
     metrics = frames[first]
     own = metrics[(metrics["metric"] == "clusters") & (metrics["round"] == 4)]
     assert len(own) == 8 * 3 and own["value"].sum() == 8
@@ -272,5 +274,5 @@ def test_the_stages_of_a_run_and_its_diagnostics():
 
 def test_a_run_may_be_scored_at_its_end_only():
     federation = Experiment(TASK, IFCA(clusters=2), 3, cohort=0.5, evaluate_every=0)
-    scored = run(federation, device="cpu", progress=False).metrics.query("metric == 'test_nll'")
-    assert set(scored["round"]) == {3} and len(scored) == 8
+    scored = run(federation, device="cpu", progress=False).select("test_nll")
+    assert scored["round"].to_pylist() == [3] * 8

@@ -21,8 +21,8 @@ from test_survival import bits
 from test_sweep import BAD, TUNINGS, go
 
 from fedlib.algorithms import Local
-from fedlib.runs import Experiment, find, store
-from fedlib.runs.sweep import SweepFailed, cluster, there
+from fedlib.runs import Experiment, cluster, find, store, there
+from fedlib.runs.sweep import SweepFailed
 
 ray = pytest.importorskip("ray", reason="Ray is an optional extra")
 if not Path("/proc/self/environ").exists():

@@ -103,7 +103,7 @@ def test_what_opted_out_counts_at_home_only():
 def test_it_is_an_experiment_of_one_round_that_ends_with_the_floor():
     task = Task("digits", Majority(6, 30, p=1.0), MLP((4,)), HELD)
     result = run(Experiment(task, CommonestLabel(), 1, cohort=1.0), progress=False)
-    rows = result.metrics
+    rows = result.metrics.to_pandas()
     last = rows[rows["metric"].eq("test_accuracy") & rows["round"].eq(1)]["value"]
     counts = task.counts(0)
     np.testing.assert_allclose(last, majority_floor(counts["train"], counts["test"]))

@@ -296,7 +296,7 @@ def test_the_average_decides_which_round_the_last_clients_model_is_of():
     )
 
     def both(metric):
-        return (r.metrics[r.metrics["metric"] == metric]["value"] for r, _ in (average, released))
+        return (r.select(metric).to_pandas()["value"] for r, _ in (average, released))
 
     for metric in ("validation_nll", "kept_round"):
         np.testing.assert_array_equal(*both(metric))

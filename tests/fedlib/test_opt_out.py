@@ -334,7 +334,7 @@ FEDERATED = Experiment(TASK, FedAvg(batch_size=10), rounds=6, cohort=3, evaluate
 
 
 def test_the_ledger_has_no_byte_of_those_who_opted_out():
-    metrics = run(FEDERATED, device="cpu", progress=False).metrics
+    metrics = run(FEDERATED, device="cpu", progress=False).metrics.to_pandas()
     inside = metrics[metrics["metric"] == "opted_in"].set_index("client")["value"]
     assert (inside > 0).sum() == 4 and set(inside) == {0, 20}
     for name in ("client_bytes_up", "client_bytes_down"):
@@ -353,7 +353,7 @@ def test_those_who_opted_out_train_at_home():
     home = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
     tuned = Experiment(TASK, alone, after=FEDERATED, **home)
     mixed = Experiment(TASK, Mixture(epochs=5, client=adam(1e-2)), after=tuned, **home)
-    metrics = run(mixed, device="cpu", progress=False).metrics
+    metrics = run(mixed, device="cpu", progress=False).metrics.to_pandas()
     last = metrics[metrics["round"] == 1].groupby("metric")["value"]
     assert last.mean()["balanced_accuracy"] > 0.3
     assert last.count()["balanced_accuracy"] == 8
@@ -362,8 +362,8 @@ def test_those_who_opted_out_train_at_home():
 
 
 def test_a_task_without_opting_out_logs_no_ledger():
-    metrics = run(replace(FEDERATED, task=replace(TASK, opt_out=None)), progress=False).metrics
-    assert not {"opted_in", "client_bytes_up"} & set(metrics["metric"])
+    found = run(replace(FEDERATED, task=replace(TASK, opt_out=None)), progress=False)
+    assert not {"opted_in", "client_bytes_up"} & {*found.metrics["metric"].to_pylist()}
 
 
 def test_everybody_is_scored_on_one_balanced_test_set():
@@ -384,7 +384,7 @@ def test_a_balanced_set_can_be_of_examples_that_nobody_trains_on_or_is_tested_on
     assert fed.balanced.x is fed.validation.x and fed.validation.x is fed.train.x
     assert not torch.isin(chosen, fed.train.index).any()
     experiment = replace(FEDERATED, task=replace(TASK, balanced_on="validation"))
-    logged = set(run(experiment, progress=False).metrics["metric"])
+    logged = set(run(experiment, progress=False).metrics.to_pandas()["metric"])
     assert "balanced_validation_accuracy" in logged and "balanced_accuracy" not in logged
 
 

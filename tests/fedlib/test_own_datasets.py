@@ -63,7 +63,7 @@ def test_a_run_and_the_command_line_take_it(capsys):
     datasets.add("mine", some(90), some(30))
     task = Task("mine", IID(clients=3, size=15), MLP(hidden=(5,)), Mirrored(30, 6, 6))
     found = run(Experiment(task, FedAvg(batch_size=5), rounds=2, cohort=2), progress=False)
-    assert np.isfinite(found.metrics["value"]).all()
+    assert np.isfinite(found.metrics["value"].to_numpy()).all()
     assert main(["data", "list", "mine"]) == 0
     assert "mine" in capsys.readouterr().out
 

@@ -290,7 +290,7 @@ def test_an_audited_run_logs_every_client_of_the_cohort_at_rounds_that_are_score
     experiment = Experiment(
         task, FedMix(experts=2), rounds=5, cohort=3, evaluate_every=2, audit=True
     )
-    frame = run(experiment, device="cpu", progress=False).metrics
+    frame = run(experiment, device="cpu", progress=False).metrics.to_pandas()
     found = frame[frame["metric"].isin(["label_share", "labels_from_bias", "labels_from_q"])]
     assert set(found["round"]) == {2, 4, 5}  # round 0 has no message
     for (_, metric), rows in found.groupby(["round", "metric"]):
@@ -300,7 +300,7 @@ def test_an_audited_run_logs_every_client_of_the_cohort_at_rounds_that_are_score
     for client, rows in frame[frame["metric"] == "label_share"].groupby("client"):
         last = rows[rows["round"] == rows["round"].max()].sort_values("item")
         np.testing.assert_allclose(last["value"], fed.shares("label")[client], atol=1e-6)
-    silent = run(plain, device="cpu", progress=False).metrics
+    silent = run(plain, device="cpu", progress=False).metrics.to_pandas()
     assert "label_share" not in set(silent["metric"])
     more = {"labels_from_weights", "label_set_from_phi", "labels_from_phi"}  # 3 clients, 10 labels
     assert set(frame["metric"]) - set(found["metric"]) - more == set(silent["metric"])

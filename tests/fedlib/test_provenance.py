@@ -145,6 +145,12 @@ def test_only_changes_of_the_package_make_a_commit_dirty(checkout):
     assert COMMIT() == f"{clean}-dirty"
 
 
+def test_an_installed_copy_is_of_no_commit(checkout, monkeypatch):
+    """It may be asked from within anybody's checkout."""
+    monkeypatch.setattr(paths, "IN_CHECKOUT", False)
+    assert COMMIT() == "unknown"
+
+
 def test_without_git_a_commit_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))

@@ -32,7 +32,7 @@ from fedlib.runs import (
     Experiment,
     RunDiverged,
     StoreError,
-    disk,
+    atomic,
     export,
     find,
     inventory,
@@ -259,7 +259,7 @@ def test_a_folder_that_is_said_to_be_complete_too_early_is_trained_to_the_end(
 def find_metrics(fed):
     log = Log()
     log.sizes(fed)
-    return log.frame()
+    return log.table()
 
 
 @pytest.mark.parametrize("name", [store.METRICS, store.CHECKPOINT, store.PROVENANCE])
@@ -360,7 +360,7 @@ def test_a_disk_that_refuses_is_a_clear_error(monkeypatch, call, number, advice)
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk.os, call, refuse)
+        patch.setattr(atomic.os, call, refuse)
         with pytest.raises(StoreError) as caught:
             play(AVG)
     said = str(caught.value)
@@ -494,7 +494,7 @@ def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(
         assert part in str(error)
     assert json.loads((home / "failure.json").read_text())["round"] == 2
     kept = store.restore(experiment)
-    assert kept.completed == 2 and kept.metrics["round"].max() == 2
+    assert kept.completed == 2 and max(kept.metrics["round"].to_pylist()) == 2
     with pytest.raises(RunDiverged, match=r"round 2: .* not finite") as again:
         play(experiment)
     assert str(again.value) == str(error)
@@ -527,5 +527,5 @@ def test_a_watcher_is_told_of_every_round():
     told = []
     run(AVG, device="cpu", progress=lambda done, total, loss: told.append((done, total, loss)))
     assert [t[:2] for t in told] == [(0, 2), (1, 2), (2, 2)]
-    losses = find(AVG).select("train_loss")["value"].tolist()
+    losses = find(AVG).select("train_loss")["value"].to_pylist()
     assert [t[2] for t in told[1:]] == losses and np.isnan(told[0][2])

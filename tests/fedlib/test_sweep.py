@@ -20,15 +20,27 @@ import pandas as pd
 import pytest
 import torch
 from filelock import FileLock
+from rich.console import Console
+from rich.live import Live
 from test_experiment import AVG, MIX, TASK
 
 from fedlib.algorithms import FedAvg, Local
 from fedlib.data import MissingDataError
 from fedlib.optim import Optimizer
 from fedlib.partition import IID
-from fedlib.runs import Experiment, RunDiverged, StoreError, export, find, store
+from fedlib.runs import (
+    Experiment,
+    RunDiverged,
+    StoreError,
+    cluster,
+    export,
+    find,
+    local,
+    store,
+    there,
+)
 from fedlib.runs import sweep as module
-from fedlib.runs.sweep import SweepFailed, cluster, local, sweep, there
+from fedlib.runs.sweep import SweepFailed, sweep
 from fedlib.runs.table import Table, duration, names
 from fedlib.runs.there import UnfitNode
 
@@ -46,7 +58,7 @@ def go(experiments, workers=1, **options):
 
 def snapshot(experiment):
     kept = store.restore(experiment)
-    return kept.state.flat(), kept.metrics
+    return kept.state.flat(), kept.metrics.to_pandas()
 
 
 def test_two_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, capfd):
@@ -295,12 +307,13 @@ def test_a_table_never_scrolls_a_terminal(monkeypatch):
         table.start(experiment)
         table.round(experiment, 0, 2, float("nan"))
     err = Terminal()
-    monkeypatch.setattr(sys, "stderr", err)
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((60, 12)))
-    table._live = True
-    table.draw()
-    drawn = err.getvalue().split("\x1b[J")[-1].splitlines()
-    assert len(drawn) == 11 and "more" in drawn[-2] and all(len(line) < 60 for line in drawn)
+    screen = Console(file=err, width=60, height=12, force_terminal=True, color_system=None)
+    table._live = Live(console=screen, auto_refresh=False, redirect_stderr=False)
+    with table:
+        table.draw(always=True)
+        drawn = err.getvalue().splitlines()
+        assert len(drawn) == 12 and all(len(line.rstrip()) <= 70 for line in drawn)
+        assert "0 of 40 runs done, 40 running" in drawn[0]
 
 
 def test_a_cluster_trains_elsewhere_and_its_files_come_back(monkeypatch):
@@ -500,7 +513,9 @@ def test_the_table_says_who_is_where():
     table.round(AVG, 1, 2, 2.25)
     table.start(MIX)
     table.fail(MIX, ValueError("no"))
-    head, row, summary = table.lines()
+    screen = Console(file=io.StringIO(), width=100)
+    screen.print(table.drawn())
+    summary, head, row = screen.file.getvalue().splitlines()
     assert head.split() == ["key", "round", "loss", "left", "seed", "run"]
     assert row.split()[:3] == [AVG.key[:8], "1/2", "2.25"] and " 0  digits FedAvg(" in row
     assert summary.startswith("0 of 3 runs done, 1 running, 1 waiting, 1 failed")
@@ -514,7 +529,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("stream", "quiet", "expected"),
     [
-        (Terminal, "0", "\x1b[J"),
+        (Terminal, "0", "1 of 1 runs done"),
         (io.StringIO, "0", f"[1/1] {AVG.key} digits FedAvg, seed 0: done"),
         (Terminal, "1", None),
         (io.StringIO, "1", None),

@@ -88,7 +88,7 @@ def test_a_search_scores_its_trials_on_validation_and_continues(fake):
     found = search()
     assert len(found) == 3 and all(0.01 <= one["lr"] <= 0.1 for one in found)
     for one in found:
-        rows = find(experiment(one)).select("validation_accuracy")
+        rows = find(experiment(one)).select("validation_accuracy").to_pandas()
         last = rows.loc[rows["round"] == 2, "value"]
         assert one["score"] == pytest.approx(last.mean()) and len(last) == 8
     assert search() == found and len(FakeTuner.kept) == 1, "the second went on from the first"
@@ -100,8 +100,8 @@ def test_a_state_that_was_kept_is_the_one_that_is_scored():
     kept = replace(experiment({"lr": 0.1}), keep="best", evaluate_every=1)
     value = score(kept)
     result = find(kept)
-    by_round = result.select("validation_accuracy").groupby("round")["value"].mean()
-    assert value == pytest.approx(by_round[int(result.select("kept_round")["value"].iloc[0])])
+    by_round = result.select("validation_accuracy").to_pandas().groupby("round")["value"].mean()
+    assert value == pytest.approx(by_round[int(result.select("kept_round")["value"][0].as_py())])
 
 
 def test_a_run_that_diverges_scores_nothing():

@@ -97,7 +97,7 @@ def test_every_quick_setting_trains(name):
     from fedlib.algorithms import FedAvg
 
     result = run(Experiment(tasks.named(name), FedAvg(), rounds=1, cohort=2), progress=False)
-    values = result.select("test_accuracy")["value"]
+    values = result.select("test_accuracy").to_pandas()["value"]
     assert values.between(0, 1).all() and len(values)
 
 
@@ -211,7 +211,7 @@ def test_a_task_without_validation_runs_and_chooses_no_round_by_it():
     task = Task("digits", IID(4, 50), tasks.named("000/cifar10").model, Own(0.2, validation=0.0))
     for algorithm in (FedAvg(), Local()):
         result = run(Experiment(task, algorithm, rounds=2, cohort=2), progress=False)
-        assert result.select("validation_accuracy")["value"].isna().all()
+        assert result.select("validation_accuracy").to_pandas()["value"].isna().all()
         rules = reported(together([("it", {}, [result])])).set_index("rule")["value"]
         assert rules[["last", "last ten"]].between(0, 1).all()
         assert np.isnan(rules["best on validation"])

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow.compute as pc
+
 from fedlib import paths
 from fedlib.randomness import torch_seed
 from fedlib.runs import Experiment, RunDiverged, run
@@ -78,8 +80,9 @@ def score(experiment: Experiment, device: str = "cpu") -> float:
     except RunDiverged:
         return 0.0
     held, kept = (result.select(m) for m in ("validation_accuracy", "kept_round"))
-    last = kept["value"].iloc[-1] if len(kept) else held["round"].max()
-    return float(held.loc[held["round"] == last, "value"].mean())
+    last = kept["value"][-1].as_py() if len(kept) else pc.max(held["round"]).as_py()
+    there = held.filter(pc.field("round") == int(last))
+    return float(there["value"].to_numpy().mean())
 
 
 @contextmanager
