@@ -45,7 +45,7 @@ def used(first: State) -> Leaves:
 
 def best_fit(state: State) -> Tensor:
     """Return the cluster that fits each client best, ``[clients]``, of a settled state."""
-    return state.server[FIT].nan_to_num(torch.inf).argmin(1)
+    return state.memory[FIT].nan_to_num(torch.inf).argmin(1)
 
 
 def _rest(shared: Leaves) -> Leaves:

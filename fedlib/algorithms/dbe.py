@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ class DBE(Split):
             once, fed, once.begun(fed, begun), round=0, seed=seed, cohort=1.0
         )
         begun.shared[CONSENSUS] = found.shared[CONSENSUS]
-        begun.server[PREPARED] = torch.stack([report.down.sum(), report.up.sum()])
+        begun.memory[PREPARED] = torch.stack([report.down.sum(), report.up.sum()])
         return begun
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
@@ -103,10 +103,14 @@ class DBE(Split):
         each has its own. The server's memory of it ends with the first round.
         """
         down, up = FedAvg.sent(self, state, rows, messages)
-        if PREPARED not in state.server:
+        if PREPARED not in state.memory:
             return down, up
-        before = state.server[PREPARED].tolist()
+        before = state.memory[PREPARED].tolist()
         return down + _dealt(before[0], len(rows)), up + _dealt(before[1], len(rows))
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+        """Average the models; what finding the consensus took has been charged."""
+        return replace(FedAvg.aggregate(self, fed, state, rows, messages), memory={})
 
     def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
         """Return the features, and the head's logits of them."""
@@ -130,7 +134,7 @@ class _Consensus(FedAvg):
     def begun(self, fed: Federation, state: State) -> State:
         """Return the state before that epoch; the initial model stays as it is."""
         local = {RUNNING: torch.zeros_like(state.local[RUNNING])}
-        return State(dict(state.shared), local, {})
+        return State(dict(state.shared), local)
 
     def is_local(self, name: str) -> bool:
         return name == RUNNING
@@ -150,7 +154,7 @@ class _Consensus(FedAvg):
 
     def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
         model = {n: t for n, t in state.shared.items() if n != CONSENSUS}  # there is none yet
-        return FedAvg.sent(self, State(model, state.local, state.server), rows, messages)
+        return FedAvg.sent(self, replace(state, shared=model), rows, messages)
 
 
 def mean_of(h: Tensor, weight: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -57,7 +58,7 @@ class Densities(Stage):
         if first is None:
             raise ValueError("Densities follow a federation: give its experiment as `after`")
         fresh = named(_encoder(fed.net, self).init(torch_seed(seed, "model", 0)), VAE)
-        return State(first.shared, {**first.local, **rows_of(fresh, fed)}, first.server)
+        return replace(first, local={**first.local, **rows_of(fresh, fed)})
 
     def common(self, fed: Federation, state: State) -> Leaves:
         """Return what ``of`` tells all clients, how to undo the normalisation, and fixed noise."""

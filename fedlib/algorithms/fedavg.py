@@ -3,6 +3,7 @@ every method of an algorithm."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -58,7 +59,7 @@ class FedAvg:
         ValueError if it has none of them.
         """
         leaves = self.leaves(fed, seed)
-        begun = first or State({}, {}, {})
+        begun = first or State({}, {})
         if first and not leaves.keys() & (first.shared.keys() | first.local.keys()):
             raise ValueError(f"the first stage has no leaf of {type(self).__name__} to start from")
         shared = {n: begun.shared.get(n, t) for n, t in leaves.items() if not self.is_local(n)}
@@ -67,7 +68,7 @@ class FedAvg:
             for n, t in leaves.items()
             if self.is_local(n)
         }
-        return State(shared, local, {})
+        return State(shared, local)
 
     def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return zeros: the leaves of all clients have the same shapes."""
@@ -142,8 +143,10 @@ class FedAvg:
         gradients = {n: weighted_sum(w, messages[n]) for n, w in weights.items()}
         asleep = {n: w.sum(0) == 0 for n, w in weights.items() if w.ndim == 2}
         gradients = self.regularise(fed, state, gradients)
-        shared, server = server_step(self.server, state.shared, gradients, state.server, asleep)
-        return State(shared, state.local, server)
+        shared, optimizer = server_step(
+            self.server, state.shared, gradients, state.optimizer, asleep
+        )
+        return replace(state, shared=shared, optimizer=optimizer)
 
     def regularise(self, fed: Federation, state: State, gradients: Leaves) -> Leaves:
         """Return the pseudo-gradients with what the server itself adds: here nothing."""

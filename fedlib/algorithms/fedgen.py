@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
@@ -83,7 +85,7 @@ class FedGen(FedAvg):
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0."""
         begun = FedAvg.init(self, fed, seed, first)
-        return State(begun.shared, begun.local, {ROUND: torch.zeros((), dtype=torch.int64)})
+        return replace(begun, memory={ROUND: torch.zeros((), dtype=torch.int64)})
 
     def prepare(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
@@ -91,11 +93,11 @@ class FedGen(FedAvg):
         """Return the state with this round's number, and the seed of the server's draws."""
         draw = torch.tensor(torch_seed(seed, "server", round))
         here = {DRAW: draw, ROUND: torch.tensor(round)}
-        return State(state.shared, state.local, {**state.server, **here})
+        return replace(state, memory={**state.memory, **here})
 
     def common(self, fed: Federation, state: State) -> Leaves:
         """Return the share of the labels up to each one, and how much the terms still count."""
-        faded = torch.tensor(self.fading ** int(state.server[ROUND]), device=fed.device)
+        faded = torch.tensor(self.fading ** int(state.memory[ROUND]), device=fed.device)
         return {POOL: self._pool(fed), "faded": faded}
 
     def _pool(self, fed: Federation) -> Tensor:
@@ -137,18 +139,18 @@ class FedGen(FedAvg):
         heads = {n: t - weighted_sum(p, messages[n]) for n, t in heads.items()}
         made, fitted = self._fitted(fed, state, heads)
         after = FedAvg.aggregate(self, fed, state, rows, messages)
-        memory = {**{n: state.server[n] for n in (DRAW, ROUND)}, **named(fitted, FITTED)}
-        return State({**after.shared, **named(made, MADE)}, after.local, {**after.server, **memory})
+        memory = {**after.memory, **named(fitted, FITTED)}
+        return replace(after, shared={**after.shared, **named(made, MADE)}, memory=memory)
 
     def _fitted(self, fed: Federation, state: State, heads: Leaves) -> tuple[Leaves, Leaves]:
         """Return the generator after its steps, and what its optimiser remembers of them.
 
         ``heads`` is the clients' mean output layer.
         """
-        draw = torch.Generator().manual_seed(int(state.server[DRAW]))
+        draw = torch.Generator().manual_seed(int(state.memory[DRAW]))
         made = {n: t.clone().requires_grad_() for n, t in part(state.shared, MADE).items()}
         optimizer, pool = self.fit.build(made), self._pool(fed)
-        recall(optimizer, made, part(state.server, FITTED))
+        recall(optimizer, made, part(state.memory, FITTED))
         weight = torch.ones(self.invented, device=fed.device)
         for _ in range(self.steps):
             u = torch.rand(self.invented, self.noise + 1, generator=draw).to(fed.device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -42,7 +44,7 @@ class FedGH(LGFedAvg):
     ) -> State:
         """Return the state with this round's seed of the server's shuffling."""
         draw = torch.tensor(torch_seed(seed, "server", round))
-        return State(state.shared, state.local, {**state.server, DRAW: draw})
+        return replace(state, memory={**state.memory, DRAW: draw})
 
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
         """Return nothing: no leaf is sent back."""
@@ -64,7 +66,7 @@ class FedGH(LGFedAvg):
         """Train the head for one pass over the prototypes."""
         held = messages[HELD] > 0
         x, y = messages[PROTOTYPES][held], held.nonzero()[:, 1]
-        draw = torch.Generator().manual_seed(int(state.server[DRAW]))
+        draw = torch.Generator().manual_seed(int(state.memory[DRAW]))
         order = torch.randperm(len(y), generator=draw).to(y.device)
         head = {n: t.clone().requires_grad_() for n, t in state.shared.items()}
         optimizer = self.head.build(head)
@@ -74,7 +76,7 @@ class FedGH(LGFedAvg):
                 optimizer.zero_grad()
                 loss.backward()
             optimizer.step()
-        return State({n: t.detach() for n, t in head.items()}, state.local, state.server)
+        return replace(state, shared={n: t.detach() for n, t in head.items()})
 
     def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
         """Return the bytes: the head down, the prototypes of the labels that are held up."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -54,18 +56,12 @@ class FedSynMoE(FedAvg):
         begun = FedAvg.init(self, fed, seed, first)
         gate = {n: t[0].clone() for n, t in part(begun.local, GATE).items()}
         fresh = named(gate, FRESH + GATE) if self.fresh_gates else {}
-        return State(begun.shared, begun.local, fresh)
+        return replace(begun, memory=fresh)
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return what each client begins from."""
-        fresh = {n: t.expand(len(rows), *t.shape) for n, t in part(state.server, FRESH).items()}
+        fresh = {n: t.expand(len(rows), *t.shape) for n, t in part(state.memory, FRESH).items()}
         return {**FedAvg.start(self, fed, state, rows), **fresh}
-
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
-        """Average the shared leaves."""
-        after = FedAvg.aggregate(self, fed, state, rows, messages)
-        fresh = named(part(state.server, FRESH), FRESH)
-        return State(after.shared, after.local, {**after.server, **fresh})
 
     def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -95,7 +97,7 @@ class IFCA(FedAvg):
             fit = self.fits(fed, shared, fed.train, everyone)
             best = fit[~fit.isnan().any(1)].argmin(1)  # of those who take part
             if best.bincount(minlength=self.clusters).min() >= self.least_share * len(best):
-                return self._fresh(fed, State(shared, {}, {}))
+                return self._fresh(fed, State(shared, {}))
         if self.least_share:
             raise RuntimeError(
                 f"in {DRAWS} draws no initial models were each the best of {self.least_share:.0%} "
@@ -105,10 +107,10 @@ class IFCA(FedAvg):
 
     def _fresh(self, fed: Federation, state: State) -> State:
         nobody = torch.full((fed.clients,), -1, device=fed.device)
-        server = {CHOICE: nobody, OPEN: torch.ones(self.clusters, device=fed.device).bool()}
+        memory = {CHOICE: nobody, OPEN: torch.ones(self.clusters, device=fed.device).bool()}
         if self.stop is not None:
-            server |= self.stop.begun(state.shared, self.clusters)
-        return State(state.shared, state.local, server)
+            memory |= self.stop.begun(state.shared, self.clusters)
+        return replace(state, memory=memory)
 
     def fits(self, fed: Federation, shared: Leaves, table: Table, rows: Tensor) -> Tensor:
         """Return every cluster's mean loss on some clients' examples, ``[clients, J]``.
@@ -133,7 +135,9 @@ class IFCA(FedAvg):
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
         """Return the state in which every client of the cohort has chosen its cluster."""
-        available = state.server[OPEN].nonzero()[:, 0]
+        # What clients settled for was about the models before.
+        state = replace(state, memory={n: t for n, t in state.memory.items() if n != FIT})
+        available = state.memory[OPEN].nonzero()[:, 0]
         if not len(available):
             return state
         fit = self.fits(fed, state.shared, fed.train, rows)
@@ -142,8 +146,8 @@ class IFCA(FedAvg):
         for i in (choice < 0).nonzero()[:, 0].tolist():
             draw = generator(seed, "explore", round, int(fed.ids[int(rows[i])]), 1)
             choice[i] = available[int(draw.integers(len(available)))]
-        chosen = state.server[CHOICE].index_copy(0, rows, choice)
-        state = State(state.shared, state.local, {**state.server, CHOICE: chosen})
+        chosen = state.memory[CHOICE].index_copy(0, rows, choice)
+        state = replace(state, memory={**state.memory, CHOICE: chosen})
         if self.stop is not None and round % self.stop.every == 0:
             held = self.fits(fed, state.shared, fed.validation, rows)
             return self.stop.closed(state, held, choice)
@@ -156,7 +160,7 @@ class IFCA(FedAvg):
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return the cluster model that each client has chosen, with what all clusters share."""
-        return pick(state.shared, state.server[CHOICE][rows])
+        return pick(state.shared, state.memory[CHOICE][rows])
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
         """Average every cluster over its choosers, and the rest over the whole cohort."""
@@ -170,14 +174,16 @@ class IFCA(FedAvg):
                 gradients[name] = torch.stack(columns)
         idle = by_cluster.sum(0) == 0
         asleep = {n: idle for n in gradients if n.startswith(CLUSTERS)}
-        shared, server = server_step(self.server, state.shared, gradients, state.server, asleep)
-        return State(shared, state.local, {**_memory(state.server), **server})
+        shared, optimizer = server_step(
+            self.server, state.shared, gradients, state.optimizer, asleep
+        )
+        return replace(state, shared=shared, optimizer=optimizer)
 
     def by_cluster(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return n_k / n_j of every client k and its cluster j, float64 ``[clients, J]``."""
-        choice = state.server[CHOICE][rows]
+        choice = state.memory[CHOICE][rows]
         picked = one_hot(choice, self.clusters).double()
-        picked = picked * state.server[OPEN] * self.share(fed, rows).unsqueeze(1)
+        picked = picked * state.memory[OPEN] * self.share(fed, rows).unsqueeze(1)
         return picked / torch.where(picked.sum(0) > 0, picked.sum(0), 1)
 
     def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
@@ -185,7 +191,7 @@ class IFCA(FedAvg):
         size = {n: t.numel() * t.element_size() for n, t in state.shared.items()}
         one = sum(b for n, b in size.items() if n.startswith(CLUSTERS)) // self.clusters
         rest = sum(b for n, b in size.items() if not n.startswith(CLUSTERS))
-        choice, is_open = state.server[CHOICE][rows], state.server[OPEN]
+        choice, is_open = state.memory[CHOICE][rows], state.memory[OPEN]
         trained = is_open[choice.clamp(min=0)].cpu().to(torch.int64)
         name = choice.element_size() if self.clusters > 1 else 0
         left = int(is_open.sum())
@@ -194,18 +200,18 @@ class IFCA(FedAvg):
 
     def settle(self, fed: Federation, state: State) -> State:
         """Return the state with every client's loss under every cluster, from which it chooses."""
-        if FIT in state.server:
+        if FIT in state.memory:
             return state
         everyone = torch.arange(fed.clients, device=fed.device)
         held = fed.validation if self.inference == "validation" else fed.train
         fit = self.fits(fed, state.shared, held, everyone)
         if fit.isnan().any():
             fit = torch.where(fit.isnan(), self.fits(fed, state.shared, fed.train, everyone), fit)
-        return State(state.shared, state.local, {**state.server, FIT: fit})
+        return replace(state, memory={**state.memory, FIT: fit})
 
     def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return every client's cluster for predictions, once that is settled."""
-        if FIT not in state.server:
+        if FIT not in state.memory:
             return {}
         return {"cluster": best_fit(state)[rows]}
 
@@ -231,11 +237,11 @@ class IFCA(FedAvg):
         for one, is the adjusted Rand index of the clusters that clients settle for.
         """
         order = fed.by_id
-        seen: dict[str, Tensor] = {"open_clusters": state.server[OPEN].sum().double()}
-        if FIT in state.server:
+        seen: dict[str, Tensor] = {"open_clusters": state.memory[OPEN].sum().double()}
+        if FIT in state.memory:
             mine = one_hot(best_fit(state)[order], self.clusters).double()
             seen |= {"clusters": mine, "cluster_share": mine.mean(0)}
-            seen["cluster_nll"] = state.server[FIT][order].nan_to_num(torch.inf)
+            seen["cluster_nll"] = state.memory[FIT][order].nan_to_num(torch.inf)
             seen |= _recovery(fed, best_fit(state))
         return seen
 
@@ -249,8 +255,3 @@ def _recovery(fed: Federation, best: Tensor) -> dict[str, Tensor]:
             index = adjusted_rand_index(best.cpu().numpy(), true)
             found[f"recovery:{name}"] = torch.tensor(index, dtype=torch.float64)
     return found
-
-
-def _memory(server: Leaves) -> Leaves:
-    """Return what the server remembers besides its optimiser."""
-    return {n: t for n, t in server.items() if n.startswith(("clients/", "clusters/"))}

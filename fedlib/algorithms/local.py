@@ -57,9 +57,9 @@ class Local(AtHome):
         """Return every client's leaves, beside what a ``first`` stage shared."""
         if first is None:
             return FedAvg.init(self, fed, seed)
-        if FIT in first.server:
-            first = State({}, {n: t.clone() for n, t in settled(first).items()}, {})
-        return State(first.shared, FedAvg.init(self, fed, seed, first).local, {})
+        if FIT in first.memory:
+            first = State({}, {n: t.clone() for n, t in settled(first).items()})
+        return State(first.shared, FedAvg.init(self, fed, seed, first).local)
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over all leaves, with early stopping if asked for."""

@@ -31,7 +31,7 @@ class CommonestLabel(AtHome):
         if first is not None:
             raise ValueError("CommonestLabel goes on from nothing: give it no stage as `after`")
         together = fed.taking_part().train.counts(fed.classes).sum(0)
-        return State({TOGETHER: together}, {COUNTS: fed.train.counts(fed.classes)}, {})
+        return State({TOGETHER: together}, {COUNTS: fed.train.counts(fed.classes)})
 
     def is_local(self, name: str) -> bool:
         """Return whether these are a client's own counts."""

@@ -96,7 +96,7 @@ class Mixture(AtHome):
             mine |= rows_of(named(gate, GATE), fed)
         if self.train_global:
             mine |= rows_of(named(shared, COPY), fed)
-        return State(named(shared, GLOBAL), mine, {})
+        return State(named(shared, GLOBAL), mine)
 
     def _specialists(self, fed: Federation, seed: int, first: State) -> Leaves:
         fresh = fed.net.like(self.expert).init(torch_seed(seed, "model", 2))

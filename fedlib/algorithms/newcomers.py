@@ -39,7 +39,7 @@ class Newcomers(Stage):
         fresh = self.of.init(fed, seed).local
         if self.begin == "mean":
             fresh = {n: _mean(first.local[n]).expand_as(t).clone() for n, t in fresh.items()}
-        return State(first.shared, fresh, {})
+        return State(first.shared, fresh)
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the leaves that are local, with the noise that ``of`` asks for."""

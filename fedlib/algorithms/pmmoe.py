@@ -85,7 +85,7 @@ class PMMoE(Stage):
         if fed.at_home() is not fed.taking_part():
             raise ValueError("PMMoE hands every private part to everybody: nobody can opt out")
         needed, of = self.of.leaves(fed, seed), type(self.of).__name__
-        there = first or State({}, {}, {})
+        there = first or State({}, {})
         sides = {n: there.local if self.of.is_local(n) else there.shared for n in needed}
         if lacking := [n for n, side in sides.items() if n not in side]:
             raise ValueError(
@@ -103,7 +103,7 @@ class PMMoE(Stage):
         mine |= rows_of(self._gate(fed, experts, seed), fed)
         mine[f"{GATE}head.bias"] += self.favour * torch.eye(experts, device=fed.device)
         mine[KEPT] = torch.ones(fed.clients, experts, device=fed.device)
-        state = State(shared, mine, {})
+        state = State(shared, mine)
         if self.denoise:
             mine[KEPT] = self.clean(self.energies(fed, state))
         return state

@@ -5,6 +5,8 @@ Clients that are sent equally many experts share a program: a pruned expert cost
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -47,7 +49,7 @@ class PrunedFedMix(FedMix):
         """Return the state before round 0, in which the server takes p(z|s) to be 1 / K."""
         state = FedMix.init(self, fed, seed, first)
         rows = torch.arange(fed.clients, device=fed.device)
-        return State(state.shared, state.local, {MEMORY: self._known(state, rows)})
+        return replace(state, memory={MEMORY: self._known(state, rows)})
 
     def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return p(y|s), which experts are sent (1 or 0), and all experts with those first."""
@@ -65,7 +67,7 @@ class PrunedFedMix(FedMix):
         mine = ctx["order"][:, : int(ctx["sent"][0].sum())]
         experts = {n: t[mine] for n, t in state.shared.items() if n.startswith(EXPERTS)}
         rest = {n: t for n, t in state.shared.items() if n not in experts}
-        return {**experts, **FedAvg.start(self, fed, State(rest, state.local, {}), rows)}
+        return {**experts, **FedAvg.start(self, fed, State(rest, state.local), rows)}
 
     def kept(self, q: Tensor, ctx: Leaves) -> Tensor:
         """Return which experts are not pruned by a client with q(z|s), bool ``[K]``.
@@ -136,19 +138,19 @@ class PrunedFedMix(FedMix):
         """Take FedMix's step, with p(s|z) from q'(z|s), and remember the cohort's q(z|s)."""
         after = FedMix.aggregate(self, fed, state, rows, messages)
         said = messages["q_raw" if self.memory == "raw" else "q_s"]
-        known = state.server[MEMORY].index_copy(0, rows, said)
-        return State(after.shared, after.local, {**after.server, MEMORY: known})
+        known = state.memory[MEMORY].index_copy(0, rows, said)
+        return replace(after, memory={**after.memory, MEMORY: known})
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what FedMix does, and how many experts a client is sent on average."""
-        known = state.server[MEMORY] >= 0.9 * self.eta / self.experts
+        known = state.memory[MEMORY] >= 0.9 * self.eta / self.experts
         mean = known.sum(1).to(torch.float64).mean()
         return {**FedMix.observe(self, fed, state), "experts_sent": mean}
 
     def _known(self, state: State, rows: Tensor) -> Tensor:
         """Return what the server takes p(z|s) to be, 1 / K for clients that it has never seen."""
-        if MEMORY in state.server:
-            return state.server[MEMORY][rows]
+        if MEMORY in state.memory:
+            return state.memory[MEMORY][rows]
         return torch.full((len(rows), self.experts), 1 / self.experts, device=rows.device)
 
     def _held(self, values: Tensor, ctx: Leaves, like: Tensor) -> Tensor:

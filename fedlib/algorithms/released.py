@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
@@ -30,7 +32,7 @@ class LastClient(FedAvg):
         """Return the state before round 0, in which both models are the same."""
         begun = FedAvg.init(self, fed, seed, first)
         average = {AVERAGE + n: t.clone() for n, t in begun.shared.items()}
-        return State(begun.shared, begun.local, {**begun.server, **average})
+        return replace(begun, memory=average)
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return the average, from which every client trains."""
@@ -41,10 +43,9 @@ class LastClient(FedAvg):
         before = _averaged(state)
         after = FedAvg.aggregate(self, fed, before, rows, messages)
         last = {n: t - messages[n][-1] for n, t in before.shared.items()}
-        return State(last, after.local, {**after.server, **named(after.shared, AVERAGE)})
+        return replace(after, shared=last, memory=named(after.shared, AVERAGE))
 
 
 def _averaged(state: State) -> State:
     """Return the state as FedAvg has it."""
-    memory = {n: t for n, t in state.server.items() if not n.startswith(AVERAGE)}
-    return State(part(state.server, AVERAGE), state.local, memory)
+    return replace(state, shared=part(state.memory, AVERAGE), memory={})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -83,10 +85,10 @@ class SCAFFOLD(FedAvg):
             for n, w in self.weights(fed, state, rows, messages).items()
             if not n.startswith(CONTROL)
         }
-        shared, server = server_step(self.server, state.shared, gradients, state.server)
+        shared, optimizer = server_step(self.server, state.shared, gradients, state.optimizer)
         moved = {
             n: state.shared[n] + messages[n].sum(0) / members
             for n in shared
             if n.startswith(CONTROL)
         }
-        return State({**shared, **moved}, state.local, server)
+        return replace(state, shared={**shared, **moved}, optimizer=optimizer)

@@ -6,7 +6,7 @@ another algorithm overrides the ones in which it differs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -15,31 +15,37 @@ from fedlib.engine.train import Phase
 from fedlib.federation import Federation
 from fedlib.models import Leaves, Net
 
+# How an algorithm's memory began in checkpoints that kept it together with the optimiser's.
+_REMEMBERED = ("clients/", "clusters/", "settled/", "average.", "server/")
+
 
 @dataclass(eq=False)
 class State:
     """All that lasts from round to round.
 
     ``shared`` leaves live at the server; ``local`` leaves ``[population, ...]`` never leave their
-    client; ``server`` is what the server remembers: its optimiser's memory, and what an algorithm
-    keeps there, such as who chose which cluster.
+    client. The server remembers two things: ``optimizer`` is what its optimiser does, ``memory``
+    what an algorithm does, such as who chose which cluster. Memory lasts until it is replaced.
     """
 
     shared: Leaves
     local: Leaves
-    server: Leaves
+    optimizer: Leaves = field(default_factory=dict)
+    memory: Leaves = field(default_factory=dict)
 
     def flat(self) -> Leaves:
         """Return every tensor under one name, for a checkpoint."""
-        groups = {"shared": self.shared, "local": self.local, "server": self.server}
+        groups = {g.name: getattr(self, g.name) for g in fields(self)}
         return {f"{g}:{n}": t for g, leaves in groups.items() for n, t in leaves.items()}
 
     @classmethod
     def from_flat(cls, flat: Leaves) -> State:
-        """Rebuild what ``flat`` returned."""
-        groups: dict[str, Leaves] = {"shared": {}, "local": {}, "server": {}}
+        """Rebuild what ``flat`` returned, now or when both memories were one group, "server"."""
+        groups: dict[str, Leaves] = {g.name: {} for g in fields(cls)}
         for name, tensor in flat.items():
             group, _, leaf = name.partition(":")
+            if group == "server":
+                group = "memory" if leaf.startswith(_REMEMBERED) else "optimizer"
             groups[group][leaf] = tensor
         return cls(**groups)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -42,11 +44,11 @@ class NoisyFedMix(FedMix):
             )
             every[row] = torch.randn(shape, generator=draw)
         drawn = every.to(state.shared["phi"])
-        return State(state.shared, state.local, {**state.server, DRAWN: drawn})
+        return replace(state, memory={**state.memory, DRAWN: drawn})
 
     def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
         """Return p(y|s), and the client's draw during a round."""
-        drawn = {"drawn": state.server[DRAWN][rows]} if DRAWN in state.server else {}
+        drawn = {"drawn": state.memory[DRAWN][rows]} if DRAWN in state.memory else {}
         return {**FedMix.context(self, fed, state, rows), **drawn}
 
     def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
@@ -59,5 +61,5 @@ class NoisyFedMix(FedMix):
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
         """Take FedMix's step; the draws end with their round."""
-        kept = {n: t for n, t in state.server.items() if n != DRAWN}
-        return FedMix.aggregate(self, fed, State(state.shared, state.local, kept), rows, messages)
+        kept = {n: t for n, t in state.memory.items() if n != DRAWN}
+        return FedMix.aggregate(self, fed, replace(state, memory=kept), rows, messages)

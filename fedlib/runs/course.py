@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class Course:
         self.seen = playing(experiment.algorithm, fed)
         self.log, self.start = Log(), 0
         self._began, self._earlier = time.monotonic(), list[dict[str, Any]]()
-        self._state, self._completed = State({}, {}, {}), -1
+        self._state, self._completed = State({}, {}), -1
         self._best: State | None = None
         self._stages: dict[str, list[str]] = {}
         self._rows, self._held = torch.zeros(0, dtype=torch.int64), dict[str, torch.Tensor]()
@@ -179,7 +180,7 @@ def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> 
     first, algorithm = None, experiment.algorithm
     if earlier:
         state, *beside = (_moved(each, fed) for each in earlier)
-        first = State(state.shared, beside[0].local if beside else state.local, state.server)
+        first = replace(state, local=beside[0].local) if beside else state
         of = experiment.after.algorithm
         first = of.settle(predicting(of, fed), first)
     return algorithm.init(playing(algorithm, fed), experiment.seed, first)

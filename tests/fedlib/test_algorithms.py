@@ -180,12 +180,18 @@ def test_every_server_learns(fed, name):
     state, report = play(algorithm, fed, rounds=8)
     _, first = play(algorithm, fed, rounds=1)
     assert report.losses.mean() < 0.8 * first.losses.mean()
-    assert len(state.server) >= len(state.shared)
+    assert len(state.optimizer) >= len(state.shared)
 
 
 def test_local_sends_nothing_and_counts_nothing(fed):
     state, report = play(Local(), fed)
-    assert not state.shared and not state.server and not report.messages and not report.weights
+    assert (
+        not state.shared
+        and not state.optimizer
+        and not state.memory
+        and not report.messages
+        and not report.weights
+    )
     assert int(report.down.sum()) == int(report.up.sum()) == 0
 
 
@@ -396,7 +402,11 @@ def test_a_round_leaves_what_it_was_given_alone(algorithm):
     state, _ = play(algorithm, fed)
     kept = copy.deepcopy(state)
     after, _ = play_round(algorithm, fed, state, round=9, seed=0, cohort=3)
-    for before, now in ((kept.shared, state.shared), (kept.server, state.server)):
+    for before, now in (
+        (kept.shared, state.shared),
+        (kept.optimizer, state.optimizer),
+        (kept.memory, state.memory),
+    ):
         assert before.keys() == now.keys()
         assert all(torch.equal(before[n], now[n]) for n in before)
     moved = any(not torch.equal(kept.flat()[n], t) for n, t in after.flat().items())
@@ -420,8 +430,8 @@ def test_a_state_survives_being_flat(algorithm):
     state, _ = play(algorithm, fed)
     again = State.from_flat(state.flat())
     for one, other in zip(
-        (state.shared, state.local, state.server),
-        (again.shared, again.local, again.server),
+        (state.shared, state.local, state.optimizer, state.memory),
+        (again.shared, again.local, again.optimizer, again.memory),
         strict=True,
     ):
         assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)

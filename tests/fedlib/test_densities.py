@@ -262,7 +262,7 @@ def test_pruned_experts_stay_pruned():
     fed = make_federation(SIZES)
     of = PrunedFedMix(experts=2, phi_scale=1.0, eta=1.0)
     first = scatter(of.init(fed, 0))
-    first.server[MEMORY] = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    first.memory[MEMORY] = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     before = evaluate(fed, of, first, fed.test).nll
     state, _ = fitted(Densities(of=of, epochs=1, **TINY), fed, first)
     np.testing.assert_array_equal(evaluate(fed, of, state, fed.test).nll, before)

@@ -243,7 +243,7 @@ def test_fedgens_generator_goes_on_from_a_checkpoint(fit):
         )
         assert whole.flat().keys() == resumed.flat().keys()
         assert all(torch.equal(v, resumed.flat()[n]) for n, v in whole.flat().items())
-    kept = part(resumed.server, FITTED)
+    kept = part(resumed.memory, FITTED)
     assert {n.rpartition("/")[0] for n in kept} == part(resumed.shared, MADE).keys()
 
 

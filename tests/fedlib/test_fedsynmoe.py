@@ -21,7 +21,7 @@ def leaning(state, gate):
     """The state with gates that trust the global (0) or the local (1) base only."""
     local = {n: t * 0 if n.startswith("gate.") else t for n, t in state.local.items()}
     local["gate.head.bias"][:, gate] = 1e4
-    return State(state.shared, local, state.server)
+    return State(state.shared, local, memory=state.memory)
 
 
 @pytest.mark.parametrize("side", [0, 1])

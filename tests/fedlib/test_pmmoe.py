@@ -31,7 +31,7 @@ def trusting(state, gate):
     """The state in which client s trusts expert gate[s] only, whatever it sees."""
     local = {n: t * 0 if n.startswith(GATE) else t for n, t in state.local.items()}
     local[f"{GATE}head.bias"][range(len(gate)), gate] = FIRM
-    return State(state.shared, local, state.server)
+    return State(state.shared, local)
 
 
 @nine
@@ -230,7 +230,7 @@ def test_what_experts_are_worth_and_how_their_errors_go_together(of):
     same = PMMoE(of=of).init(fed, 0, first)
     pool = part(same.shared, POOL)
     alike = {f"{POOL}{n}": t[:1].expand_as(t).clone() for n, t in pool.items()}
-    agreed = algorithm.observe(fed, State({**same.shared, **alike}, same.local, {}))
+    agreed = algorithm.observe(fed, State({**same.shared, **alike}, same.local))
     spread = agreed["error_spread"][:, 0]
     worth = agreed["expert_accuracy"][:, 0]
     for i in range(3):
@@ -260,7 +260,7 @@ def test_after_fedbabu_the_servers_base_or_the_own_one_is_used(own):
     state = trusting(algorithm.init(fed, 0, tuned), range(3))
     expected = Local() if own else FedPer()
     heads = {n: t for n, t in tuned.local.items() if n.startswith("head.")}
-    theirs = tuned if own else State(federated.shared, heads, {})
+    theirs = tuned if own else State(federated.shared, heads)
     before, after = (
         evaluate(fed, expected, theirs, fed.test),
         evaluate(fed, algorithm, state, fed.test),

@@ -37,7 +37,7 @@ def one_message(algorithm, fed, phi=None):
     state = algorithm.init(fed, 0)
     if phi is not None:
         state.shared["phi"] = phi
-    before = State(dict(state.shared), dict(state.local), dict(state.server))
+    before = State(dict(state.shared), dict(state.local), dict(state.optimizer), dict(state.memory))
     after, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=fed.clients)
     return before, after, report
 
@@ -186,7 +186,7 @@ def test_a_noisy_message_is_fedmix_message_but_for_phi():
         torch.testing.assert_close(quiet.messages[name], message, rtol=0, atol=0)
         assert (name == "phi") != torch.equal(loud.messages[name], message)
     assert (loud.messages["phi"] != 0).all()
-    assert same.server.keys() == other.server.keys() == after.server.keys()
+    assert same.optimizer.keys() == other.optimizer.keys() == after.optimizer.keys()
     with pytest.raises(ValueError, match="noise must be >= 0"):
         NoisyFedMix(noise=-1.0)
 

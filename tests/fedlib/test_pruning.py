@@ -64,8 +64,8 @@ def test_thresholds_by_hand():
     fed = make_federation((5, 5))
     algorithm = PrunedFedMix(experts=4, eta=0.9)
     state = algorithm.init(fed, 0)
-    assert torch.equal(state.server[MEMORY], torch.full((2, 4), 0.25))
-    state.server[MEMORY] = torch.tensor([[0.5, 0.21, 0.2, 0.09], [0.25, 0.1, 0.4, 0.25]])
+    assert torch.equal(state.memory[MEMORY], torch.full((2, 4), 0.25))
+    state.memory[MEMORY] = torch.tensor([[0.5, 0.21, 0.2, 0.09], [0.25, 0.1, 0.4, 0.25]])
     ctx = algorithm.context(fed, state, torch.tensor([0, 1]))
     assert ctx["sent"].tolist() == [[1, 1, 0, 0], [1, 0, 1, 1]]
     assert algorithm.alike(fed, state, torch.tensor([0, 1])).tolist() == [2, 3]
@@ -92,7 +92,7 @@ def uneven():
         experts=4, eta=0.9, client=FROZEN, server=sgd(1.0), marginal_entropy=0.0, batch_size=None
     )
     state = with_q(algorithm.init(fed, 0), [0.5, 0.3, 0.15, 0.05])
-    state.server[MEMORY] = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25] * 4])
+    state.memory[MEMORY] = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25] * 4])
     return fed, algorithm, state
 
 
@@ -121,7 +121,7 @@ def test_a_pruned_expert_is_not_computed(uneven, monkeypatch):
 
 def test_the_experts_that_are_sent_are_the_right_ones(uneven):
     fed, algorithm, state = uneven
-    state.server[MEMORY] = torch.tensor([[0.05, 0.5, 0.05, 0.4], [0.25] * 4])
+    state.memory[MEMORY] = torch.tensor([[0.05, 0.5, 0.05, 0.4], [0.25] * 4])
     leaves = algorithm.start(fed, state, torch.tensor([0]))
     for name, leaf in state.shared.items():
         if name.startswith("experts."):
@@ -144,15 +144,15 @@ def test_what_is_pruned_sends_zeros_and_gets_no_weight(uneven):
     torch.testing.assert_close(report.messages["q_s"], expected)
     raw = torch.tensor([[0.5, 0.3, 0.15, 0.05]] * 2)
     torch.testing.assert_close(report.messages["q_raw"], raw)
-    torch.testing.assert_close(after.server[MEMORY], raw)
+    torch.testing.assert_close(after.memory[MEMORY], raw)
 
 
 def test_only_the_cohorts_memory_changes(uneven):
     fed, algorithm, state = uneven
     after, report = play(algorithm, fed, 1, state, cohort=1)
     away = 1 - int(report.rows[0])
-    assert torch.equal(after.server[MEMORY][away], state.server[MEMORY][away])
-    assert not torch.equal(after.server[MEMORY][1 - away], state.server[MEMORY][1 - away]) or (
+    assert torch.equal(after.memory[MEMORY][away], state.memory[MEMORY][away])
+    assert not torch.equal(after.memory[MEMORY][1 - away], state.memory[MEMORY][1 - away]) or (
         away == 1
     )
 
@@ -215,7 +215,7 @@ def test_the_loss_is_that_of_algorithm_2(prune_gate, gate_gradient):
         experts=4, eta=0.8, prune_gate=prune_gate, gate_gradient=gate_gradient, phi_scale=1.0
     )
     state = algorithm.init(fed, 3)
-    state.server[MEMORY][0] = torch.tensor([0.1, 0.3, 0.3, 0.3])  # 0 is not sent
+    state.memory[MEMORY][0] = torch.tensor([0.1, 0.3, 0.3, 0.3])  # 0 is not sent
     row = torch.tensor([0])
     params = {n: t[0] for n, t in algorithm.start(fed, state, row).items()}
     ctx = {n: t[0] for n, t in algorithm.context(fed, state, row).items()}
@@ -256,7 +256,7 @@ def test_the_result_does_not_depend_on_the_chunk(memory, model):
     ends = []
     for chunk in (1, 2, 4):
         state = algorithm.init(fed, 0)
-        state.server[MEMORY] = torch.tensor(
+        state.memory[MEMORY] = torch.tensor(
             [[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1 / 3] * 3, [0.5, 0.0, 0.5]]
         )
         assert algorithm.alike(fed, state, torch.arange(4)).tolist() == [2, 1, 3, 2]

@@ -34,7 +34,7 @@ def clusters(fed):
     """A settled state of three clusters; clients fit the last, the first and the last best."""
     state = CLUSTERED.init(fed, 0)
     fit = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [torch.nan, 2.0, 1.0]])
-    return State(state.shared, {}, {**state.server, FIT: fit})
+    return State(state.shared, {}, memory={**state.memory, FIT: fit})
 
 
 def test_clients_take_the_model_that_fits_them_best():
