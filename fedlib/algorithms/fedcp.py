@@ -9,9 +9,9 @@ from torch.nn.functional import layer_norm, linear, normalize, relu
 from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy, placed
 from fedlib.algorithms.fedprox import RECEIVED
 from fedlib.algorithms.splitting import Opened, Split
-from fedlib.engine import Phase, State
+from fedlib.engine import Phase, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net, drawn, named, part
+from fedlib.models import Net, Params, drawn, named, part
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
@@ -54,7 +54,7 @@ class FedCP(Split):
         """How the names of a personal head's leaves begin."""
         return OWN
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, a second head like the first, and the policy."""
         model, d = FedAvg.leaves(self, fed, seed), fed.net.width
         policy = drawn(
@@ -67,11 +67,11 @@ class FedCP(Split):
         """Return whether a leaf is of a personal head."""
         return name.startswith(OWN)
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return who each client is, ``[clients, D]``."""
         return {WHO: normalize(state.local[f"{OWN}weight"][rows].sum(1), dim=-1)}
 
-    def common(self, fed: Federation, state: State) -> Leaves:
+    def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the received base, and the chances of released predictions."""
         received = named(part(state.shared, "base."), f"{RECEIVED}base.")
         if not self.draws:
@@ -85,7 +85,7 @@ class FedCP(Split):
         names = ("base.", POLICY, OWN)
         return (Phase(self.client, self.epochs, self.batch_size, train=names, noisy=1),)
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, and how far features are from the received base's."""
         weight, noise = batch["weight"], batch["noise"]
         h = self.features(net, params, batch)
@@ -97,21 +97,22 @@ class FedCP(Split):
         theirs = batch[THEIRS] if THEIRS in batch else self._theirs(net, ctx, batch)
         return loss + self.apart * discrepancy(h, theirs, weight)
 
-    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
         """Return the received base's features, and the client's own where these stand still."""
         mine = Split.known(self, net, frozen, ctx, batch)
         return {**mine, THEIRS: self._theirs(net, ctx, batch)} if self.apart else mine
 
-    def _theirs(self, net: Net, ctx: Leaves, batch: Leaves) -> Tensor:
+    def _theirs(self, net: Net, ctx: Params, batch: Params) -> Tensor:
         return net.features(part(ctx, RECEIVED), batch["x"])
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after, where the head after is the mean of received and personal one."""
         sent = {n: before[n] - after[n] for n in before if n.startswith(("base.", POLICY))}
-        heads = part(after, OWN)
-        return sent | {f"head.{n}": (before[f"head.{n}"] - own) / 2 for n, own in heads.items()}
+        own = part(after, OWN)
+        heads = {f"head.{n}": (before[f"head.{n}"] - mine) / 2 for n, mine in own.items()}
+        return {}, sent | heads
 
-    def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the personal share of the features, and what the global head makes of the rest."""
         h, noise = code["h"], None
         if DRAWN in ctx:
@@ -119,7 +120,7 @@ class FedCP(Split):
         return self._parted(net, params, ctx, h, noise)
 
     def _parted(
-        self, net: Net, params: Leaves, ctx: Leaves, h: Tensor, noise: Tensor | None
+        self, net: Net, params: Params, ctx: Params, h: Tensor, noise: Tensor | None
     ) -> Opened:
         policy = part(params, POLICY)
         said = linear(h * ctx[WHO], policy["layer.weight"], policy["layer.bias"])

@@ -16,9 +16,9 @@ from fedlib.algorithms.fedavg import (
     placed,
     weighted_sum,
 )
-from fedlib.engine import Phase, State
+from fedlib.engine import Phase, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net, drawn, named, part
+from fedlib.models import Net, Params, drawn, named, part
 from fedlib.optim import Optimizer, adam, recall, remembered
 from fedlib.randomness import torch_seed
 from fedlib.values import value
@@ -70,7 +70,7 @@ class FedGen(FedAvg):
         if not 0 < self.fading <= 1:
             raise ValueError(f"FedGen.fading must lie in (0, 1], got {self.fading}")
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model and the generator."""
         made = drawn(
             lambda: {
@@ -87,7 +87,7 @@ class FedGen(FedAvg):
         begun = FedAvg.init(self, fed, seed, first)
         return replace(begun, memory={ROUND: torch.zeros((), dtype=torch.int64)})
 
-    def prepare(
+    def before_round(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
         """Return the state with this round's number, and the seed of the server's draws."""
@@ -95,7 +95,7 @@ class FedGen(FedAvg):
         here = {DRAW: draw, ROUND: torch.tensor(round)}
         return replace(state, memory={**state.memory, **here})
 
-    def common(self, fed: Federation, state: State) -> Leaves:
+    def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the share of the labels up to each one, and how much the terms still count."""
         faded = torch.tensor(self.fading ** int(state.memory[ROUND]), device=fed.device)
         return {POOL: self._pool(fed), "faded": faded}
@@ -111,7 +111,7 @@ class FedGen(FedAvg):
         numbers = self.noise + 1 + (self.noise if self.beta else 0)
         return (Phase(self.client, self.epochs, self.batch_size, train=names, noise=numbers),)
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy on real examples and on invented ones."""
         u, y, weight = batch["noise"], batch["y"], batch["weight"]
         made = part(params, MADE)
@@ -128,11 +128,11 @@ class FedGen(FedAvg):
         apart = (target.exp() * (target - said.log_softmax(-1))).sum(-1)
         return loss + self.beta * ctx["faded"] * mean(apart, weight)
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after of the model."""
-        return {n: before[n] - after[n] for n in before if not n.startswith(MADE)}
+        return {}, {n: before[n] - after[n] for n in before if not n.startswith(MADE)}
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Fit the generator to the clients' output layers, then average the models."""
         p = self.share(fed, rows)
         heads = named(part(state.shared, "head."), "head.")
@@ -142,7 +142,7 @@ class FedGen(FedAvg):
         memory = {**after.memory, **named(fitted, FITTED)}
         return replace(after, shared={**after.shared, **named(made, MADE)}, memory=memory)
 
-    def _fitted(self, fed: Federation, state: State, heads: Leaves) -> tuple[Leaves, Leaves]:
+    def _fitted(self, fed: Federation, state: State, heads: Params) -> tuple[Params, Params]:
         """Return the generator after its steps, and what its optimiser remembers of them.
 
         ``heads`` is the clients' mean output layer.
@@ -166,7 +166,7 @@ class FedGen(FedAvg):
         return {n: t.detach() for n, t in made.items()}, remembered(optimizer, made)
 
 
-def generate(made: Leaves, noise: Tensor, y: Tensor, classes: int, weight: Tensor) -> Tensor:
+def generate(made: Params, noise: Tensor, y: Tensor, classes: int, weight: Tensor) -> Tensor:
     """Return invented features ``[B, D]`` of labels ``[B]`` from uniform ``noise [B, n]``.
 
     Normalised with the mean and variance of the examples with ``weight`` 1.

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy, placed
 from fedlib.engine import Prediction, State
 from fedlib.federation import Federation
-from fedlib.models import GateNet, Leaves, Net, named, part
+from fedlib.models import GateNet, Net, Params, named, part
 from fedlib.randomness import torch_seed
 from fedlib.values import one_of, value
 
@@ -39,7 +39,7 @@ class FedSynMoE(FedAvg):
         FedAvg.check(self)
         one_of("inference", self.inference, ("mixture", "global"))
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the shared model, a local base like its own, and a gate."""
         model = FedAvg.leaves(self, fed, seed)
         own = named(part(model, "base."), f"{OWN}base.")
@@ -58,37 +58,37 @@ class FedSynMoE(FedAvg):
         fresh = named(gate, FRESH + GATE) if self.fresh_gates else {}
         return replace(begun, memory=fresh)
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what each client begins from."""
         fresh = {n: t.expand(len(rows), *t.shape) for n, t in part(state.memory, FRESH).items()}
         return {**FedAvg.start(self, fed, state, rows), **fresh}
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""
         said, _ = self._mixed(net, params, batch["x"])
         return mean_cross_entropy(said, batch["y"], batch["weight"])
 
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the batch itself, and the features of the global base."""
         return {"x": x, "h": net.features(shared, x)}
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of the mixture and the gate, ``[B, 2]``: global, local."""
         if self.inference == "global":
             return Prediction.single(net.logits(params, code["h"]).log_softmax(-1))
         said, gate = self._mixed(net, params, code["x"], code["h"])
         return Prediction(said.log_softmax(-1), gate)
 
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the logits of the global base."""
         return {"logits": net.logits(params, code["h"])}
 
-    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
         """Return the prediction of the mean logits."""
         return votes["logits"].log_softmax(-1)
 
     def _mixed(
-        self, net: Net, params: Leaves, x: Tensor, h: Tensor | None = None
+        self, net: Net, params: Params, x: Tensor, h: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         theirs = net.features(params, x) if h is None else h
         mine = net.features(part(params, OWN), x)

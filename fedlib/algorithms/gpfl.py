@@ -8,9 +8,9 @@ from torch.nn.functional import cross_entropy, layer_norm, linear, normalize, re
 
 from fedlib.algorithms.fedavg import FedAvg, mean, placed
 from fedlib.algorithms.splitting import Opened, Split
-from fedlib.engine import Phase, State
+from fedlib.engine import Phase, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net, drawn, part
+from fedlib.models import Net, Params, drawn, part
 from fedlib.randomness import torch_seed
 from fedlib.values import one_of, value
 
@@ -52,7 +52,7 @@ class GPFL(Split):
         """How the names of a personal head's leaves begin."""
         return "head."
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, the labels' embeddings and the steering."""
         model, d = FedAvg.leaves(self, fed, seed), fed.net.width
         new = drawn(
@@ -70,7 +70,7 @@ class GPFL(Split):
         """Return whether a leaf is of a personal head, or the embeddings that a client had."""
         return name.startswith("head.") or name == SEEN
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the contexts, ``[clients, D]`` each, and the received embeddings' own."""
         share = fed.shares("label")[rows]
         if self.contexts == "received":
@@ -79,7 +79,7 @@ class GPFL(Split):
             labels = state.local[SEEN][rows]
         return {EVERYBODY: labels.mean(1), MINE: (share.unsqueeze(1) @ labels).squeeze(1)}
 
-    def common(self, fed: Federation, state: State) -> Leaves:
+    def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the received embeddings."""
         return {RECEIVED: state.shared[LABELS]}
 
@@ -88,7 +88,7 @@ class GPFL(Split):
         names = ("base.", "head.", LABELS, STEERED)
         return (Phase(self.client, self.epochs, self.batch_size, train=names),)
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the head's cross-entropy, and what the embeddings say of the steered features."""
         y, weight = batch["y"], batch["weight"]
         h = self.features(net, params, batch)
@@ -108,17 +108,18 @@ class GPFL(Split):
             return root((squares * weight).sum())
         return mean(root(squares), weight)
 
-    def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return the embeddings as the client has trained them, where it goes by its own."""
-        return {SEEN: after[LABELS]} if self.contexts == "own" else {}
+        sent = Split.client_update(self, net, before, after, ctx)[1]
+        return {SEEN: after[LABELS]} if self.contexts == "own" else {}, sent
 
-    def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features steered by the client's own labels."""
         h = code["h"]
         return Opened(steer(params, h, ctx[MINE]), h.new_zeros(len(h), net.classes))
 
 
-def steer(params: Leaves, h: Tensor, context: Tensor) -> Tensor:
+def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
     """Return features ``[B, D]`` steered by a context ``[D]``."""
     scale, shift = (
         _read(part(params, f"{STEERED}{side}."), context) for side in ("scale", "shift")
@@ -132,6 +133,6 @@ def root(squares: Tensor) -> Tensor:
     return torch.where(some, torch.where(some, squares, 1).sqrt(), 0)
 
 
-def _read(layer: Leaves, context: Tensor) -> Tensor:
+def _read(layer: Params, context: Tensor) -> Tensor:
     said = relu(linear(context, layer["layer.weight"], layer["layer.bias"]))
     return layer_norm(said, said.shape[-1:], layer["norm.weight"], layer["norm.bias"])

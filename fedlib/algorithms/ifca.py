@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.closing import OPEN, ClusterStop
-from fedlib.algorithms.cluster_models import CLUSTERS, FIT, best_fit, pick, speak
+from fedlib.algorithms.cluster_early_stopping import OPEN, ClusterStop
+from fedlib.algorithms.cluster_models import CLUSTERS, FIT, best_fit, log_probs, pick
 from fedlib.algorithms.fedavg import FedAvg, at_label, one_hot, placed, weighted_sum
 from fedlib.engine import BLOCK, Prediction, State
 from fedlib.federation import Federation, Table
 from fedlib.metrics import adjusted_rand_index, truth
-from fedlib.models import Leaves, Net, named, stack
+from fedlib.models import Net, Params, named, stack
 from fedlib.optim import server_step
 from fedlib.randomness import generator, torch_seed
 from fedlib.values import one_of, value
@@ -77,7 +77,7 @@ class IFCA(FedAvg):
                 f"IFCA.least_share must lie in [0, 1 / {self.clusters}], got {self.least_share}"
             )
 
-    def leaves(self, fed: Federation, seed: int, draw: int = 0) -> Leaves:
+    def leaves(self, fed: Federation, seed: int, draw: int = 0) -> Params:
         """Return J differently initialised models, what is not ``clustered`` once."""
         at = range(draw * self.clusters, (draw + 1) * self.clusters)
         models = [fed.net.init(torch_seed(seed, "model", i)) for i in at]
@@ -112,7 +112,7 @@ class IFCA(FedAvg):
             memory |= self.stop.begun(state.shared, self.clusters)
         return replace(state, memory=memory)
 
-    def fits(self, fed: Federation, shared: Leaves, table: Table, rows: Tensor) -> Tensor:
+    def fits(self, fed: Federation, shared: Params, table: Table, rows: Tensor) -> Tensor:
         """Return every cluster's mean loss on some clients' examples, ``[clients, J]``.
 
         NaN for a client without examples. Every example is looked at once.
@@ -131,7 +131,7 @@ class IFCA(FedAvg):
             total.index_add_(0, owner, -torch.cat(said)[place])
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
-    def prepare(
+    def before_round(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
         """Return the state in which every client of the cohort has chosen its cluster."""
@@ -158,11 +158,11 @@ class IFCA(FedAvg):
         draws = (generator(seed, "explore", round, int(fed.ids[i])) for i in rows.tolist())
         return torch.tensor([d.random() < eps for d in draws], device=fed.device)
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the cluster model that each client has chosen, with what all clusters share."""
         return pick(state.shared, state.memory[CHOICE][rows])
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Average every cluster over its choosers, and the rest over the whole cohort."""
         by_cluster = self.by_cluster(fed, state, rows)
         rest = self.weights(fed, state, rows, messages)
@@ -186,7 +186,9 @@ class IFCA(FedAvg):
         picked = picked * state.memory[OPEN] * self.share(fed, rows).unsqueeze(1)
         return picked / torch.where(picked.sum(0) > 0, picked.sum(0), 1)
 
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def communication_bytes(
+        self, state: State, rows: Tensor, messages: Params
+    ) -> tuple[Tensor, Tensor]:
         """Return the bytes: open clusters go down; one model, and which it is, goes up."""
         size = {n: t.numel() * t.element_size() for n, t in state.shared.items()}
         one = sum(b for n, b in size.items() if n.startswith(CLUSTERS)) // self.clusters
@@ -198,7 +200,7 @@ class IFCA(FedAvg):
         down = torch.full((len(rows),), one * left + (rest if left else 0))
         return down, trained * (one + rest + name)
 
-    def settle(self, fed: Federation, state: State) -> State:
+    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
         """Return the state with every client's loss under every cluster, from which it chooses."""
         if FIT in state.memory:
             return state
@@ -209,17 +211,17 @@ class IFCA(FedAvg):
             fit = torch.where(fit.isnan(), self.fits(fed, state.shared, fed.train, everyone), fit)
         return replace(state, memory={**state.memory, FIT: fit})
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return every client's cluster for predictions, once that is settled."""
         if FIT not in state.memory:
             return {}
         return {"cluster": best_fit(state)[rows]}
 
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what every cluster says, log p ``[B, J, classes]``; a model in training is one."""
-        return {"logp": speak(net, shared, x)}
+        return {"logp": log_probs(net, shared, x)}
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of the client's cluster, and that cluster as a one-hot gate."""
         said = code["logp"]
         if said.shape[-2] == 1:

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
-from fedlib.algorithms.stages import Stage
+from fedlib.algorithms.stages import SecondStage
 from fedlib.engine import EarlyStop, Phase, State
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net
+from fedlib.models import Net, Params
 from fedlib.values import one_of, value
 
 
 @value
-class Newcomers(Stage):
+class Newcomers(SecondStage):
     """Clients that join when ``of`` has been trained: they receive what is shared and send nothing.
 
     A second stage (``Experiment.after`` is the federation that trained). Each newcomer trains the
@@ -59,15 +59,17 @@ class Newcomers(Stage):
             ),
         )
 
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def communication_bytes(
+        self, state: State, rows: Tensor, messages: Params
+    ) -> tuple[Tensor, Tensor]:
         """Return the bytes: what is shared comes down, nothing goes up."""
-        return FedAvg.sent(self, state, rows, messages)
+        return FedAvg.communication_bytes(self, state, rows, messages)
 
-    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
         """Return what ``of`` knows of examples once what is shared stands still."""
         return self.of.known(net, frozen, ctx, batch)
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the loss of ``of``."""
         return self.of.loss(net, params, ctx, batch)
 

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedlib.algorithms.expert_diagnostics import error_spread, expert_diagnostics, on_tests
 from fedlib.algorithms.fedavg import mean_cross_entropy, one_hot, placed, rows_of
 from fedlib.algorithms.personal import FedPer
 from fedlib.algorithms.splitting import Split
-from fedlib.algorithms.stages import Stage
-from fedlib.algorithms.worth import error_spread, on_tests, worth
+from fedlib.algorithms.stages import SecondStage
 from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
 from fedlib.federation import Federation
-from fedlib.models import GateNet, Leaves, Net, each, named, part
+from fedlib.models import GateNet, Net, Params, each, named, part
 from fedlib.optim import Optimizer, sgd
 from fedlib.partition.chance import whole_part
 from fedlib.randomness import torch_seed
@@ -24,7 +24,7 @@ REST, SAID, ENERGY, CODE = "moe:rest", "moe:said", "moe:energy", "moe:code."
 
 
 @value
-class PMMoE(Stage):
+class PMMoE(SecondStage):
     """A mixture of the private parts of a finished federation, ``of`` a method that splits models.
 
     Every client gets the others' private parts, heads, bases or vectors, and trains a ``gate`` over
@@ -62,7 +62,7 @@ class PMMoE(Stage):
     stop: EarlyStop | None = None
 
     def check(self) -> None:
-        Stage.check(self)
+        SecondStage.check(self)
         if self.top < 0:
             raise ValueError(f"PMMoE.top (k) must be >= 1, or 0 for all, got {self.top}")
         if not 0 <= self.denoise < 1 or self.temperature <= 0:
@@ -108,7 +108,7 @@ class PMMoE(Stage):
             mine[KEPT] = self.clean(self.energies(fed, state))
         return state
 
-    def _gate(self, fed: Federation, experts: int, seed: int) -> Leaves:
+    def _gate(self, fed: Federation, experts: int, seed: int) -> Params:
         """Return the leaves of a fresh gate."""
         net = fed.net.like(self.gate, experts, self._sees(fed.net))
         draw = torch_seed(seed, "model", 1)
@@ -132,7 +132,7 @@ class PMMoE(Stage):
         total = torch.where(fed.train.real.unsqueeze(-1), each_example, 0).sum(1)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
-    def _energy(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+    def _energy(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the experts' energy scores, ``[B, M]``."""
         said = normalize(self._outputs(net, params, ctx, code), dim=-1)
         own = one_hot(ctx[PLACE], said.shape[-2]).to(said.dtype)
@@ -151,9 +151,9 @@ class PMMoE(Stage):
         gone = min(whole_part(self.denoise * experts), experts - 1)
         return (ranks >= gone).to(energies.dtype)
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what ``of`` tells its clients, and which expert is a client's own."""
-        return {**self.of.context(fed, state, rows), PLACE: rows}
+        return {**self.of.client_context(fed, state, rows), PLACE: rows}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the gate."""
@@ -170,7 +170,7 @@ class PMMoE(Stage):
             ),
         )
 
-    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
         """Return what experts say of examples, and what the gate sees of them if not the image.
 
         Where experts are trained, the code that they are asked with, if that is no image.
@@ -187,7 +187,7 @@ class PMMoE(Stage):
             told[ENERGY] = self._energy(net, frozen, ctx, code)
         return told if entry.ndim > 2 else {**told, "x": entry}
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one client's mini-batch."""
         if SAID in batch:
             rest, said, entry = batch[REST], batch[SAID], batch["x"]
@@ -204,12 +204,12 @@ class PMMoE(Stage):
         logits = rest + (gate.unsqueeze(-1) * said).sum(-2)
         return mean_cross_entropy(logits, batch["y"], batch["weight"])
 
-    def _kept_in(self, energy: Tensor, weight: Tensor, ctx: Leaves) -> Tensor:
+    def _kept_in(self, energy: Tensor, weight: Tensor, ctx: Params) -> Tensor:
         """Return which experts stay for one mini-batch, ``[M]``, by their energies ``[B, M]``."""
         scores = (weight.unsqueeze(-1) * energy).sum(0) / weight.sum().clamp(min=1)
         return self.clean(scores, one_hot(ctx[PLACE], energy.shape[-1]))
 
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what ``of`` has, and where bases are lent, their features ``[B, M, D]``."""
         code = self.of.encode(net, shared, x)
         if not self._lends_bases:
@@ -217,7 +217,7 @@ class PMMoE(Stage):
         bases = named(part(shared, POOL), "base.")
         return {**code, "out": torch.stack(each(net.features, bases, x), 1)}
 
-    def _outputs(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+    def _outputs(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return what every expert makes of its entry, ``[B, M, ...]``."""
         if "out" in code:
             return code["out"]
@@ -227,7 +227,7 @@ class PMMoE(Stage):
         return torch.stack(ask, 1)
 
     def _consulted(
-        self, net: Net, params: Leaves, ctx: Leaves, code: Leaves
+        self, net: Net, params: Params, ctx: Params, code: Params
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return rest ``[B, C]``, experts' logits ``[B, M, C]`` and what the gate sees."""
         entry, rest = self.of.opened(net, params, ctx, code)
@@ -236,7 +236,7 @@ class PMMoE(Stage):
             entry = self.of.private(net, params, entry)
         return rest, said, entry
 
-    def opening(self, net: Net, params: Leaves, entry: Tensor, noise: Tensor | None) -> Tensor:
+    def opening(self, net: Net, params: Params, entry: Tensor, noise: Tensor | None) -> Tensor:
         """Return the weights of the experts, ``[B, M]``."""
         own = part(params, GATE)
         experts = own["head.bias"].shape[-1]
@@ -248,17 +248,19 @@ class PMMoE(Stage):
             a = a / a.sum(-1, keepdim=True) if self.renormalised else a
         return a
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the mixture's prediction and the gate, ``[B, M]``."""
         rest, said, entry = self._consulted(net, params, ctx, code)
         gate = self.opening(net, params, entry, None)
         return Prediction((rest + (gate.unsqueeze(-1) * said).sum(-2)).log_softmax(-1), gate)
 
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's logits, as its prediction's logarithm."""
         return {"logits": self.predict(net, params, ctx, code).logp}
 
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def communication_bytes(
+        self, state: State, rows: Tensor, messages: Params
+    ) -> tuple[Tensor, Tensor]:
         """Return the bytes: the private part goes up, everybody's and the global model go down.
 
         As in 004, algorithm 1, lines 1 and 2: what ``of`` shares is sent once more.
@@ -283,14 +285,14 @@ class PMMoE(Stage):
         """
         tests = on_tests(fed, self, state, self._asked)
         seen = {
-            **worth(tests),
+            **expert_diagnostics(tests),
             "error_spread": error_spread(tests),
             "expert_energy": self.energies(fed, state),
             "kept_experts": state.local[KEPT],
         }
         return {name: values[fed.by_id] for name, values in seen.items()}
 
-    def _asked(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+    def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
         rest, said, entry = self._consulted(net, params, ctx, code)
         labels = (rest.unsqueeze(-2) + said).argmax(-1)

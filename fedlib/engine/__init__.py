@@ -10,10 +10,10 @@ from fedlib.engine.evaluate import (
     evaluate_global,
     tabulate,
 )
-from fedlib.engine.lift import lift
-from fedlib.engine.protocol import Algorithm, Prediction, State, playing, predicting
+from fedlib.engine.protocol import Algorithm, Prediction, State, Update, playing, predicting
 from fedlib.engine.rounds import Report, cohort_size, play_round, select
 from fedlib.engine.train import EarlyStop, Phase, TrainingDiverged
+from fedlib.engine.vmap_clients import vmap_clients
 
 __all__ = [
     "BLOCK",
@@ -26,15 +26,16 @@ __all__ = [
     "Scores",
     "State",
     "TrainingDiverged",
+    "Update",
     "cohort_size",
     "encode",
     "evaluate",
     "evaluate_everywhere",
     "evaluate_global",
-    "lift",
     "play_round",
     "playing",
     "predicting",
     "select",
     "tabulate",
+    "vmap_clients",
 ]

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from fedlib.engine.batches import Plan, make_plan
 from fedlib.engine.evaluate import accuracy_of, nll_of
-from fedlib.engine.lift import lift
-from fedlib.engine.protocol import Algorithm, State, playing
+from fedlib.engine.protocol import Algorithm, State, Update, playing
 from fedlib.engine.seen import Seen, look
 from fedlib.engine.train import Phase, TrainingDiverged, train
+from fedlib.engine.vmap_clients import vmap_clients
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net
+from fedlib.models import Net, Params
 from fedlib.partition.chance import whole_part
 from fedlib.randomness import generator
 
@@ -39,7 +39,7 @@ class Report:
 
     rows: np.ndarray
     losses: Tensor
-    messages: Leaves
+    messages: Params
     weights: dict[str, Tensor]
     down: Tensor
     up: Tensor
@@ -97,9 +97,9 @@ def play_round(
     phases = algorithm.phases()
     plans = _plans(phases, fed, rows, round, seed)
     where = torch.as_tensor(rows, device=fed.device)
-    state = algorithm.prepare(fed, state, where, round=round, seed=seed)
+    state = algorithm.before_round(fed, state, where, round=round, seed=seed)
     alike = algorithm.alike(fed, state, where).cpu().numpy()
-    messages: Leaves = {}
+    messages: Params = {}
     losses = torch.zeros(len(rows), device=fed.device)
     adapted = {split: torch.zeros(len(rows)).double() for split in SPLITS if score}
     ends = plans[0].ends if plans else np.zeros(len(rows), dtype=np.int64)
@@ -126,7 +126,7 @@ def play_round(
         raise RuntimeError(f"{type(algorithm).__name__} does not federate, yet sends {[*messages]}")
     with torch.no_grad():
         weights = algorithm.weights(fed, state, where, messages)
-        down, up = algorithm.sent(state, where, messages)
+        down, up = algorithm.communication_bytes(state, where, messages)
         after = algorithm.aggregate(fed, state, where, messages)
     return after, Report(rows, losses, messages, weights, down, up, adapted)
 
@@ -155,7 +155,7 @@ def _together(
     fed: Federation,
     chunk: int | None,
     usual: int,
-    leaves: Leaves,
+    leaves: Params,
     moving: Sequence[str],
     seen: Seen,
 ) -> int:
@@ -217,10 +217,10 @@ class _Trained:
     """Some clients after their local training: rows, leaves before and after, context, losses."""
 
     where: Tensor
-    before: Leaves
-    after: Leaves
-    context: Leaves
-    common: Leaves
+    before: Params
+    after: Params
+    context: Params
+    common: Params
     loss: Tensor
 
     def rows(self, start: int, end: int) -> _Trained:
@@ -244,7 +244,7 @@ def _train_group(
     """Play all phases of some clients, each phase with as many of them together as suits it."""
     where = torch.as_tensor(rows, device=fed.device)
     before = algorithm.start(fed, state, where)
-    context, common = algorithm.context(fed, state, where), algorithm.common(fed, state)
+    context, common = algorithm.client_context(fed, state, where), algorithm.broadcast(fed, state)
     after, loss = before, torch.zeros(len(rows))
     for phase, plan in steps:
         moving = phase.moves(after, state.local)
@@ -256,7 +256,7 @@ def _train_group(
         watched = phase.stop is not None and phase.watch == "loss"
         seen = look(fed, known, where, frozen, context, common, validation=watched)
         method = partial(_one_client, getattr(algorithm, phase.loss), fed.net)
-        ends: list[tuple[Leaves, Tensor]] = []
+        ends: list[tuple[Params, Tensor]] = []
         for start, end in _cuts(len(rows), _together(fed, chunk, usual, after, moving, seen)):
             some = np.arange(start, end)
             ends.append(
@@ -283,18 +283,15 @@ def _train_group(
 
 def _end_group(
     algorithm: Algorithm, fed: Federation, state: State, trained: _Trained, score: bool
-) -> tuple[Leaves, dict[str, Tensor]]:
+) -> tuple[Params, dict[str, Tensor]]:
     """Return what some clients send, and their scores if asked; they keep what is local."""
     where, before, after = trained.where, trained.before, trained.after
     context, common = trained.context, trained.common
     with torch.no_grad():
-        remember, send = (
-            lift(partial(_one_ended, method, fed.net), len(where), common=1)
-            for method in (algorithm.remember, algorithm.finish)
-        )
-        after = {**after, **remember(before, after, context, common)}
-        message = send(before, after, context, common)
-        message |= algorithm.describe(fed, where, after, context)
+        update = partial(_one_ended, algorithm.client_update, fed.net)
+        own, message = vmap_clients(update, len(where), common=1)(before, after, context, common)
+        after = {**after, **own}
+        message |= algorithm.client_statistics(fed, where, after, context)
         for name, leaf in state.local.items():
             leaf[where] = after[name]
         scores = _scores(algorithm, fed, where, after, context, common) if score else {}
@@ -302,11 +299,11 @@ def _end_group(
 
 
 def _scores(
-    algorithm: Algorithm, fed: Federation, rows: Tensor, after: Leaves, context: Leaves,
-    common: Leaves,
+    algorithm: Algorithm, fed: Federation, rows: Tensor, after: Params, context: Params,
+    common: Params,
 ) -> dict[str, Tensor]:  # fmt: skip
     """Return the accuracies of some clients' own leaves on their held-out examples, by split."""
-    test = lift(accuracy_of(algorithm, fed), len(rows), common=1)
+    test = vmap_clients(accuracy_of(algorithm, fed), len(rows), common=1)
     tables = {"validation": fed.validation, "test": fed.test}
     return {split: test(after, context, tables[split].whole(rows), common) for split in SPLITS}
 
@@ -322,22 +319,22 @@ def _watched(
 def _one_client(
     method: Callable[..., Any],
     net: Net,
-    params: Leaves,
-    ctx: Leaves,
-    batch: Leaves,
-    common: Leaves,
+    params: Params,
+    ctx: Params,
+    batch: Params,
+    common: Params,
 ) -> Any:
     return method(net, params, {**ctx, **common}, batch)
 
 
 def _one_ended(
-    method: Callable[..., Leaves],
+    method: Callable[..., Update],
     net: Net,
-    before: Leaves,
-    after: Leaves,
-    ctx: Leaves,
-    common: Leaves,
-) -> Leaves:
+    before: Params,
+    after: Params,
+    ctx: Params,
+    common: Params,
+) -> Update:
     return method(net, before, after, {**ctx, **common})
 
 
@@ -354,5 +351,5 @@ def _cuts(length: int, size: int) -> list[tuple[int, int]]:
     return [(i, min(i + size, length)) for i in range(0, length, size)]
 
 
-def _cut(leaves: Leaves, start: int, end: int) -> Leaves:
+def _cut(leaves: Params, start: int, end: int) -> Params:
     return {n: t[start:end] for n, t in leaves.items()}

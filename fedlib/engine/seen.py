@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.engine.lift import lift
+from fedlib.engine.vmap_clients import vmap_clients
 from fedlib.federation import Federation, Table
-from fedlib.models import Leaves
+from fedlib.models import Params
 
 AT_ONCE = 256  # examples per forward pass, of each of so many clients:
 TOGETHER = 16
@@ -24,8 +24,8 @@ class Seen:
     ``validation`` is empty unless early stopping watches the loss.
     """
 
-    train: Leaves = field(default_factory=dict)
-    validation: Leaves = field(default_factory=dict)
+    train: Params = field(default_factory=dict)
+    validation: Params = field(default_factory=dict)
 
     @property
     def instead(self) -> bool:
@@ -46,11 +46,11 @@ UNSEEN = Seen()
 
 def look(
     fed: Federation,
-    method: Callable[..., Leaves],
+    method: Callable[..., Params],
     rows: Tensor,
-    frozen: Leaves,
-    context: Leaves,
-    common: Leaves,
+    frozen: Params,
+    context: Params,
+    common: Params,
     *,
     validation: bool,
 ) -> Seen:
@@ -72,22 +72,22 @@ def look(
 
 def _columns(
     table: Table,
-    method: Callable[..., Leaves],
+    method: Callable[..., Params],
     rows: Tensor,
     size: int,
-    frozen: Leaves,
-    context: Leaves,
-    common: Leaves,
-) -> Leaves:
+    frozen: Params,
+    context: Params,
+    common: Params,
+) -> Params:
     """Return columns ``[clients, examples, ...]``, zero in the padding; ``size`` rows at a time."""
     sizes = table.sizes[rows.cpu().numpy()]
-    out: Leaves = {}
+    out: Params = {}
     for start in range(0, len(rows), size):
         end = min(start + size, len(rows))
         if not sizes[start:end].any():
             continue
         own, ctx = ({n: t[start:end] for n, t in part.items()} for part in (frozen, context))
-        ask, at = lift(method, end - start, common=1), 0
+        ask, at = vmap_clients(method, end - start, common=1), 0
         with torch.no_grad():
             for batch in table.blocks(rows[start:end], AT_ONCE):
                 said = ask(own, ctx, batch, common)

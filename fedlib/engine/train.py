@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fedlib.engine.batches import Plan
-from fedlib.engine.lift import lift
 from fedlib.engine.program import Loss, program
 from fedlib.engine.seen import UNSEEN, Seen
+from fedlib.engine.vmap_clients import vmap_clients
 from fedlib.federation import Federation, Table
-from fedlib.models import Leaves
+from fedlib.models import Params
 from fedlib.optim import Optimizer
 from fedlib.values import one_of, value
 
@@ -92,9 +92,9 @@ class Phase:
 def train(
     fed: Federation,
     rows: np.ndarray,
-    leaves: Leaves,
-    context: Leaves,
-    common: Leaves,
+    leaves: Params,
+    context: Params,
+    common: Params,
     *,
     phase: Phase,
     plan: Plan,
@@ -103,7 +103,7 @@ def train(
     key: Hashable = None,
     local: Collection[str] = (),
     seen: Seen = UNSEEN,
-) -> tuple[Leaves, Tensor]:
+) -> tuple[Params, Tensor]:
     """Train the clients of one program and return their leaves and mean losses ``[clients]``.
 
     ``leaves`` and ``context`` carry the client axis, ``common`` does not; ``loss`` and
@@ -135,8 +135,8 @@ def train(
 
 
 def _batches(
-    table: Table, rows: Tensor, plan: Plan, noise: int, columns: Leaves
-) -> Iterator[Leaves]:
+    table: Table, rows: Tensor, plan: Plan, noise: int, columns: Params
+) -> Iterator[Params]:
     """Yield each step's batch, on a CPU cut to the widest client, on a GPU always of one shape."""
     widths = plan.counts.max(0, initial=0)
     if rows.is_cuda:
@@ -166,22 +166,22 @@ class _Keeper:
         phase: Phase,
         plan: Plan,
         validation_loss: Loss | None,
-        columns: Leaves,
+        columns: Params,
     ) -> None:
         self.fed, self.rows, self.phase, self.plan = fed, rows, phase, plan
         self.columns = columns
         self.loss = None
         if phase.stop is not None and validation_loss is not None:
-            self.loss = lift(validation_loss, len(rows), common=1)
+            self.loss = vmap_clients(validation_loss, len(rows), common=1)
         self.keeps_best = phase.stop is not None and phase.stop.keep == "best"
-        self.kept: Leaves = {}
+        self.kept: Params = {}
         self.best = np.full(len(rows), np.inf)
         self.waited = np.zeros(len(rows), dtype=np.int64)
         self.done = plan.ends == 0
         self.moments = set(plan.ends.tolist())
 
     def after_step(
-        self, t: int, leaves: Leaves, moving: Leaves, context: Leaves, common: Leaves
+        self, t: int, leaves: Params, moving: Params, context: Params, common: Params
     ) -> bool:
         """Look at the clients after step ``t``; return true when nobody has anything left to do."""
         if self.loss is None and t + 1 not in self.moments:
@@ -197,16 +197,16 @@ class _Keeper:
         self.done |= ended
         return bool(self.done.all())
 
-    def before(self, leaves: Leaves) -> None:
+    def before(self, leaves: Params) -> None:
         """Keep the weights of clients that have no example at all."""
         self._keep(self.done, leaves)
 
-    def result(self, last: Leaves) -> Leaves:
+    def result(self, last: Params) -> Params:
         """Return the trained leaves, each row as it was when kept."""
         return {n: self.kept.get(n, t) for n, t in last.items()}
 
     def _check(
-        self, due: np.ndarray, leaves: Leaves, moving: Leaves, context: Leaves, common: Leaves
+        self, due: np.ndarray, leaves: Params, moving: Params, context: Params, common: Params
     ) -> None:
         assert self.loss is not None and self.phase.stop is not None
         with torch.no_grad():
@@ -223,7 +223,7 @@ class _Keeper:
         patience = self.phase.stop.patience if self.phase.stop else np.inf
         return self.waited >= patience
 
-    def _keep(self, which: np.ndarray, leaves: Leaves) -> None:
+    def _keep(self, which: np.ndarray, leaves: Params) -> None:
         if not which.any():
             return
         mask = torch.as_tensor(which, device=self.rows.device)

@@ -85,7 +85,9 @@ class Course:
                 self.log.leaks(completed, self.fed.ids[report.rows], found)
         scored = self.experiment.evaluates(completed)
         algorithm = self.experiment.algorithm
-        settled = algorithm.settle(predicting(algorithm, self.fed), state) if scored else state
+        settled = (
+            algorithm.assign_models(predicting(algorithm, self.fed), state) if scored else state
+        )
         observe(self.experiment, self.seen, settled, completed, self.log)
         if scored:
             assess(self.experiment, self.fed, settled, completed, self.log)
@@ -182,7 +184,7 @@ def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> 
         state, *beside = (_moved(each, fed) for each in earlier)
         first = replace(state, local=beside[0].local) if beside else state
         of = experiment.after.algorithm
-        first = of.settle(predicting(of, fed), first)
+        first = of.assign_models(predicting(of, fed), first)
     return algorithm.init(playing(algorithm, fed), experiment.seed, first)
 
 
@@ -201,7 +203,8 @@ def assess(experiment: Experiment, fed: Federation, state: State, completed: int
     In the end every client on all test data, too.
     """
     algorithm = experiment.algorithm
-    held = evaluate(fed, algorithm, algorithm.judged(state), fed.validation)
+    judged = algorithm.assign_models(predicting(algorithm, fed), state, judging=True)
+    held = evaluate(fed, algorithm, judged, fed.validation)
     log.scores(completed, "validation", fed.ids, held)
     test = encode(fed, algorithm, state, fed.test, everything=True)
     log.scores(completed, "test", fed.ids, evaluate(fed, algorithm, state, fed.test, test))

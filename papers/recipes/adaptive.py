@@ -7,7 +7,7 @@ from typing import Any
 
 from companion.sections import Run, Section, Setting, federated, placed
 from fedlib.algorithms import IFCA, Local, Mixture
-from fedlib.algorithms.closing import ClusterStop
+from fedlib.algorithms.cluster_early_stopping import ClusterStop
 from fedlib.algorithms.ifca import Explore
 from fedlib.engine import EarlyStop
 from fedlib.models import MLP, Family, LeNet

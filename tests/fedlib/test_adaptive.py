@@ -12,7 +12,7 @@ from test_algorithms import play
 from test_ifca import model
 
 from fedlib.algorithms import IFCA, FedAvg, Local, Mixture
-from fedlib.algorithms.closing import ClusterStop
+from fedlib.algorithms.cluster_early_stopping import ClusterStop
 from fedlib.algorithms.cluster_models import CLUSTERS, FIT
 from fedlib.algorithms.fedavg import at_label, mean
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN, SAID, pooled
@@ -37,7 +37,7 @@ def fed(request):
 def clusters(fed):
     """Three clusters after some rounds, settled."""
     algorithm = IFCA(clusters=3, **FAST)
-    return algorithm.settle(fed, play(algorithm, fed, rounds=4)[0])
+    return algorithm.assign_models(fed, play(algorithm, fed, rounds=4)[0])
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_one_cluster_is_the_mixture_of_001():
     fed = make_federation(SIZES)
     plain, _ = play(FedAvg(**FAST), fed, rounds=3)
     one = IFCA(clusters=1, **FAST)
-    ours = one.settle(fed, play(one, fed, rounds=3)[0])
+    ours = one.assign_models(fed, play(one, fed, rounds=3)[0])
     own, _ = play(Local(**FAST), fed, 1, cohort=4)
     states = [State(f.shared, own.local, memory=f.memory) for f in (plain, ours)]
     scores = [evaluate(fed, *mixed(fed, first), fed.test) for first in states]

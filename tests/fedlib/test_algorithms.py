@@ -34,9 +34,9 @@ from fedlib.algorithms import (
     PMMoE,
     PrunedFedMix,
 )
-from fedlib.algorithms.closing import ClusterStop
+from fedlib.algorithms.cluster_early_stopping import ClusterStop
 from fedlib.algorithms.ifca import Explore
-from fedlib.algorithms.stages import Stage
+from fedlib.algorithms.stages import SecondStage
 from fedlib.engine import (
     EarlyStop,
     State,
@@ -59,7 +59,7 @@ class Linear:
 
 def begun(algorithm, fed, seed=0, first=None):
     """The first state; a second stage follows three rounds of its first."""
-    if first is None and isinstance(algorithm, Stage | Mixture):
+    if first is None and isinstance(algorithm, SecondStage | Mixture):
         first, _ = play(getattr(algorithm, "of", FedAvg(**FAST)), fed, seed=seed)
     return algorithm.init(fed, seed, first)
 
@@ -342,12 +342,14 @@ def test_training_lowers_a_finite_loss(algorithm):
 def test_predictions_are_distributions(algorithm):
     fed = ragged()
     state, _ = play(algorithm, fed)
-    state = algorithm.settle(fed, state)
+    state = algorithm.assign_models(fed, state)
     code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(10)))
     for row in range(3):
         own = {n: t[row] for n, t in state.local.items()}
-        ctx = {n: t[0] for n, t in algorithm.context(fed, state, torch.tensor([row])).items()}
-        ctx |= algorithm.common(fed, state)
+        ctx = {
+            n: t[0] for n, t in algorithm.client_context(fed, state, torch.tensor([row])).items()
+        }
+        ctx |= algorithm.broadcast(fed, state)
         said = algorithm.predict(fed.net, {**state.shared, **own}, ctx, code)
         assert said.logp.shape == (10, 3)
         torch.testing.assert_close(said.logp.exp().sum(-1), torch.ones(10))
@@ -360,7 +362,7 @@ def test_predictions_are_distributions(algorithm):
 def test_everywhere_is_every_client_on_the_same_tests(algorithm):
     fed = ragged()
     state, _ = play(algorithm, fed)
-    state = algorithm.settle(fed, state)
+    state = algorithm.assign_models(fed, state)
     everywhere = evaluate_everywhere(fed, algorithm, state)
     code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(len(fed.test.y))))
     for row in range(3):

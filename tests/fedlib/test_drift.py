@@ -250,7 +250,7 @@ def test_fedgens_generator_goes_on_from_a_checkpoint(fit):
 def test_fedgens_pool_counts_the_labels_of_all_clients():
     fed = make_federation(SIZES)
     algorithm = FedGen(**SMALL)
-    pool = algorithm.common(fed, algorithm.init(fed, 0))[POOL]
+    pool = algorithm.broadcast(fed, algorithm.init(fed, 0))[POOL]
     counts = torch.stack([(fed.train.y[:24] == k).sum() for k in range(3)])
     torch.testing.assert_close(pool, counts.cumsum(0) / 24)
 
@@ -259,7 +259,7 @@ def test_what_fades_in_fedgen_fades_by_round():
     fed = make_federation(SIZES)
     algorithm = FedGen(fading=0.5, batch_size=4, **SMALL)
     state, _ = play(algorithm, fed, rounds=3)
-    assert float(algorithm.common(fed, state)["faded"]) == 0.25
+    assert float(algorithm.broadcast(fed, state)["faded"]) == 0.25
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,9 @@ def test_evaluation_equals_a_loop_over_clients():
         for i in range(3):
             held = fed.test.index[i]
             own = {n: t[i] for n, t in state.local.items()}
-            ctx = {n: t[0] for n, t in algorithm.context(fed, state, torch.tensor([i])).items()}
+            ctx = {
+                n: t[0] for n, t in algorithm.client_context(fed, state, torch.tensor([i])).items()
+            }
             code = algorithm.encode(fed.net, state.shared, fed.test.inputs(held))
             logp = algorithm.predict(fed.net, {**state.shared, **own}, ctx, code).logp
             right = (logp.argmax(1) == fed.test.y[held]).double().mean()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_algorithms import play
 
 from fedlib.algorithms import IFCA, FedAvg
-from fedlib.algorithms.closing import OPEN, ClusterStop
+from fedlib.algorithms.cluster_early_stopping import OPEN, ClusterStop
 from fedlib.algorithms.cluster_models import CLUSTERS, FIT
 from fedlib.algorithms.ifca import CHOICE, Explore
 from fedlib.engine import evaluate, evaluate_global, play_round
@@ -107,17 +107,22 @@ def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client():
     algorithm = IFCA(clusters=3, explore=Explore(1.0))
     state, rows = algorithm.init(fed, 0), torch.arange(40)
     drawn = torch.stack(
-        [algorithm.prepare(fed, state, rows, round=t, seed=0).memory[CHOICE] for t in range(50)]
+        [
+            algorithm.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE]
+            for t in range(50)
+        ]
     )
     counts = drawn.flatten().bincount(minlength=3).double()
     expected = drawn.numel() / 3
     assert float(((counts - expected) ** 2 / expected).sum()) < 13.8, "chi-squared, p = 0.001"
-    some = algorithm.prepare(fed, state, rows[5:8], round=7, seed=0).memory[CHOICE]
+    some = algorithm.before_round(fed, state, rows[5:8], round=7, seed=0).memory[CHOICE]
     assert torch.equal(some[5:8], drawn[7, 5:8]) and (some[8:] == -1).all()
     greedy = replace(algorithm, explore=Explore(0.0))
     best = algorithm.fits(fed, state.shared, fed.train, rows).argmin(1)
     for t in range(3):
-        assert torch.equal(greedy.prepare(fed, state, rows, round=t, seed=0).memory[CHOICE], best)
+        assert torch.equal(
+            greedy.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE], best
+        )
 
 
 def test_a_third_explores():
@@ -127,7 +132,7 @@ def test_a_third_explores():
     best = algorithm.fits(fed, state.shared, fed.train, rows).argmin(1)
     away = torch.stack(
         [
-            algorithm.prepare(fed, state, rows, round=t, seed=0).memory[CHOICE] != best
+            algorithm.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE] != best
             for t in range(60)
         ]
     )
@@ -165,7 +170,7 @@ def test_clients_predict_with_the_cluster_that_fits_them(inference):
         held = fed.test.index[row, : fed.test.sizes[row]]
         right = fed.net(model(state, best), fed.test.inputs(held)).argmax(-1) == fed.test.y[held]
         assert scores.accuracy[row] == pytest.approx(float(right.double().mean()))
-    seen = algorithm.observe(fed, algorithm.settle(fed, state))
+    seen = algorithm.observe(fed, algorithm.assign_models(fed, state))
     assert seen["clusters"].sum() == 4 and seen["cluster_share"].sum() == 1
 
 
@@ -173,9 +178,9 @@ def test_a_round_forgets_what_was_settled():
     fed = make_federation(SIZES)
     algorithm = IFCA(**FAST)
     state, _ = play(algorithm, fed)
-    settled = algorithm.settle(fed, state)
+    settled = algorithm.assign_models(fed, state)
     assert FIT in settled.memory and FIT not in state.memory
-    assert algorithm.settle(fed, settled) is settled
+    assert algorithm.assign_models(fed, settled) is settled
     after, _ = play_round(algorithm, fed, settled, round=3, seed=0, cohort=4)
     assert FIT not in after.memory
     with pytest.raises(ValueError, match="clients have not settled for a cluster"):
@@ -187,7 +192,7 @@ def test_a_client_without_validation_examples_asks_its_training_examples():
     fed.validation.sizes = np.array([6, 0, 6, 6])
     algorithm = IFCA(clusters=2)
     state = algorithm.init(fed, 0)
-    fit = algorithm.settle(fed, state).memory[FIT]
+    fit = algorithm.assign_models(fed, state).memory[FIT]
     own = algorithm.fits(fed, state.shared, fed.train, torch.tensor([1]))
     assert torch.equal(fit[1], own[0]) and fit.isfinite().all()
 

@@ -26,7 +26,7 @@ class Rested(FedAvg):
         begun = FedAvg.init(self, fed, seed, first)
         return replace(begun, memory={TIMES: torch.zeros(fed.clients)})
 
-    def prepare(self, fed, state, rows, *, round, seed):
+    def before_round(self, fed, state, rows, *, round, seed):
         taken = state.memory[TIMES].index_add(0, rows, torch.ones(len(rows)))
         return replace(state, memory={TIMES: taken})
 

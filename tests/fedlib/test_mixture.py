@@ -281,8 +281,9 @@ def test_the_last_clients_model_is_handed_out_and_the_average_goes_on(fed):
             last = before.shared[n] - report.messages[n][1]
             torch.testing.assert_close(other.shared[n], last)
     assert other.memory.keys() == {f"average.{n}" for n in state.shared}
-    assert all(torch.equal(t, state.shared[n]) for n, t in released.judged(other).shared.items())
-    assert released.judged(other).memory == {} and average.judged(state) is state
+    judged = released.assign_models(fed, other, judging=True)
+    assert all(torch.equal(t, state.shared[n]) for n, t in judged.shared.items())
+    assert judged.memory == {} and average.assign_models(fed, state, judging=True) is state
 
 
 def test_the_average_decides_which_round_the_last_clients_model_is_of():

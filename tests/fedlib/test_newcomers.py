@@ -101,7 +101,7 @@ def test_newcomers_of_fedmix_fit_their_gate():
     joined = make_federation((12, 12), seed=5)
     algorithm = Newcomers(of=FEDERATIONS["FedMix"], batch_size=None, client=sgd(0.5), epochs=20)
     begun = algorithm.init(joined, 0, first)
-    before = algorithm.of.context(joined, begun, torch.arange(2))
+    before = algorithm.of.client_context(joined, begun, torch.arange(2))
     losses = []
     for t in range(3):
         begun, report = play_round(algorithm, joined, begun, round=t, seed=0, cohort=2)

@@ -197,8 +197,8 @@ def test_noise_depends_on_the_client_and_the_round_and_not_on_the_cohort():
 
     def drawn(rows, round):
         where = torch.tensor(rows)
-        prepared = algorithm.prepare(fed, state, where, round=round, seed=0)
-        return algorithm.context(fed, prepared, where)["drawn"]
+        prepared = algorithm.before_round(fed, state, where, round=round, seed=0)
+        return algorithm.client_context(fed, prepared, where)["drawn"]
 
     both = drawn([0, 2], 0)
     torch.testing.assert_close(drawn([2], 0)[0], both[1], rtol=0, atol=0)

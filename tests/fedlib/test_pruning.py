@@ -66,7 +66,7 @@ def test_thresholds_by_hand():
     state = algorithm.init(fed, 0)
     assert torch.equal(state.memory[MEMORY], torch.full((2, 4), 0.25))
     state.memory[MEMORY] = torch.tensor([[0.5, 0.21, 0.2, 0.09], [0.25, 0.1, 0.4, 0.25]])
-    ctx = algorithm.context(fed, state, torch.tensor([0, 1]))
+    ctx = algorithm.client_context(fed, state, torch.tensor([0, 1]))
     assert ctx["sent"].tolist() == [[1, 1, 0, 0], [1, 0, 1, 1]]
     assert algorithm.alike(fed, state, torch.tensor([0, 1])).tolist() == [2, 3]
     assert ctx["order"].tolist() == [[0, 1, 2, 3], [0, 2, 3, 1]]
@@ -167,7 +167,7 @@ def sent_after(memory, path):
     for t, first in enumerate(path):
         state = with_q(state, [first, 1 - first])
         state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=1)
-        seen.append(algorithm.context(fed, state, torch.tensor([0]))["sent"][0].tolist())
+        seen.append(algorithm.client_context(fed, state, torch.tensor([0]))["sent"][0].tolist())
     return seen
 
 
@@ -218,7 +218,7 @@ def test_the_loss_is_that_of_algorithm_2(prune_gate, gate_gradient):
     state.memory[MEMORY][0] = torch.tensor([0.1, 0.3, 0.3, 0.3])  # 0 is not sent
     row = torch.tensor([0])
     params = {n: t[0] for n, t in algorithm.start(fed, state, row).items()}
-    ctx = {n: t[0] for n, t in algorithm.context(fed, state, row).items()}
+    ctx = {n: t[0] for n, t in algorithm.client_context(fed, state, row).items()}
     draw = torch.Generator().manual_seed(1)
     params["gate.A"] = torch.randn(params["gate.A"].shape, generator=draw)
     params["gate.b"] = torch.randn(4, generator=draw)

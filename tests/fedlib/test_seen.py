@@ -175,7 +175,7 @@ def test_columns_stand_where_their_examples_stand():
     state = scatter(algorithm.init(fed, 0))
     leaves = algorithm.start(fed, state, rows)
     known = rounds.partial(rounds._one_client, algorithm.known, fed.net)
-    common = algorithm.common(fed, state)
+    common = algorithm.broadcast(fed, state)
     found = seen.look(fed, known, rows, leaves, {}, common, validation=True)
     for columns, table in ((found.train, fed.train), (found.validation, fed.validation)):
         for i, row in enumerate(rows.tolist()):

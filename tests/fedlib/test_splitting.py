@@ -58,8 +58,8 @@ def client(fed, algorithm, state, row):
     """A client's leaves and what it knows besides its batch."""
     rows = torch.tensor([row])
     params = {n: t[0] for n, t in algorithm.start(fed, state, rows).items()}
-    context = {n: t[0] for n, t in algorithm.context(fed, state, rows).items()}
-    return params, {**context, **algorithm.common(fed, state)}
+    context = {n: t[0] for n, t in algorithm.client_context(fed, state, rows).items()}
+    return params, {**context, **algorithm.broadcast(fed, state)}
 
 
 @nine
@@ -165,7 +165,7 @@ def test_labels_that_a_client_lacks_do_no_harm_in_fedrod():
     fed = make_federation((6, 6), classes=8)
     algorithm = FedRoD(batch_size=2, client=sgd(0.2))
     assert (
-        not algorithm.context(fed, algorithm.init(fed, 0), torch.arange(2))["log_counts"]
+        not algorithm.client_context(fed, algorithm.init(fed, 0), torch.arange(2))["log_counts"]
         .isfinite()
         .all()
     )
@@ -279,7 +279,7 @@ def test_gpfls_released_contexts_are_zero_at_first_then_its_own():
     algorithm = GPFL(contexts="own", **FAST)
     state = algorithm.init(fed, 0)
     everyone = torch.arange(3)
-    assert not any(t.any() for t in algorithm.context(fed, state, everyone).values())
+    assert not any(t.any() for t in algorithm.client_context(fed, state, everyone).values())
     zero = torch.zeros(7)
     params, _ = client(fed, algorithm, state, 0)
     bare = {n: t for n, t in params.items() if not n.startswith(STEERED) or n.endswith("bias")}
@@ -289,7 +289,7 @@ def test_gpfls_released_contexts_are_zero_at_first_then_its_own():
     torch.testing.assert_close(steer(bare, h, zero), steer(params, h, zero))
     state, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
     (row,) = report.rows.tolist()
-    seen = algorithm.context(fed, state, everyone)[EVERYBODY]
+    seen = algorithm.client_context(fed, state, everyone)[EVERYBODY]
     assert seen[row].any() and not seen[[i for i in range(3) if i != row]].any()
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedlib.algorithms.cluster_models import CLUSTERS
 from fedlib.algorithms.fedavg import one_hot
 from fedlib.engine import State
-from fedlib.models import Leaves, named, part
+from fedlib.models import Params, named, part
 from fedlib.values import value
 
 OPEN = "clusters/open"
@@ -32,7 +32,7 @@ class ClusterStop:
         if self.every < 1 or self.patience < 1:
             raise ValueError(f"every and patience must be >= 1, got {self}")
 
-    def begun(self, shared: Leaves, clusters: int) -> Leaves:
+    def begun(self, shared: Params, clusters: int) -> Params:
         """Return what the server remembers of clusters that have not been checked yet."""
         now = part(shared, CLUSTERS)
         device = next(iter(now.values())).device
