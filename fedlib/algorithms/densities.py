@@ -11,14 +11,15 @@ from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg, mean, rows_of
 from fedlib.algorithms.stages import SecondStage
-from fedlib.engine import EarlyStop, Phase, State
+from fedlib.engine import EarlyStop, Phase, State, noise_of
 from fedlib.federation import Federation
 from fedlib.models import AutoEncoder, Net, Params, named, part
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
-VAE = "vae."
+VAE, LATENT = "vae.", "latent"
+NOISE = noise_of(LATENT)
 
 
 @value
@@ -76,7 +77,7 @@ class Densities(SecondStage):
                 self.batch_size,
                 (VAE,),
                 stop=self.stop,
-                noise=self.latent,
+                noise=((LATENT, self.latent),),
                 watch="loss",
             ),
         )
@@ -84,8 +85,8 @@ class Densities(SecondStage):
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""
         pixels = _pixels(_flat(batch["x"]), ctx)
-        if "noise" in batch:
-            normal = torch.special.ndtri(batch["noise"].clamp(1e-7, 1 - 1e-7))
+        if NOISE in batch:
+            normal = torch.special.ndtri(batch[NOISE].clamp(1e-7, 1 - 1e-7))
         else:
             normal = pixels.new_zeros(self.latent)
         bound = _encoder(net, self).bound(part(params, VAE), pixels, normal)

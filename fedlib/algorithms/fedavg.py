@@ -40,6 +40,11 @@ class FedAvg:
     server: Optimizer = sgd(1.0)
     weighting: str = "size"
 
+    @property
+    def reads_examples(self) -> bool:
+        """Whether predicting runs a client's own network on every example."""
+        return False
+
     def check(self) -> None:
         one_of("weighting", self.weighting, ("size", "uniform"))
         self.phases()

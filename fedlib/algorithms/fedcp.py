@@ -9,16 +9,15 @@ from torch.nn.functional import layer_norm, linear, normalize, relu
 from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy, placed
 from fedlib.algorithms.fedprox import RECEIVED
 from fedlib.algorithms.splitting import Opened, Split
-from fedlib.engine import Phase, State, Update
+from fedlib.engine import FEATURES, Phase, State, Update, noise_of
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, drawn, named, part
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
 OWN, POLICY = "own.", "policy."
-WHO, DRAWN = "who", "drawn"
+WHO = "who"
 THEIRS = "cp:received"
-CHANCES = 1024  # rows of noise for predictions; more examples begin again
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels
 
 
@@ -33,20 +32,17 @@ class FedCP(Split):
     personal one. ``apart`` times the maximum mean discrepancy keeps the features near those of the
     received base: 5 in the authors' script, 1 in PFLlib and 004.
 
-    For predictions r is chosen without noise, or with noise of the seed ``draws``, as released,
-    where every evaluation has other noise (A36).
+    For predictions r is chosen without noise; as released every evaluation has other noise (A36).
     """
 
     apart: float = 5.0
     temperature: float = 1.0
-    draws: int = 0
 
     def check(self) -> None:
         FedAvg.check(self)
-        if self.apart < 0 or self.temperature <= 0 or self.draws < 0:
+        if self.apart < 0 or self.temperature <= 0:
             raise ValueError(
-                "FedCP needs apart >= 0, temperature > 0 and draws >= 0, got "
-                f"{self.apart}, {self.temperature} and {self.draws}"
+                f"FedCP needs apart >= 0 and temperature > 0, got {self.apart}, {self.temperature}"
             )
 
     @property
@@ -72,24 +68,19 @@ class FedCP(Split):
         return {WHO: normalize(state.local[f"{OWN}weight"][rows].sum(1), dim=-1)}
 
     def broadcast(self, fed: Federation, state: State) -> Params:
-        """Return the received base, and the chances of released predictions."""
-        received = named(part(state.shared, "base."), f"{RECEIVED}base.")
-        if not self.draws:
-            return received
-        draw = torch.Generator().manual_seed(self.draws)
-        chances = torch.rand(CHANCES, fed.net.width, generator=draw).to(fed.device)
-        return {**received, DRAWN: chances}
+        """Return the received base."""
+        return named(part(state.shared, "base."), f"{RECEIVED}base.")
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains all but the received head."""
-        names = ("base.", POLICY, OWN)
-        return (Phase(self.client, self.epochs, self.batch_size, train=names, noisy=1),)
+        names, noise = ("base.", POLICY, OWN), (("policy", FEATURES),)
+        return (Phase(self.client, self.epochs, self.batch_size, train=names, noise=noise),)
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, and how far features are from the received base's."""
-        weight, noise = batch["weight"], batch["noise"]
+        weight, noise = batch["weight"], batch[noise_of("policy")]
         h = self.features(net, params, batch)
-        entry, rest = self._parted(net, params, ctx, h, noise[:, : net.width])
+        entry, rest = self._parted(net, params, ctx, h, noise)
         said = rest + self.private(net, params, entry)
         loss = mean_cross_entropy(said, batch["y"], weight)
         if not self.apart:
@@ -114,10 +105,7 @@ class FedCP(Split):
 
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the personal share of the features, and what the global head makes of the rest."""
-        h, noise = code["h"], None
-        if DRAWN in ctx:
-            noise = ctx[DRAWN][torch.arange(len(h), device=h.device) % CHANCES]
-        return self._parted(net, params, ctx, h, noise)
+        return self._parted(net, params, ctx, code["h"], None)
 
     def _parted(
         self, net: Net, params: Params, ctx: Params, h: Tensor, noise: Tensor | None

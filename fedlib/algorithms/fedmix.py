@@ -33,8 +33,6 @@ class FedMix(FedAvg):
     ``marginal_entropy``      lambda_H, weight of the server's grad H(E_p(y)[q(z|y)]) (A06)
     ``label_prior``           p(y) in that term: "counts" of all clients, or "uniform" (A06)
     ``phi_scale``             phi starts at N(0, phi_scale^2); 0 is the uniform q (A14)
-    ``pool_gradient``         let the loss differentiate through q(z|s) in eq. 9 (A08: no)
-    ``gate_gradient``         let log p(z|x, s) train the experts through h_k(x) (A08: yes)
     ``personal_bias``         one output bias per client, shared by all experts, instead of theirs
     ``server``                the server's optimiser; per-leaf rates: ``rates=(("phi", 0.03),)``
     ========================= ======================================================================
@@ -54,8 +52,6 @@ class FedMix(FedAvg):
     marginal_entropy: float = 1.0
     label_prior: str = "counts"
     phi_scale: float = 0.0
-    pool_gradient: bool = False
-    gate_gradient: bool = True
     personal_bias: bool = False
 
     def check(self) -> None:
@@ -126,11 +122,11 @@ class FedMix(FedAvg):
         return self.marginal(params, ctx)
 
     def gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
-        """Return log p_theta_s(z|x, s) ``[B, K]`` from the experts' features (eq. 9)."""
-        pool = self.pool(params, ctx)
-        pool = pool if self.pool_gradient else pool.detach()
-        h = h if self.gate_gradient else h.detach()
-        pooled = torch.einsum("k,bkd->bd", pool, h)
+        """Return log p_theta_s(z|x, s) ``[B, K]`` from the experts' features (eq. 9).
+
+        The loss trains experts through h_k(x), but not phi through q(z|s) (A08).
+        """
+        pooled = torch.einsum("k,bkd->bd", self.pool(params, ctx).detach(), h)
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
 
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:

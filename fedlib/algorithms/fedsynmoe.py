@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy, placed
-from fedlib.engine import Prediction, State
+from fedlib.engine import Prediction
 from fedlib.federation import Federation
 from fedlib.models import GateNet, Net, Params, named, part
 from fedlib.randomness import torch_seed
-from fedlib.values import one_of, value
+from fedlib.values import value
 
 OWN, GATE = "own.", "gate."
-FRESH = "clients/fresh:"
 
 
 @value
@@ -26,18 +23,12 @@ class FedSynMoE(FedAvg):
     gate sees what PM-MoE's does below bases. A newcomer gets the global base and the head.
 
     004 compares PM-MoE, whose gate comes after a finished federation, with this (Table 4). Its
-    released code makes ``fresh_gates`` in every round and predicts with the global base only
-    (``inference`` "global"), so that what it reports is not the method that it describes.
+    released code makes fresh gates in every round and predicts with the global base only, so that
+    what it reports is not the method that it describes, which is this one.
     """
 
     drops = False
     gate: GateNet = GateNet()
-    fresh_gates: bool = False
-    inference: str = "mixture"
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        one_of("inference", self.inference, ("mixture", "global"))
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the shared model, a local base like its own, and a gate."""
@@ -51,22 +42,15 @@ class FedSynMoE(FedAvg):
         """Return whether a leaf is of the local base or the gate."""
         return name.startswith((OWN, GATE))
 
-    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the state before round 0, with the first gate where gates are always fresh."""
-        begun = FedAvg.init(self, fed, seed, first)
-        gate = {n: t[0].clone() for n, t in part(begun.local, GATE).items()}
-        fresh = named(gate, FRESH + GATE) if self.fresh_gates else {}
-        return replace(begun, memory=fresh)
-
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return what each client begins from."""
-        fresh = {n: t.expand(len(rows), *t.shape) for n, t in part(state.memory, FRESH).items()}
-        return {**FedAvg.start(self, fed, state, rows), **fresh}
-
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""
         said, _ = self._mixed(net, params, batch["x"])
         return mean_cross_entropy(said, batch["y"], batch["weight"])
+
+    @property
+    def reads_examples(self) -> bool:
+        """Return true: the local base's."""
+        return True
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the batch itself, and the features of the global base."""
@@ -74,8 +58,6 @@ class FedSynMoE(FedAvg):
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of the mixture and the gate, ``[B, 2]``: global, local."""
-        if self.inference == "global":
-            return Prediction.single(net.logits(params, code["h"]).log_softmax(-1))
         said, gate = self._mixed(net, params, code["x"], code["h"])
         return Prediction(said.log_softmax(-1), gate)
 

@@ -8,13 +8,13 @@ from torch.nn.functional import cross_entropy, layer_norm, linear, normalize, re
 
 from fedlib.algorithms.fedavg import FedAvg, mean, placed
 from fedlib.algorithms.splitting import Opened, Split
-from fedlib.engine import Phase, State, Update
+from fedlib.engine import Phase, State
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, drawn, part
 from fedlib.randomness import torch_seed
-from fedlib.values import one_of, value
+from fedlib.values import value
 
-LABELS, STEERED, SEEN = "labels.weight", "steered.", "seen.weight"
+LABELS, STEERED = "labels.weight", "steered."
 SIDES = ("scale", "shift")
 EVERYBODY, MINE, RECEIVED = "everybody", "mine", "received_labels"
 
@@ -28,22 +28,16 @@ class GPFL(Split):
     and layer normalisation each, shared. The personal head reads features steered by the mean of
     the embeddings with the client's label shares; those steered by the plain mean should have the
     label's embedding as the nearest by cosine, and be near the received one, with the weight
-    ``near``. ``decay`` is the weight decay of embeddings and steering.
-
-    Contexts are of the received embeddings, or "own": of those that the client had before it
-    received others, at first zero, as released. ``norm`` "example" is the mean distance of features
-    and embeddings, "batch" that of whole batches, as released.
+    ``near``. ``decay`` is the weight decay of embeddings and steering. Contexts are of the received
+    embeddings, and distances of an example; as released contexts are of those that the client had
+    before, at first zero, and distances of whole batches.
     """
 
     near: float = 0.01
     decay: float = 0.1
-    contexts: str = "received"
-    norm: str = "example"
 
     def check(self) -> None:
         FedAvg.check(self)
-        one_of("contexts", self.contexts, ("received", "own"))
-        one_of("norm", self.norm, ("example", "batch"))
         if self.near < 0 or self.decay < 0:
             raise ValueError(f"GPFL needs near >= 0 and decay >= 0, got {self.near}, {self.decay}")
 
@@ -63,20 +57,16 @@ class GPFL(Split):
             },
             torch_seed(seed, "model", 1),
         )
-        own = {SEEN: torch.zeros_like(new[LABELS])} if self.contexts == "own" else {}
-        return {**model, **placed({**new, **own}, fed)}
+        return {**model, **placed(new, fed)}
 
     def is_local(self, name: str) -> bool:
-        """Return whether a leaf is of a personal head, or the embeddings that a client had."""
-        return name.startswith("head.") or name == SEEN
+        """Return whether a leaf is of a personal head."""
+        return name.startswith("head.")
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return the contexts, ``[clients, D]`` each, and the received embeddings' own."""
+        """Return the contexts, ``[clients, D]`` each."""
         share = fed.shares("label")[rows]
-        if self.contexts == "received":
-            labels = state.shared[LABELS].expand(len(rows), -1, -1)
-        else:
-            labels = state.local[SEEN][rows]
+        labels = state.shared[LABELS].expand(len(rows), -1, -1)
         return {EVERYBODY: labels.mean(1), MINE: (share.unsqueeze(1) @ labels).squeeze(1)}
 
     def broadcast(self, fed: Federation, state: State) -> Params:
@@ -98,20 +88,10 @@ class GPFL(Split):
         losses = cross_entropy(said, y, reduction="none") + cross_entropy(
             cosine, y, reduction="none"
         )
-        loss = mean(losses, weight) + self.near * self._far(everybody - ctx[RECEIVED][y], weight)
+        far = root(((everybody - ctx[RECEIVED][y]) ** 2).sum(-1))
+        loss = mean(losses, weight) + self.near * mean(far, weight)
         decayed = [params[LABELS], *part(params, STEERED).values()]
         return loss + self.decay / 2 * torch.stack([(t**2).sum() for t in decayed]).sum()
-
-    def _far(self, apart: Tensor, weight: Tensor) -> Tensor:
-        squares = (apart**2).sum(-1)
-        if self.norm == "batch":
-            return root((squares * weight).sum())
-        return mean(root(squares), weight)
-
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
-        """Return the embeddings as the client has trained them, where it goes by its own."""
-        sent = Split.client_update(self, net, before, after, ctx)[1]
-        return {SEEN: after[LABELS]} if self.contexts == "own" else {}, sent
 
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features steered by the client's own labels."""

@@ -65,12 +65,17 @@ class Local(LocalTraining):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over all leaves, with early stopping if asked for."""
-        noise = self.model.noise if self.model else 0
+        noise = (("dropout", self.model.noise),) if self.model else ()
         return (Phase(self.client, self.epochs, self.batch_size, stop=self.stop, noise=noise),)
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         return FedAvg.loss(self, net.like(self.model), params, ctx, batch)
+
+    @property
+    def reads_examples(self) -> bool:
+        """Return true: no part of the model is shared."""
+        return True
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the batch itself: no part of the model is shared."""

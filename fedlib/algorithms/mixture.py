@@ -121,7 +121,7 @@ class Mixture(LocalTraining):
                 stop=self.stop,
                 watch="loss",
                 side="local",
-                noise=noise,
+                noise=(("dropout", noise),),
             ),
         )
 
@@ -144,6 +144,11 @@ class Mixture(LocalTraining):
             said = torch.cat([said, mine.unsqueeze(-1)], -1)
         mixed = pooled(said, self._open(net, params, x, noise), self.pool)
         return -mean(mixed, batch["weight"])
+
+    @property
+    def reads_examples(self) -> bool:
+        """Return true: the specialist's and the gate's."""
+        return True
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the batch, and what the generalists say of it, log p ``[B, J, classes]``."""

@@ -67,6 +67,11 @@ class Personal(Split):
         said = net.logits(params, self.features(net, params, batch))
         return mean_cross_entropy(said, batch["y"], batch["weight"])
 
+    @property
+    def reads_examples(self) -> bool:
+        """Return whether the base is personal."""
+        return not self._base_shared
+
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the features, or the batch itself if they are personal."""
         return {"h": net.features(shared, x)} if self._base_shared else {"x": x}
@@ -162,6 +167,11 @@ class LocalGlobal(FedAvg):
             legal = "; ".join(f"{cut} (after {names})" for cut, names in cuts.items())
             raise ValueError(f"this model has no cut {self.cut}; legal: {legal or 'none'}")
         return FedAvg.init(self, fed, seed, first)
+
+    @property
+    def reads_examples(self) -> bool:
+        """Return true: the first layers are personal."""
+        return True
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the batch itself: the first layers are personal."""

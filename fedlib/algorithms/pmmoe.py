@@ -20,7 +20,7 @@ from fedlib.randomness import torch_seed
 from fedlib.values import value
 
 POOL, GATE, KEPT, PLACE = "pool.", "gate.", "kept.experts", "place"
-REST, SAID, ENERGY, CODE = "moe:rest", "moe:said", "moe:energy", "moe:code."
+REST, SAID = "moe:rest", "moe:said"
 
 
 @value
@@ -36,12 +36,10 @@ class PMMoE(SecondStage):
     ``denoise`` leaves out that share of the experts, per client those with the least energy score
     T log sum_d e^(v_d / T), where v is the elementwise product of an expert's and the own expert's
     outputs at unit length, averaged over the client's training examples (eq. 10 to 12, A31). The
-    own expert always stays. T is ``temperature``. ``each_batch`` averages over every mini-batch
-    anew while the gate is trained, as algorithm 1 reads; predictions leave out the same as ever.
+    own expert always stays. T is ``temperature``.
 
     ``favour`` adds to the initial bias of the own expert, so that the mixture begins near the
-    client's own prediction: an extension (A42). ``train_experts`` trains a client's copies of the
-    experts with its gate, as 004's released FedCP does by mistake (A41). After FedBABU's ``Local``
+    client's own prediction: an extension (A42). After FedBABU's ``Local``
     stage ``of`` says which base is used: ``FedBABU()`` the server's, ``Personal(local=("base.",
     "head."))`` the client's own, as released (A43). Play one round with every client (cohort 1.0).
     """
@@ -56,9 +54,7 @@ class PMMoE(SecondStage):
     renormalised: bool = False
     denoise: float = 0.0
     temperature: float = 1.0
-    each_batch: bool = False
     favour: float = 0.0
-    train_experts: bool = False
     stop: EarlyStop | None = None
 
     def check(self) -> None:
@@ -74,7 +70,7 @@ class PMMoE(SecondStage):
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is a client's: its gate, and what ``of`` keeps there."""
         if name.startswith(POOL):
-            return self.train_experts
+            return False
         return name.startswith((GATE, KEPT)) or self.of.is_local(name)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
@@ -96,10 +92,7 @@ class PMMoE(SecondStage):
         shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
         pool = {POOL + n: t.clone() for n, t in part(mine, self.of.experts).items()}
         experts = len(next(iter(pool.values())))
-        if self.train_experts:
-            mine |= {n: t.expand(fed.clients, *t.shape).clone() for n, t in pool.items()}
-        else:
-            shared |= pool
+        shared |= pool
         mine |= rows_of(self._gate(fed, experts, seed), fed)
         mine[f"{GATE}head.bias"] += self.favour * torch.eye(experts, device=fed.device)
         mine[KEPT] = torch.ones(fed.clients, experts, device=fed.device)
@@ -139,14 +132,13 @@ class PMMoE(SecondStage):
         mine = (said * own.unsqueeze(-1)).sum(-2, keepdim=True)
         return self.temperature * (said * mine / self.temperature).logsumexp(-1)
 
-    def clean(self, energies: Tensor, own: Tensor | None = None) -> Tensor:
+    def clean(self, energies: Tensor) -> Tensor:
         """Return 1 for experts that stay and 0 for those left out, floor(gamma M) of M.
 
-        ``[clients, M]``, from ``energies`` of the same shape.
-        ``own`` is true at a client's own expert: without it, the one in its own place.
+        ``[clients, M]``, from ``energies`` of the same shape; a client's own is in its own place.
         """
         experts = energies.shape[-1]
-        own = torch.eye(experts, device=energies.device).bool() if own is None else own
+        own = torch.eye(experts, device=energies.device).bool()
         ranks = torch.where(own, torch.inf, energies.nan_to_num(0.0)).argsort(-1).argsort(-1)
         gone = min(whole_part(self.denoise * experts), experts - 1)
         return (ranks >= gone).to(energies.dtype)
@@ -162,52 +154,31 @@ class PMMoE(SecondStage):
                 self.client,
                 self.epochs,
                 self.batch_size,
-                train=(GATE, POOL) if self.train_experts else (GATE,),
+                train=(GATE,),
                 stop=self.stop,
                 watch="loss",
                 side="local",
-                noise=self.gate.noise,
+                noise=(("dropout", self.gate.noise),),
             ),
         )
 
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
-        """Return what experts say of examples, and what the gate sees of them if not the image.
-
-        Where experts are trained, the code that they are asked with, if that is no image.
-        """
-        if self.train_experts:
-            code = {} if self._lends_bases else self.of.encode(net, frozen, batch["x"])
-            if not code or "x" in code:
-                return {}
-            return {**named(code, CODE), "x": batch["x"].flatten(1)[:, :0]}
+        """Return what experts say of examples, and what the gate sees of them if not the image."""
         code = self.encode(net, frozen, batch["x"])
         rest, said, entry = self._consulted(net, frozen, ctx, code)
         told = {REST: rest, SAID: said}
-        if self.denoise and self.each_batch:
-            told[ENERGY] = self._energy(net, frozen, ctx, code)
         return told if entry.ndim > 2 else {**told, "x": entry}
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one client's mini-batch."""
         if SAID in batch:
             rest, said, entry = batch[REST], batch[SAID], batch["x"]
-            energy = batch.get(ENERGY)
         else:
-            code = part(batch, CODE) or self.encode(net, params, batch["x"])
+            code = self.encode(net, params, batch["x"])
             rest, said, entry = self._consulted(net, params, ctx, code)
-            wanted = self.denoise and self.each_batch
-            energy = self._energy(net, params, ctx, code).detach() if wanted else None
-        kept = params[KEPT]
-        if energy is not None:
-            kept = self._kept_in(energy, batch["weight"], ctx)
-        gate = self.opening(net, {**params, KEPT: kept}, entry, batch.get("noise"))
+        gate = self.opening(net, params, entry, batch.get("noise"))
         logits = rest + (gate.unsqueeze(-1) * said).sum(-2)
         return mean_cross_entropy(logits, batch["y"], batch["weight"])
-
-    def _kept_in(self, energy: Tensor, weight: Tensor, ctx: Params) -> Tensor:
-        """Return which experts stay for one mini-batch, ``[M]``, by their energies ``[B, M]``."""
-        scores = (weight.unsqueeze(-1) * energy).sum(0) / weight.sum().clamp(min=1)
-        return self.clean(scores, one_hot(ctx[PLACE], energy.shape[-1]))
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what ``of`` has, and where bases are lent, their features ``[B, M, D]``."""
@@ -265,11 +236,9 @@ class PMMoE(SecondStage):
 
         As in 004, algorithm 1, lines 1 and 2: what ``of`` shares is sent once more.
         """
-        pool = part({**state.local, **state.shared}, POOL)
+        pool = part(state.shared, POOL)
         experts = state.local[KEPT].shape[1]
         all_of_them = sum(t.numel() * t.element_size() for t in pool.values())
-        if self.train_experts:
-            all_of_them //= len(state.local[KEPT])
         shared = [t for n, t in state.shared.items() if not n.startswith(POOL)]
         model = sum(t.numel() * t.element_size() for t in shared)
         down = torch.full((len(rows),), all_of_them + model)

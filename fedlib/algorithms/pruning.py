@@ -26,21 +26,17 @@ class PrunedFedMix(FedMix):
 
     A client prunes the experts with q(z|s) < eta / K, batch by batch, and sends back the others;
     the server sends the experts whose remembered p(z|s) is at least 0.9 eta / K. ``eta=0`` is
-    algorithm 1. ``memory`` is what the server remembers: "raw", q(z|s) as it was, or as listed the
-    "renormalised" q'(z|s), never between the thresholds, so that pruning is for ever (A10).
-    ``prune_gate`` prunes q in the gate's term of the objective as well, against the listing (A11).
+    algorithm 1. What the server remembers is q(z|s) as it was, and not as listed q'(z|s), which is
+    never between the thresholds, so that pruning would be for ever (A10).
 
     Predictions use the experts that the server would send, with the gate restricted to them.
     Leaves ``experts.*`` of a client are ``[m, ...]`` for the m <= K experts that it was sent.
     """
 
     eta: float = 0.5
-    memory: str = "raw"
-    prune_gate: bool = False
 
     def check(self) -> None:
         FedMix.check(self)
-        one_of("memory", self.memory, ("raw", "renormalised"))
         one_of("objective with pruning", self.objective, ("map",))
         if not 0 <= self.eta <= 1:
             raise ValueError(f"PrunedFedMix.eta must lie in [0, 1], got {self.eta}")
@@ -100,8 +96,8 @@ class PrunedFedMix(FedMix):
         logits = self.logits(params, batch)
         # The softmax over kept experts is q(z|y) zeroed and renormalised; it never divides by 0.
         mine = logits.masked_fill(~keep, -torch.inf).softmax(-1)
-        towards = mine if self.prune_gate else logits.softmax(-1)
-        return (self._held(mine, ctx, said) * said).sum(-1) + (towards * gate).sum(-1)
+        listed = (logits.softmax(-1) * gate).sum(-1)  # the gate's term keeps all of q (A11)
+        return (self._held(mine, ctx, said) * said).sum(-1) + listed
 
     def open(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
         """Return the gate of predictions, restricted to the experts that a client has."""
@@ -139,8 +135,7 @@ class PrunedFedMix(FedMix):
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Take FedMix's step, with p(s|z) from q'(z|s), and remember the cohort's q(z|s)."""
         after = FedMix.aggregate(self, fed, state, rows, messages)
-        said = messages["q_raw" if self.memory == "raw" else "q_s"]
-        known = state.memory[MEMORY].index_copy(0, rows, said)
+        known = state.memory[MEMORY].index_copy(0, rows, messages["q_raw"])
         return replace(after, memory={**after.memory, MEMORY: known})
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:

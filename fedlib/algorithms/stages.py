@@ -47,6 +47,11 @@ class SecondStage(LocalTraining):
         """Return the state in which clients of ``of`` know what they predict with."""
         return self.of.assign_models(fed, state)
 
+    @property
+    def reads_examples(self) -> bool:
+        """Return what ``of`` says."""
+        return self.of.reads_examples
+
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what the shared leaves of ``of`` say."""
         return self.of.encode(net, shared, x)

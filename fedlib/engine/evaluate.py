@@ -10,15 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.engine import costs
 from fedlib.engine.protocol import Algorithm, Prediction, State, playing, predicting
 from fedlib.engine.vmap_clients import vmap_clients
 from fedlib.federation import Federation, Table
 from fedlib.models import Params
-
-BLOCK = 512  # examples per forward pass
-BUDGET = 2**26  # numbers that one batched prediction may gather
-READ = 2**14  # texts that recurrent nets of several clients read at once
-MOST = 1000  # test examples on which every client is asked
 
 
 @dataclass(eq=False)
@@ -58,7 +54,8 @@ def encode(
     at[used] = torch.arange(len(used), device=fed.device)
     with torch.no_grad():
         parts = [
-            algorithm.encode(fed.net, state.shared, table.inputs(b)) for b in used.split(BLOCK)
+            algorithm.encode(fed.net, state.shared, table.inputs(b))
+            for b in used.split(costs.BLOCK)
         ]
     return Encoded({n: torch.cat([p[n] for p in parts]) for n in parts[0]} if parts else {}, at)
 
@@ -105,12 +102,12 @@ def evaluate_global(
     state = algorithm.assign_models(fed, state)
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
     rows = torch.arange(fed.clients if _personal(algorithm, fed, state) else 1, device=fed.device)
-    every = max(1, len(fed.test.y) // MOST) if "x" in encoded.code and len(rows) > 1 else 1
+    every = costs.polled(algorithm, len(fed.test.y), len(rows))
     seen = torch.arange(0, len(fed.test.y), every, device=fed.device)
     hits = 0
     with torch.no_grad():
         poll = _Poll(fed, algorithm, state, rows)
-        for block in seen.split(BLOCK):
+        for block in seen.split(costs.BLOCK):
             code = {n: t[encoded.at[block]] for n, t in encoded.code.items()}
             said = algorithm.ensemble(fed.net, state.shared, code, poll.votes(code))
             hits += int((said.argmax(-1) == fed.test.y[block]).sum())
@@ -125,7 +122,7 @@ def evaluate_everywhere(
     ``[clients]``. At most ``MOST`` of all test examples, at even distances, which ``encoded`` must
     hold: how much of what a client has learned is about more than its own data.
     """
-    every = -(-len(fed.test.y) // MOST)
+    every = -(-len(fed.test.y) // costs.MOST)
     some = torch.arange(0, len(fed.test.y), every, device=fed.device)
     sizes = np.full(fed.clients, len(some))
     table = replace(fed.test, index=some.expand(fed.clients, -1), sizes=sizes, side={})
@@ -146,7 +143,7 @@ class _Poll:
     def votes(self, code: Params) -> Params:
         """Return the mean votes on a block of examples, ``[B, ...]`` each."""
         size = len(next(iter(code.values())))
-        groups = self.rows.split(_group(self.fed, code, size))
+        groups = self.rows.split(costs.predicted_together(self.fed, self.algorithm, code, size))
         known = [self._ask(self.algorithm.log_density, i, code) for i in groups]
         share = self.log_share.unsqueeze(1).expand(-1, size)
         if known[0]:
@@ -214,7 +211,8 @@ def _predictions(
     everyone = torch.nonzero(sizes > 0)[:, 0]
     if not len(everyone):
         return
-    for rows in everyone.split(_group(fed, encoded.code, table.index.shape[1])):
+    size = costs.predicted_together(fed, algorithm, encoded.code, table.index.shape[1])
+    for rows in everyone.split(size):
         width = int(sizes[rows].max())
         held = table.index[rows, :width].clamp(min=0)
         out = _said(fed, algorithm, state, rows, encoded, held, algorithm.predict)
@@ -235,7 +233,8 @@ def tabulate(
     encoded = encode(fed, algorithm, state, table)
     held = table.index.clamp(min=0)
     everyone = torch.arange(fed.clients, device=fed.device)
-    groups = everyone.split(_group(fed, encoded.code, table.index.shape[1]))
+    size = costs.predicted_together(fed, algorithm, encoded.code, table.index.shape[1])
+    groups = everyone.split(size)
     return torch.cat([_said(fed, algorithm, state, i, encoded, held[i], method) for i in groups])
 
 
@@ -258,19 +257,6 @@ def _said(
         own = {n: t[rows] for n, t in state.local.items()}
         code = {n: t[encoded.at[held]] for n, t in encoded.code.items()}
         return vmap_clients(say, len(rows))(own, algorithm.client_context(fed, state, rows), code)
-
-
-def _group(fed: Federation, code: Params, examples: int) -> int:
-    """Clients per batched prediction: as many as the budget allows.
-
-    One at a time where a whole personal network would run on a CPU (grouped convolutions).
-    """
-    if "x" in code and fed.net.alone(fed.device):
-        return 1
-    if "x" in code and fed.net.is_recurrent:
-        return max(1, READ // max(examples, 1))
-    numbers = sum(t[0].numel() for t in code.values()) * max(examples, 1)
-    return int(np.clip(BUDGET // max(numbers, 1), 1, 4096))
 
 
 def _by_label(gates: list[tuple[Tensor, Tensor]], classes: int) -> np.ndarray | None:

@@ -72,6 +72,10 @@ class Algorithm(Protocol):
     def federates(self) -> bool:
         """Whether clients send anything: then what opted out is kept from them, and from it."""
 
+    @property
+    def reads_examples(self) -> bool:
+        """Whether predicting runs a client's own network on every example: it costs as much."""
+
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; ``first`` is the final state of a first stage."""
 

@@ -9,12 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.engine import costs
 from fedlib.engine.vmap_clients import vmap_clients
 from fedlib.federation import Federation, Table
 from fedlib.models import Params
-
-AT_ONCE = 256  # examples per forward pass, of each of so many clients:
-TOGETHER = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +61,7 @@ def look(
     """
     if fed.train.augment is not None:
         return UNSEEN
-    size = 1 if fed.net.alone(fed.device) else TOGETHER
+    size = costs.asked_together(fed)
     parts = frozen, context, common
     train = _columns(fed.train, method, rows, size, *parts)
     held = _columns(fed.validation, method, rows, size, *parts) if train and validation else {}
@@ -89,7 +87,7 @@ def _columns(
         own, ctx = ({n: t[start:end] for n, t in part.items()} for part in (frozen, context))
         ask, at = vmap_clients(method, end - start, common=1), 0
         with torch.no_grad():
-            for batch in table.blocks(rows[start:end], AT_ONCE):
+            for batch in table.blocks(rows[start:end], costs.AT_ONCE):
                 said = ask(own, ctx, batch, common)
                 for name, t in said.items():
                     if name not in out:
@@ -98,5 +96,5 @@ def _columns(
                     out[name][start:end, at : at + t.shape[1]] = t
                 if not said:
                     return {}
-                at += AT_ONCE
+                at += costs.AT_ONCE
     return out

@@ -15,7 +15,7 @@ import torch
 
 from fedlib import paths
 from fedlib.engine import State
-from fedlib.engine.rounds import chunk_of, numbers
+from fedlib.engine.costs import chunk_of, numbers
 from fedlib.federation import Federation
 from fedlib.memory import peak_mib
 from fedlib.models import Params

@@ -260,7 +260,7 @@ SECOND = {
         pool="log", train_global=True, expert=MLP((5,)), gate=MLP((4,)), **MIXTURE
     ),
     "Newcomers": Newcomers(of=Personal(local=("head.",), **FAST), client=sgd(0.1), **FAST),
-    "Newcomers, FedMix, mean": Newcomers(of=MIXED, begin="mean", client=sgd(1.0), **FAST),
+    "Newcomers, FedMix": Newcomers(of=MIXED, client=sgd(1.0), **FAST),
     "Densities": Densities(of=MIXED, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST),
 }
 BATTERY = {
@@ -276,10 +276,8 @@ BATTERY |= SECOND | {
     "FedMix, personal bias": MIXED,
     "Personal, head": Personal(local=("head.",), **FAST),
     "Personal, base": Personal(local=("base.1.",), **FAST),
-    "PrunedFedMix, listed": PrunedFedMix(eta=0.95, memory="renormalised", phi_scale=0.5, **FAST),
-    "PrunedFedMix, raw": PrunedFedMix(
-        eta=1.0, prune_gate=True, phi_scale=0.5, personal_bias=True, **FAST
-    ),
+    "PrunedFedMix, fast": PrunedFedMix(eta=0.95, phi_scale=0.5, **FAST),
+    "PrunedFedMix, all options": PrunedFedMix(eta=1.0, phi_scale=0.5, personal_bias=True, **FAST),
     "ClusteredFedMix, all options": ClusteredFedMix(
         damping=0.0, entropy_weight=2.0, personal_bias=True, gates="averaged", **FAST
     ),
@@ -292,23 +290,18 @@ BATTERY |= SECOND | {
         server=adam(0.01),
         **FAST,
     ),
-    "FedGen, all options": FedGen(beta=0.5, diversity=1.0, fading=0.9, **FEW),
     "FedRep, fast": FedRep(head_epochs=2, **FAST),
-    "FedCP, as released": FedCP(apart=1.0, draws=1, **FAST),
-    "GPFL, as released": GPFL(contexts="own", norm="batch", **FAST),
+    "FedCP, fast": FedCP(apart=1.0, **FAST),
+    "GPFL, fast": GPFL(**FAST),
     "DBE, fast": DBE(momentum=0.1, **FAST),
-    "FedSynMoE, as released": FedSynMoE(fresh_gates=True, inference="global", **FAST),
+    "FedSynMoE, fast": FedSynMoE(**FAST),
     "PMMoE, bases": PMMoE(of=LGFedAvg(**FAST), denoise=0.4, **GATED),
     "PMMoE, vectors": PMMoE(of=DBE(kappa=0.0, client=sgd(0.5), **FAST), favour=3.0, **GATED),
-    "PMMoE, trained": PMMoE(
-        of=FedCP(**FAST), train_experts=True, gate=GateNet(dropout=0.1), **GATED
-    ),
+    "PMMoE, dropout": PMMoE(of=FedCP(**FAST), gate=GateNet(dropout=0.1), **GATED),
     "FedMix, all options": FedMix(
         experts=2,
         label_prior="uniform",
         phi_scale=0.1,
-        pool_gradient=True,
-        gate_gradient=False,
         weighting="uniform",
         **FAST,
     ),

@@ -10,7 +10,7 @@ import torch
 from conftest import make_federation, parts_of, scatter, told_newcomers
 
 from fedlib.algorithms import Densities, FedAvg, FedMix, Personal, PrunedFedMix
-from fedlib.algorithms.densities import VAE
+from fedlib.algorithms.densities import NOISE, VAE
 from fedlib.algorithms.pruning import MEMORY
 from fedlib.engine import EarlyStop, evaluate, play_round
 from fedlib.models import AutoEncoder, part
@@ -142,7 +142,7 @@ def test_the_noise_is_used():
     fed = make_federation((5,))
     algorithm = Densities(of=FedAvg(), **TINY)
     (phase,) = algorithm.phases()
-    assert (phase.noise, phase.watch, phase.train) == (2, "loss", (VAE,))
+    assert (phase.noise, phase.watch, phase.train) == ((("latent", 2),), "loss", (VAE,))
     params = part(algorithm.init(fed, 0, FedAvg().init(fed, 0)).local, "")
     params = {n: t[0] for n, t in params.items()}
     ctx = algorithm.broadcast(fed, FedAvg().init(fed, 0))
@@ -150,9 +150,7 @@ def test_the_noise_is_used():
     u = torch.tensor([0.1586553, 0.8413447]).expand(5, 2)  # a standard deviation to either side
     model, pixels = AutoEncoder(64, (6, 5), 2), fed.train.x[fed.train.index[0]].flatten(1) / 255
     expected = -model.bound(part(params, VAE), pixels, torch.tensor([-1.0, 1.0])).mean()
-    torch.testing.assert_close(
-        algorithm.loss(fed.net, params, ctx, {**batch, "noise": u}), expected
-    )
+    torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, {**batch, NOISE: u}), expected)
     plain = -model.bound(part(params, VAE), pixels, torch.zeros(2)).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, batch), plain)
 

@@ -21,7 +21,7 @@ from benchmarks.determinism.deviation import Deviation, compare, distance
 from benchmarks.determinism.subjects import subjects
 from fedlib.algorithms import GPFL, FedAvg, FedMix, Local, PMMoE
 from fedlib.engine import EarlyStop, play_round
-from fedlib.engine.rounds import CACHE_BYTES, chunk_of, numbers
+from fedlib.engine.costs import CACHE_BYTES, chunk_of, numbers
 from fedlib.models import MLP
 from fedlib.runs import Experiment, run, run_with_state
 

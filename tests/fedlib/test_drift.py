@@ -255,21 +255,13 @@ def test_fedgens_pool_counts_the_labels_of_all_clients():
     torch.testing.assert_close(pool, counts.cumsum(0) / 24)
 
 
-def test_what_fades_in_fedgen_fades_by_round():
-    fed = make_federation(SIZES)
-    algorithm = FedGen(fading=0.5, batch_size=4, **SMALL)
-    state, _ = play(algorithm, fed, rounds=3)
-    assert float(algorithm.broadcast(fed, state)["faded"]) == 0.25
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: FedProx(mu=-1), "mu must be >= 0"),
         (lambda: MOON(tau=0.0), "tau > 0"),
         (lambda: FedGen(noise=0), "FedGen.noise must be >= 1"),
-        (lambda: FedGen(beta=-1.0), "FedGen.beta must be >= 0"),
-        (lambda: FedGen(fading=0.0), "fading must lie in"),
+        (lambda: FedGen(alpha=-1.0), "FedGen.alpha must be >= 0"),
     ],
 )
 def test_bad_hyper_parameters_are_errors(make, message):

@@ -50,7 +50,6 @@ def test_g4_as_many_experts_as_clients_with_one_hot_q_are_independent_models():
         condition="client",
         server=sgd(1.0),
         client=Optimizer("sgd", lr=0.1, rates=(("phi", 0.0), ("gate.", 0.0))),
-        gate_gradient=False,
         marginal_entropy=0.0,
         batch_size=4,
     )

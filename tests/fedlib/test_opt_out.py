@@ -72,7 +72,7 @@ def server_sees(algorithm, fed, rounds=3, score=False):
     sent = [{**r.messages, "up": r.up, "down": r.down} for _, r in seen]
     last = seen[-1][0]
     encoders = {n: t[[0, 2, 3]] for n, t in last.local.items() if n.startswith("vae.")}
-    return [*sent, encoders, last.shared, last.optimizer, last.memory]
+    return [*sent, encoders, last.shared, {**last.optimizer, **last.memory}]
 
 
 def first_of(algorithm, fed, rounds):
