@@ -92,10 +92,6 @@ class DBE(Split):
         loss = loss + self.kappa / 2 * ((m - params[CONSENSUS]) ** 2).mean()
         return loss + moved(params, center, self.momentum, self.client.lr)
 
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
-        """Return before - after of the model."""
-        return {}, {n: before[n] - after[n] for n in before if n.startswith(("base.", "head."))}
-
     def communication_bytes(
         self, state: State, rows: Tensor, messages: Params
     ) -> tuple[Tensor, Tensor]:

@@ -120,8 +120,10 @@ class FedAvg:
         return {}
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
-        """Return before - after of the shared leaves, the client's pseudo-gradient, to be sent."""
-        return {}, {n: before[n] - after[n] for n in before if not self.is_local(n)}
+        """Return before - after of the shared leaves that some phase trains, to be sent."""
+        local = {n for n in before if self.is_local(n)}
+        moved = {n for phase in self.phases() for n in phase.moves(before, local)}
+        return {}, {n: before[n] - after[n] for n in before if n in moved - local}
 
     def weights(
         self, fed: Federation, state: State, rows: Tensor, messages: Params

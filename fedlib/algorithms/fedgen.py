@@ -15,7 +15,7 @@ from fedlib.algorithms.fedavg import (
     placed,
     weighted_sum,
 )
-from fedlib.engine import Phase, State, Update, noise_of
+from fedlib.engine import Phase, State, noise_of
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, drawn, named, part
 from fedlib.optim import Optimizer, adam, recall, remembered
@@ -103,10 +103,6 @@ class FedGen(FedAvg):
         on_made = mean_cross_entropy(net.logits(params, z), invented, weight)
         on_real = mean_cross_entropy(net(params, batch["x"], batch.get("noise")), y, weight)
         return on_real + self.alpha * on_made
-
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
-        """Return before - after of the model."""
-        return {}, {n: before[n] - after[n] for n in before if not n.startswith(MADE)}
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Fit the generator to the clients' output layers, then average the models."""

@@ -159,11 +159,9 @@ class FedMix(FedAvg):
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after of what is shared, and q(z|s) with the client's phi (A08)."""
-        kept, deltas = FedAvg.client_update(self, net, before, after, ctx)
-        if self.objective == "likelihood":
-            del deltas["phi"]
-            return kept, deltas
-        return kept, {**deltas, "q_s": self.marginal(after, ctx)}
+        own, deltas = FedAvg.client_update(self, net, before, after, ctx)
+        q = {} if self.objective == "likelihood" else {"q_s": self.marginal(after, ctx)}
+        return own, {**deltas, **q}
 
     def weights(
         self, fed: Federation, state: State, rows: Tensor, messages: Params

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedlib.algorithms.cluster_models import FIT, settled
 from fedlib.algorithms.fedavg import FedAvg, placed
-from fedlib.engine import EarlyStop, Phase, Prediction, State, Update
+from fedlib.engine import EarlyStop, Phase, Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import Family, Net, Params
 from fedlib.randomness import torch_seed
@@ -21,10 +21,6 @@ class LocalTraining(FedAvg):
     """What clients train by themselves: nothing is sent, and what opted out is no secret."""
 
     federates = False
-
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
-        """Return nothing: there is no message."""
-        return {}, {}
 
     def communication_bytes(
         self, state: State, rows: Tensor, messages: Params

@@ -77,5 +77,5 @@ class MOON(FedAvg):
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return the client's model as the previous one of its next round, and before - after."""
-        own = {n: after[n.removeprefix(PREVIOUS)] for n in before if n.startswith(PREVIOUS)}
-        return own, FedAvg.client_update(self, net, before, after, ctx)[1]
+        _, message = FedAvg.client_update(self, net, before, after, ctx)
+        return {n: after[n.removeprefix(PREVIOUS)] for n in before if self.is_local(n)}, message
