@@ -106,7 +106,8 @@ class MLP(Family):
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the hidden layers; see ``Family``."""
         widths = (math.prod(shape), *self.hidden)
-        layers, features = _dense(widths[0], self.hidden, stackable(widths))
+        small = sum(i * o + o for i, o in itertools.pairwise(widths)) <= SMALL
+        layers, features = _dense(widths[0], self.hidden, Stackable if small else nn.Linear)
         return nn.Sequential(nn.Flatten(), *layers), features
 
 
@@ -130,12 +131,6 @@ class Stackable(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x W^T + b``."""
         return (self.weight @ x.mT).mT + self.bias
-
-
-def stackable(widths: tuple[int, ...]) -> type[nn.Linear]:
-    """Return the linear layer for a dense net of these widths, which are stacked if small."""
-    small = sum(i * o + o for i, o in itertools.pairwise(widths)) <= SMALL
-    return Stackable if small else nn.Linear
 
 
 def _dense(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlib.models.dropout import Dropout
-from fedlib.models.families import Family, positive, stackable
+from fedlib.models.families import Family, positive
 from fedlib.values import one_of, value
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -73,9 +73,8 @@ class GateNet(Family):
         """Return the hidden layers; see ``Family``."""
         layers: list[nn.Module] = [nn.Flatten()]
         width = math.prod(shape)
-        layer = stackable((width, *self.hidden))
         for out in self.hidden:
-            layers += [layer(width, out), ACTIVATIONS[self.activation]()]
+            layers += [nn.Linear(width, out), ACTIVATIONS[self.activation]()]
             layers += [Dropout(self.dropout, out)] if self.dropout else []
             width = out
         return nn.Sequential(*layers), width
