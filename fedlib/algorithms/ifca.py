@@ -227,7 +227,7 @@ class IFCA(FedAvg):
         if said.shape[-2] == 1:
             return Prediction.single(said.squeeze(-2))
         if "cluster" not in ctx:
-            raise ValueError("clients have not settled for a cluster: predict with IFCA.settle's")
+            raise ValueError("clients have not settled for a cluster: call assign_models first")
         mine = one_hot(ctx["cluster"], self.clusters)
         logp = torch.where(mine.unsqueeze(-1), said, 0).sum(-2)
         return Prediction(logp, mine.to(said.dtype).expand(said.shape[:-1]))
