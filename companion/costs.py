@@ -89,7 +89,7 @@ def _measured(one: Experiment, device: str) -> tuple[float, float]:
         state, _ = play_round(algorithm, fed, state, round=t, seed=one.seed, cohort=one.cohort)
         spent.append(_now(fed) - began)
     began = _now(fed)
-    state = algorithm.settle(fed, state)
+    state = algorithm.assign_models(fed, state)
     for table in (fed.validation, fed.test):
         evaluate(fed, algorithm, state, table)
     return sum(spent[1:]) / PROBED, _now(fed) - began

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedlib.federation import Federation
-from fedlib.models import Leaves
+from fedlib.models import Params
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ NEIGHBOURS = 5
 
 
 def embedded(
-    fed: Federation, bases: Mapping[str, Leaves], client: int, seed: int = 0
+    fed: Federation, bases: Mapping[str, Params], client: int, seed: int = 0
 ) -> pd.DataFrame:
     """Return a client's test examples in the plane, by t-SNE of the features of each base.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class Course:
         self.seen = playing(experiment.algorithm, fed)
         self.log, self.start = Log(), 0
         self._began, self._earlier = time.monotonic(), list[dict[str, Any]]()
-        self._state, self._completed = State({}, {}, {}), -1
+        self._state, self._completed = State({}, {}), -1
         self._best: State | None = None
         self._stages: dict[str, list[str]] = {}
         self._rows, self._held = torch.zeros(0, dtype=torch.int64), dict[str, torch.Tensor]()
@@ -88,7 +89,9 @@ class Course:
                 self.log.leaks(completed, self.fed.ids[report.rows], found)
         scored = self.experiment.evaluates(completed)
         algorithm = self.experiment.algorithm
-        settled = algorithm.settle(predicting(algorithm, self.fed), state) if scored else state
+        settled = (
+            algorithm.assign_models(predicting(algorithm, self.fed), state) if scored else state
+        )
         observe(self.experiment, self.seen, settled, completed, self.log)
         if scored:
             assess(self.experiment, self.fed, settled, completed, self.log)
@@ -183,9 +186,9 @@ def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> 
     first, algorithm = None, experiment.algorithm
     if earlier:
         state, *beside = (_moved(each, fed) for each in earlier)
-        first = State(state.shared, beside[0].local if beside else state.local, state.server)
+        first = replace(state, local=beside[0].local) if beside else state
         of = experiment.after.algorithm
-        first = of.settle(predicting(of, fed), first)
+        first = of.assign_models(predicting(of, fed), first)
     return algorithm.init(playing(algorithm, fed), experiment.seed, first)
 
 
@@ -207,7 +210,8 @@ def assess(experiment: Experiment, fed: Federation, state: State, completed: int
     In the end every client on all test data, too.
     """
     algorithm = experiment.algorithm
-    held = evaluate(fed, algorithm, algorithm.judged(state), fed.validation)
+    judged = algorithm.assign_models(predicting(algorithm, fed), state, judging=True)
+    held = evaluate(fed, algorithm, judged, fed.validation)
     log.scores(completed, "validation", fed.ids, held)
     test = encode(fed, algorithm, state, fed.test, everything=True)
     log.scores(completed, "test", fed.ids, evaluate(fed, algorithm, state, fed.test, test))

@@ -48,7 +48,8 @@ def check_finite(fed: Federation, state: State, report: Report, round: int) -> N
     rows = torch.as_tensor(report.rows, device=fed.device)
     leaves = {**state.shared, **{n: t[rows] for n, t in state.local.items()}}
     # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
-    memory = {n: t for n, t in state.server.items() if t.device.type == fed.device.type}
+    kept = {**state.optimizer, **state.memory}
+    memory = {n: t for n, t in kept.items() if t.device.type == fed.device.type}
     if not leaves or _finite([*leaves.values(), *memory.values()]):
         return
     sent = {**report.messages, **{n: t[rows] for n, t in state.local.items()}}

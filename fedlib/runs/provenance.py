@@ -15,10 +15,10 @@ import torch
 
 from fedlib import paths
 from fedlib.engine import State
-from fedlib.engine.rounds import chunk_of, numbers
+from fedlib.engine.costs import chunk_of, numbers
 from fedlib.federation import Federation
 from fedlib.memory import peak_mib
-from fedlib.models import Leaves
+from fedlib.models import Params
 
 DIRTY = "-dirty"
 CPUINFO = Path("/proc/cpuinfo")  # of Linux
@@ -47,7 +47,7 @@ def provenance(fed: Federation, segments: list[dict[str, Any]], state: State) ->
     }
 
 
-def _bytes(leaves: Leaves) -> int:
+def _bytes(leaves: Params) -> int:
     return sum(t.numel() * t.element_size() for t in leaves.values())
 
 

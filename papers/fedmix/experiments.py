@@ -286,7 +286,7 @@ def overheard(experiment: Experiment) -> tuple[Federation, State, Report]:
     fed = experiment.task.build(experiment.seed, "cpu")
     stages = [run_with_state(stage, device="cpu", progress=False) for stage in experiment.before]
     state = begun(experiment, fed, [last for _, last in stages])
-    before = State(dict(state.shared), {}, dict(state.server))
+    before = State(dict(state.shared), {}, dict(state.optimizer), dict(state.memory))
     seed, cohort = experiment.seed, experiment.cohort
     _, report = play_round(experiment.algorithm, fed, state, round=0, seed=seed, cohort=cohort)
     return fed, before, report

@@ -45,8 +45,8 @@ def test_adapted_accuracies_are_those_of_the_trained_leaves(name, model):
     fed.test.sizes = np.array([6, 3, 5])  # ragged: padding must not count
     state = algorithm.init(fed, 0)
     if name == "PrunedFedMix":
-        state.server[MEMORY] = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1 / 3] * 3])
-    contexts = algorithm.context(fed, state, torch.arange(3)) | {}
+        state.memory[MEMORY] = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1 / 3] * 3])
+    contexts = algorithm.client_context(fed, state, torch.arange(3)) | {}
     shared = {n: t.clone() for n, t in state.shared.items()}
     after, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=3, score=True)
     assert set(report.adapted) == {"validation", "test"}

@@ -12,7 +12,7 @@ from test_algorithms import play
 from test_ifca import model
 
 from fedlib.algorithms import IFCA, FedAvg, Local, Mixture
-from fedlib.algorithms.closing import ClusterStop
+from fedlib.algorithms.cluster_early_stopping import ClusterStop
 from fedlib.algorithms.cluster_models import CLUSTERS, FIT
 from fedlib.algorithms.fedavg import at_label, mean
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN, SAID, pooled
@@ -37,14 +37,14 @@ def fed(request):
 def clusters(fed):
     """Three clusters after some rounds, settled."""
     algorithm = IFCA(clusters=3, **FAST)
-    return algorithm.settle(fed, play(algorithm, fed, rounds=4)[0])
+    return algorithm.assign_models(fed, play(algorithm, fed, rounds=4)[0])
 
 
 @pytest.fixture
 def alone(fed, clusters):
     """Local models from scratch, beside the clusters."""
     own, _ = play(Local(**FAST), fed, rounds=1, cohort=4)
-    return State(clusters.shared, own.local, dict(clusters.server))
+    return State(clusters.shared, own.local, memory=dict(clusters.memory))
 
 
 def mixed(fed, first, rounds=1, **options):
@@ -169,7 +169,7 @@ def test_an_ensemble_counts_all_experts_the_same_and_trains_nothing(fed, alone, 
 
 
 def test_clusters_that_are_nobodys_best_can_be_left_out(fed, clusters, alone):
-    alone.server[FIT] = torch.tensor([[1.0, 2.0, 0.5]] * 3 + [[0.1, 2.0, 0.5]])
+    alone.memory[FIT] = torch.tensor([[1.0, 2.0, 0.5]] * 3 + [[0.1, 2.0, 0.5]])
     algorithm, state = mixed(fed, alone, used_only=True)
     name = f"{GLOBAL}{CLUSTERS}head.weight"
     assert torch.equal(state.shared[name], clusters.shared[f"{CLUSTERS}head.weight"][[0, 2]])
@@ -179,7 +179,7 @@ def test_clusters_that_are_nobodys_best_can_be_left_out(fed, clusters, alone):
 
 def test_fine_tuning_starts_from_each_clients_own_cluster(fed, clusters):
     state = Local(**FAST).init(fed, 1, clusters)
-    best = clusters.server[FIT].argmin(1).tolist()
+    best = clusters.memory[FIT].argmin(1).tolist()
     for row, j in enumerate(best):
         assert all(torch.equal(state.local[n][row], t) for n, t in model(clusters, j).items())
     tuned, theirs = Local(batch_size=4), IFCA(clusters=3)
@@ -192,7 +192,7 @@ def test_local_networks_have_a_size_of_their_own(fed, clusters):
     assert {n: t.shape[1:] for n, t in state.local.items()} == {
         n: t.shape for n, t in fed.net.like(MLP((3,))).init(0).items()
     }
-    first = State(clusters.shared, state.local, {})
+    first = State(clusters.shared, state.local)
     algorithm, both = mixed(fed, first, expert=MLP((3,)))
     begun = algorithm.init(fed, 0, first)
     assert all(torch.equal(begun.local[OWN + n], t) for n, t in state.local.items())
@@ -203,9 +203,9 @@ def test_one_cluster_is_the_mixture_of_001():
     fed = make_federation(SIZES)
     plain, _ = play(FedAvg(**FAST), fed, rounds=3)
     one = IFCA(clusters=1, **FAST)
-    ours = one.settle(fed, play(one, fed, rounds=3)[0])
+    ours = one.assign_models(fed, play(one, fed, rounds=3)[0])
     own, _ = play(Local(**FAST), fed, 1, cohort=4)
-    states = [State(f.shared, own.local, f.server) for f in (plain, ours)]
+    states = [State(f.shared, own.local, memory=f.memory) for f in (plain, ours)]
     scores = [evaluate(fed, *mixed(fed, first), fed.test) for first in states]
     np.testing.assert_allclose(scores[0].nll, scores[1].nll, rtol=1e-5)
     assert scores[0].gate.shape == scores[1].gate.shape == (3, 2)

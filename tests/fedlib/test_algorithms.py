@@ -34,9 +34,9 @@ from fedlib.algorithms import (
     PMMoE,
     PrunedFedMix,
 )
-from fedlib.algorithms.closing import ClusterStop
+from fedlib.algorithms.cluster_early_stopping import ClusterStop
 from fedlib.algorithms.ifca import Explore
-from fedlib.algorithms.stages import Stage
+from fedlib.algorithms.stages import SecondStage
 from fedlib.engine import (
     EarlyStop,
     State,
@@ -59,7 +59,7 @@ class Linear:
 
 def begun(algorithm, fed, seed=0, first=None):
     """The first state; a second stage follows three rounds of its first."""
-    if first is None and isinstance(algorithm, Stage | Mixture):
+    if first is None and isinstance(algorithm, SecondStage | Mixture):
         first, _ = play(getattr(algorithm, "of", FedAvg(**FAST)), fed, seed=seed)
     return algorithm.init(fed, seed, first)
 
@@ -180,12 +180,18 @@ def test_every_server_learns(fed, name):
     state, report = play(algorithm, fed, rounds=8)
     _, first = play(algorithm, fed, rounds=1)
     assert report.losses.mean() < 0.8 * first.losses.mean()
-    assert len(state.server) >= len(state.shared)
+    assert len(state.optimizer) >= len(state.shared)
 
 
 def test_local_sends_nothing_and_counts_nothing(fed):
     state, report = play(Local(), fed)
-    assert not state.shared and not state.server and not report.messages and not report.weights
+    assert (
+        not state.shared
+        and not state.optimizer
+        and not state.memory
+        and not report.messages
+        and not report.weights
+    )
     assert int(report.down.sum()) == int(report.up.sum()) == 0
 
 
@@ -254,7 +260,7 @@ SECOND = {
         pool="log", train_global=True, expert=MLP((5,)), gate=MLP((4,)), **MIXTURE
     ),
     "Newcomers": Newcomers(of=Personal(local=("head.",), **FAST), client=sgd(0.1), **FAST),
-    "Newcomers, FedMix, mean": Newcomers(of=MIXED, begin="mean", client=sgd(1.0), **FAST),
+    "Newcomers, FedMix": Newcomers(of=MIXED, client=sgd(1.0), **FAST),
     "Densities": Densities(of=MIXED, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST),
 }
 BATTERY = {
@@ -270,10 +276,8 @@ BATTERY |= SECOND | {
     "FedMix, personal bias": MIXED,
     "Personal, head": Personal(local=("head.",), **FAST),
     "Personal, base": Personal(local=("base.1.",), **FAST),
-    "PrunedFedMix, listed": PrunedFedMix(eta=0.95, memory="renormalised", phi_scale=0.5, **FAST),
-    "PrunedFedMix, raw": PrunedFedMix(
-        eta=1.0, prune_gate=True, phi_scale=0.5, personal_bias=True, **FAST
-    ),
+    "PrunedFedMix, fast": PrunedFedMix(eta=0.95, phi_scale=0.5, **FAST),
+    "PrunedFedMix, all options": PrunedFedMix(eta=1.0, phi_scale=0.5, personal_bias=True, **FAST),
     "ClusteredFedMix, all options": ClusteredFedMix(
         damping=0.0, entropy_weight=2.0, personal_bias=True, gates="averaged", **FAST
     ),
@@ -286,23 +290,18 @@ BATTERY |= SECOND | {
         server=adam(0.01),
         **FAST,
     ),
-    "FedGen, all options": FedGen(beta=0.5, diversity=1.0, fading=0.9, **FEW),
     "FedRep, fast": FedRep(head_epochs=2, **FAST),
-    "FedCP, as released": FedCP(apart=1.0, draws=1, **FAST),
-    "GPFL, as released": GPFL(contexts="own", norm="batch", **FAST),
+    "FedCP, fast": FedCP(apart=1.0, **FAST),
+    "GPFL, fast": GPFL(**FAST),
     "DBE, fast": DBE(momentum=0.1, **FAST),
-    "FedSynMoE, as released": FedSynMoE(fresh_gates=True, inference="global", **FAST),
+    "FedSynMoE, fast": FedSynMoE(**FAST),
     "PMMoE, bases": PMMoE(of=LGFedAvg(**FAST), denoise=0.4, **GATED),
     "PMMoE, vectors": PMMoE(of=DBE(kappa=0.0, client=sgd(0.5), **FAST), favour=3.0, **GATED),
-    "PMMoE, trained": PMMoE(
-        of=FedCP(**FAST), train_experts=True, gate=GateNet(dropout=0.1), **GATED
-    ),
+    "PMMoE, dropout": PMMoE(of=FedCP(**FAST), gate=GateNet(dropout=0.1), **GATED),
     "FedMix, all options": FedMix(
         experts=2,
         label_prior="uniform",
         phi_scale=0.1,
-        pool_gradient=True,
-        gate_gradient=False,
         weighting="uniform",
         **FAST,
     ),
@@ -336,12 +335,14 @@ def test_training_lowers_a_finite_loss(algorithm):
 def test_predictions_are_distributions(algorithm):
     fed = ragged()
     state, _ = play(algorithm, fed)
-    state = algorithm.settle(fed, state)
+    state = algorithm.assign_models(fed, state)
     code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(10)))
     for row in range(3):
         own = {n: t[row] for n, t in state.local.items()}
-        ctx = {n: t[0] for n, t in algorithm.context(fed, state, torch.tensor([row])).items()}
-        ctx |= algorithm.common(fed, state)
+        ctx = {
+            n: t[0] for n, t in algorithm.client_context(fed, state, torch.tensor([row])).items()
+        }
+        ctx |= algorithm.broadcast(fed, state)
         said = algorithm.predict(fed.net, {**state.shared, **own}, ctx, code)
         assert said.logp.shape == (10, 3)
         torch.testing.assert_close(said.logp.exp().sum(-1), torch.ones(10))
@@ -354,7 +355,7 @@ def test_predictions_are_distributions(algorithm):
 def test_everywhere_is_every_client_on_the_same_tests(algorithm):
     fed = ragged()
     state, _ = play(algorithm, fed)
-    state = algorithm.settle(fed, state)
+    state = algorithm.assign_models(fed, state)
     everywhere = evaluate_everywhere(fed, algorithm, state)
     code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(len(fed.test.y))))
     for row in range(3):
@@ -396,7 +397,11 @@ def test_a_round_leaves_what_it_was_given_alone(algorithm):
     state, _ = play(algorithm, fed)
     kept = copy.deepcopy(state)
     after, _ = play_round(algorithm, fed, state, round=9, seed=0, cohort=3)
-    for before, now in ((kept.shared, state.shared), (kept.server, state.server)):
+    for before, now in (
+        (kept.shared, state.shared),
+        (kept.optimizer, state.optimizer),
+        (kept.memory, state.memory),
+    ):
         assert before.keys() == now.keys()
         assert all(torch.equal(before[n], now[n]) for n in before)
     moved = any(not torch.equal(kept.flat()[n], t) for n, t in after.flat().items())
@@ -420,8 +425,8 @@ def test_a_state_survives_being_flat(algorithm):
     state, _ = play(algorithm, fed)
     again = State.from_flat(state.flat())
     for one, other in zip(
-        (state.shared, state.local, state.server),
-        (again.shared, again.local, again.server),
+        (state.shared, state.local, state.optimizer, state.memory),
+        (again.shared, again.local, again.optimizer, again.memory),
         strict=True,
     ):
         assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)

@@ -10,7 +10,7 @@ import torch
 from conftest import make_federation, parts_of, scatter, told_newcomers
 
 from fedlib.algorithms import Densities, FedAvg, FedMix, Personal, PrunedFedMix
-from fedlib.algorithms.densities import VAE
+from fedlib.algorithms.densities import NOISE, VAE
 from fedlib.algorithms.pruning import MEMORY
 from fedlib.engine import EarlyStop, evaluate, play_round
 from fedlib.models import AutoEncoder, part
@@ -102,7 +102,7 @@ def test_pixels_are_what_they_were_before_normalisation(monkeypatch):
         "bound",
         lambda self, leaves, pixels, noise: seen.append(pixels) or pixels[:, 0],
     )
-    ctx = algorithm.common(fed, FedAvg().init(fed, 0))
+    ctx = algorithm.broadcast(fed, FedAvg().init(fed, 0))
     held = fed.train.index[0]
     batch = {"x": fed.train.inputs(held), "weight": torch.ones(5)}
     algorithm.loss(fed.net, {}, ctx, batch)
@@ -142,17 +142,15 @@ def test_the_noise_is_used():
     fed = make_federation((5,))
     algorithm = Densities(of=FedAvg(), **TINY)
     (phase,) = algorithm.phases()
-    assert (phase.noise, phase.watch, phase.train) == (2, "loss", (VAE,))
+    assert (phase.noise, phase.watch, phase.train) == ((("latent", 2),), "loss", (VAE,))
     params = part(algorithm.init(fed, 0, FedAvg().init(fed, 0)).local, "")
     params = {n: t[0] for n, t in params.items()}
-    ctx = algorithm.common(fed, FedAvg().init(fed, 0))
+    ctx = algorithm.broadcast(fed, FedAvg().init(fed, 0))
     batch = {"x": fed.train.inputs(fed.train.index[0]), "weight": torch.ones(5)}
     u = torch.tensor([0.1586553, 0.8413447]).expand(5, 2)  # a standard deviation to either side
     model, pixels = AutoEncoder(64, (6, 5), 2), fed.train.x[fed.train.index[0]].flatten(1) / 255
     expected = -model.bound(part(params, VAE), pixels, torch.tensor([-1.0, 1.0])).mean()
-    torch.testing.assert_close(
-        algorithm.loss(fed.net, params, ctx, {**batch, "noise": u}), expected
-    )
+    torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, {**batch, NOISE: u}), expected)
     plain = -model.bound(part(params, VAE), pixels, torch.zeros(2)).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, batch), plain)
 
@@ -220,7 +218,7 @@ def test_votes_are_weighed_by_who_knows_the_example(of):
     state = scatter(state, seed=4, scale=0.05)
     everyone = torch.arange(len(fed.test.y))
     x, pixels = fed.test.inputs(everyone), fed.test.x.flatten(1) / 255
-    noise = algorithm.common(fed, state)["vae:noise"]
+    noise = algorithm.broadcast(fed, state)["vae:noise"]
     assert noise.shape == (3, 2)
     scores, votes = [], []
     code = of.encode(fed.net, state.shared, x)
@@ -228,14 +226,14 @@ def test_votes_are_weighed_by_who_knows_the_example(of):
         params, ctx = parts_of(fed, algorithm, state, row)
         log_p = AutoEncoder(64, (6, 5), 2).evidence(part(params, VAE), pixels, noise)
         scores.append(math.log(n / sum(SIZES)) + log_p)
-        votes.append(of.vote(fed.net, params, ctx, code))
+        votes.append(of.client_output(fed.net, params, ctx, code))
     weight = torch.stack(scores).softmax(0)
     assert (weight.max(1).values - weight.min(1).values > 0.05).any()  # x does matter
     mean = {
         name: sum(w[:, None] * v[name] for w, v in zip(weight, votes, strict=True))
         for name in votes[0]
     }
-    expected = of.tally(fed.net, state.shared, code, mean)
+    expected = of.ensemble(fed.net, state.shared, code, mean)
     told = told_newcomers(algorithm, fed, state)
     torch.testing.assert_close(told, expected, rtol=1e-3, atol=1e-4)
 
@@ -262,7 +260,7 @@ def test_pruned_experts_stay_pruned():
     fed = make_federation(SIZES)
     of = PrunedFedMix(experts=2, phi_scale=1.0, eta=1.0)
     first = scatter(of.init(fed, 0))
-    first.server[MEMORY] = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    first.memory[MEMORY] = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     before = evaluate(fed, of, first, fed.test).nll
     state, _ = fitted(Densities(of=of, epochs=1, **TINY), fed, first)
     np.testing.assert_array_equal(evaluate(fed, of, state, fed.test).nll, before)

@@ -21,7 +21,7 @@ from benchmarks.determinism.deviation import Deviation, compare, distance
 from benchmarks.determinism.subjects import subjects
 from fedlib.algorithms import GPFL, FedAvg, FedMix, Local, PMMoE
 from fedlib.engine import EarlyStop, play_round
-from fedlib.engine.rounds import CACHE_BYTES, chunk_of, numbers
+from fedlib.engine.costs import CACHE_BYTES, chunk_of, numbers
 from fedlib.models import MLP
 from fedlib.runs import Experiment, run, run_with_state
 
@@ -74,7 +74,7 @@ def test_the_order_of_rows_changes_no_bit(kind, algorithm):
     first = begun(algorithm, fed)
     moved = copy.deepcopy(first)
     moved.local = {n: t[torch.as_tensor(order)] for n, t in moved.local.items()}
-    if any(len(t.shape) and len(t) == fed.clients for t in first.server.values()):
+    if any(len(t.shape) and len(t) == fed.clients for t in first.memory.values()):
         pytest.skip("its server knows rows")
     how = {"round": 0, "seed": 0, "cohort": 2, "chunk": 1}
     straight, _ = play_round(algorithm, fed, first, **how)

@@ -243,23 +243,16 @@ def test_fedgens_generator_goes_on_from_a_checkpoint(fit):
         )
         assert whole.flat().keys() == resumed.flat().keys()
         assert all(torch.equal(v, resumed.flat()[n]) for n, v in whole.flat().items())
-    kept = part(resumed.server, FITTED)
+    kept = part(resumed.memory, FITTED)
     assert {n.rpartition("/")[0] for n in kept} == part(resumed.shared, MADE).keys()
 
 
 def test_fedgens_pool_counts_the_labels_of_all_clients():
     fed = make_federation(SIZES)
     algorithm = FedGen(**SMALL)
-    pool = algorithm.common(fed, algorithm.init(fed, 0))[POOL]
+    pool = algorithm.broadcast(fed, algorithm.init(fed, 0))[POOL]
     counts = torch.stack([(fed.train.y[:24] == k).sum() for k in range(3)])
     torch.testing.assert_close(pool, counts.cumsum(0) / 24)
-
-
-def test_what_fades_in_fedgen_fades_by_round():
-    fed = make_federation(SIZES)
-    algorithm = FedGen(fading=0.5, batch_size=4, **SMALL)
-    state, _ = play(algorithm, fed, rounds=3)
-    assert float(algorithm.common(fed, state)["faded"]) == 0.25
 
 
 @pytest.mark.parametrize(
@@ -268,8 +261,7 @@ def test_what_fades_in_fedgen_fades_by_round():
         (lambda: FedProx(mu=-1), "mu must be >= 0"),
         (lambda: MOON(tau=0.0), "tau > 0"),
         (lambda: FedGen(noise=0), "FedGen.noise must be >= 1"),
-        (lambda: FedGen(beta=-1.0), "FedGen.beta must be >= 0"),
-        (lambda: FedGen(fading=0.0), "fading must lie in"),
+        (lambda: FedGen(alpha=-1.0), "FedGen.alpha must be >= 0"),
     ],
 )
 def test_bad_hyper_parameters_are_errors(make, message):

@@ -81,7 +81,7 @@ def test_specialist_and_gate_drop_units_of_their_own():
     home = {"epochs": 2, "batch_size": 4, "client": sgd(0.1), "stop": None}
     both = Mixture(**home, expert=DROPS, gate=DROPS)
     (phase,) = both.phases()
-    assert phase.noise == 2 * DROPS.noise
+    assert phase.noise == (("dropout", 2 * DROPS.noise),)
     state = trained(both, fed, first=first, rounds=1)
     plain = trained(Mixture(**home, expert=PLAIN, gate=PLAIN), fed, first=first, rounds=1)
     for part in ("own.", "gate."):

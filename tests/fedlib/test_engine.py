@@ -18,7 +18,7 @@ from fedlib.engine import EarlyStop, Phase, TrainingDiverged, evaluate, play_rou
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll_of
 from fedlib.engine.rounds import cohort_size
-from fedlib.engine.train import train
+from fedlib.engine.train import Cohort, train
 from fedlib.models import MLP, each
 from fedlib.optim import Optimizer
 
@@ -146,14 +146,11 @@ def test_permuting_the_population_changes_no_clients_draws():
     sizes=st.lists(st.integers(0, 23), min_size=1, max_size=5),
     batch=st.one_of(st.none(), st.integers(1, 9)),
     epochs=st.integers(1, 3),
-    drop=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_a_plan_shows_every_example_once_per_epoch(sizes, batch, epochs, drop, seed):
+def test_a_plan_shows_every_example_once_per_epoch(sizes, batch, epochs, seed):
     ids, n = np.arange(len(sizes)) + 7, np.array(sizes)
-    plan = make_plan(
-        ids, n, batch_size=batch, epochs=epochs, seed=seed, where=(1, 0), drop_last=drop
-    )
+    plan = make_plan(ids, n, batch_size=batch, epochs=epochs, seed=seed, where=(1, 0))
     for i, size in enumerate(sizes):
         real = plan.counts[i, : plan.ends[i]]
         assert (real > 0).all() and (plan.counts[i, plan.ends[i] :] == 0).all()
@@ -161,8 +158,7 @@ def test_a_plan_shows_every_example_once_per_epoch(sizes, batch, epochs, drop, s
         seen = np.concatenate(seen) if seen else np.array([], dtype=int)
         times = np.bincount(seen, minlength=max(size, 1))
         assert times.max(initial=0) <= epochs
-        if not drop or batch is None or size < batch:
-            assert len(seen) == epochs * size
+        assert len(seen) == epochs * size
     alone = make_plan(
         ids[-1:],
         n[-1:],
@@ -170,7 +166,6 @@ def test_a_plan_shows_every_example_once_per_epoch(sizes, batch, epochs, drop, s
         epochs=epochs,
         seed=seed,
         where=(1, 0),
-        drop_last=drop,
     )
     steps, width = alone.positions.shape[1:]
     assert (alone.positions[0] == plan.positions[-1, :steps, :width]).all()
@@ -189,9 +184,7 @@ def test_early_stopping_returns_each_clients_best_weights():
     plan = make_plan(fed.ids, fed.train.sizes, batch_size=4, epochs=40, seed=0, where=(0, 0))
     watch = nll_of(algorithm, fed)
     loss = partial(lambda p, c, b, k: algorithm.loss(fed.net, p, c, b))
-    together, _ = train(
-        fed, rows, leaves, {}, {}, phase=phase, plan=plan, loss=loss, validation_loss=watch
-    )
+    together, _ = train(Cohort(fed, rows, leaves, {}, {}), phase, plan, loss, watch)
     for i in rows:
         expected = _stop_by_hand(fed, algorithm, leaves, i, plan, phase, watch)
         for name, value in expected.items():
@@ -230,7 +223,9 @@ def test_evaluation_equals_a_loop_over_clients():
         for i in range(3):
             held = fed.test.index[i]
             own = {n: t[i] for n, t in state.local.items()}
-            ctx = {n: t[0] for n, t in algorithm.context(fed, state, torch.tensor([i])).items()}
+            ctx = {
+                n: t[0] for n, t in algorithm.client_context(fed, state, torch.tensor([i])).items()
+            }
             code = algorithm.encode(fed.net, state.shared, fed.test.inputs(held))
             logp = algorithm.predict(fed.net, {**state.shared, **own}, ctx, code).logp
             right = (logp.argmax(1) == fed.test.y[held]).double().mean()

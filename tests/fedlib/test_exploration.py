@@ -39,11 +39,11 @@ def test_clusters_are_compared_with_the_orientations_of_the_clients():
     turned = Rotated(Repeated(IID(clients=3, size=30), 2), (0.0, 180.0), alpha=None)
     fed = Task("digits", turned, MLP((8,)), Mirrored(pool=200, validation=20, test=30)).build(0)
     algorithm = IFCA(clusters=2, batch_size=10)
-    state = algorithm.settle(fed, algorithm.init(fed, 0))
+    state = algorithm.assign_models(fed, algorithm.init(fed, 0))
     assert "recovery:angle" not in algorithm.observe(fed, algorithm.init(fed, 0))
     for best, index in (([0, 0, 0, 1, 1, 1], 1.0), ([0, 0, 1, 0, 1, 1], None)):
         fit = torch.nn.functional.one_hot(torch.tensor(best), 2).neg().double()
-        state.server[FIT] = fit
+        state.memory[FIT] = fit
         seen = algorithm.observe(fed, state)["recovery:angle"]
         expected = index or adjusted_rand_index(np.array(best), np.array([0, 0, 0, 1, 1, 1]))
         assert float(seen) == pytest.approx(expected)
@@ -57,10 +57,10 @@ def test_clusters_are_compared_with_the_orientations_of_the_clients():
 def test_what_a_mixture_observes_of_its_experts():
     fed = make_federation(SIZES)
     clusters = IFCA(clusters=3, batch_size=4)
-    first = clusters.settle(fed, play(clusters, fed, rounds=3)[0])
+    first = clusters.assign_models(fed, play(clusters, fed, rounds=3)[0])
     own, _ = play(Local(batch_size=4), fed, rounds=1, cohort=4)
     algorithm = Mixture(**HOME, gate=MLP((5,)))
-    state = algorithm.init(fed, 0, State(first.shared, own.local, dict(first.server)))
+    state = algorithm.init(fed, 0, State(first.shared, own.local, memory=dict(first.memory)))
     seen = algorithm.observe(fed, state)
     for row in range(4):
         held = fed.test.index[row, : fed.test.sizes[row]]
@@ -83,9 +83,9 @@ def test_choosing_on_the_tests_is_what_the_option_does():
     np.testing.assert_array_equal(honest.test.index, peeking.test.index)
     algorithm = IFCA(clusters=3, batch_size=10)
     state, _ = play(algorithm, peeking, rounds=2)
-    settled = algorithm.settle(peeking, state)
+    settled = algorithm.assign_models(peeking, state)
     fit = algorithm.fits(peeking, state.shared, peeking.test, torch.arange(8))
-    torch.testing.assert_close(settled.server[FIT], fit)
+    torch.testing.assert_close(settled.memory[FIT], fit)
     scores = evaluate(peeking, algorithm, settled, peeking.test)
     assert scores.nll == pytest.approx(fit.min(1).values.double().numpy(), rel=1e-4)
     with pytest.raises(ValueError, match="unknown validate_on"):

@@ -50,7 +50,6 @@ def test_g4_as_many_experts_as_clients_with_one_hot_q_are_independent_models():
         condition="client",
         server=sgd(1.0),
         client=Optimizer("sgd", lr=0.1, rates=(("phi", 0.0), ("gate.", 0.0))),
-        gate_gradient=False,
         marginal_entropy=0.0,
         batch_size=4,
     )
@@ -61,7 +60,7 @@ def test_g4_as_many_experts_as_clients_with_one_hot_q_are_independent_models():
     assert torch.equal(report.weights["experts.head.bias"], torch.eye(3).double()[report.rows])
     alone = FedAvg(server=sgd(1.0), client=sgd(0.1), batch_size=4)
     for client in range(3):
-        own = State({n: t[client] for n, t in start.items()}, {}, {})
+        own = State({n: t[client] for n, t in start.items()}, {})
         only = make_federation((8, 8, 8))
         only.train.sizes = (only.ids == client) * only.train.sizes
         expected, _ = play_round(alone, only, own, round=0, seed=0, cohort=3)
@@ -107,9 +106,9 @@ def test_an_expert_that_nobody_uses_stands_still_and_keeps_its_momentum(fed):
     assert torch.equal(after.shared["experts.head.bias"][1], state.shared["experts.head.bias"][1])
     for quantity in ("exp_avg", "exp_avg_sq", "step"):
         name = f"experts.head.bias/1/{quantity}"
-        assert torch.equal(after.server[name], state.server[name])
+        assert torch.equal(after.optimizer[name], state.optimizer[name])
         moved = f"experts.head.bias/0/{quantity}"
-        assert not torch.equal(after.server[moved], state.server[moved])
+        assert not torch.equal(after.optimizer[moved], state.optimizer[moved])
 
 
 @pytest.mark.parametrize("server", [sgd(0.5), adam(0.01)])

@@ -9,7 +9,7 @@ from test_algorithms import play
 from test_splitting import client
 
 from fedlib.algorithms import FedAvg, FedSynMoE
-from fedlib.engine import State, evaluate, play_round
+from fedlib.engine import State, play_round
 from fedlib.models import FastText, Net, part
 from fedlib.optim import sgd
 
@@ -21,7 +21,7 @@ def leaning(state, gate):
     """The state with gates that trust the global (0) or the local (1) base only."""
     local = {n: t * 0 if n.startswith("gate.") else t for n, t in state.local.items()}
     local["gate.head.bias"][:, gate] = 1e4
-    return State(state.shared, local, state.server)
+    return State(state.shared, local, memory=state.memory)
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -49,18 +49,6 @@ def test_a_gate_that_trusts_the_global_base_only_is_fedavg():
         expected, _ = play_round(plain, fed, expected, round=t, seed=0, cohort=2)
     for n, t in expected.shared.items():
         torch.testing.assert_close(state.shared[n], t)
-
-
-def test_as_released_gates_begin_anew_and_are_never_asked():
-    fed = make_federation(SIZES)
-    fields = {"fresh_gates": True, "inference": "global"}
-    algorithm = FedSynMoE(**fields, **FAST)
-    state, _ = play(algorithm, fed)
-    fresh = part(algorithm.init(fed, 0).local, "gate.")
-    begun = part(algorithm.start(fed, state, torch.arange(3)), "gate.")
-    assert all(torch.equal(begun[n], t) for n, t in fresh.items())
-    scores = [evaluate(fed, algorithm, s, fed.test).nll for s in (state, leaning(state, 1))]
-    assert (scores[0] == scores[1]).all()
 
 
 @pytest.mark.parametrize("model", [None, LENET])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_algorithms import play
 
 from fedlib.algorithms import IFCA, FedAvg
-from fedlib.algorithms.closing import OPEN, ClusterStop
+from fedlib.algorithms.cluster_early_stopping import OPEN, ClusterStop
 from fedlib.algorithms.cluster_models import CLUSTERS, FIT
 from fedlib.algorithms.ifca import CHOICE, Explore
 from fedlib.engine import evaluate, evaluate_global, play_round
@@ -64,7 +64,7 @@ def test_a_round_by_hand(clustered):
     after, _ = play_round(algorithm, fed, before, round=0, seed=0, cohort=4)
     losses = [[loss_of(fed, model(before, j), fed.train, i) for j in range(3)] for i in range(4)]
     chosen = [int(np.argmin(each)) for each in losses]
-    assert after.server[CHOICE].tolist() == chosen
+    assert after.memory[CHOICE].tolist() == chosen
     assert len(set(chosen)) > 1, "the test must be able to tell clusters apart"
     trained = []
     for row, j in enumerate(chosen):
@@ -97,7 +97,7 @@ def test_what_nobody_chose_stands_still_also_under_momentum():
     kept = model(state, 1)
     for t in range(3):
         state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=4)
-    assert set(state.server[CHOICE].tolist()) == {0}
+    assert set(state.memory[CHOICE].tolist()) == {0}
     assert all(torch.equal(t, kept[n]) for n, t in model(state, 1).items())
 
 
@@ -107,17 +107,22 @@ def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client():
     algorithm = IFCA(clusters=3, explore=Explore(1.0))
     state, rows = algorithm.init(fed, 0), torch.arange(40)
     drawn = torch.stack(
-        [algorithm.prepare(fed, state, rows, round=t, seed=0).server[CHOICE] for t in range(50)]
+        [
+            algorithm.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE]
+            for t in range(50)
+        ]
     )
     counts = drawn.flatten().bincount(minlength=3).double()
     expected = drawn.numel() / 3
     assert float(((counts - expected) ** 2 / expected).sum()) < 13.8, "chi-squared, p = 0.001"
-    some = algorithm.prepare(fed, state, rows[5:8], round=7, seed=0).server[CHOICE]
+    some = algorithm.before_round(fed, state, rows[5:8], round=7, seed=0).memory[CHOICE]
     assert torch.equal(some[5:8], drawn[7, 5:8]) and (some[8:] == -1).all()
     greedy = replace(algorithm, explore=Explore(0.0))
     best = algorithm.fits(fed, state.shared, fed.train, rows).argmin(1)
     for t in range(3):
-        assert torch.equal(greedy.prepare(fed, state, rows, round=t, seed=0).server[CHOICE], best)
+        assert torch.equal(
+            greedy.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE], best
+        )
 
 
 def test_a_third_explores():
@@ -127,7 +132,7 @@ def test_a_third_explores():
     best = algorithm.fits(fed, state.shared, fed.train, rows).argmin(1)
     away = torch.stack(
         [
-            algorithm.prepare(fed, state, rows, round=t, seed=0).server[CHOICE] != best
+            algorithm.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE] != best
             for t in range(60)
         ]
     )
@@ -165,7 +170,7 @@ def test_clients_predict_with_the_cluster_that_fits_them(inference):
         held = fed.test.index[row, : fed.test.sizes[row]]
         right = fed.net(model(state, best), fed.test.inputs(held)).argmax(-1) == fed.test.y[held]
         assert scores.accuracy[row] == pytest.approx(float(right.double().mean()))
-    seen = algorithm.observe(fed, algorithm.settle(fed, state))
+    seen = algorithm.observe(fed, algorithm.assign_models(fed, state))
     assert seen["clusters"].sum() == 4 and seen["cluster_share"].sum() == 1
 
 
@@ -173,11 +178,11 @@ def test_a_round_forgets_what_was_settled():
     fed = make_federation(SIZES)
     algorithm = IFCA(**FAST)
     state, _ = play(algorithm, fed)
-    settled = algorithm.settle(fed, state)
-    assert FIT in settled.server and FIT not in state.server
-    assert algorithm.settle(fed, settled) is settled
+    settled = algorithm.assign_models(fed, state)
+    assert FIT in settled.memory and FIT not in state.memory
+    assert algorithm.assign_models(fed, settled) is settled
     after, _ = play_round(algorithm, fed, settled, round=3, seed=0, cohort=4)
-    assert FIT not in after.server
+    assert FIT not in after.memory
     with pytest.raises(ValueError, match="clients have not settled for a cluster"):
         algorithm.predict(fed.net, state.shared, {}, {"logp": torch.zeros(5, 2, 3)})
 
@@ -187,7 +192,7 @@ def test_a_client_without_validation_examples_asks_its_training_examples():
     fed.validation.sizes = np.array([6, 0, 6, 6])
     algorithm = IFCA(clusters=2)
     state = algorithm.init(fed, 0)
-    fit = algorithm.settle(fed, state).server[FIT]
+    fit = algorithm.assign_models(fed, state).memory[FIT]
     own = algorithm.fits(fed, state.shared, fed.train, torch.tensor([1]))
     assert torch.equal(fit[1], own[0]) and fit.isfinite().all()
 
@@ -212,13 +217,13 @@ def test_converged_clusters_leave_with_their_best_weights():
     size, left = 4 * fed.net.parameters(), []
     for t in range(12):
         state, report = play_round(harm, fed, state, round=t, seed=0, cohort=4)
-        left.append(int(state.server[OPEN].sum()))
+        left.append(int(state.memory[OPEN].sum()))
         assert set(report.down.tolist()) == {left[-1] * size}
-        choice = state.server[CHOICE][report.rows]
-        expected = state.server[OPEN][choice].long() * (size + 8)
+        choice = state.memory[CHOICE][report.rows]
+        expected = state.memory[OPEN][choice].long() * (size + 8)
         assert torch.equal(report.up, expected)
     assert left == sorted(left, reverse=True) and left[-1] < 2
-    closed = (~state.server[OPEN]).nonzero()[:, 0].tolist()
+    closed = (~state.memory[OPEN]).nonzero()[:, 0].tolist()
     losses = torch.stack(
         [harm.fits(fed, s.shared, fed.validation, torch.arange(4)).mean(0) for s in (first, state)]
     )
@@ -263,7 +268,7 @@ def test_two_kinds_of_clients_find_their_clusters():
     turned = fed.train.index[4:].flatten()
     fed.train.y[turned] = (fed.train.y[turned] + 1) % 3
     state, _ = play(IFCA(clusters=2, batch_size=None, client=sgd(0.3)), fed, rounds=25, cohort=8)
-    choice = state.server[CHOICE].tolist()
+    choice = state.memory[CHOICE].tolist()
     assert len(set(choice[:4])) == len(set(choice[4:])) == 1 and choice[0] != choice[-1]
 
 

@@ -94,7 +94,7 @@ def test_what_opted_out_counts_at_home_only():
         evaluate(f, floor, s, f.test).accuracy for f, s in zip((fed, plain), states, strict=True)
     ]
     np.testing.assert_array_equal(*same)
-    said = floor.tally(fed.net, states[0].shared, {"none": torch.zeros(1, 1)}, {})
+    said = floor.ensemble(fed.net, states[0].shared, {"none": torch.zeros(1, 1)}, {})
     inside = fed.taking_part().train.counts(10).sum(0)
     assert inside.sum() == 120 and int(said.argmax()) == int(inside.argmax())
     torch.testing.assert_close(said[0].exp(), (inside + 1) / 130)

@@ -192,7 +192,7 @@ def test_specialists_start_from_what_came_before(fed, federated):
     """001: fine-tuned ones; 002: from scratch; straight after the federation, its model."""
     tuned, _ = play(Local(batch_size=4), fed, first=federated)
     never, _ = play(Local(batch_size=4), fed)
-    alone = State(federated.shared, never.local, {})
+    alone = State(federated.shared, never.local)
     algorithm = Mixture(**FAST)
     for n, leaf in federated.shared.items():
         for first in (tuned, alone):
@@ -277,12 +277,13 @@ def test_the_last_clients_model_is_handed_out_and_the_average_goes_on(fed):
         state, report = play_round(average, fed, state, round=t, seed=0, cohort=2)
         other, _ = play_round(released, fed, other, round=t, seed=0, cohort=2)
         for n, leaf in state.shared.items():
-            assert torch.equal(other.server[f"average.{n}"], leaf)
+            assert torch.equal(other.memory[f"average.{n}"], leaf)
             last = before.shared[n] - report.messages[n][1]
             torch.testing.assert_close(other.shared[n], last)
-    assert other.server.keys() == {f"average.{n}" for n in state.shared}
-    assert all(torch.equal(t, state.shared[n]) for n, t in released.judged(other).shared.items())
-    assert released.judged(other).server == {} and average.judged(state) is state
+    assert other.memory.keys() == {f"average.{n}" for n in state.shared}
+    judged = released.assign_models(fed, other, judging=True)
+    assert all(torch.equal(t, state.shared[n]) for n, t in judged.shared.items())
+    assert judged.memory == {} and average.assign_models(fed, state, judging=True) is state
 
 
 def test_the_average_decides_which_round_the_last_clients_model_is_of():
@@ -303,7 +304,7 @@ def test_the_average_decides_which_round_the_last_clients_model_is_of():
     one, other = both("test_nll")
     assert (one.to_numpy() != other.to_numpy()).any()
     assert next(both("kept_round")).iloc[0] > 0
-    best = {n.removeprefix("average."): t for n, t in released[1].server.items()}
+    best = {n.removeprefix("average."): t for n, t in released[1].memory.items()}
     assert all(torch.equal(t, best[n]) for n, t in average[1].shared.items())
 
 

@@ -10,7 +10,7 @@ import torch
 from conftest import make_federation, parts_of, scatter, told_newcomers
 
 from fedlib.algorithms import FedAvg, FedMix, Local, LocalGlobal, Newcomers, Personal
-from fedlib.engine import EarlyStop, evaluate, evaluate_global, play_round
+from fedlib.engine import EarlyStop, State, evaluate, evaluate_global, play_round
 from fedlib.models import MLP, part
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Clients, Dirichlet, Mirrored, Own, Rotated
@@ -41,12 +41,11 @@ each_federation = pytest.mark.parametrize("of", FEDERATIONS.values(), ids=FEDERA
 
 
 @each_federation
-@pytest.mark.parametrize("begin", ["fresh", "mean"])
-def test_newcomers_train_what_is_local_and_send_nothing(of, begin):
+def test_newcomers_train_what_is_local_and_send_nothing(of):
     first, _ = play(of, make_federation(SIZES))
     kept = copy.deepcopy(first)
     joined = make_federation((7, 8), seed=5)
-    algorithm = Newcomers(of=of, begin=begin, batch_size=4, client=sgd(0.5))
+    algorithm = Newcomers(of=of, batch_size=4, client=sgd(0.5))
     begun = algorithm.init(joined, 0, first)
     start = {n: t.clone() for n, t in begun.local.items()}
     assert begun.local.keys() == first.local.keys()
@@ -62,14 +61,12 @@ def test_newcomers_train_what_is_local_and_send_nothing(of, begin):
         assert not torch.equal(state.local[name][0], state.local[name][1])
 
 
-def test_fresh_leaves_are_those_of_a_new_federation_and_means_those_of_the_old():
+def test_fresh_leaves_are_those_of_a_new_federation():
     of = Personal(batch_size=4)
     first, _ = play(of, make_federation(SIZES))
     joined = make_federation((7, 8), seed=5)
     fresh = Newcomers(of=of).init(joined, 3, first).local["head.bias"]
     assert torch.equal(fresh, of.init(joined, 3).local["head.bias"])
-    mean = Newcomers(of=of, begin="mean").init(joined, 3, first).local["head.bias"]
-    torch.testing.assert_close(mean[1], first.local["head.bias"].mean(0))
 
 
 def test_a_newcomer_of_fedavg_is_the_global_model():
@@ -83,13 +80,14 @@ def test_a_newcomer_of_fedavg_is_the_global_model():
     np.testing.assert_array_equal(got.nll, expected.nll)
 
 
-def test_without_labels_a_personal_newcomer_begins_at_what_the_clients_say_together():
+def test_without_labels_a_personal_newcomer_has_what_the_clients_say_together():
     """Equal sizes: the mean of the biases is the mean of the logits."""
     fed = make_federation((8, 8, 8))
     of = Personal()
     first = scatter(of.init(fed, 0))
-    algorithm = Newcomers(of=of, begin="mean")
-    joined = algorithm.init(fed, 0, first)
+    algorithm = Newcomers(of=of)
+    mean = {n: t.mean(0, keepdim=True).expand_as(t) for n, t in first.local.items()}
+    joined = State(first.shared, mean)
     params, ctx = parts_of(fed, algorithm, joined, 1)
     x = fed.test.inputs(torch.arange(len(fed.test.y)))
     said = algorithm.predict(fed.net, params, ctx, algorithm.encode(fed.net, joined.shared, x))
@@ -101,7 +99,7 @@ def test_newcomers_of_fedmix_fit_their_gate():
     joined = make_federation((12, 12), seed=5)
     algorithm = Newcomers(of=FEDERATIONS["FedMix"], batch_size=None, client=sgd(0.5), epochs=20)
     begun = algorithm.init(joined, 0, first)
-    before = algorithm.of.context(joined, begun, torch.arange(2))
+    before = algorithm.of.client_context(joined, begun, torch.arange(2))
     losses = []
     for t in range(3):
         begun, report = play_round(algorithm, joined, begun, round=t, seed=0, cohort=2)
@@ -141,8 +139,6 @@ def test_without_a_federation_there_is_nothing_to_join(fed, first):
         first, _ = play(Local(), fed, 1)
     with pytest.raises(ValueError, match="give its experiment as `after`"):
         Newcomers().init(fed, 0, first)
-    with pytest.raises(ValueError, match=r"unknown begin 'mena'; .*did you mean 'mean'"):
-        Newcomers(begin="mena")
 
 
 def gates_of(fed, algorithm, state, x):

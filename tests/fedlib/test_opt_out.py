@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_algorithms import BATTERY, FAST
 
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture, PMMoE
-from fedlib.algorithms.stages import Stage
+from fedlib.algorithms.stages import SecondStage
 from fedlib.engine import evaluate, evaluate_global, play_round, select
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP
@@ -72,12 +72,12 @@ def server_sees(algorithm, fed, rounds=3, score=False):
     sent = [{**r.messages, "up": r.up, "down": r.down} for _, r in seen]
     last = seen[-1][0]
     encoders = {n: t[[0, 2, 3]] for n, t in last.local.items() if n.startswith("vae.")}
-    return [*sent, encoders, last.shared, last.server]
+    return [*sent, encoders, last.shared, {**last.optimizer, **last.memory}]
 
 
 def first_of(algorithm, fed, rounds):
     """The state that a second stage begins with."""
-    if not isinstance(algorithm, Stage | Mixture):
+    if not isinstance(algorithm, SecondStage | Mixture):
         return None
     return states(getattr(algorithm, "of", FedAvg(**FAST)), fed, rounds)[-1][0]
 
@@ -127,18 +127,18 @@ def asked(algorithm, fed):
     """Yield what every method says that is handed the federation, by someone who takes no care."""
     state = algorithm.init(fed, 0, first_of(algorithm, fed, 2))
     yield {"init:" + n: t.clone() for n, t in state.flat().items()}
-    state = algorithm.prepare(fed, state, ROWS, round=0, seed=0)
+    state = algorithm.before_round(fed, state, ROWS, round=0, seed=0)
     yield state.flat()
     start = algorithm.start(fed, state, ROWS[:1])
-    context = algorithm.context(fed, state, ROWS[:1])
+    context = algorithm.client_context(fed, state, ROWS[:1])
     yield {**start, **{"ctx:" + n: t for n, t in context.items()}}
-    yield {**algorithm.common(fed, state), "alike": algorithm.alike(fed, state, ROWS)}
-    yield algorithm.describe(fed, ROWS[:1], start, context)
+    yield {**algorithm.broadcast(fed, state), "alike": algorithm.alike(fed, state, ROWS)}
+    yield algorithm.client_statistics(fed, ROWS[:1], start, context)
     for table in (fed.train, fed.validation):
         held = table.index.clamp(min=0)[table.real]
         yield {"x": table.x[held], "y": table.y[held], "sizes": torch.as_tensor(table.sizes)}
         yield {n: t[table.real] for n, t in table.side.items()}
-    settled = algorithm.settle(fed, state)
+    settled = algorithm.assign_models(fed, state)
     yield settled.flat()
     yield algorithm.observe(fed, settled)
     yield {"shares": fed.shares("label"), "sizes": fed.sizes}
@@ -152,7 +152,7 @@ def played(algorithm, fed, scored):
         yield algorithm.weights(fed, state, torch.as_tensor(report.rows), report.messages)
         after = algorithm.aggregate(fed, state, torch.as_tensor(report.rows), report.messages)
         yield {n: t.clone() for n, t in after.flat().items()}
-        yield algorithm.settle(fed, state).flat()
+        yield algorithm.assign_models(fed, state).flat()
         if scored:
             yield {"together": torch.tensor(evaluate_global(fed, algorithm, state))}
             yield {"nll": torch.tensor(evaluate(fed, algorithm, state, fed.test).nll)[ROWS]}
@@ -412,12 +412,13 @@ def test_the_check_finds_an_algorithm_that_looks_at_everything():
     class Nosy(FedAvg):
         """Sends the mean label of all of a client's examples."""
 
-        def context(self, fed, state, rows):
+        def client_context(self, fed, state, rows):
             home = fed.at_home().train
             return {"y": home.y[home.index[rows]].float().mean(-1)}
 
-        def finish(self, net, before, after, ctx):
-            return {**super().finish(net, before, after, ctx), "tell": ctx["y"]}
+        def client_update(self, net, before, after, ctx):
+            own, message = super().client_update(net, before, after, ctx)
+            return own, {**message, "tell": ctx["y"]}
 
     fed = replace(TASK, opt_out=OptOut(1.0, share=0.5)).build(0)
     plain, other = (states(Nosy(), f, 1)[0][1].messages for f in (fed, tampered(fed)))

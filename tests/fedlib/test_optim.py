@@ -45,7 +45,7 @@ def fresh(seed=0):
 
 def stored(memory):
     """The memory after a checkpoint."""
-    return State.from_flat(State({}, {}, memory).flat()).server
+    return State.from_flat(State({}, {}, memory).flat()).optimizer
 
 
 @pytest.mark.parametrize("rows", [False, True], ids=["whole", "by row"])

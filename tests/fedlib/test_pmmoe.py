@@ -11,7 +11,7 @@ from conftest import LENET, make_federation
 from test_algorithms import play
 from test_splitting import NINE, SIZES, client, one
 
-from fedlib.algorithms import DBE, FedAvg, FedBABU, FedCP, FedPer, LGFedAvg, Local, Personal, PMMoE
+from fedlib.algorithms import DBE, FedAvg, FedBABU, FedPer, LGFedAvg, Local, Personal, PMMoE
 from fedlib.algorithms.pmmoe import GATE, KEPT, POOL, SAID
 from fedlib.engine import State, evaluate, play_round
 from fedlib.models import MLP, FastText, GateNet, Net, part
@@ -31,7 +31,7 @@ def trusting(state, gate):
     """The state in which client s trusts expert gate[s] only, whatever it sees."""
     local = {n: t * 0 if n.startswith(GATE) else t for n, t in state.local.items()}
     local[f"{GATE}head.bias"][range(len(gate)), gate] = FIRM
-    return State(state.shared, local, state.server)
+    return State(state.shared, local)
 
 
 @nine
@@ -63,10 +63,9 @@ def test_a_gate_that_trusts_another_gives_it_this_clients_entry(of):
 
 
 @nine
-@pytest.mark.parametrize("each_batch", [False, True])
-def test_what_is_asked_once_is_what_is_asked_every_time(of, each_batch):
+def test_what_is_asked_once_is_what_is_asked_every_time(of):
     fed, first = finished(of)
-    algorithm = PMMoE(of=of, top=2, denoise=0.4, each_batch=each_batch, client=sgd(0.3))
+    algorithm = PMMoE(of=of, top=2, denoise=0.4, client=sgd(0.3))
     state = algorithm.init(fed, 0, first)
     for row in range(3):
         params, ctx = client(fed, algorithm, state, row)
@@ -106,12 +105,11 @@ def test_only_gates_move_and_nothing_but_the_pool_is_sent(of):
     assert report.up.tolist() == [mine] * 3 and report.down.tolist() == [3 * mine + model] * 3
 
 
-@pytest.mark.parametrize("train_experts", [False, True])
-def test_the_bytes_of_two_clients_by_hand(train_experts):
+def test_the_bytes_of_two_clients_by_hand():
     """8 x 8 pixels, 7 units, 3 classes: a base of 64 * 7 + 7 = 455 numbers, heads of 7 * 3 + 3."""
     of, fed = FedPer(batch_size=4), make_federation((4, 8))
     first, _ = play(of, fed, cohort=2)
-    algorithm = PMMoE(of=of, train_experts=train_experts)
+    algorithm = PMMoE(of=of)
     _, report = play_round(
         algorithm, fed, algorithm.init(fed, 0, first), round=0, seed=0, cohort=1.0
     )
@@ -230,24 +228,12 @@ def test_what_experts_are_worth_and_how_their_errors_go_together(of):
     same = PMMoE(of=of).init(fed, 0, first)
     pool = part(same.shared, POOL)
     alike = {f"{POOL}{n}": t[:1].expand_as(t).clone() for n, t in pool.items()}
-    agreed = algorithm.observe(fed, State({**same.shared, **alike}, same.local, {}))
+    agreed = algorithm.observe(fed, State({**same.shared, **alike}, same.local))
     spread = agreed["error_spread"][:, 0]
     worth = agreed["expert_accuracy"][:, 0]
     for i in range(3):
         expected = 3.0 if 0 < worth[i] < 1 else 1.0
         assert float(spread[i]) == pytest.approx(expected)
-
-
-def test_trained_experts_are_a_clients_own_copies():
-    of = FedCP(batch_size=4, client=sgd(0.2))
-    fed, first = finished(of)
-    algorithm = PMMoE(of=of, train_experts=True, epochs=2, batch_size=4, client=sgd(0.3))
-    start = algorithm.init(fed, 0, first)
-    pool = {n: t.clone() for n, t in start.local.items() if n.startswith(POOL)}
-    state, _ = play_round(algorithm, fed, start, round=0, seed=0, cohort=1.0)
-    for n, t in pool.items():
-        assert t.shape[:2] == (3, 3) and not torch.equal(state.local[n], t)
-        assert torch.equal(t[0], t[1]) and not torch.equal(state.local[n][0], state.local[n][1])
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -260,7 +246,7 @@ def test_after_fedbabu_the_servers_base_or_the_own_one_is_used(own):
     state = trusting(algorithm.init(fed, 0, tuned), range(3))
     expected = Local() if own else FedPer()
     heads = {n: t for n, t in tuned.local.items() if n.startswith("head.")}
-    theirs = tuned if own else State(federated.shared, heads, {})
+    theirs = tuned if own else State(federated.shared, heads)
     before, after = (
         evaluate(fed, expected, theirs, fed.test),
         evaluate(fed, algorithm, state, fed.test),
@@ -365,37 +351,3 @@ def test_a_first_stage_without_private_parts_is_an_error(first):
     state = None if first is None else play(first, fed)[0]
     with pytest.raises(ValueError, match="give its experiment as `after`"):
         PMMoE(of=FedPer()).init(fed, 0, state)
-
-
-def test_denoising_each_batch_is_denoising_once_where_there_is_one_batch():
-    fed, first = finished(FedPer())
-    ends = []
-    for each_batch in (False, True):
-        mix = PMMoE(batch_size=None, epochs=4, denoise=0.4, each_batch=each_batch)
-        state, _ = play_round(mix, fed, mix.init(fed, 0, first), round=0, seed=0, cohort=3)
-        ends.append(state)
-    for name, leaf in ends[0].local.items():
-        torch.testing.assert_close(ends[1].local[name], leaf)
-
-
-def test_each_batch_leaves_out_what_is_least_like_the_own_expert_in_it():
-    fed, first = finished(FedPer())
-    algorithm = PMMoE(denoise=0.4, each_batch=True, temperature=0.01)
-    state = algorithm.init(fed, 0, first)
-    for row in range(3):
-        params, ctx = client(fed, algorithm, state, row)
-        batch = one(fed, row)
-        few = {**batch, "weight": torch.where(torch.arange(len(batch["y"])) < 2, 1.0, 0.0)}
-        code = algorithm.encode(fed.net, params, batch["x"])
-        h = fed.net.features(part(params, ""), batch["x"])[:2]
-        heads = [{k: params[POOL + k][i] for k in ("weight", "bias")} for i in range(3)]
-        said = [torch.nn.functional.normalize(h @ w["weight"].T + w["bias"], dim=-1) for w in heads]
-        scores = [float((0.01 * (o * said[row] / 0.01).logsumexp(-1)).mean()) for o in said]
-        scores[row] = math.inf
-        kept = torch.ones(3)
-        kept[int(np.argmin(scores))] = 0.0
-        rest, out, entry = algorithm._consulted(fed.net, params, ctx, code)
-        gate = algorithm.opening(fed.net, {**params, KEPT: kept}, entry, None)
-        logp = (rest + (gate.unsqueeze(-1) * out).sum(-2)).log_softmax(-1)
-        expected = -logp[range(2), batch["y"][:2]].mean()
-        torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, few), expected)

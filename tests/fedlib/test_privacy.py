@@ -30,7 +30,7 @@ def one_message(algorithm, fed, uniform=False):
     for name, leaf in (*state.shared.items(), *state.local.items()):
         if uniform and "head" in name:
             leaf.zero_()
-    before = type(state)(dict(state.shared), dict(state.local), state.server)
+    before = type(state)(dict(state.shared), dict(state.local), state.optimizer, state.memory)
     _, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=fed.clients)
     return before, report
 

@@ -37,7 +37,7 @@ def one_message(algorithm, fed, phi=None):
     state = algorithm.init(fed, 0)
     if phi is not None:
         state.shared["phi"] = phi
-    before = State(dict(state.shared), dict(state.local), dict(state.server))
+    before = State(dict(state.shared), dict(state.local), dict(state.optimizer), dict(state.memory))
     after, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=fed.clients)
     return before, after, report
 
@@ -186,7 +186,7 @@ def test_a_noisy_message_is_fedmix_message_but_for_phi():
         torch.testing.assert_close(quiet.messages[name], message, rtol=0, atol=0)
         assert (name == "phi") != torch.equal(loud.messages[name], message)
     assert (loud.messages["phi"] != 0).all()
-    assert same.server.keys() == other.server.keys() == after.server.keys()
+    assert same.optimizer.keys() == other.optimizer.keys() == after.optimizer.keys()
     with pytest.raises(ValueError, match="noise must be >= 0"):
         NoisyFedMix(noise=-1.0)
 
@@ -197,8 +197,8 @@ def test_noise_depends_on_the_client_and_the_round_and_not_on_the_cohort():
 
     def drawn(rows, round):
         where = torch.tensor(rows)
-        prepared = algorithm.prepare(fed, state, where, round=round, seed=0)
-        return algorithm.context(fed, prepared, where)["drawn"]
+        prepared = algorithm.before_round(fed, state, where, round=round, seed=0)
+        return algorithm.client_context(fed, prepared, where)["drawn"]
 
     both = drawn([0, 2], 0)
     torch.testing.assert_close(drawn([2], 0)[0], both[1], rtol=0, atol=0)

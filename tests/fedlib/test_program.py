@@ -35,8 +35,8 @@ def cohort(algorithm, seed):
     rows = torch.arange(3)
     parts = (
         {n: t.clone() for n, t in algorithm.start(fed, state, rows).items()},
-        algorithm.context(fed, state, rows),
-        algorithm.common(fed, state),
+        algorithm.client_context(fed, state, rows),
+        algorithm.broadcast(fed, state),
     )
 
     def loss(params, ctx, batch, common):

@@ -31,8 +31,8 @@ from fedlib.algorithms import (
 )
 from fedlib.algorithms.fedcp import THEIRS as CP_THEIRS
 from fedlib.algorithms.moon import APART
-from fedlib.engine import EarlyStop, play_round, rounds, seen
-from fedlib.engine.seen import UNSEEN, Seen
+from fedlib.engine import EarlyStop, costs, play_round, rounds
+from fedlib.engine.seen import UNSEEN, Seen, look
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, LeNet, Net
 from fedlib.optim import adam, sgd
@@ -63,9 +63,7 @@ ALGORITHMS = (
         )
     ),
     *(PMMoE(of=of, **LATER) for of in (FedPer(), LGFedAvg(), FedCP(), DBE())),
-    PMMoE(of=FedPer(), **LATER, denoise=0.4, each_batch=True),
-    PMMoE(of=FedRoD(), **LATER, train_experts=True),
-    PMMoE(of=LGFedAvg(), **LATER, train_experts=True),
+    PMMoE(of=FedPer(), **LATER, denoise=0.4),
     Mixture(**LATER),
     Mixture(**LATER, frozen=True),
     Mixture(**LATER, train_global=True),
@@ -109,7 +107,7 @@ def close(one, other):
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 def test_training_with_what_is_known_is_training_without(monkeypatch, algorithm, model):
     fed = make_federation(RAGGED, model=model, shape=(12, 12, 1))
-    monkeypatch.setattr(seen, "AT_ONCE", 5)
+    monkeypatch.setattr(costs, "AT_ONCE", 5)
     ends = [trained(algorithm, fed, chunk) for chunk in (None, 1, 4)]
     monkeypatch.setattr(rounds, "look", lambda *_, **__: UNSEEN)
     plain = trained(algorithm, fed, 1)
@@ -125,9 +123,9 @@ def asked(monkeypatch, algorithm, fed, times=1, cohort=None):
         looks.append(there[0](*args, **kwargs))
         return looks[-1]
 
-    def train(fed, rows, *args, **kwargs):
-        chunks.append(len(rows))
-        return there[1](fed, rows, *args, **kwargs)
+    def train(cohort, *args):
+        chunks.append(len(cohort.rows))
+        return there[1](cohort, *args)
 
     monkeypatch.setattr(rounds, "look", look)
     monkeypatch.setattr(rounds, "train", train)
@@ -149,8 +147,8 @@ def test_each_phase_has_the_chunk_that_suits_what_it_trains(monkeypatch):
 
 def test_a_cohorts_weights_wait_in_memory_only_if_they_are_few(monkeypatch):
     fed = make_federation((9, 5, 7, 6), model=LENET, shape=(12, 12, 1))
-    size = rounds.numbers(FedRep().init(fed, 0))
-    monkeypatch.setattr(rounds, "WAITING_BYTES", 8 * size)
+    size = costs.numbers(FedRep().init(fed, 0))
+    monkeypatch.setattr(costs, "WAITING_BYTES", 8 * size)
     assert asked(monkeypatch, FedRep(**FOUR), fed)[1] == [2, 1, 1, 2, 1, 1]
 
 
@@ -175,8 +173,8 @@ def test_columns_stand_where_their_examples_stand():
     state = scatter(algorithm.init(fed, 0))
     leaves = algorithm.start(fed, state, rows)
     known = rounds.partial(rounds._one_client, algorithm.known, fed.net)
-    common = algorithm.common(fed, state)
-    found = seen.look(fed, known, rows, leaves, {}, common, validation=True)
+    common = algorithm.broadcast(fed, state)
+    found = look(fed, known, rows, leaves, {}, common, validation=True)
     for columns, table in ((found.train, fed.train), (found.validation, fed.validation)):
         for i, row in enumerate(rows.tolist()):
             x = table.inputs(table.index[row, : table.sizes[row]])

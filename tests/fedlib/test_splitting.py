@@ -58,8 +58,8 @@ def client(fed, algorithm, state, row):
     """A client's leaves and what it knows besides its batch."""
     rows = torch.tensor([row])
     params = {n: t[0] for n, t in algorithm.start(fed, state, rows).items()}
-    context = {n: t[0] for n, t in algorithm.context(fed, state, rows).items()}
-    return params, {**context, **algorithm.common(fed, state)}
+    context = {n: t[0] for n, t in algorithm.client_context(fed, state, rows).items()}
+    return params, {**context, **algorithm.broadcast(fed, state)}
 
 
 @nine
@@ -165,7 +165,7 @@ def test_labels_that_a_client_lacks_do_no_harm_in_fedrod():
     fed = make_federation((6, 6), classes=8)
     algorithm = FedRoD(batch_size=2, client=sgd(0.2))
     assert (
-        not algorithm.context(fed, algorithm.init(fed, 0), torch.arange(2))["log_counts"]
+        not algorithm.client_context(fed, algorithm.init(fed, 0), torch.arange(2))["log_counts"]
         .isfinite()
         .all()
     )
@@ -274,25 +274,6 @@ def test_gpfls_contexts_and_steering_by_hand():
     torch.testing.assert_close(steer(params, h, ctx[MINE]), expected)
 
 
-def test_gpfls_released_contexts_are_zero_at_first_then_its_own():
-    fed = make_federation(SIZES)
-    algorithm = GPFL(contexts="own", **FAST)
-    state = algorithm.init(fed, 0)
-    everyone = torch.arange(3)
-    assert not any(t.any() for t in algorithm.context(fed, state, everyone).values())
-    zero = torch.zeros(7)
-    params, _ = client(fed, algorithm, state, 0)
-    bare = {n: t for n, t in params.items() if not n.startswith(STEERED) or n.endswith("bias")}
-    bare |= {n: t for n, t in params.items() if n.endswith("norm.weight")}
-    bare |= {n: torch.randn_like(t) for n, t in params.items() if n.endswith("layer.weight")}
-    h = torch.randn(5, 7)
-    torch.testing.assert_close(steer(bare, h, zero), steer(params, h, zero))
-    state, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
-    (row,) = report.rows.tolist()
-    seen = algorithm.context(fed, state, everyone)[EVERYBODY]
-    assert seen[row].any() and not seen[[i for i in range(3) if i != row]].any()
-
-
 def test_gpfls_weight_decay_is_that_of_the_optimiser():
     fed = make_federation((8,), model=MLP((6,)))
     fields = {"batch_size": None, "near": 0.0, "client": sgd(0.2)}
@@ -398,7 +379,6 @@ def test_what_others_can_borrow():
     [
         (lambda: FedGH(pairs=0), "pairs must be >= 1"),
         (lambda: FedCP(temperature=0.0), "temperature > 0"),
-        (lambda: GPFL(contexts="mine"), "unknown contexts"),
         (lambda: GPFL(decay=-1.0), "decay >= 0"),
         (lambda: DBE(momentum=0.0), r"momentum in \(0, 1\]"),
         (lambda: DBE(client=adam()), "plain SGD"),

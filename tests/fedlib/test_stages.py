@@ -34,7 +34,7 @@ def clusters(fed):
     """A settled state of three clusters; clients fit the last, the first and the last best."""
     state = CLUSTERED.init(fed, 0)
     fit = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [torch.nan, 2.0, 1.0]])
-    return State(state.shared, {}, {**state.server, FIT: fit})
+    return State(state.shared, {}, memory={**state.memory, FIT: fit})
 
 
 def test_clients_take_the_model_that_fits_them_best():
@@ -59,7 +59,7 @@ def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
     for name, leaf in federated.shared.items():
         assert torch.equal(fresh.shared[name], leaf)
     tuned = begun(Experiment(TASK, Local(), 1, after=first, **HOME), fed, [federated])
-    chosen = settled(CLUSTERED.settle(fed, federated))
+    chosen = settled(CLUSTERED.assign_models(fed, federated))
     assert all(torch.equal(tuned.local[name], leaf) for name, leaf in chosen.items())
     both = begun(
         Experiment(TASK, mixture, 1, after=first, beside=alone, **HOME), fed, [federated, own]
@@ -95,7 +95,7 @@ def test_what_is_trained_at_home_sends_nothing_back(of, stage):
 
 def test_densities_stand_on_clusters_too():
     fed = make_federation()
-    first = CLUSTERED.settle(fed, CLUSTERED.init(fed, 0))
+    first = CLUSTERED.assign_models(fed, CLUSTERED.init(fed, 0))
     stage = Densities(
         of=CLUSTERED, epochs=1, batch_size=4, client=adam(0.01), hidden=(4,), latent=2
     )

@@ -455,8 +455,8 @@ def _exploding(monkeypatch, at, where):
                 name = next(iter(state.shared))
                 state.shared[name] = state.shared[name] * float("inf")
             elif where == "memory":
-                name = next(n for n in state.server if n.endswith("exp_avg_sq"))
-                state.server[name] = state.server[name] + float("inf")
+                name = next(n for n in state.optimizer if n.endswith("exp_avg_sq"))
+                state.optimizer[name] = state.optimizer[name] + float("inf")
             elif where == "client":
                 report.messages[next(iter(report.messages))][1] = float("nan")
                 name = next(iter(state.shared))

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedlib.algorithms import FedAvg, FedMix, Local, Mixture
 from fedlib.engine import EarlyStop, evaluate, play_round
-from fedlib.engine.rounds import READERS, chunk_of
+from fedlib.engine.costs import READERS, chunk_of
 from fedlib.federation import Federation, Table
 from fedlib.models import BiLSTM, FastText, Net
 from fedlib.optim import adam, sgd

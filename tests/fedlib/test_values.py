@@ -40,7 +40,7 @@ from fedlib.algorithms import (
     PMMoE,
     PrunedFedMix,
 )
-from fedlib.algorithms.closing import ClusterStop
+from fedlib.algorithms.cluster_early_stopping import ClusterStop
 from fedlib.algorithms.ifca import Explore
 from fedlib.engine import EarlyStop, Phase
 from fedlib.models import MLP, BiLSTM, FastText, GateNet, LeNet, ResNet
@@ -87,8 +87,6 @@ _MIXES = {
     "marginal_entropy": 1.0,
     "label_prior": "counts",
     "phi_scale": 0.0,
-    "pool_gradient": False,
-    "gate_gradient": True,
     "personal_bias": False,
 }
 
@@ -129,16 +127,14 @@ DEFAULTS = {
         "batch_size": 64,
         "train": ("",),
         "loss": "loss",
-        "drop_last": False,
         "stop": None,
-        "noise": 0,
-        "noisy": 0,
+        "noise": (),
         "watch": "nll",
         "side": "both",
     },
     FedAvg: _AVERAGES,
     FedMix: _MIXES,
-    PrunedFedMix: {**_MIXES, "eta": 0.5, "memory": "raw", "prune_gate": False},
+    PrunedFedMix: {**_MIXES, "eta": 0.5},
     ClusteredFedMix: {**_MIXES, "damping": 0.75, "entropy_weight": 1.0},
     NoisyFedMix: {**_MIXES, "noise": 1.0},
     LastClient: _AVERAGES,
@@ -255,9 +251,6 @@ DEFAULTS = {
         "steps": 1000,
         "invented": 10,
         "alpha": 1.0,
-        "beta": 0.0,
-        "diversity": 0.0,
-        "fading": 1.0,
     },
     FedPer: {**_AVERAGES, "local": ("head.",)},
     LGFedAvg: {**_AVERAGES, "local": ("base.",)},
@@ -270,14 +263,12 @@ DEFAULTS = {
         "head": Optimizer("sgd", lr=1.0),
         "pairs": 10,
     },
-    FedCP: {**_AVERAGES, "apart": 5.0, "temperature": 1.0, "draws": 0},
-    GPFL: {**_AVERAGES, "near": 0.01, "decay": 0.1, "contexts": "received", "norm": "example"},
+    FedCP: {**_AVERAGES, "apart": 5.0, "temperature": 1.0},
+    GPFL: {**_AVERAGES, "near": 0.01, "decay": 0.1},
     DBE: {**_AVERAGES, "kappa": 50.0, "momentum": 1.0},
     FedSynMoE: {
         **_AVERAGES,
         "gate": GateNet(),
-        "fresh_gates": False,
-        "inference": "mixture",
     },
     PMMoE: {
         "epochs": 50,
@@ -291,9 +282,7 @@ DEFAULTS = {
         "renormalised": False,
         "denoise": 0.0,
         "temperature": 1.0,
-        "each_batch": False,
         "favour": 0.0,
-        "train_experts": False,
         "stop": None,
     },
     Uniform: {"low": NEEDED, "high": NEEDED, "log": True},
@@ -346,10 +335,8 @@ SAMPLES = {
             "batch_size": None,
             "train": ("head.",),
             "loss": "nll",
-            "drop_last": True,
             "stop": EarlyStop(),
-            "noise": 3,
-            "noisy": 1,
+            "noise": (("label", 3), ("policy", "features")),
             "watch": "loss",
             "side": "local",
         },
@@ -438,9 +425,6 @@ SAMPLES |= {
             "steps": 3,
             "invented": 5,
             "alpha": 2.0,
-            "beta": 1.0,
-            "diversity": 1.0,
-            "fading": 0.98,
         },
     ),
     FedPer: (FedPer(), {**_AVERAGING, "local": ("base.",)}),
@@ -449,15 +433,15 @@ SAMPLES |= {
     FedBABU: (FedBABU(), {**_AVERAGING, "local": ("base.",)}),
     FedRoD: (FedRoD(), _AVERAGING),
     FedGH: (FedGH(), {**_AVERAGING, "local": ("head.",), "head": Optimizer(), "pairs": 5}),
-    FedCP: (FedCP(), {**_AVERAGING, "apart": 1.0, "temperature": 0.5, "draws": 1}),
+    FedCP: (FedCP(), {**_AVERAGING, "apart": 1.0, "temperature": 0.5}),
     GPFL: (
         GPFL(),
-        {**_AVERAGING, "near": 0.1, "decay": 0.0, "contexts": "own", "norm": "batch"},
+        {**_AVERAGING, "near": 0.1, "decay": 0.0},
     ),
     DBE: (DBE(), {**_AVERAGING, "client": Optimizer(lr=0.5), "kappa": 0.0, "momentum": 0.1}),
     FedSynMoE: (
         FedSynMoE(),
-        {**_AVERAGING, "gate": GateNet((4,)), "fresh_gates": True, "inference": "global"},
+        {**_AVERAGING, "gate": GateNet((4,))},
     ),
     PMMoE: (
         PMMoE(),
@@ -469,9 +453,7 @@ SAMPLES |= {
             "renormalised": True,
             "denoise": 0.2,
             "temperature": 0.1,
-            "each_batch": True,
             "favour": 1.0,
-            "train_experts": True,
             "stop": EarlyStop(),
         },
     ),
@@ -516,8 +498,6 @@ _ORDINARY = {
     "marginal_entropy": 0.0,
     "label_prior": "uniform",
     "phi_scale": 0.01,
-    "pool_gradient": True,
-    "gate_gradient": False,
     "personal_bias": True,
 }
 SAMPLES[FedMix] = (FedMix(), {**_ORDINARY, "objective": "entropy"})
@@ -530,7 +510,7 @@ ONLY = {
 SAMPLES[NoisyFedMix] = (NoisyFedMix(), {**SAMPLES[FedMix][1], "noise": 2.0})
 SAMPLES[PrunedFedMix] = (
     PrunedFedMix(),
-    {**_ORDINARY, "eta": 0.9, "memory": "renormalised", "prune_gate": True},
+    {**_ORDINARY, "eta": 0.9},
 )
 SAMPLES[ClusteredFedMix] = (
     ClusteredFedMix(),
@@ -538,7 +518,7 @@ SAMPLES[ClusteredFedMix] = (
 )
 SAMPLES[Newcomers] = (
     Newcomers(),
-    {**_AVERAGING, "of": FedMix(), "begin": "mean", "stop": EarlyStop(every=1)},
+    {**_AVERAGING, "of": FedMix(), "stop": EarlyStop(every=1)},
 )
 SAMPLES[Densities] = (
     Densities(),
@@ -680,7 +660,6 @@ mixing = {
     "condition": names,
     "marginal_entropy": rates,
     "phi_scale": rates,
-    "pool_gradient": st.booleans(),
     "personal_bias": st.booleans(),
 }
 objectives = st.sampled_from(["map", "entropy", "likelihood"])
@@ -688,13 +667,13 @@ stages = (
     st.builds(FedAvg, **averaging)
     | st.builds(Personal, **averaging, local=st.lists(names).map(tuple))
     | st.builds(FedMix, **mixing, objective=objectives)
-    | st.builds(PrunedFedMix, **mixing, eta=st.floats(0, 1), prune_gate=st.booleans())
+    | st.builds(PrunedFedMix, **mixing, eta=st.floats(0, 1))
 )
 algorithms = (
     stages
     | st.builds(Local, **averaging, stop=st.none() | stops)
     | st.builds(LocalGlobal, **averaging, cut=st.integers(1, 9))
-    | st.builds(Newcomers, **averaging, of=stages, begin=st.sampled_from(["fresh", "mean"]))
+    | st.builds(Newcomers, **averaging, of=stages)
     | st.builds(Densities, **averaging, of=stages, stop=stops, samples=st.integers(1, 9))
 )
 augments = st.builds(CropFlip, padding=st.integers(0, 9), flip=st.booleans())
@@ -760,7 +739,7 @@ def test_a_written_value_that_is_not_one_is_an_error(data, message):
         (lambda: FedAvg(epochs=2.0), r"FedAvg.epochs must be int, got 2.0 \(float\)"),
         (lambda: FedAvg(epochs=None), "FedAvg.epochs must be int, got None"),
         (lambda: FedAvg(client="sgd"), "FedAvg.client must be Optimizer, got 'sgd'"),
-        (lambda: FedMix(pool_gradient=1), "FedMix.pool_gradient must be bool, got 1"),
+        (lambda: FedMix(personal_bias=1), "FedMix.personal_bias must be bool, got 1"),
         (lambda: Optimizer(lr=True), "Optimizer.lr must be float, got True"),
         (lambda: Optimizer(betas=(0.9,)), "Optimizer.betas must hold 2 items"),
         (lambda: Optimizer(rates=(("phi", "x"),)), r"Optimizer.rates\[0\]\[1\] must be float"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from fedlib.algorithms.cluster_models import CLUSTERS
 from fedlib.algorithms.fedavg import one_hot
 from fedlib.engine import State
-from fedlib.models import Leaves, named, part
+from fedlib.models import Params, named, part
 from fedlib.values import value
 
 OPEN = "clusters/open"
@@ -30,7 +32,7 @@ class ClusterStop:
         if self.every < 1 or self.patience < 1:
             raise ValueError(f"every and patience must be >= 1, got {self}")
 
-    def begun(self, shared: Leaves, clusters: int) -> Leaves:
+    def begun(self, shared: Params, clusters: int) -> Params:
         """Return what the server remembers of clusters that have not been checked yet."""
         now = part(shared, CLUSTERS)
         device = next(iter(now.values())).device
@@ -52,21 +54,21 @@ class ClusterStop:
         share = one_hot(choice, fit.shape[1])[~mine.isnan()]
         count = share.sum(0)
         loss = mine[~mine.isnan()] @ share.to(mine.dtype) / count
-        asked = (count > 0) & state.server[OPEN]
-        better = asked & (loss < state.server[BEST])
-        stale = torch.where(better, 0, state.server[STALE] + (asked & ~better))
-        closing = state.server[OPEN] & (stale >= self.patience)
-        now, kept = part(state.shared, CLUSTERS), part(state.server, KEPT)
+        asked = (count > 0) & state.memory[OPEN]
+        better = asked & (loss < state.memory[BEST])
+        stale = torch.where(better, 0, state.memory[STALE] + (asked & ~better))
+        closing = state.memory[OPEN] & (stale >= self.patience)
+        now, kept = part(state.shared, CLUSTERS), part(state.memory, KEPT)
         kept = {n: _rows(better, t, kept[n]) for n, t in now.items()}
         shared = {n: _rows(closing, kept[n], t) for n, t in now.items()}
-        server = {
-            **state.server,
-            BEST: torch.where(better, loss, state.server[BEST]),
+        memory = {
+            **state.memory,
+            BEST: torch.where(better, loss, state.memory[BEST]),
             STALE: stale,
-            OPEN: state.server[OPEN] & ~closing,
+            OPEN: state.memory[OPEN] & ~closing,
             **named(kept, KEPT),
         }
-        return State({**state.shared, **named(shared, CLUSTERS)}, state.local, server)
+        return replace(state, shared={**state.shared, **named(shared, CLUSTERS)}, memory=memory)
 
 
 def _rows(chosen: Tensor, yes: Tensor, no: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import vmap
 
 
-def lift(fn: Callable[..., Any], clients: int, common: int = 0) -> Callable[..., Any]:
+def vmap_clients(fn: Callable[..., Any], clients: int, common: int = 0) -> Callable[..., Any]:
     """Return ``fn`` over ``clients`` rows: every tensor argument and result gains a first axis.
 
     The last ``common`` arguments are the same for all clients and have no such axis. With one
@@ -29,12 +29,12 @@ def lift(fn: Callable[..., Any], clients: int, common: int = 0) -> Callable[...,
 
 
 def _on_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """Apply ``fn`` to a tensor, or to every tensor of a dict or a (named) tuple."""
+    """Apply ``fn`` to a tensor, or to every tensor in dicts and (named) tuples."""
     if isinstance(tree, Tensor):
         return fn(tree)
     if isinstance(tree, dict):
-        return {name: fn(t) for name, t in tree.items()}
-    parts = [fn(t) for t in tree]
+        return {name: _on_tensors(fn, t) for name, t in tree.items()}
+    parts = [_on_tensors(fn, t) for t in tree]
     return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
 
 

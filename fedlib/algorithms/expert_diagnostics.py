@@ -27,7 +27,7 @@ def on_tests(
     return [(right[i, : sizes[i]], gate[i, : sizes[i]].double()) for i in range(fed.clients)]
 
 
-def worth(tests: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+def expert_diagnostics(tests: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """Return "expert_accuracy" and "gate_share" ``[clients, M]``, "gate_entropy" ``[clients, 1]``.
 
     Means over a client's tests, NaN for one without; the entropy is in nats.
