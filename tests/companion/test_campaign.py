@@ -17,7 +17,9 @@ from fedlib.runs import Experiment, find, run
 from fedlib.runs.sweep import SweepFailed
 from papers.__main__ import main
 from papers.book import BOOK, ORDER
-from papers.recipes import FEDAVG, FOURTEEN, LABEL_SKEW, PRIVATE_PARTS
+from papers.fedmix import FEDAVG
+from papers.fedmix.experiments import LABEL_SKEW
+from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
 
 ONE = FOURTEEN.experiments("quick", "digits", "FedAvg, S = 0")[0]
 

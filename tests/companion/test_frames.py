@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from companion import frames
+from companion import claims, frames
 from companion.claims import CLOSE, FAILS, HOLDS, OPEN, UNTESTED, on_par, told
-from papers import claims
-from papers.recipes import FEDAVG, FEDMIX
+from papers.fedmix import FEDAVG, FEDMIX
 
 COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
 

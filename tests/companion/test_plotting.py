@@ -10,7 +10,7 @@ from matplotlib import pyplot as plt
 from companion import plotting
 from companion.plotting import Cell
 from fedlib import paths
-from papers.recipes import FEDAVG, FEDMIX
+from papers.fedmix import FEDAVG, FEDMIX
 
 
 @pytest.fixture(autouse=True)
@@ -118,8 +118,8 @@ def test_a_figure_in_the_companions_style_has_no_box():
 
 def test_claims_are_shown_by_colour_and_kept_for_the_scorecard():
     pytest.importorskip("ipywidgets")
+    from companion import claims
     from companion.widgets import claims_table
-    from papers import claims
 
     table = claims.table({"here": [claims.equal("one is one", "Sec. 1", 1, 1)]})
     shown = claims_table(table, "00_claims", "quick").data

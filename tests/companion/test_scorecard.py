@@ -16,13 +16,13 @@ from companion.scorecard.judge import ABSENT, INSIDE, NEVER, NO, NOT, ORDER, TOO
 from companion.scorecard.page import latex, page
 from companion.sections import Run
 from fedlib.runs import Result, export
-from papers import recipes
 from papers.book import BOOK
 from papers.exhibits import RESCALED
+from papers.pm_moe.experiments import FOURTEEN
 from papers.published import published
 
 # One exhibit: to look for the runs of all takes half a minute.
-ONE = replace(BOOK, exhibits=tuple(e for e in BOOK.exhibits if e.section is recipes.FOURTEEN))
+ONE = replace(BOOK, exhibits=tuple(e for e in BOOK.exhibits if e.section is FOURTEEN))
 COLUMNS = ["round", "metric", "client", "expert", "item", "value"]
 
 
@@ -135,8 +135,8 @@ def stored(section, dataset, name, accuracy):
 
 
 def test_a_stored_run_is_joined_with_the_number_it_measures():
-    keys = stored(recipes.FOURTEEN, "cifar10", "FedPer, S = 0", 0.9)
-    stored(recipes.FOURTEEN, "cifar10", "FedAvg, S = 0", 0.3)
+    keys = stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.9)
+    stored(FOURTEEN, "cifar10", "FedAvg, S = 0", 0.3)
     found = scorecard.numbers(ONE)
     assert len(found) == len(published())
     one = found[found["paper"].str.startswith("004") & found["table_or_figure"].eq("Table 1")]

@@ -16,9 +16,13 @@ from companion.panels import Panel, comparable, panels, several, stored
 from companion.scales import SCALES
 from companion.sections import Run
 from fedlib import paths
-from papers import recipes
+from papers.adaptive.experiments import ADAPTIVE, ADAPTIVE_WRITERS
+from papers.book import SECTIONS
+from papers.comparison.experiments import EVERY_METHOD
+from papers.fedmix import FEDAVG, FEDMIX
+from papers.fedmix.experiments import LABEL_SKEW
+from papers.pm_moe import WITH_MOE
 from papers.published import published
-from papers.recipes import FEDAVG, FEDMIX, LABEL_SKEW
 
 
 @pytest.fixture(autouse=True)
@@ -83,15 +87,15 @@ def test_a_method_looks_the_same_in_every_process():
     assert plotting.look_of("something new") == plotting.look_of("something new")
 
 
-@pytest.mark.parametrize("section", recipes.SECTIONS.values(), ids=recipes.SECTIONS)
+@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
 def test_no_two_methods_of_a_figure_look_the_same(section):
-    if section is recipes.EVERY_METHOD:  # more than there are looks: its figures go by family
+    if section is EVERY_METHOD:  # more than there are looks: its figures go by family
         return
     for scale in SCALES:
         for dataset in section.settings(scale):
             known = [m for m in section.methods(scale, dataset) if m in looks().methods]
             # A second stage looks as its first one, which it is drawn above or beside.
-            known = [m for m in known if not m.endswith(f" {recipes.WITH_MOE}")]
+            known = [m for m in known if not m.endswith(f" {WITH_MOE}")]
             assert len({plotting.look_of(m) for m in known}) == len(known)
 
 
@@ -196,7 +200,7 @@ def test_several_sections_show_what_has_the_data_set(monkeypatch):
     monkeypatch.setattr(
         "companion.panels.panels", lambda *given, **more: asked.append((given, more))
     )
-    main, writers = recipes.ADAPTIVE, recipes.ADAPTIVE_WRITERS
+    main, writers = ADAPTIVE, ADAPTIVE_WRITERS
     shown = several([main, writers], "standard", "writers", seeds=2)
     assert shown(main) == [] and asked == []
     shown(writers)

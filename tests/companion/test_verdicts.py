@@ -5,11 +5,10 @@ import pandas as pd
 import pytest
 from nbformat.v4 import new_notebook
 
-from companion import verdicts
+from companion import claims, verdicts
 from companion.claims import CLOSE, FAILS, HOLDS, OPEN, UNTESTED, told
 from companion.verdicts import compare, contradictions, moved, trained
 from fedlib import paths
-from papers import claims
 
 QUICK, STORED = "Digits (quick), alpha", "CIFAR-10 (standard)"
 

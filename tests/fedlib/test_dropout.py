@@ -15,7 +15,7 @@ from fedlib.models import LeNet, Net
 from fedlib.models.dropout import Dropout
 from fedlib.optim import sgd
 from fedlib.runs import Experiment
-from papers.recipes import ADAPTIVE
+from papers.adaptive.experiments import ADAPTIVE
 
 DROPS = LeNet(channels=(3, 4), hidden=(6, 5), kernel=3, dropout=0.5, channel_dropout=0.25)
 PLAIN = replace(DROPS, dropout=0.0, channel_dropout=0.0)

@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.robustness import hyper
+from companion.sections import Setting
 from fedlib.algorithms import ClusteredFedMix, Densities, FedRep
 from fedlib.engine import EarlyStop
 from fedlib.models import BiLSTM, FastText
 from fedlib.partition import Dirichlet
 from fedlib.runs.tuning import Choice, Space
 from fedlib.values import from_dict
-from papers.recipes import PrivateParts, Setting
+from papers.pm_moe.settings import PrivateParts
 
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 anything = st.sampled_from(hyper.HOSTILE) | st.recursive(

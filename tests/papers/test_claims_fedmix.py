@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 
 from companion.claims import FAILS, HOLDS
-from papers.claims import fedmix
-from papers.recipes import CENTRALISED, ENSEMBLE, FEDAVG, FEDMIX, UNREGULARISED
+from papers.fedmix import CENTRALISED, ENSEMBLE, FEDAVG, FEDMIX, UNREGULARISED, analysis, claims
 
 COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
 
@@ -45,7 +44,7 @@ def test_specialisation_claims_read_the_right_rows():
         for epoch, most in ((1, 0.95), (5, 0.4)):
             for k, use in enumerate((most, 1 - most)):
                 rows.append((CENTRALISED, seed, epoch, "test_gate", -1, k, "0", use + noise))
-    tested = {c.text: c.verdict for c in fedmix.specialisation_claims(frame(*rows), 0.05)}
+    tested = {c.text: c.verdict for c in claims.specialisation_claims(frame(*rows), 0.05)}
     assert list(tested.values()) == [
         HOLDS,  # one-hot
         HOLDS,  # alive
@@ -66,16 +65,16 @@ def test_divergence_claims():
         for t in range(1, 101)
         for m, v in ((FEDAVG, 3.9 if t <= 50 else 4.0), (FEDMIX, 3.9 if t <= 50 else 3.0))
     ]
-    assert [c.verdict for c in fedmix.divergence_claims(frame(*rows))] == [HOLDS, HOLDS]
+    assert [c.verdict for c in claims.divergence_claims(frame(*rows))] == [HOLDS, HOLDS]
     flat = [
         gd(m, s, t, 4.0 + 0.001 * s) for s in range(3) for t in (1, 100) for m in (FEDAVG, FEDMIX)
     ]
-    assert HOLDS not in [c.verdict for c in fedmix.divergence_claims(frame(*flat))]
+    assert HOLDS not in [c.verdict for c in claims.divergence_claims(frame(*flat))]
 
 
 def test_spread_keeps_the_ends():
-    assert fedmix.spread([0, 10, 20, 30, 40], 3) == [0, 10, 40]
-    assert fedmix.spread([0], 5) == [0]
+    assert analysis.spread([0, 10, 20, 30, 40], 3) == [0, 10, 40]
+    assert analysis.spread([0], 5) == [0]
 
 
 def test_divergence_of_every_tensor_is_that_of_the_last_quarter():
@@ -86,12 +85,12 @@ def test_divergence_of_every_tensor_is_that_of_the_last_quarter():
         for t in (50, 80, 100)
         for k in range(2)
     ]
-    table = fedmix.by_tensor(frame(*rows, gd(FEDMIX, 0, 100, 9.0, "phi")))
+    table = analysis.by_tensor(frame(*rows, gd(FEDMIX, 0, 100, 9.0, "phi")))
     assert set(table["tensor"]) == {"base.0.weight", "head.bias"} and len(table) == 4
     assert (table["value"] == 90 * 1.5).all()  # rounds 80 and 100, both experts
 
 
 def test_the_least_used_expert_is_that_of_the_last_q():
     rows = _q(FEDMIX, 0, [[1, 0], [1, 0]], round=10) + _q(FEDMIX, 0, [[0.8, 0.2], [0.6, 0.4]])
-    least = fedmix.least_used(frame(*rows))
+    least = analysis.least_used(frame(*rows))
     assert least.to_dict("records") == [{"method": FEDMIX, "seed": 0, "value": pytest.approx(0.3)}]

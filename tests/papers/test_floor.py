@@ -14,8 +14,9 @@ from companion import plotting
 from companion.claims import FAILS, HOLDS, OPEN
 from companion.scorecard.floors import computed, of_rows
 from fedlib.metrics import majority_floor
-from fedlib.tasks import named
+from papers.book import BOOK
 from papers.floor import MAJORITY, floor_claims, without_floor
+from papers.named import named
 from papers.pm_moe import TRADITIONAL
 from papers.pm_moe.analysis import beside_floor
 from papers.published import floors, published
@@ -86,10 +87,9 @@ def test_stored_floors_are_those_of_the_papers_partitions_by_hand():
 
 @pytest.mark.parametrize("paper", ["002", "004"])
 def test_stored_floors_are_what_counting_says(paper):
-    book = pytest.importorskip("papers.book")
     holds("cifar10")
     known = floors().set_index(["paper", "dataset", "at"])["floor"]
-    again = [row for row in computed(book.BOOK, paper) if row[1] == "cifar10"]
+    again = [row for row in computed(BOOK, paper) if row[1] == "cifar10"]
     assert again
     for *at, floor in again:
         assert known[tuple(at)] == pytest.approx(floor, abs=1e-6)
@@ -97,8 +97,7 @@ def test_stored_floors_are_what_counting_says(paper):
 
 def test_a_published_number_on_own_tests_has_its_floor():
     """Of all methods of a setting the same; none where all classes are tested alike."""
-    book = pytest.importorskip("papers.book")
-    rows = published().assign(floor=of_rows(book.BOOK))
+    rows = published().assign(floor=of_rows(BOOK))
     one = rows[rows["paper"].str.startswith("001") & rows["setting"].str.contains("p=1.0")]
     own = one["metric"].eq("local_test_accuracy")
     assert own.any() and one.loc[own, "floor"].eq(50).all() and one.loc[~own, "floor"].isna().all()

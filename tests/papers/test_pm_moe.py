@@ -12,7 +12,7 @@ from companion.claims import FAILS, HOLDS
 from companion.frames import together
 from fedlib.models import MLP
 from fedlib.runs import Result
-from papers import recipes
+from papers.fedmix import FEDAVG
 from papers.pm_moe import (
     DENOISED,
     NINE,
@@ -194,7 +194,7 @@ def test_a_method_may_train_at_a_rate_of_its_own():
     made = fourteen(replace(setting, rate=0.5, rates=(("SCAFFOLD", 0.125),)))
     assert {m: a.client.lr for m, a in made.items() if a.client.lr != 0.5} == {"SCAFFOLD": 0.125}
     assert made == fourteen(replace(setting, rate=0.5, rates=())) | {"SCAFFOLD": made["SCAFFOLD"]}
-    assert TRADITIONAL[0] == recipes.FEDAVG and {*made} == {*TRADITIONAL, *NINE}
+    assert TRADITIONAL[0] == FEDAVG and {*made} == {*TRADITIONAL, *NINE}
 
 
 def test_the_standard_scale_thins_the_papers_partition_and_the_quick_one_has_digits():

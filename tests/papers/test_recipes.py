@@ -14,9 +14,10 @@ from fedlib.partition import Clients
 from fedlib.runs import exported
 from fedlib.runs.exported import files, held
 from fedlib.values import from_dict, to_dict
-from papers import recipes
-from papers.book import BOOK
-from papers.recipes import LABEL_SKEW, NEW_CLIENTS, PERMUTED, SECTIONS
+from papers.adaptive.experiments import ADAPTIVE, ADAPTIVE_PARTICIPATION, ALL_EQUAL, BEST, MOE
+from papers.book import BOOK, SECTIONS
+from papers.fedmix import CENTRALISED, FEDAVG, FEDMIX, SLOWER
+from papers.fedmix.experiments import LABEL_SKEW, NEW_CLIENTS, PERMUTED
 
 EVERY = [
     (section, scale, dataset)
@@ -89,15 +90,15 @@ def taken_apart(section, scale, dataset):
 
 
 def test_table_2_is_whole_and_other_numbers_of_clusters_have_one_fraction():
-    table = taken_apart(recipes.ADAPTIVE, "standard", "cifar10")
+    table = taken_apart(ADAPTIVE, "standard", "cifar10")
     most = table[table["J"] == 6]
     ends = most[most["eps"] != 0.1]
-    for method in (recipes.BEST, recipes.MOE, recipes.ALL_EQUAL):
+    for method in (BEST, MOE, ALL_EQUAL):
         found = {*ends.loc[ends["method"] == method, ["p", "eps"]].itertuples(False, None)}
         assert found == {(p, eps) for p in (0.2, 0.4, 0.6, 0.8, 1.0) for eps in (0.0, 0.33)}
     fewer = table[table["J"].lt(6) | table["eps"].eq(0.1)]
     assert set(fewer["p"]) == {0.6} and set(fewer["J"]) == {1, 2, 3, 6}
-    everywhere = taken_apart(recipes.ADAPTIVE, "paper", "cifar10")
+    everywhere = taken_apart(ADAPTIVE, "paper", "cifar10")
     assert set(everywhere.loc[everywhere["J"] == 2, "p"]) == {0.2, 0.4, 0.6, 0.8, 1.0}
 
 
@@ -109,7 +110,7 @@ def stages_of(section, scale, dataset):
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_however_many_take_part_the_local_work_is_the_same(scale):
-    section = recipes.ADAPTIVE_PARTICIPATION
+    section = ADAPTIVE_PARTICIPATION
     ((dataset, setting),) = section.settings(scale).items()
     played = {s for s in stages_of(section, scale, dataset) if s.rounds > 1}
     assert {s.cohort for s in played} == set(setting.cohorts)
@@ -117,14 +118,14 @@ def test_however_many_take_part_the_local_work_is_the_same(scale):
     assert all(s.rounds * s.cohort == pytest.approx(work) for s in played)
     # What has the usual number of clients is a run of Table 2.
     usual = {s for s in played if s.cohort == setting.cohort}
-    assert usual and usual <= stages_of(recipes.ADAPTIVE, scale, dataset)
+    assert usual and usual <= stages_of(ADAPTIVE, scale, dataset)
 
 
 def test_keep_lists_every_experiment_once():
     for scale in SCALES:
         made = of_scale(BOOK, scale)
         assert len({e.key for e in made}) == len(made)
-    assert {e for e in made} >= set(LABEL_SKEW.experiments("paper", "cifar10", recipes.FEDMIX))
+    assert {e for e in made} >= set(LABEL_SKEW.experiments("paper", "cifar10", FEDMIX))
 
 
 def test_stored_results_are_sound_planned_and_of_committed_code(monkeypatch):
@@ -151,7 +152,7 @@ def test_phi_can_move_far_enough_to_specialise(section, scale, dataset):
     enough = 0.6 if (scale, section) == ("paper", NEW_CLIENTS) else 2
     for method, experiment in one_of_each(section, scale, dataset).items():
         mix = experiment.algorithm
-        if method in (recipes.CENTRALISED, recipes.SLOWER) or not isinstance(mix, FedMix):
+        if method in (CENTRALISED, SLOWER) or not isinstance(mix, FedMix):
             continue
         if mix.server.name != "adam":  # who averages goes as far as clients do
             continue
@@ -192,4 +193,4 @@ def test_unknown_names_are_errors():
     with pytest.raises(ValueError, match=r"unknown method on 'digits' 'FedMx'; .*mean 'FedMix'"):
         LABEL_SKEW.experiments("quick", "digits", "FedMx")
     with pytest.raises(ValueError, match="rounds must be >= 1, got -1"):
-        LABEL_SKEW.experiments("quick", "digits", recipes.FEDAVG, rounds=-1)
+        LABEL_SKEW.experiments("quick", "digits", FEDAVG, rounds=-1)
