@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from companion import scorecard
@@ -129,7 +130,8 @@ def stored(section, dataset, name, accuracy):
         rows = [(0, "examples", 0, -1, "", 10.0)]
         for metric in ("test_accuracy", "validation_accuracy"):
             rows.append((experiment.rounds, metric, 0, -1, "", value))
-        made.append(Result(experiment, pd.DataFrame(rows, columns=COLUMNS), {"commit": "abc"}))
+        metrics = pa.Table.from_pandas(pd.DataFrame(rows, columns=COLUMNS), preserve_index=False)
+        made.append(Result(experiment, metrics, {"commit": "abc"}))
     export(made, f"{section.name}-{dataset}-{made[0].experiment.key}")
     return [result.experiment.key for result in made]
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from companion.claims import FAILS, HOLDS
@@ -41,7 +42,8 @@ def run(method, seed, *accuracies, s=0.0, stage=""):
                 rows.append((t, metric, client, -1, "", value))
     experiment = replace(RUNS[SYNCHRONOUS, 0.0].experiment, seed=seed)
     where = {"S": s} | ({STAGE: stage} if stage else {})
-    return method, where, [Result(experiment, pd.DataFrame(rows, columns=COLUMNS), {})]
+    metrics = pa.Table.from_pandas(pd.DataFrame(rows, columns=COLUMNS), preserve_index=False)
+    return method, where, [Result(experiment, metrics, {})]
 
 
 def table_1(helps):
