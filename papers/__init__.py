@@ -8,7 +8,7 @@ from companion import looks
 
 
 def _own() -> looks.Looks:
-    from papers.looks import LOOKS  # when a figure is drawn: it needs every recipe
+    from papers.looks import LOOKS  # when a figure is drawn: it needs every paper
 
     return LOOKS
 

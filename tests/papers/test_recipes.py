@@ -129,14 +129,14 @@ def test_keep_lists_every_experiment_once():
 
 
 def test_stored_results_are_sound_planned_and_of_committed_code(monkeypatch):
-    """A recipe or a default that changes would leave its exported results behind."""
+    """A section or a default that changes would leave its exported results behind."""
     monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
     places, found = homes(BOOK), exported()
     keys = [r.experiment.key for r in found]
     assert len(set(keys)) == len(keys)
     for path in files():
         for key in held(path):
-            assert key in places, f"{key} in {path.name}: no recipe names it any more"
+            assert key in places, f"{key} in {path.name}: no section names it any more"
             assert path.stem == places[key]
     assert {*keys} == {key for path in files() for key in held(path)}, "VERSION has changed"
     assert not tainted(found)
