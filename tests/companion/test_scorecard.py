@@ -152,7 +152,8 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
     assert one.loc["FedAvg", "verdict"] == ORDER  # far below, as FedPer is far above
     assert one.loc["DBE", "verdict"] == NEVER
     for dataset, verdict in {"Cifar100": ABSENT, "TINY": ABSENT, "AGNews": NEVER}.items():
-        rows = found[found["dataset"].eq(dataset) & found["paper"].str.startswith("004")]
+        rows = found[found["dataset"].eq(dataset) & found["table_or_figure"].eq("Table 1")]
+        rows = rows[rows["paper"].str.startswith("004")]
         assert set(rows["verdict"]) == {verdict, NO}
 
 
