@@ -166,7 +166,7 @@ DEFAULTS = {
     },
     Personal: {**_AVERAGES, "local": ("head.bias",)},
     LocalGlobal: {**_AVERAGES, "cut": 3},
-    Newcomers: {**_AVERAGES, "of": FedAvg(), "begin": "fresh", "stop": None},
+    Newcomers: {**_AVERAGES, "of": FedAvg(), "stop": None},
     Densities: {
         **_AVERAGES,
         "epochs": 100,
