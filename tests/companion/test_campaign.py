@@ -148,7 +148,7 @@ def test_costs_grow_with_rounds_and_epochs(monkeypatch):
 
 
 def test_a_probe_plays_what_will_be_played():
-    stage = PRIVATE_PARTS.experiments("quick", "digits", "FedPer + PM-MoE, S = 0")[0]
+    stage = PRIVATE_PARTS.experiments("quick", "digits", "FedPer, S = 0, + PM-MoE")[0]
     assert isinstance(stage.algorithm, PMMoE)
     told = []
     costs = probed([ONE, stage], "cpu", lambda e, cost: told.append(e))
