@@ -12,7 +12,7 @@ from fedlib.models import Leaves, Net
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
-DRAWN = "noise/phi"  # in the server's memory during a round only, [cohort, values, K]
+DRAWN = "noise/phi"  # in the server's memory during a round only, [clients, values, K]
 
 
 @value
