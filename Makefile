@@ -49,37 +49,39 @@ help:  ## this list
 
 env: $(ENV)  ## make .venv with the pinned packages; instant when nothing changed
 
+# The install is editable: it puts the checkout's root on the path (pyproject.toml says how), and with it
+# companion and papers, which are no part of the distribution.
 $(STAMP): pyproject.toml constraints.txt
 	@$(if $(PYTHON),,echo "fedlib needs Python 3.11 or newer: name one with make env PYTHON=..."; exit 1)
 	@echo "making $(VENV) with the versions in constraints.txt: a minute or more, about 2 GB"
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[notebooks,dev]'
+	@$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[companion,notebooks,dev]'
 	@touch $@
 
 figures: $(ENV)  ## run every notebook and draw its figures into figures/<scale>/
-	$(PY) -m fedlib.companion figures $(OPTIONS) $(call option,ONLY,only) --jobs '$(JOBS)'
+	$(PY) -m papers figures $(OPTIONS) $(call option,ONLY,only) --jobs '$(JOBS)'
 
 notebooks: $(ENV)  ## run the source notebooks at quick scale and write their outputs back
-	$(PY) -m fedlib.companion refresh $(call option,ONLY,only) --jobs '$(JOBS)'
+	$(PY) -m papers notebooks $(call option,ONLY,only) --jobs '$(JOBS)'
 
 results: $(ENV)  ## keep the finished seeds of SCALE with the project, in results/
-	$(PY) -m fedlib.keep $(call option,SCALE,scale)
+	$(PY) -m papers results $(call option,SCALE,scale)
 
 plan: $(ENV)  ## how many runs the papers' own scale has, and what they would cost here
-	$(PY) -m fedlib.campaign --plan $(CAMPAIGN)
+	$(PY) -m papers plan $(CAMPAIGN)
 
 paper: $(ENV)  ## train all of them, on this machine's GPU or on a Ray cluster (RAY_ADDRESS=)
-	$(PY) -m fedlib.campaign $(CAMPAIGN)
+	$(PY) -m papers campaign $(CAMPAIGN)
 
 report: $(ENV)  ## write the scorecard: every published number and claim beside what was measured
-	$(PY) -m fedlib.scorecard
+	$(PY) -m papers report
 
 site: $(ENV)  ## the notebooks, figures, scorecard and API as static pages in build/site/
 	@$(PY) -c 'import sphinx, myst_nb, furo, latex2mathml' 2>/dev/null || \
 		$(PY) -m pip install --quiet -c constraints.txt -e '.[site]'
 	$(PY) docs/site/build.py
 
-test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored outputs
+test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored outputs and verdicts
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -91,7 +93,7 @@ test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored
 	FEDLIB_QUIET=1 FEDLIB_RUNS=$(or $(STORE),$$scratch/runs) \
 		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
 		-n 2 --dist loadscope notebooks && \
-	$(PY) -m fedlib.companion verdicts
+	$(PY) -m papers verdicts
 
 browser: $(ENV)  ## run notebooks in JupyterLab in headless Chromium and move their widgets
 	@$(PY) -c 'import selenium' 2>/dev/null || \
@@ -116,5 +118,5 @@ robust: $(ENV)  ## kill, starve and mislead it, and count what breaks: about ten
 
 clean:  ## delete executed copies and caches; never results, runs or figures
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find fedlib tests benchmarks notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
+	find fedlib companion papers tests benchmarks notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
 		-type d -prune -exec rm -rf {} + 2>/dev/null || true

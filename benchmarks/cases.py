@@ -288,7 +288,7 @@ def _begun(algorithm: FedAvg, fed: Federation) -> State:
         k = algorithm.experts
         one = torch.arange(fed.classes, device=fed.device) % k
         state.shared["phi"] = 50.0 * torch.nn.functional.one_hot(one, k).to(torch.float32)
-        state.server[MEMORY] = fed.shares("label") @ state.shared["phi"].softmax(-1)
+        state.memory[MEMORY] = fed.shares("label") @ state.shared["phi"].softmax(-1)
     return state
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.models import Leaves, Net
+from fedlib.models import Net, Params
 
 _NONE = np.zeros(0, dtype=np.float32)
 OPTED_IN = "opted_in"  # side information: 1 for a training example that may take part, else 0
@@ -56,8 +56,8 @@ class Table:
         counts: np.ndarray,
         widths: np.ndarray,
         noise: Iterable[np.ndarray] | None = None,
-        columns: Leaves | None = None,
-    ) -> Iterator[Leaves]:
+        columns: Params | None = None,
+    ) -> Iterator[Params]:
         """Yield what some clients see step by step.
 
         ``rows`` are client rows ``[clients]``, ``positions`` their places in the table ``[clients,
@@ -97,12 +97,12 @@ class Table:
         """How many random numbers per example the augmentation takes."""
         return self.augment.numbers if self.augment else 0
 
-    def whole(self, rows: Tensor, columns: Leaves | None = None) -> Leaves:
+    def whole(self, rows: Tensor, columns: Params | None = None) -> Params:
         """Return all examples of some clients as one padded batch."""
         size = int(self.sizes[rows.cpu().numpy()].max(initial=0))
         return next(self.blocks(rows, size, columns))
 
-    def blocks(self, rows: Tensor, size: int, columns: Leaves | None = None) -> Iterator[Leaves]:
+    def blocks(self, rows: Tensor, size: int, columns: Params | None = None) -> Iterator[Params]:
         """Yield all examples of some clients in order, in padded batches of at most ``size``."""
         sizes = self.sizes[rows.cpu().numpy()]
         starts = np.arange(0, max(1, int(sizes.max(initial=0))), max(1, size))

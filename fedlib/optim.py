@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedlib.values import one_of, value
 
-Leaves = dict[str, Tensor]
+Params = dict[str, Tensor]
 
 
 class Yogi(torch.optim.Optimizer):
@@ -74,7 +74,7 @@ class Optimizer:
         return self.name == "sgd" and not self.momentum and not self.weight_decay
 
     def build(
-        self, leaves: Leaves, *, fused: bool = False, capturable: bool = False
+        self, leaves: Params, *, fused: bool = False, capturable: bool = False
     ) -> torch.optim.Optimizer:
         """Return the torch optimiser over ``leaves``, one parameter group per rate.
 
@@ -126,11 +126,11 @@ def adam(lr: float = 1e-3) -> Optimizer:
 
 def server_step(
     optimizer: Optimizer,
-    leaves: Leaves,
-    gradients: Leaves,
-    memory: Leaves,
+    leaves: Params,
+    gradients: Params,
+    memory: Params,
     asleep: dict[str, Tensor] | None = None,
-) -> tuple[Leaves, Leaves]:
+) -> tuple[Params, Params]:
     """Move the global ``leaves`` along aggregated pseudo-gradients; return leaves and memory.
 
     A leaf without gradient stands still, and so does every row k of a leaf for which
@@ -151,7 +151,7 @@ def server_step(
     return _join(leaves, moved), remembered(engine, moved)
 
 
-def recall(engine: torch.optim.Optimizer, leaves: Leaves, memory: Leaves) -> None:
+def recall(engine: torch.optim.Optimizer, leaves: Params, memory: Params) -> None:
     """Give an optimiser over ``leaves`` back what ``remembered`` returned of one before it."""
     for name, leaf in leaves.items():
         state = {k[len(name) + 1 :]: t.clone() for k, t in memory.items() if _owner(k) == name}
@@ -159,7 +159,7 @@ def recall(engine: torch.optim.Optimizer, leaves: Leaves, memory: Leaves) -> Non
             engine.state[leaf] = state
 
 
-def remembered(engine: torch.optim.Optimizer, leaves: Leaves) -> Leaves:
+def remembered(engine: torch.optim.Optimizer, leaves: Params) -> Params:
     """Return an optimiser's state over ``leaves`` as ``{leaf/quantity: tensor}``, to be stored."""
     return {
         f"{n}/{k}": t
@@ -170,7 +170,7 @@ def remembered(engine: torch.optim.Optimizer, leaves: Leaves) -> Leaves:
 
 
 def _rows(
-    leaves: Leaves, gradients: Leaves, asleep: dict[str, Tensor]
+    leaves: Params, gradients: Params, asleep: dict[str, Tensor]
 ) -> Iterable[tuple[str, tuple[Tensor, Tensor | None]]]:
     for name, leaf in leaves.items():
         if name not in gradients:
@@ -182,7 +182,7 @@ def _rows(
                 yield f"{name}/{k}", (leaf[k], None if still else gradients[name][k].to(leaf.dtype))
 
 
-def _join(leaves: Leaves, moved: Leaves) -> Leaves:
+def _join(leaves: Params, moved: Params) -> Params:
     out = {}
     for name in leaves:
         rows = [w.detach() for label, w in moved.items() if label.rpartition("/")[0] == name]

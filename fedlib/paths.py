@@ -9,7 +9,8 @@ from pathlib import Path
 
 _PARENT = Path(__file__).resolve().parent.parent
 
-ROOT: Path = _PARENT if (_PARENT / "pyproject.toml").is_file() else Path.cwd()
+IN_CHECKOUT: bool = (_PARENT / "pyproject.toml").is_file()
+ROOT: Path = _PARENT if IN_CHECKOUT else Path.cwd()
 """The checkout that holds the package, or the working directory of an installed copy."""
 
 

@@ -27,7 +27,17 @@ def _own_folders(tmp_path, monkeypatch):
     """
     for name in ("RUNS", "RESULTS", "FIGURES"):
         monkeypatch.setenv(f"FEDLIB_{name}", str(tmp_path / name.lower()))
-    monkeypatch.setattr("fedlib.experiment.provenance.commit", lambda: "0123456789ab")
+    monkeypatch.setattr("fedlib.runs.provenance.commit", lambda: "0123456789ab")
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """A data folder and a cache of its own, and no network."""
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
+    return tmp_path
 
 
 def make_federation(
@@ -76,8 +86,8 @@ class _Listening:
     def __getattr__(self, name):
         return getattr(self.algorithm, name)
 
-    def tally(self, *args):
-        self.said.append(self.algorithm.tally(*args))
+    def ensemble(self, *args):
+        self.said.append(self.algorithm.ensemble(*args))
         return self.said[-1]
 
 
@@ -90,9 +100,9 @@ def told_newcomers(algorithm, fed, state) -> torch.Tensor:
 
 def parts_of(fed, algorithm, state, row):
     """One client's leaves and its context, as the engine hands them to ``predict``."""
-    ctx = {n: t[0] for n, t in algorithm.context(fed, state, torch.tensor([row])).items()}
+    ctx = {n: t[0] for n, t in algorithm.client_context(fed, state, torch.tensor([row])).items()}
     own = {n: t[row] for n, t in state.local.items()}
-    return {**state.shared, **own}, {**ctx, **algorithm.common(fed, state)}
+    return {**state.shared, **own}, {**ctx, **algorithm.broadcast(fed, state)}
 
 
 def scatter(state, seed=0, scale=1.0):

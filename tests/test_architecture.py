@@ -1,4 +1,4 @@
-"""The rooms and their arrows: nothing imports upwards, and each room keeps to its trade."""
+"""The packages, their rooms and the arrows between them: nothing imports upwards."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import pytest
 
 from fedlib import paths
 
-PICTURE = (paths.ROOT / "ARCHITECTURE.md").read_text().split("## The rooms")[1].split("```")[1]
-# A room may import rooms of lower lines, and itself; the first line has those who call.
-LAYERS = [line.split() for line in reversed(PICTURE.strip().splitlines()[1:]) if line]
-SOURCES = sorted((paths.ROOT / "fedlib").rglob("*.py"))
-
-
-def room(module: str) -> str:
-    return module.split(".")[1] if "." in module else ""
+ARCHITECTURE = (paths.ROOT / "ARCHITECTURE.md").read_text()
+PICTURE = ARCHITECTURE.split("## The rooms")[1].split("```")[1]
+PACKAGES = ("papers", "companion", "fedlib")
+# "package  room room ...", lower lines last; a room may import rooms of lower lines, and itself.
+LINES = [line.split() for line in PICTURE.strip().splitlines() if line.split()[:1]]
+LAYERS = [
+    [f"{line[0]}.{room}" for room in line[1:]] for line in reversed(LINES) if line[0] in PACKAGES
+]
+SOURCES = [file for package in PACKAGES for file in sorted((paths.ROOT / package).rglob("*.py"))]
 
 
 def imports(file: Path) -> set[str]:
@@ -26,47 +27,57 @@ def imports(file: Path) -> set[str]:
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module == "fedlib":
-            found |= {f"fedlib.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module in PACKAGES:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found.add(node.module or "")
     return found
 
 
 def owner(file: Path) -> str:
-    return file.relative_to(paths.ROOT / "fedlib").with_suffix("").parts[0]
+    """Return the room of a file, "package.room"; of a package's own __init__, "package"."""
+    parts = file.relative_to(paths.ROOT).with_suffix("").parts
+    return ".".join(parts[:2]) if parts[1] not in ("__init__", "__main__") else parts[0]
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda f: f.relative_to(paths.ROOT).as_posix())
 def test_nothing_imports_upwards(file):
     level = {name: i for i, names in enumerate(LAYERS) for name in names}
     mine = owner(file)
-    if mine in ("__init__", "__main__"):
+    ours = [m for m in imports(file) if m.split(".")[0] in PACKAGES]
+    if mine in PACKAGES:  # what a package offers, and its command line: all of it, and below
+        below = PACKAGES[PACKAGES.index(mine) :]
+        assert not [m for m in ours if m.split(".")[0] not in below]
         return
     assert mine in level, f"{mine} is in no layer"
-    used = {room(m) for m in imports(file) if m.startswith("fedlib.")} - {mine}
-    upward = {u for u in used if level[u] >= level[mine]}
+    used = {".".join(m.split(".")[:2]) for m in ours if "." in m} - {mine}
+    upward = {u for u in used if level.get(u, -1) >= level[mine]}
     assert not upward, f"{mine} imports {upward}, which do not lie below it"
+    assert not used - level.keys(), f"{mine} imports {used - level.keys()}, which are no rooms"
 
 
 def test_every_room_has_a_place_and_a_line():
     """The picture and the table name the rooms that there are, each once."""
-    there = {owner(file) for file in SOURCES} - {"__init__", "__main__"}
+    there = {owner(file) for file in SOURCES} - {*PACKAGES}
     placed = [name for names in LAYERS for name in names]
     assert sorted(placed) == sorted(there)
-    table = (paths.ROOT / "ARCHITECTURE.md").read_text().split("| room | what it holds |")[1]
+    table = ARCHITECTURE.split("| room | what it holds |")[1]
     first = " ".join(line.split("|")[1] for line in table.split("\n\n")[0].splitlines()[2:])
-    named = re.findall(r"`(\w+)/?`", first)
-    assert set(named) >= there - {"randomness", "paths", "progress", "memory"}
+    named = set(re.findall(r"`([\w.]+)/?`", first))
+    small = {"fedlib.randomness", "fedlib.paths", "fedlib.progress", "fedlib.memory"}
+    assert named >= there - small, there - small - named
 
 
 @pytest.mark.parametrize(
     ("rooms", "foreign"),
     [
-        ({"engine", "algorithms", "models", "optim", "federation"}, {"pathlib", "os", "pandas"}),
-        ({"datasets", "partition"}, {"fedlib.engine", "fedlib.algorithms"}),
-        ({"partition"}, {"torch"}),
-        ({"plotting", "frames", "claims"}, {"torch", "fedlib.engine", "fedlib.sweep"}),
+        (
+            {f"fedlib.{r}" for r in ("engine", "algorithms", "models", "optim", "federation")},
+            {"pathlib", "os", "pandas"},
+        ),
+        ({"fedlib.data", "fedlib.partition"}, {"fedlib.engine", "fedlib.algorithms"}),
+        ({"fedlib.partition"}, {"torch"}),
+        ({"companion.plotting", "companion.frames", "companion.claims"}, {"torch"}),
     ],
 )
 def test_rooms_keep_to_their_trade(rooms, foreign):
@@ -75,9 +86,20 @@ def test_rooms_keep_to_their_trade(rooms, foreign):
             assert not imports(file) & foreign, f"{file.name} imports {imports(file) & foreign}"
 
 
+def test_the_library_draws_nothing_and_the_companion_names_no_paper():
+    for file in SOURCES:
+        package = file.relative_to(paths.ROOT).parts[0]
+        used = {m.split(".")[0] for m in imports(file)}
+        if package == "fedlib":
+            assert not used & {"matplotlib", "seaborn", "IPython", "ipywidgets"}, file
+        if package == "companion":
+            text = file.read_text()
+            assert not re.search(r"\b(FedMix|IFCA|PM-MoE|PMMoE)\b", text), file
+
+
 def test_the_engine_names_no_algorithm():
     for file in SOURCES:
-        if owner(file) in {"engine", "federation", "models", "metrics"}:
+        if owner(file) in {f"fedlib.{r}" for r in ("engine", "federation", "models", "metrics")}:
             tree = ast.parse(file.read_text())
             names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
             assert not names & {"FedAvg", "FedMix", "Local"}, file.name
@@ -90,3 +112,11 @@ def test_models_speak_no_federated_word():
         names = {n.id for n in ast.walk(code) if isinstance(n, ast.Name)} - set(dir(builtins))
         names |= {a.arg for a in ast.walk(code) if isinstance(a, ast.arg)}
         assert not {n for n in names for w in words if w in n.lower()}, file.name
+
+
+def test_no_function_is_longer_than_sixty_lines():
+    for file in SOURCES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                assert length <= 60, f"{file}: {node.name} has {length} lines"

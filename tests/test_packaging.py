@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from importlib import metadata
@@ -13,9 +14,11 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from setuptools import find_packages
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OURS = ("fedlib", "companion", "papers")
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 
 
@@ -57,8 +60,7 @@ def test_every_dependency_is_pinned_once_within_its_bounds():
 
 
 def test_pytorch_is_pinned_without_a_build_so_that_cpu_and_cuda_wheels_fit():
-    versions = dict(pins())
-    assert not Version(versions["torch"]).local and not Version(versions["torchvision"]).local
+    assert not Version(dict(pins())["torch"]).local
 
 
 def test_this_environment_holds_the_pinned_versions():
@@ -76,7 +78,7 @@ def test_this_environment_holds_the_pinned_versions():
 def sources() -> list[tuple[str, str]]:
     found = [
         (str(path.relative_to(ROOT)), path.read_text())
-        for folder in ("fedlib", "tests", "benchmarks")
+        for folder in (*OURS, "tests", "benchmarks")
         for path in sorted((ROOT / folder).rglob("*.py"))
     ]
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
@@ -94,7 +96,7 @@ def imported(code: str) -> set[str]:
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module.partition(".")[0])
-    return names - set(sys.stdlib_module_names) - {"fedlib", "tests", "benchmarks", "conftest"}
+    return names - set(sys.stdlib_module_names) - {*OURS, "tests", "benchmarks", "conftest"}
 
 
 def test_every_third_party_import_is_declared():
@@ -108,6 +110,44 @@ def test_every_third_party_import_is_declared():
             if not names & declared:
                 missing.append(f"{where} imports {module}")
     assert not missing, "not declared in pyproject.toml: " + "; ".join(missing)
+
+
+def test_the_distribution_is_the_library_and_an_editable_install_the_checkout():
+    """With one named folder for all packages setuptools puts that folder on the path."""
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    found = {
+        name.partition(".")[0] for name in find_packages(str(ROOT), **told["packages"]["find"])
+    }
+    assert found == {"fedlib"} and told["package-dir"] == {"": "."}
+
+
+def test_the_library_needs_no_more_than_it_says():
+    """What is imported when a module is comes with the package; the rest where it is asked for."""
+    core = {canonicalize_name(Requirement(r).name) for r in PROJECT["dependencies"]}
+    providers = metadata.packages_distributions()
+    tuning = ROOT / "fedlib" / "runs" / "tuning"  # Ray Tune's, which brings what it needs
+    for path in sorted({*(ROOT / "fedlib").rglob("*.py")} - {*tuning.glob("*.py")}):
+        tree = ast.parse(path.read_text())
+        top = ast.unparse([n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)])
+        for module in imported(top):
+            names = {canonicalize_name(name) for name in providers.get(module, [module])}
+            assert names & core, f"{path.relative_to(ROOT)} imports {module}"
+
+
+ALONE = """
+import sys
+for name in {missing}:
+    sys.modules[name] = None
+import fedlib, fedlib.algorithms, fedlib.runs
+assert not {{"scipy", "sklearn", "torchvision"}} & sys.modules.keys()
+"""
+FOREIGN = ("companion", "papers", "pandas", "matplotlib", "seaborn", "IPython", "ipywidgets", "ray")
+
+
+def test_the_library_is_imported_without_what_the_companion_needs():
+    code = ALONE.format(missing=FOREIGN)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_citation_names_this_version_and_five_papers():

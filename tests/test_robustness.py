@@ -14,7 +14,7 @@ from benchmarks.robustness import child, fuzz, hyper, mangle, odd, tiny
 from benchmarks.robustness.known import FOUND, HOW, UNPROTECTED
 from benchmarks.robustness.plan import Plan, Row
 from benchmarks.robustness.report import Part, written
-from fedlib.experiment import StoreError
+from fedlib.runs import StoreError
 
 
 def test_a_child_says_what_it_returned_raised_or_died_of():

@@ -29,11 +29,11 @@ from fedlib.algorithms import (
 )
 from fedlib.algorithms.ifca import Explore
 from fedlib.engine import EarlyStop
-from fedlib.experiment import Experiment
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, BiLSTM, Family, LeNet, Net
 from fedlib.optim import adam, sgd
 from fedlib.partition import Dirichlet, Mirrored
+from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
 

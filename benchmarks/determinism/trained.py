@@ -22,7 +22,7 @@ import torch
 from benchmarks.determinism.subjects import ROUNDS, Subject, subjects
 from fedlib import paths
 from fedlib.engine import State
-from fedlib.experiment import Experiment, run, store
+from fedlib.runs import Experiment, run, store
 
 EVERYBODY = 10**6
 HALF = ROUNDS // 2
@@ -91,7 +91,7 @@ def trained(root: Path, way: str, experiment: Experiment) -> tuple[State, pd.Dat
     with runs_in(root / way):
         kept = store.restore(experiment)
     assert kept is not None and kept.completed == experiment.rounds, (way, experiment)
-    return kept.state, kept.metrics
+    return kept.state, kept.metrics.to_pandas()
 
 
 @contextmanager

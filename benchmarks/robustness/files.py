@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 from benchmarks.robustness import mangle, tiny, written
 from benchmarks.robustness.fuzz import every
 from benchmarks.robustness.plan import Plan, Row
-from fedlib import datasets, paths
-from fedlib.experiment import DamagedWarning, export, find, inventory, store
-from fedlib.experiment.exported import path_of
-from fedlib.experiment.provenance import commit
+from fedlib import data as datasets
+from fedlib import paths
+from fedlib.runs import DamagedWarning, export, find, inventory, store
+from fedlib.runs.exported import path_of
+from fedlib.runs.provenance import commit
 from fedlib.values import from_code, from_dict, to_dict
 
 DEEP = 5000

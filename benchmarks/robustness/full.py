@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.robustness import child, disks, tiny, written
 from benchmarks.robustness.plan import Plan, Row
-from fedlib.experiment import export, find
+from fedlib.runs import export, find
 
 PAGE, MOST = 4, 60
 ROOM = "size=64m,nr_inodes=100k"

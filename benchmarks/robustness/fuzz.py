@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks.robustness.child import Child, limit_memory
 from benchmarks.robustness.plan import Row
-from fedlib.datasets import DatasetError
-from fedlib.experiment import RunDiverged, StoreError
-from fedlib.experiment.disk import Damaged
+from fedlib.data import DatasetError
+from fedlib.runs import RunDiverged, StoreError
+from fedlib.runs.atomic import Damaged
 
 SECONDS_OF_A_CASE = 300.0
 OURS = (StoreError, Damaged, DatasetError, RunDiverged)

@@ -15,10 +15,11 @@ from fedlib.algorithms import FedAvg
 from fedlib.models import MLP, Family
 from fedlib.partition import IID
 from fedlib.partition.base import Request
-from fedlib.tuning import Choice
+from fedlib.runs.tuning import Choice
 from fedlib.values import as_code, from_code, from_dict, key_of, to_dict
 
-ROOMS = ("experiment", "recipes", "tuning")
+PACKAGES = ("fedlib", "companion", "papers")
+ROOMS = ("fedlib.runs.tuning", "papers.book")
 HUGE = (2**63, -(2**64), 10**400, 10**5000, 1e308, 1e-320)
 NUMBERS = (-1, 0, -0.0, -0.5, 1.5, float("nan"), float("inf"), -float("inf"), True, False)
 OTHERS: tuple[Any, ...] = (
@@ -31,10 +32,10 @@ PLAIN: dict[Any, Any] = {FedAvg: FedAvg(), Family: MLP((4,)), Request: IID(3)}
 
 
 def kinds() -> list[type]:
-    """Return every value dataclass of the library, by name."""
+    """Return every value dataclass of the three packages, by name."""
     for room in ROOMS:
-        importlib.import_module(f"fedlib.{room}")
-    ours = [c for c in values._KINDS.values() if c.__module__.startswith("fedlib.")]
+        importlib.import_module(room)
+    ours = [c for c in values._KINDS.values() if c.__module__.partition(".")[0] in PACKAGES]
     return sorted(ours, key=lambda c: c.__name__)
 
 

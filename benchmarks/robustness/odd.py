@@ -13,7 +13,7 @@ import fedlib.algorithms
 from benchmarks.robustness.fuzz import clear, told
 from benchmarks.robustness.plan import Plan, Row
 from fedlib.algorithms import Densities, FedAvg, FedGen, FedPer, Mixture, Newcomers, Personal, PMMoE
-from fedlib.algorithms.stages import Stage
+from fedlib.algorithms.stages import SecondStage
 from fedlib.engine import evaluate, evaluate_everywhere, evaluate_global, play_round
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, Net
@@ -73,9 +73,9 @@ def every_algorithm() -> dict[str, Any]:
 def played(algorithm: Any, fed: Federation, rounds: int = 2) -> None:
     """Play rounds with everybody, and evaluate; AssertionError for a number that is not finite."""
     first = None
-    if isinstance(algorithm, Stage | Mixture):
+    if isinstance(algorithm, SecondStage | Mixture):
         first = _rounds(getattr(algorithm, "of", FedAvg()), fed, None, rounds)
-    state = algorithm.settle(fed, _rounds(algorithm, fed, first, rounds))
+    state = algorithm.assign_models(fed, _rounds(algorithm, fed, first, rounds))
     for part in (fed.validation, fed.test):
         scores = evaluate(fed, algorithm, state, part)
         assert np.isfinite(scores.nll).all(), "a likelihood is not finite"

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.robustness import child, disks, tiny, written
 from benchmarks.robustness.plan import Plan, Row
-from fedlib.experiment import export, find, inventory, run_with_state, store
+from fedlib.runs import export, find, inventory, run_with_state, store
 
 DONE, NEW, BEGUN = tiny.BEST, tiny.MIX, tiny.ALONE
 

@@ -14,7 +14,7 @@ import torch
 from benchmarks.__main__ import machine
 from benchmarks.robustness.known import FOUND, HOW, UNPROTECTED
 from benchmarks.robustness.plan import Row
-from fedlib.experiment.provenance import commit
+from fedlib.runs.provenance import commit
 
 MOST_TOLD = 5
 

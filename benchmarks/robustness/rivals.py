@@ -12,10 +12,10 @@ from typing import Any
 from benchmarks.robustness import child, tiny, written
 from benchmarks.robustness.plan import Plan, Row
 from fedlib import paths
-from fedlib.datasets import parquet
+from fedlib.data import parquet
 
 RUN = tiny.BEST
-running = importlib.import_module("fedlib.experiment.run")
+running = importlib.import_module("fedlib.runs.run")
 
 
 def measure(plan: Plan) -> list[Row]:

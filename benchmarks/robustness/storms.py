@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from benchmarks.robustness import child, tiny
 from benchmarks.robustness.plan import Plan, Row
 from fedlib import paths
-from fedlib.experiment import find, inventory
+from fedlib.runs import find, inventory
 
 KILLS_OF_ONE_LIFE = 8
 

@@ -17,7 +17,8 @@ from benchmarks.robustness import child, tiny
 from benchmarks.robustness.plan import Plan, Row
 from benchmarks.robustness.storms import calm
 from fedlib import paths
-from fedlib.sweep import SweepFailed, local, sweep
+from fedlib.runs import local
+from fedlib.runs.sweep import SweepFailed, sweep
 
 EXPERIMENTS = [tiny.MIXED, tiny.TUNED, tiny.MIX]
 FORK = multiprocessing.get_context("fork")

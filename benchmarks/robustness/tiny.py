@@ -13,10 +13,10 @@ import torch
 
 from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Local, Mixture
-from fedlib.experiment import Experiment, run, store
 from fedlib.models import MLP
 from fedlib.optim import adam
 from fedlib.partition import Dirichlet, Mirrored
+from fedlib.runs import Experiment, run, store
 from fedlib.tasks import Task
 
 TASK = Task(
@@ -71,7 +71,7 @@ def home(folder: Path) -> Iterator[Path]:
     before = {name: os.environ.get(name) for name in said}
     os.environ.update(said)
     try:
-        with patch("fedlib.experiment.provenance.commit", lambda: "none, to be thrown away"):
+        with patch("fedlib.runs.provenance.commit", lambda: "none, to be thrown away"):
             yield folder
     finally:
         for name, text in before.items():

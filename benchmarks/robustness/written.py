@@ -17,8 +17,9 @@ from PIL import Image
 from benchmarks.robustness import tiny
 from benchmarks.robustness.plan import Plan, Row
 from benchmarks.robustness.storms import calm, storm
-from fedlib import datasets, paths
-from fedlib.experiment import export, exported, find
+from fedlib import data as datasets
+from fedlib import paths
+from fedlib.runs import export, exported, find
 
 NAME = "mnist_sample"
 MIX = tiny.RUNS["FedMix"].key
@@ -118,4 +119,5 @@ def _exports(plan: Plan) -> Row:
 
 def _exported() -> dict[str, tuple[bytes, dict[str, Any]]]:
     """Return the metrics and provenance of every exported run, by key."""
-    return {r.experiment.key: (r.metrics.to_csv().encode(), r.provenance) for r in exported()}
+    runs = exported()
+    return {r.experiment.key: (r.metrics.to_pandas().to_csv().encode(), r.provenance) for r in runs}

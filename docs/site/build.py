@@ -11,9 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from companion.scorecard import write
+from companion.scorecard.collected import LARGEST_FIRST
 from fedlib import paths
-from fedlib.scorecard import write
-from fedlib.scorecard.collected import LARGEST_FIRST
+from papers.book import BOOK
 
 HERE = Path(__file__).parent
 SOURCES, SITE = paths.ROOT / "build" / "site-src", paths.ROOT / "build" / "site"
@@ -73,7 +74,7 @@ def _figures() -> None:
 
 def _scorecard() -> None:
     """Write the scorecard anew and put its page beside the site's."""
-    files, _, _ = write()
+    files, _, _ = write(BOOK)
     (SOURCES / "extra").mkdir()
     page = files[0].read_text().replace("../notebooks/", "notebooks/").replace(".ipynb", ".html")
     page = RUN.sub(r"<span \1>\2</span>", page)  # runs are not part of the site

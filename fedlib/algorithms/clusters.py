@@ -10,7 +10,7 @@ from torch import Tensor
 from fedlib.algorithms.fedmix import FedMix
 from fedlib.engine import Phase, State
 from fedlib.federation import Federation
-from fedlib.models import Leaves
+from fedlib.models import Params
 from fedlib.values import one_of, value
 
 
@@ -37,7 +37,7 @@ class ClusteredFedMix(FedMix):
             raise ValueError(f"the damped step of pi needs plain SGD, got {self.client}")
         FedMix.check(self)
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return FedMix's leaves with a uniform pi in place of phi."""
         leaves = FedMix.leaves(self, fed, seed)
         del leaves["phi"]
@@ -47,7 +47,7 @@ class ClusteredFedMix(FedMix):
         """Return whether a leaf is pi or otherwise personal."""
         return name == "pi" or FedMix.is_local(self, name)
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return nothing: no label counts are needed."""
         return {}
 
@@ -56,12 +56,12 @@ class ClusteredFedMix(FedMix):
         rates = (("pi", 1 - self.damping), *self.client.rates)
         return (Phase(replace(self.client, rates=rates), self.epochs, self.batch_size),)
 
-    def marginal(self, params: Leaves, ctx: Leaves) -> Tensor:
+    def marginal(self, params: Params, ctx: Params) -> Tensor:
         """Return pi = q(z|s), ``[K]``, a probability to the last bit."""
         return params["pi"] / params["pi"].sum()
 
     def bound(
-        self, params: Leaves, ctx: Leaves, batch: Leaves, said: Tensor, gate: Tensor
+        self, params: Params, ctx: Params, batch: Params, said: Tensor, gate: Tensor
     ) -> Tensor:
         """Return E_pi[log p(y, z|x, s)] ``[B]`` with the pi that this batch leads to (eq. 10)."""
         joint = said + gate

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy, placed
 from fedlib.algorithms.splitting import Opened, Split
-from fedlib.engine import Phase, State, play_round
+from fedlib.engine import Phase, State, Update, play_round
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net
+from fedlib.models import Net, Params
 from fedlib.values import value
 
 OWN, RUNNING, CONSENSUS = "own.mean", "running.mean", "consensus.mean"
@@ -48,7 +48,7 @@ class DBE(Split):
         """How the names of a private vector's leaves begin."""
         return OWN
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and vectors that start at zero."""
         zero = torch.zeros(fed.net.width)
         vectors = {n: zero.clone() for n in (OWN, RUNNING, CONSENSUS)}
@@ -68,10 +68,10 @@ class DBE(Split):
             once, fed, once.begun(fed, begun), round=0, seed=seed, cohort=1.0
         )
         begun.shared[CONSENSUS] = found.shared[CONSENSUS]
-        begun.server[PREPARED] = torch.stack([report.down.sum(), report.up.sum()])
+        begun.memory[PREPARED] = torch.stack([report.down.sum(), report.up.sum()])
         return begun
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the received model and the client's vector; the running mean starts anew."""
         begun = FedAvg.start(self, fed, state, rows)
         return {**begun, RUNNING: torch.zeros_like(begun[RUNNING])}
@@ -81,7 +81,7 @@ class DBE(Split):
         names = ("base.", "head.", OWN, RUNNING)
         return (Phase(self.client, self.epochs, self.batch_size, train=names),)
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, and how far the mean features are from the consensus."""
         weight = batch["weight"]
         h = self.features(net, params, batch)
@@ -92,31 +92,33 @@ class DBE(Split):
         loss = loss + self.kappa / 2 * ((m - params[CONSENSUS]) ** 2).mean()
         return loss + moved(params, center, self.momentum, self.client.lr)
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return before - after of the model."""
-        return {n: before[n] - after[n] for n in before if n.startswith(("base.", "head."))}
-
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def communication_bytes(
+        self, state: State, rows: Tensor, messages: Params
+    ) -> tuple[Tensor, Tensor]:
         """Return the bytes of a round, of the first one with those of the consensus.
 
         What all clients exchanged for that is dealt to the first cohort: where everybody is in it,
         each has its own. The server's memory of it ends with the first round.
         """
-        down, up = FedAvg.sent(self, state, rows, messages)
-        if PREPARED not in state.server:
+        down, up = FedAvg.communication_bytes(self, state, rows, messages)
+        if PREPARED not in state.memory:
             return down, up
-        before = state.server[PREPARED].tolist()
+        before = state.memory[PREPARED].tolist()
         return down + _dealt(before[0], len(rows)), up + _dealt(before[1], len(rows))
 
-    def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+        """Average the models; what finding the consensus took has been charged."""
+        return replace(FedAvg.aggregate(self, fed, state, rows, messages), memory={})
+
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features, and the head's logits of them."""
         return Opened(code["h"], net.logits(params, code["h"]))
 
-    def private(self, net: Net, params: Leaves, entry: Tensor) -> Tensor:
+    def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
         """Return the client's vector for every example."""
         return params[OWN].expand(len(entry), -1)
 
-    def joined(self, net: Net, params: Leaves, out: Tensor) -> Tensor:
+    def joined(self, net: Net, params: Params, out: Tensor) -> Tensor:
         """Return what a vector adds to the logits."""
         return out @ params["head.weight"].mT
 
@@ -130,7 +132,7 @@ class _Consensus(FedAvg):
     def begun(self, fed: Federation, state: State) -> State:
         """Return the state before that epoch; the initial model stays as it is."""
         local = {RUNNING: torch.zeros_like(state.local[RUNNING])}
-        return State(dict(state.shared), local, {})
+        return State(dict(state.shared), local)
 
     def is_local(self, name: str) -> bool:
         return name == RUNNING
@@ -139,18 +141,20 @@ class _Consensus(FedAvg):
         names = ("base.", "head.", RUNNING)
         return (Phase(self.client, 1, self.batch_size, train=names),)
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         weight = batch["weight"]
         h = net.features(params, batch["x"], batch.get("noise"))
         loss = mean_cross_entropy(net.logits(params, h), batch["y"], weight)
         return loss + moved(params, mean_of(h, weight), self.momentum, self.client.lr)
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        return {CONSENSUS: before[CONSENSUS] - after[RUNNING]}
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        return {}, {CONSENSUS: before[CONSENSUS] - after[RUNNING]}
 
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def communication_bytes(
+        self, state: State, rows: Tensor, messages: Params
+    ) -> tuple[Tensor, Tensor]:
         model = {n: t for n, t in state.shared.items() if n != CONSENSUS}  # there is none yet
-        return FedAvg.sent(self, State(model, state.local, state.server), rows, messages)
+        return FedAvg.communication_bytes(self, replace(state, shared=model), rows, messages)
 
 
 def mean_of(h: Tensor, weight: Tensor) -> Tensor:
@@ -158,12 +162,12 @@ def mean_of(h: Tensor, weight: Tensor) -> Tensor:
     return (h * weight.unsqueeze(-1)).sum(0) / weight.sum().clamp(min=1)
 
 
-def running(params: Leaves, center: Tensor, momentum: float) -> Tensor:
+def running(params: Params, center: Tensor, momentum: float) -> Tensor:
     """Return the running mean ``[D]`` after a batch; gradients pass through the batch's mean."""
     return (1 - momentum) * params[RUNNING].detach() + momentum * center
 
 
-def moved(params: Leaves, center: Tensor, momentum: float, lr: float) -> Tensor:
+def moved(params: Params, center: Tensor, momentum: float, lr: float) -> Tensor:
     """Return a loss, 0 in value, whose SGD step moves the running mean by one batch."""
     back = params[RUNNING] - center.detach()
     return momentum / (2 * lr) * ((back**2).sum() - (back.detach() ** 2).sum())

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg, mean, rows_of
-from fedlib.algorithms.stages import Stage
-from fedlib.engine import EarlyStop, Phase, State
+from fedlib.algorithms.stages import SecondStage
+from fedlib.engine import EarlyStop, Phase, State, noise_of
 from fedlib.federation import Federation
-from fedlib.models import AutoEncoder, Leaves, Net, named, part
+from fedlib.models import AutoEncoder, Net, Params, named, part
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
-VAE = "vae."
+VAE, LATENT = "vae.", "latent"
+NOISE = noise_of(LATENT)
 
 
 @value
-class Densities(Stage):
+class Densities(SecondStage):
     """Every client of a trained federation fits a variational auto-encoder to its own examples.
 
     A second stage over ``of`` (``Experiment.after`` is the federation that trained), in which only
@@ -57,14 +59,14 @@ class Densities(Stage):
         if first is None:
             raise ValueError("Densities follow a federation: give its experiment as `after`")
         fresh = named(_encoder(fed.net, self).init(torch_seed(seed, "model", 0)), VAE)
-        return State(first.shared, {**first.local, **rows_of(fresh, fed)}, first.server)
+        return replace(first, local={**first.local, **rows_of(fresh, fed)})
 
-    def common(self, fed: Federation, state: State) -> Leaves:
+    def broadcast(self, fed: Federation, state: State) -> Params:
         """Return what ``of`` tells all clients, how to undo the normalisation, and fixed noise."""
         draw = torch.Generator().manual_seed(0)
         noise = torch.randn(self.samples, self.latent, generator=draw).to(fed.device)
         look = {"vae:scale": fed.train.scale, "vae:shift": fed.train.shift}
-        return {**self.of.common(fed, state), **look, "vae:noise": noise}
+        return {**self.of.broadcast(fed, state), **look, "vae:noise": noise}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the auto-encoders, stopped by their own bound."""
@@ -75,32 +77,34 @@ class Densities(Stage):
                 self.batch_size,
                 (VAE,),
                 stop=self.stop,
-                noise=self.latent,
+                noise=((LATENT, self.latent),),
                 watch="loss",
             ),
         )
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""
         pixels = _pixels(_flat(batch["x"]), ctx)
-        if "noise" in batch:
-            normal = torch.special.ndtri(batch["noise"].clamp(1e-7, 1 - 1e-7))
+        if NOISE in batch:
+            normal = torch.special.ndtri(batch[NOISE].clamp(1e-7, 1 - 1e-7))
         else:
             normal = pixels.new_zeros(self.latent)
         bound = _encoder(net, self).bound(part(params, VAE), pixels, normal)
         return -mean(bound, batch["weight"])
 
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def communication_bytes(
+        self, state: State, rows: Tensor, messages: Params
+    ) -> tuple[Tensor, Tensor]:
         """Return no bytes down, and every client's auto-encoder up."""
         mine = (t for n, t in state.local.items() if n.startswith(VAE))
         up = sum(t[0].numel() * t.element_size() for t in mine)
         return torch.zeros(len(rows), dtype=torch.int64), torch.full((len(rows),), up)
 
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what the shared leaves of ``of`` say, and the examples themselves."""
         return {**self.of.encode(net, shared, x), "vae:x": _flat(x)}
 
-    def affinity(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the estimate of log p(x|s), ``[B]``."""
         pixels = _pixels(code["vae:x"], ctx)
         return {"log_p": _encoder(net, self).evidence(part(params, VAE), pixels, ctx["vae:noise"])}
@@ -120,6 +124,6 @@ def _flat(x: Tensor) -> Tensor:
     return x.movedim(-3, -1).flatten(1)
 
 
-def _pixels(x: Tensor, ctx: Leaves) -> Tensor:
+def _pixels(x: Tensor, ctx: Params) -> Tensor:
     """Return normalised rows as values in [0, 1]."""
     return ((x - ctx["vae:shift"]) / (255 * ctx["vae:scale"])).clamp(0, 1)

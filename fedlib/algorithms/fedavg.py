@@ -3,15 +3,16 @@ every method of an algorithm."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedlib.engine import Phase, Prediction, State
+from fedlib.engine import Phase, Prediction, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net
+from fedlib.models import Net, Params
 from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import one_of, value
@@ -39,11 +40,16 @@ class FedAvg:
     server: Optimizer = sgd(1.0)
     weighting: str = "size"
 
+    @property
+    def reads_examples(self) -> bool:
+        """Whether predicting runs a client's own network on every example."""
+        return False
+
     def check(self) -> None:
         one_of("weighting", self.weighting, ("size", "uniform"))
         self.phases()
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the fresh leaves of one client and the server."""
         return placed(fed.net.init(torch_seed(seed, "model", 0)), fed)
 
@@ -58,7 +64,7 @@ class FedAvg:
         ValueError if it has none of them.
         """
         leaves = self.leaves(fed, seed)
-        begun = first or State({}, {}, {})
+        begun = first or State({}, {})
         if first and not leaves.keys() & (first.shared.keys() | first.local.keys()):
             raise ValueError(f"the first stage has no leaf of {type(self).__name__} to start from")
         shared = {n: begun.shared.get(n, t) for n, t in leaves.items() if not self.is_local(n)}
@@ -67,28 +73,28 @@ class FedAvg:
             for n, t in leaves.items()
             if self.is_local(n)
         }
-        return State(shared, local, {})
+        return State(shared, local)
 
     def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return zeros: the leaves of all clients have the same shapes."""
         return torch.zeros_like(rows)
 
-    def prepare(
+    def before_round(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
         """Return the state as it is: clients have nothing to decide."""
         return state
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the received shared leaves and the client's own, ``[clients, ...]``."""
         received = {n: t.expand(len(rows), *t.shape) for n, t in state.shared.items()}
         return {**received, **{n: t[rows] for n, t in state.local.items()}}
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what a client knows besides its batch: here nothing."""
         return {}
 
-    def common(self, fed: Federation, state: State) -> Leaves:
+    def broadcast(self, fed: Federation, state: State) -> Params:
         """Return what every client knows besides its batch: here nothing."""
         return {}
 
@@ -96,31 +102,31 @@ class FedAvg:
         """Return one phase that trains every leaf."""
         return (Phase(self.client, self.epochs, self.batch_size),)
 
-    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
         """Return nothing: no leaf stands still."""
         return {}
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         x, y, noise = batch["x"], batch["y"], batch.get("noise")
         if net.says_p:
             return -mean(at_label(net.logp(params, x, noise), y), batch["weight"])
         return mean_cross_entropy(net(params, x, noise), y, batch["weight"])
 
-    def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return nothing: a client keeps the local leaves that it has trained."""
-        return {}
-
-    def describe(self, fed: Federation, rows: Tensor, after: Leaves, context: Leaves) -> Leaves:
+    def client_statistics(
+        self, fed: Federation, rows: Tensor, after: Params, context: Params
+    ) -> Params:
         """Return nothing: a client's examples show in its leaves only."""
         return {}
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return before - after of the shared leaves, the client's pseudo-gradient."""
-        return {n: before[n] - after[n] for n in before if not self.is_local(n)}
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        """Return before - after of the shared leaves that some phase trains, to be sent."""
+        local = {n for n in before if self.is_local(n)}
+        moved = {n for phase in self.phases() for n in phase.moves(before, local)}
+        return {}, {n: before[n] - after[n] for n in before if n in moved - local}
 
     def weights(
-        self, fed: Federation, state: State, rows: Tensor, messages: Leaves
+        self, fed: Federation, state: State, rows: Tensor, messages: Params
     ) -> dict[str, Tensor]:
         """Return p(s) = N_s / N_S' for every shared leaf."""
         p = self.share(fed, rows)
@@ -132,7 +138,7 @@ class FedAvg:
         n = n if self.weighting == "size" else torch.ones_like(n)
         return n / n.sum()
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Step the server's optimiser along the weighted mean of the messages.
 
         A leaf without message stands still; so does an expert (a row k of a leaf with weights
@@ -142,44 +148,44 @@ class FedAvg:
         gradients = {n: weighted_sum(w, messages[n]) for n, w in weights.items()}
         asleep = {n: w.sum(0) == 0 for n, w in weights.items() if w.ndim == 2}
         gradients = self.regularise(fed, state, gradients)
-        shared, server = server_step(self.server, state.shared, gradients, state.server, asleep)
-        return State(shared, state.local, server)
+        shared, optimizer = server_step(
+            self.server, state.shared, gradients, state.optimizer, asleep
+        )
+        return replace(state, shared=shared, optimizer=optimizer)
 
-    def regularise(self, fed: Federation, state: State, gradients: Leaves) -> Leaves:
+    def regularise(self, fed: Federation, state: State, gradients: Params) -> Params:
         """Return the pseudo-gradients with what the server itself adds: here nothing."""
         return gradients
 
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def communication_bytes(
+        self, state: State, rows: Tensor, messages: Params
+    ) -> tuple[Tensor, Tensor]:
         """Return the bytes down and up per client, counted from the tensors exchanged."""
         down = sum(t.numel() * t.element_size() for t in state.shared.values())
         up = sum(t[0].numel() * t.element_size() for t in messages.values())
         return torch.full((len(rows),), down), torch.full((len(rows),), up)
 
-    def settle(self, fed: Federation, state: State) -> State:
+    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
         """Return the state as it is: everybody predicts with what the server has."""
         return state
 
-    def judged(self, state: State) -> State:
-        """Return the state as it is: what is judged is what is handed out."""
-        return state
-
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the global model's log-probabilities, which every client shares."""
         return {"logp": net.logp(shared, x)}
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the global model's prediction."""
         return Prediction.single(code["logp"])
 
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return a client's prediction p(y|x, s) for a newcomer's examples."""
         return {"p": self.predict(net, params, ctx, code).logp.exp()}
 
-    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
         """Return the logarithm of the mean prediction."""
         return votes["p"].log()
 
-    def affinity(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return nothing: an algorithm without a model of x weighs votes by p(s) alone."""
         return {}
 
@@ -218,12 +224,12 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     return torch.stack([torch.tensordot(w, v, 1) for w, v in columns])
 
 
-def placed(leaves: Leaves, fed: Federation) -> Leaves:
+def placed(leaves: Params, fed: Federation) -> Params:
     """Return the same leaves on the device of a federation."""
     return {n: t.to(fed.device) for n, t in leaves.items()}
 
 
-def rows_of(leaves: Leaves, fed: Federation) -> Leaves:
+def rows_of(leaves: Params, fed: Federation) -> Params:
     """Return the same leaves for every client, ``[clients, ...]``, each to be trained."""
     return {n: t.expand(fed.clients, *t.shape).clone() for n, t in placed(leaves, fed).items()}
 

@@ -9,16 +9,15 @@ from torch.nn.functional import layer_norm, linear, normalize, relu
 from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy, placed
 from fedlib.algorithms.fedprox import RECEIVED
 from fedlib.algorithms.splitting import Opened, Split
-from fedlib.engine import Phase, State
+from fedlib.engine import FEATURES, Phase, State, Update, noise_of
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net, drawn, named, part
+from fedlib.models import Net, Params, drawn, named, part
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
 OWN, POLICY = "own.", "policy."
-WHO, DRAWN = "who", "drawn"
+WHO = "who"
 THEIRS = "cp:received"
-CHANCES = 1024  # rows of noise for predictions; more examples begin again
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels
 
 
@@ -33,20 +32,17 @@ class FedCP(Split):
     personal one. ``apart`` times the maximum mean discrepancy keeps the features near those of the
     received base: 5 in the authors' script, 1 in PFLlib and 004.
 
-    For predictions r is chosen without noise, or with noise of the seed ``draws``, as released,
-    where every evaluation has other noise (A36).
+    For predictions r is chosen without noise; as released every evaluation has other noise (A36).
     """
 
     apart: float = 5.0
     temperature: float = 1.0
-    draws: int = 0
 
     def check(self) -> None:
         FedAvg.check(self)
-        if self.apart < 0 or self.temperature <= 0 or self.draws < 0:
+        if self.apart < 0 or self.temperature <= 0:
             raise ValueError(
-                "FedCP needs apart >= 0, temperature > 0 and draws >= 0, got "
-                f"{self.apart}, {self.temperature} and {self.draws}"
+                f"FedCP needs apart >= 0 and temperature > 0, got {self.apart}, {self.temperature}"
             )
 
     @property
@@ -54,7 +50,7 @@ class FedCP(Split):
         """How the names of a personal head's leaves begin."""
         return OWN
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, a second head like the first, and the policy."""
         model, d = FedAvg.leaves(self, fed, seed), fed.net.width
         policy = drawn(
@@ -67,29 +63,24 @@ class FedCP(Split):
         """Return whether a leaf is of a personal head."""
         return name.startswith(OWN)
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return who each client is, ``[clients, D]``."""
         return {WHO: normalize(state.local[f"{OWN}weight"][rows].sum(1), dim=-1)}
 
-    def common(self, fed: Federation, state: State) -> Leaves:
-        """Return the received base, and the chances of released predictions."""
-        received = named(part(state.shared, "base."), f"{RECEIVED}base.")
-        if not self.draws:
-            return received
-        draw = torch.Generator().manual_seed(self.draws)
-        chances = torch.rand(CHANCES, fed.net.width, generator=draw).to(fed.device)
-        return {**received, DRAWN: chances}
+    def broadcast(self, fed: Federation, state: State) -> Params:
+        """Return the received base."""
+        return named(part(state.shared, "base."), f"{RECEIVED}base.")
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains all but the received head."""
-        names = ("base.", POLICY, OWN)
-        return (Phase(self.client, self.epochs, self.batch_size, train=names, noisy=1),)
+        names, noise = ("base.", POLICY, OWN), (("policy", FEATURES),)
+        return (Phase(self.client, self.epochs, self.batch_size, train=names, noise=noise),)
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, and how far features are from the received base's."""
-        weight, noise = batch["weight"], batch["noise"]
+        weight, noise = batch["weight"], batch[noise_of("policy")]
         h = self.features(net, params, batch)
-        entry, rest = self._parted(net, params, ctx, h, noise[:, : net.width])
+        entry, rest = self._parted(net, params, ctx, h, noise)
         said = rest + self.private(net, params, entry)
         loss = mean_cross_entropy(said, batch["y"], weight)
         if not self.apart:
@@ -97,29 +88,27 @@ class FedCP(Split):
         theirs = batch[THEIRS] if THEIRS in batch else self._theirs(net, ctx, batch)
         return loss + self.apart * discrepancy(h, theirs, weight)
 
-    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
         """Return the received base's features, and the client's own where these stand still."""
         mine = Split.known(self, net, frozen, ctx, batch)
         return {**mine, THEIRS: self._theirs(net, ctx, batch)} if self.apart else mine
 
-    def _theirs(self, net: Net, ctx: Leaves, batch: Leaves) -> Tensor:
+    def _theirs(self, net: Net, ctx: Params, batch: Params) -> Tensor:
         return net.features(part(ctx, RECEIVED), batch["x"])
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after, where the head after is the mean of received and personal one."""
         sent = {n: before[n] - after[n] for n in before if n.startswith(("base.", POLICY))}
-        heads = part(after, OWN)
-        return sent | {f"head.{n}": (before[f"head.{n}"] - own) / 2 for n, own in heads.items()}
+        own = part(after, OWN)
+        heads = {f"head.{n}": (before[f"head.{n}"] - mine) / 2 for n, mine in own.items()}
+        return {}, sent | heads
 
-    def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the personal share of the features, and what the global head makes of the rest."""
-        h, noise = code["h"], None
-        if DRAWN in ctx:
-            noise = ctx[DRAWN][torch.arange(len(h), device=h.device) % CHANCES]
-        return self._parted(net, params, ctx, h, noise)
+        return self._parted(net, params, ctx, code["h"], None)
 
     def _parted(
-        self, net: Net, params: Leaves, ctx: Leaves, h: Tensor, noise: Tensor | None
+        self, net: Net, params: Params, ctx: Params, h: Tensor, noise: Tensor | None
     ) -> Opened:
         policy = part(params, POLICY)
         said = linear(h * ctx[WHO], policy["layer.weight"], policy["layer.bias"])

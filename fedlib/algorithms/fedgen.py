@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
 from fedlib.algorithms.fedavg import (
     FedAvg,
-    mean,
     mean_cross_entropy,
     one_hot,
     placed,
     weighted_sum,
 )
-from fedlib.engine import Phase, State
+from fedlib.engine import Phase, State, noise_of
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net, drawn, named, part
+from fedlib.models import Net, Params, drawn, named, part
 from fedlib.optim import Optimizer, adam, recall, remembered
 from fedlib.randomness import torch_seed
 from fedlib.values import value
@@ -24,7 +25,6 @@ from fedlib.values import value
 MADE = "generator."
 POOL = "pool"  # p(y) over all clients, cumulated
 DRAW = "server/seed"
-ROUND = "server/round"
 FITTED = "server/fit:"  # what the generator's optimiser remembers, leaf/quantity
 
 
@@ -41,10 +41,8 @@ class FedGen(FedAvg):
     cross-entropy of its output layer on as many invented examples as real ones. Labels are drawn
     from the counts of all clients, which the server knows: a leak by design.
 
-    Also in Zhu et al.'s code: ``beta`` times the divergence of what a client says of an example
-    from what it says of an invented one with the same label, a ``diversity`` term for the
-    generator, and alpha and beta that shrink by ``fading`` every round. Only alpha is in the
-    paper's objective.
+    Zhu et al.'s code also has a distillation, a diversity term and fading weights, which are not in
+    the paper's objective, nor here.
     """
 
     noise: int = 512
@@ -53,22 +51,17 @@ class FedGen(FedAvg):
     steps: int = 1000
     invented: int = 10
     alpha: float = 1.0
-    beta: float = 0.0
-    diversity: float = 0.0
-    fading: float = 1.0
 
     def check(self) -> None:
         FedAvg.check(self)
         for name in ("noise", "hidden", "invented"):
             if getattr(self, name) < 1:
                 raise ValueError(f"FedGen.{name} must be >= 1, got {getattr(self, name)}")
-        for name in ("steps", "alpha", "beta", "diversity"):
+        for name in ("steps", "alpha"):
             if getattr(self, name) < 0:
                 raise ValueError(f"FedGen.{name} must be >= 0, got {getattr(self, name)}")
-        if not 0 < self.fading <= 1:
-            raise ValueError(f"FedGen.fading must lie in (0, 1], got {self.fading}")
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model and the generator."""
         made = drawn(
             lambda: {
@@ -80,23 +73,16 @@ class FedGen(FedAvg):
         )
         return {**FedAvg.leaves(self, fed, seed), **placed(named(made, MADE), fed)}
 
-    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the state before round 0."""
-        begun = FedAvg.init(self, fed, seed, first)
-        return State(begun.shared, begun.local, {ROUND: torch.zeros((), dtype=torch.int64)})
-
-    def prepare(
+    def before_round(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
-        """Return the state with this round's number, and the seed of the server's draws."""
+        """Return the state with the seed of the server's draws in this round."""
         draw = torch.tensor(torch_seed(seed, "server", round))
-        here = {DRAW: draw, ROUND: torch.tensor(round)}
-        return State(state.shared, state.local, {**state.server, **here})
+        return replace(state, memory={**state.memory, DRAW: draw})
 
-    def common(self, fed: Federation, state: State) -> Leaves:
-        """Return the share of the labels up to each one, and how much the terms still count."""
-        faded = torch.tensor(self.fading ** int(state.server[ROUND]), device=fed.device)
-        return {POOL: self._pool(fed), "faded": faded}
+    def broadcast(self, fed: Federation, state: State) -> Params:
+        """Return the share of the labels up to each one."""
+        return {POOL: self._pool(fed)}
 
     def _pool(self, fed: Federation) -> Tensor:
         counts = fed.train.counts(fed.classes).sum(0).to(torch.float64)
@@ -105,50 +91,38 @@ class FedGen(FedAvg):
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains the model; the generator is the server's."""
         names = ("base.", "head.")
-        # Noise and a label for an invented example; noise for one of the real example's label.
-        numbers = self.noise + 1 + (self.noise if self.beta else 0)
+        numbers = (("generator", self.noise), ("label", 1))
         return (Phase(self.client, self.epochs, self.batch_size, train=names, noise=numbers),)
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy on real examples and on invented ones."""
-        u, y, weight = batch["noise"], batch["y"], batch["weight"]
+        y, weight = batch["y"], batch["weight"]
         made = part(params, MADE)
-        invented = (u[:, self.noise, None] >= ctx[POOL]).sum(-1).clamp(max=net.classes - 1)
-        z = generate(made, u[:, : self.noise], invented, net.classes, weight)
+        invented = (batch[noise_of("label")] >= ctx[POOL]).sum(-1).clamp(max=net.classes - 1)
+        z = generate(made, batch[noise_of("generator")], invented, net.classes, weight)
         on_made = mean_cross_entropy(net.logits(params, z), invented, weight)
-        said = net(params, batch["x"], u)
-        loss = mean_cross_entropy(said, y, weight)
-        loss = loss + self.alpha * ctx["faded"] * on_made
-        if not self.beta:
-            return loss
-        like = generate(made, u[:, self.noise + 1 : 2 * self.noise + 1], y, net.classes, weight)
-        target = net.logits(params, like).log_softmax(-1).detach()
-        apart = (target.exp() * (target - said.log_softmax(-1))).sum(-1)
-        return loss + self.beta * ctx["faded"] * mean(apart, weight)
+        on_real = mean_cross_entropy(net(params, batch["x"], batch.get("noise")), y, weight)
+        return on_real + self.alpha * on_made
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return before - after of the model."""
-        return {n: before[n] - after[n] for n in before if not n.startswith(MADE)}
-
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Fit the generator to the clients' output layers, then average the models."""
         p = self.share(fed, rows)
         heads = named(part(state.shared, "head."), "head.")
         heads = {n: t - weighted_sum(p, messages[n]) for n, t in heads.items()}
         made, fitted = self._fitted(fed, state, heads)
         after = FedAvg.aggregate(self, fed, state, rows, messages)
-        memory = {**{n: state.server[n] for n in (DRAW, ROUND)}, **named(fitted, FITTED)}
-        return State({**after.shared, **named(made, MADE)}, after.local, {**after.server, **memory})
+        memory = {**after.memory, **named(fitted, FITTED)}
+        return replace(after, shared={**after.shared, **named(made, MADE)}, memory=memory)
 
-    def _fitted(self, fed: Federation, state: State, heads: Leaves) -> tuple[Leaves, Leaves]:
+    def _fitted(self, fed: Federation, state: State, heads: Params) -> tuple[Params, Params]:
         """Return the generator after its steps, and what its optimiser remembers of them.
 
         ``heads`` is the clients' mean output layer.
         """
-        draw = torch.Generator().manual_seed(int(state.server[DRAW]))
+        draw = torch.Generator().manual_seed(int(state.memory[DRAW]))
         made = {n: t.clone().requires_grad_() for n, t in part(state.shared, MADE).items()}
         optimizer, pool = self.fit.build(made), self._pool(fed)
-        recall(optimizer, made, part(state.server, FITTED))
+        recall(optimizer, made, part(state.memory, FITTED))
         weight = torch.ones(self.invented, device=fed.device)
         for _ in range(self.steps):
             u = torch.rand(self.invented, self.noise + 1, generator=draw).to(fed.device)
@@ -156,15 +130,13 @@ class FedGen(FedAvg):
             with torch.enable_grad():
                 z = generate(made, u[:, : self.noise], y, fed.classes, weight)
                 loss = cross_entropy(fed.net.logits(heads, z), y)
-                if self.diversity:
-                    loss = loss + self.diversity * alike(u[:, : self.noise], z)
                 optimizer.zero_grad()
                 loss.backward()
             optimizer.step()
         return {n: t.detach() for n, t in made.items()}, remembered(optimizer, made)
 
 
-def generate(made: Leaves, noise: Tensor, y: Tensor, classes: int, weight: Tensor) -> Tensor:
+def generate(made: Params, noise: Tensor, y: Tensor, classes: int, weight: Tensor) -> Tensor:
     """Return invented features ``[B, D]`` of labels ``[B]`` from uniform ``noise [B, n]``.
 
     Normalised with the mean and variance of the examples with ``weight`` 1.
@@ -175,9 +147,3 @@ def generate(made: Leaves, noise: Tensor, y: Tensor, classes: int, weight: Tenso
     center = h - (w * h).sum(0)
     h = center * ((w * center**2).sum(0) + 1e-5).rsqrt() * made["norm.weight"] + made["norm.bias"]
     return linear(relu(h), made["last.weight"], made["last.bias"])
-
-
-def alike(noise: Tensor, z: Tensor) -> Tensor:
-    """Return how alike features of unlike noise are: e^(-mean of |u_i - u_j| |z_i - z_j|)."""
-    far = [(t.unsqueeze(0) - t.unsqueeze(1)).abs().mean(-1) for t in (noise, z)]
-    return (-(far[0] * far[1]).mean()).exp()

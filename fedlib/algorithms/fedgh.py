@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedlib.algorithms.fedavg import one_hot
 from fedlib.algorithms.personal import LGFedAvg
-from fedlib.engine import BLOCK, State, lift
+from fedlib.engine import BLOCK, State, Update, vmap_clients
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net
+from fedlib.models import Net, Params
 from fedlib.optim import Optimizer, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import value
@@ -37,22 +39,24 @@ class FedGH(LGFedAvg):
         if self.pairs < 1:
             raise ValueError(f"FedGH.pairs must be >= 1, got {self.pairs}")
 
-    def prepare(
+    def before_round(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
         """Return the state with this round's seed of the server's shuffling."""
         draw = torch.tensor(torch_seed(seed, "server", round))
-        return State(state.shared, state.local, {**state.server, DRAW: draw})
+        return replace(state, memory={**state.memory, DRAW: draw})
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return nothing: no leaf is sent back."""
-        return {}
+        return {}, {}
 
-    def describe(self, fed: Federation, rows: Tensor, after: Leaves, context: Leaves) -> Leaves:
+    def client_statistics(
+        self, fed: Federation, rows: Tensor, after: Params, context: Params
+    ) -> Params:
         """Return the mean features ``[clients, classes, D]`` of every label that a client holds."""
         total = torch.zeros(len(rows), fed.classes, fed.net.width, device=fed.device)
         count = torch.zeros(len(rows), fed.classes, device=fed.device)
-        features = lift(fed.net.features, len(rows))
+        features = vmap_clients(fed.net.features, len(rows))
         for batch in fed.train.blocks(rows, BLOCK):
             labels = one_hot(batch["y"], fed.classes) * batch["weight"].unsqueeze(-1)
             total += labels.mT @ features(after, batch["x"])
@@ -60,11 +64,11 @@ class FedGH(LGFedAvg):
         held = (count > 0).to(total.dtype)
         return {PROTOTYPES: total / count.clamp(min=1).unsqueeze(-1), HELD: held}
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Train the head for one pass over the prototypes."""
         held = messages[HELD] > 0
         x, y = messages[PROTOTYPES][held], held.nonzero()[:, 1]
-        draw = torch.Generator().manual_seed(int(state.server[DRAW]))
+        draw = torch.Generator().manual_seed(int(state.memory[DRAW]))
         order = torch.randperm(len(y), generator=draw).to(y.device)
         head = {n: t.clone().requires_grad_() for n, t in state.shared.items()}
         optimizer = self.head.build(head)
@@ -74,11 +78,13 @@ class FedGH(LGFedAvg):
                 optimizer.zero_grad()
                 loss.backward()
             optimizer.step()
-        return State({n: t.detach() for n, t in head.items()}, state.local, state.server)
+        return replace(state, shared={n: t.detach() for n, t in head.items()})
 
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def communication_bytes(
+        self, state: State, rows: Tensor, messages: Params
+    ) -> tuple[Tensor, Tensor]:
         """Return the bytes: the head down, the prototypes of the labels that are held up."""
-        down, _ = LGFedAvg.sent(self, state, rows, {})
+        down, _ = LGFedAvg.communication_bytes(self, state, rows, {})
         each = messages[PROTOTYPES].shape[-1] * messages[PROTOTYPES].element_size()
         label = 8
         return down, (messages[HELD].sum(1).cpu().to(torch.int64)) * (each + label)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg, at_label, entropy, mean, placed, weighted_sum
-from fedlib.engine import Phase, Prediction, State
+from fedlib.engine import Phase, Prediction, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net, each, named, part, stack
+from fedlib.models import Net, Params, each, named, part, stack
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import one_of, value
@@ -33,8 +33,6 @@ class FedMix(FedAvg):
     ``marginal_entropy``      lambda_H, weight of the server's grad H(E_p(y)[q(z|y)]) (A06)
     ``label_prior``           p(y) in that term: "counts" of all clients, or "uniform" (A06)
     ``phi_scale``             phi starts at N(0, phi_scale^2); 0 is the uniform q (A14)
-    ``pool_gradient``         let the loss differentiate through q(z|s) in eq. 9 (A08: no)
-    ``gate_gradient``         let log p(z|x, s) train the experts through h_k(x) (A08: yes)
     ``personal_bias``         one output bias per client, shared by all experts, instead of theirs
     ``server``                the server's optimiser; per-leaf rates: ``rates=(("phi", 0.03),)``
     ========================= ======================================================================
@@ -54,8 +52,6 @@ class FedMix(FedAvg):
     marginal_entropy: float = 1.0
     label_prior: str = "counts"
     phi_scale: float = 0.0
-    pool_gradient: bool = False
-    gate_gradient: bool = True
     personal_bias: bool = False
 
     def check(self) -> None:
@@ -69,7 +65,7 @@ class FedMix(FedAvg):
             if getattr(self, name) < 0:
                 raise ValueError(f"FedMix.{name} must be >= 0, got {getattr(self, name)}")
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return K differently initialised experts, phi, and a gate that starts uniform (A14)."""
         k, values = self.experts, fed.values(self.condition)
         experts = stack([fed.net.init(torch_seed(seed, "model", i)) for i in range(k)])
@@ -87,7 +83,7 @@ class FedMix(FedAvg):
         """Return whether a leaf is the personal bias or, unless averaged, of the gate theta_s."""
         return name == "bias" or (name.startswith("gate.") and self.gates == "local")
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return p(y|s), ``[clients, values]``, which each client knows of itself."""
         return {"p_y": fed.shares(self.condition)[rows]}
 
@@ -96,14 +92,14 @@ class FedMix(FedAvg):
         moving = (EXPERTS, "gate.", "bias") if self.objective == "likelihood" else ("",)
         return (Phase(self.client, self.epochs, self.batch_size, train=moving),)
 
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return every expert's h_k(x) ``[B, K, D]`` and log p_{w_k}(y|x) ``[B, K, classes]``.
 
-        A personal bias is not in there yet: ``speak`` adds it.
+        A personal bias is not in there yet: ``log_probs`` adds it.
         """
         none = {BIAS: x.new_zeros(net.classes)} if self.personal_bias else {}
 
-        def expert(w: Leaves, x: Tensor) -> tuple[Tensor, Tensor]:
+        def expert(w: Params, x: Tensor) -> tuple[Tensor, Tensor]:
             h = net.features(w, x)
             return h, net.logits({**w, **none}, h).log_softmax(-1)
 
@@ -113,64 +109,62 @@ class FedMix(FedAvg):
             "logp": torch.stack([o for _, o in out], 1),
         }
 
-    def speak(self, params: Leaves, logp: Tensor) -> Tensor:
+    def log_probs(self, params: Params, logp: Tensor) -> Tensor:
         """Return the experts' log-probabilities with the client's bias, if that is personal."""
         return (logp + params["bias"]).log_softmax(-1) if self.personal_bias else logp
 
-    def marginal(self, params: Leaves, ctx: Leaves) -> Tensor:
+    def marginal(self, params: Params, ctx: Params) -> Tensor:
         """Return q(z|s) of a client, ``[K]``."""
         return q_of_client(params["phi"], ctx["p_y"])
 
-    def pool(self, params: Leaves, ctx: Leaves) -> Tensor:
+    def pool(self, params: Params, ctx: Params) -> Tensor:
         """Return the weights of the experts' features in the gate's input, ``[K]`` (eq. 9)."""
         return self.marginal(params, ctx)
 
-    def gate(self, params: Leaves, ctx: Leaves, h: Tensor) -> Tensor:
-        """Return log p_theta_s(z|x, s) ``[B, K]`` from the experts' features (eq. 9)."""
-        pool = self.pool(params, ctx)
-        pool = pool if self.pool_gradient else pool.detach()
-        h = h if self.gate_gradient else h.detach()
-        pooled = torch.einsum("k,bkd->bd", pool, h)
+    def gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
+        """Return log p_theta_s(z|x, s) ``[B, K]`` from the experts' features (eq. 9).
+
+        The loss trains experts through h_k(x), but not phi through q(z|s) (A08).
+        """
+        pooled = torch.einsum("k,bkd->bd", self.pool(params, ctx).detach(), h)
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
 
-    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
         """Return what experts say of examples where these stand still, and no more of examples."""
         if not any(name.startswith(EXPERTS) for name in frozen):
             return {}
         code = self.encode(net, frozen, batch["x"])
         return {**code, "x": code["h"][:, 0, :0]}
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
         code = batch if "logp" in batch else self.encode(net, params, batch["x"])
-        said = at_label(self.speak(params, code["logp"]), batch["y"])  # log p(y|x, z)
+        said = at_label(self.log_probs(params, code["logp"]), batch["y"])  # log p(y|x, z)
         gate = self.gate(params, ctx, code["h"])
         if self.objective == "likelihood":
             return -mean((said + gate).logsumexp(-1), batch["weight"])
         return -mean(self.bound(params, ctx, batch, said, gate), batch["weight"])
 
-    def logits(self, params: Leaves, batch: Leaves) -> Tensor:
+    def logits(self, params: Params, batch: Params) -> Tensor:
         """Return the logits of q(z|y), or of q given other side information, ``[B, K]``."""
         return params["phi"][batch["y"] if self.condition == "label" else batch[self.condition]]
 
     def bound(
-        self, params: Leaves, ctx: Leaves, batch: Leaves, said: Tensor, gate: Tensor
+        self, params: Params, ctx: Params, batch: Params, said: Tensor, gate: Tensor
     ) -> Tensor:
         """Return E_q(z|y)[log p(y|x, z) p(z|x, s)] ``[B]``, with H(q) if that is the objective."""
         q = self.logits(params, batch).softmax(-1)
         bound = (q * (said + gate)).sum(-1)
         return bound + entropy(q) if self.objective == "entropy" else bound
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after of what is shared, and q(z|s) with the client's phi (A08)."""
-        deltas = FedAvg.finish(self, net, before, after, ctx)
-        if self.objective == "likelihood":
-            del deltas["phi"]
-            return deltas
-        return {**deltas, "q_s": self.marginal(after, ctx)}
+        own, deltas = FedAvg.client_update(self, net, before, after, ctx)
+        q = {} if self.objective == "likelihood" else {"q_s": self.marginal(after, ctx)}
+        return own, {**deltas, **q}
 
     def weights(
-        self, fed: Federation, state: State, rows: Tensor, messages: Leaves
+        self, fed: Federation, state: State, rows: Tensor, messages: Params
     ) -> dict[str, Tensor]:
         """Return p(s|z) ``[clients, K]`` for the experts (eq. 8) and p(s) for phi and gates."""
         p = self.share(fed, rows)
@@ -179,7 +173,7 @@ class FedMix(FedAvg):
         sent = (n for n in state.shared if n in messages)
         return {n: by_expert if n.startswith(EXPERTS) else p for n in sent}
 
-    def regularise(self, fed: Federation, state: State, gradients: Leaves) -> Leaves:
+    def regularise(self, fed: Federation, state: State, gradients: Params) -> Params:
         """Subtract lambda_H grad_phi H(sum_c q(z|c) p(c)): keeps experts from dying early."""
         if "phi" not in gradients or self.marginal_entropy == 0:
             return gradients
@@ -189,23 +183,23 @@ class FedMix(FedAvg):
         pull = marginal_entropy_gradient(state.shared["phi"], p / p.sum())
         return {**gradients, "phi": gradients["phi"] - self.marginal_entropy * pull}
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return log sum_z p(y|x, z) p(z|x, s) (algorithm 1, first way to test) and the gate."""
         gate = self.open(params, ctx, code["h"])
-        logp = self.speak(params, code["logp"])
+        logp = self.log_probs(params, code["logp"])
         return Prediction((logp + gate.unsqueeze(-1)).logsumexp(-2), gate.exp())
 
-    def open(self, params: Leaves, ctx: Leaves, h: Tensor) -> Tensor:
+    def open(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
         """Return the gate of predictions, log p(z|x, s) over the experts that features are of."""
         return self.gate(params, ctx, h)
 
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's p(z|x, s), and its bias if it has a personal one."""
         gate = self.open(params, ctx, code["h"]).exp()
         own = {"bias": params["bias"].expand(len(gate), -1)} if self.personal_bias else {}
         return {"gate": gate, **own}
 
-    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
         """Return log sum_z p(y|x, z) p(z|x) with the marginalised gate (App. F)."""
         logp = code["logp"]
         if self.personal_bias:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.engine import State
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net, named, part
+from fedlib.models import Net, Params, named, part
 from fedlib.values import value
 
 RECEIVED = "received."  # the global model as it came, among what all clients know
@@ -30,16 +30,16 @@ class FedProx(FedAvg):
         if self.mu < 0:
             raise ValueError(f"FedProx.mu must be >= 0, got {self.mu}")
 
-    def common(self, fed: Federation, state: State) -> Leaves:
+    def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the received model."""
         return named(state.shared, RECEIVED)
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy and the proximal term of one mini-batch."""
         return FedAvg.loss(self, net, params, ctx, batch) + self.mu / 2 * far(params, ctx)
 
 
-def far(params: Leaves, ctx: Leaves) -> Tensor:
+def far(params: Params, ctx: Params) -> Tensor:
     """Return the squared distance of a client's leaves from the received ones."""
     squares = [((params[n] - t) ** 2).sum() for n, t in part(ctx, RECEIVED).items()]
     return reduce(torch.add, squares)

@@ -9,7 +9,7 @@ from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import State
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net, named, part
+from fedlib.models import Net, Params, named, part
 from fedlib.values import value
 
 OWN = "own."
@@ -31,7 +31,7 @@ class FedRoD(Split):
         """How the names of a personal head's leaves begin."""
         return OWN
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model and a second head."""
         model = FedAvg.leaves(self, fed, seed)
         return {**model, **named(part(model, "head."), OWN)}
@@ -40,11 +40,11 @@ class FedRoD(Split):
         """Return whether a leaf is of a personal head."""
         return name.startswith(OWN)
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the logarithm of how often a client holds each label, ``[clients, classes]``."""
         return {LOG_COUNTS: fed.train.counts(fed.classes)[rows].to(torch.float32).log()}
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the balanced loss of base and generic head, and that of the personal head."""
         y, weight = batch["y"], batch["weight"]
         h = self.features(net, params, batch)
@@ -53,10 +53,10 @@ class FedRoD(Split):
         both = generic.detach() + self.private(net, params, h.detach())
         return mean_cross_entropy(balanced, y, weight) + mean_cross_entropy(both, y, weight)
 
-    def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features, and the generic head's logits."""
         return Opened(code["h"], net.logits(params, code["h"]))
 
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the generic logits: those of a client for a newcomer."""
         return {"logits": net.logits(params, code["h"])}

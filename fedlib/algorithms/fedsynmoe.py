@@ -6,14 +6,13 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy, placed
-from fedlib.engine import Prediction, State
+from fedlib.engine import Prediction
 from fedlib.federation import Federation
-from fedlib.models import GateNet, Leaves, Net, named, part
+from fedlib.models import GateNet, Net, Params, named, part
 from fedlib.randomness import torch_seed
-from fedlib.values import one_of, value
+from fedlib.values import value
 
 OWN, GATE = "own.", "gate."
-FRESH = "clients/fresh:"
 
 
 @value
@@ -24,20 +23,14 @@ class FedSynMoE(FedAvg):
     gate sees what PM-MoE's does below bases. A newcomer gets the global base and the head.
 
     004 compares PM-MoE, whose gate comes after a finished federation, with this (Table 4). Its
-    released code makes ``fresh_gates`` in every round and predicts with the global base only
-    (``inference`` "global"), so that what it reports is not the method that it describes.
+    released code makes fresh gates in every round and predicts with the global base only, so that
+    what it reports is not the method that it describes, which is this one.
     """
 
     drops = False
     gate: GateNet = GateNet()
-    fresh_gates: bool = False
-    inference: str = "mixture"
 
-    def check(self) -> None:
-        FedAvg.check(self)
-        one_of("inference", self.inference, ("mixture", "global"))
-
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the shared model, a local base like its own, and a gate."""
         model = FedAvg.leaves(self, fed, seed)
         own = named(part(model, "base."), f"{OWN}base.")
@@ -49,50 +42,35 @@ class FedSynMoE(FedAvg):
         """Return whether a leaf is of the local base or the gate."""
         return name.startswith((OWN, GATE))
 
-    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the state before round 0, with the first gate where gates are always fresh."""
-        begun = FedAvg.init(self, fed, seed, first)
-        gate = {n: t[0].clone() for n, t in part(begun.local, GATE).items()}
-        fresh = named(gate, FRESH + GATE) if self.fresh_gates else {}
-        return State(begun.shared, begun.local, fresh)
-
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
-        """Return what each client begins from."""
-        fresh = {n: t.expand(len(rows), *t.shape) for n, t in part(state.server, FRESH).items()}
-        return {**FedAvg.start(self, fed, state, rows), **fresh}
-
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
-        """Average the shared leaves."""
-        after = FedAvg.aggregate(self, fed, state, rows, messages)
-        fresh = named(part(state.server, FRESH), FRESH)
-        return State(after.shared, after.local, {**after.server, **fresh})
-
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""
         said, _ = self._mixed(net, params, batch["x"])
         return mean_cross_entropy(said, batch["y"], batch["weight"])
 
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    @property
+    def reads_examples(self) -> bool:
+        """Return true: the local base's."""
+        return True
+
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the batch itself, and the features of the global base."""
         return {"x": x, "h": net.features(shared, x)}
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of the mixture and the gate, ``[B, 2]``: global, local."""
-        if self.inference == "global":
-            return Prediction.single(net.logits(params, code["h"]).log_softmax(-1))
         said, gate = self._mixed(net, params, code["x"], code["h"])
         return Prediction(said.log_softmax(-1), gate)
 
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the logits of the global base."""
         return {"logits": net.logits(params, code["h"])}
 
-    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
         """Return the prediction of the mean logits."""
         return votes["logits"].log_softmax(-1)
 
     def _mixed(
-        self, net: Net, params: Leaves, x: Tensor, h: Tensor | None = None
+        self, net: Net, params: Params, x: Tensor, h: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         theirs = net.features(params, x) if h is None else h
         mine = net.features(part(params, OWN), x)

@@ -10,11 +10,11 @@ from fedlib.algorithms.fedavg import FedAvg, mean, placed
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import Phase, State
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net, drawn, part
+from fedlib.models import Net, Params, drawn, part
 from fedlib.randomness import torch_seed
-from fedlib.values import one_of, value
+from fedlib.values import value
 
-LABELS, STEERED, SEEN = "labels.weight", "steered.", "seen.weight"
+LABELS, STEERED = "labels.weight", "steered."
 SIDES = ("scale", "shift")
 EVERYBODY, MINE, RECEIVED = "everybody", "mine", "received_labels"
 
@@ -28,22 +28,16 @@ class GPFL(Split):
     and layer normalisation each, shared. The personal head reads features steered by the mean of
     the embeddings with the client's label shares; those steered by the plain mean should have the
     label's embedding as the nearest by cosine, and be near the received one, with the weight
-    ``near``. ``decay`` is the weight decay of embeddings and steering.
-
-    Contexts are of the received embeddings, or "own": of those that the client had before it
-    received others, at first zero, as released. ``norm`` "example" is the mean distance of features
-    and embeddings, "batch" that of whole batches, as released.
+    ``near``. ``decay`` is the weight decay of embeddings and steering. Contexts are of the received
+    embeddings, and distances of an example; as released contexts are of those that the client had
+    before, at first zero, and distances of whole batches.
     """
 
     near: float = 0.01
     decay: float = 0.1
-    contexts: str = "received"
-    norm: str = "example"
 
     def check(self) -> None:
         FedAvg.check(self)
-        one_of("contexts", self.contexts, ("received", "own"))
-        one_of("norm", self.norm, ("example", "batch"))
         if self.near < 0 or self.decay < 0:
             raise ValueError(f"GPFL needs near >= 0 and decay >= 0, got {self.near}, {self.decay}")
 
@@ -52,7 +46,7 @@ class GPFL(Split):
         """How the names of a personal head's leaves begin."""
         return "head."
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, the labels' embeddings and the steering."""
         model, d = FedAvg.leaves(self, fed, seed), fed.net.width
         new = drawn(
@@ -63,23 +57,19 @@ class GPFL(Split):
             },
             torch_seed(seed, "model", 1),
         )
-        own = {SEEN: torch.zeros_like(new[LABELS])} if self.contexts == "own" else {}
-        return {**model, **placed({**new, **own}, fed)}
+        return {**model, **placed(new, fed)}
 
     def is_local(self, name: str) -> bool:
-        """Return whether a leaf is of a personal head, or the embeddings that a client had."""
-        return name.startswith("head.") or name == SEEN
+        """Return whether a leaf is of a personal head."""
+        return name.startswith("head.")
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
-        """Return the contexts, ``[clients, D]`` each, and the received embeddings' own."""
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return the contexts, ``[clients, D]`` each."""
         share = fed.shares("label")[rows]
-        if self.contexts == "received":
-            labels = state.shared[LABELS].expand(len(rows), -1, -1)
-        else:
-            labels = state.local[SEEN][rows]
+        labels = state.shared[LABELS].expand(len(rows), -1, -1)
         return {EVERYBODY: labels.mean(1), MINE: (share.unsqueeze(1) @ labels).squeeze(1)}
 
-    def common(self, fed: Federation, state: State) -> Leaves:
+    def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the received embeddings."""
         return {RECEIVED: state.shared[LABELS]}
 
@@ -88,7 +78,7 @@ class GPFL(Split):
         names = ("base.", "head.", LABELS, STEERED)
         return (Phase(self.client, self.epochs, self.batch_size, train=names),)
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the head's cross-entropy, and what the embeddings say of the steered features."""
         y, weight = batch["y"], batch["weight"]
         h = self.features(net, params, batch)
@@ -98,27 +88,18 @@ class GPFL(Split):
         losses = cross_entropy(said, y, reduction="none") + cross_entropy(
             cosine, y, reduction="none"
         )
-        loss = mean(losses, weight) + self.near * self._far(everybody - ctx[RECEIVED][y], weight)
+        far = root(((everybody - ctx[RECEIVED][y]) ** 2).sum(-1))
+        loss = mean(losses, weight) + self.near * mean(far, weight)
         decayed = [params[LABELS], *part(params, STEERED).values()]
         return loss + self.decay / 2 * torch.stack([(t**2).sum() for t in decayed]).sum()
 
-    def _far(self, apart: Tensor, weight: Tensor) -> Tensor:
-        squares = (apart**2).sum(-1)
-        if self.norm == "batch":
-            return root((squares * weight).sum())
-        return mean(root(squares), weight)
-
-    def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return the embeddings as the client has trained them, where it goes by its own."""
-        return {SEEN: after[LABELS]} if self.contexts == "own" else {}
-
-    def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features steered by the client's own labels."""
         h = code["h"]
         return Opened(steer(params, h, ctx[MINE]), h.new_zeros(len(h), net.classes))
 
 
-def steer(params: Leaves, h: Tensor, context: Tensor) -> Tensor:
+def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
     """Return features ``[B, D]`` steered by a context ``[D]``."""
     scale, shift = (
         _read(part(params, f"{STEERED}{side}."), context) for side in ("scale", "shift")
@@ -132,6 +113,6 @@ def root(squares: Tensor) -> Tensor:
     return torch.where(some, torch.where(some, squares, 1).sqrt(), 0)
 
 
-def _read(layer: Leaves, context: Tensor) -> Tensor:
+def _read(layer: Params, context: Tensor) -> Tensor:
     said = relu(linear(context, layer["layer.weight"], layer["layer.bias"]))
     return layer_norm(said, said.shape[-1:], layer["norm.weight"], layer["norm.bias"])

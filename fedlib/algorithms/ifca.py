@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.closing import OPEN, ClusterStop
-from fedlib.algorithms.cluster_models import CLUSTERS, FIT, best_fit, pick, speak
+from fedlib.algorithms.cluster_early_stopping import OPEN, ClusterStop
+from fedlib.algorithms.cluster_models import CLUSTERS, FIT, best_fit, log_probs, pick
 from fedlib.algorithms.fedavg import FedAvg, at_label, one_hot, placed, weighted_sum
 from fedlib.engine import BLOCK, Prediction, State
 from fedlib.federation import Federation, Table
 from fedlib.metrics import adjusted_rand_index, truth
-from fedlib.models import Leaves, Net, named, stack
+from fedlib.models import Net, Params, named, stack
 from fedlib.optim import server_step
 from fedlib.randomness import generator, torch_seed
 from fedlib.values import one_of, value
@@ -75,7 +77,7 @@ class IFCA(FedAvg):
                 f"IFCA.least_share must lie in [0, 1 / {self.clusters}], got {self.least_share}"
             )
 
-    def leaves(self, fed: Federation, seed: int, draw: int = 0) -> Leaves:
+    def leaves(self, fed: Federation, seed: int, draw: int = 0) -> Params:
         """Return J differently initialised models, what is not ``clustered`` once."""
         at = range(draw * self.clusters, (draw + 1) * self.clusters)
         models = [fed.net.init(torch_seed(seed, "model", i)) for i in at]
@@ -95,7 +97,7 @@ class IFCA(FedAvg):
             fit = self.fits(fed, shared, fed.train, everyone)
             best = fit[~fit.isnan().any(1)].argmin(1)  # of those who take part
             if best.bincount(minlength=self.clusters).min() >= self.least_share * len(best):
-                return self._fresh(fed, State(shared, {}, {}))
+                return self._fresh(fed, State(shared, {}))
         if self.least_share:
             raise RuntimeError(
                 f"in {DRAWS} draws no initial models were each the best of {self.least_share:.0%} "
@@ -105,12 +107,12 @@ class IFCA(FedAvg):
 
     def _fresh(self, fed: Federation, state: State) -> State:
         nobody = torch.full((fed.clients,), -1, device=fed.device)
-        server = {CHOICE: nobody, OPEN: torch.ones(self.clusters, device=fed.device).bool()}
+        memory = {CHOICE: nobody, OPEN: torch.ones(self.clusters, device=fed.device).bool()}
         if self.stop is not None:
-            server |= self.stop.begun(state.shared, self.clusters)
-        return State(state.shared, state.local, server)
+            memory |= self.stop.begun(state.shared, self.clusters)
+        return replace(state, memory=memory)
 
-    def fits(self, fed: Federation, shared: Leaves, table: Table, rows: Tensor) -> Tensor:
+    def fits(self, fed: Federation, shared: Params, table: Table, rows: Tensor) -> Tensor:
         """Return every cluster's mean loss on some clients' examples, ``[clients, J]``.
 
         NaN for a client without examples. Every example is looked at once.
@@ -129,11 +131,13 @@ class IFCA(FedAvg):
             total.index_add_(0, owner, -torch.cat(said)[place])
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
-    def prepare(
+    def before_round(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
         """Return the state in which every client of the cohort has chosen its cluster."""
-        available = state.server[OPEN].nonzero()[:, 0]
+        # What clients settled for was about the models before.
+        state = replace(state, memory={n: t for n, t in state.memory.items() if n != FIT})
+        available = state.memory[OPEN].nonzero()[:, 0]
         if not len(available):
             return state
         fit = self.fits(fed, state.shared, fed.train, rows)
@@ -142,8 +146,8 @@ class IFCA(FedAvg):
         for i in (choice < 0).nonzero()[:, 0].tolist():
             draw = generator(seed, "explore", round, int(fed.ids[int(rows[i])]), 1)
             choice[i] = available[int(draw.integers(len(available)))]
-        chosen = state.server[CHOICE].index_copy(0, rows, choice)
-        state = State(state.shared, state.local, {**state.server, CHOICE: chosen})
+        chosen = state.memory[CHOICE].index_copy(0, rows, choice)
+        state = replace(state, memory={**state.memory, CHOICE: chosen})
         if self.stop is not None and round % self.stop.every == 0:
             held = self.fits(fed, state.shared, fed.validation, rows)
             return self.stop.closed(state, held, choice)
@@ -154,11 +158,11 @@ class IFCA(FedAvg):
         draws = (generator(seed, "explore", round, int(fed.ids[i])) for i in rows.tolist())
         return torch.tensor([d.random() < eps for d in draws], device=fed.device)
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the cluster model that each client has chosen, with what all clusters share."""
-        return pick(state.shared, state.server[CHOICE][rows])
+        return pick(state.shared, state.memory[CHOICE][rows])
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Average every cluster over its choosers, and the rest over the whole cohort."""
         by_cluster = self.by_cluster(fed, state, rows)
         rest = self.weights(fed, state, rows, messages)
@@ -170,56 +174,60 @@ class IFCA(FedAvg):
                 gradients[name] = torch.stack(columns)
         idle = by_cluster.sum(0) == 0
         asleep = {n: idle for n in gradients if n.startswith(CLUSTERS)}
-        shared, server = server_step(self.server, state.shared, gradients, state.server, asleep)
-        return State(shared, state.local, {**_memory(state.server), **server})
+        shared, optimizer = server_step(
+            self.server, state.shared, gradients, state.optimizer, asleep
+        )
+        return replace(state, shared=shared, optimizer=optimizer)
 
     def by_cluster(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return n_k / n_j of every client k and its cluster j, float64 ``[clients, J]``."""
-        choice = state.server[CHOICE][rows]
+        choice = state.memory[CHOICE][rows]
         picked = one_hot(choice, self.clusters).double()
-        picked = picked * state.server[OPEN] * self.share(fed, rows).unsqueeze(1)
+        picked = picked * state.memory[OPEN] * self.share(fed, rows).unsqueeze(1)
         return picked / torch.where(picked.sum(0) > 0, picked.sum(0), 1)
 
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def communication_bytes(
+        self, state: State, rows: Tensor, messages: Params
+    ) -> tuple[Tensor, Tensor]:
         """Return the bytes: open clusters go down; one model, and which it is, goes up."""
         size = {n: t.numel() * t.element_size() for n, t in state.shared.items()}
         one = sum(b for n, b in size.items() if n.startswith(CLUSTERS)) // self.clusters
         rest = sum(b for n, b in size.items() if not n.startswith(CLUSTERS))
-        choice, is_open = state.server[CHOICE][rows], state.server[OPEN]
+        choice, is_open = state.memory[CHOICE][rows], state.memory[OPEN]
         trained = is_open[choice.clamp(min=0)].cpu().to(torch.int64)
         name = choice.element_size() if self.clusters > 1 else 0
         left = int(is_open.sum())
         down = torch.full((len(rows),), one * left + (rest if left else 0))
         return down, trained * (one + rest + name)
 
-    def settle(self, fed: Federation, state: State) -> State:
+    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
         """Return the state with every client's loss under every cluster, from which it chooses."""
-        if FIT in state.server:
+        if FIT in state.memory:
             return state
         everyone = torch.arange(fed.clients, device=fed.device)
         held = fed.validation if self.inference == "validation" else fed.train
         fit = self.fits(fed, state.shared, held, everyone)
         if fit.isnan().any():
             fit = torch.where(fit.isnan(), self.fits(fed, state.shared, fed.train, everyone), fit)
-        return State(state.shared, state.local, {**state.server, FIT: fit})
+        return replace(state, memory={**state.memory, FIT: fit})
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return every client's cluster for predictions, once that is settled."""
-        if FIT not in state.server:
+        if FIT not in state.memory:
             return {}
         return {"cluster": best_fit(state)[rows]}
 
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what every cluster says, log p ``[B, J, classes]``; a model in training is one."""
-        return {"logp": speak(net, shared, x)}
+        return {"logp": log_probs(net, shared, x)}
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of the client's cluster, and that cluster as a one-hot gate."""
         said = code["logp"]
         if said.shape[-2] == 1:
             return Prediction.single(said.squeeze(-2))
         if "cluster" not in ctx:
-            raise ValueError("clients have not settled for a cluster: predict with IFCA.settle's")
+            raise ValueError("clients have not settled for a cluster: call assign_models first")
         mine = one_hot(ctx["cluster"], self.clusters)
         logp = torch.where(mine.unsqueeze(-1), said, 0).sum(-2)
         return Prediction(logp, mine.to(said.dtype).expand(said.shape[:-1]))
@@ -231,11 +239,11 @@ class IFCA(FedAvg):
         for one, is the adjusted Rand index of the clusters that clients settle for.
         """
         order = fed.by_id
-        seen: dict[str, Tensor] = {"open_clusters": state.server[OPEN].sum().double()}
-        if FIT in state.server:
+        seen: dict[str, Tensor] = {"open_clusters": state.memory[OPEN].sum().double()}
+        if FIT in state.memory:
             mine = one_hot(best_fit(state)[order], self.clusters).double()
             seen |= {"clusters": mine, "cluster_share": mine.mean(0)}
-            seen["cluster_nll"] = state.server[FIT][order].nan_to_num(torch.inf)
+            seen["cluster_nll"] = state.memory[FIT][order].nan_to_num(torch.inf)
             seen |= _recovery(fed, best_fit(state))
         return seen
 
@@ -249,8 +257,3 @@ def _recovery(fed: Federation, best: Tensor) -> dict[str, Tensor]:
             index = adjusted_rand_index(best.cpu().numpy(), true)
             found[f"recovery:{name}"] = torch.tensor(index, dtype=torch.float64)
     return found
-
-
-def _memory(server: Leaves) -> Leaves:
-    """Return what the server remembers besides its optimiser."""
-    return {n: t for n, t in server.items() if n.startswith(("clients/", "clusters/"))}

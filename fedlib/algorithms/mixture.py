@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from fedlib.algorithms.cluster_models import CLUSTERS, count, speak, used
+from fedlib.algorithms.cluster_models import CLUSTERS, count, log_probs, used
+from fedlib.algorithms.expert_diagnostics import expert_diagnostics, on_tests
 from fedlib.algorithms.fedavg import FedAvg, at_label, mean, rows_of
-from fedlib.algorithms.local import AtHome
-from fedlib.algorithms.worth import on_tests, worth
+from fedlib.algorithms.local import LocalTraining
 from fedlib.engine import EarlyStop, Phase, Prediction, State
 from fedlib.federation import OPTED_IN, Federation
-from fedlib.models import Family, Leaves, Net, named, part
+from fedlib.models import Family, Net, Params, named, part
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import one_of, value
@@ -33,7 +33,7 @@ def pooled(said: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
 
 
 @value
-class Mixture(AtHome):
+class Mixture(LocalTraining):
     """sum_j h_j(x) f_j(x) + h_s(x) f_s(x): generalists f_j, specialist f_s, gate h.
 
     A last stage. ``Experiment.after`` is the federation, whose model is the one
@@ -96,9 +96,9 @@ class Mixture(AtHome):
             mine |= rows_of(named(gate, GATE), fed)
         if self.train_global:
             mine |= rows_of(named(shared, COPY), fed)
-        return State(named(shared, GLOBAL), mine, {})
+        return State(named(shared, GLOBAL), mine)
 
-    def _specialists(self, fed: Federation, seed: int, first: State) -> Leaves:
+    def _specialists(self, fed: Federation, seed: int, first: State) -> Params:
         fresh = fed.net.like(self.expert).init(torch_seed(seed, "model", 2))
         shapes = {n: t.shape for n, t in fresh.items()}
         if {n: t.shape[1:] for n, t in first.local.items()} == shapes:
@@ -121,11 +121,11 @@ class Mixture(AtHome):
                 stop=self.stop,
                 watch="loss",
                 side="local",
-                noise=noise,
+                noise=(("dropout", noise),),
             ),
         )
 
-    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
         """Return what experts that stay say of an example's label."""
         if self.train_global:
             return {}
@@ -133,7 +133,7 @@ class Mixture(AtHome):
         logp = self.say(net, frozen, ctx, code) if self.frozen else code["logp"]
         return {SAID: at_label(logp, batch["y"])}
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""
         x, y, said, noise = batch["x"], batch["y"], batch.get(SAID), batch.get("noise")
         if said is None:
@@ -145,13 +145,18 @@ class Mixture(AtHome):
         mixed = pooled(said, self._open(net, params, x, noise), self.pool)
         return -mean(mixed, batch["weight"])
 
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    @property
+    def reads_examples(self) -> bool:
+        """Return true: the specialist's and the gate's."""
+        return True
+
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the batch, and what the generalists say of it, log p ``[B, J, classes]``."""
         if self.train_global:
             return {"x": x}
-        return {"x": x, "logp": speak(net, part(shared, GLOBAL), x)}
+        return {"x": x, "logp": log_probs(net, part(shared, GLOBAL), x)}
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the mixture's log-probabilities and gate: generalists, specialist ``[B, J+1]``."""
         said = self.say(net, params, ctx, code).mT
         if self.pool in EQUAL:
@@ -169,10 +174,10 @@ class Mixture(AtHome):
         "expert_accuracy" and "gate_share" ``[clients, experts]``, "gate_entropy" ``[clients, 1]``
         (nats, the mean over the client's tests). NaN for a client without tests.
         """
-        seen = worth(on_tests(fed, self, state, self._asked))
+        seen = expert_diagnostics(on_tests(fed, self, state, self._asked))
         return {name: values[fed.by_id] for name, values in seen.items()}
 
-    def _asked(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+    def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert would give, then the gate, ``[B, 2 (J + 1)]``."""
         labels = self.say(net, params, ctx, code).argmax(-1)
         gate = self.predict(net, params, ctx, code).gate
@@ -181,9 +186,9 @@ class Mixture(AtHome):
     def say(
         self,
         net: Net,
-        params: Leaves,
-        ctx: Leaves,
-        code: Leaves,
+        params: Params,
+        ctx: Params,
+        code: Params,
         opted_in: Tensor | None = None,
         noise: Tensor | None = None,
     ) -> Tensor:
@@ -194,18 +199,18 @@ class Mixture(AtHome):
         """
         theirs = code.get("logp")
         if theirs is None:
-            theirs = speak(net, part(params, COPY), code["x"])
+            theirs = log_probs(net, part(params, COPY), code["x"])
             if opted_in is not None:
                 theirs = torch.where(opted_in.bool()[:, None, None], theirs, theirs.detach())
         mine = self._mine(net, params, code["x"], noise)
         return torch.cat([theirs, mine.unsqueeze(-2)], -2)
 
-    def _mine(self, net: Net, params: Leaves, x: Tensor, noise: Tensor | None) -> Tensor:
+    def _mine(self, net: Net, params: Params, x: Tensor, noise: Tensor | None) -> Tensor:
         own = net.like(self.expert)
         first = None if noise is None else noise[..., : own.noise]  # the gate's are the last
         return own.logp(part(params, OWN), x, first)
 
-    def _open(self, net: Net, params: Leaves, x: Tensor, noise: Tensor | None = None) -> Tensor:
+    def _open(self, net: Net, params: Params, x: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the log gate, ``[B, J + 1]``: log (1 - h) and log h for two experts."""
         own = part(params, GATE)
         outputs = own["head.bias"].shape[-1]

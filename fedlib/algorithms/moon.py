@@ -7,9 +7,9 @@ from torch.nn.functional import normalize, softplus
 
 from fedlib.algorithms.fedavg import FedAvg, mean, mean_cross_entropy
 from fedlib.algorithms.fedprox import RECEIVED
-from fedlib.engine import Phase, State
+from fedlib.engine import Phase, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net, named, part
+from fedlib.models import Net, Params, named, part
 from fedlib.values import value
 
 PREVIOUS = "previous."
@@ -36,7 +36,7 @@ class MOON(FedAvg):
         if self.mu < 0 or self.tau <= 0:
             raise ValueError(f"MOON needs mu >= 0 and tau > 0, got mu={self.mu}, tau={self.tau}")
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and itself as the first client's previous one."""
         model = FedAvg.leaves(self, fed, seed)
         return {**model, **named(part(model, "base."), f"{PREVIOUS}base.")}
@@ -45,7 +45,7 @@ class MOON(FedAvg):
         """Return whether a leaf is of a client's previous model."""
         return name.startswith(PREVIOUS)
 
-    def common(self, fed: Federation, state: State) -> Leaves:
+    def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the base of the received model."""
         return named(part(state.shared, "base."), f"{RECEIVED}base.")
 
@@ -53,7 +53,7 @@ class MOON(FedAvg):
         """Return one phase that trains the model."""
         return (Phase(self.client, self.epochs, self.batch_size, train=("base.", "head.")),)
 
-    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
         """Return (u_p - u_g) / tau, where u are the other two models' features at unit length."""
         if not self.mu:
             return {}
@@ -63,7 +63,7 @@ class MOON(FedAvg):
         )
         return {APART: (mine - theirs) / self.tau}
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy and the contrastive term of one mini-batch."""
         weight = batch["weight"]
         z = net.features(params, batch["x"], batch.get("noise"))
@@ -75,6 +75,7 @@ class MOON(FedAvg):
         nearer = (normalize(z, dim=-1, eps=LEAST) * apart).sum(-1)
         return loss + self.mu * mean(softplus(nearer), weight)
 
-    def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return the client's model as the previous one of its next round."""
-        return {n: after[n.removeprefix(PREVIOUS)] for n in before if n.startswith(PREVIOUS)}
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        """Return the client's model as the previous one of its next round, and before - after."""
+        _, message = FedAvg.client_update(self, net, before, after, ctx)
+        return {n: after[n.removeprefix(PREVIOUS)] for n in before if self.is_local(n)}, message

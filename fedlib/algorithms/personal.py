@@ -8,7 +8,7 @@ from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import Phase, Prediction, State
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net
+from fedlib.models import Net, Params
 from fedlib.values import value
 
 
@@ -28,7 +28,7 @@ class Personal(Split):
         """Return whether a leaf is personal."""
         return name.startswith(self.local)
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the fresh leaves of FedAvg."""
         leaves = FedAvg.leaves(self, fed, seed)
         for prefix in self.local:
@@ -44,7 +44,7 @@ class Personal(Split):
                 return name
         raise ValueError(f"{self} has neither a head nor a base that others could borrow")
 
-    def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features and nothing else, or the batch and the shared head's bias."""
         if self.experts == "base.":
             x = code["x"]
@@ -52,26 +52,31 @@ class Personal(Split):
         h = code["h"] if "h" in code else net.features(params, code["x"])
         return Opened(h, h.new_zeros(len(h), net.classes))
 
-    def private(self, net: Net, params: Leaves, entry: Tensor) -> Tensor:
+    def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
         """Return the logits of a head, or the features of a base."""
         if self.experts == "base.":
             return net.features(params, entry)
         return Split.private(self, net, params, entry)
 
-    def joined(self, net: Net, params: Leaves, out: Tensor) -> Tensor:
+    def joined(self, net: Net, params: Params, out: Tensor) -> Tensor:
         """Return what features add to the logits; a head's logits as they are."""
         return out @ params["head.weight"].mT if self.experts == "base." else out
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         said = net.logits(params, self.features(net, params, batch))
         return mean_cross_entropy(said, batch["y"], batch["weight"])
 
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    @property
+    def reads_examples(self) -> bool:
+        """Return whether the base is personal."""
+        return not self._base_shared
+
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the features, or the batch itself if they are personal."""
         return {"h": net.features(shared, x)} if self._base_shared else {"x": x}
 
-    def logits(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+    def logits(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the logits of the client's network."""
         return net.logits(params, code["h"]) if "h" in code else net(params, code["x"])
 
@@ -163,18 +168,23 @@ class LocalGlobal(FedAvg):
             raise ValueError(f"this model has no cut {self.cut}; legal: {legal or 'none'}")
         return FedAvg.init(self, fed, seed, first)
 
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    @property
+    def reads_examples(self) -> bool:
+        """Return true: the first layers are personal."""
+        return True
+
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the batch itself: the first layers are personal."""
         return {"x": x}
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of the client's network."""
         return Prediction.single(net(params, code["x"]).log_softmax(-1))
 
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's representation."""
         return {"r": net.below(params, code["x"], self.cut)}
 
-    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
         """Return what the global layers make of the mean representation."""
         return net.above(shared, votes["r"], self.cut).log_softmax(-1)

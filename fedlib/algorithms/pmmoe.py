@@ -6,25 +6,25 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedlib.algorithms.expert_diagnostics import error_spread, expert_diagnostics, on_tests
 from fedlib.algorithms.fedavg import mean_cross_entropy, one_hot, placed, rows_of
 from fedlib.algorithms.personal import FedPer
 from fedlib.algorithms.splitting import Split
-from fedlib.algorithms.stages import Stage
-from fedlib.algorithms.worth import error_spread, on_tests, worth
+from fedlib.algorithms.stages import SecondStage
 from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
 from fedlib.federation import Federation
-from fedlib.models import GateNet, Leaves, Net, each, named, part
+from fedlib.models import GateNet, Net, Params, each, named, part
 from fedlib.optim import Optimizer, sgd
 from fedlib.partition.chance import whole_part
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
 POOL, GATE, KEPT, PLACE = "pool.", "gate.", "kept.experts", "place"
-REST, SAID, ENERGY, CODE = "moe:rest", "moe:said", "moe:energy", "moe:code."
+REST, SAID = "moe:rest", "moe:said"
 
 
 @value
-class PMMoE(Stage):
+class PMMoE(SecondStage):
     """A mixture of the private parts of a finished federation, ``of`` a method that splits models.
 
     Every client gets the others' private parts, heads, bases or vectors, and trains a ``gate`` over
@@ -36,12 +36,10 @@ class PMMoE(Stage):
     ``denoise`` leaves out that share of the experts, per client those with the least energy score
     T log sum_d e^(v_d / T), where v is the elementwise product of an expert's and the own expert's
     outputs at unit length, averaged over the client's training examples (eq. 10 to 12, A31). The
-    own expert always stays. T is ``temperature``. ``each_batch`` averages over every mini-batch
-    anew while the gate is trained, as algorithm 1 reads; predictions leave out the same as ever.
+    own expert always stays. T is ``temperature``.
 
     ``favour`` adds to the initial bias of the own expert, so that the mixture begins near the
-    client's own prediction: an extension (A42). ``train_experts`` trains a client's copies of the
-    experts with its gate, as 004's released FedCP does by mistake (A41). After FedBABU's ``Local``
+    client's own prediction: an extension (A42). After FedBABU's ``Local``
     stage ``of`` says which base is used: ``FedBABU()`` the server's, ``Personal(local=("base.",
     "head."))`` the client's own, as released (A43). Play one round with every client (cohort 1.0).
     """
@@ -56,13 +54,11 @@ class PMMoE(Stage):
     renormalised: bool = False
     denoise: float = 0.0
     temperature: float = 1.0
-    each_batch: bool = False
     favour: float = 0.0
-    train_experts: bool = False
     stop: EarlyStop | None = None
 
     def check(self) -> None:
-        Stage.check(self)
+        SecondStage.check(self)
         if self.top < 0:
             raise ValueError(f"PMMoE.top (k) must be >= 1, or 0 for all, got {self.top}")
         if not 0 <= self.denoise < 1 or self.temperature <= 0:
@@ -74,7 +70,7 @@ class PMMoE(Stage):
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is a client's: its gate, and what ``of`` keeps there."""
         if name.startswith(POOL):
-            return self.train_experts
+            return False
         return name.startswith((GATE, KEPT)) or self.of.is_local(name)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
@@ -85,7 +81,7 @@ class PMMoE(Stage):
         if fed.at_home() is not fed.taking_part():
             raise ValueError("PMMoE hands every private part to everybody: nobody can opt out")
         needed, of = self.of.leaves(fed, seed), type(self.of).__name__
-        there = first or State({}, {}, {})
+        there = first or State({}, {})
         sides = {n: there.local if self.of.is_local(n) else there.shared for n in needed}
         if lacking := [n for n, side in sides.items() if n not in side]:
             raise ValueError(
@@ -96,19 +92,16 @@ class PMMoE(Stage):
         shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
         pool = {POOL + n: t.clone() for n, t in part(mine, self.of.experts).items()}
         experts = len(next(iter(pool.values())))
-        if self.train_experts:
-            mine |= {n: t.expand(fed.clients, *t.shape).clone() for n, t in pool.items()}
-        else:
-            shared |= pool
+        shared |= pool
         mine |= rows_of(self._gate(fed, experts, seed), fed)
         mine[f"{GATE}head.bias"] += self.favour * torch.eye(experts, device=fed.device)
         mine[KEPT] = torch.ones(fed.clients, experts, device=fed.device)
-        state = State(shared, mine, {})
+        state = State(shared, mine)
         if self.denoise:
             mine[KEPT] = self.clean(self.energies(fed, state))
         return state
 
-    def _gate(self, fed: Federation, experts: int, seed: int) -> Leaves:
+    def _gate(self, fed: Federation, experts: int, seed: int) -> Params:
         """Return the leaves of a fresh gate."""
         net = fed.net.like(self.gate, experts, self._sees(fed.net))
         draw = torch_seed(seed, "model", 1)
@@ -132,28 +125,27 @@ class PMMoE(Stage):
         total = torch.where(fed.train.real.unsqueeze(-1), each_example, 0).sum(1)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
-    def _energy(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+    def _energy(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the experts' energy scores, ``[B, M]``."""
         said = normalize(self._outputs(net, params, ctx, code), dim=-1)
         own = one_hot(ctx[PLACE], said.shape[-2]).to(said.dtype)
         mine = (said * own.unsqueeze(-1)).sum(-2, keepdim=True)
         return self.temperature * (said * mine / self.temperature).logsumexp(-1)
 
-    def clean(self, energies: Tensor, own: Tensor | None = None) -> Tensor:
+    def clean(self, energies: Tensor) -> Tensor:
         """Return 1 for experts that stay and 0 for those left out, floor(gamma M) of M.
 
-        ``[clients, M]``, from ``energies`` of the same shape.
-        ``own`` is true at a client's own expert: without it, the one in its own place.
+        ``[clients, M]``, from ``energies`` of the same shape; a client's own is in its own place.
         """
         experts = energies.shape[-1]
-        own = torch.eye(experts, device=energies.device).bool() if own is None else own
+        own = torch.eye(experts, device=energies.device).bool()
         ranks = torch.where(own, torch.inf, energies.nan_to_num(0.0)).argsort(-1).argsort(-1)
         gone = min(whole_part(self.denoise * experts), experts - 1)
         return (ranks >= gone).to(energies.dtype)
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what ``of`` tells its clients, and which expert is a client's own."""
-        return {**self.of.context(fed, state, rows), PLACE: rows}
+        return {**self.of.client_context(fed, state, rows), PLACE: rows}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the gate."""
@@ -162,54 +154,33 @@ class PMMoE(Stage):
                 self.client,
                 self.epochs,
                 self.batch_size,
-                train=(GATE, POOL) if self.train_experts else (GATE,),
+                train=(GATE,),
                 stop=self.stop,
                 watch="loss",
                 side="local",
-                noise=self.gate.noise,
+                noise=(("dropout", self.gate.noise),),
             ),
         )
 
-    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
-        """Return what experts say of examples, and what the gate sees of them if not the image.
-
-        Where experts are trained, the code that they are asked with, if that is no image.
-        """
-        if self.train_experts:
-            code = {} if self._lends_bases else self.of.encode(net, frozen, batch["x"])
-            if not code or "x" in code:
-                return {}
-            return {**named(code, CODE), "x": batch["x"].flatten(1)[:, :0]}
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+        """Return what experts say of examples, and what the gate sees of them if not the image."""
         code = self.encode(net, frozen, batch["x"])
         rest, said, entry = self._consulted(net, frozen, ctx, code)
         told = {REST: rest, SAID: said}
-        if self.denoise and self.each_batch:
-            told[ENERGY] = self._energy(net, frozen, ctx, code)
         return told if entry.ndim > 2 else {**told, "x": entry}
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one client's mini-batch."""
         if SAID in batch:
             rest, said, entry = batch[REST], batch[SAID], batch["x"]
-            energy = batch.get(ENERGY)
         else:
-            code = part(batch, CODE) or self.encode(net, params, batch["x"])
+            code = self.encode(net, params, batch["x"])
             rest, said, entry = self._consulted(net, params, ctx, code)
-            wanted = self.denoise and self.each_batch
-            energy = self._energy(net, params, ctx, code).detach() if wanted else None
-        kept = params[KEPT]
-        if energy is not None:
-            kept = self._kept_in(energy, batch["weight"], ctx)
-        gate = self.opening(net, {**params, KEPT: kept}, entry, batch.get("noise"))
+        gate = self.opening(net, params, entry, batch.get("noise"))
         logits = rest + (gate.unsqueeze(-1) * said).sum(-2)
         return mean_cross_entropy(logits, batch["y"], batch["weight"])
 
-    def _kept_in(self, energy: Tensor, weight: Tensor, ctx: Leaves) -> Tensor:
-        """Return which experts stay for one mini-batch, ``[M]``, by their energies ``[B, M]``."""
-        scores = (weight.unsqueeze(-1) * energy).sum(0) / weight.sum().clamp(min=1)
-        return self.clean(scores, one_hot(ctx[PLACE], energy.shape[-1]))
-
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what ``of`` has, and where bases are lent, their features ``[B, M, D]``."""
         code = self.of.encode(net, shared, x)
         if not self._lends_bases:
@@ -217,7 +188,7 @@ class PMMoE(Stage):
         bases = named(part(shared, POOL), "base.")
         return {**code, "out": torch.stack(each(net.features, bases, x), 1)}
 
-    def _outputs(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+    def _outputs(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return what every expert makes of its entry, ``[B, M, ...]``."""
         if "out" in code:
             return code["out"]
@@ -227,7 +198,7 @@ class PMMoE(Stage):
         return torch.stack(ask, 1)
 
     def _consulted(
-        self, net: Net, params: Leaves, ctx: Leaves, code: Leaves
+        self, net: Net, params: Params, ctx: Params, code: Params
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return rest ``[B, C]``, experts' logits ``[B, M, C]`` and what the gate sees."""
         entry, rest = self.of.opened(net, params, ctx, code)
@@ -236,7 +207,7 @@ class PMMoE(Stage):
             entry = self.of.private(net, params, entry)
         return rest, said, entry
 
-    def opening(self, net: Net, params: Leaves, entry: Tensor, noise: Tensor | None) -> Tensor:
+    def opening(self, net: Net, params: Params, entry: Tensor, noise: Tensor | None) -> Tensor:
         """Return the weights of the experts, ``[B, M]``."""
         own = part(params, GATE)
         experts = own["head.bias"].shape[-1]
@@ -248,26 +219,26 @@ class PMMoE(Stage):
             a = a / a.sum(-1, keepdim=True) if self.renormalised else a
         return a
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the mixture's prediction and the gate, ``[B, M]``."""
         rest, said, entry = self._consulted(net, params, ctx, code)
         gate = self.opening(net, params, entry, None)
         return Prediction((rest + (gate.unsqueeze(-1) * said).sum(-2)).log_softmax(-1), gate)
 
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's logits, as its prediction's logarithm."""
         return {"logits": self.predict(net, params, ctx, code).logp}
 
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def communication_bytes(
+        self, state: State, rows: Tensor, messages: Params
+    ) -> tuple[Tensor, Tensor]:
         """Return the bytes: the private part goes up, everybody's and the global model go down.
 
         As in 004, algorithm 1, lines 1 and 2: what ``of`` shares is sent once more.
         """
-        pool = part({**state.local, **state.shared}, POOL)
+        pool = part(state.shared, POOL)
         experts = state.local[KEPT].shape[1]
         all_of_them = sum(t.numel() * t.element_size() for t in pool.values())
-        if self.train_experts:
-            all_of_them //= len(state.local[KEPT])
         shared = [t for n, t in state.shared.items() if not n.startswith(POOL)]
         model = sum(t.numel() * t.element_size() for t in shared)
         down = torch.full((len(rows),), all_of_them + model)
@@ -283,14 +254,14 @@ class PMMoE(Stage):
         """
         tests = on_tests(fed, self, state, self._asked)
         seen = {
-            **worth(tests),
+            **expert_diagnostics(tests),
             "error_spread": error_spread(tests),
             "expert_energy": self.energies(fed, state),
             "kept_experts": state.local[KEPT],
         }
         return {name: values[fed.by_id] for name, values in seen.items()}
 
-    def _asked(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+    def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
         rest, said, entry = self._consulted(net, params, ctx, code)
         labels = (rest.unsqueeze(-2) + said).argmax(-1)

@@ -5,14 +5,16 @@ Clients that are sent equally many experts share a program: a pruned expert cost
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.fedmix import EXPERTS, FedMix
-from fedlib.engine import State
+from fedlib.engine import State, Update
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net
+from fedlib.models import Net, Params
 from fedlib.values import one_of, value
 
 MEMORY = "clients/p_z"  # in the server's memory: every client's p(z|s), [population, K]
@@ -24,21 +26,17 @@ class PrunedFedMix(FedMix):
 
     A client prunes the experts with q(z|s) < eta / K, batch by batch, and sends back the others;
     the server sends the experts whose remembered p(z|s) is at least 0.9 eta / K. ``eta=0`` is
-    algorithm 1. ``memory`` is what the server remembers: "raw", q(z|s) as it was, or as listed the
-    "renormalised" q'(z|s), never between the thresholds, so that pruning is for ever (A10).
-    ``prune_gate`` prunes q in the gate's term of the objective as well, against the listing (A11).
+    algorithm 1. What the server remembers is q(z|s) as it was, and not as listed q'(z|s), which is
+    never between the thresholds, so that pruning would be for ever (A10).
 
     Predictions use the experts that the server would send, with the gate restricted to them.
     Leaves ``experts.*`` of a client are ``[m, ...]`` for the m <= K experts that it was sent.
     """
 
     eta: float = 0.5
-    memory: str = "raw"
-    prune_gate: bool = False
 
     def check(self) -> None:
         FedMix.check(self)
-        one_of("memory", self.memory, ("raw", "renormalised"))
         one_of("objective with pruning", self.objective, ("map",))
         if not 0 <= self.eta <= 1:
             raise ValueError(f"PrunedFedMix.eta must lie in [0, 1], got {self.eta}")
@@ -47,27 +45,27 @@ class PrunedFedMix(FedMix):
         """Return the state before round 0, in which the server takes p(z|s) to be 1 / K."""
         state = FedMix.init(self, fed, seed, first)
         rows = torch.arange(fed.clients, device=fed.device)
-        return State(state.shared, state.local, {MEMORY: self._known(state, rows)})
+        return replace(state, memory={MEMORY: self._known(state, rows)})
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return p(y|s), which experts are sent (1 or 0), and all experts with those first."""
         sent = (self._known(state, rows) >= 0.9 * self.eta / self.experts).to(torch.int64)
         order = torch.argsort(sent, dim=1, descending=True, stable=True)
-        return {**FedMix.context(self, fed, state, rows), "sent": sent, "order": order}
+        return {**FedMix.client_context(self, fed, state, rows), "sent": sent, "order": order}
 
     def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return how many experts each client is sent."""
-        return self.context(fed, state, rows)["sent"].sum(1)
+        return self.client_context(fed, state, rows)["sent"].sum(1)
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the experts that the clients are sent, and all other leaves."""
-        ctx = self.context(fed, state, rows)
+        ctx = self.client_context(fed, state, rows)
         mine = ctx["order"][:, : int(ctx["sent"][0].sum())]
         experts = {n: t[mine] for n, t in state.shared.items() if n.startswith(EXPERTS)}
         rest = {n: t for n, t in state.shared.items() if n not in experts}
-        return {**experts, **FedAvg.start(self, fed, State(rest, state.local, {}), rows)}
+        return {**experts, **FedAvg.start(self, fed, State(rest, state.local), rows)}
 
-    def kept(self, q: Tensor, ctx: Leaves) -> Tensor:
+    def kept(self, q: Tensor, ctx: Params) -> Tensor:
         """Return which experts are not pruned by a client with q(z|s), bool ``[K]``.
 
         Some of those sent; all of these if q(z|s) has left every one since they were chosen.
@@ -76,12 +74,12 @@ class PrunedFedMix(FedMix):
         keep = sent & (q >= self.eta / self.experts)
         return torch.where(keep.any(), keep, sent)
 
-    def pool(self, params: Leaves, ctx: Leaves) -> Tensor:
+    def pool(self, params: Params, ctx: Params) -> Tensor:
         """Return q'(z|s): only kept experts have features, ``[K]``."""
         q = self.marginal(params, ctx)
         return renormalised(q, self.kept(q, ctx)) if self.eta else q
 
-    def gate(self, params: Leaves, ctx: Leaves, h: Tensor) -> Tensor:
+    def gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
         """Return log p_theta_s(z|x, s) over all experts, ``[B, K]``, from the features of some."""
         if h.shape[-2] < self.experts:
             every = h.new_zeros(len(h), self.experts, h.shape[-1])
@@ -89,7 +87,7 @@ class PrunedFedMix(FedMix):
         return FedMix.gate(self, params, ctx, h)
 
     def bound(
-        self, params: Leaves, ctx: Leaves, batch: Leaves, said: Tensor, gate: Tensor
+        self, params: Params, ctx: Params, batch: Params, said: Tensor, gate: Tensor
     ) -> Tensor:
         """Return E_q'(z|y)[log p(y|x, z)] + E_q(z|y)[log p(z|x, s)] ``[B]`` (algorithm 2)."""
         if not self.eta:  # to the last bit
@@ -98,17 +96,17 @@ class PrunedFedMix(FedMix):
         logits = self.logits(params, batch)
         # The softmax over kept experts is q(z|y) zeroed and renormalised; it never divides by 0.
         mine = logits.masked_fill(~keep, -torch.inf).softmax(-1)
-        towards = mine if self.prune_gate else logits.softmax(-1)
-        return (self._held(mine, ctx, said) * said).sum(-1) + (towards * gate).sum(-1)
+        listed = (logits.softmax(-1) * gate).sum(-1)  # the gate's term keeps all of q (A11)
+        return (self._held(mine, ctx, said) * said).sum(-1) + listed
 
-    def open(self, params: Leaves, ctx: Leaves, h: Tensor) -> Tensor:
+    def open(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
         """Return the gate of predictions, restricted to the experts that a client has."""
         gate = self.gate(params, ctx, h).masked_fill(ctx["sent"] == 0, -torch.inf).log_softmax(-1)
         return self._held(gate, ctx, h[..., 0])
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after, zero for experts that are not sent back, q'(z|s) and q(z|s)."""
-        deltas = FedAvg.finish(self, net, before, after, ctx)
+        own, deltas = FedAvg.client_update(self, net, before, after, ctx)
         q = self.marginal(after, ctx)
         keep = self.kept(q, ctx)
         for name, mine in deltas.items():
@@ -117,9 +115,11 @@ class PrunedFedMix(FedMix):
                 back = mine * keep[held].view(-1, *[1] * (mine.ndim - 1))
                 none = mine.new_zeros(self.experts, *mine.shape[1:])
                 deltas[name] = none.index_add(0, held, back)
-        return {**deltas, "q_s": renormalised(q, keep) if self.eta else q, "q_raw": q}
+        return own, {**deltas, "q_s": renormalised(q, keep) if self.eta else q, "q_raw": q}
 
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def communication_bytes(
+        self, state: State, rows: Tensor, messages: Params
+    ) -> tuple[Tensor, Tensor]:
         """Return the bytes down and up per client: only experts that are sent count.
 
         Of the two forms of q(z|s) one goes up, K numbers: the other follows from it.
@@ -132,26 +132,25 @@ class PrunedFedMix(FedMix):
         up = (back > 0).sum(1) * expert + rest + self.experts * back.element_size()
         return chosen.sum(1) * expert + rest, up
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Take FedMix's step, with p(s|z) from q'(z|s), and remember the cohort's q(z|s)."""
         after = FedMix.aggregate(self, fed, state, rows, messages)
-        said = messages["q_raw" if self.memory == "raw" else "q_s"]
-        known = state.server[MEMORY].index_copy(0, rows, said)
-        return State(after.shared, after.local, {**after.server, MEMORY: known})
+        known = state.memory[MEMORY].index_copy(0, rows, messages["q_raw"])
+        return replace(after, memory={**after.memory, MEMORY: known})
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what FedMix does, and how many experts a client is sent on average."""
-        known = state.server[MEMORY] >= 0.9 * self.eta / self.experts
+        known = state.memory[MEMORY] >= 0.9 * self.eta / self.experts
         mean = known.sum(1).to(torch.float64).mean()
         return {**FedMix.observe(self, fed, state), "experts_sent": mean}
 
     def _known(self, state: State, rows: Tensor) -> Tensor:
         """Return what the server takes p(z|s) to be, 1 / K for clients that it has never seen."""
-        if MEMORY in state.server:
-            return state.server[MEMORY][rows]
+        if MEMORY in state.memory:
+            return state.memory[MEMORY][rows]
         return torch.full((len(rows), self.experts), 1 / self.experts, device=rows.device)
 
-    def _held(self, values: Tensor, ctx: Leaves, like: Tensor) -> Tensor:
+    def _held(self, values: Tensor, ctx: Params, like: Tensor) -> Tensor:
         """Return the columns ``[B, m]`` of values ``[B, K]`` that belong to the experts held."""
         held = like.shape[-1]
         return values if held == self.experts else values[:, ctx["order"][:held]]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.engine import State
 from fedlib.federation import Federation
-from fedlib.models import Leaves, named, part
+from fedlib.models import Params, named, part
 from fedlib.values import value
 
 AVERAGE = "average."
@@ -22,29 +24,28 @@ class LastClient(FedAvg):
     round's cohort (A21).
     """
 
-    def judged(self, state: State) -> State:
-        """Return the state with the average in place of the last client's model."""
-        return _averaged(state)
+    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
+        """Return the state, with the average in place of the last client's model for judging."""
+        return _averaged(state) if judging else state
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, in which both models are the same."""
         begun = FedAvg.init(self, fed, seed, first)
         average = {AVERAGE + n: t.clone() for n, t in begun.shared.items()}
-        return State(begun.shared, begun.local, {**begun.server, **average})
+        return replace(begun, memory=average)
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the average, from which every client trains."""
         return FedAvg.start(self, fed, _averaged(state), rows)
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Return the last client's model, with the next average in the server's memory."""
         before = _averaged(state)
         after = FedAvg.aggregate(self, fed, before, rows, messages)
         last = {n: t - messages[n][-1] for n, t in before.shared.items()}
-        return State(last, after.local, {**after.server, **named(after.shared, AVERAGE)})
+        return replace(after, shared=last, memory=named(after.shared, AVERAGE))
 
 
 def _averaged(state: State) -> State:
     """Return the state as FedAvg has it."""
-    memory = {n: t for n, t in state.server.items() if not n.startswith(AVERAGE)}
-    return State(part(state.server, AVERAGE), state.local, memory)
+    return replace(state, shared=part(state.memory, AVERAGE), memory={})

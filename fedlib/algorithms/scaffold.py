@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg, weighted_sum
-from fedlib.engine import Phase, State
+from fedlib.engine import Phase, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net, named, part
+from fedlib.models import Net, Params, named, part
 from fedlib.optim import server_step
 from fedlib.values import value
 
@@ -35,7 +37,7 @@ class SCAFFOLD(FedAvg):
         if self.client.rates or not self.client.lr:
             raise ValueError(f"SCAFFOLD needs one learning rate above 0, got {self.client}")
 
-    def leaves(self, fed: Federation, seed: int) -> Leaves:
+    def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and control variates that start at zero."""
         model = FedAvg.leaves(self, fed, seed)
         zeros = {n: torch.zeros_like(t) for n, t in model.items()}
@@ -45,7 +47,7 @@ class SCAFFOLD(FedAvg):
         """Return whether a leaf is a client's own control variate."""
         return name.startswith(OWN)
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return how many steps each client takes, ``[clients]``."""
         n = fed.sizes[rows]
         per_epoch = (n / (self.batch_size or max(1.0, float(fed.sizes.max())))).ceil()
@@ -55,27 +57,23 @@ class SCAFFOLD(FedAvg):
         """Return one phase that trains the model."""
         return (Phase(self.client, self.epochs, self.batch_size, train=("base.", "head.")),)
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, with a linear term whose gradient is c - c_j."""
         loss = FedAvg.loss(self, net, params, ctx, batch)
         for name, c in part(params, CONTROL).items():
             loss = loss + (params[name] * (c - params[OWN + name])).sum()
         return loss
 
-    def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return the client's new control variate."""
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        """Return the client's new control variate; before - after of the model, and its change."""
         scale = 1 / (ctx[STEPS] * self.client.lr)
         server = part(before, CONTROL)
         moved = {n: (before[n] - after[n]) * scale for n in server}
-        return {OWN + n: before[OWN + n] - c + moved[n] for n, c in server.items()}
+        own = {OWN + n: before[OWN + n] - c + moved[n] for n, c in server.items()}
+        model = {n: before[n] - after[n] for n in server}
+        return own, {**model, **{CONTROL + n: own[OWN + n] - before[OWN + n] for n in server}}
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return before - after of the model, and how the client's control variate has changed."""
-        names = part(before, CONTROL)
-        model = {n: before[n] - after[n] for n in names}
-        return {**model, **{CONTROL + n: after[OWN + n] - before[OWN + n] for n in names}}
-
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Average the models, and move the control variate by the mean change of all clients."""
         members = fed.clients if fed.members is None else len(fed.members)
         gradients = {
@@ -83,10 +81,10 @@ class SCAFFOLD(FedAvg):
             for n, w in self.weights(fed, state, rows, messages).items()
             if not n.startswith(CONTROL)
         }
-        shared, server = server_step(self.server, state.shared, gradients, state.server)
+        shared, optimizer = server_step(self.server, state.shared, gradients, state.optimizer)
         moved = {
             n: state.shared[n] + messages[n].sum(0) / members
             for n in shared
             if n.startswith(CONTROL)
         }
-        return State({**shared, **moved}, state.local, server)
+        return replace(state, shared={**shared, **moved}, optimizer=optimizer)

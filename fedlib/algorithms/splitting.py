@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.engine import Prediction
-from fedlib.models import Leaves, Net, named, part
+from fedlib.models import Net, Params, named, part
 
 
 class Opened(NamedTuple):
@@ -36,24 +36,24 @@ class Split(FedAvg):
         """How the names of the private part's leaves begin."""
         raise NotImplementedError(f"{type(self).__name__} does not say which leaves are private")
 
-    def opened(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Opened:
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return what the private part is given, and the logits without it."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its private part sees")
 
-    def private(self, net: Net, params: Leaves, entry: Tensor) -> Tensor:
+    def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
         """Return what the private part makes of its entry, ``[B, ...]``: by default a head's."""
         return net.logits(named(part(params, self.experts), "head."), entry)
 
-    def joined(self, net: Net, params: Leaves, out: Tensor) -> Tensor:
+    def joined(self, net: Net, params: Params, out: Tensor) -> Tensor:
         """Return what that adds to the logits, ``[B, classes]``: by default itself."""
         return out
 
-    def logits(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Tensor:
+    def logits(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the client's logits ``[B, classes]``."""
         entry, rest = self.opened(net, params, ctx, code)
         return rest + self.joined(net, params, self.private(net, params, entry))
 
-    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
         """Return the features where the base stands still, and of the examples nothing else.
 
         Where a model drops units, features differ from step to step.
@@ -63,24 +63,24 @@ class Split(FedAvg):
         h = net.features(frozen, batch["x"])
         return {"h": h, "x": h[:, :0]}
 
-    def features(self, net: Net, params: Leaves, batch: Leaves) -> Tensor:
+    def features(self, net: Net, params: Params, batch: Params) -> Tensor:
         """Return the features of a mini-batch, ``[B, D]``: looked up, or computed."""
         if "h" in batch:
             return batch["h"]
         return net.features(params, batch["x"], batch.get("noise"))
 
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the features of the shared base."""
         return {"h": net.features(shared, x)}
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of the client's network."""
         return Prediction.single(self.logits(net, params, ctx, code).log_softmax(-1))
 
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's logits."""
         return {"logits": self.logits(net, params, ctx, code)}
 
-    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
         """Return the prediction of the mean logits."""
         return votes["logits"].log_softmax(-1)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
-from fedlib.algorithms.local import AtHome
+from fedlib.algorithms.local import LocalTraining
 from fedlib.engine import Prediction, State
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net
+from fedlib.models import Net, Params
 
 
 @dataclass(frozen=True)
-class Stage(AtHome):
+class SecondStage(LocalTraining):
     """A stage over ``of``, whose experiment is ``Experiment.after``: predicts as it does.
 
     A stage of its own overrides ``init`` and ``phases``.
@@ -30,35 +30,40 @@ class Stage(AtHome):
         """Return who can share a program, as ``of`` has it."""
         return self.of.alike(fed, state, rows)
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what ``of`` sends, with all that the clients have kept."""
         own = {n: t[rows] for n, t in state.local.items()}
         return {**self.of.start(fed, state, rows), **own}
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what ``of`` tells its clients."""
-        return self.of.context(fed, state, rows)
+        return self.of.client_context(fed, state, rows)
 
-    def common(self, fed: Federation, state: State) -> Leaves:
+    def broadcast(self, fed: Federation, state: State) -> Params:
         """Return what ``of`` tells all clients."""
-        return self.of.common(fed, state)
+        return self.of.broadcast(fed, state)
 
-    def settle(self, fed: Federation, state: State) -> State:
+    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
         """Return the state in which clients of ``of`` know what they predict with."""
-        return self.of.settle(fed, state)
+        return self.of.assign_models(fed, state)
 
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    @property
+    def reads_examples(self) -> bool:
+        """Return what ``of`` says."""
+        return self.of.reads_examples
+
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what the shared leaves of ``of`` say."""
         return self.of.encode(net, shared, x)
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of ``of``."""
         return self.of.predict(net, params, ctx, code)
 
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the vote of ``of``."""
-        return self.of.vote(net, params, ctx, code)
+        return self.of.client_output(net, params, ctx, code)
 
-    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
         """Return what ``of`` makes of votes."""
-        return self.of.tally(net, shared, code, votes)
+        return self.of.ensemble(net, shared, code, votes)

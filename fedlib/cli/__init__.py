@@ -8,40 +8,54 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
-from fedlib.cli.parser import Usage, make_parser
+import typer
+from typer.main import get_command
+
+from fedlib.cli.app import Usage, app
 from fedlib.values import UnknownName
 
 __all__ = ["main"]
+NAME = "python -m fedlib"
+# Words of this command line before the papers had one of their own.
+MOVED = {"tune", "tasks", "--recipe", "--scale", "--dataset", "--method", "--task-set"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the arguments ask and return the exit code; errors of ours are one message."""
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
     try:
-        code = _answer(arguments)
+        code = _answer([word for word in words if word != "--debug"], "--debug" in words)
         sys.stdout.flush()  # here, where it can still be caught that nobody reads on
         return code
-    except BrokenPipeError:  # `fedlib runs | head`, and that is no error
+    except (BrokenPipeError, SystemExit) as stop:  # `fedlib runs | head`, and that is no error
+        broken = isinstance(stop.__context__, BrokenPipeError)  # Rich exits with 1 because of it
+        if not broken and not isinstance(stop, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
-def _answer(arguments: Sequence[str] | None) -> int:
+def _answer(words: list[str], debug: bool) -> int:
+    command = get_command(app)
     try:
-        asked = make_parser().parse_args(arguments)
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 2
-    try:
-        # A command's module is imported when asked for: torch takes seconds, --help need not.
-        module = import_module(f"fedlib.cli.{asked.module}")
-        return int(getattr(module, asked.command)(asked) or 0)
+        # Not typer's own main, which forgets what an interruption has said.
+        with command.make_context(NAME, words) as context:
+            return int(command.invoke(context) or 0)
+    except typer.Exit as stop:
+        return stop.exit_code
     except KeyboardInterrupt as stopped:
         said = str(stopped) or "interrupted: the same command continues from what is stored"
         print(f"\nfedlib: {said}", file=sys.stderr)
         return 130
+    except typer.TyperException as error:
+        said = " ".join(error.format_message().split())
+        moved = [word for word in words if word.partition("=")[0] in MOVED]
+        said += f" ({moved[0]} is a word of `python -m papers`)" if moved else ""
+        print(f"fedlib: {said}\n(see {NAME} --help)", file=sys.stderr)
+        return 2
     except Exception as error:
-        if asked.debug or not _is_ours(error):
+        if debug or not _is_ours(error):
             raise
         print(f"fedlib: {error}", file=sys.stderr)
         return 2 if isinstance(error, UnknownName | Usage) else 1

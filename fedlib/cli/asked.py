@@ -1,87 +1,86 @@
-"""From arguments to experiments: code, files, names and FIELD=VALUE."""
+"""From words to experiments: code, files, names and FIELD=VALUE."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
-from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedlib import algorithms, recipes, tasks
+from fedlib import algorithms
 from fedlib.algorithms import FedAvg
-from fedlib.cli.parser import Usage
-from fedlib.experiment import Experiment
+from fedlib.cli.app import Usage
+from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import UnknownName, from_code, from_dict, one_of
 
-# Options that say what to train, and what they go with.
-PARTS = {"scale", "task_set", "algorithm", "set", "rounds", "cohort", "evaluate_every", "seeds"}
-OPTIONS = {"task": PARTS, "recipe": {"scale", "dataset", "method", "rounds", "seeds"}}
+
+class Parts(NamedTuple):
+    """An experiment by its parts, as they were said: named as their options are."""
+
+    task: str
+    algorithm: Sequence[str]
+    set: Sequence[str]
+    rounds: int | None
+    cohort: str
+    evaluate_every: int | None
+    seeds: str
+
+    def alone(self, beside: str) -> None:
+        """Usage if a part is given without a task: nobody may train something else unawares."""
+        for name, said in self._asdict().items():
+            if said and not self.task:
+                raise Usage(f"--{name.replace('_', '-')} says nothing beside {beside}")
 
 
-def one(asked: Namespace) -> Experiment:
+def one(code: str, spec: str, parts: Parts) -> Experiment:
     """Return the experiment that `run` is asked for."""
-    if not _source(asked, "code", "spec", "task"):
+    if sum(map(bool, (code, spec, parts.task))) != 1:
         raise Usage("name one experiment: CODE, --spec FILE, or --task and --algorithm")
-    if asked.code:
-        return _experiment(asked.code, "")
-    found = _of_text(_read(asked.spec), asked.spec) if asked.spec else by_parts(asked)
+    parts.alone("CODE" if code else "--spec")
+    if code:
+        return _experiment(code, "")
+    one_seed = [_whole(parts.seeds or "0")]
+    found = _of_text(_read(spec), spec) if spec else by_parts(parts, one_seed)
     if len(found) != 1:
         raise Usage(f"run trains one experiment, got {len(found)}; use sweep")
     return found[0]
 
 
-def several(asked: Namespace) -> list[Experiment]:
+def several(file: str, parts: Parts) -> list[Experiment]:
     """Return the experiments that `sweep` is asked for."""
-    if not _source(asked, "file", "recipe", "task"):
-        raise Usage("name the experiments: FILE, --recipe, or --task and --algorithm")
-    if asked.file:
-        return _of_text(_read(asked.file), asked.file)
-    return _of_recipe(asked) if asked.recipe else by_parts(asked)
+    if bool(file) == bool(parts.task):
+        raise Usage("name the experiments: FILE, or --task and --algorithm")
+    parts.alone("FILE")
+    numbers = [_whole(part) for part in (parts.seeds or "1").split(",")]
+    seeds = numbers if "," in parts.seeds else range(numbers[0])
+    found = _of_text(_read(file), file) if file else by_parts(parts, seeds)
+    if not found:
+        raise Usage("there is no experiment in it")
+    return found
 
 
-def _source(asked: Namespace, *names: str) -> str:
-    """Return the one that is given of some options, "" if none or several.
-
-    Usage if an option is given that says nothing there: nobody may train something else unawares.
-    """
-    given = [n for n in names if getattr(asked, n)]
-    if len(given) != 1:
-        return ""
-    for name in sorted((PARTS | OPTIONS["recipe"]) - OPTIONS.get(given[0], set())):
-        if getattr(asked, name, None) != asked.parser.get_default(name):
-            option = next(a for a in asked.parser._actions if a.dest == name).option_strings[0]
-            raise Usage(f"{option} says nothing beside {given[0]}")
-    return given[0]
-
-
-def by_parts(asked: Namespace) -> list[Experiment]:
-    """Return one experiment per algorithm and seed of --task, --algorithm and what goes along."""
-    if not asked.algorithm or not asked.rounds:
+def by_parts(parts: Parts, seeds: Iterable[int]) -> list[Experiment]:
+    """Return one experiment per algorithm and seed."""
+    if not parts.algorithm or not parts.rounds:
         raise Usage("an experiment by its parts needs --task, --algorithm and --rounds")
-    task = named_task(asked.task, asked.scale, asked.task_set)
-    with usage():
-        more: dict[str, Any] = {"cohort": _cohort(asked.cohort)} if asked.cohort else {}
-        if asked.evaluate_every:
-            more["evaluate_every"] = asked.evaluate_every
-        seeds = _seeds(asked)
-        chosen = [_algorithm(name, asked.set) for name in asked.algorithm]
-        return [Experiment(task, a, asked.rounds, seed=s, **more) for a in chosen for s in seeds]
-
-
-def named_task(name: str, scale: str, options: Sequence[str]) -> Task:
-    """Return the task of a name or of a code."""
-    with usage():
-        if "(" in name:
-            task = from_code(name)
-            if not isinstance(task, Task):
-                raise Usage(f"--task is no task: {task!r}")
-            return task
-        return tasks.named(name, scale, **fields(options))
+    more: dict[str, Any] = {"cohort": _cohort(parts.cohort)} if parts.cohort else {}
+    if parts.evaluate_every:
+        more["evaluate_every"] = parts.evaluate_every
+    try:
+        task = from_code(parts.task)
+        if not isinstance(task, Task):
+            raise Usage(f"--task is no task: {task!r}")
+        chosen = [_algorithm(name, parts.set) for name in parts.algorithm]
+        pairs = itertools.product(chosen, seeds)
+        return [Experiment(task, a, parts.rounds, seed=s, **more) for a, s in pairs]
+    except (UnknownName, Usage):
+        raise
+    except (TypeError, ValueError) as error:  # a wrong value in the question
+        raise Usage(str(error)) from error
 
 
 def algorithm_kinds() -> dict[str, type[FedAvg]]:
@@ -106,17 +105,6 @@ def fields(texts: Sequence[str]) -> dict[str, Any]:
     return said
 
 
-@contextmanager
-def usage() -> Iterator[None]:
-    """Make a wrong value in the question an error of the question."""
-    try:
-        yield
-    except (UnknownName, Usage):
-        raise
-    except (TypeError, ValueError) as error:
-        raise Usage(str(error)) from error
-
-
 def _algorithm(name: str, options: Sequence[str]) -> Any:
     if "(" in name:
         if options:
@@ -133,31 +121,10 @@ def _cohort(text: str) -> int | float:
         raise Usage(f"--cohort must be a number or a fraction, got {text!r}") from None
 
 
-def _seeds(asked: Namespace) -> list[int]:
-    text = asked.seeds or ("0" if asked.command == "run" else "1")
-    numbers = [_whole(part) for part in text.split(",")]
-    counted = asked.command == "sweep" and len(numbers) == 1 and "," not in text
-    return list(range(numbers[0])) if counted else numbers
-
-
 def _whole(text: str) -> int:
     if not text.strip().isdecimal():
         raise Usage(f"seeds must be whole numbers, got {text!r}")
     return int(text)
-
-
-def _of_recipe(asked: Namespace) -> list[Experiment]:
-    one_of("recipe", asked.recipe, recipes.SECTIONS)
-    section = recipes.SECTIONS[asked.recipe]
-    with usage():
-        chosen = section.settings(asked.scale, asked.dataset)
-        length = {"seeds": _whole(asked.seeds or "0"), "rounds": asked.rounds or 0}
-    return [
-        experiment
-        for dataset in chosen
-        for method in asked.method or section.methods(asked.scale, dataset)
-        for experiment in section.experiments(asked.scale, dataset, method, **length)
-    ]
 
 
 def _read(name: str) -> str:

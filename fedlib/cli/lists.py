@@ -1,73 +1,55 @@
-"""`tasks`, `algorithms` and `data`: what there is to choose from."""
+"""`algorithms` and `data`: what there is to choose from."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import sys
-from argparse import Namespace
+from collections.abc import Sequence
 
-import numpy as np
-
-from fedlib import datasets
-from fedlib import tasks as known
-from fedlib.cli.asked import algorithm_kinds, named_task
-from fedlib.cli.parser import Usage
-from fedlib.cli.text import table
-from fedlib.tasks import Task
+from fedlib import data as datasets
+from fedlib.cli.app import Usage
+from fedlib.cli.asked import algorithm_kinds
+from fedlib.cli.text import show_table
 from fedlib.values import as_code, one_of
 
 HERE = ("embedded", "parquet", "cache")
 
 
-def tasks(asked: Namespace) -> None:
-    """List the named tasks, or show one as code with what its clients hold."""
-    if not asked.name:
-        rows = [(name, known.about(name)) for name in known.names()]
-        print(table(("task", "what it is"), rows))
-        return
-    task = named_task(asked.name, asked.scale, asked.task_set)
-    print(task)
-    where = datasets.describe(task.dataset)
-    if where.place in HERE:
-        print(_clients(task))
-    else:
-        print(f"the data are not here ({where.place}: {where.where}); see data fetch")
-
-
-def algorithms(asked: Namespace) -> None:
+def algorithms(name: str) -> None:
     """List the algorithms, or show the fields of one."""
     kinds = algorithm_kinds()
-    if not asked.name:
-        rows = [(name, (inspect.getdoc(kind) or "").split("\n")[0]) for name, kind in kinds.items()]
-        print(table(("algorithm", "what it is"), rows))
+    if not name:
+        rows = [(n, (inspect.getdoc(kind) or "").split("\n")[0]) for n, kind in kinds.items()]
+        show_table(("algorithm", "what it is"), rows)
         return
-    one_of("algorithm", asked.name, kinds)
-    kind = kinds[asked.name]
-    print(f"{asked.name}\n\n{inspect.getdoc(kind)}\n")
+    one_of("algorithm", name, kinds)
+    kind = kinds[name]
+    print(f"{name}\n\n{inspect.getdoc(kind)}\n")
     fields = [(f.name, str(f.type), as_code(f.default)) for f in dataclasses.fields(kind)]
-    print(table(("field", "type", "default"), fields))
+    show_table(("field", "type", "default"), fields)
 
 
-def data(asked: Namespace) -> int:
+def data(action: str, names: Sequence[str]) -> int:
     """List the data sets, or fetch or verify some."""
-    for name in asked.names:
+    one_of("action", action, ("list", "fetch", "verify"))
+    for name in names:
         one_of("dataset", name, datasets.names())
-    if asked.action == "fetch":
-        return _fetch(asked.names)
-    if asked.action == "verify":
-        return _verify(asked.names)
+    if action == "fetch":
+        return _fetch(names)
+    if action == "verify":
+        return _verify(names)
     rows = []
-    for name in asked.names or datasets.names():
+    for name in names or datasets.names():
         d = datasets.describe(name)
         sizes = ["" if n is None else f"{n:,}" for n in (d.train, d.test)]
         shape = "x".join(map(str, d.shape))
         rows.append((name, d.place, *sizes, d.classes, shape, d.where))
-    print(table(("dataset", "state", "train", "test", "classes", "shape", "where"), rows))
+    show_table(("dataset", "state", "train", "test", "classes", "shape", "where"), rows)
     return 0
 
 
-def _fetch(names: list[str]) -> int:
+def _fetch(names: Sequence[str]) -> int:
     if not names:
         raise Usage("data fetch needs the names of data sets")
     for name in names:
@@ -77,7 +59,7 @@ def _fetch(names: list[str]) -> int:
     return 0
 
 
-def _verify(names: list[str]) -> int:
+def _verify(names: Sequence[str]) -> int:
     chosen = names or [n for n in datasets.names() if datasets.describe(n).place in HERE]
     bad = 0
     for name in chosen:
@@ -87,14 +69,3 @@ def _verify(names: list[str]) -> int:
         for problem in problems:
             print(f"  {problem}", file=sys.stderr)
     return 1 if bad else 0
-
-
-def _clients(task: Task) -> str:
-    rows = []
-    for part, counts in task.counts(0).items():
-        sizes = counts.sum(1)
-        spread = f"{sizes.min():,} to {sizes.max():,} (mean {sizes.mean():,.1f})"
-        classes = f"{(counts > 0).sum(1).mean():.1f}"
-        most = f"{(counts.max(1) / np.maximum(sizes, 1)).mean():.2f}"
-        rows.append((part, f"{len(sizes):,}", spread, classes, most))
-    return table(("seed 0", "clients", "examples", "classes each", "largest share"), rows)

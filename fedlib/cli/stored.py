@@ -4,53 +4,60 @@ from __future__ import annotations
 
 import difflib
 import json
-from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 
-from fedlib import datasets
+from fedlib import data as datasets
+from fedlib.cli.app import Usage
 from fedlib.cli.asked import algorithm_kinds
-from fedlib.cli.parser import Usage
-from fedlib.cli.text import age, size, spark, table
-from fedlib.cli.train import summary
-from fedlib.experiment import Damaged, Entry, Result, inventory, store
-from fedlib.experiment.exported import read_run
+from fedlib.cli.text import age, show_table, size, spark
+from fedlib.cli.train import show_summary
+from fedlib.runs import Damaged, Entry, Result, inventory, store
+from fedlib.runs.exported import read_run
+from fedlib.runs.log import SCHEMA
+from fedlib.runs.result import curve as over_rounds
 from fedlib.values import UnknownName, one_of
 
 STATES = ("complete", "training", "interrupted", "diverged", "exported", "damaged", "outdated",
           "unknown")  # fmt: skip
 
 
-def runs(asked: Namespace) -> None:
-    """List the stored runs."""
-    wishes = {"state": STATES, "algorithm": algorithm_kinds(), "dataset": datasets.names()}
-    for what, legal in wishes.items():
-        if getattr(asked, what):
-            one_of(what, getattr(asked, what), legal)
+def runs(wishes: Mapping[str, str], as_json: bool) -> None:
+    """List the stored runs that are as wished."""
+    known = {"state": STATES, "algorithm": algorithm_kinds(), "dataset": datasets.names()}
+    for what, wish in wishes.items():
+        if wish:
+            one_of(what, wish, known[what])
     stored = [_as_dict(entry) for entry in inventory()]
-    listed = [d for d in stored if all(getattr(asked, w) in ("", d[w]) for w in wishes)]
-    if asked.json:
+    listed = [d for d in stored if all(wish in ("", d[what]) for what, wish in wishes.items())]
+    if as_json:
         print(json.dumps(listed, indent=1))
         return
     head = ("key", "algorithm", "dataset", "seed", "rounds", "state", "size", "age")
-    print(table(head, [_row(d) for d in listed]) if stored else "nothing is stored")
+    if stored:
+        show_table(head, [_row(d) for d in listed])
+    else:
+        print("nothing is stored")
     print(f"{len(listed)} of {len(stored)} runs, {size(sum(d['bytes'] for d in listed))}")
     for d in listed:
         if d["note"]:
             print(f"{d['key']}: {d['note']}")
 
 
-def show(asked: Namespace) -> None:
+def show(key: str, curve: str, export: str) -> None:
     """Show one stored run."""
-    entry = _entry(asked.key)
+    entry = _entry(key)
     metrics, said = _read(entry)
-    if asked.export:
-        _export(metrics, Path(asked.export))
+    if export:
+        _export(metrics, Path(export))
         return
-    if asked.curve:
-        _curve(metrics, asked.curve)
+    if curve:
+        _curve(metrics, curve)
         return
     total = entry.experiment.rounds if entry.experiment else "?"
     print(entry.experiment or "its spec cannot be read")
@@ -59,11 +66,13 @@ def show(asked: Namespace) -> None:
         print(entry.note)
     for name, what in said.items():
         print(f"  {name}: {what if isinstance(what, str) else json.dumps(what)}")
-    if metrics.empty:
-        return
-    if entry.experiment is not None and (metrics["metric"] == "test_accuracy").any():
-        print(f"\n{summary([Result(entry.experiment, metrics, said)])}")
-    print(f"\n{_last(metrics)}")
+    names = metrics["metric"].unique().to_pylist()
+    if entry.experiment is not None and "test_accuracy" in names:
+        print()
+        show_summary([Result(entry.experiment, metrics, said)])
+    if names:
+        print()
+        _show_last(metrics, sorted(names))
 
 
 def _row(d: dict[str, Any]) -> tuple[object, ...]:
@@ -105,7 +114,7 @@ def _entry(prefix: str) -> Entry:
     raise UnknownName(f"no stored run begins with {prefix!r}{hint}")
 
 
-def _read(entry: Entry) -> tuple[pd.DataFrame, dict[str, Any]]:
+def _read(entry: Entry) -> tuple[pa.Table, dict[str, Any]]:
     """Return what can be read of a run: metrics, and provenance or failure."""
     if entry.path.is_file():
         if entry.experiment is None:
@@ -122,38 +131,33 @@ def _read(entry: Entry) -> tuple[pd.DataFrame, dict[str, Any]]:
         return store.read_metrics(entry.path), said
     except Damaged as error:
         print(f"note: {error}")
-        return pd.DataFrame(columns=["round", "metric", "value"]), said
+        return SCHEMA.empty_table(), said
 
 
-def _over_rounds(metrics: pd.DataFrame, metric: str) -> pd.Series:
-    one_of("metric", metric, sorted(set(metrics["metric"])))
-    return metrics[metrics["metric"] == metric].groupby("round")["value"].mean()
-
-
-def _last(metrics: pd.DataFrame) -> str:
+def _show_last(metrics: pa.Table, names: list[str]) -> None:
     rows: list[tuple[object, ...]] = []
-    for metric in sorted(set(metrics["metric"])):
-        curve = _over_rounds(metrics, metric)
-        last = int(curve.index.to_numpy()[-1])
-        rows.append((metric, last, f"{curve.iloc[-1]:.6g}", spark(list(curve), 30)))
-    return table(("metric", "round", "mean", "over the rounds"), rows)
+    for metric in names:
+        curve = over_rounds(metrics, metric)
+        last = max(curve)
+        rows.append((metric, last, f"{curve[last]:.6g}", spark([*curve.values()], 30)))
+    show_table(("metric", "round", "mean", "over the rounds"), rows)
 
 
-def _curve(metrics: pd.DataFrame, metric: str) -> None:
-    curve = _over_rounds(metrics, metric)
-    print(f"{metric}, mean, {curve.min():.6g} to {curve.max():.6g}\n{spark(list(curve))}")
+def _curve(metrics: pa.Table, metric: str) -> None:
+    one_of("metric", metric, sorted(metrics["metric"].unique().to_pylist()))
+    curve = over_rounds(metrics, metric)
+    values = [*curve.values()]
+    print(f"{metric}, mean, {min(values):.6g} to {max(values):.6g}\n{spark(values)}")
     step = max(1, -(-len(curve) // 20))
-    shown = curve.iloc[::-1].iloc[::step].iloc[::-1]
-    print(table(("round", metric), [(t, f"{v:.6g}") for t, v in shown.items()]))
+    shown = [*curve.items()][::-step][::-1]
+    show_table(("round", metric), [(t, f"{v:.6g}") for t, v in shown])
 
 
-def _export(metrics: pd.DataFrame, target: Path) -> None:
+def _export(metrics: pa.Table, target: Path) -> None:
     one_of("kind of file", target.suffix, (".csv", ".parquet"))
+    write = pyarrow.csv.write_csv if target.suffix == ".csv" else pq.write_table
     try:
-        if target.suffix == ".csv":
-            metrics.to_csv(target, index=False)
-        else:
-            metrics.to_parquet(target, index=False)
+        write(metrics, target)
     except OSError as error:
         raise Usage(f"cannot write {target}: {error}") from error
     print(f"{len(metrics)} rows written to {target}")

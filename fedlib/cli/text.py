@@ -1,26 +1,27 @@
-"""Plain text: tables, sparklines, sizes and times."""
+"""Tables, sparklines, sizes and times."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
+from rich.console import Console
+from rich.table import Table
+
 _BARS = "▁▂▃▄▅▆▇█"
+WIDE = 1000  # columns of what is no terminal: a file or a program gets words whole
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return an aligned table; numbers to the right, words to the left."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(c) for c in column) for column in zip(head, *cells, strict=True)]
-    right = [
-        bool(rows) and all(isinstance(row[i], int | float) for row in rows)
-        for i in range(len(head))
-    ]
-
-    def line(row: Sequence[str]) -> str:
-        parts = zip(row, widths, right, strict=True)
-        return "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in parts).rstrip()
-
-    return "\n".join(line(row) for row in [list(head), *cells])
+def show_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print an aligned table; numbers to the right, words to the left."""
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for i, name in enumerate(head):
+        numbers = bool(rows) and all(isinstance(row[i], int | float) for row in rows)
+        grid.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*map(str, row))
+    width = None if sys.stdout.isatty() else WIDE
+    Console(width=width, markup=False, highlight=False, emoji=False).print(grid)
 
 
 def spark(values: Sequence[float], width: int = 60) -> str:

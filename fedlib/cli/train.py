@@ -2,75 +2,67 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+import math
 from collections.abc import Sequence
+from typing import Any
 
-from fedlib.cli import asked as questions
-from fedlib.cli.parser import Usage
-from fedlib.cli.text import table
-from fedlib.experiment import Experiment, Result, find, store
-from fedlib.experiment import run as run_one
-from fedlib.experiment.exported import path_of
-from fedlib.frames import reported, together
-from fedlib.sweep import sweep as run_many
+from fedlib.cli.app import Usage
+from fedlib.cli.text import show_table
+from fedlib.runs import Experiment, Result, find, store
+from fedlib.runs import run as run_one
+from fedlib.runs.exported import path_of
+from fedlib.runs.sweep import sweep as run_many
 from fedlib.tasks import pick_device
 
 
-def run(asked: Namespace) -> None:
+def run(experiment: Experiment, dry: bool, device: str, **how: Any) -> None:
     """Train one experiment and say what came of it."""
-    experiment = questions.one(asked)
-    _check_device(asked.device)
+    _check_device(device)
     print(experiment)
     stored = find(experiment)
     print(f"key {experiment.key}, {'stored' if stored else 'not stored'}", flush=True)
-    if asked.dry_run:
-        return
-    result = run_one(experiment, device=asked.device, chunk=asked.chunk, retry=asked.retry)
-    print(summary([result]))
-    print(f"stored in {where(experiment)}")
+    if not dry:
+        show_summary([run_one(experiment, device=device, **how)])
+        folder = store.folder(experiment)
+        kept = (folder / store.PROVENANCE).exists()
+        print(f"stored in {folder if kept else path_of(experiment) or folder}")
 
 
-def sweep(asked: Namespace) -> None:
+def sweep(experiments: Sequence[Experiment], plan: bool, device: str, **how: Any) -> None:
     """Train many experiments and say what came of them."""
-    experiments = questions.several(asked)
-    if not experiments:
-        raise Usage("there is no experiment in it")
-    if asked.address is None:  # a cluster has devices of its own
-        _check_device(asked.device)
-    if asked.plan:
-        found = [find(e) is not None for e in experiments]
-        for experiment, stored in zip(experiments, found, strict=True):
-            print(f"{experiment.key}  {'stored ' if stored else 'missing'}  {experiment}")
-        print(f"{len(found)} experiments, {sum(found)} stored")
+    if how["address"] is None:  # a cluster has devices of its own
+        _check_device(device)
+    if not plan:
+        show_summary(run_many(experiments, device=device, **how))
         return
-    results = run_many(
-        experiments,
-        workers=asked.workers,
-        device=asked.device,
-        chunk=asked.chunk,
-        retry=asked.retry,
-        address=asked.address,
-    )
-    print(summary(results))
+    found = [find(e) is not None for e in experiments]
+    for experiment, stored in zip(experiments, found, strict=True):
+        print(f"{experiment.key}  {'stored ' if stored else 'missing'}  {experiment}")
+    print(f"{len(found)} experiments, {sum(found)} stored")
 
 
-def summary(results: Sequence[Result]) -> str:
-    """Return a table of what the runs reached: mean client test accuracy, by three rules."""
+def show_summary(results: Sequence[Result]) -> None:
+    """Print what the runs reached: mean client test accuracy, by three rules."""
     rows = []
     for result in results:
-        scores = reported(together({"run": [result]})).set_index("rule")["value"]
         e = result.experiment
         what = f"{e.task.dataset} {e.algorithm}"
         what = what if len(what) <= 60 else f"{what[:57]}..."
-        rows.append((e.key[:8], what, e.seed, e.rounds, *(f"{v:.4f}" for v in scores)))
-    head = ("key", "run", "seed", "rounds", "last", "last ten", "best on validation")
-    return table(head, rows)
+        scores = (f"{score:.4f}" for score in reported(result))
+        rows.append((e.key[:8], what, e.seed, e.rounds, *scores))
+    show_table(("key", "run", "seed", "rounds", "last", "last ten", "best on validation"), rows)
 
 
-def where(experiment: Experiment) -> str:
-    """Return the place of a stored result."""
-    folder = store.folder(experiment)
-    return str(folder if (folder / store.PROVENANCE).exists() else path_of(experiment) or folder)
+def reported(result: Result) -> tuple[float, float, float]:
+    """Return the mean client accuracy by three rules: last, last ten evaluations, best round.
+
+    The best is chosen on validation data; nan where there are none.
+    """
+    held, test = result.curve("validation_accuracy"), result.curve("test_accuracy")
+    course = [test[t] for t in test if t in held]
+    some = [t for t in test if not math.isnan(held.get(t, math.nan))]
+    best = test[max(some, key=lambda t: (held[t], -t))] if some else math.nan
+    return course[-1], sum(course[-10:]) / len(course[-10:]), best
 
 
 def _check_device(device: str) -> None:

@@ -1,7 +1,7 @@
 """Cohort training and evaluation. Knows no algorithm by name and reads no file."""
 
+from fedlib.engine.costs import BLOCK
 from fedlib.engine.evaluate import (
-    BLOCK,
     Encoded,
     Scores,
     encode,
@@ -10,13 +10,14 @@ from fedlib.engine.evaluate import (
     evaluate_global,
     tabulate,
 )
-from fedlib.engine.lift import lift
-from fedlib.engine.protocol import Algorithm, Prediction, State, playing, predicting
+from fedlib.engine.protocol import Algorithm, Prediction, State, Update, playing, predicting
 from fedlib.engine.rounds import Report, cohort_size, play_round, select
-from fedlib.engine.train import EarlyStop, Phase, TrainingDiverged
+from fedlib.engine.train import FEATURES, EarlyStop, Phase, TrainingDiverged, noise_of
+from fedlib.engine.vmap_clients import vmap_clients
 
 __all__ = [
     "BLOCK",
+    "FEATURES",
     "Algorithm",
     "EarlyStop",
     "Encoded",
@@ -26,15 +27,17 @@ __all__ = [
     "Scores",
     "State",
     "TrainingDiverged",
+    "Update",
     "cohort_size",
     "encode",
     "evaluate",
     "evaluate_everywhere",
     "evaluate_global",
-    "lift",
+    "noise_of",
     "play_round",
     "playing",
     "predicting",
     "select",
     "tabulate",
+    "vmap_clients",
 ]

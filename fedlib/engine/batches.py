@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -65,38 +64,28 @@ def make_plan(
     epochs: int,
     seed: int,
     where: tuple[int, ...],
-    drop_last: bool = False,
 ) -> Plan:
     """Draw ``epochs`` shuffled passes over each client's examples, cut into mini-batches.
 
     ``ids`` and ``sizes`` are ``[clients]``; ``batch_size=None`` is the full batch. ``where``
     (round, phase) and the client's id are all that a draw depends on. The last batch of an epoch
-    may be small; ``drop_last`` leaves it out, unless it is the only one.
+    may be small.
     """
     batch = batch_size or int(sizes.max(initial=1))
-    per_epoch = np.array([_steps(int(n), batch, drop_last) for n in sizes], dtype=np.int64)
+    per_epoch = np.ceil(sizes / batch).astype(np.int64)
     ends = per_epoch * epochs
     positions = np.zeros((len(ids), int(ends.max(initial=0)), batch), dtype=np.int64)
     counts = np.zeros(positions.shape[:2], dtype=np.int64)
     for i, (client, size) in enumerate(zip(ids.tolist(), sizes.tolist(), strict=True)):
         rng = generator(seed, "batches", *where, client)
         for epoch in range(epochs):
-            _fill(
-                positions[i], counts[i], epoch * int(per_epoch[i]), rng.permutation(size), drop_last
-            )
+            _fill(positions[i], counts[i], epoch * int(per_epoch[i]), rng.permutation(size))
     return Plan(positions, counts, per_epoch, ends, np.asarray(ids), (seed, *where))
 
 
-def _steps(size: int, batch: int, drop_last: bool) -> int:
-    whole = size // batch
-    return whole if drop_last and whole else math.ceil(size / batch)
-
-
-def _fill(
-    positions: np.ndarray, counts: np.ndarray, start: int, order: np.ndarray, drop_last: bool
-) -> None:
+def _fill(positions: np.ndarray, counts: np.ndarray, start: int, order: np.ndarray) -> None:
     batch = positions.shape[1]
-    for k in range(_steps(len(order), batch, drop_last)):
+    for k in range(-(-len(order) // batch)):
         cut = order[k * batch : (k + 1) * batch]
         positions[start + k, : len(cut)] = cut
         counts[start + k] = len(cut)

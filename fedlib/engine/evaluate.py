@@ -10,15 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.engine.lift import lift
+from fedlib.engine import costs
 from fedlib.engine.protocol import Algorithm, Prediction, State, playing, predicting
+from fedlib.engine.vmap_clients import vmap_clients
 from fedlib.federation import Federation, Table
-from fedlib.models import Leaves
-
-BLOCK = 512  # examples per forward pass
-BUDGET = 2**26  # numbers that one batched prediction may gather
-READ = 2**14  # texts that recurrent nets of several clients read at once
-MOST = 1000  # test examples on which every client is asked
+from fedlib.models import Params
 
 
 @dataclass(eq=False)
@@ -43,7 +39,7 @@ class Encoded:
     ``code`` ``[examples, ...]`` by name; ``at`` ``[N]`` is an example's place in it.
     """
 
-    code: Leaves
+    code: Params
     at: Tensor
 
 
@@ -58,7 +54,8 @@ def encode(
     at[used] = torch.arange(len(used), device=fed.device)
     with torch.no_grad():
         parts = [
-            algorithm.encode(fed.net, state.shared, table.inputs(b)) for b in used.split(BLOCK)
+            algorithm.encode(fed.net, state.shared, table.inputs(b))
+            for b in used.split(costs.BLOCK)
         ]
     return Encoded({n: torch.cat([p[n] for p in parts]) for n in parts[0]} if parts else {}, at)
 
@@ -72,7 +69,7 @@ def evaluate(
 ) -> Scores:
     """Score every client on its own examples of ``table`` with the server's current leaves."""
     fed = predicting(algorithm, fed)
-    state = algorithm.settle(fed, state)
+    state = algorithm.assign_models(fed, state)
     encoded = encoded or encode(fed, algorithm, state, table)
     hits, nll = torch.zeros(fed.clients).double(), torch.zeros(fed.clients).double()
     gates: list[tuple[Tensor, Tensor]] = []
@@ -102,17 +99,17 @@ def evaluate_global(
     distances stand for all.
     """
     fed = predicting(algorithm, fed)
-    state = algorithm.settle(fed, state)
+    state = algorithm.assign_models(fed, state)
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
     rows = torch.arange(fed.clients if _personal(algorithm, fed, state) else 1, device=fed.device)
-    every = max(1, len(fed.test.y) // MOST) if "x" in encoded.code and len(rows) > 1 else 1
+    every = costs.polled(algorithm, len(fed.test.y), len(rows))
     seen = torch.arange(0, len(fed.test.y), every, device=fed.device)
     hits = 0
     with torch.no_grad():
         poll = _Poll(fed, algorithm, state, rows)
-        for block in seen.split(BLOCK):
+        for block in seen.split(costs.BLOCK):
             code = {n: t[encoded.at[block]] for n, t in encoded.code.items()}
-            said = algorithm.tally(fed.net, state.shared, code, poll.votes(code))
+            said = algorithm.ensemble(fed.net, state.shared, code, poll.votes(code))
             hits += int((said.argmax(-1) == fed.test.y[block]).sum())
     return hits / len(seen)
 
@@ -125,7 +122,7 @@ def evaluate_everywhere(
     ``[clients]``. At most ``MOST`` of all test examples, at even distances, which ``encoded`` must
     hold: how much of what a client has learned is about more than its own data.
     """
-    every = -(-len(fed.test.y) // MOST)
+    every = -(-len(fed.test.y) // costs.MOST)
     some = torch.arange(0, len(fed.test.y), every, device=fed.device)
     sizes = np.full(fed.clients, len(some))
     table = replace(fed.test, index=some.expand(fed.clients, -1), sizes=sizes, side={})
@@ -138,44 +135,44 @@ class _Poll:
 
     def __init__(self, fed: Federation, algorithm: Algorithm, state: State, rows: Tensor) -> None:
         self.fed, self.algorithm, self.state, self.rows = fed, algorithm, state, rows
-        self.context = algorithm.context(fed, state, rows)
-        self.common = algorithm.common(fed, state)
+        self.context = algorithm.client_context(fed, state, rows)
+        self.common = algorithm.broadcast(fed, state)
         sizes = playing(algorithm, fed).sizes[rows]
         self.log_share = (sizes / sizes.sum()).to(torch.float32).log()
 
-    def votes(self, code: Leaves) -> Leaves:
+    def votes(self, code: Params) -> Params:
         """Return the mean votes on a block of examples, ``[B, ...]`` each."""
         size = len(next(iter(code.values())))
-        groups = self.rows.split(_group(self.fed, code, size))
-        known = [self._ask(self.algorithm.affinity, i, code) for i in groups]
+        groups = self.rows.split(costs.predicted_together(self.fed, self.algorithm, code, size))
+        known = [self._ask(self.algorithm.log_density, i, code) for i in groups]
         share = self.log_share.unsqueeze(1).expand(-1, size)
         if known[0]:
             share = share + torch.cat([each["log_p"] for each in known])
         share = share.softmax(0)
-        total: Leaves = {}
+        total: Params = {}
         for i in groups:
-            for name, vote in self._ask(self.algorithm.vote, i, code).items():
+            for name, vote in self._ask(self.algorithm.client_output, i, code).items():
                 part = torch.einsum("sb,sb...->b...", share[i], vote)
                 total[name] = total[name] + part if name in total else part
         return total
 
-    def _ask(self, method: Callable[..., Leaves], rows: Tensor, code: Leaves) -> Leaves:
+    def _ask(self, method: Callable[..., Params], rows: Tensor, code: Params) -> Params:
         """Return what a method of the algorithm says for some clients, ``[clients, B, ...]``."""
 
-        def one(own: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+        def one(own: Params, ctx: Params, code: Params) -> Params:
             params = {**self.state.shared, **own}
             return method(self.fed.net, params, {**ctx, **self.common}, code)
 
         own = {n: t[rows] for n, t in self.state.local.items()}
         ctx = {n: t[rows] for n, t in self.context.items()}
-        said: Leaves = lift(one, len(rows), common=1)(own, ctx, code)
+        said: Params = vmap_clients(one, len(rows), common=1)(own, ctx, code)
         return said
 
 
 def nll_of(algorithm: Algorithm, fed: Federation) -> Callable[..., Tensor]:
     """Return one client's mean negative log-likelihood on a batch: what early stopping watches."""
 
-    def nll(params: Leaves, ctx: Leaves, batch: Leaves, common: Leaves) -> Tensor:
+    def nll(params: Params, ctx: Params, batch: Params, common: Params) -> Tensor:
         code = algorithm.encode(fed.net, params, batch["x"])
         logp = algorithm.predict(fed.net, params, {**ctx, **common}, code).logp
         said = _surprise(logp, batch["y"])
@@ -187,7 +184,7 @@ def nll_of(algorithm: Algorithm, fed: Federation) -> Callable[..., Tensor]:
 def accuracy_of(algorithm: Algorithm, fed: Federation) -> Callable[..., Tensor]:
     """Return one client's accuracy on a batch with leaves of its own; nan for an empty batch."""
 
-    def accuracy(params: Leaves, ctx: Leaves, batch: Leaves, common: Leaves) -> Tensor:
+    def accuracy(params: Params, ctx: Params, batch: Params, common: Params) -> Tensor:
         code = algorithm.encode(fed.net, params, batch["x"])
         logp = algorithm.predict(fed.net, params, {**ctx, **common}, code).logp
         right = (logp.argmax(-1) == batch["y"]).to(logp.dtype) * batch["weight"]
@@ -203,7 +200,7 @@ def _surprise(logp: Tensor, y: Tensor) -> Tensor:
 
 def _personal(algorithm: Algorithm, fed: Federation, state: State) -> bool:
     some = torch.zeros(1, dtype=torch.int64, device=fed.device)
-    return bool(state.local) or bool(algorithm.context(fed, state, some))
+    return bool(state.local) or bool(algorithm.client_context(fed, state, some))
 
 
 def _predictions(
@@ -214,7 +211,8 @@ def _predictions(
     everyone = torch.nonzero(sizes > 0)[:, 0]
     if not len(everyone):
         return
-    for rows in everyone.split(_group(fed, encoded.code, table.index.shape[1])):
+    size = costs.predicted_together(fed, algorithm, encoded.code, table.index.shape[1])
+    for rows in everyone.split(size):
         width = int(sizes[rows].max())
         held = table.index[rows, :width].clamp(min=0)
         out = _said(fed, algorithm, state, rows, encoded, held, algorithm.predict)
@@ -235,7 +233,8 @@ def tabulate(
     encoded = encode(fed, algorithm, state, table)
     held = table.index.clamp(min=0)
     everyone = torch.arange(fed.clients, device=fed.device)
-    groups = everyone.split(_group(fed, encoded.code, table.index.shape[1]))
+    size = costs.predicted_together(fed, algorithm, encoded.code, table.index.shape[1])
+    groups = everyone.split(size)
     return torch.cat([_said(fed, algorithm, state, i, encoded, held[i], method) for i in groups])
 
 
@@ -249,28 +248,15 @@ def _said(
     method: Callable[..., Any],
 ) -> Any:
     """Return ``method(net, params, ctx, code)`` of some clients, on ``held`` examples of each."""
-    common = algorithm.common(fed, state)
+    common = algorithm.broadcast(fed, state)
 
-    def say(own: Leaves, ctx: Leaves, code: Leaves) -> Any:
+    def say(own: Params, ctx: Params, code: Params) -> Any:
         return method(fed.net, {**state.shared, **own}, {**ctx, **common}, code)
 
     with torch.no_grad():
         own = {n: t[rows] for n, t in state.local.items()}
         code = {n: t[encoded.at[held]] for n, t in encoded.code.items()}
-        return lift(say, len(rows))(own, algorithm.context(fed, state, rows), code)
-
-
-def _group(fed: Federation, code: Leaves, examples: int) -> int:
-    """Clients per batched prediction: as many as the budget allows.
-
-    One at a time where a whole personal network would run on a CPU (grouped convolutions).
-    """
-    if "x" in code and fed.net.alone(fed.device):
-        return 1
-    if "x" in code and fed.net.is_recurrent:
-        return max(1, READ // max(examples, 1))
-    numbers = sum(t[0].numel() for t in code.values()) * max(examples, 1)
-    return int(np.clip(BUDGET // max(numbers, 1), 1, 4096))
+        return vmap_clients(say, len(rows))(own, algorithm.client_context(fed, state, rows), code)
 
 
 def _by_label(gates: list[tuple[Tensor, Tensor]], classes: int) -> np.ndarray | None:

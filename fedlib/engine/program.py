@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from fedlib.engine.lift import lift
+from fedlib.engine.vmap_clients import vmap_clients
 from fedlib.federation import Federation
-from fedlib.models import Leaves
+from fedlib.models import Params
 from fedlib.optim import Optimizer
 
 Loss = Callable[..., Tensor]
@@ -39,9 +39,9 @@ class Program:
         loss: Loss,
         optimizer: Optimizer,
         train: tuple[str, ...],
-        leaves: Leaves,
-        context: Leaves,
-        common: Leaves,
+        leaves: Params,
+        context: Params,
+        common: Params,
     ) -> None:
         clients = len(next(iter(leaves.values())))
         self._alone = clients == 1
@@ -49,17 +49,17 @@ class Program:
         self._trained = {n: t.requires_grad_(True) for n, t in self._bare(trained).items()}
         self.leaves = {**self._bare(leaves), **self._trained}
         self.context, self.common = self._bare(context), common
-        self.losses = loss if self._alone else lift(loss, clients, common=1)
+        self.losses = loss if self._alone else vmap_clients(loss, clients, common=1)
         on_gpu = any(t.is_cuda for t in trained.values())
         self.optimizer = optimizer.build(self._trained, fused=True, capturable=on_gpu)
 
     @property
-    def moving(self) -> Leaves:
+    def moving(self) -> Params:
         """The leaves that the step trains, ``[clients, ...]``: views that see every step."""
         now = {n: t.detach() for n, t in self._trained.items()}
         return {n: t.unsqueeze(0) for n, t in now.items()} if self._alone else now
 
-    def step(self, batch: Leaves) -> Tensor:
+    def step(self, batch: Params) -> Tensor:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
         losses = self.losses(self.leaves, self.context, self._bare(batch), self.common)
         for leaf in self._trained.values():
@@ -68,10 +68,10 @@ class Program:
         self.optimizer.step()
         return losses.detach().view(-1)
 
-    def _bare(self, leaves: Leaves) -> Leaves:
+    def _bare(self, leaves: Params) -> Params:
         """Return the leaves of one client without their first axis, those of several as they are.
 
-        Taken off once and not at every step; ``lift`` would do the same inside the program.
+        Taken off once and not at every step; ``vmap_clients`` would do the same inside the program.
         """
         return {n: t[0] for n, t in leaves.items()} if self._alone else leaves
 
@@ -87,17 +87,17 @@ class Recorded(Program):
         loss: Loss,
         optimizer: Optimizer,
         train: tuple[str, ...],
-        *parts: Leaves,
+        *parts: Params,
         record: Callable[[Play], Play],
     ) -> None:
         super().__init__(loss, optimizer, train, *(_own(part) for part in parts))
         self._record: Callable[[Play], Play] | None = record
         self._replay: Play | None = None
-        self._batch: Leaves = {}
+        self._batch: Params = {}
         self._said: Tensor | None = None
         self._taken = 0
 
-    def begin(self, leaves: Leaves, context: Leaves, common: Leaves) -> None:
+    def begin(self, leaves: Params, context: Params, common: Params) -> None:
         """Start over from other leaves, with an optimiser that remembers nothing."""
         bare = self._bare(leaves), self._bare(context), common
         given = zip((self.leaves, self.context, self.common), bare, strict=True)
@@ -110,7 +110,7 @@ class Recorded(Program):
                     if isinstance(tensor, Tensor):
                         tensor.zero_()
 
-    def step(self, batch: Leaves) -> Tensor:
+    def step(self, batch: Params) -> Tensor:
         """Take one step; the first few are eager, then it is recorded, then replayed."""
         if self._taken < WARM_UP or self._record is None:
             self._taken += 1
@@ -146,7 +146,7 @@ def program(
     loss: Loss,
     optimizer: Optimizer,
     train: tuple[str, ...],
-    *parts: Leaves,
+    *parts: Params,
 ) -> Program:
     """Return the program of a cohort: on a GPU the recorded one of its ``key`` and shapes.
 
@@ -172,7 +172,7 @@ def cuda_graph(fn: Play) -> Play:
     return graph.replay
 
 
-def _own(leaves: Leaves) -> Leaves:
+def _own(leaves: Params) -> Params:
     return {n: t.detach().clone(memory_format=torch.preserve_format) for n, t in leaves.items()}
 
 

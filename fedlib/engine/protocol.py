@@ -6,14 +6,17 @@ another algorithm overrides the ones in which it differs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from fedlib.engine.train import Phase
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net
+from fedlib.models import Net, Params
+
+# How an algorithm's memory began in checkpoints that kept it together with the optimiser's.
+_REMEMBERED = ("clients/", "clusters/", "settled/", "average.", "server/")
 
 
 @dataclass(eq=False)
@@ -21,25 +24,28 @@ class State:
     """All that lasts from round to round.
 
     ``shared`` leaves live at the server; ``local`` leaves ``[population, ...]`` never leave their
-    client; ``server`` is what the server remembers: its optimiser's memory, and what an algorithm
-    keeps there, such as who chose which cluster.
+    client. The server remembers two things: ``optimizer`` is what its optimiser does, ``memory``
+    what an algorithm does, such as who chose which cluster. Memory lasts until it is replaced.
     """
 
-    shared: Leaves
-    local: Leaves
-    server: Leaves
+    shared: Params
+    local: Params
+    optimizer: Params = field(default_factory=dict)
+    memory: Params = field(default_factory=dict)
 
-    def flat(self) -> Leaves:
+    def flat(self) -> Params:
         """Return every tensor under one name, for a checkpoint."""
-        groups = {"shared": self.shared, "local": self.local, "server": self.server}
+        groups = {g.name: getattr(self, g.name) for g in fields(self)}
         return {f"{g}:{n}": t for g, leaves in groups.items() for n, t in leaves.items()}
 
     @classmethod
-    def from_flat(cls, flat: Leaves) -> State:
-        """Rebuild what ``flat`` returned."""
-        groups: dict[str, Leaves] = {"shared": {}, "local": {}, "server": {}}
+    def from_flat(cls, flat: Params) -> State:
+        """Rebuild what ``flat`` returned, now or when both memories were one group, "server"."""
+        groups: dict[str, Params] = {g.name: {} for g in fields(cls)}
         for name, tensor in flat.items():
             group, _, leaf = name.partition(":")
+            if group == "server":
+                group = "memory" if leaf.startswith(_REMEMBERED) else "optimizer"
             groups[group][leaf] = tensor
         return cls(**groups)
 
@@ -56,6 +62,9 @@ class Prediction(NamedTuple):
         return cls(logp, logp[..., :0])
 
 
+Update = tuple[Params, Params]  # what one client keeps, and what it sends
+
+
 class Algorithm(Protocol):
     """The methods of an algorithm; ``ctx`` is ``context`` and ``common`` together, one client's."""
 
@@ -63,84 +72,91 @@ class Algorithm(Protocol):
     def federates(self) -> bool:
         """Whether clients send anything: then what opted out is kept from them, and from it."""
 
+    @property
+    def reads_examples(self) -> bool:
+        """Whether predicting runs a client's own network on every example: it costs as much."""
+
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; ``first`` is the final state of a first stage."""
 
     def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return a number per client, ``[clients]``: equal ones have leaves of equal shapes."""
 
-    def prepare(
+    def before_round(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
         """Return the state in which the cohort has decided what it decides before training."""
 
-    def start(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what each client of the cohort begins from, ``[clients, ...]``.
 
         It is asked for clients that are ``alike`` only.
         """
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return constants of the round that differ between clients, ``[clients, ...]``."""
 
-    def common(self, fed: Federation, state: State) -> Leaves:
+    def broadcast(self, fed: Federation, state: State) -> Params:
         """Return constants of the round that all clients share, without client axis."""
 
     def phases(self) -> tuple[Phase, ...]:
         """Return the stretches of local training."""
 
-    def known(self, net: Net, frozen: Leaves, ctx: Leaves, batch: Leaves) -> Leaves:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
         """Return what the leaves that a phase does not train say of examples, ``[B, ...]`` each.
 
         It is computed once per example, and the loss finds it in its batch. What is called x takes
         the place of the examples: the loss sees nothing else of them. {}: nothing is known.
         """
 
-    def loss(self, net: Net, params: Leaves, ctx: Leaves, batch: Leaves) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return one client's loss on one mini-batch, a scalar."""
 
-    def remember(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return what one client keeps of a round besides what it trained: some of its leaves."""
-
-    def describe(self, fed: Federation, rows: Tensor, after: Leaves, context: Leaves) -> Leaves:
+    def client_statistics(
+        self, fed: Federation, rows: Tensor, after: Params, context: Params
+    ) -> Params:
         """Return what clients say of their examples, ``[clients, ...]``: more of their message."""
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
-        """Return the message of one client; a shared leaf's name carries before - after."""
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        """Return what one client keeps of a round, and what it sends.
+
+        It keeps its local leaves as it has trained them, and what is returned first in their place.
+        In the message a shared leaf's name carries before - after.
+        """
 
     def weights(
-        self, fed: Federation, state: State, rows: Tensor, messages: Leaves
+        self, fed: Federation, state: State, rows: Tensor, messages: Params
     ) -> dict[str, Tensor]:
         """Return each shared leaf's weights, float64 ``[clients]`` or ``[clients, K]``."""
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Return the next state from the cohort's messages ``[clients, ...]``."""
 
-    def sent(self, state: State, rows: Tensor, messages: Leaves) -> tuple[Tensor, Tensor]:
+    def communication_bytes(
+        self, state: State, rows: Tensor, messages: Params
+    ) -> tuple[Tensor, Tensor]:
         """Return the bytes sent to and by every client of the cohort, int64 ``[clients]`` each."""
 
-    def settle(self, fed: Federation, state: State) -> State:
+    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
         """Return the state in which all clients have decided what they predict with.
 
-        A settled state is returned as it is. Rounds go on from the state before.
+        A state in which they have is returned as it is. Rounds go on from the state before.
+        ``judging`` is of validation examples, which say what round a run keeps.
         """
 
-    def judged(self, state: State) -> State:
-        """Return the state that validation examples judge: which round a run keeps."""
-
-    def encode(self, net: Net, shared: Leaves, x: Tensor) -> Leaves:
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what the shared leaves say of a batch, ``[B, ...]``: computed once for all."""
 
-    def predict(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Prediction:
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return one client's prediction from ``encode``'s result."""
 
-    def vote(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return what one client says of a newcomer's examples, ``[B, ...]``, to be averaged."""
 
-    def tally(self, net: Net, shared: Leaves, code: Leaves, votes: Leaves) -> Tensor:
+    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
         """Return a newcomer's log-probabilities ``[B, classes]`` from the mean votes."""
 
-    def affinity(self, net: Net, params: Leaves, ctx: Leaves, code: Leaves) -> Leaves:
+    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return how well a client knows examples, ``{"log_p": log p(x|s) [B]}``; {}: all alike."""
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:

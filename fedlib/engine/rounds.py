@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,21 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.engine import costs
 from fedlib.engine.batches import Plan, make_plan
 from fedlib.engine.evaluate import accuracy_of, nll_of
-from fedlib.engine.lift import lift
-from fedlib.engine.protocol import Algorithm, State, playing
-from fedlib.engine.seen import Seen, look
-from fedlib.engine.train import Phase, TrainingDiverged, train
+from fedlib.engine.protocol import Algorithm, State, Update, playing
+from fedlib.engine.seen import UNSEEN, Seen, look
+from fedlib.engine.train import Cohort, Phase, TrainingDiverged, train
+from fedlib.engine.vmap_clients import vmap_clients
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net
+from fedlib.models import Net, Params
 from fedlib.partition.chance import whole_part
 from fedlib.randomness import generator
 
-# What a CPU core keeps close: a cohort whose weights exceed it waits for memory at every step.
-CACHE_BYTES = 2**22
-READERS = 32  # clients whose recurrent nets read their texts together
-WAITING_BYTES = 2**26  # weights of clients that wait for their next phase
 SPLITS = ("validation", "test")
 
 
@@ -39,7 +36,7 @@ class Report:
 
     rows: np.ndarray
     losses: Tensor
-    messages: Leaves
+    messages: Params
     weights: dict[str, Tensor]
     down: Tensor
     up: Tensor
@@ -85,7 +82,7 @@ def play_round(
 ) -> tuple[State, Report]:
     """Play one round and return the next state and a report.
 
-    ``chunk`` clients share one program (default: ``chunk_of``); the result does not depend on
+    ``chunk`` clients share one program (default: ``costs.chunk_of``); the result does not depend on
     it up to float rounding. Local leaves of ``state`` are updated in place: a round costs what its
     cohort costs, not what the population costs. ``score`` also tests every client of the cohort
     with the leaves that it has trained, on its validation and test examples (000, App. G).
@@ -97,24 +94,25 @@ def play_round(
     phases = algorithm.phases()
     plans = _plans(phases, fed, rows, round, seed)
     where = torch.as_tensor(rows, device=fed.device)
-    state = algorithm.prepare(fed, state, where, round=round, seed=seed)
+    state = algorithm.before_round(fed, state, where, round=round, seed=seed)
     alike = algorithm.alike(fed, state, where).cpu().numpy()
-    messages: Leaves = {}
+    messages: Params = {}
     losses = torch.zeros(len(rows), device=fed.device)
     adapted = {split: torch.zeros(len(rows)).double() for split in SPLITS if score}
     ends = plans[0].ends if plans else np.zeros(len(rows), dtype=np.int64)
-    usual = chunk_of(fed, chunk, numbers(state))
-    most = _most_together(fed, chunk, usual, state, phases)
-    for group in _groups(alike, ends, most):
+    usual = costs.chunk_of(fed, chunk, costs.numbers(state))
+    most = costs.side_by_side(fed, chunk, usual, state, phases)
+    for group in costs.groups(alike, ends, most):
         steps = [(phase, p.rows(group)) for phase, p in zip(phases, plans, strict=True)]
         try:
-            trained = _train_group(algorithm, fed, state, rows[group], steps, chunk, usual)
+            begun = _begin_group(algorithm, fed, state, rows[group])
+            trained = _train_group(algorithm, state, begun, steps, chunk, usual)
         except TrainingDiverged as error:
             raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
         losses[torch.as_tensor(group, device=fed.device)] = trained.loss.to(losses)
-        for start, end in _cuts(len(group), usual):
+        for start, end in costs.cuts(len(group), usual):
             some = group[start:end]
-            message, scores = _end_group(algorithm, fed, state, trained.rows(start, end), score)
+            message, scores = _end_group(algorithm, state, trained.part(start, end), score)
             place = torch.as_tensor(some, device=fed.device)
             for split, accuracy in scores.items():
                 adapted[split][some] = accuracy.double().cpu()
@@ -126,73 +124,9 @@ def play_round(
         raise RuntimeError(f"{type(algorithm).__name__} does not federate, yet sends {[*messages]}")
     with torch.no_grad():
         weights = algorithm.weights(fed, state, where, messages)
-        down, up = algorithm.sent(state, where, messages)
+        down, up = algorithm.communication_bytes(state, where, messages)
         after = algorithm.aggregate(fed, state, where, messages)
     return after, Report(rows, losses, messages, weights, down, up, adapted)
-
-
-def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
-    """Return how many clients share one program: by default what is fastest on the device.
-
-    All of the cohort on a GPU; on a CPU as many as its cache holds, convolutions one at a time, and
-    recurrent nets ``READERS`` at a time, whose many small steps cost more than their weights.
-    ``numbers`` is how many numbers a client's leaves have, by default the net's.
-    """
-    if chunk is not None:
-        if chunk < 1:
-            raise ValueError(f"chunk must be >= 1 or None, got {chunk}")
-        return chunk
-    if fed.device.type != "cpu":
-        return fed.clients
-    if fed.net.alone(fed.device):
-        return 1
-    if fed.net.is_recurrent:
-        return READERS
-    return max(1, CACHE_BYTES // (4 * (numbers or fed.net.parameters())))
-
-
-def _together(
-    fed: Federation,
-    chunk: int | None,
-    usual: int,
-    leaves: Leaves,
-    moving: Sequence[str],
-    seen: Seen,
-) -> int:
-    """Return how many clients share the program of one phase: the one place that decides.
-
-    Where vectors take the place of the examples no convolution is left, however many the model has:
-    then as many as a CPU's cache holds of what moves.
-    """
-    if chunk is not None or fed.device.type != "cpu" or not seen.instead:
-        return usual
-    size = sum(leaves[n][0].numel() for n in moving)
-    return max(usual, min(READERS, CACHE_BYTES // (4 * max(size, 1))))
-
-
-def _most_together(
-    fed: Federation, chunk: int | None, usual: int, state: State, phases: Sequence[Phase]
-) -> int:
-    """Return how many clients play their phases side by side, a multiple of the usual chunk.
-
-    More than that only where some phase trains no convolution, and as long as the weights of all
-    are few: they wait in memory for the next phase.
-    """
-    if chunk is not None or fed.device.type != "cpu":
-        return usual
-    shapes = {n: t.ndim for n, t in state.shared.items()}
-    shapes |= {n: t.ndim - 1 for n, t in state.local.items()}
-    moving = [phase.moves(shapes, state.local) for phase in phases]
-    if not any(names and max(shapes[n] for n in names) <= 2 for names in moving):
-        return usual
-    most = min(READERS, WAITING_BYTES // (4 * max(numbers(state), 1)))
-    return usual * max(1, most // usual)
-
-
-def numbers(state: State) -> int:
-    """Return how many numbers one client's leaves have: what ``chunk_of`` asks for."""
-    mine = sum(t[0].numel() for t in state.local.values())
-    return mine + sum(t.numel() for t in state.shared.values())
 
 
 def _plans(
@@ -206,7 +140,6 @@ def _plans(
             epochs=phase.epochs,
             seed=seed,
             where=(round, k),
-            drop_last=phase.drop_last,
         )
         for k, phase in enumerate(phases)
     ]
@@ -214,101 +147,96 @@ def _plans(
 
 @dataclass(eq=False)
 class _Trained:
-    """Some clients after their local training: rows, leaves before and after, context, losses."""
+    """Some clients after their local training, with their leaves ``before`` it and their losses."""
 
-    where: Tensor
-    before: Leaves
-    after: Leaves
-    context: Leaves
-    common: Leaves
+    cohort: Cohort
+    before: Params
     loss: Tensor
 
-    def rows(self, start: int, end: int) -> _Trained:
+    def part(self, start: int, end: int) -> _Trained:
         """Return some of the clients."""
-        before, after, context = (
-            _cut(part, start, end) for part in (self.before, self.after, self.context)
-        )
-        where, loss = self.where[start:end], self.loss[start:end]
-        return _Trained(where, before, after, context, self.common, loss)
+        before = {n: t[start:end] for n, t in self.before.items()}
+        return _Trained(self.cohort.part(start, end), before, self.loss[start:end])
+
+
+def _begin_group(algorithm: Algorithm, fed: Federation, state: State, rows: np.ndarray) -> Cohort:
+    """Return some clients with what they receive, keep and know."""
+    where = torch.as_tensor(rows, device=fed.device)
+    leaves, context = (
+        algorithm.start(fed, state, where),
+        algorithm.client_context(fed, state, where),
+    )
+    return Cohort(fed, rows, leaves, context, algorithm.broadcast(fed, state), state.local)
 
 
 def _train_group(
     algorithm: Algorithm,
-    fed: Federation,
     state: State,
-    rows: np.ndarray,
+    group: Cohort,
     steps: list[tuple[Phase, Plan]],
     chunk: int | None,
     usual: int,
 ) -> _Trained:
     """Play all phases of some clients, each phase with as many of them together as suits it."""
-    where = torch.as_tensor(rows, device=fed.device)
-    before = algorithm.start(fed, state, where)
-    context, common = algorithm.context(fed, state, where), algorithm.common(fed, state)
-    after, loss = before, torch.zeros(len(rows))
+    fed, clients, before = group.fed, len(group.rows), group.leaves
+    loss = torch.zeros(clients)
     for phase, plan in steps:
-        moving = phase.moves(after, state.local)
+        moving = phase.moves(group.leaves, state.local)
         if not moving:
-            loss = torch.zeros(len(rows))
+            loss = torch.zeros(clients)
             continue
-        known = partial(_one_client, algorithm.known, fed.net)
-        frozen = {n: t for n, t in after.items() if n not in moving}
-        watched = phase.stop is not None and phase.watch == "loss"
-        seen = look(fed, known, where, frozen, context, common, validation=watched)
+        group = replace(group, seen=_seen(algorithm, group, phase, moving))
         method = partial(_one_client, getattr(algorithm, phase.loss), fed.net)
-        ends: list[tuple[Leaves, Tensor]] = []
-        for start, end in _cuts(len(rows), _together(fed, chunk, usual, after, moving, seen)):
-            some = np.arange(start, end)
+        watched = _watched(algorithm, fed, phase, method)
+        trains = {n: group.leaves[n] for n in moving}
+        size = costs.together(fed, chunk, usual, trains, group.seen.instead)
+        ends = []
+        for start, end in costs.cuts(clients, size):
+            some = plan.rows(np.arange(start, end)) if end - start < clients else plan
             ends.append(
-                train(
-                    fed,
-                    rows[some],
-                    _cut(after, start, end),
-                    _cut(context, start, end),
-                    common,
-                    phase=phase,
-                    plan=plan.rows(some) if len(some) < len(rows) else plan,
-                    loss=method,
-                    validation_loss=_watched(algorithm, fed, phase, method),
-                    key=(algorithm, phase),
-                    local=state.local,
-                    seen=seen.rows(start, end),
-                )
+                train(group.part(start, end), phase, some, method, watched, (algorithm, phase))
             )
         trained = {n: torch.cat([leaves[n] for leaves, _ in ends]) for n in moving}
-        after = {**after, **(trained if len(ends) > 1 else ends[0][0])}
+        after = trained if len(ends) > 1 else ends[0][0]
+        group = replace(group, leaves={**group.leaves, **after}, seen=UNSEEN)
         loss = torch.cat([part for _, part in ends])
-    return _Trained(where, before, after, context, common, loss)
+    return _Trained(group, before, loss)
+
+
+def _seen(algorithm: Algorithm, group: Cohort, phase: Phase, moving: Collection[str]) -> Seen:
+    """Return what the leaves that a phase leaves alone say of some clients' examples."""
+    known = partial(_one_client, algorithm.known, group.fed.net)
+    frozen = {n: t for n, t in group.leaves.items() if n not in moving}
+    watched = phase.stop is not None and phase.watch == "loss"
+    parts = frozen, group.context, group.common
+    return look(group.fed, known, group.where, *parts, validation=watched)
 
 
 def _end_group(
-    algorithm: Algorithm, fed: Federation, state: State, trained: _Trained, score: bool
-) -> tuple[Leaves, dict[str, Tensor]]:
+    algorithm: Algorithm, state: State, trained: _Trained, score: bool
+) -> tuple[Params, dict[str, Tensor]]:
     """Return what some clients send, and their scores if asked; they keep what is local."""
-    where, before, after = trained.where, trained.before, trained.after
-    context, common = trained.context, trained.common
+    group = trained.cohort
+    fed, where, context, common = group.fed, group.where, group.context, group.common
     with torch.no_grad():
-        remember, send = (
-            lift(partial(_one_ended, method, fed.net), len(where), common=1)
-            for method in (algorithm.remember, algorithm.finish)
+        update = vmap_clients(
+            partial(_one_ended, algorithm.client_update, fed.net), len(where), common=1
         )
-        after = {**after, **remember(before, after, context, common)}
-        message = send(before, after, context, common)
-        message |= algorithm.describe(fed, where, after, context)
+        own, message = update(trained.before, group.leaves, context, common)
+        after = {**group.leaves, **own}
+        message |= algorithm.client_statistics(fed, where, after, context)
         for name, leaf in state.local.items():
             leaf[where] = after[name]
-        scores = _scores(algorithm, fed, where, after, context, common) if score else {}
+        scores = _scores(algorithm, replace(group, leaves=after)) if score else {}
     return message, scores
 
 
-def _scores(
-    algorithm: Algorithm, fed: Federation, rows: Tensor, after: Leaves, context: Leaves,
-    common: Leaves,
-) -> dict[str, Tensor]:  # fmt: skip
+def _scores(algorithm: Algorithm, group: Cohort) -> dict[str, Tensor]:
     """Return the accuracies of some clients' own leaves on their held-out examples, by split."""
-    test = lift(accuracy_of(algorithm, fed), len(rows), common=1)
-    tables = {"validation": fed.validation, "test": fed.test}
-    return {split: test(after, context, tables[split].whole(rows), common) for split in SPLITS}
+    fed, where = group.fed, group.where
+    test = vmap_clients(accuracy_of(algorithm, fed), len(where), common=1)
+    held = {"validation": fed.validation.whole(where), "test": fed.test.whole(where)}
+    return {s: test(group.leaves, group.context, held[s], group.common) for s in SPLITS}
 
 
 def _watched(
@@ -322,37 +250,20 @@ def _watched(
 def _one_client(
     method: Callable[..., Any],
     net: Net,
-    params: Leaves,
-    ctx: Leaves,
-    batch: Leaves,
-    common: Leaves,
+    params: Params,
+    ctx: Params,
+    batch: Params,
+    common: Params,
 ) -> Any:
     return method(net, params, {**ctx, **common}, batch)
 
 
 def _one_ended(
-    method: Callable[..., Leaves],
+    method: Callable[..., Update],
     net: Net,
-    before: Leaves,
-    after: Leaves,
-    ctx: Leaves,
-    common: Leaves,
-) -> Leaves:
+    before: Params,
+    after: Params,
+    ctx: Params,
+    common: Params,
+) -> Update:
     return method(net, before, after, {**ctx, **common})
-
-
-def _groups(alike: np.ndarray, ends: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Yield places of the cohort that share a program: alike, those with most steps first."""
-    for kind in np.unique(alike):
-        same = np.flatnonzero(alike == kind)
-        order = same[np.argsort(-ends[same], kind="stable")]
-        yield from np.split(order, range(size, len(order), size))
-
-
-def _cuts(length: int, size: int) -> list[tuple[int, int]]:
-    """Return the (start, end) of consecutive parts of at most ``size``."""
-    return [(i, min(i + size, length)) for i in range(0, length, size)]
-
-
-def _cut(leaves: Leaves, start: int, end: int) -> Leaves:
-    return {n: t[start:end] for n, t in leaves.items()}

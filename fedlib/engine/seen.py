@@ -9,12 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.engine.lift import lift
+from fedlib.engine import costs
+from fedlib.engine.vmap_clients import vmap_clients
 from fedlib.federation import Federation, Table
-from fedlib.models import Leaves
-
-AT_ONCE = 256  # examples per forward pass, of each of so many clients:
-TOGETHER = 16
+from fedlib.models import Params
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +22,8 @@ class Seen:
     ``validation`` is empty unless early stopping watches the loss.
     """
 
-    train: Leaves = field(default_factory=dict)
-    validation: Leaves = field(default_factory=dict)
+    train: Params = field(default_factory=dict)
+    validation: Params = field(default_factory=dict)
 
     @property
     def instead(self) -> bool:
@@ -46,11 +44,11 @@ UNSEEN = Seen()
 
 def look(
     fed: Federation,
-    method: Callable[..., Leaves],
+    method: Callable[..., Params],
     rows: Tensor,
-    frozen: Leaves,
-    context: Leaves,
-    common: Leaves,
+    frozen: Params,
+    context: Params,
+    common: Params,
     *,
     validation: bool,
 ) -> Seen:
@@ -63,7 +61,7 @@ def look(
     """
     if fed.train.augment is not None:
         return UNSEEN
-    size = 1 if fed.net.alone(fed.device) else TOGETHER
+    size = costs.asked_together(fed)
     parts = frozen, context, common
     train = _columns(fed.train, method, rows, size, *parts)
     held = _columns(fed.validation, method, rows, size, *parts) if train and validation else {}
@@ -72,24 +70,24 @@ def look(
 
 def _columns(
     table: Table,
-    method: Callable[..., Leaves],
+    method: Callable[..., Params],
     rows: Tensor,
     size: int,
-    frozen: Leaves,
-    context: Leaves,
-    common: Leaves,
-) -> Leaves:
+    frozen: Params,
+    context: Params,
+    common: Params,
+) -> Params:
     """Return columns ``[clients, examples, ...]``, zero in the padding; ``size`` rows at a time."""
     sizes = table.sizes[rows.cpu().numpy()]
-    out: Leaves = {}
+    out: Params = {}
     for start in range(0, len(rows), size):
         end = min(start + size, len(rows))
         if not sizes[start:end].any():
             continue
         own, ctx = ({n: t[start:end] for n, t in part.items()} for part in (frozen, context))
-        ask, at = lift(method, end - start, common=1), 0
+        ask, at = vmap_clients(method, end - start, common=1), 0
         with torch.no_grad():
-            for batch in table.blocks(rows[start:end], AT_ONCE):
+            for batch in table.blocks(rows[start:end], costs.AT_ONCE):
                 said = ask(own, ctx, batch, common)
                 for name, t in said.items():
                     if name not in out:
@@ -98,5 +96,5 @@ def _columns(
                     out[name][start:end, at : at + t.shape[1]] = t
                 if not said:
                     return {}
-                at += AT_ONCE
+                at += costs.AT_ONCE
     return out

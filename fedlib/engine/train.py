@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedlib.engine.batches import Plan
-from fedlib.engine.lift import lift
 from fedlib.engine.program import Loss, program
 from fedlib.engine.seen import UNSEEN, Seen
-from fedlib.federation import Federation, Table
-from fedlib.models import Leaves
+from fedlib.engine.vmap_clients import vmap_clients
+from fedlib.federation import Federation
+from fedlib.models import Params
 from fedlib.optim import Optimizer
 from fedlib.values import one_of, value
+
+FEATURES = "features"  # as many random numbers as a model has features
+
+
+def noise_of(name: str) -> str:
+    """Return what a phase's random numbers of one name are called in a batch.
+
+    All numbers but those of augmentation are its "noise", of which a model that drops units takes
+    the last.
+    """
+    return f"noise:{name}"
 
 
 class TrainingDiverged(FloatingPointError):
@@ -53,10 +65,10 @@ class Phase:
     """One stretch of local training: which leaves move, on which data, how.
 
     ``train`` are prefixes of the leaves that move, "" is all of them, among the ``side`` that is
-    "local", "shared" or "both". ``loss`` names the algorithm's method to minimise. ``noise`` is how
-    many uniform random numbers per example the loss finds in its batch, before those that the
-    task's model asks for, and ``noisy`` how many more for each of the model's features. ``watch``
-    is what early stopping looks at, on validation examples: "nll", the negative log-likelihood of
+    "local", "shared" or "both". ``loss`` names the algorithm's method to minimise. ``noise`` are
+    pairs of a name and how many uniform random numbers per example the loss finds in its batch
+    under ``noise_of`` that name; "features" is one for each of the model's features. ``watch`` is
+    what early stopping looks at, on validation examples: "nll", the negative log-likelihood of
     the algorithm's predictions, or "loss".
     """
 
@@ -65,10 +77,8 @@ class Phase:
     batch_size: int | None = 64
     train: tuple[str, ...] = ("",)
     loss: str = "loss"
-    drop_last: bool = False
     stop: EarlyStop | None = None
-    noise: int = 0
-    noisy: int = 0
+    noise: tuple[tuple[str, int | str], ...] = ()
     watch: str = "nll"
     side: str = "both"
 
@@ -79,9 +89,9 @@ class Phase:
             raise ValueError(f"Phase.epochs must be >= 1, got {self.epochs}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"Phase.batch_size must be >= 1 or None, got {self.batch_size}")
-        for name in ("noise", "noisy"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"Phase.{name} must be >= 0, got {getattr(self, name)}")
+        for name, count in self.noise:
+            if count != FEATURES and (isinstance(count, str) or count < 0):
+                raise ValueError(f"Phase.noise, {name}: numbers must be >= 0, got {count!r}")
 
     def moves(self, leaves: Iterable[str], local: Collection[str]) -> tuple[str, ...]:
         """Return which of some leaves move, given which ones are local."""
@@ -89,61 +99,86 @@ class Phase:
         return tuple(n for n in leaves if n.startswith(self.train) and (n in local) in sides)
 
 
+@dataclass(eq=False)
+class Cohort:
+    """Clients that are trained together: ``rows`` int64 ``[clients]`` of a federation.
+
+    ``leaves`` and ``context`` carry the client axis, ``common`` does not; ``local`` are the names
+    of local leaves, ``seen`` is what is known of these clients' examples.
+    """
+
+    fed: Federation
+    rows: np.ndarray
+    leaves: Params
+    context: Params
+    common: Params
+    local: Collection[str] = ()
+    seen: Seen = UNSEEN
+
+    @property
+    def where(self) -> Tensor:
+        """The rows on the federation's device."""
+        return torch.as_tensor(self.rows, device=self.fed.device)
+
+    def part(self, start: int, end: int) -> Cohort:
+        """Return some of the clients."""
+        leaves, context = (
+            {n: t[start:end] for n, t in part.items()} for part in (self.leaves, self.context)
+        )
+        rows, seen = self.rows[start:end], self.seen.rows(start, end)
+        return replace(self, rows=rows, leaves=leaves, context=context, seen=seen)
+
+
 def train(
-    fed: Federation,
-    rows: np.ndarray,
-    leaves: Leaves,
-    context: Leaves,
-    common: Leaves,
-    *,
+    cohort: Cohort,
     phase: Phase,
     plan: Plan,
     loss: Loss,
     validation_loss: Loss | None = None,
     key: Hashable = None,
-    local: Collection[str] = (),
-    seen: Seen = UNSEEN,
-) -> tuple[Leaves, Tensor]:
-    """Train the clients of one program and return their leaves and mean losses ``[clients]``.
+) -> tuple[Params, Tensor]:
+    """Train a cohort for a phase and return its leaves and mean losses ``[clients]``.
 
-    ``leaves`` and ``context`` carry the client axis, ``common`` does not; ``loss`` and
-    ``validation_loss`` are functions of ONE client ``(params, context, batch, common)``; ``key``
-    tells losses apart, so that a GPU may replay what it recorded for an earlier cohort; ``local``
-    are the names of local leaves; ``seen`` is what is known of these clients' examples. A client
-    that has run out of batches, or that stopped early, ends with the weights it had then: its row
-    is copied out at that moment, so that no momentum can move it afterwards. Where the phase trains
-    no leaf at all, they come back as they were.
+    ``loss`` and ``validation_loss`` are functions of ONE client ``(params, context, batch,
+    common)``; ``key`` tells losses apart, so that a GPU may replay what it recorded for an earlier
+    cohort. A client that has run out of batches, or that stopped early, ends with the weights it
+    had then: its row is copied out at that moment, so that no momentum can move it afterwards.
+    Where the phase trains no leaf at all, they come back as they were.
     """
-    names = phase.moves(leaves, local)
+    fed, leaves = cohort.fed, cohort.leaves
+    names = phase.moves(leaves, cohort.local)
     if not names:
-        return leaves, torch.zeros(len(rows), device=fed.device)
-    where = torch.as_tensor(rows, device=fed.device)
-    heart = program(fed, key, loss, phase.optimizer, names, leaves, context, common)
-    keeper = _Keeper(fed, where, phase, plan, validation_loss, seen.validation)
+        return leaves, torch.zeros(len(cohort.rows), device=fed.device)
+    parts = leaves, cohort.context, cohort.common
+    heart = program(fed, key, loss, phase.optimizer, names, *parts)
+    keeper = _Keeper(cohort, phase, plan, validation_loss)
     moving = heart.moving
     keeper.before(moving)
     losses = []
-    numbers = phase.noise + phase.noisy * fed.net.width + fed.net.noise
-    for t, batch in enumerate(_batches(fed.train, where, plan, numbers, seen.train)):
+    for t, batch in enumerate(_batches(cohort, phase, plan)):
         losses.append(heart.step(batch))
-        if keeper.after_step(t, leaves, moving, context, common):
+        if keeper.after_step(t, moving):
             break
-    mean = _mean_loss(losses, plan, fed, rows)
+    mean = _mean_loss(losses, plan, fed, cohort.rows)
     # A recorded program trains the next cohort in the same buffers.
     last = {n: t.clone() if t.is_cuda else t for n, t in moving.items()}
     return {**leaves, **keeper.result(last)}, mean
 
 
-def _batches(
-    table: Table, rows: Tensor, plan: Plan, noise: int, columns: Leaves
-) -> Iterator[Leaves]:
+def _batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Params]:
     """Yield each step's batch, on a CPU cut to the widest client, on a GPU always of one shape."""
+    fed, rows = cohort.fed, cohort.where
     widths = plan.counts.max(0, initial=0)
     if rows.is_cuda:
         widths = np.full_like(widths, plan.positions.shape[2])
-    numbers = table.noise_taken + noise
+    named = {n: fed.net.width if k == FEATURES else int(k) for n, k in phase.noise}
+    numbers = fed.train.noise_taken + sum(named.values()) + fed.net.noise
     drawn = plan.noise(numbers) if numbers else None
-    return table.batches(rows, plan.positions, plan.counts, widths, drawn, columns)
+    batches = fed.train.batches(rows, plan.positions, plan.counts, widths, drawn, cohort.seen.train)
+    for batch in batches:
+        u = batch.get("noise")
+        parts = () if u is None else u.split([*named.values(), fed.net.noise], -1)
+        yield batch | {noise_of(n): u for n, u in zip(named, parts, strict=False)}
 
 
 def _mean_loss(losses: list[Tensor], plan: Plan, fed: Federation, rows: np.ndarray) -> Tensor:
@@ -160,29 +195,20 @@ class _Keeper:
     """Remembers every row's weights at the moment it finishes, or at its best validation loss."""
 
     def __init__(
-        self,
-        fed: Federation,
-        rows: Tensor,
-        phase: Phase,
-        plan: Plan,
-        validation_loss: Loss | None,
-        columns: Leaves,
+        self, cohort: Cohort, phase: Phase, plan: Plan, validation_loss: Loss | None
     ) -> None:
-        self.fed, self.rows, self.phase, self.plan = fed, rows, phase, plan
-        self.columns = columns
-        self.loss = None
+        self.cohort, self.rows, self.phase, self.plan = cohort, cohort.where, phase, plan
+        rows, self.loss = cohort.rows, None
         if phase.stop is not None and validation_loss is not None:
-            self.loss = lift(validation_loss, len(rows), common=1)
+            self.loss = vmap_clients(validation_loss, len(rows), common=1)
         self.keeps_best = phase.stop is not None and phase.stop.keep == "best"
-        self.kept: Leaves = {}
+        self.kept: Params = {}
         self.best = np.full(len(rows), np.inf)
         self.waited = np.zeros(len(rows), dtype=np.int64)
         self.done = plan.ends == 0
         self.moments = set(plan.ends.tolist())
 
-    def after_step(
-        self, t: int, leaves: Leaves, moving: Leaves, context: Leaves, common: Leaves
-    ) -> bool:
+    def after_step(self, t: int, moving: Params) -> bool:
         """Look at the clients after step ``t``; return true when nobody has anything left to do."""
         if self.loss is None and t + 1 not in self.moments:
             return False
@@ -190,28 +216,28 @@ class _Keeper:
             every = self.phase.stop.every * self.plan.per_epoch
             due = ~self.done & ((t + 1) % np.maximum(every, 1) == 0)
             if due.any():
-                self._check(due, leaves, moving, context, common)
+                self._check(due, moving)
         ended = ~self.done & ((self.plan.ends == t + 1) | self._out_of_patience())
         if ended.any() and not (ended.all() and self.loss is None):
             self._keep(ended & ~(np.isfinite(self.best) & self.keeps_best), moving)
         self.done |= ended
         return bool(self.done.all())
 
-    def before(self, leaves: Leaves) -> None:
+    def before(self, leaves: Params) -> None:
         """Keep the weights of clients that have no example at all."""
         self._keep(self.done, leaves)
 
-    def result(self, last: Leaves) -> Leaves:
+    def result(self, last: Params) -> Params:
         """Return the trained leaves, each row as it was when kept."""
         return {n: self.kept.get(n, t) for n, t in last.items()}
 
-    def _check(
-        self, due: np.ndarray, leaves: Leaves, moving: Leaves, context: Leaves, common: Leaves
-    ) -> None:
+    def _check(self, due: np.ndarray, moving: Params) -> None:
         assert self.loss is not None and self.phase.stop is not None
+        c = self.cohort
         with torch.no_grad():
-            batch = self.fed.validation.whole(self.rows, self.columns)
-            now = self.loss({**leaves, **moving}, context, batch, common).double().cpu().numpy()
+            batch = c.fed.validation.whole(self.rows, c.seen.validation)
+            loss = self.loss({**c.leaves, **moving}, c.context, batch, c.common)
+        now = loss.double().cpu().numpy()
         better = due & (now < self.best - self.phase.stop.min_delta)
         self.best[better] = now[better]
         self.waited[due] += 1
@@ -223,7 +249,7 @@ class _Keeper:
         patience = self.phase.stop.patience if self.phase.stop else np.inf
         return self.waited >= patience
 
-    def _keep(self, which: np.ndarray, leaves: Leaves) -> None:
+    def _keep(self, which: np.ndarray, leaves: Params) -> None:
         if not which.any():
             return
         mask = torch.as_tensor(which, device=self.rows.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedlib.models import Leaves
+from fedlib.models import Params
 
 
 def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:
@@ -26,6 +26,6 @@ def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:
     return 0.5 * (w.sum(0) ** 2 - (resultant**2).sum(-1)).clamp(min=0)
 
 
-def divergences(messages: Leaves, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def divergences(messages: Params, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the divergence of every aggregated tensor of a round, by leaf name."""
     return {n: gradient_divergence(messages[n], w) for n, w in weights.items()}

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import torch
 
 from fedlib.federation import Federation
-from fedlib.models import Leaves
+from fedlib.models import Params
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NEIGHBOURS = 5
 
 
 def embedded(
-    fed: Federation, bases: Mapping[str, Leaves], client: int, seed: int = 0
+    fed: Federation, bases: Mapping[str, Params], client: int, seed: int = 0
 ) -> pd.DataFrame:
     """Return a client's test examples in the plane, by t-SNE of the features of each base.
 
@@ -24,6 +27,7 @@ def embedded(
     themselves, which unlike the picture is not a matter of t-SNE. ValueError for a client with
     fewer than ten test examples.
     """
+    import pandas as pd
     from sklearn.manifold import TSNE
 
     held = fed.test.index[client, : fed.test.sizes[client]]

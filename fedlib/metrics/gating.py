@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import stats
 
 
 def promised(experts: int, p: float, alpha: float) -> float:
@@ -19,6 +18,8 @@ def promised(experts: int, p: float, alpha: float) -> float:
 def expected(experts: int, p: float, alpha: float) -> float:
     """Return that accuracy exactly: the mean of (1 + a) k / (M + a k) over k of Bin(M, p)."""
     _check(experts, p, alpha)
+    from scipy import stats  # slow to import
+
     k = np.arange(experts + 1)
     # scipy's pmf overflows where p is denormal; its logarithm does not.
     weight = np.exp(stats.binom.logpmf(k, experts, p))

@@ -3,7 +3,7 @@
 from fedlib.models.autoencoder import AutoEncoder
 from fedlib.models.families import MLP, Family, LeNet, fedmix_lenet5
 from fedlib.models.gate import GateNet
-from fedlib.models.net import Classifier, Leaves, Net, drawn, each, named, part, stack
+from fedlib.models.net import Classifier, Net, Params, drawn, each, named, part, stack
 from fedlib.models.residual import ResNet
 from fedlib.models.text import BiLSTM, FastText
 from fedlib.models.wide import widened
@@ -17,8 +17,8 @@ __all__ = [
     "FastText",
     "GateNet",
     "LeNet",
-    "Leaves",
     "Net",
+    "Params",
     "ResNet",
     "drawn",
     "each",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedlib.models.net import Leaves, drawn
+from fedlib.models.net import Params, drawn
 
 
 class AutoEncoder:
@@ -24,7 +24,7 @@ class AutoEncoder:
         self.encoder = (inputs, *hidden, 2 * latent)
         self.decoder = (latent, *reversed(hidden), inputs)
 
-    def init(self, seed: int) -> Leaves:
+    def init(self, seed: int) -> Params:
         """Return fresh parameters (PyTorch's default initialisation) drawn from ``seed``."""
         halves = {"encoder": self.encoder, "decoder": self.decoder}
         return drawn(
@@ -36,7 +36,7 @@ class AutoEncoder:
             seed,
         )
 
-    def bound(self, leaves: Leaves, pixels: Tensor, noise: Tensor) -> Tensor:
+    def bound(self, leaves: Params, pixels: Tensor, noise: Tensor) -> Tensor:
         """Return the evidence lower bound of log p(x) in nats, ``[B]``.
 
         ``pixels`` ``[B, inputs]`` are read as Bernoulli means; ``noise`` is standard normal,
@@ -49,7 +49,7 @@ class AutoEncoder:
         apart = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1)
         return -said.sum(-1) - apart
 
-    def evidence(self, leaves: Leaves, pixels: Tensor, noise: Tensor) -> Tensor:
+    def evidence(self, leaves: Params, pixels: Tensor, noise: Tensor) -> Tensor:
         """Return the importance-weighted estimate of log p(x), ``[B]`` (Burda et al., 2016).
 
         ``noise`` is standard normal, ``[samples, latent]``, the same for all examples. With one
@@ -68,7 +68,7 @@ class AutoEncoder:
         return torch.stack(each).logsumexp(0) - math.log(len(noise))
 
 
-def _dense(leaves: Leaves, half: str, x: Tensor) -> Tensor:
+def _dense(leaves: Params, half: str, x: Tensor) -> Tensor:
     last = max(int(n.split(".")[1]) for n in leaves if n.startswith(half))
     for i in range(last + 1):
         x = functional.linear(x, leaves[f"{half}.{i}.weight"], leaves[f"{half}.{i}.bias"])

@@ -13,7 +13,7 @@ from torch.func import vmap
 from fedlib.models.dropout import fed_by, numbers
 from fedlib.models.families import SMALL
 
-Leaves = dict[str, Tensor]
+Params = dict[str, Tensor]
 Slot = tuple[str, dict[str, Any], str]
 
 
@@ -57,7 +57,7 @@ class Net:
             base, width = self._spec.base(self.shape)
             return Classifier(base, width, self.classes)
 
-    def init(self, seed: int) -> Leaves:
+    def init(self, seed: int) -> Params:
         """Return fresh parameters (PyTorch's default initialisation) drawn from ``seed``."""
         return {n: p.detach() for n, p in self.module_of(seed).named_parameters()}
 
@@ -85,7 +85,7 @@ class Net:
         large = self.has_convolutions or self.parameters() > SMALL
         return large and not self.is_recurrent and device.type == "cpu"
 
-    def features(self, params: Leaves, x: Tensor, noise: Tensor | None = None) -> Tensor:
+    def features(self, params: Params, x: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return h(x), ``[B, D]``; only the leaves ``base.*`` of ``params`` are read.
 
         The last of the numbers ``noise`` ``[B, n]`` say which units drop; without it none do.
@@ -123,21 +123,21 @@ class Net:
         assert isinstance(base, nn.Sequential)
         return base
 
-    def below(self, params: Leaves, x: Tensor, cut: int) -> Tensor:
+    def below(self, params: Params, x: Tensor, cut: int) -> Tensor:
         """Return what the first ``cut`` modules make of a batch: the representation at a cut."""
         slots = [slot for slot in self._base if _place_of(slot) < cut]
         return self._call(self._sequence[:cut], slots, params, x)
 
-    def above(self, params: Leaves, r: Tensor, cut: int) -> Tensor:
+    def above(self, params: Params, r: Tensor, cut: int) -> Tensor:
         """Return logits ``[B, classes]`` from the representation at a cut."""
         slots = [slot for slot in self._base if _place_of(slot) >= cut]
         return self.logits(params, self._call(self._sequence[cut:], slots, params, r))
 
-    def logits(self, params: Leaves, h: Tensor) -> Tensor:
+    def logits(self, params: Params, h: Tensor) -> Tensor:
         """Return the output layer's logits ``[B, classes]`` of features ``[B, D]``."""
         return self._call(self.module.head, self._head, params, h)
 
-    def _call(self, module: nn.Module, slots: list[Slot], params: Leaves, x: Tensor) -> Tensor:
+    def _call(self, module: nn.Module, slots: list[Slot], params: Params, x: Tensor) -> Tensor:
         """Run a module with other parameters in place of its own.
 
         ``torch.func.functional_call`` does the same and looks the module up anew at every call,
@@ -152,14 +152,14 @@ class Net:
             for (_, owner, key), parameter in zip(slots, own, strict=True):
                 owner[key] = parameter
 
-    def __call__(self, params: Leaves, x: Tensor, noise: Tensor | None = None) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return logits ``[B, classes]`` of a batch ``[B, channels, height, width]``.
 
         With ``noise`` ``[B, n]`` units drop, as in training; see ``features``.
         """
         return self.logits(params, self.features(params, x, noise))
 
-    def logp(self, params: Leaves, x: Tensor, noise: Tensor | None = None) -> Tensor:
+    def logp(self, params: Params, x: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return log p(y|x), ``[B, classes]``, or what the model gives out for it: p itself."""
         logits = self(params, x, noise)
         return logits.softmax(-1) if self.says_p else logits.log_softmax(-1)
@@ -178,7 +178,7 @@ def _outside_vmap() -> AbstractContextManager[Any]:
     return disable() if disable else nullcontext()
 
 
-def drawn(layers: Callable[[], dict[str, nn.Module]], seed: int) -> Leaves:
+def drawn(layers: Callable[[], dict[str, nn.Module]], seed: int) -> Params:
     """Return the fresh parameters of named modules, "name.parameter", drawn from ``seed``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -204,23 +204,23 @@ def _place_of(slot: Slot) -> int:
     return int(slot[0].split(".")[1])
 
 
-def part(leaves: Leaves, prefix: str) -> Leaves:
+def part(leaves: Params, prefix: str) -> Params:
     """Return the leaves whose name starts with ``prefix``, with the prefix taken off."""
     return {n[len(prefix) :]: t for n, t in leaves.items() if n.startswith(prefix)}
 
 
-def named(leaves: Leaves, prefix: str) -> Leaves:
+def named(leaves: Params, prefix: str) -> Params:
     """Return ``leaves`` with ``prefix`` put before every name; the inverse of ``part``."""
     return {prefix + n: t for n, t in leaves.items()}
 
 
-def stack(rows: list[Leaves]) -> Leaves:
+def stack(rows: list[Params]) -> Params:
     """Stack the same leaves of several models along a new first axis."""
     return {n: torch.stack([row[n] for row in rows]) for n in rows[0]}
 
 
 def each(
-    fn: Callable[..., Any], leaves: Leaves, *shared: Any, together: bool | None = None
+    fn: Callable[..., Any], leaves: Params, *shared: Any, together: bool | None = None
 ) -> list[Any]:
     """Return ``[fn(row, *shared) for row in leaves]``, e.g. every expert's output on one batch.
 

@@ -2,16 +2,14 @@
 
 from fedlib.partition.base import Request
 from fedlib.partition.checks import Pool
-from fedlib.partition.draws import balanced, dirichlet, holdout, iid, mirrored
+from fedlib.partition.draws import balanced, holdout, mirrored
 from fedlib.partition.held_out import Division, Mirrored, Own, divide
 from fedlib.partition.majority import Majority, Shards
 from fedlib.partition.natural import ByColumn, Pachinko
 from fedlib.partition.opting import OptOut
-from fedlib.partition.pfllib import ClassDirichlet, class_dirichlet
-from fedlib.partition.repeated import Repeated
+from fedlib.partition.pfllib import ClassDirichlet
 from fedlib.partition.requests import IID, Dirichlet, QuantitySkew
-from fedlib.partition.sides import LabelPermuted, Rotated
-from fedlib.partition.some import Clients
+from fedlib.partition.sides import Clients, LabelPermuted, Repeated, Rotated
 from fedlib.partition.table import Partition
 
 __all__ = [
@@ -35,10 +33,7 @@ __all__ = [
     "Rotated",
     "Shards",
     "balanced",
-    "class_dirichlet",
-    "dirichlet",
     "divide",
     "holdout",
-    "iid",
     "mirrored",
 ]

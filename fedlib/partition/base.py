@@ -58,8 +58,7 @@ class Request:
 
     def kinds(self) -> dict[str, int]:
         """How many values each side information can take, by name, whatever anyone holds."""
-        inner = getattr(self, "of", None)
-        return inner.kinds() if isinstance(inner, Request) else {}
+        return {}
 
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
         """The partition with this request's per-example side information attached.
@@ -75,6 +74,29 @@ class Request:
         Of n examples max(1, floor((1 - share) n)) are kept.
         """
         return halves(self.deal(pool, seed), share, seed, "own test")
+
+
+@dataclass(frozen=True)
+class Around(Request):
+    """Deals as the request `of` does, in everything that it does not do otherwise itself."""
+
+    of: Request
+
+    def kinds(self) -> dict[str, int]:
+        """Those of `of`."""
+        return self.of.kinds()
+
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """The rows that `of` deals."""
+        return self.of.deal(pool, seed)
+
+    def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
+        """The partition with the side information of `of`; see `Request`."""
+        return self.of.side(partition, part, seed, classes)
+
+    def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
+        """The rows of `of`, divided as `of` divides them."""
+        return self.of.cut(pool, seed, share)
 
 
 def halves(whole: Partition, share: float, seed: int, purpose: str) -> tuple[Partition, Partition]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedlib.partition.checks import Floats, Ints, Pool, positive, whole
+from fedlib.partition.checks import Floats, Ints, Pool, whole
 from fedlib.partition.table import Partition
 
 TRIES = 1000
@@ -34,15 +34,10 @@ def stacks_of(pool: Pool, seed: int, purpose: str) -> list[Ints]:
     ]
 
 
-def concentration_of(alpha: float, prior: ArrayLike | None, classes: int) -> Floats:
-    """alpha * prior, [classes]."""
-    weights = np.ones(classes) if prior is None else np.asarray(prior, np.float64)
-    if weights.shape != (classes,) or not np.all(np.isfinite(weights)) or np.any(weights < 0):
-        raise ValueError(f"prior must be {classes} finite numbers >= 0, one per class")
-    if not weights.sum() > 0:
-        raise ValueError("prior must be positive for at least one class")
+def concentration_of(alpha: float, weights: Floats) -> Floats:
+    """alpha * weights, [classes] or [clients]."""
     # Beyond 1e12 the shares equal their mean to six digits, and gamma draws would overflow.
-    return min(positive("alpha", alpha), 1e12) * weights
+    return min(alpha, 1e12) * weights
 
 
 def draw_labels(

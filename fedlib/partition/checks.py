@@ -1,6 +1,6 @@
 """What partitions accept: every refusal names the value and what is allowed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -87,19 +87,6 @@ def require(clients: int, each: int, available: int, what: str = "examples") -> 
         raise ValueError(
             f"{clients:,} clients x {each:,} {what} = {clients * each:,}, but only "
             f"{available:,} are available"
-        )
-
-
-def enough(counts: Ints, stacks: list[Ints], size: int, names: Sequence[int]) -> None:
-    """ValueError for the client whose need exceeds the examples of a class by most."""
-    available = np.array([len(stack) for stack in stacks])
-    lack = counts - available
-    if lack.size and lack.max() > 0:
-        row, label = np.unravel_index(np.argmax(lack), lack.shape)
-        raise ValueError(
-            f"client {names[int(row)]} needs {counts[row, label]:,} examples of class {label} to "
-            f"mirror its shares with size {size:,}, but only {available[label]:,} are available; "
-            "ask for a smaller size"
         )
 
 

@@ -7,7 +7,6 @@ import numpy as np
 from fedlib.partition.base import Request
 from fedlib.partition.chance import deal, generator_of, stacks_of, whole_part
 from fedlib.partition.checks import Ints, Pool, require
-from fedlib.partition.draws import equal_rows
 from fedlib.partition.table import Partition
 from fedlib.values import one_of, value
 
@@ -109,4 +108,4 @@ class Shards(Request):
         dealt = dealt[: total // shards * shards]
         dealt = dealt[np.argsort(pool.labels[dealt], kind="stable")].reshape(shards, -1)
         order = generator_of(seed, "shards").permutation(shards)
-        return equal_rows(dealt[order].reshape(self.clients, -1))
+        return Partition.of_equal(dealt[order].reshape(self.clients, -1))

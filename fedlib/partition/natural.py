@@ -43,8 +43,8 @@ class Pachinko(Request):
         require(self.clients, self.size, len(pool.positions))
         coarse = pool.column(self.coarse)
         families = _families(pool.labels[pool.positions], coarse, self.coarse)
-        root = concentration_of(self.root_alpha, None, len(families))
-        leaves = [concentration_of(self.leaf_alpha, None, len(family)) for family in families]
+        root = concentration_of(self.root_alpha, np.ones(len(families)))
+        leaves = [concentration_of(self.leaf_alpha, np.ones(len(family))) for family in families]
         stacks = stacks_of(pool, seed, "pachinko examples")
         left = np.array([len(stack) for stack in stacks])
         counts = np.zeros((self.clients, pool.classes), np.int64)

@@ -2,62 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedlib.partition.base import Request, cut_rows
 from fedlib.partition.chance import concentration_of, redraw
-from fedlib.partition.checks import Floats, Ints, Pool, examples, fraction, require, whole
+from fedlib.partition.checks import Floats, Ints, Pool, fraction, require, whole
 from fedlib.partition.table import Partition
 from fedlib.values import value
 
 
-@dataclass(frozen=True, eq=False)
-class Dealt:
-    """What `class_dirichlet` did: rows in the order dealt, tries, and where the stream stands."""
+class Dealt(NamedTuple):
+    """What `ClassDirichlet` did: rows in the order dealt, tries, and where the stream stands."""
 
     rows: list[Ints]
     tries: int
     state: np.random.RandomState
-
-
-def class_dirichlet(
-    labels: ArrayLike, *, clients: int, alpha: float, shared: float = 0.0,
-    least: int | None = None, seed: int, pool: ArrayLike | None = None, classes: int | None = None,
-) -> Dealt:  # fmt: skip
-    """Deal class after class to clients, in proportion to a draw of Dir(alpha) over the clients.
-
-    labels: [N]; pool: positions that may be dealt (all when None). Per class: its examples are
-    shuffled; the first int(shared * n) go to all clients alike, floor(n / clients) each and what
-    remains to the last; the others are cut at the floor of n times the cumulated shares, where a
-    client that already holds an N-th / clients part of everything gets none. The whole is
-    repeated on the same stream, RandomState(seed), until every client has `least` examples:
-    min(40, N / clients / 2) when None, the number that a test share of 0.25 asks for. ValueError
-    for the impossible, and after 1,000 tries.
-
-    Source: 004, sec. 5.1 (shared = 0.2 is its S = 20); PFLlib, where "dir" is shared = 0.
-    """
-    given = examples(labels, np.sort(pool) if pool is not None else None, classes)
-    total = len(given.positions)
-    concentration = concentration_of(alpha, None, whole("clients", clients, 1))
-    fraction("shared", shared)
-    least = max(1, int(min(40, total / clients / 2))) if least is None else whole("least", least, 1)
-    require(clients, least, total, "examples at least")
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"seed must lie in 0..{2**32 - 1}, as RandomState asks, not {seed}")
-    # The old generator, because the published partitions were drawn with it.
-    state = np.random.RandomState(seed)
-    stacks = given.stacks()
-    rows, tries = redraw(
-        lambda: _one_try(stacks, concentration, shared, state),
-        lambda rows: min(len(row) for row in rows),
-        least,
-        f"deal {total:,} examples of {given.classes:,} classes to {clients:,} clients with alpha "
-        f"{alpha:g}",
-    )
-    return Dealt(rows, tries, state)
 
 
 def _one_try(
@@ -99,11 +61,16 @@ def _shares(
 
 @value
 class ClassDirichlet(Request):
-    """A `class_dirichlet` partition, the one of PFLlib and of 004.
+    """Class after class is dealt in proportion to a draw of Dir(alpha) over the clients.
 
-    shared: the part of every class that is dealt equally (004's S = 20 is 0.2). least: None for
-    PFLlib's rule. seed: of the partition, 1 in PFLlib, whatever the seed of the run; None for
-    the seed of the run.
+    Per class: its examples are shuffled; the first int(shared * n) go to all clients alike,
+    floor(n / clients) each and what remains to the last; the others are cut at the floor of n times
+    the cumulated shares, where a client that already holds an N-th / clients part of everything
+    gets none. The whole is repeated on the same stream, RandomState(seed), until every client has
+    `least` examples: min(40, N / clients / 2) when None, the number that a test share of 0.25 asks
+    for. seed: of the partition, 1 in PFLlib, whatever the seed of the run; None for that.
+
+    Source: 004, sec. 5.1 (shared = 0.2 is its S = 20); PFLlib, where "dir" is shared = 0.
     """
 
     clients: int = 20
@@ -119,15 +86,32 @@ class ClassDirichlet(Request):
             whole("seed", self.seed, 0)
 
     def dealt(self, pool: Pool, seed: int) -> Dealt:
-        """Rows in the order dealt, the number of tries, and the stream; see `class_dirichlet`."""
-        return class_dirichlet(
-            pool.labels, clients=self.clients, alpha=self.alpha, shared=self.shared,
-            least=self.least, seed=seed if self.seed is None else self.seed, pool=pool.positions,
-            classes=pool.classes,
-        )  # fmt: skip
+        """Rows in the order dealt, the number of tries, and the stream.
+
+        ValueError for the impossible, and after 1,000 tries.
+        """
+        seed, clients = seed if self.seed is None else self.seed, self.clients
+        total = len(pool.positions)
+        fair = max(1, int(min(40, total / clients / 2)))
+        least = fair if self.least is None else self.least
+        require(clients, least, total, "examples at least")
+        if not 0 <= seed < 2**32:
+            raise ValueError(f"seed must lie in 0..{2**32 - 1}, as RandomState asks, not {seed}")
+        # The old generator, because the published partitions were drawn with it.
+        state = np.random.RandomState(seed)
+        stacks = pool._replace(positions=np.sort(pool.positions)).stacks()
+        concentration = concentration_of(self.alpha, np.ones(clients))
+        rows, tries = redraw(
+            lambda: _one_try(stacks, concentration, self.shared, state),
+            lambda rows: min(len(row) for row in rows),
+            least,
+            f"deal {total:,} examples of {pool.classes:,} classes to {clients:,} clients with "
+            f"alpha {self.alpha:g}",
+        )
+        return Dealt(rows, tries, state)
 
     def deal(self, pool: Pool, seed: int) -> Partition:
-        """See `class_dirichlet`."""
+        """The rows, sorted; see `dealt`."""
         return Partition.from_lists(np.sort(row) for row in self.dealt(pool, seed).rows)
 
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:

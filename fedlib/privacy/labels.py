@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize
 
 Floats = NDArray[np.float64]
 
@@ -104,6 +103,8 @@ def _nearest(point: Floats, directions: Floats, p: Floats) -> Floats:
 
 
 def _nnls(rows: Floats, target: Floats) -> Floats:
+    from scipy import optimize  # slow to import, and only audits ask for it
+
     solution, _ = optimize.nnls(rows, target, maxiter=100 * rows.shape[1])
     return np.asarray(solution, dtype=np.float64)
 

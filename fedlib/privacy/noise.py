@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from fedlib.algorithms import FedMix
-from fedlib.engine import State
+from fedlib.engine import State, Update
 from fedlib.federation import Federation
-from fedlib.models import Leaves, Net
+from fedlib.models import Net, Params
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
@@ -30,7 +32,7 @@ class NoisyFedMix(FedMix):
         if self.noise < 0:
             raise ValueError(f"NoisyFedMix.noise must be >= 0, got {self.noise}")
 
-    def prepare(
+    def before_round(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
         """Return the state with every client's standard normal numbers of this round."""
@@ -42,22 +44,22 @@ class NoisyFedMix(FedMix):
             )
             every[row] = torch.randn(shape, generator=draw)
         drawn = every.to(state.shared["phi"])
-        return State(state.shared, state.local, {**state.server, DRAWN: drawn})
+        return replace(state, memory={**state.memory, DRAWN: drawn})
 
-    def context(self, fed: Federation, state: State, rows: Tensor) -> Leaves:
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return p(y|s), and the client's draw during a round."""
-        drawn = {"drawn": state.server[DRAWN][rows]} if DRAWN in state.server else {}
-        return {**FedMix.context(self, fed, state, rows), **drawn}
+        drawn = {"drawn": state.memory[DRAWN][rows]} if DRAWN in state.memory else {}
+        return {**FedMix.client_context(self, fed, state, rows), **drawn}
 
-    def finish(self, net: Net, before: Leaves, after: Leaves, ctx: Leaves) -> Leaves:
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return FedMix's message with noise on phi."""
-        message = FedMix.finish(self, net, before, after, ctx)
+        own, message = FedMix.client_update(self, net, before, after, ctx)
         if "phi" in message:
             size = message["phi"].square().mean().sqrt()
             message["phi"] = message["phi"] + self.noise * size * ctx["drawn"]
-        return message
+        return own, message
 
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Leaves) -> State:
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Take FedMix's step; the draws end with their round."""
-        kept = {n: t for n, t in state.server.items() if n != DRAWN}
-        return FedMix.aggregate(self, fed, State(state.shared, state.local, kept), rows, messages)
+        kept = {n: t for n, t in state.memory.items() if n != DRAWN}
+        return FedMix.aggregate(self, fed, replace(state, memory=kept), rows, messages)

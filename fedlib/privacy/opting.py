@@ -77,7 +77,7 @@ def _seen(
     state = algorithm.init(playing(algorithm, fed), seed, first)
     for t in range(rounds):
         state, report = play_round(algorithm, fed, state, round=t, seed=seed, cohort=cohort)
-        for leaves in (report.messages, state.shared, state.server):
+        for leaves in (report.messages, state.shared, state.optimizer, state.memory):
             yield from (leaves[name] for name in sorted(leaves))
         yield report.up
 

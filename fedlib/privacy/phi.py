@@ -12,13 +12,15 @@ a share times a factor that the server knows in part: q(k|c).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from scipy import optimize
 
 from fedlib.privacy.labels import Floats, total_variation
+
+if TYPE_CHECKING:  # tables of studies: who trains needs no pandas
+    import pandas as pd
 
 Flags = NDArray[np.bool_]
 
@@ -57,6 +59,8 @@ def from_rows_together(difference: Floats, q_y: Floats) -> Floats:
     scale = moved.sum(-1).mean()
     if scale == 0:
         return _normalised(moved)
+    from scipy import optimize
+
     factor, _ = optimize.nnls(moved / scale, np.ones(len(moved)), maxiter=100 * moved.shape[1])
     shares = moved * factor
     some = shares.sum(-1, keepdims=True) > 0
@@ -126,6 +130,8 @@ def leak_of_sums(
     of the sum's shares from a client's; cohort, from those of all examples of these clients. Means
     over ``draws`` random cohorts.
     """
+    import pandas as pd
+
     rng, rows = np.random.default_rng(seed), []
     for size in sizes:
         for _ in range(draws):
@@ -160,6 +166,8 @@ def leak_behind_noise(
     Columns noise; set, the balanced accuracy of the best test of the length of a row; own, the
     distance of the shares that `from_rows` finds. Means over ``draws``.
     """
+    import pandas as pd
+
     rng, rows = np.random.default_rng(seed), []
     for level in levels:
         for _ in range(draws):

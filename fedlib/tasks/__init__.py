@@ -1,8 +1,7 @@
-"""Who trains what on which data: tasks as values, and the named ones of the five papers."""
+"""Who trains what on which data: tasks as values, and the federations that are built of them."""
 
 from fedlib.tasks.augment import CropFlip
 from fedlib.tasks.device import pick_device
-from fedlib.tasks.named import about, named, names, scales_of
 from fedlib.tasks.task import Task
 
-__all__ = ["CropFlip", "Task", "about", "named", "names", "pick_device", "scales_of"]
+__all__ = ["CropFlip", "Task", "pick_device"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional
 from fedlib.partition import LabelPermuted, Partition, Request, Rotated
 
 Pool = tuple[Tensor, Tensor]
+Layer = TypeVar("Layer", bound=Request)
 BLOCK = 4096  # images turned at once
 
 
@@ -26,7 +28,9 @@ def view(
     """
     x, y = pool
     held = part.index >= 0
-    angles, tables = _angles(request), _tables(request, seed, classes)
+    rotated, permuted = _layer(request, Rotated), _layer(request, LabelPermuted)
+    angles = rotated.angles if rotated else (0.0,)
+    tables = permuted.tables(seed, classes) if permuted else np.arange(classes)[None]
     turn, call = (part.side.get(n, np.zeros_like(part.index)) for n in ("angle", "permutation"))
     code = (part.index * len(angles) + turn) * len(tables) + call
     seen, place = np.unique(code[held], return_inverse=True)
@@ -75,19 +79,8 @@ def _turned(images: Tensor, degrees: list[float]) -> Tensor:
     return out
 
 
-def _angles(request: Request) -> tuple[float, ...]:
-    return next((r.angles for r in _around(request) if isinstance(r, Rotated)), (0.0,))
-
-
-def _tables(request: Request, seed: int, classes: int) -> np.ndarray:
-    """Return where each permutation sends each label, int64 ``[permutations, classes]``."""
-    for layer in _around(request):
-        if isinstance(layer, LabelPermuted):
-            return layer.tables(seed, classes)
-    return np.arange(classes)[None]
-
-
-def _around(request: Request) -> list[Request]:
-    """Return a request and what it is around, outermost first."""
-    inner = getattr(request, "of", None)
-    return [request, *(_around(inner) if isinstance(inner, Request) else [])]
+def _layer(request: Request | None, kind: type[Layer]) -> Layer | None:
+    """Return the outermost request of a kind among one and those that it is around."""
+    while request is not None and not isinstance(request, kind):
+        request = getattr(request, "of", None)
+    return request

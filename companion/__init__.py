@@ -1,0 +1,1 @@
+"""How results are drawn, judged and run; knows no paper by name."""

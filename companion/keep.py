@@ -1,0 +1,132 @@
+"""Keep finished runs with the project: `make results SCALE=standard`.
+
+A run lies in the file of the section and data set that first ask for it,
+``results/<section>-<dataset>.parquet``. What is there stays as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from companion.book import Book
+from companion.plan import by_seed, planned
+from companion.scales import SCALES
+from fedlib.runs import Experiment, Result, StoreError, exported, find
+from fedlib.runs.exported import files, held, refusal, writing
+from fedlib.runs.provenance import dirty
+
+Put = Callable[[Iterable[Result], str], Path]
+
+
+class Kept(NamedTuple):
+    """What ``keep`` did: all files of results, and which runs it has not kept.
+
+    ``missing`` have not been run, ``dirty`` come from uncommitted code or build on what does and
+    are not kept, ``dropped`` were kept before and are in no plan any more.
+    """
+
+    files: list[Path]
+    missing: list[Experiment]
+    dirty: list[Result]
+    dropped: list[Experiment]
+
+
+def of_scale(book: Book, scale: str) -> list[Experiment]:
+    """Return every experiment that a book names at one scale, first stages included."""
+    return [p.experiment for p in planned(book, scale)]
+
+
+def homes(book: Book) -> dict[str, str]:
+    """Return the name of the file of every planned run, by key."""
+    found: dict[str, str] = {}
+    for one in chain.from_iterable(planned(book, scale) for scale in SCALES):
+        found.setdefault(one.experiment.key, f"{one.section}-{one.dataset}")
+    return found
+
+
+def keep(book: Book, scale: str) -> Kept:
+    """Export the finished seeds of a scale, and leave out what is no longer planned at any.
+
+    A seed of a section's data set is exported when all of its runs are there: with half of it,
+    methods would be compared over different seeds.
+    """
+    with writing() as put:
+        before = {r.experiment: r for r in exported()}
+        places = homes(book)
+        kept = {e: r for e, r in before.items() if e.key in places}
+        found = {e: kept.get(e) or find(e) for e in of_scale(book, scale)}
+        bad = tainted([*kept.values(), *(r for r in found.values() if r is not None)])
+        for group in by_seed(book, scale):
+            whole = [r for e in group if (r := found[e]) is not None and e not in bad]
+            if len(whole) == len(group):
+                kept |= {r.experiment: r for r in whole}
+        files = arrange([r for e, r in kept.items() if e not in bad], places, put)
+    missing = [e for e, result in found.items() if result is None]
+    return Kept(files, missing, [*bad.values()], [e for e in before if e.key not in places])
+
+
+def tainted(results: Iterable[Result]) -> dict[Experiment, Result]:
+    """Return the runs that come from uncommitted code, or after a stage that does."""
+    runs = {r.experiment: r for r in results}
+    bad = {e for e, r in runs.items() if dirty(r.provenance)}
+    return {e: r for e, r in runs.items() if not bad.isdisjoint(e.stages)}
+
+
+def arrange(results: Iterable[Result], places: Mapping[str, str], put: Put) -> list[Path]:
+    """Have ``results/`` hold these results and nothing else; return its files.
+
+    Files whose runs stay are not touched. A run that moves is written to its new file before it
+    leaves the old one, so that whoever reads meanwhile finds it.
+    """
+    every = {r.experiment.key: r for r in results}
+    wanted: dict[str, set[str]] = {}
+    for key in every:
+        wanted.setdefault(places[key], set()).add(key)
+    there = {path.stem: {*held(path)} for path in files()}
+    for name, keys in wanted.items():
+        now = there.get(name, set())
+        if keys - now:  # a run that will leave stays for now
+            there[name] = keys | now & every.keys()
+            put([every[key] for key in there[name]], name)
+    for name in there:
+        keys = wanted.get(name, set())
+        if keys != there[name]:
+            put([every[key] for key in keys], name)
+    return files()
+
+
+def main(book: Book, scale: str = "standard") -> int:
+    """Export one scale and say what was written and what has not been run.
+
+    1 if runs were refused, or nothing can be written; 2 if what is there cannot be read.
+    """
+    try:
+        kept = keep(book, scale)
+    except (ValueError, StoreError) as error:
+        print(f"fedlib: {error}", file=sys.stderr)
+        return 1 if isinstance(error, StoreError) else 2
+    size = sum(f.stat().st_size for f in kept.files) / 1e6
+    count = sum(len(held(f)) for f in kept.files)
+    print(f"{count} results in {len(kept.files)} files of {size:.1f} MB")
+    for experiment in kept.dropped:
+        print(f"  dropped, nothing names it any more: {experiment.key} {experiment}")
+    print(f"{len(kept.missing)} experiments have not been run")
+    _print_left(book, scale, set(kept.missing))
+    if kept.dirty:
+        print(f"fedlib: {refusal(kept.dirty)}", file=sys.stderr)
+    return 1 if kept.dirty else 0
+
+
+def _print_left(book: Book, scale: str, lacking: set[Experiment]) -> None:
+    left = Counter(
+        (p.section, p.dataset, p.experiment.seed)
+        for p in planned(book, scale)
+        if p.experiment in lacking
+    )
+    for (section, dataset, seed), count in left.items():
+        print(f"  {section} on {dataset}, seed {seed}: {count} to run")

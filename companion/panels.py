@@ -1,0 +1,189 @@
+"""What a notebook shows: the methods of a section on the data sets of a scale, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from companion.frames import LEAST_SEEDS, frame_of, together
+from companion.plotting import title
+from companion.sections import Run, Section, Setting
+from fedlib.algorithms import CommonestLabel
+from fedlib.runs import Result, find
+from fedlib.runs.sweep import sweep
+from fedlib.values import one_of
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Runs of several methods on one data set: their setting and their metrics.
+
+    ``trained`` is false when the runs come from the exported results of a larger scale.
+    """
+
+    dataset: str
+    scale: str
+    setting: Setting
+    frame: pd.DataFrame
+    trained: bool
+
+    @property
+    def name(self) -> str:
+        """The panel's title, e.g. "CIFAR-10 (standard)"."""
+        return f"{title(self.dataset)} ({self.scale})"
+
+
+def panels(
+    section: Section,
+    methods: Sequence[str],
+    scale: str,
+    dataset: str = "",
+    *,
+    larger: Sequence[str] = (),
+    seeds: int = 0,
+    rounds: int = 0,
+    device: str = "auto",
+    workers: int = 1,
+) -> list[Panel]:
+    """Return one panel per data set of ``scale``, training the runs that are not stored.
+
+    ``methods`` that a data set does not have are left out there; none are all. At the quick scale
+    the exported results of the standard scale follow, as far as they are there: what a newcomer's
+    machine has just computed beside what the paper's data give. ``larger`` are methods that the
+    quick scale leaves out.
+    """
+    every = [*methods, *larger]
+    methods = methods if scale == "quick" else every
+    shown = []
+    for name, setting in section.settings(scale, dataset).items():
+        asked = [
+            (run, section.experiments(scale, name, run, seeds=seeds, rounds=rounds))
+            for run in section.runs(scale, name, methods)
+        ]
+        done = iter(sweep([e for _, es in asked for e in es], workers=workers, device=device))
+        frame = together((r.method, r.where, [next(done) for _ in es]) for r, es in asked)
+        shown.append(Panel(name, scale, setting, frame, trained=True))
+    return shown + (stored(section, every, "standard") if scale == "quick" else [])
+
+
+def several(
+    sections: Sequence[Section], scale: str, dataset: str = "", **more: Any
+) -> Callable[[Section], list[Panel]]:
+    """Return a function that gives `panels` of each section: none where it lacks the data set.
+
+    UnknownName if all of them lack it. ``more`` is handed on.
+    """
+    if dataset:
+        known = [name for section in sections for name in section.settings(scale)]
+        one_of(f"data set at scale {scale!r}", dataset, dict.fromkeys(known))
+
+    def shown(section: Section) -> list[Panel]:
+        lacking = dataset and dataset not in section.settings(scale)
+        return [] if lacking else panels(section, [], scale, dataset, **more)
+
+    return shown
+
+
+def stored(
+    section: Section, methods: Sequence[str], scale: str, *, partly: bool = False
+) -> list[Panel]:
+    """Return a panel per data set of ``scale`` from results that are there, training nothing.
+
+    While a campaign is under way methods have different seeds: see ``comparable``. A data set of
+    which some method is still missing everywhere is left out, unless what is there is to be shown
+    ``partly``.
+    """
+    shown = []
+    for name, setting in section.settings(scale).items():
+        found = [
+            (run, [find(e) for e in section.experiments(scale, name, run)])
+            for run in section.runs(scale, name, methods)
+        ]
+        there = comparable(found)
+        lacking = _compared(r for r, _ in found) - _compared(r for r, _ in there)
+        if there and (partly or not lacking):
+            frame = together((run.method, run.where, results) for run, results in there)
+            shown.append(Panel(name, scale, setting, frame, trained=False))
+    return shown
+
+
+def _compared(runs: Iterable[Run]) -> set[str]:
+    """Return the methods of runs but the floor, a line behind them: a figure can do without."""
+    return {r.method for r in runs if not isinstance(r.experiment.algorithm, CommonestLabel)}
+
+
+def comparable(
+    found: Sequence[tuple[Run, Sequence[Result | None]]],
+) -> list[tuple[Run, list[Result]]]:
+    """Return the runs that can be compared: the same seeds of all, of methods at the same places.
+
+    ``found`` has a result by run and seed, None where it is not there. A run that lacks one of its
+    first ``LEAST_SEEDS`` seeds is left out (or the first one, as long as none has so many), and so
+    is a seed that one of the others is still to get. Means over places are those over the same
+    ones: methods and places are left out, those that lack most first, until every method is at
+    every place at which it should be.
+    """
+    there = [_in_a_row(results) for _, results in found]
+    least = LEAST_SEEDS if max(there, default=0) >= LEAST_SEEDS else 1
+    whole = [
+        n >= min(least, max(len(results), 1)) for n, (_, results) in zip(there, found, strict=True)
+    ]
+    kept = _without_holes([run for run, _ in found], whole)
+    most = min((there[i] for i in kept if there[i] < len(found[i][1])), default=None)
+    return [(found[i][0], [r for r in found[i][1][:most] if r is not None]) for i in kept]
+
+
+def _in_a_row(results: Sequence[Result | None]) -> int:
+    """Return how many of the first seeds are there."""
+    return next((i for i, result in enumerate(results) if result is None), len(results))
+
+
+def _without_holes(runs: Sequence[Run], whole: Sequence[bool]) -> list[int]:
+    """Return which runs are of methods that are at all of their places; see ``comparable``."""
+    asked = [*range(len(runs))]
+    while not all(whole[i] for i in asked):
+        lines: dict[Hashable, list[bool]] = {}
+        for i in asked:
+            for line in _lines(runs[i]):
+                lines.setdefault(line, []).append(not whole[i])
+        worst = max(lines, key=lambda line: sum(lines[line]) / len(lines[line]))
+        asked = [i for i in asked if worst not in _lines(runs[i])]
+    return asked
+
+
+def _lines(run: Run) -> tuple[Hashable, Hashable]:
+    """Return the method and the place of a run."""
+    return ("method", run.method), ("place", tuple(run.where.items()))
+
+
+def costs(section: Section, panel: Panel, *, seeds: int = 0, rounds: int = 0) -> pd.DataFrame:
+    """Return what every method of a panel cost, its first stages included.
+
+    Columns method, seed; megabytes that all clients sent and received, seconds of training on the
+    machine that trained it, and client_mib, what a client holds in the end (NaN where older runs
+    did not say).
+    """
+    rows = []
+    for run in section.runs(panel.scale, panel.dataset):
+        there = panel.frame["method"].eq(run.method)
+        for column, place in run.where.items():
+            there &= panel.frame[column].eq(place)
+        own = set(panel.frame.loc[there, "seed"])
+        where = {"method": run.method, **run.where}
+        for one in section.experiments(panel.scale, panel.dataset, run, seeds=seeds, rounds=rounds):
+            stages = [find(stage) for stage in one.stages]
+            known = [result for result in stages if result is not None]
+            if one.seed in own and len(known) == len(stages):
+                rows.append({**where, "seed": one.seed, **_spent(known)})
+    return pd.DataFrame(rows)
+
+
+def _spent(stages: Sequence[Result]) -> dict[str, float]:
+    each = [frame_of(r) for r in stages]
+    sent = sum(m.loc[m["metric"].isin(["bytes_down", "bytes_up"]), "value"].sum() for m in each)
+    seconds = sum(r.provenance["seconds"] for r in stages)
+    held = stages[-1].provenance.get("client_mib", float("nan"))
+    return {"megabytes": sent / 1e6, "seconds": seconds, "client_mib": held}

@@ -1,0 +1,166 @@
+"""What the experiments of a section of a paper have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+
+from companion.scales import SCALES
+from fedlib.optim import Optimizer
+from fedlib.runs import Experiment
+from fedlib.tasks import Task
+from fedlib.values import one_of, value
+
+
+@value
+class Setting:
+    """One data set at one scale: task, rounds, seeds, and the rates that the time scale asks for.
+
+    ``phi_rate`` is the server's rate for phi. Adam moves a logit by about its rate per round,
+    whatever the gradient, so that at the paper's 1e-3 the rows of q(z|y) need some 2,000 rounds to
+    become one-hot; shorter runs must raise it or nothing can specialise. ``epochs`` are those of
+    the centralised mixture (Fig. 14b): on small data an epoch has few steps; ``local_epochs`` are
+    the clients'. ``costly`` methods have as many seeds as it says, and not ``seeds``; with 0
+    they are left out unless their seeds are asked for.
+    """
+
+    task: Task
+    rounds: int
+    seeds: int
+    cohort: int | float = 10
+    batch_size: int = 64
+    server_rate: float = 1e-3
+    phi_rate: float = 1e-3
+    experts: int = 4
+    evaluate_every: int = 20
+    epochs: int = 5
+    local_epochs: int = 1
+    costly: tuple[tuple[str, int], ...] = ()
+
+    def check(self) -> None:
+        for name in (f.name for f in fields(self)):
+            given = getattr(self, name)
+            for number in given if isinstance(given, tuple) else (given,):
+                least = 1 if name in ("rounds", "seeds", "batch_size", "experts") else 0
+                if isinstance(number, int | float) and number < least:
+                    raise ValueError(f"{type(self).__name__}.{name} must be >= {least}: {number}")
+
+    @property
+    def server(self) -> Optimizer:
+        """The server's Adam, with a rate of its own for phi if that differs."""
+        rates = (("phi", self.phi_rate),) if self.phi_rate != self.server_rate else ()
+        return Optimizer("adam", lr=self.server_rate, rates=rates)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One experiment of a section, of seed 0: a method, and where it stands, e.g. ``{"p": 0.8}``.
+
+    Numbers and words of ``where`` become columns of frames.
+    """
+
+    method: str
+    experiment: Experiment
+    where: Mapping[str, float | str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The run in words, e.g. "Mixture, p = 0.8"."""
+        where = self.where.items()
+        places = (v if isinstance(v, str) else f"{n} = {v:g}" for n, v in where)
+        return ", ".join([self.method, *places])
+
+
+def placed(experiments: Mapping[str, Experiment], **where: float | str) -> list[Run]:
+    """Return the runs of some methods that stand at the same place."""
+    return [Run(method, experiment, where) for method, experiment in experiments.items()]
+
+
+@dataclass(frozen=True)
+class Section:
+    """The experiments of a section: settings by scale and data set, and what is run on each.
+
+    ``plan`` returns the runs of a setting of a data set.
+    """
+
+    name: str
+    known: Mapping[str, Mapping[str, Setting]]
+    plan: Callable[..., Sequence[Run]]  # of its own kind of Setting
+
+    def settings(self, scale: str, dataset: str = "") -> Mapping[str, Setting]:
+        """Return the settings of a scale by data set: the named one, or all of them."""
+        one_of("scale", scale, SCALES)
+        known = self.known[scale]
+        if not dataset:
+            return known
+        one_of(f"data set at scale {scale!r}", dataset, known)
+        return {dataset: known[dataset]}
+
+    def runs(
+        self, scale: str, dataset: str, methods: Sequence[str] = (), *, costly: bool = False
+    ) -> list[Run]:
+        """Return what is run on a data set, of all methods or some.
+
+        What is too ``costly`` to be run unless it is asked for is left out.
+        """
+        setting = self.settings(scale, dataset)[dataset]
+        seeds = {} if costly else dict(setting.costly)
+        every = _planned(self.plan, setting, dataset)
+        return [r for r in every if seeds.get(r.method, 1) and r.method in (methods or [r.method])]
+
+    def methods(self, scale: str, dataset: str) -> tuple[str, ...]:
+        """Return the names of the methods that are run on a data set."""
+        return tuple(dict.fromkeys(run.method for run in self.runs(scale, dataset)))
+
+    def experiments(
+        self, scale: str, dataset: str, run: Run | str, *, seeds: int = 0, rounds: int = 0
+    ) -> list[Experiment]:
+        """Return a run's experiments, one per seed; 0 takes the setting's own numbers.
+
+        A method's name stands for its run where it has one only. ``rounds`` does not change stages
+        that have a length of their own, as the epochs of a centralised model.
+        """
+        setting = self.settings(scale, dataset)[dataset]
+        one = run if isinstance(run, Run) else self._only(scale, dataset, run)
+        count = seeds or dict(setting.costly).get(one.method, setting.seeds)
+        return [seeded(one.experiment, s, rounds, setting.rounds) for s in range(count)]
+
+    def _only(self, scale: str, dataset: str, method: str) -> Run:
+        every = self.runs(scale, dataset, costly=True)
+        names = {name for run in every for name in (run.method, run.name)}
+        one_of(f"method on {dataset!r}", method, names)
+        found = [r for r in every if method in (r.method, r.name)]
+        if len(found) > 1:
+            places = "; ".join(r.name for r in found)
+            raise ValueError(f"{method!r} is run at several places: {places}")
+        return found[0]
+
+
+@cache
+def _planned(plan: Callable[..., Sequence[Run]], setting: Setting, dataset: str) -> Sequence[Run]:
+    """Return a plan, made once: a large one is asked for each of its methods in turn."""
+    return plan(setting, dataset)
+
+
+def federated(setting: Setting, algorithm: object, **more: object) -> Experiment:
+    """Return the experiment of an algorithm in a setting, seed 0; ``more`` are further fields."""
+    fields = {
+        "rounds": setting.rounds,
+        "cohort": setting.cohort,
+        "evaluate_every": setting.evaluate_every,
+    }
+    return Experiment(setting.task, algorithm, **{**fields, **more})  # type: ignore[arg-type]
+
+
+def seeded(experiment: Experiment, seed: int, rounds: int = 0, usual: int = 0) -> Experiment:
+    """Return an experiment and the stages before it with another seed.
+
+    Stages of the ``usual`` number of rounds play ``rounds``, if that is not 0.
+    """
+    after, beside = (
+        stage and seeded(stage, seed, rounds, usual)
+        for stage in (experiment.after, experiment.beside)
+    )
+    length = rounds if rounds and experiment.rounds == usual else experiment.rounds
+    return replace(experiment, seed=seed, rounds=length, after=after, beside=beside)

@@ -1,0 +1,118 @@
+"""The verdicts that are stored with the notebooks, and whether another execution tells the same.
+
+Training amplifies the last bit of a float, so that a processor with other instructions trains
+other models of the same quality, and an interval near its boundary may come near enough to be
+told as a close call, or cease to be one. A clear verdict must not turn into another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from companion.claims import CLOSE, FAILS, HOLDS, Told, told
+from fedlib import paths
+
+MOST_MOVED = 0.05
+"""The share of trained verdicts that may become a close call, or cease to be one, by chance."""
+COLUMNS = ("notebook", "tested on", "claim", "verdict", "clear")
+_ANEW = "(quick)"  # in the name of a place: runs of the other scales are stored with the project
+
+
+def file() -> Path:
+    """Return the table of stored verdicts; `make notebooks` writes it."""
+    return paths.notebooks() / "verdicts.csv"
+
+
+def stored() -> pd.DataFrame:
+    """Return the stored verdicts: ``COLUMNS``, the notebook by its number ("07")."""
+    return _read(file()) if file().exists() else pd.DataFrame(columns=list(COLUMNS))
+
+
+def drawn(folder: Path) -> pd.DataFrame:
+    """Return the verdicts that notebooks have written into a folder of figures."""
+    files = sorted(folder.glob("[0-9][0-9]_claims.csv"))
+    parts = [_read(one).assign(notebook=one.name[:2]) for one in files]
+    return pd.concat(parts)[list(COLUMNS)] if parts else pd.DataFrame(columns=list(COLUMNS))
+
+
+def keep(notebook: Path, folder: Path) -> None:
+    """Store the verdicts that an executed notebook has just written in place of its old ones."""
+    old, new, number = stored(), drawn(folder), notebook.name[:2]
+    there = {path.name[:2] for path in paths.notebooks().glob("*.ipynb")} - {number}
+    parts = [old[old["notebook"].isin(there)], new[new["notebook"] == number]]
+    rows = pd.concat(parts).sort_values("notebook", kind="stable")
+    if len(rows) or len(old):
+        scratch = file().with_suffix(".writing")
+        rows.to_csv(scratch, index=False, lineterminator="\n")
+        scratch.replace(file())
+
+
+def compare(folder: Path) -> bool:
+    """Print in what the verdicts in a folder of figures differ from the stored ones.
+
+    Returns whether they agree: none contradicts, and few have come near their boundary.
+    """
+    old, new = _by_notebook(stored()), _by_notebook(drawn(folder))
+    wrong, near, anew = contradictions(old, new), moved(old, new), trained(old)
+    for line in near:
+        print(f"near its boundary: {line}")
+    for line in wrong:
+        print(f"contradiction: {line}")
+    agree = not wrong and len(near) <= MOST_MOVED * anew
+    print(
+        f"{len(old)} verdicts, {anew} of them on runs trained anew: {len(wrong)} contradict those "
+        f"stored, {len(near)} came near their boundary or left it ({MOST_MOVED:.0%} of those "
+        f"trained anew may): {'they agree' if agree else 'THEY DO NOT AGREE'}"
+    )
+    return agree
+
+
+def contradictions(old: Sequence[Told], new: Sequence[Told]) -> list[str]:
+    """Return what two executions tell that both cannot be true, one line each; empty if nothing.
+
+    Beside another verdict that is a claim that only one of them tests.
+    """
+    before, after = _by_claim(old), _by_claim(new)
+    found = [f"{where}: {claim} is tested no longer" for where, claim in before.keys() - after]
+    found += [f"{where}: {claim} was not tested" for where, claim in after.keys() - before]
+    return sorted(found) + [line for line, near in _changed(before, after) if not near]
+
+
+def moved(old: Sequence[Told], new: Sequence[Told]) -> list[str]:
+    """Return the claims that are a close call in only one of two executions, one line each.
+
+    Only where runs are trained anew: stored ones give the same numbers everywhere.
+    """
+    return [line for line, near in _changed(_by_claim(old), _by_claim(new)) if near]
+
+
+def trained(told: Sequence[Told]) -> int:
+    """Return the number of verdicts on runs that every execution trains anew."""
+    return sum(_ANEW in where for where, _, _ in told)
+
+
+def _read(table: Path) -> pd.DataFrame:
+    words = dict.fromkeys(COLUMNS[:-1], str)
+    return pd.read_csv(table, keep_default_na=False, dtype=words)
+
+
+def _by_notebook(table: pd.DataFrame) -> list[Told]:
+    return told(table.assign(**{"tested on": table["notebook"] + ", " + table["tested on"]}))
+
+
+def _by_claim(told: Sequence[Told]) -> dict[tuple[str, str], str]:
+    return {(where, claim): verdict for where, claim, verdict in told}
+
+
+def _changed(
+    before: dict[tuple[str, str], str], after: dict[tuple[str, str], str]
+) -> Iterator[tuple[str, bool]]:
+    """Yield what changed as a line, and whether it only came near its boundary or left it."""
+    for (where, claim), old in before.items():
+        new = after.get((where, claim), old)
+        if new != old:
+            near = _ANEW in where and CLOSE in (old, new) and {old, new} <= {CLOSE, HOLDS, FAILS}
+            yield f"{where}: {claim}: was {old!r}, is {new!r}", near

@@ -1,0 +1,229 @@
+"""Explorers for JupyterLab: thin controls over the same functions that draw the static figures.
+
+An error inside a widget callback would vanish, so every explorer draws once directly when it is
+made, and shows later errors in a line of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from html import escape
+from io import BytesIO
+from time import monotonic
+from typing import Any
+
+import ipywidgets as w
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from IPython.display import HTML
+from matplotlib.figure import Figure
+
+from companion import plotting
+from companion.claims import FAILS, HOLDS
+from companion.live import LiveRun
+from companion.panels import Panel
+from fedlib.runs import Experiment
+
+
+def claims_table(frame: pd.DataFrame, name: str = "", scale: str = "quick") -> HTML:
+    """Return a frame of claims as a table in which verdicts stand out by word and colour.
+
+    With a ``name`` they are also written into ``figures/<scale>``, where the scorecard finds them.
+    """
+    if name:
+        plotting.save_table(frame, name, scale)
+    shown = frame.drop(columns="clear").replace({"seeds": {0: ""}})
+    formats = {"verdict": lambda v: f'<b style="color:{_COLOURS.get(v, "inherit")}">{v}</b>'}
+    with pd.option_context("display.max_colwidth", None):
+        table = shown.to_html(index=False, escape=False, formatters=formats, border=0)
+    left = {f"<{cell}>": f'<{cell} style="text-align:left">' for cell in ("td", "th")}
+    for plain, aligned in left.items():
+        table = table.replace(plain, aligned)
+    return HTML(table)
+
+
+def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
+    """Return a menu of panels by name, whose value is the panel chosen."""
+    options = [(p.name, p) for p in shown]
+    return w.Dropdown(options=options, description="data", layout={"width": width})
+
+
+def explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
+    """Return controls above a figure: ``draw(**values)`` is called anew when a value changes.
+
+    A menu without items, as of panels that the chosen data set does not have, leaves only a line
+    that says so.
+    """
+    for control in controls.values():
+        if isinstance(control, w.Dropdown) and not control.options:
+            return w.VBox([w.HTML(f"Nothing to explore: no {control.description} to choose from.")])
+    screen = _Screen(lambda: draw(**{name: c.value for name, c in controls.items()}))
+    for control in controls.values():
+        control.observe(lambda _: screen.redraw(), names="value")
+    return w.VBox([w.HBox(list(controls.values()), layout=_WRAP), screen.status, screen.image])
+
+
+def watch(experiment: Experiment, settings: dict[str, Any] | None = None) -> w.VBox:
+    """Return a live view of q(z|y) forming while ``experiment`` trains: train, stop, step, scrub.
+
+    ``settings`` are fields of its algorithm with the widgets that set them; the
+    button "start again" makes a new run with their values.
+    """
+    return _Watch(experiment, settings or {}).box
+
+
+_COLOURS = {HOLDS: "#0173b2", FAILS: "#a8480b"}
+_FRAME = 0.5  # seconds of training between two frames of a live view
+_WRAP = w.Layout(flex_flow="row wrap", grid_gap="4px 16px")
+
+
+class _Screen:
+    """A figure that can be redrawn, and the line that says what went wrong.
+
+    JupyterLab delivers sliders in one thread of the kernel and buttons in another. One thread at a
+    time draws, and what is asked for meanwhile it draws afterwards: nobody waits for a lock.
+    """
+
+    def __init__(self, draw: Callable[[], Figure]) -> None:
+        self._draw = draw
+        self._drawing = threading.Lock()
+        self._asked = False
+        self.status = w.HTML()
+        self.image = w.Image(
+            format="png", layout=w.Layout(max_width="100%", align_self="flex-start")
+        )
+        self._show()
+
+    def redraw(self) -> None:
+        """Draw again, at once or after the present drawing; an error is shown, not swallowed."""
+        self._asked = True
+        while self._asked and self._drawing.acquire(blocking=False):
+            try:
+                self._asked = False
+                self._show()
+                self.status.value = ""
+            except Exception as error:
+                self.complain(error)
+            finally:
+                self._drawing.release()
+
+    def redraw_aside(self) -> None:
+        """Redraw in a thread of its own, so that a long drawing keeps no control waiting."""
+        threading.Thread(target=self.redraw, daemon=True).start()
+
+    def complain(self, error: Exception) -> None:
+        """Say what went wrong."""
+        self.status.value = f"<b>{type(error).__name__}</b>: {escape(str(error))}"
+
+    def _show(self) -> None:
+        figure, png = self._draw(), BytesIO()
+        figure.savefig(png, format="png", dpi="figure")
+        plt.close(figure)
+        self.image.value = png.getvalue()
+
+
+class _Watch:
+    """The live view. Its clock is the drawing thread: while it plays, a frame asks for the next."""
+
+    def __init__(self, experiment: Experiment, settings: dict[str, Any]) -> None:
+        self.experiment, self.settings = experiment, settings
+        self.live = LiveRun(experiment)
+        last = experiment.rounds
+        self.play = w.ToggleButton(description="train", icon="play")
+        self.round = w.IntSlider(0, 0, last, description="round", continuous_update=False)
+        self.step = w.Button(description="step one round", icon="step-forward")
+        self.again = w.Button(description="start again", icon="refresh")
+        self.news = w.HTML()  # what "start again" would change
+        self.screen = _Screen(self._figure)
+        self.round.observe(lambda _: self.screen.redraw_aside(), names="value")
+        self.play.observe(lambda _: self._toggled(), names="value")
+        self.step.on_click(lambda _: self._step())
+        self.again.on_click(lambda _: self._restart())
+        for control in settings.values():
+            control.observe(lambda _: self._compare(), names="value")
+        runs = w.HBox([self.play, self.step, self.round], layout=_WRAP)
+        choose = w.HBox([*settings.values(), self.again, self.news], layout=_WRAP)
+        self.box = w.VBox([choose, runs, self.screen.status, self.screen.image])
+
+    def _figure(self) -> Figure:
+        live, at = self.live, self.round.value
+        pause = monotonic() + _FRAME
+        while live.completed < at and monotonic() < pause:
+            live.advance(live.completed + 1)
+        figure = specialisation_frame(live, min(at, live.completed))
+        if live.completed < at:
+            self.screen.redraw()  # after this frame: a long way is shown as it goes
+        elif self.play.value and live is self.live:
+            self._go_on(at)
+        return figure
+
+    def _go_on(self, at: int) -> None:
+        if at < self.round.max:
+            self.round.value = at + 1  # which asks for the next frame
+        else:
+            self.play.value = False
+
+    def _toggled(self) -> None:
+        playing = self.play.value
+        self.play.description, self.play.icon = ("stop", "stop") if playing else ("train", "play")
+        if playing:
+            self.screen.redraw_aside()
+
+    def _step(self) -> None:
+        self.play.value = False
+        self.round.value = min(self.round.value + 1, self.round.max)
+
+    def _compare(self) -> None:
+        """Say what was set and is not trained with yet."""
+        now = self.live.experiment.algorithm
+        news = [
+            f"{control.description} = {control.value}"
+            for name, control in self.settings.items()
+            if control.value != getattr(now, name)
+        ]
+        self.news.value = escape(f"with {', '.join(news)}") if news else ""
+
+    def _restart(self) -> None:
+        self.play.value = False
+        try:
+            chosen = {name: c.value for name, c in self.settings.items()}
+            algorithm = replace(self.experiment.algorithm, **chosen)
+            self.live = LiveRun(replace(self.experiment, algorithm=algorithm))
+        except Exception as error:
+            self.screen.complain(error)
+            return
+        self._compare()
+        if self.round.value:
+            self.round.value = 0  # which redraws
+        else:
+            self.screen.redraw_aside()
+
+
+def specialisation_frame(live: LiveRun, at: int) -> Figure:
+    """Return one frame of the live view: q(z|y) after ``at`` rounds, and its entropies so far."""
+    # No pyplot: the inline backend would show and close the figure half drawn, from its thread.
+    figure = Figure(figsize=(plotting.PAGE, 3.0), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=[1, 2])
+    q = live.history[at]["q"]
+    left.imshow(q, cmap="Greys", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    left.set(title=f"q(z|y), round {at}", xlabel="expert z", ylabel="label y")
+    left.set_xticks(range(q.shape[1]), [str(k + 1) for k in range(q.shape[1])])
+    left.set_yticks(range(len(live.labels)), live.labels)
+    for name, label in (
+        ("q_entropy", "mean entropy of a row"),
+        ("q_marginal_entropy", "entropy of the marginal"),
+    ):
+        right.plot([float(h[name]) for h in live.history[: at + 1]], label=label)
+    most = float(np.log(q.shape[1]))
+    right.axhline(most, color="grey", linewidth=0.8, linestyle=":", label="log K")
+    right.set(
+        xlabel="communication round",
+        ylabel="nats",
+        xlim=(0, live.experiment.rounds),
+        ylim=(-0.05, 1.05 * max(most, 0.1)),
+    )
+    figure.legend(fontsize="small", loc="outside lower right", ncols=3)
+    return figure

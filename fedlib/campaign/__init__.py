@@ -1,5 +1,0 @@
-"""All runs of a scale in one command: how many, what they cost, in which order: `make paper`."""
-
-from fedlib.campaign.costs import Costs, probed
-
-__all__ = ["Costs", "probed"]

@@ -1,5 +1,0 @@
-"""The papers' claims: the rule that judges them, and a file for each group of experiments."""
-
-from fedlib.claims.rule import Claim, above, below, equal, greater, print_verdicts, table
-
-__all__ = ["Claim", "above", "below", "equal", "greater", "print_verdicts", "table"]

@@ -1,0 +1,133 @@
+"""What a dataset is, and the small records of the ones that are known."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class DatasetError(RuntimeError):
+    """A dataset cannot be had; the message says what was looked for, where, and what to do."""
+
+
+class MissingDataError(DatasetError, FileNotFoundError):
+    """A dataset is in none of the places it may be in."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The examples of one split, in the order of their source, read-only.
+
+    features: pictures uint8 [N, H, W, C], or texts as token ids int32 [N, T]; memory-mapped where
+    they come from a file.
+    labels: int64 [N], 0..classes-1.
+    columns: whatever else is known per example, [N] each, by name (writer_id, ...).
+    """
+
+    features: NDArray[Any]
+    labels: NDArray[np.int64]
+    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        arrays: list[NDArray[Any]] = [self.features, self.labels, *self.columns.values()]
+        for array in arrays:
+            if len(array) != len(self.features):
+                raise ValueError(f"{len(array):,} values for {len(self.features):,} examples")
+            array.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        shape = "x".join(str(n) for n in self.features.shape[1:])
+        extra = f", with {', '.join(self.columns)}" if self.columns else ""
+        return f"Split({len(self):,} of {shape}{extra})"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A train and a test split, and what it takes to normalise and to name them.
+
+    test: empty where a dataset has no official test split (femnist).
+    mean, std: per channel, of pixels scaled to [0, 1]; the customary constants, () for text.
+    source: where the examples came from, without any machine's folders. fingerprint: SHA-256, in
+    hex, of features, labels and vocabulary.
+    vocabulary: what each token id stands for, by descending frequency in the training texts after
+    the padding (0) and the unknown token (1), so that V ids are kept by making ids >= V unknown;
+    () for pictures.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    source: str
+    fingerprint: str = ""
+    vocabulary: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return len(self.class_names)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Height, width and channels of a picture, or the length of a text in tokens."""
+        return self.train.features.shape[1:]
+
+    def __repr__(self) -> str:
+        shape = "x".join(str(n) for n in self.shape)
+        return (
+            f"Dataset({self.name}: {len(self.train):,} train, {len(self.test):,} test, {shape}, "
+            f"{self.classes} classes, {self.source})"
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """What must be known of a dataset to read it: file layout, shape, classes, constants.
+
+    sizes: how many training and test examples the official set has.
+    features, label: the Parquet columns that may hold them, the first one present counts.
+    splits: what the Parquet files call the training and the test split; a set without an official
+    test split has one. coded: columns of names that become numbers 0.., in the order of the names.
+    placeholders: class_names only count the classes; files may know better ones.
+    hub: owner, repository and folder of its Parquet files on the Hugging Face hub, "" for none;
+    revision: the commit there that is meant, whatever the repository holds today.
+    """
+
+    shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    sizes: tuple[int, int]
+    hub: str = ""
+    revision: str = "main"
+    features: tuple[str, ...] = ("image", "img")
+    label: tuple[str, ...] = ("label",)
+    splits: tuple[str, ...] = ("train", "test")
+    coded: tuple[str, ...] = ()
+    placeholders: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether examples are texts, not pictures."""
+        return len(self.shape) == 1
+
+
+def _known() -> dict[str, Record]:
+    """The records in `records.json`. The pictures of femnist are dark on white, unlike MNIST's."""
+    known: dict[str, dict[str, Any]] = json.loads(
+        (Path(__file__).parent / "records.json").read_text("utf-8")
+    )
+    for fields in known.values():
+        fields |= {k: tuple(v) for k, v in fields.items() if isinstance(v, list)}
+    return {name: Record(**fields) for name, fields in known.items()}
+
+
+RECORDS = _known()

@@ -1,0 +1,125 @@
+"""What everything costs: how many clients share a program, how much is held, what is asked at once.
+
+No number here changes a result but by rounding. The numbers were measured (``make bench``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedlib.federation import Federation
+from fedlib.models import Params
+
+if TYPE_CHECKING:
+    from fedlib.engine.protocol import Algorithm, State
+    from fedlib.engine.train import Phase
+
+# What a CPU core keeps close: a cohort whose weights exceed it waits for memory at every step.
+CACHE_BYTES = 2**22
+READERS = 32  # clients whose recurrent nets read their texts together
+WAITING_BYTES = 2**26  # weights of clients that wait for their next phase
+BLOCK = 512  # examples per forward pass of an evaluation
+BUDGET = 2**26  # numbers that one batched prediction may gather
+READ = 2**14  # texts that recurrent nets of several clients read at once
+MOST = 1000  # test examples on which every client is asked
+AT_ONCE = 256  # examples per forward pass of frozen leaves, of each of so many clients:
+TOGETHER = 16
+
+
+def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
+    """Return how many clients share one program: by default what is fastest on the device.
+
+    All of the cohort on a GPU; on a CPU as many as its cache holds, convolutions one at a time, and
+    recurrent nets ``READERS`` at a time, whose many small steps cost more than their weights.
+    ``numbers`` is how many numbers a client's leaves have, by default the net's.
+    """
+    if chunk is not None:
+        if chunk < 1:
+            raise ValueError(f"chunk must be >= 1 or None, got {chunk}")
+        return chunk
+    if fed.device.type != "cpu":
+        return fed.clients
+    if fed.net.alone(fed.device):
+        return 1
+    if fed.net.is_recurrent:
+        return READERS
+    return max(1, CACHE_BYTES // (4 * (numbers or fed.net.parameters())))
+
+
+def together(fed: Federation, chunk: int | None, usual: int, moving: Params, vectors: bool) -> int:
+    """Return how many clients share the program of one phase, which trains ``moving``.
+
+    Where ``vectors`` take the place of the examples no convolution is left, however many the model
+    has: then as many as a CPU's cache holds of what moves.
+    """
+    if chunk is not None or fed.device.type != "cpu" or not vectors:
+        return usual
+    size = sum(t[0].numel() for t in moving.values())
+    return max(usual, min(READERS, CACHE_BYTES // (4 * max(size, 1))))
+
+
+def side_by_side(
+    fed: Federation, chunk: int | None, usual: int, state: State, phases: Sequence[Phase]
+) -> int:
+    """Return how many clients play their phases side by side, a multiple of the usual chunk.
+
+    More than that only where some phase trains no convolution, and as long as the weights of all
+    are few: they wait in memory for the next phase.
+    """
+    if chunk is not None or fed.device.type != "cpu":
+        return usual
+    shapes = {n: t.ndim for n, t in state.shared.items()}
+    shapes |= {n: t.ndim - 1 for n, t in state.local.items()}
+    moving = [phase.moves(shapes, state.local) for phase in phases]
+    if not any(names and max(shapes[n] for n in names) <= 2 for names in moving):
+        return usual
+    most = min(READERS, WAITING_BYTES // (4 * max(numbers(state), 1)))
+    return usual * max(1, most // usual)
+
+
+def numbers(state: State) -> int:
+    """Return how many numbers one client's leaves have: what ``chunk_of`` asks for."""
+    mine = sum(t[0].numel() for t in state.local.values())
+    return mine + sum(t.numel() for t in state.shared.values())
+
+
+def asked_together(fed: Federation) -> int:
+    """Return how many clients' frozen leaves are asked in one program."""
+    return 1 if fed.net.alone(fed.device) else TOGETHER
+
+
+def predicted_together(fed: Federation, algorithm: Algorithm, code: Params, examples: int) -> int:
+    """Return how many clients predict in one program: as many as the budget allows.
+
+    One at a time where a whole personal network would run on a CPU (grouped convolutions).
+    """
+    if algorithm.reads_examples and fed.net.alone(fed.device):
+        return 1
+    if algorithm.reads_examples and fed.net.is_recurrent:
+        return max(1, READ // max(examples, 1))
+    numbers = sum(t[0].numel() for t in code.values()) * max(examples, 1)
+    return int(np.clip(BUDGET // max(numbers, 1), 1, 4096))
+
+
+def polled(algorithm: Algorithm, examples: int, clients: int) -> int:
+    """Return the distance of the test examples on which clients are asked for a newcomer.
+
+    All of them, or about ``MOST`` where every client's own network would read them.
+    """
+    return max(1, examples // MOST) if algorithm.reads_examples and clients > 1 else 1
+
+
+def groups(alike: np.ndarray, ends: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Yield places of the cohort that share a program: alike, those with most steps first."""
+    for kind in np.unique(alike):
+        same = np.flatnonzero(alike == kind)
+        order = same[np.argsort(-ends[same], kind="stable")]
+        yield from np.split(order, range(size, len(order), size))
+
+
+def cuts(length: int, size: int) -> list[tuple[int, int]]:
+    """Return the (start, end) of consecutive parts of at most ``size``."""
+    return [(i, min(i + size, length)) for i in range(0, length, size)]

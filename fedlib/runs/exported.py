@@ -1,0 +1,258 @@
+"""Finished runs worth keeping: a Parquet file for many of them, a row group for each.
+
+results/<name>.parquet            row groups in the order of their keys, with the columns
+    key, run                      the same in all rows: the key; spec and provenance as JSON
+    round, metric, ..., value     the metrics
+
+Which group is whose, the footer says (the statistics of ``key``). So a run is read without decoding
+the others, and a process reads a footer once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedlib import paths
+from fedlib.runs import atomic
+from fedlib.runs.atomic import Damaged
+from fedlib.runs.log import COLUMNS, SCHEMA, tidy
+from fedlib.runs.provenance import dirty
+from fedlib.runs.result import Result
+from fedlib.runs.spec import Experiment
+from fedlib.values import from_dict, to_dict
+
+WHAT, VARIABLE = "exported result of fedlib", "FEDLIB_RESULTS"
+MOST_NAMED = 20  # runs, in an error
+_WORDS = ("metric", "item")
+_KEY = re.compile("[0-9a-f]{16}")
+_WORD = pa.dictionary(pa.int32(), pa.string())
+_SCHEMA = pa.schema(
+    [("key", _WORD), ("run", _WORD)]
+    + [(f.name, _WORD if f.name in _WORDS else f.type) for f in SCHEMA]
+)
+
+
+class DirtyRuns(ValueError):
+    """Runs that were trained by code that no commit holds."""
+
+
+class _Footer(NamedTuple):
+    """What the end of a file says: which row group is whose. ``stamp`` is of the file's own."""
+
+    stamp: tuple[int, ...]
+    metadata: pq.FileMetaData
+    groups: dict[str, int]
+
+
+_FOOTERS: dict[Path, _Footer] = {}  # read once per process, and again when a file is replaced
+
+
+def export(results: Iterable[Result], name: str) -> Path:
+    """Write results as ``results/<name>.parquet``, in place of what it held; none delete it.
+
+    The same results give the same bytes, in whatever order they come. ValueError for two results of
+    one experiment, and DirtyRuns for what uncommitted code has trained; nothing is written then.
+    """
+    with writing() as put:
+        return put(results, name)
+
+
+@contextmanager
+def writing() -> Iterator[Callable[[Iterable[Result], str], Path]]:
+    """Be the only one who writes results; yields what ``export`` does."""
+    with atomic.alone(paths.results(), f"the {WHAT}", VARIABLE):
+        yield _put
+
+
+def _put(results: Iterable[Result], name: str) -> Path:
+    given = [*results]
+    runs = {r.experiment.key: r for r in given}
+    target = paths.results() / f"{name}.parquet"
+    if len(runs) < len(given):
+        raise ValueError(f"{target} cannot hold two results of one experiment")
+    if refused := [r for r in given if dirty(r.provenance)]:
+        raise DirtyRuns(refusal(refused))
+    if not runs:
+        try:
+            target.unlink(missing_ok=True)
+        except OSError as error:
+            raise atomic.unwritable(target, "the removal of results", error, VARIABLE) from error
+        return target
+    tables = [_table(key, runs[key]) for key in sorted(runs)]
+    atomic.write(target, lambda path: _write(tables, path), f"the {WHAT}", VARIABLE)
+    return target
+
+
+def refusal(results: Sequence[Result]) -> str:
+    """Return why runs that come from uncommitted code are not exported, which, and what to do."""
+    lines = []
+    for result in results[:MOST_NAMED]:
+        e = result.experiment
+        said = ", ".join(dirty(result.provenance)) or "of a stage before it"
+        kind = type(e.algorithm).__name__
+        lines.append(f"  {e.key}: {kind} on {e.task.dataset}, seed {e.seed} (commit {said})")
+    if len(results) > MOST_NAMED:
+        lines.append(f"  and {len(results) - MOST_NAMED} more")
+    return (
+        f"{len(results)} runs are not exported: they, or stages before them, were trained from a "
+        "checkout with uncommitted changes, so that nobody could say by which code:\n"
+        + "\n".join(lines)
+        + f"\nCommit the changes, move the folders of these runs out of {paths.runs()}, and train "
+        "them again."
+    )
+
+
+def _table(key: str, result: Result) -> pa.Table:
+    metrics = tidy(result.metrics)
+    if not metrics.num_rows:
+        raise ValueError(f"a result without metrics cannot be exported: {result.experiment}")
+    said = {"spec": to_dict(result.experiment), "provenance": result.provenance}
+    same = {"key": key, "run": json.dumps(said, sort_keys=True)}
+    rows = pa.array([0] * metrics.num_rows, pa.int32())
+    columns = [pa.DictionaryArray.from_arrays(rows, [text]) for text in same.values()]
+    for name in COLUMNS:
+        column = metrics[name].combine_chunks()
+        columns.append(column.dictionary_encode() if name in _WORDS else column)
+    return pa.Table.from_arrays(columns, schema=_SCHEMA)
+
+
+def _write(tables: Iterable[pa.Table], path: Path) -> None:
+    """Write a row group per table; numbers with many digits are smaller as streams of bytes."""
+    with pq.ParquetWriter(
+        path,
+        _SCHEMA,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=[name for name in _SCHEMA.names if name != "value"],
+        column_encoding={"value": "BYTE_STREAM_SPLIT"},
+        write_statistics=["key"],
+        write_page_checksum=True,
+    ) as writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=table.num_rows)
+
+
+def files() -> list[Path]:
+    """Return the files of exported results that are there."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(paths.results()) as found:
+        names = [f.name for f in found if f.name.endswith(".parquet") and f.name[0] != "."]
+        return [paths.results() / name for name in sorted(names)]
+    return []
+
+
+def held(path: Path) -> dict[str, int]:
+    """Return the keys of the runs that a file holds, and the bytes of each; Damaged if none is."""
+    with atomic.reading(path, WHAT), path.open("rb") as file:
+        footer = _footer(file, path)
+        groups = {key: footer.metadata.row_group(i) for key, i in footer.groups.items()}
+        columns = range(len(_SCHEMA.names))
+        return {
+            key: sum(group.column(i).total_compressed_size for i in columns)
+            for key, group in groups.items()
+        }
+
+
+def read_run(path: Path, key: str) -> Result | None:
+    """Return the run of a key in a file, or None; Damaged if it cannot be read."""
+    with atomic.reading(path, WHAT), path.open("rb") as file:
+        footer = _footer(file, path)
+        if key not in footer.groups:
+            return None
+        # The handle stays the file that the footer is of, if that is being replaced.
+        parquet = pq.ParquetFile(file, metadata=footer.metadata, page_checksum_verification=True)
+        return _result(key, parquet.read_row_group(footer.groups[key], use_threads=False))
+
+
+def _result(key: str, table: pa.Table) -> Result:
+    (said_key,), (text,) = (table[name].unique().to_pylist() for name in ("key", "run"))
+    said = json.loads(text)
+    metrics = tidy(table.select(COLUMNS))
+    spec, provenance = from_dict(said["spec"]), said["provenance"]
+    if not isinstance(spec, Experiment) or not isinstance(provenance, dict):
+        raise ValueError("it does not say of which experiment it is")
+    if said_key != key:
+        raise ValueError(f"the run of {key} is that of {said_key}")
+    return Result(spec, metrics, provenance)
+
+
+def read_exported(path: Path) -> list[Result]:
+    """Return the runs of a file that ``export`` wrote; ValueError if it is not one."""
+    return [run for key in held(path) if (run := read_run(path, key)) is not None]
+
+
+def find_exported(experiment: Experiment) -> Result | None:
+    """Return the exported result of an experiment, or None.
+
+    ValueError if it is of another, or if it is nowhere and a file is damaged that may hold it.
+    """
+    path = path_of(experiment)
+    result = None if path is None else read_run(path, experiment.key)
+    if result is not None and result.experiment.key != experiment.key:
+        raise ValueError(f"{path} holds another experiment: {result.experiment}")
+    return result
+
+
+def path_of(experiment: Experiment) -> Path | None:
+    """Return the file in which the exported result of an experiment lies, if it does."""
+    damaged: Damaged | None = None
+    for path in files():
+        try:
+            if _holds(path, experiment.key):
+                return path
+        except Damaged as error:
+            damaged = damaged or error
+    if damaged is not None:
+        raise damaged
+    return None
+
+
+def exported() -> list[Result]:
+    """Return every exported result."""
+    return [result for path in files() for result in read_exported(path)]
+
+
+def _holds(path: Path, key: str) -> bool:
+    known = _FOOTERS.get(path)
+    with suppress(OSError):
+        if known is not None and known.stamp == _stamp(path.stat()):
+            return key in known.groups
+    return key in held(path)
+
+
+def _footer(file: BinaryIO, path: Path) -> _Footer:
+    stamp = _stamp(os.fstat(file.fileno()))
+    known = _FOOTERS.get(path)
+    if known is None or known.stamp != stamp:
+        metadata = pq.read_metadata(file)
+        known = _FOOTERS[path] = _Footer(stamp, metadata, _groups(metadata))
+    return known
+
+
+def _groups(metadata: pq.FileMetaData) -> dict[str, int]:
+    """Return whose each row group is; ValueError unless each is one run's and its own."""
+    if metadata.schema.names != _SCHEMA.names:
+        raise ValueError(f"it has other columns: {', '.join(metadata.schema.names)}")
+    groups: dict[str, int] = {}
+    for i in range(metadata.num_row_groups):
+        said: Any = metadata.row_group(i).column(0).statistics
+        if said is None or not said.has_min_max or said.min != said.max:
+            raise ValueError(f"row group {i} is not that of one run")
+        if not _KEY.fullmatch(str(said.min)):
+            raise ValueError(f"row group {i} is that of no run")
+        groups[str(said.min)] = i
+    if not groups or len(groups) < metadata.num_row_groups:
+        raise ValueError("a run is there twice" if groups else "it holds no run")
+    return groups
+
+
+def _stamp(said: os.stat_result) -> tuple[int, ...]:
+    return said.st_mtime_ns, said.st_size, said.st_ino

@@ -1,0 +1,246 @@
+"""The papers' command line: `python -m papers`, and what `make` calls.
+
+Exit codes: 0 all went well, 1 something failed, 2 the question was wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from companion.scales import SCALES
+from fedlib.values import one_of
+
+
+class _Commands(TyperGroup):
+    """Commands in the order in which they are used; a misspelt one is answered by the nearest."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        one_of("command", args[0], self.commands)
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Reproduce the five papers: run notebooks, plan and train experiments, keep and judge.",
+    epilog="An interrupted command continues when given again. For single runs: python -m fedlib.",
+)
+_ONE_SCALE = f"{', '.join(SCALES[:-1])} or {SCALES[-1]}"
+Scale = Annotated[str, typer.Option(help=_ONE_SCALE)]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
+Only = Annotated[str, typer.Option(help="names or numbers of notebooks, as in 00,01")]
+Jobs = Annotated[str, typer.Option(help="notebooks at once (one per core)")]
+Workers = Annotated[int, typer.Option(min=1, help="processes at once")]
+Sections = Annotated[
+    list[str],
+    typer.Option(
+        "--section",
+        metavar="NAME[:DATASET][@SEEDS]",
+        help="only this part, e.g. fourteen:mnist@3; several in the order in which they are given",
+    ),
+]
+Probe = Annotated[bool, typer.Option(help="estimate costs by a few rounds of every kind of run")]
+Fields = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE")]
+
+
+@app.command(epilog="[bold]Example[/bold]  figures --only 00,05 --scale standard --seeds 3")
+def figures(
+    scale: Scale = "quick",
+    dataset: Annotated[str, typer.Option(help="one data set instead of the scale's own")] = "",
+    seeds: Annotated[str, typer.Option(help="number of seeds, 0 for the scale's own")] = "0",
+    rounds: Annotated[str, typer.Option(help="communication rounds, 0 for the scale's own")] = "0",
+    device: Device = "auto",
+    only: Only = "",
+    jobs: Jobs = "",
+    more: Fields = [],  # noqa: B006
+) -> None:
+    """Run notebooks into executed copies and draw their figures into figures/<scale>/."""
+    from companion import notebooks
+
+    given = {"scale": scale, "dataset": dataset, "seeds": seeds, "rounds": rounds, "device": device}
+    notebooks.figures(given | _pairs(more), only, jobs)
+
+
+@app.command(epilog="[bold]Example[/bold]  notebooks --only 07")
+def notebooks(only: Only = "", jobs: Jobs = "") -> None:
+    """Run notebooks at quick scale; write their outputs, and verdicts, back to the sources."""
+    from companion import notebooks
+
+    notebooks.refresh(only, jobs)
+
+
+@app.command()
+def verdicts() -> None:
+    """Compare the stored verdicts with those of the figures folder, quick scale."""
+    from companion.verdicts import compare
+    from fedlib import paths
+
+    raise typer.Exit(not compare(paths.figures() / "quick"))
+
+
+@app.command(epilog="[bold]Example[/bold]  plan --scale standard --section opt_out --workers 4")
+def plan(
+    scale: Scale = "paper",
+    section: Sections = [],  # noqa: B006
+    device: Device = "auto",
+    workers: Workers = 1,
+    probe: Probe = True,
+) -> None:
+    """Say how many runs a scale has, how many are left, and what they would cost here."""
+    from companion.campaign import show
+    from papers.book import BOOK
+
+    show(BOOK, scale, section, device=device, workers=workers, probe=probe)
+
+
+@app.command(
+    epilog="[bold]Example[/bold]  campaign --scale standard --section fourteen:mnist@3 "
+    "--section opt_out --workers 2"
+)
+def campaign(
+    scale: Scale = "paper",
+    section: Sections = [],  # noqa: B006
+    device: Device = "auto",
+    workers: Workers = 1,
+    probe: Probe = True,
+    address: Annotated[
+        str | None,
+        typer.Option(envvar="RAY_ADDRESS", help="a Ray cluster instead: auto or HOST:PORT"),
+    ] = None,
+    dirty_anyway: Annotated[
+        bool,
+        typer.Option(
+            "--dirty-anyway", help="a pilot: train uncommitted code, whose runs cannot be exported"
+        ),
+    ] = False,
+) -> None:
+    """Train all runs of a scale, on this machine or a Ray cluster, or continue."""
+    from companion.campaign import campaign
+    from papers.book import BOOK
+
+    how: dict[str, Any] = {"device": device, "workers": workers, "probe": probe}
+    more: dict[str, Any] = {"address": address or None, "dirty_anyway": dirty_anyway}
+    raise typer.Exit(campaign(BOOK, scale, section, **how, **more))
+
+
+@app.command()
+def results(scale: Scale = "standard") -> None:
+    """Keep the finished seeds of a scale with the project, in results/."""
+    from companion import keep
+    from papers.book import BOOK
+
+    raise typer.Exit(keep.main(BOOK, scale))
+
+
+@app.command()
+def report() -> None:
+    """Write the scorecard: every published number and claim beside what was measured."""
+    from companion import scorecard
+    from papers.book import BOOK
+
+    scorecard.main(BOOK)
+
+
+@app.command()
+def floors() -> None:
+    """Compute the floors beside published numbers, from the labels of the data at hand."""
+    from companion.scorecard.floors import write_floors
+    from papers.book import BOOK
+
+    print(f"{len(write_floors(BOOK))} floors: {BOOK.floors}")
+
+
+@app.command(epilog="[bold]Example[/bold]  tune --scale paper --trials 50 --address auto")
+def tune(
+    scale: Scale = "standard",
+    trials: Annotated[int, typer.Option(min=1, help="per stage")] = 8,
+    workers: Workers = 1,
+    address: Annotated[str | None, typer.Option(help="a Ray cluster: auto or HOST:PORT")] = None,
+    device: Device = "cpu",
+) -> None:
+    """Tune adaptive experts in four stages with Ray Tune, or continue; keep the trials."""
+    from papers.adaptive import tuning
+    from papers.adaptive.experiments import ADAPTIVE
+    from papers.adaptive.settings import Adaptive
+
+    ((dataset, setting),) = ADAPTIVE.settings(scale).items()
+    assert isinstance(setting, Adaptive)
+    how: dict[str, Any] = {"workers": workers, "address": address, "device": device}
+    start, spaces = setting.at(min(setting.ps)), tuning.spaces(scale)
+    best, table = tuning.tune(start, spaces, trials=trials, **how)
+    print(table.to_string(index=False))
+    print(f"tuned: {best}")
+    file = tuning.where(f"{dataset}_{scale}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(file, index=False, float_format="%.6g", lineterminator="\n")
+    print(f"kept in {file}")
+
+
+@app.command(epilog="[bold]Example[/bold]  tasks 001/dirichlet_cifar10 --set alpha=0.1")
+def tasks(
+    name: Annotated[str, typer.Argument(help="one of them")] = "",
+    scale: Scale = "quick",
+    options: Fields = [],  # noqa: B006
+) -> None:
+    """List the papers' settings by name, or show one as the code of its task."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedlib.tasks import Task
+    from fedlib.values import from_code
+    from papers import named
+
+    if name:
+        chosen = {n: from_code(v) for n, v in _pairs(options).items()}
+        task: Task = named.named(name, scale, **chosen)
+        print(task)
+        return
+    table = Table("task", "what it is", box=None)
+    for known in named.names():
+        table.add_row(known, named.about(known).replace("[", r"\["))
+    Console().print(table)
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    given = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes NAME=VALUE, got {text!r}")
+        given[name] = value
+    return given
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the arguments ask and return the exit code; errors of ours are one message."""
+    try:
+        app(arguments, prog_name="python -m papers")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        ours = type(error).__module__.partition(".")[0] in ("fedlib", "companion", "papers")
+        if not (ours or isinstance(error, ValueError)):
+            raise
+        print(f"fedlib: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    # Let `kill` end this as ^C does: what is trained is stored, and no notebook outlives it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""The floor under every number on clients' own tests, and whether a method beats it."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from companion import frames
+from companion.claims import Claim, greater
+from fedlib.algorithms import CommonestLabel
+from fedlib.runs import Experiment
+from fedlib.tasks import Task
+
+MAJORITY = "Commonest label"
+NOT_THEIRS = "not in the paper (floor)"
+
+
+def floor(task: Task) -> Experiment:
+    """Return what always saying its commonest label is worth to a client: nothing is trained."""
+    return Experiment(task, CommonestLabel(), 1, cohort=1.0, evaluate_every=1)
+
+
+def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[Claim]:
+    """Test that each method beats the floor on clients' own tests, one claim per method.
+
+    ``table`` has columns method, seed, value and ``over``, at each of whose values there is a floor
+    of its own: then a method is judged where its margin is least, seed by seed, so that it has to
+    beat the floor everywhere. ``ending`` is what follows a claim's text. None where the floor was
+    not run.
+    """
+    keys = ["seed", *([over] if over else [])]
+    floor = table[table["method"] == MAJORITY].groupby(keys)["value"].mean().rename("floor")
+    if not len(floor):
+        return []
+    where = f" at every {over}" if over and table[over].nunique() > 1 else ""
+    claims = []
+    for method, rows in without_floor(table).groupby("method", sort=False):
+        both = rows.join(floor, on=keys).dropna(subset=["value", "floor"]).reset_index(drop=True)
+        margin = both["value"] - both["floor"]
+        least = both.loc[margin.groupby(both["seed"]).idxmin()]
+        text = f"{method} beats always the commonest label{where}{ending}"
+        sides = frames.by_seed(least), frames.by_seed(least, "floor")
+        claims.append(greater(text, NOT_THEIRS, *sides))
+    return claims
+
+
+def without_floor(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table without the floor's rows, for what is said of methods only."""
+    return table[table["method"] != MAJORITY]

@@ -1,0 +1,64 @@
+"""The papers' settings by name, at three scales, as values that print as code.
+
+A name is the paper's seed number and the setting. ``paper`` is the paper's own, to the letter where
+it says enough (docs/READINGS.md has the rest). ``standard`` uses real data with fewer clients,
+examples or a smaller network, so that a CPU can play hundreds of rounds; where the full set is not
+at hand it names a sample. ``quick`` is the same idea on scikit-learn's digits. Each setting says
+what it is in its docstring, and its options, a majority fraction for one, with their defaults.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from companion.scales import SCALES
+from fedlib.tasks.task import Task
+from fedlib.values import one_of
+from papers.adaptive import settings as adaptive
+from papers.fedmix import settings as fedmix
+from papers.pm_moe import settings as pm_moe
+from papers.specialists import settings as specialists
+
+Setting = Callable[..., Task | None]
+TASKS: dict[str, Setting] = fedmix.TASKS | specialists.TASKS | adaptive.TASKS | pm_moe.TASKS
+
+
+def names() -> tuple[str, ...]:
+    """The settings that ``named`` knows."""
+    return tuple(TASKS)
+
+
+def about(name: str) -> str:
+    """What a setting is, in one line, with its options and their defaults."""
+    one_of("task", name, TASKS)
+    said = " ".join((inspect.getdoc(TASKS[name]) or "").split())
+    options = ", ".join(f"{n}={default!r}" for n, default in options_of(name).items())
+    return said + (f" [{options}]" if options else "")
+
+
+def options_of(name: str) -> dict[str, Any]:
+    """The options of a setting and their defaults."""
+    one_of("task", name, TASKS)
+    known = inspect.signature(TASKS[name]).parameters.values()
+    return {p.name: p.default for p in known if p.name != "scale"}
+
+
+def scales_of(name: str) -> tuple[str, ...]:
+    """The scales that a setting has: texts have no quick one."""
+    one_of("task", name, TASKS)
+    return tuple(scale for scale in SCALES if TASKS[name](scale) is not None)
+
+
+def named(name: str, scale: str = "quick", **options: Any) -> Task:
+    """The task of a setting at a scale; ValueError for names, scales and options it has not."""
+    one_of("scale", scale, SCALES)
+    for option in options:
+        one_of(f"option of {name}", option, options_of(name))
+    one_of("task", name, TASKS)
+    task = TASKS[name](scale, **options)
+    if task is None:
+        have = ", ".join(scales_of(name))
+        raise ValueError(f"{name} has no {scale} scale: the digits are no texts; it has {have}")
+    return task

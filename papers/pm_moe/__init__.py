@@ -1,0 +1,30 @@
+"""004: fourteen federated methods, and one mixture over the private parts of nine of them.
+
+How its methods are called. What a second stage adds stands in a column of its own, ``stage``, ""
+for a method alone: `called` joins both for whoever reads.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+TRADITIONAL = ("FedAvg", "FedProx", "SCAFFOLD", "MOON", "FedGen")
+BASES = ("LG-FedAvg", "FedGH")
+HEADS = ("FedPer", "FedRep", "FedBABU", "FedRoD", "FedCP", "GPFL")
+VECTORS = ("DBE",)
+NINE = (*HEADS, *BASES, *VECTORS)
+UNTUNED, SYNCHRONOUS = "FedBABU, not tuned", "Fed-Syn-MoE"
+STAGE, WITH_MOE, DENOISED = "stage", "+ PM-MoE", "+ PM-MoE, denoised"
+SERVERS_BASE = "+ PM-MoE, server's base"  # of FedBABU
+MIXED = tuple(f"{method} {WITH_MOE}" for method in NINE)
+
+
+def called(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose methods have the names that people read, "FedPer + PM-MoE".
+
+    That is method and stage in one column; a table without stages is returned as it is.
+    """
+    if STAGE not in table:
+        return table
+    names = (table["method"] + " " + table[STAGE]).str.strip()
+    return table.assign(method=names).drop(columns=STAGE)

@@ -1,0 +1,270 @@
+"""From what runs of 004 stored to what its tables and figures show, and what it published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from companion import frames
+from fedlib.models import GateNet
+from fedlib.models.gate import ACTIVATIONS, INITS
+from fedlib.randomness import generator
+from papers.floor import MAJORITY
+from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, WITH_MOE, called
+from papers.published import floors, published
+
+# How 004 calls the data sets.
+PRINTED = {
+    "mnist": "MNIST",
+    "fashion_mnist": "FMNIST",
+    "cifar10": "Cifar10",
+    "cifar100": "Cifar100",
+    "tiny_imagenet": "TINY",
+    "ag_news": "AGNews",
+}
+# How it writes its methods and stages.
+_WRITTEN = {"FedGEN": "FedGen", "+PM-MOE": WITH_MOE, "+MOE": WITH_MOE, "+MOE+Denoising": DENOISED}
+_GATE = GateNet()
+NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
+# What a gate is made of: the choice of 004 first, then the others that Fig. 5 compares.
+PARTS: dict[str, tuple[int | str, ...]] = {
+    "layers": tuple(range(len(_GATE.hidden) + 1, 0, -1)),
+    "activation": (_GATE.activation, *(a for a in ACTIVATIONS if a != _GATE.activation)),
+    "initialisation": (_GATE.init, *(i for i in INITS if i != _GATE.init)),
+}
+CHOICES = dict.fromkeys((*NUMBERS, *PARTS, "weights"))  # columns of the study of gates
+
+
+def scores(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return every run's accuracy over all clients' tests in the end (004, eq. 31).
+
+    Columns method, stage, seed, S, value, and where a gate was chosen otherwise what.
+    """
+    table = frames.reported(frame, weighted=True)
+    table = table[table["rule"] == "last"].drop(columns="rule")
+    return table if STAGE in table else table.assign(**{STAGE: ""})
+
+
+def printed(item: str, dataset: str) -> pd.DataFrame:
+    """Return the published accuracies of a table as fractions: method, stage, S, value, row.
+
+    No rows for a data set that 004 does not have. Table 3 has one method, the best of a data set.
+    """
+    rows = published("004", item)
+    rows = rows[
+        rows["dataset"].eq(PRINTED.get(dataset, "")) & rows["metric"].str.contains("weighted")
+    ]
+    best = "LG-FedAvg" if dataset == "ag_news" else "FedCP"
+    names = rows["method"].str.extract(r"^([^+]*)(.*)$").replace(_WRITTEN)
+    return pd.DataFrame(
+        {
+            "method": names[0].replace({"": best, "pFL": best}),
+            STAGE: names[1],
+            "S": rows["setting"].str.extract(r"S=(\d+)")[0].astype(float),
+            "value": rows["value"] / 100,
+            "row": rows["row"],
+        }
+    ).reset_index(drop=True)
+
+
+def beside_floor() -> pd.DataFrame:
+    """Return the published accuracies of the fourteen methods and the floor of their partition.
+
+    Columns dataset, S, method, value, floor, as fractions; for the data sets that have a floor.
+    """
+    known = floors("004").rename(columns={"at": "S"})
+    parts = [printed("Table 1", name).assign(dataset=name) for name in known["dataset"].unique()]
+    rows = pd.concat(parts).merge(known, on=["dataset", "S"])
+    rows = rows[rows["method"].isin([*TRADITIONAL, *NINE])]
+    return rows[["dataset", "S", "method", "value", "floor"]].reset_index(drop=True)
+
+
+def released_log() -> pd.DataFrame:
+    """Return what the released logs of FedCP's 2,001 rounds say (S = 20), in percent, by data set.
+
+    "best_round_accuracy" is the largest on tests; beside it what Table 2 has with PM-MoE.
+    """
+    log = published("004", "released log")
+    wide = log.pivot_table("value", "dataset", "metric", sort=False).rename_axis(columns=None)
+    table = published("004", "Table 2")
+    mixed = table[table["method"].eq("FedCP+PM-MOE") & table["setting"].str.endswith("S=20")]
+    return wide.assign(**{f"published {WITH_MOE}": mixed.set_index("dataset")["value"]})
+
+
+def tabled(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
+    """Return scores with half their 95% intervals and [the published], by method and S."""
+    theirs = called(known).set_index(["method", "S"])["value"].to_dict()
+    rows: dict[str, dict[str, str]] = {}
+    for (method, s), runs in called(table).groupby(["method", "S"], sort=False):
+        text = frames.stated(runs["value"], theirs.get((method, s)))
+        rows.setdefault(str(method), {})[f"S = {s:g}"] = text
+    return pd.DataFrame.from_dict(rows, orient="index").fillna("")
+
+
+def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Return the means of several tables by method, a frame per S, as dots need them.
+
+    ``groups`` are tables with columns method, S, value: a row per seed, or one if published. What
+    the first does not have is left out. Columns row, group, mean, low, high: the 95% interval over
+    rows, none for fewer than three.
+    """
+    every = pd.concat([called(table).assign(group=group) for group, table in groups.items()])
+    first = every[every["group"] == next(iter(groups))]
+    there = every["method"].isin(first["method"]) & every["S"].isin(first["S"])
+    means = frames.bands(every[there].dropna(subset="value"), by=("S", "method", "group"))
+    means = means.rename(columns={"method": "row"}).drop(columns="seeds")
+    return {f"S = {float(str(s)):g}": rows.drop(columns="S") for s, rows in means.groupby("S")}
+
+
+def agreement(table: pd.DataFrame, known: pd.DataFrame, s: float) -> dict[int, float]:
+    """Return each seed's rank correlation of the methods with their published order at an S."""
+    theirs = known[known["S"] == s].set_index("method")["value"]
+    found = {}
+    for seed, runs in table[table["S"] == s].groupby("seed"):
+        ours = runs.set_index("method")["value"]
+        both = [m for m in ours.index if m in theirs.index]
+        found[int(str(seed))] = float(stats.spearmanr(ours[both], theirs[both]).statistic)
+    return found
+
+
+def gains(table: pd.DataFrame, stage: str = WITH_MOE, over: str = "") -> pd.DataFrame:
+    """Return what a stage adds to another one of the same method: method, S, seed, value.
+
+    Of the nine methods, in their order.
+    """
+    keys = ["method", "S", "seed"]
+    one, other = (table[table[STAGE].eq(s) & table["method"].isin(NINE)] for s in (stage, over))
+    both = one.merge(other, on=keys, suffixes=("", "_over"))
+    both["value"] -= both["value_over"]
+    both = both.sort_values("method", key=lambda m: m.map(NINE.index), kind="stable")
+    return both[[*keys, "value"]].dropna(subset="value").reset_index(drop=True)
+
+
+def ablation(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the nine methods alone, with PM-MoE, and with some experts left out (Table 3).
+
+    Mean, half the 95% interval, (seeds), of scores at one S; below them the floor, which has
+    nothing to mix.
+    """
+    steps = {"": "alone", WITH_MOE: "PM-MoE", DENOISED: "denoised"}
+    rows = table[table["method"].isin([*NINE, MAJORITY]) & table[STAGE].isin([*steps])]
+    said = rows.groupby(["method", STAGE])["value"].agg(frames.stated).unstack()
+    said = said.reindex(columns=[*steps]).rename(columns=steps).rename_axis(columns=None)
+    there = [m for m in (*NINE, MAJORITY) if m in said.index]
+    return said.loc[there].rename_axis(None).astype(object).fillna("")
+
+
+def prefixes(
+    before: np.ndarray, after: np.ndarray, sizes: np.ndarray, order: np.ndarray
+) -> np.ndarray:
+    """Return the accuracy of the federation with none, one, ..., all clients converted.
+
+    ``before`` and ``after`` are the clients' accuracies without and with a mixture, ``sizes`` their
+    weights, ``order`` that in which they are converted. 004's released code reports the largest of
+    these M + 1 numbers.
+    """
+    right = np.array([before] * (len(order) + 1), dtype=float)
+    for k, client in enumerate(order, start=1):
+        right[k:, client] = after[client]
+    return (right @ sizes) / sizes.sum()
+
+
+def evaluated(frame: pd.DataFrame, method: str, s: float, seed: int) -> np.ndarray:
+    """Return 004's M + 1 evaluations of one method's second stage, in a random order of clients."""
+    run = frame[frame["method"].eq(method) & frame["S"].eq(s) & frame["seed"].eq(seed)]
+    stages = {name: run[run[STAGE] == name] for name in ("", WITH_MOE)}
+    found = {n: frames.last(rows, "test_accuracy") for n, rows in stages.items()}
+    found["size"] = stages[""][stages[""]["metric"] == "examples"]
+    clients = pd.DataFrame({n: rows.set_index("client")["value"] for n, rows in found.items()})
+    clients = clients.dropna(subset=[*stages])
+    order = generator(seed, "cohort", 0).permutation(len(clients))
+    before, after, sizes = clients[["", WITH_MOE, "size"]].to_numpy().T
+    return prefixes(before, after, sizes, order)
+
+
+def reporting(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the gains of PM-MoE by what is reported: method, S, seed, all, maximum.
+
+    ``all`` is the gain of the federation in which all clients are converted, ``maximum`` that of
+    the best of 004's evaluations, which cannot be negative.
+    """
+    runs = gains(scores(frame))
+    rows = []
+    for method, s, seed in runs[["method", "S", "seed"]].itertuples(index=False):
+        course = evaluated(frame, method, s, seed)
+        rows.append((method, s, seed, course[-1] - course[0], course.max() - course[0]))
+    return pd.DataFrame(rows, columns=["method", "S", "seed", "all", "maximum"])
+
+
+def unchosen(table: pd.DataFrame, *but: str) -> pd.DataFrame:
+    """Return the runs in which nothing of a gate was chosen otherwise, ``but`` for some choices."""
+    others = table[[c for c in CHOICES if c in table and c not in but]]
+    return table[(others.isna() | others.isin([""])).all(axis=1)]
+
+
+def varied(
+    table: pd.DataFrame, choice: str, default: float, given: Mapping[str, float] | None = None
+) -> pd.DataFrame:
+    """Return the mixtures in which one number was chosen otherwise, and those of the ``default``.
+
+    ``table`` are scores; ``choice`` is one of ``NUMBERS``, and ``given`` says which others are not
+    left as they are. Columns method, stage, S, seed, value, and the choice.
+    """
+    rows = unchosen(table[table[STAGE] == WITH_MOE], choice, *(given or {}))
+    for name, number in (given or {}).items():
+        rows = rows[rows[name] == number]
+    rows = rows.assign(**{choice: rows[choice].fillna(default)})
+    return rows.drop(columns=[c for c in CHOICES if c in rows and c != choice])
+
+
+def made_of(table: pd.DataFrame) -> pd.DataFrame:
+    """Return by how much each choice of ``PARTS`` differs from the first of its kind, by seed.
+
+    ``table`` are scores; the mixture of which nothing else is said is what the first choices make.
+    Columns method, part, choice, S, seed, value.
+    """
+    mixed, keys = table[table[STAGE] == WITH_MOE], ["method", "S", "seed"]
+    base = unchosen(mixed)[[*keys, "value"]]
+    found = []
+    for part, choices in PARTS.items():
+        rows = unchosen(mixed, part).merge(base, on=keys, suffixes=("", "_base"))
+        rows = rows.assign(part=part, value=rows["value"] - rows["value_base"])
+        found += [rows[rows[part] == choice].assign(choice=choice) for choice in choices[1:]]
+    every = pd.concat(found, ignore_index=True)
+    return every[["method", "part", "choice", "S", "seed", "value"]]
+
+
+def by_choice(differences: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the differences of ``made_of`` a frame per S, as dots need them."""
+
+    def row(choice: int | str) -> str:
+        return choice if isinstance(choice, str) else f"{choice} layer{'s' * (choice > 1)}"
+
+    named = differences.assign(method=differences["choice"].map(row))
+    parts = differences.groupby("method", sort=False).groups
+    return ranges({f"{method} {WITH_MOE}": named.loc[rows] for method, rows in parts.items()})
+
+
+def ranks(energies: np.ndarray) -> np.ndarray:
+    """Return each client's experts by rank, 0 for the least energy and 1 for the most."""
+    return (stats.rankdata(energies, axis=1) - 1) / (energies.shape[1] - 1)
+
+
+def told(energies: Mapping[float, np.ndarray], dimensions: int) -> pd.DataFrame:
+    """Return what the energy scores ``[clients, M]`` of each temperature T say, a row each.
+
+    "T log D" is what every score has, whatever the expert; "spread" is what is left, the mean over
+    clients of the standard deviation over experts; "order as at T = ..." the mean over clients of
+    the rank correlation with the scores of the highest temperature.
+    """
+    first = max(energies)
+    rows = []
+    for t, scores in energies.items():
+        pairs = zip(ranks(scores), ranks(energies[first]), strict=True)
+        same = [np.corrcoef(a, b)[0, 1] for a, b in pairs]
+        rows.append((t, t * np.log(dimensions), scores.mean(), scores.std(1).mean(), np.mean(same)))
+    names = ["T", "T log D", "mean score", "spread", f"order as at T = {first:g}"]
+    return pd.DataFrame(rows, columns=names).set_index("T")

@@ -1,0 +1,39 @@
+"""The papers' numbers, with table and row, as data."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pandas as pd
+
+from fedlib.values import suggest
+
+
+def published(paper: str = "", item: str = "") -> pd.DataFrame:
+    """Return published numbers, one per row: paper, table_or_figure, dataset, setting, ..., value.
+
+    The last column, ``row``, is a number's place in the file, which names it.
+
+    ``paper`` is the number of a seed ("000") and ``item`` the beginning of a table or figure
+    ("Table 1"); empty is all. Values that the paper's text does not give are missing (NaN). An
+    unknown paper raises ValueError.
+    """
+    with files("papers").joinpath("published.csv").open("rb") as file:
+        rows = pd.read_csv(file)
+    rows["row"] = rows.index
+    known = sorted({p.split("_")[0] for p in rows["paper"]})
+    if paper and paper not in known:
+        raise ValueError(f"unknown paper {paper!r}; {suggest(paper, known)}")
+    chosen = rows["paper"].str.startswith(paper) & rows["table_or_figure"].str.startswith(item)
+    return rows[chosen].reset_index(drop=True)
+
+
+def floors(paper: str = "") -> pd.DataFrame:
+    """Return the accuracy of always saying a client's commonest label, on the papers' partitions.
+
+    Columns paper, dataset, at (the p or S of the partition) and floor, a fraction. Written by
+    `python -m papers floors`, from labels alone; ``paper`` "" is all.
+    """
+    with files("papers").joinpath("floors.csv").open("rb") as file:
+        rows = pd.read_csv(file, dtype={"paper": str})
+    return rows[rows["paper"].str.startswith(paper)].reset_index(drop=True)

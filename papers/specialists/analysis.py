@@ -1,0 +1,188 @@
+"""What runs of 001 and 002 logged, as the frames behind their tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from companion import frames
+from papers.names import FEDAVG, LOCAL, MAJORITY
+from papers.published import published
+
+GLOBAL, OWN, HELD = "balanced_accuracy", "test_accuracy", "validation_accuracy"
+LOSSES = {"training": "train_loss", "validation": "validation_nll"}
+SKEWS = ("least p", "largest p")
+_PRINTED = {
+    "global_test_accuracy": GLOBAL,
+    "local_test_accuracy": OWN,
+    "global_test_accuracy_rescaled_DERIVED": GLOBAL,
+    "local_validation_accuracy": HELD,
+}
+
+
+def scores(
+    frame: pd.DataFrame,
+    clients: int,
+    metrics: Sequence[str] = (GLOBAL, OWN, HELD),
+    *,
+    each: bool = False,
+) -> pd.DataFrame:
+    """Return what each run ended with: global, own and validation accuracy.
+
+    Columns method, seed, p, q or alpha as the frame has them, metric and value, with ``each`` also
+    client; of the first ``clients`` clients, for which the personal stages were trained.
+    """
+    ends = [frames.ended(frame, m, clients, each=each).assign(metric=m) for m in metrics]
+    return pd.concat(ends, ignore_index=True)
+
+
+def printed(paper: str = "001") -> pd.DataFrame:
+    """Return Table 1 of 001, or of 002, as scores: data, method, metric, p, value in [0, 1], row.
+
+    Of the global accuracies on AG News those that were divided by 7,600 and not by 1,000 (all but
+    the first row of Table 1e) are replaced by the rescaled ones.
+    """
+    rows = published(paper, "Table 1")
+    rows = rows[rows["metric"].isin(_PRINTED)]
+    rows = rows.assign(
+        p=rows["setting"].str.extract(r"p=([\d.]+)")[0].astype(float),
+        derived=rows["metric"].str.endswith("DERIVED"),
+        metric=rows["metric"].map(_PRINTED),
+        data=rows["dataset"].str.lower().str.replace("[- ]", "_", regex=True),
+        value=rows["value"] / 100,
+    ).replace({"data": {"cifar_10": "cifar10"}})
+    columns = ["data", "method", "metric", "p"]
+    rows = rows.sort_values("derived").drop_duplicates(columns, keep="last")
+    return rows[[*columns, "value", "row"]].sort_index().reset_index(drop=True)
+
+
+def beside(table: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
+    """Return Table 1: by test and p, every method's mean and interval, published in brackets."""
+    known = printed.set_index(["method", "metric", "p"])["value"].to_dict()
+    names = {GLOBAL: "global test", OWN: "own test", HELD: "own validation"}
+    rows: dict[tuple[str, float], dict[str, str]] = {}
+    for (metric, p, method), values in table.groupby(["metric", "p", "method"], sort=False)[
+        "value"
+    ]:
+        row = rows.setdefault((names[str(metric)], float(str(p))), {})
+        row[str(method)] = frames.stated(values, known.get((method, metric, p)))
+    out = pd.DataFrame.from_dict(rows, orient="index")
+    out.index = pd.MultiIndex.from_tuples(out.index, names=["test", "p"])
+    return out.sort_index().fillna("")
+
+
+def of_fedavg(table: pd.DataFrame, metric: str, over: str) -> pd.DataFrame:
+    """Return every method's score divided by FedAvg's at the same ``over`` and seed (Fig. 4 and 5).
+
+    Columns method, seed, ``over`` and value.
+    """
+    rows = table[table["metric"] == metric]
+    base = rows[rows["method"] == FEDAVG].set_index([over, "seed"])["value"].rename("base")
+    both = rows[rows["method"] != FEDAVG].join(base, on=[over, "seed"])
+    both["value"] = both["value"] / both["base"]
+    return both[["method", "seed", over, "value"]].reset_index(drop=True)
+
+
+def tried(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return FedAvg's accuracy on balanced validation examples by learning rate (Fig. 2).
+
+    Columns method (the majority fraction: "p = 0.6"), seed, lr, value.
+    """
+    table = frames.ended(frame, "balanced_validation_accuracy")
+    return table.assign(method=table["p"].map("p = {:g}".format))[["method", "seed", "lr", "value"]]
+
+
+def losses(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return FedAvg's losses over its rounds at the least and the largest p (001's appendix).
+
+    Training: of a cohort while it trains; validation: the mean over clients that were evaluated.
+    Columns method ("least p, training"), seed, round, value.
+    """
+    ours = frame[frame["method"] == FEDAVG]
+    courses = [frames.curve(ours, metric).assign(of=of) for of, metric in LOSSES.items()]
+    rows = pd.concat(courses, ignore_index=True)
+    ends = dict(zip((rows["p"].min(), rows["p"].max()), SKEWS, strict=True))
+    rows = rows[rows["p"].isin(list(ends))]
+    rows = rows.assign(method=rows["p"].map(ends) + ", " + rows["of"])
+    return rows[["method", "seed", "round", "value"]]
+
+
+def moved(released: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
+    """Return what departures of the released code change: method, seed, metric, departure, value.
+
+    Differences to the ``plain`` scores are on the same seed and p, averaged over p.
+    """
+    places = ["method", "seed", "metric", "p"]
+    both = released.merge(plain, on=places, suffixes=("", "_plain"))
+    both["value"] = both["value"] - both["value_plain"]
+    groups = both.groupby(["departure", "method", "metric", "seed"], as_index=False, sort=False)
+    return groups["value"].mean()  # type: ignore[return-value]
+
+
+def explained(
+    released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame, metric: str
+) -> pd.DataFrame:
+    """Return Table 1 as published, as described, and with departures of the released code.
+
+    One row by p and method, one column by way; means over seeds, empty where a departure leaves a
+    method as it is.
+    """
+    changed = released.rename(columns={"departure": "way"})
+    parts = [printed.assign(way="published"), plain.assign(way="as described"), changed]
+    table = pd.concat(parts, ignore_index=True)
+    table = table[(table["metric"] == metric) & table["p"].isin(released["p"])]
+    table = table[table["method"].isin(changed["method"])]
+    wide = table.pivot_table("value", ["p", "method"], "way", sort=False)
+    ways = table["way"].unique()
+    return wide[[w for w in ways if w in wide]].sort_index(level="p", sort_remaining=False)
+
+
+def at_q(table: pd.DataFrame, q: float) -> pd.DataFrame:
+    """Return the scores where the fraction q opts out, and *Local*'s, without q, at the same p."""
+    here = table["q"] == q
+    return table[here | (table["q"].isna() & table["p"].isin(table["p"][here]))]
+
+
+def of_figure(table: pd.DataFrame) -> list[float]:
+    """Return the fractions of Fig. 6: nobody opts out, and the two largest that there are."""
+    qs = sorted(table["q"].dropna().unique().tolist())
+    return [*qs[:1], *qs[1:][-2:]]
+
+
+def over_q(table: pd.DataFrame, p: float, metric: str) -> pd.DataFrame:
+    """Return scores at p by q, *Local*'s at every q and at q = 1; on own tests with the floor.
+
+    Where everybody opts out there is no federation to mix in, and what is left is training alone.
+    """
+    rows = table[(table["p"] == p) & (table["metric"] == metric)]
+    alone, qs = rows[rows["method"] == LOCAL], sorted(rows["q"].dropna().unique())
+    everywhere = [alone.assign(q=q) for q in (*qs, 1.0)]
+    floor = rows[rows["method"].eq(MAJORITY) & (metric == OWN)]
+    return pd.concat([rows.dropna(subset="q"), *everywhere, floor], ignore_index=True)
+
+
+def ledger(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what clients sent to the federation by q: those who take part and those who opted out.
+
+    Means over seeds and p: clients, largest and smallest cohort, and megabytes sent in all.
+    """
+    run = ["q", "p", "seed"]
+    ours, client = frame[frame["method"] == FEDAVG], [*run, "client"]
+    part = ours[ours["metric"] == "opted_in"].set_index(client)["value"].gt(0).rename("inside")
+    sent = ours[ours["metric"] == "client_bytes_up"].join(part, on=client)
+    cohorts = sent.groupby([*run, "round"]).size().groupby(run)
+    sides = {"former": sent[sent["inside"].eq(True)], "latter": sent[sent["inside"].eq(False)]}
+    table = pd.DataFrame(
+        {
+            "clients that take part": part.groupby(run).sum(),
+            "clients that opted out": (~part).groupby(run).sum(),
+            "smallest cohort": cohorts.min(),
+            "largest cohort": cohorts.max(),
+            **{
+                f"MB sent by the {side}": rows.groupby(run)["value"].sum() / 1e6
+                for side, rows in sides.items()
+            },
+        }
+    )
+    return table.dropna(subset="smallest cohort").fillna(0.0).groupby("q").mean()

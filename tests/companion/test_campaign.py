@@ -1,0 +1,240 @@
+"""All runs of a scale: each once, in the order asked for, with a cost that a probe tells."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from itertools import groupby
+
+import pytest
+
+from companion.costs import epochs_of, kind_of, probed
+from companion.plan import by_seed, in_order, planned
+from companion.scales import SCALES
+from fedlib.algorithms import FedAvg, FedMix, Local, PMMoE
+from fedlib.optim import adam, sgd
+from fedlib.runs import Experiment, find, run
+from fedlib.runs.sweep import SweepFailed
+from papers.__main__ import main
+from papers.book import BOOK, ORDER
+from papers.fedmix import FEDAVG
+from papers.fedmix.experiments import LABEL_SKEW
+from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
+
+ONE = FOURTEEN.experiments("quick", "digits", "FedAvg, S = 0")[0]
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path, monkeypatch):
+    for name in ("RUNS", "RESULTS"):
+        monkeypatch.setenv(f"FEDLIB_{name}", str(tmp_path / name.lower()))
+    monkeypatch.setenv("FEDLIB_QUIET", "1")
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_run_of_a_scale_is_planned_once(scale):
+    runs = [p.experiment for p in planned(BOOK, scale)]
+    assert len(set(runs)) == len(runs)
+    asked = [
+        experiment
+        for section in BOOK.sections.values()
+        for dataset in section.settings(scale)
+        for one in section.runs(scale, dataset)
+        for experiment in section.experiments(scale, dataset, one)
+    ]
+    assert set(runs) == {stage for experiment in asked for stage in experiment.stages}
+
+
+def test_first_seeds_come_first_and_first_stages_before_what_follows():
+    runs = [p.experiment for p in planned(BOOK, "quick")]
+    seeds = [e.seed for e in runs]
+    assert seeds == sorted(seeds) and len(set(seeds)) > 1
+    place = {e: i for i, e in enumerate(runs)}
+    assert all(place[stage] < i for i, e in enumerate(runs) for stage in e.before)
+
+
+def parts(plan):
+    """Return section, data set and seed of each stretch of a plan."""
+    return [k for k, _ in groupby(plan, lambda p: (p.section, p.dataset, p.experiment.seed))]
+
+
+def test_parts_come_in_the_order_in_which_they_are_asked_for():
+    some = planned(BOOK, "standard", ["gates:cifar10@2", "rotated", "gates"])
+    found = parts(some)
+    assert found[:2] == [("gates", "cifar10", 0), ("gates", "cifar10", 1)]
+    rotated = [seed for name, _, seed in found if name == "rotated"]
+    assert rotated == sorted(rotated) and rotated[-1] >= 2
+    assert found[-1] == ("gates", "cifar10", 2)
+    assert len({p.experiment for p in some}) == len(some)
+    alone = planned(BOOK, "standard", ["rotated:rotated_mnist"])
+    assert {p.dataset for p in alone} == {"rotated_mnist"}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_order_of_a_campaign_leaves_nothing_out(scale):
+    ordered = planned(BOOK, scale, in_order(BOOK, scale))
+    assert {p.experiment for p in ordered} == {p.experiment for p in planned(BOOK, scale)}
+    place = {p.experiment: i for i, p in enumerate(ordered)}
+    assert all(place[stage] < i for e, i in place.items() for stage in e.before)
+
+
+def test_a_campaign_has_first_seeds_of_papers_one_to_three_then_small_data_then_the_rest():
+    ordered = parts(planned(BOOK, "standard", in_order(BOOK, "standard")))
+    first = [("specialists", "cifar10", 2), ("adaptive", "cifar10", 2)]
+    second = [("fourteen", "fashion_mnist", 0), ("private_parts", "fashion_mnist", 2)]
+    third, fourth = ("permuted", "permuted_cifar10", 4), ("opt_out", "cifar10", 0)
+    places = [ordered.index(part) for part in [*first, *second, third, fourth]]
+    places.append(ordered.index(("fourteen", "cifar10", 0)))
+    assert places == sorted(places)
+    for part in ORDER:
+        name = part.partition("@")[0].partition(":")[0]
+        assert name in BOOK.sections, f"{part}: no such section"
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ("fourteeen", r"section.*fourteeen"),
+        ("fourteen:digit", r"data set.*digit"),
+        ("fourteen:", "a part is"),
+        ("fourteen@", "a part is"),
+        ("fourteen@0", "a part is"),
+        ("fourteen@x", "a part is"),
+    ],
+)
+def test_an_unknown_part_is_named(part, said):
+    with pytest.raises(ValueError, match=said):
+        planned(BOOK, "quick", [part])
+
+
+def test_runs_that_cost_the_same_are_of_one_kind():
+    assert kind_of(ONE) == kind_of(replace(ONE, seed=3, rounds=99, evaluate_every=7))
+    faster = replace(ONE, algorithm=replace(ONE.algorithm, client=sgd(0.5)))
+    assert kind_of(ONE) == kind_of(faster)
+    shared = FOURTEEN.experiments("quick", "digits", "FedAvg, S = 20")[0]
+    assert kind_of(ONE) == kind_of(shared)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(ONE, algorithm=FedMix(batch_size=10)),
+        replace(ONE, algorithm=replace(ONE.algorithm, batch_size=5)),
+        replace(ONE, algorithm=replace(ONE.algorithm, epochs=2)),
+        replace(ONE, cohort=3),
+        replace(ONE, task=replace(ONE.task, portion=0.5)),
+    ],
+)
+def test_what_changes_the_cost_of_a_round_changes_the_kind(other):
+    assert kind_of(other) != kind_of(ONE)
+
+
+def test_at_home_epochs_count_as_rounds_do():
+    stage = Experiment(ONE.task, Local(epochs=7, client=adam(1e-3)), 1, cohort=1.0, after=ONE)
+    longer = replace(stage, algorithm=replace(stage.algorithm, epochs=70))
+    assert kind_of(stage) == kind_of(longer)
+    assert epochs_of(longer) == 70 and epochs_of(ONE) == 1
+
+
+def test_costs_grow_with_rounds_and_epochs(monkeypatch):
+    """Two seconds a round and three a scoring, whatever the machine."""
+    monkeypatch.setattr("companion.costs._measured", lambda one, device: (2.0, 3.0))
+    home = Experiment(ONE.task, Local(epochs=5), 1, cohort=1.0, evaluate_every=1)
+    runs = [ONE, replace(ONE, rounds=40, evaluate_every=0), home]
+    costs = probed(runs)
+    # Before the first round and after every third of twenty; the last one counts as the next.
+    assert costs[ONE] == 20 * 2 + (1 + 20 // 3) * 3
+    assert costs[runs[1]] == 40 * 2 + 3 and costs[home] == 5 * 2 + 2 * 3
+
+
+def test_a_probe_plays_what_will_be_played():
+    stage = PRIVATE_PARTS.experiments("quick", "digits", "FedPer, S = 0, + PM-MoE")[0]
+    assert isinstance(stage.algorithm, PMMoE)
+    told = []
+    costs = probed([ONE, stage], "cpu", lambda e, cost: told.append(e))
+    assert told == [ONE, stage] and all(isinstance(c, float) and c > 0 for c in costs.values())
+    assert find(ONE) is None  # nothing is stored
+
+
+def test_what_cannot_be_probed_says_why(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
+    monkeypatch.setattr(
+        "companion.costs._measured",
+        lambda one, device: (_ for _ in ()).throw(OSError("no")),
+    )
+    assert probed([ONE]) == {ONE: "OSError: no"}
+
+
+def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
+    first = LABEL_SKEW.experiments("quick", "digits", FEDAVG)[0]
+    few = [replace(first, rounds=2, seed=s, algorithm=FedAvg(batch_size=50)) for s in (0, 1)]
+    plan = [p for p in planned(BOOK, "quick", ["label_skew"])][:2]
+    plan = [replace(p, experiment=e) for p, e in zip(plan, few, strict=True)]
+    monkeypatch.setattr("companion.campaign.planned", lambda *asked: plan)
+    assert main(["plan", "--scale", "quick", "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "2 runs at the quick scale, 2 of them to be trained" in said and "label_skew" in said
+    assert find(few[0]) is None
+    assert main(["campaign", "--scale", "quick", "--no-probe", "--device", "cpu"]) == 0
+    assert "all runs are stored" in capsys.readouterr().out
+    assert all(find(e) is not None for e in few)
+    assert main(["campaign", "--scale", "quick"]) == 0
+    assert "0 of them to be trained" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("stop", "code"),
+    [(KeyboardInterrupt("stopped"), 130), (SystemExit(143), 143), (SweepFailed("no"), 1)],
+)
+def test_a_campaign_that_ends_says_what_is_left(monkeypatch, capsys, stop, code):
+    plan = planned(BOOK, "quick", ["label_skew"])
+    monkeypatch.setattr("companion.campaign.planned", lambda *asked: plan)
+
+    def trained(runs, **how):
+        run(plan[0].experiment, device="cpu", progress=False)
+        raise stop
+
+    monkeypatch.setattr("companion.campaign.train", trained)
+    assert main(["campaign", "--scale", "quick", "--no-probe"]) == code
+    said = capsys.readouterr().out
+    assert f"{len(plan) - 1} runs are left:\n  label_skew on digits: {len(plan) - 1}" in said
+    assert "all runs are stored" not in said
+
+
+def test_uncommitted_code_trains_nothing_that_is_to_be_kept(monkeypatch, capsys):
+    plan, trained = planned(BOOK, "standard", ["rotated"]), []
+    monkeypatch.setattr("companion.campaign.planned", lambda *asked: plan)
+    monkeypatch.setattr("companion.campaign.train", lambda runs, **how: trained.append(runs))
+    monkeypatch.setattr("companion.campaign.commit", lambda: "0123-dirty")
+    for scale in ("standard", "paper"):
+        assert main(["campaign", "--scale", scale, "--no-probe"]) == 2
+        said = capsys.readouterr().err
+        assert "0123-dirty" in said and "--dirty-anyway" in said and "FEDLIB_RUNS" in said
+        assert main(["plan", "--scale", scale, "--no-probe"]) == 0
+    assert not trained
+    main(["campaign", "--scale", "standard", "--no-probe", "--dirty-anyway"])
+    main(["campaign", "--scale", "quick", "--no-probe"])
+    monkeypatch.setattr("companion.campaign.commit", lambda: "0123")
+    main(["campaign", "--scale", "standard", "--no-probe"])
+    assert trained == [[p.experiment for p in plan]] * 3
+
+
+def test_a_wrong_section_is_an_error_of_one_line(capsys):
+    assert main(["campaign", "--section", "nothing"]) == 2
+    assert capsys.readouterr().err.startswith("fedlib: ")
+
+
+def test_no_cluster_is_an_error_of_one_line_and_nothing_is_probed(monkeypatch, capsys):
+    """What this machine takes says nothing of a cluster."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr("companion.campaign.probed", None)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert main(["campaign", "--scale", "quick", "--section", "label_skew"]) == 1
+    assert 'a Ray address needs Ray: pip install "fedlib[ray]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_seeds_hold_what_is_planned_and_nothing_else(scale):
+    groups = by_seed(BOOK, scale)
+    assert {e for group in groups for e in group} == {p.experiment for p in planned(BOOK, scale)}
+    assert all({*e.before} <= {*group} for group in groups for e in group)

@@ -1,0 +1,241 @@
+"""Tidy frames, intervals and claims, on numbers small enough to check by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from companion import claims, frames
+from companion.claims import CLOSE, FAILS, HOLDS, OPEN, UNTESTED, on_par, told
+from papers.fedmix import FEDAVG, FEDMIX
+
+COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
+
+
+def frame(*rows):
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def gd(method, seed, round, value, item="base.0.weight", expert=-1):
+    return (method, seed, round, "divergence", -1, expert, item, value)
+
+
+def test_divergence_sums_tensors_and_averages_or_sums_experts():
+    rows = frame(
+        gd(FEDMIX, 0, 1, 0.1, "experts.base.0.weight", 0),
+        gd(FEDMIX, 0, 1, 0.3, "experts.base.0.weight", 1),
+        gd(FEDMIX, 0, 1, 0.2, "experts.head.bias", 0),
+        gd(FEDMIX, 0, 1, 0.4, "experts.head.bias", 1),
+        gd(FEDMIX, 0, 1, 9.0, "phi"),
+        gd(FEDMIX, 0, 1, 9.0, "gate.A"),
+    )
+    assert frames.divergence(rows)["value"].tolist() == pytest.approx([0.5])
+    assert frames.divergence(rows, "sum")["value"].tolist() == pytest.approx([1.0])
+    assert frames.divergence(rows, tensor="head.bias")["value"].tolist() == pytest.approx([0.3])
+    with pytest.raises(ValueError, match="unknown over 'median'"):
+        frames.divergence(rows, "median")
+
+
+def test_smooth_is_a_mean_over_past_rounds_within_a_run():
+    rows = frame(*(gd(FEDAVG, s, t, 10 * s + t) for s in (0, 1) for t in (1, 2, 3)))
+    smooth = frames.smooth(frames.divergence(rows), 2)
+    assert smooth[["seed", "round", "value"]].to_numpy().tolist() == [
+        [0, 2, 1.5], [0, 3, 2.5], [1, 2, 11.5], [1, 3, 12.5],
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="window must be >= 1, got 0"):
+        frames.smooth(smooth, 0)
+
+
+def accuracy(round, test, held, seed=0):
+    return [
+        (FEDAVG, seed, round, f"{split}_accuracy", client, -1, "", value + (-1) ** client * 0.1)
+        for split, value in (("test", test), ("validation", held))
+        for client in (0, 1)
+    ]
+
+
+def test_the_round_is_chosen_on_validation_and_never_on_test():
+    rows = frame(*accuracy(0, 0.2, 0.1), *accuracy(10, 0.9, 0.3), *accuracy(20, 0.5, 0.6))
+    said = frames.reported(rows).set_index("rule")["value"]
+    assert said["best on validation"] == pytest.approx(0.5)
+    assert said["last"] == pytest.approx(0.5)
+    assert said["last ten"] == pytest.approx((0.2 + 0.9 + 0.5) / 3)
+
+
+def test_spread_over_clients_weighs_by_examples_where_they_are_known():
+    end = [(FEDAVG, 0, 5, "test_accuracy", c, -1, "", a) for c, a in ((0, 0.2), (1, 0.8))]
+    end += [(FEDAVG, 0, 5, "global_accuracy", -1, -1, "", 0.7)]
+    sizes = [(FEDAVG, 0, 0, "examples", c, -1, "", n) for c, n in ((0, 1), (1, 3))]
+    row = frames.spread_over_clients(frame(*end, *sizes)).loc[FEDAVG]
+    assert row.to_dict() == {
+        "mean": 0.5, "weighted": 0.65, "std": 0.3, "worst_decile": 0.2, "global": 0.7
+    }  # fmt: skip
+    assert frames.spread_over_clients(frame(*end)).loc[FEDAVG, "weighted"] == 0.5
+
+
+def test_traffic_is_in_megabytes():
+    rows = frame(
+        *((FEDAVG, 0, t, "bytes_down", -1, -1, "", 2e6) for t in (1, 2)),
+        *((FEDAVG, 0, t, "bytes_up", -1, -1, "", 1e6) for t in (1, 2)),
+    )
+    assert frames.traffic(rows).loc[FEDAVG].tolist() == [2.0, 1.0, 6.0]
+
+
+def sent(method, seed, *per_round):
+    return [
+        (method, seed, t, f"bytes_{way}", -1, -1, "", value / 2)
+        for t, value in enumerate(per_round, start=1)
+        for way in ("down", "up")
+    ]
+
+
+def scored(method, seed, **by_round):
+    return [
+        (method, seed, int(t[1:]), "test_accuracy", c, -1, "", v + d)
+        for t, v in by_round.items()
+        for c, d in ((0, -0.1), (1, 0.1))
+    ]
+
+
+def test_gigabytes_are_cumulated_over_all_rounds_from_nothing():
+    rows = frame(*sent(FEDAVG, 0, 2e9, 1e9, 1e9), *sent(FEDAVG, 1, 3e9))
+    total = frames.gigabytes(rows)
+    assert total[["seed", "round", "gigabytes"]].to_numpy().tolist() == [
+        [0, 0, 0], [0, 1, 2], [0, 2, 3], [0, 3, 4], [1, 0, 0], [1, 1, 3],
+    ]  # fmt: skip
+
+
+def test_accuracy_at_a_budget_is_interpolated_and_never_extrapolated():
+    rows = frame(
+        *sent(FEDMIX, 0, 2e9, 2e9), *scored(FEDMIX, 0, r0=0.1, r2=0.5),
+        *sent(FEDMIX, 1, 1e9, 1e9), *scored(FEDMIX, 1, r0=0.1, r2=0.9),
+    )  # fmt: skip
+    course = frames.against_traffic(rows, "test_accuracy")
+    assert course["gigabytes"].tolist() == [0, 4, 0, 2]
+    assert frames.at_traffic(course, FEDMIX, {0: 1.0, 1: 2.0}) == pytest.approx({0: 0.2, 1: 0.9})
+    assert frames.at_traffic(course, FEDMIX, {0: 4.1, 7: 1.0}) == {}
+    assert frames.at_traffic(course, FEDAVG, {0: 1.0}) == {}
+
+
+def test_adapted_accuracy_is_compared_on_the_clients_of_the_cohort():
+    own = [(FEDAVG, 0, 10, "adapted_test_accuracy", 1, -1, "", 0.9)]
+    rows = frame(*scored(FEDAVG, 0, r0=0.1, r10=0.5), *own)
+    (row,) = frames.adapted(rows).to_dict("records")
+    assert (row["round"], row["value"]) == (10, 0.9)
+    assert (row["server"], row["gain"]) == pytest.approx((0.6, 0.3))
+    assert frames.adapted(frame(*scored(FEDAVG, 0, r0=0.1))).empty
+
+
+def test_another_accuracy_can_be_reported():
+    rows = frame(
+        *accuracy(0, 0.2, 0.1), *accuracy(10, 0.9, 0.3),
+        (FEDAVG, 0, 0, "global_accuracy", -1, -1, "", 0.3),
+        (FEDAVG, 0, 10, "global_accuracy", -1, -1, "", 0.4),
+    )  # fmt: skip
+    said = frames.reported(rows, "global_accuracy").set_index("rule")["value"]
+    assert said["last"] == said["best on validation"] == 0.4
+
+
+def test_a_stated_mean_has_its_interval_and_its_runs():
+    assert frames.stated([0.5]) == "0.500 (1)"
+    half = stats.t.ppf(0.975, 2) * np.std([1.0, 2.0, 4.0], ddof=1) / np.sqrt(3)
+    assert frames.stated([1.0, 2.0, 4.0]) == f"2.333 ± {half:.3f} (3)"
+    both = frames.stated(pd.Series([0.4, 0.6]), published=0.633, spread=0.041)
+    assert both == "0.500 (2) {0.041} [0.633]"
+
+
+def test_tables_are_stacked_under_their_names():
+    two = {name: pd.DataFrame({"x": [1, 2]}) for name in "ab"}
+    found = frames.stacked(two)["x"]
+    assert found.tolist() == [1, 2, 1, 2] and found.loc["b"].tolist() == [1, 2]
+    assert frames.stacked({}).empty
+
+
+def test_interval_is_students():
+    values = [1.0, 2.0, 4.0]
+    mean, low, high = frames.interval(values)
+    expected = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
+    assert (low, high) == pytest.approx(expected) and mean == pytest.approx(7 / 3)
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0]], ids=len)
+def test_fewer_than_three_runs_have_a_mean_and_no_interval(values):
+    mean, low, high = frames.interval(values)
+    assert mean == pytest.approx(np.mean(values)) and np.isnan(low) and np.isnan(high)
+
+
+def test_matrix_of_a_round_that_was_not_logged_is_an_error():
+    rows = frame((FEDMIX, 0, 10, "q", -1, 0, "0", 1.0))
+    with pytest.raises(ValueError, match="'q' of 'FedMix', seed 0, was not logged at round 5"):
+        frames.matrix(rows, "q", FEDMIX, 0, 5)
+    assert frames.matrix(rows, "q", FEDMIX, 0, 10).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([1.0, 1.1, 1.2], HOLDS),
+        ([0.1, 0.2, 0.15], FAILS),
+        ([0.4, 0.5, 0.7], OPEN),
+        ([1.0, 1.1], UNTESTED),
+        ([], UNTESTED),
+    ],
+)
+def test_verdicts_follow_the_interval(values, verdict):
+    assert claims.above("x", "Fig. 0", values, 0.5).verdict == verdict
+    mirrored = claims.below("x", "Fig. 0", [-v for v in values], -0.5)
+    assert mirrored.verdict == verdict
+
+
+def test_differences_are_paired_by_seed():
+    a, b = {0: 0.5, 1: 0.9, 2: 0.1}, {2: 0.0, 0: 0.4, 1: 0.8, 7: 5.0}
+    claim = claims.greater("a > b", "Fig. 0", a, b)
+    assert claim.verdict == HOLDS and claim.seeds == 3
+    assert claims.greater("b > a", "Fig. 0", b, a).verdict == FAILS
+    assert claims.greater("a > b", "Fig. 0", a, {}).verdict == UNTESTED
+
+
+def test_a_close_call_is_not_told_as_a_verdict():
+    near = claims.above("near", "Fig. 0", [0.52, 0.56, 0.60], 0.45)
+    far = claims.above("far", "Fig. 0", [10.0, 10.1, 10.2], 0.5)
+    assert near.verdict == far.verdict == HOLDS and not near.clear and far.clear
+    rows = told(claims.table({"here": [near, far]}))
+    assert rows == [("here", "near", CLOSE), ("here", "far", HOLDS)]
+
+
+def test_identities_need_no_seeds():
+    assert claims.equal("same", "Sec. 1", 1, 1).verdict == HOLDS
+    assert claims.equal("same", "Sec. 1", 1, 2).verdict == FAILS
+
+
+def test_clients_can_count_by_their_examples():
+    sizes = [(FEDAVG, 0, 0, "examples", c, -1, "", n) for c, n in ((0, 10), (1, 30))]
+    rows = frame(*scored(FEDAVG, 0, r0=0.5, r2=0.7), *sizes)
+    course = frames.curve(rows, "test_accuracy", weighted=True)
+    assert course["value"].tolist() == pytest.approx([0.55, 0.75])
+    assert frames.curve(rows, "test_accuracy")["value"].tolist() == pytest.approx([0.5, 0.7])
+
+
+def test_a_method_that_was_not_run_has_no_seeds():
+    rows = frame(*accuracy(0, 0.2, 0.1), *accuracy(10, 0.5, 0.3), *accuracy(10, 0.7, 0.3, seed=1))
+    ends = frames.final(rows, "test_accuracy")
+    assert ends[FEDAVG] == pytest.approx({0: 0.5, 1: 0.7}) and ends[FEDMIX] == {}
+    assert FEDMIX not in ends, "asking leaves no trace"
+
+
+@pytest.mark.parametrize(
+    ("below", "verdict"), [(0.0, HOLDS), (0.005, HOLDS), (0.02, FAILS), (0.01, OPEN)]
+)
+def test_on_par_is_at_most_a_point_below(below, verdict):
+    a = {s: 0.5 - below + 1e-3 * s for s in (-1, 0, 1)}
+    assert on_par("same", "here", a, dict.fromkeys(a, 0.5)).verdict == verdict
+
+
+def test_seeds_that_some_method_lacks_are_left_out():
+    rows = [(FEDAVG, 0), (FEDAVG, 1), (FEDMIX, 1), (FEDMIX, 1), (FEDMIX, 2)]
+    table = pd.DataFrame(rows, columns=["method", "seed"]).assign(value=1.0)
+    assert frames.same_seeds(table)["method"].tolist() == [FEDAVG, FEDMIX, FEDMIX]
+    assert set(frames.same_seeds(table)["seed"]) == {1}
+    assert len(frames.same_seeds(table[table["seed"] != 1])) == 0

@@ -1,0 +1,205 @@
+"""The driver of the notebooks, end to end on throw-away notebooks."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from companion.notebooks.copies import Failure, explain, write_back
+from companion.notebooks.parameters import check
+from papers.__main__ import main
+
+PARAMETERS = """\
+scale: str = "quick"  # quick | standard | paper
+dataset: str = ""  # one data set, or "" for the scale's own
+seeds: int = 0  # number of seeds, 0 for the scale's own
+rounds: int = 0  # communication rounds, 0 for the scale's own
+device: str = "auto"  # auto | cpu | cuda | cuda:N"""
+SHOW = "print(scale, repr(seeds), repr(rounds))"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place for notebooks, with everything that the driver writes beside it."""
+    for name in ("notebooks", "build", "runs", "figures"):
+        monkeypatch.setenv(f"FEDLIB_{name.upper()}", str(tmp_path / name))
+    (tmp_path / "notebooks").mkdir()
+    return tmp_path / "notebooks"
+
+
+def write(folder: Path, name: str, *sources: str) -> Path:
+    cells = [new_markdown_cell("# A title"), new_code_cell(PARAMETERS)]
+    cells[1].metadata.tags = ["parameters"]
+    cells += [new_code_cell(source) for source in sources]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    path = folder / f"{name}.ipynb"
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
+    return path
+
+
+def printed(notebook: Path) -> str:
+    cells = nbformat.read(notebook, as_version=4).cells
+    return "".join(o.text for c in cells for o in c.get("outputs", []) if "text" in o)
+
+
+def test_figures_passes_typed_values_and_leaves_the_source_alone(folder, capsys):
+    source = write(folder, "00_good", SHOW)
+    before = source.read_bytes()
+    assert main(["figures", "--scale", "paper", "--seeds", "3", "--jobs", "1"]) == 0
+    assert source.read_bytes() == before
+    built = folder.parent / "build" / "paper"
+    assert printed(built / "00_good.ipynb") == "paper 3 0\n"
+    assert sorted(p.name for p in built.iterdir()) == ["00_good.ipynb", "00_good.log"]
+    said = capsys.readouterr().out
+    assert "00_good: started with scale='paper', seeds=3" in said
+    assert "00_good" in said.splitlines()[-1] and said.splitlines()[-1].endswith("done")
+
+
+def test_a_failed_cell_stops_the_build_and_keeps_the_copy(folder, capsys):
+    beat = folder.parent / "beat"
+    wait = f"import os, time\nwhile not os.path.exists({str(beat)!r}): time.sleep(0.1)"
+    write(folder, "00_bad", SHOW, wait, "answer = 42\nraise RuntimeError('no such luck')")
+    write(
+        folder,
+        "01_long",
+        f"import time\nwhile True:\n    time.sleep(0.05)\n    open({str(beat)!r}, 'a').write('x')",
+    )
+    write(folder, "02_never", SHOW)
+    assert main(["figures", "--rounds", "2", "--jobs", "2"]) == 1
+    built = folder.parent / "build" / "quick"
+    names = {p.name for p in built.glob("*.ipynb")}
+    assert names == {"00_bad.failed.ipynb"}
+    assert printed(built / "00_bad.failed.ipynb").startswith("quick 0 2")
+    said = capsys.readouterr()
+    # The markdown cell is the first, and the cell that papermill injects does not count.
+    assert "00_bad failed in cell 5\n    answer = 42\n" in said.err
+    assert "RuntimeError: no such luck" in said.err
+    assert str(built / "00_bad.failed.ipynb") in said.err
+    results = dict(line.split()[0::3] for line in said.out.splitlines()[-3:] if "not" not in line)
+    assert results == {"00_bad": "failed", "01_long": "stopped"}
+    assert said.out.splitlines()[-1].split() == ["02_never", "-", "-", "not", "started"]
+    time.sleep(3)
+    size = beat.stat().st_size
+    time.sleep(0.5)
+    assert beat.stat().st_size == size, "its kernel still runs"
+
+
+def test_refresh_writes_stable_outputs_into_the_source(folder):
+    shows = (
+        "import os, sys\nprint('one')\nsys.stdout.flush()\nprint('two')\nos.environ['FEDLIB_RUNS']"
+    )
+    source = write(folder, "00_good", SHOW, shows)
+    assert main(["notebooks", "--jobs", "1"]) == 0
+    first = source.read_bytes()
+    notebook = json.loads(first)
+    assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    assert notebook["metadata"]["language_info"] == {"name": "python"}
+    assert [c["metadata"] for c in notebook["cells"]] == [{}, {"tags": ["parameters"]}, {}, {}]
+    assert [c["execution_count"] for c in notebook["cells"][1:]] == [1, 2, 3]
+    stream, value = notebook["cells"][3]["outputs"]
+    assert "".join(stream["text"]) == "one\ntwo\n"
+    store = "".join(value["data"]["text/plain"]).strip("'")
+    assert not Path(store).exists() and store != os.environ["FEDLIB_RUNS"]
+    assert [p.name for p in folder.iterdir()] == ["00_good.ipynb"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--scale", "quik"], "unknown scale 'quik'; allowed: paper, quick, standard; did you"),
+        (["--seeds", "three"], "seeds must be of type int, got 'three'"),
+        (["--seeds", "-1"], "seeds must be 0 (the scale's own) or more, got -1"),
+        (["--rounds", "2.5"], "rounds must be of type int, got '2.5'"),
+        (["--set", "sedes=3"], "unknown parameter of 00_good 'sedes'"),
+        (["--set", "seeds"], "--set takes NAME=VALUE, got 'seeds'"),
+        (["--device", "gpu"], "unknown device 'gpu'; allowed: auto, cpu, cuda, cuda:N"),
+        (["--device", "cuda:99"], "device 'cuda:99' is not there"),
+        (["--dataset", "minst"], "unknown dataset 'minst'"),
+        (["--only", "00_god"], "unknown notebook '00_god'; allowed: 00_good; did you mean"),
+        (["--jobs", "0"], "jobs must be a whole number of at least 1, got '0'"),
+    ],
+)
+def test_bad_arguments_are_named_before_anything_runs(folder, capsys, arguments, expected):
+    write(folder, "00_good", SHOW)
+    assert main(["figures", *arguments]) == 2
+    assert expected in capsys.readouterr().err
+    assert not (folder.parent / "build").exists()
+
+
+@pytest.mark.parametrize("only", ["01", "01_b", " 01,", "01_b.ipynb"])
+def test_only_takes_numbers_and_names(only, tmp_path):
+    from companion.notebooks import select
+
+    notebooks = [tmp_path / "00_a.ipynb", tmp_path / "01_b.ipynb"]
+    assert select(only, notebooks) == notebooks[1:]
+    assert select("", notebooks) == notebooks
+
+
+def test_a_parameter_named_by_no_cell_is_an_error(folder):
+    path = folder / "00_bare.ipynb"
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    nbformat.write(new_notebook(cells=[new_code_cell("1")], metadata={"kernelspec": kernel}), path)
+    assert check(path, {}) == {}
+    with pytest.raises(ValueError, match="unknown parameter of 00_bare 'scale'"):
+        check(path, {"scale": "quick"})
+
+
+def test_values_that_are_the_default_are_not_passed(folder):
+    path = write(folder, "00_good", SHOW)
+    given = {"scale": "quick", "seeds": "0", "rounds": "007", "dataset": "", "device": "cpu"}
+    assert check(path, given) == {"rounds": 7, "device": "cpu"}
+
+
+def test_a_source_edited_meanwhile_is_not_overwritten(folder):
+    source, copy = write(folder, "00_good", SHOW), write(folder, "copy", "print()")
+    before = source.read_bytes()
+    with pytest.raises(Failure, match=r"00_good\.ipynb changed while it was executed"):
+        write_back(source, copy)
+    assert source.read_bytes() == before
+
+
+def test_views_of_widgets_are_not_written_back(folder):
+    source, copy = write(folder, "00_good", SHOW), write(folder, "copy", SHOW)
+    notebook = nbformat.read(copy, as_version=4)
+    view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "x"}
+    notebook.cells[2].outputs = [new_output("display_data", view)]
+    nbformat.write(notebook, copy)
+    write_back(source, copy)
+    assert nbformat.read(source, as_version=4).cells[2].outputs == []
+
+
+def test_a_kernel_that_died_is_explained_by_the_log(folder):
+    copy, log = write(folder, "copy", SHOW), folder / "copy.log"
+    notebook = nbformat.read(copy, as_version=4)
+    notebook.cells[2].metadata.papermill = {"status": "running"}
+    nbformat.write(notebook, copy)
+    log.write_text("starting\nDeadKernelError: Kernel died\n")
+    assert explain(copy, log).startswith("in cell 3\n    print(")
+    assert explain(copy, log).endswith("DeadKernelError: Kernel died")
+    assert explain(folder / "none.ipynb", log).startswith("before its first cell")
+
+
+def test_without_notebooks_there_is_nothing_to_do(folder, capsys):
+    assert main(["figures"]) == 0
+    assert "there are no notebooks in" in capsys.readouterr().out
+
+
+def test_paths_are_absolute_and_follow_their_variables(tmp_path):
+    code = "from fedlib import paths as p; print(p.ROOT, p.runs(), p.cache(), p.figures())"
+    given = {"FEDLIB_RUNS": "here/runs", "XDG_CACHE_HOME": str(tmp_path)}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("FEDLIB_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**kept, **given}, cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    root, runs, cache, figures = done.stdout.split()
+    assert Path(runs) == tmp_path / "here" / "runs"
+    assert Path(cache) == tmp_path / "fedlib"
+    assert Path(root).is_absolute() and Path(figures) == Path(root) / "figures"

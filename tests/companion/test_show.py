@@ -1,0 +1,326 @@
+"""Plots, explorers and live runs: what a reader sees."""
+
+from __future__ import annotations
+
+from time import monotonic, sleep
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+
+from companion import plotting
+from companion.live import LiveRun
+from companion.looks import Looks, hand, looks
+from companion.panels import Panel, comparable, panels, several, stored
+from companion.scales import SCALES
+from companion.sections import Run
+from fedlib import paths
+from papers.adaptive.experiments import ADAPTIVE, ADAPTIVE_WRITERS
+from papers.book import SECTIONS
+from papers.comparison.experiments import EVERY_METHOD
+from papers.fedmix import FEDAVG, FEDMIX
+from papers.fedmix.experiments import LABEL_SKEW
+from papers.pm_moe import WITH_MOE
+from papers.published import published
+
+
+@pytest.fixture(autouse=True)
+def _headless():
+    plt.switch_backend("agg")
+    yield
+    plt.close("all")
+
+
+def small(rounds=4):
+    return LABEL_SKEW.experiments("quick", "digits", FEDMIX, seeds=1, rounds=rounds)[0]
+
+
+def test_save_writes_three_files_whose_bytes_do_not_change():
+    curve = pd.DataFrame(
+        {"method": FEDAVG, "seed": [0, 0, 1, 1], "round": [0, 1] * 2, "value": 0.5}
+    )
+    written = []
+    for _ in range(2):
+        figure, frame = plotting.curves({"here": curve}, ylabel="y")
+        png = plotting.save(figure, frame, "x", "quick")
+        written.append({f.name: f.read_bytes() for f in sorted(png.parent.iterdir())})
+    assert list(written[0]) == ["x.csv", "x.pdf", "x.png"] and written[0] == written[1]
+    assert png.parent == paths.figures() / "quick"
+    with pytest.raises(ValueError, match="unknown scale 'tiny'; allowed: paper, quick, standard"):
+        plotting.save(figure, frame, "x", "tiny")
+
+
+def test_the_frame_behind_curves_is_mean_and_interval_over_seeds():
+    values = [0.4, 0.5, 0.6]
+    curve = pd.DataFrame({"method": FEDAVG, "seed": [0, 1, 2], "round": 3, "value": values})
+    figure, frame = plotting.curves({"here": curve}, ylabel="y")
+    assert frame.loc[0, ["mean", "seeds", "panel"]].tolist() == [0.5, 3, "here"]
+    assert frame.loc[0, "low"] < 0.4 and frame.loc[0, "high"] > 0.6
+    assert "3 seeds" in figure.axes[0].get_title()
+
+
+def test_heatmaps_show_probabilities_in_white_to_black():
+    figure, frame = plotting.heatmaps({"round 0": np.eye(3)}, rows=("a", "b", "c"))
+    image = figure.axes[0].get_images()[0]
+    assert image.get_clim() == (0, 1) and image.get_cmap().name == "Greys"
+    assert frame["value"].sum() == 3 and set(frame["expert"]) == {1, 2, 3}
+
+
+def test_partitions_return_what_they_draw():
+    counts = {"even": np.full((4, 3), 5), "uneven": np.array([[1, 0, 0], [2, 3, 0]])}
+    figure, frame = plotting.partitions(counts)
+    titles = [ax.get_title() for ax in figure.axes if ax.get_visible()]
+    assert titles == ["even: 4 clients, 15 each", "uneven: 2 clients, 1 to 5"]
+    assert frame.groupby("panel")["examples"].sum().to_dict() == {"even": 60, "uneven": 6}
+
+
+def test_label_counts_and_points_return_what_they_draw():
+    _, frame = plotting.label_counts(np.array([[1, 2], [3, 4], [5, 6]]), ("a", "b"))
+    assert frame["examples"].sum() == 21 and len(frame) == 6
+    runs = pd.DataFrame({"place": "p", "method": FEDMIX, "seed": [0, 1], "value": [1.0, 3.0]})
+    _, frame = plotting.points(runs, "place", ylabel="y")
+    assert frame["mean"].tolist() == [2.0]
+
+
+def test_a_method_looks_the_same_in_every_process():
+    assert plotting.look_of("something new") == plotting.look_of("something new")
+
+
+@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
+def test_no_two_methods_of_a_figure_look_the_same(section):
+    if section is EVERY_METHOD:  # more than there are looks: its figures go by family
+        return
+    for scale in SCALES:
+        for dataset in section.settings(scale):
+            known = [m for m in section.methods(scale, dataset) if m in looks().methods]
+            # A second stage looks as its first one, which it is drawn above or beside.
+            known = [m for m in known if not m.endswith(f" {WITH_MOE}")]
+            assert len({plotting.look_of(m) for m in known}) == len(known)
+
+
+def test_figures_look_as_they_were_told_to():
+    own = looks()
+    assert own.methods[FEDAVG] == (7, "--") and plotting.title("cifar10") == "CIFAR-10"
+    try:
+        hand(lambda: Looks({"a": (1, ":")}, {"x": "X"}, floor="a"))
+        assert plotting.look_of("a")[1] == ":" and plotting.title("x") == "X"
+        assert plotting.title("cifar10") == "cifar10"
+        order = plotting.ordered(pd.DataFrame({"method": [FEDAVG, "a"]}))
+        assert order["method"].tolist() == ["a", FEDAVG]
+    finally:
+        hand(lambda: own)
+
+
+def test_methods_that_a_data_set_has_not_are_left_out_of_its_panel():
+    runs = LABEL_SKEW.runs("quick", "digits", [FEDMIX, "no such"])
+    assert [run.method for run in runs] == [FEDMIX]
+
+
+def test_live_run_equals_the_stored_run_and_remembers():
+    from companion.frames import matrix, together
+    from fedlib.runs import run
+
+    experiment = small()
+    live = LiveRun(experiment, device="cpu")
+    live.advance(2)
+    live.advance(4)
+    assert live.completed == 4 and live.history[0]["q"].shape == (10, 4)
+    frame = together([(FEDMIX, {}, [run(experiment, device="cpu", progress=False)])])
+    np.testing.assert_array_equal(
+        matrix(frame, "q", FEDMIX, 0, 4).astype(np.float32), live.history[4]["q"]
+    )
+    with pytest.raises(ValueError, match="round must be between 0 and 4, got 5"):
+        live.advance(5)
+
+
+def test_panels_train_a_scale_and_add_what_is_stored():
+    shown = panels(LABEL_SKEW, [FEDAVG, FEDMIX], "quick", rounds=2, seeds=1, device="cpu")
+    assert [p.name for p in shown] == ["Digits (quick)"] and shown[0].trained
+    assert set(shown[0].frame["method"]) == {FEDAVG, FEDMIX}
+    assert stored(LABEL_SKEW, [FEDAVG], "standard") == []
+    with pytest.raises(ValueError, match="unknown data set at scale 'quick' 'cifar10'"):
+        panels(LABEL_SKEW, [FEDAVG], "quick", "cifar10")
+
+
+def found_of(stored, methods=("FedAvg", "Mixture"), places=(0.3, 0.7), asked=5):
+    """What is found of a grid of runs: of each the first so many seeds (3), a number per result."""
+    keys = [(m, p) for m in methods for p in places]
+    counts = {key: stored.get(key, 3) for key in keys}
+    results = {key: [i if i < n else None for i in range(asked)] for key, n in counts.items()}
+    return [(Run(m, None, {"p": p}), results[m, p]) for m, p in keys]
+
+
+def left_of(found):
+    return {(run.method, run.where.get("p")): len(runs) for run, runs in comparable(found)}
+
+
+EVERY = [(m, p) for m in ("FedAvg", "Mixture") for p in (0.3, 0.7)]
+
+
+@pytest.mark.parametrize(
+    ("there", "left"),
+    [
+        ({("FedAvg", 0.3): 5, ("Mixture", 0.3): 4}, {0.3: 3, 0.7: 3}),
+        # A new place that is not there yet, in part or whole.
+        ({("FedAvg", 0.7): 0, ("Mixture", 0.7): 0}, {0.3: 3}),
+        ({("FedAvg", 0.7): 2, ("Mixture", 0.7): 2}, {0.3: 3}),
+        ({("Mixture", 0.7): 2}, {0.3: 3}),
+        # Nobody has three seeds: those that all have.
+        (dict.fromkeys(EVERY, 1) | {("FedAvg", 0.3): 2}, {0.3: 1, 0.7: 1}),
+        (dict.fromkeys(EVERY, 5), {0.3: 5, 0.7: 5}),
+        (dict.fromkeys(EVERY, 0), {}),
+    ],
+)
+def test_what_is_stored_in_part_is_compared_on_the_same_seeds_and_places(there, left):
+    assert left_of(found_of(there)) == {(m, p): left[p] for m, p in EVERY if p in left}
+    assert all(runs == [*range(len(runs))] for _, runs in comparable(found_of(there)))
+
+
+def test_a_new_method_that_is_there_in_part_hides_nothing():
+    found = found_of({("New", 0.7): 0}, ("FedAvg", "Mixture", "New"))
+    assert [*left_of(found)] == EVERY
+
+
+@pytest.mark.parametrize(
+    ("fedmix", "left"),
+    [
+        ([0, 1, 2, 3, 4], {"FedAvg": 4, "VAE": 1, "FedMix": 4}),
+        ([0, None, 2], {"FedAvg": 4, "VAE": 1}),
+    ],
+)
+def test_a_costly_method_keeps_its_own_number_of_seeds(fedmix, left):
+    seeds = {"FedAvg": [0, 1, 2, 3, None], "VAE": [0], "FedMix": fedmix}
+    found = left_of([(Run(m, None), given) for m, given in seeds.items()])
+    assert {m: n for (m, _), n in found.items()} == left
+
+
+def test_several_sections_show_what_has_the_data_set(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "companion.panels.panels", lambda *given, **more: asked.append((given, more))
+    )
+    main, writers = ADAPTIVE, ADAPTIVE_WRITERS
+    shown = several([main, writers], "standard", "writers", seeds=2)
+    assert shown(main) == [] and asked == []
+    shown(writers)
+    assert asked == [((writers, [], "standard", "writers"), {"seeds": 2})]
+    several([main], "standard")(main)
+    assert asked[1] == ((main, [], "standard", ""), {})
+    with pytest.raises(ValueError, match="'digits'; allowed: cifar10, writers"):
+        several([main, writers], "standard", "digits")
+
+
+def test_a_menu_of_panels_gives_the_panel_and_an_empty_one_says_so():
+    w = pytest.importorskip("ipywidgets")
+    from companion.widgets import data_menu, explorer
+
+    shown = [Panel(name, "quick", None, pd.DataFrame(), True) for name in ("digits", "cifar10")]
+    menu, drawn = data_menu(shown), []
+    box = explorer(lambda p: drawn.append(p) or plt.figure(), p=menu)
+    menu.index = 1
+    assert drawn == shown and len(box.children) == 3
+    assert menu.options[1][0] == "CIFAR-10 (quick)"
+    (only,) = explorer(lambda p: plt.figure(), p=data_menu([])).children
+    assert isinstance(only, w.HTML) and "no data to choose from" in only.value
+
+
+def test_explorers_redraw_and_say_what_went_wrong():
+    w = pytest.importorskip("ipywidgets")
+    from companion.widgets import explorer, watch
+
+    drawn = []
+
+    def draw(n):
+        drawn.append(n)
+        if n == 3:
+            raise ValueError("three is <too> many")
+        return plt.figure()
+
+    slider = w.IntSlider(1, 0, 5)
+    box = explorer(draw, n=slider)
+    status = box.children[1]
+    slider.value = 2
+    assert drawn == [1, 2] and status.value == ""
+    slider.value = 3
+    assert "ValueError" in status.value and "three is" in status.value
+    slider.value = 4
+    assert status.value == "" and drawn == [1, 2, 3, 4]
+    assert watch(small(2)) is not None
+
+
+def wait_for(happened, seconds=60):
+    end = monotonic() + seconds
+    while not happened():
+        assert monotonic() < end, "nothing happened"
+        sleep(0.02)
+
+
+def test_the_live_view_trains_stops_steps_and_starts_again():
+    w = pytest.importorskip("ipywidgets")
+    from companion.widgets import watch
+
+    experts = w.IntSlider(4, -3, 8, description="K")
+    box = watch(small(6), {"experts": experts})
+    (_, again, news), (play, step, round) = box.children[0].children, box.children[1].children
+    image, status = box.children[3], box.children[2]
+    first = image.value
+    step.click()
+    wait_for(lambda: image.value != first)
+    assert round.value == 1 and not play.value
+    play.value = True
+    assert play.description == "stop"
+    wait_for(lambda: not play.value and play.description == "train")
+    assert round.value == 6
+    step.click()
+    assert round.value == 6
+    experts.value, last = 2, image.value
+    assert news.value == "with K = 2"
+    again.click()
+    wait_for(lambda: image.value != last)
+    assert round.value == 0 and news.value == ""
+    experts.value = -3
+    again.click()
+    assert "got -3" in status.value
+
+
+def test_an_explorer_that_cannot_draw_fails_at_once():
+    w = pytest.importorskip("ipywidgets")
+    from companion.widgets import explorer
+
+    with pytest.raises(ZeroDivisionError):
+        explorer(lambda n: 1 / n, n=w.IntSlider(0, 0, 5))
+
+
+def test_published_numbers():
+    assert published("000", "Sec 4.1").query("metric == 'channels'")["value"].tolist() == [61, 113]
+    assert len(published()) > 500 and published("003")["value"].notna().any()
+    with pytest.raises(ValueError, match="unknown paper '005'; allowed: 000, 001"):
+        published("005")
+
+
+@pytest.mark.parametrize(
+    ("which", "rounds", "said"),
+    [(0, 20, ["tau = 0.0", "tau = 1.0"]), (1, 10, ["round 0: ", "round 2: "])],
+    ids=["algorithm", "dataset"],
+)
+def test_the_worked_examples_of_the_readme(capsys, monkeypatch, tmp_path, which, rounds, said):
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
+    text = (paths.ROOT / "README.md").read_text()
+    example = text.split("```python")[which + 1].split("```")[0]
+    assert sum(bool(line) for line in example.splitlines()) < 40
+    assert f"rounds={rounds}" in example
+    short = example.replace(f"rounds={rounds}", "rounds=2").replace("[20]", "[2]")
+    exec(compile(short, "README.md", "exec"), {})
+    out = capsys.readouterr().out
+    assert all(word in out for word in said)
+
+
+def test_larger_methods_are_left_out_at_the_quick_scale(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "companion.panels.stored", lambda section, methods, scale: asked.append(methods) or []
+    )
+    alone = {"rounds": 1, "seeds": 1, "device": "cpu"}
+    shown = panels(LABEL_SKEW, [FEDAVG], "quick", larger=[FEDMIX], **alone)
+    assert set(shown[0].frame["method"]) == {FEDAVG} and asked == [[FEDAVG, FEDMIX]]

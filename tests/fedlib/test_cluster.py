@@ -1,0 +1,222 @@
+"""A sweep over a Ray cluster of two nodes: whatever is killed, the bits are those of one process.
+
+Ray is an optional extra: pip install -e '.[ray]', then pytest tests/test_cluster.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from test_experiment import AVG, MIX, TASK
+from test_survival import bits
+from test_sweep import BAD, TUNINGS, go
+
+from fedlib.algorithms import Local
+from fedlib.runs import Experiment, cluster, find, store, there
+from fedlib.runs.sweep import SweepFailed
+
+ray = pytest.importorskip("ray", reason="Ray is an optional extra")
+if not Path("/proc/self/environ").exists():
+    pytest.skip("processes are looked up in /proc", allow_module_level=True)
+
+SEEDS = [dataclasses.replace(AVG, seed=seed) for seed in (1, 2, 3)]
+LONG = [dataclasses.replace(AVG, rounds=3000, evaluate_every=1000, seed=seed) for seed in (8, 9)]
+SECOND = Experiment(TASK, Local(batch_size=5), 2, cohort=2, evaluate_every=2, after=LONG[0])
+NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
+
+
+class Nodes:
+    """Two nodes with a temporary folder of their own, which is also that of their workers."""
+
+    def __init__(self, folder: str) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.folder = Path(folder)
+        self.cluster = Cluster(initialize_head=True, head_node_args=NODE)
+        try:
+            self.second = self.cluster.add_node(**NODE)
+        except Exception:
+            self.cluster.shutdown()
+            raise
+        self.address = self.cluster.address
+
+    def training(self) -> list[int]:
+        """Return the processes that train."""
+        return [int(home.name) for home in Path("/proc").glob("[0-9]*") if self._trains(home)]
+
+    def _trains(self, home: Path) -> bool:
+        try:
+            ours = f"TMPDIR={self.folder}\0".encode() in (home / "environ").read_bytes()
+            return ours and (home / "cmdline").read_bytes().startswith(b"ray::train")
+        except OSError:  # it has ended, or is another user's
+            return False
+
+    def kill_workers(self) -> list[int]:
+        """Kill the processes that train, and return them."""
+        found = self.training()
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        return found
+
+    def litter(self) -> list[Path]:
+        """Return the folders in which workers train, or have trained."""
+        return [path for path in self.folder.glob(f"{there.FOLDER}*") if path.is_dir()]
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """A cluster; Ray gives its own processes 15 seconds to start, which a busy machine exceeds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        folder = tempfile.mkdtemp(prefix="r", dir="/tmp")  # sockets need a short path
+        patch.setenv("TMPDIR", folder)
+        try:
+            found = _started(folder)
+            yield found
+            ray.shutdown()
+            found.cluster.shutdown()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(folder: str) -> Nodes:
+    for _ in range(2):
+        try:
+            return Nodes(folder)
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+            why = error
+    pytest.skip(f"Ray's nodes do not start here: {why}")
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Let checkpoints come back about every second."""
+    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0.05")
+
+
+def at_a_checkpoint(monkeypatch, act):
+    """Act when the driver has stored a checkpoint of a run that goes on, until it had an effect."""
+    read, done = cluster._Driver._read_mail, []
+
+    def reading(driver):
+        read(driver)
+        under_way = {run.experiment.key for run in driver.jobs.values()}
+        if not done and any(begun(e) and e.key in under_way for e in LONG):
+            done.extend(act())
+
+    monkeypatch.setattr(cluster._Driver, "_read_mail", reading)
+    return done
+
+
+def begun(experiment):
+    return (store.folder(experiment) / store.CHECKPOINT).exists()
+
+
+def segments(experiment):
+    return [s["rounds"] for s in find(experiment).provenance["segments"]]
+
+
+@pytest.fixture(scope="module")
+def check(tmp_path_factory):
+    """Compare with runs of this process; every round must have been kept once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDLIB_RUNS", str(tmp_path_factory.mktemp("here")))
+        go([MIX, *SEEDS, *TUNINGS, *LONG, SECOND])
+        expected = {e: bits(e) for e in [AVG, MIX, *SEEDS, *TUNINGS, *LONG, SECOND]}
+
+    def compare(experiments):
+        for e in experiments:
+            assert bits(e) == expected[e]
+            parts = segments(e)
+            assert [0, *(end for _, end in parts)] == [*(start for start, _ in parts), e.rounds]
+
+    return compare
+
+
+def test_a_sweep_over_two_nodes(nodes, check):
+    runs = [MIX, *SEEDS, *TUNINGS]
+    with pytest.raises(SweepFailed, match="1 of 9 runs failed"):
+        go([BAD, *runs], address=nodes.address)
+    assert store.failure(BAD)["round"] == 0
+    assert all(segments(e) == [[0, e.rounds]] for e in [AVG, *runs])
+    check([AVG, *runs])
+    assert nodes.litter() == []
+
+
+def test_a_killed_worker(nodes, often, check, monkeypatch):
+    killed = at_a_checkpoint(monkeypatch, nodes.kill_workers)
+    go([*LONG, *SEEDS, SECOND], address=nodes.address)
+    assert killed
+    assert any(len(segments(e)) > 1 for e in LONG)
+    check([*LONG, *SEEDS, SECOND])
+    assert nodes.litter() == []
+
+
+def hear_interrupts():
+    """Undo what a shell does to tests in the background: the driver would ignore its signal."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def drive(nodes, tmp_path, how):
+    """Start a driver, end it by a signal when there is a checkpoint; return its code and words."""
+    file = tmp_path / "runs.txt"
+    file.write_text("".join(f"{e}\n" for e in LONG))
+    command = [sys.executable, "-m", "fedlib", "sweep", str(file), "--address", nodes.address]
+    driver = subprocess.Popen(
+        [*command, "--device", "cpu"], stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
+    )
+    while driver.poll() is None and not any(begun(e) for e in LONG):
+        time.sleep(0.2)
+    driver.send_signal(how)
+    said = driver.communicate(timeout=120)[1]
+    while nodes.training():
+        time.sleep(0.2)
+    return driver.returncode, said
+
+
+# Where a signal meets Ray's own code, Ray makes a 1 of any exit code.
+@pytest.mark.parametrize(
+    ("how", "expected"), [(signal.SIGINT, {130}), (signal.SIGTERM, {1, 143})], ids=["INT", "TERM"]
+)
+def test_an_interrupted_driver_stores_what_there_is(nodes, often, check, tmp_path, how, expected):
+    code, said = drive(nodes, tmp_path, how)
+    assert code in expected, said
+    assert ("those under way are stored up to their last round" in said) == (code == 130)
+    assert nodes.litter() == [] and any(begun(e) for e in LONG)
+    go(LONG, address=nodes.address)
+    assert any(len(segments(e)) > 1 for e in LONG)
+    check(LONG)
+
+
+def test_a_killed_driver_leaves_nothing_behind_for_long(nodes, often, check, tmp_path):
+    assert drive(nodes, tmp_path, signal.SIGKILL)[0] == -signal.SIGKILL
+    go(LONG, address=nodes.address)
+    check(LONG)
+    assert nodes.litter() == []
+
+
+def test_a_killed_node(nodes, often, check, monkeypatch):
+    """The last test: one node is left."""
+
+    def kill():
+        nodes.cluster.remove_node(nodes.second, allow_graceful=False)
+        return [nodes.second]
+
+    killed = at_a_checkpoint(monkeypatch, kill)
+    go([*LONG, *SEEDS], address=nodes.address)
+    assert len(killed) == 1
+    check([*LONG, *SEEDS])
+    assert nodes.litter() == []

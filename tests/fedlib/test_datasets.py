@@ -1,0 +1,375 @@
+"""Datasets: where they are looked for, how they are cached, and what is said when they fail."""
+
+import multiprocessing
+import os
+import resource
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datafiles import TEST, TRAIN, cells, encoded, entry_of, folders, noise, write
+
+from fedlib import data as datasets
+from fedlib.data import DatasetError, cache, digits, parquet
+from fedlib.data.records import RECORDS
+
+
+@pytest.fixture
+def mnist(places):
+    """A tiny MNIST with writers, in Parquet; returns its pixels."""
+    folder = places / "data" / "mnist"
+    pixels = noise(25, (28, 28, 1))
+    write(folder / TRAIN, pixels[:20], writer_id=list(range(20)), place=["a"] * 20)
+    write(folder / TEST, pixels[20:], writer_id=list(range(5)), place=["b"] * 5)
+    return pixels
+
+
+# ---------------------------------------------------------------- digits
+
+
+def test_digits():
+    data = datasets.load("digits")
+    assert (len(data.train), len(data.test)) == (1437, 360)
+    assert data.shape == (16, 16, 1) and data.classes == 10
+    assert data.train.features.dtype == np.uint8 and data.train.labels.dtype == np.int64
+    assert data.train.features.max() == 255 and data.train.features.min() == 0
+    assert not data.train.features.flags.writeable
+    assert data.fingerprint.startswith("3c274b76a9ca56bb")  # the same bytes everywhere
+    both = [np.bincount(part.labels) / len(part) for part in (data.train, data.test)]
+    assert np.abs(both[0] - both[1]).max() < 1 / 360
+    scaled = data.train.features / 255
+    assert scaled.mean() == pytest.approx(data.mean[0], abs=1e-4)
+    assert scaled.std() == pytest.approx(data.std[0], abs=1e-4)
+    assert repr(data) == (
+        "Dataset(digits: 1,437 train, 360 test, 16x16x1, 10 classes, embedded in scikit-learn)"
+    )
+
+
+def test_upscaling_is_bilinear():
+    levels = np.zeros((1, 8, 8), np.int64)
+    levels[0, 0, 0] = 16
+    large = digits.upscale(levels)[0, :, :, 0]
+    assert large.shape == (16, 16)
+    assert large[:3, :3].tolist() == [[255, 191, 64], [191, 143, 48], [64, 48, 16]]
+    assert np.all(digits.upscale(np.full((1, 8, 8), 16)) == 255)
+
+
+# ---------------------------------------------------------------- Parquet and the cache
+
+
+def test_parquet_is_decoded_exactly_and_once(mnist, places, monkeypatch):
+    data = datasets.load("mnist_sample")
+    assert np.array_equal(data.train.features, mnist[:20])
+    assert np.array_equal(data.test.features, mnist[20:])
+    assert data.train.labels.tolist() == [i % 10 for i in range(20)]
+    assert data.train.columns["writer_id"].tolist() == list(range(20))
+    assert data.test.columns["place"].tolist() == ["b"] * 5
+    for part in (data.train, data.test):
+        assert isinstance(part.features, np.memmap) and isinstance(part.labels, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        data.train.features[0] = 0
+    assert data.source == "Parquet files of $FEDLIB_DATA/mnist"
+    monkeypatch.setattr(parquet, "decode", None)
+    again = datasets.load("mnist_sample")
+    assert again.fingerprint == data.fingerprint
+    monkeypatch.delenv("FEDLIB_DATA")  # what was decoded stays
+    assert datasets.load("mnist_sample").fingerprint == data.fingerprint
+
+
+def test_changed_files_are_decoded_again_and_replace_the_old(mnist, places):
+    before = datasets.load("mnist_sample")
+    write(places / "data" / "mnist" / TRAIN, noise(20, (28, 28, 1), seed=9))
+    after = datasets.load("mnist_sample")
+    assert after.fingerprint != before.fingerprint and not after.train.columns
+    assert len(folders(places)) == 1
+
+
+def test_the_old_is_deleted_even_if_who_replaced_it_was_killed(mnist, places, monkeypatch):
+    datasets.load("mnist_sample")
+    write(places / "data" / "mnist" / TRAIN, noise(20, (28, 28, 1), seed=9))
+    with monkeypatch.context() as killed:
+        killed.setattr(cache, "_forget_older", lambda name, origin, newest: None)
+        after = datasets.load("mnist_sample")
+    assert len(folders(places)) == 2
+    assert datasets.load("mnist_sample").fingerprint == after.fingerprint
+    assert len(folders(places)) == 1
+    (places / "cache" / "datasets" / "mnist_sample-0123456789abcdef").mkdir()
+    datasets.load("mnist_sample")
+    assert len(folders(places)) == 1
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG"])
+def test_colour_and_any_picture_format(places, kind):
+    pixels = np.repeat(noise(6, (1, 1, 3)), 32, 1).repeat(32, 2)
+    folder = places / "data" / "cifar10"
+    for name, part in ((TRAIN, pixels[:4]), (TEST, pixels[4:])):
+        options = {"pictures": [encoded(p, kind) for p in part]}
+        write(folder / name, part, image="img", **options)
+    data = datasets.load("cifar10_sample")
+    assert data.shape == (32, 32, 3)
+    assert np.abs(data.train.features.astype(int) - pixels[:4]).max() <= (0 if kind == "PNG" else 8)
+
+
+def test_several_files_per_split(mnist, places):
+    folder = places / "data" / "mnist"
+    (folder / TRAIN).unlink()
+    for i, part in enumerate((mnist[:12], mnist[12:20])):
+        write(folder / f"train-0000{i}-of-00002.parquet", part)
+    assert np.array_equal(datasets.load("mnist_sample").train.features, mnist[:20])
+    (folder / "train-00000-of-00002.parquet").unlink()
+    with pytest.raises(DatasetError, match=r"missing: train-00000-of-00002\.parquet"):
+        datasets.load("mnist_sample")
+
+
+@pytest.mark.parametrize("name", ["train.features.npy", "meta.json"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        None,
+        lambda old: old[: len(old) // 2],
+        lambda old: b"broken" + old[6:],
+        lambda old: old[:-1] + bytes([old[-1] ^ 1]),
+    ],
+    ids=["gone", "cut", "header", "flipped"],
+)
+def test_a_damaged_cache_is_rebuilt(mnist, places, name, damage):
+    before = datasets.load("mnist_sample").fingerprint
+    target = entry_of(places) / name
+    content = target.read_bytes()
+    target.unlink()
+    if damage:
+        target.write_bytes(damage(content))
+    data = datasets.load("mnist_sample")
+    assert data.fingerprint == before and np.array_equal(data.train.features, mnist[:20])
+
+
+def test_a_failed_decoding_leaves_nothing_behind(mnist, places):
+    write(places / "data" / "mnist" / TEST, None, pictures=[encoded(mnist[0]), b"no picture"])
+    with pytest.raises(DatasetError, match=r"test-00000-of-00001\.parquet, row 1: undecodable"):
+        datasets.load("mnist_sample")
+    assert not folders(places)
+
+
+def test_what_a_killed_process_left_is_no_entry_and_removed(mnist, places, monkeypatch):
+    datasets.load("mnist_sample")
+    entry = entry_of(places)
+    left = entry.with_name(f"{entry.name}.partial")
+    entry.rename(left)
+    with monkeypatch.context() as patch:
+        patch.delenv("FEDLIB_DATA")
+        with pytest.raises(DatasetError, match="was not found"):
+            datasets.load("mnist_sample")
+    datasets.load("mnist_sample")
+    assert entry.exists() and not left.exists()
+
+
+def _load_and_count(barrier, results):
+    decoded = []
+    original = parquet.decode
+
+    def slow(*args):
+        decoded.append(1)
+        time.sleep(0.3)
+        return original(*args)
+
+    parquet.decode = slow
+    barrier.wait()
+    results.put((datasets.load("mnist_sample").fingerprint, len(decoded)))
+
+
+def test_two_processes_at_once_decode_once(mnist, places):
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(2), context.Queue()
+    both = [context.Process(target=_load_and_count, args=(barrier, results)) for _ in range(2)]
+    for process in both:
+        process.start()
+    (one, a), (two, b) = results.get(timeout=30), results.get(timeout=30)
+    for process in both:
+        process.join(30)
+    assert one == two and a + b == 2  # train and test, by one of them
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_an_error_that_names_the_place(mnist, places, monkeypatch):
+    monkeypatch.setattr(cache, "path_of", lambda folder, split, column: Path("/dev/full"))
+    with pytest.raises(DatasetError, match=r"cannot write decoded data to .*FEDLIB_CACHE"):
+        datasets.load("mnist_sample")
+    assert not folders(places)
+
+
+@pytest.mark.parametrize("values", [np.arange(20), np.zeros((3, 200), np.int32), np.full(9, "ab")])
+def test_a_disk_that_fills_up_loses_nothing_silently(tmp_path, values):
+    """numpy.save itself would lose what is in its last buffer."""
+    cache.save(tmp_path, "train", "labels", values)
+    size = cache.path_of(tmp_path, "train", "labels").stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        for most in (0, 100, size - 1):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+            with pytest.raises(OSError, match="too large"):
+                cache.save(tmp_path, "test", "labels", values)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    cache.save(tmp_path, "test", "labels", values)
+    assert np.array_equal(np.load(cache.path_of(tmp_path, "test", "labels")), values)
+
+
+def test_a_cache_can_be_read_by_whom_its_maker_lets_read(mnist, places):
+    before = os.umask(0o027)
+    try:
+        datasets.load("mnist_sample")
+    finally:
+        os.umask(before)
+    entry = entry_of(places)
+    assert entry.stat().st_mode & 0o777 == 0o750
+    assert {path.stat().st_mode & 0o777 for path in entry.iterdir()} == {0o640}
+
+
+def test_a_cache_that_cannot_be_written(mnist, places, monkeypatch):
+    (places / "file").write_text("")
+    monkeypatch.setenv("FEDLIB_CACHE", str(places / "file"))
+    with pytest.raises(DatasetError, match="FEDLIB_CACHE"):
+        datasets.load("mnist_sample")
+
+
+# ---------------------------------------------------------------- bad files
+
+
+def test_damaged_parquet(mnist, places):
+    path = places / "data" / "mnist" / TRAIN
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + bytes(56) + whole[60:])
+    with pytest.raises(DatasetError, match=TRAIN):
+        datasets.load("mnist_sample")
+    path.write_bytes(whole[:-100])
+    with pytest.raises(DatasetError, match=rf"{TRAIN} is not a readable Parquet file .*bytes"):
+        datasets.load("mnist_sample")
+    told = datasets.describe("mnist_sample")
+    assert told.place == "missing" and "not a readable Parquet file" in told.where
+
+
+ONE = cells([encoded(noise(1, (28, 28, 1))[0])])
+TWICE = pa.Table.from_arrays([ONE, [1], [1]], ["image", "label", "label"])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"picture": ONE, "label": [1]}, "no column 'image' or 'img'; its columns are 'picture',"),
+        ({"image": ONE, "class": [1]}, "no column 'label'; its"),
+        ({"image": cells([None]), "label": [1]}, "row 0: the picture holds no bytes"),
+        ({"image": cells([encoded(noise(1, (8, 8, 1))[0])]), "label": [1]}, "of 8x8 .* 28x28"),
+        ({"image": cells([]), "label": []}, "holds no examples"),
+        ({"image": ONE, "label": [1], "w": pa.array([None], pa.int64())}, "'w' holds no value"),
+        ({"image": ONE, "label": [1], "w": [[1]]}, "column 'w' of type .* cannot be kept"),
+        ({"image": ONE, "label": [10]}, r"row 0: label 10 is outside 0\.\.9"),
+        ({"image": ONE, "label": ["3"]}, "must hold integers"),
+        ({"image": [b"x"], "label": [1]}, "must be a struct with bytes"),
+        (TWICE, "two columns 'la"),
+    ],
+    ids=range(11),
+)
+def test_files_of_another_shape(mnist, places, table, message):
+    made = table if isinstance(table, pa.Table) else pa.table(table)
+    pq.write_table(made, places / "data" / "mnist" / TRAIN)
+    with pytest.raises(DatasetError, match=message) as caught:
+        datasets.load("mnist_sample")
+    assert TRAIN in str(caught.value)
+
+
+# ---------------------------------------------------------------- not there
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match=r"'cifar-10'.*digits.*did you mean 'cifar10'"):
+        datasets.load("cifar-10")
+    assert {"digits", "mnist", "fashion_mnist", "cifar10"} <= set(datasets.names())
+
+
+def test_missing_data_says_where_and_how(places, monkeypatch):
+    with pytest.raises(FileNotFoundError) as caught:
+        datasets.load("mnist")
+    for words in ("'mnist'", str(places / "data" / "mnist" / TRAIN), str(places / "cache"),
+                  "Set FEDLIB_DATA", "FEDLIB_DOWNLOAD"):  # fmt: skip
+        assert words in str(caught.value)
+    monkeypatch.delenv("FEDLIB_DATA")
+    with pytest.raises(DatasetError, match="not set"):
+        datasets.load("mnist")
+    monkeypatch.setenv("FEDLIB_DATA", str(places / "nowhere"))
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        datasets.load("mnist")
+
+
+def test_a_file_that_is_not_there_after_all(mnist, places):
+    (places / "data" / "mnist" / TRAIN).unlink()
+    (places / "data" / "mnist" / TRAIN).symlink_to(places / "nowhere")
+    with pytest.raises(DatasetError, match=r"mnist cannot be read: .*No such file"):
+        datasets.load("mnist_sample")
+    assert "cannot be read" in datasets.describe("mnist_sample").where
+
+
+def test_half_a_dataset(mnist, places):
+    (places / "data" / "mnist" / TEST).unlink()
+    with pytest.raises(FileNotFoundError, match=f"has no {TEST}"):
+        datasets.load("mnist_sample")
+
+
+# ---------------------------------------------------------------- the real files
+
+
+SAMPLES = {"cifar100_sample": (10_000, 2_500), "tiny_imagenet_sample": (5_000, 1_000)}
+
+
+@pytest.mark.skipif("FEDLIB_DATA" not in os.environ, reason="FEDLIB_DATA is not set")
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", *SAMPLES, "ag_news"])
+def test_real_data(name, monkeypatch):
+    official = name.removesuffix("_sample")
+    if not (Path(os.environ["FEDLIB_DATA"]) / official).is_dir():
+        pytest.skip(f"no {official} in FEDLIB_DATA")
+    before = datasets.load(name)
+    monkeypatch.setattr(cache, "_checksum", None)  # opening again reads no file whole
+    monkeypatch.setattr(parquet, "decode", None)
+    data = datasets.load(name)
+    record = RECORDS[official]
+    assert data.fingerprint == before.fingerprint and isinstance(data.train.features, np.memmap)
+    assert data.shape == record.shape
+    assert (len(data.train), len(data.test)) == SAMPLES.get(name, record.sizes)
+    assert set(data.train.labels) == set(data.test.labels) == set(range(data.classes))
+    if not data.vocabulary:
+        scaled = data.train.features[:: len(data.train) // 600] / 255
+        assert scaled.mean((0, 1, 2)) == pytest.approx(np.array(data.mean), abs=0.02)
+        assert scaled.std((0, 1, 2)) == pytest.approx(np.array(data.std), abs=0.02)
+
+
+@pytest.mark.skipif("FEDLIB_DATA" not in os.environ, reason="FEDLIB_DATA is not set")
+def test_real_fine_and_coarse_labels_agree():
+    if not (Path(os.environ["FEDLIB_DATA"]) / "cifar100").is_dir():
+        pytest.skip("no cifar100 in FEDLIB_DATA")
+    data = datasets.load("cifar100_sample")
+    pairs = {tuple(p) for p in np.stack([data.train.labels, data.train.columns["coarse_label"]], 1)}
+    assert len(pairs) == 100 and len({coarse for _, coarse in pairs}) == 20
+    group = dict(pairs)
+    named = {name: group[i] for i, name in enumerate(data.class_names)}
+    for together in (
+        ("beaver", "dolphin", "otter", "seal", "whale"),
+        ("apple", "mushroom", "orange", "pear", "sweet_pepper"),
+        ("lawn_mower", "rocket", "streetcar", "tank", "tractor"),
+        ("maple_tree", "oak_tree", "palm_tree", "pine_tree", "willow_tree"),
+        ("crab", "lobster", "snail", "spider", "worm"),
+    ):
+        assert len({named[name] for name in together}) == 1
+
+
+def test_records_are_consistent():
+    for record in RECORDS.values():
+        channels = 0 if record.is_text else record.shape[2]
+        assert len(record.mean) == len(record.std) == channels
+        assert len(set(record.class_names)) == len(record.class_names)
+        assert len(record.splits) == 1 + (record.sizes[1] > 0)
+    assert [len(RECORDS[n].class_names) for n in ("cifar100", "femnist", "tiny_imagenet")] == [
+        100, 62, 200,
+    ]  # fmt: skip
+    assert list(RECORDS["cifar100"].class_names) == sorted(RECORDS["cifar100"].class_names)

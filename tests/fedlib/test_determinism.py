@@ -1,0 +1,149 @@
+"""The promises of same bits, for every algorithm; benchmarks/DETERMINISM.md measures more."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import LENET, make_federation
+from test_algorithms import BATTERY, SIZES, begun, play
+from test_dropout import DROPS, SHAPE
+from test_experiment import TASK
+from test_text import readers
+
+import fedlib.algorithms
+from benchmarks.determinism import report
+from benchmarks.determinism.deviation import Deviation, compare, distance
+from benchmarks.determinism.subjects import subjects
+from fedlib.algorithms import GPFL, FedAvg, FedMix, Local, PMMoE
+from fedlib.engine import EarlyStop, play_round
+from fedlib.engine.costs import CACHE_BYTES, chunk_of, numbers
+from fedlib.models import MLP
+from fedlib.runs import Experiment, run, run_with_state
+
+FAST = {"batch_size": 4, "epochs": 2}
+STOPPING = Local(stop=EarlyStop(every=1, patience=1), **FAST)
+
+
+def on(kind):
+    return {
+        "dense": lambda: make_federation(SIZES),
+        "convolutional": lambda: make_federation(SIZES, model=LENET, shape=(12, 12, 1)),
+        "dropout": lambda: make_federation(SIZES, model=DROPS, shape=SHAPE),
+        "text": readers,
+    }[kind]()
+
+
+CASES = {name: ("dense", BATTERY[name]) for name in fedlib.algorithms.__all__} | {
+    "convolutional, FedMix": ("convolutional", FedMix(experts=2, **FAST)),
+    "convolutional, early stop": ("convolutional", STOPPING),
+    "dropout, FedAvg": ("dropout", FedAvg(**FAST)),
+    "text, FedAvg": ("text", FedAvg(**FAST)),
+}
+
+
+def same(one, other):
+    return one.numpy().tobytes() == other.numpy().tobytes()
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), CASES.values(), ids=CASES)
+def test_a_client_is_trained_alike_alone_and_in_a_cohort(kind, algorithm):
+    """Its message, loss and own leaves have the same bits whoever else takes part."""
+    fed = on(kind)
+    state, _ = play(algorithm, fed, rounds=1)
+    how = {"round": 1, "seed": 0, "chunk": 1}
+    together, cohort = play_round(algorithm, fed, copy.deepcopy(state), cohort=3, **how)
+    for place, row in enumerate(cohort.rows.tolist()):
+        only = replace(fed, members=np.array([row]))
+        alone, mine = play_round(algorithm, only, copy.deepcopy(state), cohort=1, **how)
+        assert same(mine.losses[0], cohort.losses[place])
+        assert mine.messages.keys() == cohort.messages.keys()
+        assert all(same(t[0], cohort.messages[n][place]) for n, t in mine.messages.items())
+        assert all(same(t[row], together.local[n][row]) for n, t in alone.local.items())
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), CASES.values(), ids=CASES)
+def test_the_order_of_rows_changes_no_bit(kind, algorithm):
+    if isinstance(algorithm, PMMoE):
+        pytest.skip("its experts are numbered by row")
+    fed, order = on(kind), np.array([2, 0, 1])
+    first = begun(algorithm, fed)
+    moved = copy.deepcopy(first)
+    moved.local = {n: t[torch.as_tensor(order)] for n, t in moved.local.items()}
+    if any(len(t.shape) and len(t) == fed.clients for t in first.memory.values()):
+        pytest.skip("its server knows rows")
+    how = {"round": 0, "seed": 0, "cohort": 2, "chunk": 1}
+    straight, _ = play_round(algorithm, fed, first, **how)
+    permuted, _ = play_round(algorithm, fed.permuted(order), moved, **how)
+    assert all(same(t, permuted.shared[n]) for n, t in straight.shared.items())
+    assert all(same(t[order], permuted.local[n]) for n, t in straight.local.items())
+
+
+def test_a_runs_provenance_has_what_the_last_bits_depend_on():
+    """The chunk that was used by default, which a mixture's weights decide, and the threads."""
+    experiment = Experiment(replace(TASK, model=MLP((100,))), FedMix(experts=4), 1, cohort=2)
+    said = run(experiment, device="cpu", progress=False).provenance["segments"]
+    fed = experiment.task.build(0)
+    state = experiment.algorithm.init(fed, 0)
+    used = chunk_of(fed, None, numbers(state))
+    assert used == CACHE_BYTES // (4 * numbers(state)) < chunk_of(fed, None)
+    assert [(s["chunk"], s["threads"]) for s in said] == [(used, torch.get_num_threads())]
+
+
+def test_a_resumed_run_adds_up_its_leaves_in_the_same_order(tmp_path, monkeypatch):
+    """GPFL's loss is a sum over leaves, and a checkpoint's file sorts its names."""
+    experiment = Experiment(TASK, GPFL(**FAST), rounds=3, cohort=3, evaluate_every=0)
+
+    def stop(completed, _, loss):
+        if completed == 1 and np.isfinite(loss):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, device="cpu", progress=stop)
+    resumed = run_with_state(experiment, device="cpu", progress=False)
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "straight"))
+    straight = run_with_state(experiment, device="cpu", progress=False)
+    assert resumed[0].metrics.equals(straight[0].metrics)
+    one, other = resumed[1].flat(), straight[1].flat()
+    begun = experiment.algorithm.init(TASK.build(0), 0).flat()
+    assert [*one] == [*other] == [*begun] != sorted(begun)
+    assert all(same(t, other[n]) for n, t in one.items())
+
+
+def test_every_exported_algorithm_is_measured():
+    made = subjects()
+    assert {s.name for s in made if s.net == "dense"} >= set(fedlib.algorithms.__all__)
+    assert len({s.experiment.key for s in made}) == len(made) == len({s.title for s in made})
+
+
+def test_a_deviation_is_seen_and_named():
+    rows = {"round": [2, 2], "metric": "test_accuracy", "client": [0, 1], "value": [0.5, 1.0]}
+    frame = pd.DataFrame(rows)
+    state = {"shared:w": torch.tensor([3.0, 4.0]), "server:choice": torch.tensor([0, 1])}
+    assert compare((state, frame), (copy.deepcopy(state), frame.copy())) == Deviation(True)
+    other = {"shared:w": torch.tensor([3.0, 4.5]), "server:choice": torch.tensor([0, 2])}
+    worse = frame.assign(value=[0.5, 0.8])
+    found = compare((state, frame), (other, worse))
+    assert found == Deviation(False, 0.5, 0.1, 1, pytest.approx(0.1), pytest.approx(0.2))
+    minus = {**state, "shared:w": torch.tensor([3.0, 4.0]), "local:z": torch.tensor(-0.0)}
+    plus = {**minus, "local:z": torch.tensor(0.0)}
+    assert not compare((minus, frame), (plus, frame)).same, "two zeros have other bits"
+    with pytest.raises(ValueError, match="other leaves"):
+        distance(minus, state)
+
+
+def test_a_broken_promise_is_listed():
+    titles = [s.title for s in subjects()]
+    fine, bad = Deviation(True), Deviation(False, 1.0, 1.0)
+    found = report.Findings(subjects(), {"device": "cpu"})
+    found.deviations = {w: dict.fromkeys(titles, fine) for w in (*report.BITS, *report.ROUNDED)}
+    found.played = dict.fromkeys(titles, report.InMemory(True, True, 0.0, True, 0.0, 0.0))
+    assert not any(found.broken().values())
+    assert report.NO_GPU in report.text(found)
+    found.deviations[report.RESUMED] = {**found.deviations[report.RESUMED], titles[3]: bad}
+    assert [names for names in found.broken().values() if names] == [[titles[3]]]
+    assert f"| {len(titles) - 1} of {len(titles)} | {titles[3]} |" in report.text(found)

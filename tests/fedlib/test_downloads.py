@@ -1,0 +1,360 @@
+"""Downloads by huggingface_hub, from a hub on this machine that breaks off, lies and fails."""
+
+import contextlib
+import hashlib
+import http.server
+import json
+import re
+import socket
+import threading
+import time
+from pathlib import Path
+from urllib.parse import unquote
+
+import huggingface_hub
+import numpy as np
+import pytest
+from datafiles import TEST, TRAIN, entry_of, folders, noise, resize, write, write_texts
+from huggingface_hub import constants
+
+from fedlib import data as datasets
+from fedlib.data import DatasetError, hub
+from fedlib.data.records import RECORDS
+
+COMMIT = "c" * 40
+
+
+def sha256(body):
+    return hashlib.sha256(body).hexdigest()
+
+
+class Hub(http.server.ThreadingHTTPServer):
+    """What a hub has, {repository: {path: body}}, how it misbehaves, and what was asked of it.
+
+    faults: for the next files that are sent, one each, "" for an honest answer; always: for all
+    that follow. listed: changes to what the listing says of every file; etag: of all of them.
+    """
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.sets, self.faults, self.always, self.listed = {}, [], "", {}
+        self.etag = None
+        self.asked, self.released = [], threading.Event()
+
+    def offer(self, name, files, elsewhere=None):
+        """Put the files of a set where its record says that they are."""
+        repository, _, folder = RECORDS[name].hub.rpartition("/")
+        folder = elsewhere or folder
+        self.sets[repository] = {f"{folder}/{file}": body for file, body in files.items()}
+
+    def sent(self):
+        """The ranges that were asked for of each file, in turn; "" for all of it."""
+        return [asked for verb, path, asked in self.asked if verb == "GET" and "/resolve/" in path]
+
+    def listing(self, repository):
+        return [
+            {"type": "file", "path": path, "oid": "0" * 40, "size": len(body)}
+            | {"lfs": {"oid": sha256(body), "size": len(body), "pointerSize": 9}}
+            | self.listed
+            for path, body in self.sets[repository].items()
+        ]
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        hub, path = self.server, unquote(self.path.partition("?")[0])
+        hub.asked.append((self.command, path, self.headers.get("Range", "")))
+        api = re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/(revision|tree)/([^/]+)", path)
+        file = re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+        if api and api[1] in hub.sets:
+            commit = COMMIT if api[3] == "main" else api[3]
+            told = {"id": api[1], "sha": commit, "siblings": []}
+            self.answer(json.dumps(told if api[2] == "revision" else hub.listing(api[1])).encode())
+        elif file and file[3] in hub.sets.get(file[1], {}):
+            self.file(hub, file[2], hub.sets[file[1]][file[3]])
+        else:
+            self.send_error(404)
+
+    def answer(self, body, status=200, **headers):
+        self.send_response(status)
+        for name, value in ({"Content-Length": len(body)} | headers).items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+        if self.command == "GET":
+            with contextlib.suppress(OSError):  # the reader may be gone
+                self.wfile.write(body)
+
+    def file(self, hub, commit, body):
+        whole, start, fault = body, 0, ""
+        if self.command == "GET":
+            fault = hub.faults.pop(0) if hub.faults else hub.always
+            start = int((re.findall(r"\d+", self.headers.get("Range", "")) or [0])[0])
+        if fault.isdigit():
+            return self.send_error(int(fault))
+        if fault == "corrupt":
+            body = bytes(b ^ 1 for b in body)
+        headers = {"ETag": f'"{hub.etag or sha256(whole)}"', "X-Repo-Commit": commit}
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
+        half = (len(body) - start) // 2 if fault in ("truncate", "stall") else len(body)
+        headers["Content-Length"] = len(body) - start
+        self.answer(body[start : start + half], 206 if start else 200, **headers)
+        if fault == "stall":
+            hub.released.wait(20)
+        self.close_connection = self.close_connection or bool(fault)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def served(places, monkeypatch):
+    """A hub on this machine, which HF_ENDPOINT names, and an impatient huggingface_hub."""
+    server = Hub()
+    for name in ("FEDLIB_DATA", "FEDLIB_DOWNLOAD", "http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 100)  # what it writes at once
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield server
+    server.released.set()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def femnist(served, places, monkeypatch):
+    """Three pictures on the hub; returns their pixels."""
+    resize(monkeypatch, "femnist", 3, 0)
+    pixels, body = pictures(places, "femnist", 3)
+    served.offer("femnist", {TRAIN: body})
+    return pixels
+
+
+def pictures(places, name, count, seed=0, **columns):
+    """Pixels, and a Parquet file of them as the hub has it."""
+    record = RECORDS[name]
+    pixels = noise(count, record.shape, seed)
+    image = "img" if "cifar" in name else "image"
+    extra = {"writer_id": [f"f{seed}_{i % 2}" for i in range(count)]} if record.coded else {}
+    write(places / "made", pixels, image, record.label[0], **extra, **columns)
+    return pixels, (places / "made").read_bytes()
+
+
+def test_a_set_of_several_files_is_fetched_once(served, places, monkeypatch):
+    resize(monkeypatch, "femnist", 6, 0)
+    parts = [pictures(places, "femnist", 4, 1), pictures(places, "femnist", 2, 0)]
+    files = {f"train-0000{i}-of-00002.parquet": body for i, (_, body) in enumerate(parts)}
+    served.offer("femnist", files | {"README.md": b"not asked for"})
+    data = datasets.load("femnist")
+    assert np.array_equal(data.train.features, np.concatenate([pixels for pixels, _ in parts]))
+    assert data.train.columns["writer_id"].tolist() == [2, 3, 2, 3, 0, 1]
+    assert len(data.test) == 0
+    assert data.source == "downloaded from the Hugging Face hub, flwrlabs/femnist"
+    asked = len(served.asked)
+    assert served.sent() == ["", ""]
+    assert datasets.load("femnist").fingerprint == data.fingerprint
+    assert datasets.verify("femnist") == [] and datasets.describe("femnist").place == "cache"
+    assert len(served.asked) == asked
+    meta = json.loads((entry_of(places, "femnist") / "meta.json").read_text())
+    assert meta["checksums"] == {file: sha256(body) for file, body in files.items()}
+    assert meta["revision"] == COMMIT
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar100", "tiny_imagenet"])
+def test_pictures_come_from_the_commit_of_their_record(served, places, monkeypatch, name):
+    resize(monkeypatch, name, 3, 2)
+    extra = {"coarse_label": [0] * 3} if name == "cifar100" else {}
+    train, test = pictures(places, name, 3, **extra), pictures(places, name, 2, 1)
+    last = RECORDS[name].splits[1]
+    served.offer(name, {
+        "train-00000-of-00001-1359597a978bc4fa.parquet": train[1],
+        f"{last}-00000-of-00001-70d52db3c749a935.parquet": test[1],
+    })  # fmt: skip
+    data = datasets.load(name)
+    assert np.array_equal(data.train.features, train[0])
+    assert np.array_equal(data.test.features, test[0])
+    paths = [path for _, path, _ in served.asked]
+    assert all(RECORDS[name].revision in path for path in paths) and len(paths) > 2
+
+
+def test_texts_come_from_the_hub(served, places, monkeypatch):
+    resize(monkeypatch, "ag_news", 2, 1)
+    for name, texts in ((TRAIN, ["a b", "a"]), (TEST, ["b c"])):
+        write_texts(places / name, texts)
+    served.offer("ag_news", {name: (places / name).read_bytes() for name in (TRAIN, TEST)})
+    data = datasets.load("ag_news")
+    assert data.vocabulary == ("<pad>", "<unk>", "a", "b")
+    assert data.test.features[0, :3].tolist() == [3, 1, 0]
+
+
+@pytest.mark.parametrize("faults", [["truncate"], ["stall"], ["corrupt"], ["truncate"] * 3])
+def test_a_fault_that_passes_is_survived(served, femnist, faults):
+    served.faults = list(faults)
+    assert np.array_equal(datasets.load("femnist").train.features, femnist)
+    starts = [int(asked[6:-1]) if asked.endswith("-") else 0 for asked in served.sent()]
+    assert len(starts) == 1 + len(faults)
+    if faults[0] in ("truncate", "stall"):  # what arrived is not fetched again
+        assert 0 == starts[0] < starts[1] and starts == sorted(starts)
+
+
+def test_a_later_call_begins_where_nothing_whole_arrived(served, femnist, places):
+    served.always = "truncate"
+    with pytest.raises(DatasetError, match="flwrlabs/femnist cannot be had"):
+        datasets.load("femnist")
+    assert not list((places / "cache").rglob("*.incomplete")) and not folders(places)
+    served.always = ""
+    assert np.array_equal(datasets.load("femnist").train.features, femnist)
+
+
+def test_a_file_that_stays_corrupt_is_refused(served, femnist, places):
+    served.always = "corrupt"
+    body = next(iter(served.sets["flwrlabs/femnist"].values()))
+    with pytest.raises(DatasetError) as caught:
+        datasets.load("femnist")
+    wrong = sha256(bytes(b ^ 1 for b in body))
+    for words in (f"data/{TRAIN} of flwrlabs/femnist", wrong, sha256(body), "Set FEDLIB_DATA",
+                  "HF_ENDPOINT"):  # fmt: skip
+        assert words in str(caught.value)
+    assert len(served.sent()) == 2 and not folders(places)
+    served.always = ""
+    assert len(datasets.fetch("femnist").train) == 3
+
+
+def test_a_damaged_download_is_fetched_again(served, femnist, places):
+    before = datasets.load("femnist").fingerprint
+    (entry_of(places, "femnist") / "train.features.npy").write_bytes(b"damaged")
+    assert "bytes, not" in datasets.verify("femnist")[0]
+    assert datasets.load("femnist").fingerprint == before
+    assert len(served.sent()) == 1  # what was downloaded is still there
+    (entry_of(places, "femnist") / "train.features.npy").write_bytes(b"damaged")
+    link = next((places / "cache" / "downloads").rglob(TRAIN))
+    link.resolve().write_bytes(b"damaged too")
+    assert datasets.load("femnist").fingerprint == before
+    assert len(served.sent()) == 2
+
+
+@pytest.mark.parametrize("fault", ["404", "403", "500", "truncate", "stall"])
+def test_faults_that_stay_are_errors_that_say_what_to_do(served, femnist, places, fault):
+    served.always = fault
+    with pytest.raises(DatasetError, match=r"'femnist' failed: .*cannot be had.*Set FEDLIB_DATA"):
+        datasets.load("femnist")
+    assert not folders(places)
+
+
+def test_nobody_listens(places, monkeypatch):
+    monkeypatch.delenv("FEDLIB_DOWNLOAD")
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        with pytest.raises(DatasetError, match=r"cannot be had: .*refused"):
+            datasets.load("femnist")
+
+
+def test_offline_what_was_downloaded_is_all_there_is(served, femnist, places, monkeypatch):
+    before = datasets.load("femnist")
+    asked = len(served.asked)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for path in entry_of(places, "femnist").iterdir():
+        path.unlink()  # decoded anew from the downloaded file
+    assert datasets.load("femnist").fingerprint == before.fingerprint
+    with pytest.raises(DatasetError, match=r"fancyzhx/ag_news cannot be had: .*HF_HUB_OFFLINE"):
+        datasets.load("ag_news")
+    assert len(served.asked) == asked
+
+
+def test_a_mirror_is_asked_in_place_of_the_hub(served, femnist, monkeypatch):
+    mirror = Hub()
+    threading.Thread(target=mirror.serve_forever, args=(0.02,), daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", mirror.url)
+    mirror.sets = served.sets
+    assert np.array_equal(datasets.load("femnist").train.features, femnist)
+    assert mirror.sent() == [""] and not served.asked
+    mirror.shutdown()
+    mirror.server_close()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({TRAIN: 4}, r"holds 4 training .* official femnist has 3"),
+        ({"valid-00000-of-00001.parquet": 3}, "no files of split 'train'"),
+        ({"train-00000-of-99999999999.parquet": 3}, "no files of split 'train'"),  # no memory for
+        ({"train-00001-of-00002.parquet": 3}, r"missing: train-00000-of-00002\.parquet"),
+        ({TRAIN: 3, "train-00000-of-00001-abc.parquet": 3}, "has both .*: remove one"),
+    ],
+    ids=["size", "split", "number", "half", "twice"],
+)
+def test_a_hub_with_another_set(served, femnist, places, files, message):
+    served.offer("femnist", {name: pictures(places, "femnist", n)[1] for name, n in files.items()})
+    with pytest.raises(DatasetError, match=message):
+        datasets.load("femnist")
+    assert not folders(places)
+
+
+@pytest.mark.parametrize(
+    ("path", "etag", "message"),
+    [
+        (None, "0" * 40, f"but {'0' * 40} is expected"),  # a file that git holds has no SHA-256
+        (None, "../../etc", "but etc is expected"),
+        (f"../../data/{TRAIN}", None, "femnist' failed"),
+        ("/etc/evil", None, "no files of split"),
+    ],
+    ids=["no checksum", "odd checksum", "above", "root"],
+)
+def test_a_hub_is_not_believed(served, femnist, places, path, etag, message):
+    served.listed, served.etag = {"path": path} if path else {}, etag
+    with pytest.raises(DatasetError, match=message):
+        datasets.load("femnist")
+    assert not folders(places) and not list((places / "data").iterdir())
+
+
+def test_two_at_once_download_once(served, femnist):
+    both = [threading.Thread(target=datasets.load, args=("femnist",)) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(30)
+    assert served.sent() == [""] and len(datasets.load("femnist").train) == 3
+
+
+def test_downloads_can_be_forbidden(served, femnist, monkeypatch):
+    monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
+    for function in (datasets.load, datasets.fetch):
+        with pytest.raises(FileNotFoundError, match="FEDLIB_DOWNLOAD"):
+            function("femnist")
+    assert datasets.describe("femnist").place == "missing" and not served.asked
+
+
+def test_verify_and_describe_ask_nobody(served):
+    for name in datasets.names():
+        datasets.describe(name)
+        datasets.verify(name)
+    assert not served.asked
+
+
+def test_a_full_disk_is_not_taken_for_the_network(served, femnist, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", full)
+    with pytest.raises(DatasetError, match="Free some space"):
+        datasets.load("femnist")
+
+
+def test_records_name_a_place_on_the_hub_and_its_commit():
+    for name, record in RECORDS.items():
+        assert re.fullmatch(r"[\w-]+/[\w-]+/\w+", record.hub)
+        assert re.fullmatch("[0-9a-f]{40}", record.revision) or name == "femnist"
+    assert Path(hub.__file__).name == "hub.py"

@@ -1,0 +1,559 @@
+"""Runs: trained once, resumed to the same bits, stored, exported, and found again."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from benchmarks.robustness.tiny import MIX, TASK
+from fedlib import paths
+from fedlib.algorithms import FedAvg, FedMix, Local
+from fedlib.cli.train import reported
+from fedlib.data import MissingDataError
+from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
+from fedlib.models import MLP
+from fedlib.optim import Optimizer, adam
+from fedlib.partition import Dirichlet, Own, QuantitySkew
+from fedlib.runs import (
+    DamagedWarning,
+    Experiment,
+    export,
+    exported,
+    find,
+    run,
+    run_with_state,
+    store,
+)
+from fedlib.runs.exported import read_exported
+from fedlib.runs.log import Log
+from fedlib.tasks import Task
+from fedlib.values import from_dict
+
+# The package exports a function of this module's name.
+running = importlib.import_module("fedlib.runs.run")
+
+AVG = Experiment(TASK, FedAvg(), rounds=2, cohort=2, evaluate_every=5)
+
+
+class Rounds:
+    """Counts the rounds that are played, and stops before one of them if asked."""
+
+    def __init__(self, monkeypatch):
+        self.played, self.stop_at, self._play = 0, None, running.play_round
+        monkeypatch.setattr(running, "play_round", self)
+
+    def __call__(self, *args, **kwargs):
+        if kwargs["round"] == self.stop_at:
+            raise KeyboardInterrupt
+        self.played += 1
+        return self._play(*args, **kwargs)
+
+
+@pytest.fixture
+def rounds(monkeypatch):
+    return Rounds(monkeypatch)
+
+
+def play(experiment):
+    return run(experiment, device="cpu", progress=False)
+
+
+def same_bits(experiment, other_runs, monkeypatch):
+    """Compare the state and metrics stored here with those stored in another folder."""
+    here = store.restore(experiment)
+    monkeypatch.setenv("FEDLIB_RUNS", str(other_runs))
+    there = store.restore(experiment)
+    assert here[1] == there[1] == experiment.rounds
+    one, other = here[0].flat(), there[0].flat()
+    assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+    assert here[2].equals(there[2])
+
+
+def test_running_twice_trains_once(rounds):
+    assert find(MIX) is None
+    first = play(MIX)
+    assert rounds.played == MIX.rounds
+    again = play(Experiment(**vars(MIX)))
+    assert rounds.played == MIX.rounds
+    assert again.metrics.equals(first.metrics)
+    assert again.provenance == first.provenance and again.experiment == first.experiment == MIX
+    play(AVG)
+    assert rounds.played == MIX.rounds + AVG.rounds
+
+
+def test_metrics_are_tidy():
+    metrics = play(MIX).metrics.to_pandas()
+    assert list(metrics.columns) == ["round", "metric", "client", "expert", "item", "value"]
+    kinds = {n: str(metrics[n].dtype) for n in ("round", "client", "expert", "value")}
+    assert kinds == {"round": "int32", "client": "int32", "expert": "int16", "value": "float64"}
+    assert metrics.drop(columns="value").duplicated().sum() == 0
+    gates = metrics["metric"].str.endswith("_gate")  # nan for a label that no client holds
+    assert np.isfinite(metrics["value"][~gates]).all()
+    at = metrics.groupby("metric")["round"].unique().map(sorted).to_dict()
+    for split in ("validation", "test"):
+        scores = metrics[metrics["metric"] == f"{split}_accuracy"]
+        assert at[f"{split}_accuracy"] == at[f"{split}_nll"] == at[f"{split}_gate"] == [0, 2, 4, 5]
+        assert sorted(scores[scores["round"] == 2]["client"]) == list(range(6))
+        assert scores["value"].between(0, 1).all()
+    for metric in ("train_loss", "bytes_down", "bytes_up", "divergence"):
+        assert at[metric] == [1, 2, 3, 4, 5]
+    assert at["global_accuracy"] == at["q"] == [0, 2, 4, 5]
+    assert at["everywhere_accuracy"] == [5]
+    assert at["q_entropy"] == [0, 1, 2, 3, 4, 5]
+
+
+def test_metrics_say_who_and_what():
+    metrics = play(MIX).metrics.to_pandas()
+    q = metrics[(metrics["metric"] == "q") & (metrics["round"] == 5)]
+    assert sorted(set(q["item"])) == [str(c) for c in range(10)] and sorted(set(q["expert"])) == [
+        0,
+        1,
+    ]
+    np.testing.assert_allclose(q.groupby("item")["value"].sum(), 1, rtol=1e-5)
+    assert (q["client"] == -1).all()
+    bias = metrics[(metrics["item"] == "experts.head.bias") & (metrics["round"] == 3)]
+    assert list(bias["expert"]) == [0, 1]
+    phi = metrics[(metrics["item"] == "phi") & (metrics["round"] == 3)]
+    assert list(phi["expert"]) == [-1]
+    size = 256 * 8 + 8 + 8 * 10 + 10
+    down = metrics[metrics["metric"] == "bytes_down"]["value"]
+    assert (down == 3 * 4 * (2 * size + 10 * 2)).all()
+
+
+def test_the_last_scores_are_those_of_the_final_state():
+    result, state = run_with_state(MIX, device="cpu", progress=False)
+    fed = TASK.build(MIX.seed, "cpu")
+    scores = evaluate(fed, MIX.algorithm, state, fed.test)
+    logged = result.select("test_accuracy").to_pandas()
+    assert logged[logged["round"] == 5]["value"].tolist() == scores.accuracy.tolist()
+    total = result.select("global_accuracy").to_pandas().set_index("round")["value"]
+    assert total[5] == evaluate_global(fed, MIX.algorithm, state)
+    everywhere = result.select("everywhere_accuracy").to_pandas()
+    assert everywhere["value"].tolist() == evaluate_everywhere(fed, MIX.algorithm, state).tolist()
+
+
+def test_provenance_says_what_a_client_holds():
+    result, state = run_with_state(MIX, device="cpu", progress=False)
+    mine = sum(t.numel() * t.element_size() for t in state.shared.values())
+    mine += sum(t[0].numel() * t.element_size() for t in state.local.values())
+    assert result.provenance["client_mib"] == pytest.approx(mine / 2**20, abs=1e-4)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("stop", [0, 1, 4])
+def test_an_interrupted_run_ends_with_the_same_bits(rounds, tmp_path, monkeypatch, stop, lost):
+    """Stopped before a round; ``lost`` also while the checkpoint after it was being written."""
+    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", -1.0)
+    rounds.stop_at = stop
+    with pytest.raises(KeyboardInterrupt):
+        play(MIX)
+    assert rounds.played == stop and find(MIX) is None
+    rounds.stop_at = None
+    if lost:
+        _lose_a_checkpoint(monkeypatch)
+    play(MIX)
+    assert rounds.played == MIX.rounds + lost
+    resumed = paths.runs()
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "straight"))
+    play(MIX)
+    same_bits(MIX, resumed, monkeypatch)
+
+
+def _lose_a_checkpoint(patch):
+    """Die between a checkpoint's metrics and its tensors: the metrics are then a round ahead."""
+
+    def fail(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with patch.context() as inner:
+        inner.setattr(store.tensors, "save", fail)
+        with pytest.raises(KeyboardInterrupt):
+            play(MIX)
+    home = store.folder(MIX)
+    assert not [p for p in home.iterdir() if p.name.startswith(".")], "half a file was left"
+
+
+def test_a_run_killed_after_its_last_round_only_needs_finishing(rounds, monkeypatch):
+    def fail(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "finish", fail)
+        with pytest.raises(KeyboardInterrupt):
+            play(AVG)
+    assert find(AVG) is None
+    result = play(AVG)
+    assert rounds.played == AVG.rounds
+    assert result.metrics.to_pandas().drop(columns="value").duplicated().sum() == 0
+
+
+CHILD = """
+import importlib, os, signal, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+sys.path.insert(0, os.environ["TESTS"])
+from test_experiment import MIX, play, running, store
+
+def count(*args, plain=running.play_round, **kwargs):
+    if kwargs["round"] == int(os.environ["DIE"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    with open(os.environ["COUNT"], "a") as file:
+        file.write("x")
+    return plain(*args, **kwargs)
+
+running.play_round, running.CHECKPOINT_SECONDS = count, -1.0
+print("ready", flush=True)
+sys.stdin.readline()
+print(len(play(MIX).metrics))
+"""
+
+
+def child(tmp_path, die=-1):
+    here = Path(__file__).parent
+    env = {
+        **os.environ,
+        "TESTS": str(here),
+        "DIE": str(die),
+        "COUNT": str(tmp_path / "count"),
+        "PYTHONPATH": os.pathsep.join([str(here.parent), *sys.path]),
+        "OMP_NUM_THREADS": "1",
+    }
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD], env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def test_a_killed_process_is_resumed_and_two_processes_train_once(tmp_path, monkeypatch):
+    """One process is killed in round 3; two others are then asked for the run at the same time."""
+    count = tmp_path / "count"
+    dead, *both = child(tmp_path, die=3), child(tmp_path), child(tmp_path)
+    _, said = dead.communicate("go\n", timeout=120)
+    assert dead.returncode == -signal.SIGKILL, said
+    assert count.read_text() == "xxx" and find(MIX) is None
+    assert store.restore(MIX)[1] == 3
+    for process in both:
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert count.read_text() == "xxxxx"
+    assert {int(out) for out, _ in said} == {len(find(MIX).metrics)}
+    killed = paths.runs()
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "straight"))
+    play(MIX)
+    same_bits(MIX, killed, monkeypatch)
+
+
+def test_a_second_stage_starts_where_the_first_ended_and_leaves_it_alone(rounds):
+    tuned = Experiment(TASK, Local(batch_size=5), 2, cohort=6, evaluate_every=1, after=AVG)
+    result = play(tuned)
+    assert rounds.played == AVG.rounds + tuned.rounds
+    first = find(AVG)
+    home = store.folder(AVG)
+    bytes_of_first = {p.name: p.read_bytes() for p in home.iterdir()}
+    for metric in ("test_accuracy", "test_nll"):
+        end, begin = first.select(metric).to_pandas(), result.select(metric).to_pandas()
+        end, begin = end[end["round"] == AVG.rounds], begin[begin["round"] == 0]
+        np.testing.assert_allclose(begin["value"], end["value"], rtol=1e-5)
+    assert (result.select("bytes_down").to_pandas()["value"] == 0).all()
+    other = Experiment(TASK, Local(batch_size=6), 1, cohort=6, after=AVG)
+    play(other)
+    assert rounds.played == AVG.rounds + tuned.rounds + 1
+    assert bytes_of_first == {p.name: p.read_bytes() for p in home.iterdir()}
+    assert tuned.key != other.key != Experiment(TASK, Local(batch_size=6), 1, cohort=6).key
+
+
+WORSENING = Experiment(
+    TASK,
+    FedAvg(batch_size=5, client=adam(0.05)),
+    rounds=8,
+    cohort=4,
+    evaluate_every=2,
+    keep="best",
+)
+
+
+def kept(metrics):
+    """The round with the least mean validation nll, by hand."""
+    rows = metrics[metrics["metric"] == "validation_nll"]
+    return int(rows.groupby("round")["value"].mean().idxmin())
+
+
+def test_a_run_can_end_with_its_best_state():
+    result, state = run_with_state(WORSENING, device="cpu", progress=False)
+    best = kept(result.metrics.to_pandas())
+    assert 0 < best < 8, "the last round would prove nothing"
+    assert result.select("kept_round").to_pandas()["value"].tolist() == [best]
+    fed = TASK.build(0, "cpu")
+    scores = evaluate(fed, WORSENING.algorithm, state, fed.test)
+    logged = result.select("test_accuracy").to_pandas()
+    assert logged[logged["round"] == best]["value"].tolist() == scores.accuracy.tolist()
+    short = replace(WORSENING, rounds=best, keep="last")
+    assert same(run_with_state(short, progress=False)[1].shared, state.shared)
+    stage = Experiment(TASK, Local(batch_size=5), 1, cohort=1.0, evaluate_every=1, after=WORSENING)
+    start = run(stage, progress=False).select("test_accuracy").to_pandas()
+    assert start[start["round"] == 0]["value"].tolist() == scores.accuracy.tolist()
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+@pytest.mark.parametrize("algorithm", [WORSENING.algorithm, Local(client=adam(0.1))], ids=repr)
+@pytest.mark.parametrize("stop", [1, 5, 7])
+def test_an_interrupted_run_keeps_the_same_best_state(
+    rounds, tmp_path, monkeypatch, stop, algorithm
+):
+    experiment = replace(WORSENING, algorithm=algorithm)
+    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", -1.0)
+    rounds.stop_at = stop
+    with pytest.raises(KeyboardInterrupt):
+        play(experiment)
+    rounds.stop_at = None
+    play(experiment)
+    resumed = paths.runs()
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "straight"))
+    play(experiment)
+    same_bits(experiment, resumed, monkeypatch)
+
+
+def test_the_best_state_is_told_by_those_who_take_part():
+    """Whoever opted out shows the server no validation loss."""
+    from fedlib.runs.course import best_of
+
+    rows = [(0, 0, 3.0), (0, 1, 1.0), (2, 0, 2.0), (2, 1, 9.0), (4, 0, 2.0), (4, 1, 0.0)]
+    log, nothing = Log(), Log()
+    for at, client, nll in rows:
+        log.add(at, "validation_nll", nll, client=client)
+        nothing.add(at, "validation_nll", math.nan, client=client)
+    assert best_of(log.table(), {0}) == 2, "the first of equals"
+    assert best_of(log.table(), {0, 1}) == 4
+    with pytest.raises(ValueError, match="no validation examples"):
+        best_of(nothing.table(), {0})
+    with pytest.raises(ValueError, match="unknown keep 'worst'"):
+        replace(WORSENING, keep="worst")
+
+
+def test_a_watcher_is_told_of_both_stages():
+    told = []
+    tuned = Experiment(TASK, Local(batch_size=5), 3, cohort=6, after=AVG)
+    run(tuned, device="cpu", progress=lambda done, total, loss: told.append((done, total)))
+    assert told == [(0, 2), (1, 2), (2, 2), (0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_second_stage_starts_on_the_gpu():
+    """The first stage's state comes from its checkpoint, which is read on the CPU."""
+    tuned = Experiment(TASK, FedAvg(), 1, cohort=2, after=AVG)
+    assert not run(tuned, device="cuda", progress=False).select("train_loss")["value"].null_count
+
+
+@pytest.mark.parametrize(
+    "algorithm", [FedAvg(), FedMix(experts=2), Local(stop=EarlyStop(every=1))], ids=repr
+)
+def test_clients_without_test_or_validation_examples_are_no_failure(algorithm):
+    task = Task("digits", QuantitySkew(30, alpha=0.3, least=1), MLP(hidden=(8,)), Own(test=0.2))
+    fed = task.build(0)
+    lacking = {"validation": fed.validation.sizes == 0, "test": fed.test.sizes == 0}
+    result = play(Experiment(task, algorithm, rounds=2, cohort=30, evaluate_every=1))
+    assert result.select("train_loss").to_pandas()["value"].notna().all()
+    for split, nobody in lacking.items():
+        assert nobody.any() and not nobody.all()
+        for metric in (f"{split}_accuracy", f"{split}_nll"):
+            for _, rows in result.select(metric).to_pandas().groupby("round"):
+                assert rows.sort_values("client")["value"].isna().tolist() == nobody.tolist()
+    assert np.isfinite(reported(result)).all()
+
+
+def test_an_exported_first_stage_is_trained_again_for_its_state(rounds, monkeypatch, tmp_path):
+    export([play(AVG)], "some")
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
+    assert find(AVG) is not None
+    _, state = run_with_state(AVG, device="cpu", progress=False)
+    assert rounds.played == 2 * AVG.rounds and state.shared
+
+
+def test_an_exported_result_comes_back(rounds, monkeypatch, tmp_path):
+    result = play(MIX)
+    target = export([result], "some")
+    assert target == paths.results() / "some.parquet" and target.stat().st_size < 50_000
+    (back,) = read_exported(target)
+    assert back.experiment == MIX and repr(back.experiment) == repr(MIX)
+    assert back.provenance == result.provenance
+    assert back.metrics.equals(result.metrics)
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
+    found = play(MIX)
+    assert rounds.played == MIX.rounds
+    assert found.metrics.equals(result.metrics)
+    export([play(AVG)], "others")
+    assert {r.experiment for r in exported()} == {MIX, AVG}
+
+
+def test_run_folders_come_before_exported_results():
+    result = play(AVG)
+    changed = result.metrics.set_column(5, "value", pa.array([0.5] * len(result.metrics)))
+    export([type(result)(AVG, changed, {"told": "exported"})], "some")
+    assert find(AVG).provenance == result.provenance
+    (store.folder(AVG) / "provenance.json").unlink()
+    assert find(AVG).provenance == {"told": "exported"}
+    assert set(find(AVG).metrics["value"].to_pylist()) == {0.5}
+
+
+def _foreign(path):
+    pq.write_table(pa.table({"a": [1]}), path)
+
+
+def _changed(path, **columns):
+    table = pq.read_table(path)
+    for name, text in columns.items():
+        column = pa.array([text] * len(table)).dictionary_encode()
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    pq.write_table(table, path)
+
+
+def _unknown_field(path):
+    said = json.loads(pq.read_table(path)["run"][0].as_py())
+    said["spec"]["speed"] = 3
+    _changed(path, run=json.dumps(said))
+
+
+def _two_in_a_group(path):
+    table = pq.read_table(path)
+    keys = pa.array([*["0" * 16] * (len(table) - 1), AVG.key]).dictionary_encode()
+    pq.write_table(table.set_column(0, "key", keys), path)
+
+
+def _twice(path):
+    table = pq.read_table(path)
+    pq.write_table(pa.concat_tables([table, table]), path, row_group_size=len(table))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _foreign,
+        lambda p: pq.write_table(pq.read_table(p).drop_columns("item"), p),
+        lambda p: _changed(p, run="{}"),
+        lambda p: _changed(p, run='{"spec": {"kind": "FedAvg"}, "provenance": {}}'),
+        lambda p: _changed(p, key="key"),
+        _unknown_field,
+        _two_in_a_group,
+        _twice,
+        lambda p: pq.write_table(pq.read_table(p)[:0], p),
+        lambda p: p.write_bytes(b""),
+        lambda p: p.write_bytes(b"no parquet"),
+        lambda p: p.write_bytes(p.read_bytes()[:-100]),
+        lambda p: p.write_bytes(p.read_bytes()[:1000]),
+    ],
+    ids=[
+        "foreign",
+        "columns",
+        "no spec",
+        "no experiment",
+        "no key",
+        "unknown field",
+        "two in a group",
+        "twice",
+        "none",
+        "empty",
+        "text",
+        "cut",
+        "half",
+    ],
+)
+def test_a_damaged_result_is_an_error_that_names_the_file(damage, tmp_path, monkeypatch):
+    target = export([play(AVG)], "some")
+    damage(target)
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
+    for look in (lambda: read_exported(target), lambda: find(AVG), exported):
+        with pytest.raises(ValueError, match=r"some\.parquet is no exported result of fedlib"):
+            look()
+
+
+def test_provenance_says_where_and_with_what():
+    said = play(AVG).provenance
+    assert set(said) == {
+        "commit", "python", "torch", "numpy", "fedlib", "device", "processor", "instructions",
+        "threads", "seconds",
+        "peak_memory_mib", "client_mib", "data", "clients", "parameters", "segments",
+    }  # fmt: skip
+    assert said["torch"] == torch.__version__ and said["clients"] == 6
+    assert said["parameters"] == 256 * 8 + 8 + 8 * 10 + 10
+    assert said["data"].startswith("embedded in scikit-learn, ")
+    assert said["seconds"] >= 0 and 0 < said["peak_memory_mib"] < 10**6
+    assert str(Path.home()) not in json.dumps(said)
+
+
+def test_a_run_folder_says_what_it_is():
+    play(AVG)
+    home = store.folder(AVG)
+    assert sorted(p.name for p in home.iterdir()) == [
+        "checkpoint.safetensors", "metrics.parquet", "provenance.json", "spec.json",
+    ]  # fmt: skip
+    assert from_dict(json.loads((home / "spec.json").read_text())) == AVG
+
+
+def test_missing_data_is_an_error_and_stores_nothing(monkeypatch, tmp_path):
+    monkeypatch.delenv("FEDLIB_DATA", raising=False)
+    monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
+    lost = Experiment(Task("cifar10", Dirichlet(), MLP()), FedAvg(), rounds=1)
+    with pytest.raises(MissingDataError, match="dataset 'cifar10' was not found: looked for"):
+        play(lost)
+    assert find(lost) is None and store.restore(lost) is None
+
+
+def test_a_cohort_larger_than_the_population_is_an_error():
+    with pytest.raises(ValueError, match="a cohort of 7 does not fit 6 clients; use 1 to 6"):
+        play(Experiment(TASK, FedAvg(), rounds=1, cohort=7))
+
+
+def test_a_device_that_is_not_there_is_an_error(rounds):
+    with pytest.raises(RuntimeError, match="device 'cuda:63' is not there"):
+        run(AVG, device="cuda:63", progress=False)
+    assert rounds.played == 0 and find(AVG) is None
+
+
+def test_a_failed_run_can_be_asked_for_again(rounds):
+    bad = Experiment(
+        TASK, FedAvg(client=Optimizer("sgd", lr=1e30), epochs=3, batch_size=2), rounds=3, cohort=2
+    )
+    for _ in range(2):
+        with pytest.raises(FloatingPointError, match="round 0: the loss of client"):
+            play(bad)
+    assert find(bad) is None
+
+
+def test_a_lost_checkpoint_is_trained_anew():
+    _, before = run_with_state(AVG, device="cpu", progress=False)
+    (store.folder(AVG) / "checkpoint.safetensors").unlink()
+    with pytest.warns(DamagedWarning, match="a part is lost"):
+        _, after = run_with_state(AVG, device="cpu", progress=False)
+    assert all(torch.equal(after.flat()[n], t) for n, t in before.flat().items())
+
+
+def test_a_second_stage_takes_over_the_leaves_that_it_knows():
+    _, first = run_with_state(AVG, device="cpu", progress=False)
+    more = Experiment(TASK, FedAvg(), rounds=1, cohort=2, after=AVG)
+    fed = TASK.build(0)
+    begun = more.algorithm.init(fed, 0, first)
+    assert all(torch.equal(begun.shared[n], t) for n, t in first.shared.items())
+    with pytest.raises(ValueError, match="the first stage has no leaf of FedMix"):
+        FedMix(experts=2).init(fed, 0, first)

@@ -1,0 +1,93 @@
+"""Hostile hyper-parameters: every field of every value refuses them by name, or it is a value."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.robustness import hyper
+from companion.sections import Setting
+from fedlib.algorithms import ClusteredFedMix, Densities, FedRep
+from fedlib.engine import EarlyStop
+from fedlib.models import BiLSTM, FastText
+from fedlib.partition import Dirichlet
+from fedlib.runs.tuning import Choice, Space
+from fedlib.values import from_dict
+from papers.pm_moe.settings import PrivateParts
+
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+anything = st.sampled_from(hyper.HOSTILE) | st.recursive(
+    plain, lambda items: st.lists(items, max_size=3).map(tuple) | st.lists(items, max_size=3)
+)
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(hyper.fields()), anything)
+def test_whatever_a_field_is_given_it_refuses_by_name_or_reads_back(field, hostile):
+    assert hyper.judged(*field, hostile)[0] != "!", hyper.judged(*field, hostile)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_no_field_of_any_value_takes_a_number_that_is_not_finite(bad):
+    accepted = [
+        (cls.__name__, name)
+        for cls, name in hyper.fields()
+        for hostile in (bad, (bad,))
+        if hyper.judged(cls, name, hostile) != "refused by name"
+    ]
+    assert not accepted
+
+
+def test_every_kind_of_value_is_looked_at():
+    known = {cls.__name__ for cls in hyper.kinds()}
+    assert {"FedMix", "Experiment", "Dirichlet", "Uniform", "Optimizer", "LeNet"} <= known
+    assert all(type(hyper.plain(cls)) is cls for cls in hyper.kinds())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BiLSTM(hidden=0), "BiLSTM.hidden must be whole numbers >= 1"),
+        (lambda: FastText(width=-1), "FastText.width must be whole numbers >= 1"),
+        (lambda: FedRep(head_epochs=0), "FedRep.head_epochs must be >= 1, got 0"),
+        (lambda: Densities(latent=-1), "hidden, latent and samples must be >= 1"),
+        (lambda: ClusteredFedMix(damping=1.5), r"damping must lie in \[0, 1\), got 1.5"),
+        (lambda: EarlyStop(min_delta=-0.1), "EarlyStop.min_delta must be >= 0, got -0.1"),
+        (lambda: Choice((float("nan"),)), "Choice.of must hold numbers, text and values"),
+        (lambda: Choice(([],)), "Choice.of must hold numbers, text and values"),
+        (lambda: Dirichlet(clients=2**63), "Dirichlet.clients must be a number of 63 bits"),
+        (lambda: Dirichlet(clients=10**5000), "clients must be a number of 63 bits, got what can"),
+        (lambda: setting(Setting, rounds=0), "Setting.rounds must be >= 1: 0"),
+        (lambda: setting(PrivateParts, ratios=(-0.5,)), "PrivateParts.ratios must be >= 0: -0.5"),
+    ],
+)
+def test_what_was_accepted_or_refused_without_its_name(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def setting(cls, **fields):
+    base = hyper.plain(cls)
+    return cls(**{**vars(base), **fields})
+
+
+def test_an_axis_of_a_search_must_be_one():
+    with pytest.raises(TypeError, match=r"Space.axes: 'lr' must be a Uniform or a Choice, got 3"):
+        Space((("lr", 3),))
+
+
+def test_an_error_shows_the_beginning_of_what_was_given():
+    with pytest.raises(
+        TypeError, match=r"Dirichlet.clients must be int, got 'x+\.\.\. \(str\)"
+    ) as said:
+        Dirichlet(clients="x" * 10_000)
+    assert len(str(said.value)) < 300
+
+
+def test_what_is_nested_too_deeply_is_no_value():
+    deep: list = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        from_dict({"kind": "FedMix", "experts": deep})

@@ -1,0 +1,329 @@
+"""Generalist, specialist and gate: by hand, in their limits, and where each begins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_federation, parts_of, scatter
+from hypothesis import given
+from hypothesis import strategies as st
+from test_algorithms import play
+
+from fedlib.algorithms import FedAvg, FedMix, LastClient, Local, Mixture
+from fedlib.algorithms.mixture import pooled
+from fedlib.engine import EarlyStop, State, evaluate, play_round
+from fedlib.federation import OPTED_IN
+from fedlib.models import MLP, LeNet, Net
+from fedlib.optim import adam, sgd
+from fedlib.partition import Majority, Mirrored
+from fedlib.runs import Experiment, run_with_state
+from fedlib.tasks import Task
+
+FAST = {"batch_size": 4, "epochs": 3, "client": adam(0.01), "stop": None}
+POOLS = ("probabilities", "log")
+
+
+@pytest.fixture
+def federated(fed):
+    return play(FedAvg(batch_size=4), fed)[0]
+
+
+def gates(state, bias):
+    """Open every gate by as much, whatever the example."""
+    for name in ("gate.head.weight", "gate.head.bias"):
+        state.local[name] = torch.full_like(state.local[name], bias if "bias" in name else 0)
+    return state
+
+
+def probabilities(fed, algorithm, state, row, x):
+    """Probabilities of generalist and specialist and the gate, without the algorithm's help."""
+    own, _ = parts_of(fed, algorithm, state, row)
+
+    def net(prefix, module):
+        return module({n[len(prefix) :]: t for n, t in own.items() if n.startswith(prefix)}, x)
+
+    generalist = "copy." if algorithm.train_global else "global."
+    gate = torch.sigmoid(net("gate.", fed.net.like(algorithm.gate, 1)))[:, 0]
+    specialist = net("own.", fed.net.like(algorithm.expert))
+    return net(generalist, fed.net).softmax(-1), specialist.softmax(-1), gate
+
+
+@pytest.mark.parametrize("train_global", [False, True])
+@pytest.mark.parametrize("pool", POOLS)
+def test_loss_and_prediction_are_those_of_the_formula(fed, federated, pool, train_global):
+    """Eq. 3 of 001 with probabilities; as released a mean of two cross-entropies."""
+    algorithm = Mixture(pool=pool, train_global=train_global, gate=MLP((5,)), **FAST)
+    state = scatter(algorithm.init(fed, 0, federated), scale=0.3)
+    x, y = fed.test.inputs(torch.arange(10)), fed.test.y[:10]
+    f_g, f_s, h = (t.double().numpy() for t in probabilities(fed, algorithm, state, 1, x))
+    at = np.arange(10), y.numpy()
+    if pool == "log":
+        expected = np.mean(-h * np.log(f_s[at]) - (1 - h) * np.log(f_g[at]))
+        mixed = f_s ** h[:, None] * f_g ** (1 - h[:, None])
+        mixed /= mixed.sum(1, keepdims=True)
+    else:
+        mixed = h[:, None] * f_s + (1 - h[:, None]) * f_g
+        expected = np.mean(-np.log(mixed[at]))
+    params, ctx = parts_of(fed, algorithm, state, 1)
+    batch = {"x": x, "y": y, "weight": torch.ones(10)}
+    assert float(algorithm.loss(fed.net, params, ctx, batch)) == pytest.approx(expected, rel=1e-5)
+    code = algorithm.encode(fed.net, params, x)
+    said = algorithm.predict(fed.net, params, ctx, code)
+    np.testing.assert_allclose(said.logp.exp().numpy(), mixed, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(said.gate.numpy(), np.stack([1 - h, h], 1), rtol=1e-5)
+
+
+def test_a_network_that_gives_out_p_for_log_p_is_trained_on_p(fed):
+    """As released for Fashion-MNIST: -p(y) alone, -[h p_s(y) + (1 - h) p_g(y)] in the mixture."""
+    fed = replace(fed, net=Net(LeNet((2,), (9, 5), kernel=3, output="softmax"), (8, 8, 1), 10))
+    x, y, weight = fed.test.inputs(torch.arange(10)), fed.test.y[:10], torch.ones(10)
+    batch, at = {"x": x, "y": y, "weight": weight}, (np.arange(10), y.numpy())
+    first = scatter(FedAvg().init(fed, 0), scale=0.5)
+    p = fed.net(first.shared, x).softmax(-1).numpy()
+    for algorithm in (FedAvg(), Local()):
+        assert float(algorithm.loss(fed.net, first.shared, {}, batch)) == pytest.approx(
+            -p[at].mean(), rel=1e-5
+        )
+    mix = Mixture(pool="log", **FAST)
+    state = scatter(mix.init(fed, 0, first), scale=0.5)
+    f_g, f_s, h = (t.numpy() for t in probabilities(fed, mix, state, 1, x))
+    pooled_p = h[:, None] * f_s + (1 - h[:, None]) * f_g
+    params, ctx = parts_of(fed, mix, state, 1)
+    assert float(mix.loss(fed.net, params, ctx, batch)) == pytest.approx(
+        -pooled_p[at].mean(), rel=1e-5
+    )
+    said = mix.predict(fed.net, params, ctx, mix.encode(fed.net, params, x))
+    assert said.logp.argmax(1).tolist() == pooled_p.argmax(1).tolist()
+    scores = evaluate(fed, FedAvg(), first, fed.test)
+    assert np.nanmin(scores.nll) >= -1 and np.nanmax(scores.nll) < 0
+
+
+def test_the_released_loss_is_never_below_the_papers(fed, federated):
+    """Jensen: a mean of logarithms is at most the logarithm of the mean."""
+    params = None
+    losses = {}
+    for pool in POOLS:
+        algorithm = Mixture(pool=pool, **FAST)
+        state = scatter(algorithm.init(fed, 0, federated), scale=0.5)
+        params, ctx = parts_of(fed, algorithm, state, 0)
+        x = fed.test.inputs(torch.arange(10))
+        batch = {"x": x, "y": fed.test.y[:10], "weight": torch.ones(10)}
+        losses[pool] = float(algorithm.loss(fed.net, params, ctx, batch))
+    assert losses["log"] > losses["probabilities"]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_gate_that_is_shut_or_open_leaves_one_expert(fed, federated, pool):
+    tuned, _ = play(Local(batch_size=4), fed, first=federated)
+    algorithm = Mixture(pool=pool, **FAST)
+    state = algorithm.init(fed, 0, tuned)
+    alone = {
+        -60.0: evaluate(fed, FedAvg(), federated, fed.test),
+        60.0: evaluate(fed, Local(), tuned, fed.test),
+    }
+    for bias, expected in alone.items():
+        scores = evaluate(fed, algorithm, gates(state, bias), fed.test)
+        np.testing.assert_allclose(scores.nll, expected.nll, rtol=1e-5)
+        np.testing.assert_array_equal(scores.accuracy, expected.accuracy)
+
+
+def test_two_equal_experts_are_one(fed, federated):
+    """Before anything is trained, whatever the gate says."""
+    state = Mixture(**FAST).init(fed, 0, federated)
+    got = evaluate(fed, Mixture(**FAST), state, fed.test)
+    np.testing.assert_allclose(got.nll, evaluate(fed, FedAvg(), federated, fed.test).nll, rtol=1e-5)
+
+
+def test_the_generalist_is_frozen_and_all_else_moves(fed, federated):
+    algorithm = Mixture(**FAST)
+    begun = algorithm.init(fed, 0, federated)
+    before = {n: t.clone() for n, t in begun.flat().items()}
+    state, report = play(algorithm, fed, rounds=1, first=federated)
+    for name, leaf in state.flat().items():
+        assert torch.equal(leaf, before[name]) == name.startswith("shared:global."), name
+    assert not report.messages and int(report.down.sum()) == int(report.up.sum()) == 0
+
+
+def test_a_trained_generalist_is_a_copy_of_each_client(fed, federated):
+    algorithm = Mixture(train_global=True, **FAST)
+    state, _ = play(algorithm, fed, rounds=1, first=federated)
+    for name, leaf in federated.shared.items():
+        assert torch.equal(state.shared[f"global.{name}"], leaf)
+        copies = state.local[f"copy.{name}"]
+        assert not torch.equal(copies[0], copies[1]) and not torch.equal(copies[0], leaf)
+
+
+def test_what_opted_out_trains_gate_and_specialist_only(fed, federated):
+    """002: the generalist learns from opt-in data. Client 1 opted out, client 2 in part."""
+    algorithm = Mixture(train_global=True, **FAST)
+    fed.train.side[OPTED_IN] = torch.ones_like(fed.train.index)
+    fed.train.side[OPTED_IN][1] = 0
+    fed.train.side[OPTED_IN][2, ::2] = 0
+    state, _ = play(algorithm, fed, rounds=1, first=federated)
+    for name, leaf in federated.shared.items():
+        copies, own = state.local[f"copy.{name}"], state.local[f"own.{name}"]
+        assert torch.equal(copies[1], leaf) and not torch.equal(own[1], leaf)
+        assert not torch.equal(copies[0], leaf) and not torch.equal(copies[2], leaf)
+
+
+def test_gradients_of_the_generalist_are_those_of_the_examples_that_opted_in(fed, federated):
+    algorithm = Mixture(train_global=True, **FAST)
+    params, ctx = parts_of(fed, algorithm, algorithm.init(fed, 0, federated), 0)
+    x, y = fed.test.inputs(torch.arange(8)), fed.test.y[:8]
+    inside = torch.tensor([1, 0, 0, 1, 1, 0, 1, 0])
+    names = [n for n in params if n.startswith("copy.")]
+
+    def gradient(rows, **more):
+        leaves = {n: t.clone().requires_grad_(n in names) for n, t in params.items()}
+        batch = {"x": x[rows], "y": y[rows], "weight": torch.ones(len(rows)), **more}
+        loss = algorithm.loss(fed.net, leaves, ctx, batch) * len(rows)
+        return torch.autograd.grad(loss, [leaves[n] for n in names])
+
+    partly = gradient(torch.arange(8), **{OPTED_IN: inside})
+    only = gradient(torch.nonzero(inside)[:, 0])
+    for got, expected in zip(partly, only, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_specialists_start_from_what_came_before(fed, federated):
+    """001: fine-tuned ones; 002: from scratch; straight after the federation, its model."""
+    tuned, _ = play(Local(batch_size=4), fed, first=federated)
+    never, _ = play(Local(batch_size=4), fed)
+    alone = State(federated.shared, never.local)
+    algorithm = Mixture(**FAST)
+    for n, leaf in federated.shared.items():
+        for first in (tuned, alone):
+            begun = algorithm.init(fed, 0, first)
+            assert torch.equal(begun.local[f"own.{n}"], first.local[n])
+            assert torch.equal(begun.shared[f"global.{n}"], leaf), "handed on by the second stage"
+        assert torch.equal(algorithm.init(fed, 0, federated).local[f"own.{n}"][2], leaf)
+
+
+def test_experts_and_gates_of_other_architectures():
+    fed = make_federation((9, 9, 9), model=LeNet(channels=(3,), hidden=(9,), kernel=3))
+    first, _ = play(FedAvg(batch_size=4), fed, rounds=1)
+    mixed = Mixture(expert=MLP((6,)), gate=MLP((4,)), **FAST)
+    state, report = play(mixed, fed, rounds=4, first=first)
+    assert state.local["own.base.1.weight"].shape == (3, 6, 64)
+    assert state.local["gate.base.1.weight"].shape == (3, 4, 64)
+    assert state.local["gate.head.weight"].shape == (3, 1, 4)
+    _, begun = play(mixed, fed, rounds=1, first=first)
+    assert report.losses.mean() < 0.8 * begun.losses.mean()
+
+
+def test_gates_have_the_parameters_of_the_paper():
+    fed = make_federation((6, 6), model=LeNet(), shape=(32, 32, 3), classes=10)
+    state = Mixture().init(fed, 0, FedAvg().init(fed, 0))
+
+    def count(prefix):
+        return sum(t[0].numel() for n, t in state.local.items() if n.startswith(prefix))
+
+    assert count("own.") == fed.net.parameters() == 62_006
+    assert count("gate.") == 61_241
+
+
+def test_early_stopping_keeps_each_clients_best_mixture(fed, federated):
+    """It watches the mixture's loss on validation examples, which a large rate makes worse."""
+    rough = {"batch_size": 4, "epochs": 30, "client": sgd(1.5), "pool": "log"}
+    ends = {}
+    for stop in (None, EarlyStop(every=1, patience=30)):
+        algorithm = Mixture(stop=stop, **rough)
+        state, _ = play(algorithm, fed, rounds=1, first=federated)
+        held = fed.validation.whole(torch.arange(3))
+        losses = []
+        for row in range(3):
+            params, ctx = parts_of(fed, algorithm, state, row)
+            batch = {n: t[row] for n, t in held.items()}
+            losses.append(float(algorithm.loss(fed.net, params, ctx, batch)))
+        ends[stop] = np.array(losses)
+    last, best = ends.values()
+    assert (best <= last + 1e-6).all() and (best < last).any()
+
+
+def test_the_last_weights_are_kept_where_that_is_asked_for(fed, federated):
+    """As released: patience runs out as before, but what is kept is what it ended with."""
+    rough = {"batch_size": 4, "epochs": 12, "client": sgd(1.0)}
+    until = {}
+    for epochs in range(1, 13):
+        alone = Local(stop=None, **{**rough, "epochs": epochs})
+        state, _ = play(alone, fed, rounds=1, first=federated)
+        until[epochs] = state.local["head.bias"], evaluate(fed, alone, state, fed.validation).nll
+    stop = EarlyStop(every=1, patience=2)
+    kept, _ = play(Local(stop=stop, **rough), fed, rounds=1, first=federated)
+    last, _ = play(Local(stop=replace(stop, keep="last"), **rough), fed, rounds=1, first=federated)
+    for row in range(3):
+        nll = [until[e][1][row] for e in range(1, 13)]
+        best, waited, end = 0, 0, 12
+        for e in range(1, 13):
+            better = e == 1 or nll[e - 1] < nll[best - 1]
+            best, waited = (e, 0) if better else (best, waited + 1)
+            if waited == 2:
+                end = e
+                break
+        torch.testing.assert_close(kept.local["head.bias"][row], until[best][0][row])
+        torch.testing.assert_close(last.local["head.bias"][row], until[end][0][row])
+    assert not torch.equal(kept.local["head.bias"], last.local["head.bias"])
+
+
+def test_the_last_clients_model_is_handed_out_and_the_average_goes_on(fed):
+    """As released (A21): two rounds by hand, from FedAvg's."""
+    average, released = FedAvg(batch_size=4), LastClient(batch_size=4)
+    state, other = average.init(fed, 0), released.init(fed, 0)
+    for t in range(2):
+        before = state
+        state, report = play_round(average, fed, state, round=t, seed=0, cohort=2)
+        other, _ = play_round(released, fed, other, round=t, seed=0, cohort=2)
+        for n, leaf in state.shared.items():
+            assert torch.equal(other.memory[f"average.{n}"], leaf)
+            last = before.shared[n] - report.messages[n][1]
+            torch.testing.assert_close(other.shared[n], last)
+    assert other.memory.keys() == {f"average.{n}" for n in state.shared}
+    judged = released.assign_models(fed, other, judging=True)
+    assert all(torch.equal(t, state.shared[n]) for n, t in judged.shared.items())
+    assert judged.memory == {} and average.assign_models(fed, state, judging=True) is state
+
+
+def test_the_average_decides_which_round_the_last_clients_model_is_of():
+    task = Task(
+        "digits", Majority(clients=6, size=20, p=1.0), MLP((8,)), Mirrored(200, 20, 30), balanced=50
+    )
+    how = {"rounds": 6, "cohort": 2, "evaluate_every": 1, "keep": "best"}
+    average, released = (
+        run_with_state(Experiment(task, kind(client=adam(0.02), epochs=3), **how), progress=False)
+        for kind in (FedAvg, LastClient)
+    )
+
+    def both(metric):
+        return (r.select(metric).to_pandas()["value"] for r, _ in (average, released))
+
+    for metric in ("validation_nll", "kept_round"):
+        np.testing.assert_array_equal(*both(metric))
+    one, other = both("test_nll")
+    assert (one.to_numpy() != other.to_numpy()).any()
+    assert next(both("kept_round")).iloc[0] > 0
+    best = {n.removeprefix("average."): t for n, t in released[1].memory.items()}
+    assert all(torch.equal(t, best[n]) for n, t in average[1].shared.items())
+
+
+def test_a_mixture_needs_a_federation(fed, federated):
+    for first in (None, play(Local(), fed)[0], play(FedMix(experts=2), fed, rounds=1)[0]):
+        with pytest.raises(
+            ValueError, match=r"give FedAvg's experiment, or IFCA's, or that of Local after it"
+        ):
+            Mixture().init(fed, 0, first)
+    with pytest.raises(ValueError, match=r"unknown pool 'logs'.*did you mean 'log'"):
+        Mixture(pool="logs")
+
+
+@given(st.lists(st.floats(0.001, 0.999), min_size=2, max_size=2), st.floats(0.001, 0.999))
+def test_pooled_logarithms_are_never_above_the_mixture(said, h):
+    """Jensen; equal experts, or a gate that is almost shut, leave no difference."""
+    said, gate = torch.tensor(said).log(), torch.tensor([1 - h, h]).log()
+    mixture, logs = pooled(said, gate), pooled(said, gate, "log")
+    assert logs <= mixture + 1e-6
+    torch.testing.assert_close(mixture, (gate.exp() * said.exp()).sum().log(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(pooled(said[:1].expand(2), gate, "log"), said[0])
+    torch.testing.assert_close(pooled(said[:1].expand(2), gate), said[0])

@@ -1,0 +1,452 @@
+"""Opting out is a guarantee: what opted out reaches no algorithm that sends anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_federation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_algorithms import BATTERY, FAST
+
+from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture, PMMoE
+from fedlib.algorithms.stages import SecondStage
+from fedlib.engine import evaluate, evaluate_global, play_round, select
+from fedlib.federation import OPTED_IN
+from fedlib.models import MLP
+from fedlib.optim import adam
+from fedlib.partition import (
+    IID,
+    Clients,
+    LabelPermuted,
+    Mirrored,
+    OptOut,
+    Partition,
+    Repeated,
+    Rotated,
+)
+from fedlib.privacy import tampered, trace
+from fedlib.runs import Experiment, run
+from fedlib.tasks import Task
+
+SIZES = (11, 6, 9, 7)
+
+
+def opted(sizes=SIZES, seed=0):
+    """Client 1 opts out, client 2 with every third example; the others take part."""
+    fed = make_federation(sizes, seed=seed)
+    inside = torch.ones_like(fed.train.index)
+    inside[1] = 0
+    inside[2, ::3] = 0
+    # A validation set of its own for client 1, which must stay at home as well.
+    held = replace(fed.validation, x=fed.validation.x.clone(), y=fed.validation.y.clone())
+    others = held.index[[0, 2, 3]].unique()
+    pool = torch.arange(int(sum(sizes)), len(held.y))
+    held.index[1] = pool[~torch.isin(pool, others)][:6]
+    train = replace(fed.train, side={**fed.train.side, OPTED_IN: inside})
+    return replace(fed, train=train, validation=held)
+
+
+def poisoned(fed):
+    """The same, with labels that no class has wherever something opted out."""
+    return changed(fed, lambda x: torch.full_like(x, 255), lambda y: torch.full_like(y, 10**9))
+
+
+def changed(fed, pixels, labels):
+    """The same, with other images and labels wherever something opted out."""
+    home = fed.at_home()
+    out = (home.train.side[OPTED_IN] == 0) & home.train.real
+    train = replace(home.train, x=home.train.x.clone(), y=home.train.y.clone())
+    held = replace(home.validation, x=home.validation.x.clone(), y=home.validation.y.clone())
+    for table, rows in ((train, train.index[out]), (held, held.index[1])):
+        table.x[rows], table.y[rows] = pixels(table.x[rows]), labels(table.y[rows])
+    return replace(home, train=train, validation=held).taking_part()
+
+
+def server_sees(algorithm, fed, rounds=3, score=False):
+    """Every tensor that reaches the server, round by round, and its final leaves."""
+    seen = states(algorithm, fed, rounds, first_of(algorithm, fed, rounds), score)
+    sent = [{**r.messages, "up": r.up, "down": r.down} for _, r in seen]
+    last = seen[-1][0]
+    encoders = {n: t[[0, 2, 3]] for n, t in last.local.items() if n.startswith("vae.")}
+    return [*sent, encoders, last.shared, {**last.optimizer, **last.memory}]
+
+
+def first_of(algorithm, fed, rounds):
+    """The state that a second stage begins with."""
+    if not isinstance(algorithm, SecondStage | Mixture):
+        return None
+    return states(getattr(algorithm, "of", FedAvg(**FAST)), fed, rounds)[-1][0]
+
+
+def states(algorithm, fed, rounds, first=None, score=False):
+    state, out = algorithm.init(fed, 0, first), []
+    for t in range(rounds):
+        state, report = play_round(
+            algorithm,
+            fed,
+            state,
+            round=t,
+            seed=0,
+            cohort=3 if algorithm.federates else 4,
+            score=score,
+        )
+        out.append((state, report))
+    return out
+
+
+FEDERATING = {name: a for name, a in BATTERY.items() if a.federates}
+
+
+@pytest.mark.parametrize("algorithm", FEDERATING.values(), ids=FEDERATING)
+def test_what_opts_out_changes_no_byte_at_the_server(algorithm):
+    """Its images and labels are replaced by ones that would break whatever looked at them."""
+    fed = opted()
+    plain, changed = (server_sees(algorithm, f, score=True) for f in (fed, poisoned(fed)))
+    for one, other in zip(plain, changed, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[n], other[n]) for n in one)
+
+
+CHANGES = {
+    "what no class has": (lambda x: torch.full_like(x, 255), lambda y: torch.full_like(y, 10**9)),
+    "what might be": (lambda x: 255 - x, lambda y: (y + 1) % 3),
+}
+ASKING = {
+    **BATTERY,
+    "IFCA, least share": IFCA(clusters=2, least_share=0.3, inference="train", **FAST),
+    "FedMix, with p(y)": FedMix(experts=2, marginal_entropy=1.0, **FAST),
+}
+ROWS = torch.tensor([0, 2, 3])
+
+
+def asked(algorithm, fed):
+    """Yield what every method says that is handed the federation, by someone who takes no care."""
+    state = algorithm.init(fed, 0, first_of(algorithm, fed, 2))
+    yield {"init:" + n: t.clone() for n, t in state.flat().items()}
+    state = algorithm.before_round(fed, state, ROWS, round=0, seed=0)
+    yield state.flat()
+    start = algorithm.start(fed, state, ROWS[:1])
+    context = algorithm.client_context(fed, state, ROWS[:1])
+    yield {**start, **{"ctx:" + n: t for n, t in context.items()}}
+    yield {**algorithm.broadcast(fed, state), "alike": algorithm.alike(fed, state, ROWS)}
+    yield algorithm.client_statistics(fed, ROWS[:1], start, context)
+    for table in (fed.train, fed.validation):
+        held = table.index.clamp(min=0)[table.real]
+        yield {"x": table.x[held], "y": table.y[held], "sizes": torch.as_tensor(table.sizes)}
+        yield {n: t[table.real] for n, t in table.side.items()}
+    settled = algorithm.assign_models(fed, state)
+    yield settled.flat()
+    yield algorithm.observe(fed, settled)
+    yield {"shares": fed.shares("label"), "sizes": fed.sizes}
+
+
+def played(algorithm, fed, scored):
+    """Yield what two rounds make, message by message, and what the others predict with it."""
+    for state, report in states(algorithm, fed, 2, first_of(algorithm, fed, 2)):
+        yield report.messages
+        yield {**report.weights, "down": report.down, "up": report.up}
+        yield algorithm.weights(fed, state, torch.as_tensor(report.rows), report.messages)
+        after = algorithm.aggregate(fed, state, torch.as_tensor(report.rows), report.messages)
+        yield {n: t.clone() for n, t in after.flat().items()}
+        yield algorithm.assign_models(fed, state).flat()
+        if scored:
+            yield {"together": torch.tensor(evaluate_global(fed, algorithm, state))}
+            yield {"nll": torch.tensor(evaluate(fed, algorithm, state, fed.test).nll)[ROWS]}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("name", [n for n, a in ASKING.items() if not isinstance(a, PMMoE)])
+def test_whoever_is_handed_a_federation_sees_nothing_of_what_opted_out(name, change):
+    """No method of an algorithm, asked directly with the federation that a task builds."""
+    fed, algorithm = opted(), ASKING[name]
+    feds = fed, changed(fed, *change)
+    pairs = [*zip(*(asked(algorithm, f) for f in feds), strict=True)]
+    if algorithm.federates:
+        # Client 1 predicts with its own labels, so that they must be some.
+        scored = change is CHANGES["what might be"]
+        pairs += zip(*(played(algorithm, f, scored) for f in feds), strict=True)
+    for one, other in pairs:
+        assert one.keys() == other.keys()
+        assert all(same_bits(one[n], other[n]) for n in one)
+
+
+def same_bits(one, other):
+    one, other = (t.contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
+    return torch.equal(one, other)
+
+
+ALONE = [n for n, a in BATTERY.items() if n not in FEDERATING and not isinstance(a, PMMoE)]
+
+
+def test_where_private_parts_are_handed_round_nobody_can_opt_out():
+    with pytest.raises(ValueError, match="nobody can opt out"):
+        server_sees(BATTERY["PMMoE"], opted())
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_what_does_not_federate_sends_nothing(name):
+    for sent in server_sees(BATTERY[name], opted(), rounds=2)[:-3]:
+        assert sent.keys() == {"up", "down"} and int(sent["up"].sum()) == 0
+
+
+def test_an_algorithm_cannot_claim_not_to_federate():
+    class Liar(FedAvg):
+        federates = False
+
+    fed = opted()
+    with pytest.raises(RuntimeError, match="Liar does not federate, yet sends"):
+        play_round(Liar(), fed, Liar().init(fed, 0), round=0, seed=0, cohort=2)
+
+
+def test_federating_is_as_if_they_had_never_been_there():
+    """FedAvg of all members against FedAvg of a federation that has only their examples."""
+    fed, algorithm = opted(), FedAvg(**FAST)
+    inside = fed.taking_part()
+    only = make_federation(SIZES)
+    only.train.index, only.train.sizes = inside.train.index, inside.train.sizes
+    state = algorithm.init(only, 0)
+    for t in range(2):
+        state, _ = play_round(algorithm, only, state, round=t, seed=0, cohort=4)
+    got = states(algorithm, fed, 2)[-1][0]
+    for n, leaf in state.shared.items():
+        torch.testing.assert_close(got.shared[n], leaf, rtol=1e-6, atol=1e-7)
+
+
+def test_rows_stay_in_place_and_hold_what_takes_part():
+    fed = opted()
+    inside = fed.taking_part()
+    assert inside is fed.taking_part() and inside.taking_part() is inside
+    assert inside.train.sizes.tolist() == [11, 0, 6, 7] and inside.members.tolist() == [0, 2, 3]
+    assert inside.validation.sizes.tolist() == [6, 0, 6, 6]
+    assert (inside.train.index[1] == -1).all()
+    assert inside.train.index[2, :6].tolist() == [
+        int(fed.at_home().train.index[2, i]) for i in (1, 2, 4, 5, 7, 8)
+    ]
+    assert OPTED_IN not in inside.train.side
+    home = fed.at_home()
+    assert inside is fed and home.taking_part() is fed and home.at_home() is home
+    assert home.train.sizes.tolist() == list(SIZES) and home.members is None, "all that they have"
+    whole = make_federation(SIZES)
+    assert whole.taking_part() is whole and whole.at_home() is whole is whole.predicting()
+
+
+def test_label_shares_are_those_of_what_takes_part():
+    fed = opted()
+    mine = fed.train.y[fed.train.index[2, :6]]
+    share = torch.bincount(mine, minlength=3) / 6
+    torch.testing.assert_close(fed.shares("label")[2], share)
+    assert not torch.equal(fed.at_home().shares("label")[2], share) or len(mine.unique()) == 1
+
+
+def test_side_information_moves_with_its_example():
+    fed = make_federation(SIZES, side="angle")
+    inside = torch.ones_like(fed.train.index)
+    inside[2, ::3] = 0
+    moved = replace(fed, train=replace(fed.train, side={**fed.train.side, OPTED_IN: inside})).train
+    kept = [1, 2, 4, 5, 7, 8]
+    assert moved.side["angle"][2, :6].tolist() == fed.train.side["angle"][2, kept].tolist()
+
+
+def test_a_cohort_keeps_its_size_and_has_members_only():
+    fed = opted().taking_part()
+    chosen = [select(fed, 2, 0, t).tolist() for t in range(30)]
+    assert all(len(set(c)) == 2 for c in chosen)
+    assert {row for c in chosen for row in c} == {0, 2, 3}
+    assert sorted(select(fed, 1.0, 0, 0)) == [0, 2, 3]
+    with pytest.raises(ValueError, match="a cohort of 4 does not fit 3 clients"):
+        select(fed, 4, 0, 0)
+
+
+def rows(*labels):
+    """A partition with a row of examples per list of labels, and all labels."""
+    lists, flat = [], []
+    for one in labels:
+        lists.append(range(len(flat), len(flat) + len(one)))
+        flat += one
+    return Partition.from_lists(lists), np.array(flat)
+
+
+def test_a_share_of_every_class_opts_out():
+    part, labels = rows([0] * 5 + [1] * 4 + [2], [0, 0], [1] * 7)
+    inside = OptOut(clients=1.0, share=0.5).stays_in(part, labels, seed=3)
+    for client, expected in enumerate([[3, 2, 1], [1, 0, 0], [0, 4, 0]]):
+        mine = labels[part.index[client][inside[client]]]
+        assert np.bincount(mine, minlength=3).tolist() == expected
+
+
+pairs = st.tuples(st.floats(0, 0.9), st.floats(0, 0.9)).map(sorted)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), pairs, st.integers(5, 30))
+def test_who_opts_out_also_does_at_a_larger_fraction(seed, fractions, clients):
+    part, labels = rows(*[[0, 1, 1, 2, 2, 2]] * clients)
+    few, many = (OptOut(q).stays_in(part, labels, seed) for q in fractions)
+    assert (many <= few).all()
+    for inside, q in ((few, fractions[0]), (many, fractions[1])):
+        assert (inside.all(1) | ~inside.any(1)).all()
+        assert (~inside.any(1)).sum() == round(q * clients)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), pairs)
+def test_what_opts_out_also_does_at_a_larger_share(seed, shares):
+    part, labels = rows([0] * 7 + [1] * 4, [1] * 3, [2])
+    some, more = (OptOut(1.0, share).stays_in(part, labels, seed) for share in shares)
+    assert (more <= some).all() and not more[part.index < 0].any()
+
+
+def test_some_of_the_clients_opt_out_as_they_do_among_all():
+    """A stage for the last three of eight clients; each has the examples that it has there."""
+    whole = replace(TASK, opt_out=OptOut(clients=0.5, share=0.5))
+    some = replace(whole, partition=Clients(whole.partition, first=5, last=8))
+    theirs, mine = (task.build(3).at_home().train for task in (whole, some))
+    assert torch.equal(theirs.index[5:], mine.index)
+    assert torch.equal(theirs.side[OPTED_IN][5:], mine.side[OPTED_IN])
+    assert 0 < mine.side[OPTED_IN].sum() < theirs.side[OPTED_IN].sum()
+    with pytest.raises(ValueError, match="does not say how many clients it has"):
+        Clients(Repeated(IID(), 2)).among()
+
+
+def test_what_cannot_be_is_an_error():
+    with pytest.raises(ValueError, match=r"OptOut.clients must lie in \[0, 1\], got 1.5"):
+        OptOut(clients=1.5)
+    with pytest.raises(ValueError, match=r"OptOut.share must lie in \[0, 1\], got -0.1"):
+        OptOut(share=-0.1)
+    part, labels = rows([0, 1], [1, 1])
+    with pytest.raises(ValueError, match="leaves no example to the federation of 2"):
+        OptOut(clients=1.0).stays_in(part, labels, 0)
+
+
+TASK = Task(
+    "digits",
+    IID(clients=8, size=20),
+    MLP((8,)),
+    Mirrored(pool=200, validation=20, test=30),
+    opt_out=OptOut(clients=0.5),
+    balanced=100,
+)
+FEDERATED = Experiment(TASK, FedAvg(batch_size=10), rounds=6, cohort=3, evaluate_every=3)
+
+
+def test_the_ledger_has_no_byte_of_those_who_opted_out():
+    metrics = run(FEDERATED, device="cpu", progress=False).metrics.to_pandas()
+    inside = metrics[metrics["metric"] == "opted_in"].set_index("client")["value"]
+    assert (inside > 0).sum() == 4 and set(inside) == {0, 20}
+    for name in ("client_bytes_up", "client_bytes_down"):
+        ledger = metrics[metrics["metric"] == name]
+        assert set(ledger["client"]) <= set(inside[inside > 0].index)
+        assert (ledger.groupby("round").size() == 3).all(), "the cohort keeps its size"
+        total = metrics[metrics["metric"] == name.removeprefix("client_")]
+        assert ledger["value"].sum() == total["value"].sum() > 0
+    scored = metrics[(metrics["metric"] == "test_accuracy") & (metrics["round"] == 6)]
+    assert len(scored) == 8, "everybody is tested"
+
+
+def test_those_who_opted_out_train_at_home():
+    """A specialist and a gate for everybody, from examples that the federation never saw."""
+    alone = Local(batch_size=10, epochs=3, client=adam(1e-2))
+    home = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
+    tuned = Experiment(TASK, alone, after=FEDERATED, **home)
+    mixed = Experiment(TASK, Mixture(epochs=5, client=adam(1e-2)), after=tuned, **home)
+    metrics = run(mixed, device="cpu", progress=False).metrics.to_pandas()
+    last = metrics[metrics["round"] == 1].groupby("metric")["value"]
+    assert last.mean()["balanced_accuracy"] > 0.3
+    assert last.count()["balanced_accuracy"] == 8
+    assert last.sum()["bytes_up"] == 0
+    assert "client_bytes_up" in last.groups
+
+
+def test_a_task_without_opting_out_logs_no_ledger():
+    found = run(replace(FEDERATED, task=replace(TASK, opt_out=None)), progress=False)
+    assert not {"opted_in", "client_bytes_up"} & {*found.metrics["metric"].to_pylist()}
+
+
+def test_everybody_is_scored_on_one_balanced_test_set():
+    fed = TASK.build(0)
+    assert fed.balanced.index.shape == (8, 100) and fed.balanced.sizes.tolist() == [100] * 8
+    assert torch.bincount(fed.balanced.y[fed.balanced.index[0]]).tolist() == [10] * 10
+    assert (fed.balanced.index == fed.balanced.index[0]).all()
+    state = FedAvg().init(fed, 0)
+    scores = evaluate(fed, FedAvg(), state, fed.balanced)
+    assert len(set(scores.accuracy)) == 1, "one global model has one score"
+    assert fed.to("cpu").balanced is not fed.balanced
+
+
+def test_a_balanced_set_can_be_of_examples_that_nobody_trains_on_or_is_tested_on():
+    fed = replace(TASK, balanced_on="validation").build(0)
+    chosen = fed.balanced.index[0]
+    assert torch.bincount(fed.balanced.y[chosen]).tolist() == [10] * 10
+    assert fed.balanced.x is fed.validation.x and fed.validation.x is fed.train.x
+    assert not torch.isin(chosen, fed.train.index).any()
+    experiment = replace(FEDERATED, task=replace(TASK, balanced_on="validation"))
+    logged = set(run(experiment, progress=False).metrics.to_pandas()["metric"])
+    assert "balanced_validation_accuracy" in logged and "balanced_accuracy" not in logged
+
+
+def test_a_balanced_test_set_needs_tests_apart():
+    with pytest.raises(ValueError, match="see an example in different ways"):
+        replace(TASK, partition=LabelPermuted(TASK.partition)).build(0)
+    with pytest.raises(ValueError, match="needs a test split that is for tests only"):
+        replace(TASK, held_out=Mirrored(pool=100, source="test"))
+    with pytest.raises(ValueError, match=r"4,000 balanced examples need 400 of each of 10 classes"):
+        replace(TASK, balanced=4000).build(0)
+
+
+@pytest.mark.parametrize("opt_out", [OptOut(0.5), OptOut(1.0, share=0.5)], ids=["clients", "share"])
+def test_the_check_finds_no_changed_byte_and_its_control_many(opt_out):
+    fed = replace(TASK, opt_out=opt_out).build(0)
+    algorithm = FedAvg(batch_size=10)
+    found = trace(fed, algorithm, rounds=2, cohort=3)
+    control = trace(fed, algorithm, rounds=2, cohort=3, inside=True)
+    leaves = 4 * fed.net.parameters()
+    assert found.bytes == control.bytes == 2 * (3 * leaves + leaves + 3 * 8)
+    assert found.changed == 0 < control.changed
+
+
+def test_the_check_finds_an_algorithm_that_looks_at_everything():
+    class Nosy(FedAvg):
+        """Sends the mean label of all of a client's examples."""
+
+        def client_context(self, fed, state, rows):
+            home = fed.at_home().train
+            return {"y": home.y[home.index[rows]].float().mean(-1)}
+
+        def client_update(self, net, before, after, ctx):
+            own, message = super().client_update(net, before, after, ctx)
+            return own, {**message, "tell": ctx["y"]}
+
+    fed = replace(TASK, opt_out=OptOut(1.0, share=0.5)).build(0)
+    plain, other = (states(Nosy(), f, 1)[0][1].messages for f in (fed, tampered(fed)))
+    assert not torch.equal(plain["tell"], other["tell"])
+    assert all(torch.equal(plain[n], other[n]) for n in plain if n != "tell")
+
+
+def test_only_what_opted_out_is_tampered_with():
+    fed = replace(TASK, opt_out=OptOut(1.0, share=0.5)).build(0)
+    other, control = tampered(fed), tampered(fed, inside=True)
+    inside = fed.taking_part().train.index
+    held = inside[inside >= 0]
+    home = fed.at_home().train.index
+    out = torch.tensor(sorted(set(home.flatten().tolist()) - set(held.tolist())))
+    assert torch.equal(other.train.y[held], fed.train.y[held])
+    assert torch.equal(other.train.y[out], (fed.train.y[out] + 1) % fed.classes)
+    assert torch.equal(control.train.x[out], fed.train.x[out])
+    assert torch.equal(control.train.x[held], fed.train.x.max() - fed.train.x[held])
+    with pytest.raises(ValueError, match="nobody opts out of this federation"):
+        tampered(replace(TASK, opt_out=None).build(0))
+
+
+def test_the_kinds_of_side_information_do_not_depend_on_who_holds_them():
+    """phi has a row for every angle, also if only those who opted out know it, or nobody does."""
+    rotated = Rotated(IID(clients=2, size=5), angles=(0.0, 90.0, 180.0), alpha=None)
+    held = Mirrored(pool=200, validation=5, test=5)
+    fed = Task("digits", rotated, MLP((8,)), held, opt_out=OptOut(0.5)).build(0)
+    assert fed.values("angle") == 3 > int(fed.at_home().train.side["angle"].max()) + 1
+    assert "angle" in fed.train.side and fed.at_home().values("angle") == 3
+    around = Clients(LabelPermuted(rotated), last=1)
+    assert around.kinds() == {"angle": 3, "permutation": 4} and IID().kinds() == {}

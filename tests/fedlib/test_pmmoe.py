@@ -1,0 +1,353 @@
+"""PM-MoE: its limits, its energies against a plain loop, and that experts are asked once."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import LENET, make_federation
+from test_algorithms import play
+from test_splitting import NINE, SIZES, client, one
+
+from fedlib.algorithms import DBE, FedAvg, FedBABU, FedPer, LGFedAvg, Local, Personal, PMMoE
+from fedlib.algorithms.pmmoe import GATE, KEPT, POOL, SAID
+from fedlib.engine import State, evaluate, play_round
+from fedlib.models import MLP, FastText, GateNet, Net, part
+from fedlib.optim import adam, sgd
+
+FIRM = 1e4  # a gate's bias that leaves nothing to the others
+nine = pytest.mark.parametrize("of", NINE.values(), ids=NINE)
+
+
+def finished(of, model=None, sizes=SIZES):
+    fed = make_federation(sizes, model=model, shape=(12, 12, 1))
+    state, _ = play(of, fed)
+    return fed, state
+
+
+def trusting(state, gate):
+    """The state in which client s trusts expert gate[s] only, whatever it sees."""
+    local = {n: t * 0 if n.startswith(GATE) else t for n, t in state.local.items()}
+    local[f"{GATE}head.bias"][range(len(gate)), gate] = FIRM
+    return State(state.shared, local)
+
+
+@nine
+@pytest.mark.parametrize("top", [0, 1])
+def test_a_gate_that_trusts_the_own_expert_changes_no_prediction(of, top):
+    fed, first = finished(of)
+    algorithm = PMMoE(of=of, top=top)
+    state = trusting(algorithm.init(fed, 0, first), range(3))
+    before, after = evaluate(fed, of, first, fed.test), evaluate(fed, algorithm, state, fed.test)
+    assert (before.accuracy == after.accuracy).all()
+    np.testing.assert_allclose(after.nll, before.nll, rtol=1e-6)
+
+
+@nine
+def test_a_gate_that_trusts_another_gives_it_this_clients_entry(of):
+    fed, first = finished(of)
+    algorithm = PMMoE(of=of)
+    state = trusting(algorithm.init(fed, 0, first), [1, 2, 0])
+    code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(9)))
+    bare = of.encode(fed.net, first.shared, fed.test.inputs(torch.arange(9)))
+    for row, other in enumerate([1, 2, 0]):
+        params, ctx = client(fed, of, first, row)
+        theirs, _ = client(fed, of, first, other)
+        params |= {n: theirs[n] for n in params if n.startswith(of.experts)}
+        expected = of.predict(fed.net, params, ctx, bare).logp
+        own, known = client(fed, algorithm, state, row)
+        said = algorithm.predict(fed.net, own, known, code).logp
+        torch.testing.assert_close(said, expected, rtol=1e-4, atol=1e-5)
+
+
+@nine
+def test_what_is_asked_once_is_what_is_asked_every_time(of):
+    fed, first = finished(of)
+    algorithm = PMMoE(of=of, top=2, denoise=0.4, client=sgd(0.3))
+    state = algorithm.init(fed, 0, first)
+    for row in range(3):
+        params, ctx = client(fed, algorithm, state, row)
+        plain = one(fed, row)
+        recalled = {**plain, **algorithm.known(fed.net, params, ctx, plain)}
+        assert SAID in recalled and SAID not in plain
+        losses = [algorithm.loss(fed.net, params, ctx, b) for b in (recalled, plain)]
+        torch.testing.assert_close(*losses)
+
+
+@nine
+@pytest.mark.parametrize("model", [MLP((7,)), LENET])
+def test_one_client_at_a_time_is_the_oracle_of_the_cohort(of, model):
+    fed, first = finished(of, model)
+    algorithm = PMMoE(of=of, epochs=3, batch_size=4, denoise=0.4, client=sgd(0.3))
+    ends = []
+    for chunk in (1, 3):
+        state = algorithm.init(fed, 0, first)
+        state, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1.0, chunk=chunk)
+        ends.append(state.flat())
+    for n, t in ends[0].items():
+        torch.testing.assert_close(ends[1][n], t, rtol=1e-3, atol=1e-5)
+
+
+@nine
+def test_only_gates_move_and_nothing_but_the_pool_is_sent(of):
+    fed, first = finished(of)
+    algorithm = PMMoE(of=of, epochs=2, batch_size=4, client=sgd(0.3))
+    start = algorithm.init(fed, 0, first)
+    kept = {n: t.clone() for n, t in start.flat().items()}
+    state, report = play_round(algorithm, fed, start, round=0, seed=0, cohort=1.0)
+    moved = {n for n, t in state.flat().items() if not torch.equal(t, kept[n])}
+    assert moved and all(n.startswith(f"local:{GATE}") for n in moved)
+    assert not report.messages
+    mine = sum(t[0].nbytes for n, t in first.local.items() if n.startswith(of.experts))
+    model = sum(t.nbytes for n, t in first.shared.items() if not of.is_local(n))
+    assert report.up.tolist() == [mine] * 3 and report.down.tolist() == [3 * mine + model] * 3
+
+
+def test_the_bytes_of_two_clients_by_hand():
+    """8 x 8 pixels, 7 units, 3 classes: a base of 64 * 7 + 7 = 455 numbers, heads of 7 * 3 + 3."""
+    of, fed = FedPer(batch_size=4), make_federation((4, 8))
+    first, _ = play(of, fed, cohort=2)
+    algorithm = PMMoE(of=of)
+    _, report = play_round(
+        algorithm, fed, algorithm.init(fed, 0, first), round=0, seed=0, cohort=1.0
+    )
+    # Both heads and the base (004, algorithm 1, lines 1 and 2) go down, the own head goes up.
+    assert report.down.tolist() == [4 * (2 * 24 + 455)] * 2
+    assert report.up.tolist() == [4 * 24] * 2
+
+
+@nine
+def test_energies_against_a_plain_loop(of):
+    fed, first = finished(of)
+    t = 0.05
+    algorithm = PMMoE(of=of, temperature=t)
+    state = algorithm.init(fed, 0, first)
+    energies = algorithm.energies(fed, state)
+    for j, size in enumerate(SIZES):
+        x = fed.train.inputs(fed.train.index[j, :size])
+        params, ctx = client(fed, of, first, j)
+        code = of.encode(fed.net, first.shared, x)
+        entry = of.opened(fed.net, params, ctx, code).entry
+        outs = []
+        for other in range(3):
+            theirs, _ = client(fed, of, first, other)
+            own = {**params, **{n: w for n, w in theirs.items() if n.startswith(of.experts)}}
+            outs.append(of.private(fed.net, own, entry))
+        for other in range(3):
+            scores = []
+            for a, b in zip(outs[other], outs[j], strict=True):
+                v = (a * b / (a.norm() * b.norm()).clamp(min=1e-12)).double().numpy()
+                scores.append(t * np.log(np.exp(v / t).sum()))
+            assert float(energies[j, other]) == pytest.approx(np.mean(scores), rel=1e-4)
+
+
+def test_a_warm_energy_orders_experts_as_the_cosine_does():
+    torch.manual_seed(0)
+    own, others = torch.randn(512), torch.randn(20, 512)
+    others = others + torch.linspace(-1, 1, 20).unsqueeze(1) * own
+    v = torch.nn.functional.normalize(others, dim=-1) * torch.nn.functional.normalize(own, dim=0)
+    cosine = v.sum(-1).argsort()
+    scores = {t: (t * (v.double() / t).logsumexp(-1)).argsort() for t in (1.0, 0.1, 0.0005)}
+    assert torch.equal(scores[1.0], cosine) and torch.equal(scores[0.1], cosine)
+    assert not torch.equal(scores[0.0005], cosine)
+
+
+@pytest.mark.parametrize(("gamma", "left"), [(0.0, 5), (0.2, 4), (0.5, 3), (0.99, 1)])
+def test_the_least_energies_are_left_out_and_never_the_own(gamma, left):
+    torch.manual_seed(0)
+    energies = torch.rand(5, 5)
+    kept = PMMoE(denoise=gamma).clean(energies)
+    energies.fill_diagonal_(math.inf)
+    assert (kept.sum(1) == left).all() and (kept.diagonal() == 1).all()
+    for row in range(5):
+        out = energies[row][kept[row] == 0]
+        assert not len(out) or out.max() < energies[row][kept[row] == 1].min()
+
+
+@pytest.mark.parametrize(
+    ("gamma", "experts", "out"), [(0.7, 90, 63), (0.29, 100, 29), (0.7, 89, 62), (1 - 1e-12, 9, 8)]
+)
+def test_the_share_left_out_is_no_victim_of_rounding(gamma, experts, out):
+    """0.7 * 90 is 62.99999999999999 in floats; and one expert stays whatever the share."""
+    kept = PMMoE(denoise=gamma).clean(torch.rand(experts, experts))
+    assert (kept.sum(1) == experts - out).all() and (kept.diagonal() == 1).all()
+
+
+def test_an_expert_left_out_has_no_weight():
+    fed, first = finished(FedPer(batch_size=4))
+    algorithm = PMMoE(of=FedPer(), denoise=0.4)
+    state = algorithm.init(fed, 0, first)
+    assert state.local[KEPT].sum(1).tolist() == [2, 2, 2]
+    code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(9)))
+    for row in range(3):
+        params, ctx = client(fed, algorithm, state, row)
+        gate = algorithm.predict(fed.net, params, ctx, code).gate
+        assert (gate[:, state.local[KEPT][row] == 0] == 0).all()
+        torch.testing.assert_close(gate.sum(-1), torch.ones(9))
+
+
+@pytest.mark.parametrize("renormalised", [False, True])
+def test_only_the_largest_weights_count(renormalised):
+    fed, first = finished(FedPer(batch_size=4))
+    full = PMMoE(of=FedPer())
+    some = PMMoE(of=FedPer(), top=2, renormalised=renormalised)
+    state = full.init(fed, 0, first)
+    code = full.encode(fed.net, state.shared, fed.test.inputs(torch.arange(9)))
+    params, ctx = client(fed, full, state, 0)
+    before, after = (a.predict(fed.net, params, ctx, code).gate for a in (full, some))
+    least = before.argmin(-1, keepdim=True)
+    expected = before.scatter(-1, least, 0.0)
+    expected = expected / expected.sum(-1, keepdim=True) if renormalised else expected
+    torch.testing.assert_close(after, expected)
+
+
+def test_favour_begins_at_the_own_expert():
+    fed, first = finished(FedPer(batch_size=4, client=sgd(0.5)))
+    shares = [
+        PMMoE(of=FedPer(), favour=b).observe(fed, PMMoE(of=FedPer(), favour=b).init(fed, 0, first))
+        for b in (0.0, 3.0, FIRM)
+    ]
+    own = [float(s["gate_share"].diagonal().mean()) for s in shares]
+    assert own[0] < 0.6 < 0.8 < own[1] < own[2] == 1.0
+    assert float(shares[2]["gate_entropy"].max()) == 0.0
+
+
+@nine
+def test_what_experts_are_worth_and_how_their_errors_go_together(of):
+    fed, first = finished(of)
+    algorithm = PMMoE(of=of)
+    state = algorithm.init(fed, 0, first)
+    seen = algorithm.observe(fed, state)
+    right = []
+    for other in range(3):
+        state = trusting(state, [other] * 3)
+        right.append(evaluate(fed, algorithm, state, fed.test).accuracy)
+    np.testing.assert_allclose(seen["expert_accuracy"].numpy(), np.stack(right, 1), rtol=1e-6)
+    same = PMMoE(of=of).init(fed, 0, first)
+    pool = part(same.shared, POOL)
+    alike = {f"{POOL}{n}": t[:1].expand_as(t).clone() for n, t in pool.items()}
+    agreed = algorithm.observe(fed, State({**same.shared, **alike}, same.local))
+    spread = agreed["error_spread"][:, 0]
+    worth = agreed["expert_accuracy"][:, 0]
+    for i in range(3):
+        expected = 3.0 if 0 < worth[i] < 1 else 1.0
+        assert float(spread[i]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_after_fedbabu_the_servers_base_or_the_own_one_is_used(own):
+    fed = make_federation(SIZES)
+    federated, _ = play(FedBABU(batch_size=4, client=sgd(0.2)), fed)
+    tuned, _ = play(Local(batch_size=4, client=sgd(0.2)), fed, rounds=1, first=federated)
+    of = Personal(local=("base.", "head.")) if own else FedBABU()
+    algorithm = PMMoE(of=of)
+    state = trusting(algorithm.init(fed, 0, tuned), range(3))
+    expected = Local() if own else FedPer()
+    heads = {n: t for n, t in tuned.local.items() if n.startswith("head.")}
+    theirs = tuned if own else State(federated.shared, heads)
+    before, after = (
+        evaluate(fed, expected, theirs, fed.test),
+        evaluate(fed, algorithm, state, fed.test),
+    )
+    np.testing.assert_allclose(after.nll, before.nll, rtol=1e-5)
+
+
+def test_a_gate_sees_raw_images_below_bases_and_features_elsewhere():
+    fed, first = finished(LGFedAvg(batch_size=4))
+    state = PMMoE(of=LGFedAvg()).init(fed, 0, first)
+    assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 144)
+    params, ctx = client(fed, PMMoE(of=LGFedAvg()), state, 0)
+    assert "x" not in PMMoE(of=LGFedAvg()).known(fed.net, params, ctx, one(fed, 0))
+    fed, first = finished(FedPer(batch_size=4))
+    state = PMMoE(of=FedPer()).init(fed, 0, first)
+    assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 7)
+
+
+@pytest.mark.parametrize("of", [FedPer(batch_size=4), LGFedAvg(batch_size=4), DBE(batch_size=4)])
+def test_texts_can_be_mixed(of):
+    fed = make_federation(SIZES)
+    for table in (fed.train, fed.validation, fed.test):
+        table.x = torch.randint(0, 20, (len(table.y), 10), dtype=torch.int32)
+        table.scale = table.shift = torch.zeros(0)
+    fed.net = Net(FastText(vocabulary=20, width=6), (10,), 3)
+    state, _ = play(of, fed)
+    algorithm = PMMoE(of=of, batch_size=4, epochs=2, denoise=0.4)
+    after, report = play(algorithm, fed, rounds=1, first=state)
+    assert report.losses.isfinite().all()
+    assert np.isfinite(evaluate(fed, algorithm, after, fed.test).nll).all()
+
+
+@pytest.mark.parametrize(
+    ("entry", "experts", "numbers"),
+    [(32, 20, 72_724), (512, 20, 134_164), (784, 20, 168_980), (3072, 20, 461_844)],
+)
+def test_the_gates_size_is_the_released_ones(entry, experts, numbers):
+    assert Net(GateNet(), (entry,), experts).parameters() == numbers
+
+
+@pytest.mark.parametrize(
+    "init", ["uniform", "normal", "xavier", "kaiming", "orthogonal", "spectral"]
+)
+def test_initialisations(init):
+    gate = GateNet(hidden=(40, 30), init=init)
+    leaves = Net(gate, (50,), 9).init(0)
+    begun, again = gate.begun(leaves, 3), gate.begun(leaves, 3)
+    weights = {n: w for n, w in begun.items() if w.ndim == 2}
+    assert all(torch.equal(again[n], w) for n, w in weights.items()) and len(weights) == 3
+    for n, w in weights.items():
+        values = torch.linalg.svdvals(w)
+        if init == "uniform":
+            assert torch.equal(w, leaves[n])
+        if init == "orthogonal":
+            torch.testing.assert_close(values, torch.ones_like(values), rtol=1e-4, atol=1e-4)
+        if init == "spectral":
+            assert float(values[0]) == pytest.approx(1, rel=1e-4)
+        if init in ("normal", "xavier", "kaiming"):
+            assert not torch.equal(w, leaves[n])
+
+
+@pytest.mark.parametrize(
+    "activation", ["relu", "leaky_relu", "prelu", "elu", "selu", "silu", "mish"]
+)
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_every_gate_trains(activation, depth):
+    fed, first = finished(FedPer(batch_size=4, client=sgd(0.5)))
+    gate = GateNet(hidden=(8, 9, 7)[: depth - 1], activation=activation)
+    algorithm = PMMoE(of=FedPer(), gate=gate, epochs=30, batch_size=4, client=adam(1e-2))
+    losses = []
+    state = algorithm.init(fed, 0, first)
+    for t in range(2):
+        state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=1.0)
+        losses.append(float(report.losses.mean()))
+    assert losses[1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PMMoE(top=-1), "top"),
+        (lambda: PMMoE(denoise=1.0), r"denoise \(gamma\) in \[0, 1\)"),
+        (lambda: PMMoE(temperature=0.0), r"temperature \(T\) > 0"),
+        (lambda: GateNet(init="orthogonals"), "did you mean 'orthogonal'"),
+        (lambda: GateNet(activation="tanh"), "unknown activation"),
+        (lambda: GateNet(dropout=1.0), "dropout must lie"),
+    ],
+)
+def test_bad_hyper_parameters_are_errors(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_only_a_method_that_splits_models_has_private_parts():
+    with pytest.raises(TypeError, match="of must be Split"):
+        PMMoE(of=FedAvg())
+
+
+@pytest.mark.parametrize("first", [None, FedAvg(batch_size=4)])
+def test_a_first_stage_without_private_parts_is_an_error(first):
+    fed = make_federation(SIZES)
+    state = None if first is None else play(first, fed)[0]
+    with pytest.raises(ValueError, match="give its experiment as `after`"):
+        PMMoE(of=FedPer()).init(fed, 0, state)

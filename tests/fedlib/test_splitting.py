@@ -1,0 +1,399 @@
+"""Nine methods that split a model in a shared and a private part: by hand, and at their limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conftest import LENET, make_federation
+from test_algorithms import play
+from torch.nn.functional import cross_entropy
+
+from fedlib.algorithms import (
+    DBE,
+    GPFL,
+    FedAvg,
+    FedBABU,
+    FedCP,
+    FedGH,
+    FedPer,
+    FedRep,
+    FedRoD,
+    LGFedAvg,
+    Local,
+    Personal,
+)
+from fedlib.algorithms.dbe import CONSENSUS, OWN, RUNNING
+from fedlib.algorithms.fedcp import WHO, discrepancy
+from fedlib.algorithms.fedgh import HELD, PROTOTYPES
+from fedlib.algorithms.gpfl import EVERYBODY, LABELS, MINE, STEERED, steer
+from fedlib.algorithms.splitting import Split
+from fedlib.engine import evaluate, evaluate_global, play_round
+from fedlib.engine.batches import make_plan
+from fedlib.models import MLP, named, part
+from fedlib.optim import adam, sgd
+
+SIZES = (11, 4, 9)
+FAST = {"batch_size": 4, "client": sgd(0.2)}
+NINE: dict[str, Split] = {
+    "FedPer": FedPer(**FAST),
+    "LG-FedAvg": LGFedAvg(**FAST),
+    "FedRep": FedRep(head_epochs=2, **FAST),
+    "FedBABU": FedBABU(**FAST),
+    "FedRoD": FedRoD(**FAST),
+    "FedGH": FedGH(**FAST),
+    "FedCP": FedCP(**FAST),
+    "GPFL": GPFL(**FAST),
+    "DBE": DBE(kappa=1.0, momentum=0.5, **FAST),
+}
+nine = pytest.mark.parametrize("algorithm", NINE.values(), ids=NINE)
+
+
+def one(fed, row=0):
+    """A client's examples as one batch."""
+    return {n: t[0] for n, t in fed.train.whole(torch.tensor([row])).items()}
+
+
+def client(fed, algorithm, state, row):
+    """A client's leaves and what it knows besides its batch."""
+    rows = torch.tensor([row])
+    params = {n: t[0] for n, t in algorithm.start(fed, state, rows).items()}
+    context = {n: t[0] for n, t in algorithm.client_context(fed, state, rows).items()}
+    return params, {**context, **algorithm.broadcast(fed, state)}
+
+
+@nine
+@pytest.mark.parametrize("model", [MLP((7,)), LENET])
+def test_one_client_at_a_time_is_the_oracle_of_the_cohort(algorithm, model):
+    fed = make_federation(SIZES, model=model, shape=(12, 12, 1))
+    ends = []
+    for chunk in (1, 2, 3):
+        state = algorithm.init(fed, 0)
+        for t in range(2):
+            state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=3, chunk=chunk)
+        ends.append(state.flat())
+    for other in ends[1:]:
+        for n, t in ends[0].items():
+            torch.testing.assert_close(other[n], t, rtol=1e-3, atol=1e-5)
+
+
+@nine
+def test_parts_and_rest_are_the_prediction(algorithm):
+    fed = make_federation(SIZES)
+    state, _ = play(algorithm, fed)
+    code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(10)))
+    for row in range(3):
+        params, ctx = client(fed, algorithm, state, row)
+        entry, rest = algorithm.opened(fed.net, params, ctx, code)
+        mine = algorithm.joined(fed.net, params, algorithm.private(fed.net, params, entry))
+        said = algorithm.predict(fed.net, params, ctx, code).logp
+        torch.testing.assert_close((rest + mine).log_softmax(-1), said)
+
+
+@nine
+def test_experts_are_private(algorithm):
+    fed = make_federation(SIZES)
+    state, report = play(algorithm, fed)
+    names = [n for n in state.local if n.startswith(algorithm.experts)]
+    assert names and not any(n.startswith(algorithm.experts) for n in state.shared)
+    assert not any(n in report.messages for n in names)
+
+
+def test_with_one_client_fedper_lg_and_fedavg_are_one_method():
+    fed = make_federation((11,))
+    ends = [play(a(**FAST), fed, cohort=1)[0] for a in (FedAvg, FedPer, LGFedAvg)]
+    leaves = [{**s.shared, **{n: t[0] for n, t in s.local.items()}} for s in ends]
+    for n, t in leaves[0].items():
+        torch.testing.assert_close(leaves[1][n], t)
+        torch.testing.assert_close(leaves[2][n], t)
+
+
+def test_fedrep_trains_the_head_then_the_base():
+    fed = make_federation((8,), model=MLP((6,)))
+    algorithm = FedRep(head_epochs=3, epochs=2, batch_size=None, client=sgd(0.2))
+    state = algorithm.init(fed, 0)
+    batch, w = one(fed), {**state.shared, **{n: t[0] for n, t in state.local.items()}}
+    w = {n: t.clone().requires_grad_() for n, t in w.items()}
+    for prefix, steps in (("head.", 3), ("base.", 2)):
+        for _ in range(steps):
+            names = [n for n in w if n.startswith(prefix)]
+            loss = cross_entropy(fed.net(w, batch["x"]), batch["y"])
+            for n, g in zip(names, torch.autograd.grad(loss, [w[n] for n in names]), strict=True):
+                w[n] = (w[n] - 0.2 * g).detach().requires_grad_()
+    after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
+    for n, t in {**after.shared, **{n: t[0] for n, t in after.local.items()}}.items():
+        torch.testing.assert_close(t, w[n].detach())
+
+
+def test_fedbabus_heads_are_the_initial_one_until_fine_tuning():
+    fed = make_federation(SIZES)
+    algorithm = FedBABU(**FAST)
+    start = algorithm.init(fed, 0)
+    head = {n: t.clone() for n, t in start.local.items()}
+    state, _ = play(algorithm, fed)
+    assert all(torch.equal(state.local[n], t) for n, t in head.items())
+    assert any(not torch.equal(state.shared[n], t) for n, t in start.shared.items())
+    tuned, _ = play(Local(**FAST), fed, rounds=1, first=state)
+    assert all(not torch.equal(tuned.local[n], t) for n, t in head.items())
+    assert set(tuned.local) == {*state.shared, *state.local}
+
+
+def test_fedrods_two_losses_move_what_is_theirs():
+    fed = make_federation((8,), model=MLP((6,)))
+    algorithm = FedRoD(batch_size=None, client=sgd(0.2))
+    state = algorithm.init(fed, 0)
+    params, _ = client(fed, algorithm, state, 0)
+    batch, w = one(fed), {n: t.clone().requires_grad_() for n, t in params.items()}
+    counts = torch.bincount(batch["y"], minlength=3).double()
+    prior = (counts / counts.sum()).log().float()
+    h = fed.net.features(w, batch["x"])
+    generic = fed.net.logits(w, h)
+    names = [n for n in w if not n.startswith("own.")]
+    # Shifting all logits by a constant changes nothing: shares and counts are the same.
+    balanced = cross_entropy(generic + prior, batch["y"])
+    expected = dict(zip(names, torch.autograd.grad(balanced, [w[n] for n in names]), strict=True))
+    both = generic.detach() + fed.net.logits(named(part(w, "own."), "head."), h.detach())
+    owned = [n for n in w if n.startswith("own.")]
+    own = torch.autograd.grad(cross_entropy(both, batch["y"]), [w[n] for n in owned])
+    expected |= dict(zip(owned, own, strict=True))
+    after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
+    for n, t in {**after.shared, **{n: t[0] for n, t in after.local.items()}}.items():
+        torch.testing.assert_close(t, params[n] - 0.2 * expected[n])
+
+
+def test_labels_that_a_client_lacks_do_no_harm_in_fedrod():
+    fed = make_federation((6, 6), classes=8)
+    algorithm = FedRoD(batch_size=2, client=sgd(0.2))
+    assert (
+        not algorithm.client_context(fed, algorithm.init(fed, 0), torch.arange(2))["log_counts"]
+        .isfinite()
+        .all()
+    )
+    state, report = play(algorithm, fed, cohort=2)
+    assert report.losses.isfinite().all()
+    assert all(t.isfinite().all() for t in state.flat().values())
+
+
+def test_fedghs_prototypes_and_head_by_hand():
+    fed = make_federation((3, 12), model=MLP((6,)))
+    algorithm = FedGH(pairs=100, head=sgd(0.7), **FAST)
+    state, _ = play(algorithm, fed, rounds=1, cohort=2)
+    head = {n: t.clone().requires_grad_() for n, t in state.shared.items()}
+    after, report = play_round(algorithm, fed, state, round=5, seed=0, cohort=2)
+    pairs = []
+    for place, row in enumerate(report.rows.tolist()):
+        batch = one(fed, row)
+        h = fed.net.features({n: t[row] for n, t in after.local.items()}, batch["x"])
+        real = batch["weight"] > 0
+        for label in range(3):
+            mine = h[(batch["y"] == label) & real]
+            assert float(report.messages[HELD][place, label]) == (len(mine) > 0)
+            if len(mine):
+                sent = report.messages[PROTOTYPES][place, label]
+                torch.testing.assert_close(sent, mine.mean(0))
+                pairs.append((mine.mean(0), label))
+    x, y = torch.stack([p for p, _ in pairs]), torch.tensor([label for _, label in pairs])
+    loss = cross_entropy(fed.net.logits(head, x), y)
+    for n, g in zip(head, torch.autograd.grad(loss, [*head.values()]), strict=True):
+        torch.testing.assert_close(after.shared[n], (head[n] - 0.7 * g).detach())
+    assert report.up.tolist() == [int(report.messages[HELD][i].sum()) * (6 * 4 + 8) for i in (0, 1)]
+
+
+def test_fedghs_head_is_nobodys_own():
+    fed = make_federation(SIZES)
+    algorithm = FedGH(head=sgd(0.0), **FAST)
+    start = algorithm.init(fed, 0)
+    state, _ = play(algorithm, fed)
+    assert all(torch.equal(state.shared[n], t) for n, t in start.shared.items())
+
+
+def test_fedcps_pieces_by_hand():
+    fed = make_federation(SIZES, model=MLP((6,)))
+    algorithm = FedCP(**FAST)
+    state, _ = play(algorithm, fed)
+    params, ctx = client(fed, algorithm, state, 1)
+    rows = params["own.weight"].sum(0)
+    torch.testing.assert_close(ctx[WHO], rows / rows.norm())
+    x = fed.test.inputs(torch.arange(10))
+    h = fed.net.features(params, x)
+    said = (h * ctx[WHO]) @ params["policy.layer.weight"].T + params["policy.layer.bias"]
+    norm = torch.nn.LayerNorm(12)
+    norm.load_state_dict(part(params, "policy.norm."))
+    choice = torch.relu(norm(said)).view(10, 2, 6).softmax(1)
+    mine = (choice[:, 0] * h) @ params["own.weight"].T + params["own.bias"]
+    theirs = (choice[:, 1] * h) @ params["head.weight"].T + params["head.bias"]
+    code = algorithm.encode(fed.net, state.shared, x)
+    predicted = algorithm.predict(fed.net, params, ctx, code).logp
+    torch.testing.assert_close(predicted, (mine + theirs).log_softmax(-1))
+
+
+def test_fedcp_sends_the_mean_of_the_received_and_the_personal_head():
+    fed = make_federation(SIZES)
+    algorithm = FedCP(**FAST)
+    state, _ = play(algorithm, fed)
+    before = {n: t.clone() for n, t in state.shared.items()}
+    after, report = play_round(algorithm, fed, state, round=9, seed=0, cohort=2)
+    for place, row in enumerate(report.rows.tolist()):
+        for n in ("weight", "bias"):
+            mean = (before[f"head.{n}"] + after.local[f"own.{n}"][row]) / 2
+            sent = before[f"head.{n}"] - report.messages[f"head.{n}"][place]
+            torch.testing.assert_close(sent, mean)
+
+
+def test_discrepancy_against_a_plain_loop():
+    torch.manual_seed(0)
+    a, b = torch.randn(4, 5) * 3, torch.randn(4, 5) * 3 + 1
+    weight = torch.tensor([1.0, 1, 1, 0])
+
+    def k(p, q):
+        return sum(np.exp(-float(((p - q) ** 2).sum()) / (2 * w)) for w in (10, 15, 20, 50))
+
+    pairs = [(i, j) for i in range(3) for j in range(3)]
+    expected = sum(k(a[i], a[j]) + k(b[i], b[j]) - 2 * k(a[i], b[j]) for i, j in pairs) / 9
+    assert float(discrepancy(a, b, weight)) == pytest.approx(expected, rel=1e-5)
+    assert float(discrepancy(a, a, weight)) == pytest.approx(0, abs=1e-6)
+
+
+def test_gpfls_contexts_and_steering_by_hand():
+    fed = make_federation(SIZES, model=MLP((6,)))
+    algorithm = GPFL(**FAST)
+    state, _ = play(algorithm, fed)
+    params, ctx = client(fed, algorithm, state, 2)
+    held = fed.train.y[fed.train.index[2, :9]]
+    labels = state.shared[LABELS]
+    torch.testing.assert_close(ctx[MINE], labels[held].mean(0))
+    torch.testing.assert_close(ctx[EVERYBODY], labels.mean(0))
+    sides = {}
+    for side in ("scale", "shift"):
+        layer, norm = torch.nn.Linear(6, 6), torch.nn.LayerNorm(6)
+        layer.load_state_dict(part(params, f"{STEERED}{side}.layer."))
+        norm.load_state_dict(part(params, f"{STEERED}{side}.norm."))
+        sides[side] = norm(torch.relu(layer(ctx[MINE]))).detach()
+    h = torch.randn(4, 6)
+    expected = torch.relu(h * (sides["scale"] + 1) + sides["shift"])
+    torch.testing.assert_close(steer(params, h, ctx[MINE]), expected)
+
+
+def test_gpfls_weight_decay_is_that_of_the_optimiser():
+    fed = make_federation((8,), model=MLP((6,)))
+    fields = {"batch_size": None, "near": 0.0, "client": sgd(0.2)}
+    without, decayed = (GPFL(decay=d, **fields) for d in (0.0, 0.3))
+    ends = []
+    for algorithm in (without, decayed):
+        start = algorithm.init(fed, 0)
+        before = {n: t.clone() for n, t in start.shared.items()}
+        ends.append(play_round(algorithm, fed, start, round=0, seed=0, cohort=1)[0].shared)
+    for n, t in before.items():
+        less = 0.2 * 0.3 * t if n.startswith((LABELS, STEERED)) else 0 * t
+        torch.testing.assert_close(ends[1][n], ends[0][n] - less)
+
+
+def test_without_its_two_ideas_dbe_is_fedavg():
+    fed = make_federation(SIZES)
+    # The vector moves after the first batch, so one full batch a round, from zero each time.
+    algorithm = DBE(kappa=0.0, batch_size=None, client=sgd(0.2))
+    expected, state = FedAvg(batch_size=None, client=sgd(0.2)), algorithm.init(fed, 0)
+    plain = expected.init(fed, 0)
+    for t in range(3):
+        state.local[OWN].zero_()
+        state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
+        plain, _ = play_round(expected, fed, plain, round=t, seed=0, cohort=2)
+    for n, t in plain.shared.items():
+        torch.testing.assert_close(state.shared[n], t)
+
+
+@pytest.mark.parametrize("momentum", [1.0, 0.3])
+def test_dbes_consensus_by_hand(momentum):
+    fed = make_federation((4, 8), model=MLP((6,)))
+    algorithm = DBE(momentum=momentum, batch_size=4, client=sgd(0.1))
+    state = algorithm.init(fed, 0)
+    model = {n: t for n, t in state.shared.items() if n.startswith(("base.", "head."))}
+    fresh = FedAvg().init(fed, 0).shared
+    assert all(torch.equal(model[n], t) for n, t in fresh.items())
+    means = []
+    for row, size in ((0, 4), (1, 8)):
+        plan = make_plan(
+            np.array([row]), np.array([size]), batch_size=4, epochs=1, seed=0, where=(0, 0)
+        )
+        w, m = {n: t.clone().requires_grad_() for n, t in fresh.items()}, torch.zeros(6)
+        for t in range(plan.steps):
+            held = fed.train.index[row, plan.positions[0, t]]
+            x, y = fed.train.inputs(held), fed.train.y[held]
+            h = fed.net.features(w, x)
+            m = (1 - momentum) * m + momentum * h.detach().mean(0)
+            grads = torch.autograd.grad(cross_entropy(fed.net.logits(w, h), y), [*w.values()])
+            w = {
+                n: (v - 0.1 * g).detach().requires_grad_()
+                for (n, v), g in zip(w.items(), grads, strict=True)
+            }
+        means.append(m)
+    expected = (4 * means[0] + 8 * means[1]) / 12
+    torch.testing.assert_close(state.shared[CONSENSUS], expected, rtol=1e-4, atol=1e-6)
+    after, _ = play(algorithm, fed, cohort=2)
+    torch.testing.assert_close(after.shared[CONSENSUS], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("cohort", [2, 1])
+def test_dbes_first_round_is_charged_for_the_consensus(cohort):
+    """8 x 8 pixels, 6 units, 3 classes: 64 * 6 + 6 + 6 * 3 + 3 = 411 numbers, of 4 bytes each."""
+    fed = make_federation((4, 8), model=MLP((6,)))
+    algorithm = DBE(batch_size=4, client=sgd(0.1))
+    state, sent = algorithm.init(fed, 0), []
+    for t in range(3):
+        state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=cohort)
+        sent.append((int(report.down.sum()), int(report.up.sum())))
+    # Every round: model and consensus (6) down, the model up; before the first, the model down to
+    # both clients, and 6 numbers up from each.
+    usual = cohort * (411 + 6) * 4, cohort * 411 * 4
+    assert sent == [(usual[0] + 2 * 411 * 4, usual[1] + 2 * 6 * 4), usual, usual]
+    free = DBE(kappa=0.0, batch_size=4, client=sgd(0.1))
+    _, report = play_round(free, fed, free.init(fed, 0), round=0, seed=0, cohort=cohort)
+    assert (int(report.down.sum()), int(report.up.sum())) == usual
+
+
+def test_dbes_vector_is_trained_and_its_regulariser_counts_the_running_mean():
+    fed = make_federation((8,), model=MLP((6,)))
+    algorithm = DBE(kappa=2.0, momentum=0.3, batch_size=None, client=sgd(0.1))
+    state = algorithm.init(fed, 0)
+    params, _ = client(fed, algorithm, state, 0)
+    params[RUNNING] = torch.randn(6)
+    batch = one(fed)
+    h = fed.net.features(params, batch["x"])
+    m = 0.7 * params[RUNNING] + 0.3 * h.mean(0)
+    expected = cross_entropy(fed.net.logits(params, h + params[OWN]), batch["y"])
+    expected = expected + 2.0 * (0.5 * (m - params[CONSENSUS]) ** 2).mean()
+    torch.testing.assert_close(algorithm.loss(fed.net, params, {}, batch), expected)
+    after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
+    assert after.local[OWN].abs().sum() > 0
+
+
+def test_what_others_can_borrow():
+    assert FedPer().experts == "head." and LGFedAvg().experts == "base."
+    assert Personal(local=("base.", "head.")).experts == "head."
+    with pytest.raises(ValueError, match="neither a head nor a base"):
+        _ = Personal().experts
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedGH(pairs=0), "pairs must be >= 1"),
+        (lambda: FedCP(temperature=0.0), "temperature > 0"),
+        (lambda: GPFL(decay=-1.0), "decay >= 0"),
+        (lambda: DBE(momentum=0.0), r"momentum in \(0, 1\]"),
+        (lambda: DBE(client=adam()), "plain SGD"),
+        (lambda: FedRep(head_epochs=0).phases(), "epochs must be >= 1"),
+    ],
+)
+def test_bad_hyper_parameters_are_errors(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@nine
+def test_newcomers_get_a_prediction(algorithm):
+    fed = make_federation(SIZES)
+    state, _ = play(algorithm, fed)
+    scores = evaluate(fed, algorithm, state, fed.test)
+    assert np.isfinite(scores.accuracy).all() and np.isfinite(scores.nll).all()
+    assert 0 <= evaluate_global(fed, algorithm, state) <= 1

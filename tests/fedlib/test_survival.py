@@ -1,0 +1,531 @@
+"""Runs that survive: killed at any moment, damaged files, full disks, numbers that explode."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import importlib
+import json
+import os
+import pickle
+import random
+import resource
+import signal
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from filelock import FileLock
+from test_experiment import AVG, MIX, TASK, play
+
+from fedlib import paths
+from fedlib.algorithms import FedAvg, Local
+from fedlib.engine import select
+from fedlib.optim import Optimizer
+from fedlib.runs import (
+    DamagedWarning,
+    Experiment,
+    RunDiverged,
+    StoreError,
+    atomic,
+    export,
+    find,
+    inventory,
+    run,
+    run_with_state,
+    store,
+)
+from fedlib.runs.log import Log
+
+# What is told beside the warning that a test is about.
+pytestmark = pytest.mark.filterwarnings("ignore::fedlib.runs.DamagedWarning")
+running = importlib.import_module("fedlib.runs.run")
+
+ALONE = Experiment(TASK, Local(batch_size=5), rounds=4, cohort=3, evaluate_every=2)
+BAD = Experiment(
+    TASK, FedAvg(client=Optimizer("sgd", lr=1e30), epochs=3, batch_size=2), rounds=3, cohort=2
+)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Store a checkpoint after every round."""
+    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
+
+
+def bits(experiment):
+    """The final metrics as bytes of their file, and every tensor of the final state."""
+    state = store.restore(experiment).state.flat()
+    file = (store.folder(experiment) / store.METRICS).read_bytes()
+    return file, {n: (t.dtype, t.numpy().tobytes()) for n, t in state.items()}
+
+
+def undisturbed(experiment, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setenv("FEDLIB_RUNS", str(tmp_path / "undisturbed"))
+        play(experiment)
+        return bits(experiment)
+
+
+def in_a_child(act):
+    """Do something in a forked process, which need not import torch; return how it ended."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's idle threads
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def counting_calls(act, kill_at, file):
+    """Return a function that acts, is killed at the n-th call in Python or C, or counts them."""
+
+    def counted():
+        seen = 0
+
+        def look(*event):
+            nonlocal seen
+            seen += 1
+            if seen == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.setprofile(look)
+        act()
+        sys.setprofile(None)
+        file.write_text(str(seen))
+
+    return counted
+
+
+@pytest.mark.parametrize("experiment", [MIX, ALONE], ids=["MIX", "ALONE"])
+def test_kills_at_random_moments_change_no_bit(at_once, monkeypatch, tmp_path, experiment):
+    """Eight processes are killed somewhere, unless the work is done; then one may end it."""
+    expected = undisturbed(experiment, monkeypatch, tmp_path)
+    file, rng, kills = tmp_path / "calls", random.Random(0), 0
+    with monkeypatch.context() as patch:
+        patch.setenv("FEDLIB_RUNS", str(tmp_path / "counted"))
+        assert in_a_child(counting_calls(lambda: play(experiment), 0, file)) == 0
+    for _ in range(8):
+        moment = rng.randrange(1, int(file.read_text()) // 3)
+        kills += in_a_child(counting_calls(lambda: play(experiment), moment, tmp_path / "_")) < 0
+    play(experiment)
+    assert kills >= 3 and bits(experiment) == expected
+    assert not list(store.folder(experiment).glob(".*")), "half a file was left"
+
+
+@pytest.mark.parametrize("experiment", [MIX, ALONE], ids=["MIX", "ALONE"])
+def test_a_kill_before_or_after_any_rename_changes_no_bit(
+    at_once, monkeypatch, tmp_path, experiment
+):
+    """Every second child dies at the n-th rename of a file, before it or after it."""
+    expected = undisturbed(experiment, monkeypatch, tmp_path)
+    replace = os.replace
+
+    def dying_at(n, early):
+        seen = 0
+
+        def fatal(*args):
+            nonlocal seen
+            seen += 1
+            if seen == n and early:
+                os.kill(os.getpid(), signal.SIGKILL)
+            replace(*args)
+            if seen == n:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def act():
+            os.replace = fatal
+            play(experiment)
+
+        return act
+
+    deaths, n = 0, 0
+    while find(experiment) is None:
+        n += 1
+        deaths += in_a_child(dying_at(2 + n % 2, early=n % 4 < 2)) == -signal.SIGKILL
+        assert n < 50
+    play(experiment)
+    assert deaths >= 4 and bits(experiment) == expected
+
+
+def test_ctrl_c_stores_the_last_whole_round(monkeypatch, tmp_path):
+    """Local leaves are updated in place: a half-played round must not show in what is stored."""
+    expected = undisturbed(ALONE, monkeypatch, tmp_path)
+    play_round = running.play_round
+
+    def stopping(*args, **kwargs):
+        out = play_round(*args, **kwargs)
+        if kwargs["round"] == 2:
+            raise KeyboardInterrupt
+        return out
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "play_round", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            play(ALONE)
+    assert store.restore(ALONE).completed == 2
+    play(ALONE)
+    assert bits(ALONE) == expected
+    segments = find(ALONE).provenance["segments"]
+    assert [s["rounds"] for s in segments] == [[0, 2], [2, 4]]
+    assert all(s["torch"] == torch.__version__ and s["commit"] for s in segments)
+
+
+# Damaged files
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def _empty(path):
+    path.write_bytes(b"")
+
+
+def _garbage(path):
+    path.write_bytes(b"\x93garbage {" * 40)
+
+
+@pytest.mark.parametrize("damage", [_cut, _empty, _garbage])
+@pytest.mark.parametrize("name", [store.METRICS, store.PROVENANCE])
+def test_a_damaged_complete_run_is_passed_over_and_made_again(damage, name, monkeypatch, tmp_path):
+    play(MIX)
+    expected = bits(MIX)
+    path = store.folder(MIX) / name
+    damage(path)
+    bad = path.read_bytes()
+    with pytest.warns(DamagedWarning, match=f"{name} .*passed over"):
+        assert find(MIX) is None
+    with pytest.warns(DamagedWarning, match=f"{name} .*it was moved to {name}.damaged"):
+        play(MIX)
+    assert bits(MIX) == expected and find(MIX) is not None
+    assert path.with_name(f"{name}.damaged").read_bytes() == bad
+
+
+@pytest.mark.parametrize("damage", [_cut, _empty, _garbage])
+@pytest.mark.parametrize("name", [store.SPEC, store.METRICS, store.CHECKPOINT])
+def test_a_damaged_interrupted_run_goes_on_from_what_is_sound(
+    at_once, damage, name, monkeypatch, tmp_path
+):
+    expected = undisturbed(MIX, monkeypatch, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "finish", lambda *a: sys.exit(1))
+        with pytest.raises(SystemExit):
+            play(MIX)
+    damage(store.folder(MIX) / name)
+    with pytest.warns(DamagedWarning, match=f"{name}"):
+        play(MIX)
+    assert bits(MIX) == expected
+    assert (store.folder(MIX) / f"{name}.damaged").exists()
+
+
+@pytest.mark.parametrize("damage", [_cut, _empty, _garbage])
+def test_a_damaged_final_state_is_trained_again_when_it_is_needed(damage):
+    play(AVG)
+    expected = bits(AVG)
+    damage(store.folder(AVG) / store.CHECKPOINT)
+    assert find(AVG) is not None, "the metrics are sound"
+    with pytest.warns(DamagedWarning):
+        run_with_state(AVG, device="cpu", progress=False)
+    assert bits(AVG) == expected
+
+
+def test_a_folder_that_is_said_to_be_complete_too_early_is_trained_to_the_end(
+    at_once, monkeypatch, tmp_path
+):
+    expected = undisturbed(MIX, monkeypatch, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "play_round", lambda *a, **k: sys.exit(1))
+        with pytest.raises(SystemExit):
+            play(MIX)
+    fed = TASK.build(MIX.seed)
+    store.checkpoint(MIX, MIX.algorithm.init(fed, MIX.seed), 0, find_metrics(fed), fed.source)
+    store.finish(MIX, {})
+    with pytest.warns(DamagedWarning, match="belongs to a run of which a part is lost"):
+        play(MIX)
+    assert bits(MIX) == expected
+
+
+def find_metrics(fed):
+    log = Log()
+    log.sizes(fed)
+    return log.table()
+
+
+@pytest.mark.parametrize("name", [store.METRICS, store.CHECKPOINT, store.PROVENANCE])
+def test_what_a_busy_machine_cannot_open_is_not_damaged(monkeypatch, name):
+    """Too many open files, a network disk that is away: nothing may be moved aside for that."""
+    play(AVG)
+    expected, path = bits(AVG), store.folder(AVG) / name
+    plain = Path.open
+
+    def refuse(file, *args, **kwargs):
+        if file == path:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return plain(file, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with pytest.raises(StoreError, match=f"cannot read .*{name}: Too many open files"):
+            run_with_state(AVG, device="cpu", progress=False)
+    assert not list(store.folder(AVG).glob("*.damaged")) and bits(AVG) == expected
+
+
+def test_a_complete_run_whose_metrics_end_early_is_not_complete():
+    play(AVG)
+    path = store.folder(AVG) / store.METRICS
+    metrics = pd.read_parquet(path)
+    metrics[metrics["round"] < AVG.rounds].to_parquet(path, index=False)
+    with pytest.warns(DamagedWarning, match=f"ends before round {AVG.rounds}"):
+        assert find(AVG) is None
+
+
+def test_half_files_of_killed_processes_are_cleaned_up_by_the_next_claim():
+    home = store.folder(AVG)
+    home.mkdir(parents=True)
+    (home / ".metrics.parquet.abcd.tmp").write_text("half")
+    play(AVG)
+    assert not list(home.glob(".*"))
+
+
+def test_the_inventory_says_what_is_there(at_once, monkeypatch):
+    export([play(MIX)], "some")
+    os.rename(store.folder(MIX), paths.runs() / "0123456789abcdef")
+    play(AVG)
+    with pytest.raises(RunDiverged):
+        play(BAD)
+    (paths.runs() / "feed").mkdir()
+    (paths.runs() / "feed" / "spec.json").write_text("{")
+    (paths.runs() / "empty").mkdir()
+    (paths.runs() / "mine").mkdir()
+    (paths.runs() / "mine" / "spec.json").write_text('{"kind": "Mine"}')
+    (paths.runs() / "mine" / "gone").symlink_to("renamed while we look")
+    said = {entry.key: entry for entry in inventory()}
+    assert {k: e.state for k, e in said.items()} == {
+        MIX.key: "exported", AVG.key: "complete", BAD.key: "diverged", "feed": "damaged",
+        "0123456789abcdef": "outdated", "empty": "damaged", "mine": "unknown",
+    }  # fmt: skip
+    assert said[AVG.key].experiment == AVG and said[AVG.key].completed == 2
+    assert "spec.json is no JSON" in said["feed"].note
+    (store.folder(AVG) / store.PROVENANCE).unlink()
+    assert {e.key: e.state for e in inventory()}[AVG.key] == "interrupted"
+    with FileLock(paths.runs() / f"{AVG.key}.lock"):
+        assert store.busy(AVG.key)
+
+
+# Other data
+
+
+def test_a_checkpoint_of_other_data_is_refused(at_once, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "finish", lambda *a: sys.exit(1))
+        with pytest.raises(SystemExit):
+            play(AVG)
+    build = type(TASK).build
+
+    def elsewhere(source):
+        def other(task, seed, device="cpu"):
+            return dataclasses.replace(build(task, seed, device), source=source)
+
+        return other
+
+    here = TASK.build(0).source
+    monkeypatch.setattr(type(TASK), "build", elsewhere("a mirror, ffffffffffff"))
+    with pytest.raises(StoreError, match=f"checkpoint is of '{here}', here are 'a mirror, ffff"):
+        play(AVG)
+    monkeypatch.setattr(type(TASK), "build", elsewhere(f"a mirror, {here.split()[-1]}"))
+    assert play(AVG).provenance["data"].startswith("a mirror"), "the same examples, another place"
+
+
+# Full and read-only disks
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.ENOSPC, "Free some space"), (errno.EROFS, "writable"), (errno.EACCES, "writable")],
+)
+@pytest.mark.parametrize("call", ["replace", "fsync"])
+def test_a_disk_that_refuses_is_a_clear_error(monkeypatch, call, number, advice):
+    def refuse(*args):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.os, call, refuse)
+        with pytest.raises(StoreError) as caught:
+            play(AVG)
+    said = str(caught.value)
+    for part in ("cannot write the", str(store.folder(AVG)), os.strerror(number), advice):
+        assert part in said, said
+    assert "What was stored before is whole" in said and "FEDLIB_RUNS" in said
+    assert not list(store.folder(AVG).glob(".*"))
+    play(AVG)
+
+
+@pytest.mark.parametrize("limit", [100, 1500])
+def test_a_disk_that_is_really_full_loses_nothing(at_once, monkeypatch, tmp_path, limit):
+    """The kernel refuses to write files beyond a size: first the metrics, then the tensors."""
+    expected = undisturbed(MIX, monkeypatch, tmp_path)
+
+    def act():
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            play(MIX)
+        except StoreError as error:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+            (tmp_path / "said").write_text(str(error))
+            raise
+
+    assert in_a_child(act) == 1
+    assert "cannot write the" in (tmp_path / "said").read_text()
+    play(MIX)
+    assert bits(MIX) == expected
+
+
+def test_a_store_that_cannot_be_locked_is_a_clear_error(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "file" / "runs"))
+    with pytest.raises(StoreError, match=r"cannot write the lock to .*FEDLIB_RUNS"):
+        play(AVG)
+
+
+def test_a_folder_that_may_not_be_written_is_a_clear_error(monkeypatch):
+    with tempfile.TemporaryDirectory() as base:
+        runs, said = Path(base) / "runs", Path(base) / "said"
+        runs.mkdir(mode=0o555)
+        said.touch()
+        os.chmod(base, 0o755)
+        os.chmod(said, 0o666)
+        monkeypatch.setenv("FEDLIB_RUNS", str(runs))
+        monkeypatch.setenv("FEDLIB_RESULTS", str(Path(base) / "results"))
+
+        def act():
+            if os.getuid() == 0:
+                os.setuid(65534)  # whom modes bind
+            try:
+                play(AVG)
+            except StoreError as error:
+                said.write_text(str(error))
+
+        assert in_a_child(act) == 0
+        assert said.read_text().startswith(f"cannot write the lock to {runs}")
+        assert "Permission denied" in said.read_text() and "FEDLIB_RUNS" in said.read_text()
+
+
+def test_a_read_only_store_can_be_read(monkeypatch):
+    play(AVG)
+    damaged = store.folder(AVG) / store.CHECKPOINT
+    _cut(damaged)
+
+    def refuse(*args):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for call in ("replace", "open", "mkdir", "rename"):
+        monkeypatch.setattr(os, call, refuse)
+    assert find(AVG) is not None
+
+
+def test_the_checkpoint_interval_must_be_a_number(monkeypatch):
+    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "often")
+    with pytest.raises(ValueError, match="FEDLIB_CHECKPOINT_SECONDS must be a number, got 'often'"):
+        play(AVG)
+
+
+# Numbers that explode
+
+
+def _exploding(monkeypatch, at, where):
+    """Make a leaf infinite in some round: the server's step, one client's, or a client's own."""
+    play_round = running.play_round
+
+    def explode(*args, **kwargs):
+        state, report = play_round(*args, **kwargs)
+        if kwargs["round"] == at:
+            if where == "server":
+                name = next(iter(state.shared))
+                state.shared[name] = state.shared[name] * float("inf")
+            elif where == "memory":
+                name = next(n for n in state.optimizer if n.endswith("exp_avg_sq"))
+                state.optimizer[name] = state.optimizer[name] + float("inf")
+            elif where == "client":
+                report.messages[next(iter(report.messages))][1] = float("nan")
+                name = next(iter(state.shared))
+                state.shared[name] = state.shared[name] * float("nan")
+            else:
+                state.local[next(iter(state.local))][report.rows[1]] = float("nan")
+        return state, report
+
+    monkeypatch.setattr(running, "play_round", explode)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "where"),
+    [(MIX, "server"), (MIX, "memory"), (MIX, "client"), (ALONE, "local")],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(
+    monkeypatch, tmp_path, experiment, where
+):
+    expected = undisturbed(experiment, monkeypatch, tmp_path)
+    with monkeypatch.context() as patch:
+        _exploding(patch, 2, where)
+        with pytest.raises(RunDiverged, match=r"round 2: .* not finite; last finite") as caught:
+            play(experiment)
+    error, home = caught.value, store.folder(experiment)
+    if where in ("client", "local"):
+        rows = select(TASK.build(experiment.seed), experiment.cohort, experiment.seed, 2)
+        assert error.clients == (int(rows[1]),)
+    else:
+        assert error.clients == () and "after the server's step" in str(error)
+    assert error.round == 2 and error.folder == str(home)
+    assert set(error.metrics) == {"train_loss", "validation_accuracy"}
+    assert all(np.isfinite(v) for v in error.metrics.values())
+    for part in ("train_loss", "validation_accuracy", str(home)):
+        assert part in str(error)
+    assert json.loads((home / "failure.json").read_text())["round"] == 2
+    kept = store.restore(experiment)
+    assert kept.completed == 2 and max(kept.metrics["round"].to_pylist()) == 2
+    with pytest.raises(RunDiverged, match=r"round 2: .* not finite") as again:
+        play(experiment)
+    assert str(again.value) == str(error)
+    run(experiment, device="cpu", progress=False, retry=True)
+    assert bits(experiment) == expected and not (home / "failure.json").exists()
+
+
+def test_a_loss_that_is_not_finite_names_round_and_client():
+    with pytest.raises(RunDiverged, match="round 0: the loss of client") as caught:
+        play(BAD)
+    assert caught.value.clients and set(caught.value.metrics) == {"validation_accuracy"}
+    assert store.restore(BAD).completed == 0
+    with pytest.raises(RunDiverged, match="round 0: the loss of client"):
+        run(BAD, device="cpu", progress=False, retry=True)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert str(copy) == str(caught.value) and copy.clients == caught.value.clients
+    assert isinstance(copy, FloatingPointError)
+
+
+def test_what_comes_from_elsewhere_replaces_a_failure(tmp_path, monkeypatch):
+    play(AVG)
+    files = store.pack(AVG)
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "other"))
+    store.failed(AVG, {"round": 1})
+    store.unpack(AVG, files)
+    assert store.failure(AVG) is None and find(AVG) is not None
+
+
+def test_a_watcher_is_told_of_every_round():
+    told = []
+    run(AVG, device="cpu", progress=lambda done, total, loss: told.append((done, total, loss)))
+    assert [t[:2] for t in told] == [(0, 2), (1, 2), (2, 2)]
+    losses = find(AVG).select("train_loss")["value"].to_pylist()
+    assert [t[2] for t in told[1:]] == losses and np.isnan(told[0][2])

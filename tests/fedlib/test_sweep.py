@@ -1,0 +1,567 @@
+"""Many runs: processes change nothing but the time, and one failure does not stop the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import io
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import types
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from filelock import FileLock
+from rich.console import Console
+from rich.live import Live
+from test_experiment import AVG, MIX, TASK
+
+from fedlib.algorithms import FedAvg, Local
+from fedlib.data import MissingDataError
+from fedlib.optim import Optimizer
+from fedlib.partition import IID
+from fedlib.runs import (
+    Experiment,
+    RunDiverged,
+    StoreError,
+    cluster,
+    export,
+    find,
+    local,
+    store,
+    there,
+)
+from fedlib.runs import sweep as module
+from fedlib.runs.sweep import SweepFailed, sweep
+from fedlib.runs.table import Table, duration, names
+from fedlib.runs.there import UnfitNode
+
+running = importlib.import_module("fedlib.runs.run")
+
+BAD = Experiment(
+    TASK, FedAvg(client=Optimizer("sgd", lr=1e30), epochs=3, batch_size=2), rounds=2, cohort=2
+)
+TUNED = Experiment(TASK, Local(batch_size=5), 2, cohort=2, evaluate_every=2, after=AVG)
+
+
+def go(experiments, workers=1, **options):
+    return sweep(experiments, workers=workers, device="cpu", progress=False, **options)
+
+
+def snapshot(experiment):
+    kept = store.restore(experiment)
+    return kept.state.flat(), kept.metrics.to_pandas()
+
+
+def test_two_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, capfd):
+    with pytest.raises(SweepFailed, match=r"1 of 3 runs failed") as caught:
+        go([BAD, AVG, MIX], workers=2)
+    said = str(caught.value)
+    assert f"{BAD}\n  key {BAD.key}: RunDiverged: round 0: the loss of client" in said
+    assert isinstance(caught.value.__cause__, RunDiverged)
+    assert caught.value.__cause__.clients and caught.value.__cause__.round == 0
+    assert capfd.readouterr().err == ""
+    assert find(BAD) is None
+    two = {e: snapshot(e) for e in (AVG, MIX)}
+    assert [r.experiment for r in go([MIX, AVG, MIX], workers=2)] == [MIX, AVG, MIX]
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "alone"))
+    for result in go([AVG, MIX]):
+        state, metrics = snapshot(result.experiment)
+        there, others = two[result.experiment]
+        assert state.keys() == there.keys()
+        assert all(torch.equal(state[n], there[n]) for n in state)
+        pd.testing.assert_frame_equal(metrics, others, check_exact=True)
+
+
+def test_one_worker_also_finishes_the_others_and_keeps_the_cause():
+    with pytest.raises(SweepFailed, match="RunDiverged") as caught:
+        go([BAD, AVG])
+    assert isinstance(caught.value.__cause__, FloatingPointError)
+    assert find(AVG) is not None and find(BAD) is None
+
+
+def test_a_killed_worker_takes_only_its_own_run(monkeypatch):
+    """A worker is killed when its first round is heard of; the others finish."""
+    victims = [AVG, dataclasses.replace(AVG, seed=1), dataclasses.replace(AVG, seed=2)]
+    killed = []
+    listen = local._Worker.listen
+
+    def murder(worker, table, failures):
+        if not killed:
+            killed.append(worker._experiment)
+            os.kill(worker.process.pid, signal.SIGKILL)
+            worker.process.join()
+            while worker.pipe.poll():
+                try:
+                    worker.pipe.recv()
+                except EOFError:
+                    break
+        return listen(worker, table, failures)
+
+    monkeypatch.setattr(local._Worker, "listen", murder)
+    with pytest.raises(SweepFailed, match=r"WorkerDied: its process ended \(signal SIGKILL, perh"):
+        go(victims, workers=2)
+    assert [find(e) is None for e in victims] == [e in killed for e in victims]
+    assert len(killed) == 1
+
+
+def test_an_interrupted_sweep_says_how_far_it_came_and_continues(monkeypatch):
+    play = running.play_round
+
+    def stopping(algorithm, *args, **kwargs):
+        if kwargs["round"] == 3:
+            raise KeyboardInterrupt
+        return play(algorithm, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "play_round", stopping)
+        with pytest.raises(KeyboardInterrupt, match=r"1 of 2 runs are done.*the same call contin"):
+            go([AVG, MIX])
+    assert find(AVG) is not None and store.restore(MIX).completed == 3
+    assert len(go([AVG, MIX])) == 2
+
+
+def test_a_run_asked_for_twice_is_trained_once(monkeypatch):
+    asked = []
+
+    def counted(experiment, plain=local.run, **kwargs):
+        asked.append(find(experiment) is None)
+        return plain(experiment, **kwargs)
+
+    monkeypatch.setattr(local, "run", counted)
+    results = go([AVG, dataclasses.replace(AVG), AVG])
+    assert len(results) == 3 and asked == [True]
+    assert all(r.provenance == results[0].provenance for r in results)
+
+
+def test_no_runs_are_no_results():
+    assert go([]) == [] == go([], workers=3)
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_no_workers_are_an_error(workers):
+    with pytest.raises(ValueError, match=f"workers must be >= 1, got {workers}"):
+        go([AVG], workers=workers)
+
+
+def fake_ray(log):
+    """A Ray that runs everything here, one task at a time, in the order of asking.
+
+    ``log`` hears of addresses, of what tasks need, and of every key that is handed out.
+    """
+    ray = types.ModuleType("ray")
+    lost = type("RayError", (Exception,), {})
+    ray.exceptions = types.SimpleNamespace(
+        RayError=lost, RayTaskError=type("RayTaskError", (lost,), {})
+    )
+
+    class Remote:
+        def __init__(self, what):
+            self.what = what
+
+        def options(self, **needs):
+            if needs["num_cpus"]:
+                log.append(needs)
+            return self
+
+        def remote(self, *args):
+            if isinstance(self.what, type):
+                return Actor(self.what(*args))
+            log.append(args[0].name[0])
+            return Job((self.what, args))
+
+    class Actor:
+        def __init__(self, one):
+            self.one = one
+
+        def __getattr__(self, name):
+            def remote(*args):
+                said = getattr(self.one, name)(*args)
+                return Job((lambda: said, ()))
+
+            return types.SimpleNamespace(remote=remote)
+
+    class Job(tuple):
+        __hash__ = object.__hash__
+
+    ray.is_initialized = lambda: False
+    ray.init = lambda address, **_: log.append(address)
+    ray.remote = Remote
+    ray.wait = lambda jobs, num_returns, timeout: (jobs[:1], jobs[1:])
+    ray.get = lambda job, timeout=None: job[0](*job[1])
+    ray.cancel = lambda job, **_: log.append("cancelled")
+    ray.kill = lambda actor: None
+    ray.cluster_resources = lambda: {"CPU": 2.0}
+    ray.get_runtime_context = lambda: types.SimpleNamespace(get_node_id=lambda: "here")
+    ray.util = types.SimpleNamespace(
+        scheduling_strategies=types.SimpleNamespace(
+            NodeAffinitySchedulingStrategy=lambda node, soft: node
+        )
+    )
+    return ray
+
+
+TUNINGS = [dataclasses.replace(TUNED, algorithm=Local(batch_size=b)) for b in (5, 10, 20)]
+
+
+@pytest.mark.parametrize("address", [None, "auto"])
+def test_a_shared_first_stage_is_trained_once_and_first(monkeypatch, address):
+    monkeypatch.setitem(sys.modules, "ray", fake_ray([]))
+    played, play = [], running.play_round
+
+    def count(algorithm, *args, **kwargs):
+        played.append(type(algorithm).__name__)
+        return play(algorithm, *args, **kwargs)
+
+    monkeypatch.setattr(running, "play_round", count)
+    assert [r.experiment for r in go([MIX, *TUNINGS], address=address)] == [MIX, *TUNINGS]
+    assert played == ["FedAvg"] * 2 + ["FedMix"] * 5 + ["Local"] * 6
+
+
+def test_a_cluster_that_does_not_answer_is_an_error(monkeypatch):
+    ray = fake_ray([])
+    ray.init = lambda address, **_: (_ for _ in ()).throw(ConnectionError("refused"))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(RuntimeError, match="no Ray cluster answers at 'auto': refused"):
+        go([AVG], address="auto")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = f"127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(RuntimeError, match=f"no Ray cluster answers at '{free}': .*refused"):
+        go([AVG], address=free)
+
+
+class Pipe:
+    """One end, at which something is said."""
+
+    def __init__(self, said):
+        self.said, self.sent = said, []
+
+    def recv(self):
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+    def send(self, message):
+        self.sent.append(message)
+
+
+def test_a_worker_says_that_it_knows_no_class_of_a_notebook():
+    kind, error = local._answer(Pipe(AttributeError("Can't get attribute 'Mine'")), {})
+    assert kind == "failed" and "'Mine'. A worker knows no class of a notebook" in str(error)
+
+
+def test_a_worker_tells_the_beginning_of_both_stages_and_every_end():
+    pipe = Pipe(TUNED)
+    assert local._answer(pipe, {"device": "cpu"}) == ("done", None)
+    said = [message[:2] for _, message in pipe.sent]
+    assert [m for m in said if m != (1, 2)] == [(0, 2), (2, 2), (0, 2), (2, 2)]
+
+
+def test_what_is_started_deaf_never_hears_of_ctrl_c():
+    look = "import signal as s, sys; sys.exit(s.SIGINT in s.pthread_sigmask(s.SIG_BLOCK, []))"
+    with local._deaf_to_ctrl_c():
+        deaf = subprocess.run([sys.executable, "-c", look], timeout=300)
+    hearing = subprocess.run([sys.executable, "-c", look], timeout=300)
+    assert (deaf.returncode, hearing.returncode) == (1, 0)
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL, print])
+def test_a_node_started_in_the_background_can_be_cancelled(handler):
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        there.hear_cancel()
+        heard = signal.default_int_handler if handler is signal.SIG_IGN else handler
+        assert signal.getsignal(signal.SIGINT) is heard
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Twofold(Exception):
+    def __init__(self, one, two):
+        super().__init__(one)
+
+
+def test_an_error_reaches_another_process_with_the_place_that_it_came_from():
+    foreign = type("Foreign", (Exception,), {"__module__": "__main__"})
+    for error, same in ((ValueError("no"), True), (Twofold(1, 2), False), (foreign("no"), False)):
+        try:
+            raise error
+        except Exception as caught:
+            sent = pickle.loads(pickle.dumps(local.sendable(caught)))
+        assert (type(sent) is type(error)) == same and str(error) in str(sent)
+        assert "test_sweep.py" in sent.__notes__[0]
+
+
+def test_a_table_never_scrolls_a_terminal(monkeypatch):
+    many = [dataclasses.replace(AVG, seed=s) for s in range(40)]
+    table = Table(many, show=False)
+    for experiment in many:
+        table.start(experiment)
+        table.round(experiment, 0, 2, float("nan"))
+    err = Terminal()
+    screen = Console(file=err, width=60, height=12, force_terminal=True, color_system=None)
+    table._live = Live(console=screen, auto_refresh=False, redirect_stderr=False)
+    with table:
+        table.draw(always=True)
+        drawn = err.getvalue().splitlines()
+        assert len(drawn) == 12 and all(len(line.rstrip()) <= 70 for line in drawn)
+        assert "0 of 40 runs done, 40 running" in drawn[0]
+
+
+def test_a_cluster_trains_elsewhere_and_its_files_come_back(monkeypatch):
+    log = []
+    monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
+    runs = os.environ["FEDLIB_RUNS"]
+    with pytest.raises(SweepFailed, match=r"(?s)1 of 3 runs failed.*RunDiverged: .* on \w"):
+        go([BAD, TUNED, MIX], address="auto")
+    assert log[0] == "auto"
+    assert log[1] == {"num_cpus": 1, "num_gpus": 0, "max_retries": 0}
+    assert sorted(log[2:]) == sorted(e.key for e in (BAD, TUNED, MIX))
+    assert os.environ["FEDLIB_RUNS"] == runs
+    assert find(TUNED) is not None and find(AVG) is not None, "the first stage comes back, too"
+    assert find(MIX) is not None and store.failure(BAD)["round"] == 0
+    here = snapshot(MIX)
+    monkeypatch.setenv("FEDLIB_RUNS", f"{runs}-here")
+    go([MIX])
+    assert all(torch.equal(here[0][n], t) for n, t in snapshot(MIX)[0].items())
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "device"),
+    [("auto", 1, "cuda"), ("auto", 0, "cpu"), ("cuda:3", 4, "cuda"), ("cpu", 4, "cpu")],
+)
+def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(monkeypatch, asked, gpus, device):
+    log, given = [], []
+    ray, train = fake_ray(log), cluster.train
+    ray.cluster_resources = lambda: {"CPU": 8.0, "GPU": float(gpus)}
+
+    def on_a_cpu(order, mailbox):
+        given.append(order.options["device"])
+        return train(order._replace(options={**order.options, "device": "cpu"}), mailbox)
+
+    monkeypatch.setattr(cluster, "train", on_a_cpu)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    sweep([AVG], device=asked, progress=False, address="auto")
+    assert given == [device]
+    assert log[1] == {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}
+
+
+def lossy(ray, times, whose):
+    """Let the first tasks of an experiment end as those of a killed worker do."""
+    get, left = ray.get, [times]
+
+    def losing(job, timeout=None):
+        if job[1] and pickle.loads(job[1][0].experiment) == whose and left[0]:
+            left[0] -= 1
+            raise ray.exceptions.RayError("worker crashed")
+        return get(job)
+
+    ray.get = losing
+
+
+def test_a_lost_run_is_tried_again(monkeypatch):
+    log = []
+    ray = fake_ray(log)
+    lossy(ray, 2, AVG)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    assert [r.experiment for r in go([AVG, MIX], address="auto")] == [AVG, MIX]
+    assert log[2:] == [e.key for e in (AVG, MIX, AVG, AVG)]
+
+
+def test_a_run_lost_three_times_fails_with_what_builds_on_it_and_the_others_finish(monkeypatch):
+    log = []
+    ray = fake_ray(log)
+    lossy(ray, 99, AVG)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(SweepFailed, match="4 of 5 runs failed") as caught:
+        go([MIX, *TUNINGS], address="auto")
+    said = "WorkerDied: its worker was lost 3 times, at last: RayError: worker crashed"
+    assert str(caught.value).count(said) == 4
+    assert log.count(AVG.key) == 3 and find(MIX) is not None
+    assert not {e.key for e in TUNINGS} & {key for key in log if isinstance(key, str)}
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_few_runs_are_handed_out_at_once_and_those_that_build_on_others_in_time(monkeypatch, place):
+    """With two processors four are under way; who waits for a first stage lets others pass."""
+    log, sizes = [], []
+    ray = fake_ray(log)
+    wait = ray.wait
+    ray.wait = lambda jobs, **how: (sizes.append(len(jobs)), wait(jobs, **how))[1]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    o = [dataclasses.replace(AVG, seed=s) for s in range(1, 7)]
+    t = TUNINGS[:2]
+    go([*o[:place], AVG, *o[place:3], *t, *o[3:]], address="auto")
+    expected = [*o[:3], AVG, *o[3:], *t] if place else [AVG, *o[:3], *t, *o[3:]]
+    assert log[2:] == [e.key for e in expected]
+    assert max(sizes) == 4
+
+
+def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
+    monkeypatch.setattr(there, "SECONDS_BETWEEN_MESSAGES", -1.0)
+    ray, played, play = fake_ray([]), [], running.play_round
+
+    def playing(*args, **kwargs):
+        if kwargs["round"] == 3 and played.count(3) == 0:
+            played.append(3)
+            raise ray.exceptions.RayError("worker crashed")
+        played.append(kwargs["round"])
+        return play(*args, **kwargs)
+
+    monkeypatch.setattr(running, "play_round", playing)
+    monkeypatch.setattr(there, "sendable", lambda error: (_ for _ in ()).throw(error))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    (result,) = go([MIX], address="auto")
+    assert played == [0, 1, 2, 3, 2, 3, 4]
+    assert [s["rounds"] for s in result.provenance["segments"]] == [[0, 2], [2, 5]]
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_what_killed_processes_left_is_deleted_and_no_other(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    alive, dead = (tmp_path / f"{there.FOLDER}{name}" for name in ("alive", "dead"))
+    for folder in (alive, dead):
+        folder.mkdir()
+        folder.with_suffix(".lock").touch()
+    with FileLock(alive.with_suffix(".lock")), there._own_store("300"):
+        assert alive.is_dir() and not dead.exists()
+        assert Path(os.environ["FEDLIB_RUNS"]).parent == tmp_path
+    assert [p.name for p in tmp_path.iterdir() if "alive" not in p.name] == []
+
+
+def test_a_machine_with_other_code_stops_the_sweep_and_is_named(monkeypatch):
+    log = []
+    monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
+    monkeypatch.setattr(cluster, "code", lambda: {"fedlib": "older", "torch": "2"})
+    with pytest.raises(UnfitNode, match=rf"{socket.gethostname()} has other code.*here is .*older"):
+        go([AVG, MIX], address="auto")
+    assert log.count("cancelled") == 1 and find(AVG) is None
+
+
+def test_a_machine_that_cannot_run_fedlib_stops_the_sweep(monkeypatch):
+    ray = fake_ray([])
+    get = ray.get
+
+    def without(job, timeout=None):
+        if job[1]:
+            raise ray.exceptions.RayTaskError("ip=10.0.0.7: No module named 'fedlib'")
+        return get(job)
+
+    ray.get = without
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(UnfitNode, match=r"cannot run fedlib: ip=10.0.0.7: No module"):
+        go([AVG], address="auto")
+
+
+def test_missing_data_name_the_machine(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", fake_ray([]))
+
+    def missing(*args):
+        raise MissingDataError("digits is in none of the places")
+
+    monkeypatch.setattr(type(TASK), "build", missing)
+    with pytest.raises(SweepFailed, match=rf"none of the places on {socket.gethostname()}"):
+        go([AVG], address="auto")
+
+
+def test_a_full_disk_stops_a_sweep_over_a_cluster(monkeypatch):
+    """Else one run after the other would be trained and lost."""
+    log = []
+    monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
+    mine = os.environ["FEDLIB_RUNS"]
+
+    def full(experiment, files, plain=store.unpack):
+        if os.environ["FEDLIB_RUNS"] == mine:
+            raise StoreError("no space")
+        plain(experiment, files)
+
+    monkeypatch.setattr(store, "unpack", full)
+    with pytest.raises(StoreError, match="no space"):
+        go([AVG, MIX], address="auto")
+    assert log.count("cancelled") == 1
+
+
+def test_first_stages_of_which_only_the_result_is_kept_are_trained_once(monkeypatch):
+    log = []
+    monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
+    export(go([AVG]), "some")
+    shutil.rmtree(store.folder(AVG))
+    go(TUNINGS, address="auto")
+    assert log[2:] == [e.key for e in (AVG, *TUNINGS)]
+
+
+def test_a_cluster_without_ray_is_an_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RuntimeError, match=r'pip install "fedlib\[ray\]"'):
+        go([AVG], address="auto")
+
+
+def test_the_table_says_who_is_where():
+    table = Table([AVG, MIX, BAD], show=False)
+    table.start(AVG)
+    table.round(AVG, 1, 2, 2.25)
+    table.start(MIX)
+    table.fail(MIX, ValueError("no"))
+    screen = Console(file=io.StringIO(), width=100)
+    screen.print(table.drawn())
+    summary, head, row = screen.file.getvalue().splitlines()
+    assert head.split() == ["key", "round", "loss", "left", "seed", "run"]
+    assert row.split()[:3] == [AVG.key[:8], "1/2", "2.25"] and " 0  digits FedAvg(" in row
+    assert summary.startswith("0 of 3 runs done, 1 running, 1 waiting, 1 failed")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "quiet", "expected"),
+    [
+        (Terminal, "0", "1 of 1 runs done"),
+        (io.StringIO, "0", f"[1/1] {AVG.key} digits FedAvg, seed 0: done"),
+        (Terminal, "1", None),
+        (io.StringIO, "1", None),
+    ],
+)
+def test_a_terminal_is_redrawn_a_log_gets_lines_and_quiet_is_quiet(
+    monkeypatch, stream, quiet, expected
+):
+    monkeypatch.setenv("FEDLIB_QUIET", quiet)
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    err = stream()
+    monkeypatch.setattr(sys, "stderr", err)
+    sweep([AVG], device="cpu")
+    said = err.getvalue()
+    assert (expected in said) if expected else said == ""
+    if expected and stream is io.StringIO:
+        assert len(said.splitlines()) == 2 and "\x1b" not in said
+
+
+def test_names_tell_runs_apart():
+    wide = dataclasses.replace(AVG, task=dataclasses.replace(TASK, partition=IID(clients=6)))
+    slow = dataclasses.replace(AVG, algorithm=FedAvg(epochs=2))
+    said = names([AVG, slow, MIX])
+    assert said[AVG.key] == "digits FedAvg(epochs=1)"
+    assert said[slow.key] == "digits FedAvg(epochs=2)" and said[MIX.key] == "digits FedMix"
+    assert names([AVG, wide])[wide.key] == "digits IID FedAvg"
+
+
+def test_durations_are_words():
+    said = [duration(s) for s in (float("nan"), 0, 89, 300, 7200)]
+    assert said == ["", "0 s", "89 s", "5 min", "2.0 h"]
+
+
+def test_the_module_keeps_its_names():
+    assert set(module.__all__) == {"SweepFailed", "sweep", "train"}

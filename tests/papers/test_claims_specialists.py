@@ -1,0 +1,269 @@
+"""Scores of generalists and specialists: set beside the papers', and judged."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from rows import frame_of
+
+from companion import frames, plotting
+from companion.claims import FAILS, HOLDS, UNTESTED
+from papers.names import FEDAVG, LOCAL, TUNED
+from papers.specialists import analysis, claims
+from papers.specialists.analysis import GLOBAL, HELD, OWN
+from papers.specialists.experiments import MIXTURE, SMALL
+
+CIFAR10 = analysis.printed().query("data == 'cifar10'")
+
+
+def test_a_run_ends_with_the_state_that_it_kept():
+    rows = [
+        {"method": method, "round": t, "metric": "m", "client": c, "value": 10 * t + c}
+        for method, t, c in itertools.product("ab", (0, 2, 4), range(3))
+    ]
+    kept = {"method": "b", "round": 4, "metric": "kept_round", "value": 2.0}
+    frame = frame_of(*rows, kept)
+    assert frames.ended(frame, "m")["value"].tolist() == [41.0, 21.0]
+    assert frames.ended(frame, "m", clients=2)["value"].tolist() == [40.5, 20.5]
+
+
+def table_of(values, ps=(0.2, 1.0), seeds=3, **more):
+    """Scores by (method, metric), with a little noise by seed that is not that of all methods."""
+    rows = [
+        {"method": m, "metric": metric, "p": p, "seed": s, "value": v + 0.001 * s, **more}
+        for ((m, metric), v), p, s in itertools.product(values.items(), ps, range(seeds))
+    ]
+    return pd.DataFrame(rows)
+
+
+def noisy(table):
+    return table.assign(
+        value=table["value"] + 1e-4 * table["seed"] * np.arange(len(table)) / len(table)
+    )
+
+
+PUBLISHED = {
+    (FEDAVG, GLOBAL): 0.40,
+    (MIXTURE, GLOBAL): 0.38,
+    (TUNED, GLOBAL): 0.35,
+    (LOCAL, GLOBAL): 0.20,
+    (FEDAVG, OWN): 0.40,
+    (MIXTURE, OWN): 0.60,
+    (TUNED, OWN): 0.605,
+    (LOCAL, OWN): 0.50,
+}
+SWAPPED = {**PUBLISHED, (TUNED, GLOBAL): 0.39, (MIXTURE, OWN): 0.58}
+REPORTED = {(FEDAVG, HELD): 0.3, (LOCAL, HELD): 0.5, (TUNED, HELD): 0.45, (MIXTURE, HELD): 0.55}
+LOW = {**PUBLISHED, (FEDAVG, GLOBAL): 0.3, (FEDAVG, OWN): 0.3}
+ALONE = {(LOCAL, GLOBAL): 0.2, (LOCAL, OWN): 0.5}
+
+
+def skewed(table):
+    """FedAvg falls with p, training alone gains at home."""
+    end = noisy(table)
+    by = {FEDAVG: -0.05, LOCAL: 0.01}
+    end["value"] += end["method"].map(by).fillna(0.0) * end["p"].eq(1.0) * end["metric"].ne(GLOBAL)
+    return end
+
+
+def opted(values=LOW):
+    inside = [table_of(values, q=q) for q in (0.9, 0.95)]
+    return noisy(pd.concat([*inside, table_of(ALONE, q=np.nan)], ignore_index=True))
+
+
+def by_alpha(values):
+    return noisy(table_of(values)).rename(columns={"p": "alpha"})
+
+
+@pytest.mark.parametrize(
+    ("judge", "table", "verdicts"),
+    [
+        (claims.generalisation_claims, skewed(table_of(PUBLISHED)), [HOLDS] * 8),
+        (claims.generalisation_claims, skewed(table_of(SWAPPED)), [FAILS] * 2 + [HOLDS] * 5),
+        (claims.generalisation_claims, table_of(PUBLISHED, seeds=1), [UNTESTED] * 8),
+        (claims.alpha_claims, by_alpha(PUBLISHED), [HOLDS]),
+        (claims.alpha_claims, by_alpha({**PUBLISHED, (MIXTURE, GLOBAL): 0.1}), [FAILS]),
+        (claims.opt_out_claims, opted(), [HOLDS] * 6),
+        (claims.opt_out_claims, opted(SWAPPED), [FAILS] * 4),
+        (claims.first_version_claims, skewed(table_of(REPORTED, q=0.0)), [HOLDS] * 4),
+    ],
+)
+def test_what_looks_as_published_holds_and_the_other_way_round_does_not(judge, table, verdicts):
+    found = judge(table)
+    assert [c.verdict for c in found][: len(verdicts)] == verdicts
+    assert all(c.seeds == table["seed"].nunique() for c in found)
+
+
+def test_the_least_fraction_is_judged_where_most_opt_out():
+    texts = [c.text for c in claims.opt_out_claims(opted())]
+    assert len(texts) == 6 and sum("q = 0.95, i.i.d. (p = 0.2)" in t for t in texts) == 2
+
+
+def test_published_tables_are_scores():
+    table = analysis.printed()
+    assert len(table) == 3 * 2 * 5 * 4 and table["value"].between(0, 1).all()
+    news = table[(table["data"] == "ag_news") & (table["metric"] == GLOBAL)]
+    first = news[news["method"] == FEDAVG].set_index("p")["value"]
+    assert first[0.5] == 0.8031 and first[0.7] == pytest.approx(7.6 * 0.1042, abs=1e-3)
+    earlier = analysis.printed("002")
+    assert len(earlier) == 12 and set(earlier["metric"]) == {HELD}
+
+
+def test_measured_stands_beside_published():
+    table = analysis.beside(table_of(PUBLISHED, ps=(0.25, 0.3)), CIFAR10)
+    assert table.loc[("global test", 0.3), FEDAVG] == "0.401 ± 0.002 (3) [0.426]"
+    assert table.loc[("own test", 0.3), MIXTURE].endswith("[0.439]")
+    assert table.loc[("own test", 0.25), LOCAL] == "0.501 ± 0.002 (3)"
+
+
+def test_ratios_are_taken_on_the_same_seed_and_value():
+    table = table_of({(FEDAVG, GLOBAL): 0.4, (MIXTURE, GLOBAL): 0.2}, seeds=2)
+    table.loc[table["p"] == 1.0, "value"] *= 2
+    ratio = analysis.of_fedavg(table, GLOBAL, "p")
+    assert set(ratio["method"]) == {MIXTURE} and len(ratio) == 4
+    np.testing.assert_allclose(ratio["value"], [0.5, 0.201 / 0.401] * 2, rtol=1e-6)
+
+
+def test_departures_stand_beside_the_papers_reading_and_its_numbers():
+    plain = table_of({(MIXTURE, OWN): 0.5, (TUNED, OWN): 0.4, (FEDAVG, OWN): 0.3}, ps=(0.8, 1.0))
+    changed = {(MIXTURE, "log pool"): 0.6, (TUNED, "as released"): 0.2}
+    parts = [
+        table_of({(m, OWN): value}, ps=(0.8,), departure=departure)
+        for (m, departure), value in changed.items()
+    ]
+    other = pd.concat(parts, ignore_index=True)
+    moved = analysis.moved(other, plain).groupby(["departure", "method"])["value"].mean()
+    expected = {("as released", TUNED): -0.2, ("log pool", MIXTURE): 0.1}
+    assert moved.to_dict() == pytest.approx(expected)
+    table = analysis.explained(other, plain, CIFAR10, OWN)
+    assert list(table.columns) == ["published", "as described", "log pool", "as released"]
+    assert set(table.index) == {(0.8, MIXTURE), (0.8, TUNED)}
+    row = table.loc[(0.8, MIXTURE)]
+    assert row["as described"] == pytest.approx(0.501) and row["log pool"] == pytest.approx(0.601)
+    assert np.isnan(row["as released"]) and 0 < row["published"] < 1
+
+
+def test_which_fedavg_is_published_is_told_by_the_distance():
+    plain = table_of({(FEDAVG, GLOBAL): 0.36, (FEDAVG, OWN): 0.17}, ps=(0.8,))
+    last = table_of({(FEDAVG, GLOBAL): 0.21, (FEDAVG, OWN): 0.3}, ps=(0.8,))
+    last["value"] += 1e-3 * last["seed"]
+    every = last.assign(value=0.9, departure="as released")
+    released = pd.concat([last.assign(departure="last client"), every], ignore_index=True)
+    found = claims.released_claims(released, plain, CIFAR10)
+    assert [c.verdict for c in found] == [HOLDS, FAILS]
+    assert "0.161 vs 0.01" in found[0].measured  # published: 0.2000, here 0.361 and 0.212
+
+
+def test_rates_are_compared_on_validation_examples():
+    rows = [
+        {"method": FEDAVG, "p": p, "lr": lr, "seed": s, "client": c, "value": 100 * p + lr}
+        for p, lr, s, c in itertools.product((0.2, 1.0), (1e-4, 1e-3), (0, 1), (0, 1))
+    ]
+    table = analysis.tried(frame_of(*rows).assign(metric="balanced_validation_accuracy"))
+    assert set(table["method"]) == {"p = 0.2", "p = 1"} and len(table) == 8
+    np.testing.assert_allclose(table[table["lr"] == 1e-3]["value"] % 1, 1e-3, rtol=1e-9)
+
+
+def test_the_plane_and_the_curves_draw_what_they_are_given():
+    table = table_of(PUBLISHED)
+    figure, drawn = plotting.plane(
+        {"CIFAR-10": table}, x=GLOBAL, y=OWN, by="p", xlabel="x", ylabel="y",
+        printed={"CIFAR-10": CIFAR10},
+    )  # fmt: skip
+    assert len(drawn) == 8 and {"mean_x", "low_y"} <= set(drawn)
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    assert {FEDAVG, LOCAL, TUNED, MIXTURE, "published"} == set(labels)
+    numbers = [t.get_text() for t in figure.axes[0].texts]
+    assert numbers.count("0.2") == 4 and numbers.count("0.3") == 4
+    ratio = analysis.of_fedavg(table, GLOBAL, "p")
+    axes = {"x": "p", "xlabel": "p", "ylabel": "r"}
+    figure, drawn = plotting.over({"x": ratio}, one=True, log=True, **axes)
+    assert len(drawn) == 6 and figure.axes[0].get_xscale() == "log"
+    theirs = pd.DataFrame({"method": [MIXTURE], "p": [0.3], "value": [0.9]})
+    figure, _ = plotting.over({"x": ratio}, printed={"x": theirs}, **axes)
+    assert figure.axes[0].collections[-1].get_offsets().tolist() == [[0.3, 0.9]]
+
+
+def test_every_client_is_a_dot():
+    values = {(FEDAVG, GLOBAL): 0.4, (FEDAVG, OWN): 0.5, (TUNED, OWN): 0.6}
+    rows = [
+        {"method": m, "seed": s, "metric": metric, "client": c, "value": v + 0.01 * c}
+        for ((m, metric), v), s, c in itertools.product(values.items(), (0, 1), range(3))
+    ]
+    frame = frame_of(*rows).assign(p=0.6, q=0.5)
+    dots = analysis.scores(frame, 2, (GLOBAL, OWN), each=True)
+    assert len(dots) == 3 * 2 * 2 and set(dots["q"]) == {0.5} and set(dots["client"]) == {0, 1}
+    figure, drawn = plotting.cloud({"x": dots}, x=GLOBAL, y=OWN, xlabel="x", ylabel="y")
+    assert len(drawn) == 4, "a client without both numbers is no dot"
+    np.testing.assert_allclose(drawn[drawn["client"] == 1][[GLOBAL, OWN]], [[0.41, 0.51]] * 2)
+    assert figure.axes[0].get_legend_handles_labels()[1] == [FEDAVG]
+
+
+def test_the_ledger_tells_who_sent():
+    here = {"method": FEDAVG, "p": 0.2, "q": 0.5}
+    rows = [
+        {**here, "round": 0, "metric": "opted_in", "client": c, "value": 20.0 * (c < 2)}
+        for c in range(4)
+    ]
+    rows += [
+        {**here, "round": t, "metric": "client_bytes_up", "client": c, "value": 3e6}
+        for t, c in itertools.product((1, 2), range(2))
+    ]
+    rows.append({**here, "q": 0.0, "metric": "train_loss", "value": 0.1})
+    table = analysis.ledger(frame_of(*rows))
+    row = table.loc[0.5]
+    assert list(table.index) == [0.5], "what was not logged is not told"
+    assert row["clients that take part"] == 2 == row["clients that opted out"]
+    assert row["smallest cohort"] == 2 == row["largest cohort"]
+    assert row["MB sent by the former"] == 12 and row["MB sent by the latter"] == 0
+
+
+def test_experts_of_other_architectures_are_judged():
+    values = {(FEDAVG, GLOBAL): 0.5, (FEDAVG, OWN): 0.5, (SMALL, GLOBAL): 0.4, (SMALL, OWN): 0.6}
+    rows = [
+        {"method": m, "seed": s, "metric": metric, "client": c, "value": v}
+        for ((m, metric), v), s, c in itertools.product(values.items(), range(3), range(2))
+    ]
+    # A stage for two of three clients is compared on these two.
+    rows += [
+        {"method": FEDAVG, "seed": s, "metric": metric, "client": 2, "value": 0.9}
+        for s, metric in itertools.product(range(3), (GLOBAL, OWN))
+    ]
+    found = claims.architecture_claims(analysis.scores(frame_of(*rows), 2))
+    assert [c.verdict for c in found] == [HOLDS, FAILS]
+    assert found[0].measured.startswith("0.600 vs 0.500")
+
+
+def test_who_cannot_opt_out_counts_at_every_fraction():
+    rows = [(MIXTURE, 0.0, 0.2), (MIXTURE, 0.9, 0.2), (LOCAL, np.nan, 0.2), (LOCAL, np.nan, 1.0)]
+    here = analysis.at_q(pd.DataFrame(rows, columns=["method", "q", "p"]), 0.9)
+    assert here["method"].tolist() == [MIXTURE, LOCAL]
+    assert here["p"].tolist() == [0.2, 0.2]  # a p that nothing is compared at does not count
+
+
+def test_training_alone_is_all_there_is_where_everybody_opts_out():
+    qs = (0.0, 0.5, 0.75, 0.9, 0.95)
+    parts = [table_of({(MIXTURE, OWN): 0.6 - q / 10, (MIXTURE, GLOBAL): 0.9}, q=q) for q in qs]
+    table = pd.concat([*parts, table_of({(LOCAL, OWN): 0.5}, q=np.nan)], ignore_index=True)
+    drawn = analysis.over_q(table, 0.2, OWN).groupby(["method", "q"])["value"].mean()
+    assert drawn[LOCAL].to_dict() == pytest.approx(dict.fromkeys((*qs, 1.0), 0.501))
+    assert drawn[MIXTURE].to_dict() == pytest.approx({q: 0.601 - q / 10 for q in qs})
+    assert analysis.of_figure(table) == [0.0, 0.9, 0.95]
+    for some in ([0.0, 0.75], [0.0]):
+        assert analysis.of_figure(table[table["q"].isin(some)]) == some
+
+
+def test_losses_are_fedavgs_at_the_least_and_most_skewed():
+    logged = {"train_loss": [0], "validation_nll": [0, 1]}
+    rows = [
+        {"method": m, "p": p, "round": t, "metric": k, "client": c, "value": 10 * p + t + c}
+        for m, p, t, k in itertools.product((FEDAVG, MIXTURE), (0.2, 0.6, 1.0), (0, 1), logged)
+        for c in logged[k]
+    ]
+    found = analysis.losses(frame_of(*rows)).set_index(["method", "round"])["value"]
+    names = {f"{p} p, {of}" for p in ("least", "largest") for of in ("training", "validation")}
+    assert set(found.index.get_level_values(0)) == names and len(found) == 8
+    assert found["largest p, training", 1] == 11.0 and found["least p, validation", 0] == 2.5

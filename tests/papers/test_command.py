@@ -1,0 +1,99 @@
+"""`python -m papers`: commands hand on what they are told, wrong words are answered."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+from fedlib.runs import StoreError
+from papers.__main__ import app, main
+from papers.book import BOOK
+
+COMMANDS = ["figures", "notebooks", "verdicts", "plan", "campaign", "results", "report", "floors",
+            "tune", "tasks"]  # fmt: skip
+GIVEN = {"scale": "quick", "dataset": "", "seeds": "0", "rounds": "0", "device": "auto"}
+HOW = {"device": "auto", "workers": 1, "probe": True}
+
+
+def test_every_command_explains_itself(capsys):
+    assert [c.callback.__name__ for c in app.registered_commands] == COMMANDS
+    for command in COMMANDS:
+        assert main([command, "--help"]) == 0
+        assert f"python -m papers {command}" in capsys.readouterr().out
+    assert main([]) == 2  # as every tool that is asked nothing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where", "asked", "how"),
+    [
+        (["figures"], "companion.notebooks.figures", (GIVEN, "", ""), {}),
+        (
+            ["figures", "--seeds", "3", "--set", "x=a=b", "--only", "01", "--jobs", "2"],
+            "companion.notebooks.figures",
+            (GIVEN | {"seeds": "3", "x": "a=b"}, "01", "2"),
+            {},
+        ),
+        (["notebooks", "--only", "07"], "companion.notebooks.refresh", ("07", ""), {}),
+        (["plan"], "companion.campaign.show", (BOOK, "paper", []), HOW),
+        (
+            ["campaign", "--scale", "quick", "--section", "gates@2", "--section", "long"],
+            "companion.campaign.campaign",
+            (BOOK, "quick", ["gates@2", "long"]),
+            HOW | {"address": None, "dirty_anyway": False},
+        ),
+        (
+            ["campaign", "--no-probe", "--workers", "4", "--dirty-anyway", "--address", "auto"],
+            "companion.campaign.campaign",
+            (BOOK, "paper", []),
+            HOW | {"workers": 4, "probe": False, "address": "auto", "dirty_anyway": True},
+        ),
+        (["results"], "companion.keep.main", (BOOK, "standard"), {}),
+        (["report"], "companion.scorecard.main", (BOOK,), {}),
+    ],
+)
+def test_a_command_hands_on_what_it_was_told(monkeypatch, arguments, where, asked, how):
+    heard = []
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    module, _, name = where.rpartition(".")
+    monkeypatch.setattr(
+        importlib.import_module(module), name, lambda *a, **k: heard.append((a, k)) or 3
+    )
+    code = main(arguments)
+    assert heard == [(asked, how)] and code == (3 if arguments[0] in ("campaign", "results") else 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["figurs"], "unknown command 'figurs'; allowed: .*did you mean 'figures'"),
+        (["plan", "--scale", "quik"], "unknown scale 'quik'; .*did you mean 'quick'"),
+        (["plan", "--section", "gate"], "unknown section 'gate'; .*did you mean 'gates'"),
+        (["tasks", "000/cifar"], "unknown task '000/cifar'; .*did you mean '000/cifar10'"),
+        (["tasks", "000/cifar10", "--set", "a"], "--set takes NAME=VALUE, got 'a'"),
+        (["plan", "--scal", "quick"], "--scale"),
+        (["plan", "--workers", "0"], "greater than or equal to 1"),
+    ],
+)
+def test_a_wrong_word_is_answered_by_the_nearest(capsys, arguments, said):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert re.search(said, error) and "Traceback" not in error
+
+
+def test_what_fails_is_one_line_and_what_is_a_defect_is_not_hidden(monkeypatch, capsys):
+    for error, code in ((StoreError("full"), 1), (ValueError("bad"), 2)):
+        monkeypatch.setattr(
+            "companion.scorecard.main", lambda book, e=error: (_ for _ in ()).throw(e)
+        )
+        assert main(["report"]) == code and capsys.readouterr().err == f"fedlib: {error}\n"
+    monkeypatch.setattr("companion.scorecard.main", lambda book: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["report"])
+
+
+def test_tasks_are_listed_and_shown_as_code(capsys):
+    assert main(["tasks"]) == 0 and "000/cifar10" in capsys.readouterr().out
+    assert main(["tasks", "001/dirichlet_cifar10", "--set", "alpha=0.1"]) == 0
+    assert "alpha=0.1" in capsys.readouterr().out

@@ -1,0 +1,148 @@
+"""The table of every method: its numbers by hand, who is unbeaten, and what runs cost."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pandas as pd
+import pytest
+from matplotlib.path import Path
+from matplotlib.transforms import Affine2D
+
+from companion import plotting
+from companion.claims import FAILS, HOLDS
+from companion.frames import together
+from companion.panels import Panel, costs
+from fedlib.runs import run
+from papers.comparison import analysis as board
+from papers.comparison.claims import leaderboard_claims
+from papers.comparison.experiments import EVERY_METHOD, FAMILIES, PROPOSED
+from papers.fedmix import FEDAVG, FEDMIX
+from papers.names import TUNED
+from papers.pm_moe import called
+from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
+
+COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
+
+
+def runs(ends, seeds=3):
+    """Runs of two clients: own accuracies, accuracy on all tests, and a newcomer's."""
+    rows = []
+    for method, (own, everywhere, new) in ends.items():
+        for seed in range(seeds):
+            for client in (0, 1):
+                rows.append((method, seed, 0, "test_accuracy", client, -1, "", 0.0))
+                value = own[client] + 0.001 * seed
+                rows.append((method, seed, 5, "test_accuracy", client, -1, "", value))
+                rows.append((method, seed, 5, "everywhere_accuracy", client, -1, "", everywhere))
+            rows.append((method, seed, 5, "global_accuracy", -1, -1, "", new))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def test_every_method_belongs_to_one_family():
+    known = [m for methods in FAMILIES.values() for m in methods]
+    assert sorted(known) == sorted(set(known))
+    assert set(known) == set(EVERY_METHOD.methods("quick", "digits"))
+    assert {m for methods in PROPOSED.values() for m in methods} <= set(known)
+    assert board.family(FEDMIX) == "global experts, a gate each" and board.family("?") == ""
+
+
+def test_methods_that_others_know_are_the_same_runs():
+    """Whatever 004 runs where nothing is shared is compared here, but for variants of PM-MoE."""
+    ours = {run.method: run.experiment for run in EVERY_METHOD.runs("quick", "digits")}
+    found = set()
+    for section in (FOURTEEN, PRIVATE_PARTS):
+        for one in section.runs("quick", "digits"):
+            place = pd.DataFrame([{"method": one.method, "stage": "", **one.where}])
+            name = called(place)["method"].item()
+            if one.where["S"] == 0 and name in ours:
+                assert one.experiment == ours[name]
+                found.add(name)
+    assert found >= {*FOURTEEN.methods("quick", "digits"), *PROPOSED["004"]}
+
+
+def test_standings_are_the_last_round_by_hand():
+    said = board.standings(runs({FEDAVG: ((0.4, 0.8), 0.5, 0.7)}, seeds=1))
+    said = said.set_index("kind")["value"].to_dict()
+    expected = {board.OWN: 0.6, board.WORST: 0.4, board.ALL: 0.5, board.NEW: 0.7}
+    assert said == pytest.approx(expected)
+
+
+def test_the_best_on_own_tests_comes_first_and_costs_follow():
+    table = board.standings(runs({FEDAVG: ((0.4, 0.8), 0.5, 0.7), TUNED: ((0.9, 0.9), 0.2, 0.3)}))
+    spent = pd.DataFrame(
+        [(FEDAVG, 0, 10.0, 4.0, 1.0), (FEDAVG, 1, 20.0, 6.0, 1.0), (TUNED, 0, 15.0, 10.0, 2.0)],
+        columns=["method", "seed", "megabytes", "seconds", "client_mib"],
+    )
+    found = board.leaderboard(table, spent)
+    assert list(found.index) == [TUNED, FEDAVG]
+    assert found.loc[TUNED, board.OWN] == "0.901 ± 0.002"
+    assert found["MB sent"].tolist() == [15.0, 15.0] and found["MiB held"].tolist() == [2.0, 1.0]
+    assert found["time over FedAvg's"].tolist() == [2.0, 1.0]
+
+
+def test_nobody_beats_the_unbeaten_in_both():
+    points = {"a": (0.9, 0.1), "b": (0.5, 0.5), "c": (0.5, 0.4), "d": (0.4, 0.9)}
+    ends = {name: ((own, own), everywhere, 0.5) for name, (own, everywhere) in points.items()}
+    found = board.frontier(board.standings(runs(ends)))
+    best = found.set_index("method")["best"].to_dict()
+    assert best == {"a": True, "b": True, "c": False, "d": True}
+    figure, drawn = plotting.frontier({"x": found}, xlabel="x", ylabel="y")
+    assert {t.get_text() for t in figure.axes[0].texts} == {"a", "b", "d"} and len(drawn) == 4
+
+
+def outline(text):
+    """Where a sloping text is drawn, in pixels: its box, turned about the corner it stands on."""
+    slope = text.get_rotation()
+    text.set_rotation(0)
+    box = text.get_window_extent()
+    text.set_rotation(slope)
+    turn = Affine2D().rotate_deg_around(box.x0, box.y0, slope)
+    return Path(turn.transform(Path(box.corners()[[0, 2, 3, 1, 0]], closed=True).vertices))
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_names_of_neighbours_do_not_overlap(log):
+    best = [
+        (1.0 + i / 500, 0.9 - i / 500, f"a method of a name, {i}", "family", True) for i in range(4)
+    ]
+    far = [(3.0, 0.1, "far", "family", True)]
+    points = pd.DataFrame(best + far, columns=["x", "y", "method", "family", "best"])
+    figure, _ = plotting.frontier({"x": points}, xlabel="x", ylabel="y", log=log)
+    figure.canvas.draw()
+    drawn = [outline(text) for text in figure.axes[0].texts]
+    assert not any(a.intersects_path(b, filled=True) for a, b in combinations(drawn, 2))
+
+
+def test_claims_are_judged_by_what_is_measured():
+    ends = {FEDAVG: ((0.5, 0.5), 0.9, 0.9), TUNED: ((0.8, 0.8), 0.5, 0.5)}
+    ends |= dict.fromkeys(PROPOSED["000"], ((0.7, 0.7), 0.6, 0.6))
+    said = {c.text: c.verdict for c in leaderboard_claims(board.standings(runs(ends)))}
+    of_fedmix = {t.split(" beats ")[1].split(" on ")[0]: v for t, v in said.items() if "000" in t}
+    # Differences that are the same on every seed: an interval without width.
+    assert of_fedmix == {FEDAVG: HOLDS, TUNED: FAILS}
+    assert said["Who does better on own tests does worse on all tests (rank correlation)"] == HOLDS
+
+
+def test_costs_count_all_stages(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
+    made = {
+        m: EVERY_METHOD.experiments("quick", "digits", m, seeds=1, rounds=2)
+        for m in (FEDAVG, TUNED)
+    }
+    results = [(m, {}, [run(e, progress=False) for e in es]) for m, es in made.items()]
+    setting = EVERY_METHOD.settings("quick")["digits"]
+    panel = Panel("digits", "quick", setting, together(results), trained=True)
+    found = costs(EVERY_METHOD, panel, seeds=1, rounds=2).set_index("method")
+    # Fine-tuning sends nothing more than the federation before it did.
+    assert found.loc[TUNED, "megabytes"] == found.loc[FEDAVG, "megabytes"] > 0
+    assert found.loc[TUNED, "seconds"] >= found.loc[FEDAVG, "seconds"]
+    assert found.loc[TUNED, "client_mib"] > found.loc[FEDAVG, "client_mib"] > 0
+
+
+def test_over_bytes_fewer_are_better_and_who_sends_none_is_left_out():
+    ends = dict.fromkeys("abcd", ((0.5, 0.5), 0.5, 0.5)) | {"c": ((0.9, 0.9), 0.1, 0.1)}
+    spent = pd.DataFrame({"method": list("abcd"), "megabytes": [1.0, 2.0, 30.0, 0.0]})
+    found = board.by_bytes(board.standings(runs(ends)), spent).set_index("method")
+    assert found["best"].to_dict() == {"a": True, "b": False, "c": True}
+    assert found["x"].to_dict() == {"a": 1.0, "b": 2.0, "c": 30.0}

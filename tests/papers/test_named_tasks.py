@@ -1,0 +1,217 @@
+"""The papers' settings: every one is there at its scales, prints as code, and can be built."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from companion.scales import SCALES
+from fedlib import data as datasets
+from fedlib.partition import IID, LabelPermuted, Mirrored, Own, Rotated
+from fedlib.runs import Experiment, run
+from fedlib.tasks import Task
+from fedlib.tasks.views import rotate
+from fedlib.values import from_code
+from papers import named as tasks
+from papers.named import options_of
+
+SETTINGS = [(name, scale) for name in tasks.names() for scale in SCALES]
+
+
+def task_of(name: str, scale: str) -> Task:
+    if scale == "quick" and name.endswith("ag_news"):
+        pytest.skip("digits are no texts")
+    return tasks.named(name, scale)
+
+
+@pytest.mark.parametrize(("name", "scale"), SETTINGS)
+def test_every_setting_prints_as_the_code_that_makes_it(name, scale):
+    task = task_of(name, scale)
+    assert from_code(repr(task)) == task
+    assert (task.dataset == "digits") == (scale == "quick")
+    assert len(tasks.about(name)) > 20
+
+
+def test_options_and_scales_of_a_setting():
+    assert options_of("001/cifar10") == {"p": 0.8} and options_of("000/cifar10") == {}
+    assert "[p=0.8]" in tasks.about("001/cifar10")
+    assert tasks.scales_of("000/cifar10") == SCALES
+    assert tasks.scales_of("004/ag_news") == ("standard", "paper")
+    with pytest.raises(ValueError, match="unknown task"):
+        tasks.scales_of("000/cifar11")
+
+
+@pytest.mark.parametrize(("name", "scale"), SETTINGS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_every_setting_whose_data_are_here_can_be_divided(name, scale, seed):
+    task = task_of(name, scale)
+    if datasets.describe(task.dataset).place not in ("embedded", "parquet", "cache"):
+        pytest.skip(f"{task.dataset} is not here")
+    counts = task.counts(seed)
+    assert (counts["train"].sum(1) > 0).all()
+    assert len({len(part) for part in counts.values()}) == 1
+    if isinstance(task.held_out, Mirrored):
+        shares = counts["train"] / counts["train"].sum(1, keepdims=True)
+        for part in ("validation", "test"):
+            size = getattr(task.held_out, part)
+            assert (counts[part].sum(1) == size).all()
+            assert (np.abs(counts[part] - shares * size) < 1).all(), "the nearest whole numbers"
+
+
+class Official:
+    """Labels and columns in the amounts of an official data set, and no pixels."""
+
+    sizes: ClassVar = {
+        "cifar100": (100, 500, 100),
+        "tiny_imagenet": (200, 500, 50),
+        "femnist": (62, 13_000, 0),
+    }
+
+    def __init__(self, name):
+        self.classes, *each = self.sizes[name]
+        rng = np.random.default_rng(0)
+        self.train, self.test = (self.split(rng, n) for n in each)
+
+    def split(self, rng, each):
+        labels = rng.permutation(np.repeat(np.arange(self.classes), each))
+        writers = rng.integers(3500, size=len(labels))
+        columns = {"coarse_label": labels // 5, "writer_id": writers}
+        return datasets.Split(np.zeros((len(labels), 1, 1, 1), np.uint8), labels, columns)
+
+
+@pytest.mark.parametrize("name", [n for n in tasks.names() if n.split("/")[1] in Official.sizes])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_paper_scale_fits_the_official_sets(name, seed, monkeypatch):
+    monkeypatch.setattr(datasets, "load", Official)
+    task = tasks.named(name, "paper")
+    counts = task.counts(seed)
+    assert all(c.sum() > 0 for c in counts.values())
+    assert len(counts["train"]) == getattr(task.partition, "clients", None) or "femnist" in name
+
+
+@pytest.mark.parametrize("name", [n for n in tasks.names() if not n.endswith("ag_news")])
+def test_every_quick_setting_trains(name):
+    from fedlib.algorithms import FedAvg
+
+    result = run(Experiment(tasks.named(name), FedAvg(), rounds=1, cohort=2), progress=False)
+    values = result.select("test_accuracy").to_pandas()["value"]
+    assert values.between(0, 1).all() and len(values)
+
+
+def test_options_change_the_setting_and_wrong_ones_are_refused():
+    half = tasks.named("001/cifar10", "paper", p=0.5)
+    assert half.partition.p == 0.5 and tasks.named("001/cifar10", "paper").partition.p == 0.8
+    four = tasks.named("003/rotated_cifar10", "paper", orientations=4)
+    assert four.partition.angles == (0.0, 90.0, 180.0, 270.0)
+    with pytest.raises(ValueError, match="orientations must be 2 or 4, got 3"):
+        tasks.named("003/rotated_cifar10", orientations=3)
+    with pytest.raises(ValueError, match="unknown option of 001/cifar10 'q'"):
+        tasks.named("001/cifar10", q=1)
+    with pytest.raises(ValueError, match=r"no quick scale.*it has standard, paper"):
+        tasks.named("004/ag_news", "quick")
+    with pytest.raises(ValueError, match="did you mean '000/cifar10'"):
+        tasks.named("000/cifar")
+
+
+def test_a_rotated_task_holds_the_digits_turned():
+    plain = Task("digits", IID(5, 40), tasks.named("000/cifar10").model, Mirrored(200, 10, 20))
+    turned = Task(plain.dataset, Rotated(plain.partition), plain.model, plain.held_out)
+    before, after = plain.build(0), turned.build(0)
+    angles = turned.partition.angles
+    for name in ("train", "validation", "test"):
+        old, new = getattr(before, name), getattr(after, name)
+        assert torch.equal(old.y[old.index], new.y[new.index])
+        assert set(new.side) == {"angle"} and after.values("angle") == 8
+        for client, slot in ((0, 0), (2, 3), (4, 9)):
+            angle = angles[int(new.side["angle"][client, slot])]
+            expected = rotate(old.x[old.index[client, slot]][None], angle)[0]
+            assert torch.equal(new.x[new.index[client, slot]], expected)
+    assert len(after.train.y) == 200, "every example of the disjoint training parts once"
+    ways = before.test.index.flatten().tolist(), after.test.side["angle"].flatten().tolist()
+    pairs = set(zip(*ways, strict=True))
+    assert len(after.test.y) == len(pairs), "tests overlap: each way of seeing an example once"
+
+
+def test_permuted_labels_are_the_tables_of_each_client():
+    plain = Task("digits", IID(6, 40), tasks.named("000/cifar10").model, Mirrored(200, 10, 20))
+    called = Task(plain.dataset, LabelPermuted(plain.partition, 3), plain.model, plain.held_out)
+    before, after = plain.build(1), called.build(1)
+    tables = torch.as_tensor(called.partition.tables(1, 10))
+    for name in ("train", "validation", "test"):
+        old, new = getattr(before, name), getattr(after, name)
+        for client in range(6):
+            k = int(new.side["permutation"][client, 0])
+            assert torch.equal(tables[k][old.y[old.index[client]]], new.y[new.index[client]])
+            assert torch.equal(old.x[old.index[client]], new.x[new.index[client]])
+    assert len({int(k) for k in after.train.side["permutation"][:, 0]}) > 1
+
+
+def test_a_rotation_and_a_permutation_meet():
+    inner = tasks.named("000/permuted_cifar10")
+    both = Task("digits", Rotated(inner.partition, (0.0, 180.0)), inner.model, inner.held_out)
+    fed = both.build(0)
+    assert set(fed.train.side) == {"angle", "permutation"}
+    assert fed.values("angle") == 2 and fed.values("permutation") == 4
+
+
+def test_rotations_go_counter_clockwise_and_come_back():
+    corner = torch.zeros(1, 9, 9, 1, dtype=torch.uint8)
+    corner[0, 0, 8] = 255  # top right
+    assert rotate(corner, 90)[0, 0, 0] == 255 and rotate(corner, 180)[0, 8, 0] == 255
+    smooth = torch.zeros(1, 31, 31, 1)
+    across = torch.arange(31.0)
+    smooth[0, :, :, 0] = 100 + 3 * across[None] + 2 * across[:, None]
+    smooth = smooth.to(torch.uint8)
+    for angle in (45.0, 30.0):
+        twice = smooth
+        for _ in range(int(90 / angle)):
+            twice = rotate(twice, angle)
+        inner = slice(11, 20)
+        gap = twice[0, inner, inner, 0].int() - rotate(smooth, 90)[0, inner, inner, 0].int()
+        assert gap.abs().max() <= 2
+    assert torch.equal(rotate(smooth, 360), smooth)
+    wide = torch.zeros(1, 5, 9, 1, dtype=torch.uint8)
+    wide[0, 2, 6] = 200  # two right of the centre goes two up
+    assert rotate(wide, 90)[0, 0, 4] == 200
+
+
+def test_the_global_test_holds_no_training_or_validation_example():
+    for name in ("004/cifar10", "000/femnist", "003/rotated_cifar10"):
+        task = tasks.named(name)
+        if name == "003/rotated_cifar10":
+            apart = Mirrored(100, 10, 20, source="test")
+            task = Task("digits", task.partition.of.of, task.model, apart)
+        fed = task.build(0)
+        images = [
+            {bytes(t.x[i].numpy()) for i in torch.unique(t.index[t.index >= 0])}
+            for t in (fed.train, fed.validation)
+        ]
+        everything = [bytes(image.numpy()) for image in fed.test.x]
+        # A few digits of the set are the same picture twice.
+        twice = len(everything) * 0.02
+        assert sum(image in images[0] or image in images[1] for image in everything) <= twice
+
+
+def test_a_portion_is_a_share_of_every_class():
+    whole = tasks.named("000/cifar10")
+    task = Task("digits", IID(4, 50), whole.model, Mirrored(100, 10, 10), portion=0.25)
+    fed = task.build(0)
+    assert len(fed.train.y) == 360 and len(fed.test.y) == 90
+    full = np.bincount(datasets.load("digits").train.labels)
+    assert np.abs(np.bincount(fed.train.y.numpy()) - full / 4).max() <= 1
+
+
+def test_a_task_without_validation_runs_and_chooses_no_round_by_it():
+    from companion.frames import reported, together
+    from fedlib.algorithms import FedAvg, Local
+
+    task = Task("digits", IID(4, 50), tasks.named("000/cifar10").model, Own(0.2, validation=0.0))
+    for algorithm in (FedAvg(), Local()):
+        result = run(Experiment(task, algorithm, rounds=2, cohort=2), progress=False)
+        assert result.select("validation_accuracy").to_pandas()["value"].isna().all()
+        rules = reported(together([("it", {}, [result])])).set_index("rule")["value"]
+        assert rules[["last", "last ten"]].between(0, 1).all()
+        assert np.isnan(rules["best on validation"])

@@ -1,0 +1,196 @@
+"""The papers' experiments, section by section, at every scale."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from companion.keep import homes, of_scale, tainted
+from companion.scales import SCALES
+from fedlib import paths
+from fedlib.algorithms import FedMix
+from fedlib.engine import cohort_size, play_round
+from fedlib.partition import Clients
+from fedlib.runs import exported
+from fedlib.runs.exported import files, held
+from fedlib.values import from_dict, to_dict
+from papers.adaptive.experiments import ADAPTIVE, ADAPTIVE_PARTICIPATION, ALL_EQUAL, BEST, MOE
+from papers.book import BOOK, SECTIONS
+from papers.fedmix import CENTRALISED, FEDAVG, FEDMIX, SLOWER
+from papers.fedmix.experiments import LABEL_SKEW, NEW_CLIENTS, PERMUTED
+
+EVERY = [
+    (section, scale, dataset)
+    for section in SECTIONS.values()
+    for scale in SCALES
+    for dataset in section.settings(scale)
+]
+each_setting = pytest.mark.parametrize(
+    ("section", "scale", "dataset"), EVERY, ids=[f"{s.name}-{b}-{d}" for s, b, d in EVERY]
+)
+
+
+def setting_of(scale, dataset, section=LABEL_SKEW):
+    return section.settings(scale, dataset)[dataset]
+
+
+def one_of_each(section, scale, dataset):
+    """Every run's experiment, of seed 0."""
+    return {run.name: run.experiment for run in section.runs(scale, dataset)}
+
+
+def population(partition):
+    """How many clients a request deals to, None if the data decide."""
+    if isinstance(partition, Clients):
+        return partition.last - partition.first
+    return population(partition.of) if hasattr(partition, "of") else partition.clients
+
+
+@each_setting
+def test_every_setting_gives_valid_experiments(section, scale, dataset):
+    setting = setting_of(scale, dataset, section)
+    assert setting.seeds >= 3
+    for run in section.runs(scale, dataset):
+        made = section.experiments(scale, dataset, run)
+        count = dict(setting.costly).get(run.method, setting.seeds)
+        assert [e.seed for e in made] == list(range(count))
+        assert len({e.key for e in made}) == len(made)
+        for experiment in made:
+            assert from_dict(to_dict(experiment)) == experiment
+            assert experiment.task.dataset == setting.task.dataset
+            assert experiment.after is None or experiment.after.seed == experiment.seed
+            for one in (experiment, experiment.after or experiment):
+                clients = population(one.task.partition)
+                assert clients is None or cohort_size(one.cohort, clients) >= 1
+
+
+@each_setting
+def test_no_two_methods_are_the_same_run(section, scale, dataset):
+    made = one_of_each(section, scale, dataset)
+    assert len({e.key for e in made.values()}) == len(made)
+
+
+@each_setting
+def test_rounds_and_seeds_can_be_chosen(section, scale, dataset):
+    """Only what has the setting's length is cut: a first stage is, a last round is not."""
+    setting = setting_of(scale, dataset, section)
+    for run in section.runs(scale, dataset):
+        made = section.experiments(scale, dataset, run, seeds=5, rounds=7)
+        whole = section.experiments(scale, dataset, run)
+        assert [e.seed for e in made] == [0, 1, 2, 3, 4]
+        for cut, full in zip(made, whole, strict=False):
+            assert cut.rounds == (7 if full.rounds == setting.rounds else full.rounds)
+            while full.after is not None:
+                cut, full = cut.after, full.after
+                assert cut.rounds == (7 if full.rounds == setting.rounds else full.rounds)
+
+
+def taken_apart(section, scale, dataset):
+    return pd.DataFrame({"method": r.method, **r.where} for r in section.runs(scale, dataset))
+
+
+def test_table_2_is_whole_and_other_numbers_of_clusters_have_one_fraction():
+    table = taken_apart(ADAPTIVE, "standard", "cifar10")
+    most = table[table["J"] == 6]
+    ends = most[most["eps"] != 0.1]
+    for method in (BEST, MOE, ALL_EQUAL):
+        found = {*ends.loc[ends["method"] == method, ["p", "eps"]].itertuples(False, None)}
+        assert found == {(p, eps) for p in (0.2, 0.4, 0.6, 0.8, 1.0) for eps in (0.0, 0.33)}
+    fewer = table[table["J"].lt(6) | table["eps"].eq(0.1)]
+    assert set(fewer["p"]) == {0.6} and set(fewer["J"]) == {1, 2, 3, 6}
+    everywhere = taken_apart(ADAPTIVE, "paper", "cifar10")
+    assert set(everywhere.loc[everywhere["J"] == 2, "p"]) == {0.2, 0.4, 0.6, 0.8, 1.0}
+
+
+def stages_of(section, scale, dataset):
+    runs = section.runs(scale, dataset)
+    made = [e for run in runs for e in section.experiments(scale, dataset, run)]
+    return {stage for experiment in made for stage in experiment.stages}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_however_many_take_part_the_local_work_is_the_same(scale):
+    section = ADAPTIVE_PARTICIPATION
+    ((dataset, setting),) = section.settings(scale).items()
+    played = {s for s in stages_of(section, scale, dataset) if s.rounds > 1}
+    assert {s.cohort for s in played} == set(setting.cohorts)
+    work = setting.rounds * setting.cohort
+    assert all(s.rounds * s.cohort == pytest.approx(work) for s in played)
+    # What has the usual number of clients is a run of Table 2.
+    usual = {s for s in played if s.cohort == setting.cohort}
+    assert usual and usual <= stages_of(ADAPTIVE, scale, dataset)
+
+
+def test_keep_lists_every_experiment_once():
+    for scale in SCALES:
+        made = of_scale(BOOK, scale)
+        assert len({e.key for e in made}) == len(made)
+    assert {e for e in made} >= set(LABEL_SKEW.experiments("paper", "cifar10", FEDMIX))
+
+
+def test_stored_results_are_sound_planned_and_of_committed_code(monkeypatch):
+    """A section or a default that changes would leave its exported results behind."""
+    monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
+    places, found = homes(BOOK), exported()
+    keys = [r.experiment.key for r in found]
+    assert len(set(keys)) == len(keys)
+    for path in files():
+        for key in held(path):
+            assert key in places, f"{key} in {path.name}: no section names it any more"
+            assert path.stem == places[key]
+    assert {*keys} == {key for path in files() for key in held(path)}, "VERSION has changed"
+    assert not tainted(found)
+
+
+@each_setting
+def test_phi_can_move_far_enough_to_specialise(section, scale, dataset):
+    """Adam moves a logit by about its rate per round: some 2 nats are what a one-hot row needs.
+
+    The paper's 600 rounds on MNIST cannot at the rate that it states (App. F); that is its setting.
+    """
+    setting = setting_of(scale, dataset, section)
+    enough = 0.6 if (scale, section) == ("paper", NEW_CLIENTS) else 2
+    for method, experiment in one_of_each(section, scale, dataset).items():
+        mix = experiment.algorithm
+        if method in (CENTRALISED, SLOWER) or not isinstance(mix, FedMix):
+            continue
+        if mix.server.name != "adam":  # who averages goes as far as clients do
+            continue
+        assert mix.server.rate("phi") == setting.phi_rate
+        assert mix.server.rate("experts.head.bias") == setting.server_rate
+        if experiment.rounds == setting.rounds and section is not PERMUTED:  # which has no phi
+            assert mix.server.rate("phi") * setting.rounds >= enough
+
+
+@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
+def test_the_quick_scale_downloads_nothing_and_plays(section, monkeypatch):
+    monkeypatch.delenv("FEDLIB_DATA", raising=False)
+    monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
+    for dataset in section.settings("quick"):
+        whole = one_of_each(section, "quick", dataset)
+        last = [e for e in whole.values() if e.after is None][-1]
+        fed = last.task.build(last.seed)
+        state = last.algorithm.init(fed, last.seed)
+        small = min(cohort_size(last.cohort, fed.clients), 2)
+        _, report = play_round(last.algorithm, fed, state, round=0, seed=0, cohort=small)
+        assert report.losses.isfinite().all()
+
+
+@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_settings_of_a_scale(section, scale):
+    every = section.settings(scale)
+    assert every and section.name == next(n for n, s in SECTIONS.items() if s is section)
+    for name in every:
+        assert section.settings(scale, name) == {name: every[name]}
+
+
+def test_unknown_names_are_errors():
+    with pytest.raises(ValueError, match=r"unknown scale 'quik'; .*did you mean 'quick'"):
+        LABEL_SKEW.settings("quik")
+    with pytest.raises(ValueError, match=r"unknown data set at scale 'quick' 'cifar10'; .*digits"):
+        LABEL_SKEW.settings("quick", "cifar10")
+    with pytest.raises(ValueError, match=r"unknown method on 'digits' 'FedMx'; .*mean 'FedMix'"):
+        LABEL_SKEW.experiments("quick", "digits", "FedMx")
+    with pytest.raises(ValueError, match="rounds must be >= 1, got -1"):
+        LABEL_SKEW.experiments("quick", "digits", FEDAVG, rounds=-1)
