@@ -63,7 +63,7 @@ def leaks(frame: pd.DataFrame) -> pd.DataFrame:
             if len(guess):
                 value = total_variation(guess.to_numpy(), truth.to_numpy())
                 rows = pd.DataFrame({"source": source, "client": truth.index, "value": value})
-                found.append(rows.assign(**audit[run].iloc[0].to_dict()))
+                found.append(rows.assign(**{name: audit[name].iloc[0] for name in run}))
     columns = ["method", "message", "source", "seed", "client", "value"]
     return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from fedlib.cli import main
 from fedlib.models import LeNet
 from fedlib.runs import tuning as library
 from fedlib.runs.tuning import Space, Uniform
+from papers.__main__ import main
 from papers.adaptive import tuning
 from papers.adaptive.experiments import ADAPTIVE
 from papers.adaptive.tuning import STAGES, spaces, stored, where
