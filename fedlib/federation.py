@@ -57,6 +57,7 @@ class Table:
         widths: np.ndarray,
         noise: Iterable[np.ndarray] | None = None,
         columns: Params | None = None,
+        examples: bool = True,
     ) -> Iterator[Params]:
         """Yield what some clients see step by step.
 
@@ -66,13 +67,13 @@ class Table:
         padding) and every side information. ``noise`` are uniform random numbers step by step,
         ``[clients, B, numbers]`` each: augmentation takes the first, the rest is in the batch.
         ``columns`` ``[clients, examples, ...]`` are what is known of every client already;
-        one called x takes the place of the examples themselves.
+        without ``examples`` they take the place of ``x``.
         """
         picked = rows[:, None, None], torch.as_tensor(positions, device=rows.device)
-        examples = self.index[picked].clamp_(min=0)
+        held = self.index[picked].clamp_(min=0)
         real = np.arange(positions.shape[2]) < counts[..., None]
         known = {
-            "y": self.y[examples],
+            "y": self.y[held],
             "weight": torch.as_tensor(real, device=rows.device).to(torch.float32),
             **{name: column[picked] for name, column in self.side.items()},
         }
@@ -88,8 +89,8 @@ class Table:
                 change, rest = u.tensor_split([self.noise_taken], dim=-1)
                 seen |= {"noise": rest} if rest.shape[-1] else {}
             seen |= {name: _at(column, places[:, t, :width]) for name, column in known_before}
-            if "x" not in seen:
-                seen = {"x": self.inputs(examples[:, t, :width], change), **seen}
+            if examples:
+                seen = {"x": self.inputs(held[:, t, :width], change), **seen}
             yield seen
 
     @property
@@ -97,19 +98,22 @@ class Table:
         """How many random numbers per example the augmentation takes."""
         return self.augment.numbers if self.augment else 0
 
-    def whole(self, rows: Tensor, columns: Params | None = None) -> Params:
+    def whole(self, rows: Tensor, columns: Params | None = None, examples: bool = True) -> Params:
         """Return all examples of some clients as one padded batch."""
         size = int(self.sizes[rows.cpu().numpy()].max(initial=0))
-        return next(self.blocks(rows, size, columns))
+        return next(self.blocks(rows, size, columns, examples))
 
-    def blocks(self, rows: Tensor, size: int, columns: Params | None = None) -> Iterator[Params]:
+    def blocks(
+        self, rows: Tensor, size: int, columns: Params | None = None, examples: bool = True
+    ) -> Iterator[Params]:
         """Yield all examples of some clients in order, in padded batches of at most ``size``."""
         sizes = self.sizes[rows.cpu().numpy()]
         starts = np.arange(0, max(1, int(sizes.max(initial=0))), max(1, size))
         counts = np.clip(sizes[:, None] - starts, 0, size)
         places = starts[:, None] + np.arange(size)
         places = np.minimum(places, np.maximum(sizes, 1)[:, None, None] - 1)
-        yield from self.batches(rows, places, counts, counts.max(0), columns=columns)
+        at = rows, places, counts, counts.max(0)
+        yield from self.batches(*at, columns=columns, examples=examples)
 
     def inputs(self, examples: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return what a model takes: images ``[..., C, H, W]``, normalised, or tokens ``[..., T]``.

@@ -13,7 +13,7 @@ import fedlib.algorithms
 from benchmarks.robustness.fuzz import clear, told
 from benchmarks.robustness.plan import Plan, Row
 from fedlib.algorithms import Densities, FedAvg, FedGen, FedPer, Mixture, Newcomers, Personal, PMMoE
-from fedlib.algorithms.stages import SecondStage
+from fedlib.algorithms.local import SecondStage
 from fedlib.engine import evaluate, evaluate_everywhere, evaluate_global, play_round
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, Net

@@ -1,56 +1,36 @@
-"""One file per idea, in the papers' symbols. Knows no device and no file."""
+"""One file per idea, in the papers' symbols. Knows no device and no file.
 
-from fedlib.algorithms.clusters import ClusteredFedMix
-from fedlib.algorithms.dbe import DBE
-from fedlib.algorithms.densities import Densities
-from fedlib.algorithms.fedavg import FedAvg
-from fedlib.algorithms.fedcp import FedCP
-from fedlib.algorithms.fedgen import FedGen
-from fedlib.algorithms.fedgh import FedGH
-from fedlib.algorithms.fedmix import FedMix
-from fedlib.algorithms.fedprox import FedProx
-from fedlib.algorithms.fedrod import FedRoD
-from fedlib.algorithms.fedsynmoe import FedSynMoE
-from fedlib.algorithms.gpfl import GPFL
-from fedlib.algorithms.ifca import IFCA
-from fedlib.algorithms.local import Local
-from fedlib.algorithms.majority import CommonestLabel
-from fedlib.algorithms.mixture import Mixture
-from fedlib.algorithms.moon import MOON
-from fedlib.algorithms.newcomers import Newcomers
-from fedlib.algorithms.personal import FedBABU, FedPer, FedRep, LGFedAvg, LocalGlobal, Personal
-from fedlib.algorithms.pmmoe import PMMoE
-from fedlib.algorithms.pruning import PrunedFedMix
-from fedlib.algorithms.released import LastClient
-from fedlib.algorithms.scaffold import SCAFFOLD
+An algorithm that is imported here is known everywhere: to experiments, the command line, and the
+tests that all of them must pass.
+"""
 
-__all__ = [
-    "DBE",
-    "GPFL",
-    "IFCA",
-    "MOON",
-    "SCAFFOLD",
-    "ClusteredFedMix",
-    "CommonestLabel",
-    "Densities",
-    "FedAvg",
-    "FedBABU",
-    "FedCP",
-    "FedGH",
-    "FedGen",
-    "FedMix",
-    "FedPer",
-    "FedProx",
-    "FedRep",
-    "FedRoD",
-    "FedSynMoE",
-    "LGFedAvg",
-    "LastClient",
-    "Local",
-    "LocalGlobal",
-    "Mixture",
-    "Newcomers",
-    "PMMoE",
-    "Personal",
-    "PrunedFedMix",
-]
+from fedlib.algorithms.clusters import ClusteredFedMix as ClusteredFedMix
+from fedlib.algorithms.dbe import DBE as DBE
+from fedlib.algorithms.densities import Densities as Densities
+from fedlib.algorithms.drift import MOON as MOON
+from fedlib.algorithms.drift import SCAFFOLD as SCAFFOLD
+from fedlib.algorithms.drift import FedProx as FedProx
+from fedlib.algorithms.fedavg import FedAvg as FedAvg
+from fedlib.algorithms.fedavg import LastClient as LastClient
+from fedlib.algorithms.fedmix import FedMix as FedMix
+from fedlib.algorithms.gpfl import GPFL as GPFL
+from fedlib.algorithms.heads import FedCP as FedCP
+from fedlib.algorithms.heads import FedRoD as FedRoD
+from fedlib.algorithms.ifca import IFCA as IFCA
+from fedlib.algorithms.local import CommonestLabel as CommonestLabel
+from fedlib.algorithms.local import Local as Local
+from fedlib.algorithms.local import Newcomers as Newcomers
+from fedlib.algorithms.mixture import Mixture as Mixture
+from fedlib.algorithms.pmmoe import FedSynMoE as FedSynMoE
+from fedlib.algorithms.pmmoe import PMMoE as PMMoE
+from fedlib.algorithms.pruning import PrunedFedMix as PrunedFedMix
+from fedlib.algorithms.server_training import FedGen as FedGen
+from fedlib.algorithms.server_training import FedGH as FedGH
+from fedlib.algorithms.splitting import FedBABU as FedBABU
+from fedlib.algorithms.splitting import FedPer as FedPer
+from fedlib.algorithms.splitting import FedRep as FedRep
+from fedlib.algorithms.splitting import LGFedAvg as LGFedAvg
+from fedlib.algorithms.splitting import LocalGlobal as LocalGlobal
+from fedlib.algorithms.splitting import Personal as Personal
+
+__all__ = sorted(name for name, kind in vars().items() if isinstance(kind, type))

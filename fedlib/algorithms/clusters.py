@@ -1,4 +1,4 @@
-"""FedMix that finds clusters of clients: one posterior over experts per client (000, App. B)."""
+"""FedMix that finds clusters of clients (000, App. B)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,22 @@ from fedlib.values import one_of, value
 
 @value
 class ClusteredFedMix(FedMix):
-    """FedMix whose q is q_pi(z|s), a point of the simplex per client, found in closed form.
+    """FedMix whose q is q_pi(z|s), a point pi_s of the simplex per client, found in closed form.
 
-    Every mini-batch gives the maximiser of eq. 10, pi_k ~ exp(mean_i log p(y_i, z=k|x_i) / beta)
-    (eq. 13), beta being ``entropy_weight``, and pi moves by a share 1 - ``damping`` towards it.
-    That is a step of plain SGD at rate 1 - damping on the squared distance between the two, halved;
-    so pi is a leaf like others, ``pi`` ``[K]``, which stays with its client. There is no phi.
+    ``entropy_weight`` is beta, ``damping`` alpha; the others are FedMix's. There is no phi.
+
+        L_s  = sum_i E_pi_s[ log p(y_i, z|x_i, s) ] + beta H(pi_s)                      (eq. 10)
+        pi*  = softmax_k( mean_i log p(y_i, z=k|x_i, s) / beta )        of a mini-batch (eq. 13)
+        pi_s <- alpha pi_s + (1 - alpha) pi*
+
+    The last line is a step of plain SGD at rate 1 - alpha on the squared distance between the two,
+    halved; so pi_s is a leaf like others, ``pi`` ``[K]``, which stays with its client.
+
+    Reference: Reisser et al., Federated mixture of experts, App. B (000). Deviation: eq. 12 with
+    the batch's mean in both terms; the damped pi is the one that the batch's loss uses (A12).
+
+    >>> posterior(torch.tensor([-1.0, -2.0]), 1.0)  # mean log p(y, z|x) of two experts
+    tensor([0.7311, 0.2689])
     """
 
     damping: float = 0.75
@@ -31,10 +41,11 @@ class ClusteredFedMix(FedMix):
         one_of("objective of clusters", self.objective, ("map",))
         if not 0 <= self.damping < 1:
             raise ValueError(f"damping must lie in [0, 1), got {self.damping}")
-        if self.entropy_weight <= 0:
-            raise ValueError(f"entropy_weight must be > 0, got {self.entropy_weight}")
-        if not self.client.is_plain:
-            raise ValueError(f"the damped step of pi needs plain SGD, got {self.client}")
+        if self.entropy_weight <= 0 or not self.client.is_plain:
+            raise ValueError(
+                "ClusteredFedMix needs entropy_weight > 0, and plain SGD for the step of pi, "
+                f"got {self.entropy_weight} and {self.client}"
+            )
         FedMix.check(self)
 
     def leaves(self, fed: Federation, seed: int) -> Params:
@@ -54,7 +65,7 @@ class ClusteredFedMix(FedMix):
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase in which pi moves at the rate 1 - damping."""
         rates = (("pi", 1 - self.damping), *self.client.rates)
-        return (Phase(replace(self.client, rates=rates), self.epochs, self.batch_size),)
+        return (self.phase(optimizer=replace(self.client, rates=rates)),)
 
     def marginal(self, params: Params, ctx: Params) -> Tensor:
         """Return pi = q(z|s), ``[K]``, a probability to the last bit."""

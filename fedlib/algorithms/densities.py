@@ -1,4 +1,4 @@
-"""New clients without labels: whom to ask is p(s|x) ~ p(x|s) p(s) (000, App. F)."""
+"""New clients without labels: whom to ask of an example (000, App. F)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import FedAvg, mean, rows_of
-from fedlib.algorithms.stages import SecondStage
+from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, mean, rows_of
+from fedlib.algorithms.local import SecondStage
 from fedlib.engine import EarlyStop, Phase, State, noise_of
 from fedlib.federation import Federation
 from fedlib.models import AutoEncoder, Net, Params, named, part
@@ -26,17 +26,24 @@ NOISE = noise_of(LATENT)
 class Densities(SecondStage):
     """Every client of a trained federation fits a variational auto-encoder to its own examples.
 
-    A second stage over ``of`` (``Experiment.after`` is the federation that trained), in which only
-    the auto-encoders move: all in one program, each until its bound on the client's validation
-    examples has not improved for ``stop.patience`` epochs. A newcomer's example x is then voted on
-    with p(s|x) ~ p(x|s) p(s) in place of p(s) (eq. 18). Seen clients are predicted as ``of`` does.
+    A newcomer's example x is then voted on by clients s with p(s|x) in place of p(s).
 
-    ``hidden``, ``latent``: widths of the auto-encoders; ``samples``: draws in the
-    importance-weighted estimate of log p(x|s). Play one round with every client (cohort 1.0).
+        p(z|x) = sum_s p_theta_s(z|x, s) p(s|x),     p(s|x) ~ p(x|s) p(s)              (eq. 18)
+        log p(x|s) ~ log mean_l p(x|u_l) p(u_l) / r(u_l|x)       over L = ``samples`` draws u_l
+
+    ``hidden`` and ``latent`` are the widths of the auto-encoders (r encodes, p decodes), ``of`` the
+    federation's algorithm. A second stage (``Experiment.after`` is the federation that trained), in
+    which only the auto-encoders move: all in one program, each until its bound on the client's
+    validation examples has not improved for ``stop.patience`` epochs. Seen clients are predicted as
+    ``of`` does. Play one round with every client (cohort 1.0).
+
+    Reference: Reisser et al., Federated mixture of experts, App. F (000). Deviation: the estimate
+    has noise that all clients and examples share; the default of new clients is p(s) (A17).
     """
 
     federates = True  # they send their auto-encoders
     drops = False
+    trains = (VAE,)
     epochs: int = 100
     batch_size: int | None = 10
     client: Optimizer = adam(1e-3)
@@ -70,17 +77,8 @@ class Densities(SecondStage):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the auto-encoders, stopped by their own bound."""
-        return (
-            Phase(
-                self.client,
-                self.epochs,
-                self.batch_size,
-                (VAE,),
-                stop=self.stop,
-                noise=((LATENT, self.latent),),
-                watch="loss",
-            ),
-        )
+        noise = ((LATENT, self.latent),)
+        return (self.phase(stop=self.stop, noise=noise, watch="loss"),)
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""
@@ -92,13 +90,9 @@ class Densities(SecondStage):
         bound = _encoder(net, self).bound(part(params, VAE), pixels, normal)
         return -mean(bound, batch["weight"])
 
-    def communication_bytes(
-        self, state: State, rows: Tensor, messages: Params
-    ) -> tuple[Tensor, Tensor]:
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return no bytes down, and every client's auto-encoder up."""
-        mine = (t for n, t in state.local.items() if n.startswith(VAE))
-        up = sum(t[0].numel() * t.element_size() for t in mine)
-        return torch.zeros(len(rows), dtype=torch.int64), torch.full((len(rows),), up)
+        return alike_bytes(rows, {}, {n: t[0] for n, t in part(state.local, VAE).items()})
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what the shared leaves of ``of`` say, and the examples themselves."""

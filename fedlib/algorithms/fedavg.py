@@ -1,31 +1,43 @@
-"""Federated averaging (McMahan et al., 2017; generalised: Reddi et al., 2020): the default of
-every method of an algorithm."""
+"""FedAvg, whose methods are every algorithm's default, and what 001's released code makes of it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedlib.engine import Phase, Prediction, State, Update
+from fedlib.engine import NOTHING, Known, Phase, Prediction, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Net, Params
+from fedlib.models import Net, Params, named, part
 from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import one_of, value
 
+AVERAGE = "average."  # in LastClient's memory: FedAvg's model
+Bytes = tuple[Tensor, Tensor]  # sent to, and by, every client of a cohort, int64 ``[clients]`` each
+
 
 @value
 class FedAvg:
-    """One global model; clients run SGD, the server averages (000, eq. 1 and 7).
+    """One global model: clients run SGD, the server averages what they have learned.
 
-    ``client`` moves a client's leaves for ``epochs`` passes over its data in batches of
-    ``batch_size`` (None: all at once); ``server`` moves the global leaves along the mean of
-    before - after (SGD with rate 1 is plain averaging, Adam generalised FedAvg). ``weighting``
-    "size" weighs a client by its number of examples, "uniform" equally.
+    ``epochs`` E, ``batch_size`` B (None: all examples at once), ``client`` the optimiser of w_s
+    (SGD with rate alpha), ``server`` that of w (with rate beta; SGD with rate 1 is plain averaging,
+    Adam generalised FedAvg), ``weighting`` p(s): "size" is N_s / N_S', "uniform" 1 / |S'|.
+
+        w_s <- w_s - alpha grad (1/B) sum_i -log p_w_s(y_i|x_i)     from w_s = w     (000, eq. 1)
+        w   <- w - beta sum_s p(s) (w - w_s)                        over the cohort  (000, eq. 7)
+
+    Reference: McMahan et al., Communication-efficient learning of deep networks from decentralized
+    data, AISTATS 2017; with a server optimiser Reddi et al., Adaptive federated optimization,
+    ICLR 2021. The baseline of all papers.
+
+    >>> p, sent = torch.tensor([0.25, 0.75]), torch.tensor([[4.0], [0.0]])  # w - w_s of two clients
+    >>> torch.tensor([3.0]) - weighted_sum(p, sent)  # w, averaged
+    tensor([2.])
     """
 
     federates: ClassVar[bool] = True
@@ -33,6 +45,9 @@ class FedAvg:
 
     drops: ClassVar[bool] = True
     """Whether the loss hands on the noise that drops units, where a model has dropout."""
+
+    trains: ClassVar[tuple[str, ...]] = ("",)
+    """How the names of the leaves begin that clients train; "" is all of them."""
 
     epochs: int = 1
     batch_size: int | None = 64
@@ -98,13 +113,18 @@ class FedAvg:
         """Return what every client knows besides its batch: here nothing."""
         return {}
 
-    def phases(self) -> tuple[Phase, ...]:
-        """Return one phase that trains every leaf."""
-        return (Phase(self.client, self.epochs, self.batch_size),)
+    def phase(self, **more: Any) -> Phase:
+        """Return a stretch of training by ``client``, with other fields of ``Phase`` if given."""
+        usual = {n: getattr(self, n) for n in ("epochs", "batch_size")}
+        return Phase(**{"optimizer": self.client, "train": self.trains, **usual, **more})
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over the leaves that clients train."""
+        return (self.phase(),)
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return nothing: no leaf stands still."""
-        return {}
+        return NOTHING
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
@@ -125,9 +145,7 @@ class FedAvg:
         moved = {n for phase in self.phases() for n in phase.moves(before, local)}
         return {}, {n: before[n] - after[n] for n in before if n in moved - local}
 
-    def weights(
-        self, fed: Federation, state: State, rows: Tensor, messages: Params
-    ) -> dict[str, Tensor]:
+    def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
         """Return p(s) = N_s / N_S' for every shared leaf."""
         p = self.share(fed, rows)
         return {n: p for n in state.shared if n in messages}
@@ -147,23 +165,20 @@ class FedAvg:
         weights = self.weights(fed, state, rows, messages)
         gradients = {n: weighted_sum(w, messages[n]) for n, w in weights.items()}
         asleep = {n: w.sum(0) == 0 for n, w in weights.items() if w.ndim == 2}
-        gradients = self.regularise(fed, state, gradients)
-        shared, optimizer = server_step(
-            self.server, state.shared, gradients, state.optimizer, asleep
-        )
-        return replace(state, shared=shared, optimizer=optimizer)
+        return self.step(state, self.regularise(fed, state, gradients), asleep)
+
+    def step(self, state: State, gradients: Params, asleep: Params | None = None) -> State:
+        """Return the state after a step of the server's optimiser; ``asleep`` rows stand still."""
+        shared, memory = server_step(self.server, state.shared, gradients, state.optimizer, asleep)
+        return replace(state, shared=shared, optimizer=memory)
 
     def regularise(self, fed: Federation, state: State, gradients: Params) -> Params:
         """Return the pseudo-gradients with what the server itself adds: here nothing."""
         return gradients
 
-    def communication_bytes(
-        self, state: State, rows: Tensor, messages: Params
-    ) -> tuple[Tensor, Tensor]:
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes down and up per client, counted from the tensors exchanged."""
-        down = sum(t.numel() * t.element_size() for t in state.shared.values())
-        up = sum(t[0].numel() * t.element_size() for t in messages.values())
-        return torch.full((len(rows),), down), torch.full((len(rows),), up)
+        return alike_bytes(rows, state.shared, {n: t[0] for n, t in messages.items()})
 
     def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
         """Return the state as it is: everybody predicts with what the server has."""
@@ -192,6 +207,75 @@ class FedAvg:
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what is worth logging besides accuracies: here nothing."""
         return {}
+
+
+@value
+class LastClient(FedAvg):
+    """FedAvg that hands out the model of the client that trained last, as 001's released code does.
+
+    Rounds go on from the average w, and the average is what validation examples judge. But what is
+    tested, and handed to a later stage, is w_s of the last client s of the round's cohort, before
+    averaging.
+
+    Reference: released code of Listo Zec et al., Specialized federated learning using a mixture of
+    experts (001). The paper has the average: ``FedAvg`` (A21).
+    """
+
+    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
+        """Return the state, with the average in place of the last client's model for judging."""
+        return _averaged(state) if judging else state
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the state before round 0, in which both models are the same."""
+        begun = FedAvg.init(self, fed, seed, first)
+        average = {AVERAGE + n: t.clone() for n, t in begun.shared.items()}
+        return replace(begun, memory=average)
+
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return the average, from which every client trains."""
+        return FedAvg.start(self, fed, _averaged(state), rows)
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+        """Return the last client's model, with the next average in the server's memory."""
+        before = _averaged(state)
+        after = FedAvg.aggregate(self, fed, before, rows, messages)
+        last = {n: t - messages[n][-1] for n, t in before.shared.items()}
+        return replace(after, shared=last, memory=named(after.shared, AVERAGE))
+
+
+def _averaged(state: State) -> State:
+    """Return the state as FedAvg has it."""
+    return replace(state, shared=part(state.memory, AVERAGE), memory={})
+
+
+def at_least(low: float, algorithm: FedAvg, *names: str) -> None:
+    """Raise ValueError for the first of some fields that is below ``low``."""
+    for name in names:
+        if getattr(algorithm, name) < low:
+            where = f"{type(algorithm).__name__}.{name}"
+            raise ValueError(f"{where} must be >= {low}, got {getattr(algorithm, name)}")
+
+
+def plain_steps(algorithm: FedAvg) -> None:
+    """Raise ValueError unless clients take plain SGD steps of one rate, for whom counts on that."""
+    o = algorithm.client
+    if not o.is_plain or o.rates or not o.lr:
+        raise ValueError(f"{type(algorithm).__name__}'s clients take plain SGD steps, got {o}")
+
+
+def others(leaves: Params, prefix: str) -> Params:
+    """Return the leaves whose names do not begin with ``prefix``: what ``part`` leaves out."""
+    return {n: t for n, t in leaves.items() if not n.startswith(prefix)}
+
+
+def nbytes(leaves: Params) -> int:
+    """Return the bytes of some tensors."""
+    return sum(t.numel() * t.element_size() for t in leaves.values())
+
+
+def alike_bytes(rows: Tensor, down: Params, up: Params) -> Bytes:
+    """Return the bytes of what every client of ``rows`` is sent and sends."""
+    return torch.full((len(rows),), nbytes(down)), torch.full((len(rows),), nbytes(up))
 
 
 def mean(values: Tensor, weight: Tensor) -> Tensor:

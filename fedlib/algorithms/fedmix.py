@@ -1,12 +1,20 @@
-"""FedMix: a federated mixture of experts (000). Not the mixup method of the same name."""
+"""FedMix: a federated mixture of experts. Not the mixup method of the same name."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import FedAvg, at_label, entropy, mean, placed, weighted_sum
-from fedlib.engine import Phase, Prediction, State, Update
+from fedlib.algorithms.fedavg import (
+    FedAvg,
+    at_label,
+    at_least,
+    entropy,
+    mean,
+    placed,
+    weighted_sum,
+)
+from fedlib.engine import NOTHING, Known, Phase, Prediction, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, each, named, part, stack
 from fedlib.optim import Optimizer, adam
@@ -19,7 +27,17 @@ BIAS = "head.bias"
 
 @value
 class FedMix(FedAvg):
-    """K global experts, a gate per client, and a global q(z|y) that tells them apart (algorithm 1).
+    """K global experts w_z, a gate theta_s per client, and a global q(z|y) that tells them apart.
+
+        p(y|x, s)     = sum_z p_theta_s(z|x, s) p_w_z(y|x)
+        L_s           = sum_i E_q(z|y_i)[ log p_w_z(y_i|x_i) + log p_theta_s(z|x_i, s) ]    (eq. 6)
+        q(z|y)        = softmax phi_y,     q(z|s) = sum_y p(y|s) q(z|y)
+        p(z|x, s)     = softmax( A_s^T sum_k q(z=k|s) h_k(x) + b_s )                        (eq. 9)
+        w_s, phi_s, theta_s <- ... + alpha grad L_s                           at client s
+        p(s|z)        = q(z|s) p(s) / sum_s' q(z|s') p(s')                                  (eq. 8)
+        Delta w_z     = sum_s p(s|z) (w_z - w_s,z)
+        Delta phi     = sum_s p(s) (phi - phi_s) - lambda_H grad H(sum_y q(z|y) p(y))
+        w_z, phi     <- a step of ``server`` along Delta               at the server (algorithm 1)
 
     ========================= ======================================================================
     argument                  symbol or choice (A06 ...: see docs/READINGS.md)
@@ -41,6 +59,14 @@ class FedMix(FedAvg):
     ``[K]``, ``bias`` ``[classes]`` if personal. q(z|s) = sum_y p(y|s) q(z|y) needs the client's
     label counts, which stay at the client; what is sent is ``q_s``, the K numbers q(z|s) after
     training (A08).
+
+    Reference: Reisser, Louizos, Gavves and Welling, Federated mixture of experts, 2021 (000).
+    Deviation: none that is known; what the paper leaves open is read as in A05 to A09, A14, A15.
+
+    >>> q = torch.tensor([[0.8, 0.2], [0.4, 0.6]])  # q(z|s), of 2 and 6 examples
+    >>> client_given_expert(q, torch.tensor([0.25, 0.75]))
+    tensor([[0.4000, 0.1000],
+            [0.6000, 0.9000]])
     """
 
     drops = False
@@ -56,14 +82,11 @@ class FedMix(FedAvg):
 
     def check(self) -> None:
         FedAvg.check(self)
-        if self.experts < 1:
-            raise ValueError(f"FedMix.experts (K) must be >= 1, got {self.experts}")
+        at_least(1, self, "experts")
+        at_least(0, self, "marginal_entropy", "phi_scale")
         one_of("objective", self.objective, ("map", "entropy", "likelihood"))
         one_of("gates", self.gates, ("local", "averaged"))
         one_of("label_prior", self.label_prior, ("counts", "uniform"))
-        for name in ("marginal_entropy", "phi_scale"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"FedMix.{name} must be >= 0, got {getattr(self, name)}")
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return K differently initialised experts, phi, and a gate that starts uniform (A14)."""
@@ -90,7 +113,7 @@ class FedMix(FedAvg):
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase; the original mixture has no q and leaves phi alone."""
         moving = (EXPERTS, "gate.", "bias") if self.objective == "likelihood" else ("",)
-        return (Phase(self.client, self.epochs, self.batch_size, train=moving),)
+        return (self.phase(train=moving),)
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return every expert's h_k(x) ``[B, K, D]`` and log p_{w_k}(y|x) ``[B, K, classes]``.
@@ -104,10 +127,7 @@ class FedMix(FedAvg):
             return h, net.logits({**w, **none}, h).log_softmax(-1)
 
         out = each(expert, part(shared, EXPERTS), x)
-        return {
-            "h": torch.stack([h for h, _ in out], 1),
-            "logp": torch.stack([o for _, o in out], 1),
-        }
+        return {n: torch.stack([o[i] for o in out], 1) for i, n in enumerate(("h", "logp"))}
 
     def log_probs(self, params: Params, logp: Tensor) -> Tensor:
         """Return the experts' log-probabilities with the client's bias, if that is personal."""
@@ -129,12 +149,11 @@ class FedMix(FedAvg):
         pooled = torch.einsum("k,bkd->bd", self.pool(params, ctx).detach(), h)
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
-        """Return what experts say of examples where these stand still, and no more of examples."""
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return what experts say instead of the examples, where these stand still."""
         if not any(name.startswith(EXPERTS) for name in frozen):
-            return {}
-        code = self.encode(net, frozen, batch["x"])
-        return {**code, "x": code["h"][:, 0, :0]}
+            return NOTHING
+        return Known({}, self.encode(net, frozen, batch["x"]))
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
@@ -163,9 +182,7 @@ class FedMix(FedAvg):
         q = {} if self.objective == "likelihood" else {"q_s": self.marginal(after, ctx)}
         return own, {**deltas, **q}
 
-    def weights(
-        self, fed: Federation, state: State, rows: Tensor, messages: Params
-    ) -> dict[str, Tensor]:
+    def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
         """Return p(s|z) ``[clients, K]`` for the experts (eq. 8) and p(s) for phi and gates."""
         p = self.share(fed, rows)
         q = messages["q_s"].double() if "q_s" in messages else torch.ones(len(rows), self.experts)

@@ -8,14 +8,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.cluster_early_stopping import OPEN, ClusterStop
-from fedlib.algorithms.cluster_models import CLUSTERS, FIT, best_fit, log_probs, pick
-from fedlib.algorithms.fedavg import FedAvg, at_label, one_hot, placed, weighted_sum
+from fedlib.algorithms.cluster_models import (
+    CLUSTERS,
+    FIT,
+    OPEN,
+    ClusterStop,
+    best_fit,
+    log_probs,
+    pick,
+)
+from fedlib.algorithms.fedavg import (
+    Bytes,
+    FedAvg,
+    at_label,
+    at_least,
+    nbytes,
+    one_hot,
+    others,
+    placed,
+    weighted_sum,
+)
 from fedlib.engine import BLOCK, Prediction, State
 from fedlib.federation import Federation, Table
 from fedlib.metrics import adjusted_rand_index, truth
-from fedlib.models import Net, Params, named, stack
-from fedlib.optim import server_step
+from fedlib.models import Net, Params, named, part, stack
 from fedlib.randomness import generator, torch_seed
 from fedlib.values import one_of, value
 
@@ -25,9 +41,14 @@ DRAWS = 100  # initialisations that are tried
 
 @value
 class Explore:
-    """How often a client trains a cluster drawn at random: eps (t + 1)^-decay in round t (003).
+    """How often a client trains a cluster drawn at random: eps (t + 1)^-decay in round t.
 
     ``decay`` 0 is a constant rate, 1 is 1/t, anything between a slower power law.
+
+    Reference: Isaksson et al. (003), whose rate is constant.
+
+    >>> Explore(0.5, decay=1.0).at(4)
+    0.1
     """
 
     eps: float = 0.33
@@ -46,18 +67,23 @@ class Explore:
 
 @value
 class IFCA(FedAvg):
-    """J cluster models: a client trains the one that fits its data best (003; Ghosh et al., 2020).
+    """J cluster models: a client trains the one that fits its data best, or one at random.
 
-    Every client of a cohort receives all of them, takes the one with the least mean loss on all its
-    training examples, or with the probability of ``explore`` one at random, and trains it; the
-    server averages each cluster over its choosers, and one that nobody chose stands still.
+    ``clusters`` J, ``explore`` eps. A client k of the cohort receives all models, chooses j, and
+    trains it; one that nobody chose stands still. One cluster is FedAvg.
+
+        j_k <- argmin_j sum_i CE(w_j; x_i, y_i)    with probability 1 - eps, else uniform over J
+        w_j <- sum_k (n_k / n_j) w_k               over the k with j_k = j        (003, alg. 1)
+
     Predictions are those of the client's best cluster on its validation examples, or on its
-    training examples as released (``inference`` "train"). One cluster is FedAvg.
+    training examples (``inference`` "train", as released). ``clustered`` is the prefix of the
+    leaves that each cluster has for itself, "" all of them; the others are shared by all clusters
+    and averaged over everybody ("head.": only the output layer, IFCA's weight sharing).
+    ``least_share``: initial models are drawn anew until each is the best of that share of the
+    clients (IFCA's released code). ``stop`` takes out clusters that converged.
 
-    ``clustered`` is the prefix of the leaves that each cluster has for itself, "" all of them; the
-    others are shared by all clusters and averaged over everybody ("head.": only the output layer,
-    IFCA's weight sharing). ``least_share``: initial models are drawn anew until each is the best of
-    that share of the clients (IFCA's released code). ``stop`` takes out clusters that converged.
+    Reference: Isaksson et al., Adaptive expert models for federated learning (003); without
+    exploring Ghosh et al., An efficient framework for clustered federated learning, NeurIPS 2020.
     """
 
     clusters: int = 2
@@ -70,8 +96,7 @@ class IFCA(FedAvg):
     def check(self) -> None:
         FedAvg.check(self)
         one_of("inference", self.inference, ("validation", "train"))
-        if self.clusters < 1:
-            raise ValueError(f"IFCA.clusters (J) must be >= 1, got {self.clusters}")
+        at_least(1, self, "clusters")
         if not 0 <= self.least_share * self.clusters <= 1:
             raise ValueError(
                 f"IFCA.least_share must lie in [0, 1 / {self.clusters}], got {self.least_share}"
@@ -84,33 +109,33 @@ class IFCA(FedAvg):
         mine = [{n: t for n, t in m.items() if n.startswith(self.clustered)} for m in models]
         if not mine[0]:
             raise ValueError(f"no leaf begins with IFCA.clustered = {self.clustered!r}")
-        rest = {n: t for n, t in models[0].items() if n not in mine[0]}
+        rest = others(models[0], self.clustered)
         return placed({**named(stack(mine), CLUSTERS), **rest}, fed)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the initial clusters; RuntimeError if no draw gives each its ``least_share``."""
         begun = FedAvg.init(self, fed, seed, first)
-        everyone = torch.arange(fed.clients, device=fed.device)
-        for draw in range(DRAWS if self.least_share else 0):
-            fresh = self.leaves(fed, seed, draw)
-            shared = {n: fresh[n] if n.startswith(CLUSTERS) else t for n, t in begun.shared.items()}
-            fit = self.fits(fed, shared, fed.train, everyone)
-            best = fit[~fit.isnan().any(1)].argmin(1)  # of those who take part
-            if best.bincount(minlength=self.clusters).min() >= self.least_share * len(best):
-                return self._fresh(fed, State(shared, {}))
-        if self.least_share:
-            raise RuntimeError(
-                f"in {DRAWS} draws no initial models were each the best of {self.least_share:.0%} "
-                "of the clients; ask for a smaller least_share"
-            )
-        return self._fresh(fed, begun)
-
-    def _fresh(self, fed: Federation, state: State) -> State:
+        shared = self._fair(fed, begun.shared, seed) if self.least_share else begun.shared
         nobody = torch.full((fed.clients,), -1, device=fed.device)
         memory = {CHOICE: nobody, OPEN: torch.ones(self.clusters, device=fed.device).bool()}
         if self.stop is not None:
-            memory |= self.stop.begun(state.shared, self.clusters)
-        return replace(state, memory=memory)
+            memory |= self.stop.begun(shared, self.clusters)
+        return State(shared, begun.local, memory=memory)
+
+    def _fair(self, fed: Federation, shared: Params, seed: int) -> Params:
+        """Return the first drawn models of which each is the best of its ``least_share``."""
+        everyone = torch.arange(fed.clients, device=fed.device)
+        for draw in range(DRAWS):
+            fresh = self.leaves(fed, seed, draw)
+            drawn = {n: fresh[n] if n.startswith(CLUSTERS) else t for n, t in shared.items()}
+            fit = self.fits(fed, drawn, fed.train, everyone)
+            best = fit[~fit.isnan().any(1)].argmin(1)  # of those who take part
+            if best.bincount(minlength=self.clusters).min() >= self.least_share * len(best):
+                return drawn
+        raise RuntimeError(
+            f"in {DRAWS} draws no initial models were each the best of {self.least_share:.0%} "
+            "of the clients; ask for a smaller least_share"
+        )
 
     def fits(self, fed: Federation, shared: Params, table: Table, rows: Tensor) -> Tensor:
         """Return every cluster's mean loss on some clients' examples, ``[clients, J]``.
@@ -173,11 +198,7 @@ class IFCA(FedAvg):
                 columns = [weighted_sum(w, sent) for w in by_cluster.unbind(1)]
                 gradients[name] = torch.stack(columns)
         idle = by_cluster.sum(0) == 0
-        asleep = {n: idle for n in gradients if n.startswith(CLUSTERS)}
-        shared, optimizer = server_step(
-            self.server, state.shared, gradients, state.optimizer, asleep
-        )
-        return replace(state, shared=shared, optimizer=optimizer)
+        return self.step(state, gradients, {n: idle for n in gradients if n.startswith(CLUSTERS)})
 
     def by_cluster(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return n_k / n_j of every client k and its cluster j, float64 ``[clients, J]``."""
@@ -186,13 +207,10 @@ class IFCA(FedAvg):
         picked = picked * state.memory[OPEN] * self.share(fed, rows).unsqueeze(1)
         return picked / torch.where(picked.sum(0) > 0, picked.sum(0), 1)
 
-    def communication_bytes(
-        self, state: State, rows: Tensor, messages: Params
-    ) -> tuple[Tensor, Tensor]:
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes: open clusters go down; one model, and which it is, goes up."""
-        size = {n: t.numel() * t.element_size() for n, t in state.shared.items()}
-        one = sum(b for n, b in size.items() if n.startswith(CLUSTERS)) // self.clusters
-        rest = sum(b for n, b in size.items() if not n.startswith(CLUSTERS))
+        one = nbytes(part(state.shared, CLUSTERS)) // self.clusters
+        rest = nbytes(others(state.shared, CLUSTERS))
         choice, is_open = state.memory[CHOICE][rows], state.memory[OPEN]
         trained = is_open[choice.clamp(min=0)].cpu().to(torch.int64)
         name = choice.element_size() if self.clusters > 1 else 0

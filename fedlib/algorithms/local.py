@@ -1,19 +1,22 @@
-"""No federation at all, or a personal copy of a federated model."""
+"""What clients train by themselves: from nothing, after a federation, and the floor under both."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedlib.algorithms.cluster_models import FIT, settled
-from fedlib.algorithms.fedavg import FedAvg, placed
-from fedlib.engine import EarlyStop, Phase, Prediction, State
+from fedlib.algorithms.fedavg import Bytes, FedAvg, placed
+from fedlib.engine import EarlyStop, Known, Phase, Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import Family, Net, Params
 from fedlib.randomness import torch_seed
 from fedlib.values import value
+
+COUNTS, TOGETHER = "counts", "counts_together"  # of labels: a client's, the federation's
 
 
 @dataclass(frozen=True)
@@ -22,9 +25,7 @@ class LocalTraining(FedAvg):
 
     federates = False
 
-    def communication_bytes(
-        self, state: State, rows: Tensor, messages: Params
-    ) -> tuple[Tensor, Tensor]:
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return no bytes: what a first stage shared was there when this one began."""
         none = torch.zeros(len(rows), dtype=torch.int64)
         return none, none
@@ -32,14 +33,19 @@ class LocalTraining(FedAvg):
 
 @value
 class Local(LocalTraining):
-    """Every leaf stays with its client.
+    """Every leaf stays with its client: no federation at all, or a personal copy of its model.
+
+        w_s <- w_s - eta grad CE(w_s)     from fresh weights, or from w_s = w, the federation's
 
     From fresh weights this is the baseline "local"; after a first stage (``Experiment.after``)
     every client starts from that stage's global model, which is "fine-tuned", or after ``IFCA``
     from the model of its cluster. ``stop`` ends a client's training on its own validation loss and
     keeps its best weights. ``model`` is the network, the task's where None.
+
+    Reference: a baseline of all papers; Step 2 of Listo Zec et al. (001), fine-tuning of FedBABU.
     """
 
+    reads_examples = True
     stop: EarlyStop | None = None
     model: Family | None = None
 
@@ -62,16 +68,11 @@ class Local(LocalTraining):
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over all leaves, with early stopping if asked for."""
         noise = (("dropout", self.model.noise),) if self.model else ()
-        return (Phase(self.client, self.epochs, self.batch_size, stop=self.stop, noise=noise),)
+        return (self.phase(stop=self.stop, noise=noise),)
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         return FedAvg.loss(self, net.like(self.model), params, ctx, batch)
-
-    @property
-    def reads_examples(self) -> bool:
-        """Return true: no part of the model is shared."""
-        return True
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the batch itself: no part of the model is shared."""
@@ -80,3 +81,140 @@ class Local(LocalTraining):
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the client's own model's prediction."""
         return Prediction.single(net.like(self.model).logp(params, code["x"]))
+
+
+def _as_of(name: str) -> Any:
+    """Return a method that asks ``of``, the algorithm that a stage stands on."""
+
+    def method(stage: SecondStage, *args: Any) -> Any:
+        return getattr(stage.of, name)(*args)
+
+    method.__name__, method.__doc__ = name, f"Return what ``of.{name}`` says."
+    return method
+
+
+@dataclass(frozen=True)
+class SecondStage(LocalTraining):
+    """A stage over ``of``, whose experiment is ``Experiment.after``: predicts as it does.
+
+    The federation stays as it is. A stage of its own overrides ``init`` and ``phases``.
+    """
+
+    of: FedAvg = FedAvg()  # noqa: RUF009, a value
+    is_local = _as_of("is_local")
+    alike = _as_of("alike")
+    client_context = _as_of("client_context")
+    broadcast = _as_of("broadcast")
+    encode = _as_of("encode")
+    predict = _as_of("predict")
+    client_output = _as_of("client_output")
+    ensemble = _as_of("ensemble")
+
+    @property
+    def reads_examples(self) -> bool:
+        """Return what ``of`` says."""
+        return self.of.reads_examples
+
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return what ``of`` sends, with all that the clients have kept."""
+        own = {n: t[rows] for n, t in state.local.items()}
+        return {**self.of.start(fed, state, rows), **own}
+
+    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
+        """Return the state in which clients of ``of`` know what they predict with."""
+        return self.of.assign_models(fed, state)
+
+
+@value
+class Newcomers(SecondStage):
+    """Clients that join when ``of`` has been trained: they fit only what is personal.
+
+    They receive what is shared and send nothing. Each trains the leaves that ``of`` keeps local,
+    on its own labelled data with the objective of ``of``, from fresh ones; for FedMix
+
+        theta_s <- theta_s + alpha grad sum_i E_q(z|y_i)[ log p(y_i, z|x_i, s) ]     (000, sec. 2)
+
+    FedAvg has none, and newcomers use the global model as it is. ``stop`` watches their validation
+    examples. A second stage: ``Experiment.after`` is the federation that trained.
+
+    Reference: Reisser et al., Federated mixture of experts (000).
+    """
+
+    drops = False
+    stop: EarlyStop | None = None
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the shared leaves of the first stage, and local ones for each newcomer."""
+        if first is None or not first.shared:
+            raise ValueError("Newcomers join a federation: give its experiment as `after`")
+        return State(first.shared, self.of.init(fed, seed).local)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over the leaves that are local, with the noise that ``of`` asks for."""
+        noise = {name: count for phase in self.of.phases() for name, count in phase.noise}
+        return (self.phase(stop=self.stop, noise=tuple(noise.items()), side="local"),)
+
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+        """Return the bytes: what is shared comes down, nothing goes up."""
+        return FedAvg.communication_bytes(self, state, rows, messages)
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return what ``of`` knows of examples once what is shared stands still."""
+        return self.of.known(net, frozen, ctx, batch)
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the loss of ``of``."""
+        return self.of.loss(net, params, ctx, batch)
+
+
+@value
+class CommonestLabel(LocalTraining):
+    """Always the commonest label of a client's own training examples; nothing is trained or sent.
+
+        p(y|x, s) = (n_sy + 1) / (N_s + C)     n_sy examples of label y, C labels
+
+    So accuracy is the majority floor (ties go to the smallest label) and nll that of the smoothed
+    marginal, finite also for a label that the client does not hold. A newcomer gets the commonest
+    label of all examples that take part: what opted out counts at home only. Play one round.
+
+    Reference: none; the floor under every number on clients' own tests.
+
+    >>> log_shares(torch.tensor([1, 0, 3]), 1).exp()  # 2/7, 1/7, 4/7
+    tensor([[0.2857, 0.1429, 0.5714]])
+    """
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the counts of labels: the federation's, and at home every client's own.
+
+        ValueError after a ``first`` stage, which it would forget.
+        """
+        if first is not None:
+            raise ValueError("CommonestLabel goes on from nothing: give it no stage as `after`")
+        together = fed.taking_part().train.counts(fed.classes).sum(0)
+        return State({TOGETHER: together}, {COUNTS: fed.train.counts(fed.classes)})
+
+    def is_local(self, name: str) -> bool:
+        """Return whether these are a client's own counts."""
+        return name == COUNTS
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return none: there is nothing to train."""
+        return ()
+
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
+        """Return one number per example: nothing is looked at."""
+        return {"none": x.new_zeros(len(x), 1)}
+
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
+        """Return the logarithms of the client's smoothed label shares."""
+        return Prediction.single(log_shares(params[COUNTS], len(code["none"])))
+
+    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
+        """Return those of the federation: by examples, where the mean vote would be by clients'."""
+        return log_shares(shared[TOGETHER], len(code["none"]))
+
+
+def log_shares(counts: Tensor, examples: int) -> Tensor:
+    """Return log (n_y + 1) / (n + classes) of counts ``[classes]`` for each of some examples."""
+    shares = (counts + 1) / (counts.sum() + len(counts))
+    return shares.log().expand(examples, -1)

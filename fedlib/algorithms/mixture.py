@@ -1,4 +1,4 @@
-"""A gate per client between what a federation learned and the client's own (001; 002; 003)."""
+"""A gate per client between what a federation learned and the client's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedlib.algorithms.cluster_models import CLUSTERS, count, log_probs, used
 from fedlib.algorithms.expert_diagnostics import expert_diagnostics, on_tests
 from fedlib.algorithms.fedavg import FedAvg, at_label, mean, rows_of
 from fedlib.algorithms.local import LocalTraining
-from fedlib.engine import EarlyStop, Phase, Prediction, State
+from fedlib.engine import NOTHING, EarlyStop, Known, Phase, Prediction, State
 from fedlib.federation import OPTED_IN, Federation
 from fedlib.models import Family, Net, Params, named, part
 from fedlib.optim import Optimizer, adam
@@ -28,24 +28,31 @@ def pooled(said: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
     """Return log p of experts that said log p ``[..., K]`` under a log gate ``[..., K]``.
 
     "probabilities" is log (sum h p); "log" is sum (h log p), which is not normalised (A19).
+
+    >>> said, gate = torch.tensor([0.1, 0.9]).log(), torch.tensor([0.25, 0.75]).log()
+    >>> pooled(said, gate).exp()
+    tensor(0.7000)
     """
     return (gate.exp() * said).sum(-1) if pool == "log" else (gate + said).logsumexp(-1)
 
 
 @value
 class Mixture(LocalTraining):
-    """sum_j h_j(x) f_j(x) + h_s(x) f_s(x): generalists f_j, specialist f_s, gate h.
+    """A gate h_k of each client k mixes its own specialist f_s with the federation's generalists.
 
-    A last stage. ``Experiment.after`` is the federation, whose model is the one
-    generalist f_g: h f_s + (1 - h) f_g (001, eq. 3 and 6), or ``IFCA``, whose J clusters' models
-    are the generalists (003); or ``Local`` after either, whose models are where the specialists
-    start, fine-tuned (001) or trained from scratch (002, 003). Two experts have a sigmoid gate,
-    more a softmax. Play one round with every client (cohort 1.0).
+        p(y|x) = h_k(x) f_s^k(x) + (1 - h_k(x)) f_g(x)                       (001, eq. 3 and 6)
+        p(y|x) = g_s^k(x) f_s^k(x) + sum_j g_j^k(x) f_j(x)                   (003, J clusters)
+        loss   = -log p(y|x)     over specialist and gate; f_g, f_j stand still
 
-    ``pool`` "probabilities" mixes what the experts say and minimises -log of the mixture at the
-    label, "log" mixes their log-probabilities, as released for 001: h CE_s + (1 - h) CE_g, an upper
-    bound (A19). "mean" and "product" need no gate and train nothing: the ensemble of all experts,
-    whose probabilities, or logits as released for 003, count the same.
+    A last stage. ``Experiment.after`` is the federation, whose model is the one generalist f_g, or
+    ``IFCA``, whose J clusters' models are f_j; or ``Local`` after either, whose models are where
+    the specialists start, fine-tuned (001) or trained from scratch (002, 003). Two experts have a
+    sigmoid gate, more a softmax. Play one round with every client (cohort 1.0).
+
+    ``pool`` "probabilities" is the above; "log" mixes log-probabilities, as released for 001, whose
+    loss is h CE_s + (1 - h) CE_g, an upper bound (A19). "mean" and "product" need no gate and train
+    nothing: the ensemble of all experts, whose probabilities, or logits as released for 003, count
+    the same.
 
     What experts that do not move say of training examples is computed once: the generalists, or
     with ``frozen`` all of them, where only the gate is trained (A28).
@@ -54,8 +61,13 @@ class Mixture(LocalTraining):
     the networks of f_s and h, the task's model where None; a specialist starts fresh where the
     first stage has none of that architecture. ``used_only`` leaves out clusters that are nobody's
     best, as released (A29). Early stopping watches the loss.
+
+    Reference: Listo Zec et al., Specialized federated learning using a mixture of experts (001) and
+    its first version (002); Isaksson et al., Adaptive expert models for federated learning (003).
+    Deviation: probabilities are mixed and all clusters used, as in the papers, not as released.
     """
 
+    reads_examples = True
     epochs: int = 500
     batch_size: int | None = 10
     client: Optimizer = adam(1e-5)
@@ -111,27 +123,19 @@ class Mixture(LocalTraining):
         """Return one phase over what is local, or the gate only; none for an ensemble."""
         if self.pool in EQUAL:
             return ()
-        noise = sum(family.noise for family in (self.expert, self.gate) if family)
-        return (
-            Phase(
-                self.client,
-                self.epochs,
-                self.batch_size,
-                train=(GATE,) if self.frozen else ("",),
-                stop=self.stop,
-                watch="loss",
-                side="local",
-                noise=(("dropout", noise),),
-            ),
-        )
+        moving = (GATE,) if self.frozen else ("",)
+        numbers = sum(family.noise for family in (self.expert, self.gate) if family)
+        noise = (("dropout", numbers),)
+        phase = self.phase(train=moving, stop=self.stop, watch="loss", side="local", noise=noise)
+        return (phase,)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what experts that stay say of an example's label."""
         if self.train_global:
-            return {}
+            return NOTHING
         code = self.encode(net, frozen, batch["x"])
         logp = self.say(net, frozen, ctx, code) if self.frozen else code["logp"]
-        return {SAID: at_label(logp, batch["y"])}
+        return Known({SAID: at_label(logp, batch["y"])}, {})
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""
@@ -144,11 +148,6 @@ class Mixture(LocalTraining):
             said = torch.cat([said, mine.unsqueeze(-1)], -1)
         mixed = pooled(said, self._open(net, params, x, noise), self.pool)
         return -mean(mixed, batch["weight"])
-
-    @property
-    def reads_examples(self) -> bool:
-        """Return true: the specialist's and the gate's."""
-        return True
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the batch, and what the generalists say of it, log p ``[B, J, classes]``."""

@@ -1,4 +1,4 @@
-"""PM-MoE: a gate per client mixes what all clients' private parts say (004)."""
+"""Gates over private parts: PM-MoE after a federation, Fed-Syn-MoE from its start (004)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedlib.algorithms.expert_diagnostics import error_spread, expert_diagnostics, on_tests
-from fedlib.algorithms.fedavg import mean_cross_entropy, one_hot, placed, rows_of
-from fedlib.algorithms.personal import FedPer
-from fedlib.algorithms.splitting import Split
-from fedlib.algorithms.stages import SecondStage
-from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
+from fedlib.algorithms.fedavg import (
+    Bytes,
+    FedAvg,
+    alike_bytes,
+    at_least,
+    mean_cross_entropy,
+    one_hot,
+    placed,
+    rows_of,
+)
+from fedlib.algorithms.local import SecondStage
+from fedlib.algorithms.splitting import FedPer, Split
+from fedlib.engine import EarlyStop, Known, Phase, Prediction, State, tabulate
 from fedlib.federation import Federation
 from fedlib.models import GateNet, Net, Params, each, named, part
 from fedlib.optim import Optimizer, sgd
@@ -19,32 +27,42 @@ from fedlib.partition.chance import whole_part
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
-POOL, GATE, KEPT, PLACE = "pool.", "gate.", "kept.experts", "place"
-REST, SAID = "moe:rest", "moe:said"
+POOL, GATE, OWN, KEPT, PLACE = "pool.", "gate.", "own.", "kept.experts", "place"
+REST, SAID, ENTRY = "moe:rest", "moe:said", "moe:entry"
 
 
 @value
 class PMMoE(SecondStage):
-    """A mixture of the private parts of a finished federation, ``of`` a method that splits models.
+    """A gate G_j per client j mixes the private parts v_1 ... v_M of a finished federation.
 
-    Every client gets the others' private parts, heads, bases or vectors, and trains a ``gate`` over
-    these M experts, which stay as they are, as does all else (004, eq. 5 to 8 and 13). The gate
-    sees what the private part is given: features below a head or a vector, the raw image below a
-    base, for text the client's own features (A33). Its ``top`` largest weights count (0:
-    all), divided by their sum if they are to be ``renormalised`` (A32).
+    ``of`` is the method that split models: v_l are heads, bases or vectors. They stay as they are,
+    as does all else; only the ``gate`` is trained.
 
-    ``denoise`` leaves out that share of the experts, per client those with the least energy score
-    T log sum_d e^(v_d / T), where v is the elementwise product of an expert's and the own expert's
-    outputs at unit length, averaged over the client's training examples (eq. 10 to 12, A31). The
-    own expert always stays. T is ``temperature``.
+        a      = softmax G_j(x),  of which the ``top`` largest count (k; 0: all)      (eq. 5 to 7)
+        logits = rest(x) + joined( sum_l a_l v_l(entry(x)) )                          (eq. 8)
+        G_j   <- G_j - eta grad CE(logits)                                            (eq. 13)
+        H_l    = T log sum_d exp(o_ld o_jd / (|o_l| |o_j| T))  for outputs o_l = v_l  (eq. 10 to 12)
 
-    ``favour`` adds to the initial bias of the own expert, so that the mixture begins near the
-    client's own prediction: an extension (A42). After FedBABU's ``Local``
+    The gate sees what the private part is given: features below a head or a vector, the raw image
+    below a base, for text the client's own features (A33). Weights are divided by their sum if they
+    are to be ``renormalised`` (A32). ``denoise`` is gamma: floor(gamma M) experts are left out, for
+    each client those of the least energy H averaged over its training examples, never its own
+    (A31). ``temperature`` is T. ``favour`` adds to the initial bias of the own expert, so that the
+    mixture begins near the client's own prediction: an extension (A42). After FedBABU's ``Local``
     stage ``of`` says which base is used: ``FedBABU()`` the server's, ``Personal(local=("base.",
     "head."))`` the client's own, as released (A43). Play one round with every client (cohort 1.0).
+
+    Reference: Feng et al., PM-MoE: mixture of experts on private model parameters for personalized
+    federated learning, WWW 2025 (004). Deviation: experts stay as they are, also after FedCP (A41).
+
+    >>> PMMoE(denoise=0.4).clean(torch.tensor([[0.9, 0.1, 0.5]]).expand(3, 3))  # one leaves
+    tensor([[1., 0., 1.],
+            [1., 1., 0.],
+            [1., 0., 1.]])
     """
 
     drops = False  # the noise in its batches is the gate's
+    trains = (GATE,)
     of: Split = FedPer()
     epochs: int = 50
     batch_size: int | None = 10
@@ -59,8 +77,7 @@ class PMMoE(SecondStage):
 
     def check(self) -> None:
         SecondStage.check(self)
-        if self.top < 0:
-            raise ValueError(f"PMMoE.top (k) must be >= 1, or 0 for all, got {self.top}")
+        at_least(0, self, "top")
         if not 0 <= self.denoise < 1 or self.temperature <= 0:
             raise ValueError(
                 "PMMoE needs denoise (gamma) in [0, 1) and temperature (T) > 0, got "
@@ -93,7 +110,7 @@ class PMMoE(SecondStage):
         pool = {POOL + n: t.clone() for n, t in part(mine, self.of.experts).items()}
         experts = len(next(iter(pool.values())))
         shared |= pool
-        mine |= rows_of(self._gate(fed, experts, seed), fed)
+        mine |= rows_of(fresh_gate(self.gate, fed.net, experts, self._sees(fed.net), seed), fed)
         mine[f"{GATE}head.bias"] += self.favour * torch.eye(experts, device=fed.device)
         mine[KEPT] = torch.ones(fed.clients, experts, device=fed.device)
         state = State(shared, mine)
@@ -101,15 +118,9 @@ class PMMoE(SecondStage):
             mine[KEPT] = self.clean(self.energies(fed, state))
         return state
 
-    def _gate(self, fed: Federation, experts: int, seed: int) -> Params:
-        """Return the leaves of a fresh gate."""
-        net = fed.net.like(self.gate, experts, self._sees(fed.net))
-        draw = torch_seed(seed, "model", 1)
-        return placed(named(self.gate.begun(net.init(draw), draw), GATE), fed)
-
     def _sees(self, net: Net) -> tuple[int, ...]:
         """Return the shape of what the gate sees: an image, or features."""
-        return net.shape if self._lends_bases and len(net.shape) == 3 else (net.width,)
+        return below_base(net) if self._lends_bases else (net.width,)
 
     @property
     def _lends_bases(self) -> bool:
@@ -149,30 +160,21 @@ class PMMoE(SecondStage):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the gate."""
-        return (
-            Phase(
-                self.client,
-                self.epochs,
-                self.batch_size,
-                train=(GATE,),
-                stop=self.stop,
-                watch="loss",
-                side="local",
-                noise=(("dropout", self.gate.noise),),
-            ),
-        )
+        noise = (("dropout", self.gate.noise),)
+        return (self.phase(stop=self.stop, watch="loss", side="local", noise=noise),)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what experts say of examples, and what the gate sees of them if not the image."""
         code = self.encode(net, frozen, batch["x"])
         rest, said, entry = self._consulted(net, frozen, ctx, code)
         told = {REST: rest, SAID: said}
-        return told if entry.ndim > 2 else {**told, "x": entry}
+        return Known(told, {}) if entry.ndim > 2 else Known({}, {**told, ENTRY: entry})
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one client's mini-batch."""
         if SAID in batch:
-            rest, said, entry = batch[REST], batch[SAID], batch["x"]
+            rest, said = batch[REST], batch[SAID]
+            entry = batch[ENTRY] if ENTRY in batch else batch["x"]
         else:
             code = self.encode(net, params, batch["x"])
             rest, said, entry = self._consulted(net, params, ctx, code)
@@ -229,20 +231,13 @@ class PMMoE(SecondStage):
         """Return the client's logits, as its prediction's logarithm."""
         return {"logits": self.predict(net, params, ctx, code).logp}
 
-    def communication_bytes(
-        self, state: State, rows: Tensor, messages: Params
-    ) -> tuple[Tensor, Tensor]:
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes: the private part goes up, everybody's and the global model go down.
 
         As in 004, algorithm 1, lines 1 and 2: what ``of`` shares is sent once more.
         """
-        pool = part(state.shared, POOL)
-        experts = state.local[KEPT].shape[1]
-        all_of_them = sum(t.numel() * t.element_size() for t in pool.values())
-        shared = [t for n, t in state.shared.items() if not n.startswith(POOL)]
-        model = sum(t.numel() * t.element_size() for t in shared)
-        down = torch.full((len(rows),), all_of_them + model)
-        return down, torch.full((len(rows),), all_of_them // experts)
+        mine = {n: t[0] for n, t in part(state.shared, POOL).items()}
+        return alike_bytes(rows, state.shared, mine)
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what experts are worth to clients, whom gates trust, and how energies tell.
@@ -267,3 +262,76 @@ class PMMoE(SecondStage):
         labels = (rest.unsqueeze(-2) + said).argmax(-1)
         gate = self.opening(net, params, entry, None)
         return torch.cat([labels.to(gate.dtype), gate], -1)
+
+
+@value
+class FedSynMoE(FedAvg):
+    """A global and a local base below one head, mixed by a gate that is trained with them.
+
+        logits = head( g(x) f_g(x) + (1 - g(x)) f_l(x) )
+
+    The global base f_g and the head are shared, the local base f_l and the ``gate`` g stay at home;
+    the gate sees what PM-MoE's does below bases. A newcomer gets the global base and the head.
+
+    Reference: Feng et al., PM-MoE (004), Table 4. Deviation: the released code makes fresh gates in
+    every round and predicts with the global base only, so that what it reports is not the method
+    that it describes, which is this one.
+    """
+
+    drops = False
+    reads_examples = True
+    gate: GateNet = GateNet()
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the shared model, a local base like its own, and a gate."""
+        model = FedAvg.leaves(self, fed, seed)
+        own = named(part(model, "base."), f"{OWN}base.")
+        gate = fresh_gate(self.gate, fed.net, 2, below_base(fed.net), seed)
+        return {**model, **own, **placed(gate, fed)}
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a leaf is of the local base or the gate."""
+        return name.startswith((OWN, GATE))
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the cross-entropy of the mixture on one mini-batch."""
+        said, _ = self._mixed(net, params, batch["x"])
+        return mean_cross_entropy(said, batch["y"], batch["weight"])
+
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
+        """Return the batch itself, and the features of the global base."""
+        return {"x": x, "h": net.features(shared, x)}
+
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
+        """Return the prediction of the mixture and the gate, ``[B, 2]``: global, local."""
+        said, gate = self._mixed(net, params, code["x"], code["h"])
+        return Prediction(said.log_softmax(-1), gate)
+
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+        """Return the logits of the global base."""
+        return {"logits": net.logits(params, code["h"])}
+
+    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
+        """Return the prediction of the mean logits."""
+        return votes["logits"].log_softmax(-1)
+
+    def _mixed(
+        self, net: Net, params: Params, x: Tensor, h: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        theirs = net.features(params, x) if h is None else h
+        mine = net.features(part(params, OWN), x)
+        seen = x if x.is_floating_point() else mine
+        gate = net.like(self.gate, 2, below_base(net))(part(params, GATE), seen).softmax(-1)
+        both = torch.stack([theirs, mine], -2)
+        return net.logits(params, (gate.unsqueeze(-1) * both).sum(-2)), gate
+
+
+def below_base(net: Net) -> tuple[int, ...]:
+    """Return the shape of what a gate over bases sees: an image, or a text's features."""
+    return net.shape if len(net.shape) == 3 else (net.width,)
+
+
+def fresh_gate(gate: GateNet, net: Net, experts: int, sees: tuple[int, ...], seed: int) -> Params:
+    """Return the leaves of a fresh gate over some experts, which sees inputs of a shape."""
+    draw = torch_seed(seed, "model", 1)
+    return named(gate.begun(net.like(gate, experts, sees).init(draw), draw), GATE)

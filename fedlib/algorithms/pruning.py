@@ -1,7 +1,4 @@
-"""FedMix in which a client neither gets nor trains the experts that it does not use (000, App. I).
-
-Clients that are sent equally many experts share a program: a pruned expert costs no time.
-"""
+"""FedMix with pruning of experts (000, App. I)."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, others
 from fedlib.algorithms.fedmix import EXPERTS, FedMix
 from fedlib.engine import State, Update
 from fedlib.federation import Federation
-from fedlib.models import Net, Params
+from fedlib.models import Net, Params, part
 from fedlib.values import one_of, value
 
 MEMORY = "clients/p_z"  # in the server's memory: every client's p(z|s), [population, K]
@@ -22,15 +19,26 @@ MEMORY = "clients/p_z"  # in the server's memory: every client's p(z|s), [popula
 
 @value
 class PrunedFedMix(FedMix):
-    """FedMix with pruning of experts (algorithm 2).
+    """FedMix in which a client neither gets nor trains the experts that it does not use.
 
-    A client prunes the experts with q(z|s) < eta / K, batch by batch, and sends back the others;
-    the server sends the experts whose remembered p(z|s) is at least 0.9 eta / K. ``eta=0`` is
-    algorithm 1. What the server remembers is q(z|s) as it was, and not as listed q'(z|s), which is
-    never between the thresholds, so that pruning would be for ever (A10).
+    ``eta`` is eta; 0 is algorithm 1. The other arguments are FedMix's.
+
+        q'(z|.) = q(z|.) where q(z|s) >= eta / K, else 0, divided by its sum      batch by batch
+        L_s     = sum_i E_q'(z|y_i)[log p_w_z(y_i|x_i)] + E_q(z|y_i)[log p_theta_s(z|x_i, s)]
+        sent to s:    the experts with p(z|s) >= 0.9 eta / K, p(z|s) being what the server remembers
+        sent by s:    the experts with q'(z|s) > 0, whose p(s|z) is of q'(z|s)    (000, algorithm 2)
 
     Predictions use the experts that the server would send, with the gate restricted to them.
-    Leaves ``experts.*`` of a client are ``[m, ...]`` for the m <= K experts that it was sent.
+    Leaves ``experts.*`` of a client are ``[m, ...]`` for the m <= K experts that it was sent, and
+    clients that are sent equally many share a program: a pruned expert costs no time.
+
+    Reference: Reisser et al., Federated mixture of experts, App. I (000). Deviation: the server
+    remembers q(z|s) as it was, and not as listed q'(z|s), which is never between the thresholds, so
+    that pruning would be for ever (A10).
+
+    >>> q = torch.tensor([0.5, 0.3, 0.2])
+    >>> renormalised(q, q >= 0.75 / 3)  # eta = 0.75, K = 3
+    tensor([0.6250, 0.3750, 0.0000])
     """
 
     eta: float = 0.5
@@ -43,13 +51,12 @@ class PrunedFedMix(FedMix):
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, in which the server takes p(z|s) to be 1 / K."""
-        state = FedMix.init(self, fed, seed, first)
-        rows = torch.arange(fed.clients, device=fed.device)
-        return replace(state, memory={MEMORY: self._known(state, rows)})
+        uniform = torch.full((fed.clients, self.experts), 1 / self.experts, device=fed.device)
+        return replace(FedMix.init(self, fed, seed, first), memory={MEMORY: uniform})
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return p(y|s), which experts are sent (1 or 0), and all experts with those first."""
-        sent = (self._known(state, rows) >= 0.9 * self.eta / self.experts).to(torch.int64)
+        sent = self._sent(state, rows).to(torch.int64)
         order = torch.argsort(sent, dim=1, descending=True, stable=True)
         return {**FedMix.client_context(self, fed, state, rows), "sent": sent, "order": order}
 
@@ -62,7 +69,7 @@ class PrunedFedMix(FedMix):
         ctx = self.client_context(fed, state, rows)
         mine = ctx["order"][:, : int(ctx["sent"][0].sum())]
         experts = {n: t[mine] for n, t in state.shared.items() if n.startswith(EXPERTS)}
-        rest = {n: t for n, t in state.shared.items() if n not in experts}
+        rest = others(state.shared, EXPERTS)
         return {**experts, **FedAvg.start(self, fed, State(rest, state.local), rows)}
 
     def kept(self, q: Tensor, ctx: Params) -> Tensor:
@@ -117,20 +124,15 @@ class PrunedFedMix(FedMix):
                 deltas[name] = none.index_add(0, held, back)
         return own, {**deltas, "q_s": renormalised(q, keep) if self.eta else q, "q_raw": q}
 
-    def communication_bytes(
-        self, state: State, rows: Tensor, messages: Params
-    ) -> tuple[Tensor, Tensor]:
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes down and up per client: only experts that are sent count.
 
         Of the two forms of q(z|s) one goes up, K numbers: the other follows from it.
         """
-        size = {n: t.numel() * t.element_size() for n, t in state.shared.items()}
-        expert = sum(b for n, b in size.items() if n.startswith(EXPERTS)) // self.experts
-        rest = sum(size.values()) - expert * self.experts
-        chosen = self._known(state, rows) >= 0.9 * self.eta / self.experts
-        back = messages["q_s"]
+        expert = nbytes(part(state.shared, EXPERTS)) // self.experts
+        rest, back = nbytes(others(state.shared, EXPERTS)), messages["q_s"]
         up = (back > 0).sum(1) * expert + rest + self.experts * back.element_size()
-        return chosen.sum(1) * expert + rest, up
+        return self._sent(state, rows).sum(1) * expert + rest, up
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Take FedMix's step, with p(s|z) from q'(z|s), and remember the cohort's q(z|s)."""
@@ -140,15 +142,18 @@ class PrunedFedMix(FedMix):
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what FedMix does, and how many experts a client is sent on average."""
-        known = state.memory[MEMORY] >= 0.9 * self.eta / self.experts
-        mean = known.sum(1).to(torch.float64).mean()
+        everyone = torch.arange(len(state.memory[MEMORY]), device=fed.device)
+        mean = self._sent(state, everyone).sum(1).to(torch.float64).mean()
         return {**FedMix.observe(self, fed, state), "experts_sent": mean}
 
-    def _known(self, state: State, rows: Tensor) -> Tensor:
-        """Return what the server takes p(z|s) to be, 1 / K for clients that it has never seen."""
-        if MEMORY in state.memory:
-            return state.memory[MEMORY][rows]
-        return torch.full((len(rows), self.experts), 1 / self.experts, device=rows.device)
+    def _sent(self, state: State, rows: Tensor) -> Tensor:
+        """Return which experts some clients are sent, bool ``[clients, K]``.
+
+        The server takes p(z|s) to be 1 / K where it remembers nobody: in a second stage.
+        """
+        uniform = torch.full((len(rows), self.experts), 1 / self.experts, device=rows.device)
+        p = state.memory[MEMORY][rows] if MEMORY in state.memory else uniform
+        return p >= 0.9 * self.eta / self.experts
 
     def _held(self, values: Tensor, ctx: Params, like: Tensor) -> Tensor:
         """Return the columns ``[B, m]`` of values ``[B, K]`` that belong to the experts held."""

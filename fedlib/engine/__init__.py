@@ -12,15 +12,18 @@ from fedlib.engine.evaluate import (
 )
 from fedlib.engine.protocol import Algorithm, Prediction, State, Update, playing, predicting
 from fedlib.engine.rounds import Report, cohort_size, play_round, select
+from fedlib.engine.seen import NOTHING, Known
 from fedlib.engine.train import FEATURES, EarlyStop, Phase, TrainingDiverged, noise_of
 from fedlib.engine.vmap_clients import vmap_clients
 
 __all__ = [
     "BLOCK",
     "FEATURES",
+    "NOTHING",
     "Algorithm",
     "EarlyStop",
     "Encoded",
+    "Known",
     "Phase",
     "Prediction",
     "Report",

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from fedlib.engine.seen import Known
 from fedlib.engine.train import Phase
 from fedlib.federation import Federation
 from fedlib.models import Net, Params
@@ -102,11 +103,11 @@ class Algorithm(Protocol):
     def phases(self) -> tuple[Phase, ...]:
         """Return the stretches of local training."""
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what the leaves that a phase does not train say of examples, ``[B, ...]`` each.
 
-        It is computed once per example, and the loss finds it in its batch. What is called x takes
-        the place of the examples: the loss sees nothing else of them. {}: nothing is known.
+        It is computed once per example, and the loss finds it in its batch, beside the examples or
+        instead of them.
         """
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:

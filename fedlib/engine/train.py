@@ -174,8 +174,8 @@ def _batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Params]:
     named = {n: fed.net.width if k == FEATURES else int(k) for n, k in phase.noise}
     numbers = fed.train.noise_taken + sum(named.values()) + fed.net.noise
     drawn = plan.noise(numbers) if numbers else None
-    batches = fed.train.batches(rows, plan.positions, plan.counts, widths, drawn, cohort.seen.train)
-    for batch in batches:
+    at, seen = (rows, plan.positions, plan.counts, widths), cohort.seen
+    for batch in fed.train.batches(*at, drawn, seen.train, examples=not seen.instead):
         u = batch.get("noise")
         parts = () if u is None else u.split([*named.values(), fed.net.noise], -1)
         yield batch | {noise_of(n): u for n, u in zip(named, parts, strict=False)}
@@ -235,7 +235,9 @@ class _Keeper:
         assert self.loss is not None and self.phase.stop is not None
         c = self.cohort
         with torch.no_grad():
-            batch = c.fed.validation.whole(self.rows, c.seen.validation)
+            held = c.seen.validation
+            examples = not (held and c.seen.instead)
+            batch = c.fed.validation.whole(self.rows, held, examples)
             loss = self.loss({**c.leaves, **moving}, c.context, batch, c.common)
         now = loss.double().cpu().numpy()
         better = due & (now < self.best - self.phase.stop.min_delta)

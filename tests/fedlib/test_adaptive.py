@@ -12,8 +12,7 @@ from test_algorithms import play
 from test_ifca import model
 
 from fedlib.algorithms import IFCA, FedAvg, Local, Mixture
-from fedlib.algorithms.cluster_early_stopping import ClusterStop
-from fedlib.algorithms.cluster_models import CLUSTERS, FIT
+from fedlib.algorithms.cluster_models import CLUSTERS, FIT, ClusterStop
 from fedlib.algorithms.fedavg import at_label, mean
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN, SAID, pooled
 from fedlib.engine import EarlyStop, State, evaluate, play_round

@@ -34,9 +34,9 @@ from fedlib.algorithms import (
     PMMoE,
     PrunedFedMix,
 )
-from fedlib.algorithms.cluster_early_stopping import ClusterStop
+from fedlib.algorithms.cluster_models import ClusterStop
 from fedlib.algorithms.ifca import Explore
-from fedlib.algorithms.stages import SecondStage
+from fedlib.algorithms.local import SecondStage
 from fedlib.engine import (
     EarlyStop,
     State,

@@ -11,7 +11,7 @@ from test_algorithms import Linear, arrays, one_step, play
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from fedlib.algorithms import MOON, SCAFFOLD, FedAvg, FedGen, FedProx
-from fedlib.algorithms.fedgen import FITTED, MADE, POOL, generate
+from fedlib.algorithms.server_training import FITTED, MADE, POOL, generate
 from fedlib.engine import State, play_round
 from fedlib.models import MLP, named, part
 from fedlib.optim import Optimizer, adam, sgd

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_algorithms import BATTERY, FAST
 
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture, PMMoE
-from fedlib.algorithms.stages import SecondStage
+from fedlib.algorithms.local import SecondStage
 from fedlib.engine import evaluate, evaluate_global, play_round, select
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP

@@ -29,8 +29,8 @@ from fedlib.algorithms import (
     PMMoE,
     PrunedFedMix,
 )
-from fedlib.algorithms.fedcp import THEIRS as CP_THEIRS
-from fedlib.algorithms.moon import APART
+from fedlib.algorithms.drift import APART
+from fedlib.algorithms.heads import THEIRS as CP_THEIRS
 from fedlib.engine import EarlyStop, costs, play_round, rounds
 from fedlib.engine.seen import UNSEEN, Seen, look
 from fedlib.federation import OPTED_IN

@@ -24,9 +24,9 @@ from fedlib.algorithms import (
     Personal,
 )
 from fedlib.algorithms.dbe import CONSENSUS, OWN, RUNNING
-from fedlib.algorithms.fedcp import WHO, discrepancy
-from fedlib.algorithms.fedgh import HELD, PROTOTYPES
 from fedlib.algorithms.gpfl import EVERYBODY, LABELS, MINE, STEERED, steer
+from fedlib.algorithms.heads import WHO, discrepancy
+from fedlib.algorithms.server_training import HELD, PROTOTYPES
 from fedlib.algorithms.splitting import Split
 from fedlib.engine import evaluate, evaluate_global, play_round
 from fedlib.engine.batches import make_plan

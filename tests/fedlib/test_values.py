@@ -40,7 +40,7 @@ from fedlib.algorithms import (
     PMMoE,
     PrunedFedMix,
 )
-from fedlib.algorithms.cluster_early_stopping import ClusterStop
+from fedlib.algorithms.cluster_models import ClusterStop
 from fedlib.algorithms.ifca import Explore
 from fedlib.engine import EarlyStop, Phase
 from fedlib.models import MLP, BiLSTM, FastText, GateNet, LeNet, ResNet

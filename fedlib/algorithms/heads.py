@@ -1,4 +1,4 @@
-"""FedCP: a policy splits features between a global and a personal head (Zhang et al., 2023)."""
+"""A generic and a personal head on shared features: their logits are added, or features divided."""
 
 from __future__ import annotations
 
@@ -6,35 +6,90 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, normalize, relu
 
+from fedlib.algorithms.drift import RECEIVED
 from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy, placed
-from fedlib.algorithms.fedprox import RECEIVED
 from fedlib.algorithms.splitting import Opened, Split
-from fedlib.engine import FEATURES, Phase, State, Update, noise_of
+from fedlib.engine import FEATURES, Known, Phase, State, Update, noise_of
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, drawn, named, part
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
 OWN, POLICY = "own.", "policy."
+LOG_COUNTS = "log_counts"
 WHO = "who"
 THEIRS = "cp:received"
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels
 
 
 @value
-class FedCP(Split):
-    """logits = own(r h) + head(s h) with r + s = 1 for each of the D features, as a policy says.
+class FedRoD(Split):
+    """One base f below a generic head h and a personal one h_s: logits = h(f(x)) + h_s(f(x)).
 
-    The policy (a linear layer, layer normalisation and ReLU, shared) looks at h times who the
-    client is, the sum of the rows of its personal head's weight at unit length, and r is the soft
-    Gumbel choice between its two outputs at ``temperature``. Base, policy and personal head are
-    trained; the received head is not, and what is sent back for it is the mean of it and the
-    personal one. ``apart`` times the maximum mean discrepancy keeps the features near those of the
-    received base: 5 in the authors' script, 1 in PFLlib and 004.
+    Base and generic head are shared and minimise the balanced softmax, which adds log n_y to the
+    logit of a label that the client holds n_y times. The personal head, which begins as a copy of
+    the generic one, minimises the cross-entropy of the sum and moves nothing else.
 
-    For predictions r is chosen without noise; as released every evaluation has other noise (A36).
+        f, h:  CE( h(f(x)) + log n )        h_s:  CE( h(f(x)) + h_s(f(x)) )
+
+    A newcomer gets the generic model.
+
+    Reference: Chen and Chao, On bridging generic and personalized federated learning for image
+    classification, ICLR 2022. A method of 004. Deviation: the paper's hypernetwork head is left
+    out, as in PFLlib and 004.
     """
 
+    experts = OWN
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the model and a second head."""
+        model = FedAvg.leaves(self, fed, seed)
+        return {**model, **named(part(model, "head."), OWN)}
+
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return the logarithm of how often a client holds each label, ``[clients, classes]``."""
+        return {LOG_COUNTS: fed.train.counts(fed.classes)[rows].to(torch.float32).log()}
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the balanced loss of base and generic head, and that of the personal head."""
+        y, weight = batch["y"], batch["weight"]
+        h = self.features(net, params, batch)
+        generic = net.logits(params, h)
+        balanced = generic + ctx[LOG_COUNTS]
+        both = generic.detach() + self.private(net, params, h.detach())
+        return mean_cross_entropy(balanced, y, weight) + mean_cross_entropy(both, y, weight)
+
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
+        """Return the features, and the generic head's logits."""
+        return Opened(code["h"], net.logits(params, code["h"]))
+
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+        """Return the generic logits: those of a client for a newcomer."""
+        return {"logits": net.logits(params, code["h"])}
+
+
+@value
+class FedCP(Split):
+    """A policy divides every feature h between a personal and a global head, r + s = 1.
+
+        logits = own(r * h) + head(s * h)
+        r = soft Gumbel choice at ``temperature`` of ReLU(LayerNorm(Linear(h * v_j)))
+
+    v_j, who the client is, is the sum of the rows of its personal head's weight at unit length; the
+    policy is shared. Base, policy and personal head are trained; the received head is not, and
+    what is sent back for it is the mean of it and the personal one. ``apart`` is lambda of the
+    maximum mean discrepancy that keeps features near those of the received base:
+
+        CE + lambda MMD^2(f(x), f_g(x))
+
+    Reference: Zhang et al., FedCP: separating feature information for personalized federated
+    learning via conditional policy, KDD 2023 (lambda 5; PFLlib and 004: 1). A method of 004.
+    Deviation: for predictions r is chosen without noise; as released every evaluation has other
+    noise (A36).
+    """
+
+    experts = OWN
+    trains = ("base.", POLICY, OWN)
     apart: float = 5.0
     temperature: float = 1.0
 
@@ -45,11 +100,6 @@ class FedCP(Split):
                 f"FedCP needs apart >= 0 and temperature > 0, got {self.apart}, {self.temperature}"
             )
 
-    @property
-    def experts(self) -> str:
-        """How the names of a personal head's leaves begin."""
-        return OWN
-
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, a second head like the first, and the policy."""
         model, d = FedAvg.leaves(self, fed, seed), fed.net.width
@@ -58,10 +108,6 @@ class FedCP(Split):
             torch_seed(seed, "model", 1),
         )
         return {**model, **named(part(model, "head."), OWN), **placed(named(policy, POLICY), fed)}
-
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is of a personal head."""
-        return name.startswith(OWN)
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return who each client is, ``[clients, D]``."""
@@ -73,8 +119,7 @@ class FedCP(Split):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains all but the received head."""
-        names, noise = ("base.", POLICY, OWN), (("policy", FEATURES),)
-        return (Phase(self.client, self.epochs, self.batch_size, train=names, noise=noise),)
+        return (self.phase(noise=(("policy", FEATURES),)),)
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, and how far features are from the received base's."""
@@ -88,10 +133,10 @@ class FedCP(Split):
         theirs = batch[THEIRS] if THEIRS in batch else self._theirs(net, ctx, batch)
         return loss + self.apart * discrepancy(h, theirs, weight)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return the received base's features, and the client's own where these stand still."""
-        mine = Split.known(self, net, frozen, ctx, batch)
-        return {**mine, THEIRS: self._theirs(net, ctx, batch)} if self.apart else mine
+        theirs = {THEIRS: self._theirs(net, ctx, batch)} if self.apart else {}
+        return Known(theirs, Split.known(self, net, frozen, ctx, batch).instead)
 
     def _theirs(self, net: Net, ctx: Params, batch: Params) -> Tensor:
         return net.features(part(ctx, RECEIVED), batch["x"])

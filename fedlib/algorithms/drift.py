@@ -1,0 +1,202 @@
+"""Local models that are held together: by a proximal term, control variates, or a contrast."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, softplus
+
+from fedlib.algorithms.fedavg import (
+    FedAvg,
+    at_least,
+    mean,
+    mean_cross_entropy,
+    others,
+    plain_steps,
+    weighted_sum,
+)
+from fedlib.engine import NOTHING, Known, State, Update
+from fedlib.federation import Federation
+from fedlib.models import Net, Params, named, part
+from fedlib.values import value
+
+RECEIVED = "received."  # the global model as it came, among what all clients know
+CONTROL, DRIFT = "control.", "drift."  # the server's control variate c, and a client's c_j
+STEPS = "steps"
+PREVIOUS = "previous."  # the model that a client had at the end of its last round
+APART = "moon:apart"
+LEAST = 1e-8  # length of features, as in torch's cosine
+
+
+@value
+class FedProx(FedAvg):
+    """FedAvg whose clients are held near the model that they received.
+
+    ``mu`` is mu of the proximal term; w_g is the received model. ``mu`` 0 is FedAvg.
+
+        w_j <- w_j - alpha grad [ CE(w_j) + mu/2 |w_j - w_g|^2 ]
+
+    Reference: Li et al., Federated optimization in heterogeneous networks, MLSys 2020 (mu from
+    0.001, 0.01, 0.1 and 1). A baseline of 004. Deviation: 004 gives no mu, and PFLlib's default is
+    0 (A30).
+
+    >>> theirs = {"received.w": torch.tensor([1.0, 0.0])}
+    >>> 0.5 / 2 * far({"w": torch.tensor([3.0, 1.0])}, theirs)  # mu = 0.5, |w - w_g|^2 = 5
+    tensor(1.2500)
+    """
+
+    mu: float = 0.01
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        at_least(0, self, "mu")
+
+    def broadcast(self, fed: Federation, state: State) -> Params:
+        """Return the received model."""
+        return named(state.shared, RECEIVED)
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the cross-entropy and the proximal term of one mini-batch."""
+        return FedAvg.loss(self, net, params, ctx, batch) + self.mu / 2 * far(params, ctx)
+
+
+def far(params: Params, ctx: Params) -> Tensor:
+    """Return the squared distance of a client's leaves from the received ones."""
+    squares = [((params[n] - t) ** 2).sum() for n, t in part(ctx, RECEIVED).items()]
+    return reduce(torch.add, squares)
+
+
+@value
+class SCAFFOLD(FedAvg):
+    """FedAvg whose gradients are shifted by c - c_j: where everybody goes, less where I went.
+
+    ``client``'s rate is eta; K is the number of a client's steps, c (``control.*``) and c_j
+    (``drift.*``) are control variates, S the cohort, N the number of clients.
+
+        w_j <- w_j - eta (grad CE(w_j) + c - c_j)
+        c_j <- c_j - c + (w_g - w_j) / (K eta)                             (option II)
+        c   <- c + |S|/N mean_S (change of c_j),    w_g <- mean_S w_j
+
+    Reference: Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning,
+    ICML 2020. A baseline of 004. Clients take plain SGD steps, as the update of c_j counts on it;
+    twice the traffic of FedAvg.
+    """
+
+    trains = ("base.", "head.")
+    weighting: str = "uniform"
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        plain_steps(self)
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the model, and control variates that start at zero."""
+        model = FedAvg.leaves(self, fed, seed)
+        zeros = {n: torch.zeros_like(t) for n, t in model.items()}
+        return {**model, **named(zeros, CONTROL), **named(zeros, DRIFT)}
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a leaf is a client's own control variate."""
+        return name.startswith(DRIFT)
+
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return how many steps each client takes, ``[clients]``."""
+        n = fed.sizes[rows]
+        per_epoch = (n / (self.batch_size or max(1.0, float(fed.sizes.max())))).ceil()
+        return {STEPS: (per_epoch * self.epochs).clamp(min=1).to(torch.float32)}
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the cross-entropy, with a linear term whose gradient is c - c_j."""
+        loss = FedAvg.loss(self, net, params, ctx, batch)
+        for name, c in part(params, CONTROL).items():
+            loss = loss + (params[name] * (c - params[DRIFT + name])).sum()
+        return loss
+
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        """Return the client's new control variate; before - after of the model, and its change."""
+        scale = 1 / (ctx[STEPS] * self.client.lr)
+        server = part(before, CONTROL)
+        model = {n: before[n] - after[n] for n in server}
+        own = {n: before[DRIFT + n] - c + model[n] * scale for n, c in server.items()}
+        change = {n: t - before[DRIFT + n] for n, t in own.items()}
+        return named(own, DRIFT), {**model, **named(change, CONTROL)}
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+        """Average the models, and move the control variate by the mean change of all clients."""
+        members = fed.clients if fed.members is None else len(fed.members)
+        weights = others(self.weights(fed, state, rows, messages), CONTROL)
+        after = self.step(state, {n: weighted_sum(w, messages[n]) for n, w in weights.items()})
+        control = {
+            n: t + messages[n].sum(0) / members
+            for n, t in state.shared.items()
+            if n.startswith(CONTROL)
+        }
+        return replace(after, shared={**after.shared, **control})
+
+
+@value
+class MOON(FedAvg):
+    """FedAvg whose features are pulled to the global model's and away from yesterday's own.
+
+    ``mu`` is mu (0: FedAvg), ``tau`` tau; z, z_g and z_p are the inputs of the output layer in the
+    client's model, in the received one, and in the one that the client had at the end of its last
+    round, at first the initial one.
+
+        CE - mu log [ e^(cos(z, z_g)/tau) / (e^(cos(z, z_g)/tau) + e^(cos(z, z_p)/tau)) ]
+
+    Reference: Li et al., Model-contrastive federated learning, CVPR 2021 (tau 0.5, mu from 0.1, 1,
+    5 and 10). A baseline of 004, as in PFLlib, whose default mu is 0 (A30). Deviation: the paper's
+    networks end in a projection, whose output is that input here.
+    """
+
+    trains = ("base.", "head.")
+    mu: float = 1.0
+    tau: float = 0.5
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        if self.mu < 0 or self.tau <= 0:
+            raise ValueError(f"MOON needs mu >= 0 and tau > 0, got mu={self.mu}, tau={self.tau}")
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the model, and itself as the first client's previous one."""
+        model = FedAvg.leaves(self, fed, seed)
+        return {**model, **named(part(model, "base."), f"{PREVIOUS}base.")}
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a leaf is of a client's previous model."""
+        return name.startswith(PREVIOUS)
+
+    def broadcast(self, fed: Federation, state: State) -> Params:
+        """Return the base of the received model."""
+        return named(part(state.shared, "base."), f"{RECEIVED}base.")
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return (u_p - u_g) / tau, where u are the other two models' features at unit length."""
+        if not self.mu:
+            return NOTHING
+        theirs, mine = (
+            normalize(net.features(leaves, batch["x"]), dim=-1, eps=LEAST)
+            for leaves in (part(ctx, RECEIVED), part(frozen, PREVIOUS))
+        )
+        return Known({APART: (mine - theirs) / self.tau}, {})
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the cross-entropy and the contrastive term of one mini-batch."""
+        weight = batch["weight"]
+        z = net.features(params, batch["x"], batch.get("noise"))
+        loss = mean_cross_entropy(net.logits(params, z), batch["y"], weight)
+        if not self.mu:
+            return loss
+        apart = (batch if APART in batch else self.known(net, params, ctx, batch).beside)[APART]
+        # cos(z, z_p) / tau - cos(z, z_g) / tau
+        nearer = (normalize(z, dim=-1, eps=LEAST) * apart).sum(-1)
+        return loss + self.mu * mean(softplus(nearer), weight)
+
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        """Return the client's model as the previous one of its next round, and before - after."""
+        _, message = FedAvg.client_update(self, net, before, after, ctx)
+        return {n: after[n.removeprefix(PREVIOUS)] for n in before if self.is_local(n)}, message

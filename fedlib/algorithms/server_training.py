@@ -1,0 +1,239 @@
+"""What a server trains itself: FedGen's generator of features, FedGH's output layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, relu
+
+from fedlib.algorithms.fedavg import (
+    Bytes,
+    FedAvg,
+    at_least,
+    mean_cross_entropy,
+    one_hot,
+    placed,
+    weighted_sum,
+)
+from fedlib.algorithms.splitting import LGFedAvg
+from fedlib.engine import BLOCK, Phase, State, Update, noise_of, vmap_clients
+from fedlib.federation import Federation
+from fedlib.models import Net, Params, drawn, named, part
+from fedlib.optim import Optimizer, adam, recall, remembered, sgd
+from fedlib.randomness import torch_seed
+from fedlib.values import value
+
+MADE = "generator."
+POOL = "pool"  # p(y) over all clients, cumulated
+DRAW = "server/seed"  # of what the server draws in this round
+FITTED = "server/fit:"  # what the generator's optimiser remembers, leaf/quantity
+PROTOTYPES, HELD = "prototypes", "held"
+
+
+@value
+class FedGen(FedAvg):
+    """FedAvg whose clients also learn from features that a shared generator invents.
+
+    G takes ``noise`` uniform numbers e and a one-hot label through a hidden layer of ``hidden``
+    units with batch normalisation to the features that the output layer h reads. ``alpha`` is
+    alpha; ``fit`` moves G for ``steps`` after every round, on ``invented`` features at a time.
+    Labels are drawn from the counts of all clients, which the server knows: a leak by design.
+
+        G   <- G - grad CE(mean_s h_s(G(e, y)), y)                          at the server
+        w_s <- w_s - eta grad [ CE(w_s) + alpha CE(h_s(G(e, y)), y) ]       at a client
+
+    The clients' mean logits are those of their mean output layer, as that is linear. ``fit`` is one
+    optimiser for all rounds, whose moments the server keeps.
+
+    Reference: Zhu et al., Data-free knowledge distillation for heterogeneous federated learning,
+    ICML 2021. A baseline of 004. Deviation: their code and PFLlib also have a distillation, a
+    diversity term and fading weights, which are not in the paper's objective, nor here.
+    """
+
+    trains = ("base.", "head.")
+    noise: int = 512
+    hidden: int = 512
+    fit: Optimizer = adam(5e-3)
+    steps: int = 1000
+    invented: int = 10
+    alpha: float = 1.0
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        at_least(1, self, "noise", "hidden", "invented")
+        at_least(0, self, "steps", "alpha")
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the model and the generator."""
+        made = drawn(
+            lambda: {
+                "first": nn.Linear(self.noise + fed.classes, self.hidden),
+                "norm": nn.BatchNorm1d(self.hidden),
+                "last": nn.Linear(self.hidden, fed.net.width),
+            },
+            torch_seed(seed, "model", 1),
+        )
+        return {**FedAvg.leaves(self, fed, seed), **placed(named(made, MADE), fed)}
+
+    def before_round(
+        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
+    ) -> State:
+        """Return the state with the seed of the server's draws in this round."""
+        return _seeded(state, round, seed)
+
+    def broadcast(self, fed: Federation, state: State) -> Params:
+        """Return the share of the labels up to each one."""
+        return {POOL: self._pool(fed)}
+
+    def _pool(self, fed: Federation) -> Tensor:
+        counts = fed.train.counts(fed.classes).sum(0).to(torch.float64)
+        return (counts.cumsum(0) / counts.sum()).to(torch.float32)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase that trains the model; the generator is the server's."""
+        return (self.phase(noise=(("generator", self.noise), ("label", 1))),)
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the cross-entropy on real examples and on as many invented ones."""
+        y, weight = batch["y"], batch["weight"]
+        invented = _label(batch[noise_of("label")], ctx[POOL])
+        noise = batch[noise_of("generator")]
+        z = generate(part(params, MADE), noise, invented, net.classes, weight)
+        on_made = mean_cross_entropy(net.logits(params, z), invented, weight)
+        on_real = mean_cross_entropy(net(params, batch["x"], batch.get("noise")), y, weight)
+        return on_real + self.alpha * on_made
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+        """Fit the generator to the clients' output layers, then average the models."""
+        p = self.share(fed, rows)
+        heads = named(part(state.shared, "head."), "head.")
+        heads = {n: t - weighted_sum(p, messages[n]) for n, t in heads.items()}
+        made, fitted = self._fitted(fed, state, heads)
+        after = FedAvg.aggregate(self, fed, state, rows, messages)
+        memory = {**after.memory, **named(fitted, FITTED)}
+        return replace(after, shared={**after.shared, **named(made, MADE)}, memory=memory)
+
+    def _fitted(self, fed: Federation, state: State, heads: Params) -> tuple[Params, Params]:
+        """Return the generator after its steps, and what its optimiser remembers of them.
+
+        ``heads`` is the clients' mean output layer.
+        """
+        draw, pool = _generator(state), self._pool(fed)
+        made = {n: t.clone().requires_grad_() for n, t in part(state.shared, MADE).items()}
+        optimizer = self.fit.build(made)
+        recall(optimizer, made, part(state.memory, FITTED))
+        weight = torch.ones(self.invented, device=fed.device)
+
+        def loss() -> Tensor:
+            u = torch.rand(self.invented, self.noise + 1, generator=draw).to(fed.device)
+            y = _label(u[:, self.noise, None], pool)
+            z = generate(made, u[:, : self.noise], y, fed.classes, weight)
+            return cross_entropy(fed.net.logits(heads, z), y)
+
+        for _ in range(self.steps):
+            _step(optimizer, loss)
+        return {n: t.detach() for n, t in made.items()}, remembered(optimizer, made)
+
+
+@value
+class FedGH(LGFedAvg):
+    """Personal bases below an output layer that the server trains on mean features of labels.
+
+    A client trains its base f_j and the received output layer h, then sends the mean features
+    (prototypes) of each of its labels and no model. The server takes one pass over all of these
+    pairs, shuffled, ``pairs`` at a time, with ``head``; every pair counts the same.
+
+        c_jy = mean of f_j(x) over the client's examples of label y
+        h <- h - eta grad mean_(j, y) CE(h(c_jy), y)
+
+    Reference: Yi et al., FedGH: heterogeneous federated learning with generalized global header,
+    ACM Multimedia 2023. A baseline of 004. Deviation: in PFLlib the server's output layer is client
+    0's by mistake, here it is its own (A39).
+    """
+
+    head: Optimizer = sgd(1.0)
+    pairs: int = 10
+
+    def check(self) -> None:
+        LGFedAvg.check(self)
+        at_least(1, self, "pairs")
+
+    def before_round(
+        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
+    ) -> State:
+        """Return the state with this round's seed of the server's shuffling."""
+        return _seeded(state, round, seed)
+
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        """Return nothing: no leaf is sent back."""
+        return {}, {}
+
+    def client_statistics(
+        self, fed: Federation, rows: Tensor, after: Params, context: Params
+    ) -> Params:
+        """Return the mean features ``[clients, classes, D]`` of every label that a client holds."""
+        total = torch.zeros(len(rows), fed.classes, fed.net.width, device=fed.device)
+        count = torch.zeros(len(rows), fed.classes, device=fed.device)
+        features = vmap_clients(fed.net.features, len(rows))
+        for batch in fed.train.blocks(rows, BLOCK):
+            labels = one_hot(batch["y"], fed.classes) * batch["weight"].unsqueeze(-1)
+            total += labels.mT @ features(after, batch["x"])
+            count += labels.sum(1)
+        held = (count > 0).to(total.dtype)
+        return {PROTOTYPES: total / count.clamp(min=1).unsqueeze(-1), HELD: held}
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+        """Train the output layer for one pass over the prototypes."""
+        held = messages[HELD] > 0
+        x, y = messages[PROTOTYPES][held], held.nonzero()[:, 1]
+        order = torch.randperm(len(y), generator=_generator(state)).to(y.device)
+        head = {n: t.clone().requires_grad_() for n, t in state.shared.items()}
+        optimizer = self.head.build(head)
+        for some in order.split(self.pairs):
+            _step(optimizer, lambda i=some: cross_entropy(fed.net.logits(head, x[i]), y[i]))
+        return replace(state, shared={n: t.detach() for n, t in head.items()})
+
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+        """Return the bytes: the head down, the prototypes of the labels that are held up."""
+        down, _ = LGFedAvg.communication_bytes(self, state, rows, {})
+        each = messages[PROTOTYPES].shape[-1] * messages[PROTOTYPES].element_size()
+        label = 8
+        return down, (messages[HELD].sum(1).cpu().to(torch.int64)) * (each + label)
+
+
+def generate(made: Params, noise: Tensor, y: Tensor, classes: int, weight: Tensor) -> Tensor:
+    """Return invented features ``[B, D]`` of labels ``[B]`` from uniform ``noise [B, n]``.
+
+    Normalised with the mean and variance of the examples with ``weight`` 1.
+    """
+    labels = one_hot(y, classes).to(noise.dtype)
+    h = linear(torch.cat([noise, labels], -1), made["first.weight"], made["first.bias"])
+    w = (weight / weight.sum().clamp(min=1)).unsqueeze(-1)
+    center = h - (w * h).sum(0)
+    h = center * ((w * center**2).sum(0) + 1e-5).rsqrt() * made["norm.weight"] + made["norm.bias"]
+    return linear(relu(h), made["last.weight"], made["last.bias"])
+
+
+def _label(u: Tensor, pool: Tensor) -> Tensor:
+    """Return labels ``[B]`` from uniform numbers ``[B, 1]`` and the share of labels up to each."""
+    return (u >= pool).sum(-1).clamp(max=len(pool) - 1)
+
+
+def _seeded(state: State, round: int, seed: int) -> State:
+    """Return the state with the seed of the server's draws in a round."""
+    draw = torch.tensor(torch_seed(seed, "server", round))
+    return replace(state, memory={**state.memory, DRAW: draw})
+
+
+def _generator(state: State) -> torch.Generator:
+    return torch.Generator().manual_seed(int(state.memory[DRAW]))
+
+
+def _step(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) -> None:
+    with torch.enable_grad():
+        optimizer.zero_grad()
+        loss().backward()
+    optimizer.step()
