@@ -7,15 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import (
-    Bytes,
-    FedAvg,
-    at_least,
-    mean_cross_entropy,
-    others,
-    placed,
-    plain_steps,
-)
+from fedlib.algorithms.arithmetic import Bytes, mean_cross_entropy, others, placed
+from fedlib.algorithms.fedavg import FedAvg, at_least, plain_steps
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import State, Update, play_round
 from fedlib.federation import Federation

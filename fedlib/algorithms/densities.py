@@ -9,7 +9,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, mean, rows_of
+from fedlib.algorithms.arithmetic import Bytes, alike_bytes, mean, rows_of
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.local import SecondStage
 from fedlib.engine import EarlyStop, Phase, State, noise_of
 from fedlib.federation import Federation

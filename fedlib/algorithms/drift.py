@@ -9,15 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from fedlib.algorithms.fedavg import (
-    FedAvg,
-    at_least,
-    mean,
-    mean_cross_entropy,
-    others,
-    plain_steps,
-    weighted_sum,
-)
+from fedlib.algorithms.arithmetic import mean, mean_cross_entropy, others, weighted_sum
+from fedlib.algorithms.fedavg import FedAvg, at_least, plain_steps
 from fedlib.engine import NOTHING, Known, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part

@@ -5,15 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import (
-    FedAvg,
-    at_label,
-    at_least,
-    entropy,
-    mean,
-    placed,
-    weighted_sum,
-)
+from fedlib.algorithms.arithmetic import at_label, entropy, mean, placed, weighted_sum
+from fedlib.algorithms.fedavg import FedAvg, at_least
 from fedlib.engine import NOTHING, Known, Phase, Prediction, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, each, named, part, stack

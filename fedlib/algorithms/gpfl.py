@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, layer_norm, linear, normalize, relu
 
-from fedlib.algorithms.fedavg import FedAvg, at_least, mean, placed
+from fedlib.algorithms.arithmetic import mean, placed
+from fedlib.algorithms.fedavg import FedAvg, at_least
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import State
 from fedlib.federation import Federation

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear, normalize, relu
 
+from fedlib.algorithms.arithmetic import mean_cross_entropy, placed
 from fedlib.algorithms.drift import RECEIVED
-from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy, placed
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import FEATURES, Known, Phase, State, Update, noise_of
 from fedlib.federation import Federation

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.cluster_models import FIT, settled
-from fedlib.algorithms.fedavg import Bytes, FedAvg, placed
+from fedlib.algorithms.arithmetic import Bytes, placed
+from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.ifca import FIT, settled
 from fedlib.engine import EarlyStop, Known, Phase, Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import Family, Net, Params

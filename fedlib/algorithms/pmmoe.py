@@ -6,18 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedlib.algorithms.expert_diagnostics import error_spread, expert_diagnostics, on_tests
-from fedlib.algorithms.fedavg import (
+from fedlib.algorithms.arithmetic import (
     Bytes,
-    FedAvg,
     alike_bytes,
-    at_least,
     mean_cross_entropy,
     one_hot,
     placed,
     rows_of,
 )
+from fedlib.algorithms.fedavg import FedAvg, at_least
 from fedlib.algorithms.local import SecondStage
+from fedlib.algorithms.mixture import error_spread, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, Split
 from fedlib.engine import EarlyStop, Known, Phase, Prediction, State, tabulate
 from fedlib.federation import Federation

@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, others
+from fedlib.algorithms.arithmetic import Bytes, nbytes, others
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.fedmix import EXPERTS, FedMix
 from fedlib.engine import State, Update
 from fedlib.federation import Federation

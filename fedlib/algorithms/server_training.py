@@ -9,15 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
-from fedlib.algorithms.fedavg import (
-    Bytes,
-    FedAvg,
-    at_least,
-    mean_cross_entropy,
-    one_hot,
-    placed,
-    weighted_sum,
-)
+from fedlib.algorithms.arithmetic import Bytes, mean_cross_entropy, one_hot, placed, weighted_sum
+from fedlib.algorithms.fedavg import FedAvg, at_least
 from fedlib.algorithms.splitting import LGFedAvg
 from fedlib.engine import BLOCK, Phase, State, Update, noise_of, vmap_clients
 from fedlib.federation import Federation

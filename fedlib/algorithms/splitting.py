@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import FedAvg, at_least, mean_cross_entropy
+from fedlib.algorithms.arithmetic import mean_cross_entropy
+from fedlib.algorithms.fedavg import FedAvg, at_least
 from fedlib.engine import NOTHING, Known, Phase, Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part

@@ -7,7 +7,7 @@ from typing import Any
 
 from companion.scales import SCALES
 from companion.sections import Setting
-from fedlib.algorithms.cluster_models import ClusterStop
+from fedlib.algorithms.ifca import ClusterStop
 from fedlib.engine import EarlyStop
 from fedlib.models import Family, LeNet
 from fedlib.optim import Optimizer

@@ -12,8 +12,8 @@ from test_algorithms import play
 from test_ifca import model
 
 from fedlib.algorithms import IFCA, FedAvg, Local, Mixture
-from fedlib.algorithms.cluster_models import CLUSTERS, FIT, ClusterStop
-from fedlib.algorithms.fedavg import at_label, mean
+from fedlib.algorithms.arithmetic import at_label, mean
+from fedlib.algorithms.ifca import CLUSTERS, FIT, ClusterStop
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN, SAID, pooled
 from fedlib.engine import EarlyStop, State, evaluate, play_round
 from fedlib.models import MLP

@@ -34,8 +34,7 @@ from fedlib.algorithms import (
     PMMoE,
     PrunedFedMix,
 )
-from fedlib.algorithms.cluster_models import ClusterStop
-from fedlib.algorithms.ifca import Explore
+from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.algorithms.local import SecondStage
 from fedlib.engine import (
     EarlyStop,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from fedlib.algorithms import ClusteredFedMix, FedMix
+from fedlib.algorithms.arithmetic import at_label
 from fedlib.algorithms.clusters import posterior
-from fedlib.algorithms.fedavg import at_label
 from fedlib.engine import play_round
 from fedlib.models import MLP
 from fedlib.optim import adam, sgd

@@ -12,7 +12,7 @@ from test_adaptive import HOME, SIZES, TASK, gate_of, said_by_all
 from test_algorithms import play
 
 from fedlib.algorithms import IFCA, Local, Mixture
-from fedlib.algorithms.cluster_models import FIT
+from fedlib.algorithms.ifca import FIT
 from fedlib.engine import State, evaluate
 from fedlib.metrics import adjusted_rand_index, truth
 from fedlib.models import MLP

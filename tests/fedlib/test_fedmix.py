@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlib.algorithms import FedAvg, FedMix
-from fedlib.algorithms.fedavg import entropy
+from fedlib.algorithms.arithmetic import entropy
 from fedlib.algorithms.fedmix import client_given_expert, marginal_entropy_gradient, q_of_client
 from fedlib.engine import State, play_round
 from fedlib.models import part

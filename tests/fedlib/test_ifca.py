@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from test_algorithms import play
 
 from fedlib.algorithms import IFCA, FedAvg
-from fedlib.algorithms.cluster_models import CLUSTERS, FIT, OPEN, ClusterStop
-from fedlib.algorithms.ifca import CHOICE, Explore
+from fedlib.algorithms.ifca import CHOICE, CLUSTERS, FIT, OPEN, ClusterStop, Explore
 from fedlib.engine import evaluate, evaluate_global, play_round
 from fedlib.models import part
 from fedlib.optim import adam, sgd

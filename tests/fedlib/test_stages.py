@@ -17,7 +17,7 @@ from fedlib.algorithms import (
     Newcomers,
     PMMoE,
 )
-from fedlib.algorithms.cluster_models import CLUSTERS, FIT, best_fit, count, pick, settled, used
+from fedlib.algorithms.ifca import CLUSTERS, FIT, best_fit, count, pick, settled, used
 from fedlib.engine import State, evaluate, play_round
 from fedlib.models import MLP
 from fedlib.optim import adam, sgd

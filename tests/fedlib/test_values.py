@@ -40,8 +40,7 @@ from fedlib.algorithms import (
     PMMoE,
     PrunedFedMix,
 )
-from fedlib.algorithms.cluster_models import ClusterStop
-from fedlib.algorithms.ifca import Explore
+from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.engine import EarlyStop, Phase
 from fedlib.models import MLP, BiLSTM, FastText, GateNet, LeNet, ResNet
 from fedlib.optim import Optimizer
