@@ -79,6 +79,7 @@ class SCAFFOLD(FedAvg):
     """
 
     trains = ("base.", "head.")
+    keeps = (DRIFT,)
     weighting: str = "uniform"
 
     def check(self) -> None:
@@ -90,10 +91,6 @@ class SCAFFOLD(FedAvg):
         model = FedAvg.leaves(self, fed, seed)
         zeros = {n: torch.zeros_like(t) for n, t in model.items()}
         return {**model, **named(zeros, CONTROL), **named(zeros, DRIFT)}
-
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is a client's own control variate."""
-        return name.startswith(DRIFT)
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return how many steps each client takes, ``[clients]``."""
@@ -146,6 +143,7 @@ class MOON(FedAvg):
     """
 
     trains = ("base.", "head.")
+    keeps = (PREVIOUS,)
     mu: float = 1.0
     tau: float = 0.5
 
@@ -158,10 +156,6 @@ class MOON(FedAvg):
         """Return the model, and itself as the first client's previous one."""
         model = FedAvg.leaves(self, fed, seed)
         return {**model, **named(part(model, "base."), f"{PREVIOUS}base.")}
-
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is of a client's previous model."""
-        return name.startswith(PREVIOUS)
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the base of the received model."""

@@ -56,6 +56,9 @@ class FedAvg:
     trains: ClassVar[tuple[str, ...]] = ("",)
     """How the names of the leaves begin that clients train; "" is all of them."""
 
+    keeps: ClassVar[tuple[str, ...]] = ()
+    """How the names of the leaves begin that stay with their client."""
+
     epochs: int = 1
     batch_size: int | None = 64
     client: Optimizer = Optimizer()
@@ -77,7 +80,7 @@ class FedAvg:
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf stays with its client."""
-        return False
+        return name.startswith(self.keeps)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; every client starts from the same local leaves.
@@ -235,8 +238,8 @@ class LastClient(FedAvg):
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, in which both models are the same."""
         begun = FedAvg.init(self, fed, seed, first)
-        average = {AVERAGE + n: t.clone() for n, t in begun.shared.items()}
-        return replace(begun, memory=average)
+        average = named(begun.shared, AVERAGE)
+        return replace(begun, memory={n: t.clone() for n, t in average.items()})
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the average, from which every client trains."""

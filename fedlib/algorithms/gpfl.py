@@ -83,9 +83,10 @@ class GPFL(Split):
         said = net.logits(params, steer(params, h, ctx[MINE]))
         everybody = steer(params, h, ctx[EVERYBODY])
         cosine = normalize(everybody, dim=-1) @ normalize(params[LABELS], dim=-1).mT
-        right, nearest = (cross_entropy(a, y, reduction="none") for a in (said, cosine))
+        right, near = (cross_entropy(a, y, reduction="none") for a in (said, cosine))
+        losses = right + near
         far = root(((everybody - ctx[RECEIVED][y]) ** 2).sum(-1))
-        loss = mean(right + nearest, weight) + self.near * mean(far, weight)
+        loss = mean(losses, weight) + self.near * mean(far, weight)
         decayed = [params[LABELS], *part(params, STEERED).values()]
         return loss + self.decay / 2 * torch.stack([(t**2).sum() for t in decayed]).sum()
 
@@ -97,7 +98,12 @@ class GPFL(Split):
 
 def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
     """Return features ``[B, D]`` steered by a context ``[D]``."""
-    scale, shift = (_read(part(params, f"{STEERED}{side}."), context) for side in SIDES)
+
+    def read(layer: Params) -> Tensor:
+        said = relu(linear(context, layer["layer.weight"], layer["layer.bias"]))
+        return layer_norm(said, said.shape[-1:], layer["norm.weight"], layer["norm.bias"])
+
+    scale, shift = (read(part(params, f"{STEERED}{side}.")) for side in SIDES)
     return relu(h * (scale + 1) + shift)
 
 
@@ -105,8 +111,3 @@ def root(squares: Tensor) -> Tensor:
     """Return the square root, whose gradient at 0 is 0."""
     some = squares > 0
     return torch.where(some, torch.where(some, squares, 1).sqrt(), 0)
-
-
-def _read(layer: Params, context: Tensor) -> Tensor:
-    said = relu(linear(context, layer["layer.weight"], layer["layer.bias"]))
-    return layer_norm(said, said.shape[-1:], layer["norm.weight"], layer["norm.bias"])

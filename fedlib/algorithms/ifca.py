@@ -216,22 +216,17 @@ class IFCA(FedAvg):
         if not len(available):
             return state
         fit = self.fits(fed, state.shared, fed.train, rows)
-        best = available[fit[:, available].argmin(1)]
-        choice = torch.where(self._exploring(fed, rows, round, seed), -1, best)
-        for i in (choice < 0).nonzero()[:, 0].tolist():
-            draw = generator(seed, "explore", round, int(fed.ids[int(rows[i])]), 1)
-            choice[i] = available[int(draw.integers(len(available)))]
+        choice = available[fit[:, available].argmin(1)]
+        for i, row in enumerate(rows.tolist()):
+            draw = "explore", round, int(fed.ids[row])
+            if generator(seed, *draw).random() < self.explore.at(round):
+                choice[i] = available[int(generator(seed, *draw, 1).integers(len(available)))]
         chosen = state.memory[CHOICE].index_copy(0, rows, choice)
         state = replace(state, memory={**state.memory, CHOICE: chosen})
         if self.stop is not None and round % self.stop.every == 0:
             held = self.fits(fed, state.shared, fed.validation, rows)
             return self.stop.closed(state, held, choice)
         return state
-
-    def _exploring(self, fed: Federation, rows: Tensor, round: int, seed: int) -> Tensor:
-        eps = self.explore.at(round)
-        draws = (generator(seed, "explore", round, int(fed.ids[i])) for i in rows.tolist())
-        return torch.tensor([d.random() < eps for d in draws], device=fed.device)
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the cluster model that each client has chosen, with what all clusters share."""

@@ -47,12 +47,9 @@ class Local(LocalTraining):
     """
 
     reads_examples = True
+    keeps = ("",)
     stop: EarlyStop | None = None
     model: Family | None = None
-
-    def is_local(self, name: str) -> bool:
-        """Return true: nothing is shared."""
-        return True
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the fresh leaves of one client."""

@@ -279,6 +279,7 @@ class FedSynMoE(FedAvg):
 
     drops = False
     reads_examples = True
+    keeps = (OWN, GATE)
     gate: GateNet = GateNet()
 
     def leaves(self, fed: Federation, seed: int) -> Params:
@@ -287,10 +288,6 @@ class FedSynMoE(FedAvg):
         own = named(part(model, "base."), f"{OWN}base.")
         gate = fresh_gate(self.gate, fed.net, 2, below_base(fed.net), seed)
         return {**model, **own, **placed(gate, fed)}
-
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is of the local base or the gate."""
-        return name.startswith((OWN, GATE))
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""

@@ -185,8 +185,12 @@ class FedGH(LGFedAvg):
         order = torch.randperm(len(y), generator=_generator(state)).to(y.device)
         head = {n: t.clone().requires_grad_() for n, t in state.shared.items()}
         optimizer = self.head.build(head)
+
+        def loss(some: Tensor) -> Tensor:
+            return cross_entropy(fed.net.logits(head, x[some]), y[some])
+
         for some in order.split(self.pairs):
-            _step(optimizer, lambda i=some: cross_entropy(fed.net.logits(head, x[i]), y[i]))
+            _step(optimizer, loss, some)
         return replace(state, shared={n: t.detach() for n, t in head.items()})
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
@@ -225,8 +229,8 @@ def _generator(state: State) -> torch.Generator:
     return torch.Generator().manual_seed(int(state.memory[DRAW]))
 
 
-def _step(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) -> None:
+def _step(optimizer: torch.optim.Optimizer, loss: Callable[..., Tensor], *on: Tensor) -> None:
     with torch.enable_grad():
         optimizer.zero_grad()
-        loss().backward()
+        loss(*on).backward()
     optimizer.step()

@@ -107,8 +107,8 @@ class Personal(Split):
         p(y|x, s) = softmax(W h(x) + b_s)                                   (000, sec. 4.1)
 
     A newcomer gets the mean of the clients' logits: for the output layer that is the mean of its
-    local parameters. What others can borrow of a client is its head, or its base where the head is
-    not personal. ValueError, when a run starts, for a name that no leaf of the model begins with.
+    local parameters. What others can borrow of a client is its head, if all of it is personal.
+    ValueError, when a run starts, for a name that no leaf of the model begins with.
 
     Reference: Reisser et al., Federated mixture of experts (000), a baseline.
     """
@@ -130,28 +130,14 @@ class Personal(Split):
     @property
     def experts(self) -> str:
         """How the names of the private part's leaves begin; ValueError for less than a part."""
-        for name in ("head.", "base."):
-            if name in self.local:
-                return name
-        raise ValueError(f"{self} has neither a head nor a base that others could borrow")
+        if "head." not in self.local:
+            raise ValueError(f"{self} has no head that others could borrow")
+        return "head."
 
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
-        """Return the features and nothing else, or the batch and the shared head's bias."""
-        if self.experts == "base.":
-            x = code["x"]
-            return Opened(x, params["head.bias"].expand(len(x), -1))
+        """Return the features and nothing else."""
         h = code["h"] if "h" in code else net.features(params, code["x"])
         return Opened(h, h.new_zeros(len(h), net.classes))
-
-    def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
-        """Return the logits of a head, or the features of a base."""
-        if self.experts == "base.":
-            return net.features(params, entry)
-        return Split.private(self, net, params, entry)
-
-    def joined(self, net: Net, params: Params, out: Tensor) -> Tensor:
-        """Return what features add to the logits; a head's logits as they are."""
-        return out @ params["head.weight"].mT if self.experts == "base." else out
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
@@ -191,7 +177,20 @@ class LGFedAvg(Personal):
     the bases; ``LocalGlobal`` keeps fewer layers personal.
     """
 
+    experts = "base."
     local: tuple[str, ...] = ("base.",)
+
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
+        """Return the examples, and the shared head's bias."""
+        return Opened(code["x"], params["head.bias"].expand(len(code["x"]), -1))
+
+    def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
+        """Return the features of a base."""
+        return net.features(params, entry)
+
+    def joined(self, net: Net, params: Params, out: Tensor) -> Tensor:
+        """Return what features add to the logits."""
+        return out @ params["head.weight"].mT
 
 
 @value

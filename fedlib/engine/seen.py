@@ -44,11 +44,11 @@ class Seen:
 
     def rows(self, start: int, end: int) -> Seen:
         """Return what is known of the examples of some of the clients."""
-        parts = (
+        train, held = (
             {n: t[start:end] for n, t in columns.items()}
             for columns in (self.train, self.validation)
         )
-        return Seen(*parts, self.instead)
+        return Seen(train, held, self.instead)
 
 
 UNSEEN = Seen()
