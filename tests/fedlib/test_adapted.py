@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import LENET, make_federation
+from playing import SIZES
 from torch.nn.functional import pad
 
 from fedlib.algorithms import FedAvg, FedMix, Local, Personal, PrunedFedMix
@@ -17,7 +18,6 @@ from fedlib.partition import Dirichlet, Mirrored
 from fedlib.runs import Experiment, run
 from fedlib.tasks import Task
 
-SIZES = (11, 4, 9)
 FAST = {"batch_size": 4, "client": sgd(0.3)}
 ALGORITHMS = {
     "FedAvg": FedAvg(**FAST),
@@ -57,21 +57,6 @@ def test_adapted_accuracies_are_those_of_the_trained_leaves(name, model):
         for split, table in (("validation", fed.validation), ("test", fed.test)):
             expected = accuracy(fed, algorithm, params, ctx, table, row)
             assert float(report.adapted[split][place]) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("chunk", [1, 3])
-def test_scoring_changes_nothing_and_does_not_depend_on_the_chunk(chunk):
-    ends, scores = [], []
-    for score in (True, False):
-        fed = make_federation(SIZES)
-        state = ALGORITHMS["FedMix"].init(fed, 0)
-        state, report = play_round(
-            ALGORITHMS["FedMix"], fed, state, round=0, seed=0, cohort=3, score=score, chunk=chunk
-        )
-        ends.append(state.flat())
-        scores.append(report.adapted)
-    assert all(torch.equal(t, ends[1][n]) for n, t in ends[0].items())
-    assert scores[1] == {} and scores[0]["test"].shape == (3,)
 
 
 def test_a_client_without_test_examples_has_no_accuracy(fed):

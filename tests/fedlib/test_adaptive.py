@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 import torch
 from conftest import LENET, make_federation, parts_of
-from test_algorithms import play
+from playing import TASK, play
 from test_ifca import model
 
 from fedlib.algorithms import IFCA, FedAvg, Local, Mixture
 from fedlib.algorithms.arithmetic import at_label, mean
 from fedlib.algorithms.ifca import CLUSTERS, FIT, ClusterStop
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN, SAID, pooled
-from fedlib.engine import EarlyStop, State, evaluate, play_round
+from fedlib.engine import NOTHING, EarlyStop, State, evaluate, play_round
 from fedlib.models import MLP
 from fedlib.optim import adam, sgd
-from fedlib.partition import Clients, Majority, Mirrored
+from fedlib.partition import Clients
 from fedlib.runs import Experiment, run
-from fedlib.tasks import Task
 
 SIZES = (11, 4, 9, 6)
 FAST = {"batch_size": 4, "client": sgd(0.1)}
@@ -87,7 +86,7 @@ class Again(Mixture):
     """A mixture that computes at every step what its experts say."""
 
     def known(self, net, frozen, ctx, batch):
-        return {}
+        return NOTHING
 
     def loss(self, net, params, ctx, batch):
         code = self.encode(net, params, batch["x"])
@@ -119,7 +118,7 @@ def test_what_frozen_experts_say_is_said_of_ones_own_examples(fed, alone):
         batch = {"x": fed.train.inputs(held), "y": fed.train.y[held]}
         known = frozen.known(fed.net, params, ctx, batch)
         at = said[torch.arange(len(held)), :, fed.train.y[held]]
-        torch.testing.assert_close(known[SAID], at, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(known.beside[SAID], at, rtol=1e-4, atol=1e-5)
 
 
 def test_joint_training_moves_specialists_and_copies_of_the_clusters(fed, alone):
@@ -218,19 +217,6 @@ def test_pools_of_many_experts():
     assert float(pooled(said, gate, "log")) == pytest.approx(logs)
 
 
-def test_frozen_experts_cannot_be_trained():
-    with pytest.raises(ValueError, match="give either frozen or train_global"):
-        Mixture(frozen=True, train_global=True)
-
-
-TASK = Task(
-    "digits",
-    Majority(clients=8, size=30, p=0.6),
-    MLP((8,)),
-    Mirrored(pool=300, validation=20, test=30),
-)
-
-
 def test_a_run_whose_clusters_leave_is_stored_and_sends_less():
     common = {"rounds": 6, "cohort": 0.5, "evaluate_every": 3}
     algorithm = IFCA(clusters=2, batch_size=10, client=sgd(0.5))
@@ -269,9 +255,3 @@ def test_the_stages_of_a_run_and_its_diagnostics():
     np.testing.assert_allclose(begun["value"], theirs["value"].loc[begun.index])
     last = frames[both].query("metric == 'test_accuracy' and round == 1")
     assert len(last) == 5 and frames[both].query("metric == 'bytes_up'")["value"].sum() == 0
-
-
-def test_a_run_may_be_scored_at_its_end_only():
-    federation = Experiment(TASK, IFCA(clusters=2), 3, cohort=0.5, evaluate_every=0)
-    scored = run(federation, device="cpu", progress=False).select("test_nll")
-    assert scored["round"].to_pylist() == [3] * 8

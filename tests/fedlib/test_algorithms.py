@@ -1,13 +1,31 @@
-"""FedAvg and Local by hand, and what every algorithm must do."""
+"""FedAvg and Local by hand, what every algorithm must do, and what each is in its limits."""
 
 from __future__ import annotations
 
 import copy
+import doctest
+import importlib
+import pkgutil
 
 import numpy as np
 import pytest
 import torch
 from conftest import LENET, make_federation, parts_of
+from playing import (
+    BATTERY,
+    FAST,
+    IMAGE,
+    SIZES,
+    Linear,
+    arrays,
+    begun,
+    close,
+    equal,
+    every,
+    one_step,
+    plain,
+    play,
+)
 from safetensors.torch import load, save
 from torch import nn
 
@@ -16,7 +34,8 @@ from fedlib.algorithms import (
     DBE,
     GPFL,
     IFCA,
-    ClusteredFedMix,
+    MOON,
+    SCAFFOLD,
     Densities,
     FedAvg,
     FedCP,
@@ -24,10 +43,11 @@ from fedlib.algorithms import (
     FedGH,
     FedMix,
     FedPer,
+    FedProx,
     FedRep,
-    FedSynMoE,
     LGFedAvg,
     Local,
+    LocalGlobal,
     Mixture,
     Newcomers,
     Personal,
@@ -35,9 +55,7 @@ from fedlib.algorithms import (
     PrunedFedMix,
 )
 from fedlib.algorithms.ifca import ClusterStop, Explore
-from fedlib.algorithms.local import SecondStage
 from fedlib.engine import (
-    EarlyStop,
     State,
     evaluate,
     evaluate_everywhere,
@@ -45,45 +63,8 @@ from fedlib.engine import (
     play_round,
 )
 from fedlib.engine.batches import make_plan
-from fedlib.models import MLP, GateNet
+from fedlib.models import GateNet, part
 from fedlib.optim import Optimizer, adam, sgd
-
-
-class Linear:
-    """Softmax regression: the model whose gradient fits on one line."""
-
-    def base(self, shape):
-        return nn.Flatten(), int(np.prod(shape))
-
-
-def begun(algorithm, fed, seed=0, first=None):
-    """The first state; a second stage follows three rounds of its first."""
-    if first is None and isinstance(algorithm, SecondStage | Mixture):
-        first, _ = play(getattr(algorithm, "of", FedAvg(**FAST)), fed, seed=seed)
-    return algorithm.init(fed, seed, first)
-
-
-def play(algorithm, fed, rounds=3, seed=0, cohort=3, first=None):
-    state = begun(algorithm, fed, seed, first)
-    for t in range(rounds):
-        state, report = play_round(algorithm, fed, state, round=t, seed=seed, cohort=cohort)
-    return state, report
-
-
-def arrays(leaves):
-    return {n: t.double().numpy() for n, t in leaves.items()}
-
-
-def one_step(fed, row, w, lr):
-    """A full-batch gradient step of softmax regression in NumPy."""
-    held = fed.train.index[row, : fed.train.sizes[row]].numpy()
-    x = fed.train.x.numpy()[held].astype(float) / 128 - 1
-    x = x.transpose(0, 3, 1, 2).reshape(len(held), -1)
-    scores = np.exp(x @ w["head.weight"].T + w["head.bias"])
-    error = scores / scores.sum(1, keepdims=True)
-    error[np.arange(len(held)), fed.train.y.numpy()[held]] -= 1
-    gradient = {"head.weight": error.T @ x / len(held), "head.bias": error.mean(0)}
-    return {n: w[n] - lr * g for n, g in gradient.items()}
 
 
 @pytest.mark.parametrize(("weighting", "shares"), [("size", (0.2, 0.8)), ("uniform", (0.5, 0.5))])
@@ -237,80 +218,169 @@ def test_a_first_stage_without_the_leaf_is_an_error(fed):
         Local().init(fed, 0, first)
 
 
-def test_bad_hyper_parameters_are_errors():
-    with pytest.raises(ValueError, match=r"unknown weighting 'sizes'; .*did you mean 'size'"):
-        FedAvg(weighting="sizes")
-    with pytest.raises(ValueError, match="epochs must be >= 1, got -1"):
-        Local(epochs=-1)
+BAD = [
+    (lambda: FedAvg(weighting="sizes"), r"unknown weighting 'sizes'; .*did you mean 'size'"),
+    (lambda: Local(epochs=-1), "epochs must be >= 1, got -1"),
+    (lambda: FedProx(mu=-1), "FedProx.mu must be >= 0, got -1"),
+    (lambda: MOON(tau=0.0), "tau > 0"),
+    (lambda: FedGen(noise=0), "FedGen.noise must be >= 1"),
+    (lambda: FedGen(alpha=-1.0), "FedGen.alpha must be >= 0"),
+    (lambda: FedGH(pairs=0), "pairs must be >= 1"),
+    (lambda: FedCP(temperature=0.0), "temperature > 0"),
+    (lambda: GPFL(decay=-1.0), "decay must be >= 0"),
+    (lambda: DBE(momentum=0.0), r"momentum must lie in \(0, 1\]"),
+    (lambda: DBE(client=adam()), "DBE's clients take plain SGD"),
+    *(
+        (lambda o=o: SCAFFOLD(client=o), "SCAFFOLD's clients take plain SGD")
+        for o in (adam(), sgd(0.1, 0.9), Optimizer(weight_decay=0.1), sgd(0.0))
+    ),
+    (lambda: FedRep(head_epochs=0), "epochs must be >= 1"),
+    (lambda: LocalGlobal(cut=0), "cut must be >= 1, got 0"),
+    (lambda: PMMoE(top=-1), "PMMoE.top must be >= 0"),
+    (lambda: PMMoE(denoise=1.0), r"denoise \(gamma\) in \[0, 1\)"),
+    (lambda: PMMoE(temperature=0.0), r"temperature \(T\) > 0"),
+    (lambda: GateNet(init="orthogonals"), "did you mean 'orthogonal'"),
+    (lambda: GateNet(activation="tanh"), "unknown activation"),
+    (lambda: GateNet(dropout=1.0), "dropout must lie"),
+    (lambda: FedMix(experts=0), "FedMix.experts must be >= 1, got 0"),
+    (lambda: FedMix(objective="mape"), "unknown objective 'mape'; .*did you mean 'map'"),
+    (lambda: FedMix(gates="global"), "unknown gates 'global'"),
+    (lambda: FedMix(marginal_entropy=-1.0), "marginal_entropy must be >= 0, got -1.0"),
+    (lambda: FedMix(marginal_entropy=float("nan")), "must be finite"),
+    (lambda: PrunedFedMix(eta=1.1), r"eta must lie in \[0, 1\], got 1.1"),
+    (lambda: PrunedFedMix(eta=-0.1), r"eta must lie in \[0, 1\], got -0.1"),
+    (lambda: PrunedFedMix(objective="likelihood"), "unknown objective with pruning"),
+    (lambda: IFCA(clusters=0), "IFCA.clusters must be >= 1, got 0"),
+    (lambda: Explore(1.5), "Explore.eps must be a fraction"),
+    (lambda: Explore(decay=-1.0), "Explore.decay must be >= 0"),
+    (lambda: ClusterStop(patience=0), "every and patience must be >= 1"),
+    (lambda: IFCA(clusters=3, least_share=0.5), r"least_share must lie in \[0, 1 / 3\], got 0.5"),
+    (lambda: Mixture(frozen=True, train_global=True), "give either frozen or train_global"),
+    (lambda: Mixture(pool="logs"), "unknown pool 'logs'.*did you mean 'log'"),
+    *(
+        (lambda o=o: Densities(**o), "hidden, latent and samples must be >= 1")
+        for o in ({"hidden": (0,)}, {"latent": 0}, {"samples": 0})
+    ),
+]
 
 
-# What every algorithm must do. A new one joins by being exported.
-FAST = {"batch_size": 4}
-MIXED = FedMix(experts=2, personal_bias=True, **FAST)
-# Second stages: what they follow has something local to be trained, or shared to be asked.
-MIXTURE = {"epochs": 2, "client": adam(1e-3), **FAST}
-GATED = {"epochs": 4, "client": adam(1e-2), **FAST}
-FEW = {"noise": 4, "hidden": 8, "steps": 5, **FAST}
-SECOND = {
-    "PMMoE": PMMoE(of=FedPer(client=sgd(0.5), **FAST), **GATED),
-    "FedGen": FedGen(**FEW),
-    "Mixture": Mixture(**MIXTURE),
-    "Mixture, log": Mixture(
-        pool="log", train_global=True, expert=MLP((5,)), gate=MLP((4,)), **MIXTURE
+@pytest.mark.parametrize(("make", "message"), BAD, ids=[message for _, message in BAD])
+def test_bad_hyper_parameters_are_errors(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_wrong_types_are_errors():
+    with pytest.raises(TypeError, match=r"FedMix\.experts must be int, got '4'"):
+        FedMix(experts="4")
+    with pytest.raises(TypeError, match="of must be Split"):
+        PMMoE(of=FedAvg())
+
+
+@pytest.mark.parametrize("name", [m.name for m in pkgutil.iter_modules(fedlib.algorithms.__path__)])
+def test_the_toys_in_docstrings_say_what_they_print(name):
+    found = doctest.testmod(importlib.import_module(f"fedlib.algorithms.{name}"))
+    assert not found.failed
+
+
+@pytest.mark.parametrize("name", fedlib.algorithms.__all__)
+def test_every_docstring_names_its_reference(name):
+    said = getattr(fedlib.algorithms, name).__doc__
+    assert said.splitlines()[0].endswith((".", ")")) and "Reference: " in said
+
+
+def of_experts(state):
+    return {n: t[0] for n, t in part(state.shared, "experts.").items()}
+
+
+def of_clusters(state):
+    return {n: t[0] for n, t in part(state.shared, "clusters.").items()}
+
+
+TWICE = {"epochs": 2, **FAST}
+FEW = {"noise": 3, "hidden": 5, "steps": 20, "invented": 6}
+ONE = (11,)
+# (a method in its limit, the other method, sizes, cohort, its leaves, tolerance: 0 for the bits)
+LIMITS = {
+    "FedProx, mu 0": (FedProx(mu=0.0, **TWICE), FedAvg(**TWICE), SIZES, 2, plain, 1e-6),
+    "MOON, mu 0": (MOON(mu=0.0, **TWICE), FedAvg(**TWICE), SIZES, 2, plain, 1e-6),
+    "FedGen, alpha 0": (FedGen(alpha=0.0, **FEW, **TWICE), FedAvg(**TWICE), SIZES, 2, plain, 1e-6),
+    "SCAFFOLD, alone": (SCAFFOLD(**TWICE), FedAvg(**TWICE), ONE, 1, plain, 1e-6),
+    "FedPer, alone": (FedPer(**FAST), FedAvg(**FAST), ONE, 1, plain, 1e-6),
+    "LGFedAvg, alone": (LGFedAvg(**FAST), FedAvg(**FAST), ONE, 1, plain, 1e-6),
+    "Personal, alone": (Personal(), FedAvg(), ONE, 1, plain, 1e-6),
+    "LocalGlobal, alone": (LocalGlobal(), FedAvg(), ONE, 1, plain, 1e-6),
+    **{
+        f"FedMix, one expert, {objective}, {server.name}": (
+            FedMix(experts=1, objective=objective, server=server, **FAST),
+            FedAvg(server=server, **FAST),
+            SIZES,
+            2,
+            of_experts,
+            0,
+        )
+        for objective in ("map", "entropy", "likelihood")
+        for server in (adam(1e-2), sgd(1.0), Optimizer("yogi", lr=0.01))
+    },
+    "ClusteredFedMix, one expert": (
+        BATTERY["ClusteredFedMix"].__class__(experts=1, server=sgd(1.0), **FAST),
+        FedAvg(**FAST),
+        SIZES,
+        3,
+        of_experts,
+        1e-6,
     ),
-    "Newcomers": Newcomers(of=Personal(local=("head.",), **FAST), client=sgd(0.1), **FAST),
-    "Newcomers, FedMix": Newcomers(of=MIXED, client=sgd(1.0), **FAST),
-    "Densities": Densities(of=MIXED, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST),
+    **{
+        f"IFCA, one cluster, {eps}, {server.name}": (
+            IFCA(clusters=1, explore=Explore(eps), server=server, **FAST),
+            FedAvg(server=server, **FAST),
+            SIZES,
+            2,
+            of_clusters,
+            0,
+        )
+        for eps in (0.0, 1.0)
+        for server in (sgd(1.0), adam(0.01))
+    },
+    **{
+        f"PrunedFedMix, eta 0, {k}": (
+            PrunedFedMix(eta=0.0, experts=k, phi_scale=0.5, server=adam(0.01), **FAST),
+            FedMix(experts=k, phi_scale=0.5, server=adam(0.01), **FAST),
+            SIZES,
+            2,
+            plain,
+            0,
+        )
+        for k in (1, 3)
+    },
 }
-BATTERY = {
-    name: SECOND.get(name) or getattr(fedlib.algorithms, name)()
-    for name in fedlib.algorithms.__all__
-}
-BATTERY |= SECOND | {
-    "FedAvg, Adam": FedAvg(server=adam(0.01), **FAST),
-    "Local, early stop": Local(stop=EarlyStop(every=1, patience=1), epochs=3, **FAST),
-    "FedMix, entropy": FedMix(objective="entropy", **FAST),
-    "FedMix, likelihood": FedMix(objective="likelihood", **FAST),
-    "FedMix, averaged gates": FedMix(gates="averaged", **FAST),
-    "FedMix, personal bias": MIXED,
-    "Personal, head": Personal(local=("head.",), **FAST),
-    "Personal, base": Personal(local=("base.1.",), **FAST),
-    "PrunedFedMix, fast": PrunedFedMix(eta=0.95, phi_scale=0.5, **FAST),
-    "PrunedFedMix, all options": PrunedFedMix(eta=1.0, phi_scale=0.5, personal_bias=True, **FAST),
-    "ClusteredFedMix, all options": ClusteredFedMix(
-        damping=0.0, entropy_weight=2.0, personal_bias=True, gates="averaged", **FAST
-    ),
-    "IFCA, exploring": IFCA(clusters=3, explore=Explore(0.5, decay=1.0), **FAST),
-    "IFCA, all options": IFCA(
-        explore=Explore(1.0),
-        inference="train",
-        clustered="head.",
-        stop=ClusterStop(every=1, patience=20),
-        server=adam(0.01),
-        **FAST,
-    ),
-    "FedRep, fast": FedRep(head_epochs=2, **FAST),
-    "FedCP, fast": FedCP(apart=1.0, **FAST),
-    "GPFL, fast": GPFL(**FAST),
-    "DBE, fast": DBE(momentum=0.1, **FAST),
-    "FedSynMoE, fast": FedSynMoE(**FAST),
-    "PMMoE, bases": PMMoE(of=LGFedAvg(**FAST), denoise=0.4, **GATED),
-    "PMMoE, vectors": PMMoE(of=DBE(kappa=0.0, client=sgd(0.5), **FAST), favour=3.0, **GATED),
-    "PMMoE, dropout": PMMoE(of=FedCP(**FAST), gate=GateNet(dropout=0.1), **GATED),
-    "FedMix, all options": FedMix(
-        experts=2,
-        label_prior="uniform",
-        phi_scale=0.1,
-        weighting="uniform",
-        **FAST,
-    ),
-}
-every = pytest.mark.parametrize("algorithm", BATTERY.values(), ids=BATTERY)
-SIZES = (11, 4, 9)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_in_its_limit_a_method_is_another(name):
+    method, other, sizes, cohort, leaves, atol = LIMITS[name]
+    fed = make_federation(sizes, model=LENET, shape=IMAGE)
+    (mine, said), (theirs, told) = (play(a, fed, cohort=cohort) for a in (method, other))
+    close(plain(theirs), leaves(mine), rtol=1e-4 if atol else 0, atol=atol)
+    if not atol:
+        assert torch.equal(said.losses, told.losses) or len(sizes) > len(said.rows)
+        scores = [evaluate(fed, a, s, fed.test) for a, s in ((method, mine), (other, theirs))]
+        np.testing.assert_array_equal(scores[0].accuracy, scores[1].accuracy)
+        assert evaluate_global(fed, method, mine) == evaluate_global(fed, other, theirs)
+
+
+# What every algorithm must do.
 
 
 def ragged():
     return make_federation(SIZES)
+
+
+@pytest.fixture(params=BATTERY.values(), ids=BATTERY)
+def played(request):
+    """An algorithm, its federation, the state after three rounds, the last report."""
+    fed = ragged()
+    return request.param, fed, *play(request.param, fed)
 
 
 @every
@@ -331,42 +401,37 @@ def test_training_lowers_a_finite_loss(algorithm):
 
 
 @every
-def test_predictions_are_distributions(algorithm):
-    fed = ragged()
-    state, _ = play(algorithm, fed)
-    state = algorithm.assign_models(fed, state)
-    code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(10)))
-    for row in range(3):
-        own = {n: t[row] for n, t in state.local.items()}
-        ctx = {
-            n: t[0] for n, t in algorithm.client_context(fed, state, torch.tensor([row])).items()
-        }
-        ctx |= algorithm.broadcast(fed, state)
-        said = algorithm.predict(fed.net, {**state.shared, **own}, ctx, code)
-        assert said.logp.shape == (10, 3)
-        torch.testing.assert_close(said.logp.exp().sum(-1), torch.ones(10))
-        if said.gate.shape[-1]:
-            torch.testing.assert_close(said.gate.sum(-1), torch.ones(10))
-    assert 0 <= evaluate_global(fed, algorithm, state) <= 1
+@pytest.mark.parametrize("model", [None, LENET], ids=["mlp", "lenet"])
+def test_one_client_at_a_time_is_the_oracle_of_the_cohort(algorithm, model):
+    fed, ends = make_federation(SIZES, model=model, shape=IMAGE), []
+    first = begun(algorithm, fed)
+    for chunk in (1, 3):
+        state = copy.deepcopy(first)
+        ends.append(play(algorithm, fed, 2, state=state, chunk=chunk)[0].flat())
+    # What batch normalisation takes out again has no gradient but rounding.
+    ends[0].pop("shared:generator.first.bias", None)
+    close(ends[0], ends[1], rtol=1e-3, atol=1e-4)
 
 
-@every
-def test_everywhere_is_every_client_on_the_same_tests(algorithm):
-    fed = ragged()
-    state, _ = play(algorithm, fed)
+def test_predictions_are_distributions_and_the_same_for_everybodys_tests(played):
+    algorithm, fed, state, _ = played
     state = algorithm.assign_models(fed, state)
-    everywhere = evaluate_everywhere(fed, algorithm, state)
     code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(len(fed.test.y))))
+    everywhere = evaluate_everywhere(fed, algorithm, state)
     for row in range(3):
-        params, ctx = parts_of(fed, algorithm, state, row)
-        said = algorithm.predict(fed.net, params, ctx, code).logp.argmax(-1)
-        assert everywhere[row] == pytest.approx(float((said == fed.test.y).double().mean()))
+        said = algorithm.predict(fed.net, *parts_of(fed, algorithm, state, row), code)
+        assert said.logp.shape == (len(fed.test.y), 3)
+        torch.testing.assert_close(said.logp.exp().sum(-1), torch.ones(len(fed.test.y)))
+        if said.gate.shape[-1]:
+            torch.testing.assert_close(said.gate.sum(-1), torch.ones(len(fed.test.y)))
+        right = (said.logp.argmax(-1) == fed.test.y).double().mean()
+        assert everywhere[row] == pytest.approx(float(right))
+    assert 0 <= evaluate_global(fed, algorithm, state) <= 1
+    assert np.isfinite(evaluate(fed, algorithm, state, fed.test).nll).all()
 
 
-@every
-def test_no_local_leaf_is_ever_sent(algorithm):
-    fed = ragged()
-    state, report = play(algorithm, fed)
+def test_no_local_leaf_is_ever_sent(played):
+    algorithm, fed, state, report = played
     assert not set(report.messages) & set(state.local) and not set(state.shared) & set(state.local)
     assert set(report.weights) <= set(state.shared)
     for name in report.weights:
@@ -381,7 +446,7 @@ def test_bytes_are_those_of_the_tensors(algorithm):
     state, report = play(algorithm, fed, cohort=2)
     assert all(t.dtype == torch.float32 for t in report.messages.values())
     if isinstance(algorithm, PrunedFedMix | Densities | IFCA | FedGH | PMMoE):
-        return  # they count by hand, and so do test_pruning, test_newcomers and test_ifca
+        return  # they count by hand, and so do their tests
     if not algorithm.federates and not isinstance(algorithm, Newcomers):
         assert not int(report.down.sum()) and not int(report.up.sum())
         return  # what they begin with was there before
@@ -390,72 +455,38 @@ def test_bytes_are_those_of_the_tensors(algorithm):
     assert int(report.up.sum()) == sum(t.nbytes for t in report.messages.values())
 
 
-@every
-def test_a_round_leaves_what_it_was_given_alone(algorithm):
-    fed = ragged()
-    state, _ = play(algorithm, fed)
+def test_a_round_leaves_what_it_was_given_and_clients_outside_alone(played):
+    algorithm, fed, state, _ = played
     kept = copy.deepcopy(state)
-    after, _ = play_round(algorithm, fed, state, round=9, seed=0, cohort=3)
-    for before, now in (
-        (kept.shared, state.shared),
-        (kept.optimizer, state.optimizer),
-        (kept.memory, state.memory),
-    ):
-        assert before.keys() == now.keys()
-        assert all(torch.equal(before[n], now[n]) for n in before)
+    after, report = play_round(algorithm, fed, state, round=9, seed=0, cohort=1)
+    for group in ("shared", "optimizer", "memory"):
+        assert equal(getattr(kept, group), getattr(state, group))
     moved = any(not torch.equal(kept.flat()[n], t) for n, t in after.flat().items())
     assert moved == bool(algorithm.phases())
-
-
-@every
-def test_clients_outside_the_cohort_keep_their_leaves(algorithm):
-    fed = ragged()
-    state, _ = play(algorithm, fed)
-    kept = copy.deepcopy(state.local)
-    after, report = play_round(algorithm, fed, state, round=9, seed=0, cohort=1)
     away = [row for row in range(3) if row not in report.rows]
     assert len(away) == 2
-    assert all(torch.equal(after.local[n][away], t[away]) for n, t in kept.items())
+    assert all(torch.equal(after.local[n][away], t[away]) for n, t in kept.local.items())
 
 
-@every
-def test_a_state_survives_being_flat(algorithm):
-    fed = ragged()
-    state, _ = play(algorithm, fed)
-    again = State.from_flat(state.flat())
-    for one, other in zip(
-        (state.shared, state.local, state.optimizer, state.memory),
-        (again.shared, again.local, again.optimizer, again.memory),
-        strict=True,
-    ):
-        assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+def test_a_state_survives_being_stored(played):
+    algorithm, fed, state, _ = played
+    again = State.from_flat(load(save(state.flat())))  # save refuses tensors that share memory
+    assert all(equal(vars(state)[g], vars(again)[g]) for g in vars(state))
+    save(begun(algorithm, fed).flat())
     straight, _ = play_round(algorithm, fed, copy.deepcopy(state), round=3, seed=0, cohort=3)
+    again = State.from_flat({n: t.clone() for n, t in state.flat().items()})
     resumed, _ = play_round(algorithm, fed, again, round=3, seed=0, cohort=3)
-    assert straight.flat().keys() == resumed.flat().keys()
-    assert all(torch.equal(t, resumed.flat()[n]) for n, t in straight.flat().items())
-
-
-@every
-def test_a_state_can_be_stored_at_any_time(algorithm):
-    fed = ragged()
-    state = begun(algorithm, fed)
-    for t in range(2):
-        held = save(state.flat())  # refuses tensors that share memory
-        assert load(held).keys() == state.flat().keys()
-        state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=3)
+    assert equal(straight.flat(), resumed.flat())
 
 
 @every
 def test_the_same_bits_twice_and_others_with_another_seed(algorithm):
     first, again, other = (play(algorithm, ragged(), seed=s, cohort=2)[0].flat() for s in (4, 4, 5))
-    assert first.keys() == again.keys()
-    assert all(torch.equal(first[n], again[n]) for n in first)
+    assert equal(first, again)
     assert not algorithm.phases() or any(not torch.equal(first[n], other[n]) for n in first)
 
 
-@every
-def test_observations_are_finite_and_fit_the_log(algorithm):
-    fed = ragged()
-    state, _ = play(algorithm, fed)
+def test_observations_are_finite_and_fit_the_log(played):
+    algorithm, fed, state, _ = played
     for values in algorithm.observe(fed, state).values():
         assert values.ndim <= 2 and values.isfinite().all()

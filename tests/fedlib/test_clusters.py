@@ -10,24 +10,15 @@ import torch
 from conftest import make_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playing import play
 from scipy import optimize
 
-from fedlib.algorithms import ClusteredFedMix, FedMix
+from fedlib.algorithms import ClusteredFedMix
 from fedlib.algorithms.arithmetic import at_label
 from fedlib.algorithms.clusters import posterior
-from fedlib.engine import play_round
 from fedlib.models import MLP
 from fedlib.optim import adam, sgd
 from papers.named import named
-
-
-def play(algorithm, fed, rounds=3, state=None, seed=0, **more):
-    state = state or algorithm.init(fed, seed)
-    for t in range(rounds):
-        state, report = play_round(
-            algorithm, fed, state, round=t, seed=seed, cohort=fed.clients, **more
-        )
-    return state, report
 
 
 @settings(max_examples=25)
@@ -75,7 +66,7 @@ def test_one_batch_moves_pi_by_the_damped_step(damping, beta):
     for row in range(2):
         best = (joint_of(algorithm, fed, state, row) / beta).softmax(0)
         expected.append(damping * state.local["pi"][row] + (1 - damping) * best)
-    after, _ = play(algorithm, fed, 1, state)
+    after, _ = play(algorithm, fed, 1, state=state)
     torch.testing.assert_close(after.local["pi"], torch.stack(expected), rtol=0, atol=1e-6)
 
 
@@ -87,15 +78,8 @@ def test_the_loss_is_the_bound_with_the_pi_that_the_batch_leads_to():
     state.local["pi"] = torch.tensor([[0.7, 0.2, 0.1]])
     joint = joint_of(algorithm, fed, state, 0)
     pi = 0.75 * state.local["pi"][0] + 0.25 * joint.softmax(0)
-    _, report = play(algorithm, fed, 1, state)
+    _, report = play(algorithm, fed, 1, state=state)
     torch.testing.assert_close(report.losses[0], -(pi * joint).sum())
-
-
-def test_padding_does_not_count():
-    """Clients of different sizes in one program: the same pi as one by one."""
-    algorithm = ClusteredFedMix(experts=3, batch_size=4)
-    ends = [play(algorithm, make_federation((11, 2, 7)), 2, chunk=c)[0] for c in (1, 3)]
-    torch.testing.assert_close(ends[0].local["pi"], ends[1].local["pi"], rtol=1e-4, atol=1e-6)
 
 
 def test_pi_stays_a_probability_and_at_its_client():
@@ -119,16 +103,6 @@ def test_clusters_are_observed_in_the_order_of_ids():
     state = algorithm.init(fed, 0)
     state.local["pi"] = torch.eye(3)[[2, 0, 1]]
     assert torch.equal(algorithm.observe(fed, state)["clusters"], torch.eye(3))
-
-
-def test_one_expert_is_fedmix_with_one_expert():
-    fed = make_federation((11, 4, 9))
-    same = {"experts": 1, "batch_size": 4, "server": sgd(1.0)}
-    one, _ = play(ClusteredFedMix(**same), fed)
-    mix, _ = play(FedMix(**same), fed)
-    for name, leaf in one.shared.items():
-        torch.testing.assert_close(leaf, mix.shared[name], rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(one.local["pi"], torch.ones(3, 1), rtol=0, atol=0)
 
 
 def test_four_permutations_are_found():

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import LENET, make_federation
-from test_algorithms import BATTERY, SIZES, begun, play
+from playing import BATTERY, SIZES, begun, play
 from test_dropout import DROPS, SHAPE
 from test_experiment import TASK
 from test_text import readers

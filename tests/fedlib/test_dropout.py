@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import make_federation
-from test_adaptive import TASK
+from playing import TASK
 
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
 from fedlib.engine import play_round

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation
-from test_adaptive import HOME, SIZES, TASK, gate_of, said_by_all
-from test_algorithms import play
+from playing import TASK, play
+from test_adaptive import HOME, SIZES, gate_of, said_by_all
 
 from fedlib.algorithms import IFCA, Local, Mixture
 from fedlib.algorithms.ifca import FIT

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import LENET, make_federation
+from conftest import make_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playing import play
 
 from fedlib.algorithms import FedAvg, FedMix
 from fedlib.algorithms.arithmetic import entropy
@@ -14,25 +15,6 @@ from fedlib.algorithms.fedmix import client_given_expert, marginal_entropy_gradi
 from fedlib.engine import State, play_round
 from fedlib.models import part
 from fedlib.optim import Optimizer, adam, sgd
-
-
-def play(algorithm, fed, rounds=3, seed=0, **kwargs):
-    state = algorithm.init(fed, seed)
-    for t in range(rounds):
-        state, report = play_round(algorithm, fed, state, round=t, seed=seed, **kwargs)
-    return state, report
-
-
-@pytest.mark.parametrize("objective", ["map", "entropy", "likelihood"])
-@pytest.mark.parametrize("server", [adam(1e-2), sgd(1.0), Optimizer("yogi", lr=0.01)])
-def test_g4_one_expert_is_fedavg_bit_for_bit(objective, server):
-    fed = make_federation((11, 4, 9), model=LENET, shape=(12, 12, 1))
-    one = FedMix(experts=1, objective=objective, server=server, batch_size=4)
-    avg = FedAvg(server=server, batch_size=4)
-    mixed, _ = play(one, fed, cohort=2)
-    plain, _ = play(avg, fed, cohort=2)
-    for name, leaf in plain.shared.items():
-        assert torch.equal(mixed.shared[f"experts.{name}"][0], leaf)
 
 
 def test_g4_holds_whatever_the_label_shares_sum_to_in_floating_point():
@@ -226,26 +208,6 @@ def test_bytes_are_those_of_the_tensors_exchanged(fed):
     model = fed.net.parameters()
     assert report.down.tolist() == [4 * (3 * model + 3 * 3)] * 2
     assert report.up.tolist() == [4 * (3 * model + 3 * 3 + 3)] * 2
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        ({"experts": 0}, "K\\) must be >= 1, got 0"),
-        ({"objective": "mape"}, "unknown objective 'mape'; allowed: .*did you mean 'map'"),
-        ({"gates": "global"}, "unknown gates 'global'"),
-        ({"marginal_entropy": -1.0}, "marginal_entropy must be >= 0, got -1.0"),
-        ({"marginal_entropy": float("nan")}, "must be finite"),
-    ],
-)
-def test_bad_hyper_parameters_are_errors(bad, message):
-    with pytest.raises(ValueError, match=message):
-        FedMix(**bad)
-
-
-def test_wrong_types_are_errors():
-    with pytest.raises(TypeError, match=r"FedMix\.experts must be int, got '4'"):
-        FedMix(experts="4")
 
 
 def test_an_empty_client_says_nothing_and_silences_nobody():

@@ -10,14 +10,13 @@ import torch
 from conftest import LENET, make_federation
 from hypothesis import given
 from hypothesis import strategies as st
-from test_algorithms import play
+from playing import play
 
-from fedlib.algorithms import IFCA, FedAvg
+from fedlib.algorithms import IFCA
 from fedlib.algorithms.ifca import CHOICE, CLUSTERS, FIT, OPEN, ClusterStop, Explore
-from fedlib.engine import evaluate, evaluate_global, play_round
+from fedlib.engine import evaluate, play_round
 from fedlib.models import part
 from fedlib.optim import adam, sgd
-from fedlib.randomness import generator
 
 SIZES = (11, 4, 9, 6)
 FAST = {"batch_size": 4, "client": sgd(0.1)}
@@ -34,23 +33,6 @@ def loss_of(fed, params, table, row):
     held = table.index[row, : table.sizes[row]].tolist()
     said = [fed.net(params, table.inputs(torch.tensor([i]))).log_softmax(-1) for i in held]
     return float(np.mean([-float(p[0, table.y[i]]) for p, i in zip(said, held, strict=True)]))
-
-
-@pytest.mark.parametrize("server", [sgd(1.0), adam(0.01)], ids=["average", "adam"])
-@pytest.mark.parametrize("network", [None, LENET], ids=["mlp", "lenet"])
-def test_one_cluster_is_fedavg(server, network):
-    fed = make_federation(SIZES, model=network, shape=(12, 12, 1))
-    plain, theirs = play(FedAvg(server=server, **FAST), fed)
-    for explore in (Explore(0.0), Explore(1.0)):
-        state, ours = play(IFCA(clusters=1, explore=explore, server=server, **FAST), fed)
-        for name, leaf in model(state, 0).items():
-            torch.testing.assert_close(leaf, plain.shared[name], rtol=0, atol=0)
-        assert torch.equal(ours.up, theirs.up) and torch.equal(ours.down, theirs.down)
-        one, other = (
-            evaluate(fed, a, s, fed.test) for a, s in ((FedAvg(), plain), (IFCA(clusters=1), state))
-        )
-        np.testing.assert_array_equal(one.accuracy, other.accuracy)
-    assert evaluate_global(fed, FedAvg(), plain) == evaluate_global(fed, IFCA(clusters=1), state)
 
 
 @pytest.mark.parametrize("clustered", ["", "head."])
@@ -268,22 +250,3 @@ def test_two_kinds_of_clients_find_their_clusters():
     state, _ = play(IFCA(clusters=2, batch_size=None, client=sgd(0.3)), fed, rounds=25, cohort=8)
     choice = state.memory[CHOICE].tolist()
     assert len(set(choice[:4])) == len(set(choice[4:])) == 1 and choice[0] != choice[-1]
-
-
-def test_draws_of_exploration_have_a_purpose_of_their_own():
-    assert generator(0, "explore", 1).random() != generator(0, "noise", 1).random()
-
-
-def test_what_cannot_be_is_an_error():
-    with pytest.raises(ValueError, match=r"IFCA.clusters \(J\) must be >= 1, got 0"):
-        IFCA(clusters=0)
-    with pytest.raises(ValueError, match=r"Explore.eps must be a fraction"):
-        Explore(1.5)
-    with pytest.raises(ValueError, match=r"Explore.decay must be >= 0"):
-        Explore(decay=-1.0)
-    with pytest.raises(ValueError, match="every and patience must be >= 1"):
-        ClusterStop(patience=0)
-    with pytest.raises(ValueError, match=r"least_share must lie in \[0, 1 / 3\], got 0.5"):
-        IFCA(clusters=3, least_share=0.5)
-    with pytest.raises(ValueError, match=r"no leaf begins with IFCA.clustered = 'tail.'"):
-        IFCA(clustered="tail.").init(make_federation(), 0)

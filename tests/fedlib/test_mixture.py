@@ -10,7 +10,7 @@ import torch
 from conftest import make_federation, parts_of, scatter
 from hypothesis import given
 from hypothesis import strategies as st
-from test_algorithms import play
+from playing import play
 
 from fedlib.algorithms import FedAvg, FedMix, LastClient, Local, Mixture
 from fedlib.algorithms.mixture import pooled
@@ -101,20 +101,6 @@ def test_a_network_that_gives_out_p_for_log_p_is_trained_on_p(fed):
     assert np.nanmin(scores.nll) >= -1 and np.nanmax(scores.nll) < 0
 
 
-def test_the_released_loss_is_never_below_the_papers(fed, federated):
-    """Jensen: a mean of logarithms is at most the logarithm of the mean."""
-    params = None
-    losses = {}
-    for pool in POOLS:
-        algorithm = Mixture(pool=pool, **FAST)
-        state = scatter(algorithm.init(fed, 0, federated), scale=0.5)
-        params, ctx = parts_of(fed, algorithm, state, 0)
-        x = fed.test.inputs(torch.arange(10))
-        batch = {"x": x, "y": fed.test.y[:10], "weight": torch.ones(10)}
-        losses[pool] = float(algorithm.loss(fed.net, params, ctx, batch))
-    assert losses["log"] > losses["probabilities"]
-
-
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_gate_that_is_shut_or_open_leaves_one_expert(fed, federated, pool):
     tuned, _ = play(Local(batch_size=4), fed, first=federated)
@@ -128,13 +114,6 @@ def test_a_gate_that_is_shut_or_open_leaves_one_expert(fed, federated, pool):
         scores = evaluate(fed, algorithm, gates(state, bias), fed.test)
         np.testing.assert_allclose(scores.nll, expected.nll, rtol=1e-5)
         np.testing.assert_array_equal(scores.accuracy, expected.accuracy)
-
-
-def test_two_equal_experts_are_one(fed, federated):
-    """Before anything is trained, whatever the gate says."""
-    state = Mixture(**FAST).init(fed, 0, federated)
-    got = evaluate(fed, Mixture(**FAST), state, fed.test)
-    np.testing.assert_allclose(got.nll, evaluate(fed, FedAvg(), federated, fed.test).nll, rtol=1e-5)
 
 
 def test_the_generalist_is_frozen_and_all_else_moves(fed, federated):
@@ -223,24 +202,6 @@ def test_gates_have_the_parameters_of_the_paper():
 
     assert count("own.") == fed.net.parameters() == 62_006
     assert count("gate.") == 61_241
-
-
-def test_early_stopping_keeps_each_clients_best_mixture(fed, federated):
-    """It watches the mixture's loss on validation examples, which a large rate makes worse."""
-    rough = {"batch_size": 4, "epochs": 30, "client": sgd(1.5), "pool": "log"}
-    ends = {}
-    for stop in (None, EarlyStop(every=1, patience=30)):
-        algorithm = Mixture(stop=stop, **rough)
-        state, _ = play(algorithm, fed, rounds=1, first=federated)
-        held = fed.validation.whole(torch.arange(3))
-        losses = []
-        for row in range(3):
-            params, ctx = parts_of(fed, algorithm, state, row)
-            batch = {n: t[row] for n, t in held.items()}
-            losses.append(float(algorithm.loss(fed.net, params, ctx, batch)))
-        ends[stop] = np.array(losses)
-    last, best = ends.values()
-    assert (best <= last + 1e-6).all() and (best < last).any()
 
 
 def test_the_last_weights_are_kept_where_that_is_asked_for(fed, federated):

@@ -8,24 +8,16 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation, parts_of, scatter, told_newcomers
+from playing import play
 
 from fedlib.algorithms import FedAvg, FedMix, Local, LocalGlobal, Newcomers, Personal
-from fedlib.engine import EarlyStop, State, evaluate, evaluate_global, play_round
+from fedlib.engine import EarlyStop, evaluate, evaluate_global, play_round
 from fedlib.models import MLP, part
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Clients, Dirichlet, Mirrored, Own, Rotated
 from fedlib.tasks import Task
 
 SIZES = (12, 3, 9)
-
-
-def play(algorithm, fed, rounds=3, first=None, **more):
-    state = algorithm.init(fed, 0, first)
-    for t in range(rounds):
-        state, report = play_round(
-            algorithm, fed, state, round=t, seed=0, cohort=fed.clients, **more
-        )
-    return state, report
 
 
 FEDERATIONS = {
@@ -49,7 +41,7 @@ def test_newcomers_train_what_is_local_and_send_nothing(of):
     begun = algorithm.init(joined, 0, first)
     start = {n: t.clone() for n, t in begun.local.items()}
     assert begun.local.keys() == first.local.keys()
-    state, report = play(algorithm, joined, 2, first)
+    state, report = play(algorithm, joined, 2, first=first)
     assert not report.messages and not report.weights and int(report.up.sum()) == 0
     assert state.shared.keys() == kept.shared.keys()
     for name, leaf in kept.shared.items():
@@ -61,37 +53,15 @@ def test_newcomers_train_what_is_local_and_send_nothing(of):
         assert not torch.equal(state.local[name][0], state.local[name][1])
 
 
-def test_fresh_leaves_are_those_of_a_new_federation():
-    of = Personal(batch_size=4)
-    first, _ = play(of, make_federation(SIZES))
-    joined = make_federation((7, 8), seed=5)
-    fresh = Newcomers(of=of).init(joined, 3, first).local["head.bias"]
-    assert torch.equal(fresh, of.init(joined, 3).local["head.bias"])
-
-
 def test_a_newcomer_of_fedavg_is_the_global_model():
     first, _ = play(FedAvg(), make_federation(SIZES))
     joined = make_federation((7, 8), seed=5)
     algorithm = Newcomers(of=FedAvg(), stop=EarlyStop(every=1, patience=1), epochs=3)
-    state, report = play(algorithm, joined, 1, first)
+    state, report = play(algorithm, joined, 1, first=first)
     assert report.losses.tolist() == [0.0, 0.0]
     got, expected = (evaluate(joined, a, s, joined.test)
                      for a, s in ((algorithm, state), (FedAvg(), first)))  # fmt: skip
     np.testing.assert_array_equal(got.nll, expected.nll)
-
-
-def test_without_labels_a_personal_newcomer_has_what_the_clients_say_together():
-    """Equal sizes: the mean of the biases is the mean of the logits."""
-    fed = make_federation((8, 8, 8))
-    of = Personal()
-    first = scatter(of.init(fed, 0))
-    algorithm = Newcomers(of=of)
-    mean = {n: t.mean(0, keepdim=True).expand_as(t) for n, t in first.local.items()}
-    joined = State(first.shared, mean)
-    params, ctx = parts_of(fed, algorithm, joined, 1)
-    x = fed.test.inputs(torch.arange(len(fed.test.y)))
-    said = algorithm.predict(fed.net, params, ctx, algorithm.encode(fed.net, joined.shared, x))
-    torch.testing.assert_close(said.logp, told_newcomers(of, fed, first))
 
 
 def test_newcomers_of_fedmix_fit_their_gate():
@@ -106,31 +76,6 @@ def test_newcomers_of_fedmix_fit_their_gate():
         losses.append(float(report.losses.mean()))
     assert losses[-1] < losses[0] and set(begun.local) == {"gate.A", "gate.b"}
     assert torch.equal(before["p_y"], joined.shares("label"))
-
-
-def test_early_stopping_keeps_the_best_by_a_plain_loop():
-    """Runs of 1, 2, ... epochs are prefixes of each other; the best of them is kept."""
-    of = Personal(local=("head.",), batch_size=4)
-    first, _ = play(of, make_federation((9,)))
-    joined = make_federation((8,), seed=5)
-
-    def after(epochs, stop):
-        algorithm = Newcomers(of=of, epochs=epochs, batch_size=4, client=sgd(2.0), stop=stop)
-        state, _ = play(algorithm, joined, 1, first)
-        return state, evaluate(joined, algorithm, state, joined.validation).nll[0]
-
-    stop = EarlyStop(every=1, patience=2)
-    nll = [after(e, None)[1] for e in range(1, 8)]
-    best = waited = 0
-    for i in range(1, 7):
-        best, waited = (i, 0) if nll[i] < nll[best] else (best, waited + 1)
-        if waited == 2:
-            break
-    state, found = after(7, stop)
-    assert found == pytest.approx(nll[best], rel=1e-6)
-    expected, _ = after(best + 1, None)
-    torch.testing.assert_close(state.local["head.weight"], expected.local["head.weight"])
-    assert best < 6 and nll[6] != nll[best]
 
 
 @pytest.mark.parametrize("first", [None, "nothing shared"])
@@ -241,7 +186,9 @@ def test_a_newcomer_learns_from_the_federation_end_to_end():
     first, _ = play(of, seen, 12)
     algorithm = Newcomers(of=of, epochs=15, batch_size=10)
     ends = [
-        evaluate(joined, algorithm, play(algorithm, joined, 1, start)[0], joined.test).nll.mean()
+        evaluate(
+            joined, algorithm, play(algorithm, joined, 1, first=start)[0], joined.test
+        ).nll.mean()
         for start in (first, of.init(seen, 0))
     ]
     assert ends[0] < ends[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_algorithms import BATTERY
+from playing import BATTERY
 
 from benchmarks.robustness import odd
 

@@ -5,22 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import LENET, make_federation, parts_of, scatter, told_newcomers
+from playing import IMAGE, play
 
 from fedlib.algorithms import FedAvg, FedMix, LocalGlobal, Personal
 from fedlib.engine import evaluate, evaluate_global, play_round
 from fedlib.models import MLP, Net, ResNet, fedmix_lenet5, part
 from fedlib.optim import sgd
-
-IMAGE = (12, 12, 1)
-
-
-def play(algorithm, fed, rounds=3, seed=0, cohort=None, **more):
-    state = algorithm.init(fed, seed)
-    for t in range(rounds):
-        state, report = play_round(
-            algorithm, fed, state, round=t, seed=seed, cohort=cohort or fed.clients, **more
-        )
-    return state, report
 
 
 def twins(clients=3):
@@ -51,14 +41,6 @@ def test_clients_that_differ_get_biases_that_differ(fed):
     assert bias.shape == (3, 3) and not torch.allclose(bias[0], bias[1], atol=1e-4)
     plain, _ = play(FedAvg(batch_size=4), fed)
     assert not torch.allclose(state.shared["head.weight"], plain.shared["head.weight"], atol=1e-6)
-
-
-def test_the_bias_is_neither_sent_nor_counted(fed):
-    state, report = play(Personal(), fed, cohort=2)
-    assert "head.bias" not in report.messages and "head.bias" not in report.weights
-    assert "head.bias" not in state.shared
-    numbers = fed.net.parameters() - fed.classes
-    assert report.up.tolist() == report.down.tolist() == [4 * numbers] * 2
 
 
 def test_a_newcomer_gets_the_mean_logits_which_are_those_of_the_mean_bias():
@@ -151,21 +133,6 @@ def test_a_newcomer_gets_the_global_part_on_the_mean_representation(model, cut):
     )
 
 
-@pytest.mark.parametrize("algorithm", [Personal(), Personal(local=("base.",)), LocalGlobal()])
-def test_one_client_is_fedavg(algorithm):
-    fed = make_federation((11,), model=LENET, shape=IMAGE)
-    mine, _ = play(algorithm, fed)
-    plain, _ = play(FedAvg(), fed)
-    for name, leaf in plain.shared.items():
-        torch.testing.assert_close(leaf_of(mine, name), leaf, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(
-        told_newcomers(algorithm, fed, mine),
-        told_newcomers(FedAvg(), fed, plain),
-        rtol=1e-4,
-        atol=1e-5,
-    )
-
-
 def test_a_cut_that_is_none_lists_the_legal_ones():
     fed = make_federation(model=LENET, shape=IMAGE)
     message = r"no cut 4; legal: 3 \(after Conv2d, ReLU, MaxPool2d\); 7 .*; 9 \(after Linear, ReLU"
@@ -173,15 +140,6 @@ def test_a_cut_that_is_none_lists_the_legal_ones():
         LocalGlobal(cut=4).init(fed, 0)
     with pytest.raises(ValueError, match="cut must be >= 1, got 0"):
         LocalGlobal(cut=0)
-
-
-def test_only_layers_above_the_cut_are_sent():
-    fed = make_federation(model=LENET, shape=IMAGE)
-    state, report = play(LocalGlobal(cut=3), fed)
-    assert set(state.local) == {"base.0.weight", "base.0.bias"}
-    below = 3 * 9 + 3
-    assert report.up.tolist() == [4 * (fed.net.parameters() - below)] * 3
-    assert not set(report.messages) & set(state.local)
 
 
 def test_a_personal_bias_of_fedmix_takes_the_place_of_the_experts(fed):

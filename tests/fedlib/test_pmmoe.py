@@ -7,18 +7,26 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import LENET, make_federation
-from test_algorithms import play
-from test_splitting import NINE, SIZES, client, one
+from conftest import make_federation
+from playing import SIZES, SPLIT, client, close, nine, one, play, texts
 
-from fedlib.algorithms import DBE, FedAvg, FedBABU, FedPer, LGFedAvg, Local, Personal, PMMoE
-from fedlib.algorithms.pmmoe import GATE, KEPT, POOL, SAID
+from fedlib.algorithms import (
+    DBE,
+    FedAvg,
+    FedBABU,
+    FedPer,
+    FedSynMoE,
+    LGFedAvg,
+    Local,
+    Personal,
+    PMMoE,
+)
+from fedlib.algorithms.pmmoe import GATE, KEPT, POOL
 from fedlib.engine import State, evaluate, play_round
-from fedlib.models import MLP, FastText, GateNet, Net, part
+from fedlib.models import GateNet, Net, part
 from fedlib.optim import adam, sgd
 
 FIRM = 1e4  # a gate's bias that leaves nothing to the others
-nine = pytest.mark.parametrize("of", NINE.values(), ids=NINE)
 
 
 def finished(of, model=None, sizes=SIZES):
@@ -60,34 +68,6 @@ def test_a_gate_that_trusts_another_gives_it_this_clients_entry(of):
         own, known = client(fed, algorithm, state, row)
         said = algorithm.predict(fed.net, own, known, code).logp
         torch.testing.assert_close(said, expected, rtol=1e-4, atol=1e-5)
-
-
-@nine
-def test_what_is_asked_once_is_what_is_asked_every_time(of):
-    fed, first = finished(of)
-    algorithm = PMMoE(of=of, top=2, denoise=0.4, client=sgd(0.3))
-    state = algorithm.init(fed, 0, first)
-    for row in range(3):
-        params, ctx = client(fed, algorithm, state, row)
-        plain = one(fed, row)
-        recalled = {**plain, **algorithm.known(fed.net, params, ctx, plain)}
-        assert SAID in recalled and SAID not in plain
-        losses = [algorithm.loss(fed.net, params, ctx, b) for b in (recalled, plain)]
-        torch.testing.assert_close(*losses)
-
-
-@nine
-@pytest.mark.parametrize("model", [MLP((7,)), LENET])
-def test_one_client_at_a_time_is_the_oracle_of_the_cohort(of, model):
-    fed, first = finished(of, model)
-    algorithm = PMMoE(of=of, epochs=3, batch_size=4, denoise=0.4, client=sgd(0.3))
-    ends = []
-    for chunk in (1, 3):
-        state = algorithm.init(fed, 0, first)
-        state, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1.0, chunk=chunk)
-        ends.append(state.flat())
-    for n, t in ends[0].items():
-        torch.testing.assert_close(ends[1][n], t, rtol=1e-3, atol=1e-5)
 
 
 @nine
@@ -141,17 +121,6 @@ def test_energies_against_a_plain_loop(of):
                 v = (a * b / (a.norm() * b.norm()).clamp(min=1e-12)).double().numpy()
                 scores.append(t * np.log(np.exp(v / t).sum()))
             assert float(energies[j, other]) == pytest.approx(np.mean(scores), rel=1e-4)
-
-
-def test_a_warm_energy_orders_experts_as_the_cosine_does():
-    torch.manual_seed(0)
-    own, others = torch.randn(512), torch.randn(20, 512)
-    others = others + torch.linspace(-1, 1, 20).unsqueeze(1) * own
-    v = torch.nn.functional.normalize(others, dim=-1) * torch.nn.functional.normalize(own, dim=0)
-    cosine = v.sum(-1).argsort()
-    scores = {t: (t * (v.double() / t).logsumexp(-1)).argsort() for t in (1.0, 0.1, 0.0005)}
-    assert torch.equal(scores[1.0], cosine) and torch.equal(scores[0.1], cosine)
-    assert not torch.equal(scores[0.0005], cosine)
 
 
 @pytest.mark.parametrize(("gamma", "left"), [(0.0, 5), (0.2, 4), (0.5, 3), (0.99, 1)])
@@ -259,24 +228,10 @@ def test_a_gate_sees_raw_images_below_bases_and_features_elsewhere():
     state = PMMoE(of=LGFedAvg()).init(fed, 0, first)
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 144)
     params, ctx = client(fed, PMMoE(of=LGFedAvg()), state, 0)
-    assert "x" not in PMMoE(of=LGFedAvg()).known(fed.net, params, ctx, one(fed, 0))
+    assert not PMMoE(of=LGFedAvg()).known(fed.net, params, ctx, one(fed, 0)).instead
     fed, first = finished(FedPer(batch_size=4))
     state = PMMoE(of=FedPer()).init(fed, 0, first)
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 7)
-
-
-@pytest.mark.parametrize("of", [FedPer(batch_size=4), LGFedAvg(batch_size=4), DBE(batch_size=4)])
-def test_texts_can_be_mixed(of):
-    fed = make_federation(SIZES)
-    for table in (fed.train, fed.validation, fed.test):
-        table.x = torch.randint(0, 20, (len(table.y), 10), dtype=torch.int32)
-        table.scale = table.shift = torch.zeros(0)
-    fed.net = Net(FastText(vocabulary=20, width=6), (10,), 3)
-    state, _ = play(of, fed)
-    algorithm = PMMoE(of=of, batch_size=4, epochs=2, denoise=0.4)
-    after, report = play(algorithm, fed, rounds=1, first=state)
-    assert report.losses.isfinite().all()
-    assert np.isfinite(evaluate(fed, algorithm, after, fed.test).nll).all()
 
 
 @pytest.mark.parametrize(
@@ -309,9 +264,17 @@ def test_initialisations(init):
 
 
 @pytest.mark.parametrize(
-    "activation", ["relu", "leaky_relu", "prelu", "elu", "selu", "silu", "mish"]
+    ("activation", "depth"),
+    [
+        ("relu", 1),
+        ("leaky_relu", 2),
+        ("prelu", 4),
+        ("elu", 3),
+        ("selu", 2),
+        ("silu", 4),
+        ("mish", 1),
+    ],
 )
-@pytest.mark.parametrize("depth", [1, 2, 4])
 def test_every_gate_trains(activation, depth):
     fed, first = finished(FedPer(batch_size=4, client=sgd(0.5)))
     gate = GateNet(hidden=(8, 9, 7)[: depth - 1], activation=activation)
@@ -324,30 +287,56 @@ def test_every_gate_trains(activation, depth):
     assert losses[1] < losses[0]
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: PMMoE(top=-1), "top"),
-        (lambda: PMMoE(denoise=1.0), r"denoise \(gamma\) in \[0, 1\)"),
-        (lambda: PMMoE(temperature=0.0), r"temperature \(T\) > 0"),
-        (lambda: GateNet(init="orthogonals"), "did you mean 'orthogonal'"),
-        (lambda: GateNet(activation="tanh"), "unknown activation"),
-        (lambda: GateNet(dropout=1.0), "dropout must lie"),
-    ],
-)
-def test_bad_hyper_parameters_are_errors(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_only_a_method_that_splits_models_has_private_parts():
-    with pytest.raises(TypeError, match="of must be Split"):
-        PMMoE(of=FedAvg())
-
-
 @pytest.mark.parametrize("first", [None, FedAvg(batch_size=4)])
 def test_a_first_stage_without_private_parts_is_an_error(first):
     fed = make_federation(SIZES)
     state = None if first is None else play(first, fed)[0]
     with pytest.raises(ValueError, match="give its experiment as `after`"):
         PMMoE(of=FedPer()).init(fed, 0, state)
+
+
+@pytest.mark.parametrize(
+    "algorithm", [DBE(**SPLIT), LGFedAvg(**SPLIT), FedPer(**SPLIT), FedSynMoE(**SPLIT)]
+)
+def test_texts_are_gated_by_their_features(algorithm):
+    fed = texts()
+    state, report = play(algorithm, fed)
+    if not isinstance(algorithm, FedSynMoE):
+        first, algorithm = state, PMMoE(of=algorithm, epochs=2, denoise=0.4, batch_size=4)
+        state, report = play(algorithm, fed, rounds=1, first=first)
+    assert report.losses.isfinite().all()
+    assert np.isfinite(evaluate(fed, algorithm, state, fed.test).nll).all()
+    assert state.local["gate.base.1.weight"].shape == (3, 128, 6)
+
+
+def leaning(state, gate):
+    """The state with gates that trust the global (0) or the local (1) base only."""
+    local = {n: t * 0 if n.startswith("gate.") else t for n, t in state.local.items()}
+    local["gate.head.bias"][:, gate] = 1e4
+    return State(state.shared, local, memory=state.memory)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_one_hot_gate_is_its_base(side):
+    fed = make_federation(SIZES)
+    algorithm = FedSynMoE(**SPLIT)
+    state = leaning(play(algorithm, fed)[0], side)
+    x = fed.test.inputs(torch.arange(9))
+    code = algorithm.encode(fed.net, state.shared, x)
+    for row in range(3):
+        params, ctx = client(fed, algorithm, state, row)
+        base = params if side == 0 else {**params, **part(params, "own.")}
+        expected = fed.net(base, x).log_softmax(-1)
+        said = algorithm.predict(fed.net, params, ctx, code)
+        torch.testing.assert_close(said.logp, expected)
+        assert (said.gate[:, side] == 1).all()
+
+
+def test_a_gate_that_trusts_the_global_base_only_is_fedavg():
+    fed = make_federation(SIZES)
+    algorithm, plain = FedSynMoE(**SPLIT), FedAvg(**SPLIT)
+    state, expected = leaning(algorithm.init(fed, 0), 0), plain.init(fed, 0)
+    for t in range(3):
+        state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
+        expected, _ = play_round(plain, fed, expected, round=t, seed=0, cohort=2)
+    close(expected.shared, state.shared)

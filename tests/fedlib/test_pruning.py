@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import LENET, make_federation, parts_of
+from conftest import make_federation, parts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playing import play
 
 from fedlib.algorithms import FedMix, PrunedFedMix
 from fedlib.algorithms.pruning import MEMORY, renormalised
 from fedlib.engine import evaluate, play_round
 from fedlib.models import Net, part
-from fedlib.optim import Optimizer, adam, sgd
+from fedlib.optim import Optimizer, sgd
 
 FROZEN = Optimizer("sgd", lr=0.1, rates=(("phi", 0.0),))  # clients leave phi as it is
-
-
-def play(algorithm, fed, rounds=3, state=None, seed=0, cohort=None, **more):
-    state = state or algorithm.init(fed, seed)
-    for t in range(rounds):
-        state, report = play_round(
-            algorithm, fed, state, round=t, seed=seed, cohort=cohort or fed.clients, **more
-        )
-    return state, report
 
 
 def with_q(state, q):
@@ -34,18 +26,6 @@ def with_q(state, q):
 
 def rows_in_order(report, values):
     return values[torch.as_tensor(report.rows).argsort()]
-
-
-@pytest.mark.parametrize("experts", [1, 3])
-def test_eta_zero_is_fedmix_bit_for_bit(experts):
-    fed = make_federation((11, 4, 9), model=LENET, shape=(12, 12, 1))
-    same = {"experts": experts, "phi_scale": 0.5, "batch_size": 4, "server": adam(0.01)}
-    pruned, said = play(PrunedFedMix(eta=0.0, **same), fed, cohort=2)
-    plain, expected = play(FedMix(**same), fed, cohort=2)
-    for name, leaf in {**plain.shared, **plain.local}.items():
-        assert torch.equal({**pruned.shared, **pruned.local}[name], leaf), name
-    assert torch.equal(said.losses, expected.losses)
-    assert torch.equal(said.up, expected.up) and torch.equal(said.down, expected.down)
 
 
 def test_nothing_below_the_threshold_is_fedmix_up_to_rounding():
@@ -97,7 +77,7 @@ def uneven():
 
 def test_bytes_by_hand(uneven):
     fed, algorithm, state = uneven
-    _, report = play(algorithm, fed, 1, state)
+    _, report = play(algorithm, fed, 1, state=state)
     expert, phi, q = fed.net.parameters(), 3 * 4, 4
     down, up = (rows_in_order(report, t).tolist() for t in (report.down, report.up))
     assert down == [4 * (2 * expert + phi), 4 * (4 * expert + phi)]
@@ -114,7 +94,7 @@ def test_a_pruned_expert_is_not_computed(uneven, monkeypatch):
     calls = []
     features = Net.features
     monkeypatch.setattr(Net, "features", lambda *args: calls.append(1) or features(*args))
-    play(algorithm, fed, 1, state, chunk=1)
+    play(algorithm, fed, 1, state=state, chunk=1)
     assert len(calls) == 2 + 4  # one batch each
 
 
@@ -130,7 +110,7 @@ def test_the_experts_that_are_sent_are_the_right_ones(uneven):
 
 def test_what_is_pruned_sends_zeros_and_gets_no_weight(uneven):
     fed, algorithm, state = uneven
-    after, report = play(algorithm, fed, 1, state)
+    after, report = play(algorithm, fed, 1, state=state)
     for name, message in report.messages.items():
         if name.startswith("experts."):
             assert message.shape == (2, *state.shared[name].shape)
@@ -148,7 +128,7 @@ def test_what_is_pruned_sends_zeros_and_gets_no_weight(uneven):
 
 def test_only_the_cohorts_memory_changes(uneven):
     fed, algorithm, state = uneven
-    after, report = play(algorithm, fed, 1, state, cohort=1)
+    after, report = play(algorithm, fed, 1, state=state, cohort=1)
     away = 1 - int(report.rows[0])
     assert torch.equal(after.memory[MEMORY][away], state.memory[MEMORY][away])
     assert not torch.equal(after.memory[MEMORY][1 - away], state.memory[MEMORY][1 - away]) or (
@@ -234,24 +214,6 @@ def test_the_loss_is_that_of_algorithm_2():
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, batch), total)
 
 
-@pytest.mark.parametrize("model", [LENET, None])
-def test_the_result_does_not_depend_on_the_chunk(model):
-    """Clients with different numbers of experts share no program, whatever the chunk."""
-    fed = make_federation((11, 4, 9, 9), model=model, shape=(12, 12, 1))
-    algorithm = PrunedFedMix(experts=3, eta=0.9, server=sgd(0.5), batch_size=4, phi_scale=0.3)
-    ends = []
-    for chunk in (1, 2, 4):
-        state = algorithm.init(fed, 0)
-        state.memory[MEMORY] = torch.tensor(
-            [[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1 / 3] * 3, [0.5, 0.0, 0.5]]
-        )
-        assert algorithm.alike(fed, state, torch.arange(4)).tolist() == [2, 1, 3, 2]
-        ends.append(play(algorithm, fed, 3, state, chunk=chunk)[0].flat())
-    for other in ends[1:]:
-        for name, leaf in ends[0].items():
-            torch.testing.assert_close(other[name], leaf, rtol=1e-3, atol=1e-5)
-
-
 def test_predictions_use_the_experts_that_are_sent_and_are_distributions(uneven):
     fed, algorithm, state = uneven
     x = fed.test.inputs(torch.arange(6))
@@ -269,22 +231,3 @@ def test_predictions_use_the_experts_that_are_sent_and_are_distributions(uneven)
     torch.testing.assert_close(again.logp, said.logp)
     assert again.gate.shape == (6, 2)
     assert evaluate(fed, algorithm, state, fed.test).nll.shape == (2,)
-
-
-def test_how_many_experts_are_sent_is_observed(uneven):
-    fed, algorithm, state = uneven
-    assert float(algorithm.observe(fed, state)["experts_sent"]) == 3.0
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        ({"eta": 1.1}, r"eta must lie in \[0, 1\], got 1.1"),
-        ({"eta": -0.1}, r"eta must lie in \[0, 1\], got -0.1"),
-        ({"objective": "entropy"}, "unknown objective with pruning 'entropy'; allowed: map"),
-        ({"objective": "likelihood"}, "objective with pruning"),
-    ],
-)
-def test_bad_hyper_parameters_are_errors(bad, message):
-    with pytest.raises(ValueError, match=message):
-        PrunedFedMix(**bad)

@@ -31,8 +31,9 @@ from fedlib.algorithms import (
 )
 from fedlib.algorithms.drift import APART
 from fedlib.algorithms.heads import THEIRS as CP_THEIRS
+from fedlib.algorithms.pmmoe import ENTRY, REST, SAID
 from fedlib.engine import EarlyStop, costs, play_round, rounds
-from fedlib.engine.seen import UNSEEN, Seen, look
+from fedlib.engine.seen import UNSEEN, Known, Seen, look
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, LeNet, Net
 from fedlib.optim import adam, sgd
@@ -207,7 +208,7 @@ def test_nothing_is_known_of_augmented_examples_nor_features_where_units_drop(mo
 def test_a_leaf_that_moves_is_never_asked():
     class Wrong(FedPer):
         def known(self, net, frozen, ctx, batch):
-            return {"h": net.features(frozen, batch["x"])}
+            return Known({"h": net.features(frozen, batch["x"])}, {})
 
     fed = make_federation()
     with pytest.raises(KeyError, match=r"base\."):
@@ -237,11 +238,11 @@ def test_early_stopping_on_the_loss_knows_validation_examples_too(monkeypatch):
     fed = make_federation((9, 5, 7, 6), model=LENET, shape=(12, 12, 1))
     later = PMMoE(of=FedPer(), **{**LATER, "client": adam(0.01)})
     (found,), _ = asked(monkeypatch, later, fed)
-    assert {*found.validation} == {*found.train} and found.instead
-    assert found.validation["x"].shape == (4, 6, 9)
+    assert {*found.validation} == {*found.train} == {REST, SAID, ENTRY} and found.instead
+    assert found.validation[ENTRY].shape == (4, 6, 9)
     monkeypatch.undo()
     (found,), _ = asked(monkeypatch, Newcomers(of=FedPer(), **LATER), fed)
     assert found.train and not found.validation  # which watches predictions
-    part = Seen({"x": torch.ones(3, 2, 1)}).rows(1, 3)
-    assert part.train["x"].shape == (2, 2, 1) and not Seen({"x": torch.ones(1, 2, 3, 4, 4)}).instead
+    part = Seen({"h": torch.ones(3, 2, 1)}, instead=True).rows(1, 3)
+    assert part.train["h"].shape == (2, 2, 1) and part.instead
     assert not any(look.train for look in asked(monkeypatch, Local(), fed)[0])

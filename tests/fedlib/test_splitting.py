@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import LENET, make_federation
-from test_algorithms import play
+from conftest import make_federation
+from playing import SIZES, client, nine, one, plain, play
+from playing import SPLIT as FAST
 from torch.nn.functional import cross_entropy
 
 from fedlib.algorithms import (
@@ -27,92 +28,39 @@ from fedlib.algorithms.dbe import CONSENSUS, OWN, RUNNING
 from fedlib.algorithms.gpfl import EVERYBODY, LABELS, MINE, STEERED, steer
 from fedlib.algorithms.heads import WHO, discrepancy
 from fedlib.algorithms.server_training import HELD, PROTOTYPES
-from fedlib.algorithms.splitting import Split
-from fedlib.engine import evaluate, evaluate_global, play_round
+from fedlib.engine import play_round
 from fedlib.engine.batches import make_plan
 from fedlib.models import MLP, named, part
-from fedlib.optim import adam, sgd
-
-SIZES = (11, 4, 9)
-FAST = {"batch_size": 4, "client": sgd(0.2)}
-NINE: dict[str, Split] = {
-    "FedPer": FedPer(**FAST),
-    "LG-FedAvg": LGFedAvg(**FAST),
-    "FedRep": FedRep(head_epochs=2, **FAST),
-    "FedBABU": FedBABU(**FAST),
-    "FedRoD": FedRoD(**FAST),
-    "FedGH": FedGH(**FAST),
-    "FedCP": FedCP(**FAST),
-    "GPFL": GPFL(**FAST),
-    "DBE": DBE(kappa=1.0, momentum=0.5, **FAST),
-}
-nine = pytest.mark.parametrize("algorithm", NINE.values(), ids=NINE)
-
-
-def one(fed, row=0):
-    """A client's examples as one batch."""
-    return {n: t[0] for n, t in fed.train.whole(torch.tensor([row])).items()}
-
-
-def client(fed, algorithm, state, row):
-    """A client's leaves and what it knows besides its batch."""
-    rows = torch.tensor([row])
-    params = {n: t[0] for n, t in algorithm.start(fed, state, rows).items()}
-    context = {n: t[0] for n, t in algorithm.client_context(fed, state, rows).items()}
-    return params, {**context, **algorithm.broadcast(fed, state)}
+from fedlib.optim import sgd
 
 
 @nine
-@pytest.mark.parametrize("model", [MLP((7,)), LENET])
-def test_one_client_at_a_time_is_the_oracle_of_the_cohort(algorithm, model):
-    fed = make_federation(SIZES, model=model, shape=(12, 12, 1))
-    ends = []
-    for chunk in (1, 2, 3):
-        state = algorithm.init(fed, 0)
-        for t in range(2):
-            state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=3, chunk=chunk)
-        ends.append(state.flat())
-    for other in ends[1:]:
-        for n, t in ends[0].items():
-            torch.testing.assert_close(other[n], t, rtol=1e-3, atol=1e-5)
-
-
-@nine
-def test_parts_and_rest_are_the_prediction(algorithm):
+def test_parts_and_rest_are_the_prediction(of):
     fed = make_federation(SIZES)
-    state, _ = play(algorithm, fed)
-    code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(10)))
+    state, _ = play(of, fed)
+    code = of.encode(fed.net, state.shared, fed.test.inputs(torch.arange(10)))
     for row in range(3):
-        params, ctx = client(fed, algorithm, state, row)
-        entry, rest = algorithm.opened(fed.net, params, ctx, code)
-        mine = algorithm.joined(fed.net, params, algorithm.private(fed.net, params, entry))
-        said = algorithm.predict(fed.net, params, ctx, code).logp
+        params, ctx = client(fed, of, state, row)
+        entry, rest = of.opened(fed.net, params, ctx, code)
+        mine = of.joined(fed.net, params, of.private(fed.net, params, entry))
+        said = of.predict(fed.net, params, ctx, code).logp
         torch.testing.assert_close((rest + mine).log_softmax(-1), said)
 
 
 @nine
-def test_experts_are_private(algorithm):
+def test_experts_are_private(of):
     fed = make_federation(SIZES)
-    state, report = play(algorithm, fed)
-    names = [n for n in state.local if n.startswith(algorithm.experts)]
-    assert names and not any(n.startswith(algorithm.experts) for n in state.shared)
+    state, report = play(of, fed)
+    names = [n for n in state.local if n.startswith(of.experts)]
+    assert names and not any(n.startswith(of.experts) for n in state.shared)
     assert not any(n in report.messages for n in names)
-
-
-def test_with_one_client_fedper_lg_and_fedavg_are_one_method():
-    fed = make_federation((11,))
-    ends = [play(a(**FAST), fed, cohort=1)[0] for a in (FedAvg, FedPer, LGFedAvg)]
-    leaves = [{**s.shared, **{n: t[0] for n, t in s.local.items()}} for s in ends]
-    for n, t in leaves[0].items():
-        torch.testing.assert_close(leaves[1][n], t)
-        torch.testing.assert_close(leaves[2][n], t)
 
 
 def test_fedrep_trains_the_head_then_the_base():
     fed = make_federation((8,), model=MLP((6,)))
     algorithm = FedRep(head_epochs=3, epochs=2, batch_size=None, client=sgd(0.2))
     state = algorithm.init(fed, 0)
-    batch, w = one(fed), {**state.shared, **{n: t[0] for n, t in state.local.items()}}
+    batch, w = one(fed), plain(state)
     w = {n: t.clone().requires_grad_() for n, t in w.items()}
     for prefix, steps in (("head.", 3), ("base.", 2)):
         for _ in range(steps):
@@ -121,7 +69,7 @@ def test_fedrep_trains_the_head_then_the_base():
             for n, g in zip(names, torch.autograd.grad(loss, [w[n] for n in names]), strict=True):
                 w[n] = (w[n] - 0.2 * g).detach().requires_grad_()
     after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
-    for n, t in {**after.shared, **{n: t[0] for n, t in after.local.items()}}.items():
+    for n, t in plain(after).items():
         torch.testing.assert_close(t, w[n].detach())
 
 
@@ -157,7 +105,7 @@ def test_fedrods_two_losses_move_what_is_theirs():
     own = torch.autograd.grad(cross_entropy(both, batch["y"]), [w[n] for n in owned])
     expected |= dict(zip(owned, own, strict=True))
     after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
-    for n, t in {**after.shared, **{n: t[0] for n, t in after.local.items()}}.items():
+    for n, t in plain(after).items():
         torch.testing.assert_close(t, params[n] - 0.2 * expected[n])
 
 
@@ -197,14 +145,6 @@ def test_fedghs_prototypes_and_head_by_hand():
     for n, g in zip(head, torch.autograd.grad(loss, [*head.values()]), strict=True):
         torch.testing.assert_close(after.shared[n], (head[n] - 0.7 * g).detach())
     assert report.up.tolist() == [int(report.messages[HELD][i].sum()) * (6 * 4 + 8) for i in (0, 1)]
-
-
-def test_fedghs_head_is_nobodys_own():
-    fed = make_federation(SIZES)
-    algorithm = FedGH(head=sgd(0.0), **FAST)
-    start = algorithm.init(fed, 0)
-    state, _ = play(algorithm, fed)
-    assert all(torch.equal(state.shared[n], t) for n, t in start.shared.items())
 
 
 def test_fedcps_pieces_by_hand():
@@ -370,30 +310,5 @@ def test_dbes_vector_is_trained_and_its_regulariser_counts_the_running_mean():
 def test_what_others_can_borrow():
     assert FedPer().experts == "head." and LGFedAvg().experts == "base."
     assert Personal(local=("base.", "head.")).experts == "head."
-    with pytest.raises(ValueError, match="neither a head nor a base"):
+    with pytest.raises(ValueError, match="no head that others could borrow"):
         _ = Personal().experts
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FedGH(pairs=0), "pairs must be >= 1"),
-        (lambda: FedCP(temperature=0.0), "temperature > 0"),
-        (lambda: GPFL(decay=-1.0), "decay >= 0"),
-        (lambda: DBE(momentum=0.0), r"momentum in \(0, 1\]"),
-        (lambda: DBE(client=adam()), "plain SGD"),
-        (lambda: FedRep(head_epochs=0).phases(), "epochs must be >= 1"),
-    ],
-)
-def test_bad_hyper_parameters_are_errors(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@nine
-def test_newcomers_get_a_prediction(algorithm):
-    fed = make_federation(SIZES)
-    state, _ = play(algorithm, fed)
-    scores = evaluate(fed, algorithm, state, fed.test)
-    assert np.isfinite(scores.accuracy).all() and np.isfinite(scores.nll).all()
-    assert 0 <= evaluate_global(fed, algorithm, state) <= 1

@@ -20,13 +20,13 @@ from fedlib.algorithms import (
 from fedlib.algorithms.ifca import CLUSTERS, FIT, best_fit, count, pick, settled, used
 from fedlib.engine import State, evaluate, play_round
 from fedlib.models import MLP
-from fedlib.optim import adam, sgd
+from fedlib.optim import adam
 from fedlib.partition import IID, Own
 from fedlib.runs import Experiment, begun
 from fedlib.tasks import Task
 
-TASK = Task("digits", IID(clients=3, size=12), MLP((4,)), Own(test=0.25))
 HOME = {"cohort": 1.0, "evaluate_every": 1}
+TASK = Task("digits", IID(clients=3, size=12), MLP((4,)), Own(test=0.25))
 CLUSTERED = IFCA(clusters=3)
 
 
@@ -103,8 +103,3 @@ def test_densities_stand_on_clusters_too():
     alone = evaluate(fed, CLUSTERED, first, fed.test)
     np.testing.assert_array_equal(evaluate(fed, stage, state, fed.test).nll, alone.nll)
     assert (report.up > 0).all() and not report.down.any()
-
-
-def test_only_plain_sgd_is_plain():
-    assert sgd(0.3).is_plain
-    assert not sgd(0.3, momentum=0.5).is_plain and not adam().is_plain

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
-from test_adaptive import TASK
+from playing import TASK
 
 from fedlib.algorithms import FedAvg
 from fedlib.optim import sgd

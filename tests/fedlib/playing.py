@@ -1,0 +1,211 @@
+"""What tests of algorithms share: rounds, oracles' arithmetic, and every algorithm made small."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_federation
+from torch import nn
+
+import fedlib.algorithms
+from fedlib.algorithms import (
+    DBE,
+    GPFL,
+    IFCA,
+    ClusteredFedMix,
+    Densities,
+    FedAvg,
+    FedBABU,
+    FedCP,
+    FedGen,
+    FedGH,
+    FedMix,
+    FedPer,
+    FedRep,
+    FedRoD,
+    FedSynMoE,
+    LGFedAvg,
+    Local,
+    Mixture,
+    Newcomers,
+    Personal,
+    PMMoE,
+    PrunedFedMix,
+)
+from fedlib.algorithms.ifca import ClusterStop, Explore
+from fedlib.algorithms.local import SecondStage
+from fedlib.engine import EarlyStop, play_round
+from fedlib.models import MLP, FastText, GateNet, Net
+from fedlib.optim import adam, sgd
+from fedlib.partition import Majority, Mirrored
+from fedlib.tasks import Task
+
+SIZES = (11, 4, 9)
+IMAGE = (12, 12, 1)
+TASK = Task(
+    "digits",
+    Majority(clients=8, size=30, p=0.6),
+    MLP((8,)),
+    Mirrored(pool=300, validation=20, test=30),
+)
+
+
+class Linear:
+    """Softmax regression: the model whose gradient fits on one line."""
+
+    def base(self, shape):
+        return nn.Flatten(), int(np.prod(shape))
+
+
+def one_step(fed, row, w, lr):
+    """A full-batch gradient step of softmax regression in NumPy."""
+    held = fed.train.index[row, : fed.train.sizes[row]].numpy()
+    x = fed.train.x.numpy()[held].astype(float) / 128 - 1
+    x = x.transpose(0, 3, 1, 2).reshape(len(held), -1)
+    scores = np.exp(x @ w["head.weight"].T + w["head.bias"])
+    error = scores / scores.sum(1, keepdims=True)
+    error[np.arange(len(held)), fed.train.y.numpy()[held]] -= 1
+    gradient = {"head.weight": error.T @ x / len(held), "head.bias": error.mean(0)}
+    return {n: w[n] - lr * g for n, g in gradient.items()}
+
+
+def arrays(leaves):
+    return {n: t.double().numpy() for n, t in leaves.items()}
+
+
+def begun(algorithm, fed, seed=0, first=None):
+    """The first state; a second stage follows three rounds of its first."""
+    if first is None and isinstance(algorithm, SecondStage | Mixture):
+        first, _ = play(getattr(algorithm, "of", FedAvg(**FAST)), fed, seed=seed)
+    return algorithm.init(fed, seed, first)
+
+
+def play(algorithm, fed, rounds=3, seed=0, cohort=None, first=None, state=None, **more):
+    """The state after some rounds, by default of all clients, and the last report."""
+    state = state or begun(algorithm, fed, seed, first)
+    for t in range(rounds):
+        state, report = play_round(
+            algorithm, fed, state, round=t, seed=seed, cohort=cohort or fed.clients, **more
+        )
+    return state, report
+
+
+def held_by(table, row):
+    """A client's images and labels."""
+    held = table.index[row, : table.sizes[row]]
+    return table.inputs(held), table.y[held]
+
+
+def one(fed, row=0):
+    """A client's examples as one batch."""
+    return {n: t[0] for n, t in fed.train.whole(torch.tensor([row])).items()}
+
+
+def client(fed, algorithm, state, row):
+    """A client's leaves and what it knows besides its batch."""
+    rows = torch.tensor([row])
+    params = {n: t[0] for n, t in algorithm.start(fed, state, rows).items()}
+    context = {n: t[0] for n, t in algorithm.client_context(fed, state, rows).items()}
+    return params, {**context, **algorithm.broadcast(fed, state)}
+
+
+def plain(state, row=0):
+    """All leaves of a client under their plain names."""
+    return {**state.shared, **{n: t[row] for n, t in state.local.items()}}
+
+
+def close(one, other, rtol=1e-4, atol=1e-6):
+    """Some leaves are nearly the same as those of the same names."""
+    for name, leaf in one.items():
+        torch.testing.assert_close(
+            other[name], leaf, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def equal(one, other):
+    """Leaves have the same names and bits."""
+    return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
+
+
+def texts(sizes=SIZES):
+    """A federation of random texts, with a small fastText."""
+    fed = make_federation(sizes)
+    for table in (fed.train, fed.validation, fed.test):
+        table.x = torch.randint(0, 20, (len(table.y), 10), dtype=torch.int32)
+        table.scale = table.shift = torch.zeros(0)
+    fed.net = Net(FastText(vocabulary=20, width=6), (10,), 3)
+    return fed
+
+
+# Every algorithm. A new one joins by being exported.
+FAST = {"batch_size": 4}
+MIXED = FedMix(experts=2, personal_bias=True, **FAST)
+# Second stages: what they follow has something local to be trained, or shared to be asked.
+MIXTURE = {"epochs": 2, "client": adam(1e-3), **FAST}
+GATED = {"epochs": 4, "client": adam(1e-2), **FAST}
+SECOND = {
+    "PMMoE": PMMoE(of=FedPer(client=sgd(0.5), **FAST), **GATED),
+    "FedGen": FedGen(noise=4, hidden=8, steps=5, **FAST),
+    "Mixture": Mixture(**MIXTURE),
+    "Mixture, log": Mixture(
+        pool="log", train_global=True, expert=MLP((5,)), gate=MLP((4,)), **MIXTURE
+    ),
+    "Newcomers": Newcomers(of=Personal(local=("head.",), **FAST), client=sgd(0.1), **FAST),
+    "Newcomers, FedMix": Newcomers(of=MIXED, client=sgd(1.0), **FAST),
+    "Densities": Densities(of=MIXED, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST),
+}
+BATTERY = {
+    name: SECOND.get(name) or getattr(fedlib.algorithms, name)()
+    for name in fedlib.algorithms.__all__
+}
+BATTERY |= SECOND | {
+    "FedAvg, Adam": FedAvg(server=adam(0.01), **FAST),
+    "Local, early stop": Local(stop=EarlyStop(every=1, patience=1), epochs=3, **FAST),
+    "FedMix, entropy": FedMix(objective="entropy", **FAST),
+    "FedMix, likelihood": FedMix(objective="likelihood", **FAST),
+    "FedMix, averaged gates": FedMix(gates="averaged", **FAST),
+    "FedMix, personal bias": MIXED,
+    "Personal, head": Personal(local=("head.",), **FAST),
+    "Personal, base": Personal(local=("base.",), **FAST),
+    "PrunedFedMix, fast": PrunedFedMix(eta=0.95, phi_scale=0.5, **FAST),
+    "PrunedFedMix, all options": PrunedFedMix(eta=1.0, phi_scale=0.5, personal_bias=True, **FAST),
+    "ClusteredFedMix, all options": ClusteredFedMix(
+        damping=0.0, entropy_weight=2.0, personal_bias=True, gates="averaged", **FAST
+    ),
+    "IFCA, exploring": IFCA(clusters=3, explore=Explore(0.5, decay=1.0), **FAST),
+    "IFCA, all options": IFCA(
+        explore=Explore(1.0),
+        inference="train",
+        clustered="head.",
+        stop=ClusterStop(every=1, patience=20),
+        server=adam(0.01),
+        **FAST,
+    ),
+    "FedRep, fast": FedRep(head_epochs=2, **FAST),
+    "FedCP, fast": FedCP(apart=1.0, **FAST),
+    "GPFL, fast": GPFL(**FAST),
+    "DBE, fast": DBE(momentum=0.1, **FAST),
+    "FedSynMoE, fast": FedSynMoE(**FAST),
+    "PMMoE, bases": PMMoE(of=LGFedAvg(**FAST), denoise=0.4, **GATED),
+    "PMMoE, vectors": PMMoE(of=DBE(kappa=0.0, client=sgd(0.5), **FAST), favour=3.0, **GATED),
+    "PMMoE, dropout": PMMoE(of=FedCP(**FAST), gate=GateNet(dropout=0.1), **GATED),
+    "FedMix, all options": FedMix(
+        experts=2, label_prior="uniform", phi_scale=0.1, weighting="uniform", **FAST
+    ),
+}
+every = pytest.mark.parametrize("algorithm", BATTERY.values(), ids=BATTERY)
+
+SPLIT = {"batch_size": 4, "client": sgd(0.2)}
+NINE = {
+    "FedPer": FedPer(**SPLIT),
+    "LG-FedAvg": LGFedAvg(**SPLIT),
+    "FedRep": FedRep(head_epochs=2, **SPLIT),
+    "FedBABU": FedBABU(**SPLIT),
+    "FedRoD": FedRoD(**SPLIT),
+    "FedGH": FedGH(**SPLIT),
+    "FedCP": FedCP(**SPLIT),
+    "GPFL": GPFL(**SPLIT),
+    "DBE": DBE(kappa=1.0, momentum=0.5, **SPLIT),
+}
+nine = pytest.mark.parametrize("of", NINE.values(), ids=NINE)
