@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fedlib.algorithms.fedavg import above
 from fedlib.algorithms.fedmix import FedMix
 from fedlib.engine import Phase, State
 from fedlib.federation import Federation
@@ -41,11 +42,9 @@ class ClusteredFedMix(FedMix):
         one_of("objective of clusters", self.objective, ("map",))
         if not 0 <= self.damping < 1:
             raise ValueError(f"damping must lie in [0, 1), got {self.damping}")
-        if self.entropy_weight <= 0 or not self.client.is_plain:
-            raise ValueError(
-                "ClusteredFedMix needs entropy_weight > 0, and plain SGD for the step of pi, "
-                f"got {self.entropy_weight} and {self.client}"
-            )
+        above(0, self, "entropy_weight")
+        if not self.client.is_plain:
+            raise ValueError(f"the damped step of pi needs plain SGD, got {self.client}")
         FedMix.check(self)
 
     def leaves(self, fed: Federation, seed: int) -> Params:

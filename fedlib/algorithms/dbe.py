@@ -70,9 +70,10 @@ class DBE(Split):
         begun = FedAvg.init(self, fed, seed, first)
         if not self.kappa or (first and CONSENSUS in first.shared):
             return begun
-        once = _Consensus(batch_size=self.batch_size, client=self.client, momentum=self.momentum)
+        fields = {n: getattr(self, n) for n in ("batch_size", "client", "momentum")}
         # The initial model stays as it is.
-        fresh = State(dict(begun.shared), {RUNNING: torch.zeros_like(begun.local[RUNNING])})
+        fresh = State(dict(begun.shared), {n: torch.zeros_like(t) for n, t in begun.local.items()})
+        once = _Consensus(kappa=0.0, **fields)
         found, report = play_round(once, fed, fresh, round=0, seed=seed, cohort=1.0)
         begun.shared[CONSENSUS] = found.shared[CONSENSUS]
         begun.memory[PREPARED] = torch.stack([report.down.sum(), report.up.sum()])
@@ -124,20 +125,10 @@ class DBE(Split):
 
 
 @dataclass(frozen=True)
-class _Consensus(FedAvg):
+class _Consensus(DBE):
     """One epoch of plain training whose clients send their running mean, and nothing else."""
 
     trains = ("base.", "head.", RUNNING)
-    momentum: float = 1.0
-
-    def is_local(self, name: str) -> bool:
-        return name == RUNNING
-
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
-        weight = batch["weight"]
-        h = net.features(params, batch["x"], batch.get("noise"))
-        loss = mean_cross_entropy(net.logits(params, h), batch["y"], weight)
-        return loss + moved(params, mean_of(h, weight), self.momentum, self.client.lr)
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         return {}, {CONSENSUS: before[CONSENSUS] - after[RUNNING]}

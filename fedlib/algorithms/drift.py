@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 from fedlib.algorithms.arithmetic import mean, mean_cross_entropy, others, weighted_sum
-from fedlib.algorithms.fedavg import FedAvg, at_least, plain_steps
+from fedlib.algorithms.fedavg import FedAvg, above, at_least, plain_steps
 from fedlib.engine import NOTHING, Known, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
@@ -149,8 +149,8 @@ class MOON(FedAvg):
 
     def check(self) -> None:
         FedAvg.check(self)
-        if self.mu < 0 or self.tau <= 0:
-            raise ValueError(f"MOON needs mu >= 0 and tau > 0, got mu={self.mu}, tau={self.tau}")
+        at_least(0, self, "mu")
+        above(0, self, "tau")
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and itself as the first client's previous one."""

@@ -266,6 +266,14 @@ def at_least(low: float, algorithm: FedAvg, *names: str) -> None:
             raise ValueError(f"{where} must be >= {low}, got {getattr(algorithm, name)}")
 
 
+def above(low: float, algorithm: FedAvg, *names: str) -> None:
+    """Raise ValueError for the first of some fields that is not above ``low``."""
+    for name in names:
+        if getattr(algorithm, name) <= low:
+            where = f"{type(algorithm).__name__}.{name}"
+            raise ValueError(f"{where} must be > {low}, got {getattr(algorithm, name)}")
+
+
 def plain_steps(algorithm: FedAvg) -> None:
     """Raise ValueError unless clients take plain SGD steps of one rate, for whom counts on that."""
     o = algorithm.client

@@ -42,7 +42,6 @@ class FedMix(FedAvg):
                               experts: no q at all)
     ``gates``                 "local" (theta_s never leaves its client) or "averaged" (FEMNIST)
     ``marginal_entropy``      lambda_H, weight of the server's grad H(E_p(y)[q(z|y)]) (A06)
-    ``label_prior``           p(y) in that term: "counts" of all clients, or "uniform" (A06)
     ``phi_scale``             phi starts at N(0, phi_scale^2); 0 is the uniform q (A14)
     ``personal_bias``         one output bias per client, shared by all experts, instead of theirs
     ``server``                the server's optimiser; per-leaf rates: ``rates=(("phi", 0.03),)``
@@ -69,7 +68,6 @@ class FedMix(FedAvg):
     objective: str = "map"
     gates: str = "local"
     marginal_entropy: float = 1.0
-    label_prior: str = "counts"
     phi_scale: float = 0.0
     personal_bias: bool = False
 
@@ -79,7 +77,6 @@ class FedMix(FedAvg):
         at_least(0, self, "marginal_entropy", "phi_scale")
         one_of("objective", self.objective, ("map", "entropy", "likelihood"))
         one_of("gates", self.gates, ("local", "averaged"))
-        one_of("label_prior", self.label_prior, ("counts", "uniform"))
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return K differently initialised experts, phi, and a gate that starts uniform (A14)."""
@@ -187,11 +184,13 @@ class FedMix(FedAvg):
         """Subtract lambda_H grad_phi H(sum_c q(z|c) p(c)): keeps experts from dying early."""
         if "phi" not in gradients or self.marginal_entropy == 0:
             return gradients
-        p = torch.ones(len(state.shared["phi"]), device=fed.device)
-        if self.label_prior == "counts":
-            p = weighted_sum(fed.sizes, fed.shares(self.condition))
-        pull = marginal_entropy_gradient(state.shared["phi"], p / p.sum())
+        pull = marginal_entropy_gradient(state.shared["phi"], self._prior(fed))
         return {**gradients, "phi": gradients["phi"] - self.marginal_entropy * pull}
+
+    def _prior(self, fed: Federation) -> Tensor:
+        """Return p(y) over the examples of all clients, ``[values]`` (A06)."""
+        p = weighted_sum(fed.sizes, fed.shares(self.condition))
+        return p / p.sum()
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return log sum_z p(y|x, z) p(z|x, s) (algorithm 1, first way to test) and the gate."""
@@ -221,8 +220,7 @@ class FedMix(FedAvg):
         if self.objective == "likelihood":
             return {}
         q = state.shared["phi"].softmax(-1)
-        p = weighted_sum(fed.sizes, fed.shares(self.condition))
-        p = p / p.sum()
+        p = self._prior(fed)
         return {"q": q, "q_entropy": p @ entropy(q), "q_marginal_entropy": entropy(p @ q)}
 
 

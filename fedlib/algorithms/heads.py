@@ -8,7 +8,7 @@ from torch.nn.functional import layer_norm, linear, normalize, relu
 
 from fedlib.algorithms.arithmetic import mean_cross_entropy, placed
 from fedlib.algorithms.drift import RECEIVED
-from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.fedavg import FedAvg, at_least
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import FEATURES, Known, Phase, State, Update, noise_of
 from fedlib.federation import Federation
@@ -74,7 +74,7 @@ class FedCP(Split):
     """A policy divides every feature h between a personal and a global head, r + s = 1.
 
         logits = own(r * h) + head(s * h)
-        r = soft Gumbel choice at ``temperature`` of ReLU(LayerNorm(Linear(h * v_j)))
+        r = soft Gumbel choice at temperature 1 of ReLU(LayerNorm(Linear(h * v_j)))
 
     v_j, who the client is, is the sum of the rows of its personal head's weight at unit length; the
     policy is shared. Base, policy and personal head are trained; the received head is not, and
@@ -92,14 +92,10 @@ class FedCP(Split):
     experts = OWN
     trains = ("base.", POLICY, OWN)
     apart: float = 5.0
-    temperature: float = 1.0
 
     def check(self) -> None:
         FedAvg.check(self)
-        if self.apart < 0 or self.temperature <= 0:
-            raise ValueError(
-                f"FedCP needs apart >= 0 and temperature > 0, got {self.apart}, {self.temperature}"
-            )
+        at_least(0, self, "apart")
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, a second head like the first, and the policy."""
@@ -164,7 +160,7 @@ class FedCP(Split):
         if noise is not None:
             # The difference of two Gumbel variables is logistic.
             chance = chance + torch.logit(noise, eps=1e-6)
-        mine = torch.sigmoid(chance / self.temperature) * h
+        mine = torch.sigmoid(chance) * h
         return Opened(mine, net.logits(params, h - mine))
 
 

@@ -14,7 +14,7 @@ from fedlib.models import Net, Params
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 
-DRAWN = "noise/phi"  # in the server's memory during a round only, [clients, values, K]
+DRAW = "noise/phi"  # in the server's memory during a round only: its seed and number
 
 
 @value
@@ -35,21 +35,20 @@ class NoisyFedMix(FedMix):
     def before_round(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
-        """Return the state with every client's standard normal numbers of this round."""
-        shape = state.shared["phi"].shape
-        every = torch.zeros(fed.clients, *shape)
-        for row in rows.tolist():
-            draw = torch.Generator().manual_seed(
-                torch_seed(seed, "server", round, int(fed.ids[row]))
-            )
-            every[row] = torch.randn(shape, generator=draw)
-        drawn = every.to(state.shared["phi"])
-        return replace(state, memory={**state.memory, DRAWN: drawn})
+        """Return the state with what the clients' draws of this round depend on."""
+        return replace(state, memory={**state.memory, DRAW: torch.tensor([seed, round])})
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return p(y|s), and the client's draw during a round."""
-        drawn = {"drawn": state.memory[DRAWN][rows]} if DRAWN in state.memory else {}
-        return {**FedMix.client_context(self, fed, state, rows), **drawn}
+        """Return p(y|s), and during a round each client's standard normal numbers."""
+        known = FedMix.client_context(self, fed, state, rows)
+        if DRAW not in state.memory:
+            return known
+        seed, round = state.memory[DRAW].tolist()
+        seeds = [torch_seed(seed, "server", round, int(fed.ids[row])) for row in rows.tolist()]
+        draws = [torch.Generator().manual_seed(each) for each in seeds]
+        phi = state.shared["phi"]
+        drawn = torch.stack([torch.randn(phi.shape, generator=draw) for draw in draws])
+        return {**known, "drawn": drawn.to(phi)}
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return FedMix's message with noise on phi."""
@@ -61,5 +60,5 @@ class NoisyFedMix(FedMix):
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Take FedMix's step; the draws end with their round."""
-        kept = {n: t for n, t in state.memory.items() if n != DRAWN}
+        kept = {n: t for n, t in state.memory.items() if n != DRAW}
         return FedMix.aggregate(self, fed, replace(state, memory=kept), rows, messages)

@@ -190,9 +190,7 @@ BATTERY |= SECOND | {
     "PMMoE, bases": PMMoE(of=LGFedAvg(**FAST), denoise=0.4, **GATED),
     "PMMoE, vectors": PMMoE(of=DBE(kappa=0.0, client=sgd(0.5), **FAST), favour=3.0, **GATED),
     "PMMoE, dropout": PMMoE(of=FedCP(**FAST), gate=GateNet(dropout=0.1), **GATED),
-    "FedMix, all options": FedMix(
-        experts=2, label_prior="uniform", phi_scale=0.1, weighting="uniform", **FAST
-    ),
+    "FedMix, all options": FedMix(experts=2, phi_scale=0.1, weighting="uniform", **FAST),
 }
 every = pytest.mark.parametrize("algorithm", BATTERY.values(), ids=BATTERY)
 

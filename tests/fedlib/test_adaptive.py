@@ -7,19 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import LENET, make_federation, parts_of
-from playing import TASK, play
+from conftest import LENET, make_federation
+from playing import TASK, held_by, play
 from test_ifca import model
 
 from fedlib.algorithms import IFCA, FedAvg, Local, Mixture
-from fedlib.algorithms.arithmetic import at_label, mean
 from fedlib.algorithms.ifca import CLUSTERS, FIT, ClusterStop
-from fedlib.algorithms.mixture import GATE, GLOBAL, OWN, SAID, pooled
-from fedlib.engine import NOTHING, EarlyStop, State, evaluate, play_round
+from fedlib.algorithms.mixture import GATE, GLOBAL, OWN
+from fedlib.engine import EarlyStop, State, evaluate, play_round
+from fedlib.metrics import adjusted_rand_index, truth
 from fedlib.models import MLP
 from fedlib.optim import adam, sgd
-from fedlib.partition import Clients
+from fedlib.partition import IID, Clients, Mirrored, Repeated, Rotated
 from fedlib.runs import Experiment, run
+from fedlib.tasks import Task
 
 SIZES = (11, 4, 9, 6)
 FAST = {"batch_size": 4, "client": sgd(0.1)}
@@ -72,53 +73,13 @@ def test_predictions_are_those_of_the_formula(fed, alone):
     algorithm, state = mixed(fed, alone)
     scores = evaluate(fed, algorithm, state, fed.test)
     for row in range(4):
-        held = fed.test.index[row, : fed.test.sizes[row]]
-        x, y = fed.test.inputs(held), fed.test.y[held]
+        x, y = held_by(fed.test, row)
         h = gate_of(fed, state, row, x, MLP((5,))).exp().unsqueeze(-1)
         p = (h * said_by_all(fed, state, row, x).exp()).sum(1)
         assert scores.accuracy[row] == pytest.approx(float((p.argmax(-1) == y).double().mean()))
         nll = -p[torch.arange(len(y)), y].log().mean()
         assert scores.nll[row] == pytest.approx(float(nll), rel=1e-4)
     assert scores.gate is not None and scores.gate.shape == (3, 4)
-
-
-class Again(Mixture):
-    """A mixture that computes at every step what its experts say."""
-
-    def known(self, net, frozen, ctx, batch):
-        return NOTHING
-
-    def loss(self, net, params, ctx, batch):
-        code = self.encode(net, params, batch["x"])
-        said = at_label(self.say(net, params, ctx, code), batch["y"])
-        return -mean(pooled(said, self._open(net, params, batch["x"])), batch["weight"])
-
-
-@pytest.mark.parametrize("frozen", [True, False])
-def test_looking_up_what_experts_say_trains_as_computing_it_again_would(fed, alone, frozen):
-    ours, state = mixed(fed, alone, frozen=frozen, stop=EarlyStop(every=1, patience=1))
-    plain = Again(
-        **{**HOME, "gate": MLP((5,)), "stop": EarlyStop(every=1, patience=1)}, frozen=frozen
-    )
-    again, _ = play_round(plain, fed, plain.init(fed, 0, alone), round=0, seed=0, cohort=4)
-    begun = ours.init(fed, 0, alone)
-    for name, leaf in state.local.items():
-        torch.testing.assert_close(leaf, again.local[name], rtol=1e-3, atol=1e-5)
-        if "weight" in name:
-            moved = not torch.equal(leaf, begun.local[name])
-            assert moved == (not frozen or name.startswith(GATE))
-
-
-def test_what_frozen_experts_say_is_said_of_ones_own_examples(fed, alone):
-    frozen, state = mixed(fed, alone, frozen=True)
-    for row in (0, 2):
-        held = fed.train.index[row, : fed.train.sizes[row]]
-        said = said_by_all(fed, state, row, fed.train.inputs(held))
-        params, ctx = parts_of(fed, frozen, state, row)
-        batch = {"x": fed.train.inputs(held), "y": fed.train.y[held]}
-        known = frozen.known(fed.net, params, ctx, batch)
-        at = said[torch.arange(len(held)), :, fed.train.y[held]]
-        torch.testing.assert_close(known.beside[SAID], at, rtol=1e-4, atol=1e-5)
 
 
 def test_joint_training_moves_specialists_and_copies_of_the_clusters(fed, alone):
@@ -128,21 +89,6 @@ def test_joint_training_moves_specialists_and_copies_of_the_clusters(fed, alone)
     assert all(torch.equal(t, begun.shared[n]) for n, t in state.shared.items())
     name = f"copy.{CLUSTERS}head.weight"
     assert state.local[name].shape == (4, 3, *fed.net.init(0)["head.weight"].shape)
-
-
-@pytest.mark.parametrize("expert", range(4))
-def test_a_gate_that_is_open_to_one_expert_is_that_expert(fed, alone, expert):
-    algorithm, state = mixed(fed, alone)
-    for name in (f"{GATE}head.weight", f"{GATE}head.bias"):
-        state.local[name].zero_()
-    state.local[f"{GATE}head.bias"][:, expert] = 100.0
-    scores = evaluate(fed, algorithm, state, fed.test)
-    for row in range(4):
-        held = fed.test.index[row, : fed.test.sizes[row]]
-        said = said_by_all(fed, state, row, fed.test.inputs(held))[:, expert]
-        right = float((said.argmax(-1) == fed.test.y[held]).double().mean())
-        assert scores.accuracy[row] == pytest.approx(right)
-    assert scores.gate[:, expert].min() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("pool", ["mean", "product"])
@@ -209,14 +155,6 @@ def test_one_cluster_is_the_mixture_of_001():
     assert scores[0].gate.shape == scores[1].gate.shape == (3, 2)
 
 
-def test_pools_of_many_experts():
-    said = torch.tensor([[0.2, 0.5, 0.1]]).log()
-    gate = torch.tensor([[0.5, 0.25, 0.25]]).log()
-    assert float(pooled(said, gate).exp()) == pytest.approx(0.1 + 0.125 + 0.025)
-    logs = 0.5 * np.log(0.2) + 0.25 * np.log(0.5) + 0.25 * np.log(0.1)
-    assert float(pooled(said, gate, "log")) == pytest.approx(logs)
-
-
 def test_a_run_whose_clusters_leave_is_stored_and_sends_less():
     common = {"rounds": 6, "cohort": 0.5, "evaluate_every": 3}
     algorithm = IFCA(clusters=2, batch_size=10, client=sgd(0.5))
@@ -255,3 +193,74 @@ def test_the_stages_of_a_run_and_its_diagnostics():
     np.testing.assert_allclose(begun["value"], theirs["value"].loc[begun.index])
     last = frames[both].query("metric == 'test_accuracy' and round == 1")
     assert len(last) == 5 and frames[both].query("metric == 'bytes_up'")["value"].sum() == 0
+
+
+def test_the_rand_index_by_hand():
+    # Of the pairs of four clients both groupings join {0, 1} only; the formula gives 4/7.
+    assert adjusted_rand_index(np.array([0, 0, 1, 2]), np.array([5, 5, 1, 1])) == pytest.approx(
+        4 / 7
+    )
+    assert adjusted_rand_index(np.array([3, 3, 0]), np.array([0, 0, 1])) == 1.0
+
+
+def test_groups_are_true_where_all_examples_of_a_client_agree():
+    values = np.array([[1, 1, 0], [0, 0, 0]])
+    assert truth(values, np.array([2, 3])).tolist() == [1, 0]
+    assert truth(values, np.array([3, 3])) is None
+    assert truth(values, np.array([0, 3])) is None
+
+
+def test_clusters_are_compared_with_the_orientations_of_the_clients():
+    turned = Rotated(Repeated(IID(clients=3, size=30), 2), (0.0, 180.0), alpha=None)
+    fed = Task("digits", turned, MLP((8,)), Mirrored(pool=200, validation=20, test=30)).build(0)
+    algorithm = IFCA(clusters=2, batch_size=10)
+    state = algorithm.assign_models(fed, algorithm.init(fed, 0))
+    assert "recovery:angle" not in algorithm.observe(fed, algorithm.init(fed, 0))
+    for best, index in (([0, 0, 0, 1, 1, 1], 1.0), ([0, 0, 1, 0, 1, 1], None)):
+        fit = torch.nn.functional.one_hot(torch.tensor(best), 2).neg().double()
+        state.memory[FIT] = fit
+        seen = algorithm.observe(fed, state)["recovery:angle"]
+        expected = index or adjusted_rand_index(np.array(best), np.array([0, 0, 0, 1, 1, 1]))
+        assert float(seen) == pytest.approx(expected)
+    plain = replace(turned, alpha=1.0)
+    mixed = replace(
+        fed, train=Task("digits", plain, MLP((8,)), Mirrored(200, 20, 30)).build(0).train
+    )
+    assert "recovery:angle" not in algorithm.observe(mixed, state), "clients hold several angles"
+
+
+def test_what_a_mixture_observes_of_its_experts():
+    fed = make_federation(SIZES)
+    clusters = IFCA(clusters=3, batch_size=4)
+    first = clusters.assign_models(fed, play(clusters, fed, rounds=3)[0])
+    own, _ = play(Local(batch_size=4), fed, rounds=1, cohort=4)
+    algorithm = Mixture(**HOME, gate=MLP((5,)))
+    state = algorithm.init(fed, 0, State(first.shared, own.local, memory=dict(first.memory)))
+    seen = algorithm.observe(fed, state)
+    for row in range(4):
+        x, y = held_by(fed.test, row)
+        right = (said_by_all(fed, state, row, x).argmax(-1) == y.unsqueeze(-1)).double().mean(0)
+        torch.testing.assert_close(seen["expert_accuracy"][row], right)
+        h = gate_of(fed, state, row, x, MLP((5,))).exp().double()
+        torch.testing.assert_close(seen["gate_share"][row], h.mean(0), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            seen["gate_entropy"][row, 0], -(h * h.log()).sum(1).mean(), rtol=1e-5, atol=1e-6
+        )
+    even = Mixture(**HOME, pool="mean")
+    flat = even.observe(fed, even.init(fed, 0, first))["gate_entropy"]
+    torch.testing.assert_close(flat, torch.full((4, 1), np.log(4)).double())
+
+
+def test_choosing_on_the_tests_is_what_the_option_does():
+    honest, peeking = (replace(TASK, validate_on=v).build(0) for v in ("validation", "test"))
+    assert peeking.validation is peeking.test and honest.validation is not honest.test
+    np.testing.assert_array_equal(honest.test.index, peeking.test.index)
+    algorithm = IFCA(clusters=3, batch_size=10)
+    state, _ = play(algorithm, peeking, rounds=2)
+    settled = algorithm.assign_models(peeking, state)
+    fit = algorithm.fits(peeking, state.shared, peeking.test, torch.arange(8))
+    torch.testing.assert_close(settled.memory[FIT], fit)
+    scores = evaluate(peeking, algorithm, settled, peeking.test)
+    assert scores.nll == pytest.approx(fit.min(1).values.double().numpy(), rel=1e-4)
+    with pytest.raises(ValueError, match="unknown validate_on"):
+        replace(TASK, validate_on="train")

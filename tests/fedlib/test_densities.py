@@ -128,15 +128,6 @@ def test_only_the_auto_encoders_move_and_only_they_are_counted():
     assert report.up.tolist() == [4 * numbers] * 3
 
 
-def test_all_clients_in_one_program_are_those_one_by_one():
-    """Their noise, too: it depends on the client and not on who shares its program."""
-    fed = make_federation(SIZES)
-    algorithm = Densities(of=OF, epochs=3, stop=EarlyStop(every=1, patience=1), **TINY)
-    ends = [fitted(algorithm, fed, chunk=chunk)[0].local for chunk in (1, 3)]
-    for name, leaf in ends[0].items():
-        torch.testing.assert_close(ends[1][name], leaf, rtol=1e-3, atol=1e-5)
-
-
 def test_the_noise_is_used():
     """Without it two epochs of a full batch would take the posterior mean both times."""
     fed = make_federation((5,))
@@ -189,13 +180,6 @@ def test_each_stops_by_its_own_bound():
     assert min(bests) < 7  # somebody did stop
 
 
-def test_fitting_raises_the_bound_of_each_client():
-    fed = make_federation((12, 12))
-    same = {**TINY, "of": FedAvg()}
-    losses = [float(fitted(Densities(epochs=e, **same), fed)[1].losses.mean()) for e in (1, 20)]
-    assert losses[1] < losses[0]
-
-
 def test_seen_clients_are_predicted_as_before():
     fed = make_federation(SIZES)
     first = scatter(OF.init(fed, 0))
@@ -238,24 +222,6 @@ def test_votes_are_weighed_by_who_knows_the_example(of):
     torch.testing.assert_close(told, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_densities_that_are_all_alike_leave_p_s():
-    fed = make_federation(SIZES)
-    algorithm = Densities(of=OF, **TINY)
-    first = scatter(OF.init(fed, 0))
-    state = algorithm.init(fed, 0, first)  # the same fresh auto-encoder for everyone
-    torch.testing.assert_close(
-        told_newcomers(algorithm, fed, state), told_newcomers(OF, fed, first), rtol=1e-4, atol=1e-5
-    )
-
-
-def test_bad_requests_are_errors(fed):
-    with pytest.raises(ValueError, match="give its experiment as `after`"):
-        Densities().init(fed, 0)
-    for bad in ({"hidden": (0,)}, {"latent": 0}, {"samples": 0}):
-        with pytest.raises(ValueError, match="hidden, latent and samples must be >= 1"):
-            Densities(**bad)
-
-
 def test_pruned_experts_stay_pruned():
     fed = make_federation(SIZES)
     of = PrunedFedMix(experts=2, phi_scale=1.0, eta=1.0)
@@ -264,3 +230,8 @@ def test_pruned_experts_stay_pruned():
     before = evaluate(fed, of, first, fed.test).nll
     state, _ = fitted(Densities(of=of, epochs=1, **TINY), fed, first)
     np.testing.assert_array_equal(evaluate(fed, of, state, fed.test).nll, before)
+
+
+def test_densities_follow_a_federation(fed):
+    with pytest.raises(ValueError, match="give its experiment as `after`"):
+        Densities().init(fed, 0)

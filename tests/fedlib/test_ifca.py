@@ -105,21 +105,6 @@ def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client():
         )
 
 
-def test_a_third_explores():
-    fed = make_federation((2,) * 40)
-    algorithm = IFCA(clusters=2, explore=Explore(0.33))
-    state, rows = algorithm.init(fed, 0), torch.arange(40)
-    best = algorithm.fits(fed, state.shared, fed.train, rows).argmin(1)
-    away = torch.stack(
-        [
-            algorithm.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE] != best
-            for t in range(60)
-        ]
-    )
-    # Half of those who explore draw the best cluster.
-    assert float(away.double().mean()) == pytest.approx(0.165, abs=0.03)
-
-
 @given(st.floats(0, 1), st.floats(0, 3), st.integers(0, 500))
 def test_exploration_decays(eps, decay, round):
     explore = Explore(eps, decay)

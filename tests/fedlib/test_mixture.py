@@ -31,13 +31,6 @@ def federated(fed):
     return play(FedAvg(batch_size=4), fed)[0]
 
 
-def gates(state, bias):
-    """Open every gate by as much, whatever the example."""
-    for name in ("gate.head.weight", "gate.head.bias"):
-        state.local[name] = torch.full_like(state.local[name], bias if "bias" in name else 0)
-    return state
-
-
 def probabilities(fed, algorithm, state, row, x):
     """Probabilities of generalist and specialist and the gate, without the algorithm's help."""
     own, _ = parts_of(fed, algorithm, state, row)
@@ -101,21 +94,6 @@ def test_a_network_that_gives_out_p_for_log_p_is_trained_on_p(fed):
     assert np.nanmin(scores.nll) >= -1 and np.nanmax(scores.nll) < 0
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_gate_that_is_shut_or_open_leaves_one_expert(fed, federated, pool):
-    tuned, _ = play(Local(batch_size=4), fed, first=federated)
-    algorithm = Mixture(pool=pool, **FAST)
-    state = algorithm.init(fed, 0, tuned)
-    alone = {
-        -60.0: evaluate(fed, FedAvg(), federated, fed.test),
-        60.0: evaluate(fed, Local(), tuned, fed.test),
-    }
-    for bias, expected in alone.items():
-        scores = evaluate(fed, algorithm, gates(state, bias), fed.test)
-        np.testing.assert_allclose(scores.nll, expected.nll, rtol=1e-5)
-        np.testing.assert_array_equal(scores.accuracy, expected.accuracy)
-
-
 def test_the_generalist_is_frozen_and_all_else_moves(fed, federated):
     algorithm = Mixture(**FAST)
     begun = algorithm.init(fed, 0, federated)
@@ -124,15 +102,6 @@ def test_the_generalist_is_frozen_and_all_else_moves(fed, federated):
     for name, leaf in state.flat().items():
         assert torch.equal(leaf, before[name]) == name.startswith("shared:global."), name
     assert not report.messages and int(report.down.sum()) == int(report.up.sum()) == 0
-
-
-def test_a_trained_generalist_is_a_copy_of_each_client(fed, federated):
-    algorithm = Mixture(train_global=True, **FAST)
-    state, _ = play(algorithm, fed, rounds=1, first=federated)
-    for name, leaf in federated.shared.items():
-        assert torch.equal(state.shared[f"global.{name}"], leaf)
-        copies = state.local[f"copy.{name}"]
-        assert not torch.equal(copies[0], copies[1]) and not torch.equal(copies[0], leaf)
 
 
 def test_what_opted_out_trains_gate_and_specialist_only(fed, federated):

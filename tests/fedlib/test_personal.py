@@ -35,14 +35,6 @@ def test_personal_leaves_that_never_differ_are_those_of_fedavg(local):
             torch.testing.assert_close(leaf_of(mine, name, row), leaf)
 
 
-def test_clients_that_differ_get_biases_that_differ(fed):
-    state, _ = play(Personal(batch_size=4), fed)
-    bias = state.local["head.bias"]
-    assert bias.shape == (3, 3) and not torch.allclose(bias[0], bias[1], atol=1e-4)
-    plain, _ = play(FedAvg(batch_size=4), fed)
-    assert not torch.allclose(state.shared["head.weight"], plain.shared["head.weight"], atol=1e-6)
-
-
 def test_a_newcomer_gets_the_mean_logits_which_are_those_of_the_mean_bias():
     fed = make_federation((12, 3, 9))
     algorithm = Personal()

@@ -47,15 +47,6 @@ def test_parts_and_rest_are_the_prediction(of):
         torch.testing.assert_close((rest + mine).log_softmax(-1), said)
 
 
-@nine
-def test_experts_are_private(of):
-    fed = make_federation(SIZES)
-    state, report = play(of, fed)
-    names = [n for n in state.local if n.startswith(of.experts)]
-    assert names and not any(n.startswith(of.experts) for n in state.shared)
-    assert not any(n in report.messages for n in names)
-
-
 def test_fedrep_trains_the_head_then_the_base():
     fed = make_federation((8,), model=MLP((6,)))
     algorithm = FedRep(head_epochs=3, epochs=2, batch_size=None, client=sgd(0.2))

@@ -84,7 +84,6 @@ _MIXES = {
     "objective": "map",
     "gates": "local",
     "marginal_entropy": 1.0,
-    "label_prior": "counts",
     "phi_scale": 0.0,
     "personal_bias": False,
 }
@@ -262,7 +261,7 @@ DEFAULTS = {
         "head": Optimizer("sgd", lr=1.0),
         "pairs": 10,
     },
-    FedCP: {**_AVERAGES, "apart": 5.0, "temperature": 1.0},
+    FedCP: {**_AVERAGES, "apart": 5.0},
     GPFL: {**_AVERAGES, "near": 0.01, "decay": 0.1},
     DBE: {**_AVERAGES, "kappa": 50.0, "momentum": 1.0},
     FedSynMoE: {
@@ -432,7 +431,7 @@ SAMPLES |= {
     FedBABU: (FedBABU(), {**_AVERAGING, "local": ("base.",)}),
     FedRoD: (FedRoD(), _AVERAGING),
     FedGH: (FedGH(), {**_AVERAGING, "local": ("head.",), "head": Optimizer(), "pairs": 5}),
-    FedCP: (FedCP(), {**_AVERAGING, "apart": 1.0, "temperature": 0.5}),
+    FedCP: (FedCP(), {**_AVERAGING, "apart": 1.0}),
     GPFL: (
         GPFL(),
         {**_AVERAGING, "near": 0.1, "decay": 0.0},
@@ -495,7 +494,6 @@ _ORDINARY = {
     "condition": "angle",
     "gates": "averaged",
     "marginal_entropy": 0.0,
-    "label_prior": "uniform",
     "phi_scale": 0.01,
     "personal_bias": True,
 }
