@@ -37,8 +37,8 @@ class PMMoE(SecondStage):
     ``of`` is the method that split models: v_l are heads, bases or vectors. They stay as they are,
     as does all else; only the ``gate`` is trained.
 
-        a      = softmax G_j(x),  of which the ``top`` largest count (k; 0: all)      (eq. 5 to 7)
-        logits = rest(x) + joined( sum_l a_l v_l(entry(x)) )                          (eq. 8)
+        a      = softmax G_j(x),  of which the ``top`` largest count (k; 0: all)
+        logits = rest(x) + joined( sum_l a_l v_l(entry(x)) )                          (eq. 5 to 8)
         G_j   <- G_j - eta grad CE(logits)                                            (eq. 13)
         H_l    = T log sum_d exp(o_ld o_jd / (|o_l| |o_j| T))  for outputs o_l = v_l  (eq. 10 to 12)
 

@@ -36,7 +36,7 @@ class Split(FedAvg):
     is a mixture of what they add to the logits. The private part is made of the local leaves whose
     names begin with ``experts``.
 
-    Reference: Feng et al., PM-MoE (004), eq. 2 to 4. Deviation: private vectors are added to the
+    Reference: Feng et al., PM-MoE (004), eq. 4. Deviation: private vectors are added to the
     features, not to the logits (A34).
     """
 
