@@ -22,6 +22,7 @@ from playing import (
     close,
     equal,
     every,
+    held_by,
     one_step,
     plain,
     play,
@@ -36,6 +37,7 @@ from fedlib.algorithms import (
     IFCA,
     MOON,
     SCAFFOLD,
+    ClusteredFedMix,
     Densities,
     FedAvg,
     FedCP,
@@ -106,8 +108,7 @@ def reference(fed, algorithm, rounds, seed, cohort_of, server):
 
 
 def train_one(fed, algorithm, model, row, seed, round):
-    held = fed.train.index[row, : fed.train.sizes[row]]
-    x, y = fed.train.inputs(held), fed.train.y[held]
+    x, y = held_by(fed.train, row)
     plan = make_plan(
         fed.ids[[row]],
         fed.train.sizes[[row]],
@@ -310,7 +311,7 @@ LIMITS = {
         for server in (adam(1e-2), sgd(1.0), Optimizer("yogi", lr=0.01))
     },
     "ClusteredFedMix, one expert": (
-        BATTERY["ClusteredFedMix"].__class__(experts=1, server=sgd(1.0), **FAST),
+        ClusteredFedMix(experts=1, server=sgd(1.0), **FAST),
         FedAvg(**FAST),
         SIZES,
         3,
@@ -442,6 +443,33 @@ def test_bytes_are_those_of_the_tensors(algorithm):
     assert int(report.up.sum()) == sum(t.nbytes for t in report.messages.values())
 
 
+# 8 x 8 pixels, 7 units, 3 classes.
+BASE, HEAD = 64 * 7 + 7, 7 * 3 + 3
+MODEL = BASE + HEAD
+LEDGER = {  # how many numbers of 4 bytes a client gets, and sends; an integer counts as two
+    "FedAvg": (FedAvg(), MODEL, MODEL),
+    "Personal, bias": (Personal(), MODEL - 3, MODEL - 3),
+    "FedPer": (FedPer(), BASE, BASE),
+    "LGFedAvg": (LGFedAvg(), HEAD, HEAD),
+    "LocalGlobal": (LocalGlobal(cut=3), HEAD, HEAD),
+    "SCAFFOLD": (SCAFFOLD(), 2 * MODEL, 2 * MODEL),
+    "DBE, kappa 0": (DBE(kappa=0.0), MODEL + 7, MODEL),
+    "FedMix": (FedMix(experts=3), 3 * MODEL + 9, 3 * MODEL + 9 + 3),
+    "ClusteredFedMix": (ClusteredFedMix(experts=4), 4 * MODEL, 4 * MODEL + 4),
+    "IFCA": (IFCA(clusters=3), 3 * MODEL, MODEL + 2),
+    "IFCA, heads": (IFCA(clusters=3, clustered="head."), MODEL + 2 * HEAD, MODEL + 2),
+    "Newcomers": (Newcomers(of=FedPer(**FAST)), BASE, 0),
+    "PMMoE": (PMMoE(of=FedPer(**FAST)), 3 * HEAD + BASE, HEAD),
+}
+
+
+@pytest.mark.parametrize("name", LEDGER)
+def test_the_ledger_by_hand(name):
+    algorithm, down, up = LEDGER[name]
+    _, report = play(algorithm, ragged(), rounds=1)
+    assert (report.down.tolist(), report.up.tolist()) == ([4 * down] * 3, [4 * up] * 3)
+
+
 def test_a_round_leaves_what_it_was_given_and_clients_outside_alone(played):
     algorithm, fed, state, _ = played
     kept = copy.deepcopy(state)
@@ -450,6 +478,7 @@ def test_a_round_leaves_what_it_was_given_and_clients_outside_alone(played):
         assert equal(getattr(kept, group), getattr(state, group))
     moved = any(not torch.equal(kept.flat()[n], t) for n, t in after.flat().items())
     assert moved == bool(algorithm.phases())
+    assert algorithm.federates or (not report.messages and equal(after.shared, kept.shared))
     away = [row for row in range(3) if row not in report.rows]
     assert len(away) == 2
     assert all(torch.equal(after.local[n][away], t[away]) for n, t in kept.local.items())

@@ -59,7 +59,7 @@ def test_two_rounds_of_scaffold_by_hand():
         ]
         c = {n: c[n] + sum(new[row][n] - own[row][n] for row in (0, 1)) / 2 for n in w}
         w, own = {n: (ends[0][n] + ends[1][n]) / 2 for n in w}, new
-        state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
+        state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
         for n in w:
             close = {"rtol": 2e-3, "atol": 1e-5}
             np.testing.assert_allclose(state.shared[n].numpy(), w[n], **close)
@@ -67,8 +67,6 @@ def test_two_rounds_of_scaffold_by_hand():
             for row in (0, 1):
                 mine = state.local[f"drift.{n}"][row].numpy()
                 np.testing.assert_allclose(mine, own[row][n], **close)
-    model = sum(t.nbytes for n, t in state.shared.items() if not n.startswith("control."))
-    assert report.up.tolist() == report.down.tolist() == [2 * model] * 2
 
 
 def test_a_cohort_moves_the_control_variate_by_its_share():

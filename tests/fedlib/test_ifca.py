@@ -75,8 +75,7 @@ def test_what_nobody_chose_stands_still_also_under_momentum():
     state = algorithm.init(fed, 0)
     state.shared[f"{CLUSTERS}head.bias"][1] = torch.tensor([1e3, -1e3, 0.0])  # nobody's best
     kept = model(state, 1)
-    for t in range(3):
-        state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=4)
+    state, _ = play(algorithm, fed, 3, state=state, cohort=4)
     assert set(state.memory[CHOICE].tolist()) == {0}
     assert all(torch.equal(t, kept[n]) for n, t in model(state, 1).items())
 
@@ -160,16 +159,6 @@ def test_a_client_without_validation_examples_asks_its_training_examples():
     fit = algorithm.assign_models(fed, state).memory[FIT]
     own = algorithm.fits(fed, state.shared, fed.train, torch.tensor([1]))
     assert torch.equal(fit[1], own[0]) and fit.isfinite().all()
-
-
-def test_the_ledger_by_hand():
-    fed = make_federation(SIZES)
-    size = 4 * fed.net.parameters()
-    _, report = play(IFCA(clusters=3, **FAST), fed)
-    assert set(report.down.tolist()) == {3 * size} and set(report.up.tolist()) == {size + 8}
-    head = 4 * (7 * 3 + 3)
-    _, report = play(IFCA(clusters=3, clustered="head.", **FAST), fed)
-    assert set(report.down.tolist()) == {size + 2 * head} and set(report.up.tolist()) == {size + 8}
 
 
 def test_converged_clusters_leave_with_their_best_weights():

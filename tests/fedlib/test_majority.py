@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation
+from playing import play
 
 from fedlib.algorithms import CommonestLabel, FedAvg
-from fedlib.engine import evaluate, evaluate_global, play_round
+from fedlib.engine import evaluate, evaluate_global
 from fedlib.metrics import majority_floor
 from fedlib.models import MLP
 from fedlib.partition import Dirichlet, Majority, Mirrored, OptOut
@@ -39,7 +40,7 @@ def test_two_clients_by_hand():
     """The first holds 0, 2, 2 and is right on the one 2 of its tests, the second on two 1."""
     fed = held_by([[0, 2, 2], [1, 1, 1, 0]], test=[2, 1, 1, 0])
     floor = CommonestLabel()
-    state, report = play_round(floor, fed, floor.init(fed, 0), round=0, seed=0, cohort=2)
+    state, report = play(floor, fed, 1, cohort=2)
     scores = evaluate(fed, floor, state, fed.test)
     assert scores.accuracy.tolist() == [0.25, 0.5]
     mine = -sum(math.log((n + 1) / 6) for n in (2, 0, 0, 1)) / 4

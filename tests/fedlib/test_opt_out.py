@@ -199,14 +199,6 @@ def test_rows_stay_in_place_and_hold_what_takes_part():
     assert whole.taking_part() is whole and whole.at_home() is whole is whole.predicting()
 
 
-def test_label_shares_are_those_of_what_takes_part():
-    fed = opted()
-    mine = fed.train.y[fed.train.index[2, :6]]
-    share = torch.bincount(mine, minlength=3) / 6
-    torch.testing.assert_close(fed.shares("label")[2], share)
-    assert not torch.equal(fed.at_home().shares("label")[2], share) or len(mine.unique()) == 1
-
-
 def test_side_information_moves_with_its_example():
     fed = make_federation(SIZES, side="angle")
     inside = torch.ones_like(fed.train.index)
@@ -247,22 +239,15 @@ pairs = st.tuples(st.floats(0, 0.9), st.floats(0, 0.9)).map(sorted)
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 10**6), pairs, st.integers(5, 30))
-def test_who_opts_out_also_does_at_a_larger_fraction(seed, fractions, clients):
+@given(st.integers(0, 10**6), pairs, pairs, st.integers(5, 30))
+def test_what_opts_out_also_does_at_a_larger_fraction_or_share(seed, fractions, shares, clients):
     part, labels = rows(*[[0, 1, 1, 2, 2, 2]] * clients)
     few, many = (OptOut(q).stays_in(part, labels, seed) for q in fractions)
-    assert (many <= few).all()
+    some, more = (OptOut(1.0, share).stays_in(part, labels, seed) for share in shares)
+    assert (many <= few).all() and (more <= some).all()
     for inside, q in ((few, fractions[0]), (many, fractions[1])):
         assert (inside.all(1) | ~inside.any(1)).all()
         assert (~inside.any(1)).sum() == round(q * clients)
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 10**6), pairs)
-def test_what_opts_out_also_does_at_a_larger_share(seed, shares):
-    part, labels = rows([0] * 7 + [1] * 4, [1] * 3, [2])
-    some, more = (OptOut(1.0, share).stays_in(part, labels, seed) for share in shares)
-    assert (more <= some).all() and not more[part.index < 0].any()
 
 
 def test_some_of_the_clients_opt_out_as_they_do_among_all():

@@ -85,19 +85,6 @@ def test_only_gates_move_and_nothing_but_the_pool_is_sent(of):
     assert report.up.tolist() == [mine] * 3 and report.down.tolist() == [3 * mine + model] * 3
 
 
-def test_the_bytes_of_two_clients_by_hand():
-    """8 x 8 pixels, 7 units, 3 classes: a base of 64 * 7 + 7 = 455 numbers, heads of 7 * 3 + 3."""
-    of, fed = FedPer(batch_size=4), make_federation((4, 8))
-    first, _ = play(of, fed, cohort=2)
-    algorithm = PMMoE(of=of)
-    _, report = play_round(
-        algorithm, fed, algorithm.init(fed, 0, first), round=0, seed=0, cohort=1.0
-    )
-    # Both heads and the base (004, algorithm 1, lines 1 and 2) go down, the own head goes up.
-    assert report.down.tolist() == [4 * (2 * 24 + 455)] * 2
-    assert report.up.tolist() == [4 * 24] * 2
-
-
 @nine
 def test_energies_against_a_plain_loop(of):
     fed, first = finished(of)

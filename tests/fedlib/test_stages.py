@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from conftest import make_federation, scatter
 
 from fedlib.algorithms import (
     IFCA,
     Densities,
-    FedAvg,
-    FedPer,
     Local,
     Mixture,
-    Newcomers,
-    PMMoE,
 )
 from fedlib.algorithms.ifca import CLUSTERS, FIT, best_fit, count, pick, settled, used
 from fedlib.engine import State, evaluate, play_round
@@ -68,29 +63,6 @@ def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
         assert torch.equal(both.local[f"own.{name}"], leaf)
     for name, leaf in federated.shared.items():
         assert torch.equal(both.shared[f"global.{name}"], leaf)
-
-
-AT_HOME = [
-    (None, Local()),
-    (FedAvg(), Mixture(epochs=1, batch_size=4)),
-    (FedPer(), Newcomers(of=FedPer())),
-    (FedPer(), PMMoE(of=FedPer(), epochs=1)),
-]
-
-
-@pytest.mark.parametrize(("of", "stage"), AT_HOME, ids=lambda a: type(a).__name__)
-def test_what_is_trained_at_home_sends_nothing_back(of, stage):
-    fed = make_federation()
-    first = None if of is None else of.init(fed, 0)
-    state = stage.init(fed, 0, first)
-    shared = {n: t.clone() for n, t in state.shared.items()}
-    after, report = play_round(stage, fed, state, round=0, seed=0, cohort=1.0)
-    assert not stage.federates and not report.messages
-    assert all(torch.equal(after.shared[n], t) for n, t in shared.items())
-    if not isinstance(stage, PMMoE):
-        assert report.up.tolist() == [0] * 3
-    received = isinstance(stage, Newcomers | PMMoE)
-    assert (report.down > 0).tolist() == [received] * 3
 
 
 def test_densities_stand_on_clusters_too():
