@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import make_federation
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 import fedlib.algorithms
 from fedlib.algorithms import (
@@ -100,6 +101,19 @@ def held_by(table, row):
 def one(fed, row=0):
     """A client's examples as one batch."""
     return {n: t[0] for n, t in fed.train.whole(torch.tensor([row])).items()}
+
+
+def loss_on(fed, x, y):
+    """The cross-entropy of a plain model's leaves on some examples."""
+    return lambda w: cross_entropy(fed.net(w, x), y)
+
+
+def stepped(w, loss, lr, names=("",)):
+    """Leaves after a gradient step on ``loss(leaves)`` of those whose names begin so."""
+    w = {n: t.detach().clone().requires_grad_() for n, t in w.items()}
+    moving = [n for n in w if n.startswith(tuple(names))]
+    steps = zip(moving, torch.autograd.grad(loss(w), [w[n] for n in moving]), strict=True)
+    return {n: t.detach() for n, t in w.items()} | {n: (w[n] - lr * g).detach() for n, g in steps}
 
 
 def client(fed, algorithm, state, row):

@@ -163,19 +163,6 @@ def test_local_sends_nothing_and_counts_nothing(fed):
     assert int(report.down.sum()) == int(report.up.sum()) == 0
 
 
-def test_local_clients_never_learn_of_each_other():
-    """The rows of a cohort of three are those of three federations of one."""
-    fed = make_federation((9, 5, 7))
-    algorithm = Local(batch_size=4, epochs=2)
-    state, _ = play(algorithm, fed, rounds=2)
-    for row in range(3):
-        only = make_federation((9, 5, 7))
-        only.train.sizes = np.where(only.ids == row, only.train.sizes, 0)
-        alone, _ = play(algorithm, only, rounds=2)
-        for n, leaf in alone.local.items():
-            torch.testing.assert_close(leaf[row], state.local[n][row], rtol=1e-4, atol=1e-6)
-
-
 def test_fine_tuning_starts_from_the_global_model_and_leaves_it_alone(fed):
     first, _ = play(FedAvg(batch_size=4), fed)
     kept = copy.deepcopy(first)

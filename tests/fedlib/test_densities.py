@@ -61,21 +61,6 @@ def test_the_bound_by_hand(noise):
     np.testing.assert_allclose(got.numpy(), said - apart, rtol=1e-5)
 
 
-def test_one_samples_evidence_is_the_bound_on_average_and_more_samples_lie_above():
-    model = AutoEncoder(3, (4,), 2)
-    leaves = {n: 2 * t for n, t in model.init(1).items()}
-    x = torch.tensor([[0.0, 0.3, 1.0], [0.9, 0.5, 0.2]])
-    noise = torch.randn(4000, 2, generator=torch.Generator().manual_seed(0))
-    one = torch.stack([model.evidence(leaves, x, n[None]) for n in noise[:1500]]).mean(0)
-    bound = torch.stack([model.bound(leaves, x, n) for n in noise[:1500]]).mean(0)
-    torch.testing.assert_close(one, bound, rtol=0, atol=0.1)
-    many = model.evidence(leaves, x, noise)
-    assert (many > bound).all()
-    by_hand = torch.stack([model.evidence(leaves, x, n[None]) for n in noise[:5]])
-    expected = by_hand.logsumexp(0) - math.log(5)
-    torch.testing.assert_close(model.evidence(leaves, x, noise[:5]), expected)
-
-
 def test_the_evidence_of_a_code_of_one_number_is_the_integral():
     """Importance weighting is unbiased for p(x): a sum over a fine grid is the oracle."""
     model = AutoEncoder(2, (3,), 1)

@@ -10,7 +10,7 @@ import torch
 from conftest import LENET, make_federation
 from hypothesis import given
 from hypothesis import strategies as st
-from playing import play
+from playing import held_by, loss_on, play, stepped
 
 from fedlib.algorithms import IFCA
 from fedlib.algorithms.ifca import CHOICE, CLUSTERS, FIT, OPEN, ClusterStop, Explore
@@ -48,15 +48,8 @@ def test_a_round_by_hand(clustered):
     assert len(set(chosen)) > 1, "the test must be able to tell clusters apart"
     trained = []
     for row, j in enumerate(chosen):
-        w = {n: t.clone().requires_grad_() for n, t in model(before, j).items()}
-        held = fed.train.index[row, : fed.train.sizes[row]]
-        loss = torch.nn.functional.cross_entropy(
-            fed.net(w, fed.train.inputs(held)), fed.train.y[held]
-        )
-        grads = torch.autograd.grad(loss, list(w.values()))
-        trained.append(
-            {n: (t - 0.1 * g).detach() for (n, t), g in zip(w.items(), grads, strict=True)}
-        )
+        x, y = held_by(fed.train, row)
+        trained.append(stepped(model(before, j), loss_on(fed, x, y), 0.1))
     for name, leaf in after.shared.items():
         plain = name.removeprefix(CLUSTERS)
         for j in range(3) if name != plain else [None]:
@@ -102,6 +95,11 @@ def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client():
         assert torch.equal(
             greedy.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE], best
         )
+    third, away = replace(algorithm, explore=Explore(0.33)), []
+    for t in range(50):
+        away.append(third.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE] != best)
+    # A third of those who explore draw the best cluster.
+    assert float(torch.stack(away).double().mean()) == pytest.approx(0.22, abs=0.03)
 
 
 @given(st.floats(0, 1), st.floats(0, 3), st.integers(0, 500))

@@ -94,16 +94,6 @@ def test_a_network_that_gives_out_p_for_log_p_is_trained_on_p(fed):
     assert np.nanmin(scores.nll) >= -1 and np.nanmax(scores.nll) < 0
 
 
-def test_the_generalist_is_frozen_and_all_else_moves(fed, federated):
-    algorithm = Mixture(**FAST)
-    begun = algorithm.init(fed, 0, federated)
-    before = {n: t.clone() for n, t in begun.flat().items()}
-    state, report = play(algorithm, fed, rounds=1, first=federated)
-    for name, leaf in state.flat().items():
-        assert torch.equal(leaf, before[name]) == name.startswith("shared:global."), name
-    assert not report.messages and int(report.down.sum()) == int(report.up.sum()) == 0
-
-
 def test_what_opted_out_trains_gate_and_specialist_only(fed, federated):
     """002: the generalist learns from opt-in data. Client 1 opted out, client 2 in part."""
     algorithm = Mixture(train_global=True, **FAST)
@@ -148,18 +138,6 @@ def test_specialists_start_from_what_came_before(fed, federated):
             assert torch.equal(begun.local[f"own.{n}"], first.local[n])
             assert torch.equal(begun.shared[f"global.{n}"], leaf), "handed on by the second stage"
         assert torch.equal(algorithm.init(fed, 0, federated).local[f"own.{n}"][2], leaf)
-
-
-def test_experts_and_gates_of_other_architectures():
-    fed = make_federation((9, 9, 9), model=LeNet(channels=(3,), hidden=(9,), kernel=3))
-    first, _ = play(FedAvg(batch_size=4), fed, rounds=1)
-    mixed = Mixture(expert=MLP((6,)), gate=MLP((4,)), **FAST)
-    state, report = play(mixed, fed, rounds=4, first=first)
-    assert state.local["own.base.1.weight"].shape == (3, 6, 64)
-    assert state.local["gate.base.1.weight"].shape == (3, 4, 64)
-    assert state.local["gate.head.weight"].shape == (3, 1, 4)
-    _, begun = play(mixed, fed, rounds=1, first=first)
-    assert report.losses.mean() < 0.8 * begun.losses.mean()
 
 
 def test_gates_have_the_parameters_of_the_paper():

@@ -134,19 +134,6 @@ def test_a_cut_that_is_none_lists_the_legal_ones():
         LocalGlobal(cut=0)
 
 
-def test_a_personal_bias_of_fedmix_takes_the_place_of_the_experts(fed):
-    algorithm = FedMix(experts=3, personal_bias=True)
-    state, report = play(algorithm, fed)
-    assert "experts.head.bias" not in state.shared and "experts.head.bias" not in report.messages
-    assert state.local["bias"].shape == (3, fed.classes)
-    assert not torch.allclose(state.local["bias"][0], state.local["bias"][1], atol=1e-4)
-    model, classes, width = fed.net.parameters(), fed.classes, fed.net.width
-    count = sum(t.numel() for t in state.shared.values())
-    assert count == 3 * (model - classes) + 3 * classes  # experts without bias, and phi
-    own = sum(t[0].numel() for t in state.local.values())
-    assert own == classes + (width + 1) * 3
-
-
 def test_a_personal_bias_of_fedmix_by_hand(fed):
     """Every expert's logits get the client's bias; one expert is then biased FedAvg."""
     algorithm = FedMix(experts=2, personal_bias=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation
-from playing import SIZES, client, nine, one, plain, play
+from playing import SIZES, client, close, held_by, loss_on, nine, one, plain, play, stepped
 from playing import SPLIT as FAST
 from torch.nn.functional import cross_entropy
 
@@ -51,17 +51,11 @@ def test_fedrep_trains_the_head_then_the_base():
     fed = make_federation((8,), model=MLP((6,)))
     algorithm = FedRep(head_epochs=3, epochs=2, batch_size=None, client=sgd(0.2))
     state = algorithm.init(fed, 0)
-    batch, w = one(fed), plain(state)
-    w = {n: t.clone().requires_grad_() for n, t in w.items()}
-    for prefix, steps in (("head.", 3), ("base.", 2)):
-        for _ in range(steps):
-            names = [n for n in w if n.startswith(prefix)]
-            loss = cross_entropy(fed.net(w, batch["x"]), batch["y"])
-            for n, g in zip(names, torch.autograd.grad(loss, [w[n] for n in names]), strict=True):
-                w[n] = (w[n] - 0.2 * g).detach().requires_grad_()
-    after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
-    for n, t in plain(after).items():
-        torch.testing.assert_close(t, w[n].detach())
+    w, loss = plain(state), loss_on(fed, *held_by(fed.train, 0))
+    for names in [["head."]] * 3 + [["base."]] * 2:
+        w = stepped(w, loss, 0.2, names)
+    after, _ = play(algorithm, fed, 1, state=state)
+    close(w, plain(after))
 
 
 def test_fedbabus_heads_are_the_initial_one_until_fine_tuning():
@@ -82,22 +76,21 @@ def test_fedrods_two_losses_move_what_is_theirs():
     algorithm = FedRoD(batch_size=None, client=sgd(0.2))
     state = algorithm.init(fed, 0)
     params, _ = client(fed, algorithm, state, 0)
-    batch, w = one(fed), {n: t.clone().requires_grad_() for n, t in params.items()}
-    counts = torch.bincount(batch["y"], minlength=3).double()
+    x, y = held_by(fed.train, 0)
+    counts = torch.bincount(y, minlength=3).double()
     prior = (counts / counts.sum()).log().float()
-    h = fed.net.features(w, batch["x"])
-    generic = fed.net.logits(w, h)
-    names = [n for n in w if not n.startswith("own.")]
-    # Shifting all logits by a constant changes nothing: shares and counts are the same.
-    balanced = cross_entropy(generic + prior, batch["y"])
-    expected = dict(zip(names, torch.autograd.grad(balanced, [w[n] for n in names]), strict=True))
-    both = generic.detach() + fed.net.logits(named(part(w, "own."), "head."), h.detach())
-    owned = [n for n in w if n.startswith("own.")]
-    own = torch.autograd.grad(cross_entropy(both, batch["y"]), [w[n] for n in owned])
-    expected |= dict(zip(owned, own, strict=True))
-    after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
-    for n, t in plain(after).items():
-        torch.testing.assert_close(t, params[n] - 0.2 * expected[n])
+
+    def balanced(w):  # shifting all logits by a constant changes nothing: shares are as good
+        return cross_entropy(fed.net(w, x) + prior, y)
+
+    def both(w):
+        own = fed.net.logits(named(part(w, "own."), "head."), fed.net.features(w, x))
+        return cross_entropy(fed.net(w, x) + own, y)
+
+    shared = stepped(params, balanced, 0.2, ["base.", "head."])
+    own = stepped(params, both, 0.2, ["own."])
+    after, _ = play(algorithm, fed, 1, state=state)
+    close({**shared, **named(part(own, "own."), "own.")}, plain(after))
 
 
 def test_labels_that_a_client_lacks_do_no_harm_in_fedrod():
@@ -117,7 +110,7 @@ def test_fedghs_prototypes_and_head_by_hand():
     fed = make_federation((3, 12), model=MLP((6,)))
     algorithm = FedGH(pairs=100, head=sgd(0.7), **FAST)
     state, _ = play(algorithm, fed, rounds=1, cohort=2)
-    head = {n: t.clone().requires_grad_() for n, t in state.shared.items()}
+    head = {n: t.clone() for n, t in state.shared.items()}
     after, report = play_round(algorithm, fed, state, round=5, seed=0, cohort=2)
     pairs = []
     for place, row in enumerate(report.rows.tolist()):
@@ -132,9 +125,7 @@ def test_fedghs_prototypes_and_head_by_hand():
                 torch.testing.assert_close(sent, mine.mean(0))
                 pairs.append((mine.mean(0), label))
     x, y = torch.stack([p for p, _ in pairs]), torch.tensor([label for _, label in pairs])
-    loss = cross_entropy(fed.net.logits(head, x), y)
-    for n, g in zip(head, torch.autograd.grad(loss, [*head.values()]), strict=True):
-        torch.testing.assert_close(after.shared[n], (head[n] - 0.7 * g).detach())
+    close(stepped(head, lambda w: cross_entropy(fed.net.logits(w, x), y), 0.7), after.shared)
     assert report.up.tolist() == [int(report.messages[HELD][i].sum()) * (6 * 4 + 8) for i in (0, 1)]
 
 
@@ -246,17 +237,12 @@ def test_dbes_consensus_by_hand(momentum):
         plan = make_plan(
             np.array([row]), np.array([size]), batch_size=4, epochs=1, seed=0, where=(0, 0)
         )
-        w, m = {n: t.clone().requires_grad_() for n, t in fresh.items()}, torch.zeros(6)
+        w, m = fresh, torch.zeros(6)
         for t in range(plan.steps):
             held = fed.train.index[row, plan.positions[0, t]]
             x, y = fed.train.inputs(held), fed.train.y[held]
-            h = fed.net.features(w, x)
-            m = (1 - momentum) * m + momentum * h.detach().mean(0)
-            grads = torch.autograd.grad(cross_entropy(fed.net.logits(w, h), y), [*w.values()])
-            w = {
-                n: (v - 0.1 * g).detach().requires_grad_()
-                for (n, v), g in zip(w.items(), grads, strict=True)
-            }
+            m = (1 - momentum) * m + momentum * fed.net.features(w, x).mean(0)
+            w = stepped(w, loss_on(fed, x, y), 0.1)
         means.append(m)
     expected = (4 * means[0] + 8 * means[1]) / 12
     torch.testing.assert_close(state.shared[CONSENSUS], expected, rtol=1e-4, atol=1e-6)
