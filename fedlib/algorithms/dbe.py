@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ class DBE(Split):
     """
 
     experts = OWN
-    trains = ("base.", "head.", OWN, RUNNING)
+    trains: ClassVar[tuple[str, ...]] = ("base.", "head.", OWN, RUNNING)
     kappa: float = 50.0
     momentum: float = 1.0
 

@@ -222,8 +222,6 @@ def test_a_mixture_needs_a_federation(fed, federated):
             ValueError, match=r"give FedAvg's experiment, or IFCA's, or that of Local after it"
         ):
             Mixture().init(fed, 0, first)
-    with pytest.raises(ValueError, match=r"unknown pool 'logs'.*did you mean 'log'"):
-        Mixture(pool="logs")
 
 
 @given(st.lists(st.floats(0.001, 0.999), min_size=2, max_size=2), st.floats(0.001, 0.999))

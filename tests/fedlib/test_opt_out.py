@@ -68,20 +68,13 @@ def first_of(algorithm, fed, rounds):
     return states(getattr(algorithm, "of", FedAvg(**FAST)), fed, rounds)[-1][0]
 
 
-def states(algorithm, fed, rounds, first=None, score=False):
-    state, out = algorithm.init(fed, 0, first), []
+def states(algorithm, fed, rounds, first=None):
+    """The state and the report after every round, in which trained leaves are scored, too."""
+    out = [(algorithm.init(fed, 0, first), None)]
+    how = {"seed": 0, "cohort": 3 if algorithm.federates else 4, "score": True}
     for t in range(rounds):
-        state, report = play_round(
-            algorithm,
-            fed,
-            state,
-            round=t,
-            seed=0,
-            cohort=3 if algorithm.federates else 4,
-            score=score,
-        )
-        out.append((state, report))
-    return out
+        out.append(play_round(algorithm, fed, out[-1][0], round=t, **how))
+    return out[1:]
 
 
 CHANGES = {
