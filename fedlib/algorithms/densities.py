@@ -105,9 +105,7 @@ class Densities(SecondStage):
         return {"log_p": _encoder(net, self).evidence(part(params, VAE), pixels, ctx["vae:noise"])}
 
 
-@cache
-def _encoder_of(inputs: int, hidden: tuple[int, ...], latent: int) -> AutoEncoder:
-    return AutoEncoder(inputs, hidden, latent)
+_encoder_of = cache(AutoEncoder)
 
 
 def _encoder(net: Net, of: Densities) -> AutoEncoder:

@@ -119,12 +119,9 @@ class SCAFFOLD(FedAvg):
         members = fed.clients if fed.members is None else len(fed.members)
         weights = others(self.weights(fed, state, rows, messages), CONTROL)
         after = self.step(state, {n: weighted_sum(w, messages[n]) for n, w in weights.items()})
-        control = {
-            n: t + messages[n].sum(0) / members
-            for n, t in state.shared.items()
-            if n.startswith(CONTROL)
-        }
-        return replace(after, shared={**after.shared, **control})
+        control = named(part(state.shared, CONTROL), CONTROL)
+        moved = {n: t + messages[n].sum(0) / members for n, t in control.items()}
+        return replace(after, shared={**after.shared, **moved})
 
 
 @value

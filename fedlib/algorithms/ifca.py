@@ -18,7 +18,7 @@ from fedlib.algorithms.arithmetic import (
     weighted_sum,
 )
 from fedlib.algorithms.fedavg import FedAvg, at_least
-from fedlib.engine import BLOCK, Prediction, State
+from fedlib.engine import Prediction, State, encode
 from fedlib.federation import Federation, Table
 from fedlib.metrics import adjusted_rand_index, truth
 from fedlib.models import Net, Params, each, named, part, stack
@@ -192,18 +192,14 @@ class IFCA(FedAvg):
 
         NaN for a client without examples. Every example is looked at once.
         """
-        sizes = torch.as_tensor(table.sizes, device=fed.device)[rows]
-        index, real = table.index[rows], table.real[rows]
-        used, place = index[real].unique(return_inverse=True)
-        with torch.no_grad():
-            said = [
-                at_label(self.encode(fed.net, shared, table.inputs(b))["logp"], table.y[b])
-                for b in used.split(BLOCK)
-            ]
-        owner = real.nonzero()[:, 0]
+        some = replace(table, index=table.index[rows], sizes=table.sizes[rows.cpu().numpy()])
         total = torch.zeros(len(rows), self.clusters, device=fed.device)
-        if said:
-            total.index_add_(0, owner, -torch.cat(said)[place])
+        held = some.index[some.real]
+        if len(held):
+            found = encode(fed, self, State(shared, {}), some)
+            said = at_label(found.code["logp"][found.at[held]], table.y[held])
+            total.index_add_(0, some.real.nonzero()[:, 0], -said)
+        sizes = torch.as_tensor(some.sizes, device=fed.device)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
     def before_round(
@@ -237,13 +233,11 @@ class IFCA(FedAvg):
         by_cluster = self.by_cluster(fed, state, rows)
         rest = self.weights(fed, state, rows, messages)
         gradients = {n: weighted_sum(w, messages[n]) for n, w in rest.items()}
-        for name in state.shared:
-            if name.startswith(CLUSTERS):
-                sent = messages[name.removeprefix(CLUSTERS)]
-                columns = [weighted_sum(w, sent) for w in by_cluster.unbind(1)]
-                gradients[name] = torch.stack(columns)
-        idle = by_cluster.sum(0) == 0
-        return self.step(state, gradients, {n: idle for n in gradients if n.startswith(CLUSTERS)})
+        idle, asleep = by_cluster.sum(0) == 0, {}
+        for name in part(state.shared, CLUSTERS):
+            columns = [weighted_sum(w, messages[name]) for w in by_cluster.unbind(1)]
+            gradients[CLUSTERS + name], asleep[CLUSTERS + name] = torch.stack(columns), idle
+        return self.step(state, gradients, asleep)
 
     def by_cluster(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return n_k / n_j of every client k and its cluster j, float64 ``[clients, J]``."""

@@ -144,15 +144,14 @@ class Mixture(LocalTraining):
         if self.train_global:
             return NOTHING
         code = self.encode(net, frozen, batch["x"])
-        logp = self.say(net, frozen, ctx, code) if self.frozen else code["logp"]
+        logp = self.say(net, frozen, code, {}) if self.frozen else code["logp"]
         return Known({SAID: at_label(logp, batch["y"])}, {})
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""
         x, y, said, noise = batch["x"], batch["y"], batch.get(SAID), batch.get("noise")
         if said is None:
-            code = self.encode(net, params, x)
-            said = at_label(self.say(net, params, ctx, code, batch.get(OPTED_IN), noise), y)
+            said = at_label(self.say(net, params, self.encode(net, params, x), batch), y)
         elif not self.frozen:
             mine = at_label(self._mine(net, params, x, noise), y)
             said = torch.cat([said, mine.unsqueeze(-1)], -1)
@@ -167,7 +166,7 @@ class Mixture(LocalTraining):
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the mixture's log-probabilities and gate: generalists, specialist ``[B, J+1]``."""
-        said = self.say(net, params, ctx, code).mT
+        said = self.say(net, params, code, {}).mT
         if self.pool in EQUAL:
             gate = torch.full_like(said[:, 0], -math.log(said.shape[-1]))
             mixed = pooled(said, gate.unsqueeze(-2), "log" if self.pool == "product" else "mean")
@@ -188,30 +187,23 @@ class Mixture(LocalTraining):
 
     def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert would give, then the gate, ``[B, 2 (J + 1)]``."""
-        labels = self.say(net, params, ctx, code).argmax(-1)
+        labels = self.say(net, params, code, {}).argmax(-1)
         gate = self.predict(net, params, ctx, code).gate
         return torch.cat([labels.to(gate.dtype), gate], -1)
 
-    def say(
-        self,
-        net: Net,
-        params: Params,
-        ctx: Params,
-        code: Params,
-        opted_in: Tensor | None = None,
-        noise: Tensor | None = None,
-    ) -> Tensor:
+    def say(self, net: Net, params: Params, code: Params, batch: Params) -> Tensor:
         """Return log p of generalists and specialist, ``[B, J + 1, classes]``.
 
-        Examples that are not ``opted_in`` ``[B]`` do not train the generalists. ``noise`` drops
-        units of the specialist.
+        Examples of a ``batch`` in training that have not opted in do not train the generalists, and
+        its noise drops units of the specialist; {} in predictions.
         """
         theirs = code.get("logp")
         if theirs is None:
             theirs = log_probs(net, part(params, COPY), code["x"])
-            if opted_in is not None:
-                theirs = torch.where(opted_in.bool()[:, None, None], theirs, theirs.detach())
-        mine = self._mine(net, params, code["x"], noise)
+            if OPTED_IN in batch:
+                inside = batch[OPTED_IN].bool()[:, None, None]
+                theirs = torch.where(inside, theirs, theirs.detach())
+        mine = self._mine(net, params, code["x"], batch.get("noise"))
         return torch.cat([theirs, mine.unsqueeze(-2)], -2)
 
     def _mine(self, net: Net, params: Params, x: Tensor, noise: Tensor | None) -> Tensor:

@@ -164,21 +164,17 @@ class PMMoE(SecondStage):
 
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what experts say of examples, and what the gate sees of them if not the image."""
-        code = self.encode(net, frozen, batch["x"])
-        rest, said, entry = self._consulted(net, frozen, ctx, code)
-        told = {REST: rest, SAID: said}
-        return Known(told, {}) if entry.ndim > 2 else Known({}, {**told, ENTRY: entry})
+        told = self._consulted(net, frozen, ctx, self.encode(net, frozen, batch["x"]))
+        if told[ENTRY].ndim > 2:
+            return Known({n: told[n] for n in (REST, SAID)}, {})
+        return Known({}, told)
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one client's mini-batch."""
-        if SAID in batch:
-            rest, said = batch[REST], batch[SAID]
-            entry = batch[ENTRY] if ENTRY in batch else batch["x"]
-        else:
-            code = self.encode(net, params, batch["x"])
-            rest, said, entry = self._consulted(net, params, ctx, code)
-        gate = self.opening(net, params, entry, batch.get("noise"))
-        logits = rest + (gate.unsqueeze(-1) * said).sum(-2)
+        told = batch
+        if SAID not in batch:
+            told = self._consulted(net, params, ctx, self.encode(net, params, batch["x"]))
+        logits, _ = self._mixed(net, params, told, batch.get("noise"))
         return mean_cross_entropy(logits, batch["y"], batch["weight"])
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
@@ -198,18 +194,19 @@ class PMMoE(SecondStage):
         ask = each(lambda w: self.of.private(net, {**params, **w}, entry), pool)
         return torch.stack(ask, 1)
 
-    def _consulted(
-        self, net: Net, params: Params, ctx: Params, code: Params
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _consulted(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return rest ``[B, C]``, experts' logits ``[B, M, C]`` and what the gate sees."""
         entry, rest = self.of.opened(net, params, ctx, code)
         said = self.of.joined(net, params, self._outputs(net, params, ctx, code))
         if not entry.is_floating_point():
             entry = self.of.private(net, params, entry)
-        return rest, said, entry
+        return {REST: rest, SAID: said, ENTRY: entry}
 
-    def opening(self, net: Net, params: Params, entry: Tensor, noise: Tensor | None) -> Tensor:
-        """Return the weights of the experts, ``[B, M]``."""
+    def _mixed(
+        self, net: Net, params: Params, told: Params, noise: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mixture's logits ``[B, C]`` and the weights of the experts, ``[B, M]``."""
+        entry = told[ENTRY] if ENTRY in told else told["x"]
         own = part(params, GATE)
         experts = own["head.bias"].shape[-1]
         a = net.like(self.gate, experts, self._sees(net))(own, entry, noise)
@@ -218,13 +215,12 @@ class PMMoE(SecondStage):
             least = a.topk(self.top, -1).values[..., -1:]
             a = torch.where(a >= least, a, 0)
             a = a / a.sum(-1, keepdim=True) if self.renormalised else a
-        return a
+        return told[REST] + (a.unsqueeze(-1) * told[SAID]).sum(-2), a
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the mixture's prediction and the gate, ``[B, M]``."""
-        rest, said, entry = self._consulted(net, params, ctx, code)
-        gate = self.opening(net, params, entry, None)
-        return Prediction((rest + (gate.unsqueeze(-1) * said).sum(-2)).log_softmax(-1), gate)
+        logits, gate = self._mixed(net, params, self._consulted(net, params, ctx, code))
+        return Prediction(logits.log_softmax(-1), gate)
 
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's logits, as its prediction's logarithm."""
@@ -257,9 +253,9 @@ class PMMoE(SecondStage):
 
     def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
-        rest, said, entry = self._consulted(net, params, ctx, code)
-        labels = (rest.unsqueeze(-2) + said).argmax(-1)
-        gate = self.opening(net, params, entry, None)
+        told = self._consulted(net, params, ctx, code)
+        labels = (told[REST].unsqueeze(-2) + told[SAID]).argmax(-1)
+        _, gate = self._mixed(net, params, told)
         return torch.cat([labels.to(gate.dtype), gate], -1)
 
 
@@ -291,7 +287,7 @@ class FedSynMoE(FedAvg):
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""
-        said, _ = self._mixed(net, params, batch["x"])
+        said, _ = self._mixed(net, params, self.encode(net, params, batch["x"]))
         return mean_cross_entropy(said, batch["y"], batch["weight"])
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
@@ -300,7 +296,7 @@ class FedSynMoE(FedAvg):
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of the mixture and the gate, ``[B, 2]``: global, local."""
-        said, gate = self._mixed(net, params, code["x"], code["h"])
+        said, gate = self._mixed(net, params, code)
         return Prediction(said.log_softmax(-1), gate)
 
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
@@ -311,10 +307,8 @@ class FedSynMoE(FedAvg):
         """Return the prediction of the mean logits."""
         return votes["logits"].log_softmax(-1)
 
-    def _mixed(
-        self, net: Net, params: Params, x: Tensor, h: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        theirs = net.features(params, x) if h is None else h
+    def _mixed(self, net: Net, params: Params, code: Params) -> tuple[Tensor, Tensor]:
+        x, theirs = code["x"], code["h"]
         mine = net.features(part(params, OWN), x)
         seen = x if x.is_floating_point() else mine
         gate = net.like(self.gate, 2, below_base(net))(part(params, GATE), seen).softmax(-1)

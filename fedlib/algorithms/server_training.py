@@ -26,6 +26,14 @@ FITTED = "server/fit:"  # what the generator's optimiser remembers, leaf/quantit
 PROTOTYPES, HELD = "prototypes", "held"
 
 
+def _seeded(
+    self: FedAvg, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
+) -> State:
+    """Return the state with the seed of the server's draws in this round."""
+    draw = torch.tensor(torch_seed(seed, "server", round))
+    return replace(state, memory={**state.memory, DRAW: draw})
+
+
 @value
 class FedGen(FedAvg):
     """FedAvg whose clients also learn from features that a shared generator invents.
@@ -47,6 +55,7 @@ class FedGen(FedAvg):
     """
 
     trains = ("base.", "head.")
+    before_round = _seeded
     noise: int = 512
     hidden: int = 512
     fit: Optimizer = adam(5e-3)
@@ -70,12 +79,6 @@ class FedGen(FedAvg):
             torch_seed(seed, "model", 1),
         )
         return {**FedAvg.leaves(self, fed, seed), **placed(named(made, MADE), fed)}
-
-    def before_round(
-        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
-    ) -> State:
-        """Return the state with the seed of the server's draws in this round."""
-        return _seeded(state, round, seed)
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the share of the labels up to each one."""
@@ -147,18 +150,13 @@ class FedGH(LGFedAvg):
     0's by mistake, here it is its own (A39).
     """
 
+    before_round = _seeded
     head: Optimizer = sgd(1.0)
     pairs: int = 10
 
     def check(self) -> None:
         LGFedAvg.check(self)
         at_least(1, self, "pairs")
-
-    def before_round(
-        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
-    ) -> State:
-        """Return the state with this round's seed of the server's shuffling."""
-        return _seeded(state, round, seed)
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return nothing: no leaf is sent back."""
@@ -217,12 +215,6 @@ def generate(made: Params, noise: Tensor, y: Tensor, classes: int, weight: Tenso
 def _label(u: Tensor, pool: Tensor) -> Tensor:
     """Return labels ``[B]`` from uniform numbers ``[B, 1]`` and the share of labels up to each."""
     return (u >= pool).sum(-1).clamp(max=len(pool) - 1)
-
-
-def _seeded(state: State, round: int, seed: int) -> State:
-    """Return the state with the seed of the server's draws in a round."""
-    draw = torch.tensor(torch_seed(seed, "server", round))
-    return replace(state, memory={**state.memory, DRAW: draw})
 
 
 def _generator(state: State) -> torch.Generator:

@@ -207,6 +207,10 @@ class FedRep(Personal):
     local: tuple[str, ...] = ("head.",)
     head_epochs: int = 10
 
+    def check(self) -> None:
+        at_least(1, self, "head_epochs")
+        Personal.check(self)
+
     def phases(self) -> tuple[Phase, ...]:
         """Return a phase of the head and one of the base."""
         return (
