@@ -184,7 +184,7 @@ class Task:
 
     def _divided(self, seed: int) -> tuple[_Examples, Division]:
         held = _Examples(datasets.load(self.dataset), self.portion, seed)
-        asked = (self.partition, self.held_out, *held.splits.values())
+        asked = (self.partition, self.held_out, held.splits["train"], held.splits["test"])
         return held, divide(*asked, held.data.classes, seed)
 
     def _balanced(self, held: _Examples, tables: dict[str, Table], seed: int) -> Table | None:
