@@ -158,8 +158,8 @@ def _downloaded(name: str, record: Record, thorough: bool) -> Dataset:
             parquet.store(files, record, target, name)
         except DatasetError as error:
             raise DatasetError(
-                f"downloading {name!r} failed: {error} {advice}, or HF_ENDPOINT to the address of "
-                "a mirror of the hub, or try again."
+                f"downloading {name!r} failed: {str(error).rstrip('.')}. {advice}, or HF_ENDPOINT "
+                "to the address of a mirror of the hub, or try again."
             ) from error
 
     told = _told(record, f"downloaded from the Hugging Face hub, {repository}")
