@@ -86,30 +86,29 @@ def entries(name: str) -> list[Path]:
     return [entry for _, entry in sorted(found, reverse=True)]
 
 
-def find(name: str, thorough: bool = False) -> Dataset | None:
+def find(name: str) -> Dataset | None:
     """The newest sound entry of a dataset, whatever it was made from."""
     for entry in entries(name):
         with suppress(DatasetError):
-            return read(entry, thorough)
+            return read(entry)
     return None
 
 
 def get(
-    name: str, origin: str, key: str, told: dict[str, Any], build: Callable[[Path], None],
-    thorough: bool = False,
-) -> Dataset:  # fmt: skip
+    name: str, origin: str, key: str, told: dict[str, Any], build: Callable[[Path], None]
+) -> Dataset:
     """The dataset made from an origin in the state `key`, built first when it is not there.
 
     told: its source, class names, mean and standard deviation, the same on every machine. build:
-    fills an empty folder; a test split that it leaves out is empty. thorough: compare all
-    checksums. DatasetError when the cache cannot be written.
+    fills an empty folder; a test split that it leaves out is empty. DatasetError when the cache
+    cannot be written.
     """
     final = place(name, origin)
     with suppress(DatasetError):
-        return read(final, thorough, key)
+        return read(final, key)
     with _writing(final):
         with suppress(DatasetError):
-            return read(final, thorough, key)  # another process was faster
+            return read(final, key)  # another process was faster
         partial = final.with_name(f"{final.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         try:
@@ -134,7 +133,7 @@ def meta_of(entry: Path) -> dict[str, Any]:
         raise DatasetError(f"{entry} is damaged: {error!r}") from error
 
 
-def read(entry: Path, thorough: bool = False, key: str = "") -> Dataset:
+def read(entry: Path, key: str = "", thorough: bool = False) -> Dataset:
     """The dataset of an entry. DatasetError unless it is complete, sound, and of a key if given.
 
     thorough: compare every checksum, not only where a file's time differs from the recorded one.

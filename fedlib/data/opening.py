@@ -55,7 +55,17 @@ def load(name: str) -> Dataset:
     ValueError for an unknown name; MissingDataError (a FileNotFoundError) when it is nowhere;
     DatasetError when its files are damaged or not those of the official set, or a download fails.
     """
-    return _opened(name)
+    require(name)
+    record, found = _record(name), None
+    if name == DIGITS:
+        return arrays.digits()
+    if record and (found := _found(name, record)):
+        return _decoded(name, record, found)
+    if data := cache.find(name):
+        return data
+    if not record:
+        raise DatasetError(f"{name!r} in {cache.folder()} is damaged: add its arrays again")
+    return _downloaded(name, record)
 
 
 def fetch(name: str) -> Dataset:
@@ -64,21 +74,10 @@ def fetch(name: str) -> Dataset:
     Other than `load`, which trusts a file's size and time, this compares all checksums, and makes
     anew what is damaged. The same errors.
     """
-    return _opened(name, thorough=True)
-
-
-def _opened(name: str, thorough: bool = False) -> Dataset:
-    require(name)
-    record, found = _record(name), None
-    if name == DIGITS:
-        return arrays.digits()
-    if record and (found := _found(name, record)):
-        return _decoded(name, record, found, thorough)
-    if data := cache.find(name, thorough):
-        return data
-    if not record:
-        raise DatasetError(f"{name!r} in {cache.folder()} is damaged: add its arrays again")
-    return _downloaded(name, record, thorough)
+    if verify(name):
+        for entry in cache.entries(name):
+            (entry / cache.META).unlink(missing_ok=True)
+    return load(name)
 
 
 class _Found(NamedTuple):
@@ -123,12 +122,12 @@ def _data_folder(name: str) -> Path | None:
     return own if own.is_dir() else folder / name.removesuffix(SAMPLE)
 
 
-def _decoded(name: str, record: Record, found: _Found, thorough: bool) -> Dataset:
+def _decoded(name: str, record: Record, found: _Found) -> Dataset:
     def build(target: Path) -> None:
         parquet.store(found.files, record, target, name)
 
     told = _told(record, f"Parquet files of $FEDLIB_DATA/{found.folder.name}")
-    return cache.get(name, str(found.folder), found.key, told, build, thorough)
+    return cache.get(name, str(found.folder), found.key, told, build)
 
 
 def _told(record: Record, source: str) -> dict[str, Any]:
@@ -136,7 +135,7 @@ def _told(record: Record, source: str) -> dict[str, Any]:
     return {"source": source, **look}
 
 
-def _downloaded(name: str, record: Record, thorough: bool) -> Dataset:
+def _downloaded(name: str, record: Record) -> Dataset:
     """An official set from the hub, or the error that says where it was looked for."""
     needed = [f"{name}/{split}-00000-of-00001.parquet" for split in record.splits]
     advice = f"Set FEDLIB_DATA to a folder that holds {' and '.join(needed)} (Hugging Face layout)"
@@ -163,7 +162,7 @@ def _downloaded(name: str, record: Record, thorough: bool) -> Dataset:
             ) from error
 
     told = _told(record, f"downloaded from the Hugging Face hub, {repository}")
-    return cache.get(name, "download", record.revision, told, build, thorough)
+    return cache.get(name, "download", record.revision, told, build)
 
 
 def _allowed() -> bool:

@@ -126,10 +126,19 @@ def test_devices_that_are_there():
         ({"dataset": "digit"}, "unknown dataset 'digit'; allowed: .*did you mean 'digits'"),
         ({"portion": 0.0}, r"Task.portion must lie in \(0, 1\], got 0.0"),
         ({"portion": 1.5}, "Task.portion must lie in"),
-        ({"held_out": Mirrored(pool=1437)}, "below the 1,437 examples there are, not 1,437"),
-        ({"partition": Dirichlet(100, size=450)}, "100 clients x 450 examples = 45,000, but only "),
-        ({"partition": IID(clients=2000)}, "clients must be at most the 1,137 examples, not 2,000"),
-        ({"held_out": Mirrored(300, 20, 400)}, "needs .* of class .*; ask for a smaller size"),
+        (
+            {"held_out": Mirrored(pool=1437)},
+            "1,437 aside and keep one: 1,438 needed, but",
+        ),
+        (
+            {"partition": Dirichlet(100, size=450)},
+            "100 clients x 450 examples: 45,000 needed, ",
+        ),
+        ({"partition": IID(clients=2000)}, "2,000 clients x 1 examples: 2,000 needed, .* 1,137 "),
+        (
+            {"held_out": Mirrored(300, 20, 400)},
+            "to mirror client . with size 400: .* needed",
+        ),
         ({"model": LeNet(channels=(2, 2, 2))}, "does not fit images of 16x16 pixels"),
         ({"model": BiLSTM()}, "is for texts, and an example here is of shape"),
     ],
