@@ -1,6 +1,6 @@
 """Partitions: the table, the draws that schemes share, and what all of them refuse."""
 
-import re
+import dataclasses
 
 import numpy as np
 import pytest
@@ -29,6 +29,7 @@ from fedlib.partition import (
     holdout,
     mirrored,
 )
+from fedlib.partition.base import POSITIVE
 
 few = settings(max_examples=40)
 seeds = st.integers(0, 2**32)
@@ -249,60 +250,52 @@ def test_the_impossible_is_refused_with_the_numbers(make, message):
         make()
 
 
-POSITIVE = "must be above 0, not "
+KINDS = (
+    Dirichlet, IID, QuantitySkew, Majority, Shards, Pachinko, ByColumn, ClassDirichlet, Rotated,
+    LabelPermuted, Repeated, Mirrored,
+)  # fmt: skip
+FIELDS = [
+    (kind, field.name)
+    for kind in KINDS
+    for field in dataclasses.fields(kind)
+    if field.name in {*POSITIVE, "pool", "validation", "test"}
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS)
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_amounts_are_above_zero(kind, name, wrong):
+    around = {"of": IID()} if "of" in kind.__dataclass_fields__ else {}
+    assert len(FIELDS) == 28
+    with pytest.raises(ValueError, match=rf"{name} must be above 0, not {wrong}"):
+        kind(**around, **{name: wrong})
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "message"),
+    ("make", "message"),
     [
-        (Dirichlet, {"clients": 0}, POSITIVE),
-        (Dirichlet, {"size": 0}, POSITIVE),
-        (Dirichlet, {"alpha": 0.0}, POSITIVE),
-        (Dirichlet, {"alpha": -1.0}, POSITIVE),
-        (Dirichlet, {"size_alpha": 0.0}, POSITIVE),
-        (Dirichlet, {"prior": "symetric"}, "unknown prior 'symetric'"),
-        (IID, {"clients": 0}, POSITIVE),
-        (QuantitySkew, {"alpha": -1.0}, POSITIVE),
-        (QuantitySkew, {"least": 0}, POSITIVE),
-        (Majority, {"p": 1.1}, r"p must lie in \[0, 1\], not 1\.1"),
-        (Majority, {"size": 0}, POSITIVE),
-        (Majority, {"pairs": "cartesien"}, "unknown pairs 'cartesien'.*'cartesian'"),
-        (Shards, {"shards": 0}, POSITIVE),
-        (Pachinko, {"leaf_alpha": 0.0}, POSITIVE),
-        (Pachinko, {"root_alpha": 0.0}, POSITIVE),
-        (ByColumn, {"clients": 0}, POSITIVE),
-        (ByColumn, {"least": 0}, POSITIVE),
-        (ClassDirichlet, {"clients": 0}, POSITIVE),
-        (ClassDirichlet, {"alpha": -1.0}, POSITIVE),
-        (ClassDirichlet, {"least": 0}, POSITIVE),
-        (ClassDirichlet, {"shared": 1.0}, r"shared must lie in \[0, 1\), not 1\.0"),
-        (ClassDirichlet, {"seed": -1}, r"seed must lie in 0\.\.4294967295, not -1"),
-        (ClassDirichlet, {"seed": 2**32}, "not 4294967296"),
-        (Rotated, {"of": IID(), "angles": ()}, "angles must be"),
-        (Rotated, {"of": IID(), "angles": (0, 360)}, r"angles .* not \(0\.0, 360\.0\)"),
-        (Rotated, {"of": IID(), "alpha": 0.0}, POSITIVE),
-        (Rotated, {"of": LabelPermuted(Rotated(IID()))}, "Rotated is already around LabelPermuted"),
-        (LabelPermuted, {"of": IID(), "permutations": 0}, POSITIVE),
-        (Repeated, {"of": IID(), "times": 0}, POSITIVE),
-        (Own, {"test": 0.0}, r"test must lie in \(0, 1\), not 0\.0"),
-        (Own, {"test": 1.0}, r"test must lie in \(0, 1\), not 1\.0"),
-        (Own, {"validation": -0.1}, r"validation must lie in \[0, 1\), not -0\.1"),
-        (Own, {"train": 0.0}, r"train must lie in \(0, 1\], not 0\.0"),
-        (Own, {"train": 1.5}, "train must lie in"),
-        (Own, {"train": float("nan")}, r"Own\.train must be finite"),
-        (Mirrored, {"pool": 0}, POSITIVE),
-        (Mirrored, {"validation": 0}, POSITIVE),
-        (Mirrored, {"test": 0}, POSITIVE),
-        (Mirrored, {"source": "tset"}, "unknown source 'tset'.*'test'"),
+        (lambda: Dirichlet(prior="symetric"), "unknown prior 'symetric'"),
+        (lambda: Majority(p=1.1), r"p must lie in \[0, 1\], not 1\.1"),
+        (lambda: Majority(pairs="cartesien"), "unknown pairs 'cartesien'.*'cartesian'"),
+        (lambda: ClassDirichlet(shared=1.0), r"shared must lie in \[0, 1\), not 1\.0"),
+        (lambda: ClassDirichlet(seed=-1), r"seed must lie in 0\.\.4294967295, not -1"),
+        (lambda: ClassDirichlet(seed=2**32), "not 4294967296"),
+        (lambda: Rotated(IID(), ()), "angles must be"),
+        (lambda: Rotated(IID(), (0, 360)), r"angles .* not \(0\.0, 360\.0\)"),
+        (lambda: Rotated(LabelPermuted(Rotated(IID()))), "Rotated is already around Label"),
+        (lambda: Own(0.0), r"test must lie in \(0, 1\), not 0\.0"),
+        (lambda: Own(1.0), r"test must lie in \(0, 1\), not 1\.0"),
+        (lambda: Own(validation=-0.1), r"validation must lie in \[0, 1\), not -0\.1"),
+        (lambda: Own(train=0.0), r"train must lie in \(0, 1\], not 0\.0"),
+        (lambda: Own(train=1.5), "train must lie in"),
+        (lambda: Own(train=float("nan")), r"Own\.train must be finite"),
+        (lambda: Mirrored(source="tset"), "unknown source 'tset'.*'test'"),
     ],
-    ids=range(39),
+    ids=range(16),
 )
-def test_a_value_is_checked_when_made(kind, fields, message):
-    name, wrong = list(fields.items())[-1]
-    if message == POSITIVE:
-        message = re.escape(f"{name} {POSITIVE}{wrong}")
+def test_a_value_is_checked_when_made(make, message):
     with pytest.raises(ValueError, match=message):
-        kind(**fields)
+        make()
 
 
 def test_what_is_around_a_request_is_one():
