@@ -165,17 +165,12 @@ def test_a_sample_has_a_folder_of_its_own_where_there_is_one(places):
     assert len(data.train) == 2 and data.source == "Parquet files of $FEDLIB_DATA/mnist_sample"
 
 
-def test_samples_are_never_downloaded(places, monkeypatch):
-    monkeypatch.delenv("FEDLIB_DOWNLOAD")
-    with pytest.raises(FileNotFoundError, match="samples are not downloaded"):
-        datasets.load("cifar100_sample")
-    assert datasets.describe("cifar100_sample").place == "missing"
-
-
 def test_names():
     assert datasets.names()[0] == "digits"
     assert {"femnist", "ag_news", "cifar100_sample", "femnist_sample"} <= set(datasets.names())
     assert datasets.class_names("cifar100_sample") == datasets.class_names("cifar100")
+    with pytest.raises(ValueError, match=r"'cifar-10'.*digits.*did you mean 'cifar10'"):
+        datasets.load("cifar-10")
     for name in ("cifar", "digits_sample", "mnist_sample_sample"):
         for function in (datasets.load, datasets.describe, datasets.verify, datasets.fetch):
             with pytest.raises(ValueError, match=f"unknown dataset '{name}'"):
@@ -196,11 +191,11 @@ def test_describe_decodes_nothing(places, monkeypatch):
     assert (cached.place, cached.train) == ("cache", 3)
     official = datasets.describe("mnist")
     assert (official.place, official.train, official.shape) == ("download", 60_000, (28, 28, 1))
-    digits = datasets.describe("digits")
-    data = datasets.load("digits")
-    assert (digits.train, digits.test, digits.shape) == (
-        len(data.train), len(data.test), data.shape,
-    )  # fmt: skip
+    assert datasets.describe("cifar100_sample").place == "missing"
+    with pytest.raises(FileNotFoundError, match="samples are not downloaded"):
+        datasets.load("cifar100_sample")
+    digits, data = datasets.describe("digits"), datasets.load("digits")
+    assert (digits.train, digits.test) == (len(data.train), len(data.test))
     assert digits.place == "embedded" and datasets.verify("digits") == []
 
 
@@ -234,18 +229,14 @@ def test_what_time_and_size_hide_is_found_and_mended(places, sample):
     assert np.array_equal(datasets.load("mnist_sample").train.features, noise(5, (28, 28, 1)))
 
 
-def test_verify_says_what_is_lacking(places, sample):
-    (entry_of(places) / "train.labels.npy").unlink()
-    assert "No such file" in datasets.verify("mnist_sample")[0]
-    assert datasets.verify("fashion_mnist")[0].startswith("fashion_mnist is not here")
-
-
-def test_verify_decodes_what_was_not_decoded(places):
-    folder = pair(places)
-    write(folder / TEST, None, pictures=[b"none"])
+def test_verify_says_what_is_lacking_and_decodes_what_is_not_decoded(places):
+    assert datasets.verify("mnist_sample")[0].startswith("mnist_sample is not here")
+    write(pair(places) / TEST, None, pictures=[b"none"])
     assert "row 0 cannot be read" in datasets.verify("mnist_sample")[0]
     pair(places)
     assert datasets.verify("mnist_sample") == []
+    (entry_of(places) / "train.labels.npy").unlink()
+    assert "No such file" in datasets.verify("mnist_sample")[0]
 
 
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
