@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Protocol
@@ -261,55 +261,39 @@ class Federation:
         For the condition "label" that is p(y|s).
         """
         if condition not in self._shares:
-            counts = self._counts(condition)
+            train = self.train
+            held = train.y[train.index.clamp(min=0)]
+            told = held if condition == "label" else self._side(condition)
+            counts = _count(told, train.real, self.values(condition))
             self._shares[condition] = counts / counts.sum(1, keepdim=True).clamp(min=1)
         return self._shares[condition]
 
-    def _counts(self, condition: str) -> Tensor:
-        if condition == "label":
-            return self.train.counts(self.classes)
-        return _count(self._side(condition), self.train.real, self.values(condition))
-
     def to(self, device: str | torch.device) -> Federation:
         """Return the same federation on another device."""
-        return replace(
-            self,
-            train=_moved(self.train, device),
-            validation=_moved(self.validation, device),
-            test=_moved(self.test, device),
-            balanced=self.balanced and _moved(self.balanced, device),
-            device=torch.device(device),
-            home=self.home and (_moved(self.home[0], device), _moved(self.home[1], device)),
+        moved = {"balanced": self.balanced and _moved(self.balanced, device)}
+        return self._changed(
+            lambda table: _moved(table, device), **moved, device=torch.device(device)
         )
 
     def permuted(self, order: np.ndarray) -> Federation:
         """Return the same federation with its rows in another order; ids move with the rows."""
-        return replace(
-            self,
-            train=_permuted(self.train, order),
-            validation=_permuted(self.validation, order),
-            test=_permuted(self.test, order),
-            ids=self.ids[order],
-            members=None if self.members is None else np.flatnonzero(np.isin(order, self.members)),
-            home=self.home and (_permuted(self.home[0], order), _permuted(self.home[1], order)),
-        )
+        members = None if self.members is None else np.flatnonzero(np.isin(order, self.members))
+        changes = {"ids": self.ids[order], "members": members}
+        return self._changed(lambda table: _permuted(table, order), **changes)
 
     def pooled(self) -> Federation:
         """Return one client that holds what all have, split by split: training in one place.
 
         Side information stays behind, and so does what has opted out.
         """
-        inside = self.taking_part()
-        splits = [_pooled(t) for t in (inside.train, inside.validation, inside.test)]
-        return replace(
-            self,
-            train=splits[0],
-            validation=splits[1],
-            test=splits[2],
-            ids=np.zeros(1, dtype=self.ids.dtype),
-            members=None,
-            home=None,
-        )
+        ids = np.zeros(1, dtype=self.ids.dtype)
+        return self.taking_part()._changed(_pooled, ids=ids, members=None, home=None)
+
+    def _changed(self, change: Callable[[Table], Table], **others: Any) -> Federation:
+        """Return this federation with every client's table changed alike."""
+        tables = {name: change(getattr(self, name)) for name in ("train", "validation", "test")}
+        home = self.home and (change(self.home[0]), change(self.home[1]))
+        return replace(self, **{**tables, "home": home, **others})
 
     def _side(self, condition: str) -> Tensor:
         if condition not in self.train.side:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from companion.scales import SCALES
-from fedlib.tasks.task import Task
+from fedlib.tasks import Task
 from fedlib.values import one_of
 from papers.adaptive import settings as adaptive
 from papers.fedmix import settings as fedmix

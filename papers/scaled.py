@@ -10,7 +10,7 @@ from companion.scales import SCALES
 from companion.sections import Setting
 from fedlib.models import MLP, LeNet
 from fedlib.partition import Mirrored, Own, Request
-from fedlib.tasks.task import Task
+from fedlib.tasks import Task
 
 S = TypeVar("S", bound=Setting)
 Row = tuple[Any, ...]

@@ -13,8 +13,7 @@ from benchmarks.robustness.plan import Plan, Row
 from fedlib import values
 from fedlib.algorithms import FedAvg
 from fedlib.models import MLP, Family
-from fedlib.partition import IID
-from fedlib.partition.base import Request
+from fedlib.partition import IID, Request
 from fedlib.runs.tuning import Choice
 from fedlib.values import as_code, from_code, from_dict, key_of, to_dict
 

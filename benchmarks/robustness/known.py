@@ -69,13 +69,10 @@ FOUND = (
     "An exported file with the spec of something else than an experiment ended in an "
     "AttributeError.",
     "A killed export left a temporary file in results/ for ever; the next export deletes it.",
-    "A killed decoding of files that then changed left a half-made entry in the cache for ever, "
-    "and so did a killed deletion of an older entry. The next decoding deletes both.",
-    "A process killed between the decoding of changed files and the deletion of what they replace "
-    "left both entries, and of data of one's own that were added again the older could be opened. "
-    "Every opening deletes what an entry replaces.",
-    "A process killed in the last moment of that deletion left an empty folder in the cache for "
-    "ever. Every opening deletes it.",
+    "A killed decoding of files that then changed, and a killed deletion of what an older state of "
+    "them had left, stayed in the cache for ever; of data of one's own that were added again the "
+    "older could be opened. Every source has one place there, and the next decoding replaces "
+    "whatever lies in it.",
     "FedMix with a client without examples in a cohort: its q(z|s) was 0 / 0, and that gave every "
     "client's experts the weight 0 in that round. It is uniform now.",
     "Whole numbers of any length were values that could not be printed, and errors quoted all of "

@@ -22,7 +22,7 @@ from fedlib.engine import EarlyStop, Known, Phase, Prediction, State, tabulate
 from fedlib.federation import Federation
 from fedlib.models import GateNet, Net, Params, each, named, part
 from fedlib.optim import Optimizer, sgd
-from fedlib.partition.chance import whole_part
+from fedlib.partition import whole_part
 from fedlib.randomness import torch_seed
 from fedlib.values import value
 

@@ -18,12 +18,18 @@ with the hub's. No file is ever unpickled. What steers them::
     HF_HUB_OFFLINE=1       asks nobody: what was downloaded before is all that there is.
 """
 
-from collections.abc import Sequence
-
-from fedlib.data import own
-from fedlib.data.inventory import Availability, describe, verify
-from fedlib.data.known import BUILT_IN, class_names, form, names, require
-from fedlib.data.opening import dataset, opened
+from fedlib.data.arrays import add
+from fedlib.data.opening import (
+    Availability,
+    class_names,
+    describe,
+    fetch,
+    form,
+    load,
+    names,
+    require,
+    verify,
+)
 from fedlib.data.records import Dataset, DatasetError, MissingDataError, Split
 
 __all__ = [
@@ -42,37 +48,3 @@ __all__ = [
     "require",
     "verify",
 ]
-
-
-def add(
-    name: str, train: own.Arrays, test: own.Arrays | None = None, class_names: Sequence[str] = ()
-) -> Dataset:
-    """Store pictures and labels in the cache under a name of one's own, for good; return them.
-
-    train, test: pictures uint8 [N, H, W, C], with one channel or three, and labels [N], integers
-    0..classes-1; without a test split, tasks can only hold out clients' `Own` examples.
-    class_names: of all labels, "0", "1", ... if there are none. Mean and standard deviation are
-    those of the training pixels. What the name held before is replaced. ValueError for other arrays
-    and for names that are taken, DatasetError when the cache cannot be written.
-    """
-    if name in BUILT_IN:
-        raise ValueError(f"{name!r} is the name of a dataset that is known already")
-    return dataset(name, own.add(name, train, test, class_names))
-
-
-def load(name: str) -> Dataset:
-    """The dataset of that name, read-only: features and int64 labels [N] of both splits.
-
-    ValueError for an unknown name; MissingDataError (a FileNotFoundError) when it is nowhere;
-    DatasetError when its files are damaged or not those of the official set, or a download fails.
-    """
-    return opened(name, thorough=False)
-
-
-def fetch(name: str) -> Dataset:
-    """The dataset of that name, downloaded and decoded where need be, and checked to the last byte.
-
-    Other than `load`, which trusts a file's size and time, this compares all checksums, and makes
-    anew what is damaged. The same errors.
-    """
-    return opened(name, thorough=True)

@@ -1,51 +1,40 @@
-"""Decoded splits as .npy files in the user's cache: written once, checked, memory-mapped.
+"""Decoded datasets as .npy files in the user's cache: written once, checked, memory-mapped.
 
-An entry is a folder `<name>-<key>`. It is written under another name and renamed when it is
-complete, so a reader sees all of it or nothing; a lock beside it keeps two processes from doing
-the same work. `meta.json` holds size, checksum and time of every file. Opening an entry compares
-sizes and times, and only where a time differs the checksum; what does not match is rebuilt.
+An entry is a folder `<name>-<hash of where its examples lay>`. It is written under another name and
+renamed when it is complete, so a reader sees all of it or nothing; a lock beside it keeps two
+processes from doing the same work. `meta.json` says what the dataset is, from which state of its
+source it was made (`key`), and size, checksum and time of every file. Opening an entry compares
+sizes and times, and only where a time differs the checksum; what does not match is made anew.
 """
 
 import hashlib
 import json
-import secrets
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from fedlib import paths
-from fedlib.data.records import DatasetError, Split
+from fedlib.data.records import Dataset, DatasetError, Split
 
 # Raise it when what is stored, or how it is decoded, changes.
-VERSION = 2
+VERSION = 3
+META = "meta.json"
 KEY_LENGTH = 16
+SPLITS = ("train", "test")
 # Before the names of columns that are neither features nor labels.
 EXTRA = "column."
-VOCABULARY = "vocabulary.json"
 
 # What files provoke that are damaged, or were never those of an entry.
 _DAMAGED = (
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
-
-# Fills an empty folder; returns what readers shall know besides.
-Build = Callable[[Path], dict[str, Any]]
-
-
-class Entry(NamedTuple):
-    """A decoded dataset. meta: name, source, fingerprint and whatever its build returned."""
-
-    train: Split
-    test: Split
-    vocabulary: tuple[str, ...]
-    meta: dict[str, Any]
 
 
 def folder() -> Path:
@@ -56,6 +45,16 @@ def folder() -> Path:
 def key_of(*parts: object) -> str:
     """A short name for whatever an entry was made from."""
     return hashlib.sha256(json.dumps([VERSION, *parts]).encode()).hexdigest()[:KEY_LENGTH]
+
+
+def place(name: str, origin: str) -> Path:
+    """Where the entry of a dataset is, or would be. origin: where exactly its examples lie."""
+    return folder() / f"{name}-{key_of(name, origin)}"
+
+
+def path_of(folder: Path, split: str, column: str) -> Path:
+    """The file of one array of a split."""
+    return folder / f"{split}.{column}.npy"
 
 
 def save(folder: Path, split: str, column: str, values: NDArray[Any]) -> None:
@@ -73,129 +72,96 @@ def write_header(file: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -
     np.lib.format.write_array_header_1_0(file, header)
 
 
-def path_of(folder: Path, split: str, column: str) -> Path:
-    """The file of one array of a split."""
-    return folder / f"{split}.{column}.npy"
-
-
 def save_vocabulary(folder: Path, vocabulary: tuple[str, ...]) -> None:
     """Write what token ids stand for into an entry under construction."""
-    (folder / VOCABULARY).write_text(json.dumps(vocabulary), "utf-8")
+    save(folder, "train", "vocabulary", np.frombuffer(json.dumps(vocabulary).encode(), np.uint8))
 
 
 def entries(name: str) -> list[Path]:
     """The complete entries of a dataset, whatever they were made from, newest first."""
     found = []
-    for meta in folder().glob(f"{name}-{'?' * KEY_LENGTH}/meta.json"):
+    for meta in folder().glob(f"{name}-{'?' * KEY_LENGTH}/{META}"):
         with suppress(OSError):  # another process replaces it just now
             found.append((meta.stat().st_mtime_ns, meta.parent))
     return [entry for _, entry in sorted(found, reverse=True)]
 
 
-def find(name: str, thorough: bool = False) -> Entry | None:
+def find(name: str) -> Dataset | None:
     """The newest sound entry of a dataset, whatever it was made from."""
     for entry in entries(name):
-        if found := read(entry, thorough):
-            return found
+        with suppress(DatasetError):
+            return read(entry)
     return None
 
 
-def place(name: str, key: str) -> Path:
-    """Where the entry of a dataset under a key is, or would be."""
-    return folder() / f"{name}-{key}"
-
-
 def get(
-    name: str, key: str, source: str, origin: str, build: Build, thorough: bool = False
-) -> Entry:
-    """The entry of a dataset under a key, built first when it is missing or damaged.
+    name: str, origin: str, key: str, told: dict[str, Any], build: Callable[[Path], None]
+) -> Dataset:
+    """The dataset made from an origin in the state `key`, built first when it is not there.
 
-    source: what readers are told, the same on every machine. origin: where exactly the data lay;
-    what was made from earlier states of it is deleted. thorough: compare all checksums.
-    DatasetError when the cache cannot be written.
+    told: its source, class names, mean and standard deviation, the same on every machine. build:
+    fills an empty folder; a test split that it leaves out is empty. DatasetError when the cache
+    cannot be written.
     """
-    final = place(name, key)
-    if entry := read(final, thorough):
-        # Whoever made it may have been killed before it had deleted what it replaces.
-        _forget_older(name, origin, final)
-        return entry
+    final = place(name, origin)
+    with suppress(DatasetError):
+        return read(final, key)
     with _writing(final):
-        if entry := read(final, thorough):  # another process was faster
-            return entry
+        with suppress(DatasetError):
+            return read(final, key)  # another process was faster
         partial = final.with_name(f"{final.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         try:
             partial.mkdir()
-            extra = build(partial)
-            _describe(partial, {"name": name, "source": source, "origin": origin} | extra)
+            build(partial)
+            _describe(partial, {"name": name, "origin": origin, "key": key} | told)
             shutil.rmtree(final, ignore_errors=True)
             partial.rename(final)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        _forget_older(name, origin, final)
-        entry = read(final)
-    if entry is None:
-        raise DatasetError(f"{final} was written but reads back damaged; is the disk failing?")
-    return entry
+        return read(final)
 
 
-def read(entry: Path, thorough: bool = False) -> Entry | None:
-    """What an entry holds; None unless it is complete and sound."""
-    if faults(entry, thorough):
-        return None
+def meta_of(entry: Path) -> dict[str, Any]:
+    """What is told of an entry. DatasetError unless it is as it was written."""
     try:
-        meta = json.loads((entry / "meta.json").read_text())
-        columns: dict[str, dict[str, NDArray[Any]]] = {"train": {}, "test": {}}
-        for name in meta["files"].keys() - {VOCABULARY}:
-            split, column = name.removesuffix(".npy").split(".", 1)
-            columns[split][column] = np.load(entry / name, mmap_mode="r", allow_pickle=False)
-        vocabulary = entry / VOCABULARY
-        words = json.loads(vocabulary.read_text("utf-8")) if VOCABULARY in meta["files"] else ()
-        return Entry(_split(columns["train"]), _split(columns["test"]), tuple(words), meta)
-    except _DAMAGED:
-        return None
+        meta: dict[str, Any] = json.loads((entry / META).read_text("utf-8"))
+        if meta.pop("sum") != zlib.crc32(json.dumps(meta).encode()) or meta["version"] != VERSION:
+            raise DatasetError(f"{entry / META} is damaged, or of another version of this library")
+        return meta
+    except _DAMAGED as error:
+        raise DatasetError(f"{entry} is damaged: {error!r}") from error
 
 
-def faults(entry: Path, thorough: bool) -> list[str]:
-    """What is wrong with the files of an entry, [] when they are as they were written.
+def read(entry: Path, key: str = "", thorough: bool = False) -> Dataset:
+    """The dataset of an entry. DatasetError unless it is complete, sound, and of a key if given.
 
     thorough: compare every checksum, not only where a file's time differs from the recorded one.
     """
+    meta = meta_of(entry)
+    if key and meta["key"] != key:
+        raise DatasetError(f"{entry} was made from other files than are there now")
+    arrays: dict[str, dict[str, NDArray[Any]]] = {split: {} for split in SPLITS}
     try:
-        meta = json.loads((entry / "meta.json").read_text())
-        if not meta.keys() >= {"name", "source", "origin", "fingerprint", "files"}:
-            return [f"{entry / 'meta.json'} is incomplete"]
-        if meta["version"] != VERSION:
-            return [f"{entry} is of another version of this library"]
-        found = [_fault(entry / name, thorough, *known) for name, known in meta["files"].items()]
-        if not any(found):
-            _note_times(entry, meta)
-        return [fault for fault in found if fault]
+        for name, known in meta["files"].items():
+            _check(entry / name, thorough, *known)
+            split, column = name.removesuffix(".npy").split(".", 1)
+            arrays[split][column] = np.load(entry / name, mmap_mode="r", allow_pickle=False)
+        words = arrays["train"].pop("vocabulary", np.frombuffer(b"[]", np.uint8))
+        names, mean, std = (tuple(meta[part]) for part in ("class_names", "mean", "std"))
+        train, test = (_split(arrays[split]) for split in SPLITS)
+        told = meta["source"], meta["fingerprint"], tuple(json.loads(words.tobytes()))
+        return Dataset(meta["name"], train, test, names, mean, std, *told)
     except _DAMAGED as error:
-        return [f"{entry} is damaged: {error!r}"]
+        raise DatasetError(f"{entry} is damaged: {error!r}") from error
 
 
-def _fault(path: Path, thorough: bool, size: int, checksum: int, time: int) -> str:
-    """What is wrong with a file, "" when nothing is."""
-    if not path.is_file():
-        return f"{path} is gone"
+def _check(path: Path, thorough: bool, size: int, checksum: int, time: int) -> None:
     now = path.stat()
     if now.st_size != size:
-        return f"{path} has {now.st_size:,} bytes, not {size:,}"
+        raise DatasetError(f"{path} has {now.st_size:,} bytes, not {size:,}")
     if (thorough or now.st_mtime_ns != time) and _checksum(path) != checksum:
-        return f"{path} has changed: its checksum differs"
-    return ""
-
-
-def _note_times(entry: Path, meta: dict[str, Any]) -> None:
-    """Record the times of files that were copied, so that they are not read whole again."""
-    now = {
-        name: [size, checksum, (entry / name).stat().st_mtime_ns]
-        for name, (size, checksum, _) in meta["files"].items()
-    }
-    if now != meta["files"]:
-        with suppress(OSError):  # a cache that is shared may be read-only
-            _write_meta(entry, meta | {"files": now})
+        raise DatasetError(f"{path} has changed: its checksum differs")
 
 
 def _split(arrays: dict[str, NDArray[Any]]) -> Split:
@@ -219,54 +185,30 @@ def _writing(final: Path) -> Iterator[None]:
         ) from error
 
 
-def _describe(entry: Path, known: dict[str, Any]) -> None:
-    """Write the meta data of an entry: what is known, the fingerprint, and the state of its files.
+def _describe(entry: Path, told: dict[str, Any]) -> None:
+    """Write the meta data of an entry: what is told, the fingerprint, and the state of its files.
 
     The fingerprint covers what training sees: features, labels, and what token ids stand for.
     """
+    if not path_of(entry, "test", "labels").exists():
+        for path in list(entry.glob("train.*.npy")):
+            values = np.load(path, mmap_mode="r", allow_pickle=False)
+            save(entry, "test", path.name.removeprefix("train.").removesuffix(".npy"), values[:0])
+    content = hashlib.sha256()
+    seen = [path_of(entry, split, part) for split in SPLITS for part in ("features", "labels")]
+    for path in [*seen, *entry.glob("train.vocabulary.npy")]:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if path in seen:
+            content.update(f"{array.dtype.str}{array.shape}".encode())
+        content.update(array.data)
     files = {
         path.name: [path.stat().st_size, _checksum(path), path.stat().st_mtime_ns]
         for path in sorted(entry.iterdir())
     }
-    content = hashlib.sha256()
-    for split in ("train", "test"):
-        for column in ("features", "labels"):
-            array = np.load(path_of(entry, split, column), mmap_mode="r", allow_pickle=False)
-            content.update(f"{array.dtype.str}{array.shape}".encode())
-            content.update(array.data)
-    if VOCABULARY in files:
-        content.update((entry / VOCABULARY).read_bytes())
-    meta = {"version": VERSION, **known, "fingerprint": content.hexdigest(), "files": files}
-    _write_meta(entry, meta)
-
-
-def _write_meta(entry: Path, meta: dict[str, Any]) -> None:
-    # Not tempfile's, which only its maker may read: a cache may be shared.
-    new = entry / f"meta.{secrets.token_hex(4)}.tmp"
-    try:
-        new.write_text(json.dumps(meta, indent=1))
-        new.replace(entry / "meta.json")
-    finally:
-        new.unlink(missing_ok=True)
-
-
-def _forget_older(name: str, origin: str, newest: Path) -> None:
-    """Delete what was decoded from earlier states of the same files, or never came to an end.
-
-    What an entry is made of goes before ``meta.json``: one half deleted is still known as an entry.
-    """
-    for entry in set(entries(name)) - {newest}:
-        with suppress(*_DAMAGED):
-            if json.loads((entry / "meta.json").read_text())["origin"] == origin:
-                for path in set(entry.iterdir()) - {entry / "meta.json"}:
-                    path.unlink()
-                shutil.rmtree(entry)
-    for entry in folder().glob(f"{name}-{'?' * KEY_LENGTH}"):
-        with suppress(OSError):
-            entry.rmdir()  # only if it is empty: a process was killed while it deleted it
-    for partial in folder().glob(f"{name}-{'?' * KEY_LENGTH}.partial"):
-        with suppress(Timeout, OSError), FileLock(partial.with_suffix(".lock"), timeout=0):
-            shutil.rmtree(partial, ignore_errors=True)
+    known = {"version": VERSION, "fingerprint": content.hexdigest(), "files": files}
+    meta = told | known
+    meta["sum"] = zlib.crc32(json.dumps(meta).encode())
+    (entry / META).write_text(json.dumps(meta, indent=1), "utf-8")
 
 
 def _checksum(path: Path) -> int:

@@ -1,118 +1,111 @@
-"""Where a dataset is found, and how it is opened: Parquet files, decoded arrays, a download."""
+"""Where a dataset is found, and how it is opened: Parquet files, decoded arrays, a download.
 
+Downloads come from the Hugging Face hub: huggingface_hub fetches and keeps files of one commit,
+each under the SHA-256 that the hub tells of it, but does not compare that with what arrived.
+"""
+
+import errno
+import hashlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedlib.data import cache, digits, hub, parquet
-from fedlib.data.known import BUILT_IN, SAMPLE, record_of, require
-from fedlib.data.records import Dataset, DatasetError, MissingDataError
+from fedlib import paths, progress
+from fedlib.data import arrays, cache, parquet
+from fedlib.data.records import RECORDS, Dataset, DatasetError, MissingDataError, Record
+from fedlib.values import one_of
+
+SAMPLE = "_sample"
+LISTED_SAMPLES = ("cifar100_sample", "tiny_imagenet_sample", "femnist_sample")
+DIGITS = "digits"
+# Failures of the disk: no fault of the hub, and another attempt will not help.
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES}
 
 
-class Found(NamedTuple):
-    """The Parquet files of a dataset in `$FEDLIB_DATA`. key: of the entry made from them."""
+def names() -> tuple[str, ...]:
+    """The datasets that `load` knows; any Parquet-backed one may also be a `<name>_sample`."""
+    return (*RECORDS, *LISTED_SAMPLES, *arrays.added())
+
+
+def require(name: str) -> None:
+    """ValueError, with the names that `load` knows, for an unknown one."""
+    if _record(name) is None:
+        one_of("dataset", name, names())
+
+
+def _record(name: str) -> Record | None:
+    """What is known of an official set, or of a sample of one; None for other names."""
+    return RECORDS.get(name if name.startswith(DIGITS) else name.removesuffix(SAMPLE))
+
+
+def class_names(name: str) -> tuple[str, ...]:
+    """The names of a dataset's labels, in order, without looking for its examples."""
+    return (_record(name) or load(name)).class_names
+
+
+def form(name: str) -> tuple[tuple[int, ...], int]:
+    """The shape of an example and the number of classes, without looking for the examples."""
+    return (_record(name) or load(name)).shape, len(class_names(name))
+
+
+def load(name: str) -> Dataset:
+    """The dataset of that name, read-only: features and int64 labels [N] of both splits.
+
+    ValueError for an unknown name; MissingDataError (a FileNotFoundError) when it is nowhere;
+    DatasetError when its files are damaged or not those of the official set, or a download fails.
+    """
+    require(name)
+    record, found = _record(name), None
+    if name == DIGITS:
+        return arrays.digits()
+    if record and (found := _found(name, record)):
+        return _decoded(name, record, found)
+    if data := cache.find(name):
+        return data
+    if not record:
+        raise DatasetError(f"{name!r} in {cache.folder()} is damaged: add its arrays again")
+    return _downloaded(name, record)
+
+
+def fetch(name: str) -> Dataset:
+    """The dataset of that name, downloaded and decoded where need be, and checked to the last byte.
+
+    Other than `load`, which trusts a file's size and time, this compares all checksums, and makes
+    anew what is damaged. The same errors.
+    """
+    if verify(name):
+        for entry in cache.entries(name):
+            (entry / cache.META).unlink(missing_ok=True)
+    return load(name)
+
+
+class _Found(NamedTuple):
+    """The Parquet files of a dataset in `$FEDLIB_DATA`, and the state in which they are."""
 
     folder: Path
     files: parquet.Files
     key: str
 
 
-def opened(name: str, thorough: bool) -> Dataset:
-    """The dataset of that name; ``thorough`` compares checksums and makes anew what is damaged."""
-    require(name)
-    if name == "digits":
-        return digits.load()
-    entry = (
-        from_parquet(name, thorough) or cache.find(name, thorough) or _from_download(name, thorough)
-    )
-    return dataset(name, entry)
-
-
-def dataset(name: str, entry: cache.Entry) -> Dataset:
-    """The dataset that a cache entry holds."""
-    record, meta = record_of(name), entry.meta
-    return Dataset(
-        name, entry.train, entry.test, tuple(meta.get("class_names", record.class_names)),
-        record.mean, record.std, source=meta["source"], fingerprint=meta["fingerprint"],
-        vocabulary=entry.vocabulary,
-    )  # fmt: skip
-
-
-def decoded_entry(name: str) -> Path | None:
-    """The cache entry that opening a dataset would look at first, if there is one."""
-    if found := found_in_folder(name):
-        entry = cache.place(name, found.key)
-        return entry if entry.exists() else None
-    return next(iter(cache.entries(name)), None)
-
-
-def from_parquet(name: str, thorough: bool = False) -> cache.Entry | None:
+def _found(name: str, record: Record) -> _Found | None:
     """What `$FEDLIB_DATA` holds of a dataset, None when that is nothing."""
-    found, record = found_in_folder(name), record_of(name)
-    if found is None:
-        return None
-
-    def build(target: Path) -> dict[str, Any]:
-        if not name.endswith(SAMPLE):
-            parquet.require_official(name, record, found.files, found.folder)
-        return parquet.store(found.files, record, target, name)
-
-    source = f"Parquet files of $FEDLIB_DATA/{found.folder.name}"
-    return cache.get(name, found.key, source, str(found.folder), build, thorough)
-
-
-def found_in_folder(name: str) -> Found | None:
-    """What `$FEDLIB_DATA` holds of a dataset, None when that is nothing."""
-    folder = _data_folder(name) if name in BUILT_IN else None
+    folder = _data_folder(name)
     if folder is None:
         return None
     try:
-        files = parquet.files_of(folder, record_of(name))
-        stats = [
-            [path.name, path.stat().st_size, path.stat().st_mtime_ns]
-            for paths in files.values()
-            for path in paths
-        ]
+        files = parquet.files_of(folder, record)
+        every = [(path.name, path.stat()) for part in files.values() for path in part]
     except OSError as error:
         raise DatasetError(f"{folder} cannot be read: {error}") from error
-    if not stats:
+    if not every:
         return None
-    if lacking := [split for split, paths in files.items() if not paths]:
-        raise MissingDataError(
-            f"{folder} has no {lacking[0]}-00000-of-00001.parquet, only the other"
-        )
-    return Found(folder, files, cache.key_of(name, stats))
-
-
-def _from_download(name: str, thorough: bool) -> cache.Entry:
-    """An official set from the web, or the error that says where it was looked for."""
-    if name not in BUILT_IN:
-        raise DatasetError(f"{name!r} in {cache.folder()} is damaged: add its arrays again")
-    record, looked = record_of(name), _data_folder(name)
-    needed = [f"{name}/{split}-00000-of-00001.parquet" for split in record.splits]
-    advice = f"Set FEDLIB_DATA to a folder that holds {' and '.join(needed)} (Hugging Face layout)"
-    sample = name.endswith(SAMPLE)
-    if sample or not hub.allowed():
-        where = looked / Path(needed[0]).name if looked else "$FEDLIB_DATA (not set)"
-        how = " or unset FEDLIB_DOWNLOAD to let it be downloaded"
-        if sample:
-            how = "; samples are not downloaded"
-        raise MissingDataError(
-            f"dataset {name!r} was not found: looked for {where} and for decoded arrays in "
-            f"{cache.folder()}. {advice}{how}."
-        )
-
-    def build(target: Path) -> dict[str, Any]:
-        try:
-            return hub.store(name, record, target)
-        except DatasetError as error:
-            raise DatasetError(
-                f"downloading {name!r} failed: {error} {advice}, or HF_ENDPOINT to the address of "
-                "a mirror of the hub, or try again."
-            ) from error
-
-    key = cache.key_of(name, "download")
-    return cache.get(name, key, "downloaded", "download", build, thorough)
+    if lacking := [split for split, part in files.items() if not part]:
+        raise MissingDataError(f"{folder} has no {lacking[0]}-*.parquet, only the other split")
+    if not name.endswith(SAMPLE):
+        parquet.require_official(name, record, files, folder)
+    states = [[file, state.st_size, state.st_mtime_ns] for file, state in every]
+    return _Found(folder, files, cache.key_of(states))
 
 
 def _data_folder(name: str) -> Path | None:
@@ -127,3 +120,159 @@ def _data_folder(name: str) -> Path | None:
         )
     own = folder / name
     return own if own.is_dir() else folder / name.removesuffix(SAMPLE)
+
+
+def _decoded(name: str, record: Record, found: _Found) -> Dataset:
+    def build(target: Path) -> None:
+        parquet.store(found.files, record, target, name)
+
+    told = _told(record, f"Parquet files of $FEDLIB_DATA/{found.folder.name}")
+    return cache.get(name, str(found.folder), found.key, told, build)
+
+
+def _told(record: Record, source: str) -> dict[str, Any]:
+    look = {"class_names": record.class_names, "mean": record.mean, "std": record.std}
+    return {"source": source, **look}
+
+
+def _downloaded(name: str, record: Record) -> Dataset:
+    """An official set from the hub, or the error that says where it was looked for."""
+    needed = [f"{name}/{split}-00000-of-00001.parquet" for split in record.splits]
+    advice = f"Set FEDLIB_DATA to a folder that holds {' and '.join(needed)} (Hugging Face layout)"
+    if name.endswith(SAMPLE) or not _allowed():
+        looked = _data_folder(name) or "$FEDLIB_DATA (not set)"
+        how = " or unset FEDLIB_DOWNLOAD to let it be downloaded"
+        if name.endswith(SAMPLE):
+            how = "; samples are not downloaded"
+        raise MissingDataError(
+            f"dataset {name!r} was not found: looked in {looked} and for decoded arrays in "
+            f"{cache.folder()}. {advice}{how}."
+        )
+    repository, _, folder = record.hub.rpartition("/")
+
+    def build(target: Path) -> None:
+        try:
+            files = _fetched(repository, folder, record)
+            parquet.require_official(name, record, files, repository)
+            parquet.store(files, record, target, name)
+        except DatasetError as error:
+            raise DatasetError(
+                f"downloading {name!r} failed: {str(error).rstrip('.')}. {advice}, or HF_ENDPOINT "
+                "to the address of a mirror of the hub, or try again."
+            ) from error
+
+    told = _told(record, f"downloaded from the Hugging Face hub, {repository}")
+    return cache.get(name, "download", record.revision, told, build)
+
+
+def _allowed() -> bool:
+    """Whether the environment leaves downloads on (FEDLIB_DOWNLOAD=0 turns them off)."""
+    return os.environ.get("FEDLIB_DOWNLOAD", "1").strip().lower() not in ("0", "false", "no", "off")
+
+
+def _fetched(repository: str, folder: str, record: Record) -> parquet.Files:
+    """The files of a set from the hub, each compared with its SHA-256.
+
+    DatasetError, with the file and both checksums, when one is damaged twice in a row.
+    """
+    for _ in range(2):
+        files = parquet.files_of(_snapshot(repository, folder, record) / folder, record)
+        if lacking := [split for split, part in files.items() if not part]:
+            raise DatasetError(f"{repository} has no files of split {lacking[0]!r} in {folder}.")
+        faults = []
+        for path in (path for part in files.values() for path in part):
+            kept, expected = path.resolve(), path.resolve().name
+            with kept.open("rb") as content:
+                found = hashlib.file_digest(content, "sha256").hexdigest()
+            if found != expected:
+                faults.append(f"{folder}/{path.name} of {repository} has SHA-256 {found}, but "
+                              f"{expected} is expected.")  # fmt: skip
+                kept.unlink()
+                path.unlink(missing_ok=True)  # what links to it
+        if not faults:
+            return files
+    raise DatasetError(faults[0])
+
+
+def _snapshot(repository: str, folder: str, record: Record) -> Path:
+    """The folder of a commit, with the files of a set in it. DatasetError when it cannot be had."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
+
+    if progress.quiet() or not progress.watched():
+        disable_progress_bars()
+    try:
+        found = snapshot_download(
+            repository,
+            repo_type="dataset",
+            revision=record.revision,
+            allow_patterns=[f"{folder}/{split}-*.parquet" for split in record.splits],
+            cache_dir=paths.cache() / "downloads",
+            endpoint=os.environ.get("HF_ENDPOINT") or None,
+        )
+    except Exception as error:  # of its HTTP library too, which is another in every version
+        if isinstance(error, OSError) and error.errno in _DISK:
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DatasetError(f"{repository} cannot be had: {reason}.") from error
+    return Path(found)
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Where a dataset would come from, and what it is.
+
+    place: "embedded", "parquet" (in $FEDLIB_DATA), "cache", "download" or "missing". where: the
+    folder or host, or why it is missing.
+    train, test: examples that are there, else those of the official set; None for an absent sample.
+    """
+
+    name: str
+    place: str
+    where: str
+    shape: tuple[int, ...]
+    classes: int
+    train: int | None
+    test: int | None
+
+
+def describe(name: str) -> Availability:
+    """Where a dataset would come from now, without decoding or downloading anything."""
+    require(name)
+    record, sample = _record(name), name.endswith(SAMPLE)
+    place, where = "missing", "neither in $FEDLIB_DATA nor in the cache"
+    sizes: tuple[int | None, int | None] = record.sizes if record and not sample else (None, None)
+    data = None
+    try:
+        if name == DIGITS:
+            place, where = "embedded", "scikit-learn"
+        elif record and (found := _found(name, record)):
+            sizes, place, where = parquet.sizes(found.files), "parquet", str(found.folder)
+        elif data := cache.find(name):
+            sizes, place, where = (len(data.train), len(data.test)), "cache", str(cache.folder())
+        elif record and not sample and _allowed():
+            place, where = "download", record.hub
+    except DatasetError as error:
+        where = str(error)
+    known = record or data
+    shape, classes = (known.shape, len(known.class_names)) if known else ((), 0)
+    return Availability(name, place, where, shape, classes, *sizes)
+
+
+def verify(name: str) -> list[str]:
+    """What is wrong with the decoded arrays of a dataset, a sentence each; [] when it is sound.
+
+    Compares all checksums. Parquet files that were not decoded yet are decoded; nothing is
+    downloaded. ValueError for an unknown name.
+    """
+    told, entries = describe(name), cache.entries(name)
+    if not entries and told.place in ("missing", "download"):
+        return [f"{name} is not here: {told.where}"]
+    try:
+        for entry in entries:
+            cache.read(entry, thorough=True)
+        if not entries:
+            load(name)
+    except DatasetError as error:
+        return [str(error)]
+    return []

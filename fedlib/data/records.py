@@ -41,11 +41,6 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __repr__(self) -> str:
-        shape = "x".join(str(n) for n in self.features.shape[1:])
-        extra = f", with {', '.join(self.columns)}" if self.columns else ""
-        return f"Split({len(self):,} of {shape}{extra})"
-
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -67,7 +62,7 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     source: str
-    fingerprint: str = ""
+    fingerprint: str
     vocabulary: tuple[str, ...] = ()
 
     @property
@@ -96,9 +91,8 @@ class Record:
     features, label: the Parquet columns that may hold them, the first one present counts.
     splits: what the Parquet files call the training and the test split; a set without an official
     test split has one. coded: columns of names that become numbers 0.., in the order of the names.
-    placeholders: class_names only count the classes; files may know better ones.
-    hub: owner, repository and folder of its Parquet files on the Hugging Face hub, "" for none;
-    revision: the commit there that is meant, whatever the repository holds today.
+    hub: owner, repository and folder of its Parquet files on the Hugging Face hub; revision: the
+    commit there that is meant, whatever the repository holds today.
     """
 
     shape: tuple[int, ...]
@@ -112,7 +106,6 @@ class Record:
     label: tuple[str, ...] = ("label",)
     splits: tuple[str, ...] = ("train", "test")
     coded: tuple[str, ...] = ()
-    placeholders: bool = False
 
     @property
     def is_text(self) -> bool:

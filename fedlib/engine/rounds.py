@@ -21,7 +21,7 @@ from fedlib.engine.train import Cohort, Phase, TrainingDiverged, train
 from fedlib.engine.vmap_clients import vmap_clients
 from fedlib.federation import Federation
 from fedlib.models import Net, Params
-from fedlib.partition.chance import whole_part
+from fedlib.partition import whole_part
 from fedlib.randomness import generator
 
 SPLITS = ("validation", "test")

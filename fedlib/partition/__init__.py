@@ -1,16 +1,19 @@
 """Who holds which example: labels in, an index table with one row per client out."""
 
-from fedlib.partition.base import Request
-from fedlib.partition.checks import Pool
-from fedlib.partition.draws import balanced, holdout, mirrored
-from fedlib.partition.held_out import Division, Mirrored, Own, divide
-from fedlib.partition.majority import Majority, Shards
-from fedlib.partition.natural import ByColumn, Pachinko
-from fedlib.partition.opting import OptOut
-from fedlib.partition.pfllib import ClassDirichlet
-from fedlib.partition.requests import IID, Dirichlet, QuantitySkew
-from fedlib.partition.sides import Clients, LabelPermuted, Repeated, Rotated
-from fedlib.partition.table import Partition
+from fedlib.partition.base import Clients, LabelPermuted, Repeated, Request, Rotated
+from fedlib.partition.draws import balanced, holdout, mirrored, whole_part
+from fedlib.partition.held_out import Division, Mirrored, OptOut, Own, divide
+from fedlib.partition.schemes import (
+    IID,
+    ByColumn,
+    ClassDirichlet,
+    Dirichlet,
+    Majority,
+    Pachinko,
+    QuantitySkew,
+    Shards,
+)
+from fedlib.partition.table import Partition, Pool
 
 __all__ = [
     "IID",
@@ -36,4 +39,5 @@ __all__ = [
     "divide",
     "holdout",
     "mirrored",
+    "whole_part",
 ]

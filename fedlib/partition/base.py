@@ -1,20 +1,26 @@
-"""What every request is asked, and how rows are cut in two."""
+"""What every request is asked, and the requests around another.
+
+Those are: what its clients see differently, some of them, all more than once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedlib.partition.chance import generator_of, whole_part
-from fedlib.partition.checks import Ints, Pool, examples, positive, whole
-from fedlib.partition.table import Partition
+from fedlib.partition.draws import concentration_of, draw_shares, enough, generator_of, halves
+from fedlib.partition.table import Ints, Partition, Pool, examples
+from fedlib.values import value
 
-PARTS = ("train", "validation", "test")
-COUNTS = ("clients", "size", "least", "shards", "times", "permutations")
-CONCENTRATIONS = ("alpha", "size_alpha", "root_alpha", "leaf_alpha")
+# Fields of these names mean the same in every scheme.
+POSITIVE = (
+    "clients", "size", "least", "shards", "times", "permutations", "alpha", "size_alpha",
+    "root_alpha", "leaf_alpha",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,13 +31,11 @@ class Request:
     """
 
     def check(self) -> None:
-        """ValueError for fields out of range: these names mean the same in every scheme."""
-        for name in COUNTS:
-            if getattr(self, name, None) is not None:
-                whole(name, getattr(self, name), 1)
-        for name in CONCENTRATIONS:
-            if getattr(self, name, None) is not None:
-                positive(name, getattr(self, name))
+        """ValueError for fields out of range."""
+        for name in POSITIVE:
+            given = getattr(self, name, None)
+            if given is not None and not given > 0:
+                raise ValueError(f"{name} must be above 0, not {given!r}")
 
     def split(
         self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None = None,
@@ -69,10 +73,7 @@ class Request:
         return partition
 
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
-        """The rows of `deal`, each divided at random: (kept, held), `share` of them held.
-
-        Of n examples max(1, floor((1 - share) n)) are kept.
-        """
+        """The rows of `deal`, each divided at random: (kept, held), `share` of them held."""
         return halves(self.deal(pool, seed), share, seed, "own test")
 
 
@@ -83,39 +84,190 @@ class Around(Request):
     of: Request
 
     def kinds(self) -> dict[str, int]:
-        """Those of `of`."""
         return self.of.kinds()
 
     def deal(self, pool: Pool, seed: int) -> Partition:
-        """The rows that `of` deals."""
         return self.of.deal(pool, seed)
 
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
-        """The partition with the side information of `of`; see `Request`."""
         return self.of.side(partition, part, seed, classes)
 
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
-        """The rows of `of`, divided as `of` divides them."""
         return self.of.cut(pool, seed, share)
 
 
-def halves(whole: Partition, share: float, seed: int, purpose: str) -> tuple[Partition, Partition]:
-    """Each client's examples divided by a generator of its own; see `Request.cut`."""
-    return cut_rows(
-        (whole.client(i) for i in range(whole.clients)),
-        share,
-        lambda client, n: generator_of(seed, purpose, client).permutation(n),
-    )
+@dataclass(frozen=True)
+class Seen(Around):
+    """Attaches side information of its own on top of that of `of`."""
+
+    @property
+    def told(self) -> tuple[str, int]:
+        """What the side information is called, and how many values it can take."""
+        raise NotImplementedError
+
+    def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
+        """The side information, int64 [clients, width]; 0 in the padding."""
+        raise NotImplementedError
+
+    def kinds(self) -> dict[str, int]:
+        return {**super().kinds(), self.told[0]: self.told[1]}
+
+    def check(self) -> None:
+        super().check()
+        if self.told[0] in self.of.kinds():
+            raise ValueError(f"{type(self).__name__} is already around {self.of!r}")
+
+    def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
+        values = self.attach(partition, part, seed, classes)
+        inner = super().side(partition, part, seed, classes)
+        return Partition(inner.index, inner.sizes, {**inner.side, self.told[0]: values})
 
 
-def cut_rows(
-    rows: Iterable[Ints], share: float, shuffle: Callable[[int, int], Ints]
-) -> tuple[Partition, Partition]:
-    """(kept, held): of row i, the first entries in the order shuffle(i, n) are held."""
-    kept, held = [], []
-    for client, row in enumerate(rows):
-        keep = min(max(1, whole_part((1 - share) * len(row))), len(row))
-        order = shuffle(client, len(row))
-        held.append(np.sort(row[order[: len(row) - keep]]))
-        kept.append(np.sort(row[order[len(row) - keep :]]))
-    return Partition.from_lists(kept), Partition.from_lists(held)
+@value
+class Rotated(Seen):
+    """Every example is turned by an angle: side information "angle", an index into `angles`.
+
+    angles: degrees. alpha: each client has a distribution over the angles, drawn from Dir(alpha),
+    and every example an angle drawn from it; None for one angle per client, in equal consecutive
+    blocks of clients (two angles: the first half and the second half).
+    Source: 000, Rotated MNIST (alpha 1); IFCA and 003, Rotated CIFAR-10 (None).
+    """
+
+    angles: tuple[float, ...] = (0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0)
+    alpha: float | None = 1.0
+
+    def check(self) -> None:
+        super().check()
+        if not self.angles or len({angle % 360 for angle in self.angles}) < len(self.angles):
+            raise ValueError(f"angles must be different ones, at least one, not {self.angles}")
+
+    @property
+    def told(self) -> tuple[str, int]:
+        return "angle", len(self.angles)
+
+    def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
+        """The index of each example's angle."""
+        count, clients = len(self.angles), partition.clients
+        if self.alpha is None:
+            block = np.arange(clients) * count // max(clients, 1)
+            return np.where(partition.index >= 0, block[:, None], 0)
+        drawn = np.zeros(partition.index.shape, np.int64)
+        for client, size in enumerate(partition.sizes):
+            generator = generator_of(seed, "angle shares", client)
+            shares = draw_shares(generator, concentration_of(self.alpha, count))
+            generator = generator_of(seed, f"angles {part}", client)
+            drawn[client, :size] = generator.choice(count, int(size), p=shares / shares.sum())
+        return drawn
+
+
+@value
+class LabelPermuted(Seen):
+    """Every client calls the classes by other labels: side information "permutation".
+
+    Each client is given one of `permutations` tables at random, one for all of its examples;
+    `tables` says what they are. Source: 000, label permutations; IFCA.
+    """
+
+    permutations: int = 4
+
+    @property
+    def told(self) -> tuple[str, int]:
+        return "permutation", self.permutations
+
+    def tables(self, seed: int, classes: int) -> Ints:
+        """Where the labels go, int64 [permutations, classes]: label c becomes tables[k, c].
+
+        The first is the identity and all are different. ValueError when the classes have fewer
+        permutations than that.
+        """
+        available = math.factorial(min(classes, 20))
+        enough(f"different permutations of {classes} classes", self.permutations, available)
+        generator = generator_of(seed, "label tables", classes)
+        tables = dict.fromkeys([tuple(range(classes))])
+        while len(tables) < self.permutations:
+            tables.setdefault(tuple(generator.permutation(classes).tolist()))
+        return np.array(list(tables), np.int64)
+
+    def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
+        """The number of each client's table."""
+        self.tables(seed, classes)  # refuses what cannot be
+        given = self.given(partition.clients, seed)
+        return np.where(partition.index >= 0, given[:, None], 0)
+
+    def given(self, clients: int, seed: int) -> Ints:
+        """The number of each client's table, int64 [clients], which no example decides."""
+        generators = (generator_of(seed, "label permutation", client) for client in range(clients))
+        return np.array([g.integers(self.permutations) for g in generators], np.int64)
+
+
+@value
+class Repeated(Around):
+    """`of` is asked `times` times for the whole pool, and its clients stand one after another.
+
+    Rows are disjoint within each deal, whose clients are consecutive, but not between deals; the
+    first is the one that `of` makes by itself. So Rotated(Repeated(IID(100, 500)), (0, 180), None)
+    has 100 clients with CIFAR-10 and another 100 with its rotated copy.
+    Source: IFCA (Ghosh et al. 2020), sec. 6; 003, Rotated CIFAR-10.
+    """
+
+    times: int = 2
+
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        rows: list[Ints] = []
+        for deal in range(self.times):
+            own = int(generator_of(seed, "repeated", deal).integers(2**32)) if deal else seed
+            rows += self.of.deal(pool, own).rows()
+        return Partition.from_lists(rows)
+
+    def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
+        """ValueError: what one client holds back, another might train on."""
+        raise ValueError(
+            "Repeated deals an example to several clients, so that one would train on what "
+            "another holds out; use Mirrored with it, not Own"
+        )
+
+
+@value
+class Clients(Around):
+    """The clients ``first`` to ``last`` - 1 of those that `of` deals to, with what they hold there.
+
+    Two of them that share no client share no training example: the first federates, the second
+    is made of newcomers. Which of its own examples a client holds out (``Own``) is drawn by its
+    number among these; side information by its number among all. ValueError if `of` deals to fewer.
+    """
+
+    first: int = 0
+    last: int = 100
+
+    def check(self) -> None:
+        super().check()
+        if not 0 <= self.first < self.last:
+            raise ValueError(f"first must be at least 0, last above it; got {self}")
+        if isinstance(self.of, Rotated) and self.of.alpha is None:
+            raise ValueError("angles by blocks of clients go around Clients, not inside")
+
+    def among(self) -> tuple[int, int]:
+        """The first, and how many the other request has; ValueError where that depends on data."""
+        count = getattr(self.of, "clients", None)
+        if not count:
+            raise ValueError(f"{self.of} does not say how many clients it has")
+        return self.first, count
+
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        return self._chosen(self.of.deal(pool, seed))
+
+    def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
+        above = (self.first, 0)
+        index = np.pad(partition.index, (above, (0, 0)), constant_values=-1)
+        everyone = Partition(index, np.pad(partition.sizes, above))
+        return self._chosen(self.of.side(everyone, part, seed, classes))
+
+    def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
+        kept, held = self.of.cut(pool, seed, share)
+        return self._chosen(kept), self._chosen(held)
+
+    def _chosen(self, partition: Partition) -> Partition:
+        enough(f"clients of {self.of}", self.last, partition.clients)
+        rows = slice(self.first, self.last)
+        side = {name: values[rows] for name, values in partition.side.items()}
+        return Partition(partition.index[rows], partition.sizes[rows], side)

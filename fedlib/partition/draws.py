@@ -1,11 +1,168 @@
-"""Draws that no request makes: what is set aside, a set of every class alike, mirrored twins."""
+"""Chance: generators keyed by what they are for, and the draws that several schemes share.
+
+Every generator is keyed by (seed, purpose, class or client), so that no draw depends on what else
+was drawn, and nothing touches NumPy's global generator.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedlib.partition.chance import apportion, generator_of, stacks_of
-from fedlib.partition.checks import Ints, examples, whole
-from fedlib.partition.table import Partition
+from fedlib.partition.table import Floats, Ints, Partition, Pool, examples
+
+TRIES = 1000
+Drawn = TypeVar("Drawn")
+
+
+def within(what: str, value: float, interval: str = "[0, 1]") -> None:
+    """ValueError unless a value lies between 0 and 1, with the ends that the brackets include."""
+    if not 0 <= value <= 1 or (value == 0 and "(" in interval) or (value == 1 and ")" in interval):
+        raise ValueError(f"{what} must lie in {interval}, not {value!r}")
+
+
+def enough(what: str, needed: int, available: int) -> None:
+    """ValueError, with the numbers, unless as many are available as are needed."""
+    if needed > available:
+        raise ValueError(f"{what}: {needed:,} needed, but only {available:,} are available")
+
+
+def each_of(clients: int, size: int | None, available: int, what: str = "examples") -> int:
+    """The size of each client, an even share when None; ValueError if too few are available."""
+    each = max(1, available // clients) if size is None else size
+    enough(f"{clients:,} clients x {each:,} {what}", clients * each, available)
+    return each
+
+
+def generator_of(seed: int, purpose: str, *key: int) -> np.random.Generator:
+    """A generator of its own for each seed, purpose and class or client."""
+    spawn_key = (zlib.crc32(purpose.encode()), *(int(k) for k in key))
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=spawn_key))
+
+
+def stacks_of(pool: Pool, seed: int, purpose: str) -> list[Ints]:
+    """The pool's positions class by class, each class shuffled by its own generator."""
+    return [
+        generator_of(seed, purpose, label).permutation(stack)
+        for label, stack in enumerate(pool.stacks())
+    ]
+
+
+def concentration_of(alpha: float, weights: int | Floats) -> Floats:
+    """alpha * weights, [classes] or [clients]; for a number of them, alpha for each."""
+    # Beyond 1e12 the shares equal their mean to six digits, and gamma draws would overflow.
+    return min(alpha, 1e12) * (np.ones(weights) if isinstance(weights, int) else weights)
+
+
+def draw_labels(
+    generator: np.random.Generator, concentration: Floats, left: Ints, size: int
+) -> Ints:
+    """Class counts of `size` draws from p ~ Dir(concentration) where class c has left[c] examples.
+
+    Drawing in bulk, clipping at what is left and drawing the rest from the renormalised p has
+    the distribution of drawing one example at a time.
+    """
+    counts = np.zeros_like(left)
+    shares = draw_shares(generator, concentration)
+    while missing := size - int(counts.sum()):
+        free = np.flatnonzero(left > counts)
+        if not shares[free].sum() > 0:
+            # All mass was on classes that ran out. A renormalised part of a Dirichlet vector is
+            # itself Dirichlet, so what underflowed can be drawn afresh.
+            shares[free] = draw_shares(generator, concentration[free])
+        counts[free] += generator.multinomial(missing, shares[free] / shares[free].sum())
+        counts = np.minimum(counts, left)
+    return counts
+
+
+def draw_shares(generator: np.random.Generator, concentration: Floats) -> Floats:
+    """One draw of Dir(concentration), zero where the concentration is zero."""
+    shares = np.zeros_like(concentration)
+    possible = np.flatnonzero(concentration)
+    shares[possible] = generator.dirichlet(concentration[possible])
+    if not shares.sum() > 0.5:  # the limit of a vanishing concentration is a single class
+        weight = concentration[possible] / concentration.max()
+        shares[:] = 0
+        shares[generator.choice(possible, p=weight / weight.sum())] = 1
+    return shares
+
+
+def apportion(weights: ArrayLike, total: int) -> Ints:
+    """Whole numbers that sum to `total`, in proportion to weights, by largest remainder."""
+    quota = np.asarray(weights, np.float64)
+    quota = quota / quota.sum() * total
+    counts = np.floor(quota).astype(np.int64)
+    largest = np.argsort(counts - quota, kind="stable")
+    counts[largest[: total - int(counts.sum())]] += 1
+    return counts
+
+
+def whole_part(number: float) -> int:
+    """The floor of a share of a count: 29 of 0.58 * 100 / 2, which rounding leaves just short."""
+    return math.floor(number + 1e-9)
+
+
+def redraw(draw: Callable[[], tuple[int, Drawn]], least: int, what: str) -> Drawn:
+    """The first draw whose smallest client, told before it, has `least` examples.
+
+    what: what is tried, for the ValueError after 1,000 tries.
+    """
+    nearest = 0
+    for _ in range(TRIES):
+        smallest, drawn = draw()
+        if smallest >= least:
+            return drawn
+        nearest = max(nearest, smallest)
+    raise ValueError(
+        f"in {TRIES:,} tries to {what}, the smallest client had {nearest:,} at most, but should "
+        f"have {least:,}; ask for fewer clients, a smaller least or a larger alpha"
+    )
+
+
+def in_turn(stacks: list[Ints], counts: Ints, draw: Callable[[int, Ints], Ints]) -> Partition:
+    """Client after client gets draw(client, left) of each class, on top of its row of counts.
+
+    stacks: one array of positions per class, from whose top all examples are taken; counts:
+    [clients, classes]; left: [classes], how many examples nobody has yet.
+    """
+    for label, (stack, n) in enumerate(zip(stacks, counts.sum(0), strict=True)):
+        enough(f"examples of class {label} for all clients", int(n), len(stack))
+    left = np.array([len(stack) for stack in stacks], np.int64) - counts.sum(0)
+    for client in range(len(counts)):
+        drawn = draw(client, left)
+        counts[client] += drawn
+        left = left - drawn
+    taken = [stack[:n] for stack, n in zip(stacks, counts.sum(0), strict=True)]
+    owners = [np.repeat(np.arange(len(counts)), column) for column in counts.T]
+    return Partition.from_owners(np.concatenate(taken), np.concatenate(owners), len(counts))
+
+
+def cut_rows(
+    rows: Iterable[Ints], share: float, shuffle: Callable[[int, int], Ints]
+) -> tuple[Partition, Partition]:
+    """(kept, held): of row i, the first entries in the order shuffle(i, n) are held.
+
+    Of n examples max(1, floor((1 - share) n)) are kept.
+    """
+    kept, held = [], []
+    for client, row in enumerate(rows):
+        keep = min(max(1, whole_part((1 - share) * len(row))), len(row))
+        shuffled = row[shuffle(client, len(row))]
+        held.append(np.sort(shuffled[: len(row) - keep]))
+        kept.append(np.sort(shuffled[len(row) - keep :]))
+    return Partition.from_lists(kept), Partition.from_lists(held)
+
+
+def halves(whole: Partition, share: float, seed: int, purpose: str) -> tuple[Partition, Partition]:
+    """Each client's examples divided by a generator of its own; see `cut_rows`."""
+    return cut_rows(
+        whole.rows(), share, lambda client, n: generator_of(seed, purpose, client).permutation(n)
+    )
 
 
 def holdout(labels: ArrayLike, size: int, seed: int) -> tuple[Ints, Ints]:
@@ -13,12 +170,10 @@ def holdout(labels: ArrayLike, size: int, seed: int) -> tuple[Ints, Ints]:
 
     labels: [N]; the results are positions in 0..N-1 that together are all of them. Class counts
     of `held` are the exact proportions rounded by largest remainder. ValueError unless
-    0 <= size < N.
+    size < N.
     """
-    pool = examples(labels, None, None)
-    total = len(pool.labels)
-    if whole("size", size, 0) >= total:
-        raise ValueError(f"size must be below the {total:,} examples there are, not {size:,}")
+    pool = examples(labels)
+    enough(f"examples to set {size:,} aside and keep one", size + 1, len(pool.labels))
     counts = apportion(np.bincount(pool.labels), size)
     stacks = stacks_of(pool, seed, "holdout")
     held = np.sort(np.concatenate([stack[:n] for stack, n in zip(stacks, counts, strict=True)]))
@@ -30,20 +185,16 @@ def balanced(labels: ArrayLike, size: int, seed: int) -> Ints:
 
     labels: [N]. Of C classes each gives floor(size / C). ValueError if one has too few.
     """
-    pool = examples(labels, None, None)
-    each = whole("size", size, 1) // pool.classes
-    stacks = stacks_of(pool, seed, "balanced")
-    fewest = min(len(stack) for stack in stacks)
-    if not 1 <= each <= fewest:
-        raise ValueError(
-            f"{size:,} balanced examples need {each:,} of each of {pool.classes} classes; "
-            f"the smallest class has {fewest:,}"
-        )
+    pool = examples(labels)
+    enough("examples for one of each class", pool.classes, size)
+    each, stacks = size // pool.classes, stacks_of(pool, seed, "balanced")
+    for label, stack in enumerate(stacks):
+        enough(f"examples of class {label} for {size:,} balanced ones", each, len(stack))
     return np.sort(np.concatenate([stack[:each] for stack in stacks]))
 
 
 def mirrored(
-    labels: ArrayLike, shares: ArrayLike, *, size: int, seed: int, pool: ArrayLike | None = None
+    labels: ArrayLike, shares: Floats, *, size: int, seed: int, pool: ArrayLike | None = None
 ) -> Partition:
     """Give each client `size` examples of another split, in the label shares it trains on.
 
@@ -53,35 +204,14 @@ def mirrored(
     the same example. A client's draw depends on (seed, its number) only. ValueError when a class
     has fewer examples than a client needs.
     """
-    wanted = np.asarray(shares, np.float64)
-    if wanted.ndim != 2 or not np.all(np.isfinite(wanted)) or np.any(wanted < 0):
-        raise ValueError("shares must be [clients, classes] of finite numbers >= 0")
-    if np.any(wanted.sum(1) <= 0):
-        raise ValueError(f"client {np.argmin(wanted.sum(1))} has no label shares to mirror")
-    whole("size", size, 1)
-    stacks = examples(labels, pool, wanted.shape[1]).stacks()
-    counts = np.array([apportion(row, size) for row in wanted]).reshape(wanted.shape)
-    _enough(counts, stacks, size)
-    index = np.empty((len(wanted), size), np.int64)
-    for client, row in enumerate(counts):
-        generator = generator_of(seed, "mirrored", client)
-        drawn = [
-            generator.choice(stack, n, replace=False, shuffle=False)
-            for stack, n in zip(stacks, row, strict=True)
-            if n
-        ]
-        index[client] = np.concatenate(drawn)
-    return Partition.of_equal(index)
-
-
-def _enough(counts: Ints, stacks: list[Ints], size: int) -> None:
-    """ValueError for the client whose need exceeds the examples of a class by most."""
-    available = np.array([len(stack) for stack in stacks])
-    lack = counts - available
-    if lack.size and lack.max() > 0:
-        client, label = np.unravel_index(np.argmax(lack), lack.shape)
-        raise ValueError(
-            f"client {client} needs {counts[client, label]:,} examples of class {label} to "
-            f"mirror its shares with size {size:,}, but only {available[label]:,} are available; "
-            "ask for a smaller size"
-        )
+    stacks = examples(labels, pool, shares.shape[1]).stacks()
+    rows = []
+    for client, weights in enumerate(shares):
+        generator, row = generator_of(seed, "mirrored", client), [stacks[0][:0]]
+        for label, (stack, n) in enumerate(zip(stacks, apportion(weights, size), strict=True)):
+            what = f"examples of class {label} to mirror client {client} with size {size:,}"
+            enough(what, int(n), len(stack))
+            if n:
+                row.append(generator.choice(stack, n, replace=False, shuffle=False))
+        rows.append(np.sort(np.concatenate(row)))
+    return Partition.from_lists(rows)

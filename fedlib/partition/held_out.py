@@ -1,4 +1,4 @@
-"""What a client does not train on: mirrored twins from elsewhere, or a share of its own."""
+"""What a client does not train on: twins from elsewhere, some of its own, what opted out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.partition.base import Request, halves
-from fedlib.partition.chance import generator_of
-from fedlib.partition.checks import Ints, examples, fraction, whole
-from fedlib.partition.draws import holdout, mirrored
-from fedlib.partition.table import Partition
+from fedlib.partition.base import Request
+from fedlib.partition.draws import generator_of, halves, holdout, mirrored, whole_part, within
+from fedlib.partition.table import Ints, Partition, examples
 from fedlib.values import one_of, value
 
 
@@ -22,7 +20,7 @@ class Examples(Protocol):
     """A split as far as partitions look at it: labels [N] and other columns [N] by name."""
 
     @property
-    def labels(self) -> NDArray[np.int64]: ...
+    def labels(self) -> Ints: ...
 
     @property
     def columns(self) -> Mapping[str, NDArray[Any]]: ...
@@ -58,7 +56,8 @@ class Mirrored:
 
     def check(self) -> None:
         for name in ("pool", "validation", "test"):
-            whole(name, getattr(self, name), 1)
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         one_of("source", self.source, ("train", "test"))
 
     def divide(
@@ -69,8 +68,7 @@ class Mirrored:
             raise ValueError("there is no test split to mirror clients in; use Own, not Mirrored")
         ours = train if self.source == "train" else test
         rest, held = holdout(ours.labels, self.pool, seed)
-        dealt: Ints | None = rest if self.source == "train" else None
-        tested: Ints | None = rest if self.source == "test" else None
+        dealt, tested = (rest, None) if self.source == "train" else (None, rest)
         mine = request.deal(examples(train.labels, dealt, classes, train.columns), seed)
         shares = mine.shares(train.labels, classes)
         parts = {
@@ -101,12 +99,9 @@ class Own:
     train: float = 1.0
 
     def check(self) -> None:
-        if self.test == 0:
-            raise ValueError("test must be above 0")
-        fraction("test", self.test)
-        fraction("validation", self.validation)
-        if not 0 < self.train <= 1:
-            raise ValueError(f"train must be above 0 and at most 1, not {self.train!r}")
+        within("test", self.test, "(0, 1)")
+        within("validation", self.validation, "[0, 1)")
+        within("train", self.train, "(0, 1]")
 
     def divide(
         self, request: Request, train: Examples, test: Examples, classes: int, seed: int
@@ -115,11 +110,8 @@ class Own:
         labels, columns = train.labels, dict(train.columns)
         if self.merge:
             labels = np.concatenate([labels, test.labels])
-            columns = {
-                name: np.concatenate([column, test.columns[name]])
-                for name, column in columns.items()
-                if name in test.columns
-            }
+            both = columns.keys() & test.columns.keys()
+            columns = {n: np.concatenate([columns[n], test.columns[n]]) for n in both}
         kept, tested = request.cut(examples(labels, None, classes, columns), seed, self.test)
         mine, chosen = halves(kept, self.validation, seed, "own validation")
         if self.train < 1:
@@ -128,21 +120,21 @@ class Own:
         return Division(parts, dict.fromkeys(parts, "merged" if self.merge else "train"))
 
 
-def thinned(whole: Partition, labels: NDArray[np.int64], share: float, seed: int) -> Partition:
+def thinned(whole: Partition, labels: Ints, share: float, seed: int) -> Partition:
     """Each client's examples cut to ceil(share * n) of its n of every class, drawn at random.
 
     labels: [N], those that the partition's positions point at. Every client draws from a generator
     of its own.
     """
     kept = []
-    for client in range(whole.clients):
-        held = whole.client(client)
+    for client, held in enumerate(whole.rows()):
         row = held[generator_of(seed, "own train", client).permutation(len(held))]
-        stacks = [row[labels[row] == label] for label in np.unique(labels[row])]
-        # 0.07 * 100 is a little more than 7.
-        counts = [math.ceil(share * len(stack) - 1e-9) for stack in stacks]
-        few = [stack[: max(1, n)] for stack, n in zip(stacks, counts, strict=True)]
-        kept.append(np.sort(np.concatenate([row[:0], *few])))
+        few = [row[:0]]
+        for label in np.unique(labels[row]):
+            stack = row[labels[row] == label]
+            # 0.07 * 100 is a little more than 7.
+            few.append(stack[: max(1, math.ceil(share * len(stack) - 1e-9))])
+        kept.append(np.sort(np.concatenate(few)))
     return Partition.from_lists(kept)
 
 
@@ -159,3 +151,42 @@ def divide(
     division = held_out.divide(request, train, test, classes, seed)
     parts = {part: request.side(rows, part, seed, classes) for part, rows in division.parts.items()}
     return Division(parts, division.origin)
+
+
+@value
+class OptOut:
+    """The fraction ``clients`` of the clients keeps the fraction ``share`` of each class at home.
+
+    ``share`` 1 is a client that stays out of the federation altogether (001's q is ``clients``). Of
+    M clients round(clients M) opt out, with floor(share n) of their n examples of a class. Who and
+    what is drawn so that those who opt out at one fraction also do at every larger one.
+    """
+
+    clients: float = 0.9
+    share: float = 1.0
+
+    def check(self) -> None:
+        within("OptOut.clients", self.clients)
+        within("OptOut.share", self.share)
+
+    def stays_in(
+        self, train: Partition, labels: Ints, seed: int, first: int = 0, population: int = 0
+    ) -> NDArray[np.bool_]:
+        """Return which entries of the training rows take part, ``[clients, width]``.
+
+        Padding does not. The rows are those of the clients from ``first`` on, of a ``population``
+        (0: of the rows). ValueError if of all of these nobody has an example that does.
+        """
+        inside, population = train.index >= 0, population or train.clients
+        out = round(self.clients * population)
+        away = generator_of(seed, "opt out").permutation(population)[:out]
+        for client in away[(away >= first) & (away < first + train.clients)].tolist():
+            row, held = client - first, np.flatnonzero(inside[client - first])
+            order = generator_of(seed, "opt out examples", client).permutation(held)
+            mine = labels[train.index[row, order]]
+            for label in np.unique(mine):
+                of_class = order[mine == label]
+                inside[row, of_class[: whole_part(self.share * len(of_class))]] = False
+        if population == train.clients and inside.size and not inside.any():
+            raise ValueError(f"{self} leaves no example to the federation of {population:,}")
+        return inside

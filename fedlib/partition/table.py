@@ -1,16 +1,63 @@
-"""The index table: who holds which example."""
+"""What may be dealt, and the index table: who holds which example."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlib.partition.checks import Floats, Ints, examples
+from fedlib.values import one_of
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Pool(NamedTuple):
+    """What may be dealt: labels [N], positions among them [n], C, and other columns [N] by name."""
+
+    labels: Ints
+    positions: Ints
+    classes: int
+    columns: Mapping[str, ArrayLike]
+
+    def stacks(self) -> list[Ints]:
+        """The positions that may be dealt, class by class, in their order."""
+        held = self.labels[self.positions]
+        return [self.positions[held == label] for label in range(self.classes)]
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of the examples that may be dealt, [n]; ValueError names those that exist."""
+        one_of("column", name, self.columns)
+        return np.asarray(self.columns[name])[self.positions]
+
+
+def examples(
+    labels: ArrayLike, pool: ArrayLike | None = None, classes: int | None = None,
+    columns: Mapping[str, ArrayLike] | None = None,
+) -> Pool:  # fmt: skip
+    """The pool of examples that these describe, checked; ValueError names what does not fit."""
+    values = _numbers("labels", labels, classes)
+    positions = np.arange(len(values)) if pool is None else _numbers("pool", pool, len(values))
+    if len(np.unique(positions)) != len(positions):
+        raise ValueError("pool names some example more than once")
+    return Pool(values, positions, classes or int(values.max()) + 1, columns or {})
+
+
+def _numbers(what: str, given: ArrayLike, limit: int | None) -> Ints:
+    values = np.asarray(given)
+    if values.ndim != 1 or not len(values) or values.dtype.kind not in "iu":
+        raise ValueError(
+            f"{what} must be a list of whole numbers, one at least, not {values.dtype} of shape "
+            f"{values.shape}"
+        )
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or (limit is not None and high >= limit):
+        most = high if limit is None else limit - 1
+        raise ValueError(f"{what} must lie in 0..{most}, but lie in {low}..{high}")
+    return values.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,23 +76,18 @@ class Partition:
 
     def __post_init__(self) -> None:
         index, sizes = np.asarray(self.index, np.int64), np.asarray(self.sizes, np.int64)
-        if index.ndim != 2 or sizes.shape != index.shape[:1]:
+        shapes = [np.shape(values) for values in self.side.values()]
+        if index.ndim != 2 or sizes.shape != index.shape[:1] or set(shapes) - {index.shape}:
             raise ValueError(
-                f"index must be [clients, width] and sizes [clients], not {index.shape} "
-                f"and {sizes.shape}"
+                f"index must be [clients, width], sizes [clients] and side information as index, "
+                f"not {index.shape}, {sizes.shape} and {shapes}"
             )
         held = np.arange(index.shape[1]) < sizes[:, None]
-        if sizes.size and (sizes.min() < 0 or sizes.max() > index.shape[1]):
-            raise ValueError(f"sizes must lie in 0..{index.shape[1]}, the width of index")
-        if np.any((index >= 0) != held) or np.any(index[~held] != -1):
+        if np.any(held.sum(1) != sizes) or np.any((index >= 0) != held) or np.any(index < -1):
             raise ValueError("each row of index must hold its size of positions, then only -1")
-        side = {name: np.asarray(values) for name, values in self.side.items()}
-        for name, values in side.items():
-            if values.shape != index.shape:
-                raise ValueError(f"side[{name!r}] must be {index.shape}, not {values.shape}")
-        object.__setattr__(self, "index", _frozen(index))
-        object.__setattr__(self, "sizes", _frozen(sizes))
-        object.__setattr__(self, "side", {name: _frozen(side[name]) for name in side})
+        side = {name: _frozen(values) for name, values in self.side.items()}
+        for name, values in (("index", _frozen(index)), ("sizes", _frozen(sizes)), ("side", side)):
+            object.__setattr__(self, name, values)
 
     @classmethod
     def from_lists(cls, lists: Iterable[ArrayLike]) -> Partition:
@@ -59,17 +101,14 @@ class Partition:
 
     @classmethod
     def from_owners(cls, positions: ArrayLike, owners: ArrayLike, clients: int) -> Partition:
-        """A partition from who owns each position, int [n] both; rows come out sorted."""
-        held, who = np.asarray(positions, np.int64), np.asarray(owners, np.int64)
-        sizes = np.bincount(who, minlength=clients)
-        index = np.full((clients, int(sizes.max(initial=0))), -1, np.int64)
-        index[np.arange(index.shape[1]) < sizes[:, None]] = held[np.lexsort((held, who))]
-        return cls(index, sizes)
+        """A partition from who owns each position, int [n] both; rows come out sorted.
 
-    @classmethod
-    def of_equal(cls, index: Ints) -> Partition:
-        """A partition of equal sizes; rows are sorted, which is kind to memory-mapped features."""
-        return cls(np.sort(index, 1), np.full(len(index), index.shape[1], np.int64))
+        So they are kind to memory-mapped features.
+        """
+        held, who = np.asarray(positions, np.int64), np.asarray(owners, np.int64)
+        order = np.lexsort((held, who))
+        ends = np.cumsum(np.bincount(who, minlength=clients))[:-1]
+        return cls.from_lists(np.split(held[order], ends))
 
     @property
     def clients(self) -> int:
@@ -77,54 +116,30 @@ class Partition:
         return len(self.sizes)
 
     def client(self, i: int) -> Ints:
-        """The positions that client i holds, int64 [sizes[i]]; IndexError outside 0..clients-1."""
-        if not 0 <= i < self.clients:
-            raise IndexError(f"client {i} does not exist; clients are 0..{self.clients - 1}")
+        """The positions that client i holds, int64 [sizes[i]]."""
         return self.index[i, : self.sizes[i]]
+
+    def rows(self) -> list[Ints]:
+        """The positions of all clients, one array each."""
+        return [self.client(i) for i in range(self.clients)]
 
     def counts(self, labels: ArrayLike, classes: int) -> Ints:
         """How many examples of each class each client holds, int64 [clients, classes]."""
-        values = examples(labels, None, classes).labels
-        held = self.index >= 0
-        if held.any() and self.index.max() >= len(values):
-            raise ValueError(
-                f"the partition points at example {self.index.max():,}, but there are only "
-                f"{len(values):,} labels"
-            )
-        cell = np.repeat(np.arange(self.clients), self.sizes) * classes + values[self.index[held]]
+        values = examples(labels, None, classes).labels[self.index[self.index >= 0]]
+        cell = np.repeat(np.arange(self.clients), self.sizes) * classes + values
         return np.bincount(cell, minlength=self.clients * classes).reshape(self.clients, classes)
 
     def shares(self, labels: ArrayLike, classes: int) -> Floats:
         """Label shares of each client, float64 [clients, classes]; zeros for an empty client."""
         return self.counts(labels, classes) / np.maximum(self.sizes, 1)[:, None]
 
-    def with_side(self, name: str, values: NDArray[Any]) -> Partition:
-        """The same rows with one more column of per-example information, [clients, width]."""
-        return Partition(self.index, self.sizes, {**self.side, name: values})
-
-    def fingerprint(self) -> str:
-        """SHA-256, in hex, of who holds what in which order; the padding does not enter."""
-        held = self.index >= 0
-        digest = hashlib.sha256(self.sizes.astype("<i8").tobytes())
-        digest.update(self.index[held].astype("<i8").tobytes())
-        for name in sorted(self.side):
-            values = self.side[name][held]
-            digest.update(f"{name}:{values.dtype.str}".encode() + values.tobytes())
-        return digest.hexdigest()
-
     def __repr__(self) -> str:
-        if not self.clients:
-            return "Partition(0 clients)"
-        low, mean, high = self.sizes.min(), self.sizes.mean(), self.sizes.max()
-        sizes = f"{low:,} each"
-        if low < high:
-            sizes = f"{low:,}..{high:,} each, {mean:,.1f} on average"
         side = f", with {', '.join(sorted(self.side))}" if self.side else ""
-        return f"Partition({self.clients:,} clients, {sizes}{side})"
+        return f"Partition({self.clients:,} clients, {int(self.sizes.sum()):,} examples{side})"
 
 
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+def _frozen(array: ArrayLike) -> NDArray[Any]:
     """A read-only view, so that the caller's own array stays writable."""
-    view = array.view()
+    view = np.asarray(array).view()
     view.flags.writeable = False
     return view

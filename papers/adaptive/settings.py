@@ -20,7 +20,7 @@ from fedlib.partition import (
     Repeated,
     Rotated,
 )
-from fedlib.tasks.task import Task
+from fedlib.tasks import Task
 from fedlib.values import value
 from papers.scaled import OWN_FIFTH, Row, digits, scaled, side_by_side
 

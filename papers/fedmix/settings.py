@@ -23,8 +23,7 @@ from fedlib.partition import (
     Rotated,
     Shards,
 )
-from fedlib.tasks.augment import CropFlip
-from fedlib.tasks.task import Task
+from fedlib.tasks import CropFlip, Task
 from papers.fedmix import (
     BIASED,
     DENSITIES,

@@ -10,7 +10,7 @@ from companion.scales import SCALES
 from companion.sections import Setting
 from fedlib.models import MLP, FastText, GateNet, LeNet
 from fedlib.partition import ClassDirichlet, Own
-from fedlib.tasks.task import Task
+from fedlib.tasks import Task
 from fedlib.values import value
 
 # Named settings, and what `python -m papers` says of them.

@@ -11,7 +11,7 @@ from fedlib.engine import EarlyStop
 from fedlib.models import BiLSTM, LeNet
 from fedlib.optim import adam
 from fedlib.partition import Dirichlet, Majority, Mirrored, OptOut
-from fedlib.tasks.task import Task
+from fedlib.tasks import Task
 from fedlib.values import value
 from papers.scaled import Row, digits, scaled, side_by_side
 

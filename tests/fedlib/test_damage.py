@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pyarrow.parquet as pq
 import pytest
 import torch
 from test_experiment import AVG, MIX, play
 
 from fedlib import paths
-from fedlib.data import cache
 from fedlib.runs import DamagedWarning, RunDiverged, export, find, run_with_state, store
 from fedlib.runs.exported import path_of
 
@@ -131,45 +128,3 @@ def test_what_a_killed_export_left_goes_with_the_next_one():
     half.write_text("half")
     export([play(AVG)], "some")
     assert not half.exists() and path_of(AVG).exists()
-
-
-def test_what_killed_decoding_left_goes_with_the_next_one(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
-
-    def build(target):
-        for split in ("train", "test"):
-            for column in ("features", "labels"):
-                cache.save(target, split, column, torch.zeros(2, 1).numpy())
-        return {}
-
-    old = cache.place("mnist", cache.key_of("an earlier state"))
-    orphan, busy = (old.with_name(f"mnist-{c * 16}.partial") for c in "ab")
-    for folder in (orphan, busy):
-        folder.mkdir(parents=True)
-    with cache.FileLock(busy.with_suffix(".lock")):
-        cache.get("mnist", cache.key_of("now"), "here", "there", build)
-    assert not orphan.exists() and busy.exists(), "somebody is at work on the other"
-
-
-def test_half_a_deletion_of_an_older_entry_is_finished_later(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
-    old = cache.place("mnist", cache.key_of("then"))
-    old.mkdir(parents=True)
-    (old / "meta.json").write_text(json.dumps({"origin": "there"}))
-    for name in ("train.features.npy", "train.labels.npy"):
-        (old / name).write_text("")
-    plain, gone = type(old).unlink, []
-
-    def dying(path, *args, **kwargs):
-        if gone:
-            raise KeyboardInterrupt
-        gone.append(path.name)
-        plain(path, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(type(old), "unlink", dying)
-        with pytest.raises(KeyboardInterrupt):
-            cache._forget_older("mnist", "there", old.with_name("newest"))
-    assert gone != ["meta.json"] and cache.entries("mnist") == [old]
-    cache._forget_older("mnist", "there", old.with_name("newest"))
-    assert not old.exists()

@@ -64,14 +64,6 @@ def test_what_opted_out_is_in_no_index():
     assert OPTED_IN not in inside.train.side and inside.taking_part() is inside
 
 
-def test_pooled_is_one_client_with_everything_that_takes_part():
-    fed = opting(make_federation(SIZES), [[1, 0, 1, 0, 1], [1, 1, 0, 0, 0], [0] * 5])
-    one = fed.pooled()
-    assert one.clients == 1 and one.train.sizes.tolist() == [5] and one.train.real.all()
-    everything = make_federation(SIZES).pooled()
-    assert everything.train.index.tolist() == [list(range(11))]
-
-
 def both(fed):
     """The indices, sizes and members of a federation and of what its clients have at home."""
     views = fed, fed.at_home()

@@ -11,6 +11,7 @@ import pytest
 from fedlib import data as datasets
 from fedlib.algorithms import FedAvg
 from fedlib.cli import main
+from fedlib.data import cache
 from fedlib.models import MLP
 from fedlib.partition import IID, Mirrored, Own
 from fedlib.runs import Experiment, run
@@ -36,7 +37,7 @@ def test_arrays_come_back_under_their_name_in_every_process():
     assert datasets.form("mine") == ((8, 8, 1), 3) and "mine" in datasets.names()
     assert datasets.verify("mine") == [] and len(datasets.fetch("mine").test) == 20
     said = datasets.describe("mine")
-    assert (said.place, said.decoded, said.train, said.test) == ("cache", True, 60, 20)
+    assert (said.place, said.train, said.test) == ("cache", 60, 20)
     elsewhere = "from fedlib import data as d; print(d.load('mine').fingerprint)"
     out = subprocess.run([sys.executable, "-c", elsewhere], capture_output=True, text=True)
     assert out.stdout.strip() == data.fingerprint != ""
@@ -53,10 +54,10 @@ def test_channels_have_their_own_look_and_a_dead_one_no_infinite_scale():
 def test_a_name_is_given_anew_to_other_arrays_and_kept_for_the_same():
     first = datasets.add("mine", some(), some(20))
     assert datasets.add("mine", some(), some(20)).fingerprint == first.fingerprint
-    assert len(list((datasets.cache.folder()).glob("mine-*/meta.json"))) == 1
+    assert len(list(cache.folder().glob("mine-*/meta.json"))) == 1
     second = datasets.add("mine", some(seed=3), some(20))
     assert datasets.load("mine").fingerprint == second.fingerprint != first.fingerprint
-    assert len(list((datasets.cache.folder()).glob("mine-*/meta.json"))) == 1
+    assert len(list(cache.folder().glob("mine-*/meta.json"))) == 1
 
 
 def test_a_run_and_the_command_line_take_it(capsys):
@@ -103,7 +104,7 @@ def test_an_unknown_name_is_told_the_known_ones_and_a_damaged_set_what_to_do():
     datasets.add("mine", some())
     with pytest.raises(ValueError, match=r"unknown dataset 'yours'.*mine"):
         Task("yours", IID(clients=3, size=5), MLP())
-    path = next(datasets.cache.folder().glob("mine-*/train.features.npy"))
+    path = next(cache.folder().glob("mine-*/train.features.npy"))
     path.write_bytes(b"\0" * 40)
     with pytest.raises(datasets.DatasetError, match="add its arrays again"):
         datasets.load("mine")

@@ -1,24 +1,38 @@
-"""Partitions: the promises of each sampler, and what they refuse."""
+"""Partitions: the table, the draws that schemes share, and what all of them refuse."""
+
+import dataclasses
 
 import numpy as np
 import pytest
+from dealing import balanced, deal, printed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlib.partition import IID, Dirichlet, Partition, holdout, mirrored
-from fedlib.values import from_dict, to_dict
+from fedlib import partition
+from fedlib.partition import (
+    IID,
+    ByColumn,
+    ClassDirichlet,
+    Clients,
+    Dirichlet,
+    LabelPermuted,
+    Majority,
+    Mirrored,
+    Own,
+    Pachinko,
+    Partition,
+    QuantitySkew,
+    Repeated,
+    Request,
+    Rotated,
+    Shards,
+    holdout,
+    mirrored,
+)
+from fedlib.partition.base import POSITIVE
 
 few = settings(max_examples=40)
 seeds = st.integers(0, 2**32)
-
-
-def balanced(classes, each, seed=0):
-    return np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), each))
-
-
-def dealt(labels, *request, seed=0, **options):
-    """A `Dirichlet` partition of all examples."""
-    return Dirichlet(*request, **options).split(labels, None, seed)
 
 
 @few
@@ -35,13 +49,14 @@ def test_holdout_splits_every_class_in_proportion(labels, seed, data):
 
 
 @few
-@given(st.integers(1, 8), st.integers(1, 6), st.integers(1, 50), seeds, st.data())
+@given(st.integers(1, 8), st.integers(1, 6), st.integers(1, 30), seeds, st.data())
 def test_mirrored_counts_follow_the_shares(clients, classes, size, seed, data):
-    rows = st.lists(st.integers(0, 9), min_size=classes, max_size=classes).filter(any)
-    shares = np.array(data.draw(st.lists(rows, min_size=clients, max_size=clients)))
+    row = st.lists(st.integers(0, 9), min_size=classes, max_size=classes).filter(any)
+    shares = np.array(data.draw(st.lists(row, min_size=clients, max_size=clients)))
     labels = balanced(classes, 60)
-    part = mirrored(labels, shares, size=size, seed=seed)
-    assert np.all(part.sizes == size)
+    pool = np.sort(np.concatenate([np.flatnonzero(labels == c)[:40] for c in range(classes)]))
+    part = mirrored(labels, shares, size=size, seed=seed, pool=pool)
+    assert np.all(part.sizes == size) and np.isin(part.index, pool).all()
     assert all(len(np.unique(row)) == size for row in part.index)
     exact = shares / shares.sum(1, keepdims=True) * size
     counts = part.counts(labels, classes)
@@ -57,36 +72,27 @@ def test_mirrored_draws_of_a_client_do_not_depend_on_the_others():
     assert not np.array_equal(mirrored(labels, shares, size=90, seed=4).index, whole.index)
 
 
-def test_mirrored_takes_from_the_pool_only():
-    labels, pool = balanced(4, 100), np.arange(0, 400, 2)
-    part = mirrored(labels, np.ones((3, 4)), size=40, seed=0, pool=pool)
-    assert np.all(part.index % 2 == 0)
-
-
 @pytest.mark.parametrize(("alpha", "low", "high"), [(1e5, 0.09, 0.17), (0.01, 0.95, 1.0)])
 def test_alpha_decides_how_many_classes_a_client_has(alpha, low, high):
     """The overall shares, within five standard errors, or a single class."""
     labels = balanced(10, 5000)
     # A part of the examples: the last clients of a full deal get what the others left.
-    shares = dealt(labels, 50, alpha, 500 if alpha > 1 else 300).shares(labels, 10)
+    shares = deal(Dirichlet(50, alpha, 500 if alpha > 1 else 300), labels).shares(labels, 10)
     assert low < np.median(shares.max(1)) <= high
     assert alpha < 1 or np.abs(shares - 0.1).max() < 5 * np.sqrt(0.1 * 0.9 / 500)
 
 
 def test_shares_have_the_spread_of_a_dirichlet():
-    labels, concentration = balanced(10, 20_000), 1.0
-    part = dealt(labels, 300, concentration, 200)
-    shares = part.shares(labels, 10)
-    total = 10 * concentration
-    spread = 0.1 * 0.9 / (total + 1) + 0.1 * 0.9 / 200 * total / (total + 1)
+    labels = balanced(10, 20_000)
+    shares = deal(Dirichlet(300, 1.0, 200), labels).shares(labels, 10)
+    spread = 0.1 * 0.9 / 11 + 0.1 * 0.9 / 200 * 10 / 11
     assert np.abs(shares.mean(0) - 0.1).max() < 4 * np.sqrt(spread / 300)
     assert shares.var() == pytest.approx(spread, rel=0.1)
 
 
 @pytest.mark.parametrize("alpha", [1e-300, 1e-12, 1e300])
 def test_extreme_alphas_deal_every_example(alpha):
-    labels = balanced(10, 100)
-    assert len(np.unique(dealt(labels, 10, alpha).index)) == 1000
+    assert len(np.unique(deal(Dirichlet(10, alpha), balanced(10, 100)).index)) == 1000
 
 
 def test_bulk_draws_have_the_distribution_of_single_draws():
@@ -95,8 +101,7 @@ def test_bulk_draws_have_the_distribution_of_single_draws():
     fast, slow = np.zeros(3), np.zeros(3)
     rng = np.random.default_rng(0)
     for run in range(runs):
-        part = dealt(labels, clients, alpha, size, seed=run)
-        fast += np.sort(part.counts(labels, 3)[-1])
+        fast += np.sort(deal(Dirichlet(clients, alpha, size), labels, run).counts(labels, 3)[-1])
         left = np.full(3, 6.0)
         for _ in range(clients):
             shares, mine = rng.dirichlet([alpha] * 3), np.zeros(3)
@@ -109,28 +114,14 @@ def test_bulk_draws_have_the_distribution_of_single_draws():
     assert np.abs(fast - slow).max() / runs < 0.15
 
 
-def test_clients_before_a_class_runs_out_do_not_depend_on_how_many_follow():
-    labels = balanced(10, 1000)
-    three, five = (dealt(labels, n, 1.0, 50, seed=7) for n in (3, 5))
-    assert np.array_equal(three.index, five.index[:3])
-
-
-def test_paper_setting_is_fast_and_exact():
-    labels = balanced(10, 5000)
-    kept, held = holdout(labels, 5000, seed=0)
-    part = Dirichlet(clients=100, alpha=1.0).split(labels, kept, 0, 10)
-    assert part.index.shape == (100, 450) and not np.isin(part.index, held).any()
-    assert repr(part) == "Partition(100 clients, 450 each)"
-
-
 def test_prior_scales_the_concentration():
     labels = balanced(10, 1000)
     symmetric, proportional = (
-        Dirichlet(20, 1.0, prior=prior).split(labels, None, 0, 10).shares(labels, 10).max(1).mean()
+        deal(Dirichlet(20, 1.0, prior=prior), labels).shares(labels, 10).max(1).mean()
         for prior in ("symmetric", "proportional")
     )
     assert proportional > symmetric + 0.2  # 0.1 per class instead of 1
-    absent = Dirichlet(5, 1.0, 100, "proportional").split(labels % 2, None, 0, 10)
+    absent = deal(Dirichlet(5, 1.0, 100, "proportional"), labels % 2, classes=10)
     assert np.all(absent.counts(labels % 2, 10)[:, 2:] == 0)
 
 
@@ -141,26 +132,11 @@ def test_table_of_ragged_rows():
     assert part.client(0).tolist() == [3, 1] and part.client(1).tolist() == []
     assert part.counts([0, 0, 1, 1, 0, 1], 2).tolist() == [[1, 1], [0, 0], [1, 2]]
     assert part.shares([0, 0, 1, 1, 0, 1], 2)[1].tolist() == [0, 0]
-    assert repr(part) == "Partition(3 clients, 0..3 each, 1.7 on average)"
+    assert repr(part) == "Partition(3 clients, 5 examples)"
+    turned = Partition(part.index, part.sizes, {"angle": np.zeros((3, 3), int)})
+    assert repr(turned) == "Partition(3 clients, 5 examples, with angle)"
     with pytest.raises(ValueError, match="read-only"):
         part.index[0, 0] = 9
-    for i in (3, -1):
-        with pytest.raises(IndexError, match=r"0\.\.2"):
-            part.client(i)
-
-
-def test_fingerprint_sees_side_information_but_no_padding():
-    angles = np.arange(6).reshape(2, 3)
-    plain = Partition(np.array([[0, 1, -1], [2, 3, 4]]), np.array([2, 3]))
-    part = plain.with_side("angle", angles)
-    assert plain.fingerprint() != part.fingerprint() and not plain.side
-    assert (
-        part.fingerprint()
-        == plain.with_side("angle", angles * [[1, 1, 9], [1, 1, 1]]).fingerprint()
-    )
-    assert repr(part) == "Partition(2 clients, 2..3 each, 2.5 on average, with angle)"
-    wider = Partition(np.c_[plain.index, [-1, -1]], plain.sizes)
-    assert wider.fingerprint() == plain.fingerprint()
 
 
 @few
@@ -179,35 +155,28 @@ def test_the_draws_that_stored_results_were_made_with():
     """If one of these changes, every result stored so far was made from another partition."""
     labels, other = balanced(10, 500), balanced(10, 100, seed=1)
     kept, held = holdout(labels, 500, 6)
-    train = Dirichlet(20, 0.5, 100).split(labels, kept, 6, 10)
+    train = deal(Dirichlet(20, 0.5, 100), labels, 6, kept)
     shares = train.shares(labels, 10)
-    every_second = np.arange(0, 5000, 2)
-    prints = [
-        Dirichlet(20, 0.5).split(labels, None, 3, 10),
-        Dirichlet(20, 0.1, 60, "proportional").split(labels, every_second, 4, 10),
-        IID(30, 40).split(labels, None, 5, 10),
-        train,
-        mirrored(labels, shares, size=20, seed=6, pool=held),
-        mirrored(other, shares, size=30, seed=6),
-    ]
-    assert [part.fingerprint()[:16] for part in prints] == [
-        "31decccfd89e7699",
-        "0e73d6960408917e",
-        "2979f88717afdb2d",
-        "285b1009370c9b90",
-        "3823ad50ad5cf36f",
-        "a5c7fcf00d6fc00a",
-    ]
+    uneven = Dirichlet(20, 0.1, 60, "proportional")
+    prints = {
+        "31decccfd89e7699": deal(Dirichlet(20, 0.5), labels, 3),
+        "0e73d6960408917e": deal(uneven, labels, 4, np.arange(0, 5000, 2)),
+        "2979f88717afdb2d": deal(IID(30, 40), labels, 5),
+        "285b1009370c9b90": train,
+        "3823ad50ad5cf36f": mirrored(labels, shares, size=20, seed=6, pool=held),
+        "a5c7fcf00d6fc00a": mirrored(other, shares, size=30, seed=6),
+    }
+    assert [printed(part)[:16] for part in prints.values()] == list(prints)
 
 
 @pytest.mark.parametrize(
     ("index", "sizes", "side", "message"),
     [
-        ([[0, 1]], [1, 1], {}, "must be"),
-        ([[0, 1]], [3], {}, r"0\.\.2"),
+        ([[0, 1]], [1, 1], {}, "index must be"),
+        ([[0, 1]], [3], {}, "then only -1"),
         ([[0, 1]], [1], {}, "then only -1"),
         ([[0, -2]], [1], {}, "then only -1"),
-        ([[0, 1]], [2], {"angle": np.zeros(2)}, "angle"),
+        ([[0, 1]], [2], {"angle": np.zeros(2)}, "side information as index"),
     ],
 )
 def test_tables_that_do_not_fit_together(index, sizes, side, message):
@@ -215,54 +184,122 @@ def test_tables_that_do_not_fit_together(index, sizes, side, message):
         Partition(np.array(index), np.array(sizes), side)
 
 
-LABELS = balanced(10, 5000)
+LABELS = balanced(10, 50)
+COLUMNS = {"coarse_label": LABELS // 2, "writer_id": np.repeat(np.arange(50), 10)}
 
 
-def split(request=None, labels=LABELS, pool=None, seed=0, classes=None):
-    return (request or Dirichlet(100)).split(labels, pool, seed, classes)
+def asked(request=None, labels=LABELS, **options):
+    return lambda: deal(request or Dirichlet(5), labels, **{**COLUMNS, **options})
 
 
 def mirror(shares, size):
-    return mirrored(LABELS, shares, size=size, seed=0)
+    return lambda: mirrored(LABELS, np.array(shares), size=size, seed=0)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Dirichlet(alpha=0.0), "alpha .* above 0, not 0"),
-        (lambda: Dirichlet(alpha=-1.0), "not -1.0"),
-        (lambda: Dirichlet(clients=0), "clients must be .* at least 1, not 0"),
-        (lambda: Dirichlet(size=0), "size must be .* at least 1, not 0"),
-        (lambda: Dirichlet(prior="symetric"), "symetric"),
-        (lambda: IID(0), "clients"),
-        (lambda: split(Dirichlet(60_000)), "50,000 examples, not 60,000"),
-        (lambda: split(Dirichlet(100, 1.0, 600)), "100 clients x 600 examples = 60,000"),
-        (lambda: split(pool=[]), "pool is empty"),
-        (lambda: split(pool=[0, 50_000]), r"0\.\.49999"),
-        (lambda: split(pool=[1, 1]), "more than once"),
-        (lambda: split(pool=[0.5]), "integer positions"),
-        (lambda: split(classes=9), r"labels must lie in 0\.\.8, but one is 9"),
-        (lambda: split(labels=[]), "non-empty"),
-        (lambda: split(labels=[0.5]), "integers"),
-        (lambda: split(labels=[-1, 0]), "one is -1"),
-        (lambda: split(seed=-1), "seed .* not -1"),
-        (lambda: mirror(np.eye(10)[:1], 5001), "client 0 needs 5,001 .* class 0 .* only 5,000"),
-        (lambda: mirror(np.zeros((2, 10)), 10), "client 0 has no label shares"),
-        (lambda: mirror(np.full((2, 10), np.nan), 10), "finite"),
-        (lambda: mirror(np.ones(10), 10), "clients, classes"),
-        (lambda: mirror(np.ones((1, 10)), 0), "size"),
-        (lambda: mirror(np.ones((1, 9)), 10), r"0\.\.8"),
-        (lambda: holdout(LABELS, 50_000, 0), "below the 50,000"),
-        (lambda: Partition.from_lists([[5]]).counts([0, 1], 2), "only 2 labels"),
+        (asked(Dirichlet(501)), "501 clients x 1 examples: 501 needed, but only 500 "),
+        (asked(Dirichlet(10, 1.0, 51)), "10 clients x 51 examples: 510 needed, but only 500 "),
+        (asked(Dirichlet(501, size_alpha=1.0)), "501 needed, but only 500 "),
+        (asked(pool=[]), "pool must be a list of whole numbers, one at least"),
+        (asked(pool=[0.5]), "pool must be a list of whole numbers, .* not float64"),
+        (asked(pool=[0, 500]), r"pool must lie in 0\.\.499, but lie in 0\.\.500"),
+        (asked(pool=[1, 1]), "more than once"),
+        (asked(classes=9), r"labels must lie in 0\.\.8, but lie in 0\.\.9"),
+        (asked(labels=[]), "labels must be a list"),
+        (asked(labels=[0.5]), "labels must be a list"),
+        (asked(labels=[-1, 0]), r"lie in -1\.\.0"),
+        (asked(seed=-1), "non-negative"),
+        (mirror(np.eye(10)[:1], 51), "class 0 to mirror client 0 .*: 51 needed, but only 50 "),
+        (mirror(np.ones((1, 9)), 10), r"0\.\.8"),
+        (lambda: holdout(LABELS, 500, 0), "set 500 aside and keep one: 501 needed, but only 500"),
+        (lambda: partition.balanced(LABELS, 510, 0), "class 0 .*: 51 needed, but only 50"),
+        (lambda: partition.balanced(LABELS, 9, 0), "of each class: 10 needed, but only 9"),
+        (asked(QuantitySkew(51)), "51 clients x 10 examples at least: 510 needed, but only 500"),
+        (
+            asked(QuantitySkew(50, 0.1)),
+            r"in 1,000 tries to share 500 examples among 50 clients with alpha 0\.1, the smallest "
+            "client had 0 at most, but should have 10",
+        ),
+        (asked(Majority(10, 100, 1.0)), r"class \d for all clients: \d+ needed, but only 50"),
+        (
+            asked(Majority(2, 250, 0.0, "disjoint")),
+            r"client 1, not of its classes \[\d, \d\]: 250 needed, but only \d+ ",
+        ),
+        (asked(Majority(6, 5, 0.8, "disjoint")), "classes for 6 disjoint pairs: 12 needed, .* 10"),
+        (asked(Majority(1, 1), [0, 0]), "pairs: 2 needed, but only 1 "),
+        (asked(Shards(251, 2)), "251 clients x 2 shards of an example: 502 needed, .* 500 "),
+        (asked(Pachinko(10, 51)), "10 clients x 51 examples: 510 needed, but only 500"),
+        (
+            asked(Pachinko(10, 5, coarse="coarse")),
+            "column 'coarse'; allowed: coarse_label, writer_id; did you mean 'coarse_label'",
+        ),
+        (asked(Pachinko(10, 5, coarse="writer_id")), "a class has more than one value .*'writer_i"),
+        (asked(ByColumn(clients=51)), "'writer_id' with 1 examples or more: 51 needed, .* 50 "),
+        (asked(ByColumn(least=11)), "with 11 examples or more: 1 needed, but only 0"),
+        (asked(LabelPermuted(IID(), 10**7)), "of 10 classes: 10,000,000 needed, .* 3,628,800"),
+        (asked(Clients(IID(5), 0, 6)), r"clients of IID\(clients=5\): 6 needed, but only 5"),
+        (asked(ClassDirichlet(10, least=51)), "10 clients x 51 examples at least: 510 needed"),
+        (lambda: deal(ByColumn(), LABELS), "unknown column 'writer_id'"),
     ],
-    ids=range(25),
+    ids=range(33),
 )
-def test_the_impossible_is_refused(make, message):
+def test_the_impossible_is_refused_with_the_numbers(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-@pytest.mark.parametrize("value", [Dirichlet(), Dirichlet(7, 0.5, 3, "proportional"), IID(5, 2)])
-def test_requests_print_as_code_and_survive_storage(value):
-    assert eval(repr(value)) == value == from_dict(to_dict(value))
-    assert repr(Dirichlet(alpha=2)) == repr(Dirichlet(alpha=2.0)) == "Dirichlet(alpha=2.0)"
+KINDS = (
+    Dirichlet, IID, QuantitySkew, Majority, Shards, Pachinko, ByColumn, ClassDirichlet, Rotated,
+    LabelPermuted, Repeated, Mirrored,
+)  # fmt: skip
+FIELDS = [
+    (kind, field.name)
+    for kind in KINDS
+    for field in dataclasses.fields(kind)
+    if field.name in {*POSITIVE, "pool", "validation", "test"}
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS)
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_amounts_are_above_zero(kind, name, wrong):
+    around = {"of": IID()} if "of" in kind.__dataclass_fields__ else {}
+    assert len(FIELDS) == 28
+    with pytest.raises(ValueError, match=rf"{name} must be above 0, not {wrong}"):
+        kind(**around, **{name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Dirichlet(prior="symetric"), "unknown prior 'symetric'"),
+        (lambda: Majority(p=1.1), r"p must lie in \[0, 1\], not 1\.1"),
+        (lambda: Majority(pairs="cartesien"), "unknown pairs 'cartesien'.*'cartesian'"),
+        (lambda: ClassDirichlet(shared=1.0), r"shared must lie in \[0, 1\), not 1\.0"),
+        (lambda: ClassDirichlet(seed=-1), r"seed must lie in 0\.\.4294967295, not -1"),
+        (lambda: ClassDirichlet(seed=2**32), "not 4294967296"),
+        (lambda: Rotated(IID(), ()), "angles must be"),
+        (lambda: Rotated(IID(), (0, 360)), r"angles .* not \(0\.0, 360\.0\)"),
+        (lambda: Rotated(LabelPermuted(Rotated(IID()))), "Rotated is already around Label"),
+        (lambda: Own(0.0), r"test must lie in \(0, 1\), not 0\.0"),
+        (lambda: Own(1.0), r"test must lie in \(0, 1\), not 1\.0"),
+        (lambda: Own(validation=-0.1), r"validation must lie in \[0, 1\), not -0\.1"),
+        (lambda: Own(train=0.0), r"train must lie in \(0, 1\], not 0\.0"),
+        (lambda: Own(train=1.5), "train must lie in"),
+        (lambda: Own(train=float("nan")), r"Own\.train must be finite"),
+        (lambda: Mirrored(source="tset"), "unknown source 'tset'.*'test'"),
+    ],
+    ids=range(16),
+)
+def test_a_value_is_checked_when_made(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_what_is_around_a_request_is_one():
+    with pytest.raises(TypeError, match=r"Rotated\.of must be Request, got 'IID'"):
+        Rotated("IID")
+    with pytest.raises(NotImplementedError, match="Request does not say how"):
+        deal(Request(), [0])

@@ -37,7 +37,7 @@ from fedlib.engine.seen import UNSEEN, Known, Seen, look
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, LeNet, Net
 from fedlib.optim import adam, sgd
-from fedlib.tasks.augment import CropFlip
+from fedlib.tasks import CropFlip
 
 RAGGED = (11, 0, 4, 17)
 FOUR = {"batch_size": 4, "client": sgd(0.1)}

@@ -12,8 +12,7 @@ from companion.scales import SCALES
 from fedlib import data as datasets
 from fedlib.partition import IID, LabelPermuted, Mirrored, Own, Rotated
 from fedlib.runs import Experiment, run
-from fedlib.tasks import Task
-from fedlib.tasks.views import rotate
+from fedlib.tasks import Task, rotate
 from fedlib.values import from_code
 from papers import named as tasks
 from papers.named import options_of

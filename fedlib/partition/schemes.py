@@ -1,0 +1,356 @@
+"""The schemes of dealing, as values: label skew, quantity skew, mixtures by hand, natural ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.partition.base import Request
+from fedlib.partition.draws import (
+    apportion,
+    concentration_of,
+    cut_rows,
+    draw_labels,
+    draw_shares,
+    each_of,
+    enough,
+    generator_of,
+    in_turn,
+    redraw,
+    stacks_of,
+    whole_part,
+    within,
+)
+from fedlib.partition.table import Floats, Ints, Partition, Pool
+from fedlib.values import one_of, value
+
+
+@value
+class Dirichlet(Request):
+    """Each client has a label distribution p_s ~ Dir(alpha * prior), and examples drawn from it.
+
+    prior: "symmetric" is 1 for every class, as FedMix's Dir(1.0) is read; "proportional" the class
+    shares of the pool, which sum to one (Hsu et al. 2019). Rows are disjoint, sorted and exactly
+    `size` long (all of the pool, evenly, when None). With size_alpha, as many examples in all are
+    shared out unequally: sizes in proportion to one draw of Dir(size_alpha) over the clients, at
+    least 1 each. Client after client draws its labels from p_s, and takes unused examples of them;
+    a class that has run out is removed and p_s renormalised.
+
+    Source: Hsu, Qi and Brown (2019), arXiv:1909.06335, section 3; unequal sizes: 001's code.
+    """
+
+    clients: int = 100
+    alpha: float = 1.0
+    size: int | None = None
+    prior: str = "symmetric"
+    size_alpha: float | None = None
+
+    def check(self) -> None:
+        super().check()
+        one_of("prior", self.prior, ("symmetric", "proportional"))
+
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        total = len(pool.positions)
+        sizes = np.full(self.clients, each_of(self.clients, self.size, total))
+        if self.size_alpha is not None:
+            shared = (total if self.size is None else int(sizes.sum())) - self.clients
+            spread = concentration_of(self.size_alpha, self.clients)
+            shares = draw_shares(generator_of(seed, "dirichlet sizes"), spread)
+            sizes = 1 + apportion(shares, shared)
+        stacks = stacks_of(pool, seed, "dirichlet examples")
+        prior = np.ones(pool.classes)
+        if self.prior == "proportional":
+            prior = np.array([len(stack) for stack in stacks]) / total
+        concentration = concentration_of(self.alpha, prior)
+
+        def draw(client: int, left: Ints) -> Ints:
+            generator = generator_of(seed, "dirichlet shares", client)
+            return draw_labels(generator, concentration, left, int(sizes[client]))
+
+        return in_turn(stacks, np.zeros((self.clients, pool.classes), np.int64), draw)
+
+
+def _in_amounts(dealt: Ints, sizes: Ints) -> Partition:
+    """The partition that gives the first sizes[0] of what is dealt to client 0, and so on."""
+    return Partition.from_owners(dealt, np.repeat(np.arange(len(sizes)), sizes), len(sizes))
+
+
+@value
+class IID(Request):
+    """Shuffled examples, `size` for each client (all of them, evenly, when None)."""
+
+    clients: int = 100
+    size: int | None = None
+
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        sizes = np.full(self.clients, each_of(self.clients, self.size, len(pool.positions)))
+        dealt = generator_of(seed, "iid").permutation(pool.positions)
+        return _in_amounts(dealt[: sizes.sum()], sizes)
+
+
+@value
+class QuantitySkew(Request):
+    """The whole pool dealt i.i.d., in unequal amounts: client shares ~ Dir(alpha) over clients.
+
+    The shares are redrawn until every client has at least `least` examples, 1,000 times at most.
+    Rows are disjoint and together the pool. Source: Li et al. (2022), arXiv:2102.02079, sec. 4.
+    """
+
+    clients: int = 100
+    alpha: float = 1.0
+    least: int = 10
+
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """ValueError also when no draw is large enough."""
+        total = len(pool.positions)
+        each_of(self.clients, self.least, total, "examples at least")
+        concentration = concentration_of(self.alpha, self.clients)
+        generator = generator_of(seed, "quantity sizes")
+
+        def draw() -> tuple[int, Ints]:
+            sizes = apportion(draw_shares(generator, concentration), total)
+            return int(sizes.min()), sizes
+
+        what = f"share {total:,} examples among {self.clients:,} clients with alpha {self.alpha:g}"
+        dealt = generator_of(seed, "quantity examples").permutation(pool.positions)
+        return _in_amounts(dealt, redraw(draw, self.least, what))
+
+
+@value
+class Shards(Request):
+    """Examples sorted by label, cut into clients x shards equal pieces; each client gets `shards`.
+
+    Which examples of a class lie in which shard is random, as are the few that are left out
+    where the pool does not divide. Rows are disjoint and equally long.
+    Source: McMahan et al. (2017), arXiv:1602.05629, section 3.
+    """
+
+    clients: int = 100
+    shards: int = 2
+
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        total, shards = len(pool.positions), self.clients * self.shards
+        each_of(self.clients, self.shards, total, "shards of an example")
+        dealt = generator_of(seed, "shards examples").permutation(pool.positions)
+        dealt = dealt[: total // shards * shards]
+        dealt = dealt[np.argsort(pool.labels[dealt], kind="stable")].reshape(shards, -1)
+        order = generator_of(seed, "shards").permutation(shards)
+        return Partition.from_lists(np.sort(dealt[order].reshape(self.clients, -1), 1))
+
+
+@value
+class Majority(Request):
+    """Two classes make up the fraction p of every client, the other classes the rest.
+
+    A client with the pair (a, b) holds floor(p size / 2) examples of a, as many of b, and draws
+    the rest uniformly from what the majorities of all clients left of the other classes. Rows
+    are disjoint and exactly `size` long. p = 2 / C is close to i.i.d.
+
+    pairs: "distinct" is two different classes drawn for each client; "disjoint" also uses no
+    class for two clients; "cartesian" is the pair (i div C mod C, i mod C) of client i, which
+    includes a class paired with itself. Source: 001, 002 and 003, whose released code is
+    "cartesian", or "disjoint" without its overlap.
+    """
+
+    clients: int = 100
+    size: int = 100
+    p: float = 0.8
+    pairs: str = "distinct"
+
+    def check(self) -> None:
+        super().check()
+        within("p", self.p)
+        one_of("pairs", self.pairs, ("distinct", "cartesian", "disjoint"))
+
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """ValueError names the class that runs out."""
+        pairs = self._pairs(seed, pool.classes)
+        half = whole_part(self.p * self.size / 2)
+        rest = self.size - 2 * half
+        counts = np.zeros((self.clients, pool.classes), np.int64)
+        np.add.at(counts, (np.arange(self.clients)[:, None], pairs), half)
+
+        def draw(client: int, left: Ints) -> Ints:
+            others = left.copy()
+            others[pairs[client]] = 0
+            what = f"examples for client {client}, not of its classes {pairs[client].tolist()}"
+            enough(what, rest, int(others.sum()))
+            generator = generator_of(seed, "majority rest", client)
+            return generator.multivariate_hypergeometric(others, rest, method="marginals")
+
+        return in_turn(stacks_of(pool, seed, "majority examples"), counts, draw)
+
+    def _pairs(self, seed: int, classes: int) -> Ints:
+        """Each client's two majority classes, [clients, 2]."""
+        if self.pairs == "cartesian":
+            client = np.arange(self.clients)
+            return np.column_stack([client // classes % classes, client % classes])
+        needed = 2 if self.pairs == "distinct" else 2 * self.clients
+        enough(f"classes for {self.clients:,} {self.pairs} pairs", needed, classes)
+        if self.pairs == "distinct":
+            generators = (generator_of(seed, "majority pair", i) for i in range(self.clients))
+            return np.array([g.choice(classes, 2, replace=False) for g in generators])
+        order = generator_of(seed, "majority pairs").permutation(classes)
+        return order[:needed].reshape(self.clients, 2)
+
+
+@value
+class Pachinko(Request):
+    """Pachinko allocation: each client draws coarse labels, and of each of them fine labels.
+
+    A client has theta ~ Dir(root_alpha) over the coarse labels and, for each of them, theta_c ~
+    Dir(leaf_alpha) over its fine labels. It draws `size` times a coarse label, a fine label of
+    it, and an unused example of that. A fine label that has run out is removed and theta_c
+    renormalised; a coarse label without fine labels likewise. Rows are disjoint and exactly
+    `size` long. coarse: the column with the coarse labels.
+
+    Source: Reddi et al. (2021), arXiv:2003.00295, app. F; 000's CIFAR-100.
+    """
+
+    clients: int = 500
+    size: int = 100
+    root_alpha: float = 0.1
+    leaf_alpha: float = 10.0
+    coarse: str = "coarse_label"
+
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """ValueError also without the coarse labels, or when a class has two of them."""
+        each_of(self.clients, self.size, len(pool.positions))
+        above, coarse = np.unique(pool.column(self.coarse), return_inverse=True)
+        pairs = np.unique(np.column_stack([pool.labels[pool.positions], coarse]), axis=0)
+        if len(pairs) > len(np.unique(pairs[:, 0])):
+            raise ValueError(f"a class has more than one value in column {self.coarse!r}")
+        families = [pairs[pairs[:, 1] == c, 0] for c in range(len(above))]
+        root = concentration_of(self.root_alpha, len(families))
+
+        def draw(client: int, left: Ints) -> Ints:
+            generator, counts = generator_of(seed, "pachinko shares", client), np.zeros_like(left)
+            # What is left of a coarse label bounds its draws, what is left of a fine label its
+            # share of them: which is what removing exhausted labels one by one amounts to.
+            room = np.array([left[family].sum() for family in families])
+            wanted = draw_labels(generator, root, room, self.size)
+            for family, n in zip(families, wanted, strict=True):
+                if n:
+                    leaves = concentration_of(self.leaf_alpha, len(family))
+                    counts[family] = draw_labels(generator, leaves, left[family], int(n))
+            return counts
+
+        counts = np.zeros((self.clients, pool.classes), np.int64)
+        return in_turn(stacks_of(pool, seed, "pachinko examples"), counts, draw)
+
+
+@value
+class ByColumn(Request):
+    """The natural partition: one client for each distinct value of a column, such as its writer.
+
+    Clients are in the order of their values and hold all of their examples. Values with fewer
+    than `least` examples are left out; `clients`, when given, is how many of the others take
+    part, drawn at random by the seed of the run.
+    """
+
+    column: str = "writer_id"
+    clients: int | None = None
+    least: int = 1
+
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        """ValueError with too few clients."""
+        given = pool.column(self.column)
+        distinct, who, sizes = np.unique(given, return_inverse=True, return_counts=True)
+        chosen = np.flatnonzero(sizes >= self.least)
+        wanted = 1 if self.clients is None else self.clients
+        what = f"clients, values of {self.column!r} with {self.least:,} examples or more"
+        enough(what, wanted, len(chosen))
+        if self.clients is not None:
+            generator = generator_of(seed, "by column")
+            chosen = np.sort(generator.choice(chosen, self.clients, replace=False))
+        row = np.full(len(distinct), -1)
+        row[chosen] = np.arange(len(chosen))
+        owner = row[who]
+        return Partition.from_owners(pool.positions[owner >= 0], owner[owner >= 0], len(chosen))
+
+
+@value
+class ClassDirichlet(Request):
+    """Class after class is dealt in proportion to a draw of Dir(alpha) over the clients.
+
+    Per class: its examples are shuffled; the first int(shared * n) go to all clients alike,
+    floor(n / clients) each and what remains to the last; the others are cut at the floor of n times
+    the cumulated shares, where a client that already holds an N-th / clients part of everything
+    gets none. The whole is repeated on the same stream, RandomState(seed), until every client has
+    `least` examples: min(40, N / clients / 2) when None, the number that a test share of 0.25 asks
+    for. seed: of the partition, 1 in PFLlib, whatever the seed of the run; None for that.
+
+    Source: 004, sec. 5.1 (shared = 0.2 is its S = 20); PFLlib, where "dir" is shared = 0, draw for
+    draw.
+    """
+
+    clients: int = 20
+    alpha: float = 0.1
+    shared: float = 0.0
+    least: int | None = None
+    seed: int | None = 1
+
+    def check(self) -> None:
+        super().check()
+        within("shared", self.shared, "[0, 1)")
+        if self.seed is not None and not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must lie in 0..{2**32 - 1}, not {self.seed}")
+
+    def dealt(self, pool: Pool, seed: int) -> tuple[list[Ints], np.random.RandomState]:
+        """Rows in the order dealt, and the stream as it stands after that.
+
+        ValueError for the impossible, and after 1,000 tries.
+        """
+        total, clients = len(pool.positions), self.clients
+        fair = max(1, int(min(40, total / clients / 2)))
+        least = fair if self.least is None else self.least
+        each_of(clients, least, total, "examples at least")
+        # The old generator, because the published partitions were drawn with it.
+        state = np.random.RandomState(seed if self.seed is None else self.seed)
+        stacks = pool._replace(positions=np.sort(pool.positions)).stacks()
+
+        def draw() -> tuple[int, list[Ints]]:
+            rows = self._one_try(stacks, total, state)
+            return min(len(row) for row in rows), rows
+
+        what = f"deal {total:,} examples of {pool.classes:,} classes to {clients:,} clients with"
+        return redraw(draw, least, f"{what} alpha {self.alpha:g}"), state
+
+    def deal(self, pool: Pool, seed: int) -> Partition:
+        return Partition.from_lists(np.sort(row) for row in self.dealt(pool, seed)[0])
+
+    def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
+        """Train and test rows as PFLlib's: train_test_split of each client, on the same stream."""
+        rows, state = self.dealt(pool, seed)
+        return cut_rows(rows, share, lambda client, n: state.permutation(n))
+
+    def _one_try(self, stacks: list[Ints], total: int, state: np.random.RandomState) -> list[Ints]:
+        clients, concentration = self.clients, concentration_of(self.alpha, self.clients)
+        held = np.zeros(clients, np.int64)
+        pieces: list[list[Ints]] = [[] for _ in range(clients)]
+        for stack in stacks:
+            stack = state.permutation(stack)
+            common, rest = np.split(stack, [int(self.shared * len(stack))])
+            each = len(common) // clients * np.arange(1, clients)
+            held += np.diff(each, prepend=0, append=len(common))
+            shares = np.cumsum(_shares(state, concentration, held < total / clients))
+            cuts = (shares * len(rest)).astype(int)[:-1]
+            held += np.diff(cuts, prepend=0, append=len(rest))
+            dealt = zip(np.split(common, each), np.split(rest, cuts), strict=True)
+            for piece, parts in zip(pieces, dealt, strict=True):
+                piece += parts
+        return [np.concatenate(row) for row in pieces]
+
+
+def _shares(
+    state: np.random.RandomState, concentration: Floats, hungry: NDArray[np.bool_]
+) -> Floats:
+    """Dirichlet shares over the clients, renormalised to those who may still get something."""
+    shares = state.dirichlet(concentration) * hungry
+    if shares.sum() > 0:
+        return shares / shares.sum()
+    # All mass on the sated, or none after an underflow: the limit of a vanishing alpha is that
+    # one client gets the class. With nobody hungry the class is empty, and it does not matter.
+    shares = np.zeros(len(hungry))
+    shares[state.choice(np.flatnonzero(hungry)) if hungry.any() else 0] = 1
+    return shares

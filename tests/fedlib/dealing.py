@@ -1,0 +1,28 @@
+"""What tests of partitions share: labels of equal classes, a deal, and what names a table."""
+
+import hashlib
+
+import numpy as np
+
+
+def balanced(classes, each, seed=0):
+    return np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), each))
+
+
+def deal(request, labels, seed=0, pool=None, classes=None, **columns):
+    return request.split(labels, pool, seed, classes, columns)
+
+
+def rows(part):
+    return [row.tolist() for row in part.rows()]
+
+
+def printed(part):
+    """SHA-256, in hex, of who holds what in which order; the padding does not enter."""
+    held = part.index >= 0
+    digest = hashlib.sha256(part.sizes.astype("<i8").tobytes())
+    digest.update(part.index[held].astype("<i8").tobytes())
+    for name in sorted(part.side):
+        values = part.side[name][held]
+        digest.update(f"{name}:{values.dtype.str}".encode() + values.tobytes())
+    return digest.hexdigest()
