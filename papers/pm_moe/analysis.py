@@ -45,7 +45,7 @@ def scores(frame: pd.DataFrame) -> pd.DataFrame:
     """
     table = frames.reported(frame, weighted=True)
     table = table[table["rule"] == "last"].drop(columns="rule")
-    return table if STAGE in table else table.assign(**{STAGE: ""})
+    return table if STAGE in table else table.assign(stage="")
 
 
 def printed(item: str, dataset: str) -> pd.DataFrame:
@@ -54,20 +54,17 @@ def printed(item: str, dataset: str) -> pd.DataFrame:
     No rows for a data set that 004 does not have. Table 3 has one method, the best of a data set.
     """
     rows = published("004", item)
-    rows = rows[
-        rows["dataset"].eq(PRINTED.get(dataset, "")) & rows["metric"].str.contains("weighted")
-    ]
-    best = "LG-FedAvg" if dataset == "ag_news" else "FedCP"
+    here = rows["dataset"].eq(PRINTED.get(dataset, "")) & rows["metric"].str.contains("weighted")
+    rows = rows[here].reset_index(drop=True)
     names = rows["method"].str.extract(r"^([^+]*)(.*)$").replace(_WRITTEN)
-    return pd.DataFrame(
-        {
-            "method": names[0].replace({"": best, "pFL": best}),
-            STAGE: names[1],
-            "S": rows["setting"].str.extract(r"S=(\d+)")[0].astype(float),
-            "value": rows["value"] / 100,
-            "row": rows["row"],
-        }
-    ).reset_index(drop=True)
+    best = "LG-FedAvg" if dataset == "ag_news" else "FedCP"
+    table = rows.assign(
+        method=names[0].replace({"": best, "pFL": best}),
+        stage=names[1],
+        S=rows["setting"].str.extract(r"S=(\d+)")[0].astype(float),
+        value=rows["value"] / 100,
+    )
+    return table[["method", STAGE, "S", "value", "row"]]
 
 
 def beside_floor() -> pd.DataFrame:
@@ -97,11 +94,11 @@ def released_log() -> pd.DataFrame:
 def tabled(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
     """Return scores with half their 95% intervals and [the published], by method and S."""
     theirs = called(known).set_index(["method", "S"])["value"].to_dict()
-    rows: dict[str, dict[str, str]] = {}
-    for (method, s), runs in called(table).groupby(["method", "S"], sort=False):
-        text = frames.stated(runs["value"], theirs.get((method, s)))
-        rows.setdefault(str(method), {})[f"S = {s:g}"] = text
-    return pd.DataFrame.from_dict(rows, orient="index").fillna("")
+    cells = {
+        (method, f"S = {s:g}"): frames.stated(runs["value"], theirs.get((method, s)))
+        for (method, s), runs in called(table).groupby(["method", "S"], sort=False)
+    }
+    return pd.Series(cells).unstack(sort=False).fillna("")
 
 
 def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -121,13 +118,12 @@ def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 def agreement(table: pd.DataFrame, known: pd.DataFrame, s: float) -> dict[int, float]:
     """Return each seed's rank correlation of the methods with their published order at an S."""
-    theirs = known[known["S"] == s].set_index("method")["value"]
-    found = {}
-    for seed, runs in table[table["S"] == s].groupby("seed"):
-        ours = runs.set_index("method")["value"]
-        both = [m for m in ours.index if m in theirs.index]
-        found[int(str(seed))] = float(stats.spearmanr(ours[both], theirs[both]).statistic)
-    return found
+    theirs = known[known["S"] == s].set_index("method")["value"].rename("theirs")
+    both = table[table["S"] == s].join(theirs, on="method", how="inner")
+    return {
+        int(str(seed)): float(stats.spearmanr(runs["value"], runs["theirs"]).statistic)
+        for seed, runs in both.groupby("seed")
+    }
 
 
 def gains(table: pd.DataFrame, stage: str = WITH_MOE, over: str = "") -> pd.DataFrame:
@@ -175,13 +171,12 @@ def prefixes(
 def evaluated(frame: pd.DataFrame, method: str, s: float, seed: int) -> np.ndarray:
     """Return 004's M + 1 evaluations of one method's second stage, in a random order of clients."""
     run = frame[frame["method"].eq(method) & frame["S"].eq(s) & frame["seed"].eq(seed)]
-    stages = {name: run[run[STAGE] == name] for name in ("", WITH_MOE)}
-    found = {n: frames.last(rows, "test_accuracy") for n, rows in stages.items()}
-    found["size"] = stages[""][stages[""]["metric"] == "examples"]
-    clients = pd.DataFrame({n: rows.set_index("client")["value"] for n, rows in found.items()})
-    clients = clients.dropna(subset=[*stages])
+    alone, mixed = (run[run[STAGE] == name] for name in ("", WITH_MOE))
+    ends = [frames.last(rows, "test_accuracy") for rows in (alone, mixed)]
+    columns = [*ends, alone[alone["metric"] == "examples"]]
+    clients = pd.concat([rows.set_index("client")["value"] for rows in columns], axis=1).dropna()
     order = generator(seed, "cohort", 0).permutation(len(clients))
-    before, after, sizes = clients[["", WITH_MOE, "size"]].to_numpy().T
+    before, after, sizes = clients.to_numpy().T
     return prefixes(before, after, sizes, order)
 
 
@@ -213,10 +208,9 @@ def varied(
     ``table`` are scores; ``choice`` is one of ``NUMBERS``, and ``given`` says which others are not
     left as they are. Columns method, stage, S, seed, value, and the choice.
     """
-    rows = unchosen(table[table[STAGE] == WITH_MOE], choice, *(given or {}))
-    for name, number in (given or {}).items():
-        rows = rows[rows[name] == number]
-    rows = rows.assign(**{choice: rows[choice].fillna(default)})
+    given = given or {}
+    rows = unchosen(table[table[STAGE] == WITH_MOE], choice, *given)
+    rows = rows[rows[[*given]].eq(pd.Series(given)).all(axis=1)].fillna({choice: default})
     return rows.drop(columns=[c for c in CHOICES if c in rows and c != choice])
 
 

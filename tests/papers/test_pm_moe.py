@@ -25,8 +25,7 @@ from papers.pm_moe import (
     called,
 )
 from papers.pm_moe.claims import fourteen_claims, mixture_claims
-from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS, fourteen
-from papers.pm_moe.settings import DATASETS, task
+from papers.pm_moe.experiments import DATASETS, FOURTEEN, PRIVATE_PARTS, fourteen, task
 
 COLUMNS = ["round", "metric", "client", "expert", "item", "value"]
 SIZES = (10, 30)
