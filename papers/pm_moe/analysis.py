@@ -9,7 +9,6 @@ import pandas as pd
 from scipy import stats
 
 from companion import frames
-from fedlib.models import GateNet
 from fedlib.models.gate import ACTIVATIONS, INITS
 from fedlib.randomness import generator
 from papers.floor import MAJORITY
@@ -27,15 +26,14 @@ PRINTED = {
 }
 # How it writes its methods and stages.
 _WRITTEN = {"FedGEN": "FedGen", "+PM-MOE": WITH_MOE, "+MOE": WITH_MOE, "+MOE+Denoising": DENOISED}
-_GATE = GateNet()
+RUN = ["method", STAGE, "S", "seed"]
 NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
 # What a gate is made of: the choice of 004 first, then the others that Fig. 5 compares.
 PARTS: dict[str, tuple[int | str, ...]] = {
-    "layers": tuple(range(len(_GATE.hidden) + 1, 0, -1)),
-    "activation": (_GATE.activation, *(a for a in ACTIVATIONS if a != _GATE.activation)),
-    "initialisation": (_GATE.init, *(i for i in INITS if i != _GATE.init)),
+    "layers": (4, 3, 2, 1),
+    "activation": ("leaky_relu", *(a for a in ACTIVATIONS if a != "leaky_relu")),
+    "initialisation": ("orthogonal", *(i for i in INITS if i != "orthogonal")),
 }
-CHOICES = dict.fromkeys((*NUMBERS, *PARTS, "weights"))  # columns of the study of gates
 
 
 def scores(frame: pd.DataFrame) -> pd.DataFrame:
@@ -162,10 +160,8 @@ def prefixes(
     weights, ``order`` that in which they are converted. 004's released code reports the largest of
     these M + 1 numbers.
     """
-    right = np.array([before] * (len(order) + 1), dtype=float)
-    for k, client in enumerate(order, start=1):
-        right[k:, client] = after[client]
-    return (right @ sizes) / sizes.sum()
+    converted = np.argsort(order) < np.arange(len(order) + 1)[:, None]
+    return (np.where(converted, after, before) @ sizes) / sizes.sum()
 
 
 def evaluated(frame: pd.DataFrame, method: str, s: float, seed: int) -> np.ndarray:
@@ -196,8 +192,8 @@ def reporting(frame: pd.DataFrame) -> pd.DataFrame:
 
 def unchosen(table: pd.DataFrame, *but: str) -> pd.DataFrame:
     """Return the runs in which nothing of a gate was chosen otherwise, ``but`` for some choices."""
-    others = table[[c for c in CHOICES if c in table and c not in but]]
-    return table[(others.isna() | others.isin([""])).all(axis=1)]
+    others = table[table.columns.difference([*RUN, "value", *but])]
+    return table[others.isin([np.nan, ""]).all(axis=1)]
 
 
 def varied(
@@ -211,7 +207,7 @@ def varied(
     given = given or {}
     rows = unchosen(table[table[STAGE] == WITH_MOE], choice, *given)
     rows = rows[rows[[*given]].eq(pd.Series(given)).all(axis=1)].fillna({choice: default})
-    return rows.drop(columns=[c for c in CHOICES if c in rows and c != choice])
+    return rows[[*RUN, choice, "value"]]
 
 
 def made_of(table: pd.DataFrame) -> pd.DataFrame:
@@ -220,11 +216,10 @@ def made_of(table: pd.DataFrame) -> pd.DataFrame:
     ``table`` are scores; the mixture of which nothing else is said is what the first choices make.
     Columns method, part, choice, S, seed, value.
     """
-    mixed, keys = table[table[STAGE] == WITH_MOE], ["method", "S", "seed"]
-    base = unchosen(mixed)[[*keys, "value"]]
-    found = []
+    mixed, found = table[table[STAGE] == WITH_MOE], []
+    base = unchosen(mixed)[[*RUN, "value"]]
     for part, choices in PARTS.items():
-        rows = unchosen(mixed, part).merge(base, on=keys, suffixes=("", "_base"))
+        rows = unchosen(mixed, part).merge(base, on=RUN, suffixes=("", "_base"))
         rows = rows.assign(part=part, value=rows["value"] - rows["value_base"])
         found += [rows[rows[part] == choice].assign(choice=choice) for choice in choices[1:]]
     every = pd.concat(found, ignore_index=True)
@@ -254,8 +249,7 @@ def told(energies: Mapping[float, np.ndarray], dimensions: int) -> pd.DataFrame:
     clients of the standard deviation over experts; "order as at T = ..." the mean over clients of
     the rank correlation with the scores of the highest temperature.
     """
-    first = max(energies)
-    rows = []
+    first, rows = max(energies), []
     for t, scores in energies.items():
         pairs = zip(ranks(scores), ranks(energies[first]), strict=True)
         same = [np.corrcoef(a, b)[0, 1] for a, b in pairs]
