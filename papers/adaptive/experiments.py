@@ -98,11 +98,8 @@ def _compared(setting: Adaptive, dataset: str, **where: float) -> list[Run]:
 def _by_fraction(setting: Adaptive, dataset: str) -> list[Run]:
     """Return every way at every majority fraction (Table 2, Fig. 3 to 6)."""
     least = replace(setting, js=(max(setting.js),), eps=(0.0, max(setting.eps)))
-    runs: list[Run] = []
-    for p in setting.ps:
-        here = setting if p in (setting.whole or setting.ps) else least
-        runs += _compared(here.at(p), dataset, p=p)
-    return runs
+    here = {p: setting if p in (setting.whole or setting.ps) else least for p in setting.ps}
+    return [run for p, some in here.items() for run in _compared(some.at(p), dataset, p=p)]
 
 
 def _participation(setting: Adaptive, dataset: str) -> list[Run]:
