@@ -30,11 +30,10 @@ def standings(ends, seeds=3):
     for (method, (own, everywhere, new)), seed in product(ends.items(), range(seeds)):
         here = {"method": method, "seed": seed}
         rows.append({**here, "metric": "global_accuracy", "value": new})
-        for client in (0, 1):
+        for client, value in enumerate(own):
             mine = {**here, "client": client}
-            rows += [{**mine, "round": 0, "value": 0.0}]
-            rows += [{**mine, "value": own[client] + 0.001 * seed}]
-            rows += [{**mine, "metric": "everywhere_accuracy", "value": everywhere}]
+            rows += [{**mine, "round": t, "value": t * (value + 0.001 * seed)} for t in (0, 1)]
+            rows.append({**mine, "metric": "everywhere_accuracy", "value": everywhere})
     return board.standings(frame_of(*rows))
 
 
