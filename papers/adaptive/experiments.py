@@ -222,7 +222,7 @@ def spaces(scale: str) -> dict[str, Space]:
     return {**found, "exploration": Space((("eps", Uniform(0.01, 0.99, log=False)),))}
 
 
-def changed(setting: Adaptive, stage: str, chosen: Mapping[str, Any]) -> Adaptive:
+def changed(setting: Adaptive, stage: str, chosen: Mapping[Any, Any]) -> Adaptive:
     """Return the setting with the parameters that a stage has chosen."""
     if stage == "exploration":
         return replace(setting, eps=(0.0, chosen["eps"]))
@@ -234,7 +234,7 @@ def changed(setting: Adaptive, stage: str, chosen: Mapping[str, Any]) -> Adaptiv
     return replace(setting, **{rates: optimizer, net: part})
 
 
-def trial(setting: Adaptive, stage: str, chosen: Mapping[str, Any]) -> Experiment:
+def trial(setting: Adaptive, stage: str, chosen: Mapping[Any, Any]) -> Experiment:
     """Return the experiment whose validation examples judge what a stage has chosen."""
     here = changed(setting, stage, chosen)
     explored = (max(here.js), max(here.eps)) if stage == "exploration" else (1, 0.0)

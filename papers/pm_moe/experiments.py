@@ -11,7 +11,6 @@ from companion.scales import SCALES
 from companion.sections import Run, Section, Setting, federated, placed
 from fedlib import algorithms
 from fedlib.algorithms import FedAvg
-from fedlib.algorithms.splitting import Split
 from fedlib.models import FastText, GateNet, LeNet
 from fedlib.models.gate import ACTIVATIONS, INITS
 from fedlib.optim import sgd
@@ -75,7 +74,6 @@ class PrivateParts(Setting):
     near: float = 0.01
     decay: float = 0.1
     gate_rate: float = 0.1
-    gate: GateNet = GateNet()
     gamma: float = 0.2
     ratios: tuple[float, ...] = (0.0, 0.2)
     gate_rates: tuple[float, ...] = (0.05, 0.1, 0.5)
@@ -220,20 +218,18 @@ def mixed(setting: PrivateParts, method: str, own_base: bool = True, **options: 
     After FedBABU every client keeps its fine-tuned base, as released (A43), if it is to have its
     ``own_base``, or else gets the server's.
     """
-    of = fourteen(setting)[method]
+    of: Any = fourteen(setting)[method]
     if method == "FedBABU" and own_base:
         of = algorithms.Personal(**local_round(setting), local=("base.", "head."))
-    assert isinstance(of, Split)
     top = setting.clients // (1 if setting.shared else 2)
     gated = local_round(setting, epochs=setting.gated, client=sgd(setting.gate_rate))
-    second = algorithms.PMMoE(of=of, **{**gated, "gate": setting.gate, "top": top, **options})
+    second = algorithms.PMMoE(of=of, **{**gated, "top": top, **options})
     return stage(setting, second, after=first_stages(setting)[method])
 
 
 def synchronous(setting: PrivateParts) -> Experiment:
     """Return Fed-Syn-MoE, a mixture that is trained from the start (Table 4)."""
-    mixture = algorithms.FedSynMoE(**local_round(setting), gate=setting.gate)
-    return federated(setting, mixture, cohort=1.0)
+    return federated(setting, algorithms.FedSynMoE(**local_round(setting)), cohort=1.0)
 
 
 def _each_ratio(plan: Callable[[PrivateParts], Sequence[Run]]) -> Callable[..., Sequence[Run]]:
@@ -248,13 +244,10 @@ def _each_ratio(plan: Callable[[PrivateParts], Sequence[Run]]) -> Callable[..., 
 def _mixtures(setting: PrivateParts) -> list[Run]:
     """Return the nine methods, each alone, with PM-MoE and with denoising; and Fed-Syn-MoE."""
     runs, alone = [], first_stages(setting)
-    for method in NINE:
-        mixtures = {
-            WITH_MOE: mixed(setting, method),
-            DENOISED: mixed(setting, method, denoise=setting.gamma),
-        }
-        runs.append(Run(method, alone[method]))
-        runs += [Run(method, made, {STAGE: name}) for name, made in mixtures.items()]
+    stages: dict[str, dict[str, Any]] = {WITH_MOE: {}, DENOISED: {"denoise": setting.gamma}}
+    for m in NINE:
+        runs.append(Run(m, alone[m]))
+        runs += [Run(m, mixed(setting, m, **how), {STAGE: name}) for name, how in stages.items()]
     runs.append(Run("FedBABU", mixed(setting, "FedBABU", own_base=False), {STAGE: SERVERS_BASE}))
     return runs + placed({SYNCHRONOUS: synchronous(setting), MAJORITY: alone[MAJORITY]})
 
@@ -277,7 +270,7 @@ def _study(setting: PrivateParts) -> list[Run]:
 
 def _choices(setting: PrivateParts) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return each choice by name, and the options of a mixture that make it."""
-    gate, gamma = setting.gate, setting.gamma
+    gate, gamma = GateNet(), setting.gamma
     depths = range(1, len(gate.hidden) + 2)
     return [
         *(({"k": k}, {"top": k}) for k in setting.tops),
