@@ -26,7 +26,7 @@ PRINTED = {
 }
 # How it writes its methods and stages.
 _WRITTEN = {"FedGEN": "FedGen", "+PM-MOE": WITH_MOE, "+MOE": WITH_MOE, "+MOE+Denoising": DENOISED}
-RUN = ["method", STAGE, "S", "seed"]
+RUN = ["method", "seed", "S", STAGE]
 NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
 # What a gate is made of: the choice of 004 first, then the others that Fig. 5 compares.
 PARTS: dict[str, tuple[int | str, ...]] = {
