@@ -171,18 +171,17 @@ def tune(
     device: Device = "cpu",
 ) -> None:
     """Tune adaptive experts in four stages with Ray Tune, or continue; keep the trials."""
-    from papers.adaptive import tuning
-    from papers.adaptive.experiments import ADAPTIVE
+    from papers.adaptive import experiments as adaptive
     from papers.adaptive.settings import Adaptive
 
-    ((dataset, setting),) = ADAPTIVE.settings(scale).items()
+    ((dataset, setting),) = adaptive.ADAPTIVE.settings(scale).items()
     assert isinstance(setting, Adaptive)
     how: dict[str, Any] = {"workers": workers, "address": address, "device": device}
-    start, spaces = setting.at(min(setting.ps)), tuning.spaces(scale)
-    best, table = tuning.tune(start, spaces, trials=trials, **how)
+    start, spaces = setting.at(min(setting.ps)), adaptive.spaces(scale)
+    best, table = adaptive.tune(start, spaces, trials=trials, **how)
     print(table.to_string(index=False))
     print(f"tuned: {best}")
-    file = tuning.where(f"{dataset}_{scale}")
+    file = adaptive.trials_file(f"{dataset}_{scale}")
     file.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(file, index=False, float_format="%.6g", lineterminator="\n")
     print(f"kept in {file}")

@@ -10,10 +10,20 @@ import pandas as pd
 from companion import frames
 from companion.claims import Claim, greater
 
-Compare = Callable[..., Claim]
+
+def scored(table: pd.DataFrame, column: str = "value", /, **where: Any) -> dict[int, float]:
+    """Return a column's mean by seed over the rows at a place: what claims compare.
+
+    ``where`` has a value or several of a column of the table. A row that has no such place, as
+    training alone has no clusters, counts wherever it is.
+    """
+    for name, at in where.items():
+        several = isinstance(at, list | tuple | range)
+        table = table[table[name].isin(at if several else [at]) | table[name].isna()]
+    return frames.by_seed(table, column)
 
 
-def comparing(table: pd.DataFrame, column: str = "value", **always: Any) -> Compare:
+def comparing(table: pd.DataFrame, column: str = "value", **always: Any) -> Callable[..., Claim]:
     """Return a function that tests a claim about method ``a`` and method ``b`` of a table.
 
     It is given the claim's text and source, the methods, and where they stand: at most two mappings
@@ -22,18 +32,11 @@ def comparing(table: pd.DataFrame, column: str = "value", **always: Any) -> Comp
     over all else; ``rule`` judges them.
     """
 
-    def score(method: str, where: Mapping[str, Any]) -> dict[int, float]:
-        rows = table[table["method"] == method]
-        for name, at in where.items():  # a value or several
-            here = rows[name].isin(at if isinstance(at, list | range) else [at])
-            rows = rows[here | rows[name].isna()]
-        return frames.by_seed(rows, column)
-
     def claim(
         text: str, source: str, a: str, b: str, *where: Mapping[str, Any], rule: Any = greater
     ) -> Claim:
         first, second = where if len(where) == 2 else (where or ({},)) * 2
-        sides = (score(m, {**always, **at}) for m, at in ((a, first), (b, second)))
-        return rule(text, source, *sides)
+        sides = ({"method": m, **always, **at} for m, at in ((a, first), (b, second)))
+        return rule(text, source, *(scored(table, column, **side) for side in sides))
 
     return claim

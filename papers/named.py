@@ -18,7 +18,7 @@ from fedlib.tasks import Task
 from fedlib.values import one_of
 from papers.adaptive import settings as adaptive
 from papers.fedmix import settings as fedmix
-from papers.pm_moe import settings as pm_moe
+from papers.pm_moe import experiments as pm_moe
 from papers.specialists import settings as specialists
 
 Setting = Callable[..., Task | None]

@@ -14,8 +14,7 @@ from companion.plotting.style import PAGE
 def trials(table: pd.DataFrame, *, ylabel: str) -> tuple[Figure, pd.DataFrame]:
     """Draw every trial's score over its rate, a panel per stage; the best has a ring.
 
-    ``table`` has columns stage, score, best, and lr, or eps where a stage has no lr; see
-    ``papers.adaptive.tuning.search``.
+    ``table`` has columns stage, score, best, and lr, or eps where a stage has no lr.
     """
     stages = list(table.groupby("stage", sort=False))
     figure, axes = plt.subplots(1, len(stages), figsize=(PAGE, 2.3), squeeze=False)

@@ -16,20 +16,23 @@ WITHOUT = "no exploration"
 FIRST = 10  # clients that the released code evaluates
 
 
+def clients(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return every client's accuracy: method, seed, where the run stands, client, value."""
+    return frames.ended(frame, "test_accuracy", each=True)
+
+
 def scores(frame: pd.DataFrame) -> pd.DataFrame:
     """Return every run's mean client accuracy and its spread.
 
     Columns method, seed, where it stands, as p, J and eps, value, and spread: the standard
     deviation over clients.
     """
-    each = frames.ended(frame, "test_accuracy", each=True)
-    groups = each.groupby(frames.run_columns(each), sort=False, dropna=False)["value"]
+    groups = _by_run(clients(frame))["value"]
     return groups.agg(value="mean", spread="std").reset_index()
 
 
-def clients(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return every client's accuracy: method, seed, where the run stands, client, value."""
-    return frames.ended(frame, "test_accuracy", each=True)
+def _by_run(table: pd.DataFrame, *more: str) -> Any:
+    return table.groupby([*frames.run_columns(table), *more], sort=False, dropna=False)
 
 
 def sizes(frame: pd.DataFrame) -> pd.DataFrame:
@@ -46,13 +49,13 @@ def sizes(frame: pd.DataFrame) -> pd.DataFrame:
 
 def at_most(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """Return the rows at the largest value of each column, and what has none there."""
-    here = [table[c].eq(table[c].max()) | table[c].isna() for c in columns]
+    here = [table[c].isin([table[c].max(), np.nan]) for c in columns]
     return table[np.logical_and.reduce(here)]
 
 
 def at_eps(table: pd.DataFrame, eps: float) -> pd.DataFrame:
     """Return the rows with a rate of exploration, and what has none."""
-    return table[table["eps"].eq(eps) | table["eps"].isna()]
+    return table[table["eps"].isin([eps, np.nan])]
 
 
 def by_exploration(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -78,19 +81,16 @@ def printed(dataset: str = "cifar10") -> pd.DataFrame:
 
     The paper has numbers for CIFAR-10 only: no rows for another ``dataset``.
     """
-    rows = published("003", "Table 2").dropna(subset="value")
-    rows = rows if dataset == "cifar10" else rows[:0]
+    rows = published("003", "Table 2").dropna(subset="value").reset_index(drop=True)
     setting = rows["setting"].str
-    return pd.DataFrame(
-        {
-            "method": rows["method"],
-            "p": setting.extract(r"p=([\d.]+)")[0].astype(float),
-            "eps": setting.contains("greedy").map({True: 0.33, False: 0.0}),
-            "value": rows["value"] / 100,
-            "sigma": rows["std"] / 100,
-            "row": rows["row"],
-        }
-    ).reset_index(drop=True)
+    rows = rows.assign(
+        p=setting.extract(r"p=([\d.]+)")[0].astype(float),
+        eps=np.where(setting.contains("greedy"), 0.33, 0.0),
+        value=rows["value"] / 100,
+        sigma=rows["std"] / 100,
+    )
+    rows = rows[["method", "p", "eps", "value", "sigma", "row"]]
+    return rows if dataset == "cifar10" else rows[:0]
 
 
 def conclusion() -> dict[str, float]:
@@ -114,17 +114,13 @@ def table_2(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
 
     In braces stands the standard deviation over clients, mean over runs.
     """
-    most = at_most(table, "J")
+    most, cells = at_most(table, "J"), {}
     here = pd.concat([at_eps(most, eps).assign(eps=eps) for eps in table["eps"].dropna().unique()])
     theirs = known.set_index(["method", "p", "eps"])["value"].to_dict()
-    rows: dict[tuple[float, float], dict[str, str]] = {}
     for (p, eps, method), runs in here.groupby(["p", "eps", "method"], sort=False):
         said = theirs.get((method, p, 0.33 if eps else 0.0))
-        row = rows.setdefault((float(str(p)), float(str(eps))), {})
-        row[str(method)] = frames.stated(runs["value"], said, spread=runs["spread"].mean())
-    out = pd.DataFrame.from_dict(rows, orient="index")
-    out.index = pd.MultiIndex.from_tuples(out.index, names=["p", "eps"])
-    return out.sort_index().fillna("")
+        cells[p, eps, method] = frames.stated(runs["value"], said, runs["spread"].mean())
+    return pd.Series(cells).unstack(sort=False).rename_axis(["p", "eps"]).sort_index().fillna("")
 
 
 def worth(frame: pd.DataFrame) -> pd.DataFrame:
@@ -135,25 +131,13 @@ def worth(frame: pd.DataFrame) -> pd.DataFrame:
     for whom that is the local one; ``entropy`` of the gate, 1 where it trusts all alike.
     """
     each = frames.last(frame, "expert_accuracy")
-    run = frames.run_columns(each)
-
-    def by_run(rows: pd.DataFrame) -> Any:
-        return rows.groupby(run, sort=False, dropna=False)
-
-    each = each.assign(last=by_run(each)["expert"].transform("max"))
-    top = each.loc[each.groupby([*run, "item"], sort=False, dropna=False)["value"].idxmax()]
-    top = top.assign(own=top["expert"] == top["last"])
-    entropy = by_run(frames.last(frame, "gate_entropy"))["value"].mean()
-    best = by_run(top)["value"].mean()
-    table = pd.DataFrame(
-        {
-            "oracle": best,
-            "local": by_run(top)["own"].mean(),
-            "entropy": entropy / np.log(by_run(each)["last"].max() + 1),
-        }
-    ).reset_index()
+    own = each["expert"].eq(_by_run(each)["expert"].transform("max"))
+    top = each.assign(expert=own).loc[_by_run(each, "item")["value"].idxmax()]
+    table = _by_run(top).agg(oracle=("value", "mean"), local=("expert", "mean"))
+    entropy = _by_run(frames.last(frame, "gate_entropy"))["value"].mean()
+    table["entropy"] = entropy / np.log(_by_run(each)["expert"].max() + 1)
     mixture = frames.ended(frame, "test_accuracy").rename(columns={"value": "mixture"})
-    return table.merge(mixture, how="left", on=run)
+    return table.reset_index().merge(mixture, how="left")
 
 
 def matrices(frame: pd.DataFrame, seed: int = 0) -> dict[str, np.ndarray]:
@@ -188,12 +172,9 @@ def protocols(frame: pd.DataFrame) -> pd.DataFrame:
     """
     table = clients(frame)
     sides = {"all clients": table, f"first {FIRST}": table[table["client"] < FIRST]}
-    columns = {}
-    for name, rows in sides.items():
-        run = frames.run_columns(rows)
-        runs = rows.groupby(run, sort=False, dropna=False)["value"].mean().reset_index()
-        columns[name] = runs.groupby("method", sort=False)["value"].agg(frames.stated)
-    return pd.DataFrame(columns).rename_axis(None)
+    means = {name: _by_run(rows)["value"].mean() for name, rows in sides.items()}
+    stated = {n: m.groupby("method", sort=False).agg(frames.stated) for n, m in means.items()}
+    return pd.DataFrame(stated).rename_axis(None)
 
 
 def participation(frame: pd.DataFrame) -> pd.DataFrame:
@@ -204,8 +185,7 @@ def participation(frame: pd.DataFrame) -> pd.DataFrame:
     """
     table = scores(frame)
     alone = table["cohort"].isna()
-    cohorts = table.loc[~alone, "cohort"].unique()
-    same = [table[alone].assign(cohort=cohort) for cohort in cohorts]
+    same = [table[alone].assign(cohort=cohort) for cohort in table.loc[~alone, "cohort"].unique()]
     return pd.concat([table[~alone], *same], ignore_index=True)
 
 
@@ -216,21 +196,16 @@ def options(frame: pd.DataFrame) -> pd.DataFrame:
     stands in a row for each rate of exploration that it was run at.
     """
     rows = {}
-    frame = frame.assign(method=labelled(frame))
-    for method, mine in frame.groupby("method", sort=False):
+    explored = frame["eps"].map(", eps = {:g}".format, na_action="ignore").fillna("")
+    for method, mine in frame.groupby(frame["method"] + explored, sort=False):
         by_seed = clients(mine).groupby("seed")["value"]
-        used = frames.last(mine, "cluster_share").assign(used=lambda t: t["value"] > 0)
+        share = frames.last(mine, "cluster_share").groupby("seed")["value"]
         down = mine[mine["metric"] == "bytes_down"].groupby("seed")["value"].sum()
         rows[str(method)] = {
             "accuracy": frames.stated(by_seed.mean()),
             "spread over clients": round(float(by_seed.std().mean()), 3),
-            "clusters in use": round(float(used.groupby("seed")["used"].sum().mean()), 1),
+            "clusters in use": round(float(share.agg(lambda v: (v > 0).sum()).mean()), 1),
             "open": round(float(frames.last(mine, "open_clusters")["value"].mean()), 1),
             "MB down": round(float(down.mean()) / 1e6, 2),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def labelled(table: pd.DataFrame) -> pd.Series:
-    """Return the methods' names, with the rate of exploration where it is one of several."""
-    return table["method"] + table["eps"].map(", eps = {:g}".format, na_action="ignore").fillna("")

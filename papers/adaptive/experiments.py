@@ -1,15 +1,24 @@
-"""What 003 runs: clusters that are explored or not, and the ways to use them."""
+"""What 003 runs: clusters that are explored or not, the ways to use them, and how it tunes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from companion.sections import Run, Section, federated, placed
+import pandas as pd
+
+from companion.sections import Run, Section, federated, placed, seeded
+from fedlib import paths
 from fedlib.algorithms import IFCA, Local, Mixture
 from fedlib.algorithms.ifca import Explore
+from fedlib.models import LeNet
 from fedlib.optim import Optimizer
-from fedlib.runs import Experiment
+from fedlib.runs import Experiment, tuning
+from fedlib.runs.tuning import Choice, Space, Uniform
+from fedlib.values import one_of
 from papers.adaptive.settings import CIFAR10, ROTATED, WRITERS, Adaptive
 from papers.floor import floor
 from papers.names import FEDAVG, LOCAL, MAJORITY, TUNED
@@ -22,51 +31,51 @@ USED, ALL_RELEASED = "MoE, used clusters only", "MoE, as released"
 # Other ways to find clusters.
 FADING, SLOWLY = "IFCA, exploring as 1/t", "IFCA, exploring as 1/sqrt(t)"
 REDRAWN, LAST_LAYER, STOPPED = "IFCA, redrawn", "IFCA, last layer", "IFCA, early stopping"
+# How often IFCA's code draws initial models again where there are so many orientations: until each
+# is the best of this share of the clients.
+LEAST_SHARES = {2: 0.35, 4: 0.1}
 
 
 def clustered(setting: Adaptive, clusters: int, eps: float, **options: Any) -> Experiment:
     """Return the federation of J clusters, explored with the probability eps unless told else."""
-    fields = {
-        "epochs": setting.local_epochs,
-        "batch_size": setting.batch_size,
-        "client": setting.cluster,
-        "clusters": clusters,
-        "explore": Explore(eps),
-    }
-    return federated(setting, IFCA(**{**fields, **options}))
+    local = {"epochs": setting.local_epochs, "batch_size": setting.batch_size}
+    found = {"client": setting.cluster, "clusters": clusters, "explore": Explore(eps)}
+    return federated(setting, IFCA(**{**local, **found, **options}))
+
+
+def _at_home(setting: Adaptive, algorithm: object, **stages: Experiment) -> Experiment:
+    once = {"rounds": 1, "cohort": 1.0, "evaluate_every": 0}
+    return federated(setting, algorithm, **once, **stages)
 
 
 def alone(setting: Adaptive) -> Experiment:
     """Return the local experts, which know of no federation."""
-    algorithm = Local(**setting.home(setting.local), model=setting.own)
-    return Experiment(setting.task, algorithm, 1, cohort=1.0, evaluate_every=0)
+    return _at_home(setting, Local(**setting.home(setting.local), model=setting.own))
 
 
 def mixed(
     setting: Adaptive, first: Experiment, gate: Optimizer | None = None, **options: Any
 ) -> Experiment:
     """Return a mixture over the clusters of ``first`` and the local experts."""
-    gated = setting.home(gate or setting.gate)
-    mixture = Mixture(**gated, expert=setting.own, gate=setting.chooser, frozen=True, **options)
-    stage = Experiment(setting.task, mixture, 1, cohort=1.0, evaluate_every=0)
-    return replace(stage, after=first, beside=alone(setting))
+    home = setting.home(gate or setting.gate)
+    mixture = Mixture(**home, expert=setting.own, gate=setting.chooser, frozen=True, **options)
+    return _at_home(setting, mixture, after=first, beside=alone(setting))
 
 
 def ways(setting: Adaptive, clusters: int, eps: float) -> dict[str, Experiment]:
     """Return the ways to use clusters: the best one, all of them, or one to start from."""
     first = clustered(setting, clusters, eps)
-    rate = setting.eager * setting.gate.lr
-    tuned = Local(**setting.home(setting.tuned))
+    eager = replace(setting.gate, lr=setting.eager * setting.gate.lr)
     return {
         BEST: first,
         MOE: mixed(setting, first),
-        EAGER: mixed(setting, first, replace(setting.gate, lr=rate)),
+        EAGER: mixed(setting, first, eager),
         ALL_EQUAL: mixed(setting, first, pool="mean"),
-        TUNED: replace(alone(setting), algorithm=tuned, after=first),
+        TUNED: _at_home(setting, Local(**setting.home(setting.tuned)), after=first),
     }
 
 
-def _compared(setting: Adaptive, **where: float) -> list[Run]:
+def _compared(setting: Adaptive, dataset: str, **where: float) -> list[Run]:
     """Return every way at every number of clusters and rate of exploration.
 
     Between no exploration and the most of it only the best cluster and the mixture; the eager gate
@@ -78,21 +87,19 @@ def _compared(setting: Adaptive, **where: float) -> list[Run]:
         # One cluster leaves nothing to explore.
         for eps in setting.eps if clusters > 1 else (0.0,):
             made = ways(setting, clusters, eps)
-            kept = set(made) if eps in (0.0, max(setting.eps)) else {BEST, MOE}
-            kept -= {EAGER} if (clusters, eps) != most else set()
-            some = {m: made[m] for m in made if m in kept}
-            runs += placed(some, **where, J=clusters, eps=eps)
+            if (clusters, eps) != most:
+                del made[EAGER]
+            if eps not in (0.0, most[1]):
+                made = {BEST: made[BEST], MOE: made[MOE]}
+            runs += placed(made, **where, J=clusters, eps=eps)
     return runs
 
 
 def _by_fraction(setting: Adaptive, dataset: str) -> list[Run]:
     """Return every way at every majority fraction (Table 2, Fig. 3 to 6)."""
     least = replace(setting, js=(max(setting.js),), eps=(0.0, max(setting.eps)))
-    runs: list[Run] = []
-    for p in setting.ps:
-        here = setting if p in (setting.whole or setting.ps) else least
-        runs += _compared(here.at(p), p=p)
-    return runs
+    here = {p: setting if p in (setting.whole or setting.ps) else least for p in setting.ps}
+    return [run for p, some in here.items() for run in _compared(some.at(p), dataset, p=p)]
 
 
 def _participation(setting: Adaptive, dataset: str) -> list[Run]:
@@ -119,17 +126,12 @@ def _by_orientation(setting: Adaptive, dataset: str) -> list[Run]:
     Without exploration also from initial models that are redrawn, as IFCA's code does.
     """
     runs: list[Run] = []
-    for k, share in zip(setting.orientations, setting.least_shares, strict=True):
+    for k, share in LEAST_SHARES.items():
         here = setting.turned(k)
-        runs += _compared(here, orientations=k)
+        runs += _compared(here, dataset, orientations=k)
         redrawn = clustered(here, k, 0.0, least_share=share)
         runs.append(Run(REDRAWN, redrawn, {"orientations": k, "J": k, "eps": 0.0}))
     return runs
-
-
-def _by_writer(setting: Adaptive, dataset: str) -> list[Run]:
-    """Return every way where clients are writers (FEMNIST)."""
-    return _compared(setting)
 
 
 def _as_released(setting: Adaptive, dataset: str) -> list[Run]:
@@ -138,25 +140,21 @@ def _as_released(setting: Adaptive, dataset: str) -> list[Run]:
     Its tests decide what validation examples should, only clusters that are some client's best are
     mixed, and the best is that of the training loss (A29).
     """
-    runs: list[Run] = []
-    for p in setting.released_ps:
-        here = setting.at(p)
-        peek = replace(here, task=replace(here.task, validate_on="test"))
-        clusters, eps = max(setting.js), max(setting.eps)
-        first, peeked = (clustered(s, clusters, eps) for s in (here, peek))
-        trained = clustered(here, clusters, eps, inference="train")
-        made = {
-            BEST: first,
-            BY_TRAINING: trained,
-            BEST_PEEKING: peeked,
-            MOE: mixed(here, first),
-            USED: mixed(here, first, used_only=True),
-            PEEKING: mixed(peek, first),
-            ALL_RELEASED: mixed(peek, trained, used_only=True),
-            MAJORITY: floor(here.task),
-        }
-        runs += placed(made, p=p)
-    return runs
+    here, clusters, eps = setting.at(setting.some_p), max(setting.js), max(setting.eps)
+    peek = replace(here, task=replace(here.task, validate_on="test"))
+    first, peeked = (clustered(s, clusters, eps) for s in (here, peek))
+    trained = clustered(here, clusters, eps, inference="train")
+    made = {
+        BEST: first,
+        BY_TRAINING: trained,
+        BEST_PEEKING: peeked,
+        MOE: mixed(here, first),
+        USED: mixed(here, first, used_only=True),
+        PEEKING: mixed(peek, first),
+        ALL_RELEASED: mixed(peek, trained, used_only=True),
+        MAJORITY: floor(here.task),
+    }
+    return placed(made, p=setting.some_p)
 
 
 def _options(setting: Adaptive, dataset: str) -> list[Run]:
@@ -181,7 +179,7 @@ def _options(setting: Adaptive, dataset: str) -> list[Run]:
 ADAPTIVE = Section("adaptive", CIFAR10, _by_fraction)
 ADAPTIVE_PARTICIPATION = Section("adaptive_participation", CIFAR10, _participation)
 ADAPTIVE_ROTATED = Section("adaptive_rotated", ROTATED, _by_orientation)
-ADAPTIVE_WRITERS = Section("adaptive_writers", WRITERS, _by_writer)
+ADAPTIVE_WRITERS = Section("adaptive_writers", WRITERS, _compared)
 ADAPTIVE_RELEASED = Section("adaptive_released", CIFAR10, _as_released)
 ADAPTIVE_OPTIONS = Section("adaptive_options", CIFAR10, _options)
 SECTIONS = (
@@ -192,3 +190,87 @@ SECTIONS = (
     ADAPTIVE_RELEASED,
     ADAPTIVE_OPTIONS,
 )
+
+# The stages in which 003 tunes, each after the last (sec. 4.4): local experts, cluster model, gate
+# and exploration; and which optimiser and network the first three change.
+_CHANGED = {"local": ("local", "own"), "global": ("cluster", "task"), "gate": ("gate", "chooser")}
+STAGES = (*_CHANGED, "exploration")
+SEED = 11  # of a task that no figure shows
+# What is searched: learning rates, and widths of both convolutions and the hidden layer. Shorter
+# runs need larger rates.
+_SMALL, _WIDTHS = ((4, 6, 8), (8, 16), (32, 84, 120)), (12, 32, 64, 128, 256)
+_LARGE = (_WIDTHS, _WIDTHS, (8, 64, 256, 1024))
+# fmt: off
+_SEARCHED = {
+    #          standard                                 paper
+    "local":  ((3e-4, 1e-2, _SMALL),                    (1e-5, 1e-2, _LARGE)),
+    "global": ((1e-2, 2e-1, _SMALL),                    (1e-3, 1e-1, _LARGE)),
+    "gate":   ((1e-5, 1e-2, ((2, 4), (4, 8), (8, 16))), (1e-7, 1e-3, _LARGE)),
+}
+# fmt: on
+
+
+def spaces(scale: str) -> dict[str, Space]:
+    """Return what each stage searches at a scale: none at the quick one."""
+    one_of("scale", scale, ("standard", "paper"))
+    found = {}
+    for stage, at_scales in _SEARCHED.items():
+        low, high, sizes = at_scales[scale == "paper"]
+        rates = (("lr", Uniform(low, high)), ("weight_decay", Uniform(1e-4, 1e-2)))
+        widths = zip(("first", "second", "hidden"), map(Choice, sizes), strict=True)
+        found[stage] = Space((*rates, *widths))
+    return {**found, "exploration": Space((("eps", Uniform(0.01, 0.99, log=False)),))}
+
+
+def changed(setting: Adaptive, stage: str, chosen: Mapping[Any, Any]) -> Adaptive:
+    """Return the setting with the parameters that a stage has chosen."""
+    if stage == "exploration":
+        return replace(setting, eps=(0.0, chosen["eps"]))
+    (rates, net), decay = _CHANGED[stage], chosen["weight_decay"]
+    optimizer = replace(getattr(setting, rates), lr=chosen["lr"], weight_decay=decay)
+    first, second, hidden = (int(chosen[name]) for name in ("first", "second", "hidden"))
+    model = LeNet(channels=(first, second), hidden=(hidden,))
+    part = replace(setting.task, model=model) if net == "task" else model
+    return replace(setting, **{rates: optimizer, net: part})
+
+
+def trial(setting: Adaptive, stage: str, chosen: Mapping[Any, Any]) -> Experiment:
+    """Return the experiment whose validation examples judge what a stage has chosen."""
+    here = changed(setting, stage, chosen)
+    explored = (max(here.js), max(here.eps)) if stage == "exploration" else (1, 0.0)
+    first = clustered(here, *explored)
+    made = {"local": alone(here), "global": first}
+    return seeded(made.get(stage, mixed(here, first)), SEED)
+
+
+def tune(
+    setting: Adaptive,
+    spaces: Mapping[str, Space],
+    *,
+    trials: int,
+    workers: int = 1,
+    address: str | None = None,
+    device: str = "cpu",
+) -> tuple[Adaptive, pd.DataFrame]:
+    """Tune the four stages one after another, each with the best of those before it.
+
+    Returns the tuned setting and every trial: stage, trial, score (the clients' mean validation
+    accuracy), best and the parameters. Source: 003, sec. 4.4.
+    """
+    how: dict[str, Any] = {"trials": trials, "seed": SEED, "device": device}
+    tables = []
+    with tuning.session(workers, address):
+        for stage, space in spaces.items():
+            one = partial(trial, setting, stage)
+            table = pd.DataFrame(tuning.search(stage, one, space, of=setting, **how))
+            table = table.assign(stage=stage, trial=range(len(table)))
+            best = int(table["score"].argmax())
+            tables.append(table.assign(best=table.index == best))
+            # Records are of Python's own numbers.
+            setting = changed(setting, stage, table.to_dict("records")[best])
+    return setting, pd.concat(tables, ignore_index=True)
+
+
+def trials_file(name: str) -> Path:
+    """Return the file in which a search's trials are kept with the project."""
+    return paths.results() / "tuning" / f"{name}.csv"

@@ -11,15 +11,7 @@ from fedlib.algorithms.ifca import ClusterStop
 from fedlib.engine import EarlyStop
 from fedlib.models import Family, LeNet
 from fedlib.optim import Optimizer
-from fedlib.partition import (
-    IID,
-    ByColumn,
-    Majority,
-    Mirrored,
-    QuantitySkew,
-    Repeated,
-    Rotated,
-)
+from fedlib.partition import IID, ByColumn, Majority, Mirrored, QuantitySkew, Repeated, Rotated
 from fedlib.tasks import Task
 from fedlib.values import value
 from papers.scaled import OWN_FIFTH, Row, digits, scaled, side_by_side
@@ -39,16 +31,16 @@ class Adaptive(Setting):
     """The clusters, how they are explored, and what clients train for themselves.
 
     ``js`` are the numbers of clusters and ``eps`` the rates of exploration that are compared, at
-    each majority fraction of ``ps`` or each number of ``orientations``; where ``whole`` names some
-    of the ``ps``, at the others only the most clusters, explored most and not at all. ``cluster``,
-    ``local`` and ``gate`` are the optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as
-    released, ``own`` and ``chooser`` are the networks of the local expert and the gate (None: the
-    task's). At home clients train for at most ``most`` epochs, until ``stop``. ``eager`` is how
-    many times larger the rate of a gate is that does leave its initial weights (D11). Other ways to
-    find ``some`` clusters are compared at ``some_p``: initial models are redrawn until each suits
-    ``least_share`` of the clients, ``converged`` clusters leave. For clusters of two and of four
-    orientations IFCA's code has the ``least_shares``. At ``some_p`` also the ``cohorts``, numbers
-    of clients in a round or fractions as ``cohort`` is, are compared at equal local work.
+    each majority fraction of ``ps``; where ``whole`` names some of them, at the others only the
+    most clusters, explored most and not at all. ``cluster``, ``local`` and ``gate`` are the
+    optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as released, ``own`` and
+    ``chooser`` are the networks of the local expert and the gate (None: the task's). At home
+    clients train for at most ``most`` epochs, until ``stop``. ``eager`` is how many times larger
+    the rate of a gate is that does leave its initial weights (D11). At ``some_p`` the released
+    protocol is judged and other ways to find ``some`` clusters are compared: initial models are
+    redrawn until each suits ``least_share`` of the clients, ``converged`` clusters leave. So are
+    the ``cohorts``, numbers of clients in a round or fractions as ``cohort`` is, at equal local
+    work.
     """
 
     _: KW_ONLY
@@ -65,9 +57,6 @@ class Adaptive(Setting):
     chooser: Family | None = None
     ps: tuple[float, ...] = ()
     whole: tuple[float, ...] = ()
-    orientations: tuple[int, ...] = (2, 4)
-    least_shares: tuple[float, ...] = (0.35, 0.1)
-    released_ps: tuple[float, ...] = (0.6,)
     some: int = 3
     some_p: float = 0.6
     least_share: float = 0.1
@@ -76,33 +65,32 @@ class Adaptive(Setting):
 
     def at(self, p: float) -> Adaptive:
         """Return the setting at a majority fraction."""
-        partition = self.task.partition
-        assert isinstance(partition, Majority)
-        return replace(self, task=replace(self.task, partition=replace(partition, p=p)))
+        partition = replace(self.task.partition, p=p)  # type: ignore[call-arg]
+        return replace(self, task=replace(self.task, partition=partition))
 
     def turned(self, count: int) -> Adaptive:
         """Return the setting with as many clients and examples in ``count`` orientations.
 
         Clusters are one, or as many as there are orientations.
         """
-        turned = self.task.partition
-        assert isinstance(turned, Rotated) and isinstance(turned.of, Repeated)
-        each = turned.of.of
-        assert isinstance(each, IID)
-        partition = _turned(each.clients * turned.of.times, each.size, count)
-        return replace(self, task=replace(self.task, partition=partition), js=(1, count))
+        groups = self.task.partition.of  # type: ignore[attr-defined]
+        turned = _turned(groups.of.clients * groups.times, groups.of.size, count)
+        return replace(self, task=replace(self.task, partition=turned), js=(1, count))
 
-    def home(self, client: Optimizer, **more: Any) -> dict[str, Any]:
-        """Return the fields of an algorithm that trains at home, with ``more``."""
-        fields = {"epochs": self.most, "batch_size": self.batch_size, "client": client}
-        return {**fields, "stop": self.stop, **more}
+    def home(self, client: Optimizer) -> dict[str, Any]:
+        """Return the fields of an algorithm that trains at home."""
+        return {
+            "epochs": self.most,
+            "batch_size": self.batch_size,
+            "client": client,
+            "stop": self.stop,
+        }
 
 
-def _turned(clients: int, size: int | None, count: int) -> Rotated:
+def _turned(clients: int, size: int, count: int) -> Rotated:
     """Return groups of clients that see the same images, each turned its way."""
-    each = IID(clients=clients // count, size=size)
     angles = tuple(360.0 / count * i for i in range(count))
-    return Rotated(Repeated(each, count), angles, alpha=None)
+    return Rotated(Repeated(IID(clients // count, size), count), angles, alpha=None)
 
 
 def cifar10(scale: str, p: float = 0.6) -> Task | None:
@@ -156,6 +144,8 @@ def _sgd(lr: float, decay: float = 0.0) -> Optimizer:
 # fmt: off
 _EACH: dict[str, Row] = {
     #                   quick                  standard                     paper
+    "seeds":          (3,                     5,                           6),
+    "evaluate_every": (5,                     15,                          10),
     "batch_size":     (10,                    25,                          10),
     "local_epochs":   (3,                     3,                           3),
     "js":             ((1, 3),                (1, 2, 3, 6),                (1, 2, 3, 6, 9)),
@@ -192,9 +182,7 @@ _ROTATED: dict[str, Row] = {
     **_EACH,
     "task":           (*map(rotated_cifar10, SCALES),),
     "rounds":         (30,                    30,                          600),
-    "seeds":          (3,                     5,                           6),
     "cohort":         (5,                     5,                           0.1),
-    "evaluate_every": (5,                     15,                          10),
     "batch_size":     (10,                    25,                          50),
     "local_epochs":   (3,                     3,                           5),
     "eps":            ((0.0, 0.33),           (0.0, 0.1, 0.33),            (0.0, 0.1, 0.82)),
@@ -203,9 +191,7 @@ _WRITERS: dict[str, Row] = {
     **_EACH,
     "task":           (*map(femnist, SCALES),),
     "rounds":         (30,                    30,                          4000),
-    "seeds":          (3,                     5,                           6),
     "cohort":         (5,                     5,                           0.03),
-    "evaluate_every": (5,                     15,                          10),
     "js":             ((1, 3),                (1, 3),                      (1, 2, 3, 6, 9)),
     "eps":            ((0.0, 0.33),           (0.0, 0.33),                 (0.0, 0.0615, 0.33)),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from pandas.core.groupby import SeriesGroupBy
 from scipy import stats
 
 from companion import frames
@@ -24,17 +23,12 @@ def standings(frame: pd.DataFrame) -> pd.DataFrame:
     these examples for someone who has no labels.
     """
 
-    def ends(metric: str) -> SeriesGroupBy:
-        rows = frames.last(frame, metric).dropna(subset="value")
-        return rows.groupby(["method", "seed"], sort=False)["value"]
-
-    own = ends("test_accuracy")
-    kinds = {
-        OWN: own.mean(),
-        WORST: own.agg(lambda v: over_clients(v.to_numpy(), np.ones(len(v)))["worst_decile"]),
-        ALL: ends("everywhere_accuracy").mean(),
-        NEW: ends("global_accuracy").mean(),
-    }
+    own, everywhere, new = (
+        frames.last(frame, metric).groupby(["method", "seed"], sort=False)["value"]
+        for metric in ("test_accuracy", "everywhere_accuracy", "global_accuracy")
+    )
+    worst = own.agg(lambda v: over_clients(v.to_numpy(), np.ones(len(v)))["worst_decile"])
+    kinds = {OWN: own.mean(), WORST: worst, ALL: everywhere.mean(), NEW: new.mean()}
     wide = pd.concat(kinds, axis=1).reset_index()
     return wide.melt(["method", "seed"], var_name="kind")
 
@@ -85,21 +79,16 @@ def by_bytes(table: pd.DataFrame, costs: pd.DataFrame, y: str = OWN) -> pd.DataF
 
 def _unbeaten(means: pd.DataFrame, sign: int) -> pd.DataFrame:
     """Return x and y by method with who is unbeaten; ``sign`` -1 where a smaller x is better."""
-    xs, ys = sign * means["x"].to_numpy(), means["y"].to_numpy()
-    rival = (means.index != MAJORITY).astype(bool)
-    beaten = [
-        bool((((xs >= a) & (ys >= b) & ((xs > a) | (ys > b))) & rival).any())
-        for a, b in zip(xs, ys, strict=True)
+    xs, ys, rival = sign * means["x"], means["y"], means.index != MAJORITY
+    best = [
+        name != MAJORITY and not (rival & (xs >= x) & (ys >= y) & ((xs > x) | (ys > y))).any()
+        for name, x, y in zip(means.index, xs, ys, strict=True)
     ]
-    beaten = [b or name == MAJORITY for b, name in zip(beaten, means.index, strict=True)]
-    named = means.assign(best=~np.array(beaten, dtype=bool)).rename_axis("method").reset_index()
+    named = means.assign(best=best).rename_axis("method").reset_index()
     return named.assign(family=named["method"].map(family))
 
 
 def correlations(table: pd.DataFrame, one: str, other: str) -> dict[int, float]:
     """Return each seed's rank correlation over methods of two kinds of accuracy."""
-    found = {}
-    for seed, runs in table.groupby("seed"):
-        wide = runs.pivot_table("value", "method", "kind")
-        found[int(str(seed))] = float(stats.spearmanr(wide[one], wide[other]).statistic)
-    return found
+    wide = table.pivot_table("value", ["seed", "method"], "kind").groupby("seed")
+    return {int(str(s)): float(stats.spearmanr(w[one], w[other]).statistic) for s, w in wide}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from companion import frames
 from companion.claims import Claim, below, greater
+from papers.comparing import scored
 from papers.comparison.analysis import ALL, OWN, correlations
 from papers.comparison.experiments import PROPOSED
 from papers.floor import floor_claims, without_floor
@@ -15,24 +15,18 @@ from papers.pm_moe import MIXED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED
 
 def leaderboard_claims(table: pd.DataFrame) -> list[Claim]:
     """Test what a reader of all five papers would expect of the table."""
-
-    def mean_of(methods: tuple[str, ...], kind: str = OWN) -> dict[int, float]:
-        return frames.by_seed(table[table["method"].isin(methods) & table["kind"].eq(kind)])
-
-    # What 004 has is judged in its own notebooks, on the same runs.
-    elsewhere = table["method"].isin((*TRADITIONAL, *NINE, UNTUNED, SYNCHRONOUS, *MIXED))
+    own = table[table["kind"] == OWN]
+    beats = "What {} proposes beats {} on own tests (mean of {})"
+    trade = "Who does better on own tests does worse on all tests (rank correlation)"
     claims = []
     for paper, methods in PROPOSED.items():
         for rival in (FEDAVG, TUNED):
-            text = f"What {paper} proposes beats {rival} on own tests (mean of {len(methods)})"
-            claims.append(greater(text, paper, mean_of(methods), mean_of((rival,))))
+            sides = scored(own, method=methods), scored(own, method=rival)
+            claims.append(greater(beats.format(paper, rival, len(methods)), paper, *sides))
+    # What 004 has is judged in its own notebooks, on the same runs.
+    elsewhere = own["method"].isin((*TRADITIONAL, *NINE, UNTUNED, SYNCHRONOUS, *MIXED))
     return [
         *claims,
-        below(
-            "Who does better on own tests does worse on all tests (rank correlation)",
-            "ours",
-            correlations(without_floor(table), OWN, ALL),
-            0.0,
-        ),
-        *floor_claims(table[table["kind"].eq(OWN) & ~elsewhere]),
+        below(trade, "ours", correlations(without_floor(table), OWN, ALL), 0.0),
+        *floor_claims(own[~elsewhere]),
     ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from companion.sections import Run, Section, federated, placed
 from fedlib import algorithms
 from fedlib.algorithms import FedAvg
@@ -11,15 +9,16 @@ from fedlib.algorithms.ifca import Explore
 from fedlib.optim import Optimizer, sgd
 from fedlib.runs import Experiment
 from papers.adaptive.experiments import ALL_EQUAL, BEST, MOE
-from papers.comparison.settings import CLUSTERS, EPSILON, KNOWN
 from papers.fedmix import BIAS, BIASED, ETA, FEDAVG, FEDMIX, LOCAL_GLOBAL, PRUNING
 from papers.floor import MAJORITY
 from papers.names import LOCAL, TUNED
 from papers.pm_moe import MIXED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED
-from papers.pm_moe.experiments import at_home, first_stages, local_round, mixed, stage, synchronous
-from papers.pm_moe.settings import PrivateParts
+from papers.pm_moe import experiments as pm_moe
+from papers.pm_moe.experiments import PrivateParts, at_home, local_round, stage
 from papers.specialists.experiments import MIXTURE
 
+KNOWN = pm_moe.known(("fashion_mnist", "cifar10"))  # 004's settings
+CLUSTERS, EPSILON = 3, 0.33  # of IFCA, at every scale
 CLUSTERED = "FedMix, clustered"
 BOTH_TRAINED = "Mixture, global expert trained"
 EXPLORING = "IFCA, exploring"
@@ -51,34 +50,30 @@ def _every_method(setting: PrivateParts, dataset: str) -> list[Run]:
     as it has to where there are few rounds.
     """
     here = setting.sharing(0.0)
-    first = first_stages(here)
+    first = pm_moe.first_stages(here)
     return placed(
         {
             **first,
             **_fedmixes(here),
             **_at_home(here, first[FEDAVG]),
             **_clustered(here),
-            **{name: mixed(here, m) for name, m in zip(MIXED, NINE, strict=True)},
-            SYNCHRONOUS: synchronous(here),
+            **{name: pm_moe.mixed(here, m) for name, m in zip(MIXED, NINE, strict=True)},
+            SYNCHRONOUS: pm_moe.synchronous(here),
         }
     )
 
 
 def _fedmixes(setting: PrivateParts) -> dict[str, Experiment]:
     """Return what 000 has: mixtures with global experts, and its baselines."""
-    rounds = local_round(setting)
-    mix = {
-        **rounds,
-        "experts": setting.experts,
-        "server": Optimizer("sgd", lr=1.0, rates=(("phi", setting.phi_rate),)),
-    }
+    rounds, several = local_round(setting), local_round(setting, experts=setting.experts)
+    mix = {**several, "server": Optimizer("sgd", lr=1.0, rates=(("phi", setting.phi_rate),))}
     made: dict[str, FedAvg] = {
         BIASED: algorithms.Personal(**rounds),
         LOCAL_GLOBAL: algorithms.LocalGlobal(**rounds),
         FEDMIX: algorithms.FedMix(**mix),
         BIAS: algorithms.FedMix(**mix, personal_bias=True),
         PRUNING: algorithms.PrunedFedMix(**mix, eta=ETA),
-        CLUSTERED: algorithms.ClusteredFedMix(**rounds, experts=setting.experts, server=sgd(1.0)),
+        CLUSTERED: algorithms.ClusteredFedMix(**several, server=sgd(1.0)),
     }
     return {name: federated(setting, a, cohort=1.0) for name, a in made.items()}
 
@@ -95,30 +90,26 @@ def _at_home(setting: PrivateParts, generalist: Experiment) -> dict[str, Experim
     return {
         LOCAL: alone,
         TUNED: tuned,
-        MIXTURE: stage(setting, algorithms.Mixture(**mix), tuned),
-        BOTH_TRAINED: stage(setting, both, generalist, alone),
+        MIXTURE: stage(setting, algorithms.Mixture(**mix), after=tuned),
+        BOTH_TRAINED: stage(setting, both, after=generalist, beside=alone),
     }
 
 
 def _clustered(setting: PrivateParts) -> dict[str, Experiment]:
     """Return what 003 has: clusters, greedy and explored, and the ways to use the latter."""
-
-    def clusters(eps: float) -> Experiment:
-        algorithm = algorithms.IFCA(**local_round(setting), clusters=CLUSTERS, explore=Explore(eps))
-        return federated(setting, algorithm, cohort=1.0)
-
-    def mixed_over(**pool: Any) -> Experiment:
-        home = local_round(setting, epochs=setting.tuned)
-        mixture = algorithms.Mixture(**home, frozen=True, **pool)
-        return stage(setting, mixture, explored, at_home(setting, setting.rounds))
-
-    explored = clusters(EPSILON)
+    found = local_round(setting, clusters=CLUSTERS)
+    greedy, explored = (
+        federated(setting, algorithms.IFCA(**found, explore=Explore(eps)), cohort=1.0)
+        for eps in (0.0, EPSILON)
+    )
+    gate = local_round(setting, epochs=setting.tuned, frozen=True)
+    before = {"after": explored, "beside": at_home(setting, setting.rounds)}
     return {
-        BEST: clusters(0.0),
+        BEST: greedy,
         EXPLORING: explored,
         CLUSTER_TUNED: at_home(setting, setting.tuned, explored),
-        ALL_EQUAL: mixed_over(pool="mean"),
-        MOE: mixed_over(),
+        ALL_EQUAL: stage(setting, algorithms.Mixture(**gate, pool="mean"), **before),
+        MOE: stage(setting, algorithms.Mixture(**gate), **before),
     }
 
 

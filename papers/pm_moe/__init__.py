@@ -9,10 +9,8 @@ from __future__ import annotations
 import pandas as pd
 
 TRADITIONAL = ("FedAvg", "FedProx", "SCAFFOLD", "MOON", "FedGen")
-BASES = ("LG-FedAvg", "FedGH")
-HEADS = ("FedPer", "FedRep", "FedBABU", "FedRoD", "FedCP", "GPFL")
-VECTORS = ("DBE",)
-NINE = (*HEADS, *BASES, *VECTORS)
+# Heads are private, then bases, then a vector.
+NINE = ("FedPer", "FedRep", "FedBABU", "FedRoD", "FedCP", "GPFL", "LG-FedAvg", "FedGH", "DBE")
 UNTUNED, SYNCHRONOUS = "FedBABU, not tuned", "Fed-Syn-MoE"
 STAGE, WITH_MOE, DENOISED = "stage", "+ PM-MoE", "+ PM-MoE, denoised"
 SERVERS_BASE = "+ PM-MoE, server's base"  # of FedBABU

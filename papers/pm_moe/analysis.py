@@ -9,7 +9,6 @@ import pandas as pd
 from scipy import stats
 
 from companion import frames
-from fedlib.models import GateNet
 from fedlib.models.gate import ACTIVATIONS, INITS
 from fedlib.randomness import generator
 from papers.floor import MAJORITY
@@ -27,15 +26,14 @@ PRINTED = {
 }
 # How it writes its methods and stages.
 _WRITTEN = {"FedGEN": "FedGen", "+PM-MOE": WITH_MOE, "+MOE": WITH_MOE, "+MOE+Denoising": DENOISED}
-_GATE = GateNet()
+RUN = ["method", "seed", "S", STAGE]
 NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
 # What a gate is made of: the choice of 004 first, then the others that Fig. 5 compares.
 PARTS: dict[str, tuple[int | str, ...]] = {
-    "layers": tuple(range(len(_GATE.hidden) + 1, 0, -1)),
-    "activation": (_GATE.activation, *(a for a in ACTIVATIONS if a != _GATE.activation)),
-    "initialisation": (_GATE.init, *(i for i in INITS if i != _GATE.init)),
+    "layers": (4, 3, 2, 1),
+    "activation": ("leaky_relu", *(a for a in ACTIVATIONS if a != "leaky_relu")),
+    "initialisation": ("orthogonal", *(i for i in INITS if i != "orthogonal")),
 }
-CHOICES = dict.fromkeys((*NUMBERS, *PARTS, "weights"))  # columns of the study of gates
 
 
 def scores(frame: pd.DataFrame) -> pd.DataFrame:
@@ -45,7 +43,7 @@ def scores(frame: pd.DataFrame) -> pd.DataFrame:
     """
     table = frames.reported(frame, weighted=True)
     table = table[table["rule"] == "last"].drop(columns="rule")
-    return table if STAGE in table else table.assign(**{STAGE: ""})
+    return table if STAGE in table else table.assign(stage="")
 
 
 def printed(item: str, dataset: str) -> pd.DataFrame:
@@ -54,20 +52,17 @@ def printed(item: str, dataset: str) -> pd.DataFrame:
     No rows for a data set that 004 does not have. Table 3 has one method, the best of a data set.
     """
     rows = published("004", item)
-    rows = rows[
-        rows["dataset"].eq(PRINTED.get(dataset, "")) & rows["metric"].str.contains("weighted")
-    ]
-    best = "LG-FedAvg" if dataset == "ag_news" else "FedCP"
+    here = rows["dataset"].eq(PRINTED.get(dataset, "")) & rows["metric"].str.contains("weighted")
+    rows = rows[here].reset_index(drop=True)
     names = rows["method"].str.extract(r"^([^+]*)(.*)$").replace(_WRITTEN)
-    return pd.DataFrame(
-        {
-            "method": names[0].replace({"": best, "pFL": best}),
-            STAGE: names[1],
-            "S": rows["setting"].str.extract(r"S=(\d+)")[0].astype(float),
-            "value": rows["value"] / 100,
-            "row": rows["row"],
-        }
-    ).reset_index(drop=True)
+    best = "LG-FedAvg" if dataset == "ag_news" else "FedCP"
+    table = rows.assign(
+        method=names[0].replace({"": best, "pFL": best}),
+        stage=names[1],
+        S=rows["setting"].str.extract(r"S=(\d+)")[0].astype(float),
+        value=rows["value"] / 100,
+    )
+    return table[["method", STAGE, "S", "value", "row"]]
 
 
 def beside_floor() -> pd.DataFrame:
@@ -97,11 +92,11 @@ def released_log() -> pd.DataFrame:
 def tabled(table: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
     """Return scores with half their 95% intervals and [the published], by method and S."""
     theirs = called(known).set_index(["method", "S"])["value"].to_dict()
-    rows: dict[str, dict[str, str]] = {}
-    for (method, s), runs in called(table).groupby(["method", "S"], sort=False):
-        text = frames.stated(runs["value"], theirs.get((method, s)))
-        rows.setdefault(str(method), {})[f"S = {s:g}"] = text
-    return pd.DataFrame.from_dict(rows, orient="index").fillna("")
+    cells = {
+        (method, f"S = {s:g}"): frames.stated(runs["value"], theirs.get((method, s)))
+        for (method, s), runs in called(table).groupby(["method", "S"], sort=False)
+    }
+    return pd.Series(cells).unstack(sort=False).fillna("")
 
 
 def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -121,13 +116,12 @@ def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 def agreement(table: pd.DataFrame, known: pd.DataFrame, s: float) -> dict[int, float]:
     """Return each seed's rank correlation of the methods with their published order at an S."""
-    theirs = known[known["S"] == s].set_index("method")["value"]
-    found = {}
-    for seed, runs in table[table["S"] == s].groupby("seed"):
-        ours = runs.set_index("method")["value"]
-        both = [m for m in ours.index if m in theirs.index]
-        found[int(str(seed))] = float(stats.spearmanr(ours[both], theirs[both]).statistic)
-    return found
+    theirs = known[known["S"] == s].set_index("method")["value"].rename("theirs")
+    both = table[table["S"] == s].join(theirs, on="method", how="inner")
+    return {
+        int(str(seed)): float(stats.spearmanr(runs["value"], runs["theirs"]).statistic)
+        for seed, runs in both.groupby("seed")
+    }
 
 
 def gains(table: pd.DataFrame, stage: str = WITH_MOE, over: str = "") -> pd.DataFrame:
@@ -166,22 +160,19 @@ def prefixes(
     weights, ``order`` that in which they are converted. 004's released code reports the largest of
     these M + 1 numbers.
     """
-    right = np.array([before] * (len(order) + 1), dtype=float)
-    for k, client in enumerate(order, start=1):
-        right[k:, client] = after[client]
-    return (right @ sizes) / sizes.sum()
+    converted = np.argsort(order) < np.arange(len(order) + 1)[:, None]
+    return (np.where(converted, after, before) @ sizes) / sizes.sum()
 
 
 def evaluated(frame: pd.DataFrame, method: str, s: float, seed: int) -> np.ndarray:
     """Return 004's M + 1 evaluations of one method's second stage, in a random order of clients."""
     run = frame[frame["method"].eq(method) & frame["S"].eq(s) & frame["seed"].eq(seed)]
-    stages = {name: run[run[STAGE] == name] for name in ("", WITH_MOE)}
-    found = {n: frames.last(rows, "test_accuracy") for n, rows in stages.items()}
-    found["size"] = stages[""][stages[""]["metric"] == "examples"]
-    clients = pd.DataFrame({n: rows.set_index("client")["value"] for n, rows in found.items()})
-    clients = clients.dropna(subset=[*stages])
+    alone, mixed = (run[run[STAGE] == name] for name in ("", WITH_MOE))
+    ends = [frames.last(rows, "test_accuracy") for rows in (alone, mixed)]
+    columns = [*ends, alone[alone["metric"] == "examples"]]
+    clients = pd.concat([rows.set_index("client")["value"] for rows in columns], axis=1).dropna()
     order = generator(seed, "cohort", 0).permutation(len(clients))
-    before, after, sizes = clients[["", WITH_MOE, "size"]].to_numpy().T
+    before, after, sizes = clients.to_numpy().T
     return prefixes(before, after, sizes, order)
 
 
@@ -201,8 +192,8 @@ def reporting(frame: pd.DataFrame) -> pd.DataFrame:
 
 def unchosen(table: pd.DataFrame, *but: str) -> pd.DataFrame:
     """Return the runs in which nothing of a gate was chosen otherwise, ``but`` for some choices."""
-    others = table[[c for c in CHOICES if c in table and c not in but]]
-    return table[(others.isna() | others.isin([""])).all(axis=1)]
+    others = table[table.columns.difference([*RUN, "value", *but])]
+    return table[others.isin([np.nan, ""]).all(axis=1)]
 
 
 def varied(
@@ -213,11 +204,10 @@ def varied(
     ``table`` are scores; ``choice`` is one of ``NUMBERS``, and ``given`` says which others are not
     left as they are. Columns method, stage, S, seed, value, and the choice.
     """
-    rows = unchosen(table[table[STAGE] == WITH_MOE], choice, *(given or {}))
-    for name, number in (given or {}).items():
-        rows = rows[rows[name] == number]
-    rows = rows.assign(**{choice: rows[choice].fillna(default)})
-    return rows.drop(columns=[c for c in CHOICES if c in rows and c != choice])
+    given = given or {}
+    rows = unchosen(table[table[STAGE] == WITH_MOE], choice, *given)
+    rows = rows[rows[[*given]].eq(pd.Series(given)).all(axis=1)].fillna({choice: default})
+    return rows[[*RUN, choice, "value"]]
 
 
 def made_of(table: pd.DataFrame) -> pd.DataFrame:
@@ -226,11 +216,10 @@ def made_of(table: pd.DataFrame) -> pd.DataFrame:
     ``table`` are scores; the mixture of which nothing else is said is what the first choices make.
     Columns method, part, choice, S, seed, value.
     """
-    mixed, keys = table[table[STAGE] == WITH_MOE], ["method", "S", "seed"]
-    base = unchosen(mixed)[[*keys, "value"]]
-    found = []
+    mixed, found = table[table[STAGE] == WITH_MOE], []
+    base = unchosen(mixed)[[*RUN, "value"]]
     for part, choices in PARTS.items():
-        rows = unchosen(mixed, part).merge(base, on=keys, suffixes=("", "_base"))
+        rows = unchosen(mixed, part).merge(base, on=RUN, suffixes=("", "_base"))
         rows = rows.assign(part=part, value=rows["value"] - rows["value_base"])
         found += [rows[rows[part] == choice].assign(choice=choice) for choice in choices[1:]]
     every = pd.concat(found, ignore_index=True)
@@ -260,8 +249,7 @@ def told(energies: Mapping[float, np.ndarray], dimensions: int) -> pd.DataFrame:
     clients of the standard deviation over experts; "order as at T = ..." the mean over clients of
     the rank correlation with the scores of the highest temperature.
     """
-    first = max(energies)
-    rows = []
+    first, rows = max(energies), []
     for t, scores in energies.items():
         pairs = zip(ranks(scores), ranks(energies[first]), strict=True)
         same = [np.corrcoef(a, b)[0, 1] for a, b in pairs]

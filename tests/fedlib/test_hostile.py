@@ -14,7 +14,7 @@ from fedlib.models import BiLSTM, FastText
 from fedlib.partition import Dirichlet
 from fedlib.runs.tuning import Choice, Space
 from fedlib.values import from_dict
-from papers.pm_moe.settings import PrivateParts
+from papers.pm_moe.experiments import PrivateParts
 
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 anything = st.sampled_from(hyper.HOSTILE) | st.recursive(

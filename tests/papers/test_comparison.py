@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 
 import pandas as pd
 import pytest
 from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
+from rows import frame_of
 
 from companion import plotting
 from companion.claims import FAILS, HOLDS
@@ -22,21 +23,18 @@ from papers.names import TUNED
 from papers.pm_moe import called
 from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
 
-COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
 
-
-def runs(ends, seeds=3):
-    """Runs of two clients: own accuracies, accuracy on all tests, and a newcomer's."""
+def standings(ends, seeds=3):
+    """Standings of two clients: own accuracies, accuracy on all tests, and a newcomer's."""
     rows = []
-    for method, (own, everywhere, new) in ends.items():
-        for seed in range(seeds):
-            for client in (0, 1):
-                rows.append((method, seed, 0, "test_accuracy", client, -1, "", 0.0))
-                value = own[client] + 0.001 * seed
-                rows.append((method, seed, 5, "test_accuracy", client, -1, "", value))
-                rows.append((method, seed, 5, "everywhere_accuracy", client, -1, "", everywhere))
-            rows.append((method, seed, 5, "global_accuracy", -1, -1, "", new))
-    return pd.DataFrame(rows, columns=COLUMNS)
+    for (method, (own, everywhere, new)), seed in product(ends.items(), range(seeds)):
+        here = {"method": method, "seed": seed}
+        rows.append({**here, "metric": "global_accuracy", "value": new})
+        for client, value in enumerate(own):
+            mine = {**here, "client": client}
+            rows += [{**mine, "round": t, "value": t * (value + 0.001 * seed)} for t in (0, 1)]
+            rows.append({**mine, "metric": "everywhere_accuracy", "value": everywhere})
+    return board.standings(frame_of(*rows))
 
 
 def test_every_method_belongs_to_one_family():
@@ -62,14 +60,13 @@ def test_methods_that_others_know_are_the_same_runs():
 
 
 def test_standings_are_the_last_round_by_hand():
-    said = board.standings(runs({FEDAVG: ((0.4, 0.8), 0.5, 0.7)}, seeds=1))
-    said = said.set_index("kind")["value"].to_dict()
+    said = standings({FEDAVG: ((0.4, 0.8), 0.5, 0.7)}, 1).set_index("kind")["value"].to_dict()
     expected = {board.OWN: 0.6, board.WORST: 0.4, board.ALL: 0.5, board.NEW: 0.7}
     assert said == pytest.approx(expected)
 
 
 def test_the_best_on_own_tests_comes_first_and_costs_follow():
-    table = board.standings(runs({FEDAVG: ((0.4, 0.8), 0.5, 0.7), TUNED: ((0.9, 0.9), 0.2, 0.3)}))
+    table = standings({FEDAVG: ((0.4, 0.8), 0.5, 0.7), TUNED: ((0.9, 0.9), 0.2, 0.3)})
     spent = pd.DataFrame(
         [(FEDAVG, 0, 10.0, 4.0, 1.0), (FEDAVG, 1, 20.0, 6.0, 1.0), (TUNED, 0, 15.0, 10.0, 2.0)],
         columns=["method", "seed", "megabytes", "seconds", "client_mib"],
@@ -84,7 +81,7 @@ def test_the_best_on_own_tests_comes_first_and_costs_follow():
 def test_nobody_beats_the_unbeaten_in_both():
     points = {"a": (0.9, 0.1), "b": (0.5, 0.5), "c": (0.5, 0.4), "d": (0.4, 0.9)}
     ends = {name: ((own, own), everywhere, 0.5) for name, (own, everywhere) in points.items()}
-    found = board.frontier(board.standings(runs(ends)))
+    found = board.frontier(standings(ends))
     best = found.set_index("method")["best"].to_dict()
     assert best == {"a": True, "b": True, "c": False, "d": True}
     figure, drawn = plotting.frontier({"x": found}, xlabel="x", ylabel="y")
@@ -103,11 +100,10 @@ def outline(text):
 
 @pytest.mark.parametrize("log", [False, True])
 def test_names_of_neighbours_do_not_overlap(log):
-    best = [
-        (1.0 + i / 500, 0.9 - i / 500, f"a method of a name, {i}", "family", True) for i in range(4)
-    ]
-    far = [(3.0, 0.1, "far", "family", True)]
-    points = pd.DataFrame(best + far, columns=["x", "y", "method", "family", "best"])
+    points = pd.DataFrame({"x": [1.0, 1.002, 1.004, 1.006, 3.0]})
+    names = [*(f"a method of a name, {i}" for i in range(4)), "far"]
+    points = points.assign(y=1.9 - points["x"], method=names, family="family", best=True)
+    points.loc[4, "y"] = 0.1
     figure, _ = plotting.frontier({"x": points}, xlabel="x", ylabel="y", log=log)
     figure.canvas.draw()
     drawn = [outline(text) for text in figure.axes[0].texts]
@@ -117,7 +113,7 @@ def test_names_of_neighbours_do_not_overlap(log):
 def test_claims_are_judged_by_what_is_measured():
     ends = {FEDAVG: ((0.5, 0.5), 0.9, 0.9), TUNED: ((0.8, 0.8), 0.5, 0.5)}
     ends |= dict.fromkeys(PROPOSED["000"], ((0.7, 0.7), 0.6, 0.6))
-    said = {c.text: c.verdict for c in leaderboard_claims(board.standings(runs(ends)))}
+    said = {c.text: c.verdict for c in leaderboard_claims(standings(ends))}
     of_fedmix = {t.split(" beats ")[1].split(" on ")[0]: v for t, v in said.items() if "000" in t}
     # Differences that are the same on every seed: an interval without width.
     assert of_fedmix == {FEDAVG: HOLDS, TUNED: FAILS}
@@ -143,6 +139,6 @@ def test_costs_count_all_stages(tmp_path, monkeypatch):
 def test_over_bytes_fewer_are_better_and_who_sends_none_is_left_out():
     ends = dict.fromkeys("abcd", ((0.5, 0.5), 0.5, 0.5)) | {"c": ((0.9, 0.9), 0.1, 0.1)}
     spent = pd.DataFrame({"method": list("abcd"), "megabytes": [1.0, 2.0, 30.0, 0.0]})
-    found = board.by_bytes(board.standings(runs(ends)), spent).set_index("method")
+    found = board.by_bytes(standings(ends), spent).set_index("method")
     assert found["best"].to_dict() == {"a": True, "b": False, "c": True}
     assert found["x"].to_dict() == {"a": 1.0, "b": 2.0, "c": 30.0}

@@ -3,95 +3,83 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
+import torch
+from rows import frame_of
 
 from companion.claims import FAILS, HOLDS
-from companion.frames import together
 from fedlib.models import MLP
-from fedlib.runs import Result
-from papers.fedmix import FEDAVG
-from papers.pm_moe import (
-    DENOISED,
-    NINE,
-    STAGE,
-    SYNCHRONOUS,
-    TRADITIONAL,
-    WITH_MOE,
-    analysis,
-    called,
-)
-from papers.pm_moe.claims import fourteen_claims, mixture_claims
-from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS, fourteen
-from papers.pm_moe.settings import DATASETS, task
+from papers.floor import MAJORITY
+from papers.names import FEDAVG
+from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis
+from papers.pm_moe.analysis import PARTS, called, gains, made_of, printed, ranks, scores, varied
+from papers.pm_moe.claims import fourteen_claims, gate_claims, mixture_claims
+from papers.pm_moe.experiments import DATASETS, FOURTEEN, GATES, PRIVATE_PARTS, fourteen, task
 
-COLUMNS = ["round", "metric", "client", "expert", "item", "value"]
 SIZES = (10, 30)
-RUNS = {(r.method, *r.where.values()): r for r in PRIVATE_PARTS.runs("quick", "digits")}
+SETTING = GATES.settings("quick")["digits"]
+OTHERS = {(part, choice) for part, choices in PARTS.items() for choice in choices[1:]}
 
 
 def run(method, seed, *accuracies, s=0.0, stage=""):
-    """A run of two clients whose last accuracies are given, as `together` takes it."""
-    rows = [(0, "examples", client, -1, "", n) for client, n in enumerate(SIZES)]
-    for client, last in enumerate(accuracies):
-        for t, value in ((0, 0.1), (3, last)):
-            for metric in ("test_accuracy", "validation_accuracy"):
-                rows.append((t, metric, client, -1, "", value))
-    experiment = replace(RUNS[SYNCHRONOUS, 0.0].experiment, seed=seed)
-    where = {"S": s} | ({STAGE: stage} if stage else {})
-    metrics = pa.Table.from_pandas(pd.DataFrame(rows, columns=COLUMNS), preserve_index=False)
-    return method, where, [Result(experiment, metrics, {})]
+    """The rows of a run of two clients whose last accuracies are given."""
+    here = {"method": method, STAGE: stage, "seed": seed, "S": s}
+    rows = []
+    for client, (last, size) in enumerate(zip(accuracies, SIZES, strict=True)):
+        mine = {**here, "client": client}
+        rows.append({**mine, "metric": "examples", "value": size})
+        for metric in ("test_accuracy", "validation_accuracy"):
+            rows += [{**mine, "metric": metric, "round": t, "value": last * t} for t in (0, 1)]
+    return rows
 
 
 def table_1(helps):
     """Sharing adds ``helps`` / 10 to methods that share all, and takes as much from the nine."""
-    return analysis.scores(
-        together(
-            run(m, seed, value, value, s=s)
-            for seed in range(3)
-            for s in (0.0, 20.0)
-            for i, m in enumerate((*TRADITIONAL, *NINE))
-            for shared in [helps * (0.1 if s else 0.0) * (-1 if m in NINE else 1)]
-            for value in [0.5 + 0.2 * (m in NINE) + shared + 0.01 * i + 0.001 * seed]
-        )
-    )
+    rows = []
+    for seed, s, (i, m) in product(range(3), (0.0, 20.0), enumerate((*TRADITIONAL, *NINE))):
+        shared = helps * (0.1 if s else 0.0) * (-1 if m in NINE else 1)
+        value = 0.5 + 0.2 * (m in NINE) + shared + 0.01 * i + 0.001 * seed
+        rows += run(m, seed, value, value, s=s)
+    return scores(frame_of(*rows))
 
 
 def mixtures(gain, cleaned=0.02):
     """All nine at S = 0, with PM-MoE ``gain`` better, and denoised ``cleaned`` better than that."""
-    runs = []
+    rows = []
     for seed in range(3):
-        base = 0.6 + 0.01 * seed
-        runs.append(run(SYNCHRONOUS, seed, 0.5, 0.5))
+        base, steps = 0.6 + 0.01 * seed, ((WITH_MOE, gain), (DENOISED, gain + cleaned))
+        rows += run(SYNCHRONOUS, seed, 0.5, 0.5)
         for m in NINE:
-            runs.append(run(m, seed, base, base))
-            for stage, more in ((WITH_MOE, gain), (DENOISED, gain + cleaned)):
-                runs.append(run(m, seed, base + more + 0.001 * seed, base + more, stage=stage))
-    return together(runs)
+            rows += run(m, seed, base, base)
+            for stage, more in steps:
+                rows += run(m, seed, base + more + 0.001 * seed, base + more, stage=stage)
+    return frame_of(*rows)
 
 
 def test_a_second_stage_is_a_column_until_it_is_read():
     """The same method with and without it: what runs are told apart by is data."""
-    second = RUNS["FedPer", 0.0, WITH_MOE]
+    alone, second, *_ = PRIVATE_PARTS.runs("quick", "digits", ["FedPer"])
     assert second.where == {"S": 0.0, STAGE: WITH_MOE}
-    assert second.experiment.after == RUNS["FedPer", 0.0].experiment
+    assert second.experiment.after == alone.experiment
     table = pd.DataFrame({"method": ["FedPer", "DBE"], STAGE: ["", DENOISED], "value": [1, 2]})
     assert called(table)["method"].tolist() == ["FedPer", f"DBE {DENOISED}"]
     assert called(called(table)).equals(called(table)) and STAGE not in called(table)
 
 
 def test_clients_count_by_their_examples():
-    (row,) = analysis.scores(together([run("FedPer", 1, 0.4, 0.8, s=20.0)])).to_dict("records")
+    frame = frame_of(*run("FedPer", 1, 0.4, 0.8, s=20.0)).drop(columns=STAGE)
+    (row,) = scores(frame).to_dict("records")
     assert (row["method"], row["S"], row["seed"], row[STAGE]) == ("FedPer", 20.0, 1, "")
     assert row["value"] == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("dataset", analysis.PRINTED)
 def test_every_published_number_is_found_with_its_stage(dataset):
-    first, second, third, fourth = (analysis.printed(f"Table {i}", dataset) for i in range(1, 5))
+    first, second, third, fourth = (printed(f"Table {i}", dataset) for i in range(1, 5))
     for s in (0.0, 20.0):
         assert {*TRADITIONAL, *NINE} <= {*first[first["S"] == s]["method"]}
         mixed = second[second["S"].eq(s) & second[STAGE].eq(WITH_MOE)]
@@ -101,18 +89,13 @@ def test_every_published_number_is_found_with_its_stage(dataset):
         best = "LG-FedAvg" if dataset == "ag_news" else "FedCP"
         assert {*third["method"]} == {best} and {*third[STAGE]} == {"", WITH_MOE, DENOISED}
     assert {*fourth["method"]} <= {"PM-MOE", SYNCHRONOUS}
-
-
-def test_an_unknown_data_set_has_no_published_numbers():
-    assert analysis.printed("Table 1", "digits").empty
+    assert printed("Table 1", "digits").empty
 
 
 def test_agreement_is_a_rank_correlation():
     known = pd.DataFrame({"method": [*"abc"], "S": 0.0, "value": [0.1, 0.2, 0.3]})
-    values = [0.5, 0.6, 0.9, 0.9, 0.6, 0.5, 0.7]
-    table = pd.DataFrame(
-        {"method": [*"abcabcd"], "seed": [0, 0, 0, 1, 1, 1, 0], "S": 0.0, "value": values}
-    )
+    table = pd.DataFrame({"method": [*"abcabcd"], "seed": [0, 0, 0, 1, 1, 1, 0], "S": 0.0})
+    table["value"] = [0.5, 0.6, 0.9, 0.9, 0.6, 0.5, 0.7]
     assert analysis.agreement(table, known, 0.0) == pytest.approx({0: 1.0, 1: -1.0})
 
 
@@ -120,9 +103,9 @@ def test_agreement_is_a_rank_correlation():
 def test_the_claims_about_sharing_follow_the_runs(helps, said):
     """The published order is asked for where it is known."""
     for dataset, orders in (("digits", 0), ("cifar10", 2)):
-        claims = fourteen_claims(table_1(helps), analysis.printed("Table 1", dataset))
-        assert [c.verdict for c in claims][:3] == said and len(claims) == 3 + orders
-        assert all(c.seeds == 3 for c in claims)
+        told = fourteen_claims(table_1(helps), printed("Table 1", dataset))
+        assert [c.verdict for c in told][:3] == said and len(told) == 3 + orders
+        assert all(c.seeds == 3 for c in told)
 
 
 @pytest.mark.parametrize(
@@ -147,11 +130,11 @@ def test_the_claims_about_mixtures_follow_the_runs(gain, verdict):
 
 
 def test_gains_are_paired_by_seed_and_stand_in_the_order_of_the_nine():
-    table = analysis.scores(mixtures(0.05))
-    added = analysis.gains(table.iloc[::-1])
+    table = scores(mixtures(0.05))
+    added = gains(table.iloc[::-1])
     assert len(added) == 27 and added["value"].between(0.05, 0.051).all()
     assert tuple(added["method"].unique()) == NINE
-    np.testing.assert_allclose(analysis.gains(table, DENOISED, WITH_MOE)["value"], 0.02)
+    np.testing.assert_allclose(gains(table, DENOISED, WITH_MOE)["value"], 0.02)
 
 
 def test_the_largest_evaluation_is_never_less_than_the_baseline():
@@ -161,8 +144,8 @@ def test_the_largest_evaluation_is_never_less_than_the_baseline():
 
 
 def test_tables_say_what_is_published():
-    table = analysis.scores(mixtures(0.05))
-    text = analysis.tabled(table, analysis.printed("Table 2", "cifar10"))["S = 0"]
+    table = scores(mixtures(0.05))
+    text = analysis.tabled(table, printed("Table 2", "cifar10"))["S = 0"]
     for name, mean in (("FedPer", "0.610"), (f"FedPer {WITH_MOE}", "0.660")):
         assert text[name].startswith(f"{mean} ± ") and "(3) [" in text[name]
     assert not text[SYNCHRONOUS].endswith("]")
@@ -172,7 +155,7 @@ def test_tables_say_what_is_published():
 
 
 def test_measured_and_published_stand_beside_each_other():
-    known = analysis.printed("Table 1", "cifar10")
+    known = printed("Table 1", "cifar10")
     panels = analysis.ranges({"here": table_1(1), "published": known})
     assert list(panels) == ["S = 0", "S = 20"] and len(panels["S = 0"]) == 28
     rows = panels["S = 0"].set_index(["row", "group"])
@@ -184,10 +167,8 @@ def test_measured_and_published_stand_beside_each_other():
 def test_the_released_logs_have_a_best_round_above_what_is_published():
     log = analysis.released_log()
     assert len(log) == 6 and log.notna().all().all()
-    assert log.loc["TINY", ["best_round_accuracy", f"published {WITH_MOE}"]].tolist() == [
-        36.153,
-        31.96,
-    ]
+    numbers = log.loc["TINY", ["best_round_accuracy", f"published {WITH_MOE}"]]
+    assert numbers.tolist() == [36.153, 31.96]
     assert (log["best_round_accuracy"] >= log["last_round_accuracy"]).all()
 
 
@@ -214,12 +195,80 @@ def test_the_standard_scale_thins_the_papers_partition_and_the_quick_one_has_dig
 def test_the_papers_scale_is_004s():
     """2,000 rounds of SGD at 0.005, batches of 10; gates of 50 epochs at 0.1, gamma 0.2."""
     setting = FOURTEEN.settings("paper")["cifar10"]
-    assert (setting.rounds, setting.rate, setting.batch_size, setting.clients) == (
-        2000,
-        5e-3,
-        10,
-        20,
-    )
+    federated = (setting.rounds, setting.rate, setting.batch_size, setting.clients)
+    assert federated == (2000, 5e-3, 10, 20)
     assert (setting.gated, setting.gate_rate, setting.gamma, setting.kappa) == (50, 0.1, 0.2, 50)
     texts = FOURTEEN.settings("paper")["ag_news"]
     assert (texts.kappa, texts.near, texts.decay) == (0.1, 1e-4, 0.0)
+
+
+def gated(effects, noise=0.001, seeds=3):
+    """Scores of the quick plan at S = 0: 0.8, and what ``effects`` says of a choice or a method."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for run in GATES.runs("quick", "digits"):
+        gained = sum(effects.get(place, 0.0) for place in [run.method, *run.where.items()])
+        for seed in range(seeds * (run.where["S"] == 0)):
+            value = 0.8 + gained + noise * rng.standard_normal()
+            rows.append({"method": run.method, "seed": seed, **run.where, "value": value})
+    made = pd.DataFrame(rows)
+    return made.fillna(dict.fromkeys([STAGE, "activation", "initialisation", "weights"], ""))
+
+
+@pytest.mark.parametrize(
+    ("other", "few", "all_of_them", "fast", "long", "verdict"),
+    [(-0.1, -0.1, -0.05, 0.1, -0.005, HOLDS), (0.1, 0.1, 0.05, -0.1, 0.1, FAILS)],
+)
+def test_claims_are_what_is_built_in(other, few, all_of_them, fast, long, verdict):
+    effects = dict.fromkeys(OTHERS, other)
+    effects |= {("k", 2): few, ("k", 10): all_of_them, ("lr", 0.5): fast, ("epochs", 10): long}
+    effects[MAJORITY] = -0.5 if verdict == HOLDS else 0.5
+    told = gate_claims(gated(effects), SETTING)
+    assert len(told) == 8 and {c.verdict for c in told} == {verdict}, told
+
+
+def test_a_number_varies_and_the_rest_stays():
+    table = gated({("k", 2): 0.1})
+    rows = varied(table, "k", SETTING.clients // 2)
+    assert {*rows["method"]} == {"FedPer"} and {*rows[STAGE]} == {WITH_MOE}
+    assert rows.groupby("k").size().to_dict() == {2: 3, 5: 3, 10: 3}
+    assert rows[rows["k"] == 2]["value"].mean() == pytest.approx(0.9, abs=0.01)
+    assert {*rows} == {"method", STAGE, "S", "seed", "k", "value"}
+    cold = varied(table, "T", 1.0, {"gamma": SETTING.gamma})
+    assert sorted(cold["T"].unique()) == sorted(SETTING.temperatures)
+
+
+def test_every_choice_differs_from_the_first_on_the_same_seeds():
+    table = gated({("layers", 2): 0.1, ("activation", "relu"): -0.2}, noise=0.0)
+    found = made_of(table).groupby(["part", "choice"])["value"].agg(["mean", "size"])
+    assert {*found.index} == OTHERS and (found["size"] == 3).all()
+    assert found.loc[("layers", 2), "mean"] == pytest.approx(0.1)
+    assert found.loc[("activation", "relu"), "mean"] == pytest.approx(-0.2)
+    assert found["mean"].abs().sum() == pytest.approx(0.3)
+    (panel,) = analysis.by_choice(made_of(table)).values()
+    assert {"2 layers", "1 layer", "relu", "kaiming"} <= set(panel["row"])
+    assert set(panel["group"]) == {f"FedPer {WITH_MOE}"} and len(panel) == len(OTHERS)
+
+
+def test_ranks_go_from_the_least_energy_to_the_most():
+    energies = np.array([[0.3, 0.1, 0.2], [5.0, 5.0, 1.0]])
+    assert ranks(energies).tolist() == [[1.0, 0.0, 0.5], [0.75, 0.75, 0.0]]
+
+
+def test_at_a_high_temperature_all_but_the_constant_is_the_cosine():
+    """FACTS 9.2: H = T log D + cos / D + O(Var / T), and max_d v_d for T near zero."""
+    draw = torch.Generator().manual_seed(0)
+    own = torch.randn(4, 1, 10, generator=draw).double()
+    said = torch.randn(4, 6, 10, generator=draw).double()
+    unit = torch.nn.functional.normalize
+    v = unit(said, dim=-1) * unit(own, dim=-1)
+    energies = {t: (t * (v / t).logsumexp(-1)).numpy() for t in (100.0, 1.0, 1e-4)}
+    table = analysis.told(energies, 10)
+    assert table.loc[100.0, "T log D"] == pytest.approx(100 * np.log(10))
+    spread = float(v.mean(-1).std(1, correction=0).mean())
+    assert table.loc[100.0, "spread"] == pytest.approx(spread, rel=0.05)
+    by_cosine = ranks(v.sum(-1).numpy())
+    np.testing.assert_array_equal(ranks(energies[100.0].astype(float)), by_cosine)
+    np.testing.assert_allclose(energies[1e-4], v.max(-1).values.numpy(), atol=1e-3)
+    last = table.columns[-1]
+    assert table.loc[100.0, last] == pytest.approx(1) and table.loc[1e-4, last] < 0.99
