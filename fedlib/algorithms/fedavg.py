@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedlib.engine import Phase, Prediction, State, Update
-from fedlib.federation import Federation
+from fedlib.federation import Federation, Known
 from fedlib.models import Net, Params
 from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed
@@ -102,9 +102,9 @@ class FedAvg:
         """Return one phase that trains every leaf."""
         return (Phase(self.client, self.epochs, self.batch_size),)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return nothing: no leaf stands still."""
-        return {}
+        return Known({}, {})
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
@@ -185,9 +185,10 @@ class FedAvg:
         """Return the logarithm of the mean prediction."""
         return votes["p"].log()
 
-    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
-        """Return nothing: an algorithm without a model of x weighs votes by p(s) alone."""
-        return {}
+    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
+        """Return zeros: an algorithm without a model of x weighs votes by p(s) alone."""
+        first = next(iter(code.values()))
+        return first.new_zeros(len(first), dtype=torch.float32)
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what is worth logging besides accuracies: here nothing."""

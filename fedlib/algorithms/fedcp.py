@@ -10,7 +10,7 @@ from fedlib.algorithms.fedavg import FedAvg, mean_cross_entropy, placed
 from fedlib.algorithms.fedprox import RECEIVED
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import FEATURES, Phase, State, Update, noise_of
-from fedlib.federation import Federation
+from fedlib.federation import Federation, Known
 from fedlib.models import Net, Params, drawn, named, part
 from fedlib.randomness import torch_seed
 from fedlib.values import value
@@ -88,10 +88,10 @@ class FedCP(Split):
         theirs = batch[THEIRS] if THEIRS in batch else self._theirs(net, ctx, batch)
         return loss + self.apart * discrepancy(h, theirs, weight)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return the received base's features, and the client's own where these stand still."""
         mine = Split.known(self, net, frozen, ctx, batch)
-        return {**mine, THEIRS: self._theirs(net, ctx, batch)} if self.apart else mine
+        return mine._replace(beside={THEIRS: self._theirs(net, ctx, batch)}) if self.apart else mine
 
     def _theirs(self, net: Net, ctx: Params, batch: Params) -> Tensor:
         return net.features(part(ctx, RECEIVED), batch["x"])

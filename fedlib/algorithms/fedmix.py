@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg, at_label, entropy, mean, placed, weighted_sum
 from fedlib.engine import Phase, Prediction, State, Update
-from fedlib.federation import Federation
+from fedlib.federation import Federation, Known
 from fedlib.models import Net, Params, each, named, part, stack
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
@@ -129,12 +129,11 @@ class FedMix(FedAvg):
         pooled = torch.einsum("k,bkd->bd", self.pool(params, ctx).detach(), h)
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what experts say of examples where these stand still, and no more of examples."""
         if not any(name.startswith(EXPERTS) for name in frozen):
-            return {}
-        code = self.encode(net, frozen, batch["x"])
-        return {**code, "x": code["h"][:, 0, :0]}
+            return Known({}, {})
+        return Known({}, self.encode(net, frozen, batch["x"]))
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""

@@ -13,7 +13,7 @@ from fedlib.algorithms.expert_diagnostics import expert_diagnostics, on_tests
 from fedlib.algorithms.fedavg import FedAvg, at_label, mean, rows_of
 from fedlib.algorithms.local import LocalTraining
 from fedlib.engine import EarlyStop, Phase, Prediction, State
-from fedlib.federation import OPTED_IN, Federation
+from fedlib.federation import OPTED_IN, Federation, Known
 from fedlib.models import Family, Net, Params, named, part
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
@@ -125,13 +125,13 @@ class Mixture(LocalTraining):
             ),
         )
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what experts that stay say of an example's label."""
         if self.train_global:
-            return {}
+            return Known({}, {})
         code = self.encode(net, frozen, batch["x"])
         logp = self.say(net, frozen, ctx, code) if self.frozen else code["logp"]
-        return {SAID: at_label(logp, batch["y"])}
+        return Known({SAID: at_label(logp, batch["y"])}, {})
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""

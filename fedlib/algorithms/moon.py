@@ -8,7 +8,7 @@ from torch.nn.functional import normalize, softplus
 from fedlib.algorithms.fedavg import FedAvg, mean, mean_cross_entropy
 from fedlib.algorithms.fedprox import RECEIVED
 from fedlib.engine import Phase, State, Update
-from fedlib.federation import Federation
+from fedlib.federation import Federation, Known
 from fedlib.models import Net, Params, named, part
 from fedlib.values import value
 
@@ -53,15 +53,15 @@ class MOON(FedAvg):
         """Return one phase that trains the model."""
         return (Phase(self.client, self.epochs, self.batch_size, train=("base.", "head.")),)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return (u_p - u_g) / tau, where u are the other two models' features at unit length."""
         if not self.mu:
-            return {}
+            return Known({}, {})
         theirs, mine = (
             normalize(net.features(leaves, batch["x"]), dim=-1, eps=LEAST)
             for leaves in (part(ctx, RECEIVED), part(frozen, PREVIOUS))
         )
-        return {APART: (mine - theirs) / self.tau}
+        return Known({APART: (mine - theirs) / self.tau}, {})
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy and the contrastive term of one mini-batch."""
@@ -70,7 +70,7 @@ class MOON(FedAvg):
         loss = mean_cross_entropy(net.logits(params, z), batch["y"], weight)
         if not self.mu:
             return loss
-        apart = (batch if APART in batch else self.known(net, params, ctx, batch))[APART]
+        apart = (batch if APART in batch else self.known(net, params, ctx, batch).beside)[APART]
         # cos(z, z_p) / tau - cos(z, z_g) / tau
         nearer = (normalize(z, dim=-1, eps=LEAST) * apart).sum(-1)
         return loss + self.mu * mean(softplus(nearer), weight)

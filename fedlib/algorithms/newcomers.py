@@ -7,7 +7,7 @@ from torch import Tensor
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.stages import SecondStage
 from fedlib.engine import EarlyStop, Phase, State
-from fedlib.federation import Federation
+from fedlib.federation import Federation, Known
 from fedlib.models import Net, Params
 from fedlib.values import value
 
@@ -51,7 +51,7 @@ class Newcomers(SecondStage):
         """Return the bytes: what is shared comes down, nothing goes up."""
         return FedAvg.communication_bytes(self, state, rows, messages)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what ``of`` knows of examples once what is shared stands still."""
         return self.of.known(net, frozen, ctx, batch)
 

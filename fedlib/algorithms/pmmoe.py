@@ -12,7 +12,7 @@ from fedlib.algorithms.personal import FedPer
 from fedlib.algorithms.splitting import Split
 from fedlib.algorithms.stages import SecondStage
 from fedlib.engine import EarlyStop, Phase, Prediction, State, tabulate
-from fedlib.federation import Federation
+from fedlib.federation import Federation, Known
 from fedlib.models import GateNet, Net, Params, each, named, part
 from fedlib.optim import Optimizer, sgd
 from fedlib.partition.chance import whole_part
@@ -162,12 +162,12 @@ class PMMoE(SecondStage):
             ),
         )
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what experts say of examples, and what the gate sees of them if not the image."""
         code = self.encode(net, frozen, batch["x"])
         rest, said, entry = self._consulted(net, frozen, ctx, code)
         told = {REST: rest, SAID: said}
-        return told if entry.ndim > 2 else {**told, "x": entry}
+        return Known(told, {}) if entry.ndim > 2 else Known({}, {**told, "x": entry})
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one client's mini-batch."""

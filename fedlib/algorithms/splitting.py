@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.engine import Prediction
+from fedlib.federation import Known
 from fedlib.models import Net, Params, named, part
 
 
@@ -53,15 +54,14 @@ class Split(FedAvg):
         entry, rest = self.opened(net, params, ctx, code)
         return rest + self.joined(net, params, self.private(net, params, entry))
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Params:
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return the features where the base stands still, and of the examples nothing else.
 
         Where a model drops units, features differ from step to step.
         """
         if net.noise or not net.has_base(frozen):
-            return {}
-        h = net.features(frozen, batch["x"])
-        return {"h": h, "x": h[:, :0]}
+            return Known({}, {})
+        return Known({}, {"h": net.features(frozen, batch["x"])})
 
     def features(self, net: Net, params: Params, batch: Params) -> Tensor:
         """Return the features of a mini-batch, ``[B, D]``: looked up, or computed."""
