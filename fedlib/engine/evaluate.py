@@ -79,12 +79,13 @@ def evaluate(
     gates: list[tuple[Tensor, Tensor]] = []
     sizes = np.asarray(table.sizes)
     everyone = torch.as_tensor(np.flatnonzero(sizes), device=fed.device)
+    ask = _asking(fed, algorithm, state)
     together = costs.predicted_together(fed, algorithm, encoded.code, table.index.shape[1])
     for rows in everyone.split(together):
         width = int(sizes[rows.cpu()].max())
         held, mask = table.index[rows, :width].clamp(min=0), table.real[rows, :width]
         y, code = table.y[held], encoded.of(held)
-        out = _ask(fed, algorithm, state, algorithm.predict, rows, code)
+        out = ask(algorithm.predict, rows, code)
         hits[rows.cpu()] = ((out.logp.argmax(-1) == y) & mask).sum(1).double().cpu()
         lost[rows.cpu()] = torch.where(mask, _surprise(out.logp, y), 0).sum(1).double().cpu()
         if out.gate.shape[-1]:
@@ -112,39 +113,24 @@ def evaluate_global(
     if not state.local and not algorithm.client_context(fed, state, rows[:1]):
         rows = rows[:1]  # all say the same
     sizes = playing(algorithm, fed).sizes[rows]
-    log_share = (sizes / sizes.sum()).to(torch.float32).log()
+    log_share = (sizes / sizes.sum()).to(torch.float32).log().unsqueeze(1)
+    ask, hits = _asking(fed, algorithm, state), 0
     every = costs.polled(algorithm, len(fed.test.y), len(rows))
     asked = torch.arange(0, len(fed.test.y), every, device=fed.device)
-    hits = 0
     for block in asked.split(costs.BLOCK):
         code = encoded.of(block)
+        groups = rows.split(costs.predicted_together(fed, algorithm, code, len(block)))
+        known = torch.cat([ask(algorithm.log_density, i, code, 1) for i in groups])
+        shares = (log_share + known).softmax(0).split([len(i) for i in groups])
+        votes: Params = {}
+        for i, share in zip(groups, shares, strict=True):
+            for name, vote in ask(algorithm.client_output, i, code, 1).items():
+                part = torch.einsum("sb,sb...->b...", share, vote)
+                votes[name] = votes[name] + part if name in votes else part
         with torch.no_grad():
-            votes = _votes(fed, algorithm, state, rows, log_share, code)
             logp = algorithm.ensemble(fed.net, state.shared, code, votes)
         hits += int((logp.argmax(-1) == fed.test.y[block]).sum())
     return hits / len(asked)
-
-
-def _votes(
-    fed: Federation,
-    algorithm: Algorithm,
-    state: State,
-    rows: Tensor,
-    log_share: Tensor,
-    code: Params,
-) -> Params:
-    """Return the mean of what clients say of the same examples, ``[B, ...]`` each."""
-    size = len(next(iter(code.values())))
-    groups = rows.split(costs.predicted_together(fed, algorithm, code, size))
-    known = [_ask(fed, algorithm, state, algorithm.log_density, i, code, 1) for i in groups]
-    share = (log_share.unsqueeze(1) + torch.cat(known)).softmax(0).split([len(i) for i in groups])
-    total: Params = {}
-    for i, weight in zip(groups, share, strict=True):
-        said = _ask(fed, algorithm, state, algorithm.client_output, i, code, 1)
-        for name, vote in said.items():
-            part = torch.einsum("sb,sb...->b...", weight, vote)
-            total[name] = total[name] + part if name in total else part
-    return total
 
 
 def evaluate_everywhere(
@@ -178,27 +164,26 @@ def tabulate(
     held = table.index.clamp(min=0)
     size = costs.predicted_together(fed, algorithm, encoded.code, table.index.shape[1])
     groups = torch.arange(fed.clients, device=fed.device).split(size)
-    return torch.cat([_ask(fed, algorithm, state, method, i, encoded.of(held[i])) for i in groups])
+    ask = _asking(fed, algorithm, state)
+    return torch.cat([ask(method, i, encoded.of(held[i])) for i in groups])
 
 
-def _ask(
-    fed: Federation,
-    algorithm: Algorithm,
-    state: State,
-    method: Callable[..., Any],
-    rows: Tensor,
-    code: Params,
-    common: int = 0,
-) -> Any:
-    """Return ``method(net, params, ctx, code)`` of some clients, ``[clients, B, ...]``.
+def _asking(fed: Federation, algorithm: Algorithm, state: State) -> Callable[..., Any]:
+    """Return what asks some clients: ``ask(method, rows, code)`` is ``[clients, B, ...]``.
 
-    Each has a ``code`` of its own, or, ``common`` 1, all have the same.
+    ``method`` is called with ``(net, params, ctx, code)``. Each client has a code of its own, or
+    all have the same where a last argument is 1.
     """
-    ask = one_client(method, fed.net, algorithm.broadcast(fed, state), state.shared)
-    own = {n: t[rows] for n, t in state.local.items()}
-    context = algorithm.client_context(fed, state, rows)
-    with torch.no_grad():
-        return vmap_clients(ask, len(rows), common)(own, context, code)
+    broadcast = algorithm.broadcast(fed, state)
+
+    def ask(method: Callable[..., Any], rows: Tensor, code: Params, common: int = 0) -> Any:
+        one = one_client(method, fed.net, broadcast, state.shared)
+        own = {n: t[rows] for n, t in state.local.items()}
+        context = algorithm.client_context(fed, state, rows)
+        with torch.no_grad():
+            return vmap_clients(one, len(rows), common)(own, context, code)
+
+    return ask
 
 
 Method = Callable[[Net, Params, Params, Params], Tensor]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fedlib.engine import costs
-from fedlib.engine.batches import Plan, make_plan
+from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import accuracy
 from fedlib.engine.program import one_client, vmap_clients
-from fedlib.engine.protocol import Algorithm, Phase, State, Update, playing
+from fedlib.engine.protocol import Algorithm, State, Update, playing
 from fedlib.engine.train import Cohort, TrainingDiverged, train
 from fedlib.federation import Federation
 from fedlib.models import Params
@@ -88,21 +88,24 @@ def play_round(
     fed = playing(algorithm, fed)
     rows = select(fed, cohort, seed, round)
     where = torch.as_tensor(rows, device=fed.device)
-    steps = _plans(algorithm.phases(), fed, rows, round, seed)
+    phases, held = algorithm.phases(), (fed.ids[rows], fed.train.sizes[rows])
+    plans = [
+        make_plan(*held, batch_size=p.batch_size, epochs=p.epochs, seed=seed, where=(round, k))
+        for k, p in enumerate(phases)
+    ]
     state = algorithm.before_round(fed, state, where, round=round, seed=seed)
     alike = algorithm.alike(fed, state, where).cpu().numpy()
-    ends = steps[0][1].ends if steps else np.zeros(len(rows), dtype=np.int64)
+    ends = plans[0].ends if plans else np.zeros(len(rows), dtype=np.int64)
     usual = costs.chunk_of(fed, chunk, costs.numbers(state))
-    most = costs.side_by_side(fed, chunk, usual, state, [phase for phase, _ in steps])
+    most = costs.side_by_side(fed, chunk, usual, state, phases)
     messages: Params = {}
     told: Params = {}
     for group in costs.groups(alike, ends, most):
         begun = trained = _begun(algorithm, fed, state, where[torch.as_tensor(group)])
-        for phase, plan in steps:
+        for phase, plan in zip(phases, plans, strict=True):
+            mine = plan.rows(group)
             try:
-                trained = train(
-                    algorithm, trained, phase, plan.rows(group), state.local, chunk, usual
-                )
+                trained = train(algorithm, trained, phase, mine, state.local, chunk, usual)
             except TrainingDiverged as error:
                 raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
         for start in range(0, len(group), usual):
@@ -119,25 +122,6 @@ def play_round(
         after = algorithm.aggregate(fed, state, where, messages)
     losses = told.pop("loss")
     return after, Report(rows, losses, messages, weights, down, up, told)
-
-
-def _plans(
-    phases: tuple[Phase, ...], fed: Federation, rows: np.ndarray, round: int, seed: int
-) -> list[tuple[Phase, Plan]]:
-    return [
-        (
-            phase,
-            make_plan(
-                fed.ids[rows],
-                fed.train.sizes[rows],
-                batch_size=phase.batch_size,
-                epochs=phase.epochs,
-                seed=seed,
-                where=(round, k),
-            ),
-        )
-        for k, phase in enumerate(phases)
-    ]
 
 
 def _begun(algorithm: Algorithm, fed: Federation, state: State, rows: Tensor) -> Cohort:

@@ -10,7 +10,7 @@ from companion.sections import Run, Section, federated, placed
 from fedlib import algorithms
 from fedlib.algorithms import FedAvg
 from fedlib.algorithms.splitting import Split
-from fedlib.models.gate import ACTIVATIONS, INITS
+from fedlib.models import ACTIVATIONS, INITS
 from fedlib.optim import sgd
 from fedlib.runs import Experiment
 from papers.floor import MAJORITY, floor

@@ -12,7 +12,7 @@ from test_adaptive import TASK
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
 from fedlib.engine import play_round
 from fedlib.models import LeNet, Net
-from fedlib.models.dropout import Dropout
+from fedlib.models.families import Dropout
 from fedlib.optim import sgd
 from fedlib.runs import Experiment
 from papers.adaptive.experiments import ADAPTIVE

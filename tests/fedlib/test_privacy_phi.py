@@ -12,19 +12,9 @@ from hypothesis import strategies as st
 from fedlib.algorithms import FedMix
 from fedlib.engine import State, play_round
 from fedlib.optim import Optimizer, adam, sgd
-from fedlib.privacy import (
-    NoisyFedMix,
-    audit,
-    balanced_accuracy,
-    best_threshold,
-    from_rows,
-    from_rows_together,
-    leak_behind_noise,
-    leak_of_sums,
-    noisy,
-    set_from_rows,
-    summed,
-)
+from fedlib.privacy import NoisyFedMix, audit, from_rows, leak_behind_noise, leak_of_sums
+from fedlib.privacy.hiding import balanced_accuracy, best_threshold, noisy, summed
+from fedlib.privacy.labels import from_rows_together, set_from_rows
 
 # Two clients, three labels, two experts, uniform q: row c moves by rate p(c|s) gap(c) / 4.
 SHARES = np.array([[0.5, 0.5, 0.0], [0.2, 0.0, 0.8]])
