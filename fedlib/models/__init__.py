@@ -2,7 +2,7 @@
 
 from fedlib.models.dense import ACTIVATIONS, INITS, AutoEncoder, GateNet
 from fedlib.models.families import MLP, Family, LeNet, ResNet, fedmix_lenet5
-from fedlib.models.net import Classifier, Net, Params, drawn, each, named, part, stack, widened
+from fedlib.models.net import Net, Params, drawn, each, named, part, stack, widened
 from fedlib.models.text import BiLSTM, FastText
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "MLP",
     "AutoEncoder",
     "BiLSTM",
-    "Classifier",
     "Family",
     "FastText",
     "GateNet",

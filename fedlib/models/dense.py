@@ -60,10 +60,10 @@ class GateNet(Family):
 
     def check(self) -> None:
         if self.hidden:
-            positive("GateNet.hidden", self.hidden)
+            positive(self, "hidden")
         one_of("activation", self.activation, ACTIVATIONS)
         one_of("init", self.init, INITS)
-        below_one("GateNet.dropout", self.dropout)
+        below_one(self, "dropout")
 
     @property
     def noise(self) -> int:

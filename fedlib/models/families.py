@@ -60,14 +60,11 @@ class LeNet(Family):
     output: str = "log-softmax"
 
     def check(self) -> None:
-        positive("LeNet.channels", self.channels)
-        positive("LeNet.hidden", self.hidden)
-        positive("LeNet.kernel", (self.kernel,))
+        positive(self, "channels", "hidden", "kernel")
+        below_one(self, "dropout", "channel_dropout")
         if self.response_norm < 0:
             raise ValueError(f"LeNet.response_norm must be >= 0, got {self.response_norm}")
         one_of("LeNet.output", self.output, ("log-softmax", "softmax"))
-        below_one("LeNet.dropout", self.dropout)
-        below_one("LeNet.channel_dropout", self.channel_dropout)
 
     @property
     def noise(self) -> int:
@@ -77,7 +74,7 @@ class LeNet(Family):
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return convolutions, pooling and hidden layers; see ``Family``."""
-        height, width, depth = images(self, shape)
+        height, width, depth = shaped(self, shape, 3, "images")
         layers: list[nn.Module] = []
         for i, out in enumerate(self.channels):
             height, width = (height - self.kernel + 1) // 2, (width - self.kernel + 1) // 2
@@ -110,7 +107,7 @@ class MLP(Family):
     hidden: tuple[int, ...] = (200, 200)
 
     def check(self) -> None:
-        positive("MLP.hidden", self.hidden)
+        positive(self, "hidden")
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the hidden layers; see ``Family``."""
@@ -136,8 +133,7 @@ class ResNet(Family):
     shortcut: str = "projection"
 
     def check(self) -> None:
-        positive("ResNet.widths", self.widths)
-        positive("ResNet.blocks and groups", (self.blocks, self.groups))
+        positive(self, "widths", "blocks", "groups")
         one_of("shortcut", self.shortcut, ("projection", "pad"))
         if any(width % self.groups for width in self.widths):
             raise ValueError(
@@ -146,7 +142,7 @@ class ResNet(Family):
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the network up to its global average pooling; see ``Family``."""
-        depth, first = images(self, shape)[2], self.widths[0]
+        depth, first = shaped(self, shape, 3, "images")[2], self.widths[0]
         layers: list[nn.Module] = [*_normed(depth, first, 3, 1, self.groups), nn.ReLU()]
         depth = first
         for stage, width in enumerate(self.widths):
@@ -242,21 +238,25 @@ def dense(
     return layers
 
 
-def images(family: Family, shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return height, width and channels; ValueError for examples that are not images."""
-    if len(shape) != 3:
-        raise ValueError(f"{family} is for images, and an example here is of shape {shape}")
-    height, width, channels = shape
-    return height, width, channels
+def shaped(family: Family, shape: tuple[int, ...], axes: int, kind: str) -> tuple[int, ...]:
+    """Return the shape of an example; ValueError unless it has so many axes as its kind."""
+    if len(shape) != axes:
+        raise ValueError(f"{family} is for {kind}, and an example here is of shape {shape}")
+    return shape
 
 
-def positive(what: str, numbers: tuple[int, ...]) -> None:
-    """Raise ValueError unless all numbers are whole and at least 1."""
-    if not numbers or any(type(n) is not int or n < 1 for n in numbers):
-        raise ValueError(f"{what} must be whole numbers >= 1, got {numbers!r}")
+def positive(family: Family, *names: str) -> None:
+    """Raise ValueError unless fields, or all numbers in them, are whole and at least 1."""
+    for name in names:
+        numbers = given if isinstance(given := getattr(family, name), tuple) else (given,)
+        if not numbers or any(type(n) is not int or n < 1 for n in numbers):
+            what = f"{type(family).__name__}.{name}"
+            raise ValueError(f"{what} must be whole numbers >= 1, got {given!r}")
 
 
-def below_one(what: str, share: float) -> None:
-    """Raise ValueError unless a share lies in [0, 1)."""
-    if not 0 <= share < 1:
-        raise ValueError(f"{what} must lie in [0, 1), got {share}")
+def below_one(family: Family, *names: str) -> None:
+    """Raise ValueError unless shares lie in [0, 1)."""
+    for name in names:
+        if not 0 <= getattr(family, name) < 1:
+            what = f"{type(family).__name__}.{name}"
+            raise ValueError(f"{what} must lie in [0, 1), got {getattr(family, name)}")

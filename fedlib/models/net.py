@@ -117,21 +117,18 @@ class Net:
         ends = [*first[1:], len(names)]
         return {end: ", ".join(names[i:end]) for i, end in zip(first, ends, strict=True)}
 
-    @property
-    def _sequence(self) -> nn.Sequential:
-        base = self.module.base
-        assert isinstance(base, nn.Sequential)
-        return base
-
     def below(self, params: Params, x: Tensor, cut: int) -> Tensor:
         """Return what the first ``cut`` modules make of a batch: the representation at a cut."""
-        slots = [slot for slot in self._base if _place_of(slot) < cut]
-        return self._call(self._sequence[:cut], slots, params, x)
+        return self._between(params, x, 0, cut)
 
     def above(self, params: Params, r: Tensor, cut: int) -> Tensor:
         """Return logits ``[B, classes]`` from the representation at a cut."""
-        slots = [slot for slot in self._base if _place_of(slot) >= cut]
-        return self.logits(params, self._call(self._sequence[cut:], slots, params, r))
+        return self.logits(params, self._between(params, r, cut, max(self.cuts)))
+
+    def _between(self, params: Params, x: Tensor, first: int, last: int) -> Tensor:
+        slots = [slot for slot in self._base if first <= int(slot[0].split(".")[1]) < last]
+        modules: Any = self.module.base
+        return self._call(modules[first:last], slots, params, x)
 
     def logits(self, params: Params, h: Tensor) -> Tensor:
         """Return the output layer's logits ``[B, classes]`` of features ``[B, D]``."""
@@ -197,11 +194,6 @@ def _slots(module: nn.Module, prefix: str) -> list[Slot]:
         for key, parameter in inner._parameters.items()
         if parameter is not None
     ]
-
-
-def _place_of(slot: Slot) -> int:
-    """Return the number of the base's module that a parameter belongs to."""
-    return int(slot[0].split(".")[1])
 
 
 def part(leaves: Params, prefix: str) -> Params:

@@ -189,7 +189,7 @@ def test_server_sgd_with_rate_one_is_the_weighted_average():
     ("bad", "message"),
     [
         ({"name": "adamm"}, "unknown optimizer name 'adamm'; allowed: .*did you mean 'adam'"),
-        ({"lr": -0.1}, "Optimizer.lr: a learning rate must be >= 0, got -0.1"),
+        ({"lr": -0.1}, "Optimizer.lr must be >= 0, got -0.1"),
         ({"rates": (("phi", -1.0),)}, "phi: a learning rate must be >= 0, got -1.0"),
         ({"momentum": -0.5}, "Optimizer.momentum must be >= 0, got -0.5"),
         ({"weight_decay": -0.5}, "Optimizer.weight_decay must be >= 0, got -0.5"),
