@@ -112,9 +112,9 @@ def _line(root: Path, groups: list[list[str]], device: torch.device) -> None:
 
 def _train(folder: Path, way: Way, device: str) -> None:
     torch.set_num_threads(way.threads)
-    recorder = program.cuda_graph if way.recorded else None
+    recorders = {"cuda": program.cuda_graph} if way.recorded else {}
     order = subjects()[:: -1 if way.backwards else 1]
-    with runs_in(folder), mock.patch.object(program, "RECORDER", recorder):
+    with runs_in(folder), mock.patch.object(program, "RECORDERS", recorders):
         for subject in order:
             _one(subject, way, device)
 

@@ -23,9 +23,9 @@ def cuda_graph(step: Play) -> Play:
     return graph.replay
 
 
-# What records the steps of a cohort on a GPU, such as ``cuda_graph``: a small net's step takes less
-# time there than launching its kernels one by one. Off, as it has never been measured on a card.
-RECORDER: Callable[[Play], Play] | None = None
+# What records the steps of a cohort, by kind of device: none, as ``{"cuda": cuda_graph}`` has never
+# been measured on a card. A small net's step takes less time there than launching its kernels.
+RECORDERS: dict[str, Callable[[Play], Play]] = {}
 WARM_UP = 3  # eager steps before a recording, in which libraries set themselves up
 
 
@@ -95,11 +95,12 @@ class Program:
         self._trained = {n: t.requires_grad_(True) for n, t in trained.items()}
         self._parts = {**self._bare(leaves), **self._trained}, self._bare(context)
         self._losses = loss if self._alone else vmap_clients(loss, clients)
-        records = RECORDER is not None and next(iter(leaves.values())).is_cuda
-        self.optimizer = optimizer.build(self._trained, fused=True, capturable=records)
-        self._eager = WARM_UP if records else -1  # steps before the recording; -1: for good
-        self._batch: Params = {}
+        device = next(iter(leaves.values())).device.type
+        self._record = RECORDERS.get(device)
+        capturable = self._record is not None and device == "cuda"
+        self.optimizer = optimizer.build(self._trained, fused=True, capturable=capturable)
         self._replay: Play | None = None
+        self._eager, self._batch = WARM_UP, {}
         self._said: Tensor
 
     @property
@@ -110,14 +111,13 @@ class Program:
 
     def step(self, batch: Params) -> Tensor:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
-        if self._eager:
+        if self._record is None or self._eager:
             self._eager -= 1
             self._take(batch)
             return self._said
         if self._replay is None:
-            assert RECORDER is not None
             self._batch = {n: t.clone() for n, t in batch.items()}
-            self._replay = RECORDER(lambda: self._take(self._batch))
+            self._replay = self._record(lambda: self._take(self._batch))
         for name, buffer in self._batch.items():
             buffer.copy_(batch[name])
         self._replay()
