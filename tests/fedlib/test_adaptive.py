@@ -17,6 +17,7 @@ from fedlib.algorithms.cluster_models import CLUSTERS, FIT
 from fedlib.algorithms.fedavg import at_label, mean
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN, SAID, pooled
 from fedlib.engine import EarlyStop, State, evaluate, play_round
+from fedlib.federation import UNSEEN
 from fedlib.models import MLP
 from fedlib.optim import adam, sgd
 from fedlib.partition import Clients, Majority, Mirrored
@@ -88,7 +89,7 @@ class Again(Mixture):
     """A mixture that computes at every step what its experts say."""
 
     def known(self, net, frozen, ctx, batch):
-        return {}
+        return UNSEEN
 
     def loss(self, net, params, ctx, batch):
         code = self.encode(net, params, batch["x"])
@@ -118,7 +119,7 @@ def test_what_frozen_experts_say_is_said_of_ones_own_examples(fed, alone):
         said = said_by_all(fed, state, row, fed.train.inputs(held))
         params, ctx = parts_of(fed, frozen, state, row)
         batch = {"x": fed.train.inputs(held), "y": fed.train.y[held]}
-        known = frozen.known(fed.net, params, ctx, batch)
+        known = frozen.known(fed.net, params, ctx, batch).beside
         at = said[torch.arange(len(held)), :, fed.train.y[held]]
         torch.testing.assert_close(known[SAID], at, rtol=1e-4, atol=1e-5)
 

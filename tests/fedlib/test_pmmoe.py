@@ -70,7 +70,8 @@ def test_what_is_asked_once_is_what_is_asked_every_time(of):
     for row in range(3):
         params, ctx = client(fed, algorithm, state, row)
         plain = one(fed, row)
-        recalled = {**plain, **algorithm.known(fed.net, params, ctx, plain)}
+        known = algorithm.known(fed.net, params, ctx, plain)
+        recalled = {**plain, **known.beside, **known.instead}
         assert SAID in recalled and SAID not in plain
         losses = [algorithm.loss(fed.net, params, ctx, b) for b in (recalled, plain)]
         torch.testing.assert_close(*losses)
@@ -259,7 +260,7 @@ def test_a_gate_sees_raw_images_below_bases_and_features_elsewhere():
     state = PMMoE(of=LGFedAvg()).init(fed, 0, first)
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 144)
     params, ctx = client(fed, PMMoE(of=LGFedAvg()), state, 0)
-    assert "x" not in PMMoE(of=LGFedAvg()).known(fed.net, params, ctx, one(fed, 0))
+    assert not PMMoE(of=LGFedAvg()).known(fed.net, params, ctx, one(fed, 0)).instead
     fed, first = finished(FedPer(batch_size=4))
     state = PMMoE(of=FedPer()).init(fed, 0, first)
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 7)
