@@ -2,7 +2,6 @@
 
 from fedlib.engine.costs import BLOCK
 from fedlib.engine.evaluate import (
-    Encoded,
     Scores,
     encode,
     evaluate,
@@ -31,7 +30,6 @@ __all__ = [
     "FEATURES",
     "Algorithm",
     "EarlyStop",
-    "Encoded",
     "Phase",
     "Prediction",
     "Report",

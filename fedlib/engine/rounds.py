@@ -109,9 +109,9 @@ def play_round(
             except TrainingDiverged as error:
                 raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
         for start in range(0, len(group), usual):
-            some = start, start + usual
-            place = torch.as_tensor(group[slice(*some)], device=fed.device)
-            message, found = _ended(algorithm, state, begun.part(*some), trained.part(*some), score)
+            some = slice(start, start + usual)
+            place = torch.as_tensor(group[some], device=fed.device)
+            message, found = _ended(algorithm, state, begun.part(some), trained.part(some), score)
             _put(messages, message, place, len(rows))
             _put(told, found, place, len(rows))
     if messages and not algorithm.federates:
@@ -166,4 +166,5 @@ def _put(columns: Params, found: Params, place: Tensor, length: int) -> None:
     for name, rows in found.items():
         if name not in columns:
             columns[name] = rows.new_empty(length, *rows.shape[1:])
-        columns[name].index_copy_(0, place.to(rows.device), rows)
+        column = columns[name]
+        column.index_copy_(0, place.to(column.device), rows.to(column))

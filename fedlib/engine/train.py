@@ -44,11 +44,10 @@ class Cohort:
     seen: Known = UNSEEN
     held: Known = UNSEEN
 
-    def part(self, start: int, end: int) -> Cohort:
+    def part(self, some: slice) -> Cohort:
         """Return some of the clients."""
         names = ("rows", "leaves", "context", "loss", "seen", "held")
-        parts = {n: on_tensors(lambda t: t[start:end], getattr(self, n)) for n in names}
-        return replace(self, **parts)
+        return replace(self, **{n: on_tensors(lambda t: t[some], getattr(self, n)) for n in names})
 
 
 def train(
@@ -68,7 +67,7 @@ def train(
     fed, clients = cohort.fed, len(cohort.rows)
     moving = phase.moves(cohort.leaves, local)
     if not moving:
-        return replace(cohort, loss=torch.zeros(clients))
+        return replace(cohort, loss=torch.zeros(clients, device=fed.device))
     known = one_client(algorithm.known, fed.net, cohort.common)
     frozen = {n: t for n, t in cohort.leaves.items() if n not in moving}
     asked = known, cohort.rows, frozen, cohort.context
@@ -78,15 +77,10 @@ def train(
     cohort = replace(cohort, seen=seen, held=held)
     trained = {n: cohort.leaves[n] for n in moving}
     size = costs.together(fed, chunk, usual, trained, bool(seen.instead))
+    parts = [slice(start, start + size) for start in range(0, clients, size)]
     ends = [
-        train_together(
-            algorithm,
-            cohort.part(start, start + size),
-            phase,
-            plan.rows(slice(start, start + size)),
-            moving,
-        )
-        for start in range(0, clients, size)
+        train_together(algorithm, cohort.part(some), phase, plan.rows(some), moving)
+        for some in parts
     ]
     after, loss = ends[0]
     if ends[1:]:
