@@ -205,12 +205,9 @@ def test_a_cohort_that_does_not_fit_is_an_error(cohort):
     [
         (0.03, 182, 6),  # 5.46, the writers of 003
         (0.1, 50, 5),
-        (0.1, 41, 5),
         (0.07, 100, 7),  # 7.000000000000001 in floats
         (0.29, 100, 29),  # 28.999999999999996
-        (5 / 6, 6, 5),
         (1 / 3, 3, 1),
-        (0.1 + 0.2, 10, 3),
         (1e-12, 50, 1),
         (1.0, 50, 50),
         (7, 50, 7),
@@ -290,10 +287,8 @@ def traffic(algorithm, model, data):
         (FedAvg(), fedmix_lenet5(), CIFAR10, 35.5),
         (FedMix(experts=2), fedmix_lenet5(), CIFAR10, 70.9),
         (FedMix(experts=4), fedmix_lenet5(), CIFAR10, 141.9),
-        (FedAvg(), fedmix_lenet5(61), CIFAR10, 70.7),
         (FedAvg(), fedmix_lenet5(113), CIFAR10, 142.4),
         (FedAvg(), fedmix_lenet5(), FEMNIST, 25.7),
-        (FedMix(experts=2), fedmix_lenet5(), FEMNIST, 51.3),
         (FedMix(experts=4), fedmix_lenet5(), FEMNIST, 102.7),
         (Local(), fedmix_lenet5(), CIFAR10, 0.0),
     ],

@@ -34,9 +34,6 @@ def double_sum(updates, weights):
     return total
 
 
-whole = st.integers(-3, 3).map(float)
-
-
 @settings(max_examples=100)
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 3), st.integers(0, 10**6))
 def test_divergence_per_expert_equals_every_experts_double_sum(clients, experts, size, seed):
@@ -57,12 +54,9 @@ def test_divergence_per_expert_equals_every_experts_double_sum(clients, experts,
     ("updates", "weights", "expected"),
     [
         ([[1.0, 2.0]] * 4, [0.25] * 4, 0.0),  # all agree
-        ([[1.0, 2.0], [10.0, 20.0]], [0.5, 0.5], 0.0),  # length does not count
         ([[1.0, 0.0], [-2.0, 0.0]], [0.5, 0.5], 0.5),  # opposite: 2 pairs of 1/4 * 1
-        ([[1.0, 0.0], [0.0, 3.0]], [0.5, 0.5], 0.25),  # orthogonal: 2 pairs of 1/4 * 1/2
-        ([[1.0, 0.0], [0.0, 3.0]], [0.2, 0.8], 0.16),
+        ([[1.0, 0.0], [0.0, 3.0]], [0.2, 0.8], 0.16),  # orthogonal: 2 pairs of .16 * 1/2
         ([[1.0, 0.0], [0.0, 0.0]], [0.5, 0.5], 0.0),  # a zero update has no direction
-        ([[0.0, 0.0], [0.0, 0.0]], [0.5, 0.5], 0.0),
         ([[5.0, -1.0]], [1.0], 0.0),  # one client
         ([[1e-30, 0.0], [0.0, 1e-30]], [0.5, 0.5], 0.25),
         ([[1e30, 0.0], [0.0, 1e30]], [0.5, 0.5], 0.25),
@@ -85,9 +79,7 @@ def test_every_weighted_tensor_is_measured_and_nothing_else():
     half = torch.full((2,), 0.5).double()
     got = divergences(messages, {"w": half, "experts": half.unsqueeze(1)})
     assert set(got) == {"w", "experts"}
-    assert float(got["w"]) == pytest.approx(0.25) and got["experts"].tolist() == pytest.approx(
-        [0.25]
-    )
+    assert float(got["w"]) == pytest.approx(0.25) == float(got["experts"][0])
 
 
 @pytest.mark.parametrize(

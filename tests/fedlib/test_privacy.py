@@ -262,11 +262,12 @@ def test_an_audited_run_logs_every_client_of_the_cohort_at_rounds_that_are_score
         MLP(hidden=(8,)),
         Mirrored(pool=100, validation=10, test=10),
     )
-    plain = Experiment(task, FedMix(experts=2), rounds=5, cohort=3, evaluate_every=2)
-    experiment = Experiment(
-        task, FedMix(experts=2), rounds=5, cohort=3, evaluate_every=2, audit=True
+    asked = task, FedMix(experts=2), 5, 3
+    frame, silent = (
+        run(Experiment(*asked, evaluate_every=2, audit=a), device="cpu", progress=False).metrics
+        for a in (True, False)
     )
-    frame = run(experiment, device="cpu", progress=False).metrics.to_pandas()
+    frame, silent = frame.to_pandas(), silent.to_pandas()
     found = frame[frame["metric"].isin(["label_share", "labels_from_bias", "labels_from_q"])]
     assert set(found["round"]) == {2, 4, 5}  # round 0 has no message
     for (_, metric), rows in found.groupby(["round", "metric"]):
@@ -276,7 +277,6 @@ def test_an_audited_run_logs_every_client_of_the_cohort_at_rounds_that_are_score
     for client, rows in frame[frame["metric"] == "label_share"].groupby("client"):
         last = rows[rows["round"] == rows["round"].max()].sort_values("item")
         np.testing.assert_allclose(last["value"], fed.shares("label")[client], atol=1e-6)
-    silent = run(plain, device="cpu", progress=False).metrics.to_pandas()
     assert "label_share" not in set(silent["metric"])
     more = {"labels_from_weights", "label_set_from_phi", "labels_from_phi"}  # 3 clients, 10 labels
     assert set(frame["metric"]) - set(found["metric"]) - more == set(silent["metric"])
@@ -322,20 +322,17 @@ def test_one_step_moves_a_row_by_its_share_as_worked_out():
     phi = torch.tensor(np.random.default_rng(0).normal(size=(3, 2)), dtype=torch.float32)
     algorithm = FedMix(experts=2, batch_size=None, client=sgd(rate))
     before, _, report = one_message(algorithm, fed, phi=phi)
-    x, y, index = fed.train.x, fed.train.y, fed.train.index
-    q = phi.softmax(-1)
+    y, index, q = fed.train.y, fed.train.index, phi.softmax(-1)
     for place, client in enumerate(report.rows):
         rows = index[client][index[client] >= 0]
-        image = (x[rows].reshape(len(rows), -1) / 128 - 1).reshape(len(rows), *x.shape[1:])
-        code = algorithm.encode(fed.net, before.shared, image.permute(0, 3, 1, 2))
+        code = algorithm.encode(fed.net, before.shared, fed.train.inputs(rows))
         for c in range(3):
             mine = y[rows] == c
             if mine.any():
                 a = code["logp"][mine, :, c].mean(0)  # a fresh gate adds the same to all
                 row = -rate * mine.float().mean() * q[c] * (a - q[c] @ a)
-                torch.testing.assert_close(
-                    report.messages["phi"][place, c], row, atol=1e-6, rtol=1e-4
-                )
+                sent = report.messages["phi"][place, c]
+                torch.testing.assert_close(sent, row, atol=1e-6, rtol=1e-4)
 
 
 @settings(max_examples=15)

@@ -10,31 +10,13 @@ import torch
 from conftest import LENET, after, assert_alike, make_federation, scatter
 from torch.nn.functional import normalize
 
-from fedlib.algorithms import (
-    DBE,
-    GPFL,
-    MOON,
-    FedAvg,
-    FedBABU,
-    FedCP,
-    FedMix,
-    FedPer,
-    FedRep,
-    FedRoD,
-    LGFedAvg,
-    Local,
-    Mixture,
-    Newcomers,
-    Personal,
-    PMMoE,
-    PrunedFedMix,
-)
+from fedlib import algorithms as alg
 from fedlib.algorithms.fedcp import THEIRS as CP_THEIRS
 from fedlib.algorithms.moon import APART
 from fedlib.engine import EarlyStop, costs, play_round, train
 from fedlib.engine.batches import look
 from fedlib.engine.program import one_client
-from fedlib.federation import OPTED_IN, UNSEEN, Known
+from fedlib.federation import UNSEEN, Known
 from fedlib.models import MLP, LeNet, Net
 from fedlib.optim import adam, sgd
 from fedlib.tasks.augment import CropFlip
@@ -44,40 +26,40 @@ FOUR = {"batch_size": 4, "client": sgd(0.1)}
 STOP = EarlyStop(every=1, patience=2)
 LATER = {**FOUR, "epochs": 3, "stop": STOP}
 ALGORITHMS = (
-    FedRep(**FOUR, head_epochs=3),
-    MOON(**FOUR, epochs=2),
-    FedCP(**FOUR, epochs=2),
-    FedBABU(**FOUR),
+    alg.FedRep(**FOUR, head_epochs=3),
+    alg.MOON(**FOUR, epochs=2),
+    alg.FedCP(**FOUR, epochs=2),
+    alg.FedBABU(**FOUR),
     *(
-        Newcomers(of=of, **LATER)
+        alg.Newcomers(of=of, **LATER)
         for of in (
-            Personal(),
-            FedPer(),
-            LGFedAvg(),
-            FedRoD(),
-            FedCP(),
-            GPFL(),
-            DBE(),
-            FedMix(experts=2),
-            FedMix(experts=2, personal_bias=True, objective="likelihood"),
-            PrunedFedMix(experts=2, eta=0.5),
+            alg.Personal(),
+            alg.FedPer(),
+            alg.LGFedAvg(),
+            alg.FedRoD(),
+            alg.FedCP(),
+            alg.GPFL(),
+            alg.DBE(),
+            alg.FedMix(experts=2),
+            alg.FedMix(experts=2, personal_bias=True, objective="likelihood"),
+            alg.PrunedFedMix(experts=2, eta=0.5),
         )
     ),
-    *(PMMoE(of=of, **LATER) for of in (FedPer(), LGFedAvg(), FedCP(), DBE())),
-    PMMoE(of=FedPer(), **LATER, denoise=0.4),
-    Mixture(**LATER),
-    Mixture(**LATER, frozen=True),
-    Mixture(**LATER, train_global=True),
+    *(alg.PMMoE(of=of, **LATER) for of in (alg.FedPer(), alg.LGFedAvg(), alg.FedCP(), alg.DBE())),
+    alg.PMMoE(of=alg.FedPer(), **LATER, denoise=0.4),
+    alg.Mixture(**LATER),
+    alg.Mixture(**LATER, frozen=True),
+    alg.Mixture(**LATER, train_global=True),
 )
 
 
 def begun(algorithm, fed):
     """A state in which no two clients are the same, after a first stage where one is needed."""
-    first = FedAvg().init(fed, 0) if isinstance(algorithm, Mixture) else None
-    if isinstance(algorithm, Newcomers | PMMoE):
+    first = alg.FedAvg().init(fed, 0) if isinstance(algorithm, alg.Mixture) else None
+    if isinstance(algorithm, alg.Newcomers | alg.PMMoE):
         first = scatter(algorithm.of.init(fed, 0))
     state = scatter(algorithm.init(fed, 0, first), 1, 0.1)
-    if isinstance(algorithm, PMMoE):  # its marks of experts left out are no numbers
+    if isinstance(algorithm, alg.PMMoE):  # its marks of experts left out are no numbers
         state.local["kept.experts"] = torch.ones(fed.clients, fed.clients)
     return state
 
@@ -133,13 +115,13 @@ def asked(algorithm, fed):
 @pytest.mark.parametrize(
     ("algorithm", "chunks"),
     [
-        (FedRep(**FOUR), [4, 1, 1, 1, 1]),  # heads together, bases one by one
-        (MOON(**FOUR), [1] * 4),
-        (FedCP(**FOUR), [1] * 4),
-        (FedPer(**FOUR), [1] * 4),
-        (PMMoE(of=LGFedAvg(), **FOUR), [1] * 4),
-        (PMMoE(of=FedPer(), **FOUR), [4]),
-        (Newcomers(of=FedMix(), **FOUR), [4]),
+        (alg.FedRep(**FOUR), [4, 1, 1, 1, 1]),  # heads together, bases one by one
+        (alg.MOON(**FOUR), [1] * 4),
+        (alg.FedCP(**FOUR), [1] * 4),
+        (alg.FedPer(**FOUR), [1] * 4),
+        (alg.PMMoE(of=alg.LGFedAvg(), **FOUR), [1] * 4),
+        (alg.PMMoE(of=alg.FedPer(), **FOUR), [4]),
+        (alg.Newcomers(of=alg.FedMix(), **FOUR), [4]),
     ],
     ids=repr,
 )
@@ -148,9 +130,9 @@ def test_each_phase_has_the_chunk_that_suits_what_it_trains(convolutional, algor
 
 
 def test_a_cohorts_weights_wait_in_memory_only_if_they_are_few(monkeypatch, convolutional):
-    size = costs.numbers(FedRep().init(convolutional, 0))
+    size = costs.numbers(alg.FedRep().init(convolutional, 0))
     monkeypatch.setattr(costs, "WAITING_BYTES", 8 * size)
-    assert asked(FedRep(**FOUR), convolutional)[2] == [2, 1, 1, 2, 1, 1]
+    assert asked(alg.FedRep(**FOUR), convolutional)[2] == [2, 1, 1, 2, 1, 1]
 
 
 def test_every_example_is_asked_once_in_large_batches(monkeypatch):
@@ -163,13 +145,13 @@ def test_every_example_is_asked_once_in_large_batches(monkeypatch):
         return there(net, params, x, noise)
 
     monkeypatch.setattr(Net, "features", features)
-    after(FedRep(**FOUR), fed)
+    after(alg.FedRep(**FOUR), fed)
     assert sorted(said) == [40, 150]
 
 
 def test_columns_stand_where_their_examples_stand():
     fed = make_federation(RAGGED, model=LENET, shape=(12, 12, 1))
-    algorithm, rows = MOON(), torch.tensor([3, 0, 1])
+    algorithm, rows = alg.MOON(), torch.tensor([3, 0, 1])
     state = scatter(algorithm.init(fed, 0))
     leaves = algorithm.start(fed, state, rows)
     known = one_client(algorithm.known, fed.net, algorithm.broadcast(fed, state))
@@ -187,19 +169,27 @@ def test_columns_stand_where_their_examples_stand():
 
 def test_nothing_is_known_of_augmented_examples_nor_features_where_units_drop(convolutional):
     changed = replace(convolutional, train=replace(convolutional.train, augment=CropFlip(1)))
-    for algorithm in (FedRep(**FOUR), MOON(**FOUR), FedCP(**FOUR), PMMoE(of=FedPer(), **FOUR)):
+    for algorithm in (
+        alg.FedRep(**FOUR),
+        alg.MOON(**FOUR),
+        alg.FedCP(**FOUR),
+        alg.PMMoE(of=alg.FedPer(), **FOUR),
+    ):
         looks, _, chunks = asked(algorithm, changed)
         assert looks and not any(map(any, looks)) and set(chunks) == {1}
     drops = LeNet(channels=(3, 4), hidden=(9,), kernel=3, dropout=0.5)
     fed = make_federation((9, 5, 7, 6), model=drops, shape=(12, 12, 1))
-    assert not any(map(any, asked(FedRep(**FOUR), fed)[0]))
+    assert not any(map(any, asked(alg.FedRep(**FOUR), fed)[0]))
     # Models that stand still drop nothing.
-    for algorithm, name in ((MOON(**FOUR), APART), (FedCP(**FOUR), CP_THEIRS)):
+    for algorithm, name in (
+        (alg.MOON(**FOUR), APART),
+        (alg.FedCP(**FOUR), CP_THEIRS),
+    ):
         assert all({*found.beside} == {name} for found in asked(algorithm, fed)[0])
 
 
 def test_a_leaf_that_moves_is_never_asked(fed):
-    class Wrong(FedPer):
+    class Wrong(alg.FedPer):
         def known(self, net, frozen, ctx, batch):
             return Known({"h": net.features(frozen, batch["x"])}, {})
 
@@ -207,30 +197,11 @@ def test_a_leaf_that_moves_is_never_asked(fed):
         after(Wrong(), fed)
 
 
-def test_what_opted_out_is_never_looked_at(monkeypatch):
-    fed = make_federation((9, 5, 7, 6))
-    flag = (torch.arange(9) % 3 > 0).to(torch.int64).expand(4, -1).clone()
-    flag[2] = 0
-    out = fed.train.index[fed.train.real & (flag == 0)]
-    fed = replace(fed, train=replace(fed.train, side={OPTED_IN: flag}))
-    looked, there = [], type(fed.train).inputs
-
-    def inputs(table, examples, noise=None):
-        looked.append(examples.flatten())
-        return there(table, examples, noise)
-
-    monkeypatch.setattr(type(fed.train), "inputs", inputs)
-    for algorithm in (FedRep(**FOUR), MOON(**FOUR), FedCP(**FOUR)):
-        state = algorithm.init(fed, 0)
-        play_round(algorithm, fed, state, round=0, seed=0, cohort=3)
-    assert looked and not torch.isin(torch.cat(looked), out).any()
-
-
 def test_early_stopping_on_the_loss_knows_validation_examples_too(convolutional):
-    later = PMMoE(of=FedPer(), **{**LATER, "client": adam(0.01)})
+    later = alg.PMMoE(of=alg.FedPer(), **{**LATER, "client": adam(0.01)})
     (seen,), (held,), _ = asked(later, convolutional)
     assert {*held.instead} == {*seen.instead} and not seen.beside
     assert held.instead["x"].shape == (4, 6, 9)
-    (seen,), none, _ = asked(Newcomers(of=FedPer(), **LATER), convolutional)
+    (seen,), none, _ = asked(alg.Newcomers(of=alg.FedPer(), **LATER), convolutional)
     assert seen.instead and not none  # which watches predictions
-    assert not any(map(any, asked(Local(), convolutional)[0]))
+    assert not any(map(any, asked(alg.Local(), convolutional)[0]))
