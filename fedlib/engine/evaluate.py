@@ -80,8 +80,8 @@ def evaluate(
     sizes = np.asarray(table.sizes)
     everyone = torch.as_tensor(np.flatnonzero(sizes), device=fed.device)
     ask = _asking(fed, algorithm, state)
-    together = costs.predicted_together(fed, algorithm, encoded.code, table.index.shape[1])
-    for rows in everyone.split(together):
+    size = (fed, algorithm, encoded.code, table.index.shape[1])
+    for rows in everyone.split(costs.predicted_together(*size)) if len(everyone) else ():
         width = int(sizes[rows.cpu()].max())
         held, mask = table.index[rows, :width].clamp(min=0), table.real[rows, :width]
         y, code = table.y[held], encoded.of(held)
@@ -120,8 +120,8 @@ def evaluate_global(
     for block in asked.split(costs.BLOCK):
         code = encoded.of(block)
         groups = rows.split(costs.predicted_together(fed, algorithm, code, len(block)))
-        known = torch.cat([ask(algorithm.log_density, i, code, 1) for i in groups])
-        shares = (log_share + known).softmax(0).split([len(i) for i in groups])
+        log_p = torch.cat([ask(algorithm.log_density, i, code, 1) for i in groups])
+        shares = (log_share + log_p).softmax(0).split([len(i) for i in groups])
         votes: Params = {}
         for i, share in zip(groups, shares, strict=True):
             for name, vote in ask(algorithm.client_output, i, code, 1).items():

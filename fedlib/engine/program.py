@@ -100,7 +100,8 @@ class Program:
         capturable = self._record is not None and device == "cuda"
         self.optimizer = optimizer.build(self._trained, fused=True, capturable=capturable)
         self._replay: Play | None = None
-        self._eager, self._batch = WARM_UP, {}
+        self._eager = WARM_UP
+        self._batch: Params = {}
         self._said: Tensor
 
     @property

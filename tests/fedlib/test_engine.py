@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -185,6 +186,12 @@ def test_evaluation_equals_a_loop_over_clients(algorithm):
         assert scores.accuracy[i] == pytest.approx(float(right))
         said = -logp[torch.arange(6), fed.test.y[held]].double().mean()
         assert scores.nll[i] == pytest.approx(float(said), rel=1e-4)
+
+
+def test_clients_without_tests_have_no_score(fed):
+    nobody = replace(fed.test, sizes=np.zeros(3, dtype=int))
+    scores = evaluate(fed, FedMix(), FedMix().init(fed, 0), nobody)
+    assert np.isnan(scores.accuracy).all() and np.isnan(scores.nll).all() and scores.gate is None
 
 
 def test_a_diverging_client_is_named():
