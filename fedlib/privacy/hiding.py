@@ -43,15 +43,12 @@ class NoisyFedMix(FedMix):
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
         """Return the state with every client's standard normal numbers of this round."""
-        shape = state.shared["phi"].shape
-        every = torch.zeros(fed.clients, *shape)
+        drawn = torch.zeros(fed.clients, *state.shared["phi"].shape)
         for row in rows.tolist():
-            draw = torch.Generator().manual_seed(
-                torch_seed(seed, "server", round, int(fed.ids[row]))
-            )
-            every[row] = torch.randn(shape, generator=draw)
-        drawn = every.to(state.shared["phi"])
-        return replace(state, memory={**state.memory, DRAWN: drawn})
+            key = torch_seed(seed, "server", round, int(fed.ids[row]))
+            draw = torch.Generator().manual_seed(key)
+            drawn[row] = torch.randn(drawn.shape[1:], generator=draw)
+        return replace(state, memory={**state.memory, DRAWN: drawn.to(state.shared["phi"])})
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return p(y|s), and the client's draw during a round."""
