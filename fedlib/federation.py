@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +26,19 @@ class Augment(Protocol):
 
     def __call__(self, images: Tensor, noise: Tensor) -> Tensor:
         """Return images uint8 ``[N, height, width, channels]`` changed by ``[N, numbers]``."""
+
+
+class Known(NamedTuple):
+    """What is known of examples, by name: columns ``beside`` them, or ``instead`` of them.
+
+    Where there are any of these a batch has nothing else of the examples, and no ``x``.
+    """
+
+    beside: Params
+    instead: Params
+
+
+UNSEEN = Known({}, {})
 
 
 @dataclass(eq=False)
@@ -56,8 +69,7 @@ class Table:
         counts: np.ndarray,
         widths: np.ndarray,
         noise: Iterable[np.ndarray] | None = None,
-        columns: Params | None = None,
-        examples: bool = True,
+        known: Known = UNSEEN,
     ) -> Iterator[Params]:
         """Yield what some clients see step by step.
 
@@ -66,31 +78,30 @@ class Table:
         how many are looked at. A batch has ``x [clients, width, ...]``, ``y``, ``weight`` (0 marks
         padding) and every side information. ``noise`` are uniform random numbers step by step,
         ``[clients, B, numbers]`` each: augmentation takes the first, the rest is in the batch.
-        ``columns`` ``[clients, examples, ...]`` are what is known of every client already;
-        without ``examples`` they take the place of ``x``.
+        ``known`` are columns ``[clients, examples, ...]``.
         """
         picked = rows[:, None, None], torch.as_tensor(positions, device=rows.device)
-        held = self.index[picked].clamp_(min=0)
+        examples = self.index[picked].clamp_(min=0)
         real = np.arange(positions.shape[2]) < counts[..., None]
-        known = {
-            "y": self.y[held],
+        held = {
+            "y": self.y[examples],
             "weight": torch.as_tensor(real, device=rows.device).to(torch.float32),
             **{name: column[picked] for name, column in self.side.items()},
         }
-        known_before = (columns or {}).items()
-        wide = max((column.shape[1] for _, column in known_before), default=0)
+        columns = {**known.beside, **known.instead}
+        wide = max((column.shape[1] for column in columns.values()), default=0)
         places = picked[1] + wide * torch.arange(len(rows), device=rows.device)[:, None, None]
         steps = enumerate(widths.tolist())
         for (t, width), drawn in zip(steps, noise or repeat(_NONE), strict=False):
-            seen = {name: values[:, t, :width] for name, values in known.items()}
+            seen = {name: values[:, t, :width] for name, values in held.items()}
             change = None
             if drawn.size:
                 u = torch.as_tensor(drawn, device=rows.device)[:, :width]
                 change, rest = u.tensor_split([self.noise_taken], dim=-1)
                 seen |= {"noise": rest} if rest.shape[-1] else {}
-            seen |= {name: _at(column, places[:, t, :width]) for name, column in known_before}
-            if examples:
-                seen = {"x": self.inputs(held[:, t, :width], change), **seen}
+            seen |= {name: _at(column, places[:, t, :width]) for name, column in columns.items()}
+            if not known.instead:
+                seen = {"x": self.inputs(examples[:, t, :width], change), **seen}
             yield seen
 
     @property
@@ -98,22 +109,19 @@ class Table:
         """How many random numbers per example the augmentation takes."""
         return self.augment.numbers if self.augment else 0
 
-    def whole(self, rows: Tensor, columns: Params | None = None, examples: bool = True) -> Params:
+    def whole(self, rows: Tensor, known: Known = UNSEEN) -> Params:
         """Return all examples of some clients as one padded batch."""
         size = int(self.sizes[rows.cpu().numpy()].max(initial=0))
-        return next(self.blocks(rows, size, columns, examples))
+        return next(self.blocks(rows, size, known))
 
-    def blocks(
-        self, rows: Tensor, size: int, columns: Params | None = None, examples: bool = True
-    ) -> Iterator[Params]:
+    def blocks(self, rows: Tensor, size: int, known: Known = UNSEEN) -> Iterator[Params]:
         """Yield all examples of some clients in order, in padded batches of at most ``size``."""
         sizes = self.sizes[rows.cpu().numpy()]
         starts = np.arange(0, max(1, int(sizes.max(initial=0))), max(1, size))
         counts = np.clip(sizes[:, None] - starts, 0, size)
         places = starts[:, None] + np.arange(size)
         places = np.minimum(places, np.maximum(sizes, 1)[:, None, None] - 1)
-        at = rows, places, counts, counts.max(0)
-        yield from self.batches(*at, columns=columns, examples=examples)
+        yield from self.batches(rows, places, counts, counts.max(0), known=known)
 
     def inputs(self, examples: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return what a model takes: images ``[..., C, H, W]``, normalised, or tokens ``[..., T]``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,13 +58,12 @@ class Optimizer:
 
     def check(self) -> None:
         one_of("optimizer name", self.name, _KINDS)
-        named = ((f"Optimizer.rates, {name}", lr) for name, lr in self.rates)
-        for what, lr in (("Optimizer.lr", self.lr), *named):
-            if lr < 0:
-                raise ValueError(f"{what}: a learning rate must be >= 0, got {lr}")
-        for what in ("momentum", "weight_decay", "eps"):
-            if getattr(self, what) < 0:
-                raise ValueError(f"Optimizer.{what} must be >= 0, got {getattr(self, what)}")
+        rates = {f"rates, {prefix}: a learning rate": lr for prefix, lr in self.rates}
+        for name in ("lr", "momentum", "weight_decay", "eps"):
+            rates[name] = getattr(self, name)
+        for what, number in rates.items():
+            if number < 0:
+                raise ValueError(f"Optimizer.{what} must be >= 0, got {number}")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"Optimizer.betas must lie in [0, 1), got {self.betas}")
 
@@ -84,10 +83,11 @@ class Optimizer:
         groups: dict[float, list[Tensor]] = {}
         for name, leaf in leaves.items():
             groups.setdefault(self.rate(name), []).append(leaf)
-        kind, options = _KINDS[self.name](self)
+        kind, names = _KINDS[self.name]
+        options = {name: getattr(self, name) for name in names}
         if fused and kind is not Yogi:
             options["fused"] = True
-        if capturable and self.name in ("adam", "adamw"):
+        if capturable and "betas" in names and kind is not Yogi:
             options["capturable"] = True
         return kind([{"params": p, "lr": lr} for lr, p in groups.items()], lr=self.lr, **options)
 
@@ -96,21 +96,13 @@ class Optimizer:
         return next((lr for prefix, lr in self.rates if name.startswith(prefix)), self.lr)
 
 
-_KINDS: dict[str, Callable[[Optimizer], tuple[Any, dict[str, Any]]]] = {
-    "sgd": lambda o: (
-        torch.optim.SGD,
-        {"momentum": o.momentum, "weight_decay": o.weight_decay},
-    ),
-    "adam": lambda o: (
-        torch.optim.Adam,
-        {"betas": o.betas, "eps": o.eps, "weight_decay": o.weight_decay},
-    ),
-    "adamw": lambda o: (
-        torch.optim.AdamW,
-        {"betas": o.betas, "eps": o.eps, "weight_decay": o.weight_decay},
-    ),
-    "adagrad": lambda o: (torch.optim.Adagrad, {"eps": o.eps, "weight_decay": o.weight_decay}),
-    "yogi": lambda o: (Yogi, {"betas": o.betas, "eps": o.eps}),
+# The optimisers and the fields that they read.
+_KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "sgd": (torch.optim.SGD, ("momentum", "weight_decay")),
+    "adam": (torch.optim.Adam, ("betas", "eps", "weight_decay")),
+    "adamw": (torch.optim.AdamW, ("betas", "eps", "weight_decay")),
+    "adagrad": (torch.optim.Adagrad, ("eps", "weight_decay")),
+    "yogi": (Yogi, ("betas", "eps")),
 }
 
 
@@ -140,12 +132,13 @@ def server_step(
     """
     if not gradients:
         return leaves, memory
-    parts = dict(_rows(leaves, gradients, asleep or {}))
-    with torch.no_grad():
-        moved = {label: leaf.clone() for label, (leaf, _) in parts.items()}
-    engine = optimizer.build({label: w.requires_grad_(True) for label, w in moved.items()})
-    for label, w in moved.items():
-        w.grad = parts[label][1]
+    parts: dict[str, tuple[Tensor, Tensor | None]] = {}
+    for name, leaf in leaves.items():
+        parts |= _parts(name, leaf, gradients.get(name), (asleep or {}).get(name))
+    moved = {label: w.detach().clone().requires_grad_(True) for label, (w, _) in parts.items()}
+    for label, (w, gradient) in parts.items():
+        moved[label].grad = None if gradient is None else gradient.to(w.dtype)
+    engine = optimizer.build(moved)
     recall(engine, moved, memory)
     engine.step()
     return _join(leaves, moved), remembered(engine, moved)
@@ -153,10 +146,10 @@ def server_step(
 
 def recall(engine: torch.optim.Optimizer, leaves: Params, memory: Params) -> None:
     """Give an optimiser over ``leaves`` back what ``remembered`` returned of one before it."""
-    for name, leaf in leaves.items():
-        state = {k[len(name) + 1 :]: t.clone() for k, t in memory.items() if _owner(k) == name}
-        if state:
-            engine.state[leaf] = state
+    for key, tensor in memory.items():
+        name, _, quantity = key.rpartition("/")
+        if name in leaves:
+            engine.state[leaves[name]][quantity] = tensor.clone()
 
 
 def remembered(engine: torch.optim.Optimizer, leaves: Params) -> Params:
@@ -169,17 +162,14 @@ def remembered(engine: torch.optim.Optimizer, leaves: Params) -> Params:
     }
 
 
-def _rows(
-    leaves: Params, gradients: Params, asleep: dict[str, Tensor]
-) -> Iterable[tuple[str, tuple[Tensor, Tensor | None]]]:
-    for name, leaf in leaves.items():
-        if name not in gradients:
-            yield f"{name}/-", (leaf, None)
-        elif name not in asleep:
-            yield f"{name}/-", (leaf, gradients[name].to(leaf.dtype))
-        else:
-            for k, still in enumerate(asleep[name].tolist()):
-                yield f"{name}/{k}", (leaf[k], None if still else gradients[name][k].to(leaf.dtype))
+def _parts(
+    name: str, leaf: Tensor, gradient: Tensor | None, asleep: Tensor | None
+) -> dict[str, tuple[Tensor, Tensor | None]]:
+    """Return what of a leaf moves on its own: its rows if some may sleep, else the whole."""
+    if gradient is None or asleep is None:
+        return {f"{name}/-": (leaf, gradient)}
+    rows = zip(leaf, gradient, asleep.tolist(), strict=True)
+    return {f"{name}/{k}": (w, None if still else g) for k, (w, g, still) in enumerate(rows)}
 
 
 def _join(leaves: Params, moved: Params) -> Params:
@@ -188,7 +178,3 @@ def _join(leaves: Params, moved: Params) -> Params:
         rows = [w.detach() for label, w in moved.items() if label.rpartition("/")[0] == name]
         out[name] = rows[0] if f"{name}/-" in moved else torch.stack(rows)
     return out
-
-
-def _owner(key: str) -> str:
-    return key.rpartition("/")[0]

@@ -26,7 +26,7 @@ from benchmarks.determinism.subjects import subjects
 from benchmarks.determinism.trained import (
     GPU,
     GPU_AGAIN,
-    GPU_EAGER,
+    GPU_RECORDED,
     REFERENCE,
     train_all,
     trained,
@@ -65,7 +65,7 @@ def measure(root: Path, device: torch.device, jobs: int) -> Findings:
     found.deviations = {way: _compared(root, REFERENCE, way) for way in (*BITS, *ROUNDED)}
     if device.type == "cuda":
         found.deviations[GPU] = _compared(root, REFERENCE, GPU)
-        for way in (GPU_AGAIN, GPU_EAGER):
+        for way in (GPU_AGAIN, GPU_RECORDED):
             found.deviations[way] = _compared(root, GPU, way)
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (1,)) as pool:

@@ -99,10 +99,10 @@ class Densities(SecondStage):
         """Return what the shared leaves of ``of`` say, and the examples themselves."""
         return {**self.of.encode(net, shared, x), "vae:x": _flat(x)}
 
-    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the estimate of log p(x|s), ``[B]``."""
         pixels = _pixels(code["vae:x"], ctx)
-        return {"log_p": _encoder(net, self).evidence(part(params, VAE), pixels, ctx["vae:noise"])}
+        return _encoder(net, self).evidence(part(params, VAE), pixels, ctx["vae:noise"])
 
 
 _encoder_of = cache(AutoEncoder)

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize, softplus
 
 from fedlib.algorithms.arithmetic import mean, mean_cross_entropy, others, weighted_sum
 from fedlib.algorithms.fedavg import FedAvg, above, at_least, plain_steps
-from fedlib.engine import NOTHING, Known, State, Update
+from fedlib.engine import UNSEEN, Known, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
 from fedlib.values import value
@@ -161,7 +161,7 @@ class MOON(FedAvg):
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return (u_p - u_g) / tau, where u are the other two models' features at unit length."""
         if not self.mu:
-            return NOTHING
+            return UNSEEN
         theirs, mine = (
             normalize(net.features(leaves, batch["x"]), dim=-1, eps=LEAST)
             for leaves in (part(ctx, RECEIVED), part(frozen, PREVIOUS))

@@ -17,7 +17,7 @@ from fedlib.algorithms.arithmetic import (
     placed,
     weighted_sum,
 )
-from fedlib.engine import NOTHING, Known, Phase, Prediction, State, Update
+from fedlib.engine import UNSEEN, Known, Phase, Prediction, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
 from fedlib.optim import Optimizer, server_step, sgd
@@ -134,7 +134,7 @@ class FedAvg:
 
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return nothing: no leaf stands still."""
-        return NOTHING
+        return UNSEEN
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
@@ -210,9 +210,10 @@ class FedAvg:
         """Return the logarithm of the mean prediction."""
         return votes["p"].log()
 
-    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
-        """Return nothing: an algorithm without a model of x weighs votes by p(s) alone."""
-        return {}
+    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
+        """Return zeros: an algorithm without a model of x weighs votes by p(s) alone."""
+        first = next(iter(code.values()))
+        return first.new_zeros(len(first), dtype=torch.float32)
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what is worth logging besides accuracies: here nothing."""

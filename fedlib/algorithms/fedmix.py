@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, entropy, mean, placed, weighted_sum
 from fedlib.algorithms.fedavg import FedAvg, at_least
-from fedlib.engine import NOTHING, Known, Phase, Prediction, State, Update
+from fedlib.engine import UNSEEN, Known, Phase, Prediction, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, each, named, part, stack
 from fedlib.optim import Optimizer, adam
@@ -142,7 +142,7 @@ class FedMix(FedAvg):
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what experts say instead of the examples, where these stand still."""
         if not any(name.startswith(EXPERTS) for name in frozen):
-            return NOTHING
+            return UNSEEN
         return Known({}, self.encode(net, frozen, batch["x"]))
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:

@@ -14,7 +14,7 @@ from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.ifca import CLUSTERS, count, log_probs, used
 from fedlib.algorithms.local import LocalTraining
 from fedlib.engine import (
-    NOTHING,
+    UNSEEN,
     Algorithm,
     EarlyStop,
     Known,
@@ -142,7 +142,7 @@ class Mixture(LocalTraining):
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what experts that stay say of an example's label."""
         if self.train_global:
-            return NOTHING
+            return UNSEEN
         code = self.encode(net, frozen, batch["x"])
         logp = self.say(net, frozen, code, {}) if self.frozen else code["logp"]
         return Known({SAID: at_label(logp, batch["y"])}, {})

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedlib.algorithms.arithmetic import mean_cross_entropy
 from fedlib.algorithms.fedavg import FedAvg, at_least
-from fedlib.engine import NOTHING, Known, Phase, Prediction, State
+from fedlib.engine import UNSEEN, Known, Phase, Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
 from fedlib.values import value
@@ -72,7 +72,7 @@ class Split(FedAvg):
         Where a model drops units, features differ from step to step.
         """
         if net.noise or not net.has_base(frozen):
-            return NOTHING
+            return UNSEEN
         return Known({}, {"h": net.features(frozen, batch["x"])})
 
     def features(self, net: Net, params: Params, batch: Params) -> Tensor:

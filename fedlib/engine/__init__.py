@@ -2,7 +2,6 @@
 
 from fedlib.engine.costs import BLOCK
 from fedlib.engine.evaluate import (
-    Encoded,
     Scores,
     encode,
     evaluate,
@@ -10,19 +9,29 @@ from fedlib.engine.evaluate import (
     evaluate_global,
     tabulate,
 )
-from fedlib.engine.protocol import Algorithm, Prediction, State, Update, playing, predicting
+from fedlib.engine.program import vmap_clients
+from fedlib.engine.protocol import (
+    FEATURES,
+    Algorithm,
+    EarlyStop,
+    Phase,
+    Prediction,
+    State,
+    Update,
+    noise_of,
+    playing,
+    predicting,
+)
 from fedlib.engine.rounds import Report, cohort_size, play_round, select
-from fedlib.engine.seen import NOTHING, Known
-from fedlib.engine.train import FEATURES, EarlyStop, Phase, TrainingDiverged, noise_of
-from fedlib.engine.vmap_clients import vmap_clients
+from fedlib.engine.train import TrainingDiverged
+from fedlib.federation import UNSEEN, Known
 
 __all__ = [
     "BLOCK",
     "FEATURES",
-    "NOTHING",
+    "UNSEEN",
     "Algorithm",
     "EarlyStop",
-    "Encoded",
     "Known",
     "Phase",
     "Prediction",

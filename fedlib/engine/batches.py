@@ -1,12 +1,21 @@
-"""Which examples each client sees at each step, drawn per (seed, round, client)."""
+"""What each client sees at each step: examples drawn per (seed, round, client), and what is known.
+
+What leaves that a phase leaves alone say of examples is computed once per client and phase.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from fedlib.engine import costs
+from fedlib.engine.program import vmap_clients
+from fedlib.federation import Federation, Known, Table
+from fedlib.models import Params
 from fedlib.randomness import generator
 
 
@@ -33,7 +42,7 @@ class Plan:
         """Steps of the client that has the most."""
         return int(self.ends.max(initial=0))
 
-    def rows(self, which: np.ndarray) -> Plan:
+    def rows(self, which: np.ndarray | slice) -> Plan:
         """Return the plan of some of the clients."""
         steps = int(self.ends[which].max(initial=0))
         return replace(
@@ -77,15 +86,45 @@ def make_plan(
     positions = np.zeros((len(ids), int(ends.max(initial=0)), batch), dtype=np.int64)
     counts = np.zeros(positions.shape[:2], dtype=np.int64)
     for i, (client, size) in enumerate(zip(ids.tolist(), sizes.tolist(), strict=True)):
-        rng = generator(seed, "batches", *where, client)
-        for epoch in range(epochs):
-            _fill(positions[i], counts[i], epoch * int(per_epoch[i]), rng.permutation(size))
+        rng, steps = generator(seed, "batches", *where, client), int(per_epoch[i])
+        for start in range(0, steps * epochs, steps or 1):
+            positions[i, start : start + steps].reshape(-1)[:size] = rng.permutation(size)
+            counts[i, start : start + steps] = np.minimum(size - batch * np.arange(steps), batch)
     return Plan(positions, counts, per_epoch, ends, np.asarray(ids), (seed, *where))
 
 
-def _fill(positions: np.ndarray, counts: np.ndarray, start: int, order: np.ndarray) -> None:
-    batch = positions.shape[1]
-    for k in range(-(-len(order) // batch)):
-        cut = order[k * batch : (k + 1) * batch]
-        positions[start + k, : len(cut)] = cut
-        counts[start + k] = len(cut)
+def look(
+    fed: Federation,
+    table: Table,
+    method: Callable[[Params, Params, Params], Known],
+    rows: Tensor,
+    frozen: Params,
+    context: Params,
+) -> Known:
+    """Ask ``method`` once about every example that some clients hold in ``table``.
+
+    It is a function of ONE client ``(frozen, context, batch)``; ``frozen`` and ``context`` carry
+    the client axis and hold no leaf that the phase trains, so that what is said of an example stays
+    true. Returns columns ``[clients, examples, ...]``, zero in the padding. Nothing is known of
+    examples that are augmented, as these differ from step to step.
+    """
+    sizes, columns = table.sizes[rows.cpu().numpy()], Known({}, {})
+    size = costs.asked_together(fed)
+    for start in range(0, len(rows) if fed.train.augment is None else 0, size):
+        some = slice(start, start + size)
+        if not sizes[some].any():
+            continue
+        own, ctx = ({n: t[some] for n, t in part.items()} for part in (frozen, context))
+        ask, at = vmap_clients(method, len(rows[some])), 0
+        for batch in table.blocks(rows[some], costs.AT_ONCE):
+            with torch.no_grad():
+                said: Known = ask(own, ctx, batch)
+            for known, found in zip(columns, said, strict=True):
+                for name, t in found.items():
+                    if name not in known:
+                        known[name] = t.new_zeros(len(rows), int(sizes.max()), *t.shape[2:])
+                    known[name][some, at : at + t.shape[1]] = t
+            if not any(said):
+                return columns
+            at += costs.AT_ONCE
+    return columns

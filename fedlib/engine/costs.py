@@ -6,16 +6,12 @@ No number here changes a result but by rounding. The numbers were measured (``ma
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedlib.engine.protocol import Algorithm, Phase, State
 from fedlib.federation import Federation
 from fedlib.models import Params
-
-if TYPE_CHECKING:
-    from fedlib.engine.protocol import Algorithm, State
-    from fedlib.engine.train import Phase
 
 # What a CPU core keeps close: a cohort whose weights exceed it waits for memory at every step.
 CACHE_BYTES = 2**22
@@ -118,8 +114,3 @@ def groups(alike: np.ndarray, ends: np.ndarray, size: int) -> Iterator[np.ndarra
         same = np.flatnonzero(alike == kind)
         order = same[np.argsort(-ends[same], kind="stable")]
         yield from np.split(order, range(size, len(order), size))
-
-
-def cuts(length: int, size: int) -> list[tuple[int, int]]:
-    """Return the (start, end) of consecutive parts of at most ``size``."""
-    return [(i, min(i + size, length)) for i in range(0, length, size)]

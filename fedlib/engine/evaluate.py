@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from fedlib.engine import costs
-from fedlib.engine.protocol import Algorithm, Prediction, State, playing, predicting
-from fedlib.engine.vmap_clients import vmap_clients
+from fedlib.engine.program import one_client, vmap_clients
+from fedlib.engine.protocol import Algorithm, State, playing, predicting
 from fedlib.federation import Federation, Table
-from fedlib.models import Params
+from fedlib.models import Net, Params
 
 
 @dataclass(eq=False)
@@ -41,6 +41,10 @@ class Encoded:
 
     code: Params
     at: Tensor
+
+    def of(self, examples: Tensor) -> Params:
+        """Return the code of some of the table's examples, ``[*examples.shape, ...]`` each."""
+        return {n: t[self.at[examples]] for n, t in self.code.items()}
 
 
 def encode(
@@ -71,20 +75,24 @@ def evaluate(
     fed = predicting(algorithm, fed)
     state = algorithm.assign_models(fed, state)
     encoded = encoded or encode(fed, algorithm, state, table)
-    hits, nll = torch.zeros(fed.clients).double(), torch.zeros(fed.clients).double()
+    hits, lost = torch.zeros(fed.clients).double(), torch.zeros(fed.clients).double()
     gates: list[tuple[Tensor, Tensor]] = []
-    for rows, mask, y, out in _predictions(fed, algorithm, state, table, encoded):
-        right = (out.logp.argmax(-1) == y) & mask
-        said = _surprise(out.logp, y)
-        hits[rows.cpu()] = right.sum(1).double().cpu()
-        nll[rows.cpu()] = torch.where(mask, said, 0).sum(1).double().cpu()
+    sizes = np.asarray(table.sizes)
+    everyone = torch.as_tensor(np.flatnonzero(sizes), device=fed.device)
+    ask = _asking(fed, algorithm, state)
+    size = (fed, algorithm, encoded.code, table.index.shape[1])
+    for rows in everyone.split(costs.predicted_together(*size)) if len(everyone) else ():
+        width = int(sizes[rows.cpu()].max())
+        held, mask = table.index[rows, :width].clamp(min=0), table.real[rows, :width]
+        y, code = table.y[held], encoded.of(held)
+        out = ask(algorithm.predict, rows, code)
+        hits[rows.cpu()] = ((out.logp.argmax(-1) == y) & mask).sum(1).double().cpu()
+        lost[rows.cpu()] = torch.where(mask, _surprise(out.logp, y), 0).sum(1).double().cpu()
         if out.gate.shape[-1]:
             gates.append((y[mask], out.gate[mask]))
-    sizes = np.asarray(table.sizes)
+    gate = _by_label(gates, fed.classes) if gates else None
     with np.errstate(invalid="ignore", divide="ignore"):
-        return Scores(
-            hits.numpy() / sizes, nll.numpy() / sizes, sizes, _by_label(gates, fed.classes)
-        )
+        return Scores(hits.numpy() / sizes, lost.numpy() / sizes, sizes, gate)
 
 
 def evaluate_global(
@@ -92,26 +100,37 @@ def evaluate_global(
 ) -> float:
     """Return the accuracy on all test examples of what the clients say of a newcomer's, together.
 
-    Their votes are averaged with p(s) = N_s / N, or with p(s|x) where an algorithm has an
-    ``affinity`` (000, App. F), and tallied: for an algorithm without local leaves that is the
-    global model, for FedMix the mixture with the gates marginalised. ``encoded`` must hold every
-    test example. Where a vote runs a personal network for every example, ``MOST`` examples at even
-    distances stand for all.
+    Their ``client_output`` is averaged with p(s) = N_s / N, or with p(s|x) where an algorithm has a
+    ``log_density`` (000, App. F), and made a prediction by ``ensemble``: for an algorithm without
+    local leaves that is the global model, for FedMix the mixture with the gates marginalised.
+    ``encoded`` must hold every test example. Where an output runs a personal network for every
+    example, ``MOST`` examples at even distances stand for all.
     """
     fed = predicting(algorithm, fed)
     state = algorithm.assign_models(fed, state)
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
-    rows = torch.arange(fed.clients if _personal(algorithm, fed, state) else 1, device=fed.device)
+    rows = torch.arange(fed.clients, device=fed.device)
+    if not state.local and not algorithm.client_context(fed, state, rows[:1]):
+        rows = rows[:1]  # all say the same
+    sizes = playing(algorithm, fed).sizes[rows]
+    log_share = (sizes / sizes.sum()).to(torch.float32).log().unsqueeze(1)
+    ask, hits = _asking(fed, algorithm, state), 0
     every = costs.polled(algorithm, len(fed.test.y), len(rows))
-    seen = torch.arange(0, len(fed.test.y), every, device=fed.device)
-    hits = 0
-    with torch.no_grad():
-        poll = _Poll(fed, algorithm, state, rows)
-        for block in seen.split(costs.BLOCK):
-            code = {n: t[encoded.at[block]] for n, t in encoded.code.items()}
-            said = algorithm.ensemble(fed.net, state.shared, code, poll.votes(code))
-            hits += int((said.argmax(-1) == fed.test.y[block]).sum())
-    return hits / len(seen)
+    asked = torch.arange(0, len(fed.test.y), every, device=fed.device)
+    for block in asked.split(costs.BLOCK):
+        code = encoded.of(block)
+        groups = rows.split(costs.predicted_together(fed, algorithm, code, len(block)))
+        log_p = torch.cat([ask(algorithm.log_density, i, code, 1) for i in groups])
+        shares = (log_share + log_p).softmax(0).split([len(i) for i in groups])
+        votes: Params = {}
+        for i, share in zip(groups, shares, strict=True):
+            for name, vote in ask(algorithm.client_output, i, code, 1).items():
+                part = torch.einsum("sb,sb...->b...", share, vote)
+                votes[name] = votes[name] + part if name in votes else part
+        with torch.no_grad():
+            logp = algorithm.ensemble(fed.net, state.shared, code, votes)
+        hits += int((logp.argmax(-1) == fed.test.y[block]).sum())
+    return hits / len(asked)
 
 
 def evaluate_everywhere(
@@ -130,95 +149,6 @@ def evaluate_everywhere(
     return evaluate(fed, algorithm, state, table, encoded).accuracy
 
 
-class _Poll:
-    """The clients of a federation, asked about examples that none of them holds."""
-
-    def __init__(self, fed: Federation, algorithm: Algorithm, state: State, rows: Tensor) -> None:
-        self.fed, self.algorithm, self.state, self.rows = fed, algorithm, state, rows
-        self.context = algorithm.client_context(fed, state, rows)
-        self.common = algorithm.broadcast(fed, state)
-        sizes = playing(algorithm, fed).sizes[rows]
-        self.log_share = (sizes / sizes.sum()).to(torch.float32).log()
-
-    def votes(self, code: Params) -> Params:
-        """Return the mean votes on a block of examples, ``[B, ...]`` each."""
-        size = len(next(iter(code.values())))
-        groups = self.rows.split(costs.predicted_together(self.fed, self.algorithm, code, size))
-        known = [self._ask(self.algorithm.log_density, i, code) for i in groups]
-        share = self.log_share.unsqueeze(1).expand(-1, size)
-        if known[0]:
-            share = share + torch.cat([each["log_p"] for each in known])
-        share = share.softmax(0)
-        total: Params = {}
-        for i in groups:
-            for name, vote in self._ask(self.algorithm.client_output, i, code).items():
-                part = torch.einsum("sb,sb...->b...", share[i], vote)
-                total[name] = total[name] + part if name in total else part
-        return total
-
-    def _ask(self, method: Callable[..., Params], rows: Tensor, code: Params) -> Params:
-        """Return what a method of the algorithm says for some clients, ``[clients, B, ...]``."""
-
-        def one(own: Params, ctx: Params, code: Params) -> Params:
-            params = {**self.state.shared, **own}
-            return method(self.fed.net, params, {**ctx, **self.common}, code)
-
-        own = {n: t[rows] for n, t in self.state.local.items()}
-        ctx = {n: t[rows] for n, t in self.context.items()}
-        said: Params = vmap_clients(one, len(rows), common=1)(own, ctx, code)
-        return said
-
-
-def nll_of(algorithm: Algorithm, fed: Federation) -> Callable[..., Tensor]:
-    """Return one client's mean negative log-likelihood on a batch: what early stopping watches."""
-
-    def nll(params: Params, ctx: Params, batch: Params, common: Params) -> Tensor:
-        code = algorithm.encode(fed.net, params, batch["x"])
-        logp = algorithm.predict(fed.net, params, {**ctx, **common}, code).logp
-        said = _surprise(logp, batch["y"])
-        return (said * batch["weight"]).sum() / batch["weight"].sum().clamp(min=1)
-
-    return nll
-
-
-def accuracy_of(algorithm: Algorithm, fed: Federation) -> Callable[..., Tensor]:
-    """Return one client's accuracy on a batch with leaves of its own; nan for an empty batch."""
-
-    def accuracy(params: Params, ctx: Params, batch: Params, common: Params) -> Tensor:
-        code = algorithm.encode(fed.net, params, batch["x"])
-        logp = algorithm.predict(fed.net, params, {**ctx, **common}, code).logp
-        right = (logp.argmax(-1) == batch["y"]).to(logp.dtype) * batch["weight"]
-        return right.sum() / batch["weight"].sum()
-
-    return accuracy
-
-
-def _surprise(logp: Tensor, y: Tensor) -> Tensor:
-    """Return -log p of the labels ``[...]``, from log p ``[..., classes]``."""
-    return -logp.gather(-1, y.unsqueeze(-1)).squeeze(-1)
-
-
-def _personal(algorithm: Algorithm, fed: Federation, state: State) -> bool:
-    some = torch.zeros(1, dtype=torch.int64, device=fed.device)
-    return bool(state.local) or bool(algorithm.client_context(fed, state, some))
-
-
-def _predictions(
-    fed: Federation, algorithm: Algorithm, state: State, table: Table, encoded: Encoded
-) -> Iterator[tuple[Tensor, Tensor, Tensor, Prediction]]:
-    """Yield (rows, mask [clients, n], labels [clients, n], prediction) for groups of clients."""
-    sizes = torch.as_tensor(table.sizes, device=fed.device)
-    everyone = torch.nonzero(sizes > 0)[:, 0]
-    if not len(everyone):
-        return
-    size = costs.predicted_together(fed, algorithm, encoded.code, table.index.shape[1])
-    for rows in everyone.split(size):
-        width = int(sizes[rows].max())
-        held = table.index[rows, :width].clamp(min=0)
-        out = _said(fed, algorithm, state, rows, encoded, held, algorithm.predict)
-        yield rows, table.real[rows, :width], table.y[held], out
-
-
 def tabulate(
     fed: Federation,
     algorithm: Algorithm,
@@ -232,36 +162,64 @@ def tabulate(
     """
     encoded = encode(fed, algorithm, state, table)
     held = table.index.clamp(min=0)
-    everyone = torch.arange(fed.clients, device=fed.device)
     size = costs.predicted_together(fed, algorithm, encoded.code, table.index.shape[1])
-    groups = everyone.split(size)
-    return torch.cat([_said(fed, algorithm, state, i, encoded, held[i], method) for i in groups])
+    groups = torch.arange(fed.clients, device=fed.device).split(size)
+    ask = _asking(fed, algorithm, state)
+    return torch.cat([ask(method, i, encoded.of(held[i])) for i in groups])
 
 
-def _said(
-    fed: Federation,
-    algorithm: Algorithm,
-    state: State,
-    rows: Tensor,
-    encoded: Encoded,
-    held: Tensor,
-    method: Callable[..., Any],
-) -> Any:
-    """Return ``method(net, params, ctx, code)`` of some clients, on ``held`` examples of each."""
-    common = algorithm.broadcast(fed, state)
+def _asking(fed: Federation, algorithm: Algorithm, state: State) -> Callable[..., Any]:
+    """Return what asks some clients: ``ask(method, rows, code)`` is ``[clients, B, ...]``.
 
-    def say(own: Params, ctx: Params, code: Params) -> Any:
-        return method(fed.net, {**state.shared, **own}, {**ctx, **common}, code)
+    ``method`` is called with ``(net, params, ctx, code)``. Each client has a code of its own, or
+    all have the same where a last argument is 1.
+    """
+    broadcast = algorithm.broadcast(fed, state)
 
-    with torch.no_grad():
+    def ask(method: Callable[..., Any], rows: Tensor, code: Params, common: int = 0) -> Any:
+        one = one_client(method, fed.net, broadcast, state.shared)
         own = {n: t[rows] for n, t in state.local.items()}
-        code = {n: t[encoded.at[held]] for n, t in encoded.code.items()}
-        return vmap_clients(say, len(rows))(own, algorithm.client_context(fed, state, rows), code)
+        context = algorithm.client_context(fed, state, rows)
+        with torch.no_grad():
+            return vmap_clients(one, len(rows), common)(own, context, code)
+
+    return ask
 
 
-def _by_label(gates: list[tuple[Tensor, Tensor]], classes: int) -> np.ndarray | None:
-    if not gates:
-        return None
+Method = Callable[[Net, Params, Params, Params], Tensor]
+
+
+def nll(algorithm: Algorithm) -> Method:
+    """Return one client's mean negative log-likelihood on a batch: what early stopping watches."""
+
+    def method(net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        logp, weight = _logp(algorithm, net, params, ctx, batch), batch["weight"]
+        return (_surprise(logp, batch["y"]) * weight).sum() / weight.sum().clamp(min=1)
+
+    return method
+
+
+def accuracy(algorithm: Algorithm) -> Method:
+    """Return one client's accuracy on a batch with leaves of its own; nan for an empty batch."""
+
+    def method(net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        logp, weight = _logp(algorithm, net, params, ctx, batch), batch["weight"]
+        right = (logp.argmax(-1) == batch["y"]).to(logp.dtype) * weight
+        return right.sum() / weight.sum()
+
+    return method
+
+
+def _logp(algorithm: Algorithm, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    return algorithm.predict(net, params, ctx, algorithm.encode(net, params, batch["x"])).logp
+
+
+def _surprise(logp: Tensor, y: Tensor) -> Tensor:
+    """Return -log p of the labels ``[...]``, from log p ``[..., classes]``."""
+    return -logp.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+
+def _by_label(gates: list[tuple[Tensor, Tensor]], classes: int) -> np.ndarray:
     y = torch.cat([y for y, _ in gates])
     gate = torch.cat([g for _, g in gates]).double()
     total = torch.zeros(classes, gate.shape[1], dtype=torch.float64, device=gate.device)

@@ -1,57 +1,108 @@
-"""One step of a cohort: forward, backward and optimiser, run eagerly or recorded as a CUDA graph.
-
-A small net's step on a GPU takes less time than launching its kernels one by one. Recorded once and
-replayed, a step costs one launch. A recording works on buffers of its own, so that it serves every
-cohort of the same shape, round after round.
-"""
+"""From the mathematics of one client to a cohort, and its step: forward, backward, optimiser."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Hashable
-from weakref import WeakKeyDictionary
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
-from fedlib.engine.vmap_clients import vmap_clients
-from fedlib.federation import Federation
-from fedlib.models import Params
+from fedlib.models import Net, Params
 from fedlib.optim import Optimizer
 
-Loss = Callable[..., Tensor]
 Play = Callable[[], None]
-# Eager steps before a recording, in which libraries set themselves up; they train like any other.
-WARM_UP = 3
-# Their memory is tensors only, and all of it starts at zero.
-RECORDABLE = ("sgd", "adam", "adamw", "adagrad")
-_kept: WeakKeyDictionary[Federation, dict[Hashable, Recorded]] = WeakKeyDictionary()
+
+
+def cuda_graph(step: Play) -> Play:
+    """Record the kernels that ``step`` launches, without running them; return what replays them."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+# What records the steps of a cohort, by kind of device: none, as ``{"cuda": cuda_graph}`` has never
+# been measured on a card. A small net's step takes less time there than launching its kernels.
+RECORDERS: dict[str, Callable[[Play], Play]] = {}
+WARM_UP = 3  # eager steps before a recording, in which libraries set themselves up
+
+
+def vmap_clients(fn: Callable[..., Any], clients: int, common: int = 0) -> Callable[..., Any]:
+    """Return ``fn`` over ``clients`` rows: every tensor argument and result gains a first axis.
+
+    The last ``common`` arguments are the same for all clients and have no such axis. With one
+    client the axis is squeezed away instead of vmapped: the same program and, up to
+    rounding, the same result, without the grouped convolutions that vmap makes.
+    """
+
+    def one(*args: Any) -> Any:
+        rows, rest = args[: len(args) - common], args[len(args) - common :]
+        rows = on_tensors(lambda t: t.squeeze(0), rows)
+        return on_tensors(lambda t: t.unsqueeze(0), fn(*rows, *rest))
+
+    def many(*args: Any) -> Any:
+        axes = (*[0] * (len(args) - common), *[None] * common)
+        return vmap(fn, in_dims=axes)(*args)
+
+    return one if clients == 1 else many
+
+
+def one_client(
+    method: Callable[..., Any], net: Net, common: Params, shared: Params | None = None
+) -> Callable[[Params, Params, Params], Any]:
+    """Return ``method(net, params, ctx, batch)`` as a function of one client's own.
+
+    That is its leaves, its context and its batch; ``shared`` are leaves, ``common`` is context that
+    all clients have.
+    """
+
+    def ask(leaves: Params, context: Params, batch: Params) -> Any:
+        return method(net, {**(shared or {}), **leaves}, {**context, **common}, batch)
+
+    return ask
+
+
+def on_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """Apply ``fn`` to a tensor, or to every tensor in dicts and (named) tuples."""
+    if isinstance(tree, Tensor):
+        return fn(tree)
+    if isinstance(tree, dict):
+        return {name: on_tensors(fn, t) for name, t in tree.items()}
+    parts = [on_tensors(fn, t) for t in tree]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
 
 
 class Program:
-    """The step of some clients: ``leaves`` and ``context`` are stacked, ``common`` is not.
+    """The step of some clients, whose ``leaves`` and ``context`` are stacked.
 
-    The leaves named in ``train`` are trained, in copies of what was given.
+    ``loss`` is a function of ONE client ``(leaves, context, batch)``. The leaves named in ``train``
+    are trained, in copies of what was given.
     """
 
     def __init__(
         self,
-        loss: Loss,
+        loss: Callable[..., Tensor],
         optimizer: Optimizer,
         train: tuple[str, ...],
         leaves: Params,
         context: Params,
-        common: Params,
     ) -> None:
         clients = len(next(iter(leaves.values())))
         self._alone = clients == 1
-        trained = {n: _trainable(t) for n, t in leaves.items() if n in train}
-        self._trained = {n: t.requires_grad_(True) for n, t in self._bare(trained).items()}
-        self.leaves = {**self._bare(leaves), **self._trained}
-        self.context, self.common = self._bare(context), common
-        self.losses = loss if self._alone else vmap_clients(loss, clients, common=1)
-        on_gpu = any(t.is_cuda for t in trained.values())
-        self.optimizer = optimizer.build(self._trained, fused=True, capturable=on_gpu)
+        trained = self._bare({n: _trainable(leaves[n]) for n in train})
+        self._trained = {n: t.requires_grad_(True) for n, t in trained.items()}
+        self._parts = {**self._bare(leaves), **self._trained}, self._bare(context)
+        self._losses = loss if self._alone else vmap_clients(loss, clients)
+        device = next(iter(leaves.values())).device.type
+        self._record = RECORDERS.get(device)
+        capturable = self._record is not None and device == "cuda"
+        self.optimizer = optimizer.build(self._trained, fused=True, capturable=capturable)
+        self._replay: Play | None = None
+        self._eager = WARM_UP
+        self._batch: Params = {}
+        self._said: Tensor
 
     @property
     def moving(self) -> Params:
@@ -61,12 +112,25 @@ class Program:
 
     def step(self, batch: Params) -> Tensor:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
-        losses = self.losses(self.leaves, self.context, self._bare(batch), self.common)
+        if self._record is None or self._eager:
+            self._eager -= 1
+            self._take(batch)
+            return self._said
+        if self._replay is None:
+            self._batch = {n: t.clone() for n, t in batch.items()}
+            self._replay = self._record(lambda: self._take(self._batch))
+        for name, buffer in self._batch.items():
+            buffer.copy_(batch[name])
+        self._replay()
+        return self._said.clone()
+
+    def _take(self, batch: Params) -> None:
+        losses = self._losses(*self._parts, self._bare(batch))
         for leaf in self._trained.values():
             leaf.grad = None
         losses.sum().backward()
         self.optimizer.step()
-        return losses.detach().view(-1)
+        self._said = losses.detach().view(-1)
 
     def _bare(self, leaves: Params) -> Params:
         """Return the leaves of one client without their first axis, those of several as they are.
@@ -74,106 +138,6 @@ class Program:
         Taken off once and not at every step; ``vmap_clients`` would do the same inside the program.
         """
         return {n: t[0] for n, t in leaves.items()} if self._alone else leaves
-
-
-class Recorded(Program):
-    """A program on buffers of its own whose step is recorded by ``record`` and then replayed.
-
-    ``record(fn)`` runs ``fn`` once under recording and returns what replays it.
-    """
-
-    def __init__(
-        self,
-        loss: Loss,
-        optimizer: Optimizer,
-        train: tuple[str, ...],
-        *parts: Params,
-        record: Callable[[Play], Play],
-    ) -> None:
-        super().__init__(loss, optimizer, train, *(_own(part) for part in parts))
-        self._record: Callable[[Play], Play] | None = record
-        self._replay: Play | None = None
-        self._batch: Params = {}
-        self._said: Tensor | None = None
-        self._taken = 0
-
-    def begin(self, leaves: Params, context: Params, common: Params) -> None:
-        """Start over from other leaves, with an optimiser that remembers nothing."""
-        bare = self._bare(leaves), self._bare(context), common
-        given = zip((self.leaves, self.context, self.common), bare, strict=True)
-        with torch.no_grad():
-            for mine, theirs in given:
-                for name, buffer in mine.items():
-                    buffer.copy_(theirs[name])
-            for memory in self.optimizer.state.values():
-                for tensor in memory.values():
-                    if isinstance(tensor, Tensor):
-                        tensor.zero_()
-
-    def step(self, batch: Params) -> Tensor:
-        """Take one step; the first few are eager, then it is recorded, then replayed."""
-        if self._taken < WARM_UP or self._record is None:
-            self._taken += 1
-            return super().step(batch)
-        if not self._batch:
-            self._batch = _own(batch)
-        for name, buffer in self._batch.items():
-            buffer.copy_(batch[name])
-        if self._replay is None:
-            self._replay = self._recorded()
-        if self._replay is None:
-            return super().step(batch)
-        self._replay()
-        assert self._said is not None
-        return self._said.clone()
-
-    def _recorded(self) -> Play | None:
-        def once() -> None:
-            self._said = Program.step(self, self._batch)
-
-        assert self._record is not None
-        try:
-            return self._record(once)
-        except RuntimeError as error:
-            self._record = None
-            warnings.warn(f"steps run eagerly, as recording failed: {error}", stacklevel=2)
-            return None
-
-
-def program(
-    fed: Federation,
-    key: Hashable,
-    loss: Loss,
-    optimizer: Optimizer,
-    train: tuple[str, ...],
-    *parts: Params,
-) -> Program:
-    """Return the program of a cohort: on a GPU the recorded one of its ``key`` and shapes.
-
-    ``parts`` are leaves, context and common, as for ``Program``.
-    """
-    if fed.device.type != "cuda" or optimizer.name not in RECORDABLE:
-        return Program(loss, optimizer, train, *parts)
-    shapes = tuple((n, t.shape, t.dtype) for part in parts for n, t in part.items())
-    known = _kept.setdefault(fed, {})
-    if (key, shapes) not in known:
-        known[key, shapes] = Recorded(loss, optimizer, train, *parts, record=cuda_graph)
-    made = known[key, shapes]
-    made.begin(*parts)
-    return made
-
-
-def cuda_graph(fn: Play) -> Play:
-    """Record the kernels that ``fn`` launches, without running them; return what replays them."""
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        fn()
-    return graph.replay
-
-
-def _own(leaves: Params) -> Params:
-    return {n: t.detach().clone(memory_format=torch.preserve_format) for n, t in leaves.items()}
 
 
 def _trainable(t: Tensor) -> Tensor:

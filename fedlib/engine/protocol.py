@@ -6,18 +6,91 @@ another algorithm overrides the ones in which it differs.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedlib.engine.seen import Known
-from fedlib.engine.train import Phase
-from fedlib.federation import Federation
+from fedlib.federation import Federation, Known
 from fedlib.models import Net, Params
+from fedlib.optim import Optimizer
+from fedlib.values import one_of, value
+
+FEATURES = "features"  # as many random numbers as a model has features
 
 # How an algorithm's memory began in checkpoints that kept it together with the optimiser's.
 _REMEMBERED = ("clients/", "clusters/", "settled/", "average.", "server/")
+
+
+def noise_of(name: str) -> str:
+    """Return what a phase's random numbers of one name are called in a batch.
+
+    All numbers but those of augmentation are its "noise", of which a model that drops units takes
+    the last.
+    """
+    return f"noise:{name}"
+
+
+@value
+class EarlyStop:
+    """Stop a client when its validation loss stops improving, and keep its best weights.
+
+    Checked every ``every`` epochs of the client; an improvement counts when larger than
+    ``min_delta``; after ``patience`` checks without one the client stands still. ``keep`` "last"
+    keeps the weights that it has then, as 001's released code does by mistake.
+    """
+
+    every: int = 5
+    patience: int = 10
+    min_delta: float = 0.0
+    keep: str = "best"
+
+    def check(self) -> None:
+        one_of("keep", self.keep, ("best", "last"))
+        if self.every < 1 or self.patience < 1:
+            raise ValueError(f"every and patience must be >= 1, got {self}")
+        if self.min_delta < 0:
+            raise ValueError(f"EarlyStop.min_delta must be >= 0, got {self.min_delta}")
+
+
+@value
+class Phase:
+    """One stretch of local training: which leaves move, on which data, how.
+
+    ``train`` are prefixes of the leaves that move, "" is all of them, among the ``side`` that is
+    "local", "shared" or "both". ``loss`` names the algorithm's method to minimise. ``noise`` are
+    pairs of a name and how many uniform random numbers per example the loss finds in its batch
+    under ``noise_of`` that name; "features" is one for each of the model's features. ``watch`` is
+    what early stopping looks at, on validation examples: "nll", the negative log-likelihood of
+    the algorithm's predictions, or "loss".
+    """
+
+    optimizer: Optimizer
+    epochs: int = 1
+    batch_size: int | None = 64
+    train: tuple[str, ...] = ("",)
+    loss: str = "loss"
+    stop: EarlyStop | None = None
+    noise: tuple[tuple[str, int | str], ...] = ()
+    watch: str = "nll"
+    side: str = "both"
+
+    def check(self) -> None:
+        one_of("side", self.side, ("local", "shared", "both"))
+        one_of("watch", self.watch, ("nll", "loss"))
+        if self.epochs < 1:
+            raise ValueError(f"Phase.epochs must be >= 1, got {self.epochs}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"Phase.batch_size must be >= 1 or None, got {self.batch_size}")
+        for name, count in self.noise:
+            if count != FEATURES and (isinstance(count, str) or count < 0):
+                raise ValueError(f"Phase.noise, {name}: numbers must be >= 0, got {count!r}")
+
+    def moves(self, leaves: Iterable[str], local: Collection[str]) -> tuple[str, ...]:
+        """Return which of some leaves move, given which ones are local."""
+        sides = {"both": (True, False), "local": (True,), "shared": (False,)}[self.side]
+        return tuple(n for n in leaves if n.startswith(self.train) and (n in local) in sides)
 
 
 @dataclass(eq=False)
@@ -106,8 +179,7 @@ class Algorithm(Protocol):
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what the leaves that a phase does not train say of examples, ``[B, ...]`` each.
 
-        It is computed once per example, and the loss finds it in its batch, beside the examples or
-        instead of them.
+        It is computed once per example, and the loss finds it in its batch.
         """
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
@@ -157,8 +229,8 @@ class Algorithm(Protocol):
     def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
         """Return a newcomer's log-probabilities ``[B, classes]`` from the mean votes."""
 
-    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
-        """Return how well a client knows examples, ``{"log_p": log p(x|s) [B]}``; {}: all alike."""
+    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
+        """Return how well a client knows examples, log p(x|s) ``[B]`` up to a constant."""
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return quantities worth logging: scalars, ``[experts]``, or ``[item, experts]``."""

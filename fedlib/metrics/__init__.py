@@ -1,18 +1,160 @@
-"""What is measured: divergence, accuracies, recovered clusters, features."""
+"""What is measured: accuracies over clients, divergence, recovered clusters, features."""
 
-from fedlib.metrics.accuracy import majority_floor, over_clients
-from fedlib.metrics.divergence import divergences, gradient_divergence
-from fedlib.metrics.embedding import embedded, neighbours, purity
-from fedlib.metrics.recovery import adjusted_rand_index, truth
+from __future__ import annotations
 
-__all__ = [
-    "adjusted_rand_index",
-    "divergences",
-    "embedded",
-    "gradient_divergence",
-    "majority_floor",
-    "neighbours",
-    "over_clients",
-    "purity",
-    "truth",
-]
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlib.federation import Federation
+from fedlib.models import Params
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NEIGHBOURS = 5
+
+
+def over_clients(accuracy: np.ndarray, sizes: np.ndarray) -> dict[str, float]:
+    """Return mean, size-weighted mean, standard deviation and worst-decile mean over clients.
+
+    ``accuracy`` and ``sizes`` are ``[clients]``; clients without examples are left out. The worst
+    decile is the mean over the tenth of the clients (at least one) with the lowest accuracy.
+    """
+    there = np.asarray(sizes) > 0
+    a, n = np.asarray(accuracy, dtype=float)[there], np.asarray(sizes)[there]
+    if not len(a):
+        return dict.fromkeys(("mean", "weighted", "std", "worst_decile"), float("nan"))
+    worst = np.sort(a)[: max(1, len(a) // 10)]
+    return {
+        "mean": float(a.mean()),
+        "weighted": float((a * n).sum() / n.sum()),
+        "std": float(a.std()),
+        "worst_decile": float(worst.mean()),
+    }
+
+
+def majority_floor(train: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """Return every client's accuracy if it always says its commonest training label.
+
+    From counts of labels ``[clients, classes]``, float64 ``[clients]``; ties go to the smallest
+    label, and a client without tests has nan.
+    """
+    right = np.take_along_axis(test, train.argmax(1)[:, None], 1)[:, 0]
+    with np.errstate(invalid="ignore"):
+        return np.asarray(right / test.sum(1), dtype=np.float64)
+
+
+def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:
+    """Return GD = sum_ij w_i w_j (1 - cos(D_i, D_j)) / 2 for one tensor (eq. 16; eq. 17 with p(s)).
+
+    ``updates`` are the clients' before - after, ``[S, ...]`` with weights ``[S]``, giving a scalar,
+    or ``[S, K, ...]`` with weights ``[S, K]``, giving one number per expert ``[K]``. Pairs with an
+    update that is exactly zero have no direction and contribute nothing. Float64.
+
+    With unit vectors u_i the double sum is ((sum w)^2 - |sum_i w_i u_i|^2) / 2: linear in S.
+    """
+    flat = updates.double().flatten(weights.ndim)
+    length = flat.norm(dim=-1, keepdim=True)
+    some = (length > 0).squeeze(-1)
+    w = torch.where(some, weights.double(), 0)
+    unit = flat / torch.where(length > 0, length, 1)
+    resultant = (w.unsqueeze(-1) * unit).sum(0)
+    return 0.5 * (w.sum(0) ** 2 - (resultant**2).sum(-1)).clamp(min=0)
+
+
+def divergences(messages: Params, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the divergence of every aggregated tensor of a round, by leaf name."""
+    return {n: gradient_divergence(messages[n], w) for n, w in weights.items()}
+
+
+def adjusted_rand_index(found: np.ndarray, true: np.ndarray) -> float:
+    """Return the adjusted Rand index of two groupings of the same clients, ``[clients]`` each.
+
+    1 for the same groups under any names, about 0 for a random one (Hubert and Arabie, 1985).
+    """
+    rows, columns = (np.unique(g, return_inverse=True)[1] for g in (true, found))
+    table = np.zeros((rows.max(initial=0) + 1, columns.max(initial=0) + 1), dtype=np.int64)
+    np.add.at(table, (rows, columns), 1)
+    n, squares = len(rows), int((table**2).sum())
+    # Ordered pairs of clients: together in both groupings, in one of them only, in neither.
+    both = squares - n
+    one = int((table.sum(1) ** 2).sum()) - squares
+    other = int((table.sum(0) ** 2).sum()) - squares
+    neither = n**2 - one - other - squares
+    if one == other == 0:
+        return 1.0
+    product = (both + one) * (one + neither) + (both + other) * (other + neither)
+    return 2.0 * (both * neither - one * other) / product
+
+
+def truth(values: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:
+    """Return the group of every client whose side information ``[clients, width]`` is one value.
+
+    ``sizes`` ``[clients]`` are their examples. None if a client's examples differ, or it has none.
+    """
+    real = np.arange(values.shape[1]) < sizes[:, None]
+    first = values[:, 0] if values.shape[1] else np.zeros(len(values))
+    alike = (values == first[:, None]) | ~real
+    return first if alike.all() and (sizes > 0).all() else None
+
+
+def embedded(
+    fed: Federation, bases: Mapping[str, Params], client: int, seed: int = 0
+) -> pd.DataFrame:
+    """Return a client's test examples in the plane, by t-SNE of the features of each base.
+
+    ``bases`` are the leaves ``base.*`` of a model by name, ``client`` is a row. Columns base, x, y,
+    label, purity: the accuracy of five nearest neighbours among the other examples in the features
+    themselves, which unlike the picture is not a matter of t-SNE. ValueError for a client with
+    fewer than ten test examples.
+    """
+    import pandas as pd
+    from sklearn.manifold import TSNE
+
+    held = fed.test.index[client, : fed.test.sizes[client]]
+    if len(held) < 2 * NEIGHBOURS:
+        raise ValueError(f"client {client} has {len(held)} test examples, fewer than ten")
+    x, labels = fed.test.inputs(held), fed.test.y[held].cpu().numpy()
+    parts = []
+    for name, base in bases.items():
+        with torch.no_grad():
+            features = fed.net.features(base, x).cpu().numpy()
+        perplexity = min(30.0, (len(held) - 1) / 3)
+        plane = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(features)
+        rows = {"base": name, "x": plane[:, 0], "y": plane[:, 1], "label": labels}
+        parts.append(pd.DataFrame(rows).assign(purity=purity(features, labels)))
+    return pd.concat(parts, ignore_index=True)
+
+
+def neighbours(fed: Federation, least: int = 6) -> tuple[int, int, int]:
+    """Return rows of three clients: one of most classes, the most like it, and the least like it.
+
+    The first has ``least`` training examples or more of the most classes; how much alike two are is
+    the cosine of their label shares. ValueError for fewer than three clients.
+    """
+    if fed.clients < 3:
+        raise ValueError(f"needs three clients or more, got {fed.clients}")
+    shares = fed.shares("label")
+    client = int((fed.train.counts(fed.classes) >= least).sum(1).argmax())
+    near = (shares * shares[client]).sum(1) / shares.norm(dim=1)
+    near[client] = torch.nan
+    return client, int(near.nan_to_num(-1).argmax()), int(near.nan_to_num(9).argmin())
+
+
+def purity(features: np.ndarray, labels: np.ndarray) -> float:
+    """Return how often five nearest neighbours name an example's label, itself left out.
+
+    ``features [N, D]``, ``labels [N]``, int.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    near = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(features)
+    others = near.kneighbors(return_distance=False)  # without an argument it leaves each out
+    votes = labels[others]
+    kinds = np.unique(labels)
+    most = kinds[(votes[:, :, None] == kinds).sum(1).argmax(1)]
+    return float((most == labels).mean())

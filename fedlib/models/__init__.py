@@ -1,18 +1,16 @@
 """Models, written for one batch of examples."""
 
-from fedlib.models.autoencoder import AutoEncoder
-from fedlib.models.families import MLP, Family, LeNet, fedmix_lenet5
-from fedlib.models.gate import GateNet
-from fedlib.models.net import Classifier, Net, Params, drawn, each, named, part, stack
-from fedlib.models.residual import ResNet
+from fedlib.models.dense import ACTIVATIONS, INITS, AutoEncoder, GateNet
+from fedlib.models.families import MLP, Family, LeNet, ResNet, fedmix_lenet5
+from fedlib.models.net import Net, Params, drawn, each, named, part, stack, widened
 from fedlib.models.text import BiLSTM, FastText
-from fedlib.models.wide import widened
 
 __all__ = [
+    "ACTIVATIONS",
+    "INITS",
     "MLP",
     "AutoEncoder",
     "BiLSTM",
-    "Classifier",
     "Family",
     "FastText",
     "GateNet",

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from torch.nn import functional
 
-from fedlib.models.dropout import Dropout
 from fedlib.values import one_of, value
 
 # Several dense nets of at most so many parameters fit into a CPU core's own cache together.
@@ -60,15 +60,11 @@ class LeNet(Family):
     output: str = "log-softmax"
 
     def check(self) -> None:
-        positive("LeNet.channels", self.channels)
-        positive("LeNet.hidden", self.hidden)
-        positive("LeNet.kernel", (self.kernel,))
+        positive(self, "channels", "hidden", "kernel")
+        below_one(self, "dropout", "channel_dropout")
         if self.response_norm < 0:
             raise ValueError(f"LeNet.response_norm must be >= 0, got {self.response_norm}")
         one_of("LeNet.output", self.output, ("log-softmax", "softmax"))
-        for name in ("dropout", "channel_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"LeNet.{name} must lie in [0, 1), got {getattr(self, name)}")
 
     @property
     def noise(self) -> int:
@@ -78,7 +74,7 @@ class LeNet(Family):
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return convolutions, pooling and hidden layers; see ``Family``."""
-        height, width, depth = images(self, shape)
+        height, width, depth = shaped(self, shape, 3, "images")
         layers: list[nn.Module] = []
         for i, out in enumerate(self.channels):
             height, width = (height - self.kernel + 1) // 2, (width - self.kernel + 1) // 2
@@ -90,25 +86,8 @@ class LeNet(Family):
             depth = out
         if self.channel_dropout:
             layers.append(Dropout(self.channel_dropout, depth))
-        stack, features = _dense(height * width * depth, self.hidden, dropout=self.dropout)
-        return nn.Sequential(*layers, nn.Flatten(), *stack), features
-
-
-@value
-class MLP(Family):
-    """A multi-layer perceptron on flattened images; (200, 200) is the one of FedMix, App. F."""
-
-    hidden: tuple[int, ...] = (200, 200)
-
-    def check(self) -> None:
-        positive("MLP.hidden", self.hidden)
-
-    def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-        """Return the hidden layers; see ``Family``."""
-        widths = (math.prod(shape), *self.hidden)
-        small = sum(i * o + o for i, o in itertools.pairwise(widths)) <= SMALL
-        layers, features = _dense(widths[0], self.hidden, Stackable if small else nn.Linear)
-        return nn.Sequential(nn.Flatten(), *layers), features
+        layers += [nn.Flatten(), *dense(height * width * depth, self.hidden, self.dropout)]
+        return nn.Sequential(*layers), self.hidden[-1]
 
 
 def fedmix_lenet5(width: int = 32) -> LeNet:
@@ -119,6 +98,118 @@ def fedmix_lenet5(width: int = 32) -> LeNet:
     884,164 (x 1.994) and 1,779,968 (x 4.015) parameters.
     """
     return LeNet(channels=(width, width), hidden=(512,))
+
+
+@value
+class MLP(Family):
+    """A multi-layer perceptron on flattened images; (200, 200) is the one of FedMix, App. F."""
+
+    hidden: tuple[int, ...] = (200, 200)
+
+    def check(self) -> None:
+        positive(self, "hidden")
+
+    def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        """Return the hidden layers; see ``Family``."""
+        widths = (math.prod(shape), *self.hidden)
+        small = sum(i * o + o for i, o in itertools.pairwise(widths)) <= SMALL
+        layers = dense(widths[0], self.hidden, layer=Stackable if small else nn.Linear)
+        return nn.Sequential(nn.Flatten(), *layers), self.hidden[-1]
+
+
+@value
+class ResNet(Family):
+    """The residual network for small images (He et al., 2016, sec. 4.2) with GroupNorm.
+
+    ``blocks`` basic blocks of two 3x3 convolutions in each stage, of the widths ``widths``; the
+    first block of every later stage halves the image. The defaults are ResNet-20: 278,324
+    parameters with 100 classes. ``groups`` per normalisation (000, A02). ``shortcut`` where widths
+    change: "projection" (1x1 convolution) or "pad" (zeros, no parameters: 275,572).
+    """
+
+    blocks: int = 3
+    widths: tuple[int, ...] = (16, 32, 64)
+    groups: int = 2
+    shortcut: str = "projection"
+
+    def check(self) -> None:
+        positive(self, "widths", "blocks", "groups")
+        one_of("shortcut", self.shortcut, ("projection", "pad"))
+        if any(width % self.groups for width in self.widths):
+            raise ValueError(
+                f"ResNet.groups must divide every width, got {self.groups} for {self.widths}"
+            )
+
+    def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        """Return the network up to its global average pooling; see ``Family``."""
+        depth, first = shaped(self, shape, 3, "images")[2], self.widths[0]
+        layers: list[nn.Module] = [*_normed(depth, first, 3, 1, self.groups), nn.ReLU()]
+        depth = first
+        for stage, width in enumerate(self.widths):
+            for i in range(self.blocks):
+                stride = 2 if stage and not i else 1
+                layers.append(_Block(depth, width, stride, self.groups, self.shortcut))
+                depth = width
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), depth
+
+
+class _Block(nn.Module):
+    """Two convolutions around which the input passes by."""
+
+    def __init__(self, depth: int, width: int, stride: int, groups: int, shortcut: str) -> None:
+        super().__init__()
+        self.first = nn.Sequential(*_normed(depth, width, 3, stride, groups), nn.ReLU())
+        self.second = nn.Sequential(*_normed(width, width, 3, 1, groups))
+        same = depth == width and stride == 1
+        project = not same and shortcut == "projection"
+        self.project = nn.Sequential(*_normed(depth, width, 1, stride, groups)) if project else None
+        self.stride, self.pad = stride, width - depth
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output ``[B, width, H / stride, W / stride]``."""
+        if self.project is not None:
+            past = self.project(x)
+        else:
+            past = x[..., :: self.stride, :: self.stride]
+            past = functional.pad(past, (0, 0, 0, 0, 0, self.pad)) if self.pad else past
+        return functional.relu(self.second(self.first(x)) + past)
+
+
+def _normed(depth: int, width: int, kernel: int, stride: int, groups: int) -> list[nn.Module]:
+    padding = kernel // 2
+    return [
+        nn.Conv2d(depth, width, kernel, stride, padding, bias=False),
+        nn.GroupNorm(groups, width),
+    ]
+
+
+class Dropout(nn.Module):
+    """Drop each of ``units`` features with the probability ``p``, and scale the rest by 1/(1-p).
+
+    ``noise`` ``[B, units]``, uniform in [0, 1), says which: those below ``p``. Without noise, which
+    is when a model is not in training, everything passes. Features are the first axis after the
+    batch's: of an image its channels, which are dropped whole.
+    """
+
+    def __init__(self, p: float, units: int) -> None:
+        super().__init__()
+        self.p, self.units = p, units
+        self.noise: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what is left of features ``[B, units, ...]``."""
+        if self.noise is None:
+            return x
+        keep = (self.noise >= self.p).to(x.dtype) / (1 - self.p)
+        return x * keep.view(*keep.shape, *[1] * (x.ndim - 2))
+
+
+def fed_by(module: nn.Module, noise: Tensor | None) -> None:
+    """Give every dropout of a module its share of the numbers ``[B, n]``, in order; or none."""
+    drops = [m for m in module.modules() if isinstance(m, Dropout)]
+    parts = noise.split([d.units for d in drops], -1) if noise is not None else [None] * len(drops)
+    for drop, part in zip(drops, parts, strict=True):
+        drop.noise = part
 
 
 class Stackable(nn.Linear):
@@ -133,28 +224,39 @@ class Stackable(nn.Linear):
         return (self.weight @ x.mT).mT + self.bias
 
 
-def _dense(
+def dense(
     features: int,
     hidden: tuple[int, ...],
-    layer: type[nn.Linear] = nn.Linear,
     dropout: float = 0.0,
-) -> tuple[list[nn.Module], int]:
+    layer: type[nn.Linear] = nn.Linear,
+    activation: type[nn.Module] = nn.ReLU,
+) -> list[nn.Module]:
+    """Return hidden layers on ``features`` inputs, each with its activation and its dropout."""
     layers: list[nn.Module] = []
-    for out in hidden:
-        layers += [layer(features, out), nn.ReLU(), *([Dropout(dropout, out)] if dropout else [])]
-        features = out
-    return layers, features
+    for n, out in itertools.pairwise((features, *hidden)):
+        layers += [layer(n, out), activation(), *([Dropout(dropout, out)] if dropout else [])]
+    return layers
 
 
-def images(family: Family, shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return height, width and channels; ValueError for examples that are not images."""
-    if len(shape) != 3:
-        raise ValueError(f"{family} is for images, and an example here is of shape {shape}")
-    height, width, channels = shape
-    return height, width, channels
+def shaped(family: Family, shape: tuple[int, ...], axes: int, kind: str) -> tuple[int, ...]:
+    """Return the shape of an example; ValueError unless it has so many axes as its kind."""
+    if len(shape) != axes:
+        raise ValueError(f"{family} is for {kind}, and an example here is of shape {shape}")
+    return shape
 
 
-def positive(what: str, numbers: tuple[int, ...]) -> None:
-    """Raise ValueError unless all numbers are whole and at least 1."""
-    if not numbers or any(type(n) is not int or n < 1 for n in numbers):
-        raise ValueError(f"{what} must be whole numbers >= 1, got {numbers!r}")
+def positive(family: Family, *names: str) -> None:
+    """Raise ValueError unless fields, or all numbers in them, are whole and at least 1."""
+    for name in names:
+        numbers = given if isinstance(given := getattr(family, name), tuple) else (given,)
+        if not numbers or any(type(n) is not int or n < 1 for n in numbers):
+            what = f"{type(family).__name__}.{name}"
+            raise ValueError(f"{what} must be whole numbers >= 1, got {given!r}")
+
+
+def below_one(family: Family, *names: str) -> None:
+    """Raise ValueError unless shares lie in [0, 1)."""
+    for name in names:
+        if not 0 <= getattr(family, name) < 1:
+            what = f"{type(family).__name__}.{name}"
+            raise ValueError(f"{what} must lie in [0, 1), got {getattr(family, name)}")

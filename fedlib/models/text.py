@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from fedlib.models.families import Family, positive
+from fedlib.models.families import Family, positive, shaped
 from fedlib.values import value
 
 UNKNOWN = 1
@@ -30,13 +30,13 @@ class BiLSTM(Family):
     tokens: int | None = None
 
     def check(self) -> None:
-        for name in ("vocabulary", "embedding", "hidden", "tokens"):
-            if getattr(self, name) is not None:
-                positive(f"BiLSTM.{name}", (getattr(self, name),))
+        positive(self, "vocabulary", "embedding", "hidden")
+        if self.tokens is not None:
+            positive(self, "tokens")
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return embedding and LSTM; see ``Family``."""
-        tokens(self, shape)
+        shaped(self, shape, 1, "texts")
         words = _Words(self.vocabulary, self.embedding)
         words.most = self.tokens
         return nn.Sequential(words, _LastStates(self.embedding, self.hidden)), 2 * self.hidden
@@ -54,21 +54,13 @@ class FastText(Family):
     width: int = 32
 
     def check(self) -> None:
-        positive("FastText.vocabulary", (self.vocabulary,))
-        positive("FastText.width", (self.width,))
+        positive(self, "vocabulary", "width")
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return embedding, mean and linear layer; see ``Family``."""
-        tokens(self, shape)
+        shaped(self, shape, 1, "texts")
         words = _Words(self.vocabulary, self.width, padding_idx=0)
         return nn.Sequential(words, _Mean(), nn.Linear(self.width, self.width)), self.width
-
-
-def tokens(family: Family, shape: tuple[int, ...]) -> int:
-    """Return the number of tokens; ValueError for examples that are not texts."""
-    if len(shape) != 1:
-        raise ValueError(f"{family} is for texts, and an example here is of shape {shape}")
-    return shape[0]
 
 
 class _Words(nn.Embedding):

@@ -1,16 +1,95 @@
-"""Reconstructions of a client's label shares p(y|s) from single messages (000, App. C)."""
+"""Label shares p(y|s) of clients, reconstructed from a round's messages (000, App. C).
+
+What FedMix's phi tells of them is a result of ours: 000 has nothing of it. A row phi[c] is moved by
+examples of label c only, so that the rows of a message that are not zero name the labels of its
+client. For one full-batch step of SGD, with a_ck the mean over the client's examples of label c of
+log p(y|x, z=k) p(z=k|x, s), eq. 6 gives
+
+    before - after = - rate p(c|s) q(k|c) ( a_ck - sum_j q(j|c) a_cj ),
+
+a share times a factor that the server knows in part: q(k|c).
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+
+from fedlib.algorithms import FedAvg
+from fedlib.engine import Report, State
+from fedlib.federation import Federation
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 RESOLUTION = 1e-12  # of numbers in [0, 1] that were computed in float64
+SENT = 1e-6  # q(z|s) is sent in float32: what is smaller in it is rounding
 WEIGHT = 1e4  # of what must be kept beside a distance, and how exactly that is in the end
 KEPT = 1e-9
 PATIENCE = 50
+
+
+def audit(fed: Federation, algorithm: FedAvg, state: State, report: Report) -> dict[str, Floats]:
+    """Return the cohort's label shares p(y|s), and what can be inferred of them, ``[S, classes]``.
+
+    ``label_share`` is the truth. ``labels_from_bias`` needs the output layer's bias to be sent,
+    ``labels_from_weights`` its weights (features behind a ReLU are not negative, so that a row's
+    sum moves as its bias does), and ``labels_from_q`` q(z|s) and phi, FedMix's.
+
+    phi alone tells more (ours, not in 000): ``label_set_from_phi``, 1 for each label whose row
+    moved and 0 for others, ``labels_from_phi``, from how far, and ``labels_from_phi_cohort``, with
+    what as many clients as labels say of one another. ``state`` is where the round started from.
+    Methods that do not apply are left out.
+    """
+    rows, client = np.asarray(report.rows), algorithm.client
+    found = {"label_share": _numbers(fed.shares("label"))[rows]}
+    bias = _of_output(report.messages, "head.bias")
+    if bias is not None:
+        experts = "" if "head.bias" in report.messages else "experts."
+        rate = client.rate(f"{experts}head.bias")
+        plain = client.name == "sgd" and client.weight_decay == 0 and rate > 0
+        one_step = plain and algorithm.batch_size is None and algorithm.epochs == 1
+        found["labels_from_bias"] = from_step(bias, rate) if one_step else from_update(bias)
+    weight = _of_output(report.messages, "head.weight")
+    if weight is not None:
+        found["labels_from_weights"] = from_update(weight.sum(-1))
+    if "phi" in report.messages and getattr(algorithm, "condition", "") == "label":
+        phi = _numbers((state.shared["phi"] - report.messages["phi"]).softmax(-1))
+        q = _numbers(report.messages.get("q_raw", report.messages["q_s"]))
+        pairs = zip(q, phi, strict=True)
+        found["labels_from_q"] = np.stack([from_marginal(*pair, resolution=SENT) for pair in pairs])
+        found |= _rows(algorithm, state, report)
+    return found
+
+
+def _rows(algorithm: FedAvg, state: State, report: Report) -> dict[str, Floats]:
+    """Return what the rows of phi's update say; nothing where clients leave phi alone.
+
+    Weight decay moves every row, so that none tells by being zero.
+    """
+    if algorithm.client.rate("phi") == 0:
+        return {}
+    moved = _numbers(report.messages["phi"])
+    q_y = _numbers(state.shared["phi"].double().softmax(-1))
+    found = {"labels_from_phi": from_rows(moved, q_y)}
+    if len(moved) >= moved.shape[1]:
+        found["labels_from_phi_cohort"] = from_rows_together(moved, q_y)
+    if algorithm.client.weight_decay == 0:
+        found["label_set_from_phi"] = set_from_rows(moved).astype(np.float64)
+    return found
+
+
+def _of_output(messages: dict[str, Tensor], leaf: str) -> Floats | None:
+    """Return the update of an output leaf, ``[S, classes, ...]``, summed over experts."""
+    if leaf in messages:
+        return _numbers(messages[leaf])
+    experts = messages.get(f"experts.{leaf}")
+    return None if experts is None else _numbers(experts).sum(1)
+
+
+def _numbers(t: Tensor) -> Floats:
+    return t.detach().cpu().double().numpy()
 
 
 def from_step(difference: Floats, rate: float) -> Floats:
@@ -34,10 +113,7 @@ def from_update(difference: Floats) -> Floats:
     the paper does after several steps. Uniform where nothing has moved.
     """
     moved = -np.asarray(difference, dtype=np.float64)
-    moved = moved - moved.min(-1, keepdims=True)
-    total = moved.sum(-1, keepdims=True)
-    uniform = np.full_like(moved, 1 / moved.shape[-1])
-    return np.divide(moved, total, out=uniform, where=total > 0)
+    return _normalised(moved - moved.min(-1, keepdims=True))
 
 
 def from_marginal(
@@ -107,6 +183,60 @@ def _nnls(rows: Floats, target: Floats) -> Floats:
 
     solution, _ = optimize.nnls(rows, target, maxiter=100 * rows.shape[1])
     return np.asarray(solution, dtype=np.float64)
+
+
+def set_from_rows(difference: Floats) -> Flags:
+    """Return which rows of phi's update ``[..., classes, K]`` moved, ``[..., classes]``.
+
+    A row that moved belongs to a label that the client holds, without weight decay always. One
+    that did not may belong to a label that it holds if K = 1, if q(z|c) is one-hot in float (its
+    gradient is then exactly zero), or if the step was smaller than the rounding of phi itself.
+    """
+    return np.asarray((np.asarray(difference) != 0).any(-1))
+
+
+def from_rows(difference: Floats, q_y: Floats) -> Floats:
+    """Return label shares read off how far each row of phi moved, ``[..., classes]``.
+
+    ``difference`` is phi before - after, ``[..., classes, K]``, ``q_y`` ``[classes, K]`` the
+    q(z|y) that the server sent. The mean of |difference| / q(z|y) over experts is p(y|s) times how
+    differently the experts judge a label, which is taken to be the same for all labels. Uniform
+    where nothing moved.
+    """
+    return _normalised(_moved(difference, q_y))
+
+
+def from_rows_together(difference: Floats, q_y: Floats) -> Floats:
+    """Return label shares read off the rows of phi of a whole cohort, ``[S, classes]``.
+
+    As `from_rows`, with a factor of every label that is the same for all clients and found by non-
+    negative least squares from the cohort's messages: every client's shares must sum to 1.
+    ValueError with fewer clients than classes, which do not determine the factors.
+    """
+    moved = _moved(difference, q_y)
+    if moved.ndim != 2 or moved.shape[0] < moved.shape[1]:
+        raise ValueError(f"needs at least as many clients as classes, got {moved.shape}")
+    scale = moved.sum(-1).mean()
+    if scale == 0:
+        return _normalised(moved)
+    shares = moved * _nnls(moved / scale, np.ones(len(moved)))
+    some = shares.sum(-1, keepdims=True) > 0
+    return _normalised(np.where(some, shares, moved))
+
+
+def _moved(difference: Floats, q_y: Floats) -> Floats:
+    """Return the mean over experts of |difference| / q(z|y); 0 / 0 is 0: nothing moved there."""
+    size, q = np.abs(np.asarray(difference, dtype=np.float64)), np.asarray(q_y, dtype=np.float64)
+    if size.shape[-2:] != q.shape:
+        raise ValueError(f"phi's update and q(z|y) must match, got {size.shape} and {q.shape}")
+    q = np.broadcast_to(q, size.shape)
+    return np.asarray(np.divide(size, q, out=np.zeros_like(size), where=q > 0).mean(-1))
+
+
+def _normalised(moved: Floats) -> Floats:
+    total = moved.sum(-1, keepdims=True)
+    uniform = np.full_like(moved, 1 / moved.shape[-1])
+    return np.asarray(np.divide(moved, total, out=uniform, where=total > 0))
 
 
 def total_variation(p: Floats, q: Floats) -> Floats:

@@ -54,32 +54,21 @@ def trace(
     and all leaves that the server holds after each round. ``first`` is the state of an earlier
     stage.
     """
+
+    def seen(fed: Federation) -> Iterator[Tensor]:
+        """Yield the tensors that a server sees, in one order."""
+        state = algorithm.init(playing(algorithm, fed), seed, first)
+        for t in range(rounds):
+            state, report = play_round(algorithm, fed, state, round=t, seed=seed, cohort=cohort)
+            for leaves in (report.messages, state.shared, state.optimizer, state.memory):
+                yield from (leaves[name] for name in sorted(leaves))
+            yield report.up
+
     total = changed = 0
-    runs = (
-        _seen(f, algorithm, rounds, cohort, seed, first)
-        for f in (fed, tampered(fed, inside=inside))
-    )
-    for one, other in zip(*runs, strict=True):
+    for one, other in zip(seen(fed), seen(tampered(fed, inside=inside)), strict=True):
         total += one.numel() * one.element_size()
         changed += int((_bytes(one) != _bytes(other)).sum())
     return Trace(total, changed)
-
-
-def _seen(
-    fed: Federation,
-    algorithm: Algorithm,
-    rounds: int,
-    cohort: int,
-    seed: int,
-    first: State | None,
-) -> Iterator[Tensor]:
-    """Yield the tensors that a server sees, in one order."""
-    state = algorithm.init(playing(algorithm, fed), seed, first)
-    for t in range(rounds):
-        state, report = play_round(algorithm, fed, state, round=t, seed=seed, cohort=cohort)
-        for leaves in (report.messages, state.shared, state.optimizer, state.memory):
-            yield from (leaves[name] for name in sorted(leaves))
-        yield report.up
 
 
 def _bytes(t: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy import stats
 
 from companion import frames
-from fedlib.models.gate import ACTIVATIONS, INITS
+from fedlib.models import ACTIVATIONS, INITS
 from fedlib.randomness import generator
 from papers.floor import MAJORITY
 from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, WITH_MOE, called

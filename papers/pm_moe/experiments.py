@@ -11,8 +11,7 @@ from companion.scales import SCALES
 from companion.sections import Run, Section, Setting, federated, placed
 from fedlib import algorithms
 from fedlib.algorithms import FedAvg
-from fedlib.models import FastText, GateNet, LeNet
-from fedlib.models.gate import ACTIVATIONS, INITS
+from fedlib.models import ACTIVATIONS, INITS, FastText, GateNet, LeNet
 from fedlib.optim import sgd
 from fedlib.partition import ClassDirichlet, Own
 from fedlib.runs import Experiment

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import make_federation
+from conftest import after, assert_alike, make_federation
 from playing import TASK
 
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
-from fedlib.engine import play_round
 from fedlib.models import LeNet, Net
-from fedlib.models.dropout import Dropout
+from fedlib.models.families import Dropout
 from fedlib.optim import sgd
 from fedlib.runs import Experiment
 from papers.adaptive.experiments import ADAPTIVE
@@ -32,12 +31,6 @@ def test_what_drops_and_what_stays_by_hand():
     assert torch.equal(drop(images).sum((2, 3)), torch.tensor([[0.0, 8.0, 8.0]]))
 
 
-def test_the_mean_stays():
-    drop = Dropout(0.8, 4)
-    drop.noise = torch.rand(20000, 4, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(drop(torch.ones(20000, 4)).mean(0), torch.ones(4), atol=0.05, rtol=0)
-
-
 def test_a_net_drops_with_noise_only_and_forgets_it():
     net, plain = Net(DROPS, SHAPE, 3), Net(PLAIN, SHAPE, 3)
     assert net.noise == DROPS.noise == 4 + 6 + 5 and plain.noise == PLAIN.noise == 0
@@ -55,38 +48,25 @@ def test_a_net_drops_with_noise_only_and_forgets_it():
     assert not silent.any(), "all units of the last hidden layer have dropped"
 
 
-def trained(algorithm, fed, chunk=None, rounds=2, first=None, cohort=3):
-    state = algorithm.init(fed, 0, first)
-    for t in range(rounds):
-        state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=cohort, chunk=chunk)
-    return state
-
-
 @pytest.mark.parametrize("algorithm", [FedAvg, IFCA, Local])
 def test_a_client_drops_the_same_whoever_shares_its_program(algorithm):
-    fed = make_federation((9, 5, 7), model=DROPS, shape=SHAPE)
-    options = {"epochs": 2, "batch_size": 4, "client": sgd(0.1)}
-    one, all_at_once = (trained(algorithm(**options), fed, chunk) for chunk in (1, 3))
-    for name, leaf in one.flat().items():
-        torch.testing.assert_close(leaf, all_at_once.flat()[name], rtol=1e-4, atol=1e-6)
-    still = make_federation((9, 5, 7), model=PLAIN, shape=SHAPE)
-    without = trained(algorithm(**options), still).flat()
-    moved = [n for n, t in one.flat().items() if n.endswith("head.weight")]
-    assert moved and all(not torch.allclose(one.flat()[n], without[n]) for n in moved)
+    fed, still = (make_federation((9, 5, 7), model=m, shape=SHAPE) for m in (DROPS, PLAIN))
+    made = algorithm(epochs=2, batch_size=4, client=sgd(0.1))
+    one, without = after(made, fed, 2, chunk=1), after(made, still, 2).flat()
+    assert_alike(one, after(made, fed, 2, chunk=3))
+    moved = {n: t for n, t in one.flat().items() if n.endswith("head.weight")}
+    assert moved and not any(torch.allclose(t, without[n]) for n, t in moved.items())
 
 
 def test_specialist_and_gate_drop_units_of_their_own():
     fed = make_federation((9, 5, 7), model=PLAIN, shape=SHAPE)
-    first = trained(FedAvg(batch_size=4), fed)
+    first = after(FedAvg(batch_size=4), fed, 2)
     home = {"epochs": 2, "batch_size": 4, "client": sgd(0.1), "stop": None}
-    both = Mixture(**home, expert=DROPS, gate=DROPS)
-    (phase,) = both.phases()
-    assert phase.noise == (("dropout", 2 * DROPS.noise),)
-    state = trained(both, fed, first=first, rounds=1)
-    plain = trained(Mixture(**home, expert=PLAIN, gate=PLAIN), fed, first=first, rounds=1)
-    for part in ("own.", "gate."):
-        name = f"{part}head.weight"
-        assert not torch.allclose(state.local[name], plain.local[name])
+    both, plain = (Mixture(**home, expert=m, gate=m) for m in (DROPS, PLAIN))
+    assert both.phases()[0].noise == (("dropout", 2 * DROPS.noise),)
+    ends = [after(mixture, fed, first=first).local for mixture in (both, plain)]
+    for name in ("own.head.weight", "gate.head.weight"):
+        assert not torch.allclose(ends[0][name], ends[1][name])
 
 
 def test_the_papers_networks_drop_as_in_table_1():

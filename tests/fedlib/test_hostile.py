@@ -10,7 +10,7 @@ from benchmarks.robustness import hyper
 from companion.sections import Setting
 from fedlib.algorithms import ClusteredFedMix, Densities, FedRep
 from fedlib.engine import EarlyStop
-from fedlib.models import BiLSTM, FastText
+from fedlib.models import FastText
 from fedlib.partition import Dirichlet
 from fedlib.runs.tuning import Choice, Space
 from fedlib.values import from_dict
@@ -45,10 +45,18 @@ def test_every_kind_of_value_is_looked_at():
     assert all(type(hyper.plain(cls)) is cls for cls in hyper.kinds())
 
 
+DEEP: list = []
+for _ in range(5000):
+    DEEP = [DEEP]
+
+
+def setting(cls, **fields):
+    return cls(**{**vars(hyper.plain(cls)), **fields})
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: BiLSTM(hidden=0), "BiLSTM.hidden must be whole numbers >= 1"),
         (lambda: FastText(width=-1), "FastText.width must be whole numbers >= 1"),
         (lambda: FedRep(head_epochs=0), "FedRep.head_epochs must be >= 1, got 0"),
         (lambda: Densities(latent=-1), "hidden, latent and samples must be >= 1"),
@@ -56,38 +64,16 @@ def test_every_kind_of_value_is_looked_at():
         (lambda: EarlyStop(min_delta=-0.1), "EarlyStop.min_delta must be >= 0, got -0.1"),
         (lambda: Choice((float("nan"),)), "Choice.of must hold numbers, text and values"),
         (lambda: Choice(([],)), "Choice.of must hold numbers, text and values"),
+        (lambda: Space((("lr", 3),)), r"axes: 'lr' must be a Uniform or a Choice, got 3"),
         (lambda: Dirichlet(clients=2**63), "Dirichlet.clients must be a number of 63 bits"),
         (lambda: Dirichlet(clients=10**5000), "clients must be a number of 63 bits, got what can"),
+        (lambda: Dirichlet(clients="x" * 10_000), r"clients must be int, got 'x+\.\.\. \(str\)"),
         (lambda: setting(Setting, rounds=0), "Setting.rounds must be >= 1: 0"),
         (lambda: setting(PrivateParts, ratios=(-0.5,)), "PrivateParts.ratios must be >= 0: -0.5"),
+        (lambda: from_dict({"kind": "FedMix", "experts": DEEP}), "nested too deeply"),
     ],
 )
 def test_what_was_accepted_or_refused_without_its_name(make, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message) as said:
         make()
-
-
-def setting(cls, **fields):
-    base = hyper.plain(cls)
-    return cls(**{**vars(base), **fields})
-
-
-def test_an_axis_of_a_search_must_be_one():
-    with pytest.raises(TypeError, match=r"Space.axes: 'lr' must be a Uniform or a Choice, got 3"):
-        Space((("lr", 3),))
-
-
-def test_an_error_shows_the_beginning_of_what_was_given():
-    with pytest.raises(
-        TypeError, match=r"Dirichlet.clients must be int, got 'x+\.\.\. \(str\)"
-    ) as said:
-        Dirichlet(clients="x" * 10_000)
-    assert len(str(said.value)) < 300
-
-
-def test_what_is_nested_too_deeply_is_no_value():
-    deep: list = []
-    for _ in range(5000):
-        deep = [deep]
-    with pytest.raises(ValueError, match="nested too deeply"):
-        from_dict({"kind": "FedMix", "experts": deep})
+    assert len(str(said.value)) < 300, "an error shows the beginning of what was given"

@@ -1,16 +1,24 @@
-"""Gradient divergence against its double sum, and accuracies over clients."""
+"""Gradient divergence against its double sum, accuracies, features in the plane, and gates."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from conftest import after, make_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from companion import plotting
+from fedlib import metrics
+from fedlib.algorithms import FedAvg
+from fedlib.federation import OPTED_IN
 from fedlib.metrics import divergences, gradient_divergence, over_clients
+from fedlib.metrics.gating import drawn, expected, promised
+from fedlib.optim import sgd
 
 
 def double_sum(updates, weights):
@@ -26,51 +34,29 @@ def double_sum(updates, weights):
     return total
 
 
-whole = st.integers(-3, 3).map(float)
-
-
-@settings(max_examples=150)
-@given(
-    st.integers(1, 4).flatmap(
-        lambda d: st.lists(
-            st.tuples(st.lists(whole, min_size=d, max_size=d), st.floats(0, 1)),
-            max_size=6,
-            min_size=1,
-        )
-    )
-)
-def test_divergence_equals_the_double_sum(clients):
-    updates, weights = [u for u, _ in clients], [w for _, w in clients]
-    got = gradient_divergence(torch.tensor(updates), torch.tensor(weights, dtype=torch.float64))
-    assert got.ndim == 0 and got.dtype == torch.float64
-    assert float(got) == pytest.approx(double_sum(updates, weights), abs=1e-9)
-
-
-@settings(max_examples=30)
-@given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 10**6))
-def test_divergence_per_expert_equals_every_expert_alone(clients, experts, seed):
+@settings(max_examples=100)
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 3), st.integers(0, 10**6))
+def test_divergence_per_expert_equals_every_experts_double_sum(clients, experts, size, seed):
+    """Of whole numbers, so that some updates are zero, and some opposite."""
     rng = torch.Generator().manual_seed(seed)
-    updates = torch.randn(clients, experts, 2, 3, generator=rng)
+    updates = torch.randint(-2, 3, (clients, experts, size, 1), generator=rng).float()
     weights = torch.rand(clients, experts, generator=rng).double()
     got = gradient_divergence(updates, weights)
-    assert got.shape == (experts,)
+    assert got.shape == (experts,) and got.dtype == torch.float64
     for k in range(experts):
         expected = double_sum(updates[:, k].flatten(1).tolist(), weights[:, k].tolist())
         assert float(got[k]) == pytest.approx(expected, abs=1e-9)
         alone = gradient_divergence(updates[:, k], weights[:, k])
-        assert float(alone) == pytest.approx(float(got[k]), abs=1e-12)
+        assert alone.ndim == 0 and float(alone) == pytest.approx(float(got[k]), abs=1e-12)
 
 
 @pytest.mark.parametrize(
     ("updates", "weights", "expected"),
     [
         ([[1.0, 2.0]] * 4, [0.25] * 4, 0.0),  # all agree
-        ([[1.0, 2.0], [10.0, 20.0]], [0.5, 0.5], 0.0),  # length does not count
         ([[1.0, 0.0], [-2.0, 0.0]], [0.5, 0.5], 0.5),  # opposite: 2 pairs of 1/4 * 1
-        ([[1.0, 0.0], [0.0, 3.0]], [0.5, 0.5], 0.25),  # orthogonal: 2 pairs of 1/4 * 1/2
-        ([[1.0, 0.0], [0.0, 3.0]], [0.2, 0.8], 0.16),
+        ([[1.0, 0.0], [0.0, 3.0]], [0.2, 0.8], 0.16),  # orthogonal: 2 pairs of .16 * 1/2
         ([[1.0, 0.0], [0.0, 0.0]], [0.5, 0.5], 0.0),  # a zero update has no direction
-        ([[0.0, 0.0], [0.0, 0.0]], [0.5, 0.5], 0.0),
         ([[5.0, -1.0]], [1.0], 0.0),  # one client
         ([[1e-30, 0.0], [0.0, 1e-30]], [0.5, 0.5], 0.25),
         ([[1e30, 0.0], [0.0, 1e30]], [0.5, 0.5], 0.25),
@@ -79,12 +65,6 @@ def test_divergence_per_expert_equals_every_expert_alone(clients, experts, seed)
 def test_divergence_by_hand(updates, weights, expected):
     got = gradient_divergence(torch.tensor(updates), torch.tensor(weights, dtype=torch.float64))
     assert float(got) == pytest.approx(expected, abs=1e-12)
-
-
-def test_a_client_that_an_expert_does_not_count_has_no_say():
-    updates = torch.tensor([[[1.0, 0.0]] * 2, [[0.0, 1.0]] * 2, [[-1.0, 0.0]] * 2])
-    weights = torch.tensor([[0.5, 1.0], [0.5, 0.0], [0.0, 0.0]]).double()
-    assert gradient_divergence(updates, weights).tolist() == pytest.approx([0.25, 0.0])
 
 
 def test_divergence_of_agreeing_clients_is_never_negative():
@@ -99,27 +79,129 @@ def test_every_weighted_tensor_is_measured_and_nothing_else():
     half = torch.full((2,), 0.5).double()
     got = divergences(messages, {"w": half, "experts": half.unsqueeze(1)})
     assert set(got) == {"w", "experts"}
-    assert float(got["w"]) == pytest.approx(0.25) and got["experts"].tolist() == pytest.approx(
-        [0.25]
-    )
+    assert float(got["w"]) == pytest.approx(0.25) == float(got["experts"][0])
 
 
-def test_over_clients_by_hand():
-    got = over_clients(np.array([0.0, 1.0, 0.5]), np.array([1, 2, 5]))
-    assert got["mean"] == pytest.approx(0.5)
-    assert got["weighted"] == pytest.approx((2 + 2.5) / 8)
-    assert got["std"] == pytest.approx(math.sqrt(0.5 / 3))
-    assert got["worst_decile"] == 0.0
+@pytest.mark.parametrize(
+    ("accuracy", "sizes", "mean", "weighted", "std", "worst"),
+    [
+        ([0.0, 1.0, 0.5], [1, 2, 5], 0.5, (2 + 2.5) / 8, math.sqrt(0.5 / 3), 0.0),
+        ([math.nan, 0.25, 0.75], [0, 1, 1], 0.5, 0.5, 0.25, 0.25),
+        ([math.nan], [0], *[math.nan] * 4),
+        (np.arange(20)[::-1] / 20, [1] * 20, 0.475, 0.475, math.sqrt(399 / 12) / 20, 0.025),
+        (np.arange(19)[::-1] / 19, [1] * 19, 9 / 19, 9 / 19, math.sqrt(30) / 19, 0.0),
+    ],
+)
+def test_over_clients_by_hand(accuracy, sizes, mean, weighted, std, worst):
+    """The worst decile is a tenth of the clients, those without examples left out."""
+    got = over_clients(np.array(accuracy), np.array(sizes))
+    expected = {"mean": mean, "weighted": weighted, "std": std, "worst_decile": worst}
+    assert got == pytest.approx(expected, nan_ok=True)
 
 
-def test_the_worst_decile_is_a_tenth_of_the_clients():
-    accuracy = np.random.default_rng(0).permutation(np.arange(20) / 20)
-    assert over_clients(accuracy, np.ones(20))["worst_decile"] == pytest.approx(0.025)
-    assert over_clients(accuracy[:19], np.ones(19))["worst_decile"] == accuracy[:19].min()
+def test_what_all_have_lies_in_one_place():
+    fed = make_federation((5, 0, 7))
+    fed.train.index[2, 0] = fed.train.index[0, 0]  # held twice
+    pooled = fed.pooled()
+    assert pooled.clients == 1 and pooled.sizes.tolist() == [11]
+    held = {int(i) for row, n in ((0, 5), (2, 7)) for i in fed.train.index[row, :n]}
+    assert set(pooled.train.index[0].tolist()) == held
+    assert pooled.test.sizes.tolist() == [len(set(fed.test.index.flatten().tolist()))]
+    assert fed.clients == 3
 
 
-def test_clients_without_examples_are_left_out():
-    got = over_clients(np.array([np.nan, 0.25, 0.75]), np.array([0, 1, 1]))
-    assert got == {"mean": 0.5, "weighted": 0.5, "std": 0.25, "worst_decile": 0.25}
-    nobody = over_clients(np.array([np.nan]), np.array([0]))
-    assert set(nobody) == set(got) and all(math.isnan(v) for v in nobody.values())
+def test_what_opted_out_is_not_trained_on_in_one_place():
+    fed = make_federation((4, 6))
+    flag = torch.ones_like(fed.train.index)
+    flag[0, :3] = 0
+    inside = set(fed.train.index[0, 3:4].tolist()) | set(fed.train.index[1].tolist())
+    fed = replace(fed, train=replace(fed.train, side={OPTED_IN: flag}))
+    assert set(fed.pooled().train.index[0].tolist()) == inside
+
+
+def test_training_in_one_place_is_plain_gradient_descent():
+    fed = make_federation((6, 9)).pooled()
+    algorithm = FedAvg(batch_size=None, client=sgd(0.1))
+    before = {n: t.requires_grad_() for n, t in algorithm.init(fed, 0).shared.items()}
+    x, y = fed.train.inputs(fed.train.index[0]), fed.train.y[fed.train.index[0]]
+    torch.nn.functional.cross_entropy(fed.net(before, x), y).backward()
+    end = after(algorithm, fed).shared
+    for name, leaf in before.items():
+        expected = leaf.detach() - 0.1 * leaf.grad
+        torch.testing.assert_close(end[name], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_neighbours_of_a_label_far_from_others_name_it():
+    labels = np.repeat([0, 1], 8)
+    features = np.random.default_rng(0).normal(size=(16, 3)) + 50 * labels[:, None]
+    assert metrics.purity(features, labels) == 1.0
+    # An example among five of the other label is the only one of its own: named wrongly.
+    lonely = np.array([1] + [0] * 7)
+    assert metrics.purity(features[:8], lonely) == pytest.approx(7 / 8)
+
+
+def test_features_of_two_bases_lie_in_a_plane_each():
+    fed = make_federation((30, 30))
+    fed.test = fed.train
+    bases = {"one": fed.net.init(0), "other": fed.net.init(1)}
+    points = metrics.embedded(fed, bases, client=1)
+    assert points.groupby("base").size().to_dict() == {"one": 30, "other": 30}
+    assert points["label"].tolist()[:30] == fed.train.y[fed.train.index[1]].tolist()
+    features = fed.net.features(bases["one"], fed.train.inputs(fed.train.index[1])).numpy()
+    near = metrics.purity(features, fed.train.y[fed.train.index[1]].numpy())
+    assert points.query("base == 'one'")["purity"].unique().tolist() == [near]
+    figure, drawn = plotting.embedding(points, ("a", "b", "c"))
+    assert len(figure.axes) == 2 and len(drawn) == 60
+    assert {t.get_text() for t in figure.legends[0].get_texts()} <= {"a", "b", "c"}
+    with pytest.raises(ValueError, match="client 0 has 6 test examples"):
+        metrics.embedded(make_federation((30, 30)), bases, client=0)
+
+
+def test_the_neighbours_of_the_client_with_most_classes():
+    fed = make_federation((12, 12, 12, 12))
+    held = ([0] * 12, [0] * 6 + [1] * 6, [0] * 5 + [1] * 7, [2] * 12)
+    for row, labels in enumerate(held):
+        fed.train.y[fed.train.index[row]] = torch.tensor(labels)
+    # Five examples of a class are too few to count: so client 1 and not 2.
+    assert metrics.neighbours(fed) == (1, 2, 3)
+    with pytest.raises(ValueError, match="needs three clients or more, got 2"):
+        metrics.neighbours(make_federation((6, 6)))
+
+
+# Theorem 3.1 of 004: bound, exact expectation, and draws.
+GRID = [(m, p, a) for m in (1, 2, 20) for p in (0.1, 0.5, 0.9) for a in (0.0, 1.0, 10.0)]
+
+
+@pytest.mark.parametrize(("alpha", "bound", "exact"), [(1, 0.6557, 0.6591), (10, 0.88, 0.9095)])
+def test_golden_values(alpha, bound, exact):
+    assert promised(20, 0.5, alpha) == pytest.approx(bound, abs=5e-5)
+    assert expected(20, 0.5, alpha) == pytest.approx(exact, abs=5e-5)
+
+
+@given(st.integers(1, 60), st.floats(0, 1), st.floats(0, 100))
+def test_the_bound_is_one(experts, p, alpha):
+    low, exact = promised(experts, p, alpha), expected(experts, p, alpha)
+    assert 0 <= low <= exact + 1e-9 and exact <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(("experts", "p", "alpha"), GRID)
+def test_draws_agree_with_the_expectation(experts, p, alpha):
+    share, _ = drawn(experts, p, alpha, draws=1000, seed=0)
+    mean = expected(experts, p, alpha)
+    assert abs(share - mean) <= 3 * (mean * (1 - mean) / 1000) ** 0.5 + 1e-12
+
+
+def test_without_a_preference_a_gate_is_as_good_as_its_experts():
+    for accuracy in (promised, expected):
+        assert accuracy(20, 0.3, 0.0) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("p", [0.0, 5e-324, 1e-308, 1.0])
+def test_the_ends_of_p_are_ordinary(p):
+    assert expected(3, p, 2.0) == pytest.approx(p, abs=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [-1, float("inf"), float("nan")])
+def test_bad_numbers_are_errors(alpha):
+    with pytest.raises(ValueError, match="alpha >= 0"):
+        promised(20, 0.5, alpha)

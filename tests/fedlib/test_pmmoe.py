@@ -23,8 +23,7 @@ from fedlib.algorithms import (
 )
 from fedlib.algorithms.pmmoe import GATE, KEPT, POOL
 from fedlib.engine import State, evaluate, play_round
-from fedlib.models import GateNet, Net, part
-from fedlib.models.gate import ACTIVATIONS
+from fedlib.models import ACTIVATIONS, GateNet, Net, part
 from fedlib.optim import adam, sgd
 
 FIRM = 1e4  # a gate's bias that leaves nothing to the others

@@ -7,34 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import LENET, make_federation, scatter
+from conftest import LENET, after, assert_alike, make_federation, scatter
 from torch.nn.functional import normalize
 
-from fedlib.algorithms import (
-    DBE,
-    GPFL,
-    MOON,
-    FedAvg,
-    FedBABU,
-    FedCP,
-    FedMix,
-    FedPer,
-    FedRep,
-    FedRoD,
-    LGFedAvg,
-    Local,
-    Mixture,
-    Newcomers,
-    Personal,
-    PMMoE,
-    PrunedFedMix,
-)
+from fedlib import algorithms as alg
 from fedlib.algorithms.drift import APART
 from fedlib.algorithms.heads import THEIRS as CP_THEIRS
-from fedlib.algorithms.pmmoe import ENTRY, REST, SAID
-from fedlib.engine import EarlyStop, costs, play_round, rounds
-from fedlib.engine.seen import UNSEEN, Known, Seen, look
-from fedlib.federation import OPTED_IN
+from fedlib.algorithms.pmmoe import ENTRY
+from fedlib.engine import EarlyStop, costs, play_round, train
+from fedlib.engine.batches import look
+from fedlib.engine.program import one_client
+from fedlib.federation import UNSEEN, Known
 from fedlib.models import MLP, LeNet, Net
 from fedlib.optim import adam, sgd
 from fedlib.tasks import CropFlip
@@ -44,64 +27,52 @@ FOUR = {"batch_size": 4, "client": sgd(0.1)}
 STOP = EarlyStop(every=1, patience=2)
 LATER = {**FOUR, "epochs": 3, "stop": STOP}
 ALGORITHMS = (
-    FedRep(**FOUR, head_epochs=3),
-    MOON(**FOUR, epochs=2),
-    FedCP(**FOUR, epochs=2),
-    FedBABU(**FOUR),
+    alg.FedRep(**FOUR, head_epochs=3),
+    alg.MOON(**FOUR, epochs=2),
+    alg.FedCP(**FOUR, epochs=2),
+    alg.FedBABU(**FOUR),
     *(
-        Newcomers(of=of, **LATER)
+        alg.Newcomers(of=of, **LATER)
         for of in (
-            Personal(),
-            FedPer(),
-            LGFedAvg(),
-            FedRoD(),
-            FedCP(),
-            GPFL(),
-            DBE(),
-            FedMix(experts=2),
-            FedMix(experts=2, personal_bias=True, objective="likelihood"),
-            PrunedFedMix(experts=2, eta=0.5),
+            alg.Personal(),
+            alg.FedPer(),
+            alg.LGFedAvg(),
+            alg.FedRoD(),
+            alg.FedCP(),
+            alg.GPFL(),
+            alg.DBE(),
+            alg.FedMix(experts=2),
+            alg.FedMix(experts=2, personal_bias=True, objective="likelihood"),
+            alg.PrunedFedMix(experts=2, eta=0.5),
         )
     ),
-    *(PMMoE(of=of, **LATER) for of in (FedPer(), LGFedAvg(), FedCP(), DBE())),
-    PMMoE(of=FedPer(), **LATER, denoise=0.4),
-    Mixture(**LATER),
-    Mixture(**LATER, frozen=True),
-    Mixture(**LATER, train_global=True),
+    *(alg.PMMoE(of=of, **LATER) for of in (alg.FedPer(), alg.LGFedAvg(), alg.FedCP(), alg.DBE())),
+    alg.PMMoE(of=alg.FedPer(), **LATER, denoise=0.4),
+    alg.Mixture(**LATER),
+    alg.Mixture(**LATER, frozen=True),
+    alg.Mixture(**LATER, train_global=True),
 )
 
 
 def begun(algorithm, fed):
     """A state in which no two clients are the same, after a first stage where one is needed."""
-    if isinstance(algorithm, Newcomers | PMMoE):
-        return scatter(algorithm.init(fed, 0, scatter(algorithm.of.init(fed, 0))), 1, 0.1)
-    first = FedAvg().init(fed, 0) if isinstance(algorithm, Mixture) else None
-    return scatter(algorithm.init(fed, 0, first), 1, 0.1)
-
-
-def kept(algorithm, fed, state):
-    """PMMoE's marks of experts that are left out are no numbers to be scattered."""
-    if isinstance(algorithm, PMMoE):
+    first = alg.FedAvg().init(fed, 0) if isinstance(algorithm, alg.Mixture) else None
+    if isinstance(algorithm, alg.Newcomers | alg.PMMoE):
+        first = scatter(algorithm.of.init(fed, 0))
+    state = scatter(algorithm.init(fed, 0, first), 1, 0.1)
+    if isinstance(algorithm, alg.PMMoE):  # its marks of experts left out are no numbers
         state.local["kept.experts"] = torch.ones(fed.clients, fed.clients)
     return state
 
 
 def trained(algorithm, fed, chunk=None, times=2):
-    state, losses = kept(algorithm, fed, begun(algorithm, fed)), []
+    state, losses = begun(algorithm, fed), []
     for t in range(times):
-        cohort = 1.0 if not algorithm.federates else 4
         state, report = play_round(
-            algorithm, fed, state, round=t, seed=0, cohort=cohort, chunk=chunk
+            algorithm, fed, state, round=t, seed=0, cohort=fed.clients, chunk=chunk
         )
         losses.append(report.losses[np.argsort(report.rows)])
-    return state.flat(), torch.stack(losses)
-
-
-def close(one, other):
-    torch.testing.assert_close(one[1], other[1], rtol=1e-3, atol=1e-5)
-    assert one[0].keys() == other[0].keys()
-    for name, leaf in one[0].items():
-        torch.testing.assert_close(other[0][name], leaf, rtol=1e-3, atol=1e-5, equal_nan=True)
+    return state, torch.stack(losses)
 
 
 @pytest.mark.parametrize("model", [MLP((7,)), LENET], ids=["mlp", "lenet"])
@@ -110,47 +81,59 @@ def test_training_with_what_is_known_is_training_without(monkeypatch, algorithm,
     fed = make_federation(RAGGED, model=model, shape=(12, 12, 1))
     monkeypatch.setattr(costs, "AT_ONCE", 5)
     ends = [trained(algorithm, fed, chunk) for chunk in (None, 1, 4)]
-    monkeypatch.setattr(rounds, "look", lambda *_, **__: UNSEEN)
-    plain = trained(algorithm, fed, 1)
-    for end in ends:
-        close(plain, end)
+    monkeypatch.setattr(train, "look", lambda *_: UNSEEN)
+    state, losses = trained(algorithm, fed, 1)
+    for end, said in ends:
+        torch.testing.assert_close(said, losses, rtol=1e-3, atol=1e-5)
+        assert_alike(state, end, rtol=1e-3, atol=1e-5)
 
 
-def asked(monkeypatch, algorithm, fed, times=1, cohort=None):
-    """What every phase of a round knows, and how many clients share its programs."""
-    looks, chunks, there = [], [], (rounds.look, rounds.train)
+@pytest.fixture
+def convolutional():
+    return make_federation((9, 5, 7, 6), model=LENET, shape=(12, 12, 1))
 
-    def look(*args, **kwargs):
-        looks.append(there[0](*args, **kwargs))
-        return looks[-1]
 
-    def train(cohort, *args):
+def asked(algorithm, fed):
+    """What the phases of a round know of training examples, and how many share each program."""
+    looks, chunks, there = [], [], (train.look, train.train_together)
+
+    def look(fed, table, *args):
+        looks.append((table, there[0](fed, table, *args)))
+        return looks[-1][1]
+
+    def together(algorithm, cohort, *args):
         chunks.append(len(cohort.rows))
-        return there[1](cohort, *args)
+        return there[1](algorithm, cohort, *args)
 
-    monkeypatch.setattr(rounds, "look", look)
-    monkeypatch.setattr(rounds, "train", train)
-    trained(algorithm, fed, times=times)
-    return looks, chunks
-
-
-def test_each_phase_has_the_chunk_that_suits_what_it_trains(monkeypatch):
-    fed = make_federation((9, 5, 7, 6), model=LENET, shape=(12, 12, 1))
-    _, chunks = asked(monkeypatch, FedRep(**FOUR), fed)
-    assert chunks == [4, 1, 1, 1, 1]  # heads together, bases one by one
-    for algorithm in (MOON(**FOUR), FedCP(**FOUR), FedPer(**FOUR), PMMoE(of=LGFedAvg(), **FOUR)):
-        monkeypatch.undo()
-        assert asked(monkeypatch, algorithm, fed)[1] == [1] * 4
-    for algorithm in (PMMoE(of=FedPer(), **FOUR), Newcomers(of=FedMix(), **FOUR)):
-        monkeypatch.undo()
-        assert asked(monkeypatch, algorithm, fed)[1] == [4]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "look", look)
+        patch.setattr(train, "train_together", together)
+        trained(algorithm, fed, times=1)
+    held = [found for table, found in looks if table is fed.validation]
+    return [found for table, found in looks if table is fed.train], held, chunks
 
 
-def test_a_cohorts_weights_wait_in_memory_only_if_they_are_few(monkeypatch):
-    fed = make_federation((9, 5, 7, 6), model=LENET, shape=(12, 12, 1))
-    size = costs.numbers(FedRep().init(fed, 0))
+@pytest.mark.parametrize(
+    ("algorithm", "chunks"),
+    [
+        (alg.FedRep(**FOUR), [4, 1, 1, 1, 1]),  # heads together, bases one by one
+        (alg.MOON(**FOUR), [1] * 4),
+        (alg.FedCP(**FOUR), [1] * 4),
+        (alg.FedPer(**FOUR), [1] * 4),
+        (alg.PMMoE(of=alg.LGFedAvg(), **FOUR), [1] * 4),
+        (alg.PMMoE(of=alg.FedPer(), **FOUR), [4]),
+        (alg.Newcomers(of=alg.FedMix(), **FOUR), [4]),
+    ],
+    ids=repr,
+)
+def test_each_phase_has_the_chunk_that_suits_what_it_trains(convolutional, algorithm, chunks):
+    assert asked(algorithm, convolutional)[2] == chunks
+
+
+def test_a_cohorts_weights_wait_in_memory_only_if_they_are_few(monkeypatch, convolutional):
+    size = costs.numbers(alg.FedRep().init(convolutional, 0))
     monkeypatch.setattr(costs, "WAITING_BYTES", 8 * size)
-    assert asked(monkeypatch, FedRep(**FOUR), fed)[1] == [2, 1, 1, 2, 1, 1]
+    assert asked(alg.FedRep(**FOUR), convolutional)[2] == [2, 1, 1, 2, 1, 1]
 
 
 def test_every_example_is_asked_once_in_large_batches(monkeypatch):
@@ -163,86 +146,63 @@ def test_every_example_is_asked_once_in_large_batches(monkeypatch):
         return there(net, params, x, noise)
 
     monkeypatch.setattr(Net, "features", features)
-    state = FedRep(**FOUR).init(fed, 0)
-    play_round(FedRep(**FOUR), fed, state, round=0, seed=0, cohort=3)
+    after(alg.FedRep(**FOUR), fed)
     assert sorted(said) == [40, 150]
 
 
 def test_columns_stand_where_their_examples_stand():
     fed = make_federation(RAGGED, model=LENET, shape=(12, 12, 1))
-    algorithm, rows = MOON(), torch.tensor([3, 0, 1])
+    algorithm, rows = alg.MOON(), torch.tensor([3, 0, 1])
     state = scatter(algorithm.init(fed, 0))
     leaves = algorithm.start(fed, state, rows)
-    known = rounds.partial(rounds._one_client, algorithm.known, fed.net)
-    common = algorithm.broadcast(fed, state)
-    found = look(fed, known, rows, leaves, {}, common, validation=True)
-    for columns, table in ((found.train, fed.train), (found.validation, fed.validation)):
+    known = one_client(algorithm.known, fed.net, algorithm.broadcast(fed, state))
+    for table in (fed.train, fed.validation):
+        column = look(fed, table, known, rows, leaves, {}).beside[APART]
         for i, row in enumerate(rows.tolist()):
             x = table.inputs(table.index[row, : table.sizes[row]])
             own = {n: t[row] for n, t in state.local.items()}
             theirs = normalize(fed.net.features(state.shared, x), dim=-1)
             mine = normalize(fed.net.features({n[9:]: t for n, t in own.items()}, x), dim=-1)
             expected = ((mine - theirs) / algorithm.tau).detach()
-            torch.testing.assert_close(columns[APART][i, : len(x)], expected, rtol=1e-4, atol=1e-5)
-            assert not columns[APART][i, len(x) :].any()
+            torch.testing.assert_close(column[i, : len(x)], expected, rtol=1e-4, atol=1e-5)
+            assert not column[i, len(x) :].any()
 
 
-def test_nothing_is_known_of_augmented_examples_nor_features_where_units_drop(monkeypatch):
-    fed = make_federation((9, 5, 7, 6), model=LENET, shape=(12, 12, 1))
-    changed = replace(fed, train=replace(fed.train, augment=CropFlip(1)))
-    for algorithm in (FedRep(**FOUR), MOON(**FOUR), FedCP(**FOUR), PMMoE(of=FedPer(), **FOUR)):
-        looks, chunks = asked(monkeypatch, algorithm, changed)
-        assert all(found is UNSEEN for found in looks) and set(chunks) == {1}
-        monkeypatch.undo()
+def test_nothing_is_known_of_augmented_examples_nor_features_where_units_drop(convolutional):
+    changed = replace(convolutional, train=replace(convolutional.train, augment=CropFlip(1)))
+    for algorithm in (
+        alg.FedRep(**FOUR),
+        alg.MOON(**FOUR),
+        alg.FedCP(**FOUR),
+        alg.PMMoE(of=alg.FedPer(), **FOUR),
+    ):
+        looks, _, chunks = asked(algorithm, changed)
+        assert looks and not any(map(any, looks)) and set(chunks) == {1}
     drops = LeNet(channels=(3, 4), hidden=(9,), kernel=3, dropout=0.5)
     fed = make_federation((9, 5, 7, 6), model=drops, shape=(12, 12, 1))
-    assert not any(found.train for found in asked(monkeypatch, FedRep(**FOUR), fed)[0])
-    monkeypatch.undo()
+    assert not any(map(any, asked(alg.FedRep(**FOUR), fed)[0]))
     # Models that stand still drop nothing.
-    for algorithm, names in ((MOON(**FOUR), {APART}), (FedCP(**FOUR), {CP_THEIRS})):
-        looks, _ = asked(monkeypatch, algorithm, fed)
-        assert all({*found.train} == names for found in looks)
-        monkeypatch.undo()
+    for algorithm, name in (
+        (alg.MOON(**FOUR), APART),
+        (alg.FedCP(**FOUR), CP_THEIRS),
+    ):
+        assert all({*found.beside} == {name} for found in asked(algorithm, fed)[0])
 
 
-def test_a_leaf_that_moves_is_never_asked():
-    class Wrong(FedPer):
+def test_a_leaf_that_moves_is_never_asked(fed):
+    class Wrong(alg.FedPer):
         def known(self, net, frozen, ctx, batch):
             return Known({"h": net.features(frozen, batch["x"])}, {})
 
-    fed = make_federation()
     with pytest.raises(KeyError, match=r"base\."):
-        play_round(Wrong(), fed, Wrong().init(fed, 0), round=0, seed=0, cohort=3)
+        after(Wrong(), fed)
 
 
-def test_what_opted_out_is_never_looked_at(monkeypatch):
-    fed = make_federation((9, 5, 7, 6))
-    flag = (torch.arange(9) % 3 > 0).to(torch.int64).expand(4, -1).clone()
-    flag[2] = 0
-    out = fed.train.index[fed.train.real & (flag == 0)]
-    fed = replace(fed, train=replace(fed.train, side={OPTED_IN: flag}))
-    looked, there = [], type(fed.train).inputs
-
-    def inputs(table, examples, noise=None):
-        looked.append(examples.flatten())
-        return there(table, examples, noise)
-
-    monkeypatch.setattr(type(fed.train), "inputs", inputs)
-    for algorithm in (FedRep(**FOUR), MOON(**FOUR), FedCP(**FOUR)):
-        state = algorithm.init(fed, 0)
-        play_round(algorithm, fed, state, round=0, seed=0, cohort=3)
-    assert looked and not torch.isin(torch.cat(looked), out).any()
-
-
-def test_early_stopping_on_the_loss_knows_validation_examples_too(monkeypatch):
-    fed = make_federation((9, 5, 7, 6), model=LENET, shape=(12, 12, 1))
-    later = PMMoE(of=FedPer(), **{**LATER, "client": adam(0.01)})
-    (found,), _ = asked(monkeypatch, later, fed)
-    assert {*found.validation} == {*found.train} == {REST, SAID, ENTRY} and found.instead
-    assert found.validation[ENTRY].shape == (4, 6, 9)
-    monkeypatch.undo()
-    (found,), _ = asked(monkeypatch, Newcomers(of=FedPer(), **LATER), fed)
-    assert found.train and not found.validation  # which watches predictions
-    part = Seen({"h": torch.ones(3, 2, 1)}, instead=True).rows(1, 3)
-    assert part.train["h"].shape == (2, 2, 1) and part.instead
-    assert not any(look.train for look in asked(monkeypatch, Local(), fed)[0])
+def test_early_stopping_on_the_loss_knows_validation_examples_too(convolutional):
+    later = alg.PMMoE(of=alg.FedPer(), **{**LATER, "client": adam(0.01)})
+    (seen,), (held,), _ = asked(later, convolutional)
+    assert {*held.instead} == {*seen.instead} and not seen.beside
+    assert held.instead[ENTRY].shape == (4, 6, 9)
+    (seen,), none, _ = asked(alg.Newcomers(of=alg.FedPer(), **LATER), convolutional)
+    assert seen.instead and not none  # which watches predictions
+    assert not any(map(any, asked(alg.Local(), convolutional)[0]))

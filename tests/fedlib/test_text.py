@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from conftest import after, assert_alike
 from torch import nn
 
 from fedlib.algorithms import FedAvg, FedMix, Local, Mixture
@@ -52,15 +53,9 @@ def readers(sizes=(9, 4, 7), spec=SPECS[0], tokens=6):
 )
 def test_a_cohort_reads_together_what_each_would_read_alone(algorithm, spec):
     fed = readers(spec=spec)
-    ends = []
-    for chunk in (None, 1, 2):
-        state = algorithm.init(fed, 0)
-        for t in range(2):
-            state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=3, chunk=chunk)
-        ends.append(state.flat())
-    for other in ends[1:]:
-        for name, leaf in ends[0].items():
-            torch.testing.assert_close(leaf, other[name], rtol=1e-4, atol=1e-6)
+    together, one, two = (after(algorithm, fed, 2, chunk=c) for c in (None, 1, 2))
+    assert_alike(together, one)
+    assert_alike(together, two)
 
 
 def test_the_steps_written_out_are_those_of_nn_lstm():
@@ -94,13 +89,10 @@ def test_the_steps_written_out_are_those_of_nn_lstm():
 def test_texts_are_learned_and_mixed():
     fed = readers((30, 30, 30))
     generalist = FedAvg(batch_size=5, client=adam(0.02))
-    state = generalist.init(fed, 0)
-    for t in range(5):
-        state, _ = play_round(generalist, fed, state, round=t, seed=0, cohort=3)
-    assert evaluate(fed, generalist, state, fed.test).accuracy.mean() > 0.8
     mixture = Mixture(batch_size=5, epochs=3, client=adam(0.01), stop=None)
-    mixed = mixture.init(fed, 0, state)
-    mixed, _ = play_round(mixture, fed, mixed, round=0, seed=0, cohort=1.0)
+    state = after(generalist, fed, 5)
+    assert evaluate(fed, generalist, state, fed.test).accuracy.mean() > 0.8
+    mixed = after(mixture, fed, first=state)
     assert evaluate(fed, mixture, mixed, fed.test).accuracy.mean() > 0.8
 
 
@@ -116,5 +108,3 @@ def test_only_the_first_tokens_of_a_text_are_read():
     params, text = net.init(0), torch.randint(2, 20, (4, 6))
     cut = Net(BiLSTM(vocabulary=20, embedding=5, hidden=4), (3,), 2)
     torch.testing.assert_close(net(params, text), cut(params, text[:, :3]))
-    with pytest.raises(ValueError, match=r"BiLSTM\.tokens must be whole numbers >= 1"):
-        BiLSTM(tokens=0)

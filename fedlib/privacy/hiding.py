@@ -1,0 +1,189 @@
+"""What hides the labels in FedMix's phi from a server: sums over clients, and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlib.algorithms import FedMix
+from fedlib.engine import State, Update
+from fedlib.federation import Federation
+from fedlib.models import Net, Params
+from fedlib.privacy.labels import Flags, Floats, from_rows, set_from_rows, total_variation
+from fedlib.randomness import torch_seed
+from fedlib.values import value
+
+if TYPE_CHECKING:  # tables of studies: who trains needs no pandas
+    import pandas as pd
+
+DRAW = "noise/phi"  # in the server's memory during a round only: its seed and number
+
+
+@value
+class NoisyFedMix(FedMix):
+    """FedMix whose clients add Gaussian noise to what they send of phi, and to nothing else.
+
+    ``noise`` is its standard deviation in units of the root mean square of the client's own update
+    of phi. A client's draw depends on seed, round and its id.
+    """
+
+    noise: float = 1.0
+
+    def check(self) -> None:
+        FedMix.check(self)
+        if self.noise < 0:
+            raise ValueError(f"NoisyFedMix.noise must be >= 0, got {self.noise}")
+
+    def before_round(
+        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
+    ) -> State:
+        """Return the state with what the clients' draws of this round depend on."""
+        return replace(state, memory={**state.memory, DRAW: torch.tensor([seed, round])})
+
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return p(y|s), and during a round each client's standard normal numbers."""
+        known = FedMix.client_context(self, fed, state, rows)
+        if DRAW not in state.memory:
+            return known
+        seed, round = state.memory[DRAW].tolist()
+        seeds = [torch_seed(seed, "server", round, int(fed.ids[row])) for row in rows.tolist()]
+        draws = [torch.Generator().manual_seed(each) for each in seeds]
+        phi = state.shared["phi"]
+        drawn = torch.stack([torch.randn(phi.shape, generator=draw) for draw in draws])
+        return {**known, "drawn": drawn.to(phi)}
+
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        """Return FedMix's message with noise on phi."""
+        own, message = FedMix.client_update(self, net, before, after, ctx)
+        if "phi" in message:
+            size = message["phi"].square().mean().sqrt()
+            message["phi"] = message["phi"] + self.noise * size * ctx["drawn"]
+        return own, message
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+        """Take FedMix's step; the draws end with their round."""
+        kept = {n: t for n, t in state.memory.items() if n != DRAW}
+        return FedMix.aggregate(self, fed, replace(state, memory=kept), rows, messages)
+
+
+def summed(difference: Floats, share: Floats) -> Floats:
+    """Return all that secure aggregation shows of phi's updates: their weighted mean.
+
+    ``difference`` ``[S, classes, K]`` and p(s) over the cohort ``[S]`` make ``[classes, K]``.
+    """
+    weights = np.asarray(share, dtype=np.float64)
+    return np.tensordot(weights / weights.sum(), np.asarray(difference, dtype=np.float64), 1)
+
+
+def noisy(difference: Floats, noise: float, rng: np.random.Generator) -> Floats:
+    """Return phi's updates ``[S, classes, K]`` with Gaussian noise on every number.
+
+    ``noise`` is its standard deviation in units of the root mean square of a client's own update.
+    No guarantee of differential privacy follows: nothing is clipped.
+    """
+    d = np.asarray(difference, dtype=np.float64)
+    size = np.sqrt((d**2).mean((-2, -1), keepdims=True))
+    return d + noise * size * rng.standard_normal(d.shape)
+
+
+def balanced_accuracy(guess: Flags, held: Flags) -> float:
+    """Return the mean of how often held and missing labels are told rightly; a coin has 1/2.
+
+    NaN where all or none are held: then there is nothing to tell apart.
+    """
+    guess, held = np.asarray(guess, dtype=bool), np.asarray(held, dtype=bool)
+    if held.all() or not held.any():
+        return float("nan")
+    return float((guess[held].mean() + (~guess[~held]).mean()) / 2)
+
+
+def best_threshold(score: Floats, held: Flags) -> float:
+    """Return the balanced accuracy of the best test "held if the score exceeds a threshold".
+
+    The threshold is chosen by the truth: no server can do better with these scores.
+    """
+    value, flag = np.ravel(np.asarray(score, dtype=np.float64)), np.ravel(held).astype(bool)
+    if flag.all() or not flag.any():
+        return float("nan")
+    order = np.argsort(-value, kind="stable")
+    last = np.append(np.diff(value[order]) != 0, True)  # equal scores fall on the same side
+    hits, misses = np.cumsum(flag[order]), np.cumsum(~flag[order])
+    right = hits / flag.sum() + 1 - misses / (~flag).sum()
+    return float(max(right[last].max(), 1) / 2)
+
+
+def leak_of_sums(
+    difference: Floats,
+    q_y: Floats,
+    truth: Floats,
+    share: Floats,
+    sizes: Sequence[int],
+    *,
+    draws: int = 20,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Return what the sum of some clients' updates of phi says, by the number of clients.
+
+    ``truth`` ``[S, classes]`` are the label shares, ``share`` ``[S]`` is p(s). Columns clients;
+    set, the balanced accuracy of taking the sum's label set for every client's; own, the distance
+    of the sum's shares from a client's; cohort, from those of all examples of these clients. Means
+    over ``draws`` random cohorts.
+    """
+
+    def judged(size: float, rng: np.random.Generator) -> dict[str, float]:
+        some = rng.choice(len(truth), int(size), replace=False)
+        seen, held = summed(difference[some], share[some]), truth[some] > 0
+        shares, mean = from_rows(seen, q_y), share[some] @ truth[some] / share[some].sum()
+        return {
+            "set": balanced_accuracy(np.broadcast_to(set_from_rows(seen), held.shape), held),
+            "own": float(total_variation(shares, truth[some]).mean()),
+            "cohort": float(total_variation(shares, mean)),
+        }
+
+    return _means("clients", sizes, judged, draws, seed)
+
+
+def leak_behind_noise(
+    difference: Floats,
+    q_y: Floats,
+    truth: Floats,
+    levels: Sequence[float],
+    *,
+    draws: int = 20,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Return what single noisy updates of phi say, by the noise that `noisy` adds.
+
+    Columns noise; set, the balanced accuracy of the best test of the length of a row; own, the
+    distance of the shares that `from_rows` finds. Means over ``draws``.
+    """
+
+    def judged(level: float, rng: np.random.Generator) -> dict[str, float]:
+        seen = noisy(difference, level, rng)
+        # Against each client's own noise: all rows of a client have the same.
+        length = np.sqrt((seen**2).sum(-1))
+        length = length / np.sqrt((length**2).mean(-1, keepdims=True))
+        found = total_variation(from_rows(seen, q_y), truth).mean()
+        return {"set": best_threshold(length, truth > 0), "own": float(found)}
+
+    return _means("noise", levels, judged, draws, seed)
+
+
+def _means(
+    name: str,
+    levels: Sequence[float],
+    judged: Callable[[float, np.random.Generator], dict[str, float]],
+    draws: int,
+    seed: int,
+) -> pd.DataFrame:
+    """Return the means of what is judged in some draws, a row for each level of ``name``."""
+    import pandas as pd
+
+    rng = np.random.default_rng(seed)
+    rows = [{name: level, **judged(level, rng)} for level in levels for _ in range(draws)]
+    return pd.DataFrame(rows).groupby(name, as_index=False).mean()
