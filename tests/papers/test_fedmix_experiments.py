@@ -35,7 +35,7 @@ from papers.fedmix.experiments import (
     NEW_CLIENTS,
     PERMUTED,
     PRIVACY,
-    fedmix_variants,
+    methods,
 )
 
 SKEWED = [(scale, dataset) for scale in SCALES for dataset in LABEL_SKEW.settings(scale)]
@@ -49,7 +49,7 @@ def of_each(section, scale, dataset):
 
 @pytest.mark.parametrize(("scale", "dataset"), SKEWED)
 def test_variants_differ_from_fedmix_by_one_option(scale, dataset):
-    variants = fedmix_variants(LABEL_SKEW.settings(scale)[dataset])
+    variants = methods(LABEL_SKEW.settings(scale)[dataset])
     plain, average = variants[FEDMIX], variants[FEDAVG]
     changes = {
         ENSEMBLE: {"objective": "entropy"},
@@ -67,7 +67,7 @@ def test_variants_differ_from_fedmix_by_one_option(scale, dataset):
 def test_the_paper_scale_is_the_papers_setting():
     """000, section 4.1: 100 clients x 450, 10 per round, B = 64, E = 1, SGD 0.05, Adam 1e-3."""
     setting = LABEL_SKEW.settings("paper")["cifar10"]
-    task, mix = setting.task, fedmix_variants(setting)[FEDMIX]
+    task, mix = setting.task, methods(setting)[FEDMIX]
     assert (task.partition.clients, task.partition.size, task.partition.alpha) == (100, 450, 1.0)
     assert (setting.rounds, setting.cohort, mix.experts) == (2000, 10, 4)
     assert (mix.batch_size, mix.epochs, mix.client.name, mix.client.lr) == (64, 1, "sgd", 0.05)
