@@ -194,7 +194,7 @@ def test_ablations_compare_what_is_there():
         run(names.PRUNING, 0.5, 2e6),
     )
     assert analysis.experts_of(rows) == [1, 4] and analysis.etas_of(rows) == [0.0, 0.5, 0.9]
-    # K = 4 against 1 at home, but not on a new shard; fewer bytes twice; half a point lost, and ten.
+    # K = 4 against 1 at home, not on a new shard; fewer bytes twice; half a point lost, and ten.
     assert initials(claims.ablation_claims(rows)) == "hdhhhh"
 
 
