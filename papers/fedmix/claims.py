@@ -117,6 +117,7 @@ _SIZED = "beats FedAvg with as many parameters, at equal bytes per round"
 _EQUAL = "beats FedAvg at equal gigabytes, when it has sent as much as FedAvg in all"
 _FASTER = "learns faster per round than FedAvg: mean accuracy over the rounds"
 _BETTER = "Biased FedAvg is the better inductive bias: it beats"
+_OWN_BIAS = "A personal bias improves FedMix on its clients"
 _SENT = "Pruning sends fewer bytes: MB in all, without vs with it"
 # By data set: claim, part of the figure, what is compared, and that a's is greater than b's.
 FIG_4 = {
@@ -124,13 +125,7 @@ FIG_4 = {
         (f"{_FOUR} {_ROUNDS}", "d", "accuracy", names.FEDMIX, names.FEDAVG),
         (f"{_FOUR} {_SIZED}", "d", "accuracy", names.FEDMIX, names.WIDE[4]),
         (f"{_TWO} {_SIZED}", "d", "accuracy", names.TWO, names.WIDE[2]),
-        (
-            "A personal bias improves FedMix on its clients",
-            "d",
-            "accuracy",
-            names.BIAS,
-            names.FEDMIX,
-        ),
+        (_OWN_BIAS, "d", "accuracy", names.BIAS, names.FEDMIX),
         (f"{_FOUR} {_EQUAL}", "a", "at equal traffic", names.FEDMIX, names.FEDAVG),
         (f"{_TWO} {_EQUAL}", "a", "at equal traffic", names.TWO, names.FEDAVG),
         (f"FedMix with pruning {_EQUAL}", "a", "at equal traffic", names.PRUNING, names.FEDAVG),
@@ -335,23 +330,17 @@ def cluster_claims(frame: pd.DataFrame, permutations: analysis.Truth) -> list[Cl
         rows = analysis.measure(course[course["round"] <= most], name).sort_values("round")
         return by_method(rows.groupby(analysis.RUN, as_index=False).last())[method]
 
-    soon = judged(
+    claims = judged(
         (f"K = 4 finds the clusters within {early} rounds: share of clients with their expert",
          "Fig. 7", at("right", four, early), ">", all_but_none),
         (f"... and q(z|s) is one-hot within {early} rounds: its largest entry",
          "Fig. 7", at("sharpness", four, early), ">", 0.9),
-    )  # fmt: skip
-    later = judged(
         ("K = 4 has found the clusters after the last round",
          longer, at("right", four), ">", all_but_none),
         ("... and q(z|s) is one-hot after the last round",
          longer, at("sharpness", four), ">", 0.9),
-    )  # fmt: skip
-    slower = judged(
         ("K = 4 finds them at half the server's rate in twice the rounds",
-         NOT_HERE, at("right", names.SLOWER), ">", all_but_none)
-    )  # fmt: skip
-    misspecified = judged(
+         NOT_HERE, at("right", names.SLOWER), ">", all_but_none),
         ("K = 3 merges two permutations and tells the others apart: share of seeds",
          "Fig. 8, App. B.1", at(analysis.MERGED, three), ">", 0.5),
         ("K = 5 tells all permutations apart: share of clients among their own kind",
@@ -361,11 +350,9 @@ def cluster_claims(frame: pd.DataFrame, permutations: analysis.Truth) -> list[Cl
         ("An expert per permutation beats too few: K = 4 vs K = 3, accuracy of last round",
          NOT_HERE, accuracy[four], ">", accuracy[three]),
     )  # fmt: skip
-    if course["round"].max() <= early:
-        later = []
-    if names.SLOWER not in set(course["method"]):
-        slower = []
-    return [*soon, *later, *slower, *misspecified]
+    later = claims[2:4] if course["round"].max() > early else []
+    slower = claims[4:5] if names.SLOWER in accuracy else []
+    return [*claims[:2], *later, *slower, *claims[5:]]
 
 
 # New clients: sec. 2, Fig. 12, App. F.

@@ -7,6 +7,7 @@ rounds and a smaller model, ``paper`` is the paper's own setting.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from companion.scales import SCALES
@@ -202,29 +203,20 @@ _TWO_CLASS: dict[str, Row] = {
 }
 # fmt: on
 
-CIFAR10 = ("digits", "cifar10", "cifar10")
-PRIVACY = side_by_side(Setting, CIFAR10, _CIFAR10)
-LABEL_SKEW = merged(
-    PRIVACY, side_by_side(Setting, (None, "fashion_mnist", "fashion_mnist"), _FASHION)
-)
+_sides = partial(side_by_side, Setting)
+_SKEWED_ROTATED = {**_ROTATED, "task": _dense(rotated_skewed)}
+PRIVACY = _sides(("digits", "cifar10", "cifar10"), _CIFAR10)
+ABLATION = _sides(("digits", "cifar10", "cifar10"), _ABLATION)
+LONG = _sides(("digits", "cifar10", "cifar10"), _LONG)
+LABEL_SKEW = merged(PRIVACY, _sides((None, "fashion_mnist", "fashion_mnist"), _FASHION))
 COMMUNICATION = merged(
     PRIVACY,
-    side_by_side(Setting, (None, "cifar100", "cifar100"), _CIFAR100),
-    side_by_side(Setting, (None, "femnist", "femnist"), _FEMNIST),
+    _sides((None, "cifar100", "cifar100"), _CIFAR100),
+    _sides((None, "femnist", "femnist"), _FEMNIST),
 )
-ABLATION = side_by_side(Setting, CIFAR10, _ABLATION)
-LONG = side_by_side(Setting, CIFAR10, _LONG)
 ROTATED = merged(
-    side_by_side(Setting, (names.TURNED,) * 3, _ROTATED),
-    side_by_side(
-        Setting,
-        (names.TURNED_AND_SKEWED,) * 3,
-        {**_ROTATED, "task": _dense(rotated_skewed)},
-    ),
+    _sides((names.TURNED,) * 3, _ROTATED),
+    _sides((names.TURNED_AND_SKEWED,) * 3, _SKEWED_ROTATED),
 )
-PERMUTED = side_by_side(
-    Setting, ("permuted_digits", "permuted_cifar10", "permuted_cifar10"), _PERMUTED
-)
-NEW_CLIENTS = side_by_side(
-    Setting, ("two_class_digits", "two_class_mnist", "two_class_mnist_paper"), _TWO_CLASS
-)
+PERMUTED = _sides(("permuted_digits", "permuted_cifar10", "permuted_cifar10"), _PERMUTED)
+NEW_CLIENTS = _sides(tuple(VAE), _TWO_CLASS)
