@@ -8,7 +8,19 @@ from typing import Any
 import pandas as pd
 
 from companion import frames
-from companion.claims import Claim, greater
+from companion.claims import Claim, above, alike, below, equal, greater, on_par
+
+# What a claim says of two sides, or of numbers and a bound: above another method's, or a bound;
+# below a bound; at most a point below; within a point; the same.
+RULES: dict[str, Callable[..., Claim]] = {
+    ">": lambda text, source, a, b: (greater if isinstance(b, Mapping) else above)(
+        text, source, a, b
+    ),
+    "<": below,
+    ">=": on_par,
+    "~": alike,
+    "==": equal,
+}
 
 
 def scored(table: pd.DataFrame, column: str = "value", /, **where: Any) -> dict[int, float]:
@@ -40,3 +52,11 @@ def comparing(table: pd.DataFrame, column: str = "value", **always: Any) -> Call
         return rule(text, source, *(scored(table, column, **side) for side in sides))
 
     return claim
+
+
+def judged(*rows: tuple[str, str, Any, str, Any]) -> list[Claim]:
+    """Test rows of (claim, source, a, rule, b), of which ``RULES`` says what the rules are.
+
+    Sides are numbers by seed, or a bound.
+    """
+    return [RULES[rule](text, source, a, b) for text, source, a, rule, b in rows]

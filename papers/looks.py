@@ -5,7 +5,6 @@ from __future__ import annotations
 from companion.looks import Dash, Looks
 from papers import fedmix, pm_moe
 from papers.adaptive import experiments as adaptive
-from papers.fedmix import clusters
 from papers.names import LOCAL, MAJORITY, TUNED
 from papers.specialists import analysis
 from papers.specialists.experiments import MIXTURE, SMALL
@@ -74,7 +73,7 @@ METHODS: dict[str, tuple[int, Dash]] = {
 }
 METHODS |= {f"{m} {pm_moe.WITH_MOE}": METHODS[m] for m in pm_moe.NINE}
 # What is no method, and drawn beside its like.
-METHODS |= {clusters.SHARED: (1, "-"), clusters.BETWEEN: (0, "-")}
+METHODS |= {fedmix.SHARED: (1, "-"), fedmix.BETWEEN: (0, "-")}
 METHODS |= {
     f"{skew}, {of}": (i, dash)
     for i, skew in enumerate(analysis.SKEWS)

@@ -1,93 +1,57 @@
-"""From stored metrics to what figures of FedMix (000) draw: experts, traffic, and new clients."""
+"""From stored metrics to what figures of FedMix (000) draw and its claims compare.
+
+Experts and traffic, new clients, clusters of clients whose labels are permuted (sec. 4.3 and
+App. B), and what messages tell of a client's labels (App. C).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score
 
 from companion import frames
-from companion.frames import ByMethod, final, run_columns
+from companion.frames import ByMethod, final
 from fedlib import data as datasets
 from fedlib.algorithms import FedAvg, FedMix
 from fedlib.models import Net
+from fedlib.privacy import total_variation
 from fedlib.runs import Experiment, Result, find
-from papers.fedmix import DENSITIES, FEDAVG, FEDMIX, JOINING, NEW, with_experts, with_pruning
+from fedlib.tasks import Task
+from papers import fedmix as names
 from papers.fedmix.experiments import NEW_CLIENTS
 from papers.published import published
 
 PAPER_TRAVEL = 2.0  # 2,000 rounds at the rate 1e-3
-SEEN = "seen client"
-UNLABELLED = "new, no labels"
-BEFORE = "new, labels, before fitting"
-AFTER = "new, labels, after fitting"
-WAYS = (SEEN, AFTER, BEFORE, UNLABELLED)
-APPENDIX_F = (
-    # what, method, metric here; the paper's metric, method and a word of its setting
-    ("seen clients, validation", FEDAVG, "validation_accuracy", "val_", "FedAvg", ""),
-    ("seen clients, validation", FEDMIX, "validation_accuracy", "val_", "FedMix", ""),
-    ("new client", FEDAVG, "global_accuracy", "test_", "FedAvg", ""),
-    ("new client", FEDMIX, "global_accuracy", "test_", "FedMix", "with p(s)"),
-    ("new client", DENSITIES, "global_accuracy", "test_", "FedMix", "p(s|x*)"),
-)
+RUN = ["method", "seed"]
 
-
-def late(curve: pd.DataFrame) -> ByMethod:
-    """Return the mean of a curve over the last quarter of its rounds, by method and seed."""
-    return frames.by_method(curve[curve["round"] > 0.75 * curve["round"].max()])
-
-
-def one_hotness(frame: pd.DataFrame, method: str, rate: float = 0) -> list[float]:
-    """Return the mean row entropy of q over log K after the last round, a number per seed.
-
-    0 is one expert per value of the condition, 1 no specialisation. With the server's ``rate`` for
-    phi it is that of the round by which phi has travelled as far as in the paper.
-    """
-    rows = frame[frame["method"] == method]
-    most = np.log(rows.loc[rows["metric"] == "q", "expert"].max() + 1)
-    if rate:
-        rows = rows[rows["round"] == round(PAPER_TRAVEL / rate)]
-    return [v / most for v in final(rows, "q_entropy")[method].values()]
+# Experts and traffic: sec. 2 and 4, Fig. 1 to 6, 11, 13 and 14.
 
 
 def least_used(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the smallest entry of the marginal q(z), labels being uniform: method, seed, value."""
-    rows = frames.last(frame, "q")
-    run = run_columns(rows)
-    marginal = rows.groupby([*run, "expert"], as_index=False, dropna=False)["value"].mean()
-    return marginal.groupby(run, as_index=False, dropna=False)["value"].min()
-
-
-def winners(frame: pd.DataFrame, method: str) -> dict[int, dict[int, float]]:
-    """Return the most used expert's mean gate on test data, by round and seed."""
-    rows = frame[(frame["metric"] == "test_gate") & (frame["method"] == method)]
-    use = rows.groupby(["round", "seed", "expert"], as_index=False)["value"].mean()
-    most = use.groupby(["round", "seed"], as_index=False)["value"].max()
-    return {int(str(t)): frames.by_seed(rows) for t, rows in most.groupby("round")}
-
-
-def own_experts(frame: pd.DataFrame, method: str) -> dict[int, float]:
-    """Return the share of labels whose expert is no other label's, in the last q(z|y), by seed."""
-    at = frames.logged_rounds(frame, "q", method)[-1]
-    rows = frame[(frame["method"] == method) & (frame["metric"] == "q") & (frame["round"] == at)]
-    shares = {}
-    for seed in sorted(rows["seed"].unique().tolist()):
-        best = frames.matrix(frame, "q", method, seed, at).argmax(1)
-        shares[seed] = float(np.mean(np.bincount(best)[best] == 1))
-    return shares
+    marginal = frames.last(frame, "q").groupby([*RUN, "expert"])["value"].mean()
+    return marginal.groupby(RUN).min().reset_index()
 
 
 def experts_of(frame: pd.DataFrame) -> list[int]:
     """Return the numbers of experts K that a frame has runs of; FedAvg's is 1."""
-    there = set(frame["method"])
-    return [k for k in range(1, 65) if with_experts(k) in there]
+    return [k for k in range(1, 65) if names.with_experts(k) in set(frame["method"])]
 
 
 def etas_of(frame: pd.DataFrame) -> list[float]:
     """Return the thresholds eta that a frame has runs of; FedMix's is 0."""
-    there = set(frame["method"])
-    return [eta for eta in (round(0.05 * i, 2) for i in range(21)) if with_pruning(eta) in there]
+    etas = (round(0.05 * i, 2) for i in range(21))
+    return [eta for eta in etas if names.with_pruning(eta) in set(frame["method"])]
+
+
+def late(curve: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the last quarter of the rounds."""
+    return curve[curve["round"] > 0.75 * curve["round"].max()]
 
 
 def by_tensor(frame: pd.DataFrame) -> pd.DataFrame:
@@ -95,11 +59,9 @@ def by_tensor(frame: pd.DataFrame) -> pd.DataFrame:
 
     Columns tensor (``base.0.weight``: without the experts' prefix), method, seed, value.
     """
-    rows = frames.divergences(frame)
-    rows = rows[rows["round"] > 0.75 * rows["round"].max()]
+    rows = late(frames.divergences(frame))
     rows = rows.assign(tensor=rows["item"].str.removeprefix("experts."))
-    by = ["tensor", *run_columns(rows)]
-    return rows.groupby(by, as_index=False, dropna=False)["value"].mean()
+    return rows.groupby(["tensor", *RUN])["value"].mean().reset_index()
 
 
 def spread(rounds: Sequence[int], count: int) -> list[int]:
@@ -114,30 +76,10 @@ def ahead_of_fedavg(frame: pd.DataFrame) -> pd.DataFrame:
     Columns method, seed, round, value; FedAvg itself and seeds that it has not are left out.
     """
     curve = frames.curve(frame, "test_accuracy")
-    base = curve[curve["method"] == FEDAVG].drop(columns="method")
-    others = curve[curve["method"] != FEDAVG]
+    base = curve[curve["method"] == names.FEDAVG].drop(columns="method")
+    others = curve[curve["method"] != names.FEDAVG]
     both = others.merge(base, on=["seed", "round"], suffixes=("", "_base"))
-    gain = both["value"] - both["value_base"]
-    return both[["method", "seed", "round"]].assign(value=gain)
-
-
-def megabytes(frame: pd.DataFrame) -> ByMethod:
-    """Return what each run has sent in all, down and up, in megabytes."""
-    sent = frames.gigabytes(frame)
-    total = sent.groupby(run_columns(sent), as_index=False, dropna=False)["gigabytes"].max()
-    return frames.by_method(total.assign(value=total["gigabytes"] * 1e3))
-
-
-def at_equal_traffic(frame: pd.DataFrame) -> ByMethod:
-    """Return FedAvg's last accuracy, and the others' when they had sent as much as it did in all.
-
-    A run that has sent less is left out.
-    """
-    course = frames.against_traffic(frame, "test_accuracy")
-    ends = course[course["method"] == FEDAVG].groupby("seed").last()
-    budget = frames.by_seed(ends, "gigabytes")
-    found = {str(m): frames.at_traffic(course, str(m), budget) for m in course["method"].unique()}
-    return ByMethod({**found, FEDAVG: frames.by_seed(ends)})
+    return both[[*RUN, "round"]].assign(value=both["value"] - both["value_base"])
 
 
 def expected_traffic(experiment: Experiment) -> tuple[int, int, int]:
@@ -167,43 +109,51 @@ def _sizes(algorithm: FedAvg, net: Net) -> dict[str, int]:
     return {**{f"experts.{name}": k * size for name, size in one.items()}, **own}
 
 
+# New clients: sec. 2, Fig. 12, App. F.
+
+SEEN = "seen client"
+UNLABELLED = "new, no labels"
+BEFORE = "new, labels, before fitting"
+AFTER = "new, labels, after fitting"
+WAYS = (SEEN, AFTER, BEFORE, UNLABELLED)
+APPENDIX_F = (
+    # what, method, metric here, and the place of the paper's number in ``published``
+    ("seen clients, validation", names.FEDAVG, "validation_accuracy", 1),
+    ("seen clients, validation", names.FEDMIX, "validation_accuracy", 0),
+    ("new client", names.FEDAVG, "global_accuracy", 3),
+    ("new client", names.FEDMIX, "global_accuracy", 4),
+    ("new client", names.DENSITIES, "global_accuracy", 2),
+)
+
+
 def seen_and_new(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the last accuracy on seen clients (x) and on a new one (y): method, seed, x, y."""
     x, y = final(frame, "test_accuracy"), final(frame, "global_accuracy")
     order = [m for m in dict.fromkeys(frame["method"]) if m in y]
     rows = [(m, s, x[m][s], y[m][s]) for m in order for s in sorted(y[m])]
-    return pd.DataFrame(rows, columns=["method", "seed", "x", "y"])
-
-
-def everyone(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of a frame that all clients took part in."""
-    return frame[frame["who"] != NEW]
+    return pd.DataFrame(rows, columns=[*RUN, "x", "y"])
 
 
 def newcomers(frame: pd.DataFrame, round: int) -> ByMethod:
     """Return the mean accuracy of clients who joined a method's federation, after some round."""
-    curve = frames.curve(frame[frame["who"] == NEW], "test_accuracy")
+    curve = frames.curve(frame[frame["who"] == names.NEW], "test_accuracy")
     return frames.by_method(curve[curve["round"] == round])
 
 
 def printed() -> pd.DataFrame:
     """Return the numbers that App. F states, as fractions: what, method, value, row."""
-    said = published("000", "App.F")
-    rows = []
-    for what, method, _, theirs, name, word in APPENDIX_F:
-        chosen = said["metric"].str.startswith(theirs) & said["method"].str.startswith(name)
-        chosen &= said["setting"].str.contains(word, regex=False)
-        number = said[chosen].iloc[0]
-        rows.append((what, method, number["value"] / 100, number["row"]))
-    return pd.DataFrame(rows, columns=["what", "method", "value", "row"])
+    table = pd.DataFrame(APPENDIX_F, columns=["what", "method", "metric", "place"])
+    said = published("000", "App.F").loc[table["place"]].reset_index(drop=True)
+    return table[["what", "method"]].assign(value=said["value"] / 100, row=said["row"])
 
 
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what runs have of these numbers, a row per seed: what, method, seed, value."""
+    everyone = frame[frame["who"] != names.NEW]
     rows = [
         (what, method, seed, value)
-        for what, method, metric, *_ in APPENDIX_F
-        for seed, value in final(everyone(frame), metric)[method].items()
+        for what, method, metric, _ in APPENDIX_F
+        for seed, value in final(everyone, metric)[method].items()
     ]
     return pd.DataFrame(rows, columns=["what", "method", "seed", "value"])
 
@@ -214,22 +164,17 @@ def appendix_f(frame: pd.DataFrame) -> pd.DataFrame:
     Columns what, method, published, mean, low, high (95% over three seeds or more), seeds; what was
     not run has missing numbers.
     """
-    ours, rows = measured(frame), []
-    for what, method, number in printed()[["what", "method", "value"]].itertuples(index=False):
-        runs = ours.loc[ours["what"].eq(what) & ours["method"].eq(method), "value"].tolist()
-        mean, low, high = frames.interval(runs) if runs else (float("nan"),) * 3
-        rows.append((what, method, number, mean, low, high, len(runs)))
-    names = ["what", "method", "published", "mean", "low", "high", "seeds"]
-    return pd.DataFrame(rows, columns=names)
+    said = printed().drop(columns="row").rename(columns={"value": "published"})
+    ours = frames.bands(measured(frame), ("what", "method"))
+    return said.merge(ours, "left", ["what", "method"]).fillna({"seeds": 0}).astype({"seeds": int})
 
 
 def beside(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table of `appendix_f` as `plotting.dots` draws it: row, group, mean, low, high."""
-    row = table["method"] + "\n" + table["what"]
-    ours = table.assign(row=row, group="measured")
-    said = table.assign(row=row, group="published (MNIST)", mean=table["published"])
-    both = pd.concat([ours, said.assign(low=float("nan"), high=float("nan"))])
-    return both[["row", "group", "mean", "low", "high"]].reset_index(drop=True)
+    ours = table.assign(row=table["method"] + "\n" + table["what"], group="measured")
+    missing = {"low": float("nan"), "high": float("nan")}
+    said = ours.assign(group="published (MNIST)", mean=table["published"], **missing)
+    return pd.concat([ours, said], ignore_index=True)[["row", "group", "mean", "low", "high"]]
 
 
 def first_stage(scale: str, dataset: str, seeds: int = 0, rounds: int = 0) -> pd.DataFrame:
@@ -240,10 +185,10 @@ def first_stage(scale: str, dataset: str, seeds: int = 0, rounds: int = 0) -> pd
     stored: list[tuple[str, dict[str, str], list[Result]]] = []
     for run in (run for run in NEW_CLIENTS.runs(scale, dataset) if run.where):
         every = NEW_CLIENTS.experiments(scale, dataset, run, seeds=seeds, rounds=rounds)
-        found = [find(e.after) for e in every if e.after is not None]
+        found = [find(stage) for one in every for stage in one.before]
         stored.append((run.method, {}, [result for result in found if result is not None]))
     if not any(results for *_, results in stored):
-        return pd.DataFrame(columns=["method", "seed", "round", "metric", "client", "value"])
+        return pd.DataFrame(columns=[*RUN, "round", "metric", "client", "value"])
     return frames.together(stored)
 
 
@@ -259,7 +204,7 @@ def three_ways(frame: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
         BEFORE: newcomers(frame, 0),
         AFTER: newcomers(frame, 1),
     }
-    rows = [(m, way, s, v) for m in JOINING for way in WAYS for s, v in ends[way][m].items()]
+    rows = [(m, way, s, v) for m in names.JOINING for way in WAYS for s, v in ends[way][m].items()]
     return pd.DataFrame(rows, columns=["method", "way", "seed", "value"])
 
 
@@ -267,3 +212,226 @@ def by_way(ways: pd.DataFrame) -> pd.DataFrame:
     """Return the frame of `three_ways` as `plotting.dots` draws it: row, group, mean, low, high."""
     bands = frames.bands(ways, by=("method", "way"))
     return bands.rename(columns={"method": "row", "way": "group"})
+
+
+# Clusters of clients whose labels are permuted: sec. 4.3, Fig. 7 and 8, App. B.
+
+MEASURES = {
+    "right": "share of clients whose expert is the one of their permutation",
+    "pure": "share of clients whose expert serves no other permutation",
+    "agreement": "adjusted Rand index of experts and permutations",
+    "sharpness": "largest entry of q(z|s), mean over clients",
+}
+LEAST = "least used expert, times K"
+LEFT = ("experts", "experts left", "permutations", "... with experts of their own")
+MERGED, DOUBLED = "one expert for two permutations", "two experts for one permutation"
+AHEAD = "shared / between at half"
+Truth = Mapping[int, np.ndarray]
+
+
+def truth(task: Task, seeds: Iterable[int]) -> dict[int, np.ndarray]:
+    """Return the permutation of every client, int ``[clients]``, by seed; needs no data.
+
+    Of a task whose clients call the classes by permuted labels.
+    """
+    request: Any = task.partition
+    return {seed: request.given(request.of.clients, seed) for seed in seeds}
+
+
+def published_rounds() -> int:
+    """Return the number of rounds after which the paper has found its clusters (Fig. 7)."""
+    return int(published("000", "Sec 4.3/Fig 7")["value"].item())
+
+
+def one_hot(permutation: np.ndarray) -> np.ndarray:
+    """Return who has which permutation as zeros and ones, ``[clients, permutations]``."""
+    return np.eye(int(permutation.max()) + 1)[permutation]
+
+
+def aligned(q: np.ndarray, permutation: np.ndarray) -> np.ndarray:
+    """Return q(z|s) ``[clients, K]`` as a reader compares it with the permutations.
+
+    Rows are sorted by permutation and experts by the permutation that they are matched with, by
+    the assignment that puts most probability on matched pairs; unmatched experts come last.
+    """
+    kinds, experts = linear_sum_assignment(-(one_hot(permutation).T @ q))
+    matched = experts[np.argsort(kinds)]
+    others = np.setdiff1d(np.arange(q.shape[1]), matched)
+    return q[np.argsort(permutation, kind="stable")][:, [*matched, *others]]
+
+
+def measures(q: np.ndarray, permutation: np.ndarray) -> dict[str, float]:
+    """Return how well q(z|s) ``[clients, K]`` finds the permutations ``[clients]``.
+
+    ``MEASURES`` says what the first numbers are. "right" matches experts with permutations one to
+    one, so that with fewer experts than permutations it cannot reach 1. ``LEAST`` is how much of
+    all clients' q the least used expert has: 1 is its part. ``SHARED`` and ``BETWEEN`` are what
+    has made q uneven, as squared distances, mean over clients: of the mean of all clients from a
+    uniform q, and of the permutations' means from that. An expert is left (``LEFT``) if it is some
+    client's most probable one; a permutation has its own if all of its clients have experts that
+    serve no other. ``MERGED``: one expert serves two whole permutations and every other one has
+    its own; ``DOUBLED``: no expert is shared, one permutation has two and every other one has one.
+    """
+    k, overall, own = (
+        q.shape[1],
+        q.mean(0),
+        np.stack([q[permutation == i].mean(0) for i in permutation]),
+    )
+    counts = np.zeros((int(permutation.max()) + 1, k), int)  # clients by permutation and expert
+    np.add.at(counts, (permutation, q.argmax(1)), 1)
+    serves, served = (counts > 0).sum(0), (counts > 0).sum(1)
+    left = (k, (serves > 0).sum(), len(counts), (counts[:, serves > 1].sum(1) == 0).sum())
+    return {
+        "right": counts[linear_sum_assignment(-counts)].sum() / len(q),
+        "pure": counts[:, serves == 1].sum() / len(q),
+        "agreement": float(adjusted_rand_score(permutation, q.argmax(1))),
+        "sharpness": float(q.max(1).mean()),
+        LEAST: k * overall.min(),
+        names.SHARED: np.square(overall - 1 / k).sum(),
+        names.BETWEEN: np.square(own - overall).sum(1).mean(),
+        **dict(zip(LEFT, left, strict=True)),
+        MERGED: (served == 1).all() and sorted(serves) == [*[1] * (k - 1), 2],
+        DOUBLED: (serves == 1).all() and sorted(served) == [*[1] * (len(counts) - 1), 2],
+    }
+
+
+def course(frame: pd.DataFrame, permutations: Truth) -> pd.DataFrame:
+    """Return ``measures`` of every logged q(z|s): columns method, seed, round and the measures."""
+    at = frame.loc[frame["metric"] == "clusters", [*RUN, "round"]].drop_duplicates()
+    found = [
+        measures(frames.matrix(frame, "clusters", method, seed, t), permutations[seed])
+        for method, seed, t in at.itertuples(index=False)
+    ]
+    return pd.concat([at.reset_index(drop=True), pd.DataFrame(found)], axis=1)
+
+
+def measure(course: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return one measure of a course as a curve: columns method, seed, round, value."""
+    return course[[*RUN, "round"]].assign(value=course[name])
+
+
+def parted(course: pd.DataFrame) -> pd.DataFrame:
+    """Return what made q(z|s) uneven: method (``SHARED`` or ``BETWEEN``), seed, round, value."""
+    at, kinds = course[["seed", "round"]], (names.SHARED, names.BETWEEN)
+    both = pd.concat([at.assign(method=kind, value=course[kind]) for kind in kinds])
+    return both.sort_index(kind="stable")[[*RUN, "round", "value"]].reset_index(drop=True)
+
+
+def crowded(course: pd.DataFrame) -> pd.DataFrame:
+    """Return by run how many experts are left in the end, and how many permutations have their own.
+
+    The last column is about the round in which the least used expert first had less than half its
+    part: what all clients share, divided by what permutations differ in; NaN if no expert fell so
+    far behind.
+    """
+    behind = course[course[LEAST] < 0.5].groupby(RUN).first()
+    ends = course.groupby(RUN, sort=False)[list(LEFT)].last()
+    return ends.assign(**{AHEAD: behind[names.SHARED] / behind[names.BETWEEN]})
+
+
+def seen(
+    frame: pd.DataFrame, seed: int, permutation: np.ndarray, most: float = np.inf, method: str = ""
+) -> dict[str, np.ndarray]:
+    """Return what a reader should see of q(z|s) after round ``most``: title -> ``aligned`` matrix.
+
+    That is the last logged round up to ``most``, of every method that has the seed, or of one.
+    """
+    rows = frame[(frame["metric"] == "clusters") & (frame["seed"] == seed)]
+    rows = rows[(rows["round"] <= most) & (rows["method"].eq(method) | (not method))]
+    ends = {str(m): int(t) for m, t in rows.groupby("method", sort=False)["round"].max().items()}
+    q = {m: frames.matrix(rows, "clusters", m, seed, t) for m, t in ends.items()}
+    return {f"{m}, round {ends[m]}": aligned(q[m], permutation) for m in ends}
+
+
+# What messages tell of a client's labels: App. C.
+
+TRUTH = "label_share"
+SOURCES = {
+    "labels_from_bias": "output bias",
+    "labels_from_weights": "output weights",
+    "labels_from_q": "q(z|s)",
+    "labels_from_phi": "phi",
+    "labels_from_phi_cohort": "phi, by the cohort",
+}
+LABEL_SET = "label_set_from_phi"
+METHODS = (names.FEDAVG, names.BIASED, names.FEDMIX)
+MESSAGES = (names.STEP, names.EPOCH, names.TRAINED)
+GUESSING = "guessing"
+MOST = 0.8  # the share of clients that a range holds
+
+
+def audited(frame: pd.DataFrame, method: str, message: str, seed: int) -> pd.DataFrame:
+    """Return the rows of one run: the audit of one message of every client."""
+    mine = (frame["method"] == method) & (frame["message"] == message) & (frame["seed"] == seed)
+    return frame[mine]
+
+
+def shares(audit: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return a table of label shares, one row per client and one column per class; may be empty.
+
+    ``audit`` has the rows of one run, ``metric`` is the truth or one of the reconstructions.
+    """
+    rows = audit[audit["metric"] == metric].assign(item=lambda r: r["item"].astype(int))
+    return rows.pivot_table("value", "client", "item")
+
+
+def of_client(audit: pd.DataFrame, client: int) -> dict[str, np.ndarray]:
+    """Return one client's label shares ``[classes]``: the truth and every reconstruction."""
+    every = {name: shares(audit, m) for m, name in {TRUTH: "true", **SOURCES}.items()}
+    return {n: table.loc[client].to_numpy() for n, table in every.items() if client in table.index}
+
+
+def leaks(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the total variation between every client's label shares and their reconstruction.
+
+    Columns method, message, source, seed, client, value. The source "guessing" is no leak but the
+    comparison: the mean of all clients' shares, for every client.
+    """
+    found = [pd.DataFrame(columns=["method", "message", "source", "seed", "client", "value"])]
+    audits = frame[frame["metric"].isin([TRUTH, *SOURCES])]
+    for (method, message, seed), audit in audits.groupby(["method", "message", "seed"], sort=False):
+        true = shares(audit, TRUTH)
+        guesses = {source: shares(audit, metric) for metric, source in SOURCES.items()}
+        guesses[GUESSING] = true * 0 + true.mean()
+        for source, guess in guesses.items():
+            if len(guess):
+                off = total_variation(guess.to_numpy(), true.to_numpy())
+                run = {"method": method, "message": message, "source": source, "seed": seed}
+                found.append(pd.DataFrame({**run, "client": true.index, "value": off}))
+    return pd.concat(found[1:] or found, ignore_index=True)
+
+
+def ranges(leaked: pd.DataFrame) -> pd.DataFrame:
+    """Return mean, low and high by method, source and message: the range of ``MOST`` clients.
+
+    Columns as `plotting.dots` draws them: method, row (the source), group (the message), mean, low,
+    high; clients are those of all seeds.
+    """
+    known = leaked[leaked["source"] != GUESSING]
+    known = known.rename(columns={"source": "row", "message": "group"})
+    low, high = ((1 + sign * MOST) / 2 for sign in (-1, 1))
+    table = known.groupby(["method", "row", "group"], as_index=False, sort=False).agg(
+        mean=("value", lambda v: v.mean()),
+        low=("value", lambda v: np.quantile(v, low)),
+        high=("value", lambda v: np.quantile(v, high)),
+    )
+    order = {source: i for i, source in enumerate((*SOURCES.values(), *MESSAGES))}
+    return table.sort_values(["row", "group"], key=lambda c: c.map(order), kind="stable")
+
+
+def label_sets(frame: pd.DataFrame, message: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return FedMix's true label shares and the label sets read off phi, ``[S, classes]`` each.
+
+    Both are empty where the run did not store them.
+    """
+    audit = audited(frame, names.FEDMIX, message, seed)
+    told = shares(audit, LABEL_SET)
+    return shares(audit, TRUTH).reindex(told.index).to_numpy(), told.to_numpy() > 0
+
+
+def summary(leaked: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean total variation over clients and seeds: method and source by message."""
+    order = pd.MultiIndex.from_product([METHODS, [*SOURCES.values(), GUESSING]])
+    table = leaked.pivot_table("value", ["method", "source"], "message")
+    table = table.reindex(order).reindex(columns=list(MESSAGES)).rename_axis(columns=None)
+    return table.dropna(how="all").dropna(axis=1, how="all")

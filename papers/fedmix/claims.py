@@ -1,83 +1,41 @@
 """The claims of FedMix (000), each quoted with its place, and their tests.
 
-A table's row is (claim, place, a, b): that a is greater than b on the same seeds. What phi tells of
-clients' labels is no claim of the paper: those claims are ours, and say so.
+A row is (claim, place, a, rule, b). What phi tells of clients' labels is no claim of the paper:
+those claims are ours, and say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from companion import frames
-from companion.claims import (
-    POINT,
-    BySeed,
-    Claim,
-    above,
-    alike,
-    below,
-    differences,
-    equal,
-    greater,
-    on_par,
-)
-from companion.frames import ByMethod, final
+from companion.claims import POINT, BySeed, Claim, differences, equal
+from companion.frames import ByMethod, by_method, final
 from fedlib.algorithms import PrunedFedMix
 from fedlib.runs import Experiment
-from papers.fedmix import (
-    BIAS,
-    BIASED,
-    BY_ANGLE,
-    BY_LABEL,
-    CENTRALISED,
-    DENSITIES,
-    ENSEMBLE,
-    EPOCH,
-    FEDAVG,
-    FEDMIX,
-    LOCAL_GLOBAL,
-    ORIGINAL,
-    PRUNING,
-    SLOWER,
-    STEP,
-    TEN,
-    TEN_PRUNED,
-    TRAINED,
-    TWO,
-    UNREGULARISED,
-    WIDE,
-    analysis,
-    clusters,
-    privacy,
-    with_experts,
-    with_k,
-    with_pruning,
-)
-from papers.fedmix.analysis import late, newcomers, one_hotness, winners
-from papers.fedmix.privacy import BIAS as B
-from papers.fedmix.privacy import GUESSING, MESSAGES, PHI, Q
+from papers import fedmix as names
+from papers.comparing import judged
+from papers.fedmix import analysis
+from papers.fedmix.analysis import GUESSING, LABEL_SET, MESSAGES, SOURCES, TRUTH, late, newcomers
 
 ONE_HOT = 0.1  # a row of q(z|y) counts as one-hot below this share of log K
 UNIFORM = 0.9  # ... and as uniform above this one
-DECIDED = 0.9  # a client counts as decided when its most probable expert has this much of q(z|s)
-CHANCES = 2  # "almost random" is below twice what guessing gives
-NEAR = 0.1  # a mean total variation below this is called near-identical
-FIFTH = 0.2  # ... if it is also below this share of guessing's
 DIGITS = 6  # decimals to which the identity behind eq. 15 must hold
 OURS = "ours, not in 000"
 NOT_HERE = "not in the paper"
 EXTENDED = "App. C, extended"
-K = TypeVar("K")
+Row = tuple[str, str, str]
+Leak = tuple[str, str, str, tuple[str, str], tuple[str, str]]
 
 
-def _greater(values: Mapping[K, BySeed], *rows: tuple[str, str, K, K]) -> list[Claim]:
-    """Test rows of (claim, place, a, b): a's value is greater than b's on the same seeds."""
-    return [greater(text, source, values[a], values[b]) for text, source, a, b in rows]
+def _greater(values: Mapping[str, BySeed], place: str, *rows: Row) -> list[Claim]:
+    """Test rows of (claim, a, b): a's value is greater than b's on the same seeds."""
+    return judged(*((text, place, values[a], ">", values[b]) for text, a, b in rows))
 
 
 # Divergence and specialisation: sec. 1 and 2, Fig. 1, 3 and 14.
@@ -86,16 +44,14 @@ def _greater(values: Mapping[K, BySeed], *rows: tuple[str, str, K, K]) -> list[C
 def divergence_claims(frame: pd.DataFrame) -> list[Claim]:
     """Test Fig. 1: per expert, FedMix's gradients diverge less than FedAvg's once q has formed."""
     curve = frames.divergence(frame)
-    last = late(curve)
-    early = frames.by_method(curve[curve["round"] <= curve["round"].max() // 10])
-    texts = (
-        "FedMix's divergence per expert is below FedAvg's in the last quarter of training",
-        "FedAvg's clients start diverging: last quarter above the first tenth of training",
-    )
-    return [
-        greater(texts[0], "Fig. 1", last[FEDAVG], last[FEDMIX]),
-        greater(texts[1], "Sec. 1, Fig. 1", last[FEDAVG], early[FEDAVG]),
-    ]
+    early = by_method(curve[curve["round"] <= curve["round"].max() // 10])[names.FEDAVG]
+    last = by_method(late(curve))
+    return judged(
+        ("FedMix's divergence per expert is below FedAvg's in the last quarter of training",
+         "Fig. 1", last[names.FEDAVG], ">", last[names.FEDMIX]),
+        ("FedAvg's clients start diverging: last quarter above the first tenth of training",
+         "Sec. 1, Fig. 1", last[names.FEDAVG], ">", early),
+    )  # fmt: skip
 
 
 def specialisation_claims(frame: pd.DataFrame, phi_rate: float) -> list[Claim]:
@@ -104,41 +60,90 @@ def specialisation_claims(frame: pd.DataFrame, phi_rate: float) -> list[Claim]:
     ``phi_rate`` is the server's rate for phi. A logit moves by about that much per round, so that
     runs with another rate or length are compared at the same rate x rounds: the paper's is 2.
     """
-    accuracy, least = final(frame, "test_accuracy"), frames.by_method(analysis.least_used(frame))
+    accuracy, least = final(frame, "test_accuracy"), by_method(analysis.least_used(frame))
     k = frame["expert"].max() + 1
-    text = "FedMix assigns each label to one expert: mean row entropy of q(z|y) over log K"
-    claims = [below(text, "Fig. 14a", one_hotness(frame, FEDMIX), ONE_HOT)]
-    text = "FedMix's experts all live: K times the marginal q(z) of the least used expert"
-    alive = [v / (1 / k) for v in least[FEDMIX].values()]
-    claims += [above(text, "Sec. 2.1, Fig. 14a", alive, 0.2)]
-    text = "The marginal entropy term keeps experts alive: least used expert, with vs without it"
-    claims += _greater(least, (text, "Sec. 2.1", FEDMIX, UNREGULARISED))
-    text = "With H(q) no expert specialises: mean row entropy of q(z|y) over log K, last round"
-    claims += [above(text, "Fig. 3", one_hotness(frame, ENSEMBLE), UNIFORM)]
-    text, there = "... at the paper's travel of phi, rate x rounds = 2", "Fig. 3, time scale"
-    claims += [above(text, there, one_hotness(frame, ENSEMBLE, phi_rate), UNIFORM)]
-    text = "Specialised beats the ensemble: FedMix vs FedMix with H(q), accuracy of last round"
-    claims += _greater(
-        accuracy,
-        (text, "Fig. 3", FEDMIX, ENSEMBLE),
-        ("Specialised beats FedAvg, accuracy of last round", "Fig. 3", FEDMIX, FEDAVG),
-    )
-    gate = winners(frame, CENTRALISED)
-    text = "The original mixture (eq. 3, S = 1) collapses to one expert: its share after an epoch"
-    claims += [above(text, "Fig. 14b", gate.get(1, {}), UNIFORM)]
-    text = "... and after the last epoch that was run"
-    claims += [above(text, "Fig. 14b, extended", _last(gate), UNIFORM)]
-    if ORIGINAL in set(frame["method"]):
-        text = "The federated original mixture (eq. 3) collapses to one expert by the last round"
-        claims.append(above(text, "App. H", _last(winners(frame, ORIGINAL)), UNIFORM))
-    return claims
+    epochs, rounds = (most_used(frame, m) for m in (names.CENTRALISED, names.ORIGINAL))
+    first, last = (epochs.get(t, {}) for t in (1, max(epochs, default=0)))
+    claims = judged(
+        ("FedMix assigns each label to one expert: mean row entropy of q(z|y) over log K",
+         "Fig. 14a", one_hotness(frame, names.FEDMIX), "<", ONE_HOT),
+        ("FedMix's experts all live: K times the marginal q(z) of the least used expert",
+         "Sec. 2.1, Fig. 14a", [v / (1 / k) for v in least[names.FEDMIX].values()], ">", 0.2),
+        ("The marginal entropy term keeps experts alive: least used expert, with vs without it",
+         "Sec. 2.1", least[names.FEDMIX], ">", least[names.UNREGULARISED]),
+        ("With H(q) no expert specialises: mean row entropy of q(z|y) over log K, last round",
+         "Fig. 3", one_hotness(frame, names.ENSEMBLE), ">", UNIFORM),
+        ("... at the paper's travel of phi, rate x rounds = 2",
+         "Fig. 3, time scale", one_hotness(frame, names.ENSEMBLE, phi_rate), ">", UNIFORM),
+        ("Specialised beats the ensemble: FedMix vs FedMix with H(q), accuracy of last round",
+         "Fig. 3", accuracy[names.FEDMIX], ">", accuracy[names.ENSEMBLE]),
+        ("Specialised beats FedAvg, accuracy of last round",
+         "Fig. 3", accuracy[names.FEDMIX], ">", accuracy[names.FEDAVG]),
+        ("The original mixture (eq. 3, S = 1) collapses to one expert: its share after an epoch",
+         "Fig. 14b", first, ">", UNIFORM),
+        ("... and after the last epoch that was run", "Fig. 14b, extended", last, ">", UNIFORM),
+        ("The federated original mixture (eq. 3) collapses to one expert by the last round",
+         "App. H", rounds.get(max(rounds, default=0), {}), ">", UNIFORM),
+    )  # fmt: skip
+    return claims if rounds else claims[:-1]
 
 
-def _last(by_round: Mapping[int, BySeed]) -> BySeed:
-    return by_round[max(by_round)] if by_round else {}
+def one_hotness(frame: pd.DataFrame, method: str, rate: float = 0) -> list[float]:
+    """Return the mean row entropy of q over log K after the last round, a number per seed.
+
+    0 is one expert per value of the condition, 1 no specialisation. With the server's ``rate`` for
+    phi it is that of the round by which phi has travelled as far as in the paper.
+    """
+    rows = frame[frame["method"] == method]
+    most = np.log(rows.loc[rows["metric"] == "q", "expert"].max() + 1)
+    if rate:
+        rows = rows[rows["round"] == round(analysis.PAPER_TRAVEL / rate)]
+    return [v / most for v in final(rows, "q_entropy")[method].values()]
+
+
+def most_used(frame: pd.DataFrame, method: str) -> dict[int, BySeed]:
+    """Return the most used expert's mean gate on test data, by round and seed."""
+    rows = frame[(frame["metric"] == "test_gate") & (frame["method"] == method)]
+    use = rows.groupby(["round", "seed", "expert"])["value"].mean()
+    most = use.groupby(["round", "seed"]).max().reset_index()
+    return {int(str(t)): frames.by_seed(rows) for t, rows in most.groupby("round")}
 
 
 # Performance against communication: sec. 4.1, Fig. 4 and 13, App. G.
+
+_FOUR, _TWO, _TEN = "FedMix (K = 4)", "FedMix (K = 2)", "FedMix (K = 10)"
+_ROUNDS = "beats FedAvg at equal rounds"
+_SIZED = "beats FedAvg with as many parameters, at equal bytes per round"
+_EQUAL = "beats FedAvg at equal gigabytes, when it has sent as much as FedAvg in all"
+_FASTER = "learns faster per round than FedAvg: mean accuracy over the rounds"
+_BETTER = "Biased FedAvg is the better inductive bias: it beats"
+_OWN_BIAS = "A personal bias improves FedMix on its clients"
+_SENT = "Pruning sends fewer bytes: MB in all, without vs with it"
+# By data set: claim, part of the figure, what is compared, and that a's is greater than b's.
+FIG_4 = {
+    "cifar10": (
+        (f"{_FOUR} {_ROUNDS}", "d", "accuracy", names.FEDMIX, names.FEDAVG),
+        (f"{_FOUR} {_SIZED}", "d", "accuracy", names.FEDMIX, names.WIDE[4]),
+        (f"{_TWO} {_SIZED}", "d", "accuracy", names.TWO, names.WIDE[2]),
+        (_OWN_BIAS, "d", "accuracy", names.BIAS, names.FEDMIX),
+        (f"{_FOUR} {_EQUAL}", "a", "at equal traffic", names.FEDMIX, names.FEDAVG),
+        (f"{_TWO} {_EQUAL}", "a", "at equal traffic", names.TWO, names.FEDAVG),
+        (f"FedMix with pruning {_EQUAL}", "a", "at equal traffic", names.PRUNING, names.FEDAVG),
+        (_SENT, "a", "megabytes", names.FEDMIX, names.PRUNING),
+    ),
+    "cifar100": (
+        (f"{_FOUR} {_ROUNDS}", "e", "accuracy", names.FEDMIX, names.FEDAVG),
+        (f"{_TEN} {_ROUNDS}", "e", "accuracy", names.TEN, names.FEDAVG),
+        ("Biased FedAvg beats FedAvg", "e", "accuracy", names.BIASED, names.FEDAVG),
+        (f"{_BETTER} {_TEN}", "e", "accuracy", names.BIASED, names.TEN),
+        (f"{_FOUR} {_FASTER}", "e", "over the rounds", names.FEDMIX, names.FEDAVG),
+        (f"{_TEN} with pruning {_EQUAL}", "b", "at equal traffic", names.TEN_PRUNED, names.FEDAVG),
+    ),
+    "femnist": (
+        (f"{_TWO} loses to FedAvg: FedAvg vs FedMix", "f", "accuracy", names.FEDAVG, names.TWO),
+        ("More experts help: K = 4 beats K = 2", "f", "accuracy", names.FEDMIX, names.TWO),
+    ),
+}
 
 
 def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
@@ -147,65 +152,41 @@ def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
     Accuracies are those of the last round with the server's parameters; data without claims of
     their own (digits) are asked those of CIFAR-10, whose label skew they have.
     """
-    known = {"cifar100": _cifar100, "femnist": _femnist}
-    return known.get(dataset, _cifar10)(frame, final(frame, "test_accuracy"))
+    values = {
+        "accuracy": final(frame, "test_accuracy"),
+        "over the rounds": by_method(frames.curve(frame, "test_accuracy")),
+        "at equal traffic": at_equal_traffic(frame),
+        "megabytes": megabytes(frame),
+    }
+    rows = FIG_4.get(dataset, FIG_4["cifar10"])
+    place = "Sec. 4.1, Fig. 4{}".format
+    claims = judged(*((t, place(at), values[v][a], ">", values[v][b]) for t, at, v, a, b in rows))
+    if dataset != "femnist":
+        return claims
+    biased, fedavg = (values["accuracy"][m] for m in (names.BIASED, names.FEDAVG))
+    text, above = "Biased FedAvg is like FedAvg: at most one point", differences(biased, fedavg)
+    return claims + judged(
+        (f"{text} below it", place("f"), biased, ">=", fedavg),
+        ("... and at most one point above it", place("f"), above, "<", POINT),
+    )
 
 
-_EQUAL = "beats FedAvg at equal gigabytes, when it has sent as much as FedAvg in all"
+def megabytes(frame: pd.DataFrame) -> ByMethod:
+    """Return what each run has sent in all, down and up, in megabytes."""
+    total = frames.gigabytes(frame).groupby(analysis.RUN)["gigabytes"].max() * 1e3
+    return by_method(total.rename("value").reset_index())
 
 
-def _cifar10(frame: pd.DataFrame, accuracy: ByMethod) -> list[Claim]:
-    place, place_a = "Sec. 4.1, Fig. 4d", "Sec. 4.1, Fig. 4a"
-    sized = "beats FedAvg with as many parameters, at equal bytes per round"
-    sent = "Pruning sends fewer bytes: MB in all, without vs with it"
-    return [
-        *_greater(
-            accuracy,
-            ("FedMix (K = 4) beats FedAvg at equal rounds", place, FEDMIX, FEDAVG),
-            (f"FedMix (K = 4) {sized}", place, FEDMIX, WIDE[4]),
-            (f"FedMix (K = 2) {sized}", place, TWO, WIDE[2]),
-            ("A personal bias improves FedMix on its clients", place, BIAS, FEDMIX),
-        ),
-        *_greater(
-            analysis.at_equal_traffic(frame),
-            (f"FedMix (K = 4) {_EQUAL}", place_a, FEDMIX, FEDAVG),
-            (f"FedMix (K = 2) {_EQUAL}", place_a, TWO, FEDAVG),
-            (f"FedMix with pruning {_EQUAL}", place_a, PRUNING, FEDAVG),
-        ),
-        *_greater(analysis.megabytes(frame), (sent, place_a, FEDMIX, PRUNING)),
-    ]
+def at_equal_traffic(frame: pd.DataFrame) -> ByMethod:
+    """Return FedAvg's last accuracy, and the others' when they had sent as much as it did in all.
 
-
-def _cifar100(frame: pd.DataFrame, accuracy: ByMethod) -> list[Claim]:
-    place, better = "Sec. 4.1, Fig. 4e", "Biased FedAvg is the better inductive bias: it beats"
-    faster = "FedMix (K = 4) learns faster per round than FedAvg: mean accuracy over the rounds"
-    over_rounds = frames.by_method(frames.curve(frame, "test_accuracy"))
-    pruned = (f"FedMix (K = 10) with pruning {_EQUAL}", "Sec. 4.1, Fig. 4b", TEN_PRUNED, FEDAVG)
-    return [
-        *_greater(
-            accuracy,
-            ("FedMix (K = 4) beats FedAvg at equal rounds", place, FEDMIX, FEDAVG),
-            ("FedMix (K = 10) beats FedAvg at equal rounds", place, TEN, FEDAVG),
-            ("Biased FedAvg beats FedAvg", place, BIASED, FEDAVG),
-            (f"{better} FedMix (K = 10)", place, BIASED, TEN),
-        ),
-        *_greater(over_rounds, (faster, place, FEDMIX, FEDAVG)),
-        *_greater(analysis.at_equal_traffic(frame), pruned),
-    ]
-
-
-def _femnist(frame: pd.DataFrame, accuracy: ByMethod) -> list[Claim]:
-    place, (biased, fedavg) = "Sec. 4.1, Fig. 4f", (accuracy[BIASED], accuracy[FEDAVG])
-    gap = differences(biased, fedavg)
-    return [
-        *_greater(
-            accuracy,
-            ("FedMix (K = 2) loses to FedAvg: FedAvg vs FedMix", place, FEDAVG, TWO),
-            ("More experts help: K = 4 beats K = 2", place, FEDMIX, TWO),
-        ),
-        on_par("Biased FedAvg is like FedAvg: at most one point below it", place, biased, fedavg),
-        below("... and at most one point above it", place, gap, POINT),
-    ]
+    A run that has sent less is left out.
+    """
+    course = frames.against_traffic(frame, "test_accuracy")
+    ends = course[course["method"] == names.FEDAVG].groupby("seed").last()
+    budget = frames.by_seed(ends, "gigabytes")
+    found = {str(m): frames.at_traffic(course, str(m), budget) for m in course["method"].unique()}
+    return ByMethod({**found, names.FEDAVG: frames.by_seed(ends)})
 
 
 def tuning_claims(frame: pd.DataFrame) -> list[Claim]:
@@ -215,13 +196,15 @@ def tuning_claims(frame: pd.DataFrame) -> list[Claim]:
     rounds; overfitting that grows shows as a difference that falls.
     """
     gain = frames.adapted(frame).drop(columns="value").rename(columns={"gain": "value"})
-    last, place = late(gain), "App. G, Fig. 13"
-    text = "a local epoch costs accuracy, own minus server parameters"
-    methods = (FEDAVG, BIASED, FEDMIX, PRUNING)
-    claims = [below(f"{method}: {text}", place, last[method], 0.0) for method in methods]
-    first = late(gain[gain["round"] <= gain["round"].max() / 2])  # the second quarter
-    text = "... and more so later: own minus server, second vs last quarter, mean over methods"
-    return [*claims, greater(text, place, _over_methods(first), _over_methods(last))]
+    halves = gain[gain["round"] <= gain["round"].max() / 2], gain  # the second quarter is late
+    first, last = (by_method(late(rows)) for rows in halves)
+    text, place = "a local epoch costs accuracy, own minus server parameters", "App. G, Fig. 13"
+    methods = (names.FEDAVG, names.BIASED, names.FEDMIX, names.PRUNING)
+    later = "... and more so later: own minus server, second vs last quarter, mean over methods"
+    return judged(
+        *((f"{method}: {text}", place, last[method], "<", 0.0) for method in methods),
+        (later, place, _over_methods(first), ">", _over_methods(last)),
+    )
 
 
 def _over_methods(values: Mapping[str, BySeed]) -> BySeed:
@@ -252,28 +235,49 @@ def ablation_claims(frame: pd.DataFrame) -> list[Claim]:
     always asked.
     """
     local, new = final(frame, "test_accuracy"), final(frame, "global_accuracy")
-    claims, place = [], "App. E, Fig. 11b"
+    etas, claims = analysis.etas_of(frame), []
     for few, many in pairwise(analysis.experts_of(frame)):
-        small, large = with_experts(few), with_experts(many)
         text = f"More experts, higher accuracy: K = {many} vs K = {few}"
-        claims += _greater(local, (f"{text}, local", "App. E, Fig. 11a", large, small))
-        claims += _greater(new, (f"{text}, new shard", "App. E, Fig. 11c", large, small))
-    if TEN in set(frame["method"]):
+        pair = names.with_experts(many), names.with_experts(few)
+        claims += _greater(local, "App. E, Fig. 11a", (f"{text}, local", *pair))
+        claims += _greater(new, "App. E, Fig. 11c", (f"{text}, new shard", *pair))
+    if names.TEN in local:
         text = "With K = 10, the classes' number, each class has an expert to itself: their share"
-        claims.append(above(text, "App. E", analysis.own_experts(frame, TEN), 0.9))
-    sent, etas = analysis.megabytes(frame), analysis.etas_of(frame)
+        claims += judged((text, "App. E", own_experts(frame, names.TEN), ">", 0.9))
     for low, high in pairwise(etas):
         text = f"More pruning sends fewer bytes: MB in all, eta = {low:g} vs {high:g}"
-        claims += _greater(sent, (text, place, with_pruning(low), with_pruning(high)))
-    text = "Pruning at eta = 0.5 has no significant drop: at most one point below eta = 0, local"
-    claims.append(on_par(text, "Sec. 2.1, App. E", local[with_pruning(0.5)], local[FEDMIX]))
-    highest = with_pruning(max(etas, default=0))
-    text = "The most pruning causes some loss: eta = 0 vs the highest eta, local"
-    pruned = local[highest] if highest != FEDMIX else {}
-    return [*claims, greater(text, place, local[FEDMIX], pruned)]
+        pair = names.with_pruning(low), names.with_pruning(high)
+        claims += _greater(megabytes(frame), "App. E, Fig. 11b", (text, *pair))
+    plain, half, most = (names.with_pruning(eta) for eta in (0, 0.5, max(etas, default=0)))
+    return claims + judged(
+        ("Pruning at eta = 0.5 has no significant drop: at most one point below eta = 0, local",
+         "Sec. 2.1, App. E", local[half], ">=", local[plain]),
+        ("The most pruning causes some loss: eta = 0 vs the highest eta, local",
+         "App. E, Fig. 11b", local[plain], ">", local[most] if most != plain else {}),
+    )  # fmt: skip
+
+
+def own_experts(frame: pd.DataFrame, method: str) -> dict[int, float]:
+    """Return the share of labels whose expert is no other label's, in the last q(z|y), by seed."""
+    rows = frames.last(frame[frame["method"] == method], "q").reset_index(drop=True)
+    best = rows.loc[rows.groupby(["seed", "item"])["value"].idxmax()]
+    return frames.by_seed(best.assign(value=~best.duplicated(["seed", "expert"], keep=False)))
 
 
 # Rotated MNIST: sec. 4.2, Fig. 5 and 6.
+
+_HAS, _ALSO = "FedMix has an advantage", "... also with the other condition"
+FIG_5 = (
+    ("Conditioning q on the true source of difference", names.BY_ANGLE, names.BY_LABEL),
+    (_HAS, names.BY_ANGLE, names.FEDAVG),
+    (_ALSO, names.BY_LABEL, names.FEDAVG),
+)
+FIG_6 = (
+    ("A personal bias helps against label skew", names.BIASED, names.FEDAVG),
+    ("FedMix gains more than a personal bias", names.BY_LABEL, names.BIASED),
+    (_HAS, names.BY_LABEL, names.FEDAVG),
+    (_ALSO, names.BY_ANGLE, names.FEDAVG),
+)
 
 
 def turned_claims(frame: pd.DataFrame) -> list[Claim]:
@@ -283,92 +287,86 @@ def turned_claims(frame: pd.DataFrame) -> list[Claim]:
     above and less than a point below, and both must hold.
     """
     last, place = final(frame, "test_accuracy"), "Sec. 4.2, Fig. 5"
-    text = "A personal bias collapses to FedAvg: accuracy of last round, less than a point above"
-    gap = differences(last[BIASED], last[FEDAVG])
-    return [
-        _better(last, BY_ANGLE, BY_LABEL, "Conditioning q on the true source of difference", place),
-        _better(last, BY_ANGLE, FEDAVG, "FedMix has an advantage", place),
-        _better(last, BY_LABEL, FEDAVG, "... also with the other condition", place),
-        below(text, place, gap, POINT),
-        on_par("... and less than a point below", place, last[BIASED], last[FEDAVG]),
-        *_specialised(frame),
-    ]
+    biased, fedavg = last[names.BIASED], last[names.FEDAVG]
+    collapses = judged(
+        ("A personal bias collapses to FedAvg: accuracy of last round, less than a point above",
+         place, differences(biased, fedavg), "<", POINT),
+        ("... and less than a point below", place, biased, ">=", fedavg),
+    )  # fmt: skip
+    return [*_better(last, place, FIG_5), *collapses, *_specialised(frame)]
 
 
 def skewed_claims(frame: pd.DataFrame) -> list[Claim]:
     """Test Fig. 6: clients differ in angles and in labels."""
-    last, place = final(frame, "test_accuracy"), "Sec. 4.2, Fig. 6"
-    return [
-        _better(last, BIASED, FEDAVG, "A personal bias helps against label skew", place),
-        _better(last, BY_LABEL, BIASED, "FedMix gains more than a personal bias", place),
-        _better(last, BY_LABEL, FEDAVG, "FedMix has an advantage", place),
-        _better(last, BY_ANGLE, FEDAVG, "... also with the other condition", place),
-        *_specialised(frame),
-    ]
+    last = final(frame, "test_accuracy")
+    return [*_better(last, "Sec. 4.2, Fig. 6", FIG_6), *_specialised(frame)]
 
 
-def _better(last: ByMethod, a: str, b: str, what: str, place: str) -> Claim:
-    return greater(f"{what}: {a} vs {b}, accuracy of last round", place, last[a], last[b])
+def _better(last: ByMethod, place: str, rows: tuple[Row, ...]) -> list[Claim]:
+    said = "{}: {} vs {}, accuracy of last round".format
+    return _greater(last, place, *((said(*row), *row[1:]) for row in rows))
 
 
 def _specialised(frame: pd.DataFrame) -> list[Claim]:
     text = "have one expert each: mean row entropy of q over log K"
-    kinds = {"Angles": one_hotness(frame, BY_ANGLE), "Labels": one_hotness(frame, BY_LABEL)}
-    return [below(f"{kind} {text}", NOT_HERE, found, ONE_HOT) for kind, found in kinds.items()]
+    angles, labels = (one_hotness(frame, method) for method in (names.BY_ANGLE, names.BY_LABEL))
+    return judged(
+        (f"Angles {text}", NOT_HERE, angles, "<", ONE_HOT),
+        (f"Labels {text}", NOT_HERE, labels, "<", ONE_HOT),
+    )
 
 
 # Label permutations: sec. 4.3, Fig. 7 and 8, App. B.
 
 
-def cluster_claims(frame: pd.DataFrame, permutations: clusters.Truth) -> list[Claim]:
+def cluster_claims(frame: pd.DataFrame, permutations: analysis.Truth) -> list[Claim]:
     """Test Fig. 7 and 8: are the clusters found, when, and what do too few or many experts do?"""
-    early, found = clusters.published_rounds(), clusters.course(frame, permutations)
+    course, accuracy = analysis.course(frame, permutations), final(frame, "test_accuracy")
+    early, longer = analysis.published_rounds(), "Fig. 7, more rounds"
     all_but_none = 1 - 0.5 / len(next(iter(permutations.values())))  # not a single client is wrong
-    four, late = with_k(4), clusters.at(found, "right")
+    three, four, five = map(names.with_k, names.KS)
 
-    def seen(name: str, method: str, most: float = np.inf) -> BySeed:
-        return clusters.at(found, name, most)[method]
+    def at(name: str, method: str, most: float = np.inf) -> BySeed:
+        rows = analysis.measure(course[course["round"] <= most], name).sort_values("round")
+        return by_method(rows.groupby(analysis.RUN, as_index=False).last())[method]
 
-    text = f"K = 4 finds the clusters within {early} rounds: share of clients with their expert"
-    sure = f"... and q(z|s) is one-hot within {early} rounds: its largest entry"
-    claims = [
-        above(text, "Fig. 7", seen("right", four, early), all_but_none),
-        above(sure, "Fig. 7", seen("sharpness", four, early), DECIDED),
-    ]
-    if found["round"].max() > early:
-        text, place = "K = 4 has found the clusters after the last round", "Fig. 7, more rounds"
-        sure = "... and q(z|s) is one-hot after the last round"
-        claims += [
-            above(text, place, late[four], all_but_none),
-            above(sure, place, seen("sharpness", four), DECIDED),
-        ]
-    if SLOWER in late:
-        text = "K = 4 finds them at half the server's rate in twice the rounds"
-        claims.append(above(text, NOT_HERE, late[SLOWER], all_but_none))
-    pure = seen("pure", with_k(5))
-    return [*claims, *_misspecified(frame, permutations, pure, all_but_none)]
-
-
-def _misspecified(
-    frame: pd.DataFrame, permutations: clusters.Truth, pure: BySeed, all_but_none: float
-) -> list[Claim]:
-    three, five = (clusters.tables(frame, with_k(k), permutations) for k in (3, 5))
-    merged = [float(clusters.merges_two(counts)) for counts in three]
-    doubled = [float(clusters.doubles_one(counts)) for counts in five]
-    place, accuracy = "Fig. 8, App. B.1", final(frame, "test_accuracy")
-    merges = "K = 3 merges two permutations and tells the others apart: share of seeds"
-    apart = "K = 5 tells all permutations apart: share of clients among their own kind"
-    doubles = "K = 5 gives one permutation two experts and the others one each: share of seeds"
-    fewer = "An expert per permutation beats too few: K = 4 vs K = 3, accuracy of last round"
-    return [
-        above(merges, place, merged, 0.5),
-        above(apart, place, pure, all_but_none),
-        above(doubles, place, doubled, 0.5),
-        *_greater(accuracy, (fewer, NOT_HERE, with_k(4), with_k(3))),
-    ]
+    claims = judged(
+        (f"K = 4 finds the clusters within {early} rounds: share of clients with their expert",
+         "Fig. 7", at("right", four, early), ">", all_but_none),
+        (f"... and q(z|s) is one-hot within {early} rounds: its largest entry",
+         "Fig. 7", at("sharpness", four, early), ">", 0.9),
+        ("K = 4 has found the clusters after the last round",
+         longer, at("right", four), ">", all_but_none),
+        ("... and q(z|s) is one-hot after the last round",
+         longer, at("sharpness", four), ">", 0.9),
+        ("K = 4 finds them at half the server's rate in twice the rounds",
+         NOT_HERE, at("right", names.SLOWER), ">", all_but_none),
+        ("K = 3 merges two permutations and tells the others apart: share of seeds",
+         "Fig. 8, App. B.1", at(analysis.MERGED, three), ">", 0.5),
+        ("K = 5 tells all permutations apart: share of clients among their own kind",
+         "Fig. 8, App. B.1", at("pure", five), ">", all_but_none),
+        ("K = 5 gives one permutation two experts and the others one each: share of seeds",
+         "Fig. 8, App. B.1", at(analysis.DOUBLED, five), ">", 0.5),
+        ("An expert per permutation beats too few: K = 4 vs K = 3, accuracy of last round",
+         NOT_HERE, accuracy[four], ">", accuracy[three]),
+    )  # fmt: skip
+    later = claims[2:4] if course["round"].max() > early else []
+    slower = claims[4:5] if names.SLOWER in accuracy else []
+    return [*claims[:2], *later, *slower, *claims[5:]]
 
 
 # New clients: sec. 2, Fig. 12, App. F.
+
+FALLS = "falls below FedAvg on a new client"
+FIG_12 = (
+    (f"Biased FedAvg {FALLS}", names.FEDAVG, names.BIASED),
+    (f"Local/Global {FALLS}", names.FEDAVG, names.LOCAL_GLOBAL),
+    ("FedMix beats FedAvg on a new client", names.FEDMIX, names.FEDAVG),
+)
+ON_CIFAR100 = (
+    ("FedAvg outperforms FedMix on a new client", names.FEDAVG, names.FEDMIX),
+    ("... and so does biased FedAvg", names.BIASED, names.FEDMIX),
+)
 
 
 def new_client_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
@@ -382,52 +380,79 @@ def new_client_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
         return []
     if dataset == "cifar100":
         text = "Biased FedAvg is indistinguishable from FedAvg on a new client: within a point"
-        rows = [
-            ("FedAvg outperforms FedMix on a new client", "App. F", FEDAVG, FEDMIX),
-            ("... and so does biased FedAvg", "App. F", BIASED, FEDMIX),
-        ]
-        return [alike(text, "App. F", new[BIASED], new[FEDAVG]), *_greater(new, *rows)]
-    rows = [
-        ("Biased FedAvg falls below FedAvg on a new client", "Fig. 12", FEDAVG, BIASED),
-        ("Local/Global falls below FedAvg on a new client", "Fig. 12", FEDAVG, LOCAL_GLOBAL),
-        ("FedMix beats FedAvg on a new client", "Fig. 12", FEDMIX, FEDAVG),
-    ]
-    if BIAS not in new:
-        return _greater(new, *rows)
-    text = "FedMix with a personal bias keeps that: above FedAvg"
-    gain = ("... and gains on seen clients by it: above FedMix there", "Sec. 4.1", BIAS, FEDMIX)
-    return [*_greater(new, *rows, (text, "Sec. 4.1", BIAS, FEDAVG)), *_greater(seen, gain)]
+        alike = judged((text, "App. F", new[names.BIASED], "~", new[names.FEDAVG]))
+        return alike + _greater(new, "App. F", *ON_CIFAR100)
+    bias = judged(
+        ("FedMix with a personal bias keeps that: above FedAvg",
+         "Sec. 4.1", new[names.BIAS], ">", new[names.FEDAVG]),
+        ("... and gains on seen clients by it: above FedMix there",
+         "Sec. 4.1", seen[names.BIAS], ">", seen[names.FEDMIX]),
+    )  # fmt: skip
+    return _greater(new, "Fig. 12", *FIG_12) + bias * (names.BIAS in new)
 
 
 def appendix_claims(frame: pd.DataFrame) -> list[Claim]:
     """Test App. F: FedAvg and FedMix on seen clients, and p(s) against p(s|x) on a new one."""
-    runs = analysis.everyone(frame)
-    seen = "FedMix beats FedAvg on seen clients, validation accuracy"
-    text = "p(s|x) from auto-encoders does no better: FedMix with p(s) is above it"
-    return [
-        *_greater(final(runs, "validation_accuracy"), (seen, "App. F", FEDMIX, FEDAVG)),
-        *_greater(
-            final(runs, "global_accuracy"),
-            ("On a new client FedAvg beats FedMix with p(s)", "App. F", FEDAVG, FEDMIX),
-            (text, "App. F, eq. 18", FEDMIX, DENSITIES),
-        ),
-    ]
+    runs = frame[frame["who"] != names.NEW]
+    seen, new = final(runs, "validation_accuracy"), final(runs, "global_accuracy")
+    return judged(
+        ("FedMix beats FedAvg on seen clients, validation accuracy",
+         "App. F", seen[names.FEDMIX], ">", seen[names.FEDAVG]),
+        ("On a new client FedAvg beats FedMix with p(s)",
+         "App. F", new[names.FEDAVG], ">", new[names.FEDMIX]),
+        ("p(s|x) from auto-encoders does no better: FedMix with p(s) is above it",
+         "App. F, eq. 18", new[names.FEDMIX], ">", new[names.DENSITIES]),
+    )  # fmt: skip
 
 
 def joining_claims(frame: pd.DataFrame, classes: int) -> list[Claim]:
-    """Test sec. 2: a new client with labels fits its gate, and without a gate experts are lost."""
-    before, after = newcomers(frame, 0)[FEDMIX], newcomers(frame, 1)
-    fits = "A new client with labels gains by fitting its gate: after vs before"
-    better = "... and is then better off with FedMix than with FedAvg's model"
-    text = f"Without a gate, ensembling experts is almost random: accuracy times {classes} labels"
-    return [
-        greater(fits, "Sec. 2", after[FEDMIX], before),
-        *_greater(after, (better, "Sec. 2, extended", FEDMIX, FEDAVG)),
-        below(text, "Sec. 2", [v * classes for v in before.values()], CHANCES),
-    ]
+    """Test sec. 2: a new client with labels fits its gate, and without a gate experts are lost.
+
+    "Almost random" is below twice what guessing gives.
+    """
+    before, after = newcomers(frame, 0)[names.FEDMIX], newcomers(frame, 1)
+    lost = f"Without a gate, ensembling experts is almost random: accuracy times {classes} labels"
+    return judged(
+        ("A new client with labels gains by fitting its gate: after vs before",
+         "Sec. 2", after[names.FEDMIX], ">", before),
+        ("... and is then better off with FedMix than with FedAvg's model",
+         "Sec. 2, extended", after[names.FEDMIX], ">", after[names.FEDAVG]),
+        (lost, "Sec. 2", [v * classes for v in before.values()], "<", 2),
+    )  # fmt: skip
 
 
 # What messages tell of labels: App. C.
+
+STEP, EPOCH, TRAINED = MESSAGES
+BIAS, WEIGHTS, Q, PHI, COHORT = SOURCES.values()
+_TELL = "... but its output weights tell: guessing is further off"
+_LESS, _MORE = f"FedMix's {Q} reveals less than its bias", "... and phi tells more than q(z|s)"
+# Claim, place, a method, and of which message and source it is further off than of the others.
+OF_BIAS = (
+    ("Several steps reduce the congruence: distance after one epoch vs after one step",
+     "Fig. 10", names.FEDAVG, (EPOCH, BIAS), (STEP, BIAS)),
+    ("... and still leak: guessing is further off than one epoch's bias",
+     "Fig. 10", names.FEDAVG, (EPOCH, GUESSING), (EPOCH, BIAS)),
+    ("A trained model leaks too: guessing is further off than the bias",
+     EXTENDED, names.FEDAVG, (TRAINED, GUESSING), (TRAINED, BIAS)),
+)  # fmt: skip
+OF_WEIGHTS = tuple(
+    (f"{_TELL}, {m}", EXTENDED, names.BIASED, (m, GUESSING), (m, WEIGHTS)) for m in MESSAGES
+)
+OF_Q = (
+    *((f"{_LESS}, {m}", "App. C", names.FEDMIX, (m, Q), (m, BIAS)) for m in (EPOCH, TRAINED)),
+    ("q(z|s) reveals less once q has specialised: distance trained vs fresh, one epoch",
+     EXTENDED, names.FEDMIX, (TRAINED, Q), (EPOCH, Q)),
+)  # fmt: skip
+OF_PHI = (
+    *((f"{_MORE}, {m}", OURS, names.FEDMIX, (m, Q), (m, PHI)) for m in MESSAGES),
+    ("A trained model's phi tells more than its bias: distance of bias vs phi",
+     OURS, names.FEDMIX, (TRAINED, BIAS), (TRAINED, PHI)),
+    ("A fresh model's bias tells more than one message of phi, one full-batch step",
+     OURS, names.FEDMIX, (STEP, PHI), (STEP, BIAS)),
+    ("... unless the cohort's messages are read together: distance of one vs all",
+     OURS, names.FEDMIX, (STEP, PHI), (STEP, COHORT)),
+)  # fmt: skip
 
 
 def exactness_claim(error: float) -> Claim:
@@ -437,66 +462,42 @@ def exactness_claim(error: float) -> Claim:
 
 
 def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test App. C: bias after one step and after several, q(z|s), and a bias that is not sent."""
-    known = privacy.leaks(frame)
-    avg, mix = (privacy.means(known, method) for method in (FEDAVG, FEDMIX))
-    step, guess = avg[STEP, B], avg[STEP, GUESSING]
-    share = [step[s] / guess[s] for s in step if guess.get(s)]
-    near = "One full-batch step of a fresh model: reconstruction from the bias near-identical"
-    several = "Several steps reduce the congruence: distance after one epoch vs after one step"
-    still = "... and still leak: guessing is further off than one epoch's bias"
-    trained = "A trained model leaks too: guessing is further off than the bias"
-    later = "q(z|s) reveals less once q has specialised: distance trained vs fresh, one epoch"
-    epoch, last = avg[EPOCH, B], avg[TRAINED, B]
-    return [
-        below(near, "Fig. 9", step, NEAR),
-        below("... its distance as a share of guessing's", "Fig. 9", share, FIFTH),
-        greater(several, "Fig. 10", epoch, step),
-        greater(still, "Fig. 10", avg[EPOCH, GUESSING], epoch),
-        greater(trained, EXTENDED, avg[TRAINED, GUESSING], last),
-        *_biased(known),
-        *(
-            greater(f"FedMix's {Q} reveals less than its bias, {m}", "App. C", mix[m, Q], mix[m, B])
-            for m in (EPOCH, TRAINED)
-        ),
-        greater(later, EXTENDED, mix[TRAINED, Q], mix[EPOCH, Q]),
-        *_of_phi(frame, mix),
-    ]
+    """Test App. C: bias after one step and after several, q(z|s), and a bias that is not sent.
+
+    Near-identical is a mean total variation below 0.1, and below a fifth of guessing's. Nothing is
+    said of phi where runs were audited before it was.
+    """
+    known = analysis.leaks(frame)
+    groups = known.groupby(["method", "message", "source"])
+    off = defaultdict(dict, {key: frames.by_seed(rows) for key, rows in groups})
+
+    def further(rows: Iterable[Leak]) -> list[Claim]:
+        return judged(*((text, at, off[m, *a], ">", off[m, *b]) for text, at, m, a, b in rows))
+
+    step, guess = (off[names.FEDAVG, STEP, source] for source in (BIAS, GUESSING))
+    claims = judged(
+        ("One full-batch step of a fresh model: reconstruction from the bias near-identical",
+         "Fig. 9", step, "<", 0.1),
+        ("... its distance as a share of guessing's",
+         "Fig. 9", [step[s] / guess[s] for s in step if guess.get(s)], "<", 0.2),
+    ) + further(OF_BIAS)  # fmt: skip
+    if len(biased := known[known["method"] == names.BIASED]):
+        told, text = int(biased["source"].eq(BIAS).sum()), "Biased FedAvg sends no bias"
+        claims += judged((f"{text}: shares read off one", EXTENDED, told, "==", 0))
+        claims += further(OF_WEIGHTS)
+    claims += further(OF_Q)
+    if len(wrong := wrong_sets(frame)):
+        text = "Rows of phi name every client's labels: clients read wrongly"
+        read = [m for m in MESSAGES if m in wrong]
+        claims += judged(*((f"{text}, {m}", OURS, int(wrong[m]), "==", 0) for m in read))
+        claims += further(OF_PHI)
+    return claims
 
 
-def _biased(known: pd.DataFrame) -> list[Claim]:
-    if BIASED not in set(known["method"]):
-        return []
-    off = privacy.means(known, BIASED)
-    told = int((known["method"].eq(BIASED) & known["source"].eq(B)).sum())
-    text = "... but its output weights tell: guessing is further off"
-    return [
-        equal("Biased FedAvg sends no bias: shares read off one", EXTENDED, told, 0),
-        *(
-            greater(f"{text}, {m}", EXTENDED, off[m, GUESSING], off[m, privacy.WEIGHTS])
-            for m in MESSAGES
-        ),
-    ]
-
-
-def _of_phi(frame: pd.DataFrame, off: Mapping[tuple[str, str], BySeed]) -> list[Claim]:
-    """Test what phi tells; nothing for runs that were audited before phi was."""
-    sets = {message: privacy.wrong_sets(frame, message) for message in MESSAGES}
-    text = "Rows of phi name every client's labels: clients read wrongly"
-    named = [equal(f"{text}, {m}", OURS, wrong, 0) for m, (wrong, of) in sets.items() if of]
-    if not named:
-        return []
-    trained = "A trained model's phi tells more than its bias: distance of bias vs phi"
-    fresh = "A fresh model's bias tells more than one message of phi, one full-batch step"
-    cohort = "... unless the cohort's messages are read together: distance of one vs all"
-    more = [(f"... and phi tells more than q(z|s), {m}", OURS, (m, Q), (m, PHI)) for m in MESSAGES]
-    return [
-        *named,
-        *_greater(
-            off,
-            *more,
-            (trained, OURS, (TRAINED, B), (TRAINED, PHI)),
-            (fresh, OURS, (STEP, PHI), (STEP, B)),
-            (cohort, OURS, (STEP, PHI), (STEP, privacy.COHORT)),
-        ),
-    ]
+def wrong_sets(frame: pd.DataFrame) -> pd.Series:
+    """Return by message how many clients' label sets, of all seeds, are read wrongly off phi."""
+    there = frame["method"].eq(names.FEDMIX) & frame["metric"].isin([TRUTH, LABEL_SET])
+    client = ["message", "seed", "client"]
+    wide = frame[there].pivot_table("value", [*client, "item"], "metric")
+    told = wide.reindex(columns=[TRUTH, LABEL_SET]).dropna().gt(0)
+    return told[TRUTH].ne(told[LABEL_SET]).groupby(client).any().groupby("message").sum()

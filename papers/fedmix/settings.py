@@ -1,42 +1,23 @@
 """The settings of FedMix (000) at three scales: tasks, and what is run of each section on them.
 
 ``quick`` runs on scikit-learn's digits in minutes, ``standard`` on the papers' data with fewer
-rounds and a smaller model, ``paper`` is the paper's own setting. What a smaller scale changes is
-written beside it.
+rounds and a smaller model, ``paper`` is the paper's own setting.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from companion.scales import SCALES
 from companion.sections import Setting
+from fedlib import partition as parts
 from fedlib.models import MLP, LeNet, ResNet, fedmix_lenet5
-from fedlib.partition import (
-    IID,
-    ByColumn,
-    Dirichlet,
-    LabelPermuted,
-    Mirrored,
-    Pachinko,
-    QuantitySkew,
-    Rotated,
-    Shards,
-)
+from fedlib.partition import IID, ByColumn, Dirichlet, LabelPermuted, Mirrored, Rotated
 from fedlib.tasks import CropFlip, Task
-from papers.fedmix import (
-    BIASED,
-    DENSITIES,
-    ENSEMBLE,
-    FEDAVG,
-    FEDMIX,
-    SLOWER,
-    TEN,
-    TURNED,
-    TURNED_AND_SKEWED,
-    with_experts,
-)
-from papers.scaled import FEW, OWN_FIFTH, OWN_TENTHS, SMALL
+from papers import fedmix as names
+from papers.scaled import FEW, OWN_FIFTH, OWN_TENTHS, SMALL, Row, merged, side_by_side
 
 SKEW = Dirichlet(clients=100, alpha=1.0, size=450)
 
@@ -52,26 +33,23 @@ def cifar10(scale: str) -> Task:
 
 def fashion_mnist(scale: str) -> Task:
     """The label skew of 000/cifar10 on Fashion-MNIST, which the paper does not have."""
-    return {
-        "quick": cifar10("quick"),
-        "standard": Task("fashion_mnist", SKEW, LeNet()),
-        "paper": Task("fashion_mnist", SKEW, fedmix_lenet5()),
-    }[scale]
+    here = cifar10(scale)
+    return here if scale == "quick" else replace(here, dataset="fashion_mnist")
 
 
 def cifar100(scale: str) -> Task:
     """FedMix, sec. 4.1: Pachinko allocation to 500 clients; digits have no coarse labels."""
-    fewer, test = Pachinko(clients=100, size=100), Mirrored(5000, 20, 50, source="test")
+    fewer, test = parts.Pachinko(clients=100, size=100), Mirrored(5000, 20, 50, source="test")
     return {
         "quick": Task("digits", Dirichlet(clients=30, alpha=0.3, size=40), SMALL, FEW),
         "standard": Task("cifar100_sample", fewer, LeNet(), OWN_FIFTH, augment=CropFlip()),
-        "paper": Task("cifar100", Pachinko(), ResNet(), test, augment=CropFlip()),
+        "paper": Task("cifar100", parts.Pachinko(), ResNet(), test, augment=CropFlip()),
     }[scale]
 
 
 def femnist(scale: str) -> Task:
     """FedMix, sec. 4.1: one client per writer; digits of unknown writers differ in amount."""
-    uneven = QuantitySkew(clients=30, alpha=3.0, least=15)
+    uneven = parts.QuantitySkew(clients=30, alpha=3.0, least=15)
     return {
         "quick": Task("digits", uneven, SMALL, OWN_FIFTH),
         "standard": Task("mnist", ByColumn("writer_id"), LeNet(), OWN_TENTHS),
@@ -99,11 +77,8 @@ def rotated_skewed(scale: str) -> Task:
 
 def two_class(scale: str) -> Task:
     """FedMix, App. F: 100 clients with two shards of one class each."""
-    return {
-        "quick": Task("digits", Shards(clients=20), MLP((32,)), FEW),
-        "standard": Task("mnist", Shards(), MLP()),
-        "paper": Task("mnist", Shards(), MLP()),
-    }[scale]
+    digits = Task("digits", parts.Shards(clients=20), MLP((32,)), FEW)
+    return digits if scale == "quick" else Task("mnist", parts.Shards(), MLP())
 
 
 def permuted(scale: str) -> Task:
@@ -126,8 +101,6 @@ TASKS = {
     "000/permuted_cifar10": permuted,
 }
 
-# All clients of a cohort in one program.
-DENSE = MLP((64,))
 # The auto-encoders' widths (App. F).
 VAE = {
     "two_class_digits": {"hidden": (64, 32), "latent": 8, "samples": 4},
@@ -139,167 +112,110 @@ ABLATED: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {
     "digits": ((2, 4, 8), (0.5, 0.9)),
     "cifar10": ((2, 4, 8, 10, 16), (0.1, 0.5, 0.9)),
 }
+# A round costs what its experts cost: K = 10 and 16 would take a CPU as long as six and a half of
+# the others, K = 4.
+_MANY = ((names.TEN, 0), (names.with_experts(16), 0))
+# One seed of each method for now: four methods take a core about four hours.
+_ONE = tuple((m, 1) for m in (names.FEDAVG, names.BIASED, names.FEDMIX, names.ENSEMBLE))
 
-LABEL_SKEW = {
-    "quick": {
-        "digits": Setting(
-            cifar10("quick"),
-            rounds=120,
-            seeds=3,
-            cohort=5,
-            batch_size=20,
-            server_rate=5e-3,
-            phi_rate=0.05,
-            evaluate_every=10,
-            epochs=12,
-        )
-    },
-    "standard": {
-        "cifar10": Setting(cifar10("standard"), rounds=300, seeds=3, phi_rate=0.03),
-        "fashion_mnist": Setting(fashion_mnist("standard"), rounds=200, seeds=5, phi_rate=0.03),
-    },
-    "paper": {
-        "cifar10": Setting(cifar10("paper"), rounds=2000, seeds=3),
-        "fashion_mnist": Setting(fashion_mnist("paper"), rounds=2000, seeds=3),
-    },
+
+def _dense(task: Any) -> Row:
+    """Return a task at the three scales; quick ones train a cohort in one program."""
+    return replace(task("quick"), model=MLP((64,))), task("standard"), task("paper")
+
+
+# fmt: off
+_USUAL: dict[str, Row] = {
+    #                  quick     standard   paper
+    "rounds":         (120,      300,       2000),
+    "seeds":          (3,        3,         3),
+    "cohort":         (5,        10,        10),
+    "batch_size":     (20,       64,        64),
+    "server_rate":    (5e-3,     1e-3,      1e-3),
+    "phi_rate":       (0.05,     0.03,      1e-3),
+    "evaluate_every": (10,       20,        20),
 }
-_SMALL_BATCHES: dict[str, Any] = {"batch_size": 20, "server_rate": 3e-3, "phi_rate": 0.03}
-COMMUNICATION = {
-    "quick": LABEL_SKEW["quick"],
-    "standard": {
-        "cifar10": LABEL_SKEW["standard"]["cifar10"],
-        "cifar100": Setting(cifar100("standard"), rounds=120, seeds=5, **_SMALL_BATCHES),
-        "femnist": Setting(femnist("standard"), rounds=150, seeds=5, **_SMALL_BATCHES),
-    },
-    "paper": {
-        "cifar10": LABEL_SKEW["paper"]["cifar10"],
-        "cifar100": Setting(cifar100("paper"), rounds=2000, seeds=3, batch_size=20),
-        "femnist": Setting(femnist("paper"), rounds=4000, seeds=3, batch_size=20),
-    },
+_CIFAR10: dict[str, Row] = {
+    **_USUAL,
+    "task":           (*map(cifar10, SCALES),),
+    "epochs":         (12,       5,         5),
 }
-PRIVACY = {
-    "quick": LABEL_SKEW["quick"],
-    "standard": {"cifar10": LABEL_SKEW["standard"]["cifar10"]},
-    "paper": {"cifar10": LABEL_SKEW["paper"]["cifar10"]},
+_FASHION: dict[str, Row] = {
+    **_CIFAR10,
+    "task":           (*map(fashion_mnist, SCALES),),
+    "rounds":         (None,     200,       2000),
+    "seeds":          (None,     5,         3),
 }
-ABLATION = {
-    **PRIVACY,
-    "standard": {
-        "cifar10": Setting(
-            cifar10("standard"),
-            rounds=300,
-            seeds=3,
-            phi_rate=0.03,
-            # Left out for the time that they would take a CPU: a round costs what its experts
-            # cost, so that K = 10 and 16 would take as long as six and a half of the others, K = 4.
-            costly=((TEN, 0), (with_experts(16), 0)),
-        )
-    },
+_CIFAR100: dict[str, Row] = {
+    **_USUAL,
+    "task":           (*map(cifar100, SCALES),),
+    "rounds":         (None,     120,       2000),
+    "seeds":          (None,     5,         3),
+    "batch_size":     (None,     20,        20),
+    "server_rate":    (None,     3e-3,      1e-3),
 }
-LONG = {
-    **PRIVACY,
-    "standard": {
-        "cifar10": Setting(
-            cifar10("standard"),
-            rounds=2000,
-            seeds=3,
-            evaluate_every=50,
-            # One seed of each method for now: four methods take a core about four hours.
-            costly=((FEDAVG, 1), (BIASED, 1), (FEDMIX, 1), (ENSEMBLE, 1)),
-        )
-    },
+_FEMNIST: dict[str, Row] = {
+    **_CIFAR100,
+    "task":           (*map(femnist, SCALES),),
+    "rounds":         (None,     150,       4000),
 }
-_TURNED = {TURNED: rotated, TURNED_AND_SKEWED: rotated_skewed}
-ROTATED = {
-    "quick": {
-        dataset: Setting(
-            replace(task("quick"), model=DENSE),
-            rounds=150,
-            seeds=3,
-            cohort=5,
-            batch_size=20,
-            server_rate=1e-2,
-            phi_rate=0.05,
-            evaluate_every=15,
-        )
-        for dataset, task in _TURNED.items()
-    },
-    "standard": {
-        dataset: Setting(
-            task("standard"),
-            rounds=150,
-            seeds=5,
-            server_rate=5e-3,
-            phi_rate=0.1,
-            evaluate_every=10,
-        )
-        for dataset, task in _TURNED.items()
-    },
-    "paper": {
-        dataset: Setting(task("paper"), rounds=2000, seeds=3) for dataset, task in _TURNED.items()
-    },
+_ABLATION: dict[str, Row] = {
+    **_CIFAR10,
+    "costly":         ((),       _MANY,     ()),
 }
-PERMUTED = {
-    "quick": {
-        "permuted_digits": Setting(
-            # Ten rounds at the paper's rate would move no weight by more than 0.01.
-            replace(permuted("quick"), model=DENSE),
-            rounds=20,
-            seeds=3,
-            cohort=1.0,
-            batch_size=20,
-            server_rate=1e-2,
-            evaluate_every=2,
-            local_epochs=3,
-            costly=((SLOWER, 0),),
-        )
-    },
-    "standard": {
-        "permuted_cifar10": Setting(
-            permuted("standard"),
-            rounds=15,
-            seeds=5,
-            cohort=1.0,
-            # 450 examples per client and not 2,500: more and larger steps in as many rounds.
-            batch_size=20,
-            server_rate=1e-2,
-            evaluate_every=1,
-            local_epochs=3,
-        )
-    },
-    "paper": {
-        "permuted_cifar10": Setting(
-            permuted("paper"),
-            rounds=50,
-            seeds=3,
-            cohort=1.0,
-            evaluate_every=1,
-            local_epochs=3,
-        )
-    },
+_LONG: dict[str, Row] = {
+    **_CIFAR10,
+    "rounds":         (120,      2000,      2000),
+    "phi_rate":       (0.05,     1e-3,      1e-3),
+    "evaluate_every": (10,       50,        20),
+    "costly":         ((),       _ONE,      ()),
 }
-NEW_CLIENTS = {
-    "quick": {
-        "two_class_digits": Setting(
-            two_class("quick"),
-            rounds=100,
-            seeds=3,
-            cohort=5,
-            batch_size=20,
-            server_rate=5e-3,
-            phi_rate=0.05,
-            evaluate_every=10,
-        )
-    },
-    "standard": {
-        "two_class_mnist": Setting(
-            two_class("standard"),
-            rounds=200,
-            seeds=3,
-            server_rate=3e-3,
-            phi_rate=0.03,
-            costly=((DENSITIES, 1),),  # an auto-encoder per client takes a CPU longer than all else
-        )
-    },
-    "paper": {"two_class_mnist_paper": Setting(two_class("paper"), rounds=600, seeds=3)},
+_ROTATED: dict[str, Row] = {
+    **_USUAL,
+    "task":           _dense(rotated),
+    "rounds":         (150,      150,       2000),
+    "seeds":          (3,        5,         3),
+    "server_rate":    (1e-2,     5e-3,      1e-3),
+    "phi_rate":       (0.05,     0.1,       1e-3),
+    "evaluate_every": (15,       10,        20),
 }
+# Ten rounds at the paper's rate would move no weight of the digits' network by more than 0.01; at
+# the standard scale 450 examples per client and not 2,500 take more and larger steps a round.
+_PERMUTED: dict[str, Row] = {
+    "task":           _dense(permuted),
+    "rounds":         (20,       15,        50),
+    "seeds":          (3,        5,         3),
+    "cohort":         (1.0,      1.0,       1.0),
+    "batch_size":     (20,       20,        64),
+    "server_rate":    (1e-2,     1e-2,      1e-3),
+    "evaluate_every": (2,        1,         1),
+    "local_epochs":   (3,        3,         3),
+    "costly":         (((names.SLOWER, 0),), (), ()),
+}
+# An auto-encoder per client takes a CPU longer than all else.
+_TWO_CLASS: dict[str, Row] = {
+    **_USUAL,
+    "task":           (*map(two_class, SCALES),),
+    "rounds":         (100,      200,       600),
+    "server_rate":    (5e-3,     3e-3,      1e-3),
+    "costly":         ((),       ((names.DENSITIES, 1),), ()),
+}
+# fmt: on
+
+_sides = partial(side_by_side, Setting)
+_SKEWED_ROTATED = {**_ROTATED, "task": _dense(rotated_skewed)}
+PRIVACY = _sides(("digits", "cifar10", "cifar10"), _CIFAR10)
+ABLATION = _sides(("digits", "cifar10", "cifar10"), _ABLATION)
+LONG = _sides(("digits", "cifar10", "cifar10"), _LONG)
+LABEL_SKEW = merged(PRIVACY, _sides((None, "fashion_mnist", "fashion_mnist"), _FASHION))
+COMMUNICATION = merged(
+    PRIVACY,
+    _sides((None, "cifar100", "cifar100"), _CIFAR100),
+    _sides((None, "femnist", "femnist"), _FEMNIST),
+)
+ROTATED = merged(
+    _sides((names.TURNED,) * 3, _ROTATED),
+    _sides((names.TURNED_AND_SKEWED,) * 3, _SKEWED_ROTATED),
+)
+PERMUTED = _sides(("permuted_digits", "permuted_cifar10", "permuted_cifar10"), _PERMUTED)
+NEW_CLIENTS = _sides(tuple(VAE), _TWO_CLASS)

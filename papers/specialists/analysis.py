@@ -59,17 +59,12 @@ def printed(paper: str = "001") -> pd.DataFrame:
 
 def beside(table: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
     """Return Table 1: by test and p, every method's mean and interval, published in brackets."""
-    known = printed.set_index(["method", "metric", "p"])["value"].to_dict()
-    names = {GLOBAL: "global test", OWN: "own test", HELD: "own validation"}
-    rows: dict[tuple[str, float], dict[str, str]] = {}
-    for (metric, p, method), values in table.groupby(["metric", "p", "method"], sort=False)[
-        "value"
-    ]:
-        row = rows.setdefault((names[str(metric)], float(str(p))), {})
-        row[str(method)] = frames.stated(values, known.get((method, metric, p)))
-    out = pd.DataFrame.from_dict(rows, orient="index")
-    out.index = pd.MultiIndex.from_tuples(out.index, names=["test", "p"])
-    return out.sort_index().fillna("")
+    known = printed.set_index(["metric", "p", "method"])["value"].to_dict()
+    groups = table.groupby(["metric", "p", "method"], sort=False)["value"]
+    said = {key: frames.stated(values, known.get(key)) for key, values in groups}
+    tests = {GLOBAL: "global test", OWN: "own test", HELD: "own validation"}
+    wide = pd.Series(said).unstack(sort=False).rename(tests, level=0)
+    return wide.rename_axis(["test", "p"]).sort_index().fillna("")
 
 
 def of_fedavg(table: pd.DataFrame, metric: str, over: str) -> pd.DataFrame:
@@ -78,9 +73,9 @@ def of_fedavg(table: pd.DataFrame, metric: str, over: str) -> pd.DataFrame:
     Columns method, seed, ``over`` and value.
     """
     rows = table[table["metric"] == metric]
-    base = rows[rows["method"] == FEDAVG].set_index([over, "seed"])["value"].rename("base")
-    both = rows[rows["method"] != FEDAVG].join(base, on=[over, "seed"])
-    both["value"] = both["value"] / both["base"]
+    base = rows[rows["method"] == FEDAVG].set_index([over, "seed"])["value"]
+    both = rows[rows["method"] != FEDAVG].join(base.rename("base"), on=[over, "seed"])
+    both["value"] /= both["base"]
     return both[["method", "seed", over, "value"]].reset_index(drop=True)
 
 
@@ -113,11 +108,10 @@ def moved(released: pd.DataFrame, plain: pd.DataFrame) -> pd.DataFrame:
 
     Differences to the ``plain`` scores are on the same seed and p, averaged over p.
     """
-    places = ["method", "seed", "metric", "p"]
-    both = released.merge(plain, on=places, suffixes=("", "_plain"))
+    both = released.merge(plain, on=["method", "seed", "metric", "p"], suffixes=("", "_plain"))
     both["value"] = both["value"] - both["value_plain"]
-    groups = both.groupby(["departure", "method", "metric", "seed"], as_index=False, sort=False)
-    return groups["value"].mean()  # type: ignore[return-value]
+    groups = both.groupby(["departure", "method", "metric", "seed"], sort=False)
+    return groups["value"].mean().reset_index()
 
 
 def explained(
@@ -168,21 +162,19 @@ def ledger(frame: pd.DataFrame) -> pd.DataFrame:
     Means over seeds and p: clients, largest and smallest cohort, and megabytes sent in all.
     """
     run = ["q", "p", "seed"]
-    ours, client = frame[frame["method"] == FEDAVG], [*run, "client"]
-    part = ours[ours["metric"] == "opted_in"].set_index(client)["value"].gt(0).rename("inside")
-    sent = ours[ours["metric"] == "client_bytes_up"].join(part, on=client)
+    run, ours = ["q", "p", "seed"], frame[frame["method"] == FEDAVG]
+    inside = ours[ours["metric"] == "opted_in"].set_index([*run, "client"])["value"].gt(0)
+    sent = ours[ours["metric"] == "client_bytes_up"].join(inside.rename("in"), on=[*run, "client"])
     cohorts = sent.groupby([*run, "round"]).size().groupby(run)
-    sides = {"former": sent[sent["inside"].eq(True)], "latter": sent[sent["inside"].eq(False)]}
-    table = pd.DataFrame(
-        {
-            "clients that take part": part.groupby(run).sum(),
-            "clients that opted out": (~part).groupby(run).sum(),
-            "smallest cohort": cohorts.min(),
-            "largest cohort": cohorts.max(),
-            **{
-                f"MB sent by the {side}": rows.groupby(run)["value"].sum() / 1e6
-                for side, rows in sides.items()
-            },
-        }
-    )
-    return table.dropna(subset="smallest cohort").fillna(0.0).groupby("q").mean()
+    sides = (sent[sent["in"].eq(side)].groupby(run)["value"].sum() for side in (True, False))
+    former, latter = (side / 1e6 for side in sides)
+    columns = {
+        "clients that take part": inside.groupby(run).sum(),
+        "clients that opted out": (~inside).groupby(run).sum(),
+        "smallest cohort": cohorts.min(),
+        "largest cohort": cohorts.max(),
+        "MB sent by the former": former,
+        "MB sent by the latter": latter,
+    }
+    table = pd.DataFrame(columns).dropna(subset="smallest cohort")
+    return table.fillna(0.0).groupby("q").mean()

@@ -12,7 +12,7 @@ from papers.names import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.specialists.analysis import GLOBAL, HELD, OWN, at_q, of_figure
 from papers.specialists.experiments import LAST_CLIENT, MIXTURE, SMALL
 
-GENERALISES = "The mixture generalises better than fine-tuning"
+BETTER = "The mixture generalises better than fine-tuning"
 FIG_3, FIG_4 = "Table 1, Fig. 3", "Table 1, Fig. 4"
 
 
@@ -22,32 +22,30 @@ def generalisation_claims(table: pd.DataFrame) -> list[Claim]:
     ps = sorted(table["p"].unique())
     low, high = {"p": ps[0]}, {"p": ps[-1]}
     skewed, mild = {"p": [p for p in ps if p >= 0.6]}, {"p": [p for p in ps if p < 1]}
-    par = "... and is on par on the clients' own tests (at most a point below)"
-    first = "FedAvg generalises better than the mixture: global test, all p"
-    home = "On skewed clients (p >= 0.6) the mixture beats FedAvg at home"
-    classes = f"{GENERALISES} where clients hold all classes: p < 1"
-    ends = f"p = {ps[-1]:g} vs {ps[0]:g}"
-    falls = f"FedAvg gets worse on a client's own test as p grows: p = {ps[0]:g} vs {ps[-1]:g}"
     return [
-        general(f"{GENERALISES}: global test, all p", f"Sec. 5, {FIG_4}", MIXTURE, TUNED),
-        own(par, "Sec. 5, Table 1", MIXTURE, TUNED, rule=on_par),
-        general(first, FIG_4, FEDAVG, MIXTURE),
-        own(home, FIG_3, MIXTURE, FEDAVG, skewed),
+        general(f"{BETTER}: global test, all p", f"Sec. 5, {FIG_4}", MIXTURE, TUNED),
+        own("... and is on par on the clients' own tests (at most a point below)",
+            "Sec. 5, Table 1", MIXTURE, TUNED, rule=on_par),
+        general("FedAvg generalises better than the mixture: global test, all p",
+                FIG_4, FEDAVG, MIXTURE),
+        own("On skewed clients (p >= 0.6) the mixture beats FedAvg at home",
+            FIG_3, MIXTURE, FEDAVG, skewed),
         own("The mixture beats training alone at home: own tests, all p", FIG_3, MIXTURE, LOCAL),
-        own(falls, FIG_3, FEDAVG, FEDAVG, low, high),
-        own(f"Training alone gets better with p: {ends}", FIG_3, LOCAL, LOCAL, high, low),
-        general(classes, f"Sec. 5, {FIG_4}", MIXTURE, TUNED, mild),
+        own(f"FedAvg gets worse on a client's own test as p grows: p = {ps[0]:g} vs {ps[-1]:g}",
+            FIG_3, FEDAVG, FEDAVG, low, high),
+        own(f"Training alone gets better with p: p = {ps[-1]:g} vs {ps[0]:g}",
+            FIG_3, LOCAL, LOCAL, high, low),
+        general(f"{BETTER} where clients hold all classes: p < 1",
+                f"Sec. 5, {FIG_4}", MIXTURE, TUNED, mild),
         *floor_claims(table[table["metric"] == OWN], "p"),
-    ]
+    ]  # fmt: skip
 
 
 def alpha_claims(table: pd.DataFrame) -> list[Claim]:
     """Test what 001 says of Fig. 5: as with majority classes, so with Dirichlet shares."""
     general = comparing(table, metric=GLOBAL)
-    return [
-        general(f"{GENERALISES}: global test, all alpha", "Sec. 5, Fig. 5", MIXTURE, TUNED),
-        *floor_claims(table[table["metric"] == OWN], "alpha"),
-    ]
+    better = general(f"{BETTER}: global test, all alpha", "Sec. 5, Fig. 5", MIXTURE, TUNED)
+    return [better, *floor_claims(table[table["metric"] == OWN], "alpha")]
 
 
 def architecture_claims(table: pd.DataFrame) -> list[Claim]:
@@ -68,19 +66,17 @@ def released_claims(
 
     By how far each is from the published accuracy, mean over p; not a claim of the paper (A21).
     """
-    last = released[released["method"].eq(FEDAVG) & released["departure"].eq(LAST_CLIENT)]
-    average = plain[plain["method"].eq(FEDAVG) & plain["p"].isin(last["p"])]
-    theirs = printed[printed["method"] == FEDAVG]
+    last = released[released["departure"] == LAST_CLIENT]
+    theirs = printed.set_index(["method", "metric", "p"])["value"].rename("theirs")
+    text = "The published FedAvg is the last client's model: the average is further off, "
 
     def distance(table: pd.DataFrame, metric: str) -> dict[int, float]:
-        rows = table[table["metric"] == metric]
-        known = theirs[theirs["metric"] == metric].set_index("p")["value"]
-        rows = rows.assign(off=(rows["value"] - rows["p"].map(known)).abs()).dropna(subset="off")
-        return frames.by_seed(rows, "off")
+        here = table["method"].eq(FEDAVG) & table["metric"].eq(metric) & table["p"].isin(last["p"])
+        rows = table[here].join(theirs, on=["method", "metric", "p"]).dropna(subset="theirs")
+        return frames.by_seed(rows.assign(off=(rows["value"] - rows["theirs"]).abs()), "off")
 
-    text = "The published FedAvg is the last client's model: the average is further off, "
     return [
-        greater(text + where, "A21, Table 1", distance(average, metric), distance(last, metric))
+        greater(text + where, "A21, Table 1", distance(plain, metric), distance(last, metric))
         for metric, where in ((GLOBAL, "global test"), (OWN, "own tests"))
     ]
 
@@ -88,22 +84,21 @@ def released_claims(
 def opt_out_claims(table: pd.DataFrame) -> list[Claim]:
     """Test what 001 says of Fig. 6, where most clients opted out."""
     general, own = comparing(table, metric=GLOBAL), comparing(table, metric=OWN)
-    most, low = float(table["q"].max()), float(table["p"].min())
-    found = []
+    most, low, claims = float(table["q"].max()), float(table["p"].min()), []
+    place, iid = "Sec. 5, Fig. 6", {"p": low, "q": most}
     for q in of_figure(table):
-        better = f"q = {q:g}: the mixture generalises better than fine-tuning"
-        alike = f"q = {q:g}: ... and is on par on the clients' own tests"
-        found += [
-            general(better, "Sec. 5, Fig. 6", MIXTURE, TUNED, {"q": q}),
-            own(alike, "Sec. 5, Fig. 6", MIXTURE, TUNED, {"q": q}, rule=on_par),
-        ]
+        claims += [
+            general(f"q = {q:g}: the mixture generalises better than fine-tuning",
+                    place, MIXTURE, TUNED, {"q": q}),
+            own(f"q = {q:g}: ... and is on par on the clients' own tests",
+                place, MIXTURE, TUNED, {"q": q}, rule=on_par),
+        ]  # fmt: skip
     text = f"q = {most:g}, i.i.d. (p = {low:g}): the mixture beats FedAvg in "
     for compare, said in ((general, "generalisation"), (own, "specialisation")):
-        at = {"p": low, "q": most}
-        found.append(compare(text + said, "Sec. 5, Fig. 6b", MIXTURE, FEDAVG, at))
+        claims.append(compare(text + said, "Sec. 5, Fig. 6b", MIXTURE, FEDAVG, iid))
     # Training alone has no q: it is judged with everybody in.
     judged = table["metric"].eq(OWN) & (table["q"].notna() | table["method"].eq(MAJORITY))
-    return [*found, *floor_claims(table[judged], "p", " and q")]
+    return [*claims, *floor_claims(table[judged], "p", " and q")]
 
 
 def first_version_claims(table: pd.DataFrame, q: float = 0.0) -> list[Claim]:
@@ -111,17 +106,13 @@ def first_version_claims(table: pd.DataFrame, q: float = 0.0) -> list[Claim]:
     here = at_q(table, q)
     held, ps = comparing(here, metric=HELD), sorted(here["p"].unique())
     low, high, skewed = {"p": ps[0]}, {"p": ps[-1]}, {"p": [p for p in ps if p > 0.5]}
-    beats = f"q = {q:g}: the mixture beats {{}} (p > 0.5, validation)"
-    falls = f"q = {q:g}: FedAvg falls as p grows: p = {ps[0]:g} vs {ps[-1]:g}"
-    degraded = (
-        f"q = {q:g}: once FedAvg has degraded, training alone beats fine-tuning (p = {ps[-1]:g})"
-    )
+    at, beats = f"q = {q:g}", f"q = {q:g}: the mixture beats {{}} (p > 0.5, validation)".format
     return [
-        *(
-            held(beats.format(other), "Sec. 5, Table 1, Fig. 3", MIXTURE, method, skewed)
-            for method, other in ((LOCAL, "training alone"), (TUNED, "fine-tuning"))
-        ),
-        held(falls, FIG_3, FEDAVG, FEDAVG, low, high),
-        held(degraded, "Table 1, Fig. 2", LOCAL, TUNED, high),
+        held(beats("training alone"), "Sec. 5, Table 1, Fig. 3", MIXTURE, LOCAL, skewed),
+        held(beats("fine-tuning"), "Sec. 5, Table 1, Fig. 3", MIXTURE, TUNED, skewed),
+        held(f"{at}: FedAvg falls as p grows: p = {ps[0]:g} vs {ps[-1]:g}",
+             FIG_3, FEDAVG, FEDAVG, low, high),
+        held(f"{at}: once FedAvg has degraded, training alone beats fine-tuning (p = {ps[-1]:g})",
+             "Table 1, Fig. 2", LOCAL, TUNED, high),
         *floor_claims(here[here["metric"] == OWN], "p"),
-    ]
+    ]  # fmt: skip

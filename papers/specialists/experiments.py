@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
-from companion.sections import Run, Section, placed
+from companion.sections import Run, Section, federated, placed
 from fedlib.algorithms import CommonestLabel, FedAvg, LastClient, Local, Mixture
 from fedlib.models import MLP, Family, LeNet
 from fedlib.optim import adam
@@ -14,14 +14,8 @@ from fedlib.partition import Clients, Dirichlet
 from fedlib.runs import Experiment
 from papers.names import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.scaled import merged, with_seeds
-from papers.specialists.settings import (
-    AG_NEWS,
-    CIFAR10,
-    FASHION,
-    FIRST_CIFAR10,
-    FIRST_CIFAR100,
-    Stages,
-)
+from papers.specialists import settings
+from papers.specialists.settings import CIFAR10, FASHION, Stages
 
 MIXTURE = "Mixture"
 SMALL = f"{MIXTURE}, small specialist and gate"
@@ -41,18 +35,10 @@ EVERYTHING = "as released"
 
 def generalist(setting: Stages, kind: type[FedAvg] = FedAvg) -> Experiment:
     """Return step 1: the federation's model, the best on its members' validation examples."""
-    return Experiment(
-        replace(setting.task, balanced=setting.balanced),
-        kind(
-            epochs=setting.local_epochs,
-            batch_size=setting.batch_size,
-            client=adam(setting.federated),
-        ),
-        setting.rounds,
-        cohort=setting.cohort,
-        evaluate_every=setting.evaluate_every,
-        keep="best",
-    )
+    rounds = {"epochs": setting.local_epochs, "batch_size": setting.batch_size}
+    algorithm = kind(client=adam(setting.federated), **rounds)  # type: ignore[arg-type]
+    here = replace(setting, task=replace(setting.task, balanced=setting.balanced))
+    return federated(here, algorithm, keep="best")
 
 
 def at_home(setting: Stages, algorithm: FedAvg, after: Experiment | None = None) -> Experiment:
@@ -60,9 +46,8 @@ def at_home(setting: Stages, algorithm: FedAvg, after: Experiment | None = None)
 
     Without a federation before it nobody can opt out of it.
     """
-    task = replace(setting.task, balanced=setting.balanced)
-    if after is None:
-        task = replace(task, opt_out=None)
+    out = setting.task.opt_out if after else None
+    task = replace(setting.task, balanced=setting.balanced, opt_out=out)
     if _clients(setting) > setting.tested:
         task = replace(task, partition=Clients(task.partition, last=setting.tested))
     return Experiment(task, algorithm, 1, cohort=1.0, evaluate_every=1, after=after)
@@ -105,11 +90,8 @@ def steps(
 
 def _without_federation(setting: Stages, ps: tuple[float, ...]) -> list[Run]:
     """Return the local baseline and the floor, which nobody can opt out of: they have no q."""
-    here = {p: setting.at(p) for p in ps}
-    return [
-        *(Run(LOCAL, alone(at), {"p": p}) for p, at in here.items()),
-        *(Run(MAJORITY, commonest(at), {"p": p}) for p, at in here.items()),
-    ]
+    made = {LOCAL: alone, MAJORITY: commonest}
+    return [Run(m, make(setting.at(p)), {"p": p}) for m, make in made.items() for p in ps]
 
 
 def _by_fraction(setting: Stages, dataset: str) -> list[Run]:
@@ -120,7 +102,7 @@ def _by_fraction(setting: Stages, dataset: str) -> list[Run]:
 
 def _opting_out(setting: Stages, dataset: str) -> list[Run]:
     """Return the methods where the fraction q of the clients stays at home, or nobody (Fig. 6)."""
-    opted = [(q, p) for q in (0.0, *setting.qs) for p in setting.opted_ps]
+    opted = product((0.0, *setting.qs), setting.opted_ps)
     runs = [run for q, p in opted for run in placed(steps(setting.at(p, q)), p=p, q=q)]
     return runs + _without_federation(setting, setting.opted_ps)
 
@@ -138,13 +120,13 @@ def _by_alpha(setting: Stages, dataset: str) -> list[Run]:
 
 def _by_rate(setting: Stages, dataset: str) -> list[Run]:
     """Return FedAvg at several rates, scored on balanced validation examples (Fig. 2)."""
-    runs = []
-    for p in setting.swept_ps:
-        for rate in setting.rates:
-            one = generalist(replace(setting.at(p), federated=rate))
-            held = replace(one.task, balanced_on="validation")
-            runs.append(Run(FEDAVG, replace(one, task=held), {"p": p, "lr": rate}))
-    return runs
+
+    def swept(p: float, rate: float) -> Run:
+        one = generalist(replace(setting.at(p), federated=rate))
+        held = replace(one, task=replace(one.task, balanced_on="validation"))
+        return Run(FEDAVG, held, {"p": p, "lr": rate})
+
+    return [swept(p, rate) for p in setting.swept_ps for rate in setting.rates]
 
 
 def _architectures(setting: Stages, dataset: str) -> list[Run]:
@@ -186,33 +168,25 @@ def _alone_with(setting: Stages, net: Family, keep: str = "best", **others: obje
 def _first_version(setting: Stages, dataset: str) -> list[Run]:
     """Return 002's methods: specialists from scratch, and the global expert trained as well."""
     runs = _without_federation(setting, setting.opted_ps)
-    for q in setting.qs:
-        for p in setting.opted_ps:
-            here = setting.at(p, q)
-            first = generalist(here)
-            tuned = at_home(here, Local(**here.home(here.personal)), first)
-            mix = Mixture(**here.home(here.personal), train_global=True)
-            both = replace(at_home(here, mix, first), beside=alone(setting.at(p)))
-            runs += placed({FEDAVG: first, TUNED: tuned, MIXTURE: both}, p=p, q=q)
+    for q, p in product(setting.qs, setting.opted_ps):
+        here = setting.at(p, q)
+        made = steps(here)
+        mix = Mixture(**here.home(here.personal), train_global=True)
+        made[MIXTURE] = replace(at_home(here, mix, made[FEDAVG]), beside=alone(setting.at(p)))
+        runs += placed(made, p=p, q=q)
     return runs
 
 
 # What runs fastest has more seeds at the standard scale.
 _MORE_CIFAR10, _MORE_FASHION = (with_seeds(known, "standard", 5) for known in (CIFAR10, FASHION))
-_IMAGES: Mapping[str, Any] = merged(CIFAR10, FASHION)
-SPECIALISTS = Section("specialists", merged(CIFAR10, _MORE_FASHION, AG_NEWS), _by_fraction)
-RATE_SWEEP = Section("specialists_rates", merged(_IMAGES, AG_NEWS), _by_rate)
+_IMAGES, _FIRST = merged(CIFAR10, FASHION), merged(settings.FIRST_CIFAR10, settings.FIRST_CIFAR100)
+_TABLE_1, _SWEPT = (merged(CIFAR10, f, settings.AG_NEWS) for f in (_MORE_FASHION, FASHION))
+SPECIALISTS = Section("specialists", _TABLE_1, _by_fraction)
+RATE_SWEEP = Section("specialists_rates", _SWEPT, _by_rate)
 DIRICHLET = Section("specialists_dirichlet", merged(_MORE_CIFAR10, _MORE_FASHION), _by_alpha)
-OPT_OUT = Section("opt_out", _MORE_CIFAR10, _opting_out)
 ARCHITECTURES = Section("architectures", CIFAR10, _architectures)
 AS_RELEASED = Section("as_released", _IMAGES, _as_released)
-FIRST_VERSION = Section("first_version", merged(FIRST_CIFAR10, FIRST_CIFAR100), _first_version)
-SECTIONS = (
-    SPECIALISTS,
-    RATE_SWEEP,
-    DIRICHLET,
-    ARCHITECTURES,
-    AS_RELEASED,
-    OPT_OUT,
-    FIRST_VERSION,
-)
+OPT_OUT = Section("opt_out", _MORE_CIFAR10, _opting_out)
+FIRST_VERSION = Section("first_version", _FIRST, _first_version)
+_001 = (SPECIALISTS, RATE_SWEEP, DIRICHLET, ARCHITECTURES, AS_RELEASED, OPT_OUT)
+SECTIONS = (*_001, FIRST_VERSION)

@@ -1,12 +1,27 @@
-"""Tables of runs made by hand, as frames have them."""
+"""Tables of runs made by hand, as frames have them, and what claims of them come to."""
 
 from __future__ import annotations
 
 import pandas as pd
 
 LOGGED = {"seed": 0, "round": 9, "metric": "test_accuracy", "client": -1, "expert": -1, "item": ""}
+COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
 
 
 def frame_of(*rows):
     """A frame of rows by name; what all logged rows have may be left out, places are NaN."""
     return pd.DataFrame([{**LOGGED, **row} for row in rows])
+
+
+def logged(*parts, places=()):
+    """A frame of lists of rows in the order of ``COLUMNS``, and of the places that follow."""
+    return pd.DataFrame([row for part in parts for row in part], columns=[*COLUMNS, *places])
+
+
+def verdicts(tested):
+    return [claim.verdict for claim in tested]
+
+
+def initials(tested):
+    """Verdicts by their first letters: holds, does not hold, undecided, not tested."""
+    return "".join(verdict[0] for verdict in verdicts(tested))
