@@ -20,7 +20,7 @@ from fedlib.cli.train import show_summary
 from fedlib.runs import Damaged, Entry, Result, inventory, store
 from fedlib.runs.exported import read_run
 from fedlib.runs.log import SCHEMA
-from fedlib.runs.result import curve as over_rounds
+from fedlib.runs.log import curve as over_rounds
 from fedlib.values import UnknownName, one_of
 
 STATES = ("complete", "training", "interrupted", "diverged", "exported", "damaged", "outdated",

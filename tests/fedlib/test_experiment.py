@@ -37,7 +37,6 @@ from fedlib.runs import (
     run_with_state,
     store,
 )
-from fedlib.runs.exported import read_exported
 from fedlib.runs.log import Log
 from fedlib.tasks import Task
 from fedlib.values import from_dict
@@ -179,7 +178,7 @@ def _lose_a_checkpoint(patch):
         raise KeyboardInterrupt
 
     with patch.context() as inner:
-        inner.setattr(store.tensors, "save", fail)
+        inner.setattr(store.atomic, "save_tensors", fail)
         with pytest.raises(KeyboardInterrupt):
             play(MIX)
     home = store.folder(MIX)
@@ -336,7 +335,7 @@ def test_an_interrupted_run_keeps_the_same_best_state(
 
 def test_the_best_state_is_told_by_those_who_take_part():
     """Whoever opted out shows the server no validation loss."""
-    from fedlib.runs.course import best_of
+    from fedlib.runs.run import best_of
 
     rows = [(0, 0, 3.0), (0, 1, 1.0), (2, 0, 2.0), (2, 1, 9.0), (4, 0, 2.0), (4, 1, 0.0)]
     log, nothing = Log(), Log()
@@ -394,7 +393,7 @@ def test_an_exported_result_comes_back(rounds, monkeypatch, tmp_path):
     result = play(MIX)
     target = export([result], "some")
     assert target == paths.results() / "some.parquet" and target.stat().st_size < 50_000
-    (back,) = read_exported(target)
+    (back,) = exported()
     assert back.experiment == MIX and repr(back.experiment) == repr(MIX)
     assert back.provenance == result.provenance
     assert back.metrics.equals(result.metrics)
@@ -482,7 +481,7 @@ def test_a_damaged_result_is_an_error_that_names_the_file(damage, tmp_path, monk
     target = export([play(AVG)], "some")
     damage(target)
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
-    for look in (lambda: read_exported(target), lambda: find(AVG), exported):
+    for look in (lambda: find(AVG), exported):
         with pytest.raises(ValueError, match=r"some\.parquet is no exported result of fedlib"):
             look()
 
