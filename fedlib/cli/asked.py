@@ -40,9 +40,10 @@ def _by_parts(parts: Mapping[str, Any]) -> list[Experiment]:
     told = {name.replace("-", "_"): parts[name] for name in ("cohort", "evaluate-every")}
     more = fields([f"{name}={part}" for name, part in told.items() if part])
     try:
-        seeds = [int(text) for text in (parts["seed"] or "0").split(",")]
-        if parts["seeds"]:
-            seeds = [*range(parts["seeds"])]
+        texts = (parts["seed"] or "0").split(",")
+        if not all(text.isdecimal() for text in texts):
+            raise Usage(f"--seed must be whole numbers, got {parts['seed']!r}")
+        seeds = range(parts["seeds"]) if parts["seeds"] else [*map(int, texts)]
         chosen = [_algorithm(name, parts["set"]) for name in parts["algorithm"]]
         pairs = itertools.product(chosen, seeds)
         return [Experiment(from_code(task), a, rounds, seed=s, **more) for a, s in pairs]

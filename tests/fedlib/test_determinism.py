@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import torch
 from conftest import LENET, make_federation
+from small import TASK
 from test_algorithms import BATTERY, SIZES, begun, play
 from test_dropout import DROPS, SHAPE
-from test_experiment import TASK
 from test_text import readers
 
 import fedlib.algorithms
