@@ -172,7 +172,7 @@ def test_runs_and_show_say_what_is_stored(ask, tmp_path):
     export([play(MIX)], "some")
     code, said, _ = ask("runs")
     assert code == 0 and said.endswith("kB\n") and "2 of 2 runs" in said
-    assert ask("runs", "--state", "diverged")[1].endswith("0 of 2 runs, 0 B\n")
+    assert ask("runs", "--state", "diverged")[1].endswith("0 of 2 runs, 0 bytes\n")
     assert len(ask("runs", "--algorithm", "FedMix", "--dataset", "digits")[1].splitlines()) == 3
     listed = json.loads(ask("runs", "--json")[1])
     assert {e["key"]: e["state"] for e in listed} == {AVG.key: "complete", MIX.key: "complete"}
