@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import (
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -88,7 +89,6 @@ class Table:
         shown = show and not quiet()
         self._logged, self._drawn = shown and not watched(), 0.0
         self._rows: dict[str, TaskID] = {}
-        self._began: dict[str, float] = {}
         text = TextColumn("{task.description}", markup=False)
         columns = (MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), text)
         # Drawn by who trains, not by a thread: what is half written is never seen.
@@ -113,7 +113,6 @@ class Table:
         """A run of so many rounds was given to somebody, on a machine that may have a name."""
         where = f" on {node}" if node else ""
         self._rows[key] = self._bars.add_task("", total=rounds, where=where)
-        self._began[key] = time.monotonic()
         self._tell(key, f"started{where}")
 
     def wait(self, key: str, why: str) -> None:
@@ -126,7 +125,7 @@ class Table:
         row = self._rows[key]
         if loss != loss:  # a stage, or a checkpoint: earlier rounds say nothing of the speed
             self._bars.reset(row, total=total, completed=done)
-        where = self._bars.tasks[self._bars.task_ids.index(row)].fields["where"]
+        where = self._task(row).fields["where"]
         said = f"{key[:8]} loss {loss:.4g}{where} {self._names[key]}"
         space = max(20, self._bars.console.width - WIDTH_OF_NUMBERS)
         self._bars.update(row, completed=done, description=said[:space])
@@ -134,13 +133,14 @@ class Table:
 
     def end(self, key: str, error: BaseException | None = None) -> None:
         """A run is complete and stored, or has failed."""
-        began = self._began.pop(key, None)  # a short one may end before it is heard of
+        row = self._rows.get(key)  # a short run may end before it is heard of
+        spent = "" if row is None else f" ({duration(self._task(row).elapsed or 0.0)})"
         self.finished, self.failed = self.finished + (not error), self.failed + bool(error)
         failed = f", {self.failed} failed" if self.failed else ""
         self._bars.update(self._all, completed=self.finished, description=f"runs done{failed}")
         self._take_away(key)
         what = f"failed: {type(error).__name__}: {str(error)[:200]}" if error else "done"
-        self._tell(key, what + (f" ({duration(time.monotonic() - began)})" if began else ""))
+        self._tell(key, what + spent)
 
     def draw(self, always: bool = False) -> None:
         """Draw again if somebody watches: time has passed."""
@@ -148,6 +148,9 @@ class Table:
         if always or now - self._drawn > 1 / DRAWINGS_A_SECOND:
             self._bars.refresh()
             self._drawn = now
+
+    def _task(self, row: TaskID) -> Task:
+        return self._bars.tasks[self._bars.task_ids.index(row)]
 
     def _take_away(self, key: str) -> None:
         if key in self._rows:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -83,11 +83,12 @@ def _put(results: Iterable[Result], name: str) -> Path:
 
 def refusal(results: Sequence[Result]) -> str:
     """Return why runs that come from uncommitted code are not exported, which, and what to do."""
-    lines = ["  ..."] if len(results) > MOST_NAMED else []
-    for e, provenance in reversed([(r.experiment, r.provenance) for r in results[:MOST_NAMED]]):
-        said = ", ".join(dirty(provenance)) or "of a stage before it"
+    lines = []
+    for result in results[:MOST_NAMED]:
+        e, said = result.experiment, ", ".join(dirty(result.provenance)) or "of a stage before it"
         what = f"{type(e.algorithm).__name__} on {e.task.dataset}, seed {e.seed}"
-        lines.insert(0, f"  {e.key}: {what} (commit {said})")
+        lines.append(f"  {e.key}: {what} (commit {said})")
+    lines += ["  ..."] * (len(results) > MOST_NAMED)
     return (
         f"{len(results)} runs are not exported: they, or stages before them, were trained from a "
         "checkout with uncommitted changes, so that nobody could say by which code:\n"
@@ -135,28 +136,24 @@ def files() -> list[Path]:
     return []
 
 
-class _Opened(NamedTuple):
-    """An open file, and what its end says: which row group is whose."""
-
-    file: Any
-    metadata: pq.FileMetaData
-    groups: dict[str, int]
-
-
 # Read once per process, and again when a file is replaced: of every file its time, size and inode.
 _FOOTERS: dict[Path, tuple[tuple[int, ...], pq.FileMetaData, dict[str, int]]] = {}
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Opened]:
-    """Open a file, which stays the one that the footer is of if it is being replaced."""
+def _opened(path: Path) -> Iterator[tuple[Any, pq.FileMetaData, dict[str, int]]]:
+    """Open a file; yields it, its footer, and which row group is whose.
+
+    It stays the file that the footer is of if it is being replaced.
+    """
     with atomic.reading(path, WHAT), path.open("rb") as file:
         said = os.fstat(file.fileno())
         stamp = said.st_mtime_ns, said.st_size, said.st_ino
         if path not in _FOOTERS or _FOOTERS[path][0] != stamp:
             metadata = pq.read_metadata(file)
             _FOOTERS[path] = stamp, metadata, _groups(metadata)
-        yield _Opened(file, *_FOOTERS[path][1:])
+        _, metadata, groups = _FOOTERS[path]
+        yield file, metadata, groups
 
 
 def _groups(metadata: pq.FileMetaData) -> dict[str, int]:

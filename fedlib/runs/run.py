@@ -45,12 +45,12 @@ Progress = bool | str | Watcher
 
 
 class How(NamedTuple):
-    """What changes a result by float rounding at most."""
+    """How a run is trained: no part of what it is, and explained at ``run``."""
 
-    device: str
-    chunk: int | None
-    progress: Progress
-    retry: bool
+    device: str = "auto"
+    chunk: int | None = None
+    progress: Progress = True
+    retry: bool = False
 
 
 def run(
@@ -76,20 +76,16 @@ def run(
     return stored or _claim_and_train(experiment, How(device, chunk, progress, retry))
 
 
-def run_with_state(
-    experiment: Experiment,
-    *,
-    device: str = "auto",
-    chunk: int | None = None,
-    progress: Progress = True,
-    retry: bool = False,
-) -> tuple[Result, State]:
-    """Return a result and its final state, retraining if only the exported metrics are there."""
+def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
+    """Return a result and its final state, retraining if only the exported metrics are there.
+
+    Options are those of ``run``.
+    """
     stored, kept = store.find(experiment), None
     with suppress(Damaged):
         kept = store.restore(experiment)
     if stored is None or kept is None or kept.completed < experiment.rounds:
-        stored = _claim_and_train(experiment, How(device, chunk, progress, retry))
+        stored = _claim_and_train(experiment, How(**how))
         kept = store.restore(experiment)
     assert kept is not None
     return stored, kept.state

@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -78,8 +77,8 @@ def train(
 ) -> None:
     """Train those of ``experiments`` that are not stored.
 
-    A run that builds on another waits for it; a first stage that several share is trained first,
-    and once. One worker trains in this process; more are spawned processes with one torch thread
+    A run that builds on another waits for it, and stages before a run are runs of their own. One
+    worker trains in this process; more are spawned processes with one torch thread
     each, which on a CPU is faster than one process with many threads. With the ``address`` of a Ray
     cluster ("auto", "HOST:PORT") the cluster trains, and the results come into this store: with one
     GPU per run if ``device`` is "cuda", or "auto" and the cluster has GPUs. ``progress`` shows a
@@ -92,8 +91,10 @@ def train(
     """
     if workers < 1:
         raise ValueError(f"workers must be >= 1, got {workers}")
-    missing = list({e.key: e for e in experiments if find(e) is None}.values())
-    missing = [*_shared_first_stages(missing), *missing]
+    lacking = [e for e in experiments if find(e) is None]
+    # Stages before them with their state: nothing can follow an exported result, which lacks it.
+    stages = (s for e in lacking for s in e.stages if s.key == e.key or not store.complete(s))
+    missing = [*{s.key: s for s in stages}.values()]
     if not missing:
         return
     options = {"device": device, "chunk": chunk, "retry": retry}
@@ -162,18 +163,6 @@ def _in_words(error: BaseException) -> str:
     """Return an error with its short notes: on which machine it happened, not its traceback."""
     notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
     return " ".join([f"{type(error).__name__}: {error}", *notes])
-
-
-def _shared_first_stages(missing: Sequence[Experiment]) -> list[Experiment]:
-    """Return the first stages for which two would wait otherwise.
-
-    Those with their state: of an exported result it is missing, and nothing can follow it.
-    """
-    firsts = {first.key: first for e in missing for first in e.before}
-    often = Counter(first.key for e in missing for first in e.before)
-    known = {e.key for e in missing}
-    left = [e for k, e in firsts.items() if often[k] > 1 and k not in known]
-    return [e for e in left if not store.complete(e)]
 
 
 class Here:
