@@ -66,10 +66,10 @@ def show_summary(results: Sequence[Result]) -> None:
     rows = []
     for result in results:
         e = result.experiment
-        scores = (f"{score:.4f}" for score in reported(result))
+        scores = [f"{score:.4f}" for score in reported(result)]
         what = f"{e.task.dataset} {e.algorithm}"
-        rows.append((e.key[:8], f"{what[:57]}..." if len(what) > 60 else what, e.seed, e.rounds))
-        rows[-1] += (*scores,)
+        what = f"{what[:57]}..." if len(what) > 60 else what
+        rows.append((e.key[:8], what, e.seed, e.rounds, *scores))
     show_table(("key", "run", "seed", "rounds", "last", "last ten", "best on validation"), rows)
 
 
