@@ -14,11 +14,11 @@ from companion.book import Book
 from companion.costs import Costs, probed
 from companion.plan import Planned, in_order, planned
 from fedlib import paths
+from fedlib.progress import duration
 from fedlib.runs import Experiment, find
 from fedlib.runs.provenance import DIRTY, commit
 from fedlib.runs.store import complete
 from fedlib.runs.sweep import SweepFailed, train
-from fedlib.runs.table import duration
 
 
 def show(

@@ -1,11 +1,22 @@
-"""Progress bars: live in JupyterLab and on a terminal, silent in logs and executed notebooks."""
+"""Progress: live in JupyterLab and on a terminal, silent in executed notebooks, lines in logs."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
+from rich.console import Console
+from rich.progress import (
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from tqdm.auto import tqdm
 
 # Told after every round: rounds completed, rounds in all, the round's training loss.
@@ -61,3 +72,101 @@ class Rounds:
     def close(self) -> None:
         """Take the bar away."""
         self._bar.close()
+
+
+WIDTH_OF_NUMBERS = 40  # columns of a row of the table that are not its text
+DRAWINGS_A_SECOND = 4
+
+
+class Table:
+    """Counts the runs of a sweep and shows them: a summary, and a row per run under way.
+
+    ``names`` are the runs by key. Drawn in a terminal or notebook; a log gets lines.
+    """
+
+    def __init__(self, names: Mapping[str, str], *, show: bool = True) -> None:
+        self.finished, self.failed, self._names = 0, 0, names
+        shown = show and not quiet()
+        self._logged, self._drawn = shown and not watched(), 0.0
+        self._rows: dict[str, TaskID] = {}
+        text = TextColumn("{task.description}", markup=False)
+        columns = (MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), text)
+        # Drawn by who trains, not by a thread: what is half written is never seen.
+        self._bars = Progress(
+            *columns,
+            console=Console(stderr=True),
+            auto_refresh=False,
+            disable=not (shown and watched()),
+        )
+        self._all = self._bars.add_task("runs done", total=len(names))
+
+    def __enter__(self) -> Table:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for row in self._rows.values():
+            self._bars.remove_task(row)
+        self._bars.stop()
+
+    def start(self, key: str, rounds: int, node: str = "") -> None:
+        """A run of so many rounds was given to somebody, on a machine that may have a name."""
+        where = f" on {node}" if node else ""
+        self._rows[key] = self._bars.add_task("", total=rounds, where=where)
+        self._tell(key, f"started{where}")
+
+    def wait(self, key: str, why: str) -> None:
+        """A run that was given to somebody waits again."""
+        self._take_away(key)
+        self._tell(key, why)
+
+    def round(self, key: str, done: int, total: int, loss: float) -> None:
+        """A run has completed ``done`` of ``total`` rounds; where it begins, the loss is nan."""
+        row = self._rows[key]
+        if loss != loss:  # a stage, or a checkpoint: earlier rounds say nothing of the speed
+            self._bars.reset(row, total=total, completed=done)
+        where = self._task(row).fields["where"]
+        said = f"{key[:8]} loss {loss:.4g}{where} {self._names[key]}"
+        space = max(20, self._bars.console.width - WIDTH_OF_NUMBERS)
+        self._bars.update(row, completed=done, description=said[:space])
+        self.draw()
+
+    def end(self, key: str, error: BaseException | None = None) -> None:
+        """A run is complete and stored, or has failed."""
+        row = self._rows.get(key)  # a short run may end before it is heard of
+        spent = "" if row is None else f" ({duration(self._task(row).elapsed or 0.0)})"
+        self.finished, self.failed = self.finished + (not error), self.failed + bool(error)
+        failed = f", {self.failed} failed" if self.failed else ""
+        self._bars.update(self._all, completed=self.finished, description=f"runs done{failed}")
+        self._take_away(key)
+        what = f"failed: {type(error).__name__}: {str(error)[:200]}" if error else "done"
+        self._tell(key, what + spent)
+
+    def draw(self, always: bool = False) -> None:
+        """Draw again if somebody watches: time has passed."""
+        now = time.monotonic()
+        if always or now - self._drawn > 1 / DRAWINGS_A_SECOND:
+            self._bars.refresh()
+            self._drawn = now
+
+    def _task(self, row: TaskID) -> Task:
+        return self._bars.tasks[self._bars.task_ids.index(row)]
+
+    def _take_away(self, key: str) -> None:
+        if key in self._rows:
+            self._bars.remove_task(self._rows.pop(key))
+
+    def _tell(self, key: str, what: str) -> None:
+        if self._logged:
+            ended = f"[{self.finished + self.failed}/{len(self._names)}]"
+            print(f"{ended} {key} {self._names[key]}: {what}", file=sys.stderr, flush=True)
+        self.draw(always=True)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words."""
+    for unit, length in (("s", 90.0), ("min", 90.0), ("h", 48.0)):
+        if seconds < length:
+            return f"{seconds:.1f} h" if unit == "h" else f"{seconds:.0f} {unit}"
+        seconds /= 60
+    return f"{seconds * 60 / 24:.0f} days"

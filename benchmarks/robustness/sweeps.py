@@ -17,7 +17,7 @@ from benchmarks.robustness import child, tiny
 from benchmarks.robustness.plan import Plan, Row
 from benchmarks.robustness.storms import calm
 from fedlib import paths
-from fedlib.runs import local
+from fedlib.runs import sweep as many
 from fedlib.runs.sweep import SweepFailed, sweep
 
 EXPERIMENTS = [tiny.MIXED, tiny.TUNED, tiny.MIX]
@@ -48,12 +48,12 @@ def _apart(target: Callable[..., None], pipe: Connection, *args: Any) -> None:
 @contextmanager
 def _forked_workers() -> Iterator[None]:
     """Let sweeps of this process fork their workers."""
-    plain = local.multiprocessing.get_context
-    local.multiprocessing.get_context = lambda method: _Forking()  # type: ignore
+    plain = many.multiprocessing.get_context
+    many.multiprocessing.get_context = lambda method: _Forking()  # type: ignore
     try:
         yield
     finally:
-        local.multiprocessing.get_context = plain
+        many.multiprocessing.get_context = plain
 
 
 def _sweep() -> str:

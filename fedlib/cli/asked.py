@@ -6,77 +6,47 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedlib import algorithms
 from fedlib.algorithms import FedAvg
-from fedlib.cli.app import Usage
+from fedlib.cli import Usage
 from fedlib.runs import Experiment
-from fedlib.tasks import Task
 from fedlib.values import UnknownName, from_code, from_dict, one_of
 
 
-class Parts(NamedTuple):
-    """An experiment by its parts, as they were said: named as their options are."""
+def experiments(source: str, parts: Mapping[str, Any]) -> list[Experiment]:
+    """Return the experiments of a source, code or the name of a file, or else by their parts.
 
-    task: str
-    algorithm: Sequence[str]
-    set: Sequence[str]
-    rounds: int | None
-    cohort: str
-    evaluate_every: int | None
-    seeds: str
-
-    def alone(self, beside: str) -> None:
-        """Usage if a part is given without a task: nobody may train something else unawares."""
-        for name, said in self._asdict().items():
-            if said and not self.task:
-                raise Usage(f"--{name.replace('_', '-')} says nothing beside {beside}")
-
-
-def one(code: str, spec: str, parts: Parts) -> Experiment:
-    """Return the experiment that `run` is asked for."""
-    if sum(map(bool, (code, spec, parts.task))) != 1:
-        raise Usage("name one experiment: CODE, --spec FILE, or --task and --algorithm")
-    parts.alone("CODE" if code else "--spec")
-    if code:
-        return _experiment(code, "")
-    one_seed = [_whole(parts.seeds or "0")]
-    found = _of_text(_read(spec), spec) if spec else by_parts(parts, one_seed)
-    if len(found) != 1:
-        raise Usage(f"run trains one experiment, got {len(found)}; use sweep")
-    return found[0]
-
-
-def several(file: str, parts: Parts) -> list[Experiment]:
-    """Return the experiments that `sweep` is asked for."""
-    if bool(file) == bool(parts.task):
-        raise Usage("name the experiments: FILE, or --task and --algorithm")
-    parts.alone("FILE")
-    numbers = [_whole(part) for part in (parts.seeds or "1").split(",")]
-    seeds = numbers if "," in parts.seeds else range(numbers[0])
-    found = _of_text(_read(file), file) if file else by_parts(parts, seeds)
+    ``parts`` are what was said of an experiment, by option. A part says nothing beside a source:
+    nobody may train something else unawares.
+    """
+    said = [name for name, part in parts.items() if part]
+    if source and said:
+        raise Usage(f"--{said[0]} says nothing beside {source}")
+    found = _of_source(source) if source else _by_parts(parts)
     if not found:
         raise Usage("there is no experiment in it")
     return found
 
 
-def by_parts(parts: Parts, seeds: Iterable[int]) -> list[Experiment]:
+def _by_parts(parts: Mapping[str, Any]) -> list[Experiment]:
     """Return one experiment per algorithm and seed."""
-    if not parts.algorithm or not parts.rounds:
-        raise Usage("an experiment by its parts needs --task, --algorithm and --rounds")
-    more: dict[str, Any] = {"cohort": _cohort(parts.cohort)} if parts.cohort else {}
-    if parts.evaluate_every:
-        more["evaluate_every"] = parts.evaluate_every
+    task, rounds = parts["task"], parts["rounds"]
+    if not (task and parts["algorithm"] and rounds):
+        raise Usage("name experiments: CODE, FILE, or --task, --algorithm and --rounds")
+    told = {name.replace("-", "_"): parts[name] for name in ("cohort", "evaluate-every")}
+    more = fields([f"{name}={part}" for name, part in told.items() if part])
     try:
-        task = from_code(parts.task)
-        if not isinstance(task, Task):
-            raise Usage(f"--task is no task: {task!r}")
-        chosen = [_algorithm(name, parts.set) for name in parts.algorithm]
+        texts = (parts["seed"] or "0").split(",")
+        if not all(text.isdecimal() for text in texts):
+            raise Usage(f"--seed must be whole numbers, got {parts['seed']!r}")
+        seeds = range(parts["seeds"]) if parts["seeds"] else [*map(int, texts)]
+        chosen = [_algorithm(name, parts["set"]) for name in parts["algorithm"]]
         pairs = itertools.product(chosen, seeds)
-        return [Experiment(task, a, parts.rounds, seed=s, **more) for a, s in pairs]
+        return [Experiment(from_code(task), a, rounds, seed=s, **more) for a, s in pairs]
     except (UnknownName, Usage):
         raise
     except (TypeError, ValueError) as error:  # a wrong value in the question
@@ -114,33 +84,18 @@ def _algorithm(name: str, options: Sequence[str]) -> Any:
     return from_dict({"kind": name, **fields(options)})
 
 
-def _cohort(text: str) -> int | float:
+def _of_source(name: str) -> list[Experiment]:
+    """Return the experiments of code, or of a file: JSON, or one printed experiment per line."""
+    if "(" in name:
+        return [_experiment(name, "")]
     try:
-        return int(text) if text.isdecimal() else float(text)
-    except ValueError:
-        raise Usage(f"--cohort must be a number or a fraction, got {text!r}") from None
-
-
-def _whole(text: str) -> int:
-    if not text.strip().isdecimal():
-        raise Usage(f"seeds must be whole numbers, got {text!r}")
-    return int(text)
-
-
-def _read(name: str) -> str:
-    try:
-        return sys.stdin.read() if name == "-" else Path(name).read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text()
+        data = json.loads(text) if text.lstrip()[:1] in ("{", "[") else None
+    except OSError as error:
         raise Usage(f"cannot read {name}: {error}") from error
-
-
-def _of_text(text: str, name: str) -> list[Experiment]:
-    """Return the experiments of a file: JSON, or one printed experiment per line."""
-    if text.lstrip()[:1] in ("{", "["):
-        try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise Usage(f"{name} is no JSON: {error}") from error
+    except ValueError as error:
+        raise Usage(f"{name} is no JSON: {error}") from error
+    if data is not None:
         specs = data if isinstance(data, list) else [data]
         return [_experiment(spec, f"{name}: ") for spec in specs]
     lines = enumerate(text.splitlines(), 1)

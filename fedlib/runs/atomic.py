@@ -1,23 +1,29 @@
-"""Files that are whole or not there, and errors that say what is safe."""
+"""Files that are whole or not there, with checksums, and errors that say what is safe."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import secrets
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-from safetensors import SafetensorError
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
 MOST_SAID = 500  # characters of what a decoder says of a damaged file, which may quote all of it
+CHECKSUM = "crc32"  # safetensors has none, and training would go on from a flipped weight unawares
+# A file sorts its names, and a sum over leaves has the bits of an undisturbed run in its order.
+ORDER = "order"
 
 
 class StoreError(RuntimeError):
@@ -64,18 +70,18 @@ def unwritable(
     """Return the error for a file that could not be written: where, why, what is safe, what now."""
     told = re.search(r"os error (\d+)", str(error))  # safetensors writes in Rust
     number = getattr(error, "errno", None) or (told and int(told[1]))
-    reason = os.strerror(number) if number else str(error)
-    if number in _FULL:
-        advice = "Free some space there"
-    elif number in _REFUSED:
-        advice = "Make the folder writable"
-    else:
-        advice = "Repair it"
     return StoreError(
-        f"cannot write {what} to {target}: {reason}. What was stored before is whole, and asking "
-        f"again continues from there. {advice}, or set {variable} to another folder (copy what is "
-        "stored into it to go on from that)."
+        f"cannot write {what} to {target}: {os.strerror(number) if number else error}. What was "
+        "stored before is whole, and asking again continues from there. Free some space there, or "
+        f"make the folder writable, or set {variable} to another folder (copy what is stored into "
+        "it to go on from that)."
     )
+
+
+def unreadable(path: Path, error: Exception) -> StoreError:
+    """Return the error for a file that is there but cannot be read at the moment."""
+    number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
+    return StoreError(f"cannot read {path}: {os.strerror(number or errno.EIO)}")
 
 
 @contextmanager
@@ -90,21 +96,24 @@ def reading(path: Path, what: str) -> Iterator[None]:
         yield
     except (Damaged, StoreError):
         raise
-    except MemoryError as error:
-        raise unreadable(path, OSError(errno.ENOMEM, "")) from error
     except Exception as error:  # there is no list of what decoders raise of garbage
-        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+        refused = isinstance(error, OSError) and error.errno not in (None, errno.ENOENT)
+        if refused or isinstance(error, MemoryError):
             raise unreadable(path, error) from error
         said = " ".join(f"{error}".split())[:MOST_SAID] or type(error).__name__
         raise Damaged(f"{path} is no {what}: {said}") from error
 
 
-def unreadable(path: Path, error: OSError) -> StoreError:
-    """Return the error for a file that is there but cannot be read."""
-    return StoreError(f"cannot read {path}: {os.strerror(error.errno or errno.EIO)}")
+def read_json(path: Path) -> dict[str, Any]:
+    """Return what a JSON file of the store says; Damaged if it is no JSON object."""
+    with reading(path, "JSON"):
+        said = json.loads(path.read_bytes())
+    if not isinstance(said, dict):
+        raise Damaged(f"{path} holds no JSON object")
+    return said
 
 
-def set_aside(path: Path, why: str) -> Path:
+def set_aside(path: Path, why: str) -> None:
     """Rename a file so that nobody reads it again, and say so; nothing is deleted."""
     names = (f"{path.name}.damaged{'' if n == 1 else f'-{n}'}" for n in range(1, 1000))
     target = next(path.with_name(name) for name in names if not path.with_name(name).exists())
@@ -113,7 +122,6 @@ def set_aside(path: Path, why: str) -> Path:
     except OSError as error:
         raise unwritable(target, "a damaged file set aside", error) from error
     warn(f"{path} {why}; it was moved to {target.name}")
-    return target
 
 
 def warn(text: str) -> None:
@@ -129,19 +137,68 @@ def clean(folder: Path) -> None:
 
 
 @contextmanager
-def alone(folder: Path, what: str, variable: str) -> Iterator[None]:
-    """Be the only one who writes into a folder, and delete what killed ones left half-written."""
-    lock = FileLock(folder / ".lock")
+def alone(
+    lock: Path,
+    what: str,
+    variable: str = "FEDLIB_RUNS",
+    waiting: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """Hold a lock; ``waiting`` is called when another process does. StoreError without a place."""
+    held = FileLock(lock)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            held.acquire(timeout=0)
+        except Timeout:
+            waiting()
+            held.acquire()
     except OSError as error:
-        raise unwritable(folder, what, error, variable) from error
+        raise unwritable(lock, what, error, variable) from error
     try:
-        clean(folder)
         yield
     finally:
-        lock.release()
+        held.release()
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], said: dict[str, str]) -> None:
+    """Write tensors, and what is said of them, with their checksum."""
+    whole = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
+    said = {**said, ORDER: json.dumps([*whole])}
+    save_file(whole, path, metadata={**said, CHECKSUM: _checksum(whole, said)})
+
+
+def load_header(path: Path) -> tuple[int, dict[str, str]]:
+    """Return how many rounds a checkpoint is of, and what else it says; Damaged if it is none."""
+    with reading(path, "readable checkpoint"), safe_open(path, framework="pt") as file:
+        said = file.metadata() or {}
+        completed = int(said["completed"])
+        if completed < 0:
+            raise ValueError(f"it is of {completed} rounds")
+        return completed, said
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], int, dict[str, str]]:
+    """Return the tensors of a checkpoint, its rounds, and what else it says.
+
+    Damaged unless they are those that were written; a file without a checksum is believed.
+    """
+    completed, said = load_header(path)
+    with reading(path, "readable checkpoint"), safe_open(path, framework="pt") as file:
+        tensors = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+        written = said.pop(CHECKSUM, None)
+        if written is not None and written != _checksum(tensors, said):
+            raise ValueError("its checksum differs")
+        order = json.loads(said.pop(ORDER, "null")) or [*tensors]
+        return {n: tensors[n] for n in order}, completed, said
+
+
+def _checksum(tensors: dict[str, Tensor], said: dict[str, str]) -> str:
+    """Return the CRC-32 of names, kinds, shapes and bytes, and of what is said."""
+    checksum = zlib.crc32(json.dumps(said, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        checksum = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), checksum)
+        checksum = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, checksum)
+    return f"{checksum:08x}"
 
 
 def _sync(path: Path) -> None:

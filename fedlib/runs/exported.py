@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,8 +26,7 @@ from fedlib.runs import atomic
 from fedlib.runs.atomic import Damaged
 from fedlib.runs.log import COLUMNS, SCHEMA, tidy
 from fedlib.runs.provenance import dirty
-from fedlib.runs.result import Result
-from fedlib.runs.spec import Experiment
+from fedlib.runs.spec import Experiment, Result
 from fedlib.values import from_dict, to_dict
 
 WHAT, VARIABLE = "exported result of fedlib", "FEDLIB_RESULTS"
@@ -45,17 +44,6 @@ class DirtyRuns(ValueError):
     """Runs that were trained by code that no commit holds."""
 
 
-class _Footer(NamedTuple):
-    """What the end of a file says: which row group is whose. ``stamp`` is of the file's own."""
-
-    stamp: tuple[int, ...]
-    metadata: pq.FileMetaData
-    groups: dict[str, int]
-
-
-_FOOTERS: dict[Path, _Footer] = {}  # read once per process, and again when a file is replaced
-
-
 def export(results: Iterable[Result], name: str) -> Path:
     """Write results as ``results/<name>.parquet``, in place of what it held; none delete it.
 
@@ -69,7 +57,8 @@ def export(results: Iterable[Result], name: str) -> Path:
 @contextmanager
 def writing() -> Iterator[Callable[[Iterable[Result], str], Path]]:
     """Be the only one who writes results; yields what ``export`` does."""
-    with atomic.alone(paths.results(), f"the {WHAT}", VARIABLE):
+    with atomic.alone(paths.results() / ".lock", f"the {WHAT}", VARIABLE):
+        atomic.clean(paths.results())
         yield _put
 
 
@@ -96,12 +85,10 @@ def refusal(results: Sequence[Result]) -> str:
     """Return why runs that come from uncommitted code are not exported, which, and what to do."""
     lines = []
     for result in results[:MOST_NAMED]:
-        e = result.experiment
-        said = ", ".join(dirty(result.provenance)) or "of a stage before it"
-        kind = type(e.algorithm).__name__
-        lines.append(f"  {e.key}: {kind} on {e.task.dataset}, seed {e.seed} (commit {said})")
-    if len(results) > MOST_NAMED:
-        lines.append(f"  and {len(results) - MOST_NAMED} more")
+        e, said = result.experiment, ", ".join(dirty(result.provenance)) or "of a stage before it"
+        what = f"{type(e.algorithm).__name__} on {e.task.dataset}, seed {e.seed}"
+        lines.append(f"  {e.key}: {what} (commit {said})")
+    lines += ["  ..."] * (len(results) > MOST_NAMED)
     return (
         f"{len(results)} runs are not exported: they, or stages before them, were trained from a "
         "checkout with uncommitted changes, so that nobody could say by which code:\n"
@@ -116,9 +103,9 @@ def _table(key: str, result: Result) -> pa.Table:
     if not metrics.num_rows:
         raise ValueError(f"a result without metrics cannot be exported: {result.experiment}")
     said = {"spec": to_dict(result.experiment), "provenance": result.provenance}
-    same = {"key": key, "run": json.dumps(said, sort_keys=True)}
     rows = pa.array([0] * metrics.num_rows, pa.int32())
-    columns = [pa.DictionaryArray.from_arrays(rows, [text]) for text in same.values()]
+    same = (key, json.dumps(said, sort_keys=True))
+    columns = [pa.DictionaryArray.from_arrays(rows, [text]) for text in same]
     for name in COLUMNS:
         column = metrics[name].combine_chunks()
         columns.append(column.dictionary_encode() if name in _WORDS else column)
@@ -149,92 +136,24 @@ def files() -> list[Path]:
     return []
 
 
-def held(path: Path) -> dict[str, int]:
-    """Return the keys of the runs that a file holds, and the bytes of each; Damaged if none is."""
-    with atomic.reading(path, WHAT), path.open("rb") as file:
-        footer = _footer(file, path)
-        groups = {key: footer.metadata.row_group(i) for key, i in footer.groups.items()}
-        columns = range(len(_SCHEMA.names))
-        return {
-            key: sum(group.column(i).total_compressed_size for i in columns)
-            for key, group in groups.items()
-        }
+# Read once per process, and again when a file is replaced: of every file its time, size and inode.
+_FOOTERS: dict[Path, tuple[tuple[int, ...], pq.FileMetaData, dict[str, int]]] = {}
 
 
-def read_run(path: Path, key: str) -> Result | None:
-    """Return the run of a key in a file, or None; Damaged if it cannot be read."""
-    with atomic.reading(path, WHAT), path.open("rb") as file:
-        footer = _footer(file, path)
-        if key not in footer.groups:
-            return None
-        # The handle stays the file that the footer is of, if that is being replaced.
-        parquet = pq.ParquetFile(file, metadata=footer.metadata, page_checksum_verification=True)
-        return _result(key, parquet.read_row_group(footer.groups[key], use_threads=False))
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, pq.FileMetaData, dict[str, int]]]:
+    """Open a file; yields it, its footer, and which row group is whose.
 
-
-def _result(key: str, table: pa.Table) -> Result:
-    (said_key,), (text,) = (table[name].unique().to_pylist() for name in ("key", "run"))
-    said = json.loads(text)
-    metrics = tidy(table.select(COLUMNS))
-    spec, provenance = from_dict(said["spec"]), said["provenance"]
-    if not isinstance(spec, Experiment) or not isinstance(provenance, dict):
-        raise ValueError("it does not say of which experiment it is")
-    if said_key != key:
-        raise ValueError(f"the run of {key} is that of {said_key}")
-    return Result(spec, metrics, provenance)
-
-
-def read_exported(path: Path) -> list[Result]:
-    """Return the runs of a file that ``export`` wrote; ValueError if it is not one."""
-    return [run for key in held(path) if (run := read_run(path, key)) is not None]
-
-
-def find_exported(experiment: Experiment) -> Result | None:
-    """Return the exported result of an experiment, or None.
-
-    ValueError if it is of another, or if it is nowhere and a file is damaged that may hold it.
+    It stays the file that the footer is of if it is being replaced.
     """
-    path = path_of(experiment)
-    result = None if path is None else read_run(path, experiment.key)
-    if result is not None and result.experiment.key != experiment.key:
-        raise ValueError(f"{path} holds another experiment: {result.experiment}")
-    return result
-
-
-def path_of(experiment: Experiment) -> Path | None:
-    """Return the file in which the exported result of an experiment lies, if it does."""
-    damaged: Damaged | None = None
-    for path in files():
-        try:
-            if _holds(path, experiment.key):
-                return path
-        except Damaged as error:
-            damaged = damaged or error
-    if damaged is not None:
-        raise damaged
-    return None
-
-
-def exported() -> list[Result]:
-    """Return every exported result."""
-    return [result for path in files() for result in read_exported(path)]
-
-
-def _holds(path: Path, key: str) -> bool:
-    known = _FOOTERS.get(path)
-    with suppress(OSError):
-        if known is not None and known.stamp == _stamp(path.stat()):
-            return key in known.groups
-    return key in held(path)
-
-
-def _footer(file: BinaryIO, path: Path) -> _Footer:
-    stamp = _stamp(os.fstat(file.fileno()))
-    known = _FOOTERS.get(path)
-    if known is None or known.stamp != stamp:
-        metadata = pq.read_metadata(file)
-        known = _FOOTERS[path] = _Footer(stamp, metadata, _groups(metadata))
-    return known
+    with atomic.reading(path, WHAT), path.open("rb") as file:
+        said = os.fstat(file.fileno())
+        stamp = said.st_mtime_ns, said.st_size, said.st_ino
+        if path not in _FOOTERS or _FOOTERS[path][0] != stamp:
+            metadata = pq.read_metadata(file)
+            _FOOTERS[path] = stamp, metadata, _groups(metadata)
+        _, metadata, groups = _FOOTERS[path]
+        yield file, metadata, groups
 
 
 def _groups(metadata: pq.FileMetaData) -> dict[str, int]:
@@ -254,5 +173,59 @@ def _groups(metadata: pq.FileMetaData) -> dict[str, int]:
     return groups
 
 
-def _stamp(said: os.stat_result) -> tuple[int, ...]:
-    return said.st_mtime_ns, said.st_size, said.st_ino
+def held(path: Path) -> dict[str, int]:
+    """Return the keys of the runs that a file holds, and the bytes of each; Damaged if none is."""
+    with _opened(path) as (_, metadata, groups):
+        rows = {key: metadata.row_group(i) for key, i in groups.items()}
+        columns = range(len(_SCHEMA.names))
+        return {k: sum(r.column(i).total_compressed_size for i in columns) for k, r in rows.items()}
+
+
+def read_run(path: Path, key: str) -> Result | None:
+    """Return the run of a key in a file, or None; Damaged if it cannot be read."""
+    with _opened(path) as (file, metadata, groups):
+        if key not in groups:
+            return None
+        parquet = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True)
+        table = parquet.read_row_group(groups[key], use_threads=False)
+        (said_key,), (text,) = (table[name].unique().to_pylist() for name in ("key", "run"))
+        said = json.loads(text)
+        spec, provenance = from_dict(said["spec"]), said["provenance"]
+        if not isinstance(spec, Experiment) or not isinstance(provenance, dict):
+            raise ValueError("it does not say of which experiment it is")
+        if said_key != key:
+            raise ValueError(f"the run of {key} is that of {said_key}")
+        return Result(spec, tidy(table.select(COLUMNS)), provenance)
+
+
+def path_of(experiment: Experiment) -> Path | None:
+    """Return the file in which the exported result of an experiment lies, if it does.
+
+    ValueError if it is nowhere and a file is damaged that may hold it.
+    """
+    damaged: Damaged | None = None
+    for path in files():
+        try:
+            with _opened(path) as (_, _, groups):
+                if experiment.key in groups:
+                    return path
+        except Damaged as error:
+            damaged = damaged or error
+    if damaged is not None:
+        raise damaged
+    return None
+
+
+def find_exported(experiment: Experiment) -> Result | None:
+    """Return the exported result of an experiment, or None; ValueError if it is of another."""
+    path = path_of(experiment)
+    result = None if path is None else read_run(path, experiment.key)
+    if result is not None and result.experiment.key != experiment.key:
+        raise ValueError(f"{path} holds another experiment: {result.experiment}")
+    return result
+
+
+def exported() -> list[Result]:
+    """Return every exported result."""
+    pairs = ((path, key) for path in files() for key in held(path))
+    return [run for pair in pairs if (run := read_run(*pair)) is not None]

@@ -4,50 +4,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from torch import Tensor
 
 from fedlib.engine import Report, Scores
-from fedlib.federation import Federation
 from fedlib.metrics import divergences
 
 SCHEMA = pa.schema(
-    [
-        pa.field("round", pa.int32()),
-        pa.field("metric", pa.string()),
-        pa.field("client", pa.int32()),
-        pa.field("expert", pa.int16()),
-        pa.field("item", pa.string()),
-        pa.field("value", pa.float64()),  # null where it is not a number
-    ]
+    {
+        "round": pa.int32(),
+        "metric": pa.string(),
+        "client": pa.int32(),
+        "expert": pa.int16(),
+        "item": pa.string(),
+        "value": pa.float64(),  # null where it is not a number
+    }
 )
 COLUMNS = tuple(SCHEMA.names)
 NONE = -1  # client or expert of a row that belongs to no client or expert
 
 
 def tidy(table: pa.Table) -> pa.Table:
-    """Return a table with the types of ``SCHEMA``; ValueError unless it is a run's metrics."""
+    """Return a table with the types of ``SCHEMA``; ValueError unless it is a run's metrics.
+
+    Files of other writers may have wider types, or words as dictionaries.
+    """
     if tuple(table.column_names) != COLUMNS:
         raise ValueError(f"it has other columns: {', '.join(table.column_names)}")
     for field in SCHEMA:
-        held = table[field.name]
-        if _kind(held.type) != _kind(field.type):
-            raise ValueError(f"its column {field.name} holds {held.type}")
-        if held.null_count and field.name != "value":
-            raise ValueError(f"its column {field.name} holds nothing in {held.null_count} rows")
+        held = table[field.name].type
+        held = held.value_type if pa.types.is_dictionary(held) else held
+        kinds = (pa.types.is_integer, pa.types.is_floating)
+        if any(kind(held) != kind(field.type) for kind in kinds):
+            raise ValueError(f"its column {field.name} holds {held}")
+        if field.name != "value" and table[field.name].null_count:
+            raise ValueError(f"its column {field.name} has rows that hold nothing")
     return table.cast(SCHEMA)
 
 
-def _kind(type: pa.DataType) -> str:
-    """Return what a column holds: files of other writers have wider types, or dictionaries."""
-    type = type.value_type if pa.types.is_dictionary(type) else type
-    if pa.types.is_integer(type):
-        return "whole numbers"
-    if pa.types.is_string(type) or pa.types.is_large_string(type):
-        return "words"
-    return "numbers" if pa.types.is_floating(type) else str(type)
+def curve(metrics: pa.Table, metric: str) -> dict[int, float]:
+    """Return a metric of a run by round, averaged over all else; nan where no value is a number."""
+    rows = metrics.filter(pc.field("metric") == metric)
+    means = rows.group_by("round").aggregate([("value", "mean")]).sort_by("round")
+    values = means["value_mean"].to_numpy().tolist()
+    return dict(zip(means["round"].to_pylist(), values, strict=True))
 
 
 class Log:
@@ -85,10 +89,11 @@ class Log:
             for k, v in enumerate(np.atleast_1d(a)):
                 self.add(round, metric, v, expert=k if a.ndim else NONE, item=item)
 
-    def clients(self, round: int, metric: str, ids: Iterable[int], values: np.ndarray) -> None:
-        """Add one row per client."""
-        for i, v in zip(ids, values, strict=True):
-            self.add(round, metric, v, client=int(i))
+    def clients(self, round: int, metric: str, ids: Iterable[int], values: Any) -> None:
+        """Add one row per client, or one per client and item where ``values`` are a matrix."""
+        for i, own in zip(ids, values, strict=True):
+            for at, v in enumerate(np.atleast_1d(own)):
+                self.add(round, metric, v, client=int(i), item=str(at) if np.ndim(own) else "")
 
     def report(self, round: int, report: Report, ids: np.ndarray) -> float:
         """Add what a round said of itself: loss, bytes, every tensor's divergence, and accuracies.
@@ -106,13 +111,6 @@ class Log:
             self.clients(round, f"adapted_{split}_accuracy", ids[report.rows], accuracy.numpy())
         return loss
 
-    def leaks(self, round: int, ids: np.ndarray, found: dict[str, np.ndarray]) -> None:
-        """Add what an audit found: label shares by client and class, ``[S, classes]`` each."""
-        for metric, shares in found.items():
-            for i, row in zip(ids, shares, strict=True):
-                for label, share in enumerate(row):
-                    self.add(round, metric, share, client=int(i), item=str(label))
-
     def scores(self, round: int, split: str, ids: np.ndarray, scores: Scores) -> None:
         """Add every client's accuracy and negative log-likelihood on one split."""
         self.clients(round, f"{split}_accuracy", ids, scores.accuracy)
@@ -120,29 +118,11 @@ class Log:
         if scores.gate is not None:
             self.array(round, f"{split}_gate", scores.gate)
 
-    def sizes(self, fed: Federation) -> None:
-        """Add the training examples of every client, and those of them that take part, once.
-
-        The latter only where some opted out.
-        """
-        home, inside = fed.at_home(), fed.taking_part()
-        self.clients(0, "examples", fed.ids, home.train.sizes)
-        if inside is not home:
-            self.clients(0, "opted_in", fed.ids, inside.train.sizes)
-
-    def ledger(self, round: int, report: Report, ids: np.ndarray) -> None:
-        """Add the bytes that every client of a round received and sent."""
-        for metric, sent in (("client_bytes_down", report.down), ("client_bytes_up", report.up)):
-            self.clients(round, metric, ids[report.rows], sent.cpu().numpy())
-
     def last_finite(self, *metrics: str) -> dict[str, float]:
         """Return the last finite value of some metrics, the mean over clients where it has them."""
-        found: dict[str, tuple[int, list[float]]] = {}
-        for round, metric, _, _, _, value in self._rows:
-            if metric in metrics and math.isfinite(value):
-                at, values = found.get(metric, (-1, []))
-                found[metric] = (round, [*values, value] if at == round else [value])
-        return {m: sum(found[m][1]) / len(found[m][1]) for m in metrics if m in found}
+        curves = {m: curve(self.table(), m).values() for m in metrics}
+        finite = {m: [v for v in values if math.isfinite(v)] for m, values in curves.items()}
+        return {m: values[-1] for m, values in finite.items() if values}
 
     def table(self, completed: int | None = None) -> pa.Table:
         """Return all rows, or those up to some round."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -22,7 +23,7 @@ from fedlib.models import Params
 
 DIRTY = "-dirty"
 CPUINFO = Path("/proc/cpuinfo")  # of Linux
-_MODEL = ("model name", "cpu model", "cpu")  # x86 and arm, mips, power
+_MODEL = re.compile(r"^(?:model name|cpu model|cpu)[ \t]*:[ \t]*(\S.*)$", re.I | re.M)
 
 
 def provenance(fed: Federation, segments: list[dict[str, Any]], state: State) -> dict[str, Any]:
@@ -59,12 +60,8 @@ def segment(
     Chunk and threads too, on which the last bits depend; by default the chunk depends on how large
     the ``state`` is.
     """
-    how = {
-        "chunk": chunk_of(fed, chunk, numbers(state)),
-        "threads": torch.get_num_threads(),
-        "seconds": round(seconds, 1),
-    }
-    return {"rounds": [start, end], **_made_with(fed), **how}
+    how = {"chunk": chunk_of(fed, chunk, numbers(state)), "threads": torch.get_num_threads()}
+    return {"rounds": [start, end], **_made_with(fed), **how, "seconds": round(seconds, 1)}
 
 
 def stages_of(earlier: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, list[str]]:
@@ -74,9 +71,7 @@ def stages_of(earlier: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, lis
     """
     found: dict[str, list[str]] = {}
     for key, said in earlier:
-        for part in _segments(said):
-            found |= part.get("stages", {})
-        found[key] = _commits(said)
+        found |= {**_stages(said), key: sorted(_commits(said))}
     return found
 
 
@@ -85,17 +80,17 @@ def dirty(said: Mapping[str, Any]) -> list[str]:
 
     They are those of a checkout with uncommitted changes.
     """
-    stages = [part.get("stages", {}) for part in _segments(said)]
-    made = {*_commits(said), *(c for part in stages for some in part.values() for c in some)}
+    made = _commits(said).union(*_stages(said).values())
     return sorted(c for c in made if c.endswith(DIRTY))
 
 
-def _commits(said: Mapping[str, Any]) -> list[str]:
-    return sorted({str(part["commit"]) for part in (said, *_segments(said)) if "commit" in part})
+def _commits(said: Mapping[str, Any]) -> set[str]:
+    return {str(part["commit"]) for part in (said, *said.get("segments", ())) if "commit" in part}
 
 
-def _segments(said: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return list(said.get("segments", ()))
+def _stages(said: Mapping[str, Any]) -> dict[str, list[str]]:
+    parts = (part.get("stages", {}) for part in said.get("segments", ()))
+    return {key: commits for part in parts for key, commits in part.items()}
 
 
 @cache
@@ -105,11 +100,10 @@ def commit() -> str:
     It ends with "-dirty" if files of the package are changed or new; other files, results for one,
     may differ. An installed copy is of no commit, whatever checkout it lies in or is asked from.
     """
-    if not paths.IN_CHECKOUT:
+    said = _git("describe", "--always", "--abbrev=12") if paths.IN_CHECKOUT else ""
+    if not said:
         return "unknown"
-    said = _git("describe", "--always", "--abbrev=12")
-    changed = _git("status", "--porcelain", "--", "fedlib")
-    return (said + (DIRTY if changed else "")) if said else "unknown"
+    return said + (DIRTY if _git("status", "--porcelain", "--", "fedlib") else "")
 
 
 def _git(*words: str) -> str:
@@ -124,21 +118,13 @@ def _git(*words: str) -> str:
 def processor() -> str:
     """Return the model of the processor, on which the last bits of sums depend."""
     with suppress(OSError):
-        for line in CPUINFO.read_text(errors="replace").splitlines():
-            name, _, model = line.partition(":")
-            if name.strip().lower() in _MODEL and model.strip():
-                return model.strip()
+        if found := _MODEL.search(CPUINFO.read_text(errors="replace")):
+            return found[1].strip()
     return platform.processor() or platform.machine() or "unknown"
-
-
-def instructions() -> str:
-    """Return the vector instructions that torch uses here, "AVX2" for one."""
-    return str(torch.backends.cpu.get_cpu_capability())
 
 
 def _made_with(fed: Federation) -> dict[str, str]:
     cuda = fed.device.type == "cuda"
-    device = torch.cuda.get_device_name(fed.device) if cuda else platform.machine()
     try:
         own = version("fedlib")
     except PackageNotFoundError:
@@ -147,7 +133,8 @@ def _made_with(fed: Federation) -> dict[str, str]:
         "commit": commit(),
         "torch": torch.__version__,
         "fedlib": own,
-        "device": device,
+        "device": torch.cuda.get_device_name(fed.device) if cuda else platform.machine(),
         "processor": processor(),
-        "instructions": instructions(),
+        # The vector instructions that torch uses here, "AVX2" for one.
+        "instructions": str(torch.backends.cpu.get_cpu_capability()),
     }

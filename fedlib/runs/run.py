@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
 
 from fedlib.engine import (
     Report,
     State,
     TrainingDiverged,
+    encode,
+    evaluate,
+    evaluate_everywhere,
+    evaluate_global,
     play_round,
+    playing,
+    predicting,
+    select,
 )
 from fedlib.federation import Federation
 from fedlib.memory import keep_freed
+from fedlib.privacy import audit
 from fedlib.progress import Rounds, Watcher, note
 from fedlib.runs import store
-from fedlib.runs.course import Course
-from fedlib.runs.atomic import Damaged
-from fedlib.runs.health import RunDiverged
-from fedlib.runs.provenance import commit, provenance
-from fedlib.runs.result import Result
-from fedlib.runs.spec import Experiment
+from fedlib.runs.atomic import Damaged, StoreError
+from fedlib.runs.log import Log
+from fedlib.runs.provenance import commit, provenance, segment, stages_of
+from fedlib.runs.spec import Experiment, Result
+from fedlib.runs.store import RunDiverged
 
 CHECKPOINT_SECONDS = 60.0
+BEST_OF = ("round", "client", "value")
 Progress = bool | str | Watcher
+
+
+class How(NamedTuple):
+    """How a run is trained: no part of what it is, and explained at ``run``."""
+
+    device: str = "auto"
+    chunk: int | None = None
+    progress: Progress = True
+    retry: bool = False
 
 
 def run(
@@ -49,59 +73,49 @@ def run(
     ``retry``. StoreError when nothing can be stored, or when the checkpoint is of other data.
     """
     stored = store.find(experiment)
-    return stored or _claim_and_train(experiment, device, chunk, progress, retry)
+    return stored or _claim_and_train(experiment, How(device, chunk, progress, retry))
 
 
-def run_with_state(
-    experiment: Experiment,
-    *,
-    device: str = "auto",
-    chunk: int | None = None,
-    progress: Progress = True,
-    retry: bool = False,
-) -> tuple[Result, State]:
-    """Return a result and its final state, retraining if only the exported metrics are there."""
+def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
+    """Return a result and its final state, retraining if only the exported metrics are there.
+
+    Options are those of ``run``.
+    """
     stored, kept = store.find(experiment), None
     with suppress(Damaged):
         kept = store.restore(experiment)
     if stored is None or kept is None or kept.completed < experiment.rounds:
-        stored = _claim_and_train(experiment, device, chunk, progress, retry)
+        stored = _claim_and_train(experiment, How(**how))
         kept = store.restore(experiment)
     assert kept is not None
     return stored, kept.state
 
 
-def _claim_and_train(
-    experiment: Experiment, device: str, chunk: int | None, progress: Progress, retry: bool
-) -> Result:
-    shown = bool(progress) and not callable(progress)  # a watcher has its own way of telling
+def _claim_and_train(experiment: Experiment, how: How) -> Result:
+    shown = bool(how.progress) and not callable(how.progress)  # a watcher tells in its own way
     with store.claimed(experiment, lambda text: note(text, show=shown)):
         if not store.complete(experiment):
-            if retry:
+            if how.retry:
                 store.forget_failure(experiment)
-            failure = store.failure(experiment)
-            if failure is not None:
-                raise RunDiverged.of(failure, str(store.folder(experiment)))
-            _train(experiment, device, chunk, progress, retry)
+            if failure := store.failure(experiment):
+                raise failure
+            _train(experiment, how)
     found = store.find(experiment)
     assert found is not None
     return found
 
 
-def _train(
-    experiment: Experiment, device: str, chunk: int | None, progress: Progress, retry: bool
-) -> None:
+def _train(experiment: Experiment, how: How) -> None:
     interval = _interval()
     keep_freed()
     commit()  # remembered now: the checkout may move on while this process runs what it has loaded
-    fed = experiment.task.build(experiment.seed, device)
-    course = Course(experiment, fed, chunk)
-    how: dict[str, Any] = {"device": device, "chunk": chunk, "progress": progress, "retry": retry}
-    first = course.begin(lambda: [run_with_state(e, **how) for e in experiment.before])
-    ticks = Rounds(progress, type(experiment.algorithm).__name__, experiment.rounds, course.start)
+    fed = experiment.task.build(experiment.seed, how.device)
+    course = Course(experiment, fed, how)
+    first, start = course.begin(), course.start
+    ticks = Rounds(how.progress, type(experiment.algorithm).__name__, experiment.rounds, start)
     saved = time.monotonic()
     try:
-        for state, completed, report in rounds(experiment, fed, first, course.start, chunk):
+        for state, completed, report in rounds(experiment, fed, first, start, how.chunk):
             loss = course.log_round(state, completed, report)
             if report is not None:
                 ticks.played(loss)
@@ -112,7 +126,8 @@ def _train(
     except TrainingDiverged as error:
         raise course.diverged(error) from error
     except (KeyboardInterrupt, SystemExit):
-        course.save_unless_empty()
+        if course.completed > start:
+            course.save()
         raise
     finally:
         ticks.close()
@@ -141,6 +156,210 @@ def rounds(
             score=experiment.evaluates(t + 1),
         )
         yield state, t + 1, report
+
+
+def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> State:
+    """Return the state before round 0, given the final states of ``experiment.before``.
+
+    Where a stage has stood beside the first, its clients' own leaves replace those of the first.
+    """
+    first, algorithm = None, experiment.algorithm
+    if earlier:
+        state, *beside = (_moved(each, fed) for each in earlier)
+        first = replace(state, local=beside[0].local) if beside else state
+        of = experiment.after.algorithm
+        first = of.assign_models(predicting(of, fed), first)
+    return algorithm.init(playing(algorithm, fed), experiment.seed, first)
+
+
+class Course:
+    """A run in memory: its log, and the state after the last round that is logged to the end.
+
+    A round updates local leaves in place. So the rows of the next round's cohort are kept: whatever
+    happens in it, ``last`` puts them back. A run that keeps its best state has a copy of that.
+    """
+
+    def __init__(self, experiment: Experiment, fed: Federation, how: How) -> None:
+        self.experiment, self.fed, self.how = experiment, fed.at_home(), how
+        self.seen = playing(experiment.algorithm, fed)
+        self.log, self.start, self.completed = Log(), 0, -1
+        self._began, self._earlier = time.monotonic(), list[dict[str, Any]]()
+        self._state = State({}, {})
+        self._best: State | None = None
+        self._stages: dict[str, list[str]] = {}
+        self._rows, self._held = torch.zeros(0, dtype=torch.int64), dict[str, torch.Tensor]()
+
+    def begin(self) -> State:
+        """Return the state to start from: a checkpoint's, or a fresh one after earlier stages."""
+        e, kept = self.experiment, store.restore(self.experiment)
+        if kept and kept.data and _fingerprint(kept.data) != _fingerprint(self.fed.source):
+            raise StoreError(
+                f"run {e.key} was begun on other data: its checkpoint is of {kept.data!r}, here "
+                f"are {self.fed.source!r}. Bring the first data back, or move {store.folder(e)} "
+                "away to begin anew."
+            )
+        if kept and kept.completed > 0:
+            self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
+            self._best = _moved(kept.best, self.fed) if kept.best else None
+            state = _moved(kept.state, self.fed)
+            self._hold(state, kept.completed)
+            return state
+        made = [run_with_state(stage, **self.how._asdict()) for stage in e.before]
+        self._stages = stages_of((r.experiment.key, r.provenance) for r, _ in made)
+        state = begun(e, self.fed, [state for _, state in made])
+        self.log.clients(0, "examples", self.fed.ids, self.fed.train.sizes)
+        if self.fed.taking_part() is not self.fed:  # some opted out
+            self.log.clients(0, "opted_in", self.fed.ids, self.fed.taking_part().train.sizes)
+        return state
+
+    def log_round(self, state: State, completed: int, report: Report | None) -> float:
+        """Log a round and keep its state; return its training loss."""
+        e, fed, algorithm = self.experiment, self.fed, self.experiment.algorithm
+        scored, loss = e.evaluates(completed), float("nan")
+        if report is not None:
+            check_finite(fed, state, report, completed - 1)
+            loss = self.log.report(completed, report, fed.ids)
+            cohort = fed.ids[report.rows]
+            if fed.taking_part() is not fed:
+                for metric, sent in (("bytes_down", report.down), ("bytes_up", report.up)):
+                    self.log.clients(completed, f"client_{metric}", cohort, sent.cpu().numpy())
+            if e.audit and scored:
+                for metric, shares in audit(self.seen, algorithm, self._state, report).items():
+                    self.log.clients(completed, metric, cohort, shares)
+        assigned = algorithm.assign_models(predicting(algorithm, fed), state) if scored else state
+        # Scalars every round, arrays where clients are scored.
+        for metric, values in algorithm.observe(self.seen, assigned).items():
+            if scored or values.ndim == 0:
+                self.log.array(completed, metric, values)
+        if scored:
+            self._assess(assigned, completed)
+            self._choose(state, completed)
+        self._hold(state, completed)
+        return loss
+
+    def last(self) -> State:
+        """Return the state after the last round that is logged to the end."""
+        for name, rows in self._held.items():
+            self._state.local[name][self._rows] = rows
+        return self._state
+
+    def save(self) -> None:
+        """Store the last whole round; at the end the state that the run is to end with."""
+        e, state, best = self.experiment, self.last(), self._best
+        if best is not None and self.completed == e.rounds:
+            state, best = best, None
+        metrics, data = self.log.table(self.completed), self.fed.source
+        store.checkpoint(e, state, self.completed, metrics, data, self.segments(), best)
+
+    def diverged(self, error: TrainingDiverged) -> RunDiverged:
+        """Store the last whole round and the failure after it; return the error to raise."""
+        self.save()
+        failure = {
+            "round": self.completed,
+            "clients": list(error.clients),
+            "message": str(error),
+            "metrics": self.log.last_finite("train_loss", "validation_accuracy"),
+            "commit": commit(),
+            "data": self.fed.source,
+        }
+        store.failed(self.experiment, failure)
+        return RunDiverged.of(failure, store.folder(self.experiment))
+
+    def segments(self) -> list[dict[str, Any]]:
+        """Return the stretches of rounds that processes have trained, this one's last."""
+        if self.completed <= self.start:
+            return self._earlier
+        spent, chunk = time.monotonic() - self._began, self.how.chunk
+        now = segment(self.fed, self.start, self.completed, spent, chunk, self._state)
+        # Only what began the run has seen the stages before.
+        return [*self._earlier, now | ({"stages": self._stages} if self._stages else {})]
+
+    def _assess(self, state: State, completed: int) -> None:
+        """Score every client on validation and test data, and the federation on all test data.
+
+        In the end every client on all test data, too.
+        """
+        fed, algorithm, log = self.fed, self.experiment.algorithm, self.log
+        judged = algorithm.assign_models(predicting(algorithm, fed), state, judging=True)
+        held = evaluate(fed, algorithm, judged, fed.validation)
+        log.scores(completed, "validation", fed.ids, held)
+        test = encode(fed, algorithm, state, fed.test, everything=True)
+        log.scores(completed, "test", fed.ids, evaluate(fed, algorithm, state, fed.test, test))
+        log.add(completed, "global_accuracy", evaluate_global(fed, algorithm, state, test))
+        if completed == self.experiment.rounds:
+            everywhere = evaluate_everywhere(fed, algorithm, state, test)
+            log.clients(completed, "everywhere_accuracy", fed.ids, everywhere)
+        if fed.balanced is not None:
+            on_test = self.experiment.task.balanced_on == "test"
+            name = "balanced" if on_test else "balanced_validation"
+            log.scores(completed, name, fed.ids, evaluate(fed, algorithm, state, fed.balanced))
+
+    def _choose(self, state: State, completed: int) -> None:
+        """Keep a copy of the state if it is the best so far, where that is asked for."""
+        if self.experiment.keep == "best":
+            some = self.seen.ids[np.flatnonzero(self.seen.validation.sizes)]
+            at = best_of(self.log.table(), {int(i) for i in some})
+            if at == completed:
+                self._best = State.from_flat({n: t.clone() for n, t in state.flat().items()})
+            if completed == self.experiment.rounds:
+                self.log.add(completed, "kept_round", at)
+
+    def _hold(self, state: State, completed: int) -> None:
+        e, self._state, self.completed, self._held = self.experiment, state, completed, {}
+        if state.local and completed < e.rounds:
+            chosen = select(self.seen, e.cohort, e.seed, completed)
+            self._rows = torch.as_tensor(chosen, device=self.fed.device)
+            self._held = {n: t[self._rows] for n, t in state.local.items()}
+
+
+def best_of(metrics: pa.Table, members: set[int]) -> int:
+    """Return the first round with the least mean validation nll over some clients."""
+    rows = metrics.filter(pc.field("metric") == "validation_nll")
+    by_round: dict[int, list[float]] = {}
+    for at, client, nll in zip(*(rows[n].to_pylist() for n in BEST_OF), strict=True):
+        if client in members and nll is not None:
+            by_round.setdefault(at, []).append(nll)
+    if not by_round:
+        raise ValueError("no validation examples: the best round cannot be told; use keep='last'")
+    return min(by_round, key=lambda t: (math.fsum(by_round[t]) / len(by_round[t]), t))
+
+
+def check_finite(fed: Federation, state: State, report: Report, round: int) -> None:
+    """Raise TrainingDiverged unless all that a round has changed is finite.
+
+    The loss of a client's last step is computed before that step, and a server's optimiser may
+    explode on finite messages: so the leaves are looked at, too, with one reduction each.
+    """
+    rows = torch.as_tensor(report.rows, device=fed.device)
+    own = {n: t[rows] for n, t in state.local.items()}
+    kept = [*state.optimizer.items(), *state.memory.items()]
+    # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
+    kept = [(n, t) for n, t in kept if t.device.type == fed.device.type]
+    leaves = [*state.shared.items(), *own.items(), *kept]
+    sound = [t.isfinite().all() for _, t in leaves if t.is_floating_point() and t.numel()]
+    if not sound or bool(torch.stack(sound).all()):
+        return
+    bad = torch.zeros(len(rows), dtype=torch.bool, device=fed.device)
+    for leaf in (*report.messages.values(), *own.values()):
+        bad |= ~leaf.unsqueeze(-1).flatten(1).isfinite().all(1)
+    if bool(bad.any()):
+        who = fed.ids[report.rows[bad.cpu().numpy()]].tolist()
+        named = ", ".join(map(str, who))
+        raise TrainingDiverged(f"round {round}: the weights of client {named} are not finite", who)
+    names = ", ".join([n for n, t in leaves if not bool(t.isfinite().all())][:3])
+    raise TrainingDiverged(f"round {round}: after the server's step {names} is not finite")
+
+
+def _moved(state: State, fed: Federation) -> State:
+    """Return a stored state on the federation's device."""
+    # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
+    flat = {n: t if n.endswith("/step") else t.to(fed.device) for n, t in state.flat().items()}
+    return State.from_flat(flat)
+
+
+def _fingerprint(source: str) -> str:
+    """Return the fingerprint of the data: where they came from may differ between machines."""
+    return source.rpartition(" ")[2]
 
 
 def _interval() -> float:

@@ -1,10 +1,15 @@
-"""What a run is: a value whose key names its stored result."""
+"""What a run is: a value whose key names its stored result, and that result."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from fedlib.algorithms import FedAvg
+from fedlib.runs.log import curve
 from fedlib.tasks import Task
 from fedlib.values import key_of, one_of, shown, value
 
@@ -83,3 +88,24 @@ class Experiment:
         """Return whether the clients are scored after ``completed`` rounds."""
         between = self.evaluate_every > 0 and completed % self.evaluate_every == 0
         return between or completed == self.rounds
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished run: its experiment, tidy metrics and provenance.
+
+    ``metrics`` has the columns round, metric, client, expert, item and value (``log.SCHEMA``);
+    ``metrics.to_pandas()`` and ``polars.from_arrow(metrics)`` make frames of it.
+    """
+
+    experiment: Experiment
+    metrics: pa.Table
+    provenance: dict[str, Any]
+
+    def select(self, metric: str) -> pa.Table:
+        """Return the rows of one metric."""
+        return self.metrics.filter(pc.field("metric") == metric)
+
+    def curve(self, metric: str) -> dict[int, float]:
+        """Return a metric by round, averaged over all else that it has: clients, experts, items."""
+        return curve(self.metrics, metric)

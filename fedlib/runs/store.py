@@ -14,8 +14,11 @@ it aside and goes on from what is sound.
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,19 +29,44 @@ import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from fedlib import paths
-from fedlib.engine import State
-from fedlib.runs import atomic, tensors
-from fedlib.runs.atomic import Damaged
-from fedlib.runs.exported import find_exported
-from fedlib.runs.health import RunDiverged
+from fedlib.engine import State, TrainingDiverged
+from fedlib.runs import atomic
+from fedlib.runs.atomic import Damaged, StoreError, read_json
+from fedlib.runs.exported import files, find_exported, held, read_run
 from fedlib.runs.log import tidy
-from fedlib.runs.result import Result
-from fedlib.runs.spec import Experiment
-from fedlib.values import from_dict, to_dict
+from fedlib.runs.spec import Experiment, Result
+from fedlib.values import UnknownName, from_dict, to_dict
 
 SPEC, CHECKPOINT, METRICS = "spec.json", "checkpoint.safetensors", "metrics.parquet"
 PROVENANCE, FAILURE = "provenance.json", "failure.json"
 BEST = "best:"
+
+
+class RunDiverged(TrainingDiverged):
+    """A run stopped because a number was not finite; all before that is stored.
+
+    ``round`` is the round that failed (so many were completed), ``clients`` who failed in it (none
+    if it was the server), ``metrics`` the last finite training loss and validation accuracy,
+    ``folder`` the run folder.
+    """
+
+    round: int = 0
+    metrics: dict[str, float]
+    folder: str = ""
+
+    @classmethod
+    def of(cls, failure: dict[str, Any], folder: Path) -> RunDiverged:
+        """Return the error for a failure as it is stored."""
+        metrics, at = dict(failure.get("metrics", {})), int(failure.get("round", 0))
+        last = ", ".join(f"{n} {v:.4g}" for n, v in metrics.items()) or "none"
+        error = cls(
+            f"{failure.get('message', 'a number is not finite')}; last finite metrics: {last}. "
+            f"The {at} rounds before it are stored in {folder}. The same run would fail again: "
+            "change a rate, or ask with retry.",
+            failure.get("clients", ()),
+        )
+        error.round, error.metrics, error.folder = at, metrics, str(folder)
+        return error
 
 
 class Kept(NamedTuple):
@@ -88,15 +116,6 @@ def complete(experiment: Experiment) -> bool:
     return all((folder(experiment) / name).exists() for name in (METRICS, CHECKPOINT, PROVENANCE))
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return what a JSON file of the store says; Damaged if it is no JSON object."""
-    with atomic.reading(path, "JSON"):
-        said = json.loads(path.read_bytes())
-    if not isinstance(said, dict):
-        raise Damaged(f"{path} holds no JSON object")
-    return said
-
-
 def read_spec(home: Path) -> Experiment:
     """Return whose run folder it is; Damaged if its spec cannot be read."""
     path = home / SPEC
@@ -116,11 +135,6 @@ def read_metrics(home: Path, rounds: int = 0) -> pa.Table:
     if max(metrics["round"].to_pylist(), default=-1) < rounds:
         raise Damaged(f"{path} ends before round {rounds}")
     return metrics
-
-
-def read_header(home: Path) -> tuple[int, dict[str, str]]:
-    """Return how many rounds a checkpoint is of, and what else it says; Damaged if it is none."""
-    return tensors.header(home / CHECKPOINT)
 
 
 def checkpoint(
@@ -145,7 +159,7 @@ def checkpoint(
     said = {"completed": str(completed), "data": data, "segments": json.dumps(segments or [])}
     atomic.write(
         home / CHECKPOINT,
-        lambda p: tensors.save(p, flat, said),
+        lambda p: atomic.save_tensors(p, flat, said),
         f"the checkpoint after round {completed}",
     )
 
@@ -155,11 +169,10 @@ def restore(experiment: Experiment) -> Kept | None:
     home = folder(experiment)
     if not (home / CHECKPOINT).exists():
         return None
-    flat, completed, said = tensors.load(home / CHECKPOINT)
+    flat, completed, said = atomic.load_tensors(home / CHECKPOINT)
     best = {n.removeprefix(BEST): t for n, t in flat.items() if n.startswith(BEST)}
     state = State.from_flat({n: t for n, t in flat.items() if not n.startswith(BEST)})
-    metrics = read_metrics(home, completed)
-    kept = metrics.filter(pc.field("round") <= completed)
+    kept = read_metrics(home, completed).filter(pc.field("round") <= completed)
     with atomic.reading(home / CHECKPOINT, "checkpoint of this library"):
         segments = list(json.loads(said.get("segments", "[]")))
     held = State.from_flat(best) if best else None
@@ -176,18 +189,13 @@ def failed(experiment: Experiment, failure: dict[str, Any]) -> None:
     _write_json(folder(experiment) / FAILURE, failure, "the failure")
 
 
-def failure(experiment: Experiment) -> dict[str, Any] | None:
-    """Return why a run stopped, or None."""
+def failure(experiment: Experiment) -> RunDiverged | None:
+    """Return why a run stopped, or None; Damaged if an error cannot be made of what is written."""
     path = folder(experiment) / FAILURE
-    return read_failure(path) if path.exists() else None
-
-
-def read_failure(path: Path) -> dict[str, Any]:
-    """Return what a file says of a failure; Damaged if an error cannot be made of it."""
-    said = read_json(path)
+    if not path.exists():
+        return None
     with atomic.reading(path, "description of a failure"):
-        RunDiverged.of(said, "")
-    return said
+        return RunDiverged.of(read_json(path), folder(experiment))
 
 
 def forget_failure(experiment: Experiment) -> None:
@@ -208,36 +216,25 @@ def claimed(
     The run folder is tidied first: half-written files of killed processes go, damaged files are
     moved aside with a warning. ``waiting`` is told when another process holds the right.
     """
-    path = paths.runs() / f"{experiment.key}.lock"
-    lock = FileLock(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            waiting(f"another process trains {experiment.key}: waiting for it")
-            lock.acquire()
-    except OSError as error:
-        raise atomic.unwritable(path, "the lock", error) from error
-    try:
+    key = experiment.key
+    told = f"another process trains {key}: waiting for it"
+    with atomic.alone(paths.runs() / f"{key}.lock", "the lock", waiting=lambda: waiting(told)):
         mend(experiment)
         yield
-    finally:
-        lock.release()
 
 
 def busy(key: str) -> bool:
     """Return whether a process trains the run of this key now."""
     path = paths.runs() / f"{key}.lock"
-    if not path.exists():
-        return False
     try:
-        with FileLock(path, timeout=0):
-            return False
+        if path.exists():
+            with FileLock(path, timeout=0):
+                pass
     except Timeout:
         return True
-    except OSError:
-        return False
+    except OSError:  # a store that may only be read
+        pass
+    return False
 
 
 def mend(experiment: Experiment) -> None:
@@ -246,11 +243,19 @@ def mend(experiment: Experiment) -> None:
     if not home.is_dir():
         return
     atomic.clean(home)
-    _keep_sound(home / SPEC, lambda: _check_owner(home, experiment))
-    _keep_sound(home / PROVENANCE, lambda: read_json(home / PROVENANCE))
-    _keep_sound(home / FAILURE, lambda: read_failure(home / FAILURE))
-    _keep_sound(home / METRICS, lambda: read_metrics(home))
-    _keep_sound(home / CHECKPOINT, lambda: tensors.load(home / CHECKPOINT))
+    readers: dict[str, Callable[[], Any]] = {
+        SPEC: lambda: _check_owner(home, experiment),
+        PROVENANCE: lambda: read_json(home / PROVENANCE),
+        FAILURE: lambda: failure(experiment),
+        METRICS: lambda: read_metrics(home),
+        CHECKPOINT: lambda: atomic.load_tensors(home / CHECKPOINT),
+    }
+    for name, read in readers.items():
+        try:
+            if (home / name).exists():
+                read()
+        except Damaged as error:
+            atomic.set_aside(home / name, str(error).removeprefix(f"{home / name} "))
     if (home / CHECKPOINT).exists() and not _reaches(home, 0):
         atomic.set_aside(home / CHECKPOINT, "is of no use without its metrics")
     # From here on its metrics may be overwritten: a run that is trained on is not complete.
@@ -261,19 +266,11 @@ def mend(experiment: Experiment) -> None:
 def _reaches(home: Path, rounds: int) -> bool:
     """Return whether a checkpoint of that many rounds is there, and the metrics up to it."""
     try:
-        completed, _ = read_header(home)
+        completed, _ = atomic.load_header(home / CHECKPOINT)
         read_metrics(home, completed)
     except Damaged:
         return False
     return completed >= rounds
-
-
-def _keep_sound(path: Path, read: Callable[[], Any]) -> None:
-    try:
-        if path.exists():
-            read()
-    except Damaged as error:
-        atomic.set_aside(path, str(error).removeprefix(f"{path} "))
 
 
 def _check_owner(home: Path, experiment: Experiment) -> None:
@@ -299,3 +296,87 @@ def unpack(experiment: Experiment, files: dict[str, bytes]) -> None:
 def _write_json(path: Path, said: Any, what: str) -> None:
     text = json.dumps(said, indent=1)
     atomic.write(path, lambda p: p.write_text(text), what)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One stored run.
+
+    ``state`` is "complete", "training", "interrupted", "diverged", "exported", "damaged",
+    "outdated" (made by another VERSION, so that no experiment of today finds it) or "unknown" (of a
+    kind of value that nobody has imported). ``experiment`` is None where the spec cannot be read;
+    ``note`` says what is wrong. ``path`` is a run folder, or a file that holds several runs.
+    """
+
+    key: str
+    path: Path
+    experiment: Experiment | None
+    completed: int
+    state: str
+    note: str
+    bytes: int
+    age: float
+
+
+def inventory() -> list[Entry]:
+    """Return every run folder and every exported result without one, the youngest first."""
+    place = paths.runs()
+    try:
+        homes = sorted(p for p in place.iterdir() if p.name[0] != ".") if place.is_dir() else []
+        entries = [_of_folder(home) for home in homes if home.is_dir()]
+        known, place = {entry.key for entry in entries}, paths.results()
+        entries += [entry for path in files() for entry in _of_file(path, known)]
+    except OSError as error:
+        raise atomic.unreadable(place, error) from error
+    return sorted(entries, key=lambda entry: entry.age)
+
+
+def _of_folder(home: Path) -> Entry:
+    experiment, completed, state, note = None, 0, "damaged", ""
+    try:
+        experiment = read_spec(home)
+        if (home / CHECKPOINT).exists():
+            completed, _ = atomic.load_header(home / CHECKPOINT)
+        if (home / PROVENANCE).exists():
+            read_json(home / PROVENANCE)
+            read_metrics(home, experiment.rounds)
+            state, completed = "complete", experiment.rounds
+        else:
+            stopped = "diverged" if (home / FAILURE).exists() else "interrupted"
+            state = "training" if busy(home.name) else stopped
+        if experiment.key != home.name:
+            state, note = "outdated", f"its key is now {experiment.key}"
+    except (Damaged, StoreError) as error:
+        state, note = _wrong(error), str(error)
+    stats: list[os.stat_result] = []
+    with suppress(PermissionError):
+        for path in home.iterdir():
+            with suppress(OSError):  # whoever trains it renames files
+                stats.append(path.stat())
+    age = time.time() - max((s.st_mtime for s in stats), default=home.stat().st_mtime)
+    size = sum(s.st_size for s in stats)
+    return Entry(home.name, home, experiment, completed, state, note, size, age)
+
+
+def _of_file(path: Path, known: set[str]) -> Iterator[Entry]:
+    """Yield the runs of a file that are not known, or that it is damaged."""
+    said, key = path.stat(), path.stem
+    size, age = said.st_size, time.time() - said.st_mtime
+    try:
+        sizes = held(path)
+    except (Damaged, StoreError) as error:
+        yield Entry(key, path, None, 0, _wrong(error), str(error), size, age)
+        return
+    for key in sizes.keys() - known:
+        size = sizes[key]
+        try:
+            if (result := read_run(path, key)) is not None:
+                e = result.experiment
+                state = "exported" if e.key == key else "outdated"
+                yield Entry(key, path, e, e.rounds, state, "", size, age)
+        except (Damaged, StoreError) as error:
+            yield Entry(key, path, None, 0, _wrong(error), str(error), size, age)
+
+
+def _wrong(error: Exception) -> str:
+    return "unknown" if isinstance(error.__cause__, UnknownName) else "damaged"

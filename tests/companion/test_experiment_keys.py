@@ -9,7 +9,7 @@ import json
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from test_experiment import AVG
+from small import AVG
 from test_values import EVERY, staged
 
 from companion.keep import of_scale

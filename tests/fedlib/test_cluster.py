@@ -16,12 +16,11 @@ import time
 from pathlib import Path
 
 import pytest
-from test_experiment import AVG, MIX, TASK
-from test_survival import bits
-from test_sweep import BAD, TUNINGS, go
+from small import AVG, BAD, MIX, TASK, bits, go
+from test_sweep import TUNINGS
 
 from fedlib.algorithms import Local
-from fedlib.runs import Experiment, cluster, find, store, there
+from fedlib.runs import Experiment, cluster, find, store
 from fedlib.runs.sweep import SweepFailed
 
 ray = pytest.importorskip("ray", reason="Ray is an optional extra")
@@ -69,7 +68,7 @@ class Nodes:
 
     def litter(self) -> list[Path]:
         """Return the folders in which workers train, or have trained."""
-        return [path for path in self.folder.glob(f"{there.FOLDER}*") if path.is_dir()]
+        return [path for path in self.folder.glob(f"{cluster.FOLDER}*") if path.is_dir()]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +108,7 @@ def often(monkeypatch):
 
 def at_a_checkpoint(monkeypatch, act):
     """Act when the driver has stored a checkpoint of a run that goes on, until it had an effect."""
-    read, done = cluster._Driver._read_mail, []
+    read, done = cluster.Cluster._read_mail, []
 
     def reading(driver):
         read(driver)
@@ -117,7 +116,7 @@ def at_a_checkpoint(monkeypatch, act):
         if not done and any(begun(e) and e.key in under_way for e in LONG):
             done.extend(act())
 
-    monkeypatch.setattr(cluster._Driver, "_read_mail", reading)
+    monkeypatch.setattr(cluster.Cluster, "_read_mail", reading)
     return done
 
 
@@ -150,7 +149,7 @@ def test_a_sweep_over_two_nodes(nodes, check):
     runs = [MIX, *SEEDS, *TUNINGS]
     with pytest.raises(SweepFailed, match="1 of 9 runs failed"):
         go([BAD, *runs], address=nodes.address)
-    assert store.failure(BAD)["round"] == 0
+    assert store.failure(BAD).round == 0
     assert all(segments(e) == [[0, e.rounds]] for e in [AVG, *runs])
     check([AVG, *runs])
     assert nodes.litter() == []

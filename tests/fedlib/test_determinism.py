@@ -11,8 +11,8 @@ import pytest
 import torch
 from conftest import LENET, make_federation
 from playing import BATTERY, SIZES, begun, play
+from small import TASK
 from test_dropout import DROPS, SHAPE
-from test_experiment import TASK
 from test_text import readers
 
 import fedlib.algorithms

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,18 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 
-from benchmarks.robustness.tiny import MIX, TASK
+from benchmarks.robustness import child
 from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Local
-from fedlib.cli.train import reported
+from fedlib.cli.told import reported
 from fedlib.data import MissingDataError
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.models import MLP
-from fedlib.optim import Optimizer, adam
+from fedlib.optim import adam
 from fedlib.partition import Dirichlet, Own, QuantitySkew
 from fedlib.runs import (
-    DamagedWarning,
     Experiment,
     export,
     exported,
@@ -37,49 +32,15 @@ from fedlib.runs import (
     run_with_state,
     store,
 )
-from fedlib.runs.exported import read_exported
 from fedlib.runs.log import Log
+from fedlib.runs.run import best_of
 from fedlib.tasks import Task
 from fedlib.values import from_dict
-
-# The package exports a function of this module's name.
-running = importlib.import_module("fedlib.runs.run")
-
-AVG = Experiment(TASK, FedAvg(), rounds=2, cohort=2, evaluate_every=5)
-
-
-class Rounds:
-    """Counts the rounds that are played, and stops before one of them if asked."""
-
-    def __init__(self, monkeypatch):
-        self.played, self.stop_at, self._play = 0, None, running.play_round
-        monkeypatch.setattr(running, "play_round", self)
-
-    def __call__(self, *args, **kwargs):
-        if kwargs["round"] == self.stop_at:
-            raise KeyboardInterrupt
-        self.played += 1
-        return self._play(*args, **kwargs)
 
 
 @pytest.fixture
 def rounds(monkeypatch):
     return Rounds(monkeypatch)
-
-
-def play(experiment):
-    return run(experiment, device="cpu", progress=False)
-
-
-def same_bits(experiment, other_runs, monkeypatch):
-    """Compare the state and metrics stored here with those stored in another folder."""
-    here = store.restore(experiment)
-    monkeypatch.setenv("FEDLIB_RUNS", str(other_runs))
-    there = store.restore(experiment)
-    assert here[1] == there[1] == experiment.rounds
-    one, other = here[0].flat(), there[0].flat()
-    assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
-    assert here[2].equals(there[2])
 
 
 def test_running_twice_trains_once(rounds):
@@ -152,24 +113,35 @@ def test_provenance_says_what_a_client_holds():
     assert result.provenance["client_mib"] == pytest.approx(mine / 2**20, abs=1e-4)
 
 
-@pytest.mark.parametrize("lost", [False, True])
-@pytest.mark.parametrize("stop", [0, 1, 4])
-def test_an_interrupted_run_ends_with_the_same_bits(rounds, tmp_path, monkeypatch, stop, lost):
-    """Stopped before a round; ``lost`` also while the checkpoint after it was being written."""
+WORSENING = Experiment(
+    TASK, FedAvg(batch_size=5, client=adam(0.05)), 8, cohort=4, evaluate_every=2, keep="best"
+)
+INTERRUPTED = [
+    *[(MIX, stop, lost) for stop in (0, 1, 4) for lost in (False, True)],
+    *[(WORSENING, stop, False) for stop in (1, 5, 7)],
+    *[(replace(WORSENING, algorithm=Local(client=adam(0.1))), stop, False) for stop in (1, 5, 7)],
+]
+
+
+@pytest.mark.parametrize(("experiment", "stop", "lost"), INTERRUPTED)
+def test_an_interrupted_run_ends_with_the_same_bits(
+    rounds, tmp_path, monkeypatch, experiment, stop, lost
+):
+    """Stopped before a round; ``lost`` also while the checkpoint after it was being written.
+
+    Its best state, if it keeps that, is the same, too.
+    """
     monkeypatch.setattr(running, "CHECKPOINT_SECONDS", -1.0)
-    rounds.stop_at = stop
+    rounds.before = stop
     with pytest.raises(KeyboardInterrupt):
-        play(MIX)
-    assert rounds.played == stop and find(MIX) is None
-    rounds.stop_at = None
+        play(experiment)
+    assert rounds.played == stop and find(experiment) is None
+    rounds.before = None
     if lost:
         _lose_a_checkpoint(monkeypatch)
-    play(MIX)
-    assert rounds.played == MIX.rounds + lost
-    resumed = paths.runs()
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "straight"))
-    play(MIX)
-    same_bits(MIX, resumed, monkeypatch)
+    play(experiment)
+    assert rounds.played == experiment.rounds + lost
+    assert bits(experiment) == undisturbed(experiment, tmp_path)
 
 
 def _lose_a_checkpoint(patch):
@@ -179,7 +151,7 @@ def _lose_a_checkpoint(patch):
         raise KeyboardInterrupt
 
     with patch.context() as inner:
-        inner.setattr(store.tensors, "save", fail)
+        inner.setattr(store.atomic, "save_tensors", fail)
         with pytest.raises(KeyboardInterrupt):
             play(MIX)
     home = store.folder(MIX)
@@ -200,65 +172,20 @@ def test_a_run_killed_after_its_last_round_only_needs_finishing(rounds, monkeypa
     assert result.metrics.to_pandas().drop(columns="value").duplicated().sum() == 0
 
 
-CHILD = """
-import importlib, os, signal, sys
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-sys.path.insert(0, os.environ["TESTS"])
-from test_experiment import MIX, play, running, store
+def test_two_processes_asked_for_the_same_run_train_it_once(tmp_path, monkeypatch):
+    count, plain = tmp_path / "count", running.play_round
 
-def count(*args, plain=running.play_round, **kwargs):
-    if kwargs["round"] == int(os.environ["DIE"]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    with open(os.environ["COUNT"], "a") as file:
-        file.write("x")
-    return plain(*args, **kwargs)
+    def counted(*args, **kwargs):
+        with count.open("a") as file:
+            file.write("x")
+        return plain(*args, **kwargs)
 
-running.play_round, running.CHECKPOINT_SECONDS = count, -1.0
-print("ready", flush=True)
-sys.stdin.readline()
-print(len(play(MIX).metrics))
-"""
-
-
-def child(tmp_path, die=-1):
-    here = Path(__file__).parent
-    env = {
-        **os.environ,
-        "TESTS": str(here),
-        "DIE": str(die),
-        "COUNT": str(tmp_path / "count"),
-        "PYTHONPATH": os.pathsep.join([str(here.parent), *sys.path]),
-        "OMP_NUM_THREADS": "1",
-    }
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD], env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True
-    )
-
-
-def test_a_killed_process_is_resumed_and_two_processes_train_once(tmp_path, monkeypatch):
-    """One process is killed in round 3; two others are then asked for the run at the same time."""
-    count = tmp_path / "count"
-    dead, *both = child(tmp_path, die=3), child(tmp_path), child(tmp_path)
-    _, said = dead.communicate("go\n", timeout=120)
-    assert dead.returncode == -signal.SIGKILL, said
-    assert count.read_text() == "xxx" and find(MIX) is None
-    assert store.restore(MIX)[1] == 3
-    for process in both:
-        assert process.stdout.readline() == "ready\n"
-    for process in both:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    said = [process.communicate(timeout=120) for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert count.read_text() == "xxxxx"
-    assert {int(out) for out, _ in said} == {len(find(MIX).metrics)}
-    killed = paths.runs()
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "straight"))
-    play(MIX)
-    same_bits(MIX, killed, monkeypatch)
+    monkeypatch.setattr(running, "play_round", counted)
+    children = [child.Child(lambda: play(MIX).metrics.num_rows) for _ in range(2)]
+    ended = [one.wait() for one in children]
+    assert [one.code for one in ended] == [0, 0], ended
+    assert count.read_text() == "x" * MIX.rounds
+    assert [one.said for one in ended] == [find(MIX).metrics.num_rows] * 2
 
 
 def test_a_second_stage_starts_where_the_first_ended_and_leaves_it_alone(rounds):
@@ -278,16 +205,6 @@ def test_a_second_stage_starts_where_the_first_ended_and_leaves_it_alone(rounds)
     assert rounds.played == AVG.rounds + tuned.rounds + 1
     assert bytes_of_first == {p.name: p.read_bytes() for p in home.iterdir()}
     assert tuned.key != other.key != Experiment(TASK, Local(batch_size=6), 1, cohort=6).key
-
-
-WORSENING = Experiment(
-    TASK,
-    FedAvg(batch_size=5, client=adam(0.05)),
-    rounds=8,
-    cohort=4,
-    evaluate_every=2,
-    keep="best",
-)
 
 
 def kept(metrics):
@@ -316,28 +233,8 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
-@pytest.mark.parametrize("algorithm", [WORSENING.algorithm, Local(client=adam(0.1))], ids=repr)
-@pytest.mark.parametrize("stop", [1, 5, 7])
-def test_an_interrupted_run_keeps_the_same_best_state(
-    rounds, tmp_path, monkeypatch, stop, algorithm
-):
-    experiment = replace(WORSENING, algorithm=algorithm)
-    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", -1.0)
-    rounds.stop_at = stop
-    with pytest.raises(KeyboardInterrupt):
-        play(experiment)
-    rounds.stop_at = None
-    play(experiment)
-    resumed = paths.runs()
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "straight"))
-    play(experiment)
-    same_bits(experiment, resumed, monkeypatch)
-
-
 def test_the_best_state_is_told_by_those_who_take_part():
     """Whoever opted out shows the server no validation loss."""
-    from fedlib.runs.course import best_of
-
     rows = [(0, 0, 3.0), (0, 1, 1.0), (2, 0, 2.0), (2, 1, 9.0), (4, 0, 2.0), (4, 1, 0.0)]
     log, nothing = Log(), Log()
     for at, client, nll in rows:
@@ -349,13 +246,6 @@ def test_the_best_state_is_told_by_those_who_take_part():
         best_of(nothing.table(), {0})
     with pytest.raises(ValueError, match="unknown keep 'worst'"):
         replace(WORSENING, keep="worst")
-
-
-def test_a_watcher_is_told_of_both_stages():
-    told = []
-    tuned = Experiment(TASK, Local(batch_size=5), 3, cohort=6, after=AVG)
-    run(tuned, device="cpu", progress=lambda done, total, loss: told.append((done, total)))
-    assert told == [(0, 2), (1, 2), (2, 2), (0, 3), (1, 3), (2, 3), (3, 3)]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -394,7 +284,7 @@ def test_an_exported_result_comes_back(rounds, monkeypatch, tmp_path):
     result = play(MIX)
     target = export([result], "some")
     assert target == paths.results() / "some.parquet" and target.stat().st_size < 50_000
-    (back,) = read_exported(target)
+    (back,) = exported()
     assert back.experiment == MIX and repr(back.experiment) == repr(MIX)
     assert back.provenance == result.provenance
     assert back.metrics.equals(result.metrics)
@@ -482,7 +372,7 @@ def test_a_damaged_result_is_an_error_that_names_the_file(damage, tmp_path, monk
     target = export([play(AVG)], "some")
     damage(target)
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
-    for look in (lambda: read_exported(target), lambda: find(AVG), exported):
+    for look in (lambda: find(AVG), exported):
         with pytest.raises(ValueError, match=r"some\.parquet is no exported result of fedlib"):
             look()
 
@@ -529,24 +419,6 @@ def test_a_device_that_is_not_there_is_an_error(rounds):
     with pytest.raises(RuntimeError, match="device 'cuda:63' is not there"):
         run(AVG, device="cuda:63", progress=False)
     assert rounds.played == 0 and find(AVG) is None
-
-
-def test_a_failed_run_can_be_asked_for_again(rounds):
-    bad = Experiment(
-        TASK, FedAvg(client=Optimizer("sgd", lr=1e30), epochs=3, batch_size=2), rounds=3, cohort=2
-    )
-    for _ in range(2):
-        with pytest.raises(FloatingPointError, match="round 0: the loss of client"):
-            play(bad)
-    assert find(bad) is None
-
-
-def test_a_lost_checkpoint_is_trained_anew():
-    _, before = run_with_state(AVG, device="cpu", progress=False)
-    (store.folder(AVG) / "checkpoint.safetensors").unlink()
-    with pytest.warns(DamagedWarning, match="a part is lost"):
-        _, after = run_with_state(AVG, device="cpu", progress=False)
-    assert all(torch.equal(after.flat()[n], t) for n, t in before.flat().items())
 
 
 def test_a_second_stage_takes_over_the_leaves_that_it_knows():

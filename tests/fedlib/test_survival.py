@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import importlib
-import json
 import os
 import pickle
 import random
@@ -13,7 +11,6 @@ import resource
 import signal
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +18,13 @@ import pandas as pd
 import pytest
 import torch
 from filelock import FileLock
-from test_experiment import AVG, MIX, TASK, play
+from small import ALONE, AVG, BAD, MIX, TASK, TUNED, Rounds, bits, play, running, undisturbed
 
+from benchmarks.robustness import child
 from fedlib import paths
-from fedlib.algorithms import FedAvg, Local
 from fedlib.engine import select
-from fedlib.optim import Optimizer
 from fedlib.runs import (
     DamagedWarning,
-    Experiment,
     RunDiverged,
     StoreError,
     atomic,
@@ -40,16 +35,9 @@ from fedlib.runs import (
     run_with_state,
     store,
 )
-from fedlib.runs.log import Log
 
 # What is told beside the warning that a test is about.
 pytestmark = pytest.mark.filterwarnings("ignore::fedlib.runs.DamagedWarning")
-running = importlib.import_module("fedlib.runs.run")
-
-ALONE = Experiment(TASK, Local(batch_size=5), rounds=4, cohort=3, evaluate_every=2)
-BAD = Experiment(
-    TASK, FedAvg(client=Optimizer("sgd", lr=1e30), epochs=3, batch_size=2), rounds=3, cohort=2
-)
 
 
 @pytest.fixture
@@ -58,33 +46,9 @@ def at_once(monkeypatch):
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
 
 
-def bits(experiment):
-    """The final metrics as bytes of their file, and every tensor of the final state."""
-    state = store.restore(experiment).state.flat()
-    file = (store.folder(experiment) / store.METRICS).read_bytes()
-    return file, {n: (t.dtype, t.numpy().tobytes()) for n, t in state.items()}
-
-
-def undisturbed(experiment, monkeypatch, tmp_path):
-    with monkeypatch.context() as patch:
-        patch.setenv("FEDLIB_RUNS", str(tmp_path / "undisturbed"))
-        play(experiment)
-        return bits(experiment)
-
-
 def in_a_child(act):
-    """Do something in a forked process, which need not import torch; return how it ended."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch's idle threads
-        child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            act()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    """Do something in a forked process; return how it ended."""
+    return child.call(act).code
 
 
 def counting_calls(act, kill_at, file):
@@ -110,7 +74,7 @@ def counting_calls(act, kill_at, file):
 @pytest.mark.parametrize("experiment", [MIX, ALONE], ids=["MIX", "ALONE"])
 def test_kills_at_random_moments_change_no_bit(at_once, monkeypatch, tmp_path, experiment):
     """Eight processes are killed somewhere, unless the work is done; then one may end it."""
-    expected = undisturbed(experiment, monkeypatch, tmp_path)
+    expected = undisturbed(experiment, tmp_path)
     file, rng, kills = tmp_path / "calls", random.Random(0), 0
     with monkeypatch.context() as patch:
         patch.setenv("FEDLIB_RUNS", str(tmp_path / "counted"))
@@ -128,7 +92,7 @@ def test_a_kill_before_or_after_any_rename_changes_no_bit(
     at_once, monkeypatch, tmp_path, experiment
 ):
     """Every second child dies at the n-th rename of a file, before it or after it."""
-    expected = undisturbed(experiment, monkeypatch, tmp_path)
+    expected = undisturbed(experiment, tmp_path)
     replace = os.replace
 
     def dying_at(n, early):
@@ -160,17 +124,9 @@ def test_a_kill_before_or_after_any_rename_changes_no_bit(
 
 def test_ctrl_c_stores_the_last_whole_round(monkeypatch, tmp_path):
     """Local leaves are updated in place: a half-played round must not show in what is stored."""
-    expected = undisturbed(ALONE, monkeypatch, tmp_path)
-    play_round = running.play_round
-
-    def stopping(*args, **kwargs):
-        out = play_round(*args, **kwargs)
-        if kwargs["round"] == 2:
-            raise KeyboardInterrupt
-        return out
-
+    expected = undisturbed(ALONE, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(running, "play_round", stopping)
+        Rounds(patch).after = 2
         with pytest.raises(KeyboardInterrupt):
             play(ALONE)
     assert store.restore(ALONE).completed == 2
@@ -197,69 +153,36 @@ def _garbage(path):
 
 
 @pytest.mark.parametrize("damage", [_cut, _empty, _garbage])
-@pytest.mark.parametrize("name", [store.METRICS, store.PROVENANCE])
-def test_a_damaged_complete_run_is_passed_over_and_made_again(damage, name, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "finished"),
+    [(name, True) for name in (store.METRICS, store.PROVENANCE, store.CHECKPOINT)]
+    + [(name, False) for name in (store.METRICS, store.SPEC, store.CHECKPOINT)],
+)
+def test_what_is_damaged_is_moved_aside_and_trained_again(damage, name, finished):
+    """The result of a finished run is passed over, unless it is only its state that is damaged."""
     play(MIX)
-    expected = bits(MIX)
-    path = store.folder(MIX) / name
-    damage(path)
-    bad = path.read_bytes()
-    with pytest.warns(DamagedWarning, match=f"{name} .*passed over"):
-        assert find(MIX) is None
+    expected, home = bits(MIX), store.folder(MIX)
+    if not finished:
+        (home / store.PROVENANCE).unlink()
+    damage(home / name)
+    bad = (home / name).read_bytes()
+    if finished and name != store.CHECKPOINT:
+        with pytest.warns(DamagedWarning, match=f"{name} .*passed over"):
+            assert find(MIX) is None
+    assert finished or find(MIX) is None
     with pytest.warns(DamagedWarning, match=f"{name} .*it was moved to {name}.damaged"):
-        play(MIX)
+        run_with_state(MIX, device="cpu", progress=False)
     assert bits(MIX) == expected and find(MIX) is not None
-    assert path.with_name(f"{name}.damaged").read_bytes() == bad
+    assert (home / f"{name}.damaged").read_bytes() == bad
 
 
-@pytest.mark.parametrize("damage", [_cut, _empty, _garbage])
-@pytest.mark.parametrize("name", [store.SPEC, store.METRICS, store.CHECKPOINT])
-def test_a_damaged_interrupted_run_goes_on_from_what_is_sound(
-    at_once, damage, name, monkeypatch, tmp_path
-):
-    expected = undisturbed(MIX, monkeypatch, tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "finish", lambda *a: sys.exit(1))
-        with pytest.raises(SystemExit):
-            play(MIX)
-    damage(store.folder(MIX) / name)
-    with pytest.warns(DamagedWarning, match=f"{name}"):
-        play(MIX)
-    assert bits(MIX) == expected
-    assert (store.folder(MIX) / f"{name}.damaged").exists()
-
-
-@pytest.mark.parametrize("damage", [_cut, _empty, _garbage])
-def test_a_damaged_final_state_is_trained_again_when_it_is_needed(damage):
+def test_a_lost_checkpoint_is_trained_anew():
     play(AVG)
     expected = bits(AVG)
-    damage(store.folder(AVG) / store.CHECKPOINT)
-    assert find(AVG) is not None, "the metrics are sound"
-    with pytest.warns(DamagedWarning):
+    (store.folder(AVG) / store.CHECKPOINT).unlink()
+    with pytest.warns(DamagedWarning, match="a part is lost"):
         run_with_state(AVG, device="cpu", progress=False)
     assert bits(AVG) == expected
-
-
-def test_a_folder_that_is_said_to_be_complete_too_early_is_trained_to_the_end(
-    at_once, monkeypatch, tmp_path
-):
-    expected = undisturbed(MIX, monkeypatch, tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(running, "play_round", lambda *a, **k: sys.exit(1))
-        with pytest.raises(SystemExit):
-            play(MIX)
-    fed = TASK.build(MIX.seed)
-    store.checkpoint(MIX, MIX.algorithm.init(fed, MIX.seed), 0, find_metrics(fed), fed.source)
-    store.finish(MIX, {})
-    with pytest.warns(DamagedWarning, match="belongs to a run of which a part is lost"):
-        play(MIX)
-    assert bits(MIX) == expected
-
-
-def find_metrics(fed):
-    log = Log()
-    log.sizes(fed)
-    return log.table()
 
 
 @pytest.mark.parametrize("name", [store.METRICS, store.CHECKPOINT, store.PROVENANCE])
@@ -283,11 +206,14 @@ def test_what_a_busy_machine_cannot_open_is_not_damaged(monkeypatch, name):
 
 def test_a_complete_run_whose_metrics_end_early_is_not_complete():
     play(AVG)
-    path = store.folder(AVG) / store.METRICS
+    expected, path = bits(AVG), store.folder(AVG) / store.METRICS
     metrics = pd.read_parquet(path)
     metrics[metrics["round"] < AVG.rounds].to_parquet(path, index=False)
     with pytest.warns(DamagedWarning, match=f"ends before round {AVG.rounds}"):
         assert find(AVG) is None
+    with pytest.warns(DamagedWarning, match="belongs to a run of which a part is lost"):
+        play(AVG)
+    assert bits(AVG) == expected
 
 
 def test_half_files_of_killed_processes_are_cleaned_up_by_the_next_claim():
@@ -350,12 +276,9 @@ def test_a_checkpoint_of_other_data_is_refused(at_once, monkeypatch):
 # Full and read-only disks
 
 
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [(errno.ENOSPC, "Free some space"), (errno.EROFS, "writable"), (errno.EACCES, "writable")],
-)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("call", ["replace", "fsync"])
-def test_a_disk_that_refuses_is_a_clear_error(monkeypatch, call, number, advice):
+def test_a_disk_that_refuses_is_a_clear_error(monkeypatch, call, number):
     def refuse(*args):
         raise OSError(number, os.strerror(number))
 
@@ -363,10 +286,9 @@ def test_a_disk_that_refuses_is_a_clear_error(monkeypatch, call, number, advice)
         patch.setattr(atomic.os, call, refuse)
         with pytest.raises(StoreError) as caught:
             play(AVG)
-    said = str(caught.value)
-    for part in ("cannot write the", str(store.folder(AVG)), os.strerror(number), advice):
-        assert part in said, said
-    assert "What was stored before is whole" in said and "FEDLIB_RUNS" in said
+    parts = "cannot write the", str(store.folder(AVG)), os.strerror(number), "Free some space"
+    for part in (*parts, "What was stored before is whole", "FEDLIB_RUNS"):
+        assert part in str(caught.value)
     assert not list(store.folder(AVG).glob(".*"))
     play(AVG)
 
@@ -374,7 +296,7 @@ def test_a_disk_that_refuses_is_a_clear_error(monkeypatch, call, number, advice)
 @pytest.mark.parametrize("limit", [100, 1500])
 def test_a_disk_that_is_really_full_loses_nothing(at_once, monkeypatch, tmp_path, limit):
     """The kernel refuses to write files beyond a size: first the metrics, then the tensors."""
-    expected = undisturbed(MIX, monkeypatch, tmp_path)
+    expected = undisturbed(MIX, tmp_path)
 
     def act():
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -476,7 +398,7 @@ def _exploding(monkeypatch, at, where):
 def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(
     monkeypatch, tmp_path, experiment, where
 ):
-    expected = undisturbed(experiment, monkeypatch, tmp_path)
+    expected = undisturbed(experiment, tmp_path)
     with monkeypatch.context() as patch:
         _exploding(patch, 2, where)
         with pytest.raises(RunDiverged, match=r"round 2: .* not finite; last finite") as caught:
@@ -492,7 +414,7 @@ def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(
     assert all(np.isfinite(v) for v in error.metrics.values())
     for part in ("train_loss", "validation_accuracy", str(home)):
         assert part in str(error)
-    assert json.loads((home / "failure.json").read_text())["round"] == 2
+    assert store.failure(experiment).round == 2
     kept = store.restore(experiment)
     assert kept.completed == 2 and max(kept.metrics["round"].to_pylist()) == 2
     with pytest.raises(RunDiverged, match=r"round 2: .* not finite") as again:
@@ -523,9 +445,9 @@ def test_what_comes_from_elsewhere_replaces_a_failure(tmp_path, monkeypatch):
     assert store.failure(AVG) is None and find(AVG) is not None
 
 
-def test_a_watcher_is_told_of_every_round():
+def test_a_watcher_is_told_of_every_round_of_both_stages():
     told = []
-    run(AVG, device="cpu", progress=lambda done, total, loss: told.append((done, total, loss)))
-    assert [t[:2] for t in told] == [(0, 2), (1, 2), (2, 2)]
+    run(TUNED, device="cpu", progress=lambda done, total, loss: told.append((done, total, loss)))
+    assert [t[:2] for t in told] == [(0, 2), (1, 2), (2, 2)] * 2
     losses = find(AVG).select("train_loss")["value"].to_pylist()
-    assert [t[2] for t in told[1:]] == losses and np.isnan(told[0][2])
+    assert [t[2] for t in told[1:3]] == losses and np.isnan(told[0][2]) and np.isnan(told[3][2])

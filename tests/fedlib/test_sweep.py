@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import io
 import os
 import pickle
@@ -16,49 +15,17 @@ import tempfile
 import types
 from pathlib import Path
 
-import pandas as pd
 import pytest
-import torch
 from filelock import FileLock
-from rich.console import Console
-from rich.live import Live
-from test_experiment import AVG, MIX, TASK
+from small import AVG, BAD, MIX, TASK, TUNED, bits, go, running
 
-from fedlib.algorithms import FedAvg, Local
+from fedlib.algorithms import Local
 from fedlib.data import MissingDataError
-from fedlib.optim import Optimizer
-from fedlib.partition import IID
-from fedlib.runs import (
-    Experiment,
-    RunDiverged,
-    StoreError,
-    cluster,
-    export,
-    find,
-    local,
-    store,
-    there,
-)
+from fedlib.progress import Table, duration
+from fedlib.runs import RunDiverged, StoreError, cluster, export, find, store
 from fedlib.runs import sweep as module
+from fedlib.runs.cluster import UnfitNode
 from fedlib.runs.sweep import SweepFailed, sweep
-from fedlib.runs.table import Table, duration, names
-from fedlib.runs.there import UnfitNode
-
-running = importlib.import_module("fedlib.runs.run")
-
-BAD = Experiment(
-    TASK, FedAvg(client=Optimizer("sgd", lr=1e30), epochs=3, batch_size=2), rounds=2, cohort=2
-)
-TUNED = Experiment(TASK, Local(batch_size=5), 2, cohort=2, evaluate_every=2, after=AVG)
-
-
-def go(experiments, workers=1, **options):
-    return sweep(experiments, workers=workers, device="cpu", progress=False, **options)
-
-
-def snapshot(experiment):
-    kept = store.restore(experiment)
-    return kept.state.flat(), kept.metrics.to_pandas()
 
 
 def test_two_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, capfd):
@@ -70,15 +37,11 @@ def test_two_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, c
     assert caught.value.__cause__.clients and caught.value.__cause__.round == 0
     assert capfd.readouterr().err == ""
     assert find(BAD) is None
-    two = {e: snapshot(e) for e in (AVG, MIX)}
+    two = {e: bits(e) for e in (AVG, MIX)}
     assert [r.experiment for r in go([MIX, AVG, MIX], workers=2)] == [MIX, AVG, MIX]
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "alone"))
     for result in go([AVG, MIX]):
-        state, metrics = snapshot(result.experiment)
-        there, others = two[result.experiment]
-        assert state.keys() == there.keys()
-        assert all(torch.equal(state[n], there[n]) for n in state)
-        pd.testing.assert_frame_equal(metrics, others, check_exact=True)
+        assert bits(result.experiment) == two[result.experiment]
 
 
 def test_one_worker_also_finishes_the_others_and_keeps_the_cause():
@@ -91,12 +54,11 @@ def test_one_worker_also_finishes_the_others_and_keeps_the_cause():
 def test_a_killed_worker_takes_only_its_own_run(monkeypatch):
     """A worker is killed when its first round is heard of; the others finish."""
     victims = [AVG, dataclasses.replace(AVG, seed=1), dataclasses.replace(AVG, seed=2)]
-    killed = []
-    listen = local._Worker.listen
+    killed, listen = [], module.Processes._listen
 
-    def murder(worker, table, failures):
+    def murder(team, worker):
         if not killed:
-            killed.append(worker._experiment)
+            killed.append(worker.experiment)
             os.kill(worker.process.pid, signal.SIGKILL)
             worker.process.join()
             while worker.pipe.poll():
@@ -104,9 +66,9 @@ def test_a_killed_worker_takes_only_its_own_run(monkeypatch):
                     worker.pipe.recv()
                 except EOFError:
                     break
-        return listen(worker, table, failures)
+        return listen(team, worker)
 
-    monkeypatch.setattr(local._Worker, "listen", murder)
+    monkeypatch.setattr(module.Processes, "_listen", murder)
     with pytest.raises(SweepFailed, match=r"WorkerDied: its process ended \(signal SIGKILL, perh"):
         go(victims, workers=2)
     assert [find(e) is None for e in victims] == [e in killed for e in victims]
@@ -132,11 +94,11 @@ def test_an_interrupted_sweep_says_how_far_it_came_and_continues(monkeypatch):
 def test_a_run_asked_for_twice_is_trained_once(monkeypatch):
     asked = []
 
-    def counted(experiment, plain=local.run, **kwargs):
+    def counted(experiment, plain=module.run_with_state, **kwargs):
         asked.append(find(experiment) is None)
         return plain(experiment, **kwargs)
 
-    monkeypatch.setattr(local, "run", counted)
+    monkeypatch.setattr(module, "run_with_state", counted)
     results = go([AVG, dataclasses.replace(AVG), AVG])
     assert len(results) == 3 and asked == [True]
     assert all(r.provenance == results[0].provenance for r in results)
@@ -175,7 +137,7 @@ def fake_ray(log):
         def remote(self, *args):
             if isinstance(self.what, type):
                 return Actor(self.what(*args))
-            log.append(args[0].name[0])
+            log.append(args[0][:16])
             return Job((self.what, args))
 
     class Actor:
@@ -223,7 +185,7 @@ def test_a_shared_first_stage_is_trained_once_and_first(monkeypatch, address):
 
     monkeypatch.setattr(running, "play_round", count)
     assert [r.experiment for r in go([MIX, *TUNINGS], address=address)] == [MIX, *TUNINGS]
-    assert played == ["FedAvg"] * 2 + ["FedMix"] * 5 + ["Local"] * 6
+    assert played == ["FedMix"] * 5 + ["FedAvg"] * 2 + ["Local"] * 6
 
 
 def test_a_cluster_that_does_not_answer_is_an_error(monkeypatch):
@@ -254,20 +216,20 @@ class Pipe:
 
 
 def test_a_worker_says_that_it_knows_no_class_of_a_notebook():
-    kind, error = local._answer(Pipe(AttributeError("Can't get attribute 'Mine'")), {})
-    assert kind == "failed" and "'Mine'. A worker knows no class of a notebook" in str(error)
+    error = module._answer(Pipe(AttributeError("Can't get attribute 'Mine'")), {})
+    assert "'Mine'. A worker knows no class of a notebook" in str(error)
 
 
 def test_a_worker_tells_the_beginning_of_both_stages_and_every_end():
     pipe = Pipe(TUNED)
-    assert local._answer(pipe, {"device": "cpu"}) == ("done", None)
+    assert module._answer(pipe, {"device": "cpu"}) is None
     said = [message[:2] for _, message in pipe.sent]
     assert [m for m in said if m != (1, 2)] == [(0, 2), (2, 2), (0, 2), (2, 2)]
 
 
 def test_what_is_started_deaf_never_hears_of_ctrl_c():
     look = "import signal as s, sys; sys.exit(s.SIGINT in s.pthread_sigmask(s.SIG_BLOCK, []))"
-    with local._deaf_to_ctrl_c():
+    with module._deaf_to_ctrl_c():
         deaf = subprocess.run([sys.executable, "-c", look], timeout=300)
     hearing = subprocess.run([sys.executable, "-c", look], timeout=300)
     assert (deaf.returncode, hearing.returncode) == (1, 0)
@@ -277,7 +239,7 @@ def test_what_is_started_deaf_never_hears_of_ctrl_c():
 def test_a_node_started_in_the_background_can_be_cancelled(handler):
     before = signal.signal(signal.SIGINT, handler)
     try:
-        there.hear_cancel()
+        cluster.hear_cancel()
         heard = signal.default_int_handler if handler is signal.SIG_IGN else handler
         assert signal.getsignal(signal.SIGINT) is heard
     finally:
@@ -295,43 +257,27 @@ def test_an_error_reaches_another_process_with_the_place_that_it_came_from():
         try:
             raise error
         except Exception as caught:
-            sent = pickle.loads(pickle.dumps(local.sendable(caught)))
+            sent = pickle.loads(pickle.dumps(module.sendable(caught)))
         assert (type(sent) is type(error)) == same and str(error) in str(sent)
         assert "test_sweep.py" in sent.__notes__[0]
-
-
-def test_a_table_never_scrolls_a_terminal(monkeypatch):
-    many = [dataclasses.replace(AVG, seed=s) for s in range(40)]
-    table = Table(many, show=False)
-    for experiment in many:
-        table.start(experiment)
-        table.round(experiment, 0, 2, float("nan"))
-    err = Terminal()
-    screen = Console(file=err, width=60, height=12, force_terminal=True, color_system=None)
-    table._live = Live(console=screen, auto_refresh=False, redirect_stderr=False)
-    with table:
-        table.draw(always=True)
-        drawn = err.getvalue().splitlines()
-        assert len(drawn) == 12 and all(len(line.rstrip()) <= 70 for line in drawn)
-        assert "0 of 40 runs done, 40 running" in drawn[0]
 
 
 def test_a_cluster_trains_elsewhere_and_its_files_come_back(monkeypatch):
     log = []
     monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
     runs = os.environ["FEDLIB_RUNS"]
-    with pytest.raises(SweepFailed, match=r"(?s)1 of 3 runs failed.*RunDiverged: .* on \w"):
+    with pytest.raises(SweepFailed, match=r"(?s)1 of 4 runs failed.*RunDiverged: .* on \w"):
         go([BAD, TUNED, MIX], address="auto")
     assert log[0] == "auto"
     assert log[1] == {"num_cpus": 1, "num_gpus": 0, "max_retries": 0}
-    assert sorted(log[2:]) == sorted(e.key for e in (BAD, TUNED, MIX))
+    assert sorted(log[2:]) == sorted(e.key for e in (BAD, AVG, TUNED, MIX))
     assert os.environ["FEDLIB_RUNS"] == runs
-    assert find(TUNED) is not None and find(AVG) is not None, "the first stage comes back, too"
-    assert find(MIX) is not None and store.failure(BAD)["round"] == 0
-    here = snapshot(MIX)
+    assert find(TUNED) is not None and find(AVG) is not None, "the stage before it, too"
+    assert find(MIX) is not None and store.failure(BAD).round == 0
+    here = bits(MIX)
     monkeypatch.setenv("FEDLIB_RUNS", f"{runs}-here")
     go([MIX])
-    assert all(torch.equal(here[0][n], t) for n, t in snapshot(MIX)[0].items())
+    assert bits(MIX) == here
 
 
 @pytest.mark.parametrize(
@@ -343,9 +289,9 @@ def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(monkeypatch, asked, gpus
     ray, train = fake_ray(log), cluster.train
     ray.cluster_resources = lambda: {"CPU": 8.0, "GPU": float(gpus)}
 
-    def on_a_cpu(order, mailbox):
-        given.append(order.options["device"])
-        return train(order._replace(options={**order.options, "device": "cpu"}), mailbox)
+    def on_a_cpu(name, experiment, packed, options, *more):
+        given.append(options["device"])
+        return train(name, experiment, packed, {**options, "device": "cpu"}, *more)
 
     monkeypatch.setattr(cluster, "train", on_a_cpu)
     monkeypatch.setitem(sys.modules, "ray", ray)
@@ -359,7 +305,7 @@ def lossy(ray, times, whose):
     get, left = ray.get, [times]
 
     def losing(job, timeout=None):
-        if job[1] and pickle.loads(job[1][0].experiment) == whose and left[0]:
+        if job[1] and job[1][1] == whose and left[0]:
             left[0] -= 1
             raise ray.exceptions.RayError("worker crashed")
         return get(job)
@@ -409,7 +355,7 @@ def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(monkeypatch, tmp_
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
-    monkeypatch.setattr(there, "SECONDS_BETWEEN_MESSAGES", -1.0)
+    monkeypatch.setattr(cluster, "SECONDS_BETWEEN_MESSAGES", -1.0)
     ray, played, play = fake_ray([]), [], running.play_round
 
     def playing(*args, **kwargs):
@@ -420,7 +366,7 @@ def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(monkeypatch, tmp_
         return play(*args, **kwargs)
 
     monkeypatch.setattr(running, "play_round", playing)
-    monkeypatch.setattr(there, "sendable", lambda error: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(module, "sendable", lambda error: (_ for _ in ()).throw(error))
     monkeypatch.setitem(sys.modules, "ray", ray)
     (result,) = go([MIX], address="auto")
     assert played == [0, 1, 2, 3, 2, 3, 4]
@@ -430,11 +376,11 @@ def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(monkeypatch, tmp_
 
 def test_what_killed_processes_left_is_deleted_and_no_other(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    alive, dead = (tmp_path / f"{there.FOLDER}{name}" for name in ("alive", "dead"))
+    alive, dead = (tmp_path / f"{cluster.FOLDER}{name}" for name in ("alive", "dead"))
     for folder in (alive, dead):
         folder.mkdir()
         folder.with_suffix(".lock").touch()
-    with FileLock(alive.with_suffix(".lock")), there._own_store("300"):
+    with FileLock(alive.with_suffix(".lock")), cluster._own_store("300"):
         assert alive.is_dir() and not dead.exists()
         assert Path(os.environ["FEDLIB_RUNS"]).parent == tmp_path
     assert [p.name for p in tmp_path.iterdir() if "alive" not in p.name] == []
@@ -443,7 +389,8 @@ def test_what_killed_processes_left_is_deleted_and_no_other(monkeypatch, tmp_pat
 def test_a_machine_with_other_code_stops_the_sweep_and_is_named(monkeypatch):
     log = []
     monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
-    monkeypatch.setattr(cluster, "code", lambda: {"fedlib": "older", "torch": "2"})
+    codes = iter(["older", "older", *["newer"] * 9])  # of two orders, and of who takes them
+    monkeypatch.setattr(cluster, "code", lambda: {"fedlib": next(codes)})
     with pytest.raises(UnfitNode, match=rf"{socket.gethostname()} has other code.*here is .*older"):
         go([AVG, MIX], address="auto")
     assert log.count("cancelled") == 1 and find(AVG) is None
@@ -507,18 +454,29 @@ def test_a_cluster_without_ray_is_an_error(monkeypatch):
         go([AVG], address="auto")
 
 
-def test_the_table_says_who_is_where():
-    table = Table([AVG, MIX, BAD], show=False)
-    table.start(AVG)
-    table.round(AVG, 1, 2, 2.25)
-    table.start(MIX)
-    table.fail(MIX, ValueError("no"))
-    screen = Console(file=io.StringIO(), width=100)
-    screen.print(table.drawn())
-    summary, head, row = screen.file.getvalue().splitlines()
-    assert head.split() == ["key", "round", "loss", "left", "seed", "run"]
-    assert row.split()[:3] == [AVG.key[:8], "1/2", "2.25"] and " 0  digits FedAvg(" in row
-    assert summary.startswith("0 of 3 runs done, 1 running, 1 waiting, 1 failed")
+def test_the_table_says_who_is_where_and_never_scrolls(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "8")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    err = Terminal()
+    monkeypatch.setattr(sys, "stderr", err)
+    many = {f"{n:016x}": f"FedAvg() on digits, seed {n}" for n in range(20)}
+    first, second, *others = many
+    with Table(many) as table:
+        for key in (first, second):
+            table.start(key, 9, "node-7" if key == first else "")
+            table.round(key, 0, 9, float("nan"))
+        table.round(first, 4, 9, 2.25)
+        table.end(second, ValueError("no"))
+        table.draw(always=True)
+        lines = err.getvalue().split("\x1b[2K")[-1].splitlines()
+        assert "0/20" in lines[-2] and "runs done, 1 failed" in lines[-2]
+        assert "4/9" in lines[-1] and "00000000 loss 2.25 on node-7 FedAvg" in lines[-1]
+        for key in others:
+            table.start(key, 9)
+        table.draw(always=True)
+        assert len(err.getvalue().split("\x1b[2K")[-1].splitlines()) == 8
 
 
 class Terminal(io.StringIO):
@@ -529,8 +487,8 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("stream", "quiet", "expected"),
     [
-        (Terminal, "0", "1 of 1 runs done"),
-        (io.StringIO, "0", f"[1/1] {AVG.key} digits FedAvg, seed 0: done"),
+        (Terminal, "0", "1/1"),
+        (io.StringIO, "0", f"[1/1] {AVG.key} FedAvg() on digits, "),
         (Terminal, "1", None),
         (io.StringIO, "1", None),
     ],
@@ -549,19 +507,6 @@ def test_a_terminal_is_redrawn_a_log_gets_lines_and_quiet_is_quiet(
         assert len(said.splitlines()) == 2 and "\x1b" not in said
 
 
-def test_names_tell_runs_apart():
-    wide = dataclasses.replace(AVG, task=dataclasses.replace(TASK, partition=IID(clients=6)))
-    slow = dataclasses.replace(AVG, algorithm=FedAvg(epochs=2))
-    said = names([AVG, slow, MIX])
-    assert said[AVG.key] == "digits FedAvg(epochs=1)"
-    assert said[slow.key] == "digits FedAvg(epochs=2)" and said[MIX.key] == "digits FedMix"
-    assert names([AVG, wide])[wide.key] == "digits IID FedAvg"
-
-
 def test_durations_are_words():
-    said = [duration(s) for s in (float("nan"), 0, 89, 300, 7200)]
-    assert said == ["", "0 s", "89 s", "5 min", "2.0 h"]
-
-
-def test_the_module_keeps_its_names():
-    assert set(module.__all__) == {"SweepFailed", "sweep", "train"}
+    said = [duration(s) for s in (0, 89, 300, 7200, 86400 * 9)]
+    assert said == ["0 s", "89 s", "5 min", "2.0 h", "9 days"]

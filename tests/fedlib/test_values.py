@@ -2,564 +2,185 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedlib.privacy
+import fedlib.runs.tuning  # noqa: F401  # all kinds of value
 from fedlib import values
-from fedlib.algorithms import (
-    DBE,
-    GPFL,
-    IFCA,
-    MOON,
-    SCAFFOLD,
-    ClusteredFedMix,
-    CommonestLabel,
-    Densities,
-    FedAvg,
-    FedBABU,
-    FedCP,
-    FedGen,
-    FedGH,
-    FedMix,
-    FedPer,
-    FedProx,
-    FedRep,
-    FedRoD,
-    FedSynMoE,
-    LastClient,
-    LGFedAvg,
-    Local,
-    LocalGlobal,
-    Mixture,
-    Newcomers,
-    Personal,
-    PMMoE,
-    PrunedFedMix,
-)
-from fedlib.algorithms.ifca import ClusterStop, Explore
-from fedlib.engine import EarlyStop, Phase
-from fedlib.models import MLP, BiLSTM, FastText, GateNet, LeNet, ResNet
+from fedlib.algorithms import FedAvg, FedMix, Local
+from fedlib.models import MLP, LeNet
 from fedlib.optim import Optimizer
-from fedlib.partition import (
-    IID,
-    ByColumn,
-    ClassDirichlet,
-    Clients,
-    Dirichlet,
-    LabelPermuted,
-    Majority,
-    Mirrored,
-    OptOut,
-    Own,
-    Pachinko,
-    QuantitySkew,
-    Repeated,
-    Rotated,
-    Shards,
-)
-from fedlib.privacy import NoisyFedMix
+from fedlib.partition import IID, Dirichlet, Mirrored
 from fedlib.runs import Experiment
-from fedlib.runs.tuning import Choice, Space, Uniform
-from fedlib.tasks import CropFlip, Task
+from fedlib.tasks import Task
 from fedlib.values import as_code, from_dict, key_of, to_dict
 
-NEEDED = ...  # a field without default
-
-_AVERAGES = {
-    "epochs": 1,
-    "batch_size": 64,
-    "client": Optimizer("sgd", lr=0.05),
-    "server": Optimizer("sgd", lr=1.0),
-    "weighting": "size",
-}
-_MIXES = {
-    **_AVERAGES,
-    "server": Optimizer("adam", lr=0.001),
-    "experts": 4,
-    "condition": "label",
-    "objective": "map",
-    "gates": "local",
-    "marginal_entropy": 1.0,
-    "phi_scale": 0.0,
-    "personal_bias": False,
-}
-
-
-# Every value of the library: its fields, and what they are when nobody says anything.
-DEFAULTS = {
-    LeNet: {
-        "channels": (6, 16),
-        "hidden": (120, 84),
-        "kernel": 5,
-        "response_norm": 0,
-        "dropout": 0.0,
-        "channel_dropout": 0.0,
-        "output": "log-softmax",
-    },
-    ResNet: {
-        "blocks": 3,
-        "widths": (16, 32, 64),
-        "groups": 2,
-        "shortcut": "projection",
-    },
-    BiLSTM: {"vocabulary": 10_002, "embedding": 100, "hidden": 64, "tokens": None},
-    FastText: {"vocabulary": 98_635, "width": 32},
-    MLP: {"hidden": (200, 200)},
-    Optimizer: {
-        "name": "sgd",
-        "lr": 0.05,
-        "momentum": 0.0,
-        "weight_decay": 0.0,
-        "betas": (0.9, 0.999),
-        "eps": 1e-8,
-        "rates": (),
-    },
-    EarlyStop: {"every": 5, "patience": 10, "min_delta": 0.0, "keep": "best"},
-    Phase: {
-        "optimizer": NEEDED,
-        "epochs": 1,
-        "batch_size": 64,
-        "train": ("",),
-        "loss": "loss",
-        "stop": None,
-        "noise": (),
-        "watch": "nll",
-        "side": "both",
-    },
-    FedAvg: _AVERAGES,
-    FedMix: _MIXES,
-    PrunedFedMix: {**_MIXES, "eta": 0.5},
-    ClusteredFedMix: {**_MIXES, "damping": 0.75, "entropy_weight": 1.0},
-    NoisyFedMix: {**_MIXES, "noise": 1.0},
-    LastClient: _AVERAGES,
-    CommonestLabel: _AVERAGES,
-    Local: {**_AVERAGES, "stop": None, "model": None},
-    Mixture: {
-        **_AVERAGES,
-        "epochs": 500,
-        "batch_size": 10,
-        "client": Optimizer("adam", lr=1e-5),
-        "stop": EarlyStop(every=5, patience=10, min_delta=0.01),
-        "pool": "probabilities",
-        "train_global": False,
-        "expert": None,
-        "gate": None,
-        "frozen": False,
-        "used_only": False,
-    },
-    Explore: {"eps": 0.33, "decay": 0.0},
-    ClusterStop: {"every": 10, "patience": 10},
-    IFCA: {
-        **_AVERAGES,
-        "clusters": 2,
-        "explore": Explore(0.0),
-        "inference": "validation",
-        "clustered": "",
-        "least_share": 0.0,
-        "stop": None,
-    },
-    Personal: {**_AVERAGES, "local": ("head.bias",)},
-    LocalGlobal: {**_AVERAGES, "cut": 3},
-    Newcomers: {**_AVERAGES, "of": FedAvg(), "stop": None},
-    Densities: {
-        **_AVERAGES,
-        "epochs": 100,
-        "batch_size": 10,
-        "client": Optimizer("adam", lr=0.001),
-        "of": FedAvg(),
-        "hidden": (512, 256),
-        "latent": 32,
-        "samples": 1,
-        "stop": EarlyStop(every=1, patience=3),
-    },
-    Dirichlet: {
-        "clients": 100,
-        "alpha": 1.0,
-        "size": None,
-        "prior": "symmetric",
-        "size_alpha": None,
-    },
-    IID: {"clients": 100, "size": None},
-    QuantitySkew: {"clients": 100, "alpha": 1.0, "least": 10},
-    ClassDirichlet: {"clients": 20, "alpha": 0.1, "shared": 0.0, "least": None, "seed": 1},
-    Majority: {"clients": 100, "size": 100, "p": 0.8, "pairs": "distinct"},
-    Shards: {"clients": 100, "shards": 2},
-    Pachinko: {
-        "clients": 500,
-        "size": 100,
-        "root_alpha": 0.1,
-        "leaf_alpha": 10.0,
-        "coarse": "coarse_label",
-    },
-    ByColumn: {"column": "writer_id", "clients": None, "least": 1},
-    Repeated: {"of": NEEDED, "times": 2},
-    Rotated: {
-        "of": NEEDED,
-        "angles": (0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0),
-        "alpha": 1.0,
-    },
-    LabelPermuted: {"of": NEEDED, "permutations": 4},
-    Clients: {"of": NEEDED, "first": 0, "last": 100},
-    CropFlip: {"padding": 4, "flip": True},
-    Mirrored: {"pool": 5000, "validation": 50, "test": 100, "source": "train"},
-    OptOut: {"clients": 0.9, "share": 1.0},
-    Own: {"test": 0.25, "validation": 0.1, "merge": False, "train": 1.0},
-    Task: {
-        "dataset": NEEDED,
-        "partition": NEEDED,
-        "model": NEEDED,
-        "held_out": Mirrored(pool=5000, validation=50, test=100, source="train"),
-        "portion": 1.0,
-        "augment": None,
-        "opt_out": None,
-        "balanced": 0,
-        "balanced_on": "test",
-        "validate_on": "validation",
-    },
-    Experiment: {
-        "task": NEEDED,
-        "algorithm": NEEDED,
-        "rounds": NEEDED,
-        "cohort": 10,
-        "seed": 0,
-        "evaluate_every": 10,
-        "after": None,
-        "audit": False,
-        "keep": "last",
-        "beside": None,
-    },
-    GateNet: {
-        "hidden": (128, 256, 128),
-        "activation": "leaky_relu",
-        "init": "orthogonal",
-        "dropout": 0.0,
-    },
-    FedProx: {**_AVERAGES, "mu": 0.01},
-    SCAFFOLD: {**_AVERAGES, "weighting": "uniform"},
-    MOON: {**_AVERAGES, "mu": 1.0, "tau": 0.5},
-    FedGen: {
-        **_AVERAGES,
-        "noise": 512,
-        "hidden": 512,
-        "fit": Optimizer("adam", lr=0.005),
-        "steps": 1000,
-        "invented": 10,
-        "alpha": 1.0,
-    },
-    FedPer: {**_AVERAGES, "local": ("head.",)},
-    LGFedAvg: {**_AVERAGES, "local": ("base.",)},
-    FedRep: {**_AVERAGES, "local": ("head.",), "head_epochs": 10},
-    FedBABU: {**_AVERAGES, "local": ("head.",)},
-    FedRoD: _AVERAGES,
-    FedGH: {
-        **_AVERAGES,
-        "local": ("base.",),
-        "head": Optimizer("sgd", lr=1.0),
-        "pairs": 10,
-    },
-    FedCP: {**_AVERAGES, "apart": 5.0},
-    GPFL: {**_AVERAGES, "near": 0.01, "decay": 0.1},
-    DBE: {**_AVERAGES, "kappa": 50.0, "momentum": 1.0},
-    FedSynMoE: {
-        **_AVERAGES,
-        "gate": GateNet(),
-    },
-    PMMoE: {
-        "epochs": 50,
-        "batch_size": 10,
-        "client": Optimizer("sgd", lr=0.1),
-        "server": Optimizer("sgd", lr=1.0),
-        "weighting": "size",
-        "of": FedPer(),
-        "gate": GateNet(),
-        "top": 0,
-        "renormalised": False,
-        "denoise": 0.0,
-        "temperature": 1.0,
-        "favour": 0.0,
-        "stop": None,
-    },
-    Uniform: {"low": NEEDED, "high": NEEDED, "log": True},
-    Choice: {"of": NEEDED},
-    Space: {"axes": NEEDED},
-}
-
+# Every value of the library: of each field what it is when nobody says anything ("..." where
+# somebody must), and another value that it could have. Those of a parent stand there.
+TABLE = """
+LeNet: channels=(6, 16) | (6, 17); hidden=(120, 84) | (84, 120); kernel=5 | 3; response_norm=0 |
+    4; dropout=0.0 | 0.5; channel_dropout=0.0 | 0.2; output='log-softmax' | 'softmax'
+ResNet: blocks=3 | 2; widths=(16, 32, 64) | (16, 32); groups=2 | 4; shortcut='projection' | 'pad'
+BiLSTM: vocabulary=10002 | 50; embedding=100 | 3; hidden=64 | 5; tokens=None | 20
+FastText: vocabulary=98635 | 50; width=32 | 3
+MLP: hidden=(200, 200) | (200,)
+Optimizer: name='sgd' | 'adam'; lr=0.05 | 0.1; momentum=0.0 | 0.9; weight_decay=0.0 | 0.1;
+    betas=(0.9, 0.999) | (0.9, 0.99); eps=1e-08 | 1e-07; rates=() | (('phi', 0.05),)
+EarlyStop: every=5 | 1; patience=10 | 1; min_delta=0.0 | 0.1; keep='best' | 'last'
+Phase: optimizer=... | Optimizer(name='adam'); epochs=1 | 2; batch_size=64 | None; train=('',) |
+    ('head.',); loss='loss' | 'nll'; stop=None | EarlyStop(); noise=() | (('label', 3), ('policy',
+    'features')); watch='nll' | 'loss'; side='both' | 'local'
+FedAvg: epochs=1 | 2; batch_size=64 | None; client=Optimizer() | Optimizer(name='adam');
+    server=Optimizer(lr=1.0) | Optimizer(name='yogi'); weighting='size' | 'uniform'
+Explore: eps=0.33 | 0.5; decay=0.0 | 1.0
+ClusterStop: every=10 | 5; patience=10 | 3
+Dirichlet: clients=100 | 7; alpha=1.0 | 0.5; size=None | 3; prior='symmetric' | 'proportional';
+    size_alpha=None | 0.5
+IID: clients=100 | 7; size=None | 3
+QuantitySkew: clients=100 | 7; alpha=1.0 | 0.5; least=10 | 1
+ClassDirichlet: clients=20 | 7; alpha=0.1 | 0.5; shared=0.0 | 0.2; least=None | 3; seed=1 | None
+Majority: clients=100 | 7; size=100 | 3; p=0.8 | 0.5; pairs='distinct' | 'cartesian'
+Shards: clients=100 | 7; shards=2 | 3
+Pachinko: clients=500 | 7; size=100 | 3; root_alpha=0.1 | 0.5; leaf_alpha=10.0 | 1.0;
+    coarse='coarse_label' | 'kind'
+ByColumn: column='writer_id' | 'speaker'; clients=None | 7; least=1 | 3
+Repeated: of=... | Shards(); times=2 | 3
+Rotated: of=... | Shards(); angles=(0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0) | (0.0,
+    180.0); alpha=1.0 | None
+LabelPermuted: of=... | Rotated(of=Shards()); permutations=4 | 3
+Clients: of=... | Rotated(of=Shards()); first=0 | 3; last=100 | 50
+CropFlip: padding=4 | 2; flip=True | False
+Mirrored: pool=5000 | 100; validation=50 | 5; test=100 | 5; source='train' | 'test'
+OptOut: clients=0.9 | 0.5; share=1.0 | 0.5
+Own: test=0.25 | 0.2; validation=0.1 | 0.0; merge=False | True; train=1.0 | 0.2
+Task: dataset=... | 'mnist'; partition=... | IID(clients=20, size=60); model=... | MLP();
+    held_out=Mirrored() | Own(); portion=1.0 | 0.5; augment=None | CropFlip(); opt_out=None |
+    OptOut(); balanced=0 | 100; balanced_on='test' | 'validation'; validate_on='validation' |
+    'test'
+Experiment: task=... | dataclasses.replace(TASK, portion=0.5); algorithm=... | Local();
+    rounds=... | 4; cohort=10 | 0.5; seed=0 | 1; evaluate_every=10 | 3; after=None | FIRST;
+    audit=False | True; keep='last' | 'best'; beside=None
+GateNet: hidden=(128, 256, 128) | (8,); activation='leaky_relu' | 'mish'; init='orthogonal' |
+    'spectral'; dropout=0.0 | 0.1
+Uniform: low=... | 0.05; high=... | 0.3; log=True | False
+Choice: of=... | (3,)
+Space: axes=... | (('b', Uniform(low=0.1, high=0.2)),)
+FedMix < FedAvg: server=Optimizer(name='adam', lr=0.001) | Optimizer(name='yogi'); experts=4 | 2;
+    condition='label' | 'angle'; objective='map' | 'entropy'; gates='local' | 'averaged';
+    marginal_entropy=1.0 | 0.0; label_prior='counts' | 'uniform'; phi_scale=0.0 | 0.01;
+    personal_bias=False | True
+LastClient < FedAvg:
+CommonestLabel < FedAvg:
+Local < FedAvg: stop=None | EarlyStop(every=1); model=None | MLP(hidden=(5,))
+Mixture < FedAvg: epochs=500 | 2; batch_size=10 | None; client=Optimizer(name='adam', lr=1e-05) |
+    Optimizer(name='adam'); stop=EarlyStop(min_delta=0.01) | None; pool='probabilities' | 'log';
+    train_global=False | True; expert=None | MLP(); gate=None | MLP(hidden=(5,)); frozen=False |
+    True; used_only=False | True
+IFCA < FedAvg: clusters=2 | 3; explore=Explore(eps=0.0) | Explore(); inference='validation' |
+    'train'; clustered='' | 'head.'; least_share=0.0 | 0.25; stop=None | ClusterStop()
+Personal < FedAvg: local=('head.bias',) | ('head.',)
+LocalGlobal < FedAvg: cut=3 | 6
+Newcomers < FedAvg: of=FedAvg() | FedMix(); stop=None | EarlyStop(every=1)
+Densities < FedAvg: epochs=100 | 2; batch_size=10 | None; client=Optimizer(name='adam', lr=0.001)
+    | Optimizer(name='adam', lr=0.1); of=FedAvg() | FedMix(); hidden=(512, 256) | (8,); latent=32
+    | 2; samples=1 | 4; stop=EarlyStop(every=1, patience=3) | EarlyStop()
+FedProx < FedAvg: mu=0.01 | 0.1
+SCAFFOLD < FedAvg: client=Optimizer() | Optimizer(lr=0.5); weighting='uniform' | 'size'
+MOON < FedAvg: mu=1.0 | 5.0; tau=0.5 | 1.0
+FedGen < FedAvg: noise=512 | 4; hidden=512 | 8; fit=Optimizer(name='adam', lr=0.005) |
+    Optimizer(); steps=1000 | 3; invented=10 | 5; alpha=1.0 | 2.0
+FedRoD < FedAvg:
+FedCP < FedAvg: apart=5.0 | 1.0; temperature=1.0 | 0.5
+GPFL < FedAvg: near=0.01 | 0.1; decay=0.1 | 0.0
+DBE < FedAvg: client=Optimizer() | Optimizer(lr=0.5); kappa=50.0 | 0.0; momentum=1.0 | 0.1
+FedSynMoE < FedAvg: gate=GateNet() | GateNet(hidden=(4,))
+PMMoE < FedAvg: epochs=50 | 2; batch_size=10 | None; client=Optimizer(lr=0.1) |
+    Optimizer(name='adam'); of=FedPer() | DBE(); gate=GateNet() | GateNet(hidden=(4,)); top=0 | 2;
+    renormalised=False | True; denoise=0.0 | 0.2; temperature=1.0 | 0.1; favour=0.0 | 1.0;
+    stop=None | EarlyStop()
+PrunedFedMix < FedMix: objective='map'; eta=0.5 | 0.9
+ClusteredFedMix < FedMix: client=Optimizer() | Optimizer(lr=0.5); objective='map'; damping=0.75 |
+    0.5; entropy_weight=1.0 | 2.0
+NoisyFedMix < FedMix: noise=1.0 | 2.0
+FedPer < Personal: local=('head.',) | ('base.',)
+LGFedAvg < Personal: local=('base.',) | ('head.',)
+FedRep < Personal: local=('head.',) | ('base.',); head_epochs=10 | 1
+FedBABU < Personal: local=('head.',) | ('base.',)
+FedGH < LGFedAvg: head=Optimizer(lr=1.0) | Optimizer(); pairs=10 | 5
+"""
+# One value of those that need more than their defaults.
 TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), Mirrored(pool=200))
 FIRST = Experiment(TASK, FedAvg(), rounds=3)
+BASES = [
+    "TASK",
+    "FIRST",
+    "Phase(Optimizer())",
+    "Repeated(IID())",
+    "Rotated(IID())",
+    "LabelPermuted(IID())",
+    "Clients(IID())",
+    "Uniform(0.1,0.2)",
+    "Choice((1,2))",
+    'Space((("a",Choice((1,))),))',
+]
+KINDS = {n: c for n, c in values._KINDS.items() if c.__module__.startswith("fedlib.")}
 
-# One value of every kind, and for every field another value that it could have.
+
+def _code(text):
+    return eval(text, {**KINDS, "TASK": TASK, "FIRST": FIRST, "dataclasses": dataclasses})
+
+
+def _read(table):
+    """The texts of defaults and of other values, by class and field."""
+    found = {}
+    for entry in re.split(r"\n(?=\S)", table.strip()):
+        head, _, body = " ".join(entry.split()).partition(":")
+        name, _, parent = head.partition(" < ")
+        fields = dict(found.get(parent, {}))
+        for part in filter(None, body.strip().split("; ")):
+            field, _, said = part.partition("=")
+            fields[field] = said.split(" | ")
+        found[name] = fields
+    return found
+
+
+FIELDS = _read(TABLE)
+MADE = {type(base).__name__: base for base in map(_code, BASES)}
 SAMPLES = {
-    LeNet: (
-        LeNet(),
-        {
-            "channels": (6, 17),
-            "hidden": (84, 120),
-            "kernel": 3,
-            "response_norm": 4,
-            "dropout": 0.5,
-            "channel_dropout": 0.2,
-            "output": "softmax",
-        },
-    ),
-    ResNet: (
-        ResNet(),
-        {"blocks": 2, "widths": (16, 32), "groups": 4, "shortcut": "pad"},
-    ),
-    BiLSTM: (BiLSTM(), {"vocabulary": 50, "embedding": 3, "hidden": 5, "tokens": 20}),
-    FastText: (FastText(), {"vocabulary": 50, "width": 3}),
-    MLP: (MLP(), {"hidden": (200,)}),
-    Optimizer: (
-        Optimizer(),
-        {
-            "name": "adam",
-            "lr": 0.1,
-            "momentum": 0.9,
-            "weight_decay": 0.1,
-            "betas": (0.9, 0.99),
-            "eps": 1e-7,
-            "rates": (("phi", 0.05),),
-        },
-    ),
-    EarlyStop: (EarlyStop(), {"every": 1, "patience": 1, "min_delta": 0.1, "keep": "last"}),
-    Phase: (
-        Phase(Optimizer()),
-        {
-            "optimizer": Optimizer("adam"),
-            "epochs": 2,
-            "batch_size": None,
-            "train": ("head.",),
-            "loss": "nll",
-            "stop": EarlyStop(),
-            "noise": (("label", 3), ("policy", "features")),
-            "watch": "loss",
-            "side": "local",
-        },
-    ),
-    Dirichlet: (
-        Dirichlet(),
-        {"clients": 7, "alpha": 0.5, "size": 3, "prior": "proportional", "size_alpha": 0.5},
-    ),
-    IID: (IID(), {"clients": 7, "size": 3}),
-    QuantitySkew: (QuantitySkew(), {"clients": 7, "alpha": 0.5, "least": 1}),
-    ClassDirichlet: (
-        ClassDirichlet(),
-        {"clients": 7, "alpha": 0.5, "shared": 0.2, "least": 3, "seed": None},
-    ),
-    Majority: (Majority(), {"clients": 7, "size": 3, "p": 0.5, "pairs": "cartesian"}),
-    Shards: (Shards(), {"clients": 7, "shards": 3}),
-    Pachinko: (
-        Pachinko(),
-        {"clients": 7, "size": 3, "root_alpha": 0.5, "leaf_alpha": 1.0, "coarse": "kind"},
-    ),
-    ByColumn: (ByColumn(), {"column": "speaker", "clients": 7, "least": 3}),
-    Repeated: (Repeated(IID()), {"of": Shards(), "times": 3}),
-    Rotated: (Rotated(IID()), {"of": Shards(), "angles": (0.0, 180.0), "alpha": None}),
-    LabelPermuted: (LabelPermuted(IID()), {"of": Rotated(Shards()), "permutations": 3}),
-    Clients: (Clients(IID()), {"of": Rotated(Shards()), "first": 3, "last": 50}),
-    CropFlip: (CropFlip(), {"padding": 2, "flip": False}),
-    Mirrored: (Mirrored(), {"pool": 100, "validation": 5, "test": 5, "source": "test"}),
-    OptOut: (OptOut(), {"clients": 0.5, "share": 0.5}),
-    Own: (Own(), {"test": 0.2, "validation": 0.0, "merge": True, "train": 0.2}),
-    Task: (
-        TASK,
-        {
-            "dataset": "mnist",
-            "partition": IID(clients=20, size=60),
-            "model": MLP(),
-            "held_out": Own(),
-            "portion": 0.5,
-            "augment": CropFlip(),
-            "opt_out": OptOut(),
-            "balanced": 100,
-            "balanced_on": "validation",
-            "validate_on": "test",
-        },
-    ),
-    Experiment: (
-        FIRST,
-        {
-            "task": dataclasses.replace(TASK, portion=0.5),
-            "algorithm": Local(),
-            "rounds": 4,
-            "cohort": 0.5,
-            "seed": 1,
-            "evaluate_every": 3,
-            "after": FIRST,
-            "audit": True,
-            "keep": "best",
-        },
-    ),
+    name: (
+        MADE[name] if name in MADE else KINDS[name](),
+        {field: _code(said[1]) for field, said in fields.items() if len(said) > 1},
+    )
+    for name, fields in FIELDS.items()
 }
-SAMPLES[Uniform] = (Uniform(0.1, 0.2), {"low": 0.05, "high": 0.3, "log": False})
-SAMPLES[Choice] = (Choice((1, 2)), {"of": (3,)})
-SAMPLES[Space] = (Space((("a", Choice((1,))),)), {"axes": (("b", Uniform(0.1, 0.2)),)})
-_AVERAGING = {
-    "epochs": 2,
-    "batch_size": None,
-    "client": Optimizer("adam"),
-    "server": Optimizer("yogi"),
-    "weighting": "uniform",
-}
-SAMPLES[FedAvg] = (FedAvg(), _AVERAGING)
-SAMPLES |= {
-    GateNet: (
-        GateNet(),
-        {"hidden": (8,), "activation": "mish", "init": "spectral", "dropout": 0.1},
-    ),
-    FedProx: (FedProx(), {**_AVERAGING, "mu": 0.1}),
-    SCAFFOLD: (SCAFFOLD(), {**_AVERAGING, "client": Optimizer(lr=0.5), "weighting": "size"}),
-    MOON: (MOON(), {**_AVERAGING, "mu": 5.0, "tau": 1.0}),
-    FedGen: (
-        FedGen(),
-        {
-            **_AVERAGING,
-            "noise": 4,
-            "hidden": 8,
-            "fit": Optimizer(),
-            "steps": 3,
-            "invented": 5,
-            "alpha": 2.0,
-        },
-    ),
-    FedPer: (FedPer(), {**_AVERAGING, "local": ("base.",)}),
-    LGFedAvg: (LGFedAvg(), {**_AVERAGING, "local": ("head.",)}),
-    FedRep: (FedRep(), {**_AVERAGING, "local": ("base.",), "head_epochs": 1}),
-    FedBABU: (FedBABU(), {**_AVERAGING, "local": ("base.",)}),
-    FedRoD: (FedRoD(), _AVERAGING),
-    FedGH: (FedGH(), {**_AVERAGING, "local": ("head.",), "head": Optimizer(), "pairs": 5}),
-    FedCP: (FedCP(), {**_AVERAGING, "apart": 1.0}),
-    GPFL: (
-        GPFL(),
-        {**_AVERAGING, "near": 0.1, "decay": 0.0},
-    ),
-    DBE: (DBE(), {**_AVERAGING, "client": Optimizer(lr=0.5), "kappa": 0.0, "momentum": 0.1}),
-    FedSynMoE: (
-        FedSynMoE(),
-        {**_AVERAGING, "gate": GateNet((4,))},
-    ),
-    PMMoE: (
-        PMMoE(),
-        {
-            **_AVERAGING,
-            "of": DBE(),
-            "gate": GateNet((4,)),
-            "top": 2,
-            "renormalised": True,
-            "denoise": 0.2,
-            "temperature": 0.1,
-            "favour": 1.0,
-            "stop": EarlyStop(),
-        },
-    ),
-}
-SAMPLES[LastClient] = (LastClient(), _AVERAGING)
-SAMPLES[CommonestLabel] = (CommonestLabel(), _AVERAGING)
-SAMPLES[Local] = (Local(), {**_AVERAGING, "stop": EarlyStop(every=1), "model": MLP((5,))})
-SAMPLES[Explore] = (Explore(), {"eps": 0.5, "decay": 1.0})
-SAMPLES[ClusterStop] = (ClusterStop(), {"every": 5, "patience": 3})
-SAMPLES[IFCA] = (
-    IFCA(),
-    {
-        **_AVERAGING,
-        "clusters": 3,
-        "explore": Explore(),
-        "inference": "train",
-        "clustered": "head.",
-        "least_share": 0.25,
-        "stop": ClusterStop(),
-    },
-)
-SAMPLES[Mixture] = (
-    Mixture(),
-    {
-        **_AVERAGING,
-        "stop": None,
-        "pool": "log",
-        "train_global": True,
-        "expert": MLP(),
-        "gate": MLP((5,)),
-        "frozen": True,
-        "used_only": True,
-    },
-)
-SAMPLES[Personal] = (Personal(), {**_AVERAGING, "local": ("head.",)})
-SAMPLES[LocalGlobal] = (LocalGlobal(), {**_AVERAGING, "cut": 6})
-_ORDINARY = {
-    **_AVERAGING,
-    "experts": 2,
-    "condition": "angle",
-    "gates": "averaged",
-    "marginal_entropy": 0.0,
-    "phi_scale": 0.01,
-    "personal_bias": True,
-}
-SAMPLES[FedMix] = (FedMix(), {**_ORDINARY, "objective": "entropy"})
-# These know one objective; an experiment has another beside it only if one came before.
-ONLY = {
-    Experiment: {"beside"},
-    PrunedFedMix: {"objective"},
-    ClusteredFedMix: {"objective"},
-}
-SAMPLES[NoisyFedMix] = (NoisyFedMix(), {**SAMPLES[FedMix][1], "noise": 2.0})
-SAMPLES[PrunedFedMix] = (
-    PrunedFedMix(),
-    {**_ORDINARY, "eta": 0.9},
-)
-SAMPLES[ClusteredFedMix] = (
-    ClusteredFedMix(),
-    {**_ORDINARY, "client": Optimizer(lr=0.5), "damping": 0.5, "entropy_weight": 2.0},
-)
-SAMPLES[Newcomers] = (
-    Newcomers(),
-    {**_AVERAGING, "of": FedMix(), "stop": EarlyStop(every=1)},
-)
-SAMPLES[Densities] = (
-    Densities(),
-    {
-        **_AVERAGING,
-        "client": Optimizer("adam", lr=0.1),
-        "of": FedMix(),
-        "hidden": (8,),
-        "latent": 2,
-        "samples": 4,
-        "stop": EarlyStop(),
-    },
-)
-
 EVERY = [
     dataclasses.replace(base, **{name: other}) if name else base
     for base, others in SAMPLES.values()
     for name, other in [("", None), *others.items()]
 ]
-NAMES = {cls.__name__: cls for cls in DEFAULTS}
 
 
 def key(item):
     return key_of(item, version=1)
 
 
-def defaults_of(cls):
-    return {
-        f.name: NEEDED if f.default is dataclasses.MISSING else f.default
-        for f in dataclasses.fields(cls)
-    }
+def test_the_table_knows_every_value_of_the_library():
+    assert set(FIELDS) == set(KINDS)
 
 
-def test_the_lists_of_this_file_know_every_value_of_the_library():
-    ours = {c for c in values._KINDS.values() if c.__module__.startswith("fedlib.")}
-    assert ours == set(DEFAULTS) == set(SAMPLES)
-    for cls, (_, others) in SAMPLES.items():
-        assert set(others) == {f.name for f in dataclasses.fields(cls)} - ONLY.get(cls, set())
-
-
-@pytest.mark.parametrize("cls", DEFAULTS, ids=lambda c: c.__name__)
-def test_a_default_never_changes(cls):
-    assert repr(defaults_of(cls)) == repr(DEFAULTS[cls]), (
-        f"the defaults of {cls.__name__} are not those written down. A value is stored by what "
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_default_never_changes(name):
+    fields = dataclasses.fields(KINDS[name])
+    now = {f.name: "..." if f.default is dataclasses.MISSING else repr(f.default) for f in fields}
+    assert now == {field: said[0] for field, said in FIELDS[name].items()}, (
+        f"the defaults of {name} are not those written down. A value is stored by what "
         "differs from its defaults, so a default must never change its meaning: every stored "
         "result would silently stand for another experiment. Adding a field whose default is the "
         "old behaviour is fine (write it down here); if a default must change, raise "
@@ -569,7 +190,7 @@ def test_a_default_never_changes(cls):
 
 @pytest.mark.parametrize("item", EVERY, ids=range(len(EVERY)))
 def test_a_value_prints_as_the_code_that_makes_it(item):
-    again = eval(repr(item), {"__builtins__": {}}, dict(NAMES))
+    again = eval(repr(item), {"__builtins__": {}}, dict(KINDS))
     assert again == item and type(again) is type(item) and key(again) == key(item)
 
 
@@ -631,68 +252,34 @@ def test_a_cohort_of_one_client_is_not_the_whole_population():
     assert type(from_dict(json.loads(json.dumps(to_dict(all_of_them)))).cohort) is float
 
 
-rates = st.floats(0, 1e6)
-names = st.text(max_size=8)
-optimizers = st.builds(
-    Optimizer,
-    name=st.sampled_from(["sgd", "adam", "adamw", "adagrad", "yogi"]),
-    lr=rates | st.integers(0, 10),
-    momentum=st.floats(0, 1),
-    weight_decay=rates,
-    betas=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)),
-    eps=st.floats(1e-30, 1),
-    rates=st.lists(st.tuples(names, rates | st.integers(0, 9)), max_size=3).map(tuple),
+@st.composite
+def _changed(draw, kinds):
+    """A value of one of some kinds with some other fields, and any numbers that it takes."""
+    base, others = SAMPLES[draw(st.sampled_from(kinds))]
+    for name, other in others.items():
+        if draw(st.booleans()):
+            numbers = {int: st.integers(0, 2**40), float: st.floats(0, 1e6)}.get(type(other))
+            for value in (other if numbers is None else draw(numbers), other):
+                with contextlib.suppress(ValueError):
+                    base = dataclasses.replace(base, **{name: value})
+                    break
+    return base
+
+
+ALGORITHMS = [name for name, cls in KINDS.items() if issubclass(cls, FedAvg)]
+PARTITIONS = ["Dirichlet", "IID", "Clients", "Rotated", "Majority"]
+plain = _changed(["LeNet", "MLP"]).map(
+    lambda net: (
+        dataclasses.replace(net, dropout=0.0, channel_dropout=0.0)
+        if isinstance(net, LeNet)  # not every algorithm can drop units
+        else net
+    )
 )
-averaging = {
-    "epochs": st.integers(1, 99),
-    "batch_size": st.none() | st.integers(1, 999),
-    "client": optimizers,
-    "server": optimizers,
-    "weighting": st.sampled_from(["size", "uniform"]),
-}
-stops = st.builds(EarlyStop, every=st.integers(1, 9), patience=st.integers(1, 9), min_delta=rates)
-mixing = {
-    **averaging,
-    "experts": st.integers(1, 9),
-    "condition": names,
-    "marginal_entropy": rates,
-    "phi_scale": rates,
-    "personal_bias": st.booleans(),
-}
-objectives = st.sampled_from(["map", "entropy", "likelihood"])
-stages = (
-    st.builds(FedAvg, **averaging)
-    | st.builds(Personal, **averaging, local=st.lists(names).map(tuple))
-    | st.builds(FedMix, **mixing, objective=objectives)
-    | st.builds(PrunedFedMix, **mixing, eta=st.floats(0, 1))
-)
-algorithms = (
-    stages
-    | st.builds(Local, **averaging, stop=st.none() | stops)
-    | st.builds(LocalGlobal, **averaging, cut=st.integers(1, 9))
-    | st.builds(Newcomers, **averaging, of=stages)
-    | st.builds(Densities, **averaging, of=stages, stop=stops, samples=st.integers(1, 9))
-)
-augments = st.builds(CropFlip, padding=st.integers(0, 9), flip=st.booleans())
 tasks = st.builds(
-    Task,
-    dataset=st.sampled_from(["digits", "mnist", "cifar10"]),
-    partition=st.builds(Dirichlet, clients=st.integers(1, 99), alpha=st.floats(1e-3, 1e3))
-    | st.builds(IID, size=st.none() | st.integers(1, 9))
-    | st.builds(Clients, of=st.builds(IID), last=st.integers(1, 99)),
-    model=st.builds(LeNet, channels=st.lists(st.integers(1, 99), min_size=1).map(tuple))
-    | st.builds(MLP, hidden=st.lists(st.integers(1, 99), min_size=1).map(tuple)),
-    held_out=st.builds(Mirrored, pool=st.integers(1, 10**6)) | st.builds(Own, merge=st.booleans()),
-    augment=st.none() | augments,
+    dataclasses.replace, _changed(["Task"]), partition=_changed(PARTITIONS), model=plain
 )
 experiments = st.builds(
-    Experiment,
-    task=tasks,
-    algorithm=algorithms,
-    rounds=st.integers(1, 10**5),
-    cohort=st.integers(1, 99) | st.floats(0.01, 1),
-    seed=st.integers(0, 2**40),
-    audit=st.booleans(),
+    dataclasses.replace, _changed(["Experiment"]), task=tasks, algorithm=_changed(ALGORITHMS)
 )
 staged = experiments | st.builds(
     dataclasses.replace, experiments, after=experiments, beside=st.none() | experiments
@@ -703,7 +290,7 @@ staged = experiments | st.builds(
 @given(staged)
 def test_any_experiment_round_trips(item):
     through_json = from_dict(json.loads(json.dumps(to_dict(item), allow_nan=False)))
-    through_code = eval(as_code(item), {"__builtins__": {}}, dict(NAMES))
+    through_code = eval(as_code(item), {"__builtins__": {}}, dict(KINDS))
     for again in (through_json, through_code):
         assert again == item and again.key == item.key and as_code(again) == as_code(item)
         assert type(again.cohort) is type(item.cohort)

@@ -1,4 +1,4 @@
-"""Searching a space with Ray Tune: on one machine, or on a Ray cluster."""
+"""Searching the parameters of experiments over a space that is a value, with Ray Tune."""
 
 from __future__ import annotations
 
@@ -13,11 +13,63 @@ import pyarrow.compute as pc
 from fedlib import paths
 from fedlib.randomness import torch_seed
 from fedlib.runs import Experiment, RunDiverged, run
-from fedlib.runs.tuning.space import Space
+from fedlib.values import key_of, value
 
 
 class NoRay(RuntimeError):
     """There is no Ray to search with."""
+
+
+@value
+class Uniform:
+    """A number between ``low`` and ``high``, uniform in itself or in its logarithm (``log``)."""
+
+    low: float
+    high: float
+    log: bool = True
+
+    def check(self) -> None:
+        if not self.low < self.high or (self.log and self.low <= 0):
+            raise ValueError(f"low must be below high, and above 0 for log, got {self}")
+
+    def domain(self, tune: Any) -> Any:
+        """Return it as Ray Tune names it."""
+        return (tune.loguniform if self.log else tune.uniform)(self.low, self.high)
+
+
+@value
+class Choice:
+    """One of some values."""
+
+    of: tuple[Any, ...]
+
+    def check(self) -> None:
+        if not self.of:
+            raise ValueError("Choice.of must name at least one value")
+        try:
+            key_of(self, version=0)
+            hash(self.of)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"Choice.of must hold numbers, text and values: {error}") from None
+
+    def domain(self, tune: Any) -> Any:
+        """Return it as Ray Tune names it."""
+        return tune.choice(list(self.of))
+
+
+@value
+class Space:
+    """What is searched: ``axes`` are pairs of a parameter's name and its ``Uniform | Choice``."""
+
+    axes: tuple[tuple[str, Any], ...]
+
+    def check(self) -> None:
+        names = [name for name, _ in self.axes]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"a space needs axes with different names, got {names}")
+        for name, axis in self.axes:
+            if not isinstance(axis, Uniform | Choice):
+                raise TypeError(f"Space.axes: {name!r} must be a Uniform or a Choice, got {axis!r}")
 
 
 def search(
@@ -41,31 +93,28 @@ def search(
     all its machines share. An interrupted search continues, and its trials are runs of the store,
     so that none is trained twice. NoRay where Ray is not installed.
     """
-    _, ray_tune, variants = _ray()
+    _, tune, variants = _ray()
     draw = torch_seed(seed, "search", zlib.crc32(name.encode())) % 2**32
-    folder = paths.runs() / ".searches"  # hidden from the list of runs
-    place = f"{name}-{_mark(name, of, space, trials, seed)}"
+    mark = hashlib.sha256(repr((name, of, space, trials, seed)).encode()).hexdigest()[:12]
+    folder, place = paths.runs() / ".searches", f"{name}-{mark}"  # hidden from the list of runs
 
     def objective(chosen: dict[str, Any]) -> dict[str, float]:
         return {"score": score(experiment(chosen), device)}
 
     needs = {"cpu": 1, "gpu": int(device.startswith("cuda"))}
-    trial = ray_tune.with_resources(objective, needs)
+    trial = tune.with_resources(objective, needs)
+    config = tune.TuneConfig(
+        metric="score", mode="max", num_samples=trials, search_alg=variants(random_state=draw)
+    )
     with session(workers, address):
-        if ray_tune.Tuner.can_restore(str(folder / place)):
-            tuner = ray_tune.Tuner.restore(str(folder / place), trial, restart_errored=True)
+        if tune.Tuner.can_restore(str(folder / place)):
+            tuner = tune.Tuner.restore(str(folder / place), trial, restart_errored=True)
         else:
-            how = ray_tune.TuneConfig(
-                metric="score",
-                mode="max",
-                num_samples=trials,
-                search_alg=variants(random_state=draw),
-            )
-            tuner = ray_tune.Tuner(
+            tuner = tune.Tuner(
                 trial,
-                param_space=space.domains(ray_tune),
-                tune_config=how,
-                run_config=ray_tune.RunConfig(name=place, storage_path=str(folder), verbose=0),
+                param_space={name: axis.domain(tune) for name, axis in space.axes},
+                tune_config=config,
+                run_config=tune.RunConfig(name=place, storage_path=str(folder), verbose=0),
             )
         found = [(r.config, r.metrics or {}) for r in tuner.fit()]
     # Ray hands a restored search back in another order; a trial's id ends with its number.
@@ -100,15 +149,11 @@ def session(workers: int, address: str | None) -> Iterator[None]:
             ray.shutdown()
 
 
-def _mark(*what: object) -> str:
-    return hashlib.sha256(repr(what).encode()).hexdigest()[:12]
-
-
 def _ray() -> tuple[Any, Any, Any]:
     try:
         import ray
-        from ray import tune as ray_tune
+        from ray import tune
         from ray.tune.search.basic_variant import BasicVariantGenerator
     except ImportError as error:
         raise NoRay('tuning needs Ray: pip install "fedlib[ray]"') from error
-    return ray, ray_tune, BasicVariantGenerator
+    return ray, tune, BasicVariantGenerator

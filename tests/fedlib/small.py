@@ -1,0 +1,65 @@
+"""Experiments of a second that tests of runs share, and how they are played and compared."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from benchmarks.robustness.tiny import MIX, TASK
+from fedlib.algorithms import FedAvg, Local
+from fedlib.optim import Optimizer
+from fedlib.runs import Experiment, run, store
+from fedlib.runs.sweep import sweep
+
+__all__ = ["ALONE", "AVG", "BAD", "MIX", "TASK", "TUNED", "bits", "go", "play", "running"]
+
+# The package exports a function of this module's name.
+running = importlib.import_module("fedlib.runs.run")
+
+AVG = Experiment(TASK, FedAvg(), rounds=2, cohort=2, evaluate_every=5)
+ALONE = Experiment(TASK, Local(batch_size=5), rounds=4, cohort=3, evaluate_every=2)
+TUNED = Experiment(TASK, Local(batch_size=5), 2, cohort=2, evaluate_every=2, after=AVG)
+EXPLODING = FedAvg(client=Optimizer("sgd", lr=1e30), epochs=3, batch_size=2)
+BAD = Experiment(TASK, EXPLODING, rounds=2, cohort=2)
+
+
+def play(experiment):
+    return run(experiment, device="cpu", progress=False)
+
+
+def go(experiments, workers=1, **options):
+    return sweep(experiments, workers=workers, device="cpu", progress=False, **options)
+
+
+def bits(experiment):
+    """The final metrics as bytes of their file, and every tensor of the final state."""
+    kept = store.restore(experiment)
+    assert kept.completed == experiment.rounds
+    file = (store.folder(experiment) / store.METRICS).read_bytes()
+    return file, {n: (t.dtype, t.numpy().tobytes()) for n, t in kept.state.flat().items()}
+
+
+def undisturbed(experiment, tmp_path):
+    """The bits of a run in a store of its own, in which nothing happens to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDLIB_RUNS", str(tmp_path / "undisturbed"))
+        play(experiment)
+        return bits(experiment)
+
+
+class Rounds:
+    """Counts the rounds that are played, and stops before or after one of them if asked."""
+
+    def __init__(self, monkeypatch):
+        self.played, self.before, self.after, self._play = 0, None, None, running.play_round
+        monkeypatch.setattr(running, "play_round", self)
+
+    def __call__(self, *args, **kwargs):
+        if kwargs["round"] == self.before:
+            raise KeyboardInterrupt
+        played = self._play(*args, **kwargs)
+        if kwargs["round"] == self.after:
+            raise KeyboardInterrupt
+        self.played += 1
+        return played
