@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from companion.book import Book
 from companion.plan import by_seed, planned
-from companion.scales import SCALES
+from companion.sections import SCALES
 from fedlib.runs import Experiment, Result, StoreError, exported, find
 from fedlib.runs.exported import files, held, refusal, writing
 from fedlib.runs.provenance import dirty

@@ -1,4 +1,4 @@
-"""What the experiments of a section of a paper have in common."""
+"""What is run for a section of a paper: its experiments at three scales, and where each stands."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 
-from companion.scales import SCALES
 from fedlib.optim import Optimizer
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import one_of, value
+
+SCALES = ("quick", "standard", "paper")
+"""The sizes in which every section can be run: minutes, an evening, the papers' own."""
 
 
 @value

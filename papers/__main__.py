@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from companion.scales import SCALES
+from companion.sections import SCALES
 from fedlib.values import one_of
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from companion.scales import SCALES
+from companion.sections import SCALES
 from fedlib.values import one_of
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from companion.scales import SCALES
+from companion.sections import SCALES
 from fedlib import paths
 
 LARGEST_FIRST = SCALES[::-1]

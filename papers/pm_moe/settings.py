@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, replace
 from typing import Any
 
-from companion.scales import SCALES
-from companion.sections import Setting
+from companion.sections import SCALES, Setting
 from fedlib.models import MLP, FastText, GateNet, LeNet
 from fedlib.partition import ClassDirichlet, Own
 from fedlib.tasks.task import Task

@@ -10,7 +10,7 @@ import pytest
 
 from companion.costs import epochs_of, kind_of, probed
 from companion.plan import by_seed, in_order, planned
-from companion.scales import SCALES
+from companion.sections import SCALES
 from fedlib.algorithms import FedAvg, FedMix, Local, PMMoE
 from fedlib.optim import adam, sgd
 from fedlib.runs import Experiment, find, run

@@ -13,7 +13,7 @@ from test_experiment import AVG
 from test_values import EVERY, staged
 
 from companion.keep import of_scale
-from companion.scales import SCALES
+from companion.sections import SCALES
 from fedlib.algorithms import FedAvg, FedMix
 from fedlib.optim import Optimizer
 from fedlib.partition import Dirichlet

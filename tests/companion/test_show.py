@@ -13,8 +13,7 @@ from companion import plotting
 from companion.live import LiveRun
 from companion.looks import Looks, hand, looks
 from companion.panels import Panel, comparable, panels, several, stored
-from companion.scales import SCALES
-from companion.sections import Run
+from companion.sections import SCALES, Run
 from fedlib import paths
 from papers.adaptive.experiments import ADAPTIVE, ADAPTIVE_WRITERS
 from papers.book import SECTIONS

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from companion.scales import SCALES
+from companion.sections import SCALES
 from fedlib.algorithms import FedAvg, FedMix, Newcomers, PrunedFedMix
 from papers.fedmix import (
     BIAS,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from companion.scales import SCALES
+from companion.sections import SCALES
 from fedlib import data as datasets
 from fedlib.partition import IID, LabelPermuted, Mirrored, Own, Rotated
 from fedlib.runs import Experiment, run

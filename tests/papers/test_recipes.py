@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from companion.keep import homes, of_scale, tainted
-from companion.scales import SCALES
+from companion.sections import SCALES
 from fedlib import paths
 from fedlib.algorithms import FedMix
 from fedlib.engine import cohort_size, play_round
