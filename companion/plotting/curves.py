@@ -17,6 +17,7 @@ from companion.plotting.style import (
     FORMS,
     MARK,
     Drawn,
+    Style,
     draw_floor,
     fields,
     look_of,
@@ -60,7 +61,7 @@ def curves(
         ax.set_title(f"{name}, {seeds_of(drawn)}")
         return drawn
 
-    labels = {"xlabel": xlabel, "ylabel": ylabel, "heading": heading}
+    labels: Style = {"xlabel": xlabel, "ylabel": ylabel, "heading": heading}
     return fields(panels, draw, (COLUMN, 2.7), sharey=share_y, **labels)
 
 
@@ -146,7 +147,7 @@ def over(
         numbers, floor = parted(numbers)
         shown = bands(ordered(numbers), by=("method", x))
         _lines(ax, shown, x, forms=FORMS, alpha=0.15)
-        hollow(ax, (printed or {}).get(name), x, "value")
+        hollow(ax, (printed or {}).get(name, numbers[:0]), x, "value")
         if one:
             ax.axhline(1, **MARK)
         draw_floor(ax, floor["value"], floor[x])
@@ -162,7 +163,7 @@ def over(
         by = ("method",) if floor[x].isna().all() else ("method", x)
         return pd.concat([shown, bands(floor, by=by)])
 
-    labels = {"xlabel": xlabel, "ylabel": ylabel, "heading": heading}
+    labels: Style = {"xlabel": xlabel, "ylabel": ylabel, "heading": heading}
     return fields(panels, draw, (3.0, 2.9), **labels)
 
 
@@ -178,21 +179,21 @@ def cumulative(panels: Mapping[str, pd.DataFrame], *, xlabel: str, heading: str 
         for method, rows in ordered(numbers).groupby("method", sort=False):
             values = rows["value"].dropna().sort_values().reset_index(drop=True)
             share = (values.index + 1) / len(values)
-            look = {**look_of(str(method)), "label": method}
+            look: Style = {**look_of(str(method)), "label": method}
             ax.step(values, share, where="post", **FLOOR if method == looks().floor else look)
             parts = {"panel": name, "method": method, "value": values, "share": share}
             drawn.append(pd.DataFrame(parts))
         return pd.concat(drawn)
 
-    labels = {"xlabel": xlabel, "ylabel": "share of the clients", "heading": heading}
+    labels: Style = {"xlabel": xlabel, "ylabel": "share of the clients", "heading": heading}
     return fields(panels, draw, (3.0, 2.9), sharey=True, **labels)
 
 
-def hollow(ax: Axes, rows: pd.DataFrame | None, x: str, y: str) -> None:
+def hollow(ax: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
     """Draw a paper's points, if there are any."""
-    if rows is not None and len(rows):
+    if len(rows):
         colours = [look_of(method)["color"] for method in rows["method"]]
-        style = {"facecolors": "none", "linewidths": 0.9, "label": "published"}
+        style: Style = {"facecolors": "none", "linewidths": 0.9, "label": "published"}
         ax.scatter(rows[x], rows[y], s=26, edgecolors=colours, **style)
 
 
@@ -200,7 +201,7 @@ def _lines(ax: Axes, drawn: pd.DataFrame, x: str, *, alpha: float, forms: str = 
     """Draw the mean of each method over x, and its interval as a band unless ``alpha`` is 0."""
     for place, (method, rows) in enumerate(drawn.groupby("method", sort=False)):
         rows, look = rows.sort_values("round" if "round" in rows else x), look_of(str(method))
-        marker = {"marker": forms[place % len(forms)], "markersize": 4} if forms else {}
+        marker: Style = {"marker": forms[place % len(forms)], "markersize": 4} if forms else {}
         ax.plot(rows[x], rows["mean"], label=method, linewidth=1.6, **look, **marker)
         if alpha:
             ends = rows["low"], rows["high"]

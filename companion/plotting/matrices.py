@@ -14,7 +14,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from companion.plotting.style import BLUE, PAGE, RED, Drawn, fields
+from companion.plotting.style import BLUE, PAGE, RED, Drawn, Style, fields
 
 NARROWEST = 3.6  # inches: beside labels and colour bar two matrices still have room for titles
 LIGHTEST = 0.25  # the shade of a share near 0, beside 1 for the largest
@@ -42,7 +42,7 @@ def heatmaps(
     """
     if isinstance(rows, int):
         rows = [str(i) if i % 5 == 0 else "" for i in range(rows)]
-    shade = {"cmap": "Greys", "vmin": 0, "vmax": black, "interpolation": "nearest"}
+    shade: Style = {"cmap": "Greys", "vmin": 0, "vmax": black, "interpolation": "nearest"}
 
     def draw(ax: Axes, name: str, m: np.ndarray) -> pd.DataFrame:
         ax.imshow(m, aspect="auto", **shade)
@@ -58,7 +58,7 @@ def heatmaps(
     wide = min(columns, len(matrices))
     inches = inches or (0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2)
     size = (inches + 0.5 / wide, 0.5 + 0.17 * len(rows))
-    labels = {"ylabel": ylabel, "heading": heading, "sharey": True}
+    labels: Style = {"ylabel": ylabel, "heading": heading, "sharey": True}
     figure, drawn = fields(
         matrices, draw, size, columns=columns, least=NARROWEST, room=0.5, **labels
     )
@@ -94,17 +94,21 @@ def label_sets(
             ("read off phi, but not held", read & ~held, "o", RED),
             ("held, but not read", ~read & held, "x", RED),
         ):
-            style = {"color": colour, "markersize": 2.2 if clients > 40 else 4.0, "label": label}
+            style: Style = {
+                "color": colour,
+                "markersize": 2.2 if clients > 40 else 4.0,
+                "label": label,
+            }
             ax.plot(*np.nonzero(where), mark, **style)
         right = int((read == held).all(1).sum())
         ax.set_title(f"{name}: {right} of {clients} label sets are right", fontsize="small")
         ax.set_yticks(range(classes), names, fontsize=6)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        client, label = _indices(truth)
-        cells = {"client": client, "label": label, "true": truth.ravel(), "read": read.ravel()}
+        who, which = _indices(truth)
+        cells = {"client": who, "label": which, "true": truth.ravel(), "read": read.ravel()}
         return pd.DataFrame({"panel": name, **cells})
 
-    labels = {"xlabel": "client (grey: its share of each label; white: it has none)"}
+    labels: Style = {"xlabel": "client (grey: its share of each label; white: it has none)"}
     labels |= {"ylabel": "label", "heading": heading}
     size = (PAGE, 0.13 * classes + 0.35)
     return fields(panels, draw, size, columns=1, room=0.9, sharex=True, **labels)
@@ -130,8 +134,8 @@ def label_bars(
 
     wide = 10 if len(clients) > 20 else 5
     pairs = {str(c): np.stack(both) for c, *both in zip(clients, truth, guess, strict=True)}
-    size, share = (PAGE / wide, min(1.0, 6.2 / wide)), {"sharex": True, "sharey": True}
-    labels = {"xlabel": f"{truth.shape[1]} classes", "ylabel": "share", "heading": heading}
+    size, share = (PAGE / wide, min(1.0, 6.2 / wide)), Style(sharex=True, sharey=True)
+    labels: Style = {"xlabel": f"{truth.shape[1]} classes", "ylabel": "share", "heading": heading}
     figure, _ = fields(pairs, draw, size, columns=wide, room=0.9, **share, **labels)
     who, label = _indices(truth)
     cells = {"client": np.asarray(clients)[who], "label": label}
@@ -232,8 +236,11 @@ def counts_picture(
         held = counts[client, label]
         # Ellipses in data coordinates: the largest fills its cell, whatever the cell's shape.
         width = 0.95 * np.sqrt(held / most)
-        where = {"offsets": np.column_stack([client, label]), "offset_transform": ax.transData}
-        style = {"units": "xy", "linewidths": 0, "cmap": colours, "array": held, **where}
+        where: Style = {
+            "offsets": np.column_stack([client, label]),
+            "offset_transform": ax.transData,
+        }
+        style: Style = {"units": "xy", "linewidths": 0, "cmap": colours, "array": held, **where}
         marks = EllipseCollection(width, width, np.zeros_like(width), **style)
         marks.set_clim(0, most)
         ax.add_collection(marks)

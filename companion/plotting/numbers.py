@@ -23,6 +23,7 @@ from companion.plotting.style import (
     RED,
     SHADES,
     Drawn,
+    Style,
     draw_floor,
     fields,
     finish,
@@ -94,7 +95,7 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
         colour = look_of(method)["color"]
         runs, ends = (rows[rows["method"] == method] for rows in (frame, drawn))
         half = (ends["high"] - ends["low"]) / 2
-        style = {"fmt": "o", "color": colour, "capsize": 3, "markersize": 5, "label": method}
+        style: Style = {"fmt": "o", "color": colour, "capsize": 3, "markersize": 5, "label": method}
         ax.errorbar(ends[x].map(at), ends["mean"], yerr=half, **style)
         ax.plot(runs[x].map(at), runs["value"], "_", color=colour, alpha=0.6, markersize=9)
     for i, place in enumerate(places):
@@ -145,7 +146,7 @@ def dots(
         ax.grid(visible=False, axis="y")
         ax.hlines(np.arange(len(rows) - 1) + 0.5, 0, 1, "0.9", lw=0.6, transform=_across(ax))
         for row in set(rows) - set(frame["row"]):
-            middle = {"ha": "center", "va": "center", "transform": _across(ax)}
+            middle: Style = {"ha": "center", "va": "center", "transform": _across(ax)}
             ax.text(0.5, rows.index(row), empty, color="grey", fontsize="small", **middle)
         if marks and name in marks:
             ax.axvline(marks[name], label=mark, **MARK)
@@ -157,7 +158,7 @@ def dots(
 
     wide = min(PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / len(panels)
     tall = (0.19 * len(groups) + 0.12) * len(rows) + 1.3
-    labels = {"xlabel": xlabel, "heading": heading}
+    labels: Style = {"xlabel": xlabel, "heading": heading}
     figure, drawn = fields(split, draw, (wide, tall), sharex=True, sharey=True, **labels)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     return figure, pd.concat([drawn, *floors], ignore_index=True)
@@ -169,7 +170,7 @@ def grouped(
     """Draw several numbers of each class side by side, ``[classes]`` by group, the first in red."""
     table = pd.DataFrame(dict(groups), index=pd.Index(names, name="name"))
     figure, ax = plt.subplots(figsize=(PAGE, 2.6))
-    colours = [RED, BLUE, SHADES[0], SHADES[4], SHADES[3], "black"]
+    colours: Any = [RED, BLUE, SHADES[0], SHADES[4], SHADES[3], "black"]
     crowded = max(map(len, names)) > 5
     table.plot.bar(ax=ax, color=colours, width=0.8, legend=False, rot=30 if crowded else 0)
     ax.axhline(0, color="black", linewidth=0.6)
@@ -232,7 +233,7 @@ def against_floor(table: pd.DataFrame) -> Drawn:
         for d in sets
     ]
     size = (PAGE / len(sets), 0.17 * len(methods) + 0.5)
-    share = {"sharex": True, "sharey": True, "xlabel": "accuracy"}
+    share: Style = {"sharex": True, "sharey": True, "xlabel": "accuracy"}
     figure, _ = fields(cells, draw, size, columns=len(sets), room=0.6, **share)
     return figure, table
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -19,6 +18,7 @@ from companion.plotting.style import (
     MARK,
     PAGE,
     Drawn,
+    Style,
     draw_floor,
     fields,
     look_of,
@@ -62,12 +62,15 @@ def plane(
         for place, (method, rows) in enumerate(both.groupby("method", sort=False)):
             rows, colour = rows.sort_values(by), look_of(str(method))["color"]
             ax.plot(rows["mean_x"], rows["mean_y"], color=colour, linewidth=0.8, alpha=0.5)
-            _cross(ax, str(method), *([rows[f"{k}_{c}"] for k in ENDS] for c in "xy"), place)
-        theirs = _side_by_side((printed or {}).get(name), x, y, ["method", by])
+            x_ends, y_ends = ([rows[f"{k}_{c}"] for k in ENDS] for c in "xy")
+            _cross(ax, str(method), x_ends, y_ends, FORMS[place % len(FORMS)])
+        theirs = _side_by_side((printed or {}).get(name, numbers[:0]), x, y, ["method", by])
         hollow(ax, theirs, "mean_x", "mean_y")
         ax.plot(floor["mean_x"], floor["mean_y"], **(FLOOR if len(floor) else {}))
-        for rows in (both, theirs, floor):
-            _numbers(ax, rows, by)
+        beside: Style = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 6.5}
+        for row in pd.concat([both, theirs, floor]).to_dict("records"):
+            at, colour = (row["mean_x"], row["mean_y"]), look_of(row["method"])["color"]
+            ax.annotate(f"{row[by]:g}", at, color=colour, **beside)
         ax.set_title(f"{name}, {seeds_of(both)}")
         return pd.concat([both, floor])
 
@@ -87,7 +90,10 @@ def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, xlabel: str, yl
         wide = rows.pivot_table("value", ["method", "seed", "client"], "metric", sort=False)
         wide = ordered(wide.dropna().reset_index())
         for place, (method, dots) in enumerate(wide.groupby("method", sort=False)):
-            look = {"color": look_of(str(method))["color"], "marker": FORMS[place % len(FORMS)]}
+            look: Style = {
+                "color": look_of(str(method))["color"],
+                "marker": FORMS[place % len(FORMS)],
+            }
             ax.scatter(dots[x], dots[y], s=9, alpha=0.35, lw=0, **look)
             means = dots[x].mean(), dots[y].mean()
             ax.scatter(*means, s=70, edgecolors="black", label=str(method), **look)
@@ -116,7 +122,8 @@ def versus(
             colour = look_of(str(method))["color"]
             ax.plot(runs["x"], runs["y"], ".", color=colour, alpha=0.4, markersize=4)
             shown = rows.assign(**{h: rows[h].clip(upper=most) for h in ("x_high", "y_high")})
-            _cross(ax, str(method), *([shown[f"{c}_{k}"] for k in ENDS] for c in "xy"))
+            x_ends, y_ends = ([shown[f"{c}_{k}"] for k in ENDS] for c in "xy")
+            _cross(ax, str(method), x_ends, y_ends, "o")
         _diagonal(ax, frame[["x", "y"]].min().min(), frame[["x", "y"]].max().max())
         return drawn
 
@@ -184,7 +191,7 @@ def frontier(
         points, floor = parts
         for family, dots in points.groupby("family", sort=False):
             k = families.index(family)
-            look = {"color": plt.get_cmap("tab10")(k), "label": family, "alpha": 0.8}
+            look: Style = {"color": plt.get_cmap("tab10")(k), "label": family, "alpha": 0.8}
             ax.plot(dots["x"], dots["y"], FORMS[k % len(FORMS)], markersize=5, **look)
         draw_floor(ax, floor["y"])
         ax.set_xscale("log" if log else "linear")
@@ -194,40 +201,26 @@ def frontier(
         _front(ax, points[points["best"]].sort_values("x"))
         return points
 
-    labels = {"xlabel": xlabel, "ylabel": ylabel}
+    labels: Style = {"xlabel": xlabel, "ylabel": ylabel}
     figure, drawn = fields(split, draw, (PAGE, 3.6), columns=1, room=0.6, **labels)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     return figure, pd.concat([drawn, *floors], ignore_index=True)
 
 
-def _side_by_side(
-    rows: pd.DataFrame | None, x: str, y: str, by: Sequence[str]
-) -> pd.DataFrame | None:
+def _side_by_side(rows: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> pd.DataFrame:
     """Return two metrics of a table as columns mean_x and mean_y."""
-    if rows is None:
-        return None
     rows = rows[rows["metric"].isin([x, y])]
     wide = rows.pivot_table("value", [*by], "metric", sort=False).reset_index()
     return wide.rename(columns={x: "mean_x", y: "mean_y"}).dropna()
 
 
 def _cross(
-    ax: Axes, method: str, x: Sequence[pd.Series], y: Sequence[pd.Series], place: int = 0
+    ax: Axes, method: str, x: Sequence[pd.Series], y: Sequence[pd.Series], form: str
 ) -> None:
     """Draw means with both their intervals; of x and of y mean, lower and upper end."""
-    reach = ((mean - low, high - mean) for mean, low, high in (x, y))
-    style: dict[str, Any] = {"fmt": FORMS[place % len(FORMS)], "markersize": 5, "elinewidth": 0.8}
-    style |= dict(zip(("xerr", "yerr"), reach, strict=True))
-    ax.errorbar(x[0], y[0], color=look_of(method)["color"], label=method, **style)
-
-
-def _numbers(ax: Axes, rows: pd.DataFrame | None, by: str) -> None:
-    """Write the value of ``by`` beside each point; the floor's in its colour."""
-    for row in rows.to_dict("records") if rows is not None else ():
-        floor = not len(parted(pd.DataFrame([row]))[0])
-        colour = FLOOR["color"] if floor else look_of(row["method"])["color"]
-        beside = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 6.5}
-        ax.annotate(f"{row[by]:g}", (row["mean_x"], row["mean_y"]), color=colour, **beside)
+    xerr, yerr = ((mean - low, high - mean) for mean, low, high in (x, y))
+    style: Style = {"fmt": form, "markersize": 5, "elinewidth": 0.8, "label": method}
+    ax.errorbar(x[0], y[0], xerr=xerr, yerr=yerr, color=look_of(method)["color"], **style)
 
 
 def _diagonal(ax: Axes, low: float, high: float) -> None:
@@ -240,9 +233,10 @@ def _front(ax: Axes, best: pd.DataFrame) -> None:
     ax.plot(best["x"], best["y"], ":", color="grey", linewidth=0.9, zorder=0)
     ax.autoscale_view(scaley=False)  # else the limits would only be known when all is drawn
     dots = ax.transData.transform(best[["x", "y"]].to_numpy(float)) * 72 / ax.figure.dpi
-    style = {"textcoords": "offset points", "rotation": SLOPE, "fontsize": LETTERS}
+    style: Style = {"textcoords": "offset points", "rotation": SLOPE, "fontsize": LETTERS}
     written: list[tuple[np.ndarray, float]] = []
-    for place, dot, method in zip(best[["x", "y"]].to_numpy(), dots, best["method"], strict=True):
+    places = best[["x", "y"]].itertuples(index=False, name=None)
+    for place, dot, method in zip(places, dots, best["method"], strict=True):
         at, long = dot + np.array([3, 4]), len(str(method)) * LETTER
         while any(_overlap(at - there, long, other) for there, other in written):
             at = at + np.array([0, 1])

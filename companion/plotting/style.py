@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,21 +19,22 @@ from companion.sections import SCALES
 from fedlib import paths
 from fedlib.values import one_of
 
+Drawn = tuple[Figure, pd.DataFrame]
+Style = dict[str, Any]
 COLUMN, PAGE = 3.5, 7.2  # inches: one and two columns of a journal page
 _BLIND = sns.color_palette("colorblind")
 SHADES = ("#9ecae1", "#3182bd", "#08306b", "#e6550d", "#636363")  # light to dark, then others
 RED, BLUE = "#c0392b", "#2a6fbb"  # what is wrong, and what is right; as in Fig. 9 and 10 of 000
 FORMS = "os^DvP"
 CALLED = "always the commonest label"
-FLOOR: dict[str, Any] = {
+FLOOR: Style = {
     "color": (0.3, 0.3, 0.3),
     "linestyle": (0, (4, 3)),
     "linewidth": 0.9,
     "zorder": 1.5,
     "label": CALLED,
 }
-MARK: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 0.9}
-Drawn = tuple[Figure, pd.DataFrame]
+MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
 What = TypeVar("What")
 
 
@@ -81,8 +81,10 @@ def title(dataset: str) -> str:
     return looks().titles.get(dataset, dataset)
 
 
-def look_of(method: str) -> dict[str, Any]:
+def look_of(method: str) -> Style:
     """Return a method's colour and dash, the same in every figure."""
+    if method == looks().floor:
+        return {name: FLOOR[name] for name in ("color", "linestyle")}
     place, dash = looks().methods.get(method, (zlib.crc32(method.encode()) % 10, "-"))
     return {"color": _BLIND[place], "linestyle": dash}
 
@@ -148,13 +150,14 @@ def fields(
     Labels of y stand at the left, of x below if fields share it. Returns the figure and all frames,
     with a column panel.
     """
-    given = [*panels.items()] if isinstance(panels, Mapping) else [*panels]
+    given: list[tuple[str, Any]] = [*panels.items()] if isinstance(panels, Mapping) else [*panels]
     wide = min(columns or len(given), len(given))
     high = -(-len(given) // wide)
     whole = (max(size[0] * wide, least), size[1] * high + room)
     figure, axes = plt.subplots(high, wide, figsize=whole, squeeze=False, **share)
     drawn = []
-    for ax, (name, what) in zip_longest(axes.flat, given, fillvalue=("", None)):
+    given += [("", None)] * (axes.size - len(given))
+    for ax, (name, what) in zip(axes.flat, given, strict=True):
         ax.set_visible(what is not None)
         if what is not None:
             ax.set_title(name)
