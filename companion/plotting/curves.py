@@ -11,20 +11,8 @@ from matplotlib.ticker import MaxNLocator
 
 from companion.frames import bands
 from companion.looks import looks
-from companion.plotting.style import (
-    COLUMN,
-    FLOOR,
-    FORMS,
-    MARK,
-    Drawn,
-    Style,
-    draw_floor,
-    fields,
-    look_of,
-    ordered,
-    parted,
-    seeds_of,
-)
+from companion.plotting import style
+from companion.plotting.style import Drawn, Style, fields
 
 ROUNDS = "communication round"
 CROWDED = 5  # with more curves than this, bands are paler
@@ -52,17 +40,17 @@ def curves(
     marks = dict(zip(panels, at, strict=False))
 
     def draw(ax: Axes, name: str, curve: pd.DataFrame) -> pd.DataFrame:
-        curve, floor = parted(curve)
+        curve, floor = style.parted(curve)
         drawn = bands(curve)
         _lines(ax, drawn, "round", alpha=0.18 if band else 0)
-        draw_floor(ax, floor["value"])
+        style.draw_floor(ax, floor["value"])
         if name in marks:
-            ax.axvline(marks[name], **MARK)
-        ax.set_title(f"{name}, {seeds_of(drawn)}")
+            ax.axvline(marks[name], **style.MARK)
+        ax.set_title(f"{name}, {style.seeds_of(drawn)}")
         return drawn
 
     labels: Style = {"xlabel": xlabel, "ylabel": ylabel, "heading": heading}
-    return fields(panels, draw, (COLUMN, 2.7), sharey=share_y, **labels)
+    return fields(panels, draw, (style.COLUMN, 2.7), sharey=share_y, **labels)
 
 
 class Cell(NamedTuple):
@@ -99,8 +87,8 @@ def grid(rows: Sequence[Sequence[Cell]], *, heading: str = "") -> Drawn:
 
 def draw_cell(ax: Axes, cell: Cell) -> pd.DataFrame:
     """Draw one field; return what is drawn: mean and interval by method and round."""
-    curve, floor = parted(cell.curve)
-    drawn = bands(ordered(curve))
+    curve, floor = style.parted(cell.curve)
+    drawn = bands(style.ordered(curve))
     scale, label = 1.0, ROUNDS
     if cell.x != "round":
         at = curve.groupby(["method", "round"], as_index=False)[cell.x].mean()
@@ -114,14 +102,14 @@ def draw_cell(ax: Axes, cell: Cell) -> pd.DataFrame:
     if cell.zero:
         ax.axhline(0, color="black", linewidth=0.8)
     if cell.mark is not None:
-        ax.axvline(cell.mark * scale, **MARK)
-    draw_floor(ax, floor["value"])
+        ax.axvline(cell.mark * scale, **style.MARK)
+    style.draw_floor(ax, floor["value"])
     means = drawn.loc[drawn["round"] > BEGINNING * drawn["round"].max(), "mean"]
     ends = [*means, *floor["value"], *([0.0] if cell.zero else [])]
     room = 0.08 * (max(ends) - min(ends)) or 0.05
     limits = min(ends) - room, max(ends) + room
     ax.set(xlabel=label, ylabel=cell.ylabel, xlim=(0, None), ylim=limits)
-    ax.set_title(f"{cell.title}, {seeds_of(drawn)}", fontsize="small")
+    ax.set_title(f"{cell.title}, {style.seeds_of(drawn)}", fontsize="small")
     return drawn
 
 
@@ -144,14 +132,14 @@ def over(
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
-        numbers, floor = parted(numbers)
-        shown = bands(ordered(numbers), by=("method", x))
-        _lines(ax, shown, x, forms=FORMS, alpha=0.15)
+        numbers, floor = style.parted(numbers)
+        shown = bands(style.ordered(numbers), by=("method", x))
+        _lines(ax, shown, x, forms=style.FORMS, alpha=0.15)
         hollow(ax, (printed or {}).get(name, numbers[:0]), x, "value")
         if one:
-            ax.axhline(1, **MARK)
-        draw_floor(ax, floor["value"], floor[x])
-        ax.set(title=f"{name}, {seeds_of(shown)}", xscale="log" if log else "linear")
+            ax.axhline(1, **style.MARK)
+        style.draw_floor(ax, floor["value"], floor[x])
+        ax.set(title=f"{name}, {style.seeds_of(shown)}", xscale="log" if log else "linear")
         places = sorted(shown[x].unique())
         if log and len(places) <= FEW:
             ax.set_xticks(places, [f"{place:g}" for place in places])
@@ -176,11 +164,11 @@ def cumulative(panels: Mapping[str, pd.DataFrame], *, xlabel: str, heading: str 
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
         drawn = []
-        for method, rows in ordered(numbers).groupby("method", sort=False):
+        for method, rows in style.ordered(numbers).groupby("method", sort=False):
             values = rows["value"].dropna().sort_values().reset_index(drop=True)
             share = (values.index + 1) / len(values)
-            look: Style = {**look_of(str(method)), "label": method}
-            ax.step(values, share, where="post", **FLOOR if method == looks().floor else look)
+            look: Style = {**style.look_of(str(method)), "label": method}
+            ax.step(values, share, where="post", **style.FLOOR if method == looks().floor else look)
             parts = {"panel": name, "method": method, "value": values, "share": share}
             drawn.append(pd.DataFrame(parts))
         return pd.concat(drawn)
@@ -192,15 +180,16 @@ def cumulative(panels: Mapping[str, pd.DataFrame], *, xlabel: str, heading: str 
 def hollow(ax: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
     """Draw a paper's points, if there are any."""
     if len(rows):
-        colours = [look_of(method)["color"] for method in rows["method"]]
-        style: Style = {"facecolors": "none", "linewidths": 0.9, "label": "published"}
-        ax.scatter(rows[x], rows[y], s=26, edgecolors=colours, **style)
+        colours = [style.look_of(method)["color"] for method in rows["method"]]
+        how: Style = {"facecolors": "none", "linewidths": 0.9, "label": "published"}
+        ax.scatter(rows[x], rows[y], s=26, edgecolors=colours, **how)
 
 
 def _lines(ax: Axes, drawn: pd.DataFrame, x: str, *, alpha: float, forms: str = "") -> None:
     """Draw the mean of each method over x, and its interval as a band unless ``alpha`` is 0."""
     for place, (method, rows) in enumerate(drawn.groupby("method", sort=False)):
-        rows, look = rows.sort_values("round" if "round" in rows else x), look_of(str(method))
+        rows = rows.sort_values("round" if "round" in rows else x)
+        look = style.look_of(str(method))
         marker: Style = {"marker": forms[place % len(forms)], "markersize": 4} if forms else {}
         ax.plot(rows[x], rows["mean"], label=method, linewidth=1.6, **look, **marker)
         if alpha:

@@ -14,7 +14,8 @@ from matplotlib.colors import ListedColormap
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from companion.plotting.style import BLUE, PAGE, RED, Drawn, Style, fields
+from companion.plotting import style
+from companion.plotting.style import Drawn, Style, fields
 
 NARROWEST = 3.6  # inches: beside labels and colour bar two matrices still have room for titles
 LIGHTEST = 0.25  # the shade of a share near 0, beside 1 for the largest
@@ -90,16 +91,16 @@ def label_sets(
         ax.imshow(shade.T, cmap="Greys", vmin=0, vmax=1.8, aspect="auto")
         ax.grid(visible=False)
         for label, where, mark, colour in (
-            ("read off phi, and held", read & held, "o", BLUE),
-            ("read off phi, but not held", read & ~held, "o", RED),
-            ("held, but not read", ~read & held, "x", RED),
+            ("read off phi, and held", read & held, "o", style.BLUE),
+            ("read off phi, but not held", read & ~held, "o", style.RED),
+            ("held, but not read", ~read & held, "x", style.RED),
         ):
-            style: Style = {
+            how: Style = {
                 "color": colour,
                 "markersize": 2.2 if clients > 40 else 4.0,
                 "label": label,
             }
-            ax.plot(*np.nonzero(where), mark, **style)
+            ax.plot(*np.nonzero(where), mark, **how)
         right = int((read == held).all(1).sum())
         ax.set_title(f"{name}: {right} of {clients} label sets are right", fontsize="small")
         ax.set_yticks(range(classes), names, fontsize=6)
@@ -110,7 +111,7 @@ def label_sets(
 
     labels: Style = {"xlabel": "client (grey: its share of each label; white: it has none)"}
     labels |= {"ylabel": "label", "heading": heading}
-    size = (PAGE, 0.13 * classes + 0.35)
+    size = (style.PAGE, 0.13 * classes + 0.35)
     return fields(panels, draw, size, columns=1, room=0.9, sharex=True, **labels)
 
 
@@ -122,7 +123,7 @@ def label_bars(
     Every client has a field of its own with the classes from left to right, the true share on the
     left of each pair and the reconstructed one on its right.
     """
-    told = {"true label shares p(y|s)": RED, "reconstructed by the server": BLUE}
+    told = {"true label shares p(y|s)": style.RED, "reconstructed by the server": style.BLUE}
 
     def draw(ax: Axes, name: str, shares: np.ndarray) -> pd.DataFrame:
         for k, (label, colour) in enumerate(told.items()):
@@ -134,7 +135,7 @@ def label_bars(
 
     wide = 10 if len(clients) > 20 else 5
     pairs = {str(c): np.stack(both) for c, *both in zip(clients, truth, guess, strict=True)}
-    size, share = (PAGE / wide, min(1.0, 6.2 / wide)), Style(sharex=True, sharey=True)
+    size, share = (style.PAGE / wide, min(1.0, 6.2 / wide)), Style(sharex=True, sharey=True)
     labels: Style = {"xlabel": f"{truth.shape[1]} classes", "ylabel": "share", "heading": heading}
     figure, _ = fields(pairs, draw, size, columns=wide, room=0.9, **share, **labels)
     who, label = _indices(truth)
@@ -183,7 +184,7 @@ def label_counts(
 
     ``most`` is the count of the largest dot, the largest of ``counts`` by default.
     """
-    figure, ax = plt.subplots(figsize=(PAGE, 0.22 * counts.shape[1] + 1.0))
+    figure, ax = plt.subplots(figsize=(style.PAGE, 0.22 * counts.shape[1] + 1.0))
     counts_picture(counts, ax, names, most)
     ax.set(ylabel="label", title=heading)
     return figure, _cells(counts)
@@ -202,7 +203,7 @@ def partitions(counts: Mapping[str, np.ndarray], columns: int = 2) -> Drawn:
         ax.set(title=f"{name}: {len(each)} clients, {size}", xlabel="", ylabel="")
         return _cells(each)
 
-    figure, drawn = fields(counts, draw, (PAGE / columns, 1.75), columns=columns)
+    figure, drawn = fields(counts, draw, (style.PAGE / columns, 1.75), columns=columns)
     figure.supxlabel("client", fontsize="medium")
     figure.supylabel("label", fontsize="medium")
     return figure, drawn
@@ -240,8 +241,8 @@ def counts_picture(
             "offsets": np.column_stack([client, label]),
             "offset_transform": ax.transData,
         }
-        style: Style = {"units": "xy", "linewidths": 0, "cmap": colours, "array": held, **where}
-        marks = EllipseCollection(width, width, np.zeros_like(width), **style)
+        how: Style = {"units": "xy", "linewidths": 0, "cmap": colours, "array": held, **where}
+        marks = EllipseCollection(width, width, np.zeros_like(width), **how)
         marks.set_clim(0, most)
         ax.add_collection(marks)
     ax.grid(visible=False)

@@ -13,25 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from companion.frames import bands
+from companion.plotting import style
 from companion.plotting.curves import Cell, draw_cell
-from companion.plotting.style import (
-    BLUE,
-    FLOOR,
-    FORMS,
-    MARK,
-    PAGE,
-    RED,
-    SHADES,
-    Drawn,
-    Style,
-    draw_floor,
-    fields,
-    finish,
-    look_of,
-    parted,
-    seeds_of,
-    title,
-)
+from companion.plotting.style import Drawn, Style, fields
 
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels such as -0.15
 
@@ -44,7 +28,7 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str) -> Drawn:
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
         drawn = _standing(ax, numbers)
-        ax.set_title(f"{name}, {seeds_of(drawn)}", fontsize="small")
+        ax.set_title(f"{name}, {style.seeds_of(drawn)}", fontsize="small")
         return drawn
 
     most = max(frame["method"].nunique() for frame in panels.values())
@@ -57,7 +41,8 @@ def ranked(curve: Cell, numbers: pd.DataFrame, *, xlabel: str) -> Drawn:
     ``numbers`` has columns method, seed and value. The methods' names at their numbers are the
     legend of the curves.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(PAGE + 1.2, 3.3), width_ratios=[1.2, 1])
+    size = (style.PAGE + 1.2, 3.3)
+    figure, (left, right) = plt.subplots(1, 2, figsize=size, width_ratios=[1.2, 1])
     draw_cell(left, curve)
     drawn = _standing(right, numbers)
     right.set_xlabel(xlabel)
@@ -68,7 +53,7 @@ def ranked(curve: Cell, numbers: pd.DataFrame, *, xlabel: str) -> Drawn:
 def _standing(ax: Axes, numbers: pd.DataFrame) -> pd.DataFrame:
     drawn = bands(numbers, by=("method",)).sort_values("mean").reset_index(drop=True)
     for place, of in enumerate(drawn.to_dict("records")):
-        look = look_of(of["method"])
+        look = style.look_of(of["method"])
         runs = numbers.loc[numbers["method"] == of["method"], "value"]
         ax.plot(runs, [place] * len(runs), "|", color=look["color"], alpha=0.6, markersize=9)
         ax.plot([of["low"], of["high"]], [place, place], linewidth=1.6, **look)
@@ -85,27 +70,27 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
     ``frame`` has columns method, seed, value and the one that ``x`` names. The floor is a thin line
     across each place that has one.
     """
-    frame, floor = parted(frame)
+    frame, floor = style.parted(frame)
     drawn = bands(frame, by=(x, "method"))
     methods, places = (list(dict.fromkeys(frame[c])) for c in ("method", x))
-    figure, ax = plt.subplots(figsize=(min(PAGE, 2.4 + 1.8 * len(places)), 2.6))
+    figure, ax = plt.subplots(figsize=(min(style.PAGE, 2.4 + 1.8 * len(places)), 2.6))
     for j, method in enumerate(methods):
         shift = (j - (len(methods) - 1) / 2) * 0.8 / len(methods)
         at = {place: i + shift for i, place in enumerate(places)}
-        colour = look_of(method)["color"]
+        colour = style.look_of(method)["color"]
         runs, ends = (rows[rows["method"] == method] for rows in (frame, drawn))
         half = (ends["high"] - ends["low"]) / 2
-        style: Style = {"fmt": "o", "color": colour, "capsize": 3, "markersize": 5, "label": method}
-        ax.errorbar(ends[x].map(at), ends["mean"], yerr=half, **style)
+        how: Style = {"fmt": "o", "color": colour, "capsize": 3, "markersize": 5, "label": method}
+        ax.errorbar(ends[x].map(at), ends["mean"], yerr=half, **how)
         ax.plot(runs[x].map(at), runs["value"], "_", color=colour, alpha=0.6, markersize=9)
     for i, place in enumerate(places):
         level = floor.loc[floor[x] == place, "value"]
         if len(level):
-            ax.plot([i - 0.45, i + 0.45], [level.mean()] * 2, **FLOOR)
+            ax.plot([i - 0.45, i + 0.45], [level.mean()] * 2, **style.FLOOR)
     ax.set_xticks(range(len(places)), places, rotation=30 if len(places) > 6 else 0)
     ax.set(ylabel=ylabel, xlim=(-0.6, len(places) - 0.4))
     ax.grid(axis="y", alpha=0.25)
-    finish(figure, heading)
+    style.finish(figure, heading)
     return figure, drawn
 
 
@@ -128,20 +113,20 @@ def dots(
     where an accuracy ends, no range is drawn beyond it or below 0. The floor is no row but a thin
     upright line.
     """
-    split = {name: parted(frame, "row") for name, frame in panels.items()}
+    split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()])
     rows, groups = (list(dict.fromkeys(every[c])) for c in ("row", "group"))
 
     def draw(ax: Axes, name: str, parts: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
         frame, floor = parts
         for j, group in enumerate(groups):
-            colour = "black" if group == black else SHADES[j % len(SHADES)]
+            colour = "black" if group == black else style.SHADES[j % len(style.SHADES)]
             mine = frame[frame["group"] == group]
             shift = (j - (len(groups) - 1) / 2) * 0.75 / len(groups)
             at = [rows.index(row) + shift for row in mine["row"]]
             low, high = (mine[end].clip(most and 0, most) for end in ("low", "high"))
             ax.hlines(at, low, high, color=colour, linewidth=1.3)
-            form = FORMS[j % len(FORMS)]
+            form = style.FORMS[j % len(style.FORMS)]
             ax.plot(mine["mean"], at, form, color=colour, markersize=4.5, label=group)
         ax.grid(visible=False, axis="y")
         ax.hlines(np.arange(len(rows) - 1) + 0.5, 0, 1, "0.9", lw=0.6, transform=_across(ax))
@@ -149,14 +134,14 @@ def dots(
             middle: Style = {"ha": "center", "va": "center", "transform": _across(ax)}
             ax.text(0.5, rows.index(row), empty, color="grey", fontsize="small", **middle)
         if marks and name in marks:
-            ax.axvline(marks[name], label=mark, **MARK)
-        draw_floor(ax, floor["mean"], upright=True)
+            ax.axvline(marks[name], label=mark, **style.MARK)
+        style.draw_floor(ax, floor["mean"], upright=True)
         ax.set(title=fill(name, 28), yticks=range(len(rows)), yticklabels=rows)
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
         return frame
 
-    wide = min(PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / len(panels)
+    wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / len(panels)
     tall = (0.19 * len(groups) + 0.12) * len(rows) + 1.3
     labels: Style = {"xlabel": xlabel, "heading": heading}
     figure, drawn = fields(split, draw, (wide, tall), sharex=True, sharey=True, **labels)
@@ -169,13 +154,14 @@ def grouped(
 ) -> Drawn:
     """Draw several numbers of each class side by side, ``[classes]`` by group, the first in red."""
     table = pd.DataFrame(dict(groups), index=pd.Index(names, name="name"))
-    figure, ax = plt.subplots(figsize=(PAGE, 2.6))
-    colours: Any = [RED, BLUE, SHADES[0], SHADES[4], SHADES[3], "black"]
+    figure, ax = plt.subplots(figsize=(style.PAGE, 2.6))
+    light, _, _, orange, grey = style.SHADES
+    colours: Any = [style.RED, style.BLUE, light, grey, orange, "black"]
     crowded = max(map(len, names)) > 5
     table.plot.bar(ax=ax, color=colours, width=0.8, legend=False, rot=30 if crowded else 0)
     ax.axhline(0, color="black", linewidth=0.6)
     ax.set(xlabel="", ylabel=ylabel)
-    finish(figure, heading)
+    style.finish(figure, heading)
     long = table.reset_index().melt("name", var_name="group")
     return figure, long[["group", "name", "value"]]
 
@@ -202,7 +188,7 @@ def trials(table: pd.DataFrame, *, ylabel: str) -> Drawn:
         return rows
 
     stages = {str(stage): rows for stage, rows in table.groupby("stage", sort=False)}
-    figure, _ = fields(stages, draw, (PAGE / len(stages), 2.3), ylabel=ylabel)
+    figure, _ = fields(stages, draw, (style.PAGE / len(stages), 2.3), ylabel=ylabel)
     return figure, table
 
 
@@ -214,25 +200,26 @@ def against_floor(table: pd.DataFrame) -> Drawn:
     """
     table = table.assign(below=table["value"] < table["floor"])
     sets, ratios, methods = (list(dict.fromkeys(table[c])) for c in ("dataset", "S", "method"))
-    looks = {False: ("published", "o", SHADES[1]), True: ("published, below the floor", "D", RED)}
+    above = ("published", "o", style.SHADES[1])
+    looks = {False: above, True: ("published, below the floor", "D", style.RED)}
 
     def draw(ax: Axes, name: str, here: pd.DataFrame) -> pd.DataFrame:
         for below, (label, form, colour) in looks.items():
             dots = here[here["below"] == below]
             at = [methods.index(m) for m in dots["method"]]
             ax.plot(dots["value"], at, form, color=colour, markersize=4, label=label)
-        draw_floor(ax, here["floor"], upright=True)
+        style.draw_floor(ax, here["floor"], upright=True)
         ax.set_title(name, fontsize="small")
         ax.set_yticks(range(len(methods)), methods, fontsize="small")
         ax.set_ylim(len(methods) - 0.5, -0.5)
         return here
 
     cells = [
-        (f"{title(d)}, S = {s:g}", table[(table["S"] == s) & (table["dataset"] == d)])
+        (f"{style.title(d)}, S = {s:g}", table[(table["S"] == s) & (table["dataset"] == d)])
         for s in ratios
         for d in sets
     ]
-    size = (PAGE / len(sets), 0.17 * len(methods) + 0.5)
+    size = (style.PAGE / len(sets), 0.17 * len(methods) + 0.5)
     share: Style = {"sharex": True, "sharey": True, "xlabel": "accuracy"}
     figure, _ = fields(cells, draw, size, columns=len(sets), room=0.6, **share)
     return figure, table

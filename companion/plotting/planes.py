@@ -10,22 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from companion.frames import bands
+from companion.plotting import style
 from companion.plotting.curves import hollow
-from companion.plotting.style import (
-    COLUMN,
-    FLOOR,
-    FORMS,
-    MARK,
-    PAGE,
-    Drawn,
-    Style,
-    draw_floor,
-    fields,
-    look_of,
-    ordered,
-    parted,
-    seeds_of,
-)
+from companion.plotting.style import Drawn, Style, fields
 
 AGREEING = ("#1b7837", "#7fbf7b", "#b2182b", "#bdbdbd")  # colours of verdicts, the best first
 SLOPE, LETTERS, LETTER = 20, 7, 3.8  # of names: degrees; their height and a letter's width, points
@@ -54,24 +41,25 @@ def plane(
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
         sides = [
-            bands(ordered(numbers[numbers["metric"] == metric]), by=("method", by))
+            bands(style.ordered(numbers[numbers["metric"] == metric]), by=("method", by))
             for metric in (x, y)
         ]
         sides[1] = sides[1].drop(columns="seeds")
-        both, floor = parted(sides[0].merge(sides[1], on=["method", by], suffixes=("_x", "_y")))
+        both = sides[0].merge(sides[1], on=["method", by], suffixes=("_x", "_y"))
+        both, floor = style.parted(both)
         for place, (method, rows) in enumerate(both.groupby("method", sort=False)):
-            rows, colour = rows.sort_values(by), look_of(str(method))["color"]
+            rows, colour = rows.sort_values(by), style.look_of(str(method))["color"]
             ax.plot(rows["mean_x"], rows["mean_y"], color=colour, linewidth=0.8, alpha=0.5)
             x_ends, y_ends = ([rows[f"{k}_{c}"] for k in ENDS] for c in "xy")
-            _cross(ax, str(method), x_ends, y_ends, FORMS[place % len(FORMS)])
+            _cross(ax, str(method), x_ends, y_ends, style.FORMS[place % len(style.FORMS)])
         theirs = _side_by_side((printed or {}).get(name, numbers[:0]), x, y, ["method", by])
         hollow(ax, theirs, "mean_x", "mean_y")
-        ax.plot(floor["mean_x"], floor["mean_y"], **(FLOOR if len(floor) else {}))
+        ax.plot(floor["mean_x"], floor["mean_y"], **(style.FLOOR if len(floor) else {}))
         beside: Style = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 6.5}
         for row in pd.concat([both, theirs, floor]).to_dict("records"):
-            at, colour = (row["mean_x"], row["mean_y"]), look_of(row["method"])["color"]
+            at, colour = (row["mean_x"], row["mean_y"]), style.look_of(row["method"])["color"]
             ax.annotate(f"{row[by]:g}", at, color=colour, **beside)
-        ax.set_title(f"{name}, {seeds_of(both)}")
+        ax.set_title(f"{name}, {style.seeds_of(both)}")
         return pd.concat([both, floor])
 
     return fields(panels, draw, (3.4, 3.6), xlabel=xlabel, ylabel=ylabel, heading=heading)
@@ -86,13 +74,13 @@ def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, xlabel: str, yl
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
-        rows, _ = parted(numbers[numbers["metric"].isin([x, y])])
+        rows, _ = style.parted(numbers[numbers["metric"].isin([x, y])])
         wide = rows.pivot_table("value", ["method", "seed", "client"], "metric", sort=False)
-        wide = ordered(wide.dropna().reset_index())
+        wide = style.ordered(wide.dropna().reset_index())
         for place, (method, dots) in enumerate(wide.groupby("method", sort=False)):
             look: Style = {
-                "color": look_of(str(method))["color"],
-                "marker": FORMS[place % len(FORMS)],
+                "color": style.look_of(str(method))["color"],
+                "marker": style.FORMS[place % len(style.FORMS)],
             }
             ax.scatter(dots[x], dots[y], s=9, alpha=0.35, lw=0, **look)
             means = dots[x].mean(), dots[y].mean()
@@ -119,7 +107,7 @@ def versus(
         drawn = sides["x"][["method", "seeds"]].assign(**ends)
         for method, rows in drawn.groupby("method", sort=False):
             runs = frame[frame["method"] == method]
-            colour = look_of(str(method))["color"]
+            colour = style.look_of(str(method))["color"]
             ax.plot(runs["x"], runs["y"], ".", color=colour, alpha=0.4, markersize=4)
             shown = rows.assign(**{h: rows[h].clip(upper=most) for h in ("x_high", "y_high")})
             x_ends, y_ends = ([shown[f"{c}_{k}"] for k in ENDS] for c in "xy")
@@ -128,7 +116,7 @@ def versus(
         return drawn
 
     wide = len(panels) if len(panels) <= 3 else 2
-    size = (COLUMN, 2.9)
+    size = (style.COLUMN, 2.9)
     return fields(panels, draw, size, columns=wide, room=0.5, xlabel=xlabel, ylabel=ylabel)
 
 
@@ -153,7 +141,7 @@ def agreement(
         ax.set_ylim(least - room, most + room)  # a wide interval would squeeze all else
         return rows
 
-    size = (PAGE / 2 if len(panels) > 1 else 4.6, 3.0)
+    size = (style.PAGE / 2 if len(panels) > 1 else 4.6, 3.0)
     return fields(panels, draw, size, columns=2, room=0.5, xlabel=xlabel, ylabel=ylabel)
 
 
@@ -184,7 +172,7 @@ def frontier(
     A panel's frame has columns method, family, x, y, best; the unbeaten are joined by a line.
     ``log`` is for x. The floor is no dot but a thin line at its y.
     """
-    split = {name: parted(frame) for name, frame in panels.items()}
+    split = {name: style.parted(frame) for name, frame in panels.items()}
     families = [*dict.fromkeys(pd.concat([frame["family"] for frame, _ in split.values()]))]
 
     def draw(ax: Axes, name: str, parts: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
@@ -192,8 +180,8 @@ def frontier(
         for family, dots in points.groupby("family", sort=False):
             k = families.index(family)
             look: Style = {"color": plt.get_cmap("tab10")(k), "label": family, "alpha": 0.8}
-            ax.plot(dots["x"], dots["y"], FORMS[k % len(FORMS)], markersize=5, **look)
-        draw_floor(ax, floor["y"])
+            ax.plot(dots["x"], dots["y"], style.FORMS[k % len(style.FORMS)], markersize=5, **look)
+        style.draw_floor(ax, floor["y"])
         ax.set_xscale("log" if log else "linear")
         ax.margins(0.1, 0.1)
         low, high = ax.get_ylim()
@@ -202,7 +190,7 @@ def frontier(
         return points
 
     labels: Style = {"xlabel": xlabel, "ylabel": ylabel}
-    figure, drawn = fields(split, draw, (PAGE, 3.6), columns=1, room=0.6, **labels)
+    figure, drawn = fields(split, draw, (style.PAGE, 3.6), columns=1, room=0.6, **labels)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     return figure, pd.concat([drawn, *floors], ignore_index=True)
 
@@ -219,13 +207,13 @@ def _cross(
 ) -> None:
     """Draw means with both their intervals; of x and of y mean, lower and upper end."""
     xerr, yerr = ((mean - low, high - mean) for mean, low, high in (x, y))
-    style: Style = {"fmt": form, "markersize": 5, "elinewidth": 0.8, "label": method}
-    ax.errorbar(x[0], y[0], xerr=xerr, yerr=yerr, color=look_of(method)["color"], **style)
+    how: Style = {"fmt": form, "markersize": 5, "elinewidth": 0.8, "label": method}
+    ax.errorbar(x[0], y[0], xerr=xerr, yerr=yerr, color=style.look_of(method)["color"], **how)
 
 
 def _diagonal(ax: Axes, low: float, high: float) -> None:
     """Draw the line on which both numbers are the same."""
-    ax.plot([low, high], [low, high], zorder=0, **MARK)
+    ax.plot([low, high], [low, high], zorder=0, **style.MARK)
 
 
 def _front(ax: Axes, best: pd.DataFrame) -> None:
@@ -233,7 +221,7 @@ def _front(ax: Axes, best: pd.DataFrame) -> None:
     ax.plot(best["x"], best["y"], ":", color="grey", linewidth=0.9, zorder=0)
     ax.autoscale_view(scaley=False)  # else the limits would only be known when all is drawn
     dots = ax.transData.transform(best[["x", "y"]].to_numpy(float)) * 72 / ax.figure.dpi
-    style: Style = {"textcoords": "offset points", "rotation": SLOPE, "fontsize": LETTERS}
+    how: Style = {"textcoords": "offset points", "rotation": SLOPE, "fontsize": LETTERS}
     written: list[tuple[np.ndarray, float]] = []
     places = best[["x", "y"]].itertuples(index=False, name=None)
     for place, dot, method in zip(places, dots, best["method"], strict=True):
@@ -241,7 +229,7 @@ def _front(ax: Axes, best: pd.DataFrame) -> None:
         while any(_overlap(at - there, long, other) for there, other in written):
             at = at + np.array([0, 1])
         written.append((at, long))
-        ax.annotate(str(method), place, xytext=tuple(at - dot), **style)
+        ax.annotate(str(method), place, xytext=tuple(at - dot), **how)
 
 
 def _overlap(between: np.ndarray, long: float, other: float) -> bool:

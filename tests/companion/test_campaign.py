@@ -8,7 +8,7 @@ from itertools import groupby
 
 import pytest
 
-from companion.costs import epochs_of, kind_of, probed
+
 from companion.plan import by_seed, in_order, planned
 from companion.sections import SCALES
 from fedlib.algorithms import FedAvg, FedMix, Local, PMMoE
@@ -138,7 +138,7 @@ def test_at_home_epochs_count_as_rounds_do():
 
 def test_costs_grow_with_rounds_and_epochs(monkeypatch):
     """Two seconds a round and three a scoring, whatever the machine."""
-    monkeypatch.setattr("companion.costs._measured", lambda one, device: (2.0, 3.0))
+    monkeypatch.setattr("companion.plan._measured", lambda one, device: (2.0, 3.0))
     home = Experiment(ONE.task, Local(epochs=5), 1, cohort=1.0, evaluate_every=1)
     runs = [ONE, replace(ONE, rounds=40, evaluate_every=0), home]
     costs = probed(runs)
@@ -159,7 +159,7 @@ def test_a_probe_plays_what_will_be_played():
 def test_what_cannot_be_probed_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
     monkeypatch.setattr(
-        "companion.costs._measured",
+        "companion.plan._measured",
         lambda one, device: (_ for _ in ()).throw(OSError("no")),
     )
     assert probed([ONE]) == {ONE: "OSError: no"}

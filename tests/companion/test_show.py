@@ -10,7 +10,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from companion import plotting
-from companion.live import LiveRun
+from companion.widgets import LiveRun
 from companion.looks import Looks, hand, looks
 from companion.panels import Panel, comparable, panels, several, stored
 from companion.sections import SCALES, Run
