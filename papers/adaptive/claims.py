@@ -25,9 +25,7 @@ from papers.adaptive.experiments import (
     REDRAWN,
     STOPPED,
 )
-from papers.comparing import Compare, comparing
-from papers.floor import floor_claims
-from papers.names import FEDAVG, LOCAL, TUNED
+from papers.floor import FEDAVG, LOCAL, TUNED, Compare, comparing, floor_claims
 
 RIVALS = {
     BEST: "the best cluster",

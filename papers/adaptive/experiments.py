@@ -11,8 +11,7 @@ from fedlib.algorithms.ifca import Explore
 from fedlib.optim import Optimizer
 from fedlib.runs import Experiment
 from papers.adaptive.settings import CIFAR10, ROTATED, WRITERS, Adaptive
-from papers.floor import floor
-from papers.names import FEDAVG, LOCAL, MAJORITY, TUNED
+from papers.floor import FEDAVG, LOCAL, MAJORITY, TUNED, floor
 
 BEST, MOE, ALL_EQUAL = "IFCA", "MoE", "Ensemble"
 EAGER = "MoE, eager gate"

@@ -8,8 +8,7 @@ from companion import frames
 from companion.claims import Claim, below, greater
 from papers.comparison.analysis import ALL, OWN, correlations
 from papers.comparison.experiments import PROPOSED
-from papers.floor import floor_claims, without_floor
-from papers.names import FEDAVG, TUNED
+from papers.floor import FEDAVG, TUNED, floor_claims, without_floor
 from papers.pm_moe import MIXED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED
 
 

@@ -13,8 +13,7 @@ from fedlib.runs import Experiment
 from papers.adaptive.experiments import ALL_EQUAL, BEST, MOE
 from papers.comparison.settings import CLUSTERS, EPSILON, KNOWN
 from papers.fedmix import BIAS, BIASED, ETA, FEDAVG, FEDMIX, LOCAL_GLOBAL, PRUNING
-from papers.floor import MAJORITY
-from papers.names import LOCAL, TUNED
+from papers.floor import LOCAL, MAJORITY, TUNED
 from papers.pm_moe import MIXED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED
 from papers.pm_moe.experiments import at_home, first_stages, local_round, mixed, stage, synchronous
 from papers.pm_moe.settings import PrivateParts

@@ -26,8 +26,7 @@ from companion.scorecard.page import (
 )
 from companion.sections import Run
 from fedlib.runs import Result, export
-from papers.book import BOOK
-from papers.exhibits import RESCALED
+from papers.book import BOOK, RESCALED
 from papers.pm_moe.experiments import FOURTEEN
 from papers.published import published
 

@@ -13,7 +13,7 @@ from companion.claims import FAILS, HOLDS
 from papers.adaptive import analysis
 from papers.adaptive.claims import adaptive_claims
 from papers.adaptive.experiments import ALL_EQUAL, BEST, EAGER, MOE
-from papers.names import LOCAL, TUNED
+from papers.floor import LOCAL, TUNED
 
 VALUES = {MOE: 0.75, BEST: 0.60, ALL_EQUAL: 0.70, TUNED: 0.72, EAGER: 0.76}
 

@@ -20,7 +20,7 @@ from papers.adaptive.experiments import (
     REDRAWN,
     STOPPED,
 )
-from papers.names import FEDAVG, LOCAL, TUNED
+from papers.floor import FEDAVG, LOCAL, TUNED
 
 
 @pytest.mark.parametrize(("count", "angles"), [(2, (0.0, 180.0)), (4, (0.0, 90.0, 180.0, 270.0))])

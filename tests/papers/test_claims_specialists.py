@@ -11,7 +11,7 @@ from rows import frame_of
 
 from companion import frames, plotting
 from companion.claims import FAILS, HOLDS, UNTESTED
-from papers.names import FEDAVG, LOCAL, TUNED
+from papers.floor import FEDAVG, LOCAL, TUNED
 from papers.specialists import analysis, claims
 from papers.specialists.analysis import GLOBAL, HELD, OWN
 from papers.specialists.experiments import MIXTURE, SMALL
