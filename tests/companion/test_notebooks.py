@@ -112,7 +112,7 @@ def test_refresh_writes_stable_outputs_into_the_source(folder):
     ("arguments", "expected"),
     [
         (["--scale", "quik"], "unknown scale 'quik'; allowed: paper, quick, standard; did you"),
-        (["--seeds", "three"], "not a valid integer"),
+        (["--seeds", "three"], "Invalid value for '--seeds'"),
         (["--rounds", "-1"], "greater than or equal to 0"),
         (["--device", "gpu"], "unknown device 'gpu'; allowed: auto, cpu, cuda, cuda:N"),
         (["--device", "cuda:99"], "device 'cuda:99' is not there"),
