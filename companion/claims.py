@@ -40,23 +40,21 @@ class Claim:
 
 def above(text: str, source: str, values: BySeed | Sequence[float], bound: float) -> Claim:
     """Test that a number, one per seed, lies above ``bound``."""
-    return _judge(text, source, values, bound, f"> {bound:.3g}", sign=1)
+    return _judge(text, source, values, bound, sign=1)
 
 
 def below(text: str, source: str, values: BySeed | Sequence[float], bound: float) -> Claim:
     """Test that a number, one per seed, lies below ``bound``."""
-    return _judge(text, source, values, bound, f"< {bound:.3g}", sign=-1)
+    return _judge(text, source, values, bound, sign=-1)
 
 
 def greater(text: str, source: str, a: BySeed, b: BySeed) -> Claim:
     """Test a > b on the same seeds, by the paired differences."""
-    seeds = sorted(a.keys() & b.keys())
-    claim = _judge(text, source, differences(a, b), 0.0, "> 0", sign=1)
+    claim, seeds = above(text, source, differences(a, b), 0.0), sorted(a.keys() & b.keys())
     if not seeds:
         return claim
-    ends = [interval([side[s] for s in seeds])[0] for side in (a, b)]
-    measured = f"{ends[0]:.3f} vs {ends[1]:.3f}; difference {claim.measured}"
-    return replace(claim, measured=measured)
+    first, second = (interval([side[s] for s in seeds])[0] for side in (a, b))
+    return replace(claim, measured=f"{first:.3f} vs {second:.3f}; difference {claim.measured}")
 
 
 def on_par(text: str, source: str, a: BySeed, b: BySeed) -> Claim:
@@ -90,13 +88,9 @@ def equal(text: str, source: str, measured: object, expected: object) -> Claim:
 
 def table(claims: Mapping[str, Sequence[Claim]]) -> pd.DataFrame:
     """Return claims by where they were tested (data set and scale) as a frame for a notebook."""
-    rows = [
-        (where, c.text, c.source, c.measured, c.seeds, c.verdict, c.clear)
-        for where, tested in claims.items()
-        for c in tested
-    ]
-    names = ["tested on", "claim", "source", "measured", "seeds", "verdict", "clear"]
-    return pd.DataFrame(rows, columns=names)
+    rows = [{"tested on": where, **vars(c)} for where, tested in claims.items() for c in tested]
+    names = ["tested on", "text", "source", "measured", "seeds", "verdict", "clear"]
+    return pd.DataFrame(rows, columns=names).rename(columns={"text": "claim"})
 
 
 def told(frame: pd.DataFrame) -> list[Told]:
@@ -106,22 +100,18 @@ def told(frame: pd.DataFrame) -> list[Told]:
 
 
 def _judge(
-    text: str,
-    source: str,
-    numbers: BySeed | Sequence[float],
-    bound: float,
-    asked: str,
-    sign: int,
+    text: str, source: str, numbers: BySeed | Sequence[float], bound: float, sign: int
 ) -> Claim:
     values = [*(numbers.values() if isinstance(numbers, Mapping) else numbers)]
     if not values:
         return Claim(text, source, "no runs", UNTESTED, 0)
     mean, low, high = interval(values)
-    measured = f"{mean:.3f} [{low:.3f}, {high:.3f}] (asked: {asked})"
+    asked = f"(asked: {'>' if sign > 0 else '<'} {bound:.3g})"
     if len(values) < LEAST_SEEDS:
-        return Claim(text, source, f"{mean:.3f} (asked: {asked})", UNTESTED, len(values))
+        return Claim(text, source, f"{mean:.3f} {asked}", UNTESTED, len(values))
     near, far = (low, high) if sign > 0 else (-high, -low)
     edge = sign * bound
     verdict = HOLDS if near > edge else FAILS if far < edge else OPEN
     clear = min(abs(near - edge), abs(far - edge)) > (high - low) / 2
+    measured = f"{mean:.3f} [{low:.3f}, {high:.3f}] {asked}"
     return Claim(text, source, measured, verdict, len(values), clear)

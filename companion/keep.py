@@ -7,15 +7,13 @@ A run lies in the file of the section and data set that first ask for it,
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from companion.book import Book
-from companion.plan import by_seed, planned
-from companion.scales import SCALES
+from companion.plan import by_seed, listed, planned
+from companion.sections import SCALES
 from fedlib.runs import Experiment, Result, StoreError, exported, find
 from fedlib.runs.exported import files, held, refusal, writing
 from fedlib.runs.provenance import dirty
@@ -36,17 +34,10 @@ class Kept(NamedTuple):
     dropped: list[Experiment]
 
 
-def of_scale(book: Book, scale: str) -> list[Experiment]:
-    """Return every experiment that a book names at one scale, first stages included."""
-    return [p.experiment for p in planned(book, scale)]
-
-
 def homes(book: Book) -> dict[str, str]:
     """Return the name of the file of every planned run, by key."""
-    found: dict[str, str] = {}
-    for one in chain.from_iterable(planned(book, scale) for scale in SCALES):
-        found.setdefault(one.experiment.key, f"{one.section}-{one.dataset}")
-    return found
+    every = [p for scale in SCALES for p in planned(book, scale)]
+    return {p.experiment.key: f"{p.section}-{p.dataset}" for p in reversed(every)}
 
 
 def keep(book: Book, scale: str) -> Kept:
@@ -59,7 +50,7 @@ def keep(book: Book, scale: str) -> Kept:
         before = {r.experiment: r for r in exported()}
         places = homes(book)
         kept = {e: r for e, r in before.items() if e.key in places}
-        found = {e: kept.get(e) or find(e) for e in of_scale(book, scale)}
+        found = {e: kept.get(e) or find(e) for e in (p.experiment for p in planned(book, scale))}
         bad = tainted([*kept.values(), *(r for r in found.values() if r is not None)])
         for group in by_seed(book, scale):
             whole = [r for e in group if (r := found[e]) is not None and e not in bad]
@@ -84,17 +75,16 @@ def arrange(results: Iterable[Result], places: Mapping[str, str], put: Put) -> l
     leaves the old one, so that whoever reads meanwhile finds it.
     """
     every = {r.experiment.key: r for r in results}
-    wanted: dict[str, set[str]] = {}
+    there = {path.stem: {*held(path)} for path in files()}
+    wanted: dict[str, set[str]] = {name: set() for name in there}
     for key in every:
         wanted.setdefault(places[key], set()).add(key)
-    there = {path.stem: {*held(path)} for path in files()}
     for name, keys in wanted.items():
-        now = there.get(name, set())
+        now = there.setdefault(name, set())
         if keys - now:  # a run that will leave stays for now
             there[name] = keys | now & every.keys()
             put([every[key] for key in there[name]], name)
-    for name in there:
-        keys = wanted.get(name, set())
+    for name, keys in wanted.items():
         if keys != there[name]:
             put([every[key] for key in keys], name)
     return files()
@@ -116,17 +106,9 @@ def main(book: Book, scale: str = "standard") -> int:
     for experiment in kept.dropped:
         print(f"  dropped, nothing names it any more: {experiment.key} {experiment}")
     print(f"{len(kept.missing)} experiments have not been run")
-    _print_left(book, scale, set(kept.missing))
+    lacking = {*kept.missing}
+    if lacking:
+        print(listed(p for p in planned(book, scale) if p.experiment in lacking))
     if kept.dirty:
         print(f"fedlib: {refusal(kept.dirty)}", file=sys.stderr)
     return 1 if kept.dirty else 0
-
-
-def _print_left(book: Book, scale: str, lacking: set[Experiment]) -> None:
-    left = Counter(
-        (p.section, p.dataset, p.experiment.seed)
-        for p in planned(book, scale)
-        if p.experiment in lacking
-    )
-    for (section, dataset, seed), count in left.items():
-        print(f"  {section} on {dataset}, seed {seed}: {count} to run")

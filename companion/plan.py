@@ -1,14 +1,35 @@
-"""What a scale asks for, and in which order: first seeds first, or as is wanted."""
+"""All runs of a scale: their order, what they cost, their training: `make plan`, `make paper`.
+
+First seeds come first, or what is wanted; costs are those of short probes on this machine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import pandas as pd
+import torch
 
 from companion.book import Book
 from companion.sections import Section
-from fedlib.runs import Experiment
+from fedlib import paths
+from fedlib.engine import State, evaluate, play_round
+from fedlib.federation import Federation
+from fedlib.optim import Optimizer
+from fedlib.progress import duration
+from fedlib.runs import Experiment, begun, find
+from fedlib.runs.provenance import DIRTY, commit
+from fedlib.runs.store import complete
+from fedlib.runs.sweep import SweepFailed, train
 from fedlib.values import one_of
+
+Costs = Mapping[Experiment, float | str]
+PROBED = 2  # rounds, after one that is not counted
 
 
 @dataclass(frozen=True)
@@ -33,13 +54,16 @@ def planned(book: Book, scale: str, wanted: Sequence[str] = ()) -> list[Planned]
     for asked in [_part(book, scale, name) for name in wanted] or [_asked(book, scale)]:
         for one in sorted(asked, key=lambda p: p.experiment.seed):
             for stage in one.experiment.stages:
-                found.setdefault(stage, Planned(one.section, one.dataset, one.method, stage))
+                found.setdefault(stage, replace(one, experiment=stage))
     return [*found.values()]
 
 
 def in_order(book: Book, scale: str) -> list[str]:
     """Return the parts of a scale in the order of the book, then all sections."""
-    return [*(name for name in book.order if _has(book, scale, name)), *book.sections]
+    parts = {part: _read(part) for part in book.order}
+    there = {name: {"", *section.settings(scale)} for name, section in book.sections.items()}
+    known = [part for part, (name, dataset, _) in parts.items() if dataset in there[name]]
+    return [*known, *book.sections]
 
 
 def by_seed(book: Book, scale: str) -> list[list[Experiment]]:
@@ -54,6 +78,12 @@ def by_seed(book: Book, scale: str) -> list[list[Experiment]]:
     return [[*group] for group in found.values()]
 
 
+def listed(plan: Iterable[Planned]) -> str:
+    """Return how many runs of a plan there are, a line per section, data set and seed."""
+    left = Counter(f"{p.section} on {p.dataset}, seed {p.experiment.seed}" for p in plan)
+    return "\n".join(f"  {where}: {count} to run" for where, count in left.items())
+
+
 def _asked(book: Book, scale: str) -> list[Planned]:
     return [p for section in book.sections.values() for p in _of_section(section, scale)]
 
@@ -63,11 +93,6 @@ def _part(book: Book, scale: str, wanted: str) -> list[Planned]:
     one_of("section", name, book.sections)
     runs = _of_section(book.sections[name], scale, dataset)
     return [p for p in runs if p.experiment.seed < seeds or not seeds]
-
-
-def _has(book: Book, scale: str, wanted: str) -> bool:
-    name, dataset, _ = _read(wanted)
-    return not dataset or dataset in book.sections[name].settings(scale)
 
 
 def _read(wanted: str) -> tuple[str, str, int]:
@@ -86,3 +111,183 @@ def _of_section(section: Section, scale: str, dataset: str = "") -> list[Planned
         for run in section.runs(scale, dataset)
         for experiment in section.experiments(scale, dataset, run)
     ]
+
+
+def show(
+    book: Book,
+    scale: str,
+    sections: Sequence[str] = (),
+    *,
+    device: str = "auto",
+    workers: int = 1,
+    probe: bool = True,
+) -> list[Planned]:
+    """Print how many runs a scale has and what they would cost; return those not stored yet.
+
+    ``sections`` are parts as `planned` takes them, none for all in the order of the book.
+    """
+    plan = planned(book, scale, sections or in_order(book, scale))
+    missing = [p for p in plan if find(p.experiment) is None]
+    print(f"{len(plan)} runs at the {scale} scale, {len(missing)} of them to be trained")
+    costs = _estimated(missing, device) if probe else {}
+    if missing:
+        sums = summed(plan, missing, costs)
+        sums.insert(3, f"hours / {workers}", sums["hours"] / workers)
+        print(sums.to_string(float_format="{:.2f}".format))
+    return missing
+
+
+def campaign(
+    book: Book,
+    scale: str,
+    sections: Sequence[str] = (),
+    *,
+    device: str = "auto",
+    workers: int = 1,
+    probe: bool = True,
+    address: str | None = None,
+    dirty_anyway: bool = False,
+) -> int:
+    """Print the plan and train it; 0 if all is there in the end, 1 if runs failed.
+
+    What a cluster will need, a probe of this machine does not say: with an ``address`` none is
+    made. The same command continues what was interrupted (130).
+    """
+    probe = probe and address is None
+    missing = show(book, scale, sections, device=device, workers=workers, probe=probe)
+    if not missing:
+        return 0
+    if scale != "quick" and not dirty_anyway:
+        _refuse_uncommitted()
+    try:
+        train([p.experiment for p in missing], workers=workers, device=device, address=address)
+    except SweepFailed as error:
+        print(f"fedlib: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as stop:
+        print(f"fedlib: {stop or 'interrupted'}; the same command continues", file=sys.stderr)
+        return 130
+    finally:
+        left = [p for p in missing if not complete(p.experiment)]
+        said = f"{len(left)} runs are left:\n{listed(left)}" if left else "all runs are stored"
+        print(said, flush=True)
+    return 0
+
+
+def summed(plan: Sequence[Planned], missing: Sequence[Planned], costs: Costs) -> pd.DataFrame:
+    """Return runs, what is left, and estimated hours by section and data set, and of all."""
+    left, where = {p.experiment for p in missing}, ["section", "data set"]
+    table = pd.DataFrame([(p.section, p.dataset) for p in plan], columns=where).assign(runs=1)
+    table["left"] = [int(p.experiment in left) for p in plan]
+    seconds = pd.to_numeric([costs.get(p.experiment) for p in plan], errors="coerce")
+    table["hours"] = seconds / 3600
+    table["no estimate"] = table["left"] * table["hours"].isna()
+    sums = table.groupby(where, sort=False).sum()
+    sums.loc[("all", ""), :] = sums.sum()
+    return sums.astype({"runs": int, "left": int, "no estimate": int})
+
+
+def _estimated(missing: Sequence[Planned], device: str) -> Costs:
+    """Return the probed costs, and say what is being probed."""
+    names = {p.experiment: f"{p.section}, {p.dataset}, {p.method}" for p in missing}
+
+    def told(experiment: Experiment, cost: float | str) -> None:
+        said = cost if isinstance(cost, str) else f"about {duration(cost)}"
+        print(f"  {names[experiment]}: {said}", flush=True)
+
+    print("probing a few rounds of every kind of run:")
+    return probed([p.experiment for p in missing], device, told)
+
+
+def _refuse_uncommitted() -> None:
+    """ValueError in a checkout that names no code: what it trains could not be kept."""
+    if commit().endswith(DIRTY):
+        raise ValueError(
+            f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): runs that it "
+            "trains could never be exported. Commit them, or train from a checkout of its own (git "
+            "worktree add --detach ../campaign) with FEDLIB_RUNS outside of it. A pilot, whose "
+            "runs are to be thrown away: --dirty-anyway, and a FEDLIB_RUNS of its own."
+        )
+
+
+def probed(
+    experiments: Iterable[Experiment],
+    device: str = "auto",
+    told: Callable[[Experiment, float | str], None] = lambda experiment, cost: None,
+) -> dict[Experiment, float | str]:
+    """Return the estimated seconds of every run, or why there is no estimate.
+
+    Runs that differ in seeds, lengths and rates only are probed once: a few rounds are played and
+    the clients scored, of a stage that trains for many epochs one epoch. What early stopping may
+    save is not known beforehand, so that all epochs count. ``told`` hears of every probe.
+    """
+    found: dict[Experiment, float | str] = {}
+    units: dict[Hashable, tuple[float, float] | str] = {}
+    for experiment in experiments:
+        kind = kind_of(experiment)
+        new = kind not in units
+        unit = units[kind] = _tried(experiment, device) if new else units[kind]
+        found[experiment] = unit if isinstance(unit, str) else _total(experiment, *unit)
+        if new:
+            told(experiment, found[experiment])
+    return found
+
+
+def kind_of(experiment: Experiment) -> Hashable:
+    """Return what runs have in common that cost the same per round, or at home per epoch."""
+    task, home = experiment.task, experiment.rounds == 1
+    where = (task.dataset, task.portion, _shape(task.partition), _shape(task.model))
+    return (*where, _shape(experiment.algorithm, home), experiment.cohort, home)
+
+
+def _shape(value: Any, without_epochs: bool = False) -> Hashable:
+    """Return a value without its rates: what counts, and what is named, but no fraction."""
+    if not is_dataclass(value) or isinstance(value, Optimizer):
+        return None if isinstance(value, float | Optimizer) else value
+    kept = [f.name for f in fields(value) if not (without_epochs and f.name == "epochs")]
+    return (type(value).__name__, *((name, _shape(getattr(value, name))) for name in kept))
+
+
+def epochs_of(experiment: Experiment) -> int:
+    """Return how many epochs a stage at home trains; 1 for what federates, whose rounds count."""
+    return experiment.algorithm.epochs if experiment.rounds == 1 else 1
+
+
+def _total(experiment: Experiment, per_round: float, per_scoring: float) -> float:
+    every = experiment.evaluate_every
+    scorings = 1 + (experiment.rounds // every if every else 0)
+    return per_round * experiment.rounds * epochs_of(experiment) + per_scoring * scorings
+
+
+def _tried(one: Experiment, device: str) -> tuple[float, float] | str:
+    """Return the seconds of a round and of a scoring; the reason if they cannot be had here."""
+    if epochs_of(one) > 1:
+        one = replace(one, algorithm=replace(one.algorithm, epochs=1))
+    try:
+        return _measured(one, device)
+    except (OSError, RuntimeError, ValueError, MemoryError) as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _measured(one: Experiment, device: str) -> tuple[float, float]:
+    fed = one.task.build(one.seed, device)
+    state, algorithm = _untrained(one, fed), one.algorithm
+    times = []
+    for t in range(PROBED + 1):
+        state, _ = play_round(algorithm, fed, state, round=t, seed=one.seed, cohort=one.cohort)
+        times.append(_now(fed))
+    state = algorithm.assign_models(fed, state)
+    for table in (fed.validation, fed.test):
+        evaluate(fed, algorithm, state, table)
+    return (times[-1] - times[0]) / PROBED, _now(fed) - times[-1]
+
+
+def _untrained(one: Experiment, fed: Federation) -> State:
+    """Return a state that a stage can begin with, after fresh first stages, which cost nothing."""
+    return begun(one, fed, [_untrained(stage, fed) for stage in one.before])
+
+
+def _now(fed: Federation) -> float:
+    if fed.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()

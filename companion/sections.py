@@ -1,4 +1,4 @@
-"""What the experiments of a section of a paper have in common."""
+"""What is run for a section of a paper: its experiments at three scales, and where each stands."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 
-from companion.scales import SCALES
 from fedlib.optim import Optimizer
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import one_of, value
+
+SCALES = ("quick", "standard", "paper")
+"""The sizes in which every section can be run: minutes, an evening, the papers' own."""
 
 
 @value
@@ -39,10 +41,9 @@ class Setting:
     costly: tuple[tuple[str, int], ...] = ()
 
     def check(self) -> None:
-        for name in (f.name for f in fields(self)):
-            given = getattr(self, name)
+        for name, given in ((f.name, getattr(self, f.name)) for f in fields(self)):
+            least = 1 if name in ("rounds", "seeds", "batch_size", "experts") else 0
             for number in given if isinstance(given, tuple) else (given,):
-                least = 1 if name in ("rounds", "seeds", "batch_size", "experts") else 0
                 if isinstance(number, int | float) and number < least:
                     raise ValueError(f"{type(self).__name__}.{name} must be >= {least}: {number}")
 
@@ -67,9 +68,8 @@ class Run:
     @property
     def name(self) -> str:
         """The run in words, e.g. "Mixture, p = 0.8"."""
-        where = self.where.items()
-        places = (v if isinstance(v, str) else f"{n} = {v:g}" for n, v in where)
-        return ", ".join([self.method, *places])
+        told = (v if isinstance(v, str) else f"{n} = {v:g}" for n, v in self.where.items())
+        return ", ".join([self.method, *told])
 
 
 def placed(experiments: Mapping[str, Experiment], **where: float | str) -> list[Run]:
@@ -145,12 +145,8 @@ def _planned(plan: Callable[..., Sequence[Run]], setting: Setting, dataset: str)
 
 def federated(setting: Setting, algorithm: object, **more: object) -> Experiment:
     """Return the experiment of an algorithm in a setting, seed 0; ``more`` are further fields."""
-    fields = {
-        "rounds": setting.rounds,
-        "cohort": setting.cohort,
-        "evaluate_every": setting.evaluate_every,
-    }
-    return Experiment(setting.task, algorithm, **{**fields, **more})  # type: ignore[arg-type]
+    usual = {name: getattr(setting, name) for name in ("rounds", "cohort", "evaluate_every")}
+    return Experiment(setting.task, algorithm, **{**usual, **more})  # type: ignore[arg-type]
 
 
 def seeded(experiment: Experiment, seed: int, rounds: int = 0, usual: int = 0) -> Experiment:

@@ -7,7 +7,7 @@ told as a close call, or cease to be one. A clear verdict must not turn into ano
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -55,8 +55,12 @@ def compare(folder: Path) -> bool:
 
     Returns whether they agree: none contradicts, and few have come near their boundary.
     """
-    old, new = _by_notebook(stored()), _by_notebook(drawn(folder))
-    wrong, near, anew = contradictions(old, new), moved(old, new), trained(old)
+    old, new = (
+        told(table.assign(**{"tested on": table["notebook"] + ", " + table["tested on"]}))
+        for table in (stored(), drawn(folder))
+    )
+    anew = trained(old)
+    wrong, near = changed(old, new)
     for line in near:
         print(f"near its boundary: {line}")
     for line in wrong:
@@ -70,23 +74,25 @@ def compare(folder: Path) -> bool:
     return agree
 
 
-def contradictions(old: Sequence[Told], new: Sequence[Told]) -> list[str]:
-    """Return what two executions tell that both cannot be true, one line each; empty if nothing.
+def changed(old: Sequence[Told], new: Sequence[Told]) -> tuple[list[str], list[str]]:
+    """Return what two executions tell that both cannot be true, and what only came near, as lines.
 
-    Beside another verdict that is a claim that only one of them tests.
+    The former are another verdict, and a claim that only one of them tests. The latter are a close
+    call in only one of them, where runs are trained anew: stored ones give the same numbers
+    everywhere.
     """
-    before, after = _by_claim(old), _by_claim(new)
-    found = [f"{where}: {claim} is tested no longer" for where, claim in before.keys() - after]
-    found += [f"{where}: {claim} was not tested" for where, claim in after.keys() - before]
-    return sorted(found) + [line for line, near in _changed(before, after) if not near]
-
-
-def moved(old: Sequence[Told], new: Sequence[Told]) -> list[str]:
-    """Return the claims that are a close call in only one of two executions, one line each.
-
-    Only where runs are trained anew: stored ones give the same numbers everywhere.
-    """
-    return [line for line, near in _changed(_by_claim(old), _by_claim(new)) if near]
+    before, after = ({(where, claim): v for where, claim, v in told} for told in (old, new))
+    wrong: list[str] = []
+    near: list[str] = []
+    for where, claim in sorted(before.keys() | after.keys()):
+        was, now = before.get((where, claim)), after.get((where, claim))
+        if was is None or now is None:
+            said = "was not tested" if was is None else "is tested no longer"
+            wrong.append(f"{where}: {claim} {said}")
+        elif was != now:
+            close = _ANEW in where and CLOSE in (was, now) and {was, now} <= {CLOSE, HOLDS, FAILS}
+            (near if close else wrong).append(f"{where}: {claim}: was {was!r}, is {now!r}")
+    return wrong, near
 
 
 def trained(told: Sequence[Told]) -> int:
@@ -97,22 +103,3 @@ def trained(told: Sequence[Told]) -> int:
 def _read(table: Path) -> pd.DataFrame:
     words = dict.fromkeys(COLUMNS[:-1], str)
     return pd.read_csv(table, keep_default_na=False, dtype=words)
-
-
-def _by_notebook(table: pd.DataFrame) -> list[Told]:
-    return told(table.assign(**{"tested on": table["notebook"] + ", " + table["tested on"]}))
-
-
-def _by_claim(told: Sequence[Told]) -> dict[tuple[str, str], str]:
-    return {(where, claim): verdict for where, claim, verdict in told}
-
-
-def _changed(
-    before: dict[tuple[str, str], str], after: dict[tuple[str, str], str]
-) -> Iterator[tuple[str, bool]]:
-    """Yield what changed as a line, and whether it only came near its boundary or left it."""
-    for (where, claim), old in before.items():
-        new = after.get((where, claim), old)
-        if new != old:
-            near = _ANEW in where and CLOSE in (old, new) and {old, new} <= {CLOSE, HOLDS, FAILS}
-            yield f"{where}: {claim}: was {old!r}, is {new!r}", near

@@ -6,6 +6,7 @@ made, and shows later errors in a line of its own.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,9 +24,8 @@ from matplotlib.figure import Figure
 
 from companion import plotting
 from companion.claims import FAILS, HOLDS
-from companion.live import LiveRun
 from companion.panels import Panel
-from fedlib.runs import Experiment
+from fedlib.runs import Experiment, rounds
 
 
 def claims_table(frame: pd.DataFrame, name: str = "", scale: str = "quick") -> HTML:
@@ -39,10 +39,7 @@ def claims_table(frame: pd.DataFrame, name: str = "", scale: str = "quick") -> H
     formats = {"verdict": lambda v: f'<b style="color:{_COLOURS.get(v, "inherit")}">{v}</b>'}
     with pd.option_context("display.max_colwidth", None):
         table = shown.to_html(index=False, escape=False, formatters=formats, border=0)
-    left = {f"<{cell}>": f'<{cell} style="text-align:left">' for cell in ("td", "th")}
-    for plain, aligned in left.items():
-        table = table.replace(plain, aligned)
-    return HTML(table)
+    return HTML(re.sub("<(td|th)>", r'<\1 style="text-align:left">', table))
 
 
 def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
@@ -80,6 +77,41 @@ _FRAME = 0.5  # seconds of training between two frames of a live view
 _WRAP = w.Layout(flex_flow="row wrap", grid_gap="4px 16px")
 
 
+class LiveRun:
+    """An experiment trained step by step, nothing stored.
+
+    ``history[t]`` is what the algorithm observed after t rounds, by name (scalars, ``[experts]`` or
+    ``[items, experts]``).
+    """
+
+    def __init__(self, experiment: Experiment, device: str = "auto") -> None:
+        self.experiment = experiment
+        self._fed = experiment.task.build(experiment.seed, device)
+        start = experiment.algorithm.init(self._fed, experiment.seed)
+        self._course = rounds(experiment, self._fed, start)
+        self.history: list[dict[str, np.ndarray]] = []
+        self.advance(0)
+
+    @property
+    def completed(self) -> int:
+        """Rounds played so far."""
+        return len(self.history) - 1
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the labels."""
+        return self._fed.class_names
+
+    def advance(self, to: int) -> None:
+        """Play rounds until ``to`` are completed; ValueError beyond the experiment's rounds."""
+        if not 0 <= to <= self.experiment.rounds:
+            raise ValueError(f"round must be between 0 and {self.experiment.rounds}, got {to}")
+        while self.completed < to:
+            self._state, _, _ = next(self._course)
+            seen = self.experiment.algorithm.observe(self._fed, self._state)
+            self.history.append({n: np.asarray(t.cpu()) for n, t in seen.items()})
+
+
 class _Screen:
     """A figure that can be redrawn, and the line that says what went wrong.
 
@@ -92,9 +124,8 @@ class _Screen:
         self._drawing = threading.Lock()
         self._asked = False
         self.status = w.HTML()
-        self.image = w.Image(
-            format="png", layout=w.Layout(max_width="100%", align_self="flex-start")
-        )
+        place = {"max_width": "100%", "align_self": "flex-start"}
+        self.image = w.Image(format="png", layout=place)
         self._show()
 
     def redraw(self) -> None:
@@ -179,11 +210,8 @@ class _Watch:
     def _compare(self) -> None:
         """Say what was set and is not trained with yet."""
         now = self.live.experiment.algorithm
-        news = [
-            f"{control.description} = {control.value}"
-            for name, control in self.settings.items()
-            if control.value != getattr(now, name)
-        ]
+        new = [c for name, c in self.settings.items() if c.value != getattr(now, name)]
+        news = [f"{control.description} = {control.value}" for control in new]
         self.news.value = escape(f"with {', '.join(news)}") if news else ""
 
     def _restart(self) -> None:
@@ -212,18 +240,12 @@ def specialisation_frame(live: LiveRun, at: int) -> Figure:
     left.set(title=f"q(z|y), round {at}", xlabel="expert z", ylabel="label y")
     left.set_xticks(range(q.shape[1]), [str(k + 1) for k in range(q.shape[1])])
     left.set_yticks(range(len(live.labels)), live.labels)
-    for name, label in (
-        ("q_entropy", "mean entropy of a row"),
-        ("q_marginal_entropy", "entropy of the marginal"),
-    ):
+    told = {"q_entropy": "mean entropy of a row", "q_marginal_entropy": "entropy of the marginal"}
+    for name, label in told.items():
         right.plot([float(h[name]) for h in live.history[: at + 1]], label=label)
     most = float(np.log(q.shape[1]))
     right.axhline(most, color="grey", linewidth=0.8, linestyle=":", label="log K")
-    right.set(
-        xlabel="communication round",
-        ylabel="nats",
-        xlim=(0, live.experiment.rounds),
-        ylim=(-0.05, 1.05 * max(most, 0.1)),
-    )
+    limits = {"xlim": (0, live.experiment.rounds), "ylim": (-0.05, 1.05 * max(most, 0.1))}
+    right.set(xlabel="communication round", ylabel="nats", **limits)
     figure.legend(fontsize="small", loc="outside lower right", ncols=3)
     return figure

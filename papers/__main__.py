@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from companion.scales import SCALES
+from companion.sections import SCALES
 from fedlib.values import one_of
 
 
@@ -41,7 +41,8 @@ _ONE_SCALE = f"{', '.join(SCALES[:-1])} or {SCALES[-1]}"
 Scale = Annotated[str, typer.Option(help=_ONE_SCALE)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
 Only = Annotated[str, typer.Option(help="names or numbers of notebooks, as in 00,01")]
-Jobs = Annotated[str, typer.Option(help="notebooks at once (one per core)")]
+Jobs = Annotated[int, typer.Option(min=0, help="notebooks at once, 0 for one per core")]
+Count = Annotated[int, typer.Option(min=0, help="0 for the scale's own")]
 Workers = Annotated[int, typer.Option(min=1, help="processes at once")]
 Sections = Annotated[
     list[str],
@@ -59,22 +60,20 @@ Fields = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE")]
 def figures(
     scale: Scale = "quick",
     dataset: Annotated[str, typer.Option(help="one data set instead of the scale's own")] = "",
-    seeds: Annotated[str, typer.Option(help="number of seeds, 0 for the scale's own")] = "0",
-    rounds: Annotated[str, typer.Option(help="communication rounds, 0 for the scale's own")] = "0",
+    seeds: Count = 0,
+    rounds: Count = 0,
     device: Device = "auto",
     only: Only = "",
-    jobs: Jobs = "",
-    more: Fields = [],  # noqa: B006
+    jobs: Jobs = 0,
 ) -> None:
     """Run notebooks into executed copies and draw their figures into figures/<scale>/."""
     from companion import notebooks
 
-    given = {"scale": scale, "dataset": dataset, "seeds": seeds, "rounds": rounds, "device": device}
-    notebooks.figures(given | _pairs(more), only, jobs)
+    notebooks.figures(scale, dataset, seeds, rounds, device, only=only, jobs=jobs)
 
 
 @app.command(epilog="[bold]Example[/bold]  notebooks --only 07")
-def notebooks(only: Only = "", jobs: Jobs = "") -> None:
+def notebooks(only: Only = "", jobs: Jobs = 0) -> None:
     """Run notebooks at quick scale; write their outputs, and verdicts, back to the sources."""
     from companion import notebooks
 
@@ -99,7 +98,7 @@ def plan(
     probe: Probe = True,
 ) -> None:
     """Say how many runs a scale has, how many are left, and what they would cost here."""
-    from companion.campaign import show
+    from companion.plan import show
     from papers.book import BOOK
 
     show(BOOK, scale, section, device=device, workers=workers, probe=probe)
@@ -127,7 +126,7 @@ def campaign(
     ] = False,
 ) -> None:
     """Train all runs of a scale, on this machine or a Ray cluster, or continue."""
-    from companion.campaign import campaign
+    from companion.plan import campaign
     from papers.book import BOOK
 
     how: dict[str, Any] = {"device": device, "workers": workers, "probe": probe}
@@ -156,7 +155,7 @@ def report() -> None:
 @app.command()
 def floors() -> None:
     """Compute the floors beside published numbers, from the labels of the data at hand."""
-    from companion.scorecard.floors import write_floors
+    from companion.scorecard import write_floors
     from papers.book import BOOK
 
     print(f"{len(write_floors(BOOK))} floors: {BOOK.floors}")

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from companion.scales import SCALES
+from companion.sections import SCALES
 from fedlib.tasks import Task
 from fedlib.values import one_of
 from papers.adaptive import settings as adaptive

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from companion.scales import SCALES
-from companion.sections import Setting
+from companion.sections import SCALES, Setting
 from fedlib.models import MLP, LeNet
 from fedlib.partition import Mirrored, Own, Request
 from fedlib.tasks import Task

@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 
 import nbformat
-import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -53,15 +52,12 @@ def test_every_dependency_is_pinned_once_within_its_bounds():
     names = [name for name, _ in pins()]
     assert len(names) == len(set(names)), "a package is pinned twice"
     versions = dict(pins())
+    assert not Version(versions["torch"]).local, "a build, where CPU and CUDA wheels are to fit"
     for requirement in requirements():
         assert str(requirement.specifier).startswith(">="), f"{requirement}: lower bounds only"
         version = versions.get(canonicalize_name(requirement.name))
         assert version, f"{requirement} is not pinned in constraints.txt"
         assert version in requirement.specifier, f"{requirement} excludes the pin {version}"
-
-
-def test_pytorch_is_pinned_without_a_build_so_that_cpu_and_cuda_wheels_fit():
-    assert not Version(dict(pins())["torch"]).local
 
 
 def test_this_environment_holds_the_pinned_versions():
@@ -163,11 +159,7 @@ def test_the_citation_names_this_version_and_five_papers():
         assert paper["authors"] and paper["year"] and "arxiv.org/abs" in paper["url"]
 
 
-def test_there_are_no_other_lists_of_dependencies():
+def test_the_package_has_its_papers_and_no_other_list_of_dependencies():
     others = ("requirements*.txt", "setup.py", "setup.cfg", "Pipfile", "poetry.lock")
     assert not [path for pattern in others for path in ROOT.glob(pattern)]
-
-
-@pytest.mark.parametrize("name", ["LICENSE", "Makefile", ".ci/run", ".gitignore"])
-def test_the_package_has_its_papers(name):
-    assert (ROOT / name).is_file()
+    assert all((ROOT / n).is_file() for n in ("LICENSE", "Makefile", ".ci/run", ".gitignore"))

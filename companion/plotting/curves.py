@@ -1,32 +1,35 @@
-"""Learning curves."""
+"""Numbers over rounds, over what was sent, over a parameter; and over the clients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from companion.frames import bands
-from companion.plotting.floor import draw_floor, parted
-from companion.plotting.layout import finished, head, side_by_side
-from companion.plotting.style import COLUMN, look_of, ordered, seeds_of
+from companion.looks import looks
+from companion.plotting import style
+from companion.plotting.style import Drawn, Style, fields
+
+ROUNDS = "communication round"
+CROWDED = 5  # with more curves than this, bands are paler
+BEGINNING = 0.15  # of the rounds: the steep rise, which would squeeze what follows
+FEW = 6  # places on a logarithmic axis that are all named
 
 
 def curves(
     panels: Mapping[str, pd.DataFrame],
     *,
     ylabel: str,
-    xlabel: str = "communication round",
+    xlabel: str = ROUNDS,
     band: bool = True,
     heading: str = "",
     share_y: bool = False,
     at: Sequence[float] = (),
-) -> tuple[Figure, pd.DataFrame]:
+) -> Drawn:
     """Draw curves by method, one panel each: the mean over seeds and its 95% interval.
 
     With fewer than three seeds no interval is drawn: it would be wider than the figure. ``at`` are
@@ -34,19 +37,20 @@ def curves(
 
     ``panels`` maps a panel's title to a frame with columns method, seed, round and value.
     """
-    figure, axes = side_by_side(panels, COLUMN, 2.7, 4.6, sharey=share_y)
-    frames = []
-    for ax, (panel, curve) in zip(axes, panels.items(), strict=True):
-        curve, floor = parted(curve)
+    marks = dict(zip(panels, at, strict=False))
+
+    def draw(ax: Axes, name: str, curve: pd.DataFrame) -> pd.DataFrame:
+        curve, floor = style.parted(curve)
         drawn = bands(curve)
-        for method, rows in drawn.groupby("method", sort=False):
-            _curve(ax, str(method), rows.sort_values("round"), band)
-        draw_floor(ax, floor["value"])
-        ax.set(xlabel=xlabel, title=f"{panel}, {seeds_of(drawn)}")
-        frames.append(drawn.assign(panel=panel))
-    for ax, mark in zip(axes, at, strict=False):
-        ax.axvline(mark, color="black", linestyle=":", linewidth=0.8)
-    return finished(figure, axes, frames, ylabel, heading)
+        _lines(ax, drawn, "round", alpha=0.18 if band else 0)
+        style.draw_floor(ax, floor["value"])
+        if name in marks:
+            ax.axvline(marks[name], **style.MARK)
+        ax.set_title(f"{name}, {style.seeds_of(drawn)}")
+        return drawn
+
+    labels: Style = {"xlabel": xlabel, "ylabel": ylabel, "heading": heading}
+    return fields(panels, draw, (style.COLUMN, 2.7), sharey=share_y, **labels)
 
 
 class Cell(NamedTuple):
@@ -64,86 +68,130 @@ class Cell(NamedTuple):
     mark: float | None = None
 
 
-CROWDED = 5  # with more curves than this, bands are paler
-BEGINNING = 0.15  # of the rounds: the steep rise, which would squeeze what follows
-
-
-def grid(rows: Sequence[Sequence[Cell]], *, heading: str = "") -> tuple[Figure, pd.DataFrame]:
+def grid(rows: Sequence[Sequence[Cell]], *, heading: str = "") -> Drawn:
     """Draw fields of curves by method in rows and columns, with one legend for all.
 
     Each curve is the mean over seeds at every evaluated round with its 95% interval (from three
     seeds on), at the mean of x. The axis of y fits the means after the beginning: what comes
     before, and intervals, may lie outside.
     """
-    wide, high = max(map(len, rows)), len(rows)
-    size = (max(2.75 * wide + 0.4, 5.2), 2.2 * high + 0.8)
-    figure, axes = plt.subplots(high, wide, figsize=size, squeeze=False)
-    drawn = []
-    for cells, line in zip(rows, axes, strict=True):
-        for cell, ax in zip(cells, line, strict=False):
-            drawn.append(draw_cell(ax, cell).assign(panel=cell.title, x=cell.x))
-        for ax in line[len(cells) :]:
-            ax.set_visible(False)
-    _legend_of_all(figure, axes.flat, heading)
-    return figure, pd.concat(drawn, ignore_index=True)
+    wide = max(map(len, rows))
+    cells = [(c.title, c) if c else ("", None) for r in rows for c in [*r, *[None] * wide][:wide]]
+    size, least, room = (2.75 + 0.4 / wide, 2.2), 5.2, 0.8
+
+    def draw(ax: Axes, name: str, cell: Cell) -> pd.DataFrame:
+        return draw_cell(ax, cell).assign(panel=name, x=cell.x)
+
+    return fields(cells, draw, size, columns=wide, least=least, room=room, heading=heading)
 
 
 def draw_cell(ax: Axes, cell: Cell) -> pd.DataFrame:
     """Draw one field; return what is drawn: mean and interval by method and round."""
-    curve, floor = parted(cell.curve)
-    drawn = bands(ordered(curve))
-    shown, label = drawn, "communication round"
+    curve, floor = style.parted(cell.curve)
+    drawn = bands(style.ordered(curve))
+    scale, label = 1.0, ROUNDS
     if cell.x != "round":
         at = curve.groupby(["method", "round"], as_index=False)[cell.x].mean()
         drawn = drawn.merge(at, on=["method", "round"])
         small = drawn[cell.x].max() < 0.1
-        label = f"{'megabytes' if small else 'gigabytes'} sent, down and up"
-        shown = drawn.assign(**{cell.x: drawn[cell.x] * (1e3 if small else 1)})
-    pale = 0.08 if drawn["method"].nunique() > CROWDED else 0.18
-    for method, rows in shown.groupby("method", sort=False):
-        _curve(ax, str(method), rows.sort_values("round"), True, cell.x, pale)
+        scale, label = (1e3, "megabytes") if small else (1.0, "gigabytes")
+        label += " sent, down and up"
+    shown = drawn.assign(**{cell.x: drawn[cell.x] * scale})
+    crowded = drawn["method"].nunique() > CROWDED
+    _lines(ax, shown, cell.x, alpha=0.08 if crowded else 0.18)
     if cell.zero:
         ax.axhline(0, color="black", linewidth=0.8)
     if cell.mark is not None:
-        scale = shown[cell.x].max() / drawn[cell.x].max()
-        ax.axvline(cell.mark * scale, color="black", linestyle=":", linewidth=0.8)
-    draw_floor(ax, floor["value"])
-    limits = _limits(drawn, cell.zero, floor["value"])
+        ax.axvline(cell.mark * scale, **style.MARK)
+    style.draw_floor(ax, floor["value"])
+    means = drawn.loc[drawn["round"] > BEGINNING * drawn["round"].max(), "mean"]
+    ends = [*means, *floor["value"], *([0.0] if cell.zero else [])]
+    room = 0.08 * (max(ends) - min(ends)) or 0.05
+    limits = min(ends) - room, max(ends) + room
     ax.set(xlabel=label, ylabel=cell.ylabel, xlim=(0, None), ylim=limits)
-    ax.set_title(f"{cell.title}, {seeds_of(drawn)}", fontsize="small")
-    ax.grid(alpha=0.25)
+    ax.set_title(f"{cell.title}, {style.seeds_of(drawn)}", fontsize="small")
     return drawn
 
 
-def _limits(drawn: pd.DataFrame, zero: bool, floor: pd.Series) -> tuple[float, float]:
-    """Return limits of y for the means after the first rounds, the floor, and 0 if asked."""
-    means = drawn.loc[drawn["round"] > BEGINNING * drawn["round"].max(), "mean"]
-    ends = [*means, *floor, *([0.0] if zero else [])]
-    low, high = min(ends), max(ends)
-    room = 0.08 * (high - low) or 0.05
-    return low - room, high + room
+def over(
+    panels: Mapping[str, pd.DataFrame],
+    *,
+    x: str,
+    xlabel: str,
+    ylabel: str,
+    log: bool = False,
+    one: bool = False,
+    printed: Mapping[str, pd.DataFrame] | None = None,
+    heading: str = "",
+) -> Drawn:
+    """Draw a number by method over a parameter ``x``: mean over seeds and 95% interval.
+
+    ``panels`` maps a panel's title to a frame with columns method, seed, ``x`` and value. ``log``
+    is for x; ``one`` draws a line at y = 1, for ratios. ``printed`` are a paper's numbers in the
+    same form, without seeds, drawn hollow. The floor is a thin line, level where it has no ``x``.
+    """
+
+    def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
+        numbers, floor = style.parted(numbers)
+        shown = bands(style.ordered(numbers), by=("method", x))
+        _lines(ax, shown, x, forms=style.FORMS, alpha=0.15)
+        hollow(ax, (printed or {}).get(name, numbers[:0]), x, "value")
+        if one:
+            ax.axhline(1, **style.MARK)
+        style.draw_floor(ax, floor["value"], floor[x])
+        ax.set(title=f"{name}, {style.seeds_of(shown)}", xscale="log" if log else "linear")
+        places = sorted(shown[x].unique())
+        if log and len(places) <= FEW:
+            ax.set_xticks(places, [f"{place:g}" for place in places])
+            ax.minorticks_off()
+        elif all(float(place).is_integer() for place in places):
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if not len(floor):
+            return shown
+        by = ("method",) if floor[x].isna().all() else ("method", x)
+        return pd.concat([shown, bands(floor, by=by)])
+
+    labels: Style = {"xlabel": xlabel, "ylabel": ylabel, "heading": heading}
+    return fields(panels, draw, (3.0, 2.9), **labels)
 
 
-def _legend_of_all(figure: Figure, axes: Iterable[Axes], heading: str) -> None:
-    known: dict[str, Artist] = {}
-    for ax in axes:
-        handles, labels = ax.get_legend_handles_labels()
-        known |= dict(zip(labels, handles, strict=True))
-    names = ordered(pd.DataFrame({"method": list(known)}))["method"].tolist()
-    figure.legend(
-        [known[name] for name in names],
-        names,
-        loc="outside lower center",
-        ncols=max(2, int(figure.get_figwidth() / 1.9)),
-        handlelength=2.8,
-    )
-    head(figure, heading)
+def cumulative(panels: Mapping[str, pd.DataFrame], *, xlabel: str, heading: str = "") -> Drawn:
+    """Draw which share of the clients has at most a value, by method: further right is better.
+
+    ``panels`` maps a panel's title to a frame with columns method and value, one row per client and
+    seed. Returns, by panel and method, every value and the share of those up to it.
+    """
+
+    def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
+        drawn = []
+        for method, rows in style.ordered(numbers).groupby("method", sort=False):
+            values = rows["value"].dropna().sort_values().reset_index(drop=True)
+            share = (values.index + 1) / len(values)
+            look: Style = {**style.look_of(str(method)), "label": method}
+            ax.step(values, share, where="post", **style.FLOOR if method == looks().floor else look)
+            parts = {"panel": name, "method": method, "value": values, "share": share}
+            drawn.append(pd.DataFrame(parts))
+        return pd.concat(drawn)
+
+    labels: Style = {"xlabel": xlabel, "ylabel": "share of the clients", "heading": heading}
+    return fields(panels, draw, (3.0, 2.9), sharey=True, **labels)
 
 
-def _curve(
-    ax: Axes, method: str, rows: pd.DataFrame, band: bool, x: str = "round", alpha: float = 0.18
-) -> None:
-    colour, dash = look_of(method)
-    ax.plot(rows[x], rows["mean"], color=colour, linestyle=dash, label=method, linewidth=1.6)
-    if band:
-        ax.fill_between(rows[x], rows["low"], rows["high"], color=colour, alpha=alpha, linewidth=0)
+def hollow(ax: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
+    """Draw a paper's points, if there are any."""
+    if len(rows):
+        colours = [style.look_of(method)["color"] for method in rows["method"]]
+        how: Style = {"facecolors": "none", "linewidths": 0.9, "label": "published"}
+        ax.scatter(rows[x], rows[y], s=26, edgecolors=colours, **how)
+
+
+def _lines(ax: Axes, drawn: pd.DataFrame, x: str, *, alpha: float, forms: str = "") -> None:
+    """Draw the mean of each method over x, and its interval as a band unless ``alpha`` is 0."""
+    for place, (method, rows) in enumerate(drawn.groupby("method", sort=False)):
+        rows = rows.sort_values("round" if "round" in rows else x)
+        look = style.look_of(str(method))
+        marker: Style = {"marker": forms[place % len(forms)], "markersize": 4} if forms else {}
+        ax.plot(rows[x], rows["mean"], label=method, linewidth=1.6, **look, **marker)
+        if alpha:
+            ends = rows["low"], rows["high"]
+            ax.fill_between(rows[x], *ends, color=look["color"], alpha=alpha, linewidth=0)

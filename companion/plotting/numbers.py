@@ -1,51 +1,48 @@
-"""Numbers by method: best at the top, by a place, and in rows with their range."""
+"""Numbers by method: best at the top, by a place, in rows with their range; beside their floor."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from textwrap import fill
+from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from companion.frames import bands
+from companion.plotting import style
 from companion.plotting.curves import Cell, draw_cell
-from companion.plotting.floor import draw_floor, draw_upright_floor, parted
-from companion.plotting.layout import head, legend, side_by_side
-from companion.plotting.style import PAGE, SHADES, look_of, seeds_of
+from companion.plotting.style import Drawn, Style, fields
 
-FORMS = "osD^v"
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels such as -0.15
 
 
-def standings(
-    panels: Mapping[str, pd.DataFrame], *, xlabel: str, heading: str = ""
-) -> tuple[Figure, pd.DataFrame]:
+def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str) -> Drawn:
     """Draw one number per run by method, best at the top: runs, mean and 95% interval.
 
     ``panels`` maps a panel's title to a frame with columns method, seed and value.
     """
+
+    def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
+        drawn = _standing(ax, numbers)
+        ax.set_title(f"{name}, {style.seeds_of(drawn)}", fontsize="small")
+        return drawn
+
     most = max(frame["method"].nunique() for frame in panels.values())
-    figure, axes = side_by_side(panels, 3.6, 0.24 * most + 0.9, 4.6)
-    drawn = []
-    for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
-        drawn.append(_standing(ax, numbers).assign(panel=panel))
-        ax.set_title(f"{panel}, {seeds_of(drawn[-1])}", fontsize="small")
-        ax.set_xlabel(xlabel)
-    head(figure, heading)
-    return figure, pd.concat(drawn, ignore_index=True)
+    return fields(panels, draw, (3.6, 0.24 * most + 0.9), xlabel=xlabel)
 
 
-def ranked(curve: Cell, numbers: pd.DataFrame, *, xlabel: str) -> tuple[Figure, pd.DataFrame]:
+def ranked(curve: Cell, numbers: pd.DataFrame, *, xlabel: str) -> Drawn:
     """Draw curves, and beside them one number per run by method as in ``standings``.
 
     ``numbers`` has columns method, seed and value. The methods' names at their numbers are the
     legend of the curves.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(PAGE + 1.2, 3.3), width_ratios=[1.2, 1])
+    size = (style.PAGE + 1.2, 3.3)
+    figure, (left, right) = plt.subplots(1, 2, figsize=size, width_ratios=[1.2, 1])
     draw_cell(left, curve)
     drawn = _standing(right, numbers)
     right.set_xlabel(xlabel)
@@ -53,33 +50,47 @@ def ranked(curve: Cell, numbers: pd.DataFrame, *, xlabel: str) -> tuple[Figure, 
     return figure, drawn
 
 
-def points(
-    frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "", log: bool = False
-) -> tuple[Figure, pd.DataFrame]:
+def _standing(ax: Axes, numbers: pd.DataFrame) -> pd.DataFrame:
+    drawn = bands(numbers, by=("method",)).sort_values("mean").reset_index(drop=True)
+    for place, of in enumerate(drawn.to_dict("records")):
+        look = style.look_of(of["method"])
+        runs = numbers.loc[numbers["method"] == of["method"], "value"]
+        ax.plot(runs, [place] * len(runs), "|", color=look["color"], alpha=0.6, markersize=9)
+        ax.plot([of["low"], of["high"]], [place, place], linewidth=1.6, **look)
+        ax.plot([of["mean"]], [place], "o", color=look["color"], markersize=5)
+    ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
+    ax.set_ylim(-0.6, len(drawn) - 0.4)
+    ax.grid(axis="x", alpha=0.25)
+    return drawn
+
+
+def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Drawn:
     """Draw every run and the mean with its 95% interval, by method and ``x``.
 
     ``frame`` has columns method, seed, value and the one that ``x`` names. The floor is a thin line
     across each place that has one.
     """
-    frame, floor = parted(frame)
+    frame, floor = style.parted(frame)
     drawn = bands(frame, by=(x, "method"))
-    methods = list(dict.fromkeys(frame["method"]))
-    places = list(dict.fromkeys(frame[x]))
-    figure, ax = plt.subplots(figsize=(min(PAGE, 2.4 + 1.8 * len(places)), 2.6))
+    methods, places = (list(dict.fromkeys(frame[c])) for c in ("method", x))
+    figure, ax = plt.subplots(figsize=(min(style.PAGE, 2.4 + 1.8 * len(places)), 2.6))
     for j, method in enumerate(methods):
-        at = {
-            d: i + (j - (len(methods) - 1) / 2) * 0.8 / len(methods) for i, d in enumerate(places)
-        }
-        _points(
-            ax, method, at, x, frame[frame["method"] == method], drawn[drawn["method"] == method]
-        )
-    _floor_of_places(ax, floor, x, places)
-    crowded = len(places) > 6
-    ax.set_xticks(range(len(places)), places, rotation=30 if crowded else 0)
-    ax.set_xlim(-0.6, len(places) - 0.4)
-    ax.set(ylabel=ylabel, yscale="log" if log else "linear")
-    ax.grid(axis="y", alpha=0.3)
-    legend(figure, [ax], heading)
+        shift = (j - (len(methods) - 1) / 2) * 0.8 / len(methods)
+        at = {place: i + shift for i, place in enumerate(places)}
+        colour = style.look_of(method)["color"]
+        runs, ends = (rows[rows["method"] == method] for rows in (frame, drawn))
+        half = (ends["high"] - ends["low"]) / 2
+        how: Style = {"fmt": "o", "color": colour, "capsize": 3, "markersize": 5, "label": method}
+        ax.errorbar(ends[x].map(at), ends["mean"], yerr=half, **how)
+        ax.plot(runs[x].map(at), runs["value"], "_", color=colour, alpha=0.6, markersize=9)
+    for i, place in enumerate(places):
+        level = floor.loc[floor[x] == place, "value"]
+        if len(level):
+            ax.plot([i - 0.45, i + 0.45], [level.mean()] * 2, **style.FLOOR)
+    ax.set_xticks(range(len(places)), places, rotation=30 if len(places) > 6 else 0)
+    ax.set(ylabel=ylabel, xlim=(-0.6, len(places) - 0.4))
+    ax.grid(axis="y", alpha=0.25)
+    style.finish(figure, heading)
     return figure, drawn
 
 
@@ -93,7 +104,7 @@ def dots(
     empty: str = "",
     black: str = "",
     most: float | None = None,
-) -> tuple[Figure, pd.DataFrame]:
+) -> Drawn:
     """Draw means with their ranges in rows, one panel each.
 
     A panel's frame has columns row, group, mean, low, high: rows from top to bottom, groups by
@@ -102,100 +113,116 @@ def dots(
     where an accuracy ends, no range is drawn beyond it or below 0. The floor is no row but a thin
     upright line.
     """
-    floors = {name: parted(frame, "row")[1] for name, frame in panels.items()}
-    panels = {name: parted(frame, "row")[0] for name, frame in panels.items()}
-    every = pd.concat([f.assign(panel=name) for name, f in panels.items()], ignore_index=True)
+    split = {name: style.parted(frame, "row") for name, frame in panels.items()}
+    every = pd.concat([frame for frame, _ in split.values()])
     rows, groups = (list(dict.fromkeys(every[c])) for c in ("row", "group"))
-    tall = 0.19 * len(groups) + 0.12
-    figure, axes = plt.subplots(
-        1,
-        len(panels),
-        figsize=(min(PAGE, max(4.6, 1.4 + 2.3 * len(panels))), tall * len(rows) + 1.3),
-        squeeze=False,
-        sharey=True,
-        sharex=True,
-    )
-    looks = {
-        g: ("black" if g == black else SHADES[j % len(SHADES)], FORMS[j % len(FORMS)])
-        for j, g in enumerate(groups)
-    }
-    for ax, (name, frame) in zip(axes[0], panels.items(), strict=True):
-        if most is not None:
-            frame = frame.assign(low=frame["low"].clip(0), high=frame["high"].clip(upper=most))
-        _rows(ax, frame, rows, looks)
+
+    def draw(ax: Axes, name: str, parts: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
+        frame, floor = parts
+        for j, group in enumerate(groups):
+            colour = "black" if group == black else style.SHADES[j % len(style.SHADES)]
+            mine = frame[frame["group"] == group]
+            shift = (j - (len(groups) - 1) / 2) * 0.75 / len(groups)
+            at = [rows.index(row) + shift for row in mine["row"]]
+            low, high = (mine[end].clip(most and 0, most) for end in ("low", "high"))
+            ax.hlines(at, low, high, color=colour, linewidth=1.3)
+            form = style.FORMS[j % len(style.FORMS)]
+            ax.plot(mine["mean"], at, form, color=colour, markersize=4.5, label=group)
+        ax.grid(visible=False, axis="y")
+        ax.hlines(np.arange(len(rows) - 1) + 0.5, 0, 1, "0.9", lw=0.6, transform=_across(ax))
         for row in set(rows) - set(frame["row"]):
-            middle = {"ha": "center", "va": "center", "transform": ax.get_yaxis_transform()}
+            middle: Style = {"ha": "center", "va": "center", "transform": _across(ax)}
             ax.text(0.5, rows.index(row), empty, color="grey", fontsize="small", **middle)
         if marks and name in marks:
-            ax.axvline(marks[name], color="black", linestyle=":", linewidth=0.9, label=mark)
-        draw_upright_floor(ax, floors[name]["mean"])
-        ax.set(title=fill(name, 28), xlabel=xlabel)
+            ax.axvline(marks[name], label=mark, **style.MARK)
+        style.draw_floor(ax, floor["mean"], upright=True)
+        ax.set(title=fill(name, 28), yticks=range(len(rows)), yticklabels=rows)
+        ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
-        ax.grid(axis="x", alpha=0.3)
-    axes[0][0].set_yticks(range(len(rows)), rows)
-    axes[0][0].set_ylim(len(rows) - 0.5, -0.5)
-    legend(figure, axes[0], heading)
-    of_floor = [f.assign(panel=name) for name, f in floors.items() if len(f)]
-    return figure, pd.concat([every, *of_floor], ignore_index=True)
+        return frame
+
+    wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / len(panels)
+    tall = (0.19 * len(groups) + 0.12) * len(rows) + 1.3
+    labels: Style = {"xlabel": xlabel, "heading": heading}
+    figure, drawn = fields(split, draw, (wide, tall), sharex=True, sharey=True, **labels)
+    floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
+    return figure, pd.concat([drawn, *floors], ignore_index=True)
 
 
-def _standing(ax: Axes, numbers: pd.DataFrame) -> pd.DataFrame:
-    drawn = bands(numbers, by=("method",)).sort_values("mean").reset_index(drop=True)
-    for place, of in enumerate(drawn.to_dict("records")):
-        colour, dash = look_of(of["method"])
-        runs = numbers.loc[numbers["method"] == of["method"], "value"]
-        ax.plot(runs, [place] * len(runs), "|", color=colour, alpha=0.6, markersize=9)
-        ends = [of["low"], of["high"]]
-        ax.plot(ends, [place, place], color=colour, linestyle=dash, linewidth=1.6)
-        ax.plot([of["mean"]], [place], "o", color=colour, markersize=5)
-    ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
-    ax.set_ylim(-0.6, len(drawn) - 0.4)
-    ax.grid(axis="x", alpha=0.3)
-    return drawn
+def grouped(
+    groups: Mapping[str, np.ndarray], names: Sequence[str], *, ylabel: str, heading: str = ""
+) -> Drawn:
+    """Draw several numbers of each class side by side, ``[classes]`` by group, the first in red."""
+    table = pd.DataFrame(dict(groups), index=pd.Index(names, name="name"))
+    figure, ax = plt.subplots(figsize=(style.PAGE, 2.6))
+    light, _, _, orange, grey = style.SHADES
+    colours: Any = [style.RED, style.BLUE, light, grey, orange, "black"]
+    crowded = max(map(len, names)) > 5
+    table.plot.bar(ax=ax, color=colours, width=0.8, legend=False, rot=30 if crowded else 0)
+    ax.axhline(0, color="black", linewidth=0.6)
+    ax.set(xlabel="", ylabel=ylabel)
+    style.finish(figure, heading)
+    long = table.reset_index().melt("name", var_name="group")
+    return figure, long[["group", "name", "value"]]
 
 
-def _points(
-    ax: Axes, method: str, at: dict[str, float], x: str, runs: pd.DataFrame, drawn: pd.DataFrame
-) -> None:
-    colour, _ = look_of(method)
-    centre = drawn[x].map(at).to_numpy(dtype=float)
-    half = ((drawn["high"] - drawn["low"]) / 2).to_numpy()
-    ax.errorbar(
-        centre,
-        drawn["mean"],
-        yerr=half,
-        fmt="o",
-        color=colour,
-        capsize=3,
-        label=method,
-        markersize=5,
-    )
-    ax.plot(runs[x].map(at), runs["value"], "_", color=colour, alpha=0.6, markersize=9)
+def trials(table: pd.DataFrame, *, ylabel: str) -> Drawn:
+    """Draw every trial's score over its rate, a panel per stage; the best has a ring.
+
+    """
+
+    def draw(ax: Axes, name: str, rows: pd.DataFrame) -> pd.DataFrame:
+        rate = "lr" if rows["lr"].notna().any() else "eps"
+        best = rows[rows["best"]]
+        ax.scatter(rows[rate], rows["score"], s=18, color="C0")
+        ax.scatter(best[rate], best["score"], s=90, facecolors="none", edgecolors="black")
+        ax.set_xlabel("learning rate" if rate == "lr" else r"exploration $\varepsilon$")
+        if rate == "lr":  # few marks on a narrow field, none of them on an edge
+            low, high = rows[rate].min(), rows[rate].max()
+            ax.set(xscale="log", xlim=(low / 1.6, high * 1.6))
+            ax.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 30 * low else (1.0, 3.0)))
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
+            ax.xaxis.set_minor_formatter(NullFormatter())
+        return rows
+
+    stages = {str(stage): rows for stage, rows in table.groupby("stage", sort=False)}
+    figure, _ = fields(stages, draw, (style.PAGE / len(stages), 2.3), ylabel=ylabel)
+    return figure, table
 
 
-def _floor_of_places(ax: Axes, floor: pd.DataFrame, x: str, places: list[str]) -> None:
-    """Draw the floor across each place, one line that leaps between them."""
-    means = floor.groupby(x)["value"].mean()
-    ends = [
-        (i + half, means[at])
-        for i, at in enumerate(places)
-        if at in means
-        for half in (-0.45, 0.45)
+def against_floor(table: pd.DataFrame) -> Drawn:
+    """Draw published accuracies by method, a field per data set and S, with the floor as a line.
+
+    ``table`` has columns dataset, S, method, value and floor, methods from top to bottom. What lies
+    below the floor is red. Returns the table with the column below.
+    """
+    table = table.assign(below=table["value"] < table["floor"])
+    sets, ratios, methods = (list(dict.fromkeys(table[c])) for c in ("dataset", "S", "method"))
+    above = ("published", "o", style.SHADES[1])
+    looks = {False: above, True: ("published, below the floor", "D", style.RED)}
+
+    def draw(ax: Axes, name: str, here: pd.DataFrame) -> pd.DataFrame:
+        for below, (label, form, colour) in looks.items():
+            dots = here[here["below"] == below]
+            at = [methods.index(m) for m in dots["method"]]
+            ax.plot(dots["value"], at, form, color=colour, markersize=4, label=label)
+        style.draw_floor(ax, here["floor"], upright=True)
+        ax.set_title(name, fontsize="small")
+        ax.set_yticks(range(len(methods)), methods, fontsize="small")
+        ax.set_ylim(len(methods) - 0.5, -0.5)
+        return here
+
+    cells = [
+        (f"{style.title(d)}, S = {s:g}", table[(table["S"] == s) & (table["dataset"] == d)])
+        for s in ratios
+        for d in sets
     ]
-    if ends:
-        where, level = zip(*ends, strict=True)
-        draw_floor(ax, pd.Series(level), pd.Series(where))
+    size = (style.PAGE / len(sets), 0.17 * len(methods) + 0.5)
+    share: Style = {"sharex": True, "sharey": True, "xlabel": "accuracy"}
+    figure, _ = fields(cells, draw, size, columns=len(sets), room=0.6, **share)
+    return figure, table
 
 
-def _rows(
-    ax: Axes, frame: pd.DataFrame, rows: list[str], looks: Mapping[str, tuple[str, str]]
-) -> None:
-    """Draw the dots and ranges of all groups, and lines between rows."""
-    for j, (group, (colour, form)) in enumerate(looks.items()):
-        mine = frame[frame["group"] == group]
-        shift = (j - (len(looks) - 1) / 2) * 0.75 / len(looks)
-        at = [rows.index(row) + shift for row in mine["row"]]
-        ax.hlines(at, mine["low"], mine["high"], color=colour, linewidth=1.3)
-        ax.plot(mine["mean"], at, form, color=colour, markersize=4.5, label=group)
-    for place in range(len(rows) - 1):
-        ax.axhline(place + 0.5, color="0.9", linewidth=0.6)
+def _across(ax: Axes) -> Any:
+    """Return the coordinates of a field whose x goes from 0 at its left to 1 at its right."""
+    return ax.get_yaxis_transform()

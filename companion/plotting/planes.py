@@ -1,22 +1,22 @@
-"""Two numbers against each other: of methods, of clients, of examples."""
+"""Two numbers against each other: of methods, of clients, of examples, published and measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from companion.frames import bands
-from companion.plotting.floor import FLOOR_COLOUR, parted, path_of_floor
-from companion.plotting.layout import fields, finished, legend, side_by_side
-from companion.plotting.style import COLUMN, look_of, ordered, seeds_of
+from companion.plotting import style
+from companion.plotting.curves import hollow
+from companion.plotting.style import Drawn, Style, fields
 
-MARKS = ("o", "s", "^", "D", "v", "P")
+AGREEING = ("#1b7837", "#7fbf7b", "#b2182b", "#bdbdbd")  # colours of verdicts, the best first
+SLOPE, LETTERS, LETTER = 20, 7, 3.8  # of names: degrees; their height and a letter's width, points
+ENDS = ("mean", "low", "high")
 
 
 def plane(
@@ -29,7 +29,7 @@ def plane(
     ylabel: str,
     printed: Mapping[str, pd.DataFrame] | None = None,
     heading: str = "",
-) -> tuple[Figure, pd.DataFrame]:
+) -> Drawn:
     """Draw two numbers of every method against each other, a point per value of ``by``.
 
     Each point is the mean over seeds with both 95% intervals, and says its value of ``by``; a
@@ -38,198 +38,203 @@ def plane(
     ``printed`` are a paper's numbers in the same form, without seeds, drawn hollow. The floor is a
     thin line, with its values of ``by`` beside it.
     """
-    figure, axes = side_by_side(panels, 3.4, 3.6)
-    drawn = []
-    for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
-        both, floor = parted(_both(numbers, x, y, by))
+
+    def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
+        sides = [
+            bands(style.ordered(numbers[numbers["metric"] == metric]), by=("method", by))
+            for metric in (x, y)
+        ]
+        sides[1] = sides[1].drop(columns="seeds")
+        both = sides[0].merge(sides[1], on=["method", by], suffixes=("_x", "_y"))
+        both, floor = style.parted(both)
         for place, (method, rows) in enumerate(both.groupby("method", sort=False)):
-            _path(ax, str(method), MARKS[place % len(MARKS)], rows.sort_values(by), by)
-        theirs = (printed or {}).get(panel)
-        if theirs is not None and len(theirs):
-            wide = _wide(theirs, x, y, by)
-            hollow(ax, wide)
-            for method, rows in wide.groupby("method", sort=False):
-                _numbers(ax, rows, by, look_of(str(method))[0])
-        if len(floor):
-            path_of_floor(ax, floor["mean_x"], floor["mean_y"])
-            _numbers(ax, floor, by, FLOOR_COLOUR)
-        ax.set(xlabel=xlabel, title=f"{panel}, {seeds_of(both)}")
-        ax.grid(alpha=0.25)
-        drawn += [both.assign(panel=panel), floor.assign(panel=panel)]
-    return finished(figure, axes, drawn, ylabel, heading)
+            rows, colour = rows.sort_values(by), style.look_of(str(method))["color"]
+            ax.plot(rows["mean_x"], rows["mean_y"], color=colour, linewidth=0.8, alpha=0.5)
+            x_ends, y_ends = ([rows[f"{k}_{c}"] for k in ENDS] for c in "xy")
+            _cross(ax, str(method), x_ends, y_ends, style.FORMS[place % len(style.FORMS)])
+        theirs = _side_by_side((printed or {}).get(name, numbers[:0]), x, y, ["method", by])
+        hollow(ax, theirs, "mean_x", "mean_y")
+        ax.plot(floor["mean_x"], floor["mean_y"], **(style.FLOOR if len(floor) else {}))
+        beside: Style = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 6.5}
+        for row in pd.concat([both, theirs, floor]).to_dict("records"):
+            at, colour = (row["mean_x"], row["mean_y"]), style.look_of(row["method"])["color"]
+            ax.annotate(f"{row[by]:g}", at, color=colour, **beside)
+        ax.set_title(f"{name}, {style.seeds_of(both)}")
+        return pd.concat([both, floor])
+
+    return fields(panels, draw, (3.4, 3.6), xlabel=xlabel, ylabel=ylabel, heading=heading)
 
 
-def cloud(
-    panels: Mapping[str, pd.DataFrame],
-    *,
-    x: str,
-    y: str,
-    xlabel: str,
-    ylabel: str,
-    heading: str = "",
-) -> tuple[Figure, pd.DataFrame]:
+def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, xlabel: str, ylabel: str) -> Drawn:
     """Draw two numbers of every client against each other: a dot each, and a method's mean.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, client, metric and value,
     of which the metrics ``x`` and ``y`` are drawn. Panels share their axes, from 0 to 1. The floor
     is left out: it looks at no example.
     """
-    figure, axes = side_by_side(panels, 3.2, 3.6, sharey=True)
-    drawn = []
-    for ax, (panel, numbers) in zip(axes, panels.items(), strict=True):
-        rows, _ = parted(numbers[numbers["metric"].isin([x, y])])
+
+    def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
+        rows, _ = style.parted(numbers[numbers["metric"].isin([x, y])])
         wide = rows.pivot_table("value", ["method", "seed", "client"], "metric", sort=False)
-        wide = ordered(wide.dropna().reset_index())
+        wide = style.ordered(wide.dropna().reset_index())
         for place, (method, dots) in enumerate(wide.groupby("method", sort=False)):
-            colour, mark = look_of(str(method))[0], MARKS[place % len(MARKS)]
-            ax.scatter(dots[x], dots[y], s=9, color=colour, marker=mark, alpha=0.35, lw=0)
-            ax.scatter(
-                dots[x].mean(),
-                dots[y].mean(),
-                s=70,
-                color=colour,
-                marker=mark,
-                edgecolors="black",
-                label=str(method),
-            )
-        ax.plot([0, 1], [0, 1], color="black", linewidth=0.6, linestyle=":")
-        ax.set(xlabel=xlabel, title=panel, xlim=(0, 1), ylim=(0, 1))
-        drawn.append(wide.assign(panel=panel))
-    return finished(figure, axes, drawn, ylabel, heading)
+            look: Style = {
+                "color": style.look_of(str(method))["color"],
+                "marker": style.FORMS[place % len(style.FORMS)],
+            }
+            ax.scatter(dots[x], dots[y], s=9, alpha=0.35, lw=0, **look)
+            means = dots[x].mean(), dots[y].mean()
+            ax.scatter(*means, s=70, edgecolors="black", label=str(method), **look)
+        _diagonal(ax, 0, 1)
+        ax.set(xlim=(0, 1), ylim=(0, 1))
+        return wide
+
+    return fields(panels, draw, (3.2, 3.6), xlabel=xlabel, ylabel=ylabel, sharey=True)
 
 
 def versus(
-    panels: Mapping[str, pd.DataFrame],
-    *,
-    xlabel: str,
-    ylabel: str,
-    heading: str = "",
-    most: float = np.inf,
-) -> tuple[Figure, pd.DataFrame]:
+    panels: Mapping[str, pd.DataFrame], *, xlabel: str, ylabel: str, most: float = np.inf
+) -> Drawn:
     """Draw one number against another by method, one panel each: mean, interval, and every run.
 
     A panel's frame has columns method, seed, x, y. The dotted line is where both are the same. No
     interval is drawn beyond ``most``, where an accuracy ends.
     """
+
+    def draw(ax: Axes, name: str, frame: pd.DataFrame) -> pd.DataFrame:
+        sides = {c: bands(frame.assign(value=frame[c]), by=("method",)) for c in "xy"}
+        ends = {f"{c}_{k}": sides[c][k] for c in "xy" for k in ENDS}
+        drawn = sides["x"][["method", "seeds"]].assign(**ends)
+        for method, rows in drawn.groupby("method", sort=False):
+            runs = frame[frame["method"] == method]
+            colour = style.look_of(str(method))["color"]
+            ax.plot(runs["x"], runs["y"], ".", color=colour, alpha=0.4, markersize=4)
+            shown = rows.assign(**{h: rows[h].clip(upper=most) for h in ("x_high", "y_high")})
+            x_ends, y_ends = ([shown[f"{c}_{k}"] for k in ENDS] for c in "xy")
+            _cross(ax, str(method), x_ends, y_ends, "o")
+        _diagonal(ax, frame[["x", "y"]].min().min(), frame[["x", "y"]].max().max())
+        return drawn
+
     wide = len(panels) if len(panels) <= 3 else 2
-    figure, axes = fields(len(panels), wide, max(COLUMN * wide, 4.6), 2.9)
-    frames = []
-    for ax, (name, frame) in zip(axes.flat, panels.items(), strict=False):
-        for method, runs in frame.groupby("method", sort=False):
-            frames.append(_cross(ax, str(method), runs, most).assign(panel=name))
-        ends = [frame[["x", "y"]].to_numpy().min(), frame[["x", "y"]].to_numpy().max()]
-        ax.plot(ends, ends, ":", color="grey", linewidth=0.9, zorder=0)
-        ax.set(title=name, xlabel=xlabel)
-        ax.grid(alpha=0.3)
-    for ax in axes[:, 0]:
-        ax.set_ylabel(ylabel)
-    _complete(list(axes.flat))
-    legend(figure, list(axes.flat), heading)
-    return figure, pd.concat(frames, ignore_index=True)
+    size = (style.COLUMN, 2.9)
+    return fields(panels, draw, size, columns=wide, room=0.5, xlabel=xlabel, ylabel=ylabel)
 
 
-def embedding(
-    points: pd.DataFrame, names: Sequence[str] = (), *, heading: str = ""
-) -> tuple[Figure, pd.DataFrame]:
+def agreement(
+    panels: Mapping[str, pd.DataFrame], verdicts: Sequence[str], *, xlabel: str, ylabel: str
+) -> Drawn:
+    """Draw what was measured, with its interval, over what is published: a dot per number.
+
+    A panel's frame has columns value, mean, low, high, verdict; ``verdicts`` are at most four, in
+    the order of the legend. On the dotted line both are the same.
+    """
+
+    def draw(ax: Axes, name: str, rows: pd.DataFrame) -> pd.DataFrame:
+        for verdict, colour, form in zip(verdicts, AGREEING, "o^sD", strict=False):
+            some = rows[rows["verdict"] == verdict]
+            x, y = some["value"], some["mean"]
+            ax.vlines(x, some["low"], some["high"], color=colour, linewidth=0.7, alpha=0.6)
+            ax.plot(x, y, form, color=colour, markersize=3.5, label=verdict)
+        least, most = rows[["value", "mean"]].min().min(), rows[["value", "mean"]].max().max()
+        _diagonal(ax, least, most)
+        room = 0.05 * (most - least or 1)
+        ax.set_ylim(least - room, most + room)  # a wide interval would squeeze all else
+        return rows
+
+    size = (style.PAGE / 2 if len(panels) > 1 else 4.6, 3.0)
+    return fields(panels, draw, size, columns=2, room=0.5, xlabel=xlabel, ylabel=ylabel)
+
+
+def embedding(points: pd.DataFrame, names: Sequence[str] = (), *, heading: str = "") -> Drawn:
     """Draw examples in planes, coloured by label, a panel for each base.
 
     ``points`` has columns base, x, y, label, purity; ``names`` are the labels' names.
     """
-    bases = {str(base): rows for base, rows in points.groupby("base", sort=False)}
-    figure, axes = side_by_side(bases, 2.3, 2.9)
-    for ax, (base, rows) in zip(axes, bases.items(), strict=True):
+
+    def draw(ax: Axes, name: str, rows: pd.DataFrame) -> pd.DataFrame:
         for label, dots in rows.groupby("label"):
             k = int(str(label))
-            name = names[k] if names else str(k)
-            colour = plt.get_cmap("tab10")(k % 10)
-            ax.scatter(dots["x"], dots["y"], s=14, color=colour, label=name, lw=0)
-        ax.set(title=f"{base}\n{rows['purity'].iloc[0]:.2f}", xticks=[], yticks=[])
-    legend(figure, axes, heading)
+            colour, label = plt.get_cmap("tab10")(k % 10), names[k] if names else str(k)
+            ax.scatter(dots["x"], dots["y"], s=14, color=colour, label=label, lw=0)
+        ax.set(title=f"{name}\n{rows['purity'].iloc[0]:.2f}", xticks=[], yticks=[])
+        return rows
+
+    bases = {str(base): rows for base, rows in points.groupby("base", sort=False)}
+    figure, _ = fields(bases, draw, (2.3, 2.9), heading=heading)
     return figure, points
 
 
-def _both(numbers: pd.DataFrame, x: str, y: str, by: str) -> pd.DataFrame:
-    """Return mean, low and high of x and of y by method and ``by``, and the number of seeds."""
-    sides = [
-        bands(ordered(numbers[numbers["metric"] == metric]), by=("method", by)) for metric in (x, y)
-    ]
-    return sides[0].merge(sides[1].drop(columns="seeds"), on=["method", by], suffixes=("_x", "_y"))
+def frontier(
+    panels: Mapping[str, pd.DataFrame], *, xlabel: str, ylabel: str, log: bool = False
+) -> Drawn:
+    """Draw every method as a dot of its family's form, and name those that none beats in both.
+
+    A panel's frame has columns method, family, x, y, best; the unbeaten are joined by a line.
+    ``log`` is for x. The floor is no dot but a thin line at its y.
+    """
+    split = {name: style.parted(frame) for name, frame in panels.items()}
+    families = [*dict.fromkeys(pd.concat([frame["family"] for frame, _ in split.values()]))]
+
+    def draw(ax: Axes, name: str, parts: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
+        points, floor = parts
+        for family, dots in points.groupby("family", sort=False):
+            k = families.index(family)
+            look: Style = {"color": plt.get_cmap("tab10")(k), "label": family, "alpha": 0.8}
+            ax.plot(dots["x"], dots["y"], style.FORMS[k % len(style.FORMS)], markersize=5, **look)
+        style.draw_floor(ax, floor["y"])
+        ax.set_xscale("log" if log else "linear")
+        ax.margins(0.1, 0.1)
+        low, high = ax.get_ylim()
+        ax.set_ylim(top=high + 0.25 * (high - low))  # room for names
+        _front(ax, points[points["best"]].sort_values("x"))
+        return points
+
+    labels: Style = {"xlabel": xlabel, "ylabel": ylabel}
+    figure, drawn = fields(split, draw, (style.PAGE, 3.6), columns=1, room=0.6, **labels)
+    floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
+    return figure, pd.concat([drawn, *floors], ignore_index=True)
 
 
-def _wide(printed: pd.DataFrame, x: str, y: str, by: str) -> pd.DataFrame:
-    rows = printed[printed["metric"].isin([x, y])]
-    wide = rows.pivot_table("value", ["method", by], "metric", sort=False).reset_index()
+def _side_by_side(rows: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> pd.DataFrame:
+    """Return two metrics of a table as columns mean_x and mean_y."""
+    rows = rows[rows["metric"].isin([x, y])]
+    wide = rows.pivot_table("value", [*by], "metric", sort=False).reset_index()
     return wide.rename(columns={x: "mean_x", y: "mean_y"}).dropna()
 
 
-def _path(ax: Axes, method: str, mark: str, rows: pd.DataFrame, by: str) -> None:
-    colour, _ = look_of(method)
-    half = {side: (rows[f"high_{side}"] - rows[f"low_{side}"]) / 2 for side in ("x", "y")}
-    ax.plot(rows["mean_x"], rows["mean_y"], color=colour, linewidth=0.8, alpha=0.5)
-    ax.errorbar(
-        rows["mean_x"],
-        rows["mean_y"],
-        xerr=half["x"],
-        yerr=half["y"],
-        fmt=mark,
-        color=colour,
-        label=method,
-        markersize=5,
-        elinewidth=0.8,
-    )
-    _numbers(ax, rows, by, colour)
+def _cross(
+    ax: Axes, method: str, x: Sequence[pd.Series], y: Sequence[pd.Series], form: str
+) -> None:
+    """Draw means with both their intervals; of x and of y mean, lower and upper end."""
+    xerr, yerr = ((mean - low, high - mean) for mean, low, high in (x, y))
+    how: Style = {"fmt": form, "markersize": 5, "elinewidth": 0.8, "label": method}
+    ax.errorbar(x[0], y[0], xerr=xerr, yerr=yerr, color=style.look_of(method)["color"], **how)
 
 
-def hollow(ax: Axes, rows: pd.DataFrame) -> None:
-    """Draw a paper's points, and say once what they are."""
-    for place, (method, points) in enumerate(rows.groupby("method", sort=False)):
-        colour, _ = look_of(str(method))
-        label: dict[str, Any] = {"label": "published"} if place == 0 else {}
-        style: dict[str, Any] = {"facecolors": "none", "edgecolors": [colour], "linewidths": 0.9}
-        ax.scatter(points["mean_x"], points["mean_y"], s=26, **style, **label)
+def _diagonal(ax: Axes, low: float, high: float) -> None:
+    """Draw the line on which both numbers are the same."""
+    ax.plot([low, high], [low, high], zorder=0, **style.MARK)
 
 
-def _numbers(ax: Axes, rows: pd.DataFrame, by: str, colour: tuple[float, float, float]) -> None:
-    for row in rows.to_dict("records"):
-        where = (row["mean_x"], row["mean_y"])
-        ax.annotate(
-            f"{row[by]:g}",
-            where,
-            xytext=(4, 4),
-            textcoords="offset points",
-            fontsize=6.5,
-            color=colour,
-        )
+def _front(ax: Axes, best: pd.DataFrame) -> None:
+    """Join the unbeaten and name them, each above its dot and clear of the names before it."""
+    ax.plot(best["x"], best["y"], ":", color="grey", linewidth=0.9, zorder=0)
+    ax.autoscale_view(scaley=False)  # else the limits would only be known when all is drawn
+    dots = ax.transData.transform(best[["x", "y"]].to_numpy(float)) * 72 / ax.figure.dpi
+    how: Style = {"textcoords": "offset points", "rotation": SLOPE, "fontsize": LETTERS}
+    written: list[tuple[np.ndarray, float]] = []
+    places = best[["x", "y"]].itertuples(index=False, name=None)
+    for place, dot, method in zip(places, dots, best["method"], strict=True):
+        at, long = dot + np.array([3, 4]), len(str(method)) * LETTER
+        while any(_overlap(at - there, long, other) for there, other in written):
+            at = at + np.array([0, 1])
+        written.append((at, long))
+        ax.annotate(str(method), place, xytext=tuple(at - dot), **how)
 
 
-def _cross(ax: Axes, method: str, runs: pd.DataFrame, most: float) -> pd.DataFrame:
-    ends = {c: bands(runs.rename(columns={c: "value"}), by=("method",)).iloc[0] for c in "xy"}
-    colour, _ = look_of(method)
-    reach = {
-        c: [[e["mean"] - e["low"]], [np.minimum(e["high"], most) - e["mean"]]]
-        for c, e in ends.items()
-    }
-    ax.plot(runs["x"], runs["y"], ".", color=colour, alpha=0.4, markersize=4)
-    ax.errorbar(
-        ends["x"]["mean"],
-        ends["y"]["mean"],
-        xerr=reach["x"],
-        yerr=reach["y"],
-        fmt="o",
-        color=colour,
-        label=method,
-        markersize=6,
-        elinewidth=0.9,
-    )
-    means = {f"{c}_{k}": e[k] for c, e in ends.items() for k in ("mean", "low", "high")}
-    return pd.DataFrame([{"method": method, "seeds": len(runs), **means}])
-
-
-def _complete(axes: Sequence[Axes]) -> None:
-    """Give the first panel an empty entry for each method that only others have."""
-    known = set(axes[0].get_legend_handles_labels()[1])
-    for ax in axes[1:]:
-        for name in ax.get_legend_handles_labels()[1]:
-            if name not in known:
-                axes[0].errorbar([], [], fmt="o", color=look_of(name)[0], label=name)
-                known.add(name)
+def _overlap(between: np.ndarray, long: float, other: float) -> bool:
+    """Return whether two sloping names overlap; lengths and the way between them in points."""
+    turn = np.radians(SLOPE)
+    along = between @ (np.cos(turn), np.sin(turn))
+    across = between @ (-np.sin(turn), np.cos(turn))
+    return bool(abs(across) < LETTERS + 1 and -long < along < other)

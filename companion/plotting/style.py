@@ -1,23 +1,41 @@
-"""The companion's look, and where figures are saved."""
+"""What all figures share: colours, the floor's line, fields side by side, where they are saved."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from companion.looks import Dash, looks
-from companion.scales import SCALES
+from companion.looks import looks
+from companion.sections import SCALES
 from fedlib import paths
 from fedlib.values import one_of
 
+Drawn = tuple[Figure, pd.DataFrame]
+Style = dict[str, Any]
 COLUMN, PAGE = 3.5, 7.2  # inches: one and two columns of a journal page
 _BLIND = sns.color_palette("colorblind")
 SHADES = ("#9ecae1", "#3182bd", "#08306b", "#e6550d", "#636363")  # light to dark, then others
+RED, BLUE = "#c0392b", "#2a6fbb"  # what is wrong, and what is right; as in Fig. 9 and 10 of 000
+FORMS = "os^DvP"
+CALLED = "always the commonest label"
+FLOOR: Style = {
+    "color": (0.3, 0.3, 0.3),
+    "linestyle": (0, (4, 3)),
+    "linewidth": 0.9,
+    "zorder": 1.5,
+    "label": CALLED,
+}
+MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
+What = TypeVar("What")
 
 
 def use_style() -> None:
@@ -63,21 +81,116 @@ def title(dataset: str) -> str:
     return looks().titles.get(dataset, dataset)
 
 
-def look_of(method: str) -> tuple[tuple[float, float, float], Dash]:
+def look_of(method: str) -> Style:
     """Return a method's colour and dash, the same in every figure."""
+    if method == looks().floor:
+        return {name: FLOOR[name] for name in ("color", "linestyle")}
     place, dash = looks().methods.get(method, (zlib.crc32(method.encode()) % 10, "-"))
-    return _BLIND[place], dash
+    return {"color": _BLIND[place], "linestyle": dash}
 
 
 def ordered(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame's rows with its methods in the order of their looks, others at the end."""
-    place = {method: i for i, method in enumerate(looks().methods)}
+    places = _places()
     return frame.sort_values(
-        "method", key=lambda names: names.map(lambda n: place.get(n, len(place))), kind="stable"
+        "method", key=lambda names: names.map(lambda n: places.get(n, len(places))), kind="stable"
     )
+
+
+def _places() -> dict[str, int]:
+    return {method: i for i, method in enumerate(looks().methods)}
 
 
 def seeds_of(drawn: pd.DataFrame) -> str:
     """Return how many seeds a drawing has, in words."""
     least, most = int(drawn["seeds"].min()), int(drawn["seeds"].max())
     return f"{most} seed{'s' * (most > 1)}" if least == most else f"{least} to {most} seeds"
+
+
+def parted(frame: pd.DataFrame, column: str = "method") -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a frame without the floor's rows, and these."""
+    of_floor = frame[column] == looks().floor
+    return frame[~of_floor], frame[of_floor]
+
+
+def draw_floor(
+    ax: Axes, level: pd.Series, at: pd.Series | None = None, *, upright: bool = False
+) -> None:
+    """Draw the floor's mean as a line across a field, or as a curve over ``at`` where it differs.
+
+    ``upright`` where accuracies go to the right. Nothing where the floor was not run.
+    """
+    if not len(level):
+        return
+    if at is None or at.isna().all():
+        (ax.axvline if upright else ax.axhline)(float(level.mean()), **FLOOR)
+    else:
+        means = level.groupby(at).mean()
+        ax.plot(means.index, means, **FLOOR)
+
+
+def fields(
+    panels: Mapping[str, What] | Sequence[tuple[str, What | None]],
+    draw: Callable[[Axes, str, What], pd.DataFrame],
+    size: tuple[float, float],
+    *,
+    columns: int = 0,
+    least: float = 4.6,
+    room: float = 0.0,
+    xlabel: str = "",
+    ylabel: str = "",
+    heading: str = "",
+    **share: Any,
+) -> Drawn:
+    """Draw fields in rows of ``columns``, all side by side by default, with one legend and heading.
+
+    ``draw(ax, name, what)`` draws one of the ``panels``, whose name is its title, and returns the
+    frame behind it; nothing is drawn where there is none. A field's ``size`` is width and height in
+    inches; the figure is at least so wide, for the legend's sake, and has some ``room`` below.
+    Labels of y stand at the left, of x below if fields share it. Returns the figure and all frames,
+    with a column panel.
+    """
+    given: list[tuple[str, Any]] = [*panels.items()] if isinstance(panels, Mapping) else [*panels]
+    wide = min(columns or len(given), len(given))
+    high = -(-len(given) // wide)
+    whole = (max(size[0] * wide, least), size[1] * high + room)
+    figure, axes = plt.subplots(high, wide, figsize=whole, squeeze=False, **share)
+    drawn = []
+    given += [("", None)] * (axes.size - len(given))
+    for ax, (name, what) in zip(axes.flat, given, strict=True):
+        ax.set_visible(what is not None)
+        if what is not None:
+            ax.set_title(name)
+            ax.grid(alpha=0.25)
+            drawn.append(draw(ax, name, what).assign(panel=name))
+    for ax in (axes[-1] if "sharex" in share else axes.flat) if xlabel else ():
+        ax.set_xlabel(xlabel)
+    for ax in axes[:, 0] if ylabel else ():
+        ax.set_ylabel(ylabel)
+    finish(figure, heading)
+    return figure, pd.concat(drawn, ignore_index=True)
+
+
+def finish(figure: Figure, heading: str = "") -> None:
+    """Put ``heading`` above a figure and below it a legend of what its fields have drawn.
+
+    Methods are in the order of their looks, then comes what else was drawn; the floor is last.
+    """
+    if heading:
+        figure.suptitle(heading, fontsize="medium")
+    known: dict[str, Any] = {}
+    for ax in figure.axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            known.setdefault(label, handle)
+    places = _places()
+    names = sorted(known, key=lambda name: (name == CALLED, places.get(name, len(places))))
+    if names:
+        # As many columns as fit: a handle, and letters of the longest name, in inches.
+        across = max(2, int(figure.get_figwidth() / (0.6 + 0.065 * max(map(len, names)))))
+        figure.legend(
+            [known[name] for name in names],
+            names,
+            loc="outside lower center",
+            ncols=min(across, len(names)),
+            handlelength=2.8,
+        )

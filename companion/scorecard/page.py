@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from html import escape
 from importlib.resources import files
+from typing import Any
 
 import pandas as pd
 
 from companion.claims import FAILS, HOLDS
-from companion.scorecard.judge import INSIDE, NOT, ORDER, VERDICTS
+from companion.frames import LEAST_SEEDS
 
+INSIDE, ORDER, NOT = "inside the interval", "same order", "not reproduced"
+TOO_FEW, NEVER, NO = "too few seeds", "not yet run", "not comparable"
+ABSENT = "data not at hand"
+VERDICTS = {
+    INSIDE: "the published value lies in the 95% interval of the mean over seeds",
+    ORDER: "it does not, but three quarters or more of the other numbers of its group lie on the "
+    "same side of it as in the paper",
+    NOT: "neither",
+    TOO_FEW: f"fewer than {LEAST_SEEDS} seeds: the interval would hold almost any number",
+    NEVER: "no run is stored",
+    ABSENT: "no run is stored, and of the data set the standard scale has a sample at most",
+    NO: "there is nothing to compare it with, for the reason that is given",
+}
 COLOURS = {
     **dict.fromkeys((HOLDS, INSIDE), "#1b7837"),
     ORDER: "#5aae61",
@@ -38,11 +52,11 @@ than the papers, so that accuracies are often lower and an order says more.</p>
 {_counts(numbers, "paper")}
 <h2>Claims</h2>
 {_counts(claims, "notebook")}
-{_filter("claims")}{_claims(claims)}
+{_claims(claims)}
 <h2>Every published number</h2><p>In the units of the paper, mostly percent. The floor of a number
 on clients' own tests is what always saying a client's commonest label has on the paper's own
 partition: what lies below it has learned less than one look at the labels tells.</p>
-{_filter("numbers")}{_numbers(numbers)}
+{_numbers(numbers)}
 <script>{_asset("page.js")}</script></body></html>
 """
 
@@ -54,9 +68,7 @@ def latex(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
         (claims, ["notebook"], "Claims and how they came out."),
     )
     return "\n".join(
-        table.groupby([*keys, "verdict"])
-        .size()
-        .unstack(fill_value=0)
+        pd.crosstab([table[key] for key in keys], table["verdict"])
         .reset_index()
         .to_latex(index=False, caption=caption, escape=True)
         for table, keys, caption in parts
@@ -71,82 +83,43 @@ def _asset(name: str) -> str:
 def _counts(table: pd.DataFrame, by: str) -> str:
     if not len(table):
         return "<p>None yet: run <code>make figures</code>.</p>"
-    counts = table.groupby([by, "verdict"]).size().unstack(fill_value=0)
-    counts.loc["all"] = counts.sum()
-    head = "".join(f"<th>{_verdict(v)}</th>" for v in counts.columns)
-    rows = "".join(
-        f"<tr><td>{escape(str(name))}</td>"
-        + "".join(f'<td class="number">{count}</td>' for count in row)
-        + "</tr>"
-        for name, row in zip(counts.index, counts.to_numpy(), strict=True)
-    )
-    return f"<table><thead><tr><th>{by}</th>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    verdicts = table["verdict"].map(_verdict)
+    counts = pd.crosstab(table[by], verdicts, margins=True, margins_name="all")
+    return _table(counts.rename_axis(columns=None).reset_index())
 
 
 def _claims(claims: pd.DataFrame) -> str:
-    rows = [
-        [
-            _notebook(row["notebook"]),
-            escape(str(row["tested on"])),
-            escape(str(row["claim"])),
-            escape(str(row["source"])),
-            escape(str(row["measured"])),
-            str(row["seeds"]),
-            _verdict(str(row["verdict"])) + ("" if _clear(row["clear"]) else " (a close call)"),
-        ]
-        for _, row in claims.iterrows()
-    ]
-    heads = ["notebook", "tested on", "claim", "source", "measured", "seeds", "verdict"]
-    return _table("claims", heads, rows, {"seeds"})
-
-
-def _clear(value: object) -> bool:
-    return str(value) == "True"
+    told = claims.astype(str)
+    shown = told.drop(columns="clear").map(escape)
+    close = told["clear"].map({"True": ""}).fillna(" (a close call)")
+    shown["verdict"] = told["verdict"].map(_verdict) + close
+    shown["notebook"] = told["notebook"].map(_notebook)
+    return _table(shown, "claims")
 
 
 def _numbers(numbers: pd.DataFrame) -> str:
-    rows = [
-        [
-            escape(row["paper"][:3]),
-            escape(row["table_or_figure"]),
-            escape(row["dataset"]),
-            escape(row["setting"]),
-            escape(row["method"]),
-            escape(row["metric"]),
-            _number(row["value"]),
-            _number(row["floor"]),
-            _number(row["mean"]),
-            _interval(row["low"], row["high"]),
-            str(int(row["seeds"])) if row["seeds"] else "",
-            escape(row["scale"]),
-            _run(row["key"], row["file"], row["device"], row["commit"]),
-            _notebook(row["notebook"]),
-            _verdict(row["verdict"]) + (f": {escape(row['why_not'])}" if row["why_not"] else ""),
-        ]
-        for _, row in numbers.iterrows()
-    ]
-    heads = ["paper", "item", "data", "setting", "method", "metric", "published", "floor"]
-    heads += ["measured", "95% interval", "seeds", "scale", "run", "notebook", "verdict"]
-    return _table("numbers", heads, rows, {"published", "floor", "measured", "seeds"})
+    names = ["paper", "table_or_figure", "dataset", "setting", "method", "metric"]
+    texts = numbers[names].map(escape).set_axis(["paper", "item", "data", *names[3:]], axis=1)
+    texts["paper"] = texts["paper"].str[:3]
+    for name, column in (("published", "value"), ("floor", "floor"), ("measured", "mean")):
+        texts[name] = numbers[column].map("{:.4g}".format, na_action="ignore")
+    ends = zip(numbers["low"], numbers["high"], strict=True)
+    texts["95% interval"] = ["" if pd.isna(a) else f"{a:.3g} to {b:.3g}" for a, b in ends]
+    texts["seeds"] = numbers["seeds"].astype(int).astype(str).replace("0", "")
+    texts["scale"] = numbers["scale"]
+    texts["run"] = [_run(*run) for run in numbers[["key", "file", "device", "commit"]].to_numpy()]
+    texts["notebook"] = numbers["notebook"].map(_notebook)
+    why = numbers["why_not"].map(lambda text: f": {escape(text)}" if text else "")
+    return _table(texts.assign(verdict=numbers["verdict"].map(_verdict) + why), "numbers")
 
 
-def _table(name: str, heads: list[str], rows: list[list[str]], numeric: set[str]) -> str:
-    kinds = ["number" if h in numeric else "text" for h in heads]
-    head = "".join(f'<th data-kind="{k}">{h}</th>' for h, k in zip(heads, kinds, strict=True))
-    body = "\n".join(
-        "<tr>"
-        + "".join(f'<td class="{k}">{cell}</td>' for cell, k in zip(row, kinds, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<table class="sortable" id="{name}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table>"
-    )
-
-
-def _filter(name: str) -> str:
-    return f'<input type="search" data-for="{name}" placeholder="show rows with all these words">'
+def _table(shown: pd.DataFrame, name: str = "") -> str:
+    """Return a table of HTML; one that has a name can be sorted, and filtered by a box above it."""
+    how: Any = {"index": False, "escape": False, "border": 0, "justify": "left", "na_rep": ""}
+    with pd.option_context("display.max_colwidth", None):
+        table = shown.to_html(table_id=name or None, classes="sortable" if name else None, **how)
+    box = f'<input type="search" data-for="{name}" placeholder="show rows with all these words">'
+    return box + table if name else table
 
 
 def _verdict(verdict: str) -> str:
@@ -159,17 +132,7 @@ def _notebook(name: str) -> str:
 
 def _run(key: str, file: str, device: str, commit: str) -> str:
     """Return the key of a run, with where and from which code it comes; a link to its file."""
-    if not key:
-        return ""
-    said = escape(f"{device}, commit {commit}")
+    said = f'title="{escape(f"{device}, commit {commit}")}">{escape(key[:8])}'
     if not file:
-        return f'<span title="{said}">{escape(key[:8])}</span>'
-    return f'<a href="../results/{escape(file)}" title="{said}">{escape(key[:8])}</a>'
-
-
-def _number(value: float) -> str:
-    return "" if pd.isna(value) else f"{value:.4g}"
-
-
-def _interval(low: float, high: float) -> str:
-    return "" if pd.isna(low) else f"{low:.3g} to {high:.3g}"
+        return f"<span {said}</span>" if key else ""
+    return f'<a href="../results/{escape(file)}" {said}</a>'

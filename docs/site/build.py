@@ -11,8 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from companion.scorecard import write
-from companion.scorecard.collected import LARGEST_FIRST
+from companion.scorecard import LARGEST_FIRST, write
 from fedlib import paths
 from papers.book import BOOK
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from companion import frames
 from papers.adaptive.experiments import BEST, MOE
-from papers.names import LOCAL, MAJORITY
+from papers.floor import LOCAL, MAJORITY
 from papers.published import published
 
 WITHOUT = "no exploration"

@@ -10,9 +10,7 @@ from companion.claims import Claim, above, below, on_par
 from papers.adaptive import analysis, experiments
 from papers.adaptive.analysis import at_most, scores
 from papers.adaptive.experiments import ALL_EQUAL, BEST, EAGER, MOE, REDRAWN
-from papers.comparing import comparing, scored
-from papers.floor import floor_claims
-from papers.names import FEDAVG, LOCAL, TUNED
+from papers.floor import FEDAVG, LOCAL, TUNED, comparing, floor_claims, scored
 
 RIVALS = {
     BEST: "the best cluster",

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from companion.claims import Claim, below, greater
-from papers.comparing import scored
 from papers.comparison.analysis import ALL, OWN, correlations
 from papers.comparison.experiments import PROPOSED
-from papers.floor import floor_claims, without_floor
-from papers.names import FEDAVG, TUNED
+from papers.floor import FEDAVG, TUNED, floor_claims, scored, without_floor
 from papers.pm_moe import MIXED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED
 
 

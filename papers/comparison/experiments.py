@@ -10,8 +10,7 @@ from fedlib.optim import Optimizer, sgd
 from fedlib.runs import Experiment
 from papers.adaptive.experiments import ALL_EQUAL, BEST, MOE
 from papers.fedmix import BIAS, BIASED, ETA, FEDAVG, FEDMIX, LOCAL_GLOBAL, PRUNING
-from papers.floor import MAJORITY
-from papers.names import LOCAL, TUNED
+from papers.floor import LOCAL, MAJORITY, TUNED
 from papers.pm_moe import MIXED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED
 from papers.pm_moe import experiments as pm_moe
 from papers.pm_moe.experiments import PrivateParts, at_home, local_round, stage

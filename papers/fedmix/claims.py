@@ -19,9 +19,9 @@ from companion.frames import ByMethod, by_method, final
 from fedlib.algorithms import PrunedFedMix
 from fedlib.runs import Experiment
 from papers import fedmix as names
-from papers.comparing import judged
 from papers.fedmix import analysis
 from papers.fedmix.analysis import GUESSING, LABEL_SET, MESSAGES, SOURCES, TRUTH, late, newcomers
+from papers.floor import judged
 
 ONE_HOT = 0.1  # a row of q(z|y) counts as one-hot below this share of log K
 UNIFORM = 0.9  # ... and as uniform above this one

@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from companion.scales import SCALES
-from companion.sections import Setting
+from companion.sections import SCALES, Setting
 from fedlib import partition as parts
 from fedlib.models import MLP, LeNet, ResNet, fedmix_lenet5
 from fedlib.partition import IID, ByColumn, Dirichlet, LabelPermuted, Mirrored, Rotated

@@ -8,8 +8,7 @@ import pandas as pd
 
 from companion import frames
 from companion.claims import Claim, above, greater, on_par
-from papers.comparing import scored
-from papers.floor import floor_claims
+from papers.floor import floor_claims, scored
 from papers.pm_moe import DENOISED, NINE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis, called
 from papers.pm_moe.experiments import PrivateParts
 

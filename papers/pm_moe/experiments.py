@@ -7,8 +7,7 @@ from dataclasses import KW_ONLY, replace
 from functools import partial
 from typing import Any
 
-from companion.scales import SCALES
-from companion.sections import Run, Section, Setting, federated, placed
+from companion.sections import SCALES, Run, Section, Setting, federated, placed
 from fedlib import algorithms
 from fedlib.algorithms import FedAvg
 from fedlib.models import ACTIVATIONS, INITS, FastText, GateNet, LeNet

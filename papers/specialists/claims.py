@@ -6,9 +6,7 @@ import pandas as pd
 
 from companion import frames
 from companion.claims import Claim, greater, on_par
-from papers.comparing import comparing
-from papers.floor import floor_claims
-from papers.names import FEDAVG, LOCAL, MAJORITY, TUNED
+from papers.floor import FEDAVG, LOCAL, MAJORITY, TUNED, comparing, floor_claims
 from papers.specialists.analysis import GLOBAL, HELD, OWN, at_q, of_figure
 from papers.specialists.experiments import LAST_CLIENT, MIXTURE, SMALL
 

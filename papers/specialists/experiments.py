@@ -12,7 +12,7 @@ from fedlib.models import MLP, Family, LeNet
 from fedlib.optim import adam
 from fedlib.partition import Clients, Dirichlet
 from fedlib.runs import Experiment
-from papers.names import FEDAVG, LOCAL, MAJORITY, TUNED
+from papers.floor import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.scaled import merged, with_seeds
 from papers.specialists import settings
 from papers.specialists.settings import CIFAR10, FASHION, Stages

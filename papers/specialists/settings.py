@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, replace
 from typing import Any
 
-from companion.scales import SCALES
-from companion.sections import Setting
+from companion.sections import SCALES, Setting
 from fedlib.engine import EarlyStop
 from fedlib.models import BiLSTM, LeNet
 from fedlib.optim import adam

@@ -8,9 +8,8 @@ from itertools import groupby
 
 import pytest
 
-from companion.costs import epochs_of, kind_of, probed
-from companion.plan import by_seed, in_order, planned
-from companion.scales import SCALES
+from companion.plan import by_seed, epochs_of, in_order, kind_of, planned, probed
+from companion.sections import SCALES
 from fedlib.algorithms import FedAvg, FedMix, Local, PMMoE
 from fedlib.optim import adam, sgd
 from fedlib.runs import Experiment, find, run
@@ -32,9 +31,8 @@ def folders(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_every_run_of_a_scale_is_planned_once(scale):
+def test_every_run_of_a_scale_is_planned_once_in_whatever_order(scale):
     runs = [p.experiment for p in planned(BOOK, scale)]
-    assert len(set(runs)) == len(runs)
     asked = [
         experiment
         for section in BOOK.sections.values()
@@ -42,15 +40,18 @@ def test_every_run_of_a_scale_is_planned_once(scale):
         for one in section.runs(scale, dataset)
         for experiment in section.experiments(scale, dataset, one)
     ]
-    assert set(runs) == {stage for experiment in asked for stage in experiment.stages}
-
-
-def test_first_seeds_come_first_and_first_stages_before_what_follows():
-    runs = [p.experiment for p in planned(BOOK, "quick")]
+    assert {*runs} == {stage for experiment in asked for stage in experiment.stages}
     seeds = [e.seed for e in runs]
     assert seeds == sorted(seeds) and len(set(seeds)) > 1
-    place = {e: i for i, e in enumerate(runs)}
-    assert all(place[stage] < i for i, e in enumerate(runs) for stage in e.before)
+    ordered = [p.experiment for p in planned(BOOK, scale, in_order(BOOK, scale))]
+    assert {*ordered} == {*runs}
+    for plan in (runs, ordered):
+        place = {e: i for i, e in enumerate(plan)}
+        assert len(place) == len(plan)
+        assert all(place[stage] < i for e, i in place.items() for stage in e.before)
+    groups = by_seed(BOOK, scale)
+    assert {e for group in groups for e in group} == {*runs}
+    assert all({*e.before} <= {*group} for group in groups for e in group)
 
 
 def parts(plan):
@@ -68,14 +69,6 @@ def test_parts_come_in_the_order_in_which_they_are_asked_for():
     assert len({p.experiment for p in some}) == len(some)
     alone = planned(BOOK, "standard", ["rotated:rotated_mnist"])
     assert {p.dataset for p in alone} == {"rotated_mnist"}
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_the_order_of_a_campaign_leaves_nothing_out(scale):
-    ordered = planned(BOOK, scale, in_order(BOOK, scale))
-    assert {p.experiment for p in ordered} == {p.experiment for p in planned(BOOK, scale)}
-    place = {p.experiment: i for i, p in enumerate(ordered)}
-    assert all(place[stage] < i for e, i in place.items() for stage in e.before)
 
 
 def test_a_campaign_has_first_seeds_of_papers_one_to_three_then_small_data_then_the_rest():
@@ -107,26 +100,25 @@ def test_an_unknown_part_is_named(part, said):
         planned(BOOK, "quick", [part])
 
 
-def test_runs_that_cost_the_same_are_of_one_kind():
-    assert kind_of(ONE) == kind_of(replace(ONE, seed=3, rounds=99, evaluate_every=7))
-    faster = replace(ONE, algorithm=replace(ONE.algorithm, client=sgd(0.5)))
-    assert kind_of(ONE) == kind_of(faster)
-    shared = FOURTEEN.experiments("quick", "digits", "FedAvg, S = 20")[0]
-    assert kind_of(ONE) == kind_of(shared)
+def shaped(**changes):
+    return replace(ONE, algorithm=replace(ONE.algorithm, **changes))
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "same"),
     [
-        replace(ONE, algorithm=FedMix(batch_size=10)),
-        replace(ONE, algorithm=replace(ONE.algorithm, batch_size=5)),
-        replace(ONE, algorithm=replace(ONE.algorithm, epochs=2)),
-        replace(ONE, cohort=3),
-        replace(ONE, task=replace(ONE.task, portion=0.5)),
+        (replace(ONE, seed=3, rounds=99, evaluate_every=7), True),
+        (shaped(client=sgd(0.5)), True),
+        (FOURTEEN.experiments("quick", "digits", "FedAvg, S = 20")[0], True),
+        (replace(ONE, algorithm=FedMix(batch_size=10)), False),
+        (shaped(batch_size=5), False),
+        (shaped(epochs=2), False),
+        (replace(ONE, cohort=3), False),
+        (replace(ONE, task=replace(ONE.task, portion=0.5)), False),
     ],
 )
-def test_what_changes_the_cost_of_a_round_changes_the_kind(other):
-    assert kind_of(other) != kind_of(ONE)
+def test_runs_whose_rounds_cost_the_same_are_of_one_kind(other, same):
+    assert (kind_of(other) == kind_of(ONE)) == same
 
 
 def test_at_home_epochs_count_as_rounds_do():
@@ -138,7 +130,7 @@ def test_at_home_epochs_count_as_rounds_do():
 
 def test_costs_grow_with_rounds_and_epochs(monkeypatch):
     """Two seconds a round and three a scoring, whatever the machine."""
-    monkeypatch.setattr("companion.costs._measured", lambda one, device: (2.0, 3.0))
+    monkeypatch.setattr("companion.plan._measured", lambda one, device: (2.0, 3.0))
     home = Experiment(ONE.task, Local(epochs=5), 1, cohort=1.0, evaluate_every=1)
     runs = [ONE, replace(ONE, rounds=40, evaluate_every=0), home]
     costs = probed(runs)
@@ -156,12 +148,11 @@ def test_a_probe_plays_what_will_be_played():
     assert find(ONE) is None  # nothing is stored
 
 
-def test_what_cannot_be_probed_says_why(monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
-    monkeypatch.setattr(
-        "companion.costs._measured",
-        lambda one, device: (_ for _ in ()).throw(OSError("no")),
-    )
+def test_what_cannot_be_probed_says_why(monkeypatch):
+    def measured(one, device):
+        raise OSError("no")
+
+    monkeypatch.setattr("companion.plan._measured", measured)
     assert probed([ONE]) == {ONE: "OSError: no"}
 
 
@@ -170,7 +161,7 @@ def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
     few = [replace(first, rounds=2, seed=s, algorithm=FedAvg(batch_size=50)) for s in (0, 1)]
     plan = [p for p in planned(BOOK, "quick", ["label_skew"])][:2]
     plan = [replace(p, experiment=e) for p, e in zip(plan, few, strict=True)]
-    monkeypatch.setattr("companion.campaign.planned", lambda *asked: plan)
+    monkeypatch.setattr("companion.plan.planned", lambda *asked: plan)
     assert main(["plan", "--scale", "quick", "--device", "cpu"]) == 0
     said = capsys.readouterr().out
     assert "2 runs at the quick scale, 2 of them to be trained" in said and "label_skew" in said
@@ -188,24 +179,24 @@ def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
 )
 def test_a_campaign_that_ends_says_what_is_left(monkeypatch, capsys, stop, code):
     plan = planned(BOOK, "quick", ["label_skew"])
-    monkeypatch.setattr("companion.campaign.planned", lambda *asked: plan)
+    monkeypatch.setattr("companion.plan.planned", lambda *asked: plan)
 
     def trained(runs, **how):
         run(plan[0].experiment, device="cpu", progress=False)
         raise stop
 
-    monkeypatch.setattr("companion.campaign.train", trained)
+    monkeypatch.setattr("companion.plan.train", trained)
     assert main(["campaign", "--scale", "quick", "--no-probe"]) == code
     said = capsys.readouterr().out
-    assert f"{len(plan) - 1} runs are left:\n  label_skew on digits: {len(plan) - 1}" in said
+    assert f"{len(plan) - 1} runs are left:\n  label_skew on digits, seed 0: " in said
     assert "all runs are stored" not in said
 
 
 def test_uncommitted_code_trains_nothing_that_is_to_be_kept(monkeypatch, capsys):
     plan, trained = planned(BOOK, "standard", ["rotated"]), []
-    monkeypatch.setattr("companion.campaign.planned", lambda *asked: plan)
-    monkeypatch.setattr("companion.campaign.train", lambda runs, **how: trained.append(runs))
-    monkeypatch.setattr("companion.campaign.commit", lambda: "0123-dirty")
+    monkeypatch.setattr("companion.plan.planned", lambda *asked: plan)
+    monkeypatch.setattr("companion.plan.train", lambda runs, **how: trained.append(runs))
+    monkeypatch.setattr("companion.plan.commit", lambda: "0123-dirty")
     for scale in ("standard", "paper"):
         assert main(["campaign", "--scale", scale, "--no-probe"]) == 2
         said = capsys.readouterr().err
@@ -214,7 +205,7 @@ def test_uncommitted_code_trains_nothing_that_is_to_be_kept(monkeypatch, capsys)
     assert not trained
     main(["campaign", "--scale", "standard", "--no-probe", "--dirty-anyway"])
     main(["campaign", "--scale", "quick", "--no-probe"])
-    monkeypatch.setattr("companion.campaign.commit", lambda: "0123")
+    monkeypatch.setattr("companion.plan.commit", lambda: "0123")
     main(["campaign", "--scale", "standard", "--no-probe"])
     assert trained == [[p.experiment for p in plan]] * 3
 
@@ -227,14 +218,7 @@ def test_a_wrong_section_is_an_error_of_one_line(capsys):
 def test_no_cluster_is_an_error_of_one_line_and_nothing_is_probed(monkeypatch, capsys):
     """What this machine takes says nothing of a cluster."""
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setattr("companion.campaign.probed", None)
+    monkeypatch.setattr("companion.plan.probed", None)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     assert main(["campaign", "--scale", "quick", "--section", "label_skew"]) == 1
     assert 'a Ray address needs Ray: pip install "fedlib[ray]"' in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_seeds_hold_what_is_planned_and_nothing_else(scale):
-    groups = by_seed(BOOK, scale)
-    assert {e for group in groups for e in group} == {p.experiment for p in planned(BOOK, scale)}
-    assert all({*e.before} <= {*group} for group in groups for e in group)

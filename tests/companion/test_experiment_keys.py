@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from small import AVG
 from test_values import EVERY, staged
 
-from companion.keep import of_scale
-from companion.scales import SCALES
+from companion.plan import planned
+from companion.sections import SCALES
 from fedlib.algorithms import FedAvg, FedMix
 from fedlib.optim import Optimizer
 from fedlib.partition import Dirichlet
@@ -21,7 +21,7 @@ from fedlib.runs import run
 from fedlib.values import UnknownName, as_code, from_code, from_dict, key_of, to_dict
 from papers.book import BOOK
 
-RECIPES = [experiment for scale in SCALES for experiment in of_scale(BOOK, scale)]
+RECIPES = [p.experiment for scale in SCALES for p in planned(BOOK, scale)]
 
 
 def paths_of(item, before=()):
@@ -50,22 +50,13 @@ def exactly(value):
     return type(value), value
 
 
-def spelt_out(item, order):
-    """The same value with every default said, in another order."""
+def spelt_out(item, order, made, plain):
+    """The same value with every default said, in another order, as ``made`` of its fields."""
     if not dataclasses.is_dataclass(item):
-        return item
+        return plain(item)
     names = [f.name for f in dataclasses.fields(item)]
     order.shuffle(names)
-    return type(item)(**{n: spelt_out(getattr(item, n), order) for n in names})
-
-
-def spelt_out_dict(item, order):
-    if not dataclasses.is_dataclass(item):
-        return to_dict(item)
-    names = [f.name for f in dataclasses.fields(item)]
-    order.shuffle(names)
-    fields = {n: spelt_out_dict(getattr(item, n), order) for n in names}
-    return {**fields, "kind": type(item).__name__}
+    return made(type(item), {n: spelt_out(getattr(item, n), order, made, plain) for n in names})
 
 
 @settings(max_examples=150)
@@ -85,8 +76,9 @@ def test_one_field_changed_is_another_key(one, other, data):
 @settings(max_examples=80)
 @given(staged, st.randoms())
 def test_defaults_said_and_the_order_of_fields_change_nothing(item, order):
-    again = spelt_out(item, order)
-    through_json = from_dict(json.loads(json.dumps(spelt_out_dict(item, order))))
+    again = spelt_out(item, order, lambda kind, fields: kind(**fields), lambda plain: plain)
+    said = spelt_out(item, order, lambda kind, fields: {**fields, "kind": kind.__name__}, to_dict)
+    through_json = from_dict(json.loads(json.dumps(said)))
     assert again.key == item.key == through_json.key
     assert repr(again) == repr(item) == repr(through_json)
 

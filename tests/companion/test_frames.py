@@ -62,6 +62,9 @@ def test_the_round_is_chosen_on_validation_and_never_on_test():
     assert said["best on validation"] == pytest.approx(0.5)
     assert said["last"] == pytest.approx(0.5)
     assert said["last ten"] == pytest.approx((0.2 + 0.9 + 0.5) / 3)
+    other = [(FEDAVG, 0, t, "global_accuracy", -1, -1, "", v) for t, v in ((0, 0.3), (20, 0.4))]
+    said = frames.reported(pd.concat([rows, frame(*other)]), "global_accuracy").set_index("rule")
+    assert said.loc["last", "value"] == said.loc["best on validation", "value"] == 0.4
 
 
 def test_spread_over_clients_weighs_by_examples_where_they_are_known():
@@ -73,14 +76,6 @@ def test_spread_over_clients_weighs_by_examples_where_they_are_known():
         "mean": 0.5, "weighted": 0.65, "std": 0.3, "worst_decile": 0.2, "global": 0.7
     }  # fmt: skip
     assert frames.spread_over_clients(frame(*end)).loc[FEDAVG, "weighted"] == 0.5
-
-
-def test_traffic_is_in_megabytes():
-    rows = frame(
-        *((FEDAVG, 0, t, "bytes_down", -1, -1, "", 2e6) for t in (1, 2)),
-        *((FEDAVG, 0, t, "bytes_up", -1, -1, "", 1e6) for t in (1, 2)),
-    )
-    assert frames.traffic(rows).loc[FEDAVG].tolist() == [2.0, 1.0, 6.0]
 
 
 def sent(method, seed, *per_round):
@@ -105,6 +100,8 @@ def test_gigabytes_are_cumulated_over_all_rounds_from_nothing():
     assert total[["seed", "round", "gigabytes"]].to_numpy().tolist() == [
         [0, 0, 0], [0, 1, 2], [0, 2, 3], [0, 3, 4], [1, 0, 0], [1, 1, 3],
     ]  # fmt: skip
+    # Of two runs: means of megabytes a round each way, 2000 / 3 and 1500; of all that was sent.
+    assert frames.traffic(rows).loc[FEDAVG].tolist() == [1083.33, 1083.33, 3500.0]
 
 
 def test_accuracy_at_a_budget_is_interpolated_and_never_extrapolated():
@@ -128,16 +125,6 @@ def test_adapted_accuracy_is_compared_on_the_clients_of_the_cohort():
     assert frames.adapted(frame(*scored(FEDAVG, 0, r0=0.1))).empty
 
 
-def test_another_accuracy_can_be_reported():
-    rows = frame(
-        *accuracy(0, 0.2, 0.1), *accuracy(10, 0.9, 0.3),
-        (FEDAVG, 0, 0, "global_accuracy", -1, -1, "", 0.3),
-        (FEDAVG, 0, 10, "global_accuracy", -1, -1, "", 0.4),
-    )  # fmt: skip
-    said = frames.reported(rows, "global_accuracy").set_index("rule")["value"]
-    assert said["last"] == said["best on validation"] == 0.4
-
-
 def test_a_stated_mean_has_its_interval_and_its_runs():
     assert frames.stated([0.5]) == "0.500 (1)"
     half = stats.t.ppf(0.975, 2) * np.std([1.0, 2.0, 4.0], ddof=1) / np.sqrt(3)
@@ -158,12 +145,9 @@ def test_interval_is_students():
     mean, low, high = frames.interval(values)
     expected = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
     assert (low, high) == pytest.approx(expected) and mean == pytest.approx(7 / 3)
-
-
-@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0]], ids=len)
-def test_fewer_than_three_runs_have_a_mean_and_no_interval(values):
-    mean, low, high = frames.interval(values)
-    assert mean == pytest.approx(np.mean(values)) and np.isnan(low) and np.isnan(high)
+    for few in ([1.0], [1.0, 2.0]):
+        mean, low, high = frames.interval(few)
+        assert mean == np.mean(few) and np.isnan(low) and np.isnan(high)
 
 
 def test_matrix_of_a_round_that_was_not_logged_is_an_error():
@@ -195,6 +179,8 @@ def test_differences_are_paired_by_seed():
     assert claim.verdict == HOLDS and claim.seeds == 3
     assert claims.greater("b > a", "Fig. 0", b, a).verdict == FAILS
     assert claims.greater("a > b", "Fig. 0", a, {}).verdict == UNTESTED
+    identities = [claims.equal("same", "Sec. 1", 1, n) for n in (1, 2)]
+    assert [c.verdict for c in identities] == [HOLDS, FAILS] and identities[0].seeds == 0
 
 
 def test_a_close_call_is_not_told_as_a_verdict():
@@ -203,11 +189,6 @@ def test_a_close_call_is_not_told_as_a_verdict():
     assert near.verdict == far.verdict == HOLDS and not near.clear and far.clear
     rows = told(claims.table({"here": [near, far]}))
     assert rows == [("here", "near", CLOSE), ("here", "far", HOLDS)]
-
-
-def test_identities_need_no_seeds():
-    assert claims.equal("same", "Sec. 1", 1, 1).verdict == HOLDS
-    assert claims.equal("same", "Sec. 1", 1, 2).verdict == FAILS
 
 
 def test_clients_can_count_by_their_examples():

@@ -1,6 +1,8 @@
-"""Figures of many fields and lists of numbers: what is drawn, in which order, what is hidden."""
+"""Figures: what is drawn, in which order, what is hidden, and the frame that is behind."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -8,9 +10,19 @@ import pytest
 from matplotlib import pyplot as plt
 
 from companion import plotting
+from companion.looks import Looks, hand, looks
 from companion.plotting import Cell
+from companion.plotting.matrices import counts_picture
+from companion.sections import SCALES
 from fedlib import paths
+from fedlib.partition import Partition
+from papers.book import SECTIONS
+from papers.comparison.experiments import EVERY_METHOD
 from papers.fedmix import FEDAVG, FEDMIX
+from papers.pm_moe import WITH_MOE
+
+LABELS = np.array([[0.8, 0.2], [0.2, 0.8]])  # two clients, two labels
+DOT = ["row", "group", "mean", "low", "high"]
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +43,28 @@ def curve(**ends):
     return pd.DataFrame(rows, columns=["method", "seed", "round", "value", "gigabytes"])
 
 
+def test_save_writes_three_files_whose_bytes_do_not_change():
+    written = []
+    for _ in range(2):
+        figure, frame = plotting.curves({"here": curve(FedAvg=0.5)}, ylabel="y")
+        png = plotting.save(figure, frame, "x", "quick")
+        written.append({f.name: f.read_bytes() for f in sorted(png.parent.iterdir())})
+    assert list(written[0]) == ["x.csv", "x.pdf", "x.png"] and written[0] == written[1]
+    assert png.parent == paths.figures() / "quick"
+    with pytest.raises(ValueError, match="unknown scale 'tiny'; allowed: paper, quick, standard"):
+        plotting.save(figure, frame, "x", "tiny")
+    path = plotting.save_table(pd.DataFrame({"a": [1 / 3]}), "numbers", "quick")
+    assert path.read_text() == "a\n0.333333\n"
+
+
+def test_the_frame_behind_curves_is_mean_and_interval_over_seeds():
+    rows = curve(FedAvg=0.5).query("round == 4").assign(value=[0.4, 0.5, 0.6])
+    figure, frame = plotting.curves({"here": rows}, ylabel="y")
+    assert frame.loc[0, ["mean", "seeds", "panel"]].tolist() == [0.5, 3, "here"]
+    assert frame.loc[0, "low"] < 0.4 and frame.loc[0, "high"] > 0.6
+    assert "3 seeds" in figure.axes[0].get_title()
+
+
 def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     one, other = Cell("one", curve(zz=0.4, FedMix=0.6)), Cell("other", curve(FedAvg=0.5), zero=True)
     sent = Cell("sent", curve(FedAvg=0.5), x="gigabytes", mark=1.0)
@@ -44,70 +78,144 @@ def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     assert end["mean"].item() == pytest.approx(0.51) and end["low"].item() < 0.51
 
 
-def test_standings_put_the_best_at_the_top():
-    numbers = curve(a=0.2, b=0.6, c=0.4).query("round == 4")
-    figure, frame = plotting.standings({"here": numbers}, xlabel="accuracy")
+def test_standings_put_the_best_at_the_top_and_curves_can_stand_beside_them():
+    every = curve(a=0.2, b=0.6, c=0.4)
+    figure, frame = plotting.standings({"here": every.query("round == 4")}, xlabel="accuracy")
     assert frame["method"].tolist() == ["a", "c", "b"]  # from below
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["a", "c", "b"]
     assert figure.axes[0].get_title() == "here, 3 seeds"
-
-
-def test_ranked_draws_curves_and_names_methods_at_their_numbers():
-    every = curve(a=0.2, b=0.6)
     figure, frame = plotting.ranked(Cell("here", every), every.query("round == 4"), xlabel="last")
     left, right = figure.axes
-    assert len(left.get_lines()) == 2 and right.get_xlabel() == "last"
-    assert frame["mean"].tolist() == pytest.approx([0.21, 0.61])
+    assert len(left.get_lines()) == 3 and right.get_xlabel() == "last"
+    assert frame["mean"].tolist() == pytest.approx([0.21, 0.41, 0.61])
+
+
+def test_points_are_a_mean_and_every_run():
+    runs = pd.DataFrame({"place": "p", "method": FEDMIX, "seed": [0, 1], "value": [1.0, 3.0]})
+    _, frame = plotting.points(runs, "place", ylabel="y")
+    assert frame["mean"].tolist() == [2.0]
+
+
+def test_dots_write_what_is_missing_and_stop_where_an_accuracy_ends():
+    one = pd.DataFrame([("a", "g", 0.5, -0.1, 1.1)], columns=DOT)
+    two = pd.concat([one, one.assign(row="b")])
+    figure, drawn = plotting.dots({"x": one, "y": two}, xlabel="", empty="not sent", most=1.0)
+    assert [t.get_text() for t in figure.axes[0].texts] == ["not sent"]
+    ends = figure.axes[0].collections[0].get_segments()[0][:, 0]
+    assert ends.tolist() == pytest.approx([0.0, 1.0])
+    assert drawn["panel"].tolist() == ["x", "y", "y"] and drawn["low"].eq(-0.1).all()
+
+
+def test_labels_of_dots_have_room():
+    rows = [("a", "g", 0.0, -0.2, 0.12), ("b", "g", 0.01, 0.0, 0.02)]
+    frame = pd.DataFrame(rows, columns=DOT)
+    figure, _ = plotting.dots({"x": frame, "y": frame}, xlabel="")
+    figure.set_layout_engine("tight")
+    figure.canvas.draw()
+    for ax in figure.axes:
+        shown = [t.get_window_extent() for t in ax.get_xticklabels() if t.get_text()]
+        apart = [b.x0 - a.x1 for a, b in pairwise(shown)]
+        assert len(apart) >= 2 and min(apart) > 0.5 * shown[0].height
 
 
 def test_agreement_draws_each_verdict_over_the_diagonal():
-    rows = pd.DataFrame(
-        {
-            "value": [50.0, 60.0, 70.0],
-            "mean": [52.0, 61.0, 40.0],
-            "low": [50.0, 60.0, 38.0],
-            "high": [54.0, 62.0, 42.0],
-            "verdict": ["same", "same", "not"],
-        }
-    )
-    panels = {"a": rows, "b": rows, "c": rows}
-    figure, frame = plotting.agreement(panels, ("same", "not"), xlabel="x", ylabel="y")
+    rows = [(50, 52, 50, 54, "same"), (60, 61, 60, 62, "same"), (70, 40, 38, 42, "not")]
+    frame = pd.DataFrame(rows, columns=["value", "mean", "low", "high", "verdict"])
+    panels = dict.fromkeys("abc", frame)
+    figure, drawn = plotting.agreement(panels, ("same", "not"), xlabel="x", ylabel="y")
     assert [ax.get_visible() for ax in figure.axes] == [True, True, True, False]
     dots = {line.get_label(): len(line.get_xdata()) for line in figure.axes[0].get_lines()[:2]}
-    assert dots == {"same": 2, "not": 1} and len(frame) == 9
+    assert dots == {"same": 2, "not": 1} and len(drawn) == 9
+
+
+def test_numbers_are_drawn_against_each_other():
+    rows = [(m, s, v, v) for m, v in (("a", 0.6), ("b", 0.7)) for s in range(3)]
+    four = dict.fromkeys("abcd", pd.DataFrame(rows, columns=["method", "seed", "x", "y"]))
+    figure, drawn = plotting.versus(four, xlabel="seen", ylabel="new", most=1.0)
+    assert len(figure.axes) == 4 and len(drawn) == 8
+    assert drawn["x_mean"].tolist()[:2] == pytest.approx([0.6, 0.7])
+
+
+def test_trials_ring_the_best_of_every_stage():
+    rows = [("gate", 1e-3, None, 0.4, False), ("gate", 1e-2, None, 0.5, True),
+            ("exploration", None, 0.3, 0.6, True)]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["stage", "lr", "eps", "score", "best"])
+    figure, _ = plotting.trials(table.astype({"lr": float, "eps": float}), ylabel="accuracy")
+    rings = [ax.collections[1].get_offsets().tolist() for ax in figure.axes]
+    assert rings == [[[1e-2, 0.5]], [[0.3, 0.6]]]
+    assert [ax.get_xscale() for ax in figure.axes] == ["log", "linear"]
+
+
+def test_heatmaps_show_probabilities_in_white_to_black():
+    figure, frame = plotting.heatmaps({"round 0": np.eye(3)}, rows=("a", "b", "c"))
+    image = figure.axes[0].get_images()[0]
+    assert image.get_clim() == (0, 1) and image.get_cmap().name == "Greys"
+    assert frame["value"].sum() == 3 and set(frame["expert"]) == {1, 2, 3}
 
 
 def test_images_stand_below_their_captions():
     pictures = {"client 0": [np.zeros((2, 2)), np.ones((2, 2))], "client 1": [np.eye(2)]}
     captions = {"client 0": ["3", "7"], "client 1": ["1"]}
     figure, frame = plotting.images(pictures, captions)
-    assert frame["caption"].tolist() == ["3", "7", "1"]
+    assert frame["caption"].tolist() == ["3", "7", "1"] and frame["place"].tolist() == [1, 2, 1]
     assert [len(ax.get_images()) for ax in figure.axes] == [1, 1, 1, 0]
     assert figure.axes[1].get_title() == "7" and figure.axes[2].get_ylabel() == "client 1"
 
 
-def test_trials_ring_the_best_of_every_stage():
-    table = pd.DataFrame(
-        {
-            "stage": ["gate", "gate", "exploration"],
-            "lr": [1e-3, 1e-2, np.nan],
-            "eps": [np.nan, np.nan, 0.3],
-            "score": [0.4, 0.5, 0.6],
-            "best": [False, True, True],
-        }
-    )
-    figure, _ = plotting.trials(table, ylabel="accuracy")
-    gate, exploration = figure.axes
-    rings = [ax.collections[1].get_offsets().tolist() for ax in figure.axes]
-    assert rings == [[[1e-2, 0.5]], [[0.3, 0.6]]]
-    assert gate.get_xscale() == "log" and exploration.get_xscale() == "linear"
+def test_drawn_label_sets_say_what_is_wrong():
+    truth = np.array([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])
+    read = np.array([[True, True, True], [False, True, False]])
+    panels = {"one": (truth, truth > 0), "two": (truth, read)}
+    figure, drawn = plotting.label_sets(panels, ["a", "b", "c"])
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles == ["one: 2 of 2 label sets are right", "two: 0 of 2 label sets are right"]
+    assert [len(line.get_xdata()) for line in figure.axes[1].lines] == [3, 1, 1]
+    two = drawn[drawn["panel"] == "two"]
+    assert two["read"].tolist() == read.ravel().tolist()
+    assert two["true"].tolist() == truth.ravel().tolist()
 
 
-def test_a_table_is_written_beside_the_figures():
-    path = plotting.save_table(pd.DataFrame({"a": [1 / 3]}), "numbers", "quick")
-    assert path == paths.figures() / "quick" / "numbers.csv"
-    assert path.read_text() == "a\n0.333333\n"
-    assert plotting.title("cifar10") == "CIFAR-10" and plotting.title("new") == "new"
+def test_bars_return_both_shares_of_every_client_and_every_value_of_a_group():
+    _, drawn = plotting.label_bars(LABELS, LABELS + 0.1, clients=[7, 9])
+    assert drawn["client"].tolist() == [7, 7, 9, 9]
+    assert drawn["true"].tolist() == LABELS.ravel().tolist()
+    assert (drawn["reconstructed"] - drawn["true"]).to_numpy() == pytest.approx(0.1)
+    groups = {"true": LABELS[0], "output bias": LABELS[1]}
+    figure, drawn = plotting.grouped(groups, ["cat", "dog"], ylabel="share")
+    assert drawn["value"].tolist() == [0.8, 0.2, 0.2, 0.8]
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["cat", "dog"]
+
+
+def test_partitions_return_what_they_draw():
+    counts = {"even": np.full((4, 3), 5), "uneven": np.array([[1, 0, 0], [2, 3, 0]])}
+    figure, frame = plotting.partitions(counts)
+    titles = [ax.get_title() for ax in figure.axes if ax.get_visible()]
+    assert titles == ["even: 4 clients, 15 each", "uneven: 2 clients, 1 to 5"]
+    assert frame.groupby("panel")["examples"].sum().to_dict() == {"even": 60, "uneven": 6}
+    _, frame = plotting.label_counts(np.array([[1, 2], [3, 4], [5, 6]]), ("a", "b"))
+    assert frame["examples"].sum() == 21 and len(frame) == 6
+
+
+def test_the_picture_has_a_dot_for_every_class_that_a_client_holds():
+    counts, ax = Partition.from_lists([[0, 1, 2, 3], [4]]).counts([0, 0, 0, 0, 2], 3), plt.gca()
+    counts_picture(counts, ax, ["cat", "dog", "cow"])
+    (dots,) = ax.collections
+    assert dots.get_offsets().tolist() == [[0, 0], [1, 2]]
+    assert dots.get_array().tolist() == [4, 1]
+    assert dots.get_widths() == pytest.approx([0.95, 0.95 / 2])  # the area is the count
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["cat", "dog", "cow"]
+    with pytest.raises(ValueError, match="2 names for 3 classes"):
+        counts_picture(counts, ax, ["cat", "dog"])
+
+
+def test_the_picture_of_many_clients_is_made_of_tiles_and_nobody_can_be_drawn():
+    counts, ax = np.arange(400).reshape(100, 4) % 7, plt.figure().gca()
+    counts_picture(counts, ax)
+    shown = ax.images[0].get_array()
+    assert np.array_equal(shown.filled(0), counts.T) and shown.mask.any()
+    ax = plt.figure().gca()
+    counts_picture(np.zeros((1, 4), dtype=int), ax, bar=False)
+    assert not len(ax.collections[0].get_offsets())
 
 
 def test_a_figure_in_the_companions_style_has_no_box():
@@ -116,13 +224,28 @@ def test_a_figure_in_the_companions_style_has_no_box():
         assert not plt.rcParams["axes.spines.top"] and plt.rcParams["pdf.fonttype"] == 42
 
 
-def test_claims_are_shown_by_colour_and_kept_for_the_scorecard():
-    pytest.importorskip("ipywidgets")
-    from companion import claims
-    from companion.widgets import claims_table
+@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
+def test_no_two_methods_of_a_figure_look_the_same(section):
+    if section is EVERY_METHOD:  # more than there are looks: its figures go by family
+        return
+    for scale in SCALES:
+        for dataset in section.settings(scale):
+            known = [m for m in section.methods(scale, dataset) if m in looks().methods]
+            # A second stage looks as its first one, which it is drawn above or beside.
+            known = [m for m in known if not m.endswith(f" {WITH_MOE}")]
+            assert len({str(plotting.look_of(m)) for m in known}) == len(known)
 
-    table = claims.table({"here": [claims.equal("one is one", "Sec. 1", 1, 1)]})
-    shown = claims_table(table, "00_claims", "quick").data
-    assert '<b style="color:#0173b2">holds</b>' in shown and "clear" not in shown
-    kept = pd.read_csv(paths.figures() / "quick" / "00_claims.csv")
-    assert kept["verdict"].tolist() == ["holds"] and kept["clear"].tolist() == [True]
+
+def test_figures_look_as_they_were_told_to():
+    own = looks()
+    assert own.methods[FEDAVG] == (7, "--") and plotting.title("cifar10") == "CIFAR-10"
+    assert plotting.look_of("something new") == plotting.look_of("something new")
+    try:
+        hand(lambda: Looks({"a": (1, ":")}, {"x": "X"}, floor="a"))
+        assert plotting.title("x") == "X" and plotting.title("cifar10") == "cifar10"
+        order = plotting.ordered(pd.DataFrame({"method": [FEDAVG, "a"]}))
+        assert order["method"].tolist() == ["a", FEDAVG]
+        hand(lambda: Looks({"a": (1, ":")}))
+        assert plotting.look_of("a")["linestyle"] == ":"
+    finally:
+        hand(lambda: own)

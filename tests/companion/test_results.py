@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from companion import keep
-from companion.plan import planned
+from companion.plan import Planned, planned
 from fedlib import paths
 from fedlib.__main__ import main
 from fedlib.algorithms import FedAvg
@@ -202,7 +202,8 @@ def plan(monkeypatch):
     stored = {}
     places = {RUNS[0].key: "a-x", RUNS[1].key: "a-x", SECOND.key: "b-y"}
     monkeypatch.setattr(keep, "homes", lambda book: places)
-    monkeypatch.setattr(keep, "of_scale", lambda book, scale: [RUNS[0], RUNS[1], SECOND])
+    asked = [Planned("a", "x", "FedAvg", e) for e in (RUNS[0], RUNS[1], SECOND)]
+    monkeypatch.setattr(keep, "planned", lambda book, scale: asked)
     monkeypatch.setattr(keep, "by_seed", lambda book, scale: [[RUNS[0]], [RUNS[1], SECOND]])
     monkeypatch.setattr(keep, "find", stored.get)
     return stored, places

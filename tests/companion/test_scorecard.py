@@ -11,14 +11,22 @@ import pyarrow as pa
 import pytest
 
 from companion import scorecard
-from companion.scorecard import VERDICTS, judged
-from companion.scorecard.joined import _run_of, not_at_hand
-from companion.scorecard.judge import ABSENT, INSIDE, NEVER, NO, NOT, ORDER, TOO_FEW
-from companion.scorecard.page import latex, page
+from companion.scorecard import _run_of, judged, not_at_hand
+from companion.scorecard.page import (
+    ABSENT,
+    INSIDE,
+    NEVER,
+    NO,
+    NOT,
+    ORDER,
+    TOO_FEW,
+    VERDICTS,
+    latex,
+    page,
+)
 from companion.sections import Run
 from fedlib.runs import Result, export
-from papers.book import BOOK
-from papers.exhibits import RESCALED
+from papers.book import BOOK, RESCALED
 from papers.pm_moe.experiments import FOURTEEN
 from papers.published import published
 
@@ -40,33 +48,34 @@ def table(*rows):
     return pd.DataFrame(rows, columns=names).assign(at_hand=True)
 
 
-def test_a_number_is_judged_by_the_stated_rule():
-    nan = float("nan")
-    said = judged(
-        table(
-            (50, 49, 45, 55, 3, "a", ""),
-            (60, 20, 19, 21, 3, "b", ""),  # lowest here, as published highest
-            (50, 80, 79, 81, 3, "b", ""),
-            (40, 70, 69, 71, 3, "b", ""),
-            (30, 60, 59, 61, 3, "b", ""),
-            (50, nan, nan, nan, 0, "a", ""),
-            (50, 50, nan, nan, 2, "a", ""),
-            (nan, nan, nan, nan, 0, "a", "no number"),
-        )
-    )
-    # Of the three below 60, two others of three lie on the published side: below three quarters.
-    assert said.tolist() == [INSIDE, NOT, NOT, NOT, NOT, NEVER, TOO_FEW, NO]
-    assert set(said) <= set(VERDICTS)
+NAN = float("nan")
 
 
-def test_only_what_was_never_run_lacks_its_data():
-    nan = float("nan")
-    rows = table(
-        (50, nan, nan, nan, 0, "a", ""),
-        (50, 49, 45, 55, 3, "a", ""),
-        (nan, nan, nan, nan, 0, "a", "no number"),
-    )
-    assert judged(rows.assign(at_hand=False)).tolist() == [ABSENT, INSIDE, NO]
+def half(*values, group="a"):
+    """Numbers that are measured at half of what is published, in the published order."""
+    return [(v, v / 2, v / 2 - 1, v / 2 + 1, 3, group, "") for v in values]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([(50, 49, 45, 55, 3, "a", "")], [INSIDE]),
+        ([(50, 50, NAN, NAN, 2, "a", "")], [TOO_FEW]),
+        ([(50, NAN, NAN, NAN, 0, "a", "")], [NEVER]),
+        ([(NAN, NAN, NAN, NAN, 0, "a", "no number")], [NO]),
+        (half(30, 40, 50, 60), [ORDER] * 4),
+        (half(30), [NOT]),  # alone, there is no order
+        # Lowest here, as published highest: of the others two of three agree, below three quarters.
+        ([(60, 10, 9, 11, 3, "a", ""), *half(30, 40, 50)], [NOT] * 4),
+        ([*half(30, 60), (40, 90, 89, 91, 3, "b", ""), (50, 80, 79, 81, 3, "b", "")],
+         [ORDER, ORDER, NOT, NOT]),
+    ],
+)  # fmt: skip
+def test_a_number_is_judged_by_the_stated_rule(rows, said):
+    assert judged(table(*rows)).tolist() == said and {*said} <= {*VERDICTS}
+    # Only what was never run lacks its data.
+    lacking = judged(table(*rows).assign(at_hand=False)).tolist()
+    assert lacking == [ABSENT if v == NEVER else v for v in said]
 
 
 def test_what_the_standard_scale_has_a_sample_of_is_not_at_hand():
@@ -74,18 +83,6 @@ def test_what_the_standard_scale_has_a_sample_of_is_not_at_hand():
     assert rows["paper"].str.startswith("004").all()
     assert set(rows["dataset"]) == {"Cifar100", "TINY"}
     assert {"FedAvg", "DBE", "FedPer+PM-MOE"} <= set(rows["method"])
-
-
-def test_an_order_that_is_the_published_one_counts():
-    rows = [(v, v / 2, v / 2 - 1, v / 2 + 1, 3, "a", "") for v in (30, 40, 50, 60)]
-    assert judged(table(*rows)).tolist() == [ORDER] * 4
-    assert judged(table(rows[0])).tolist() == [NOT]  # alone, there is no order
-
-
-def test_numbers_of_other_groups_do_not_count():
-    rows = [(v, v / 2, v / 2 - 1, v / 2 + 1, 3, "a", "") for v in (30, 60)]
-    rows += [(40, 90, 89, 91, 3, "b", ""), (50, 80, 79, 81, 3, "b", "")]
-    assert judged(table(*rows)).tolist() == [ORDER, ORDER, NOT, NOT]
 
 
 def test_every_published_number_has_a_run_to_be_compared_with_or_a_reason():
@@ -174,7 +171,7 @@ def test_the_run_behind_a_number_stands_where_its_rows_do(monkeypatch, columns, 
         runs=lambda scale, dataset, methods: [r for r in runs if r.method in methods],
         experiments=lambda scale, dataset, run: [run.where],
     )
-    monkeypatch.setattr("companion.scorecard.joined.find", lambda where: where)
+    monkeypatch.setattr("companion.scorecard.find", lambda where: where)
     rows = pd.DataFrame([{"method": "A", "seed": 0, "value": 0.5, **columns}] * 2)
     panel = SimpleNamespace(scale="paper", dataset="x")
     assert _run_of(SimpleNamespace(section=section), panel, rows) == found

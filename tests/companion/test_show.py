@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from time import monotonic, sleep
 
+import ipywidgets as w
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
-from companion import plotting
-from companion.live import LiveRun
-from companion.looks import Looks, hand, looks
+from companion import claims
+from companion.frames import matrix, together
 from companion.panels import Panel, comparable, panels, several, stored
-from companion.scales import SCALES
 from companion.sections import Run
+from companion.widgets import LiveRun, claims_table, data_menu, explorer, watch
 from fedlib import paths
+from fedlib.runs import run
 from papers.adaptive.experiments import ADAPTIVE, ADAPTIVE_WRITERS
-from papers.book import SECTIONS
-from papers.comparison.experiments import EVERY_METHOD
 from papers.fedmix import FEDAVG, FEDMIX
 from papers.fedmix.experiments import LABEL_SKEW
-from papers.pm_moe import WITH_MOE
 from papers.published import published
 
 
@@ -36,91 +34,12 @@ def small(rounds=4):
     return LABEL_SKEW.experiments("quick", "digits", FEDMIX, seeds=1, rounds=rounds)[0]
 
 
-def test_save_writes_three_files_whose_bytes_do_not_change():
-    curve = pd.DataFrame(
-        {"method": FEDAVG, "seed": [0, 0, 1, 1], "round": [0, 1] * 2, "value": 0.5}
-    )
-    written = []
-    for _ in range(2):
-        figure, frame = plotting.curves({"here": curve}, ylabel="y")
-        png = plotting.save(figure, frame, "x", "quick")
-        written.append({f.name: f.read_bytes() for f in sorted(png.parent.iterdir())})
-    assert list(written[0]) == ["x.csv", "x.pdf", "x.png"] and written[0] == written[1]
-    assert png.parent == paths.figures() / "quick"
-    with pytest.raises(ValueError, match="unknown scale 'tiny'; allowed: paper, quick, standard"):
-        plotting.save(figure, frame, "x", "tiny")
-
-
-def test_the_frame_behind_curves_is_mean_and_interval_over_seeds():
-    values = [0.4, 0.5, 0.6]
-    curve = pd.DataFrame({"method": FEDAVG, "seed": [0, 1, 2], "round": 3, "value": values})
-    figure, frame = plotting.curves({"here": curve}, ylabel="y")
-    assert frame.loc[0, ["mean", "seeds", "panel"]].tolist() == [0.5, 3, "here"]
-    assert frame.loc[0, "low"] < 0.4 and frame.loc[0, "high"] > 0.6
-    assert "3 seeds" in figure.axes[0].get_title()
-
-
-def test_heatmaps_show_probabilities_in_white_to_black():
-    figure, frame = plotting.heatmaps({"round 0": np.eye(3)}, rows=("a", "b", "c"))
-    image = figure.axes[0].get_images()[0]
-    assert image.get_clim() == (0, 1) and image.get_cmap().name == "Greys"
-    assert frame["value"].sum() == 3 and set(frame["expert"]) == {1, 2, 3}
-
-
-def test_partitions_return_what_they_draw():
-    counts = {"even": np.full((4, 3), 5), "uneven": np.array([[1, 0, 0], [2, 3, 0]])}
-    figure, frame = plotting.partitions(counts)
-    titles = [ax.get_title() for ax in figure.axes if ax.get_visible()]
-    assert titles == ["even: 4 clients, 15 each", "uneven: 2 clients, 1 to 5"]
-    assert frame.groupby("panel")["examples"].sum().to_dict() == {"even": 60, "uneven": 6}
-
-
-def test_label_counts_and_points_return_what_they_draw():
-    _, frame = plotting.label_counts(np.array([[1, 2], [3, 4], [5, 6]]), ("a", "b"))
-    assert frame["examples"].sum() == 21 and len(frame) == 6
-    runs = pd.DataFrame({"place": "p", "method": FEDMIX, "seed": [0, 1], "value": [1.0, 3.0]})
-    _, frame = plotting.points(runs, "place", ylabel="y")
-    assert frame["mean"].tolist() == [2.0]
-
-
-def test_a_method_looks_the_same_in_every_process():
-    assert plotting.look_of("something new") == plotting.look_of("something new")
-
-
-@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
-def test_no_two_methods_of_a_figure_look_the_same(section):
-    if section is EVERY_METHOD:  # more than there are looks: its figures go by family
-        return
-    for scale in SCALES:
-        for dataset in section.settings(scale):
-            known = [m for m in section.methods(scale, dataset) if m in looks().methods]
-            # A second stage looks as its first one, which it is drawn above or beside.
-            known = [m for m in known if not m.endswith(f" {WITH_MOE}")]
-            assert len({plotting.look_of(m) for m in known}) == len(known)
-
-
-def test_figures_look_as_they_were_told_to():
-    own = looks()
-    assert own.methods[FEDAVG] == (7, "--") and plotting.title("cifar10") == "CIFAR-10"
-    try:
-        hand(lambda: Looks({"a": (1, ":")}, {"x": "X"}, floor="a"))
-        assert plotting.look_of("a")[1] == ":" and plotting.title("x") == "X"
-        assert plotting.title("cifar10") == "cifar10"
-        order = plotting.ordered(pd.DataFrame({"method": [FEDAVG, "a"]}))
-        assert order["method"].tolist() == ["a", FEDAVG]
-    finally:
-        hand(lambda: own)
-
-
 def test_methods_that_a_data_set_has_not_are_left_out_of_its_panel():
     runs = LABEL_SKEW.runs("quick", "digits", [FEDMIX, "no such"])
     assert [run.method for run in runs] == [FEDMIX]
 
 
 def test_live_run_equals_the_stored_run_and_remembers():
-    from companion.frames import matrix, together
-    from fedlib.runs import run
-
     experiment = small()
     live = LiveRun(experiment, device="cpu")
     live.advance(2)
@@ -212,9 +131,6 @@ def test_several_sections_show_what_has_the_data_set(monkeypatch):
 
 
 def test_a_menu_of_panels_gives_the_panel_and_an_empty_one_says_so():
-    w = pytest.importorskip("ipywidgets")
-    from companion.widgets import data_menu, explorer
-
     shown = [Panel(name, "quick", None, pd.DataFrame(), True) for name in ("digits", "cifar10")]
     menu, drawn = data_menu(shown), []
     box = explorer(lambda p: drawn.append(p) or plt.figure(), p=menu)
@@ -226,9 +142,6 @@ def test_a_menu_of_panels_gives_the_panel_and_an_empty_one_says_so():
 
 
 def test_explorers_redraw_and_say_what_went_wrong():
-    w = pytest.importorskip("ipywidgets")
-    from companion.widgets import explorer, watch
-
     drawn = []
 
     def draw(n):
@@ -257,9 +170,6 @@ def wait_for(happened, seconds=60):
 
 
 def test_the_live_view_trains_stops_steps_and_starts_again():
-    w = pytest.importorskip("ipywidgets")
-    from companion.widgets import watch
-
     experts = w.IntSlider(4, -3, 8, description="K")
     box = watch(small(6), {"experts": experts})
     (_, again, news), (play, step, round) = box.children[0].children, box.children[1].children
@@ -285,11 +195,16 @@ def test_the_live_view_trains_stops_steps_and_starts_again():
 
 
 def test_an_explorer_that_cannot_draw_fails_at_once():
-    w = pytest.importorskip("ipywidgets")
-    from companion.widgets import explorer
-
     with pytest.raises(ZeroDivisionError):
         explorer(lambda n: 1 / n, n=w.IntSlider(0, 0, 5))
+
+
+def test_claims_are_shown_by_colour_and_kept_for_the_scorecard():
+    table = claims.table({"here": [claims.equal("one is one", "Sec. 1", 1, 1)]})
+    shown = claims_table(table, "00_claims", "quick").data
+    assert '<b style="color:#0173b2">holds</b>' in shown and "clear" not in shown
+    kept = pd.read_csv(paths.figures() / "quick" / "00_claims.csv")
+    assert kept["verdict"].tolist() == ["holds"] and kept["clear"].tolist() == [True]
 
 
 def test_published_numbers():

@@ -12,7 +12,7 @@ from companion import plotting
 from companion.claims import FAILS, HOLDS
 from papers.adaptive import analysis, claims, experiments
 from papers.adaptive.experiments import ALL_EQUAL, BEST, EAGER, MOE, REDRAWN, STOPPED
-from papers.names import FEDAVG, LOCAL, TUNED
+from papers.floor import FEDAVG, LOCAL, TUNED
 
 VALUES = {MOE: 0.75, BEST: 0.60, ALL_EQUAL: 0.70, TUNED: 0.72, EAGER: 0.76}
 GATE = "The gate hardly leaves its initial weights: the ensemble is at most a point below"

@@ -13,7 +13,6 @@ from papers.book import BOOK
 
 COMMANDS = ["figures", "notebooks", "verdicts", "plan", "campaign", "results", "report", "floors",
             "tune", "tasks"]  # fmt: skip
-GIVEN = {"scale": "quick", "dataset": "", "seeds": "0", "rounds": "0", "device": "auto"}
 HOW = {"device": "auto", "workers": 1, "probe": True}
 
 
@@ -28,24 +27,23 @@ def test_every_command_explains_itself(capsys):
 @pytest.mark.parametrize(
     ("arguments", "where", "asked", "how"),
     [
-        (["figures"], "companion.notebooks.figures", (GIVEN, "", ""), {}),
         (
-            ["figures", "--seeds", "3", "--set", "x=a=b", "--only", "01", "--jobs", "2"],
+            ["figures", "--seeds", "3", "--only", "01", "--jobs", "2"],
             "companion.notebooks.figures",
-            (GIVEN | {"seeds": "3", "x": "a=b"}, "01", "2"),
-            {},
+            ("quick", "", 3, 0, "auto"),
+            {"only": "01", "jobs": 2},
         ),
-        (["notebooks", "--only", "07"], "companion.notebooks.refresh", ("07", ""), {}),
-        (["plan"], "companion.campaign.show", (BOOK, "paper", []), HOW),
+        (["notebooks", "--only", "07"], "companion.notebooks.refresh", ("07", 0), {}),
+        (["plan"], "companion.plan.show", (BOOK, "paper", []), HOW),
         (
             ["campaign", "--scale", "quick", "--section", "gates@2", "--section", "long"],
-            "companion.campaign.campaign",
+            "companion.plan.campaign",
             (BOOK, "quick", ["gates@2", "long"]),
             HOW | {"address": None, "dirty_anyway": False},
         ),
         (
             ["campaign", "--no-probe", "--workers", "4", "--dirty-anyway", "--address", "auto"],
-            "companion.campaign.campaign",
+            "companion.plan.campaign",
             (BOOK, "paper", []),
             HOW | {"workers": 4, "probe": False, "address": "auto", "dirty_anyway": True},
         ),

@@ -19,7 +19,7 @@ from papers.comparison import analysis as board
 from papers.comparison.claims import leaderboard_claims
 from papers.comparison.experiments import EVERY_METHOD, FAMILIES, PROPOSED
 from papers.fedmix import FEDAVG, FEDMIX
-from papers.names import TUNED
+from papers.floor import TUNED
 from papers.pm_moe import called
 from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from companion.scales import SCALES
+from companion.sections import SCALES
 from fedlib.algorithms import FedAvg, FedMix, Newcomers, PrunedFedMix
 from papers import fedmix as names
 from papers.fedmix import FEDAVG, FEDMIX, analysis, experiments, with_experts, with_pruning

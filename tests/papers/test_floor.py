@@ -12,7 +12,7 @@ import pytest
 
 from companion import plotting
 from companion.claims import FAILS, HOLDS, OPEN
-from companion.scorecard.floors import computed, of_rows
+from companion.scorecard import computed, of_rows
 from fedlib.metrics import majority_floor
 from papers.book import BOOK
 from papers.floor import MAJORITY, floor_claims, without_floor

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from companion.keep import homes, of_scale, tainted
-from companion.scales import SCALES
+from companion.keep import homes, tainted
+from companion.sections import SCALES
 from fedlib import paths
 from fedlib.algorithms import FedMix
 from fedlib.engine import cohort_size, play_round
@@ -16,7 +16,7 @@ from fedlib.runs.exported import files, held
 from fedlib.values import from_dict, to_dict
 from papers.adaptive.experiments import ADAPTIVE, ADAPTIVE_PARTICIPATION, ALL_EQUAL, BEST, MOE
 from papers.book import BOOK, SECTIONS
-from papers.fedmix import CENTRALISED, FEDAVG, FEDMIX, SLOWER
+from papers.fedmix import CENTRALISED, FEDAVG, SLOWER
 from papers.fedmix.experiments import LABEL_SKEW, NEW_CLIENTS, PERMUTED
 
 EVERY = [
@@ -48,8 +48,9 @@ def population(partition):
 
 @each_setting
 def test_every_setting_gives_valid_experiments(section, scale, dataset):
-    setting = setting_of(scale, dataset, section)
+    setting, every = setting_of(scale, dataset, section), one_of_each(section, scale, dataset)
     assert setting.seeds >= 3
+    assert len({e.key for e in every.values()}) == len(every), "two methods are the same run"
     for run in section.runs(scale, dataset):
         made = section.experiments(scale, dataset, run)
         count = dict(setting.costly).get(run.method, setting.seeds)
@@ -62,12 +63,6 @@ def test_every_setting_gives_valid_experiments(section, scale, dataset):
             for one in (experiment, experiment.after or experiment):
                 clients = population(one.task.partition)
                 assert clients is None or cohort_size(one.cohort, clients) >= 1
-
-
-@each_setting
-def test_no_two_methods_are_the_same_run(section, scale, dataset):
-    made = one_of_each(section, scale, dataset)
-    assert len({e.key for e in made.values()}) == len(made)
 
 
 @each_setting
@@ -121,13 +116,6 @@ def test_however_many_take_part_the_local_work_is_the_same(scale):
     assert usual and usual <= stages_of(ADAPTIVE, scale, dataset)
 
 
-def test_keep_lists_every_experiment_once():
-    for scale in SCALES:
-        made = of_scale(BOOK, scale)
-        assert len({e.key for e in made}) == len(made)
-    assert {e for e in made} >= set(LABEL_SKEW.experiments("paper", "cifar10", FEDMIX))
-
-
 def test_stored_results_are_sound_planned_and_of_committed_code(monkeypatch):
     """A section or a default that changes would leave its exported results behind."""
     monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
@@ -174,15 +162,6 @@ def test_the_quick_scale_downloads_nothing_and_plays(section, monkeypatch):
         small = min(cohort_size(last.cohort, fed.clients), 2)
         _, report = play_round(last.algorithm, fed, state, round=0, seed=0, cohort=small)
         assert report.losses.isfinite().all()
-
-
-@pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
-@pytest.mark.parametrize("scale", SCALES)
-def test_settings_of_a_scale(section, scale):
-    every = section.settings(scale)
-    assert every and section.name == next(n for n, s in SECTIONS.items() if s is section)
-    for name in every:
-        assert section.settings(scale, name) == {name: every[name]}
 
 
 def test_unknown_names_are_errors():

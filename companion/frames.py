@@ -1,0 +1,348 @@
+"""From stored metrics to the tidy frames that figures draw and claims test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from fedlib.metrics import over_clients
+from fedlib.runs import Result
+from fedlib.values import one_of
+
+# What a row of metrics says besides which run it is of, and what tables made of it add.
+_OF_ROWS = {"round", "metric", "client", "expert", "item", "value"}
+_OF_ROWS |= {"rule", "gigabytes", "server", "gain", "weight", "tensor", "rank"}
+# Student's interval of two runs is 13 standard errors wide to each side: it would hold anything.
+LEAST_SEEDS = 3
+
+
+def run_columns(table: pd.DataFrame) -> list[str]:
+    """Return the columns that name a run: method, seed, and where it stands, as p.
+
+    Where some runs have no such place the column is NaN, or "" for a word.
+    """
+    where = [str(c) for c in table.columns if c not in _OF_ROWS and c not in ("method", "seed")]
+    return ["method", "seed", *where]
+
+
+def by_run(table: pd.DataFrame, *more: str, sort: bool = True) -> Any:
+    """Return a table's rows grouped by run, and by further columns."""
+    keys = [*run_columns(table), *more]
+    return table.groupby(keys, as_index=False, sort=sort, dropna=False)
+
+
+def by_seed(table: pd.DataFrame, column: str = "value") -> dict[int, float]:
+    """Return a column's mean by seed, over all else: what claims compare."""
+    means = table.groupby("seed")[column].mean()
+    return {int(str(seed)): float(value) for seed, value in means.items()}
+
+
+def same_seeds(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the seeds that every method of a table has, none if there is no such seed.
+
+    Runs can lack a metric that was not logged yet when they were trained.
+    """
+    methods = table.groupby("seed")["method"].nunique()
+    return table[table["seed"].isin(methods.index[methods == table["method"].nunique()])]
+
+
+class ByMethod(dict[str, dict[int, float]]):
+    """Numbers by method and seed; a method that was not run has none."""
+
+    def __missing__(self, method: str) -> dict[int, float]:
+        return {}
+
+
+def by_method(table: pd.DataFrame) -> ByMethod:
+    """Return the mean of ``value`` by method and seed, over all else."""
+    return ByMethod({str(method): by_seed(rows) for method, rows in table.groupby("method")})
+
+
+def interval(
+    values: Sequence[float] | pd.Series, level: float = 0.95
+) -> tuple[float, float, float]:
+    """Return mean, lower and upper end of Student's interval over runs; NaN ends for one or two."""
+    v = np.asarray(values, dtype=float)
+    mean = float(v.mean())
+    if len(v) < LEAST_SEEDS:
+        return mean, float("nan"), float("nan")
+    half = stats.t.ppf((1 + level) / 2, len(v) - 1) * v.std(ddof=1) / np.sqrt(len(v))
+    return mean, mean - float(half), mean + float(half)
+
+
+def stated(
+    values: Sequence[float] | pd.Series, published: float | None = None, spread: float | None = None
+) -> str:
+    """Return a mean, half its 95% interval if it has one, and the runs, "0.612 ± 0.020 (3)".
+
+    Where they are known followed by the spread over clients in braces and by what is published in
+    brackets: "0.612 ± 0.020 (3) {0.041} [0.633]".
+    """
+    mean, low, high = interval(values)
+    half = "" if np.isnan(low) else f" ± {(high - low) / 2:.3f}"
+    clients = "" if spread is None else f" {{{spread:.3f}}}"
+    said = "" if published is None else f" [{published:.3f}]"
+    return f"{mean:.3f}{half} ({len(values)}){clients}{said}"
+
+
+def bands(curve: pd.DataFrame, by: Sequence[str] = ("method", "round")) -> pd.DataFrame:
+    """Return mean, low, high (95% over seeds) and the number of seeds of a curve."""
+    rows = []
+    for key, group in curve.groupby(list(by), sort=False):
+        mean, low, high = interval(group["value"].tolist())
+        rows.append((*(key if isinstance(key, tuple) else (key,)), mean, low, high, len(group)))
+    return pd.DataFrame(rows, columns=[*by, "mean", "low", "high", "seeds"])
+
+
+# What runs logged.
+
+
+def together(
+    runs: Iterable[tuple[str, Mapping[str, float | str], Sequence[Result]]],
+) -> pd.DataFrame:
+    """Return the metrics of runs with columns ``method``, ``seed``, and one per name of a place.
+
+    ``runs`` are a method's name, where it stands, and its results. Where others stand at a place, a
+    method that does not has NaN in that column, or "" for a word.
+    """
+    given = [*runs]
+    words = {n: isinstance(v, str) for _, where, _ in given for n, v in where.items()}
+    parts = [
+        frame_of(result).assign(
+            method=method,
+            seed=result.experiment.seed,
+            **{n: where.get(n, "" if word else np.nan) for n, word in words.items()},
+        )
+        for method, where, results in given
+        for result in results
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def frame_of(result: Result) -> pd.DataFrame:
+    """Return a run's metrics as a frame, with the columns of ``fedlib.runs.log``."""
+    return result.metrics.to_pandas()
+
+
+def stacked(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return tables below each other under their names; of none an empty one."""
+    return pd.concat(tables) if tables else pd.DataFrame()
+
+
+def divergences(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the logged rows of divergence; phi and gates are no part of the model and left out."""
+    rows = frame[frame["metric"] == "divergence"]
+    return rows[~rows["item"].str.startswith(("phi", "gate."))]
+
+
+def divergence(frame: pd.DataFrame, over: str = "mean", tensor: str = "") -> pd.DataFrame:
+    """Return gradient divergence by method, seed and round, summed over a model's tensors.
+
+    Of K experts it is the mean over experts (``over="mean"``: comparable with one model) or the sum
+    (``over="sum"``: K times as large). ``tensor`` restricts it to the tensors whose name ends so.
+    """
+    rows = divergences(frame)
+    if tensor:
+        rows = rows[rows["item"].str.endswith(tensor)]
+    one_of("over", over, ("mean", "sum"))
+    by_expert = by_run(rows, "round", "expert")["value"].sum()
+    return by_run(by_expert, "round")["value"].agg(over)
+
+
+def smooth(curve: pd.DataFrame, window: int) -> pd.DataFrame:
+    """Return a curve averaged over a sliding window of rounds (the first window-1 rounds drop)."""
+    if window < 1:
+        raise ValueError(f"window must be >= 1, got {window}")
+    ordered = curve.sort_values([*run_columns(curve), "round"])
+    mean = by_run(ordered)["value"].transform(lambda v: v.rolling(window).mean())
+    return ordered.assign(value=mean).dropna(subset="value").reset_index(drop=True)
+
+
+def curve(frame: pd.DataFrame, metric: str, weighted: bool = False) -> pd.DataFrame:
+    """Return a metric by method, seed and round, averaged over clients where it has clients.
+
+    ``weighted``: by their training examples, which is the accuracy over all examples where every
+    client tests on the same share of its own (004, eq. 31).
+    """
+    rows = frame[frame["metric"] == metric]
+    if not weighted:
+        return by_run(rows, "round")["value"].mean()
+    mine = [*run_columns(frame), "client"]
+    sizes = frame.loc[frame["metric"] == "examples", [*mine, "value"]]
+    sizes = sizes.rename(columns={"value": "weight"})
+    rows = rows.merge(sizes, how="left", on=mine).dropna(subset="value")
+    rows["value"] *= rows["weight"]
+    sums = by_run(rows, "round", sort=False)[["value", "weight"]].sum()
+    return sums.assign(value=sums["value"] / sums["weight"]).drop(columns="weight")
+
+
+def adapted(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the cohort's test accuracy after its local epochs, and what these changed.
+
+    Columns method, seed, round, value (with the parameters that a client is about to send),
+    server (of the same clients, with the server's parameters at the end of the round) and gain,
+    value - server. Rounds that were not evaluated, and runs that did not log it, have no row.
+    """
+    key = [*run_columns(frame), "round", "client"]
+    own, server = (
+        frame.loc[frame["metric"] == metric, [*key, "value"]]
+        for metric in ("adapted_test_accuracy", "test_accuracy")
+    )
+    both = own.merge(server.rename(columns={"value": "server"}), on=key)
+    both["gain"] = both["value"] - both["server"]
+    return by_run(both, "round", sort=False)[["value", "server", "gain"]].mean()
+
+
+def matrix(frame: pd.DataFrame, metric: str, method: str, seed: int, round: int) -> np.ndarray:
+    """Return a logged matrix ``[items, experts]``, e.g. q(z|y) after some round."""
+    rows = frame[(frame["metric"] == metric) & (frame["method"] == method)]
+    rows = rows[(rows["seed"] == seed) & (rows["round"] == round)]
+    wide = rows.assign(item=rows["item"].astype(int)).pivot_table("value", "item", "expert")
+    if wide.empty:
+        raise ValueError(f"{metric!r} of {method!r}, seed {seed}, was not logged at round {round}")
+    return wide.to_numpy()
+
+
+def logged_rounds(frame: pd.DataFrame, metric: str, method: str) -> list[int]:
+    """Return the rounds at which a metric of a method was logged."""
+    rows = frame[(frame["metric"] == metric) & (frame["method"] == method)]
+    return sorted(rows["round"].unique().tolist())
+
+
+def reported(
+    frame: pd.DataFrame, metric: str = "test_accuracy", weighted: bool = False
+) -> pd.DataFrame:
+    """Return each run's mean client accuracy: last round, last ten evaluations, best on validation.
+
+    Columns method, seed, rule, value. The round is chosen on validation data, never on test data.
+    ``metric`` is the accuracy to report: "global_accuracy" is that on the whole test set.
+    ``weighted``: by the clients' examples, see ``curve``.
+    """
+    test, held = (curve(frame, m, weighted) for m in (metric, "validation_accuracy"))
+    run = run_columns(test)
+    both = test.merge(held, on=[*run, "round"], suffixes=("", "_held"))
+    both = both.sort_values("round", kind="stable")  # runs stay in the order of their plan
+    rows = []
+    for name, course in both.groupby(run, sort=False, dropna=False):
+        held_out = course["value_held"].to_numpy()
+        best = np.nan  # without validation examples nothing can be chosen
+        if not np.isnan(held_out).all():
+            best = course["value"].iloc[int(np.nanargmax(held_out))]
+        values = {
+            "last": course["value"].iloc[-1],
+            "last ten": course["value"].iloc[-10:].mean(),
+            "best on validation": best,
+        }
+        rows += [(*name, rule, value) for rule, value in values.items()]
+    return pd.DataFrame(rows, columns=[*run, "rule", "value"])
+
+
+def spread_over_clients(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return how the last round's test accuracy spreads over clients, by method (mean over seeds).
+
+    Columns mean, weighted (by training examples; equally where a run did not log them), std,
+    worst_decile, and global: the accuracy on the whole test set of all clients' predictions
+    marginalised with p(s).
+    """
+    rows = []
+    for name, mine in by_run(frame, sort=False):
+        of = {str(metric): logged for metric, logged in mine.groupby("metric")}
+        tests = of["test_accuracy"][of["test_accuracy"]["round"] == mine["round"].max()]
+        n = of["examples"].set_index("client")["value"] if "examples" in of else {}
+        summary = over_clients(tests["value"].to_numpy(), tests["client"].map(n).fillna(1.0))
+        overall = of["global_accuracy"].sort_values("round")["value"].iloc[-1]
+        rows.append({"method": name[0], **summary, "global": overall})
+    return pd.DataFrame(rows).groupby("method", sort=False).mean().round(3)
+
+
+def last(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the rows of a metric at each run's last round that has it."""
+    rows = frame[frame["metric"] == metric]
+    return rows[rows["round"] == by_run(rows)["round"].transform("max")]
+
+
+def final(frame: pd.DataFrame, metric: str) -> ByMethod:
+    """Return a metric after each run's last round that has it, averaged over clients."""
+    course = curve(frame, metric).sort_values("round")
+    ends = course.groupby(run_columns(course), as_index=False, dropna=False).last()
+    return by_method(ends)
+
+
+def ended(
+    frame: pd.DataFrame, metric: str, clients: int = 0, *, each: bool = False
+) -> pd.DataFrame:
+    """Return a metric of the state that each run ended with, averaged over clients.
+
+    That is the last round's, or of a run that kept its best state that of the round it kept.
+    ``clients`` restricts the mean to the first so many: where second stages are trained for some
+    clients only, the others are compared on the same. Columns method, seed, value; with ``each``
+    there is no mean, but a column client.
+    """
+    rows = frame[frame["metric"].isin([metric, "kept_round"])]
+    rows = rows[rows["client"] < clients] if clients else rows  # kept_round has no client, -1
+    found = [rows[:0]]
+    for _, logged in by_run(rows, sort=False):
+        values, kept = (logged[logged["metric"] == m] for m in (metric, "kept_round"))
+        at = kept["value"].iloc[-1] if len(kept) else values["round"].max()
+        found.append(values[values["round"] == at])
+    ends = pd.concat(found)
+    if each:
+        return ends[[*run_columns(ends), "client", "value"]].reset_index(drop=True)
+    return by_run(ends, sort=False)["value"].mean()
+
+
+# What runs have sent, and how far they had come by then.
+
+
+def gigabytes(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what a run has sent so far, down and up, by method, seed and round (GB: 1e9 bytes).
+
+    All clients of all rounds' cohorts are counted; round 0 has sent nothing. Columns method, seed,
+    round, gigabytes.
+    """
+    rows = frame[frame["metric"].isin(["bytes_down", "bytes_up"])]
+    run = run_columns(rows)
+    sent = by_run(rows, "round", sort=False)["value"].sum()
+    nothing = sent[run].drop_duplicates().assign(round=0, value=0.0)
+    sent = pd.concat([nothing, sent], ignore_index=True).sort_values([*run, "round"])
+    total = by_run(sent)["value"].cumsum() / 1e9
+    return sent.drop(columns="value").assign(gigabytes=total).reset_index(drop=True)
+
+
+def against_traffic(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return a metric's curve with the gigabytes that were sent up to each of its rounds.
+
+    Columns method, seed, round, value, gigabytes.
+    """
+    return curve(frame, metric).merge(gigabytes(frame), on=[*run_columns(frame), "round"])
+
+
+def at_traffic(course: pd.DataFrame, method: str, budget: Mapping[int, float]) -> dict[int, float]:
+    """Return a method's value by seed when it had sent the seed's ``budget`` in gigabytes.
+
+    ``course`` is one of ``against_traffic``; between two evaluations the value is interpolated. A
+    seed whose run has sent less than its budget, or that has none, is left out.
+    """
+    rows = course[course["method"] == method].sort_values("gigabytes")
+    found = {}
+    for seed in rows["seed"].unique().tolist():
+        run = rows[rows["seed"] == seed]
+        most = budget.get(seed, np.inf)
+        if most <= run["gigabytes"].iloc[-1]:
+            found[seed] = float(np.interp(most, run["gigabytes"], run["value"]))
+    return found
+
+
+def traffic(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return megabytes per round, down and up, and in all, by method (mean over runs)."""
+    rows = frame[frame["metric"].isin(["bytes_down", "bytes_up"])]
+    per_run = rows.groupby(["method", "seed", "metric"], sort=False)["value"]
+    out = (per_run.mean() / 1e6).groupby(["method", "metric"], sort=False).mean().unstack()
+    total = per_run.sum().groupby(["method", "seed"], sort=False).sum().groupby("method").mean()
+    out["total"] = total / 1e6
+    names = {"bytes_down": "MB down per round", "bytes_up": "MB up per round", "total": "MB in all"}
+    return out.rename(columns=names).rename_axis(columns=None).round(2)

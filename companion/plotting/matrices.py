@@ -1,0 +1,266 @@
+"""Matrices: probabilities in shades of grey, who holds which labels, and images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.collections import EllipseCollection
+from matplotlib.colors import ListedColormap
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
+
+from companion.plotting import style
+from companion.plotting.style import Drawn, Style, fields
+
+NARROWEST = 3.6  # inches: beside labels and colour bar two matrices still have room for titles
+LIGHTEST = 0.25  # the shade of a share near 0, beside 1 for the largest
+DOTS = 60  # with more clients or classes than that, dots would be too small to compare
+
+
+def heatmaps(
+    matrices: Mapping[str, np.ndarray],
+    *,
+    rows: Sequence[str] | int,
+    ylabel: str = "label y",
+    xlabel: str = "expert z",
+    heading: str = "",
+    columns: int = 8,
+    first: int = 1,
+    scale: str = "probability",
+    inches: float = 0.0,
+    black: float = 1.0,
+) -> Drawn:
+    """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1.
+
+    ``rows`` are names, or if there are too many a number, of which every fifth is told.
+    ``first`` is the number of the first column, ``scale`` names what the shades mean, ``inches`` is
+    the width of a matrix if not the usual one, and ``black`` the value that is drawn black.
+    """
+    if isinstance(rows, int):
+        rows = [str(i) if i % 5 == 0 else "" for i in range(rows)]
+    shade: Style = {"cmap": "Greys", "vmin": 0, "vmax": black, "interpolation": "nearest"}
+
+    def draw(ax: Axes, name: str, m: np.ndarray) -> pd.DataFrame:
+        ax.imshow(m, aspect="auto", **shade)
+        ax.grid(visible=False)
+        ax.set_title(name, fontsize="small")
+        told = range(0, m.shape[1], 1 if m.shape[1] <= 8 else 5)
+        ax.set_xticks(told, [str(k + first) for k in told])
+        ax.set_yticks(range(len(rows)), rows)
+        item, expert = _indices(m)
+        cells = {"panel": name, "item": item, "expert": expert + first, "value": m.ravel()}
+        return pd.DataFrame(cells)
+
+    wide = min(columns, len(matrices))
+    inches = inches or (0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2)
+    size = (inches + 0.5 / wide, 0.5 + 0.17 * len(rows))
+    labels: Style = {"ylabel": ylabel, "heading": heading, "sharey": True}
+    figure, drawn = fields(
+        matrices, draw, size, columns=columns, least=NARROWEST, room=0.5, **labels
+    )
+    for ax in figure.axes[-wide:]:
+        ax.set_xlabel(xlabel, fontsize="small")
+    image = figure.axes[0].images[0]
+    figure.colorbar(image, ax=figure.axes, label=scale, shrink=0.8, pad=0.02)
+    return figure, drawn
+
+
+def label_sets(
+    panels: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    names: Sequence[str],
+    *,
+    heading: str = "",
+) -> Drawn:
+    """Draw who holds which labels, and who is thought to, a panel above the other.
+
+    A panel has true label shares ``[clients, classes]``, shaded from white, none, to the largest
+    share, and what was read, bool of the same shape: a dot, which is red where it is wrong; a label
+    that was overlooked has a red cross. ``names`` are those of the classes.
+    """
+    clients, classes = next(iter(panels.values()))[0].shape
+
+    def draw(ax: Axes, name: str, panel: tuple[np.ndarray, np.ndarray]) -> pd.DataFrame:
+        truth, read = panel
+        held = truth > 0
+        shade = np.where(held, LIGHTEST + truth / truth.max(), 0)  # a small share is not white
+        ax.imshow(shade.T, cmap="Greys", vmin=0, vmax=1.8, aspect="auto")
+        ax.grid(visible=False)
+        for label, where, mark, colour in (
+            ("read off phi, and held", read & held, "o", style.BLUE),
+            ("read off phi, but not held", read & ~held, "o", style.RED),
+            ("held, but not read", ~read & held, "x", style.RED),
+        ):
+            how: Style = {
+                "color": colour,
+                "markersize": 2.2 if clients > 40 else 4.0,
+                "label": label,
+            }
+            ax.plot(*np.nonzero(where), mark, **how)
+        right = int((read == held).all(1).sum())
+        ax.set_title(f"{name}: {right} of {clients} label sets are right", fontsize="small")
+        ax.set_yticks(range(classes), names, fontsize=6)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        who, which = _indices(truth)
+        cells = {"client": who, "label": which, "true": truth.ravel(), "read": read.ravel()}
+        return pd.DataFrame({"panel": name, **cells})
+
+    labels: Style = {"xlabel": "client (grey: its share of each label; white: it has none)"}
+    labels |= {"ylabel": "label", "heading": heading}
+    size = (style.PAGE, 0.13 * classes + 0.35)
+    return fields(panels, draw, size, columns=1, room=0.9, sharex=True, **labels)
+
+
+def label_bars(
+    truth: np.ndarray, guess: np.ndarray, *, clients: Sequence[int], heading: str = ""
+) -> Drawn:
+    """Draw two distributions of every client, ``[clients, classes]``, as small pairs of bars.
+
+    Every client has a field of its own with the classes from left to right, the true share on the
+    left of each pair and the reconstructed one on its right.
+    """
+    told = {"true label shares p(y|s)": style.RED, "reconstructed by the server": style.BLUE}
+
+    def draw(ax: Axes, name: str, shares: np.ndarray) -> pd.DataFrame:
+        for k, (label, colour) in enumerate(told.items()):
+            at = np.arange(shares.shape[1]) + 0.4 * k
+            ax.bar(at, shares[k], 0.4, color=colour, align="edge", linewidth=0, label=label)
+        ax.set(xticks=[], ylim=(0, max(truth.max(), guess.max())))
+        ax.set_title(f"client {name}", fontsize="small", pad=2)
+        return pd.DataFrame()
+
+    wide = 10 if len(clients) > 20 else 5
+    pairs = {str(c): np.stack(both) for c, *both in zip(clients, truth, guess, strict=True)}
+    size, share = (style.PAGE / wide, min(1.0, 6.2 / wide)), Style(sharex=True, sharey=True)
+    labels: Style = {"xlabel": f"{truth.shape[1]} classes", "ylabel": "share", "heading": heading}
+    figure, _ = fields(pairs, draw, size, columns=wide, room=0.9, **share, **labels)
+    who, label = _indices(truth)
+    cells = {"client": np.asarray(clients)[who], "label": label}
+    cells |= {"true": truth.ravel(), "reconstructed": guess.ravel()}
+    return figure, pd.DataFrame(cells)
+
+
+def images(
+    pictures: Mapping[str, Sequence[np.ndarray]],
+    captions: Mapping[str, Sequence[str]],
+    *,
+    heading: str = "",
+) -> Drawn:
+    """Draw grey images ``[height, width]``, a row per name, each below its caption.
+
+    Black is an image's smallest value, white its largest. The frame holds the captions.
+    """
+    wide = max(map(len, pictures.values()))
+    cells = [
+        (captions[name][i], (name, i, row[i])) if i < len(row) else ("", None)
+        for name, row in pictures.items()
+        for i in range(wide)
+    ]
+
+    def draw(ax: Axes, caption: str, cell: tuple[str, int, np.ndarray]) -> pd.DataFrame:
+        name, i, image = cell
+        ax.imshow(image, cmap="gray", interpolation="nearest")
+        ax.grid(visible=False)
+        ax.set(xticks=[], yticks=[])
+        ax.spines[:].set_visible(False)
+        ax.set_title(caption, fontsize="small", pad=2)
+        if i == 0:
+            ax.set_ylabel(name, rotation=0, ha="right", va="center")
+        return pd.DataFrame([(name, i + 1, caption)], columns=["row", "place", "caption"])
+
+    size, least = (0.68, 0.86), 0.9 + 0.68 * wide
+    figure, drawn = fields(cells, draw, size, columns=wide, least=least, room=0.4, heading=heading)
+    return figure, drawn.drop(columns="panel")
+
+
+def label_counts(
+    counts: np.ndarray, names: Sequence[str], heading: str = "", most: int = 0
+) -> Drawn:
+    """Draw who holds which labels, ``counts [clients, classes]``, one row per label.
+
+    ``most`` is the count of the largest dot, the largest of ``counts`` by default.
+    """
+    figure, ax = plt.subplots(figsize=(style.PAGE, 0.22 * counts.shape[1] + 1.0))
+    counts_picture(counts, ax, names, most)
+    ax.set(ylabel="label", title=heading)
+    return figure, _cells(counts)
+
+
+def partitions(counts: Mapping[str, np.ndarray], columns: int = 2) -> Drawn:
+    """Draw several partitions, ``counts [clients, classes]`` by title, each with dots of its own.
+
+    In every panel the largest dot is its largest count.
+    """
+
+    def draw(ax: Axes, name: str, each: np.ndarray) -> pd.DataFrame:
+        counts_picture(each, ax, bar=False)
+        least, most = each.sum(1).min(), each.sum(1).max()
+        size = f"{least:,} each" if least == most else f"{least:,} to {most:,}"
+        ax.set(title=f"{name}: {len(each)} clients, {size}", xlabel="", ylabel="")
+        return _cells(each)
+
+    figure, drawn = fields(counts, draw, (style.PAGE / columns, 1.75), columns=columns)
+    figure.supxlabel("client", fontsize="medium")
+    figure.supylabel("label", fontsize="medium")
+    return figure, drawn
+
+
+def counts_picture(
+    counts: np.ndarray,
+    ax: Axes,
+    names: Sequence[str] | None = None,
+    most: int = 0,
+    bar: bool = True,
+) -> None:
+    """Draw counts ``[clients, classes]`` as dots whose area is the count, or as tiles where many.
+
+    ``names`` ``[classes]`` is what the classes are called, ``most`` the count of the largest dot,
+    the largest of ``counts`` by default, ``bar`` whether colours are explained. ValueError unless
+    there is one name per class.
+    """
+    clients, classes = counts.shape
+    if names is not None and len(names) != classes:
+        raise ValueError(f"{len(names)} names for {classes} classes")
+    most = most or max(int(counts.max(initial=0)), 1)
+    # The palest colours are left out: a single example should be seen on white.
+    colours = ListedColormap(colormaps["viridis_r"](np.linspace(0.15, 1, 256)))
+    marks: EllipseCollection | AxesImage
+    if max(clients, classes) > DOTS:
+        shown = np.ma.masked_equal(counts.T, 0)
+        marks = ax.imshow(shown, aspect="auto", origin="lower", cmap=colours, vmin=0, vmax=most)
+    else:
+        client, label = np.nonzero(counts)
+        held = counts[client, label]
+        # Ellipses in data coordinates: the largest fills its cell, whatever the cell's shape.
+        width = 0.95 * np.sqrt(held / most)
+        where: Style = {
+            "offsets": np.column_stack([client, label]),
+            "offset_transform": ax.transData,
+        }
+        how: Style = {"units": "xy", "linewidths": 0, "cmap": colours, "array": held, **where}
+        marks = EllipseCollection(width, width, np.zeros_like(width), **how)
+        marks.set_clim(0, most)
+        ax.add_collection(marks)
+    ax.grid(visible=False)
+    ax.set(xlim=(-0.6, clients - 0.4), ylim=(-0.6, classes - 0.4), xlabel="client", ylabel="class")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    if names is not None:
+        ax.set_yticks(range(classes), names)
+    if bar:
+        ax.figure.colorbar(marks, ax=ax, label="examples", pad=0.01)
+
+
+def _cells(counts: np.ndarray) -> pd.DataFrame:
+    client, label = _indices(counts)
+    return pd.DataFrame({"client": client, "label": label, "examples": counts.ravel()})
+
+
+def _indices(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row and the column of each entry, row by row."""
+    row, column = np.indices(matrix.shape)
+    return row.ravel(), column.ravel()
