@@ -169,6 +169,7 @@ def grouped(
 def trials(table: pd.DataFrame, *, ylabel: str) -> Drawn:
     """Draw every trial's score over its rate, a panel per stage; the best has a ring.
 
+    ``table`` has columns stage, score, best, and lr, or eps where a stage has no lr.
     """
 
     def draw(ax: Axes, name: str, rows: pd.DataFrame) -> pd.DataFrame:
