@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
@@ -47,26 +48,57 @@ class Program:
         self._alone = clients == 1
         trained = {n: _trainable(t) for n, t in leaves.items() if n in train}
         self._trained = {n: t.requires_grad_(True) for n, t in self._bare(trained).items()}
+        self._turned: frozenset[str] = frozenset()
         self.leaves = {**self._bare(leaves), **self._trained}
         self.context, self.common = self._bare(context), common
         self.losses = loss if self._alone else vmap_clients(loss, clients, common=1)
         on_gpu = any(t.is_cuda for t in trained.values())
-        self.optimizer = optimizer.build(self._trained, fused=True, capturable=on_gpu)
+        self._build = partial(optimizer.build, fused=True, capturable=on_gpu)
+        self.optimizer: torch.optim.Optimizer | None = None
 
     @property
     def moving(self) -> Params:
         """The leaves that the step trains, ``[clients, ...]``: views that see every step."""
-        now = {n: t.detach() for n, t in self._trained.items()}
+        now = {n: t.detach() for n, t in self._seen().items()}
         return {n: t.unsqueeze(0) for n, t in now.items()} if self._alone else now
 
     def step(self, batch: Params) -> Tensor:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
-        losses = self.losses(self.leaves, self.context, self._bare(batch), self.common)
-        for leaf in self._trained.values():
-            leaf.grad = None
-        losses.sum().backward()
+        leaves = {**self.leaves, **self._seen()}
+        losses = self.losses(leaves, self.context, self._bare(batch), self.common)
+        if self.optimizer is None:
+            self.optimizer = self._begun(losses.sum())
+        else:
+            for leaf in self._trained.values():
+                leaf.grad = None
+            losses.sum().backward()
         self.optimizer.step()
         return losses.detach().view(-1)
+
+    def _seen(self) -> Params:
+        """Return the trained leaves as the loss knows them."""
+        return {n: t.mT if n in self._turned else t for n, t in self._trained.items()}
+
+    def _begun(self, loss: Tensor) -> torch.optim.Optimizer:
+        """Take the first gradient, lay every leaf out as its own comes, and build the optimiser.
+
+        vmap hands the gradient of a linear layer's weight over transposed, and autograd would copy
+        it into the weight's layout at every step.
+        """
+        grads = torch.autograd.grad(loss, list(self._trained.values()), allow_unused=True)
+        by_name = dict(zip(self._trained, grads, strict=True))
+        self._turned = frozenset(
+            n
+            for n, g in by_name.items()
+            if g is not None and g.ndim == 3 and not g.is_contiguous() and g.mT.is_contiguous()
+        )
+        for name in self._turned:
+            turned = self._trained[name].detach().mT.contiguous()
+            self._trained[name] = turned.requires_grad_(True)
+            by_name[name] = by_name[name].mT
+        for name, leaf in self._trained.items():
+            leaf.grad = by_name[name]
+        return self._build(self._trained)
 
     def _bare(self, leaves: Params) -> Params:
         """Return the leaves of one client without their first axis, those of several as they are.
@@ -105,7 +137,7 @@ class Recorded(Program):
             for mine, theirs in given:
                 for name, buffer in mine.items():
                     buffer.copy_(theirs[name])
-            for memory in self.optimizer.state.values():
+            for memory in self.optimizer.state.values() if self.optimizer else ():
                 for tensor in memory.values():
                     if isinstance(tensor, Tensor):
                         tensor.zero_()

@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from fedlib.models.dropout import Dropout
@@ -84,9 +85,12 @@ class LeNet(Family):
             height, width = (height - self.kernel + 1) // 2, (width - self.kernel + 1) // 2
             if min(height, width) < 1:
                 raise ValueError(f"{self} does not fit images of {shape[0]}x{shape[1]} pixels")
-            layers += [nn.Conv2d(depth, out, self.kernel), nn.ReLU(), nn.MaxPool2d(2)]
-            if self.response_norm:
-                layers.insert(len(layers) - (i > 0), nn.LocalResponseNorm(self.response_norm))
+            layers.append(nn.Conv2d(depth, out, self.kernel))
+            if self.response_norm and i:
+                layers += [nn.ReLU(), nn.LocalResponseNorm(self.response_norm), MaxPool2d(2)]
+            else:  # the same as pooling what ReLU lets through, of a quarter of the numbers
+                layers += [MaxPool2d(2), nn.ReLU()]
+                layers += [nn.LocalResponseNorm(self.response_norm)] if self.response_norm else []
             depth = out
         if self.channel_dropout:
             layers.append(Dropout(self.channel_dropout, depth))
@@ -119,6 +123,21 @@ def fedmix_lenet5(width: int = 32) -> LeNet:
     884,164 (x 1.994) and 1,779,968 (x 4.015) parameters.
     """
     return LeNet(channels=(width, width), hidden=(512,))
+
+
+class MaxPool2d(nn.MaxPool2d):
+    """Max-pooling by two, the same numbers ten times as fast where no gradient is asked for.
+
+    torch's also notes where every maximum was, which takes longest with few channels.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the largest of every four neighbours, ``[B, C, H / 2, W / 2]``."""
+        if torch.is_grad_enabled() or x.shape[-1] % 2 or x.shape[-2] % 2:
+            return super().forward(x)
+        rows = x.permute(0, 2, 3, 1).unflatten(1, (-1, 2))
+        columns = torch.maximum(rows[:, :, 0], rows[:, :, 1]).unflatten(2, (-1, 2))
+        return torch.maximum(columns[:, :, :, 0], columns[:, :, :, 1]).permute(0, 3, 1, 2)
 
 
 class Stackable(nn.Linear):
