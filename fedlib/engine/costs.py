@@ -21,7 +21,7 @@ BLOCK = 512  # examples per forward pass of an evaluation
 BUDGET = 2**26  # numbers that one batched prediction may gather
 READ = 2**14  # texts that recurrent nets of several clients read at once
 MOST = 1000  # test examples on which every client is asked
-AT_ONCE = 256  # examples per forward pass of frozen leaves, of each of so many clients:
+AT_ONCE = 128  # examples per forward pass of frozen leaves, of each of so many clients:
 TOGETHER = 16
 
 

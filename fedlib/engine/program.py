@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,12 +94,14 @@ class Program:
         self._alone = clients == 1
         trained = self._bare({n: _trainable(leaves[n]) for n in train})
         self._trained = {n: t.requires_grad_(True) for n, t in trained.items()}
-        self._parts = {**self._bare(leaves), **self._trained}, self._bare(context)
+        self._turned: frozenset[str] = frozenset()
+        self._parts = self._bare(leaves), self._bare(context)
         self._losses = loss if self._alone else vmap_clients(loss, clients)
         device = next(iter(leaves.values())).device.type
         self._record = RECORDERS.get(device)
         capturable = self._record is not None and device == "cuda"
-        self.optimizer = optimizer.build(self._trained, fused=True, capturable=capturable)
+        self._build = partial(optimizer.build, fused=True, capturable=capturable)
+        self.optimizer: torch.optim.Optimizer | None = None
         self._replay: Play | None = None
         self._eager = WARM_UP
         self._batch: Params = {}
@@ -107,7 +110,7 @@ class Program:
     @property
     def moving(self) -> Params:
         """The leaves that the step trains, ``[clients, ...]``: views that see every step."""
-        now = {n: t.detach() for n, t in self._trained.items()}
+        now = {n: t.detach() for n, t in self._now().items()}
         return {n: t.unsqueeze(0) for n, t in now.items()} if self._alone else now
 
     def step(self, batch: Params) -> Tensor:
@@ -125,12 +128,39 @@ class Program:
         return self._said.clone()
 
     def _take(self, batch: Params) -> None:
-        losses = self._losses(*self._parts, self._bare(batch))
-        for leaf in self._trained.values():
-            leaf.grad = None
-        losses.sum().backward()
+        leaves, context = self._parts
+        losses = self._losses({**leaves, **self._now()}, context, self._bare(batch))
+        if self.optimizer is None:
+            self.optimizer = self._begun(losses.sum())
+        else:
+            for leaf in self._trained.values():
+                leaf.grad = None
+            losses.sum().backward()
         self.optimizer.step()
         self._said = losses.detach().view(-1)
+
+    def _now(self) -> Params:
+        """Return the trained leaves as the loss knows them."""
+        return {n: t.mT if n in self._turned else t for n, t in self._trained.items()}
+
+    def _begun(self, loss: Tensor) -> torch.optim.Optimizer:
+        """Take the first gradient, lay every leaf out as its own comes, and build the optimiser.
+
+        vmap hands the gradient of a linear layer's weight over transposed, and autograd would copy
+        it into the weight's layout at every step.
+        """
+        names, leaves = [*self._trained], [*self._trained.values()]
+        grads = dict(zip(names, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True))
+        self._turned = frozenset(
+            n
+            for n, g in grads.items()
+            if g is not None and g.ndim == 3 and not g.is_contiguous() and g.mT.is_contiguous()
+        )
+        for n, leaf in self._trained.items():
+            if n in self._turned:
+                self._trained[n] = leaf.detach().mT.contiguous().requires_grad_(True)
+            self._trained[n].grad = grads[n].mT if n in self._turned else grads[n]
+        return self._build(self._trained)
 
     def _bare(self, leaves: Params) -> Params:
         """Return the leaves of one client without their first axis, those of several as they are.

@@ -241,7 +241,7 @@ def test_verify_says_what_is_lacking_and_decodes_what_is_not_decoded(places):
 
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 # They send errors between their own processes, and try in memory whether these survive that.
-SENDS_ERRORS = {"cluster.py", "there.py", "local.py"}
+SENDS_ERRORS = {"cluster.py", "sweep.py"}
 
 
 def test_no_module_unpickles_what_it_reads():

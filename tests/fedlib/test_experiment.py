@@ -405,7 +405,7 @@ def test_missing_data_is_an_error_and_stores_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
     lost = Experiment(Task("cifar10", Dirichlet(), MLP()), FedAvg(), rounds=1)
-    with pytest.raises(MissingDataError, match="dataset 'cifar10' was not found: looked for"):
+    with pytest.raises(MissingDataError, match="dataset 'cifar10' was not found: looked in"):
         play(lost)
     assert find(lost) is None and store.restore(lost) is None
 

@@ -69,9 +69,9 @@ def test_a_prefix_of_no_leaf_lists_the_leaves(fed, bad):
 
 
 NETS = {
-    "LeNet": (LENET, IMAGE, {3: "Conv2d, ReLU, MaxPool2d", 7: "Conv2d, ReLU, MaxPool2d, Flatten",
+    "LeNet": (LENET, IMAGE, {3: "Conv2d, MaxPool2d, ReLU", 7: "Conv2d, MaxPool2d, ReLU, Flatten",
                              9: "Linear, ReLU"}),
-    "MLP": (MLP(hidden=(7, 5)), IMAGE, {3: "Stackable, ReLU", 5: "Stackable, ReLU"}),
+    "MLP": (MLP(hidden=(7, 5)), IMAGE, {3: "Linear, ReLU", 5: "Linear, ReLU"}),
     "ResNet": (ResNet(blocks=1, widths=(4, 8)), IMAGE, {1: "Conv2d", 3: "GroupNorm, ReLU",
                                                         4: "_Block",
                                                         7: "_Block, AdaptiveAvgPool2d, Flatten"}),
@@ -127,7 +127,7 @@ def test_a_newcomer_gets_the_global_part_on_the_mean_representation(model, cut):
 
 def test_a_cut_that_is_none_lists_the_legal_ones():
     fed = make_federation(model=LENET, shape=IMAGE)
-    message = r"no cut 4; legal: 3 \(after Conv2d, ReLU, MaxPool2d\); 7 .*; 9 \(after Linear, ReLU"
+    message = r"no cut 4; legal: 3 \(after Conv2d, MaxPool2d, ReLU\); 7 .*; 9 \(after Linear, ReLU"
     with pytest.raises(ValueError, match=message):
         LocalGlobal(cut=4).init(fed, 0)
     with pytest.raises(ValueError, match="cut must be >= 1, got 0"):

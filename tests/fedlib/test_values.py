@@ -97,7 +97,7 @@ MOON < FedAvg: mu=1.0 | 5.0; tau=0.5 | 1.0
 FedGen < FedAvg: noise=512 | 4; hidden=512 | 8; fit=Optimizer(name='adam', lr=0.005) |
     Optimizer(); steps=1000 | 3; invented=10 | 5; alpha=1.0 | 2.0
 FedRoD < FedAvg:
-FedCP < FedAvg: apart=5.0 | 1.0;
+FedCP < FedAvg: apart=5.0 | 1.0
 GPFL < FedAvg: near=0.01 | 0.1; decay=0.1 | 0.0
 DBE < FedAvg: client=Optimizer() | Optimizer(lr=0.5); kappa=50.0 | 0.0; momentum=1.0 | 0.1
 FedSynMoE < FedAvg: gate=GateNet() | GateNet(hidden=(4,))
