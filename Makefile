@@ -36,7 +36,7 @@ OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call optio
 CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) --workers '$(or $(WORKERS),1)' \
 	$(foreach part,$(SECTIONS),--section '$(part)')
 
-.PHONY: help env figures notebooks results plan paper report site test browser format lab bench \
+.PHONY: help env figures notebooks results plan paper report site check test browser format lab bench \
 	determinism robust clean
 
 help:  ## this list
@@ -81,10 +81,18 @@ site: $(ENV)  ## the notebooks, figures, scorecard and API as static pages in bu
 		$(PY) -m pip install --quiet -c constraints.txt -e '.[site]'
 	$(PY) docs/site/build.py
 
-test: $(ENV)  ## lint, types, unit tests, and the notebooks against their stored outputs and verdicts
+define LINT
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+endef
+
+check: $(ENV)  ## lint, types, and the tests that train nothing: what to run while working
+	$(LINT)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile -m 'not slow' $(PYTEST)
+
+test: $(ENV)  ## lint, types, all tests, and the notebooks against their stored outputs and verdicts
+	$(LINT)
 	$(PY) -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
 	@if ! compgen -G 'notebooks/*.ipynb' >/dev/null; then echo "no notebooks to compare"; exit 0; fi; \
 	scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \

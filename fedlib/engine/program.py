@@ -75,6 +75,9 @@ def on_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
     return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
 
 
+LARGE = 2**12  # numbers of a weight whose copying takes longer than a step's other work
+
+
 class Program:
     """The step of some clients, whose ``leaves`` and ``context`` are stacked.
 
@@ -144,7 +147,7 @@ class Program:
         return {n: t.mT if n in self._turned else t for n, t in self._trained.items()}
 
     def _begun(self, loss: Tensor) -> torch.optim.Optimizer:
-        """Take the first gradient, lay every leaf out as its own comes, and build the optimiser.
+        """Take the first gradient, lay large leaves out as theirs comes, and build the optimiser.
 
         vmap hands the gradient of a linear layer's weight over transposed, and autograd would copy
         it into the weight's layout at every step.
@@ -154,12 +157,19 @@ class Program:
         self._turned = frozenset(
             n
             for n, g in grads.items()
-            if g is not None and g.ndim == 3 and not g.is_contiguous() and g.mT.is_contiguous()
+            if g is not None
+            and g.ndim == 3
+            and g[0].numel() >= LARGE
+            and not g.is_contiguous()
+            and g.mT.is_contiguous()
         )
         for n, leaf in self._trained.items():
             if n in self._turned:
                 self._trained[n] = leaf.detach().mT.contiguous().requires_grad_(True)
-            self._trained[n].grad = grads[n].mT if n in self._turned else grads[n]
+            if (grad := grads[n]) is not None:
+                # A fused optimiser reads both as they lie in memory: they have to lie alike.
+                grad = grad.mT if n in self._turned else grad
+                self._trained[n].grad = torch.empty_like(self._trained[n]).copy_(grad)
         return self._build(self._trained)
 
     def _bare(self, leaves: Params) -> Params:

@@ -106,6 +106,8 @@ def train_together(
     losses = []
     for t, batch in enumerate(_batches(cohort, phase, plan)):
         losses.append(program.step(batch))
+        if not t:  # the first step lays the leaves out anew
+            now = program.moving
         if keeper.after_step(t, now):
             break
     return {n: keeper.kept.get(n, t) for n, t in now.items()}, _mean_loss(losses, plan)

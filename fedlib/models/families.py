@@ -115,7 +115,10 @@ class MLP(Family):
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the hidden layers; see ``Family``."""
-        return nn.Sequential(nn.Flatten(), *dense(math.prod(shape), self.hidden)), self.hidden[-1]
+        widths = (math.prod(shape), *self.hidden)
+        small = sum(i * o + o for i, o in itertools.pairwise(widths)) <= SMALL
+        layers = dense(widths[0], self.hidden, layer=Stackable if small else nn.Linear)
+        return nn.Sequential(nn.Flatten(), *layers), self.hidden[-1]
 
 
 @value
@@ -228,16 +231,25 @@ class MaxPool2d(nn.MaxPool2d):
         return torch.maximum(columns[:, :, :, 0], columns[:, :, :, 1]).permute(0, 3, 1, 2)
 
 
+class Stackable(nn.Linear):
+    """A linear layer for small nets, several of which are vmapped: its weight comes first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x W^T + b``."""
+        return (self.weight @ x.mT).mT + self.bias
+
+
 def dense(
     features: int,
     hidden: tuple[int, ...],
     dropout: float = 0.0,
+    layer: type[nn.Linear] = nn.Linear,
     activation: type[nn.Module] = nn.ReLU,
 ) -> list[nn.Module]:
     """Return hidden layers on ``features`` inputs, each with its activation and its dropout."""
     layers: list[nn.Module] = []
     for n, out in itertools.pairwise((features, *hidden)):
-        layers += [nn.Linear(n, out), activation(), *([Dropout(dropout, out)] if dropout else [])]
+        layers += [layer(n, out), activation(), *([Dropout(dropout, out)] if dropout else [])]
     return layers
 
 

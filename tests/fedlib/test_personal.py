@@ -71,7 +71,7 @@ def test_a_prefix_of_no_leaf_lists_the_leaves(fed, bad):
 NETS = {
     "LeNet": (LENET, IMAGE, {3: "Conv2d, MaxPool2d, ReLU", 7: "Conv2d, MaxPool2d, ReLU, Flatten",
                              9: "Linear, ReLU"}),
-    "MLP": (MLP(hidden=(7, 5)), IMAGE, {3: "Linear, ReLU", 5: "Linear, ReLU"}),
+    "MLP": (MLP(hidden=(7, 5)), IMAGE, {3: "Stackable, ReLU", 5: "Stackable, ReLU"}),
     "ResNet": (ResNet(blocks=1, widths=(4, 8)), IMAGE, {1: "Conv2d", 3: "GroupNorm, ReLU",
                                                         4: "_Block",
                                                         7: "_Block, AdaptiveAvgPool2d, Flatten"}),
