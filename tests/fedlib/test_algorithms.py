@@ -31,6 +31,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 import fedlib.algorithms
+from benchmarks.robustness import odd
 from fedlib.algorithms import (
     DBE,
     GPFL,
@@ -57,13 +58,7 @@ from fedlib.algorithms import (
     PrunedFedMix,
 )
 from fedlib.algorithms.ifca import ClusterStop, Explore
-from fedlib.engine import (
-    State,
-    evaluate,
-    evaluate_everywhere,
-    evaluate_global,
-    play_round,
-)
+from fedlib.engine import State, evaluate, evaluate_everywhere, evaluate_global, play_round
 from fedlib.engine.batches import make_plan
 from fedlib.models import GateNet, part
 from fedlib.optim import Optimizer, adam, sgd
@@ -493,3 +488,20 @@ def test_observations_are_finite_and_fit_the_log(played):
     algorithm, fed, state, _ = played
     for values in algorithm.observe(fed, state).values():
         assert values.ndim <= 2 and values.isfinite().all()
+
+
+# Most of the battery differs by options that no client's size touches.
+ALGORITHMS = odd.every_algorithm() | {n: a for n, a in BATTERY.items() if "," in n}
+
+
+@pytest.mark.parametrize("labels", odd.ODD.values(), ids=odd.ODD)
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_two_rounds_are_finite_or_refused_in_clear_words(algorithm, labels):
+    said = odd.judged(algorithm, odd.federation(labels))
+    assert said[0] != "!", said
+
+
+def test_a_broken_promise_is_told(monkeypatch):
+    algorithm = odd.every_algorithm()["FedAvg"]
+    monkeypatch.setattr(odd, "evaluate_global", lambda *_: float("nan"))
+    assert odd.judged(algorithm, odd.federation([[0, 1]])) == "!the global accuracy is none"

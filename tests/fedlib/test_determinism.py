@@ -12,8 +12,7 @@ import torch
 from conftest import LENET, make_federation
 from playing import BATTERY, SIZES, begun, play
 from small import TASK
-from test_dropout import DROPS, SHAPE
-from test_text import readers
+from test_models import DROPS, SHAPE, readers
 
 import fedlib.algorithms
 from benchmarks.determinism import report

@@ -13,8 +13,11 @@ import torch
 from conftest import LENET, after, assert_alike, make_federation, parts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playing import SIZES
+from torch.nn.functional import pad
 
-from fedlib.algorithms import FedAvg, FedMix, Local
+from fedlib.algorithms import FedAvg, FedMix, Local, Personal, PrunedFedMix
+from fedlib.algorithms.pruning import MEMORY
 from fedlib.engine import EarlyStop, Phase, TrainingDiverged, evaluate, play_round, program, select
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
@@ -22,7 +25,10 @@ from fedlib.engine.program import RECORDERS, WARM_UP, Program, one_client
 from fedlib.engine.rounds import cohort_size
 from fedlib.engine.train import Cohort, train
 from fedlib.models import MLP, LeNet, each, fedmix_lenet5
-from fedlib.optim import Optimizer
+from fedlib.optim import Optimizer, sgd
+from fedlib.partition import Dirichlet, Mirrored
+from fedlib.runs import Experiment, run
+from fedlib.tasks import Task
 
 OPTIMIZERS = {
     "sgd": Optimizer("sgd", lr=0.1),
@@ -311,3 +317,68 @@ def test_phi_and_q_are_negligible_but_counted_and_gates_cost_what_they_weigh():
     assert mixed == 10 * 4 * (2 * (4 * 443_306 + 40) + 4)
     more = traffic(averaged, fedmix_lenet5(), CIFAR10) * 1e6
     assert more - mixed == pytest.approx(10 * 4 * 2 * (512 * 4 + 4))
+
+
+FAST = {"batch_size": 4, "client": sgd(0.3)}
+ALGORITHMS = {
+    "FedAvg": FedAvg(**FAST),
+    "Personal": Personal(local=("head.",), **FAST),
+    "Local": Local(**FAST),
+    "FedMix": FedMix(experts=2, **FAST),
+    "PrunedFedMix": PrunedFedMix(experts=3, eta=1.0, **FAST),
+}
+
+
+def accuracy(fed, algorithm, params, ctx, table, row):
+    """One client's share of right answers, example by example."""
+    hits = 0
+    for example in table.index[row, : table.sizes[row]]:
+        code = algorithm.encode(fed.net, params, table.inputs(example[None]))
+        said = algorithm.predict(fed.net, params, ctx, code).logp[0]
+        hits += int(said.argmax() == table.y[example])
+    return hits / table.sizes[row]
+
+
+@pytest.mark.parametrize("model", [LENET, None])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_adapted_accuracies_are_those_of_the_trained_leaves(name, model):
+    fed, algorithm = make_federation(SIZES, model=model, shape=(12, 12, 1)), ALGORITHMS[name]
+    fed.test.sizes = np.array([6, 3, 5])  # ragged: padding must not count
+    state = algorithm.init(fed, 0)
+    if name == "PrunedFedMix":
+        state.memory[MEMORY] = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1 / 3] * 3])
+    contexts = algorithm.client_context(fed, state, torch.arange(3)) | {}
+    shared = {n: t.clone() for n, t in state.shared.items()}
+    after, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=3, score=True)
+    assert set(report.adapted) == {"validation", "test"}
+    for place, row in enumerate(report.rows):
+        sent = {n: shared[n] - report.messages[n][place] for n in shared if n in report.messages}
+        params = {**sent, **{n: t[row] for n, t in after.local.items()}}
+        ctx = {n: t[row] for n, t in contexts.items()}
+        for split, table in (("validation", fed.validation), ("test", fed.test)):
+            expected = accuracy(fed, algorithm, params, ctx, table, row)
+            assert float(report.adapted[split][place]) == pytest.approx(expected)
+
+
+def test_a_client_without_test_examples_has_no_accuracy(fed):
+    fed.test.sizes = np.array([6, 0, 6])
+    fed.test.index = pad(fed.test.index, (0, 0))
+    state = FedAvg().init(fed, 0)
+    _, report = play_round(FedAvg(), fed, state, round=0, seed=0, cohort=3, score=True, chunk=1)
+    none = report.adapted["test"].isnan()
+    assert none.tolist() == (report.rows == 1).tolist()
+
+
+def test_runs_log_them_where_clients_are_scored():
+    task = Task(
+        "digits",
+        Dirichlet(clients=6, alpha=0.5, size=20),
+        MLP(hidden=(8,)),
+        Mirrored(pool=100, validation=10, test=10),
+    )
+    experiment = Experiment(task, FedAvg(), rounds=5, cohort=3, evaluate_every=2)
+    frame = run(experiment, device="cpu", progress=False).metrics.to_pandas()
+    for metric in ("adapted_test_accuracy", "adapted_validation_accuracy"):
+        found = frame[frame["metric"] == metric]
+        assert found.groupby("round")["client"].nunique().to_dict() == {2: 3, 4: 3, 5: 3}
+        assert found["value"].between(0, 1).all()
