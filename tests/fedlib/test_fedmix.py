@@ -1,7 +1,5 @@
 """FedMix, its pruned and its clustered form: golden tests G4 to G7 and G20, and hand arithmetic."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -499,6 +497,7 @@ def test_clusters_are_observed_in_the_order_of_ids():
     assert torch.equal(algorithm.observe(fed, state)["clusters"], torch.eye(3))
 
 
+@pytest.mark.slow
 def test_four_permutations_are_found():
     """Sec. 4.3 on digits: one expert per permutation, all clients on the right one.
 

@@ -1,7 +1,5 @@
 """Clusters of clients (IFCA), the stages that follow, and mixtures over all clusters (003)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -395,16 +393,6 @@ def test_clusters_that_are_nobodys_best_can_be_left_out(fed, clusters, alone):
     assert torch.equal(state.shared[name], clusters.shared[f"{CLUSTERS}head.weight"][[0, 2]])
     assert state.local[f"{GATE}head.bias"].shape == (4, 3)
     assert evaluate(fed, algorithm, state, fed.test).accuracy.shape == (4,)
-
-
-def test_fine_tuning_starts_from_each_clients_own_cluster(fed, clusters):
-    state = Local(**FAST).init(fed, 1, clusters)
-    best = clusters.memory[FIT].argmin(1).tolist()
-    for row, j in enumerate(best):
-        assert all(torch.equal(state.local[n][row], t) for n, t in model(clusters, j).items())
-    tuned, theirs = Local(batch_size=4), IFCA(clusters=3)
-    one, other = evaluate(fed, tuned, state, fed.test), evaluate(fed, theirs, clusters, fed.test)
-    np.testing.assert_allclose(one.accuracy, other.accuracy)
 
 
 def test_local_networks_have_a_size_of_their_own(fed, clusters):

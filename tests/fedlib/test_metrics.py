@@ -1,14 +1,12 @@
 """Gradient divergence against its double sum, features in the plane, gates, and the floor."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from conftest import after, make_federation
+from conftest import make_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import play
@@ -21,9 +19,7 @@ from fedlib.federation import OPTED_IN
 from fedlib.metrics import divergences, gradient_divergence, majority_floor, over_clients
 from fedlib.metrics.gating import drawn, expected, promised
 from fedlib.models import MLP
-from fedlib.optim import sgd
 from fedlib.partition import Dirichlet, Majority, Mirrored, OptOut
-from fedlib.runs import Experiment, run
 from fedlib.tasks import Task
 
 
@@ -123,18 +119,6 @@ def test_what_opted_out_is_not_trained_on_in_one_place():
     inside = set(fed.train.index[0, 3:4].tolist()) | set(fed.train.index[1].tolist())
     fed = replace(fed, train=replace(fed.train, side={OPTED_IN: flag}))
     assert set(fed.pooled().train.index[0].tolist()) == inside
-
-
-def test_training_in_one_place_is_plain_gradient_descent():
-    fed = make_federation((6, 9)).pooled()
-    algorithm = FedAvg(batch_size=None, client=sgd(0.1))
-    before = {n: t.requires_grad_() for n, t in algorithm.init(fed, 0).shared.items()}
-    x, y = fed.train.inputs(fed.train.index[0]), fed.train.y[fed.train.index[0]]
-    torch.nn.functional.cross_entropy(fed.net(before, x), y).backward()
-    end = after(algorithm, fed).shared
-    for name, leaf in before.items():
-        expected = leaf.detach() - 0.1 * leaf.grad
-        torch.testing.assert_close(end[name], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_neighbours_of_a_label_far_from_others_name_it():
@@ -281,17 +265,6 @@ def test_what_opted_out_counts_at_home_only():
     inside = fed.taking_part().train.counts(10).sum(0)
     assert inside.sum() == 120 and int(said.argmax()) == int(inside.argmax())
     torch.testing.assert_close(said[0].exp(), (inside + 1) / 130)
-
-
-def test_it_is_an_experiment_of_one_round_that_ends_with_the_floor():
-    task = Task("digits", Majority(6, 30, p=1.0), MLP((4,)), HELD)
-    result = run(Experiment(task, CommonestLabel(), 1, cohort=1.0), progress=False)
-    rows = result.metrics.to_pandas()
-    last = rows[rows["metric"].eq("test_accuracy") & rows["round"].eq(1)]["value"]
-    counts = task.counts(0)
-    np.testing.assert_allclose(last, majority_floor(counts["train"], counts["test"]))
-    sent = rows[rows["metric"].isin(["bytes_up", "bytes_down"])]["value"]
-    assert not sent.any() and np.isfinite(rows["value"].to_numpy(float)).all()
 
 
 def test_it_follows_no_stage():

@@ -1,8 +1,5 @@
 """The server: its optimiser against plain torch.optim, and what an algorithm remembers there."""
 
-from __future__ import annotations
-
-import importlib
 import math
 from dataclasses import replace
 
@@ -14,7 +11,6 @@ from benchmarks.robustness.tiny import TASK
 from fedlib.algorithms import IFCA, FedAvg, FedGen, LastClient, PrunedFedMix
 from fedlib.engine import State, play_round
 from fedlib.optim import Optimizer, Yogi, adam, server_step
-from fedlib.runs import Experiment, run_with_state, store
 from fedlib.values import value
 
 DECAY = {"weight_decay": 0.1}
@@ -136,15 +132,6 @@ def test_a_row_asleep_stands_still_with_its_moments_and_its_step_count(optimizer
     assert all(torch.equal(memory[k], twin_memory[k]) for k in row)
 
 
-def test_a_row_that_never_woke_has_not_moved():
-    asleep = {"w": torch.tensor([False, True, True])}
-    leaves, memory = {"w": fresh()["w"]}, {}
-    for t in range(3):
-        leaves, memory = server_step(adam(0.1), leaves, {"w": fresh(t)["w"]}, memory, asleep)
-    assert torch.equal(leaves["w"][1:], fresh()["w"][1:])
-    assert {k.split("/")[1] for k in memory} == {"0"}
-
-
 def test_server_sgd_with_rate_one_is_the_weighted_average():
     """Clients of 1 and 3 examples end at w - 4 and w - 8: the mean is w - (4 + 3 * 8) / 4."""
     fed, algorithm = make_federation((1, 3)), FedAvg()
@@ -208,30 +195,6 @@ def test_an_algorithm_that_remembers_needs_no_care_of_its_own():
     assert torch.equal(state.memory[TIMES], times) and times.sum() == 8
     assert any(not torch.allclose(w, w.mean()) for w in weights)
     assert TIMES not in state.optimizer and state.optimizer  # Adam remembers, too
-
-
-def test_a_resumed_run_remembers(monkeypatch):
-    experiment = Experiment(TASK, RESTED, rounds=4, cohort=2, evaluate_every=4)
-    straight = run_with_state(experiment, progress=False)[1]
-    kept = store.restore(experiment).state
-    assert torch.equal(kept.memory[TIMES], straight.memory[TIMES])
-    other = replace(experiment, seed=1)
-    running = importlib.import_module(
-        "fedlib.runs.run"
-    )  # the package exports a function of its name
-    play = play_round
-
-    def stops(*args, **kwargs):
-        if kwargs["round"] == 2:
-            raise KeyboardInterrupt
-        return play(*args, **kwargs)
-
-    monkeypatch.setattr(running, "play_round", stops)
-    with pytest.raises(KeyboardInterrupt):
-        run_with_state(other, progress=False)
-    assert store.restore(other).state.memory[TIMES].sum() == 4
-    monkeypatch.setattr(running, "play_round", play)
-    assert run_with_state(other, progress=False)[1].memory[TIMES].sum() == 8
 
 
 @pytest.mark.parametrize(

@@ -76,16 +76,6 @@ def test_mirrored_draws_of_a_client_do_not_depend_on_the_others():
     assert not np.array_equal(mirrored(labels, shares, size=90, seed=4).index, whole.index)
 
 
-@pytest.mark.parametrize(("alpha", "low", "high"), [(1e5, 0.09, 0.17), (0.01, 0.95, 1.0)])
-def test_alpha_decides_how_many_classes_a_client_has(alpha, low, high):
-    """The overall shares, within five standard errors, or a single class."""
-    labels = balanced(10, 5000)
-    # A part of the examples: the last clients of a full deal get what the others left.
-    shares = deal(Dirichlet(50, alpha, 500 if alpha > 1 else 300), labels).shares(labels, 10)
-    assert low < np.median(shares.max(1)) <= high
-    assert alpha < 1 or np.abs(shares - 0.1).max() < 5 * np.sqrt(0.1 * 0.9 / 500)
-
-
 def test_shares_have_the_spread_of_a_dirichlet():
     labels = balanced(10, 20_000)
     shares = deal(Dirichlet(300, 1.0, 200), labels).shares(labels, 10)
@@ -205,21 +195,18 @@ def mirror(shares, size):
     [
         (asked(Dirichlet(501)), "501 clients x 1 examples: 501 needed, but only 500 "),
         (asked(Dirichlet(10, 1.0, 51)), "10 clients x 51 examples: 510 needed, but only 500 "),
-        (asked(Dirichlet(501, size_alpha=1.0)), "501 needed, but only 500 "),
         (asked(pool=[]), "pool must be a list of whole numbers, one at least"),
         (asked(pool=[0.5]), "pool must be a list of whole numbers, .* not float64"),
         (asked(pool=[0, 500]), r"pool must lie in 0\.\.499, but lie in 0\.\.500"),
         (asked(pool=[1, 1]), "more than once"),
         (asked(classes=9), r"labels must lie in 0\.\.8, but lie in 0\.\.9"),
         (asked(labels=[]), "labels must be a list"),
-        (asked(labels=[0.5]), "labels must be a list"),
         (asked(labels=[-1, 0]), r"lie in -1\.\.0"),
         (asked(seed=-1), "non-negative"),
         (mirror(np.eye(10)[:1], 51), "class 0 to mirror client 0 .*: 51 needed, but only 50 "),
         (mirror(np.ones((1, 9)), 10), r"0\.\.8"),
         (lambda: holdout(LABELS, 500, 0), "set 500 aside and keep one: 501 needed, but only 500"),
         (lambda: partition.balanced(LABELS, 510, 0), "class 0 .*: 51 needed, but only 50"),
-        (lambda: partition.balanced(LABELS, 9, 0), "of each class: 10 needed, but only 9"),
         (asked(QuantitySkew(51)), "51 clients x 10 examples at least: 510 needed, but only 500"),
         (
             asked(QuantitySkew(50, 0.1)),
@@ -234,7 +221,6 @@ def mirror(shares, size):
         (asked(Majority(6, 5, 0.8, "disjoint")), "classes for 6 disjoint pairs: 12 needed, .* 10"),
         (asked(Majority(1, 1), [0, 0]), "pairs: 2 needed, but only 1 "),
         (asked(Shards(251, 2)), "251 clients x 2 shards of an example: 502 needed, .* 500 "),
-        (asked(Pachinko(10, 51)), "10 clients x 51 examples: 510 needed, but only 500"),
         (
             asked(Pachinko(10, 5, coarse="coarse")),
             "column 'coarse'; allowed: coarse_label, writer_id; did you mean 'coarse_label'",
@@ -247,7 +233,7 @@ def mirror(shares, size):
         (asked(ClassDirichlet(10, least=51)), "10 clients x 51 examples at least: 510 needed"),
         (lambda: deal(ByColumn(), LABELS), "unknown column 'writer_id'"),
     ],
-    ids=range(33),
+    ids=range(29),
 )
 def test_the_impossible_is_refused_with_the_numbers(make, message):
     with pytest.raises(ValueError, match=message):
@@ -283,19 +269,16 @@ def test_amounts_are_above_zero(kind, name, wrong):
         (lambda: Majority(pairs="cartesien"), "unknown pairs 'cartesien'.*'cartesian'"),
         (lambda: ClassDirichlet(shared=1.0), r"shared must lie in \[0, 1\), not 1\.0"),
         (lambda: ClassDirichlet(seed=-1), r"seed must lie in 0\.\.4294967295, not -1"),
-        (lambda: ClassDirichlet(seed=2**32), "not 4294967296"),
         (lambda: Rotated(IID(), ()), "angles must be"),
         (lambda: Rotated(IID(), (0, 360)), r"angles .* not \(0\.0, 360\.0\)"),
         (lambda: Rotated(LabelPermuted(Rotated(IID()))), "Rotated is already around Label"),
         (lambda: Own(0.0), r"test must lie in \(0, 1\), not 0\.0"),
-        (lambda: Own(1.0), r"test must lie in \(0, 1\), not 1\.0"),
         (lambda: Own(validation=-0.1), r"validation must lie in \[0, 1\), not -0\.1"),
         (lambda: Own(train=0.0), r"train must lie in \(0, 1\], not 0\.0"),
-        (lambda: Own(train=1.5), "train must lie in"),
         (lambda: Own(train=float("nan")), r"Own\.train must be finite"),
         (lambda: Mirrored(source="tset"), "unknown source 'tset'.*'test'"),
     ],
-    ids=range(16),
+    ids=range(13),
 )
 def test_a_value_is_checked_when_made(make, message):
     with pytest.raises(ValueError, match=message):

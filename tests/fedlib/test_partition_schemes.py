@@ -1,8 +1,6 @@
 """Every scheme of dealing: what all promise, what each promises, and PFLlib's as published."""
 
-import os
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
-from fedlib import data as datasets
 from fedlib import values
 from fedlib.partition import (
     IID,
@@ -71,6 +68,7 @@ def problems(draw, scheme):
     return request, labels, pool, columns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 @few
 @given(data=st.data(), seed=seeds)
@@ -194,23 +192,12 @@ def test_unequal_sizes_follow_one_dirichlet_draw(alpha, request_):
     assert (sizes / len(labels)).var() == pytest.approx(spread, rel=error)
 
 
-def test_unequal_sizes_of_a_part_of_the_examples():
-    small = deal(Dirichlet(400, 1.0, 20, size_alpha=0.1), balanced(10, 20_000))
-    assert small.sizes.sum() == 20 * 400 and small.sizes.max() > 200
-
-
 @pytest.mark.parametrize("request_", [IID(50), QuantitySkew(200, alpha=2.0, least=1)], ids=repr)
 def test_without_label_skew_clients_have_the_shares_of_the_pool(request_):
     labels = balanced(10, 20_000)
     part = deal(request_, labels)
     scores = (part.shares(labels, 10) - 0.1) / np.sqrt(0.09 / part.sizes)[:, None]
     assert np.abs(scores).max() < 4.5 and scores.std() == pytest.approx(1, abs=0.1)
-
-
-def test_quantity_skew_redraws_until_everyone_has_enough():
-    labels = balanced(2, 500)
-    assert deal(QuantitySkew(10, 0.5, least=1), labels).sizes.min() < 10
-    assert deal(QuantitySkew(10, 0.5, least=10), labels).sizes.min() >= 10
 
 
 @few
@@ -288,19 +275,7 @@ def test_pachinko_uses_every_image_of_cifar100_once():
     assert np.mean((early[early.sum(2) > 40] > 0).sum(1)) > 4.8
 
 
-def test_pachinko_shares_have_the_moments_of_both_dirichlets():
-    """Before anything runs out: E[sum of squared shares] at the root and below."""
-    labels, size = balanced(12, 20_000), 200
-    part = deal(Pachinko(300, size, 0.5, 2.0), labels, coarse_label=labels // 3)
-    families = part.counts(labels, 12).reshape(300, 4, 3)
-    pairs = families.sum(2) * (families.sum(2) - 1) / (size * (size - 1))
-    alike = pairs.sum(1)  # chance that two draws share their coarse label: (a + 1) / (4 a + 1)
-    assert alike.mean() == pytest.approx(1.5 / 3, abs=4 * alike.std() / np.sqrt(300))
-    large = families[families.sum(2) >= 50]
-    within = (large * (large - 1)).sum(1) / (large.sum(1) * (large.sum(1) - 1))
-    assert within.mean() == pytest.approx(3 / 7, abs=4 * within.std() / np.sqrt(len(within)))
-
-
+@pytest.mark.slow
 def test_pachinko_has_the_distribution_of_one_draw_at_a_time():
     """The last client, which gets what the others left, against the procedure as published."""
     labels, runs, clients, size = np.repeat(np.arange(5), 4), 1500, 3, 6
@@ -481,21 +456,6 @@ def test_published_sizes(name, percent):
         assert first.tolist() == [0, 9, 0, 668, 476, 287, 5, 167, 0, 9]
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "ag_news"])
-def test_published_sizes_on_the_real_data(name):
-    root = os.environ.get("FEDLIB_DATA")
-    if not root or not (Path(root) / name).is_dir():
-        pytest.skip(f"$FEDLIB_DATA holds no {name}")
-    data = datasets.load(name)
-    merged = np.concatenate([data.train.labels, data.test.labels])
-    assert np.bincount(merged).tolist() == COUNTS[name]
-    check_golden(merged, name, 0)
-    check_golden(merged, name, 20)
-    split = divide(ClassDirichlet(), Own(merge=True), data.train, data.test, data.classes, seed=3)
-    assert set(split.origin.values()) == {"merged"}
-    assert split.parts["test"].sizes.sum() == GOLDEN[name, 0][0]
-
-
 def loop(labels, clients, alpha, shared, least, seed):
     """The recipe of PFLlib in the plainest words, one example at a time; (rows, train, test)."""
     state = np.random.RandomState(seed)
@@ -548,12 +508,6 @@ def test_the_seed_is_the_requests_own_unless_it_has_none():
     one = [printed(deal(ClassDirichlet(5), labels, seed)) for seed in (0, 1)]
     own = [printed(deal(ClassDirichlet(5, seed=None), labels, seed)) for seed in (0, 1)]
     assert one[0] == one[1] == own[1] != own[0]
-
-
-def test_only_the_pool_is_dealt():
-    labels, pool = np.repeat(np.arange(4), 100), np.arange(0, 400, 3)
-    part = deal(ClassDirichlet(4), labels, 0, pool[::-1])
-    assert sorted(part.index[part.index >= 0]) == pool.tolist()
 
 
 @pytest.mark.parametrize("alpha", [1e-300, 1e-4])

@@ -1,7 +1,5 @@
 """Methods that split a model in a shared and a private part: by hand, and at their limits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -291,28 +289,6 @@ def test_what_others_can_borrow():
     assert Personal(local=("base.", "head.")).experts == "head."
     with pytest.raises(ValueError, match="no head that others could borrow"):
         _ = Personal().experts
-
-
-def twins(clients=3):
-    """A federation whose clients all hold the same examples."""
-    fed = make_federation((8,) * clients)
-    fed.train.index[:] = fed.train.index[0]
-    return fed
-
-
-def leaf_of(state, name, row=0):
-    return state.shared[name] if name in state.shared else state.local[name][row]
-
-
-@pytest.mark.parametrize("local", [("head.bias",), ("head.",), ("base.",), ()])
-def test_personal_leaves_that_never_differ_are_those_of_fedavg(local):
-    fed = twins()
-    mine, _ = play(Personal(local=local, batch_size=None), fed)
-    plain, _ = play(FedAvg(batch_size=None), fed)
-    assert set(mine.local) == {n for n in plain.shared if local and n.startswith(local)}
-    for name, leaf in plain.shared.items():
-        for row in range(3):
-            torch.testing.assert_close(leaf_of(mine, name, row), leaf)
 
 
 def test_a_newcomer_gets_the_mean_logits_which_are_those_of_the_mean_bias():
