@@ -1,7 +1,5 @@
 """Small federations that every test can afford."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

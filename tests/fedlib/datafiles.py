@@ -11,7 +11,6 @@ from PIL import Image
 from fedlib.data.records import RECORDS
 
 TRAIN, TEST = "train-00000-of-00001.parquet", "test-00000-of-00001.parquet"
-VALID = "valid-00000-of-00001.parquet"
 PICTURE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 

@@ -1,7 +1,5 @@
 """What tests of algorithms share: rounds, oracles' arithmetic, and every algorithm made small."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -37,6 +35,7 @@ from fedlib.algorithms import (
 from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.algorithms.local import SecondStage
 from fedlib.engine import EarlyStop, play_round
+from fedlib.engine.batches import make_plan
 from fedlib.models import MLP, FastText, GateNet, Net
 from fedlib.optim import adam, sgd
 from fedlib.partition import Majority, Mirrored
@@ -127,6 +126,20 @@ def client(fed, algorithm, state, row):
 def plain(state, row=0):
     """All leaves of a client under their plain names."""
     return {**state.shared, **{n: t[row] for n, t in state.local.items()}}
+
+
+def trained_alone(fed, algorithm, model, row, seed, round):
+    """A module after one client's training, by a plain loop of torch."""
+    x, y = held_by(fed.train, row)
+    optimizer = algorithm.client.build(dict(model.named_parameters()))
+    how = {"batch_size": algorithm.batch_size, "epochs": algorithm.epochs, "seed": seed}
+    plan = make_plan(fed.ids[[row]], fed.train.sizes[[row]], where=(round, 0), **how)
+    for t in range(plan.steps):
+        some = plan.positions[0, t, : plan.counts[0, t]]
+        optimizer.zero_grad()
+        cross_entropy(model(x[some]), y[some]).backward()
+        optimizer.step()
+    return model
 
 
 def close(one, other, rtol=1e-4, atol=1e-6):

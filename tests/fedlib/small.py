@@ -1,7 +1,5 @@
 """Experiments of a second that tests of runs share, and how they are played and compared."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

@@ -1,7 +1,5 @@
 """FedAvg and Local by hand, what every algorithm must do, and what each is in its limits."""
 
-from __future__ import annotations
-
 import copy
 import doctest
 import importlib
@@ -22,15 +20,15 @@ from playing import (
     close,
     equal,
     every,
-    held_by,
     one_step,
     plain,
     play,
+    trained_alone,
 )
 from safetensors.torch import load, save
-from torch import nn
 
 import fedlib.algorithms
+from benchmarks.robustness import odd
 from fedlib.algorithms import (
     DBE,
     GPFL,
@@ -57,14 +55,7 @@ from fedlib.algorithms import (
     PrunedFedMix,
 )
 from fedlib.algorithms.ifca import ClusterStop, Explore
-from fedlib.engine import (
-    State,
-    evaluate,
-    evaluate_everywhere,
-    evaluate_global,
-    play_round,
-)
-from fedlib.engine.batches import make_plan
+from fedlib.engine import State, evaluate, evaluate_everywhere, evaluate_global, play_round
 from fedlib.models import GateNet, part
 from fedlib.optim import Optimizer, adam, sgd
 
@@ -99,31 +90,12 @@ def reference(fed, algorithm, rounds, seed, cohort_of, server):
         for p in module.parameters():
             p.grad = torch.zeros_like(p)
         for row in rows:
-            client = train_one(fed, algorithm, copy.deepcopy(module), row, seed, t)
+            client = trained_alone(fed, algorithm, copy.deepcopy(module), row, seed, t)
             share = float(fed.train.sizes[row] / total)
             for p, q in zip(module.parameters(), client.parameters(), strict=True):
                 p.grad += share * (p.detach() - q.detach())
         engine.step()
     return dict(module.named_parameters())
-
-
-def train_one(fed, algorithm, model, row, seed, round):
-    x, y = held_by(fed.train, row)
-    plan = make_plan(
-        fed.ids[[row]],
-        fed.train.sizes[[row]],
-        batch_size=algorithm.batch_size,
-        epochs=algorithm.epochs,
-        seed=seed,
-        where=(round, 0),
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for t in range(plan.steps):
-        some = plan.positions[0, t, : plan.counts[0, t]]
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x[some]), y[some]).backward()
-        optimizer.step()
-    return model
 
 
 SERVERS = {
@@ -149,33 +121,6 @@ def test_rounds_equal_generalised_fedavg_written_out(name):
     expected = reference(fed, algorithm, 4, 3, cohorts, plain)
     for n, leaf in expected.items():
         torch.testing.assert_close(state.shared[n], leaf.detach(), rtol=1e-3, atol=1e-5)
-
-
-def test_local_sends_nothing_and_counts_nothing(fed):
-    state, report = play(Local(), fed)
-    assert (
-        not state.shared
-        and not state.optimizer
-        and not state.memory
-        and not report.messages
-        and not report.weights
-    )
-    assert int(report.down.sum()) == int(report.up.sum()) == 0
-
-
-def test_fine_tuning_starts_from_the_global_model_and_leaves_it_alone(fed):
-    first, _ = play(FedAvg(batch_size=4), fed)
-    kept = copy.deepcopy(first)
-    tuned = Local(batch_size=4, epochs=3)
-    begun = tuned.init(fed, 99, first)
-    for n, leaf in first.shared.items():
-        assert torch.equal(begun.local[n], leaf.expand(3, *leaf.shape))
-    start = evaluate(fed, tuned, begun, fed.test)
-    np.testing.assert_allclose(start.nll, evaluate(fed, FedAvg(), first, fed.test).nll, rtol=1e-6)
-    state, report = play(tuned, fed, rounds=4, first=first)
-    assert report.losses.mean() < start.nll.mean()
-    assert not torch.equal(state.local["head.bias"][0], state.local["head.bias"][1])
-    assert all(torch.equal(kept.shared[n], t) for n, t in first.shared.items())
 
 
 def test_local_after_local_goes_on_and_leaves_the_first_stage_alone(fed):
@@ -358,6 +303,7 @@ def played(request):
     return request.param, fed, *play(request.param, fed)
 
 
+@pytest.mark.slow
 @every
 def test_training_lowers_a_finite_loss(algorithm):
     fed = ragged()
@@ -375,6 +321,7 @@ def test_training_lowers_a_finite_loss(algorithm):
     assert all(t.isfinite().all() for t in state.flat().values())
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("model", [None, LENET], ids=["mlp", "lenet"])
 def test_one_client_at_a_time_is_the_oracle_of_the_cohort(algorithm, model):
@@ -482,6 +429,7 @@ def test_a_state_survives_being_stored(played):
     assert equal(straight.flat(), resumed.flat())
 
 
+@pytest.mark.slow
 @every
 def test_the_same_bits_twice_and_others_with_another_seed(algorithm):
     first, again, other = (play(algorithm, ragged(), seed=s, cohort=2)[0].flat() for s in (4, 4, 5))
@@ -493,3 +441,21 @@ def test_observations_are_finite_and_fit_the_log(played):
     algorithm, fed, state, _ = played
     for values in algorithm.observe(fed, state).values():
         assert values.ndim <= 2 and values.isfinite().all()
+
+
+# Most of the battery differs by options that no client's size touches.
+ALGORITHMS = odd.every_algorithm() | {n: a for n, a in BATTERY.items() if "," in n}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("labels", odd.ODD.values(), ids=odd.ODD)
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_two_rounds_are_finite_or_refused_in_clear_words(algorithm, labels):
+    said = odd.judged(algorithm, odd.federation(labels))
+    assert said[0] != "!", said
+
+
+def test_a_broken_promise_is_told(monkeypatch):
+    algorithm = odd.every_algorithm()["FedAvg"]
+    monkeypatch.setattr(odd, "evaluate_global", lambda *_: float("nan"))
+    assert odd.judged(algorithm, odd.federation([[0, 1]])) == "!the global accuracy is none"

@@ -3,8 +3,6 @@
 Ray is an optional extra: pip install -e '.[ray]', then pytest tests/test_cluster.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil
@@ -23,6 +21,7 @@ from fedlib.algorithms import Local
 from fedlib.runs import Experiment, cluster, find, store
 from fedlib.runs.sweep import SweepFailed
 
+pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray", reason="Ray is an optional extra")
 if not Path("/proc/self/environ").exists():
     pytest.skip("processes are looked up in /proc", allow_module_level=True)

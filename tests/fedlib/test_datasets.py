@@ -159,6 +159,7 @@ def _load_and_count(barrier, results):
     results.put((datasets.load("mnist_sample").fingerprint, len(decoded)))
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_decode_once(mnist, places):
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(2), context.Queue()

@@ -1,7 +1,5 @@
 """The promises of same bits, for every algorithm; benchmarks/DETERMINISM.md measures more."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 
@@ -12,8 +10,7 @@ import torch
 from conftest import LENET, make_federation
 from playing import BATTERY, SIZES, begun, play
 from small import TASK
-from test_dropout import DROPS, SHAPE
-from test_text import readers
+from test_models import DROPS, SHAPE, readers
 
 import fedlib.algorithms
 from benchmarks.determinism import report

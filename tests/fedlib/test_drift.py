@@ -1,7 +1,5 @@
 """Methods that hold clients together: FedProx, SCAFFOLD, MOON, FedGen, by hand and at limits."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from conftest import make_federation

@@ -1,7 +1,5 @@
 """The engine against a plain loop of separate torch trainings, and its promises on randomness."""
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import replace
@@ -13,16 +11,22 @@ import torch
 from conftest import LENET, after, assert_alike, make_federation, parts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playing import SIZES, trained_alone
+from torch.nn.functional import pad
 
-from fedlib.algorithms import FedAvg, FedMix, Local
-from fedlib.engine import EarlyStop, Phase, TrainingDiverged, evaluate, play_round, program, select
+from fedlib.algorithms import FedAvg, FedMix, Local, Personal, PrunedFedMix
+from fedlib.algorithms.pruning import MEMORY
+from fedlib.engine import EarlyStop, Phase, evaluate, play_round, program
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
 from fedlib.engine.program import RECORDERS, WARM_UP, Program, one_client
 from fedlib.engine.rounds import cohort_size
 from fedlib.engine.train import Cohort, train
 from fedlib.models import MLP, LeNet, each, fedmix_lenet5
-from fedlib.optim import Optimizer
+from fedlib.optim import Optimizer, sgd
+from fedlib.partition import Dirichlet, Mirrored
+from fedlib.runs import Experiment, run
+from fedlib.tasks import Task
 
 OPTIMIZERS = {
     "sgd": Optimizer("sgd", lr=0.1),
@@ -37,21 +41,12 @@ def images(sizes=(11, 4, 9), model=LENET):
 
 
 def plain_loop(fed, algorithm, seed, round):
-    """Every client on its own: deep copy, DataLoader-like slices, torch.optim, cross-entropy."""
+    """Every client on its own."""
     models = {}
     for row, client in enumerate(fed.ids):
         model = copy.deepcopy(fed.net.module_of(0))
         model.load_state_dict(algorithm.leaves(fed, seed))
-        optimizer = algorithm.client.build(dict(model.named_parameters()))
-        held = fed.train.index[row, : fed.train.sizes[row]]
-        x, y = fed.train.inputs(held), fed.train.y[held]
-        how = {"batch_size": algorithm.batch_size, "epochs": algorithm.epochs, "seed": seed}
-        plan = make_plan(fed.ids[[row]], fed.train.sizes[[row]], where=(round, 0), **how)
-        for t in range(plan.steps):
-            some = plan.positions[0, t, : plan.counts[0, t]]
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x[some]), y[some]).backward()
-            optimizer.step()
+        trained_alone(fed, algorithm, model, row, seed, round)
         models[int(client)] = {n: p.detach() for n, p in model.named_parameters()}
     return models
 
@@ -79,13 +74,6 @@ def test_a_client_without_examples_keeps_its_weights():
     assert not torch.equal(end["head.weight"][0], start["head.weight"][0])
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg(batch_size=5), FedMix(experts=3, batch_size=5)])
-def test_chunk_does_not_change_a_round(algorithm):
-    one, two, three = (after(algorithm, images(), seed=1, chunk=c) for c in (1, 2, 3))
-    assert_alike(one, two, rtol=1e-3, atol=1e-5)
-    assert_alike(one, three, rtol=1e-3, atol=1e-5)
-
-
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_experts_in_one_vmapped_program_equal_experts_one_by_one(monkeypatch, chunk):
     """The path that a GPU takes: clients and experts both vmapped."""
@@ -96,19 +84,6 @@ def test_experts_in_one_vmapped_program_equal_experts_one_by_one(monkeypatch, ch
     together = after(algorithm, fed, seed=1, chunk=chunk)
     assert_alike(one_by_one, together, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(evaluate(fed, algorithm, together, fed.test).nll, nll, rtol=1e-4)
-
-
-def test_permuting_the_population_changes_no_clients_draws():
-    fed = make_federation((9, 5, 7, 6))
-    order = np.array([2, 0, 3, 1])
-    algorithm = Local(batch_size=2, epochs=2)
-    kwargs = {"round": 4, "seed": 2, "cohort": 3, "chunk": 1}
-    straight, _ = play_round(algorithm, fed, algorithm.init(fed, 2), **kwargs)
-    mixed = fed.permuted(order)
-    permuted, _ = play_round(algorithm, mixed, algorithm.init(mixed, 2), **kwargs)
-    assert set(fed.ids[select(fed, 3, 2, 4)]) == set(mixed.ids[select(mixed, 3, 2, 4)])
-    for name, leaf in straight.local.items():
-        assert torch.equal(leaf[torch.tensor(order)], permuted.local[name])
 
 
 @settings(max_examples=40)
@@ -192,13 +167,6 @@ def test_clients_without_tests_have_no_score(fed):
     nobody = replace(fed.test, sizes=np.zeros(3, dtype=int))
     scores = evaluate(fed, FedMix(), FedMix().init(fed, 0), nobody)
     assert np.isnan(scores.accuracy).all() and np.isnan(scores.nll).all() and scores.gate is None
-
-
-def test_a_diverging_client_is_named():
-    fed = make_federation((8, 8))
-    algorithm = FedAvg(client=Optimizer("sgd", lr=1e30), epochs=4, batch_size=2)
-    with pytest.raises(TrainingDiverged, match=r"round 3: the loss of client"):
-        play_round(algorithm, fed, algorithm.init(fed, 0), round=3, seed=0, cohort=2)
 
 
 @pytest.mark.parametrize("cohort", [0, 4, -1, 0.0, 2.0, math.inf, math.nan])
@@ -304,10 +272,66 @@ def test_megabytes_per_round_of_ten_clients(algorithm, model, data, megabytes):
     assert traffic(algorithm, model, data) == pytest.approx(megabytes, abs=0.06)
 
 
-def test_phi_and_q_are_negligible_but_counted_and_gates_cost_what_they_weigh():
-    """4 experts: phi is 10 x 4 both ways, q(z|s) 4 up, an averaged gate 512 x 4 + 4 both ways."""
-    local, averaged = FedMix(experts=4), FedMix(experts=4, gates="averaged")
-    mixed = traffic(local, fedmix_lenet5(), CIFAR10) * 1e6
-    assert mixed == 10 * 4 * (2 * (4 * 443_306 + 40) + 4)
-    more = traffic(averaged, fedmix_lenet5(), CIFAR10) * 1e6
-    assert more - mixed == pytest.approx(10 * 4 * 2 * (512 * 4 + 4))
+FAST = {"batch_size": 4, "client": sgd(0.3)}
+ALGORITHMS = {
+    "FedAvg": FedAvg(**FAST),
+    "Personal": Personal(local=("head.",), **FAST),
+    "Local": Local(**FAST),
+    "FedMix": FedMix(experts=2, **FAST),
+    "PrunedFedMix": PrunedFedMix(experts=3, eta=1.0, **FAST),
+}
+
+
+def accuracy(fed, algorithm, params, ctx, table, row):
+    """One client's share of right answers, example by example."""
+    hits = 0
+    for example in table.index[row, : table.sizes[row]]:
+        code = algorithm.encode(fed.net, params, table.inputs(example[None]))
+        said = algorithm.predict(fed.net, params, ctx, code).logp[0]
+        hits += int(said.argmax() == table.y[example])
+    return hits / table.sizes[row]
+
+
+@pytest.mark.parametrize("model", [LENET, None])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_adapted_accuracies_are_those_of_the_trained_leaves(name, model):
+    fed, algorithm = make_federation(SIZES, model=model, shape=(12, 12, 1)), ALGORITHMS[name]
+    fed.test.sizes = np.array([6, 3, 5])  # ragged: padding must not count
+    state = algorithm.init(fed, 0)
+    if name == "PrunedFedMix":
+        state.memory[MEMORY] = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1 / 3] * 3])
+    contexts = algorithm.client_context(fed, state, torch.arange(3)) | {}
+    shared = {n: t.clone() for n, t in state.shared.items()}
+    after, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=3, score=True)
+    assert set(report.adapted) == {"validation", "test"}
+    for place, row in enumerate(report.rows):
+        sent = {n: shared[n] - report.messages[n][place] for n in shared if n in report.messages}
+        params = {**sent, **{n: t[row] for n, t in after.local.items()}}
+        ctx = {n: t[row] for n, t in contexts.items()}
+        for split, table in (("validation", fed.validation), ("test", fed.test)):
+            expected = accuracy(fed, algorithm, params, ctx, table, row)
+            assert float(report.adapted[split][place]) == pytest.approx(expected)
+
+
+def test_a_client_without_test_examples_has_no_accuracy(fed):
+    fed.test.sizes = np.array([6, 0, 6])
+    fed.test.index = pad(fed.test.index, (0, 0))
+    state = FedAvg().init(fed, 0)
+    _, report = play_round(FedAvg(), fed, state, round=0, seed=0, cohort=3, score=True, chunk=1)
+    none = report.adapted["test"].isnan()
+    assert none.tolist() == (report.rows == 1).tolist()
+
+
+def test_runs_log_them_where_clients_are_scored():
+    task = Task(
+        "digits",
+        Dirichlet(clients=6, alpha=0.5, size=20),
+        MLP(hidden=(8,)),
+        Mirrored(pool=100, validation=10, test=10),
+    )
+    experiment = Experiment(task, FedAvg(), rounds=5, cohort=3, evaluate_every=2)
+    frame = run(experiment, device="cpu", progress=False).metrics.to_pandas()
+    for metric in ("adapted_test_accuracy", "adapted_validation_accuracy"):
+        found = frame[frame["metric"] == metric]
+        assert found.groupby("round")["client"].nunique().to_dict() == {2: 3, 4: 3, 5: 3}
+        assert found["value"].between(0, 1).all()

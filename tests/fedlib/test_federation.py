@@ -1,14 +1,18 @@
-"""A federation in memory: who holds what, and what is computed once and never for another."""
+"""Tasks and the federations they build: who holds what, counted once, and on which device."""
 
-from __future__ import annotations
-
+import dataclasses
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from conftest import make_federation
 
+from fedlib import data as datasets
 from fedlib.federation import OPTED_IN
+from fedlib.models import MLP, BiLSTM, LeNet
+from fedlib.partition import IID, Dirichlet, Mirrored
+from fedlib.tasks import Task, pick_device
 
 SIZES = (5, 2, 4)
 
@@ -54,16 +58,6 @@ def test_a_changed_copy_forgets_what_was_counted():
     assert other.taking_part() is not inside
 
 
-def test_what_opted_out_is_in_no_index():
-    fed = opting(make_federation(SIZES), [[1, 0, 1, 0, 1], [1, 1, 0, 0, 0], [0] * 5])
-    inside = fed.taking_part()
-    assert inside.train.sizes.tolist() == [3, 2, 0] and inside.members.tolist() == [0, 1]
-    assert inside is fed and inside.train.index[0].tolist() == [0, 2, 4, -1, -1]
-    assert (inside.train.index[2] == -1).all() and (inside.validation.index[2] == -1).all()
-    assert inside.validation.sizes.tolist() == [6, 6, 0]
-    assert OPTED_IN not in inside.train.side and inside.taking_part() is inside
-
-
 def both(fed):
     """The indices, sizes and members of a federation and of what its clients have at home."""
     views = fed, fed.at_home()
@@ -100,3 +94,115 @@ def test_a_changed_federation_hides_the_same():
 
 def home_first(fed, order):
     return fed.at_home().permuted(order).taking_part()
+
+
+TASK = Task(
+    "digits",
+    Dirichlet(clients=15, alpha=0.5, size=60),
+    LeNet(channels=(3,), hidden=(8,)),
+    Mirrored(pool=300, validation=20, test=25),
+)
+
+
+@pytest.fixture(scope="module")
+def fed():
+    return TASK.build(3)
+
+
+def test_shapes(fed):
+    assert fed.clients == 15 and fed.classes == 10 and fed.ids.tolist() == list(range(15))
+    assert fed.device == torch.device("cpu") and fed.net.shape == (16, 16, 1)
+    for table, size in ((fed.train, 60), (fed.validation, 20), (fed.test, 25)):
+        assert table.index.shape == (15, size) and table.sizes.tolist() == [size] * 15
+        assert table.x.dtype == torch.uint8 and table.x.shape == (len(table.y), 16, 16, 1)
+        assert int(table.index.min()) >= 0 and int(table.index.max()) < len(table.y)
+    assert len(fed.train.y) == len(fed.validation.y) == 1437 and len(fed.test.y) == 360
+    places, counts = np.zeros((2, 1, 4), np.int64), np.full((2, 1), 4)
+    batch = next(fed.train.batches(torch.tensor([0, 1]), places, counts, np.array([4])))
+    assert batch["x"].shape == (2, 4, 1, 16, 16) and batch["x"].dtype == torch.float32
+    assert fed.class_names == tuple("0123456789") and fed.source.startswith("embedded in")
+
+
+def test_labels_and_pixels_are_those_of_the_data_set(fed):
+    data = datasets.load("digits")
+    for table, part in ((fed.train, data.train), (fed.test, data.test)):
+        some = table.index[4, :7]
+        assert table.y[some].tolist() == part.labels[some].tolist()
+        assert np.array_equal(table.x[some].numpy(), part.features[some])
+
+
+def test_pixels_are_normalised(fed):
+    x = fed.train.inputs(torch.arange(len(fed.train.y)))
+    assert abs(float(x.mean())) < 0.01 and abs(float(x.std()) - 1) < 0.01
+    data = datasets.load("digits")
+    one = (data.train.features[5].astype(float) / 255 - data.mean[0]) / data.std[0]
+    np.testing.assert_allclose(x[5, 0].numpy(), one[..., 0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_seed_is_a_partition(fed):
+    again, other = TASK.build(3), TASK.build(4)
+    for name in ("train", "validation", "test"):
+        index = getattr(fed, name).index
+        assert torch.equal(index, getattr(again, name).index)
+        assert not torch.equal(index, getattr(other, name).index)
+
+
+def test_the_division_is_what_build_holds(fed):
+    parts = TASK.divide(3).parts
+    assert set(parts) == {"train", "validation", "test"}
+    for name, part in parts.items():
+        assert np.array_equal(part.index, getattr(fed, name).index.numpy())
+    assert not np.isin(parts["train"].index, parts["validation"].index).any()
+    shares = parts["train"].shares(datasets.load("digits").train.labels, 10)
+    assert (shares.max(1) > 0.25).any(), "the partition should be skewed"
+
+
+def test_the_model_and_the_local_sizes_do_not_change_who_trains_on_what(fed):
+    other = dataclasses.replace(TASK, model=MLP((4,)), held_out=Mirrored(300, 5, 10)).build(3)
+    assert torch.equal(other.train.index, fed.train.index)
+
+
+def test_one_client_holds_all_that_is_not_set_aside():
+    alone = dataclasses.replace(TASK, partition=IID(clients=1)).build(0)
+    assert alone.train.sizes.tolist() == [1437 - 300]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("cuda:99", RuntimeError, "device 'cuda:99' is not there: this machine has"),
+        ("gpu", ValueError, "unknown device 'gpu'; allowed: auto, cpu, cuda"),
+        ("cdua", ValueError, "did you mean 'cuda'"),
+        ("cuda:x", ValueError, "'cuda:x': the number must be a whole number, e.g. 'cuda:0'"),
+    ],
+)
+def test_a_device_that_is_not_there_is_an_error(name, error, message):
+    for ask in (pick_device, lambda device: TASK.build(0, device)):
+        with pytest.raises(error, match=message):
+            ask(name)
+
+
+def test_devices_that_are_there():
+    assert pick_device("cpu") == pick_device(torch.device("cpu")) == torch.device("cpu")
+    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert pick_device() == pick_device("auto")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dataset": "digit"}, "unknown dataset 'digit'; allowed: .*did you mean 'digits'"),
+        ({"portion": 0.0}, r"Task.portion must lie in \(0, 1\], got 0.0"),
+        ({"portion": 1.5}, "Task.portion must lie in"),
+        ({"held_out": Mirrored(pool=1437)}, "1,437 aside and keep one: 1,438 needed, but"),
+        ({"partition": Dirichlet(100, size=450)}, "100 clients x 450 examples: 45,000 needed, "),
+        ({"partition": IID(clients=2000)}, "2,000 clients x 1 examples: 2,000 needed, .* 1,137 "),
+        ({"held_out": Mirrored(300, 20, 400)}, "to mirror client . with size 400: .* needed"),
+        ({"model": LeNet(channels=(2, 2, 2))}, "does not fit images of 16x16 pixels"),
+        ({"model": BiLSTM()}, "is for texts, and an example here is of shape"),
+    ],
+    ids=range(9),
+)
+def test_impossible_tasks_are_errors(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(TASK, **change).build(0)

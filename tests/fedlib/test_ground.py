@@ -1,7 +1,5 @@
 """The small rooms that all others stand on: randomness, memory, progress."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 
@@ -37,15 +35,6 @@ def test_only_what_somebody_sees_is_drawn(monkeypatch, capsys):
         assert ("fedlib: waiting" in capsys.readouterr().err) is seen
     monkeypatch.setenv("FEDLIB_QUIET", "1")
     assert progress.quiet() and progress.bar(3, "rounds").disable
-
-
-def test_a_watcher_hears_of_every_round_and_of_none_before():
-    heard = []
-    rounds = progress.Rounds(lambda *told: heard.append(told), "FedAvg", 5, done=2)
-    rounds.played(0.5)
-    rounds.close()
-    assert heard[0][:2] == (2, 5) and heard[0][2] != heard[0][2]
-    assert heard[1:] == [(3, 5, 0.5)]
 
 
 def test_the_peak_of_this_process_is_told_in_mib(monkeypatch, tmp_path):

@@ -1,22 +1,37 @@
-"""Clusters of clients: who chooses what, by hand and in the limits that are other methods."""
-
-from __future__ import annotations
+"""Clusters of clients (IFCA), the stages that follow, and mixtures over all clusters (003)."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from conftest import LENET, make_federation
+from conftest import LENET, make_federation, scatter
 from hypothesis import given
 from hypothesis import strategies as st
-from playing import held_by, loss_on, play, stepped
+from playing import TASK, held_by, loss_on, play, stepped
 
-from fedlib.algorithms import IFCA
-from fedlib.algorithms.ifca import CHOICE, CLUSTERS, FIT, OPEN, ClusterStop, Explore
-from fedlib.engine import evaluate, play_round
-from fedlib.models import part
+from fedlib.algorithms import IFCA, Densities, FedAvg, Local, Mixture
+from fedlib.algorithms.ifca import (
+    CHOICE,
+    CLUSTERS,
+    FIT,
+    OPEN,
+    ClusterStop,
+    Explore,
+    best_fit,
+    count,
+    pick,
+    settled,
+    used,
+)
+from fedlib.algorithms.mixture import GATE, GLOBAL, OWN
+from fedlib.engine import EarlyStop, State, evaluate, play_round
+from fedlib.metrics import adjusted_rand_index, truth
+from fedlib.models import MLP, part
 from fedlib.optim import adam, sgd
+from fedlib.partition import IID, Clients, Mirrored, Own, Repeated, Rotated
+from fedlib.runs import Experiment, begun, run
+from fedlib.tasks import Task
 
 SIZES = (11, 4, 9, 6)
 FAST = {"batch_size": 4, "client": sgd(0.1)}
@@ -222,3 +237,294 @@ def test_two_kinds_of_clients_find_their_clusters():
     state, _ = play(IFCA(clusters=2, batch_size=None, client=sgd(0.3)), fed, rounds=25, cohort=8)
     choice = state.memory[CHOICE].tolist()
     assert len(set(choice[:4])) == len(set(choice[4:])) == 1 and choice[0] != choice[-1]
+
+
+STAGED = {"cohort": 1.0, "evaluate_every": 1}
+OWN_TESTS = Task("digits", IID(clients=3, size=12), MLP((4,)), Own(test=0.25))
+CLUSTERED = IFCA(clusters=3)
+
+
+def three_clusters(fed):
+    """A settled state of three clusters; clients fit the last, the first and the last best."""
+    state = CLUSTERED.init(fed, 0)
+    fit = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [torch.nan, 2.0, 1.0]])
+    return State(state.shared, {}, memory={**state.memory, FIT: fit})
+
+
+def test_clients_take_the_model_that_fits_them_best():
+    fed = make_federation()
+    state = three_clusters(fed)
+    assert best_fit(state).tolist() == [2, 0, 2]
+    assert count(state.shared) == 3 and count({"head.bias": torch.zeros(3)}) == 1
+    for name, leaf in settled(state).items():
+        assert torch.equal(leaf, state.shared[CLUSTERS + name][[2, 0, 2]])
+    rest = {**used(state), "head.bias": torch.arange(3.0)}
+    assert count(rest) == 2 and pick(rest, torch.tensor([1, 0]))["head.bias"].shape == (2, 3)
+
+
+def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
+    fed = OWN_TESTS.build(0)
+    first = Experiment(OWN_TESTS, CLUSTERED, 2)
+    alone = Experiment(OWN_TESTS, Local(), 1, **STAGED)
+    mixture = Mixture(epochs=1, batch_size=4)
+    federated = CLUSTERED.init(fed, 0)
+    own = scatter(Local().init(fed, 0))
+    fresh = begun(first, fed, [])
+    for name, leaf in federated.shared.items():
+        assert torch.equal(fresh.shared[name], leaf)
+    tuned = begun(Experiment(OWN_TESTS, Local(), 1, after=first, **STAGED), fed, [federated])
+    chosen = settled(CLUSTERED.assign_models(fed, federated))
+    assert all(torch.equal(tuned.local[name], leaf) for name, leaf in chosen.items())
+    both = begun(
+        Experiment(OWN_TESTS, mixture, 1, after=first, beside=alone, **STAGED),
+        fed,
+        [federated, own],
+    )
+    for name, leaf in own.local.items():
+        assert torch.equal(both.local[f"own.{name}"], leaf)
+    for name, leaf in federated.shared.items():
+        assert torch.equal(both.shared[f"global.{name}"], leaf)
+
+
+def test_densities_stand_on_clusters_too():
+    fed = make_federation()
+    first = CLUSTERED.assign_models(fed, CLUSTERED.init(fed, 0))
+    stage = Densities(
+        of=CLUSTERED, epochs=1, batch_size=4, client=adam(0.01), hidden=(4,), latent=2
+    )
+    state, report = play_round(stage, fed, stage.init(fed, 0, first), round=0, seed=0, cohort=1.0)
+    alone = evaluate(fed, CLUSTERED, first, fed.test)
+    np.testing.assert_array_equal(evaluate(fed, stage, state, fed.test).nll, alone.nll)
+    assert (report.up > 0).all() and not report.down.any()
+
+
+HOME = {"epochs": 3, "batch_size": 4, "client": adam(0.01), "stop": None}
+
+
+@pytest.fixture(params=[None, LENET], ids=["mlp", "lenet"])
+def fed(request):
+    return make_federation(SIZES, model=request.param, shape=(12, 12, 1))
+
+
+@pytest.fixture
+def clusters(fed):
+    """Three clusters after some rounds, settled."""
+    algorithm = IFCA(clusters=3, **FAST)
+    return algorithm.assign_models(fed, play(algorithm, fed, rounds=4)[0])
+
+
+@pytest.fixture
+def alone(fed, clusters):
+    """Local models from scratch, beside the clusters."""
+    own, _ = play(Local(**FAST), fed, rounds=1, cohort=4)
+    return State(clusters.shared, own.local, memory=dict(clusters.memory))
+
+
+def mixed(fed, first, rounds=1, **options):
+    algorithm = Mixture(**{**HOME, "gate": MLP((5,)), **options})
+    state = algorithm.init(fed, 0, first)
+    for t in range(rounds):
+        state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=4)
+    return algorithm, state
+
+
+def said_by_all(fed, state, row, x):
+    """log p of the three clusters and of one client's own model, [B, 4, classes]."""
+    shared = {n.removeprefix(GLOBAL): t for n, t in state.shared.items()}
+    theirs = [
+        fed.net({n.removeprefix(CLUSTERS): t[j] for n, t in shared.items()}, x) for j in range(3)
+    ]
+    own = {n.removeprefix(OWN): t[row] for n, t in state.local.items() if n.startswith(OWN)}
+    return torch.stack([s.log_softmax(-1) for s in [*theirs, fed.net(own, x)]], 1)
+
+
+def gate_of(fed, state, row, x, family):
+    own = {n.removeprefix(GATE): t[row] for n, t in state.local.items() if n.startswith(GATE)}
+    return fed.net.like(family, 4)(own, x).log_softmax(-1)
+
+
+def test_predictions_are_those_of_the_formula(fed, alone):
+    algorithm, state = mixed(fed, alone)
+    scores = evaluate(fed, algorithm, state, fed.test)
+    for row in range(4):
+        x, y = held_by(fed.test, row)
+        h = gate_of(fed, state, row, x, MLP((5,))).exp().unsqueeze(-1)
+        p = (h * said_by_all(fed, state, row, x).exp()).sum(1)
+        assert scores.accuracy[row] == pytest.approx(float((p.argmax(-1) == y).double().mean()))
+        nll = -p[torch.arange(len(y)), y].log().mean()
+        assert scores.nll[row] == pytest.approx(float(nll), rel=1e-4)
+    assert scores.gate is not None and scores.gate.shape == (3, 4)
+
+
+def test_joint_training_moves_specialists_and_copies_of_the_clusters(fed, alone):
+    algorithm, state = mixed(fed, alone, train_global=True)
+    begun = algorithm.init(fed, 0, alone)
+    assert all(not torch.equal(t, begun.local[n]) for n, t in state.local.items() if "weight" in n)
+    assert all(torch.equal(t, begun.shared[n]) for n, t in state.shared.items())
+    name = f"copy.{CLUSTERS}head.weight"
+    assert state.local[name].shape == (4, 3, *fed.net.init(0)["head.weight"].shape)
+
+
+@pytest.mark.parametrize("pool", ["mean", "product"])
+def test_an_ensemble_counts_all_experts_the_same_and_trains_nothing(fed, alone, pool):
+    algorithm, state = mixed(fed, alone, pool=pool)
+    assert not [n for n in state.local if n.startswith(GATE)] and algorithm.phases() == ()
+    begun = algorithm.init(fed, 0, alone)
+    assert all(torch.equal(t, begun.flat()[n]) for n, t in state.flat().items())
+    scores = evaluate(fed, algorithm, state, fed.test)
+    for row in range(4):
+        held = fed.test.index[row, : fed.test.sizes[row]]
+        said, y = said_by_all(fed, state, row, fed.test.inputs(held)), fed.test.y[held]
+        p = said.exp().mean(1) if pool == "mean" else said.sum(1).div(4).softmax(-1)
+        assert scores.nll[row] == pytest.approx(
+            -float(p[torch.arange(len(y)), y].log().mean()), rel=1e-4
+        )
+    uniform = {n: torch.zeros_like(t) for n, t in mixed(fed, alone)[1].local.items() if GATE in n}
+    gated = Mixture(**{**HOME, "gate": MLP((5,))})
+    flat = replace(state, local={**state.local, **uniform})
+    if pool == "mean":
+        np.testing.assert_allclose(evaluate(fed, gated, flat, fed.test).nll, scores.nll, rtol=1e-5)
+
+
+def test_clusters_that_are_nobodys_best_can_be_left_out(fed, clusters, alone):
+    alone.memory[FIT] = torch.tensor([[1.0, 2.0, 0.5]] * 3 + [[0.1, 2.0, 0.5]])
+    algorithm, state = mixed(fed, alone, used_only=True)
+    name = f"{GLOBAL}{CLUSTERS}head.weight"
+    assert torch.equal(state.shared[name], clusters.shared[f"{CLUSTERS}head.weight"][[0, 2]])
+    assert state.local[f"{GATE}head.bias"].shape == (4, 3)
+    assert evaluate(fed, algorithm, state, fed.test).accuracy.shape == (4,)
+
+
+def test_local_networks_have_a_size_of_their_own(fed, clusters):
+    state, _ = play(Local(model=MLP((3,)), **FAST), fed, rounds=2, cohort=4)
+    assert {n: t.shape[1:] for n, t in state.local.items()} == {
+        n: t.shape for n, t in fed.net.like(MLP((3,))).init(0).items()
+    }
+    first = State(clusters.shared, state.local)
+    algorithm, both = mixed(fed, first, expert=MLP((3,)))
+    begun = algorithm.init(fed, 0, first)
+    assert all(torch.equal(begun.local[OWN + n], t) for n, t in state.local.items())
+    assert 0 <= evaluate(fed, algorithm, both, fed.test).accuracy.mean() <= 1
+
+
+def test_one_cluster_is_the_mixture_of_001():
+    fed = make_federation(SIZES)
+    plain, _ = play(FedAvg(**FAST), fed, rounds=3)
+    one = IFCA(clusters=1, **FAST)
+    ours = one.assign_models(fed, play(one, fed, rounds=3)[0])
+    own, _ = play(Local(**FAST), fed, 1, cohort=4)
+    states = [State(f.shared, own.local, memory=f.memory) for f in (plain, ours)]
+    scores = [evaluate(fed, *mixed(fed, first), fed.test) for first in states]
+    np.testing.assert_allclose(scores[0].nll, scores[1].nll, rtol=1e-5)
+    assert scores[0].gate.shape == scores[1].gate.shape == (3, 2)
+
+
+def test_a_run_whose_clusters_leave_is_stored_and_sends_less():
+    common = {"rounds": 6, "cohort": 0.5, "evaluate_every": 3}
+    algorithm = IFCA(clusters=2, batch_size=10, client=sgd(0.5))
+    stop = ClusterStop(every=1, patience=1)
+    sent = []
+    for each in (algorithm, replace(algorithm, stop=stop)):
+        found = run(Experiment(TASK, each, **common), device="cpu", progress=False)
+        metrics = found.metrics.to_pandas()
+        sent.append(metrics.query("metric == 'bytes_down'")["value"].sum())
+    left = metrics.query("metric == 'open_clusters'")["value"]
+    assert left.iloc[-1] < 2 and left.is_monotonic_decreasing and sent[1] < sent[0]
+
+
+def test_the_stages_of_a_run_and_its_diagnostics():
+    """Clusters, then local models and fine-tuned ones, then the mixture, for some clients."""
+    first = Experiment(
+        TASK, IFCA(clusters=3, batch_size=10, epochs=2), 4, cohort=0.5, evaluate_every=2
+    )
+    some = replace(TASK, partition=Clients(TASK.partition, last=5))
+    home = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
+    stop = EarlyStop(every=1, patience=2)
+    local = Local(batch_size=10, epochs=4, stop=stop, client=adam(0.01))
+    alone, tuned = Experiment(some, local, **home), Experiment(some, local, after=first, **home)
+    mixture = Mixture(epochs=4, frozen=True, client=adam(0.01))
+    both = Experiment(some, mixture, after=first, beside=alone, **home)
+    with pytest.raises(ValueError, match="beside needs a first stage to be beside of"):
+        replace(both, after=None)
+    found = {e: run(e, device="cpu", progress=False) for e in (first, tuned, both)}
+    frames = {e: result.metrics.to_pandas() for e, result in found.items()}
+    metrics = frames[first]
+    own = metrics[(metrics["metric"] == "clusters") & (metrics["round"] == 4)]
+    assert len(own) == 8 * 3 and own["value"].sum() == 8
+    assert len(metrics[(metrics["metric"] == "cluster_nll") & (metrics["round"] == 4)]) == 8 * 3
+    begun = frames[tuned].query("metric == 'test_accuracy' and round == 0").set_index("client")
+    theirs = metrics.query("metric == 'test_accuracy' and round == 4").set_index("client")
+    np.testing.assert_allclose(begun["value"], theirs["value"].loc[begun.index])
+    last = frames[both].query("metric == 'test_accuracy' and round == 1")
+    assert len(last) == 5 and frames[both].query("metric == 'bytes_up'")["value"].sum() == 0
+
+
+def test_the_rand_index_by_hand():
+    # Of the pairs of four clients both groupings join {0, 1} only; the formula gives 4/7.
+    assert adjusted_rand_index(np.array([0, 0, 1, 2]), np.array([5, 5, 1, 1])) == pytest.approx(
+        4 / 7
+    )
+    assert adjusted_rand_index(np.array([3, 3, 0]), np.array([0, 0, 1])) == 1.0
+
+
+def test_groups_are_true_where_all_examples_of_a_client_agree():
+    values = np.array([[1, 1, 0], [0, 0, 0]])
+    assert truth(values, np.array([2, 3])).tolist() == [1, 0]
+    assert truth(values, np.array([3, 3])) is None
+    assert truth(values, np.array([0, 3])) is None
+
+
+def test_clusters_are_compared_with_the_orientations_of_the_clients():
+    turned = Rotated(Repeated(IID(clients=3, size=30), 2), (0.0, 180.0), alpha=None)
+    fed = Task("digits", turned, MLP((8,)), Mirrored(pool=200, validation=20, test=30)).build(0)
+    algorithm = IFCA(clusters=2, batch_size=10)
+    state = algorithm.assign_models(fed, algorithm.init(fed, 0))
+    assert "recovery:angle" not in algorithm.observe(fed, algorithm.init(fed, 0))
+    for best, index in (([0, 0, 0, 1, 1, 1], 1.0), ([0, 0, 1, 0, 1, 1], None)):
+        fit = torch.nn.functional.one_hot(torch.tensor(best), 2).neg().double()
+        state.memory[FIT] = fit
+        seen = algorithm.observe(fed, state)["recovery:angle"]
+        expected = index or adjusted_rand_index(np.array(best), np.array([0, 0, 0, 1, 1, 1]))
+        assert float(seen) == pytest.approx(expected)
+    plain = replace(turned, alpha=1.0)
+    mixed = replace(
+        fed, train=Task("digits", plain, MLP((8,)), Mirrored(200, 20, 30)).build(0).train
+    )
+    assert "recovery:angle" not in algorithm.observe(mixed, state), "clients hold several angles"
+
+
+def test_what_a_mixture_observes_of_its_experts():
+    fed = make_federation(SIZES)
+    clusters = IFCA(clusters=3, batch_size=4)
+    first = clusters.assign_models(fed, play(clusters, fed, rounds=3)[0])
+    own, _ = play(Local(batch_size=4), fed, rounds=1, cohort=4)
+    algorithm = Mixture(**HOME, gate=MLP((5,)))
+    state = algorithm.init(fed, 0, State(first.shared, own.local, memory=dict(first.memory)))
+    seen = algorithm.observe(fed, state)
+    for row in range(4):
+        x, y = held_by(fed.test, row)
+        right = (said_by_all(fed, state, row, x).argmax(-1) == y.unsqueeze(-1)).double().mean(0)
+        torch.testing.assert_close(seen["expert_accuracy"][row], right)
+        h = gate_of(fed, state, row, x, MLP((5,))).exp().double()
+        torch.testing.assert_close(seen["gate_share"][row], h.mean(0), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            seen["gate_entropy"][row, 0], -(h * h.log()).sum(1).mean(), rtol=1e-5, atol=1e-6
+        )
+    even = Mixture(**HOME, pool="mean")
+    flat = even.observe(fed, even.init(fed, 0, first))["gate_entropy"]
+    torch.testing.assert_close(flat, torch.full((4, 1), np.log(4)).double())
+
+
+def test_choosing_on_the_tests_is_what_the_option_does():
+    honest, peeking = (replace(TASK, validate_on=v).build(0) for v in ("validation", "test"))
+    assert peeking.validation is peeking.test and honest.validation is not honest.test
+    np.testing.assert_array_equal(honest.test.index, peeking.test.index)
+    algorithm = IFCA(clusters=3, batch_size=10)
+    state, _ = play(algorithm, peeking, rounds=2)
+    settled = algorithm.assign_models(peeking, state)
+    fit = algorithm.fits(peeking, state.shared, peeking.test, torch.arange(8))
+    torch.testing.assert_close(settled.memory[FIT], fit)
+    scores = evaluate(peeking, algorithm, settled, peeking.test)
+    assert scores.nll == pytest.approx(fit.min(1).values.double().numpy(), rel=1e-4)
+    with pytest.raises(ValueError, match="unknown validate_on"):
+        replace(TASK, validate_on="train")

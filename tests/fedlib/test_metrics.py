@@ -1,6 +1,4 @@
-"""Gradient divergence against its double sum, accuracies, features in the plane, and gates."""
-
-from __future__ import annotations
+"""Gradient divergence against its double sum, features in the plane, gates, and the floor."""
 
 import math
 from dataclasses import replace
@@ -8,17 +6,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import after, make_federation
+from conftest import make_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playing import play
 
 from companion import plotting
 from fedlib import metrics
-from fedlib.algorithms import FedAvg
+from fedlib.algorithms import CommonestLabel, FedAvg
+from fedlib.engine import evaluate, evaluate_global
 from fedlib.federation import OPTED_IN
-from fedlib.metrics import divergences, gradient_divergence, over_clients
+from fedlib.metrics import divergences, gradient_divergence, majority_floor, over_clients
 from fedlib.metrics.gating import drawn, expected, promised
-from fedlib.optim import sgd
+from fedlib.models import MLP
+from fedlib.partition import Dirichlet, Majority, Mirrored, OptOut
+from fedlib.tasks import Task
 
 
 def double_sum(updates, weights):
@@ -119,18 +121,6 @@ def test_what_opted_out_is_not_trained_on_in_one_place():
     assert set(fed.pooled().train.index[0].tolist()) == inside
 
 
-def test_training_in_one_place_is_plain_gradient_descent():
-    fed = make_federation((6, 9)).pooled()
-    algorithm = FedAvg(batch_size=None, client=sgd(0.1))
-    before = {n: t.requires_grad_() for n, t in algorithm.init(fed, 0).shared.items()}
-    x, y = fed.train.inputs(fed.train.index[0]), fed.train.y[fed.train.index[0]]
-    torch.nn.functional.cross_entropy(fed.net(before, x), y).backward()
-    end = after(algorithm, fed).shared
-    for name, leaf in before.items():
-        expected = leaf.detach() - 0.1 * leaf.grad
-        torch.testing.assert_close(end[name], expected, rtol=1e-4, atol=1e-6)
-
-
 def test_neighbours_of_a_label_far_from_others_name_it():
     labels = np.repeat([0, 1], 8)
     features = np.random.default_rng(0).normal(size=(16, 3)) + 50 * labels[:, None]
@@ -205,3 +195,86 @@ def test_the_ends_of_p_are_ordinary(p):
 def test_bad_numbers_are_errors(alpha):
     with pytest.raises(ValueError, match="alpha >= 0"):
         promised(20, 0.5, alpha)
+
+
+HELD = Mirrored(pool=600, validation=20, test=30)
+
+
+def held_by(labels, test):
+    """Clients with these training labels, all tested on the same ones."""
+    fed = make_federation([len(own) for own in labels])
+    y = fed.train.y.clone()
+    for row, own in enumerate(labels):
+        y[fed.train.index[row, : len(own)]] = torch.tensor(own)
+    places = torch.arange(len(y) - len(test), len(y))
+    y[places] = torch.tensor(test)
+    index = places.expand(len(labels), -1)
+    sizes = np.full(len(labels), len(test))
+    parts = {n: replace(getattr(fed, n), y=y, index=index, sizes=sizes) for n in ("test",)}
+    return replace(fed, train=replace(fed.train, y=y), **parts)
+
+
+def test_two_clients_by_hand():
+    """The first holds 0, 2, 2 and is right on the one 2 of its tests, the second on two 1."""
+    fed = held_by([[0, 2, 2], [1, 1, 1, 0]], test=[2, 1, 1, 0])
+    floor = CommonestLabel()
+    state, report = play(floor, fed, 1, cohort=2)
+    scores = evaluate(fed, floor, state, fed.test)
+    assert scores.accuracy.tolist() == [0.25, 0.5]
+    mine = -sum(math.log((n + 1) / 6) for n in (2, 0, 0, 1)) / 4
+    theirs = -sum(math.log((n + 1) / 7) for n in (0, 3, 3, 1)) / 4
+    np.testing.assert_allclose(scores.nll, [mine, theirs], rtol=1e-6)
+    assert not report.messages and not int(report.down.sum()) and not int(report.up.sum())
+
+
+def test_a_newcomer_gets_the_commonest_label_of_all_examples():
+    """Two of three clients say 0, and so does their mean vote; but most examples have a 1."""
+    fed = held_by([[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [1] * 5], test=[1, 1, 1, 0])
+    state = CommonestLabel().init(fed, 0)
+    table = replace(fed.test, x=fed.test.x[fed.test.index[0]], y=fed.test.y[fed.test.index[0]])
+    only = replace(fed, test=replace(table, index=torch.arange(4).expand(3, -1)))
+    assert evaluate_global(only, CommonestLabel(), state) == 0.75
+
+
+@pytest.mark.parametrize("partition", [Majority(12, 30, p=0.7), Dirichlet(9, alpha=0.2, size=25)])
+@pytest.mark.parametrize("seed", [0, 3])
+def test_it_is_what_counting_says(partition, seed):
+    task = Task("digits", partition, MLP((4,)), HELD)
+    fed, counts = task.build(seed), task.counts(seed)
+    scores = evaluate(fed, CommonestLabel(), CommonestLabel().init(fed, seed), fed.test)
+    expected = majority_floor(counts["train"], counts["test"])
+    np.testing.assert_allclose(scores.accuracy, expected, rtol=1e-12)
+    by_hand = [
+        (fed.test.y[fed.test.index[i, :30]] == int(np.argmax(counts["train"][i]))).double().mean()
+        for i in range(fed.clients)
+    ]
+    np.testing.assert_allclose(expected, by_hand, rtol=1e-12)
+
+
+def test_what_opted_out_counts_at_home_only():
+    """At home everything is known; the newcomer's vote is of what takes part."""
+    whole = Task("digits", Majority(10, 40, p=0.9), MLP((4,)), HELD)
+    fed = replace(whole, opt_out=OptOut(clients=0.7)).build(1).at_home()
+    floor, plain = CommonestLabel(), whole.build(1)
+    states = floor.init(fed, 1), floor.init(plain, 1)
+    same = [
+        evaluate(f, floor, s, f.test).accuracy for f, s in zip((fed, plain), states, strict=True)
+    ]
+    np.testing.assert_array_equal(*same)
+    said = floor.ensemble(fed.net, states[0].shared, {"none": torch.zeros(1, 1)}, {})
+    inside = fed.taking_part().train.counts(10).sum(0)
+    assert inside.sum() == 120 and int(said.argmax()) == int(inside.argmax())
+    torch.testing.assert_close(said[0].exp(), (inside + 1) / 130)
+
+
+def test_it_follows_no_stage():
+    fed = make_federation()
+    with pytest.raises(ValueError, match="give it no stage as `after`"):
+        CommonestLabel().init(fed, 0, FedAvg().init(fed, 0))
+
+
+def test_a_floor_of_counts_by_hand():
+    train = np.array([[3, 3, 0], [0, 1, 4], [0, 0, 0]])
+    test = np.array([[1, 2, 1], [0, 0, 0], [1, 0, 3]])
+    floor = majority_floor(train, test)
+    assert floor[0] == floor[2] == 0.25 and np.isnan(floor[1])

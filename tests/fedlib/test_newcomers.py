@@ -1,8 +1,7 @@
-"""New clients (000, sec. 2 and App. F): with labels, without, and those that are held back."""
-
-from __future__ import annotations
+"""New clients (000, sec. 2 and App. F): with labels, without, and votes weighed by densities."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -10,10 +9,21 @@ import torch
 from conftest import make_federation, parts_of, scatter, told_newcomers
 from playing import play
 
-from fedlib.algorithms import FedAvg, FedMix, Local, LocalGlobal, Newcomers, Personal
-from fedlib.engine import EarlyStop, evaluate, evaluate_global
-from fedlib.models import MLP, part
-from fedlib.optim import sgd
+from fedlib.algorithms import (
+    Densities,
+    FedAvg,
+    FedMix,
+    Local,
+    LocalGlobal,
+    Newcomers,
+    Personal,
+    PrunedFedMix,
+)
+from fedlib.algorithms.densities import NOISE, VAE
+from fedlib.algorithms.pruning import MEMORY
+from fedlib.engine import EarlyStop, evaluate, evaluate_global, play_round
+from fedlib.models import MLP, AutoEncoder, part
+from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Clients, Dirichlet, Mirrored, Own, Rotated
 from fedlib.tasks import Task
 
@@ -162,3 +172,199 @@ def test_bad_bounds_are_errors():
         Clients(IID(10), -1, 4)
     with pytest.raises(ValueError, match="go around Clients, not inside"):
         Clients(Rotated(IID(10), (0.0, 180.0), None), 0, 5)
+
+
+TINY = {"hidden": (6, 5), "latent": 2, "batch_size": 4, "client": adam(0.01)}
+VOTERS = (12, 4, 9)
+OF = FedMix(experts=2, phi_scale=1.0)
+
+
+def count(leaves, half):
+    return sum(t.numel() for n, t in leaves.items() if n.startswith(half))
+
+
+def fitted(algorithm, fed, first=None, **more):
+    first = first or scatter(algorithm.of.init(fed, 0))
+    state = algorithm.init(fed, 0, first)
+    return play_round(algorithm, fed, state, round=0, seed=0, cohort=1.0, **more)
+
+
+def test_the_auto_encoder_has_the_papers_parameters():
+    leaves = AutoEncoder(784, (512, 256), 32).init(0)
+    assert (count(leaves, "encoder"), count(leaves, "decoder")) == (549_696, 542_224)
+    assert Densities().hidden == (512, 256) and Densities().latent == 32
+
+
+def dense(leaves, half, x, layers):
+    """A dense net in NumPy, rectified between its layers."""
+    for i in range(layers):
+        x = x @ leaves[f"{half}.{i}.weight"].numpy().T + leaves[f"{half}.{i}.bias"].numpy()
+        x = np.maximum(x, 0) if i < layers - 1 else x
+    return x
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+def test_the_bound_by_hand(noise):
+    model = AutoEncoder(3, (4,), 2)
+    leaves = model.init(1)
+    x = torch.tensor([[0.0, 0.3, 1.0], [0.9, 0.5, 0.2]])
+    code = dense(leaves, "encoder", x.numpy(), 2)
+    mean, log_variance = code[:, :2], code[:, 2:]
+    z = mean + np.exp(log_variance / 2) * noise
+    p = 1 / (1 + np.exp(-dense(leaves, "decoder", z, 2)))
+    said = (x.numpy() * np.log(p) + (1 - x.numpy()) * np.log(1 - p)).sum(1)
+    variance = np.exp(log_variance)
+    apart = (variance + mean**2 - 1 - np.log(variance)).sum(1) / 2
+    got = model.bound(leaves, x, torch.full((2, 2), noise))
+    np.testing.assert_allclose(got.numpy(), said - apart, rtol=1e-5)
+
+
+def test_the_evidence_of_a_code_of_one_number_is_the_integral():
+    """Importance weighting is unbiased for p(x): a sum over a fine grid is the oracle."""
+    model = AutoEncoder(2, (3,), 1)
+    leaves = model.init(2)
+    x = torch.tensor([[0.2, 0.9]])
+    grid = torch.linspace(-8, 8, 4001)[:, None]
+    logits = torch.tensor(dense(leaves, "decoder", grid.numpy(), 2))
+    said = -torch.nn.functional.binary_cross_entropy_with_logits(
+        logits, x.expand(4001, 2), reduction="none"
+    ).sum(1)
+    prior = -0.5 * grid[:, 0] ** 2 - 0.5 * math.log(2 * math.pi)
+    exact = (said + prior).logsumexp(0) + math.log(16 / 4000)
+    noise = torch.randn(20_000, 1, generator=torch.Generator().manual_seed(0))
+    got = model.evidence(leaves, x, noise[:3000])[0]
+    assert float(got) == pytest.approx(float(exact), abs=0.02)
+
+
+def test_pixels_are_what_they_were_before_normalisation(monkeypatch):
+    """The auto-encoder sees the stored bytes / 255, in the order of their memory."""
+    fed = make_federation((5,), shape=(4, 4, 2))
+    algorithm, seen = Densities(of=FedAvg(), **TINY), []
+    monkeypatch.setattr(
+        AutoEncoder,
+        "bound",
+        lambda self, leaves, pixels, noise: seen.append(pixels) or pixels[:, 0],
+    )
+    ctx = algorithm.broadcast(fed, FedAvg().init(fed, 0))
+    held = fed.train.index[0]
+    batch = {"x": fed.train.inputs(held), "weight": torch.ones(5)}
+    algorithm.loss(fed.net, {}, ctx, batch)
+    torch.testing.assert_close(seen[0], fed.train.x[held].flatten(1) / 255)
+
+
+def test_only_the_auto_encoders_move_and_only_they_are_counted():
+    fed = make_federation(VOTERS)
+    algorithm = Densities(of=OF, epochs=2, **TINY)
+    first = scatter(OF.init(fed, 0))
+    before = {n: t.clone() for n, t in {**first.shared, **first.local}.items()}
+    begun = algorithm.init(fed, 0, first)
+    fresh = {n: t.clone() for n, t in begun.local.items()}
+    state, report = fitted(algorithm, fed, first)
+    for name, leaf in before.items():
+        assert torch.equal({**state.shared, **state.local}[name], leaf), name
+    for name, leaf in fresh.items():
+        if name.startswith(VAE):
+            assert torch.equal(leaf[0], leaf[1]) and not torch.equal(state.local[name], leaf)
+    numbers = count({n: t[0] for n, t in fresh.items()}, VAE)
+    assert numbers == 64 * 6 + 6 + 6 * 5 + 5 + 5 * 4 + 4 + 2 * 5 + 5 + 5 * 6 + 6 + 6 * 64 + 64
+    assert not report.messages and report.down.tolist() == [0] * 3
+    assert report.up.tolist() == [4 * numbers] * 3
+
+
+def test_the_noise_is_used():
+    """Without it two epochs of a full batch would take the posterior mean both times."""
+    fed = make_federation((5,))
+    algorithm = Densities(of=FedAvg(), **TINY)
+    (phase,) = algorithm.phases()
+    assert (phase.noise, phase.watch, phase.train) == ((("latent", 2),), "loss", (VAE,))
+    params = part(algorithm.init(fed, 0, FedAvg().init(fed, 0)).local, "")
+    params = {n: t[0] for n, t in params.items()}
+    ctx = algorithm.broadcast(fed, FedAvg().init(fed, 0))
+    batch = {"x": fed.train.inputs(fed.train.index[0]), "weight": torch.ones(5)}
+    u = torch.tensor([0.1586553, 0.8413447]).expand(5, 2)  # a standard deviation to either side
+    model, pixels = AutoEncoder(64, (6, 5), 2), fed.train.x[fed.train.index[0]].flatten(1) / 255
+    expected = -model.bound(part(params, VAE), pixels, torch.tensor([-1.0, 1.0])).mean()
+    torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, {**batch, NOISE: u}), expected)
+    plain = -model.bound(part(params, VAE), pixels, torch.zeros(2)).mean()
+    torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, batch), plain)
+
+
+def test_each_stops_by_its_own_bound():
+    """Runs of 1, 2, ... epochs are prefixes of each other: the best is found by a plain loop."""
+    fed = make_federation((9, 6))
+    first = FedAvg().init(fed, 0)
+    same = {**TINY, "of": FedAvg(), "client": adam(0.1)}
+
+    def bounds(local):
+        said = []
+        for row in range(2):
+            x = fed.validation.x[fed.validation.index[row]].flatten(1) / 255
+            own = part({n: t[row] for n, t in local.items()}, VAE)
+            said.append(float(-AutoEncoder(64, (6, 5), 2).bound(own, x, torch.zeros(2)).mean()))
+        return said
+
+    # Looked at once, after the last epoch: exactly so many epochs.
+    ends = [
+        fitted(Densities(epochs=e, stop=EarlyStop(every=e), **same), fed, first)[0].local
+        for e in range(1, 9)
+    ]
+    loss = np.array([bounds(local) for local in ends])
+    state, _ = fitted(Densities(epochs=8, stop=EarlyStop(every=1, patience=2), **same), fed, first)
+    bests = []
+    for row in range(2):
+        best = waited = 0
+        for i in range(1, 8):
+            best, waited = (i, 0) if loss[i, row] < loss[best, row] else (best, waited + 1)
+            if waited == 2:
+                break
+        bests.append(best)
+        for name, leaf in state.local.items():
+            torch.testing.assert_close(leaf[row], ends[best][name][row], rtol=1e-3, atol=1e-5)
+    assert min(bests) < 7  # somebody did stop
+
+
+@pytest.mark.parametrize(
+    "of",
+    [OF, FedMix(experts=2, personal_bias=True), Personal(), Personal(local=("head.",)), FedAvg()],
+)
+def test_votes_are_weighed_by_who_knows_the_example(of):
+    """p(s|x) ~ p(x|s) p(s), eq. 18: client by client, in a plain loop."""
+    fed = make_federation(VOTERS)
+    algorithm = Densities(of=of, samples=3, epochs=3, **TINY)
+    state, _ = fitted(algorithm, fed)
+    state = scatter(state, seed=4, scale=0.05)
+    everyone = torch.arange(len(fed.test.y))
+    x, pixels = fed.test.inputs(everyone), fed.test.x.flatten(1) / 255
+    noise = algorithm.broadcast(fed, state)["vae:noise"]
+    assert noise.shape == (3, 2)
+    scores, votes = [], []
+    code = of.encode(fed.net, state.shared, x)
+    for row, n in enumerate(VOTERS):
+        params, ctx = parts_of(fed, algorithm, state, row)
+        log_p = AutoEncoder(64, (6, 5), 2).evidence(part(params, VAE), pixels, noise)
+        scores.append(math.log(n / sum(VOTERS)) + log_p)
+        votes.append(of.client_output(fed.net, params, ctx, code))
+    weight = torch.stack(scores).softmax(0)
+    assert (weight.max(1).values - weight.min(1).values > 0.05).any()  # x does matter
+    mean = {
+        name: sum(w[:, None] * v[name] for w, v in zip(weight, votes, strict=True))
+        for name in votes[0]
+    }
+    expected = of.ensemble(fed.net, state.shared, code, mean)
+    told = told_newcomers(algorithm, fed, state)
+    torch.testing.assert_close(told, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_pruned_experts_stay_pruned():
+    fed = make_federation(VOTERS)
+    of = PrunedFedMix(experts=2, phi_scale=1.0, eta=1.0)
+    first = scatter(of.init(fed, 0))
+    first.memory[MEMORY] = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    before = evaluate(fed, of, first, fed.test).nll
+    state, _ = fitted(Densities(of=of, epochs=1, **TINY), fed, first)
+    np.testing.assert_array_equal(evaluate(fed, of, state, fed.test).nll, before)
+
+
+def test_densities_follow_a_federation(fed):
+    with pytest.raises(ValueError, match="give its experiment as `after`"):
+        Densities().init(fed, 0)

@@ -1,7 +1,5 @@
 """Opting out is a guarantee: what opted out reaches no algorithm that sends anything."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

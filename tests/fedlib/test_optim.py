@@ -1,16 +1,17 @@
-"""The server's optimiser against plain torch.optim, and what must stand still."""
-
-from __future__ import annotations
+"""The server: its optimiser against plain torch.optim, and what an algorithm remembers there."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from conftest import make_federation
 
-from fedlib.algorithms import FedAvg
-from fedlib.engine import State
+from benchmarks.robustness.tiny import TASK
+from fedlib.algorithms import IFCA, FedAvg, FedGen, LastClient, PrunedFedMix
+from fedlib.engine import State, play_round
 from fedlib.optim import Optimizer, Yogi, adam, server_step
+from fedlib.values import value
 
 DECAY = {"weight_decay": 0.1}
 TWINS = {
@@ -131,15 +132,6 @@ def test_a_row_asleep_stands_still_with_its_moments_and_its_step_count(optimizer
     assert all(torch.equal(memory[k], twin_memory[k]) for k in row)
 
 
-def test_a_row_that_never_woke_has_not_moved():
-    asleep = {"w": torch.tensor([False, True, True])}
-    leaves, memory = {"w": fresh()["w"]}, {}
-    for t in range(3):
-        leaves, memory = server_step(adam(0.1), leaves, {"w": fresh(t)["w"]}, memory, asleep)
-    assert torch.equal(leaves["w"][1:], fresh()["w"][1:])
-    assert {k.split("/")[1] for k in memory} == {"0"}
-
-
 def test_server_sgd_with_rate_one_is_the_weighted_average():
     """Clients of 1 and 3 examples end at w - 4 and w - 8: the mean is w - (4 + 3 * 8) / 4."""
     fed, algorithm = make_federation((1, 3)), FedAvg()
@@ -166,3 +158,71 @@ def test_server_sgd_with_rate_one_is_the_weighted_average():
 def test_bad_optimisers_are_errors(bad, message):
     with pytest.raises(ValueError, match=message):
         Optimizer(**bad)
+
+
+TIMES = "times"
+
+
+@value
+class Rested(FedAvg):
+    """FedAvg that counts how often a client has taken part, and weighs it by the inverse."""
+
+    def init(self, fed, seed, first=None):
+        begun = FedAvg.init(self, fed, seed, first)
+        return replace(begun, memory={TIMES: torch.zeros(fed.clients)})
+
+    def before_round(self, fed, state, rows, *, round, seed):
+        taken = state.memory[TIMES].index_add(0, rows, torch.ones(len(rows)))
+        return replace(state, memory={TIMES: taken})
+
+    def weights(self, fed, state, rows, messages):
+        p = 1 / state.memory[TIMES][rows].double()
+        return dict.fromkeys(messages, p / p.sum())
+
+
+RESTED = Rested(server=adam(0.01), batch_size=4)
+
+
+def test_an_algorithm_that_remembers_needs_no_care_of_its_own():
+    fed = TASK.build(0)
+    state, times, weights = RESTED.init(fed, 0), torch.zeros(fed.clients), []
+    for t in range(4):
+        state, report = play_round(RESTED, fed, state, round=t, seed=0, cohort=2)
+        times[report.rows] += 1
+        inverse = 1 / times[report.rows].double()
+        torch.testing.assert_close(report.weights["head.bias"], inverse / inverse.sum())
+        weights.append(report.weights["head.bias"])
+    assert torch.equal(state.memory[TIMES], times) and times.sum() == 8
+    assert any(not torch.allclose(w, w.mean()) for w in weights)
+    assert TIMES not in state.optimizer and state.optimizer  # Adam remembers, too
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        IFCA(server=adam(0.01)),
+        PrunedFedMix(experts=2),
+        FedGen(noise=4, hidden=4, steps=2, server=adam(0.01)),
+        LastClient(server=adam(0.01)),
+    ],
+    ids=lambda a: type(a).__name__,
+)
+def test_checkpoints_with_both_memories_in_one_group_are_read(algorithm):
+    fed = TASK.build(0)
+    state, _ = play_round(
+        algorithm, fed, algorithm.init(fed, 0), round=0, seed=0, cohort=fed.clients
+    )
+    assert state.memory and state.optimizer
+    old = {
+        n.replace("optimizer:", "server:", 1).replace("memory:", "server:", 1): t
+        for n, t in state.flat().items()
+    }
+    assert not any(n.startswith(("optimizer:", "memory:")) for n in old)
+    again = State.from_flat(old)
+    for now, before in zip(
+        (state.shared, state.local, state.optimizer, state.memory),
+        (again.shared, again.local, again.optimizer, again.memory),
+        strict=True,
+    ):
+        assert now.keys() == before.keys()
+        assert all(torch.equal(before[n], t) for n, t in now.items())

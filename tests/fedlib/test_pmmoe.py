@@ -1,7 +1,5 @@
 """PM-MoE: its limits, its energies against a plain loop, and that experts are asked once."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a server can infer of labels (000, App. C; A13), golden test G8; and what hides phi."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a run says of where it comes from: code, processor, and the stages before it."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from dataclasses import replace
@@ -92,6 +90,7 @@ def test_a_stage_says_which_code_made_the_stages_before_it(monkeypatch):
     assert provenance.dirty(store.find(BEST).provenance) == ["aaa-dirty"]
 
 
+@pytest.mark.slow
 def test_a_resumed_stage_still_says_so(monkeypatch):
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
     for stage in MIXED.before:

@@ -1,7 +1,5 @@
 """Many runs: processes change nothing but the time, and one failure does not stop the others."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import os
@@ -26,6 +24,8 @@ from fedlib.runs import RunDiverged, StoreError, cluster, export, find, store
 from fedlib.runs import sweep as module
 from fedlib.runs.cluster import UnfitNode
 from fedlib.runs.sweep import SweepFailed, sweep
+
+pytestmark = pytest.mark.slow
 
 
 def test_two_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, capfd):
@@ -114,12 +114,15 @@ def test_no_workers_are_an_error(workers):
         go([AVG], workers=workers)
 
 
-def fake_ray(log):
+@pytest.fixture
+def ray(monkeypatch):
     """A Ray that runs everything here, one task at a time, in the order of asking.
 
-    ``log`` hears of addresses, of what tasks need, and of every key that is handed out.
+    Its ``log`` hears of addresses, of what tasks need, and of every key that is handed out.
     """
-    ray = types.ModuleType("ray")
+    ray, log = types.ModuleType("ray"), []
+    ray.log = log
+    monkeypatch.setitem(sys.modules, "ray", ray)
     lost = type("RayError", (Exception,), {})
     ray.exceptions = types.SimpleNamespace(
         RayError=lost, RayTaskError=type("RayTaskError", (lost,), {})
@@ -175,8 +178,7 @@ TUNINGS = [dataclasses.replace(TUNED, algorithm=Local(batch_size=b)) for b in (5
 
 
 @pytest.mark.parametrize("address", [None, "auto"])
-def test_a_shared_first_stage_is_trained_once_and_first(monkeypatch, address):
-    monkeypatch.setitem(sys.modules, "ray", fake_ray([]))
+def test_a_shared_first_stage_is_trained_once_and_first(ray, monkeypatch, address):
     played, play = [], running.play_round
 
     def count(algorithm, *args, **kwargs):
@@ -188,10 +190,8 @@ def test_a_shared_first_stage_is_trained_once_and_first(monkeypatch, address):
     assert played == ["FedMix"] * 5 + ["FedAvg"] * 2 + ["Local"] * 6
 
 
-def test_a_cluster_that_does_not_answer_is_an_error(monkeypatch):
-    ray = fake_ray([])
+def test_a_cluster_that_does_not_answer_is_an_error(ray):
     ray.init = lambda address, **_: (_ for _ in ()).throw(ConnectionError("refused"))
-    monkeypatch.setitem(sys.modules, "ray", ray)
     with pytest.raises(RuntimeError, match="no Ray cluster answers at 'auto': refused"):
         go([AVG], address="auto")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -262,15 +262,13 @@ def test_an_error_reaches_another_process_with_the_place_that_it_came_from():
         assert "test_sweep.py" in sent.__notes__[0]
 
 
-def test_a_cluster_trains_elsewhere_and_its_files_come_back(monkeypatch):
-    log = []
-    monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
+def test_a_cluster_trains_elsewhere_and_its_files_come_back(ray, monkeypatch):
     runs = os.environ["FEDLIB_RUNS"]
     with pytest.raises(SweepFailed, match=r"(?s)1 of 4 runs failed.*RunDiverged: .* on \w"):
         go([BAD, TUNED, MIX], address="auto")
-    assert log[0] == "auto"
-    assert log[1] == {"num_cpus": 1, "num_gpus": 0, "max_retries": 0}
-    assert sorted(log[2:]) == sorted(e.key for e in (BAD, AVG, TUNED, MIX))
+    assert ray.log[0] == "auto"
+    assert ray.log[1] == {"num_cpus": 1, "num_gpus": 0, "max_retries": 0}
+    assert sorted(ray.log[2:]) == sorted(e.key for e in (BAD, AVG, TUNED, MIX))
     assert os.environ["FEDLIB_RUNS"] == runs
     assert find(TUNED) is not None and find(AVG) is not None, "the stage before it, too"
     assert find(MIX) is not None and store.failure(BAD).round == 0
@@ -284,9 +282,8 @@ def test_a_cluster_trains_elsewhere_and_its_files_come_back(monkeypatch):
     ("asked", "gpus", "device"),
     [("auto", 1, "cuda"), ("auto", 0, "cpu"), ("cuda:3", 4, "cuda"), ("cpu", 4, "cpu")],
 )
-def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(monkeypatch, asked, gpus, device):
-    log, given = [], []
-    ray, train = fake_ray(log), cluster.train
+def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(ray, monkeypatch, asked, gpus, device):
+    given, train = [], cluster.train
     ray.cluster_resources = lambda: {"CPU": 8.0, "GPU": float(gpus)}
 
     def on_a_cpu(name, experiment, packed, options, *more):
@@ -294,10 +291,9 @@ def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(monkeypatch, asked, gpus
         return train(name, experiment, packed, {**options, "device": "cpu"}, *more)
 
     monkeypatch.setattr(cluster, "train", on_a_cpu)
-    monkeypatch.setitem(sys.modules, "ray", ray)
     sweep([AVG], device=asked, progress=False, address="auto")
     assert given == [device]
-    assert log[1] == {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}
+    assert ray.log[1] == {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}
 
 
 def lossy(ray, times, whose):
@@ -313,50 +309,42 @@ def lossy(ray, times, whose):
     ray.get = losing
 
 
-def test_a_lost_run_is_tried_again(monkeypatch):
-    log = []
-    ray = fake_ray(log)
+def test_a_lost_run_is_tried_again(ray):
     lossy(ray, 2, AVG)
-    monkeypatch.setitem(sys.modules, "ray", ray)
     assert [r.experiment for r in go([AVG, MIX], address="auto")] == [AVG, MIX]
-    assert log[2:] == [e.key for e in (AVG, MIX, AVG, AVG)]
+    assert ray.log[2:] == [e.key for e in (AVG, MIX, AVG, AVG)]
 
 
-def test_a_run_lost_three_times_fails_with_what_builds_on_it_and_the_others_finish(monkeypatch):
-    log = []
-    ray = fake_ray(log)
+def test_a_run_lost_three_times_fails_with_what_builds_on_it_and_the_others_finish(ray):
     lossy(ray, 99, AVG)
-    monkeypatch.setitem(sys.modules, "ray", ray)
     with pytest.raises(SweepFailed, match="4 of 5 runs failed") as caught:
         go([MIX, *TUNINGS], address="auto")
     said = "WorkerDied: its worker was lost 3 times, at last: RayError: worker crashed"
     assert str(caught.value).count(said) == 4
-    assert log.count(AVG.key) == 3 and find(MIX) is not None
-    assert not {e.key for e in TUNINGS} & {key for key in log if isinstance(key, str)}
+    assert ray.log.count(AVG.key) == 3 and find(MIX) is not None
+    assert not {e.key for e in TUNINGS} & {key for key in ray.log if isinstance(key, str)}
 
 
 @pytest.mark.parametrize("place", [0, 3])
-def test_few_runs_are_handed_out_at_once_and_those_that_build_on_others_in_time(monkeypatch, place):
+def test_few_runs_are_handed_out_at_once_and_those_that_build_on_others_in_time(ray, place):
     """With two processors four are under way; who waits for a first stage lets others pass."""
-    log, sizes = [], []
-    ray = fake_ray(log)
+    sizes = []
     wait = ray.wait
     ray.wait = lambda jobs, **how: (sizes.append(len(jobs)), wait(jobs, **how))[1]
-    monkeypatch.setitem(sys.modules, "ray", ray)
     o = [dataclasses.replace(AVG, seed=s) for s in range(1, 7)]
     t = TUNINGS[:2]
     go([*o[:place], AVG, *o[place:3], *t, *o[3:]], address="auto")
     expected = [*o[:3], AVG, *o[3:], *t] if place else [AVG, *o[:3], *t, *o[3:]]
-    assert log[2:] == [e.key for e in expected]
+    assert ray.log[2:] == [e.key for e in expected]
     assert max(sizes) == 4
 
 
-def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(monkeypatch, tmp_path):
+def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(ray, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
     monkeypatch.setattr(cluster, "SECONDS_BETWEEN_MESSAGES", -1.0)
-    ray, played, play = fake_ray([]), [], running.play_round
+    played, play = [], running.play_round
 
     def playing(*args, **kwargs):
         if kwargs["round"] == 3 and played.count(3) == 0:
@@ -367,7 +355,6 @@ def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(monkeypatch, tmp_
 
     monkeypatch.setattr(running, "play_round", playing)
     monkeypatch.setattr(module, "sendable", lambda error: (_ for _ in ()).throw(error))
-    monkeypatch.setitem(sys.modules, "ray", ray)
     (result,) = go([MIX], address="auto")
     assert played == [0, 1, 2, 3, 2, 3, 4]
     assert [s["rounds"] for s in result.provenance["segments"]] == [[0, 2], [2, 5]]
@@ -386,18 +373,15 @@ def test_what_killed_processes_left_is_deleted_and_no_other(monkeypatch, tmp_pat
     assert [p.name for p in tmp_path.iterdir() if "alive" not in p.name] == []
 
 
-def test_a_machine_with_other_code_stops_the_sweep_and_is_named(monkeypatch):
-    log = []
-    monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
+def test_a_machine_with_other_code_stops_the_sweep_and_is_named(ray, monkeypatch):
     codes = iter(["older", "older", *["newer"] * 9])  # of two orders, and of who takes them
     monkeypatch.setattr(cluster, "code", lambda: {"fedlib": next(codes)})
     with pytest.raises(UnfitNode, match=rf"{socket.gethostname()} has other code.*here is .*older"):
         go([AVG, MIX], address="auto")
-    assert log.count("cancelled") == 1 and find(AVG) is None
+    assert ray.log.count("cancelled") == 1 and find(AVG) is None
 
 
-def test_a_machine_that_cannot_run_fedlib_stops_the_sweep(monkeypatch):
-    ray = fake_ray([])
+def test_a_machine_that_cannot_run_fedlib_stops_the_sweep(ray):
     get = ray.get
 
     def without(job, timeout=None):
@@ -406,13 +390,11 @@ def test_a_machine_that_cannot_run_fedlib_stops_the_sweep(monkeypatch):
         return get(job)
 
     ray.get = without
-    monkeypatch.setitem(sys.modules, "ray", ray)
     with pytest.raises(UnfitNode, match=r"cannot run fedlib: ip=10.0.0.7: No module"):
         go([AVG], address="auto")
 
 
-def test_missing_data_name_the_machine(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", fake_ray([]))
+def test_missing_data_name_the_machine(ray, monkeypatch):
 
     def missing(*args):
         raise MissingDataError("digits is in none of the places")
@@ -422,10 +404,8 @@ def test_missing_data_name_the_machine(monkeypatch):
         go([AVG], address="auto")
 
 
-def test_a_full_disk_stops_a_sweep_over_a_cluster(monkeypatch):
+def test_a_full_disk_stops_a_sweep_over_a_cluster(ray, monkeypatch):
     """Else one run after the other would be trained and lost."""
-    log = []
-    monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
     mine = os.environ["FEDLIB_RUNS"]
 
     def full(experiment, files, plain=store.unpack):
@@ -436,22 +416,14 @@ def test_a_full_disk_stops_a_sweep_over_a_cluster(monkeypatch):
     monkeypatch.setattr(store, "unpack", full)
     with pytest.raises(StoreError, match="no space"):
         go([AVG, MIX], address="auto")
-    assert log.count("cancelled") == 1
+    assert ray.log.count("cancelled") == 1
 
 
-def test_first_stages_of_which_only_the_result_is_kept_are_trained_once(monkeypatch):
-    log = []
-    monkeypatch.setitem(sys.modules, "ray", fake_ray(log))
+def test_first_stages_of_which_only_the_result_is_kept_are_trained_once(ray):
     export(go([AVG]), "some")
     shutil.rmtree(store.folder(AVG))
     go(TUNINGS, address="auto")
-    assert log[2:] == [e.key for e in (AVG, *TUNINGS)]
-
-
-def test_a_cluster_without_ray_is_an_error(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(RuntimeError, match=r'pip install "fedlib\[ray\]"'):
-        go([AVG], address="auto")
+    assert ray.log[2:] == [e.key for e in (AVG, *TUNINGS)]
 
 
 def test_the_table_says_who_is_where_and_never_scrolls(monkeypatch):

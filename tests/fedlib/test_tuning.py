@@ -1,7 +1,5 @@
 """Tuning: spaces, and a search, with and without Ray."""
 
-from __future__ import annotations
-
 import random
 import sys
 from dataclasses import replace

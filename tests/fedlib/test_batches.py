@@ -1,6 +1,4 @@
-"""What frozen leaves say is computed once, and training with it is training without it."""
-
-from __future__ import annotations
+"""What a mini-batch brings: crops drawn per client, and what frozen leaves say, computed once."""
 
 from dataclasses import replace
 
@@ -8,19 +6,130 @@ import numpy as np
 import pytest
 import torch
 from conftest import LENET, after, assert_alike, make_federation, scatter
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
 from fedlib import algorithms as alg
+from fedlib.algorithms import FedAvg
 from fedlib.algorithms.drift import APART
 from fedlib.algorithms.heads import THEIRS as CP_THEIRS
 from fedlib.algorithms.pmmoe import ENTRY
-from fedlib.engine import EarlyStop, costs, play_round, train
-from fedlib.engine.batches import look
+from fedlib.engine import EarlyStop, costs, evaluate, play_round, train
+from fedlib.engine.batches import look, make_plan
 from fedlib.engine.program import one_client
 from fedlib.federation import UNSEEN, Known
 from fedlib.models import MLP, LeNet, Net
 from fedlib.optim import adam, sgd
-from fedlib.tasks import CropFlip
+from fedlib.partition import IID, Mirrored
+from fedlib.tasks import CropFlip, Task
+
+
+def plain(image, noise, padding, flip):
+    """One image, pixel by pixel."""
+    height, width, depth = image.shape
+    wide = np.zeros((height + 2 * padding, width + 2 * padding, depth), np.uint8)
+    wide[padding : padding + height, padding : padding + width] = image
+    down, right = (int(n * (2 * padding + 1)) for n in noise[:2])
+    out = np.zeros_like(image)
+    for i in range(height):
+        for j in range(width):
+            from_column = width - 1 - j if flip and noise[2] < 0.5 else j
+            out[i, j] = wide[down + i, right + from_column]
+    return out
+
+
+@settings(max_examples=30)
+@given(
+    padding=st.integers(0, 5),
+    flip=st.booleans(),
+    shape=st.tuples(st.integers(1, 7), st.integers(1, 7), st.integers(1, 3)),
+    seed=st.integers(0, 10**6),
+)
+def test_crops_and_mirrors_by_a_plain_loop(padding, flip, shape, seed):
+    rng = np.random.default_rng(seed)
+    images = rng.integers(1, 256, (5, *shape), dtype=np.uint8)
+    noise = rng.random((5, 3), dtype=np.float32)
+    got = CropFlip(padding, flip)(torch.tensor(images), torch.tensor(noise))
+    assert got.dtype == torch.uint8
+    for i in range(5):
+        np.testing.assert_array_equal(got[i].numpy(), plain(images[i], noise[i], padding, flip))
+
+
+def test_every_crop_can_happen():
+    """Noise next to 0 and to 1 takes the first and the last of the 2 p + 1 places."""
+    image = torch.arange(1, 10, dtype=torch.uint8).view(1, 3, 3, 1)
+    below_one = float(np.nextafter(np.float32(1), np.float32(0)))
+    first, last = (CropFlip(1, False)(image, torch.tensor([[n, n, 0.9]])) for n in (0.0, below_one))
+    assert first[0, :, :, 0].tolist() == [[0, 0, 0], [0, 1, 2], [0, 4, 5]]
+    assert last[0, :, :, 0].tolist() == [[5, 6, 0], [8, 9, 0], [0, 0, 0]]
+    with pytest.raises(ValueError, match="padding must be >= 0, got -1"):
+        CropFlip(-1)
+
+
+def plan_of(ids, sizes=(5, 9, 2), seed=0, where=(3, 1)):
+    sizes = np.array(sizes)[: len(ids)]
+    return make_plan(np.array(ids), sizes, batch_size=4, epochs=2, seed=seed, where=where)
+
+
+def test_noise_is_uniform_and_of_its_own_client():
+    plan = plan_of([7, 1, 4])
+    drawn = list(plan.noise(3))
+    assert len(drawn) == plan.steps and drawn[0].shape == (3, 4, 3)
+    every = np.concatenate([d.ravel() for d in drawn])
+    assert every.dtype == np.float32 and 0 <= every.min() < 0.2 and 0.8 < every.max() < 1
+    some = list(plan.rows(np.array([2, 0])).noise(3))
+    for whole, few in zip(drawn, some, strict=False):
+        np.testing.assert_array_equal(few, whole[[2, 0]])
+    assert not np.array_equal(drawn[0][0], drawn[0][1]) and not np.array_equal(*drawn[:2])
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"where": (4, 1)}, {"where": (3, 0)}])
+def test_noise_is_another_in_another_round_phase_or_run(other):
+    one, two = (next(p.noise(3)) for p in (plan_of([7]), plan_of([7], **other)))
+    assert not np.array_equal(one, two)
+
+
+SHIFTED = CropFlip(2)
+
+
+def augmented(model=LENET, shape=(12, 12, 1), augment=SHIFTED):
+    fed = make_federation((11, 4, 9), model=model, shape=shape)
+    fed.train.augment = augment
+    return fed
+
+
+def test_training_sees_exactly_the_images_of_its_noise():
+    fed = augmented()
+    plan = plan_of([0], sizes=(11,), where=(0, 0))
+    batches = fed.train.batches(
+        torch.tensor([0]), plan.positions, plan.counts, plan.counts.max(0), plan.noise(3)
+    )
+    for t, (batch, noise) in enumerate(zip(batches, plan.noise(3), strict=True)):
+        assert "noise" not in batch  # all of it was the augmentation's
+        for b in range(plan.counts[0, t]):
+            example = fed.train.index[0, plan.positions[0, t, b]]
+            image = plain(fed.train.x[example].numpy(), noise[0, b], 2, True)
+            expected = torch.tensor(image / 128 - 1).movedim(-1, 0).float()
+            torch.testing.assert_close(batch["x"][0, b], expected)
+
+
+def test_evaluation_sees_images_as_they_are():
+    fed, same = augmented(), augmented(augment=None)
+    state = FedAvg().init(fed, 0)
+    for table in ("train", "validation", "test"):
+        one, other = (evaluate(f, FedAvg(), state, getattr(f, table)) for f in (fed, same))
+        np.testing.assert_array_equal(one.nll, other.nll)
+    whole, plain_whole = (f.train.whole(torch.arange(3))["x"] for f in (fed, same))
+    assert torch.equal(whole, plain_whole)
+
+
+def test_a_task_augments_training_only():
+    task = Task("digits", IID(3, 20), MLP(hidden=(5,)), Mirrored(100, 10, 10), augment=CropFlip(1))
+    fed = task.build(0)
+    assert fed.train.augment == CropFlip(1)
+    assert fed.validation.augment is None and fed.test.augment is None
+
 
 RAGGED = (11, 0, 4, 17)
 FOUR = {"batch_size": 4, "client": sgd(0.1)}
@@ -75,6 +184,7 @@ def trained(algorithm, fed, chunk=None, times=2):
     return state, torch.stack(losses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [MLP((7,)), LENET], ids=["mlp", "lenet"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
 def test_training_with_what_is_known_is_training_without(monkeypatch, algorithm, model):
@@ -137,7 +247,7 @@ def test_a_cohorts_weights_wait_in_memory_only_if_they_are_few(monkeypatch, conv
 
 
 def test_every_example_is_asked_once_in_large_batches(monkeypatch):
-    fed = make_federation((150, 0, 40), model=LENET, shape=(12, 12, 1))
+    fed = make_federation((120, 0, 40), model=LENET, shape=(12, 12, 1))
     said, there = [], Net.features
 
     def features(net, params, x, noise=None):
@@ -147,7 +257,7 @@ def test_every_example_is_asked_once_in_large_batches(monkeypatch):
 
     monkeypatch.setattr(Net, "features", features)
     after(alg.FedRep(**FOUR), fed)
-    assert sorted(said) == [40, 150]
+    assert sorted(said) == [40, 120]
 
 
 def test_columns_stand_where_their_examples_stand():
