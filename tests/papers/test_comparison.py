@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
+from itertools import product
 
 import pandas as pd
 import pytest
-from matplotlib.path import Path
-from matplotlib.transforms import Affine2D
 from rows import frame_of
 
 from companion import plotting
@@ -83,28 +81,6 @@ def test_nobody_beats_the_unbeaten_in_both():
     assert best == {"a": True, "b": True, "c": False, "d": True}
     figure, drawn = plotting.frontier({"x": found}, xlabel="x", ylabel="y")
     assert {t.get_text() for t in figure.axes[0].texts} == {"a", "b", "d"} and len(drawn) == 4
-
-
-def outline(text):
-    """Where a sloping text is drawn, in pixels: its box, turned about the corner it stands on."""
-    slope = text.get_rotation()
-    text.set_rotation(0)
-    box = text.get_window_extent()
-    text.set_rotation(slope)
-    turn = Affine2D().rotate_deg_around(box.x0, box.y0, slope)
-    return Path(turn.transform(Path(box.corners()[[0, 2, 3, 1, 0]], closed=True).vertices))
-
-
-@pytest.mark.parametrize("log", [False, True])
-def test_names_of_neighbours_do_not_overlap(log):
-    points = pd.DataFrame({"x": [1.0, 1.002, 1.004, 1.006, 3.0]})
-    names = [*(f"a method of a name, {i}" for i in range(4)), "far"]
-    points = points.assign(y=1.9 - points["x"], method=names, family="family", best=True)
-    points.loc[4, "y"] = 0.1
-    figure, _ = plotting.frontier({"x": points}, xlabel="x", ylabel="y", log=log)
-    figure.canvas.draw()
-    drawn = [outline(text) for text in figure.axes[0].texts]
-    assert not any(a.intersects_path(b, filled=True) for a, b in combinations(drawn, 2))
 
 
 def test_claims_are_judged_by_what_is_measured():

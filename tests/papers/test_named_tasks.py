@@ -28,9 +28,7 @@ def task_of(name: str, scale: str) -> Task:
 
 @pytest.mark.parametrize(("name", "scale"), SETTINGS)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_every_setting_prints_as_its_code_and_can_be_divided_where_its_data_are_here(
-    name, scale, seed
-):
+def test_every_setting_prints_as_its_code_and_can_be_divided(name, scale, seed):
     task = task_of(name, scale)
     assert from_code(repr(task)) == task and (task.dataset == "digits") == (scale == "quick")
     if datasets.describe(task.dataset).place not in ("embedded", "parquet", "cache"):
