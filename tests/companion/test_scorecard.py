@@ -12,7 +12,18 @@ import pytest
 
 from companion import scorecard
 from companion.scorecard import _run_of, judged, not_at_hand
-from companion.scorecard import page as shown
+from companion.scorecard.page import (
+    ABSENT,
+    INSIDE,
+    NEVER,
+    NO,
+    NOT,
+    ORDER,
+    TOO_FEW,
+    VERDICTS,
+    latex,
+    page,
+)
 from companion.sections import Run
 from fedlib.runs import Result, export
 from papers.book import BOOK, RESCALED
@@ -48,23 +59,23 @@ def half(*values, group="a"):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([(50, 49, 45, 55, 3, "a", "")], [shown.INSIDE]),
-        ([(50, 50, NAN, NAN, 2, "a", "")], [shown.TOO_FEW]),
-        ([(50, NAN, NAN, NAN, 0, "a", "")], [shown.NEVER]),
-        ([(NAN, NAN, NAN, NAN, 0, "a", "no number")], [shown.NO]),
-        (half(30, 40, 50, 60), [shown.ORDER] * 4),
-        (half(30), [shown.NOT]),  # alone, there is no order
+        ([(50, 49, 45, 55, 3, "a", "")], [INSIDE]),
+        ([(50, 50, NAN, NAN, 2, "a", "")], [TOO_FEW]),
+        ([(50, NAN, NAN, NAN, 0, "a", "")], [NEVER]),
+        ([(NAN, NAN, NAN, NAN, 0, "a", "no number")], [NO]),
+        (half(30, 40, 50, 60), [ORDER] * 4),
+        (half(30), [NOT]),  # alone, there is no order
         # Lowest here, as published highest: of the others two of three agree, below three quarters.
-        ([(60, 10, 9, 11, 3, "a", ""), *half(30, 40, 50)], [shown.NOT] * 4),
+        ([(60, 10, 9, 11, 3, "a", ""), *half(30, 40, 50)], [NOT] * 4),
         ([*half(30, 60), (40, 90, 89, 91, 3, "b", ""), (50, 80, 79, 81, 3, "b", "")],
-         [shown.ORDER, shown.ORDER, shown.NOT, shown.NOT]),
+         [ORDER, ORDER, NOT, NOT]),
     ],
 )  # fmt: skip
 def test_a_number_is_judged_by_the_stated_rule(rows, said):
-    assert judged(table(*rows)).tolist() == said and {*said} <= {*shown.VERDICTS}
+    assert judged(table(*rows)).tolist() == said and {*said} <= {*VERDICTS}
     # Only what was never run lacks its data.
     lacking = judged(table(*rows).assign(at_hand=False)).tolist()
-    assert lacking == [shown.ABSENT if v == shown.NEVER else v for v in said]
+    assert lacking == [ABSENT if v == NEVER else v for v in said]
 
 
 def test_what_the_standard_scale_has_a_sample_of_is_not_at_hand():
@@ -131,17 +142,16 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
     one = one[one["dataset"].eq("Cifar10") & one["setting"].str.endswith("S=0")].set_index("method")
     row = one.loc["FedPer"]
     assert row["value"] == 89.90 and row["mean"] == pytest.approx(90.0)
-    assert row["low"] < 89.9 < row["high"] and row["verdict"] == shown.INSIDE
+    assert row["low"] < 89.9 < row["high"] and row["verdict"] == INSIDE
     assert (row["seeds"], row["scale"], row["commit"]) == (3, "standard", "abc")
     assert row["notebook"] == "12_fourteen_baselines"
     assert row["key"] == keys[0]
-    assert one.loc["FedAvg", "verdict"] == shown.ORDER  # far below, as FedPer is far above
-    assert one.loc["DBE", "verdict"] == shown.NEVER
-    for dataset in ("Cifar100", "TINY", "AGNews"):
-        verdict = shown.NEVER if dataset == "AGNews" else shown.ABSENT
+    assert one.loc["FedAvg", "verdict"] == ORDER  # far below, as FedPer is far above
+    assert one.loc["DBE", "verdict"] == NEVER
+    for dataset, verdict in {"Cifar100": ABSENT, "TINY": ABSENT, "AGNews": NEVER}.items():
         rows = found[found["dataset"].eq(dataset) & found["table_or_figure"].eq("Table 1")]
         rows = rows[rows["paper"].str.startswith("004")]
-        assert set(rows["verdict"]) == {verdict, shown.NO}
+        assert set(rows["verdict"]) == {verdict, NO}
 
 
 @pytest.mark.parametrize(
@@ -185,9 +195,8 @@ def test_a_claim_is_taken_from_the_largest_scale(folders):
 
 def test_the_page_stands_alone_and_escapes_what_it_shows(folders):
     nothing, none = scorecard.numbers(ONE), scorecard.collected()
-    assert set(nothing["verdict"]) == {shown.NEVER, shown.ABSENT, shown.NO}
-    assert nothing["mean"].isna().all()
-    assert none.empty and "None yet" in shown.page(nothing, none) and shown.latex(nothing, none)
+    assert set(nothing["verdict"]) == {NEVER, ABSENT, NO} and nothing["mean"].isna().all()
+    assert none.empty and "None yet" in page(nothing, none) and latex(nothing, none)
     claims_of(folders, "standard", "12_claims.csv", "does not hold")
     files, numbers, claims = scorecard.write(ONE)
     text = files[0].read_text()
