@@ -28,25 +28,20 @@ def engine_rounds(fed, algorithm, state):
     return state
 
 
-@pytest.mark.parametrize("sizes", [(8, 8, 8), (3, 9, 6)])
-@pytest.mark.parametrize("client", [Optimizer(), Optimizer("adam", lr=0.01, eps=1e-2)], ids=repr)
+ADAM = Optimizer("adam", lr=0.01, eps=1e-2)
+TEXTS = replace(CASES["I"], model=BiLSTM(30, 5, 4), shape=(6,), clients=3, size=7, cohort=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sizes", "client"),
+    [((8, 8, 8), Optimizer()), ((3, 9, 6), ADAM), (None, ADAM)],
+    ids=["even", "uneven", "texts"],
+)
 def test_the_plain_fedavg_computes_what_the_engine_computes(sizes, client):
-    fed = make_federation(sizes, model=LENET, shape=(12, 12, 1))
-    algorithm = FedAvg(batch_size=None, client=client, epochs=2)
-    state = algorithm.init(fed, 0)
-    model = fed.net.module_of(9)
-    model.load_state_dict(state.shared)
-    for _ in range(ROUNDS):
-        plain.fedavg_round(model, plain.clients_of(fed, 99), client, epochs=2)
-    state = engine_rounds(fed, algorithm, state)
-    for name, leaf in model.state_dict().items():
-        torch.testing.assert_close(state.shared[name], leaf, rtol=1e-4, atol=1e-6)
-
-
-def test_the_plain_loop_of_texts_computes_what_the_engine_computes():
-    case = replace(CASES["I"], model=BiLSTM(30, 5, 4), shape=(6,), clients=3, size=7, cohort=3)
-    fed = federation(case, CPU)
-    client = Optimizer("adam", lr=0.01, eps=1e-2)
+    fed = federation(TEXTS, CPU)
+    if sizes is not None:
+        fed = make_federation(sizes, model=LENET, shape=(12, 12, 1))
     algorithm = FedAvg(batch_size=None, client=client, epochs=2)
     state = algorithm.init(fed, 0)
     model = plain.usual(fed.net.module_of(9))
@@ -58,6 +53,7 @@ def test_the_plain_loop_of_texts_computes_what_the_engine_computes():
         torch.testing.assert_close(state.shared[name], leaf, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(8, 8, 8), (3, 9, 6)])
 def test_the_plain_fedmix_computes_what_the_engine_computes(sizes):
     fed = make_federation(sizes, model=LENET, shape=(12, 12, 1))
@@ -91,6 +87,7 @@ def test_the_plain_fedmix_computes_what_the_engine_computes(sizes):
         torch.testing.assert_close(state.local["gate.A"][row], gate, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_plays_in_every_way(name):
     case = replace(CASES[name], clients=3, size=11, cohort=2)
@@ -102,50 +99,52 @@ def test_every_case_plays_in_every_way(name):
     assert all(f"{over} / {under}: " in said for over, under, _ in case.ratios)
 
 
+def timed(**by_way):
+    rows = [(t, way, s) for way, times in by_way.items() for t, s in enumerate(times)]
+    return pd.DataFrame(rows, columns=["repetition", "way", "seconds"])
+
+
+@pytest.mark.slow
 def test_throughput_compares_two_processes_with_one():
-    case = replace(CASES["F"], model=CASES["F"].model, shape=(4, 4, 1), clients=2, size=3, cohort=1)
+    case = replace(CASES["F"], shape=(4, 4, 1), clients=2, size=3, cohort=1)
     frame = throughput.measure(case, rounds=1, repeat=2)
     assert set(frame["way"]) == {throughput.ONE, throughput.TWO} and len(frame) == 4
     assert "times the throughput" in bench.throughput_text(frame)
-    times = {throughput.ONE: [1.0, 2.0, 1.0], throughput.TWO: [1.0, 4.0, 1.0]}
-    rows = [(t, way, s) for way, seconds in times.items() for t, s in enumerate(seconds)]
-    assert throughput.gain(pd.DataFrame(rows, columns=["repetition", "way", "seconds"])) == 2.0
 
 
 def test_ratios_are_medians_within_a_repetition():
-    seconds = {"floor": [1.0, 10.0, 1.0], "engine": [2.0, 20.0, 8.0], "plain": [4.0, 40.0, 8.0]}
-    rows = [(t, way, s) for way, times in seconds.items() for t, s in enumerate(times)]
-    frame = pd.DataFrame(rows, columns=["repetition", "way", "seconds"])
-    assert bench.ratio(frame, "engine", "floor") == 2.0
-    assert bench.ratio(frame, "plain", "engine") == 2.0
+    frame = timed(floor=[1.0, 10.0, 1.0], engine=[2.0, 20.0, 8.0], plain=[4.0, 40.0, 8.0])
+    assert bench.ratio(frame, "engine", "floor") == bench.ratio(frame, "plain", "engine") == 2.0
+    times = {throughput.ONE: [1.0, 2.0, 1.0], throughput.TWO: [1.0, 4.0, 1.0]}
+    assert throughput.gain(timed(**times)) == 2.0
 
 
-def test_results_are_written_with_the_machine(tmp_path, monkeypatch, capsys):
+@pytest.mark.slow
+def test_results_are_written_with_the_machine_and_replace_those_of_their_case(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("FEDLIB_BUILD", str(tmp_path))
     small = Case("small", FedAvg(), CASES["F"].model, (4, 4, 1), clients=2, size=3, cohort=1)
     monkeypatch.setattr(bench, "CASES", {"F": small, "G": small})
-    monkeypatch.setattr(
-        bench, "peak_mib", lambda case, way, device: peak_here(case, way, device, 1)
-    )
-    threads = torch.get_num_threads()
-    bench.main(["--cases", "F", "--repeat", "1", "--threads", str(threads)])
-    frame = pd.read_parquet(tmp_path / "measured.parquet")
-    assert set(frame["way"]) == set(WAYS) and (frame["threads"] == threads).all()
+    monkeypatch.setattr(bench, "peak_mib", lambda *case: peak_here(*case, 1))
+    threads = str(torch.get_num_threads())
+
+    def measured(case):
+        bench.main(["--cases", case, "--repeat", "1", "--threads", threads])
+        return pd.read_parquet(tmp_path / "measured.parquet")
+
+    frame = measured("F")
+    assert set(frame["way"]) == set(WAYS) and set(frame["case"]) == {"F"}
     assert frame["peak_mib"].between(20, 10**6).all()
-    assert (frame["torch"] == torch.__version__).all() and set(frame["case"]) == {"F"}
+    assert (frame["torch"] == torch.__version__).all()
     assert "engine / floor" in capsys.readouterr().out
-    assert "engine / floor" in (tmp_path / "measured.txt").read_text()
     monkeypatch.setattr(bench, "_processor", lambda: "another")
-    bench.main(["--cases", "G", "--repeat", "2", "--threads", str(threads)])
-    both = pd.read_parquet(tmp_path / "measured.parquet")
-    assert both["case"].tolist() == ["F"] * 3 + ["G"] * 6
+    assert measured("G")["case"].tolist() == ["F"] * 3 + ["G"] * 3
     text = (tmp_path / "measured.txt").read_text()
     assert text.index("F  small") < text.index("processor another") < text.index("G  small")
-    bench.main(["--cases", "F", "--repeat", "1", "--threads", str(threads)])
-    again = pd.read_parquet(tmp_path / "measured.parquet")
-    assert again["case"].tolist() == ["G"] * 6 + ["F"] * 3 and set(again["processor"]) == {
-        "another"
-    }
+    again = measured("F")
+    assert again["case"].tolist() == ["G"] * 3 + ["F"] * 3
+    assert set(again["processor"]) == {"another"}
 
 
 @pytest.mark.parametrize("bad", [["--repeat", "0"], ["--cases", "Z"], ["--threads", "x"]])

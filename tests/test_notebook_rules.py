@@ -205,46 +205,30 @@ def counted(text: str, count: int) -> Any:
 
 BROKEN: dict[str, tuple[Callable[[Any], None], str]] = {
     "no-parameters": (lambda n: n.cells[1].metadata.pop("tags"), "there are 0 cells tagged"),
-    "two-parameters": (
-        lambda n: n.cells[2].metadata.update(tags=["parameters", "nbval-check-output"]),
-        "there are 2 cells tagged",
-    ),
+    "two-parameters": (lambda n: n.cells[2].metadata.tags.append("parameters"), "are 2 cells"),
     "late-parameters": (lambda n: n.cells.reverse(), "not the first code cell"),
     "derived-parameter": (parameters("= 0  # num", "= 1 + 1  # num"), "more than literals"),
-    "bare-parameter": (parameters("seeds: int", "seeds"), "more than literals"),
-    "misnamed-parameter": (parameters("seeds", "seed"), "not the companion's"),
     "other-default": (parameters('"quick"', '"paper"'), "not the companion's"),
     "uncommented-parameter": (parameters("  # auto | cpu | cuda | cuda:N", ""), "no comment"),
     "semicolon": (source("x = 1;"), "has a semicolon"),
     "bare-plot": (source("ax.plot([1, 2])"), "ends with ax.plot"),
-    "bare-plot-of-many": (source("axes[0].hist([1, 2])"), "ends with axes[0].hist"),
     "exit": (source("import sys\nsys.exit(0)"), "ends the kernel"),
     "relative-path": (source("open('../data')"), "relative to the working directory"),
     "install-by-shell": (source("!pip install x"), "installs packages"),
-    "install-by-magic": (source("%pip install x"), "installs packages"),
     "chdir": (source("import os\nos.chdir('x')"), "changes the working directory"),
     "import-path": (source("import sys\nsys.path.append('x')"), "changes the import path"),
     "class": (source("class A:\n    pass"), "defines the class A"),
     "long-function": (source("def f():\n" + "    x = 1\n" * 10), "defines f, 11 lines long"),
     "empty-cell": (source(" "), "is empty"),
     "personal-kernel": (lambda n: n.metadata.kernelspec.update(name="mine"), "not python3"),
-    "no-kernel": (lambda n: n.metadata.pop("kernelspec"), "not python3"),
-    "version": (
-        lambda n: n.metadata.language_info.update(version="3.11.7"),
-        "the version of Python",
-    ),
+    "version": (lambda n: n.metadata.language_info.update(version="3"), "version of Python"),
     "papermill-metadata": (lambda n: n.metadata.update(papermill={}), "traces of papermill"),
-    "papermill-cell": (lambda n: n.cells[0].metadata.update(papermill={}), "traces of papermill"),
     "times": (lambda n: n.cells[1].metadata.update(execution={}), "traces of execution"),
-    "unrun-cell": (lambda n: n.cells[1].update(execution_count=None), "execution count None"),
     "out-of-order": (lambda n: n.cells[2].update(execution_count=7), "execution count 7"),
     "no-output": (lambda n: n.cells[2].update(outputs=[]), "has no output"),
     "error": (output("error", ename="KeyError", evalue="x", traceback=[]), "ended with KeyError"),
     "stderr": (output("stream", name="stderr", text="50%"), "wrote to stderr"),
-    "address": (
-        output("display_data", {"text/plain": "<Line2D at 0x7f12ab34cd>"}),
-        "shows a memory address",
-    ),
+    "address": (output("stream", name="stdout", text="<a at 0x7f12ab34cd>"), "a memory address"),
     "path": (output("stream", name="stdout", text="/home/me/x"), "shows a path"),
     "nothing-compared": (lambda n: n.cells[2].metadata.clear(), "no cell is tagged nbval"),
     "many-cells": (cells(*(new_markdown_cell("x") for _ in range(38))), "there are 41 cells"),
@@ -252,30 +236,25 @@ BROKEN: dict[str, tuple[Callable[[Any], None], str]] = {
 }
 
 
+def told(notebook: Any, folder: Path) -> list[str]:
+    nbformat.write(notebook, folder / "some.ipynb")
+    return complaints(folder / "some.ipynb")
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_broken_rule_is_named(name: str, tmp_path: Path):
     change, expected = BROKEN[name]
     notebook = good()
     change(notebook)
-    path = tmp_path / "some.ipynb"
-    nbformat.write(notebook, path)
-    found = complaints(path)
+    found = told(notebook, tmp_path)
     assert any(expected in complaint for complaint in found), found
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "%matplotlib inline\nx = 1",
-        "print('sum;')  # a; b",
-        "_ = ax.plot([1])",
-        "plotting.heatmap([1])",
-        "def f():\n    return 1",
-    ],
+    ["%matplotlib inline\nx = 1", "print('sum;')  # a; b", "_ = ax.plot([1])", "our.plot([1])"],
 )
 def test_good_notebooks_have_no_complaints(text: str, tmp_path: Path):
     notebook = good()
     source(text)(notebook)
-    path = tmp_path / "some.ipynb"
-    nbformat.write(notebook, path)
-    assert complaints(path) == []
+    assert told(notebook, tmp_path) == []

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import nbformat
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -143,6 +144,7 @@ assert not {{"scipy", "sklearn", "torchvision"}} & sys.modules.keys()
 FOREIGN = ("companion", "papers", "pandas", "matplotlib", "seaborn", "IPython", "ipywidgets", "ray")
 
 
+@pytest.mark.slow
 def test_the_library_is_imported_without_what_the_companion_needs():
     code = ALONE.format(missing=FOREIGN)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

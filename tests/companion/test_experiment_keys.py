@@ -14,14 +14,11 @@ from test_values import EVERY, staged
 
 from companion.plan import planned
 from companion.sections import SCALES
-from fedlib.algorithms import FedAvg, FedMix
+from fedlib.algorithms import FedAvg
 from fedlib.optim import Optimizer
-from fedlib.partition import Dirichlet
 from fedlib.runs import run
 from fedlib.values import UnknownName, as_code, from_code, from_dict, key_of, to_dict
 from papers.book import BOOK
-
-RECIPES = [p.experiment for scale in SCALES for p in planned(BOOK, scale)]
 
 
 def paths_of(item, before=()):
@@ -81,17 +78,8 @@ def test_defaults_said_and_the_order_of_fields_change_nothing(item, order):
     through_json = from_dict(json.loads(json.dumps(said)))
     assert again.key == item.key == through_json.key
     assert repr(again) == repr(item) == repr(through_json)
-
-
-@settings(max_examples=40)
-@given(st.integers(0, 1000))
-def test_a_whole_number_is_the_same_float(n):
-    for make in (
-        lambda v: FedMix(marginal_entropy=v),
-        lambda v: Optimizer(lr=v, rates=(("phi", v),)),
-        lambda v: Dirichlet(alpha=v + 1),
-    ):
-        assert key_of(make(n), version=1) == key_of(make(float(n)), version=1)
+    read = from_code(f"  {as_code(item)}\n")
+    assert read == item and read.key == item.key and type(read.cohort) is type(item.cohort)
 
 
 def test_minus_zero_is_zero():
@@ -110,18 +98,12 @@ def test_how_a_run_is_made_is_no_part_of_it():
     assert again.provenance == first.provenance and not asked
 
 
-@pytest.mark.parametrize("item", [*EVERY, *RECIPES], ids=lambda item: type(item).__name__)
-def test_printed_code_is_read_back(item):
-    again = from_code(repr(item))
-    assert again == item and type(again) is type(item) and repr(again) == repr(item)
-    assert key_of(again, version=1) == key_of(item, version=1)
-
-
-@settings(max_examples=60)
-@given(staged)
-def test_any_experiment_is_read_back_from_its_code(item):
-    again = from_code(f"  {as_code(item)}\n")
-    assert again == item and again.key == item.key and type(again.cohort) is type(item.cohort)
+@pytest.mark.slow
+def test_the_printed_code_of_every_value_and_run_is_read_back():
+    for item in [*EVERY, *(p.experiment for scale in SCALES for p in planned(BOOK, scale))]:
+        said = repr(item)
+        again = from_code(said)
+        assert again == item and type(again) is type(item) and repr(again) == said, said
 
 
 def test_code_may_be_positional_and_hold_literals():
@@ -142,12 +124,8 @@ def test_code_may_be_positional_and_hold_literals():
         ("__import__('os')", "unknown kind of value '__import__'"),
         ("FedAvg(epochs=1+1)", r"'1\+1' is no part of a value's code"),
         ("FedAvg(epochs=[x for x in (1,)])", r"is no part of a value's code"),
-        ("FedAvg.client", "'FedAvg.client' is no part"),
-        ("f'{1}'", "is no part"),
-        ("1j", "'1j' is no part"),
         ("-True", "'-True' is no part"),
         ("FedAvg(**{})", r"FedAvg got \*\*"),
-        ("FedAvg(*(1,))", r"is no part"),
         ("FedAvg(1, epochs=2)", "FedAvg got 'epochs' twice"),
         ("IID(1, 2, 3, 4, 5, 6, 7, 8, 9)", "IID has . fields, got 9 arguments"),
         ("Task('digits')", "Task needs partition, model"),

@@ -76,6 +76,9 @@ def test_spread_over_clients_weighs_by_examples_where_they_are_known():
         "mean": 0.5, "weighted": 0.65, "std": 0.3, "worst_decile": 0.2, "global": 0.7
     }  # fmt: skip
     assert frames.spread_over_clients(frame(*end)).loc[FEDAVG, "weighted"] == 0.5
+    for weighted, mean in ((True, 0.65), (False, 0.5)):
+        course = frames.curve(frame(*end, *sizes), "test_accuracy", weighted=weighted)
+        assert course["value"].tolist() == pytest.approx([mean])
 
 
 def sent(method, seed, *per_round):
@@ -125,29 +128,16 @@ def test_adapted_accuracy_is_compared_on_the_clients_of_the_cohort():
     assert frames.adapted(frame(*scored(FEDAVG, 0, r0=0.1))).empty
 
 
-def test_a_stated_mean_has_its_interval_and_its_runs():
-    assert frames.stated([0.5]) == "0.500 (1)"
-    half = stats.t.ppf(0.975, 2) * np.std([1.0, 2.0, 4.0], ddof=1) / np.sqrt(3)
-    assert frames.stated([1.0, 2.0, 4.0]) == f"2.333 ± {half:.3f} (3)"
-    both = frames.stated(pd.Series([0.4, 0.6]), published=0.633, spread=0.041)
-    assert both == "0.500 (2) {0.041} [0.633]"
-
-
-def test_tables_are_stacked_under_their_names():
-    two = {name: pd.DataFrame({"x": [1, 2]}) for name in "ab"}
-    found = frames.stacked(two)["x"]
-    assert found.tolist() == [1, 2, 1, 2] and found.loc["b"].tolist() == [1, 2]
-    assert frames.stacked({}).empty
-
-
-def test_interval_is_students():
+def test_a_stated_mean_has_students_interval_and_its_runs():
     values = [1.0, 2.0, 4.0]
     mean, low, high = frames.interval(values)
     expected = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
     assert (low, high) == pytest.approx(expected) and mean == pytest.approx(7 / 3)
-    for few in ([1.0], [1.0, 2.0]):
-        mean, low, high = frames.interval(few)
-        assert mean == np.mean(few) and np.isnan(low) and np.isnan(high)
+    assert np.isnan(frames.interval([1.0, 2.0])[1:]).all()
+    assert frames.stated(values) == f"2.333 ± {high - mean:.3f} (3)"
+    assert frames.stated([0.5]) == "0.500 (1)"
+    both = frames.stated(pd.Series([0.4, 0.6]), published=0.633, spread=0.041)
+    assert both == "0.500 (2) {0.041} [0.633]"
 
 
 def test_matrix_of_a_round_that_was_not_logged_is_an_error():
@@ -189,14 +179,6 @@ def test_a_close_call_is_not_told_as_a_verdict():
     assert near.verdict == far.verdict == HOLDS and not near.clear and far.clear
     rows = told(claims.table({"here": [near, far]}))
     assert rows == [("here", "near", CLOSE), ("here", "far", HOLDS)]
-
-
-def test_clients_can_count_by_their_examples():
-    sizes = [(FEDAVG, 0, 0, "examples", c, -1, "", n) for c, n in ((0, 10), (1, 30))]
-    rows = frame(*scored(FEDAVG, 0, r0=0.5, r2=0.7), *sizes)
-    course = frames.curve(rows, "test_accuracy", weighted=True)
-    assert course["value"].tolist() == pytest.approx([0.55, 0.75])
-    assert frames.curve(rows, "test_accuracy")["value"].tolist() == pytest.approx([0.5, 0.7])
 
 
 def test_a_method_that_was_not_run_has_no_seeds():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -57,14 +55,6 @@ def test_save_writes_three_files_whose_bytes_do_not_change():
     assert path.read_text() == "a\n0.333333\n"
 
 
-def test_the_frame_behind_curves_is_mean_and_interval_over_seeds():
-    rows = curve(FedAvg=0.5).query("round == 4").assign(value=[0.4, 0.5, 0.6])
-    figure, frame = plotting.curves({"here": rows}, ylabel="y")
-    assert frame.loc[0, ["mean", "seeds", "panel"]].tolist() == [0.5, 3, "here"]
-    assert frame.loc[0, "low"] < 0.4 and frame.loc[0, "high"] > 0.6
-    assert "3 seeds" in figure.axes[0].get_title()
-
-
 def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     one, other = Cell("one", curve(zz=0.4, FedMix=0.6)), Cell("other", curve(FedAvg=0.5), zero=True)
     sent = Cell("sent", curve(FedAvg=0.5), x="gigabytes", mark=1.0)
@@ -75,7 +65,9 @@ def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     assert figure.get_suptitle() == "all" and figure.axes[2].get_xlabel().startswith("gigabytes")
     assert set(frame["panel"]) == {"one", "other", "sent"} and frame["seeds"].eq(3).all()
     end = frame[(frame["panel"] == "other") & (frame["round"] == 4)]
-    assert end["mean"].item() == pytest.approx(0.51) and end["low"].item() < 0.51
+    assert end["mean"].item() == pytest.approx(0.51)
+    assert end["low"].item() < 0.5 and end["high"].item() > 0.52  # of .5, .51 and .52
+    assert "3 seeds" in figure.axes[0].get_title()
 
 
 def test_standings_put_the_best_at_the_top_and_curves_can_stand_beside_them():
@@ -90,12 +82,6 @@ def test_standings_put_the_best_at_the_top_and_curves_can_stand_beside_them():
     assert frame["mean"].tolist() == pytest.approx([0.21, 0.41, 0.61])
 
 
-def test_points_are_a_mean_and_every_run():
-    runs = pd.DataFrame({"place": "p", "method": FEDMIX, "seed": [0, 1], "value": [1.0, 3.0]})
-    _, frame = plotting.points(runs, "place", ylabel="y")
-    assert frame["mean"].tolist() == [2.0]
-
-
 def test_dots_write_what_is_missing_and_stop_where_an_accuracy_ends():
     one = pd.DataFrame([("a", "g", 0.5, -0.1, 1.1)], columns=DOT)
     two = pd.concat([one, one.assign(row="b")])
@@ -104,18 +90,6 @@ def test_dots_write_what_is_missing_and_stop_where_an_accuracy_ends():
     ends = figure.axes[0].collections[0].get_segments()[0][:, 0]
     assert ends.tolist() == pytest.approx([0.0, 1.0])
     assert drawn["panel"].tolist() == ["x", "y", "y"] and drawn["low"].eq(-0.1).all()
-
-
-def test_labels_of_dots_have_room():
-    rows = [("a", "g", 0.0, -0.2, 0.12), ("b", "g", 0.01, 0.0, 0.02)]
-    frame = pd.DataFrame(rows, columns=DOT)
-    figure, _ = plotting.dots({"x": frame, "y": frame}, xlabel="")
-    figure.set_layout_engine("tight")
-    figure.canvas.draw()
-    for ax in figure.axes:
-        shown = [t.get_window_extent() for t in ax.get_xticklabels() if t.get_text()]
-        apart = [b.x0 - a.x1 for a, b in pairwise(shown)]
-        assert len(apart) >= 2 and min(apart) > 0.5 * shown[0].height
 
 
 def test_agreement_draws_each_verdict_over_the_diagonal():
@@ -146,20 +120,16 @@ def test_trials_ring_the_best_of_every_stage():
     assert [ax.get_xscale() for ax in figure.axes] == ["log", "linear"]
 
 
-def test_heatmaps_show_probabilities_in_white_to_black():
+def test_heatmaps_are_white_to_black_and_images_stand_below_their_captions():
     figure, frame = plotting.heatmaps({"round 0": np.eye(3)}, rows=("a", "b", "c"))
     image = figure.axes[0].get_images()[0]
     assert image.get_clim() == (0, 1) and image.get_cmap().name == "Greys"
     assert frame["value"].sum() == 3 and set(frame["expert"]) == {1, 2, 3}
-
-
-def test_images_stand_below_their_captions():
     pictures = {"client 0": [np.zeros((2, 2)), np.ones((2, 2))], "client 1": [np.eye(2)]}
     captions = {"client 0": ["3", "7"], "client 1": ["1"]}
     figure, frame = plotting.images(pictures, captions)
     assert frame["caption"].tolist() == ["3", "7", "1"] and frame["place"].tolist() == [1, 2, 1]
     assert [len(ax.get_images()) for ax in figure.axes] == [1, 1, 1, 0]
-    assert figure.axes[1].get_title() == "7" and figure.axes[2].get_ylabel() == "client 1"
 
 
 def test_drawn_label_sets_say_what_is_wrong():
@@ -216,12 +186,6 @@ def test_the_picture_of_many_clients_is_made_of_tiles_and_nobody_can_be_drawn():
     ax = plt.figure().gca()
     counts_picture(np.zeros((1, 4), dtype=int), ax, bar=False)
     assert not len(ax.collections[0].get_offsets())
-
-
-def test_a_figure_in_the_companions_style_has_no_box():
-    with plt.rc_context():
-        plotting.use_style()
-        assert not plt.rcParams["axes.spines.top"] and plt.rcParams["pdf.fonttype"] == 42
 
 
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)

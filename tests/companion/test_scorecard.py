@@ -193,11 +193,10 @@ def test_a_claim_is_taken_from_the_largest_scale(folders):
     assert found["notebook"].item() == "12_fourteen_baselines"
 
 
-def test_without_any_notebook_run_there_are_no_claims():
-    assert scorecard.collected().empty
-
-
 def test_the_page_stands_alone_and_escapes_what_it_shows(folders):
+    nothing, none = scorecard.numbers(ONE), scorecard.collected()
+    assert set(nothing["verdict"]) == {NEVER, ABSENT, NO} and nothing["mean"].isna().all()
+    assert none.empty and "None yet" in page(nothing, none) and latex(nothing, none)
     claims_of(folders, "standard", "12_claims.csv", "does not hold")
     files, numbers, claims = scorecard.write(ONE)
     text = files[0].read_text()
@@ -208,10 +207,3 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(folders):
     assert len(pd.read_parquet(files[2])) == len(numbers) == len(published())
     assert len(pd.read_parquet(files[3])) == len(claims) == 1
     assert "\\begin{tabular}" in files[1].read_text()
-
-
-def test_the_page_of_nothing_is_a_page():
-    nothing = scorecard.numbers(ONE)
-    assert set(nothing["verdict"]) == {NEVER, ABSENT, NO}
-    assert "None yet" in page(nothing, scorecard.collected())
-    assert np.isnan(nothing["mean"]).all() and latex(nothing, scorecard.collected())

@@ -1,7 +1,10 @@
-"""003: its scores beside Table 2, what it shows beyond, and its claims on runs made by hand."""
+"""003: its scores beside Table 2, its claims on runs made by hand, and its stages of tuning."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,8 +13,23 @@ from rows import frame_of
 
 from companion import plotting
 from companion.claims import FAILS, HOLDS
+from fedlib.models import LeNet
+from fedlib.runs import tuning
+from papers.__main__ import main
 from papers.adaptive import analysis, claims, experiments
-from papers.adaptive.experiments import ALL_EQUAL, BEST, EAGER, MOE, REDRAWN, STOPPED
+from papers.adaptive.experiments import (
+    ADAPTIVE,
+    ALL_EQUAL,
+    BEST,
+    EAGER,
+    MOE,
+    REDRAWN,
+    STAGES,
+    STOPPED,
+    changed,
+    spaces,
+    tune,
+)
 from papers.floor import FEDAVG, LOCAL, TUNED
 
 VALUES = {MOE: 0.75, BEST: 0.60, ALL_EQUAL: 0.70, TUNED: 0.72, EAGER: 0.76}
@@ -217,3 +235,51 @@ def test_writers_are_judged_with_and_without_exploration():
     found = claims.writer_claims(frame_of(*told(ways())))
     assert [c.verdict for c in found] == [HOLDS] * 5
     assert "training alone, writers" in found[3].text
+
+
+# The four stages in which 003 tunes.
+
+SETTING = ADAPTIVE.settings("standard")["cifar10"]
+NET = {"lr": 0.01, "weight_decay": 0.02, "first": 4, "second": 8, "hidden": 16}
+LENET = LeNet(channels=(4, 8), hidden=(16,))
+CHANGED = {"local": ("local", "own"), "global": ("cluster", "task"), "gate": ("gate", "chooser")}
+
+
+@pytest.mark.parametrize("stage", CHANGED)
+def test_every_stage_changes_its_own_part(stage):
+    tuned, (optimizer, net) = changed(SETTING, stage, NET), CHANGED[stage]
+    rates = getattr(tuned, optimizer)
+    assert (rates.lr, rates.weight_decay) == (0.01, 0.02)
+    assert getattr(tuned, net) == (replace(SETTING.task, model=LENET) if net == "task" else LENET)
+    assert replace(tuned, **{name: getattr(SETTING, name) for name in (optimizer, net)}) == SETTING
+    explored = changed(SETTING, "exploration", {"eps": 0.5})
+    assert explored.eps == (0.0, 0.5) and replace(explored, eps=SETTING.eps) == SETTING
+    with pytest.raises(ValueError, match="unknown scale"):
+        spaces("quick")
+
+
+def test_a_stage_goes_on_with_the_best_of_those_before(monkeypatch):
+    """Every trial, and all its stages, are of the search's seed."""
+    seen = {}
+
+    def found(stage, experiment, space, *, of, seed, **how):
+        best = {"eps": 0.4} if stage == "exploration" else NET
+        seen[stage] = (of, experiment(best))
+        assert seed == 11 and {one.seed for one in seen[stage][1].stages} == {11}
+        worse = {name: type(v)(v * 2) for name, v in best.items()}
+        return [{**worse, "score": 0.1}, {**best, "score": 0.9}]
+
+    monkeypatch.setattr(tuning, "search", found)
+    monkeypatch.setattr(tuning, "session", lambda *_: nullcontext())
+    tuned, table = tune(SETTING, spaces("standard"), trials=2)
+    assert tuple(seen) == STAGES and seen["local"][0] == SETTING
+    assert seen["gate"][0].cluster.lr == 0.01 and seen["gate"][1].algorithm.gate == LENET
+    assert seen["exploration"][1].after.algorithm.explore.eps == 0.4
+    assert tuned.eps == (0.0, 0.4) and tuned.chooser == LENET
+    assert table["best"].tolist() == [False, True] * 4 and table["trial"].tolist() == [0, 1] * 4
+
+
+def test_without_ray_the_command_says_how_to_get_it(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["tune", "--trials", "1"]) == 1
+    assert 'fedlib: tuning needs Ray: pip install "fedlib[ray]"' in capsys.readouterr().err

@@ -28,27 +28,22 @@ def test_every_command_explains_itself(capsys):
     ("arguments", "where", "asked", "how"),
     [
         (
-            ["figures", "--seeds", "3", "--only", "01", "--jobs", "2"],
+            "figures --seeds 3 --only 01 --jobs 2",
             "companion.notebooks.figures",
             ("quick", "", 3, 0, "auto"),
             {"only": "01", "jobs": 2},
         ),
-        (["notebooks", "--only", "07"], "companion.notebooks.refresh", ("07", 0), {}),
-        (["plan"], "companion.plan.show", (BOOK, "paper", []), HOW),
+        ("notebooks --only 07", "companion.notebooks.refresh", ("07", 0), {}),
+        ("plan", "companion.plan.show", (BOOK, "paper", []), HOW),
         (
-            ["campaign", "--scale", "quick", "--section", "gates@2", "--section", "long"],
+            "campaign --section gates@2 --section long --no-probe --workers 4 --dirty-anyway"
+            " --address auto",
             "companion.plan.campaign",
-            (BOOK, "quick", ["gates@2", "long"]),
-            HOW | {"address": None, "dirty_anyway": False},
-        ),
-        (
-            ["campaign", "--no-probe", "--workers", "4", "--dirty-anyway", "--address", "auto"],
-            "companion.plan.campaign",
-            (BOOK, "paper", []),
+            (BOOK, "paper", ["gates@2", "long"]),
             HOW | {"workers": 4, "probe": False, "address": "auto", "dirty_anyway": True},
         ),
-        (["results"], "companion.keep.main", (BOOK, "standard"), {}),
-        (["report"], "companion.scorecard.main", (BOOK,), {}),
+        ("results", "companion.keep.main", (BOOK, "standard"), {}),
+        ("report", "companion.scorecard.main", (BOOK,), {}),
     ],
 )
 def test_a_command_hands_on_what_it_was_told(monkeypatch, arguments, where, asked, how):
@@ -58,24 +53,23 @@ def test_a_command_hands_on_what_it_was_told(monkeypatch, arguments, where, aske
     monkeypatch.setattr(
         importlib.import_module(module), name, lambda *a, **k: heard.append((a, k)) or 3
     )
-    code = main(arguments)
-    assert heard == [(asked, how)] and code == (3 if arguments[0] in ("campaign", "results") else 0)
+    command, *_ = words = arguments.split()
+    code = main(words)
+    assert heard == [(asked, how)] and code == (3 if command in ("campaign", "results") else 0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["figurs"], "unknown command 'figurs'; allowed: .*did you mean 'figures'"),
-        (["plan", "--scale", "quik"], "unknown scale 'quik'; .*did you mean 'quick'"),
-        (["plan", "--section", "gate"], "unknown section 'gate'; .*did you mean 'gates'"),
-        (["tasks", "000/cifar"], "unknown task '000/cifar'; .*did you mean '000/cifar10'"),
-        (["tasks", "000/cifar10", "--set", "a"], "--set takes NAME=VALUE, got 'a'"),
-        (["plan", "--scal", "quick"], "--scale"),
-        (["plan", "--workers", "0"], "greater than or equal to 1"),
+        ("figurs", "unknown command 'figurs'; allowed: .*did you mean 'figures'"),
+        ("plan --scale quik", "unknown scale 'quik'; .*did you mean 'quick'"),
+        ("plan --section gate", "unknown section 'gate'; .*did you mean 'gates'"),
+        ("tasks 000/cifar", "unknown task '000/cifar'; .*did you mean '000/cifar10'"),
+        ("tasks 000/cifar10 --set a", "--set takes NAME=VALUE, got 'a'"),
     ],
 )
 def test_a_wrong_word_is_answered_by_the_nearest(capsys, arguments, said):
-    assert main(arguments) == 2
+    assert main(arguments.split()) == 2
     error = capsys.readouterr().err
     assert re.search(said, error) and "Traceback" not in error
 

@@ -372,12 +372,9 @@ def test_three_ways_to_test():
     assert list(mean[FEDAVG].index) == [analysis.AFTER, analysis.BEFORE]
     assert {"row", "group", "mean", "low", "high"} <= set(analysis.by_way(ways).columns)
     assert initials(claims.joining_claims(joining(), classes=10)) == "hhh"
-
-
-def test_a_first_stage_that_is_not_stored_has_no_rows():
-    first = analysis.first_stage("quick", "two_class_digits")
-    assert first.empty
-    assert set(analysis.three_ways(joining(), first)["way"]) == {analysis.BEFORE, analysis.AFTER}
+    missing = analysis.first_stage("quick", "two_class_digits")
+    assert missing.empty
+    assert {*analysis.three_ways(joining(), missing)["way"]} == {analysis.BEFORE, analysis.AFTER}
 
 
 def test_seen_and_new_are_beside_each_other():

@@ -143,20 +143,15 @@ def test_course_and_what_is_seen():
     assert np.array_equal(one["K = 4, round 12"], analysis.one_hot(FOUR))
 
 
-def test_truth_is_the_permutation_of_the_data():
+def test_truth_is_the_permutation_of_the_data_and_that_of_stored_runs_needs_none(places):
+    stored = PERMUTED.settings("standard")["permuted_cifar10"].task
+    assert analysis.truth(stored, [1])[1].shape == (20,)
     task = PERMUTED.settings("quick")["permuted_digits"].task
     permutations = analysis.truth(task, [0, 2])
     assert sorted(permutations) == [0, 2]
     table = task.divide(2).parts["train"]
     for client, mine in enumerate(permutations[2]):
         assert set(table.side["permutation"][client, : table.sizes[client]]) == {mine}
-
-
-def test_truth_of_stored_runs_needs_no_data(monkeypatch, tmp_path):
-    monkeypatch.delenv("FEDLIB_DATA", raising=False)
-    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
-    setting = PERMUTED.settings("standard")["permuted_cifar10"]
-    assert analysis.truth(setting.task, [1])[1].shape == (20,)
 
 
 # Messages: what a curious server reads (App. C).
@@ -213,9 +208,6 @@ def test_a_leak_is_the_total_variation_and_guessing_the_mean_of_all_clients():
     assert by_source[analysis.GUESSING] == pytest.approx([0.3, 0.3])
     assert leaked["client"].tolist() == [0, 1, 0, 1]
     assert set(leaked["method"]) == {FEDAVG} and set(leaked["message"]) == {STEP}
-
-
-def test_a_frame_without_audits_has_no_leaks():
     assert analysis.leaks(heard()).empty
     assert set(initials(claims.privacy_claims(heard()))) == {"n"}
 
@@ -259,19 +251,11 @@ def test_claims_of_phi_are_ours_and_follow_the_label_sets():
     wrong = of_phi(with_phi(flip=1))[:3]
     assert initials(wrong) == "ddd" and all(c.measured == "3 (asked: 0)" for c in wrong)
     assert initials(of_phi(with_phi(off=0.2)))[3:6] == "ddd"  # no better than q(z|s)
-
-
-def test_runs_that_were_audited_before_phi_make_no_claim_of_it():
-    assert of_phi(every()) == []
-    truth, told = analysis.label_sets(every(), STEP)
-    assert truth.size == told.size == 0
-
-
-def test_label_sets_and_how_many_are_wrong():
-    rows = with_phi(flip=1)
-    truth, told = analysis.label_sets(rows, EPOCH, seed=1)
+    truth, told = analysis.label_sets(with_phi(flip=1), EPOCH, seed=1)
     assert truth.tolist() == LABELS.tolist() and told.tolist() == [[True, True], [True, False]]
-    assert claims.wrong_sets(rows).to_dict() == dict.fromkeys(MESSAGES, 3)
+    assert claims.wrong_sets(with_phi(flip=1)).to_dict() == dict.fromkeys(MESSAGES, 3)
+    audited_before = every()
+    assert of_phi(audited_before) == [] and not analysis.label_sets(audited_before, STEP)[0].size
 
 
 def test_a_bias_that_is_sent_is_noticed():

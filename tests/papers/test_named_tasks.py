@@ -27,26 +27,10 @@ def task_of(name: str, scale: str) -> Task:
 
 
 @pytest.mark.parametrize(("name", "scale"), SETTINGS)
-def test_every_setting_prints_as_the_code_that_makes_it(name, scale):
-    task = task_of(name, scale)
-    assert from_code(repr(task)) == task
-    assert (task.dataset == "digits") == (scale == "quick")
-    assert len(tasks.about(name)) > 20
-
-
-def test_options_and_scales_of_a_setting():
-    assert options_of("001/cifar10") == {"p": 0.8} and options_of("000/cifar10") == {}
-    assert "[p=0.8]" in tasks.about("001/cifar10")
-    assert tasks.scales_of("000/cifar10") == SCALES
-    assert tasks.scales_of("004/ag_news") == ("standard", "paper")
-    with pytest.raises(ValueError, match="unknown task"):
-        tasks.scales_of("000/cifar11")
-
-
-@pytest.mark.parametrize(("name", "scale"), SETTINGS)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_every_setting_whose_data_are_here_can_be_divided(name, scale, seed):
+def test_every_setting_prints_as_its_code_and_can_be_divided(name, scale, seed):
     task = task_of(name, scale)
+    assert from_code(repr(task)) == task and (task.dataset == "digits") == (scale == "quick")
     if datasets.describe(task.dataset).place not in ("embedded", "parquet", "cache"):
         pytest.skip(f"{task.dataset} is not here")
     counts = task.counts(seed)
@@ -81,8 +65,9 @@ class Official:
         return datasets.Split(np.zeros((len(labels), 1, 1, 1), np.uint8), labels, columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in tasks.names() if n.split("/")[1] in Official.sizes])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_the_paper_scale_fits_the_official_sets(name, seed, monkeypatch):
     monkeypatch.setattr(datasets, "load", Official)
     task = tasks.named(name, "paper")
@@ -91,6 +76,7 @@ def test_the_paper_scale_fits_the_official_sets(name, seed, monkeypatch):
     assert len(counts["train"]) == getattr(task.partition, "clients", None) or "femnist" in name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in tasks.names() if not n.endswith("ag_news")])
 def test_every_quick_setting_trains(name):
     from fedlib.algorithms import FedAvg
@@ -101,6 +87,9 @@ def test_every_quick_setting_trains(name):
 
 
 def test_options_change_the_setting_and_wrong_ones_are_refused():
+    assert options_of("001/cifar10") == {"p": 0.8} and options_of("000/cifar10") == {}
+    assert "[p=0.8]" in tasks.about("001/cifar10")
+    assert tasks.scales_of("000/cifar10") == SCALES
     half = tasks.named("001/cifar10", "paper", p=0.5)
     assert half.partition.p == 0.5 and tasks.named("001/cifar10", "paper").partition.p == 0.8
     four = tasks.named("003/rotated_cifar10", "paper", orientations=4)
@@ -198,6 +187,7 @@ def test_a_portion_is_a_share_of_every_class():
     assert np.abs(np.bincount(fed.train.y.numpy()) - full / 4).max() <= 1
 
 
+@pytest.mark.slow
 def test_a_task_without_validation_runs_and_chooses_no_round_by_it():
     from companion.frames import reported, together
     from fedlib.algorithms import FedAvg, Local
