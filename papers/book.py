@@ -16,7 +16,7 @@ from companion.sections import Section
 from papers.adaptive import analysis as adaptive
 from papers.adaptive import experiments as adaptive_runs
 from papers.adaptive.experiments import ADAPTIVE
-from papers.comparison.experiments import EVERY_METHOD
+from papers.comparison import EVERY_METHOD
 from papers.fedmix import analysis as fedmix
 from papers.fedmix import experiments as fedmix_runs
 from papers.fedmix.experiments import NEW_CLIENTS
