@@ -181,14 +181,6 @@ ADAPTIVE_ROTATED = Section("adaptive_rotated", ROTATED, _by_orientation)
 ADAPTIVE_WRITERS = Section("adaptive_writers", WRITERS, _compared)
 ADAPTIVE_RELEASED = Section("adaptive_released", CIFAR10, _as_released)
 ADAPTIVE_OPTIONS = Section("adaptive_options", CIFAR10, _options)
-SECTIONS = (
-    ADAPTIVE,
-    ADAPTIVE_PARTICIPATION,
-    ADAPTIVE_ROTATED,
-    ADAPTIVE_WRITERS,
-    ADAPTIVE_RELEASED,
-    ADAPTIVE_OPTIONS,
-)
 
 # The stages in which 003 tunes, each after the last (sec. 4.4): local experts, cluster model, gate
 # and exploration; and which optimiser and network the first three change.
