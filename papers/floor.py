@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from companion import frames
-from companion.claims import Claim, above, alike, below, equal, greater, on_par
+from companion.claims import POINT, Claim, above, alike, below, differences, equal, greater, on_par
 from fedlib.algorithms import CommonestLabel
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
@@ -19,13 +19,14 @@ TUNED = "Fine-tuned"
 MAJORITY = "Commonest label"
 NOT_THEIRS = "not in the paper (floor)"
 # What a claim says of two sides, or of numbers and a bound: above another method's, or a bound;
-# below a bound; at most a point below; within a point; the same.
+# below a bound; at most a point below, or above; within a point; the same.
 RULES: dict[str, Callable[..., Claim]] = {
     ">": lambda text, source, a, b: (greater if isinstance(b, Mapping) else above)(
         text, source, a, b
     ),
     "<": below,
     ">=": on_par,
+    "<=": lambda text, source, a, b: below(text, source, differences(a, b), POINT),
     "~": alike,
     "==": equal,
 }

@@ -34,10 +34,10 @@ class Adaptive(AtHome):
     optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as released, ``own`` and
     ``chooser`` are the networks of the local expert and the gate (None: the task's). ``eager`` is
     how many times larger the rate of a gate is that does leave its initial weights (D11). At
-    ``some_p`` the released protocol is judged and other ways to find ``some`` clusters are compared: initial models are
-    redrawn until each suits ``least_share`` of the clients, ``converged`` clusters leave. So are
-    the ``cohorts``, numbers of clients in a round or fractions as ``cohort`` is, at equal local
-    work.
+    ``some_p`` the released protocol is judged and other ways to find ``some`` clusters are
+    compared: initial models are redrawn until each suits ``least_share`` of the clients,
+    ``converged`` clusters leave. So are the ``cohorts``, numbers of clients in a round or fractions
+    as ``cohort`` is, at equal local work.
     """
 
     _: KW_ONLY

@@ -107,7 +107,7 @@ ABLATED: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {
 # the others, K = 4.
 _MANY = ((names.TEN, 0), (names.with_experts(16), 0))
 # One seed of each method for now: four methods take a core about four hours.
-_ONE = tuple((m, 1) for m in (names.FEDAVG, names.BIASED, names.FEDMIX, names.ENSEMBLE))
+ONE_SEED = tuple((m, 1) for m in (names.FEDAVG, names.BIASED, names.FEDMIX, names.ENSEMBLE))
 
 
 def _dense(task: Any) -> Row:
@@ -161,7 +161,7 @@ LONG = _sides(_CIFAR, {
     "rounds":         (120,      2000,      2000),
     "phi_rate":       (0.05,     1e-3,      1e-3),
     "evaluate_every": (10,       50,        20),
-    "costly":         ((),       _ONE,      ()),
+    "costly":         ((),       ONE_SEED,      ()),
 })
 _ROTATED: dict[str, Row] = {
     **_USUAL,

@@ -40,7 +40,8 @@ class Stages(AtHome):
     that of fine-tuning and of the mixture. Only the first ``tested`` clients train at home, as 001
     evaluates 20 clients. ``balanced`` examples of all classes alike are the global test. The
     methods are compared at the majority fractions ``ps``, with opt-out fractions ``qs`` at
-    ``opted_ps``, at Dirichlet ``alphas``, and FedAvg at ``rates`` at ``swept_ps``; at ``released_ps`` as the code does it.
+    ``opted_ps``, at Dirichlet ``alphas``, and FedAvg at ``rates`` at ``swept_ps``; at
+    ``released_ps`` as the code does it.
     """
 
     _: KW_ONLY
