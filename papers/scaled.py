@@ -42,10 +42,6 @@ class AtHome(Setting):
         fields = {"epochs": self.most, "batch_size": self.batch_size}
         return {**fields, "client": client, "stop": self.stop}
 
-    def dealt(self, partition: Request) -> Self:
-        """Return the setting with another partition."""
-        return replace(self, task=replace(self.task, partition=partition))
-
     def at(self, p: float) -> Self:
         """Return the setting at a majority fraction."""
         return self.dealt(replace(self.task.partition, p=p))  # type: ignore[call-arg]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, replace
+from typing import Self
 
 from companion.sections import SCALES
 from fedlib.algorithms.ifca import ClusterStop
@@ -57,7 +58,7 @@ class Adaptive(AtHome):
     converged: ClusterStop = ClusterStop()
     cohorts: tuple[int | float, ...] = ()
 
-    def turned(self, count: int) -> Adaptive:
+    def turned(self, count: int) -> Self:
         """Return the setting with as many clients and examples in ``count`` orientations.
 
         Clusters are one, or as many as there are orientations.

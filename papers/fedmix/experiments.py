@@ -146,10 +146,9 @@ def _new_clients(setting: Setting, dataset: str) -> list[Run]:
     For the latter four fifths of the clients federate, and the others join.
     """
     known, everyone = methods(setting), setting.task.partition
-    clients = everyone.clients  # type: ignore[attr-defined]
-    first = clients * 4 // 5
+    clients, first = setting.clients, setting.clients * 4 // 5
     parts = Clients(everyone, last=first), Clients(everyone, first, clients)
-    seen, new = (replace(setting, task=replace(setting.task, partition=part)) for part in parts)
+    seen, new = map(setting.dealt, parts)
     there = {m: federated(setting, known[m]) for m in (names.FEDAVG, names.FEDMIX)}
     vae: dict[str, Any] = settings.VAE[dataset]
     densities = algorithms.Densities(of=known[names.FEDMIX], **vae)

@@ -56,11 +56,6 @@ class Stages(AtHome):
     rates: tuple[float, ...] = ()
     released_ps: tuple[float, ...] = ()
 
-    @property
-    def clients(self) -> int:
-        """The number of clients."""
-        return int(self.task.partition.clients)  # type: ignore[attr-defined]
-
     def opted(self, q: float) -> Self:
         """Return the setting where the fraction q of the clients opts out.
 
