@@ -3,8 +3,6 @@
 What is run, what tables and figures show of it, and what a reader would expect of them.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """What 003 runs: clusters that are explored or not, the ways to use them, and how it tunes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

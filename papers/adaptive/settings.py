@@ -1,7 +1,5 @@
 """Settings of 003: tasks, clusters, optimisers and networks at three scales."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, replace
 from typing import Self
 

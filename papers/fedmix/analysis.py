@@ -4,8 +4,6 @@ Experts and traffic, new clients, clusters of clients whose labels are permuted 
 App. B), and what messages tell of a client's labels (App. C).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A row is (claim, place, a, rule, b). What phi tells of clients' labels is no cla
 those claims are ours, and say so.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import pairwise

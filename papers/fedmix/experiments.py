@@ -1,7 +1,5 @@
 """Which runs each figure of FedMix (000) needs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache

@@ -4,8 +4,6 @@
 rounds and a smaller model, ``paper`` is the paper's own setting.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

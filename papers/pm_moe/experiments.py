@@ -1,7 +1,5 @@
 """What 004 runs, and its settings at three scales: fourteen methods, PM-MoE, and its gates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, replace
 from functools import partial

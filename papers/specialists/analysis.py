@@ -1,7 +1,5 @@
 """What runs of 001 and 002 logged, as the frames behind their tables and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

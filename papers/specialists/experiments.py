@@ -3,8 +3,6 @@
 002 is the first version of 001. Their settings at three scales: tasks, lengths and rates.
 """
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, replace
 from itertools import product
 from typing import Any, Self
