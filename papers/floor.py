@@ -17,6 +17,7 @@ FEDAVG = "FedAvg"
 LOCAL = "Local"
 TUNED = "Fine-tuned"
 MAJORITY = "Commonest label"
+ONCE: dict[str, Any] = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}  # what trains at home
 NOT_THEIRS = "not in the paper (floor)"
 # What a claim says of two sides, or of numbers and a bound: above another method's, or a bound;
 # below a bound; at most a point below, or above; within a point; the same.
@@ -34,7 +35,7 @@ RULES: dict[str, Callable[..., Claim]] = {
 
 def floor(task: Task) -> Experiment:
     """Return what always saying its commonest label is worth to a client: nothing is trained."""
-    return Experiment(task, CommonestLabel(), 1, cohort=1.0, evaluate_every=1)
+    return Experiment(task, CommonestLabel(), **ONCE)
 
 
 def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[Claim]:

@@ -18,7 +18,7 @@ from fedlib.runs import Experiment, tuning
 from fedlib.runs.tuning import Choice, Space, Uniform
 from fedlib.values import one_of
 from papers.adaptive.settings import CIFAR10, ROTATED, WRITERS, Adaptive
-from papers.floor import FEDAVG, LOCAL, MAJORITY, TUNED, floor
+from papers.floor import FEDAVG, LOCAL, MAJORITY, ONCE, TUNED, floor
 
 BEST, MOE, ALL_EQUAL = "IFCA", "MoE", "Ensemble"
 EAGER = "MoE, eager gate"
@@ -41,8 +41,7 @@ def clustered(setting: Adaptive, clusters: int, eps: float, **options: Any) -> E
 
 
 def _at_home(setting: Adaptive, algorithm: object, **stages: Experiment) -> Experiment:
-    once = {"rounds": 1, "cohort": 1.0, "evaluate_every": 0}
-    return federated(setting, algorithm, **once, **stages)
+    return federated(setting, algorithm, **{**ONCE, "evaluate_every": 0}, **stages)
 
 
 def alone(setting: Adaptive) -> Experiment:
@@ -157,10 +156,7 @@ def _as_released(setting: Adaptive, dataset: str) -> list[Run]:
 def _options(setting: Adaptive, dataset: str) -> list[Run]:
     """Return other ways to find clusters, at one majority fraction."""
     here, most = setting.at(setting.some_p), max(setting.eps)
-
-    def found(eps: float, **options: Any) -> Experiment:
-        return clustered(here, setting.some, eps, **options)
-
+    found = partial(clustered, here, setting.some)
     others = {
         FADING: found(1.0, explore=Explore(1.0, decay=1.0)),
         SLOWLY: found(1.0, explore=Explore(1.0, decay=0.5)),

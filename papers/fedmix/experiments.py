@@ -19,8 +19,8 @@ from fedlib.tasks import Task
 from papers import fedmix as names
 from papers.fedmix import settings
 from papers.fedmix.settings import ABLATED
+from papers.floor import ONCE
 
-ONCE: dict[str, Any] = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
 # What figures compare; Fig. 4 by data set, of which the digits have the label skew of CIFAR-10.
 FIG_3 = (names.FEDAVG, names.FEDMIX, names.ENSEMBLE, names.UNREGULARISED, names.ORIGINAL)
 _MIXTURES = (names.TWO, names.FEDMIX, names.PRUNING, names.BIAS)

@@ -14,7 +14,7 @@ from fedlib.partition import ClassDirichlet, Own
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
-from papers.floor import MAJORITY, floor
+from papers.floor import MAJORITY, ONCE, floor
 from papers.pm_moe import DENOISED, NINE, SERVERS_BASE, STAGE, SYNCHRONOUS, UNTUNED, WITH_MOE
 from papers.scaled import Row, digits, scaled
 
@@ -182,8 +182,7 @@ def local_round(setting: PrivateParts, **more: Any) -> dict[str, Any]:
 
 def stage(setting: PrivateParts, algorithm: FedAvg, **before: Experiment | None) -> Experiment:
     """Return a stage that all clients train by themselves, for one round; ``before`` it others."""
-    once = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
-    return federated(setting, algorithm, **once, **before)
+    return federated(setting, algorithm, **ONCE, **before)
 
 
 def at_home(setting: PrivateParts, epochs: int, after: Experiment | None = None) -> Experiment:

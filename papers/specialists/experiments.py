@@ -16,7 +16,7 @@ from fedlib.partition import Clients, Dirichlet, Majority, Mirrored, OptOut
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
-from papers.floor import FEDAVG, LOCAL, MAJORITY, TUNED
+from papers.floor import FEDAVG, LOCAL, MAJORITY, ONCE, TUNED
 from papers.scaled import AtHome, Row, digits, merged, scaled, side_by_side
 
 TENTHS = tuple(i / 10 for i in range(2, 11))
@@ -240,7 +240,7 @@ def at_home(setting: Stages, algorithm: FedAvg, after: Experiment | None = None)
     task = replace(setting.task, balanced=setting.balanced, opt_out=out)
     if setting.clients > setting.tested:
         task = replace(task, partition=Clients(task.partition, last=setting.tested))
-    return Experiment(task, algorithm, 1, cohort=1.0, evaluate_every=1, after=after)
+    return Experiment(task, algorithm, **ONCE, after=after)
 
 
 def alone(setting: Stages) -> Experiment:
@@ -307,13 +307,12 @@ def _by_alpha(setting: Stages, dataset: str) -> list[Run]:
 
 def _by_rate(setting: Stages, dataset: str) -> list[Run]:
     """Return FedAvg at several rates, scored on balanced validation examples (Fig. 2)."""
-
-    def swept(p: float, rate: float) -> Run:
+    runs = []
+    for p, rate in product(setting.swept_ps, setting.rates):
         one = generalist(replace(setting.at(p), federated=rate))
         held = replace(one, task=replace(one.task, balanced_on="validation"))
-        return Run(FEDAVG, held, {"p": p, "lr": rate})
-
-    return [swept(p, rate) for p in setting.swept_ps for rate in setting.rates]
+        runs.append(Run(FEDAVG, held, {"p": p, "lr": rate}))
+    return runs
 
 
 def _architectures(setting: Stages, dataset: str) -> list[Run]:
