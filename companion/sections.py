@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from typing import Self
 
 from fedlib.optim import Optimizer
+from fedlib.partition import Request
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import one_of, value
@@ -46,6 +48,15 @@ class Setting:
             for number in given if isinstance(given, tuple) else (given,):
                 if isinstance(number, int | float) and number < least:
                     raise ValueError(f"{type(self).__name__}.{name} must be >= {least}: {number}")
+
+    @property
+    def clients(self) -> int:
+        """The number of clients M."""
+        return int(self.task.partition.clients)  # type: ignore[attr-defined]
+
+    def dealt(self, partition: Request) -> Self:
+        """Return the setting with another partition."""
+        return replace(self, task=replace(self.task, partition=partition))
 
     @property
     def server(self) -> Optimizer:

@@ -13,28 +13,28 @@ import pandas as pd
 from companion.book import Book, Exhibit, Floored
 from companion.panels import Panel
 from companion.sections import Section
+from papers import comparison
 from papers.adaptive import analysis as adaptive
 from papers.adaptive import experiments as adaptive_runs
 from papers.adaptive.experiments import ADAPTIVE
-from papers.comparison.experiments import EVERY_METHOD
 from papers.fedmix import analysis as fedmix
 from papers.fedmix import experiments as fedmix_runs
 from papers.fedmix.experiments import NEW_CLIENTS
 from papers.pm_moe import analysis as pm_moe
-from papers.pm_moe.experiments import FOURTEEN, GATES, PRIVATE_PARTS
+from papers.pm_moe import experiments as pm_moe_runs
+from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
 from papers.published import published
 from papers.specialists import analysis as specialists
 from papers.specialists import experiments as specialists_runs
 from papers.specialists.experiments import FIRST_VERSION, SPECIALISTS
 
-_ALL: tuple[Section, ...] = (
-    *fedmix_runs.SECTIONS,
-    *specialists_runs.SECTIONS,
-    *adaptive_runs.SECTIONS,
-    *(FOURTEEN, PRIVATE_PARTS, GATES),
-    EVERY_METHOD,
-)
-SECTIONS = {section.name: section for section in _ALL}
+# All that the papers run, each paper's in the order in which it says so.
+SECTIONS = {
+    section.name: section
+    for paper in (fedmix_runs, specialists_runs, adaptive_runs, pm_moe_runs, comparison)
+    for section in vars(paper).values()
+    if isinstance(section, Section)
+}
 
 # In which order `make paper` trains: parts as `companion.plan.planned` takes them, of their first
 # seeds. What a scale does not have is left out, and all else follows.

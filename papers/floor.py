@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from companion import frames
-from companion.claims import Claim, above, alike, below, equal, greater, on_par
+from companion.claims import POINT, Claim, above, alike, below, differences, equal, greater, on_par
 from fedlib.algorithms import CommonestLabel
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
@@ -17,15 +17,17 @@ FEDAVG = "FedAvg"
 LOCAL = "Local"
 TUNED = "Fine-tuned"
 MAJORITY = "Commonest label"
+ONCE: dict[str, Any] = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}  # what trains at home
 NOT_THEIRS = "not in the paper (floor)"
 # What a claim says of two sides, or of numbers and a bound: above another method's, or a bound;
-# below a bound; at most a point below; within a point; the same.
+# below a bound; at most a point below, or above; within a point; the same.
 RULES: dict[str, Callable[..., Claim]] = {
     ">": lambda text, source, a, b: (greater if isinstance(b, Mapping) else above)(
         text, source, a, b
     ),
     "<": below,
     ">=": on_par,
+    "<=": lambda text, source, a, b: below(text, source, differences(a, b), POINT),
     "~": alike,
     "==": equal,
 }
@@ -33,7 +35,7 @@ RULES: dict[str, Callable[..., Claim]] = {
 
 def floor(task: Task) -> Experiment:
     """Return what always saying its commonest label is worth to a client: nothing is trained."""
-    return Experiment(task, CommonestLabel(), 1, cohort=1.0, evaluate_every=1)
+    return Experiment(task, CommonestLabel(), **ONCE)
 
 
 def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[Claim]:

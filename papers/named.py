@@ -19,7 +19,7 @@ from fedlib.values import one_of
 from papers.adaptive import settings as adaptive
 from papers.fedmix import settings as fedmix
 from papers.pm_moe import experiments as pm_moe
-from papers.specialists import settings as specialists
+from papers.specialists import experiments as specialists
 
 Setting = Callable[..., Task | None]
 TASKS: dict[str, Setting] = fedmix.TASKS | specialists.TASKS | adaptive.TASKS | pm_moe.TASKS

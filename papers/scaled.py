@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import KW_ONLY, replace
+from typing import Any, Self, TypeVar
 
 from companion.sections import SCALES, Setting
+from fedlib.engine import EarlyStop
 from fedlib.models import MLP, LeNet
+from fedlib.optim import Optimizer
 from fedlib.partition import Mirrored, Own, Request
 from fedlib.tasks import Task
+from fedlib.values import value
 
 S = TypeVar("S", bound=Setting)
 Row = tuple[Any, ...]
@@ -20,6 +23,28 @@ FEW = Mirrored(pool=200, validation=20, test=30)
 OWN_FIFTH = Own(test=0.2, validation=0.1)
 OWN_TENTHS = Own(test=0.1, validation=0.1)
 SMALL = LeNet(channels=(8, 8), hidden=(32,))
+
+
+@value
+class AtHome(Setting):
+    """A setting whose clients also train by themselves: ``most`` epochs at most, until ``stop``.
+
+    Methods are compared at the majority fractions ``ps``.
+    """
+
+    _: KW_ONLY
+    most: int
+    stop: EarlyStop
+    ps: tuple[float, ...] = ()
+
+    def home(self, client: Optimizer) -> dict[str, Any]:
+        """Return the fields of an algorithm that trains at home."""
+        fields = {"epochs": self.most, "batch_size": self.batch_size}
+        return {**fields, "client": client, "stop": self.stop}
+
+    def at(self, p: float) -> Self:
+        """Return the setting at a majority fraction."""
+        return self.dealt(replace(self.task.partition, p=p))  # type: ignore[call-arg]
 
 
 def digits(partition: Request, held_out: Mirrored | Own = FEW) -> Task:
@@ -46,8 +71,3 @@ def side_by_side(kind: type[S], names: Row, rows: Mapping[str, Row]) -> dict[str
 def merged(*known: Known) -> Known:
     """Return the settings of several data sets."""
     return {scale: {n: s for each in known for n, s in each[scale].items()} for scale in SCALES}
-
-
-def with_seeds(known: Known, scale: str, seeds: int) -> Known:
-    """Return settings with another number of seeds at one scale."""
-    return {**known, scale: {n: replace(s, seeds=seeds) for n, s in known[scale].items()}}

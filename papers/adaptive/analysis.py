@@ -1,7 +1,5 @@
 """What runs of 003 logged, as the frames behind its tables and figures."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

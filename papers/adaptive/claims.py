@@ -1,7 +1,5 @@
 """What 003 claims of clusters found with exploration, and of a mixture over all of them."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pandas as pd

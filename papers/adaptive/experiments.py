@@ -1,7 +1,5 @@
 """What 003 runs: clusters that are explored or not, the ways to use them, and how it tunes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -20,7 +18,7 @@ from fedlib.runs import Experiment, tuning
 from fedlib.runs.tuning import Choice, Space, Uniform
 from fedlib.values import one_of
 from papers.adaptive.settings import CIFAR10, ROTATED, WRITERS, Adaptive
-from papers.floor import FEDAVG, LOCAL, MAJORITY, TUNED, floor
+from papers.floor import FEDAVG, LOCAL, MAJORITY, ONCE, TUNED, floor
 
 BEST, MOE, ALL_EQUAL = "IFCA", "MoE", "Ensemble"
 EAGER = "MoE, eager gate"
@@ -43,8 +41,7 @@ def clustered(setting: Adaptive, clusters: int, eps: float, **options: Any) -> E
 
 
 def _at_home(setting: Adaptive, algorithm: object, **stages: Experiment) -> Experiment:
-    once = {"rounds": 1, "cohort": 1.0, "evaluate_every": 0}
-    return federated(setting, algorithm, **once, **stages)
+    return federated(setting, algorithm, **{**ONCE, "evaluate_every": 0}, **stages)
 
 
 def alone(setting: Adaptive) -> Experiment:
@@ -159,10 +156,7 @@ def _as_released(setting: Adaptive, dataset: str) -> list[Run]:
 def _options(setting: Adaptive, dataset: str) -> list[Run]:
     """Return other ways to find clusters, at one majority fraction."""
     here, most = setting.at(setting.some_p), max(setting.eps)
-
-    def found(eps: float, **options: Any) -> Experiment:
-        return clustered(here, setting.some, eps, **options)
-
+    found = partial(clustered, here, setting.some)
     others = {
         FADING: found(1.0, explore=Explore(1.0, decay=1.0)),
         SLOWLY: found(1.0, explore=Explore(1.0, decay=0.5)),
@@ -181,14 +175,6 @@ ADAPTIVE_ROTATED = Section("adaptive_rotated", ROTATED, _by_orientation)
 ADAPTIVE_WRITERS = Section("adaptive_writers", WRITERS, _compared)
 ADAPTIVE_RELEASED = Section("adaptive_released", CIFAR10, _as_released)
 ADAPTIVE_OPTIONS = Section("adaptive_options", CIFAR10, _options)
-SECTIONS = (
-    ADAPTIVE,
-    ADAPTIVE_PARTICIPATION,
-    ADAPTIVE_ROTATED,
-    ADAPTIVE_WRITERS,
-    ADAPTIVE_RELEASED,
-    ADAPTIVE_OPTIONS,
-)
 
 # The stages in which 003 tunes, each after the last (sec. 4.4): local experts, cluster model, gate
 # and exploration; and which optimiser and network the first three change.

@@ -1,11 +1,9 @@
 """Settings of 003: tasks, clusters, optimisers and networks at three scales."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, replace
-from typing import Any
+from typing import Self
 
-from companion.sections import SCALES, Setting
+from companion.sections import SCALES
 from fedlib.algorithms.ifca import ClusterStop
 from fedlib.engine import EarlyStop
 from fedlib.models import Family, LeNet
@@ -13,7 +11,7 @@ from fedlib.optim import Optimizer
 from fedlib.partition import IID, ByColumn, Majority, Mirrored, QuantitySkew, Repeated, Rotated
 from fedlib.tasks import Task
 from fedlib.values import value
-from papers.scaled import OWN_FIFTH, Row, digits, scaled, side_by_side
+from papers.scaled import OWN_FIFTH, AtHome, Row, digits, scaled, side_by_side
 
 MIDDLE = LeNet(channels=(16, 32), hidden=(128,))
 SMALL_GATE = LeNet(channels=(2, 4), hidden=(8,))
@@ -26,20 +24,19 @@ TURNED = LeNet(channels=(64, 64), hidden=(384, 194), response_norm=4)
 
 
 @value
-class Adaptive(Setting):
+class Adaptive(AtHome):
     """The clusters, how they are explored, and what clients train for themselves.
 
     ``js`` are the numbers of clusters and ``eps`` the rates of exploration that are compared, at
     each majority fraction of ``ps``; where ``whole`` names some of them, at the others only the
     most clusters, explored most and not at all. ``cluster``, ``local`` and ``gate`` are the
     optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as released, ``own`` and
-    ``chooser`` are the networks of the local expert and the gate (None: the task's). At home
-    clients train for at most ``most`` epochs, until ``stop``. ``eager`` is how many times larger
-    the rate of a gate is that does leave its initial weights (D11). At ``some_p`` the released
-    protocol is judged and other ways to find ``some`` clusters are compared: initial models are
-    redrawn until each suits ``least_share`` of the clients, ``converged`` clusters leave. So are
-    the ``cohorts``, numbers of clients in a round or fractions as ``cohort`` is, at equal local
-    work.
+    ``chooser`` are the networks of the local expert and the gate (None: the task's). ``eager`` is
+    how many times larger the rate of a gate is that does leave its initial weights (D11). At
+    ``some_p`` the released protocol is judged and other ways to find ``some`` clusters are
+    compared: initial models are redrawn until each suits ``least_share`` of the clients,
+    ``converged`` clusters leave. So are the ``cohorts``, numbers of clients in a round or fractions
+    as ``cohort`` is, at equal local work.
     """
 
     _: KW_ONLY
@@ -49,12 +46,9 @@ class Adaptive(Setting):
     local: Optimizer
     gate: Optimizer
     tuned: Optimizer
-    most: int
-    stop: EarlyStop
     eager: float
     own: Family | None = None
     chooser: Family | None = None
-    ps: tuple[float, ...] = ()
     whole: tuple[float, ...] = ()
     some: int = 3
     some_p: float = 0.6
@@ -62,28 +56,14 @@ class Adaptive(Setting):
     converged: ClusterStop = ClusterStop()
     cohorts: tuple[int | float, ...] = ()
 
-    def at(self, p: float) -> Adaptive:
-        """Return the setting at a majority fraction."""
-        partition = replace(self.task.partition, p=p)  # type: ignore[call-arg]
-        return replace(self, task=replace(self.task, partition=partition))
-
-    def turned(self, count: int) -> Adaptive:
+    def turned(self, count: int) -> Self:
         """Return the setting with as many clients and examples in ``count`` orientations.
 
         Clusters are one, or as many as there are orientations.
         """
         groups = self.task.partition.of  # type: ignore[attr-defined]
         turned = _turned(groups.of.clients * groups.times, groups.of.size, count)
-        return replace(self, task=replace(self.task, partition=turned), js=(1, count))
-
-    def home(self, client: Optimizer) -> dict[str, Any]:
-        """Return the fields of an algorithm that trains at home."""
-        return {
-            "epochs": self.most,
-            "batch_size": self.batch_size,
-            "client": client,
-            "stop": self.stop,
-        }
+        return replace(self.dealt(turned), js=(1, count))
 
 
 def _turned(clients: int, size: int, count: int) -> Rotated:
@@ -127,7 +107,7 @@ def femnist(scale: str) -> Task | None:
     )
 
 
-TASKS = {"003/cifar10": cifar10, "003/rotated_cifar10": rotated_cifar10, "003/femnist": femnist}
+TASKS = {f"003/{task.__name__}": task for task in (cifar10, rotated_cifar10, femnist)}
 
 
 def _adamw(lr: float, decay: float = 0.0) -> Optimizer:
@@ -161,7 +141,7 @@ _EACH: dict[str, Row] = {
 # Half of the clients in a round: with a tenth, six clusters have a client each, and nothing is
 # averaged. On validation examples of seed 100, p = 0.2, six explored clusters rise to 0.554 in 20
 # rounds, one to 0.561. Gates have 16 epochs of 20 steps.
-_CIFAR10: dict[str, Row] = {
+CIFAR10 = side_by_side(Adaptive, ("digits", "cifar10", "cifar10"), {
     **_EACH,
     "task":           (*map(cifar10, SCALES),),
     "rounds":         (30,                    24,                          500),
@@ -176,8 +156,8 @@ _CIFAR10: dict[str, Row] = {
     "whole":          ((),                    (0.6,),                      ()),
     "converged":      (ClusterStop(2, 2),     ClusterStop(2, 3),           ClusterStop(10, 10)),
     "cohorts":        ((3, 5, 10),            (5, 10, 25),                 (0.1, 0.2, 0.5)),
-}
-_ROTATED: dict[str, Row] = {
+})
+ROTATED = side_by_side(Adaptive, ("rotated_digits", "rotated_cifar10", "rotated_cifar10"), {
     **_EACH,
     "task":           (*map(rotated_cifar10, SCALES),),
     "rounds":         (30,                    30,                          600),
@@ -185,18 +165,13 @@ _ROTATED: dict[str, Row] = {
     "batch_size":     (10,                    25,                          50),
     "local_epochs":   (3,                     3,                           5),
     "eps":            ((0.0, 0.33),           (0.0, 0.1, 0.33),            (0.0, 0.1, 0.82)),
-}
-_WRITERS: dict[str, Row] = {
+})
+WRITERS = side_by_side(Adaptive, ("uneven_digits", "writers", "writers"), {
     **_EACH,
     "task":           (*map(femnist, SCALES),),
     "rounds":         (30,                    30,                          4000),
     "cohort":         (5,                     5,                           0.03),
     "js":             ((1, 3),                (1, 3),                      (1, 2, 3, 6, 9)),
     "eps":            ((0.0, 0.33),           (0.0, 0.33),                 (0.0, 0.0615, 0.33)),
-}
+})
 # fmt: on
-
-CIFAR10 = side_by_side(Adaptive, ("digits", "cifar10", "cifar10"), _CIFAR10)
-_NAMES = ("rotated_digits", "rotated_cifar10", "rotated_cifar10")
-ROTATED = side_by_side(Adaptive, _NAMES, _ROTATED)
-WRITERS = side_by_side(Adaptive, ("uneven_digits", "writers", "writers"), _WRITERS)

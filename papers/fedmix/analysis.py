@@ -4,8 +4,6 @@ Experts and traffic, new clients, clusters of clients whose labels are permuted 
 App. B), and what messages tell of a client's labels (App. C).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -272,11 +270,8 @@ def measures(q: np.ndarray, permutation: np.ndarray) -> dict[str, float]:
     serve no other. ``MERGED``: one expert serves two whole permutations and every other one has
     its own; ``DOUBLED``: no expert is shared, one permutation has two and every other one has one.
     """
-    k, overall, own = (
-        q.shape[1],
-        q.mean(0),
-        np.stack([q[permutation == i].mean(0) for i in permutation]),
-    )
+    k, overall = q.shape[1], q.mean(0)
+    own = np.stack([q[permutation == i].mean(0) for i in permutation])
     counts = np.zeros((int(permutation.max()) + 1, k), int)  # clients by permutation and expert
     np.add.at(counts, (permutation, q.argmax(1)), 1)
     serves, served = (counts > 0).sum(0), (counts > 0).sum(1)

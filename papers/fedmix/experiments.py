@@ -1,7 +1,5 @@
 """Which runs each figure of FedMix (000) needs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -12,7 +10,7 @@ from fedlib import algorithms, data
 from fedlib.algorithms import FedAvg, FedMix, LocalGlobal, Personal, PrunedFedMix
 from fedlib.engine import EarlyStop, Report, State, play_round
 from fedlib.federation import Federation
-from fedlib.models import LeNet, ResNet, widened
+from fedlib.models import ResNet, widened
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Clients, Mirrored
 from fedlib.privacy import NoisyFedMix
@@ -21,8 +19,8 @@ from fedlib.tasks import Task
 from papers import fedmix as names
 from papers.fedmix import settings
 from papers.fedmix.settings import ABLATED
+from papers.floor import ONCE
 
-ONCE: dict[str, Any] = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
 # What figures compare; Fig. 4 by data set, of which the digits have the label skew of CIFAR-10.
 FIG_3 = (names.FEDAVG, names.FEDMIX, names.ENSEMBLE, names.UNREGULARISED, names.ORIGINAL)
 _MIXTURES = (names.TWO, names.FEDMIX, names.PRUNING, names.BIAS)
@@ -34,8 +32,6 @@ FIG_4 = {
     "femnist": (names.FEDAVG, names.BIASED, names.TWO, names.FEDMIX),
 }
 FIG_5 = (names.FEDAVG, names.BIASED, names.BY_LABEL, names.BY_ANGLE)
-# Fig. 1, 3, 4, 13 and 14 at the paper's time scale: as many rounds, at the paper's rates.
-AS_LONG = (names.FEDAVG, names.BIASED, names.FEDMIX, names.ENSEMBLE)
 
 
 def fedavg(setting: Setting) -> dict[str, Any]:
@@ -90,8 +86,7 @@ def _label_skew(setting: Setting, dataset: str) -> list[Run]:
 
     The rounds of the latter are epochs.
     """
-    apart = setting.task.held_out
-    assert isinstance(apart, Mirrored)
+    apart: Any = setting.task.held_out
     one = Mirrored(apart.pool, validation=apart.pool // 2, test=apart.test * 5)
     task = Task(setting.task.dataset, IID(clients=1), setting.task.model, one)
     mix = {"experts": setting.experts, "batch_size": setting.batch_size, "server": sgd(1.0)}
@@ -113,15 +108,12 @@ def _communication(setting: Setting, dataset: str) -> list[Run]:
     )
 
 
+@cache
 def wider(setting: Setting, times: int) -> Experiment:
     """Return FedAvg with a LeNet of ``times`` as many parameters."""
-    wide = replace(setting.task, model=_widened(setting.task.model, times, setting.task.dataset))
+    model: Any = setting.task.model
+    wide = replace(setting.task, model=widened(model, times, *data.form(setting.task.dataset)))
     return replace(federated(setting, FedAvg(**fedavg(setting))), task=wide)
-
-
-@cache
-def _widened(model: LeNet, times: int, dataset: str) -> LeNet:
-    return widened(model, times, *data.form(dataset))
 
 
 def _ablation(setting: Setting, dataset: str) -> list[Run]:
@@ -152,10 +144,9 @@ def _new_clients(setting: Setting, dataset: str) -> list[Run]:
     For the latter four fifths of the clients federate, and the others join.
     """
     known, everyone = methods(setting), setting.task.partition
-    clients = everyone.clients  # type: ignore[attr-defined]
-    first = clients * 4 // 5
+    clients, first = setting.clients, setting.clients * 4 // 5
     parts = Clients(everyone, last=first), Clients(everyone, first, clients)
-    seen, new = (replace(setting, task=replace(setting.task, partition=part)) for part in parts)
+    seen, new = map(setting.dealt, parts)
     there = {m: federated(setting, known[m]) for m in (names.FEDAVG, names.FEDMIX)}
     vae: dict[str, Any] = settings.VAE[dataset]
     densities = algorithms.Densities(of=known[names.FEDMIX], **vae)
@@ -205,9 +196,9 @@ def overheard(experiment: Experiment) -> tuple[Federation, State, Report]:
 LABEL_SKEW = Section("label_skew", settings.LABEL_SKEW, _label_skew)
 COMMUNICATION = Section("communication", settings.COMMUNICATION, _communication)
 ABLATION = Section("ablation", settings.ABLATION, _ablation)
-LONG = Section("long", settings.LONG, _of(*AS_LONG))
+# Fig. 1, 3, 4, 13 and 14 at the paper's time scale: as many rounds, at the paper's rates.
+LONG = Section("long", settings.LONG, _of(*(method for method, _ in settings.ONE_SEED)))
 ROTATED = Section("rotated", settings.ROTATED, _of(*FIG_5))
 PERMUTED = Section("permuted", settings.PERMUTED, _permuted)
 NEW_CLIENTS = Section("new_clients", settings.NEW_CLIENTS, _new_clients)
 PRIVACY = Section("privacy", settings.PRIVACY, _privacy)
-SECTIONS = (LABEL_SKEW, COMMUNICATION, ABLATION, LONG, ROTATED, PERMUTED, NEW_CLIENTS, PRIVACY)

@@ -4,8 +4,6 @@
 rounds and a smaller model, ``paper`` is the paper's own setting.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -56,7 +54,7 @@ def femnist(scale: str) -> Task:
     }[scale]
 
 
-def rotated(scale: str) -> Task:
+def rotated_mnist(scale: str) -> Task:
     """FedMix, sec. 4.2: every digit turned by one of 8 angles, in each client's own shares."""
     return {
         "quick": Task("digits", Rotated(IID(clients=20, size=60)), SMALL, FEW),
@@ -65,7 +63,7 @@ def rotated(scale: str) -> Task:
     }[scale]
 
 
-def rotated_skewed(scale: str) -> Task:
+def rotated_skewed_mnist(scale: str) -> Task:
     """FedMix, sec. 4.2: rotated MNIST whose clients also differ in their label shares."""
     return {
         "quick": Task("digits", Rotated(Dirichlet(clients=20, size=60)), SMALL, FEW),
@@ -74,13 +72,13 @@ def rotated_skewed(scale: str) -> Task:
     }[scale]
 
 
-def two_class(scale: str) -> Task:
+def two_class_mnist(scale: str) -> Task:
     """FedMix, App. F: 100 clients with two shards of one class each."""
     digits = Task("digits", parts.Shards(clients=20), MLP((32,)), FEW)
     return digits if scale == "quick" else Task("mnist", parts.Shards(), MLP())
 
 
-def permuted(scale: str) -> Task:
+def permuted_cifar10(scale: str) -> Task:
     """FedMix, sec. 4.3: 20 i.i.d. clients that use one of four label permutations."""
     return {
         "quick": Task("digits", LabelPermuted(IID(clients=20, size=60)), SMALL, FEW),
@@ -89,16 +87,8 @@ def permuted(scale: str) -> Task:
     }[scale]
 
 
-TASKS = {
-    "000/cifar10": cifar10,
-    "000/fashion_mnist": fashion_mnist,
-    "000/cifar100": cifar100,
-    "000/femnist": femnist,
-    "000/rotated_mnist": rotated,
-    "000/rotated_skewed_mnist": rotated_skewed,
-    "000/two_class_mnist": two_class,
-    "000/permuted_cifar10": permuted,
-}
+_FIRST = (cifar10, fashion_mnist, cifar100, femnist, rotated_mnist, rotated_skewed_mnist)
+TASKS = {f"000/{task.__name__}": task for task in (*_FIRST, two_class_mnist, permuted_cifar10)}
 
 # The auto-encoders' widths (App. F).
 VAE = {
@@ -115,7 +105,7 @@ ABLATED: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {
 # the others, K = 4.
 _MANY = ((names.TEN, 0), (names.with_experts(16), 0))
 # One seed of each method for now: four methods take a core about four hours.
-_ONE = tuple((m, 1) for m in (names.FEDAVG, names.BIASED, names.FEDMIX, names.ENSEMBLE))
+ONE_SEED = tuple((m, 1) for m in (names.FEDAVG, names.BIASED, names.FEDMIX, names.ENSEMBLE))
 
 
 def _dense(task: Any) -> Row:
@@ -123,6 +113,8 @@ def _dense(task: Any) -> Row:
     return replace(task("quick"), model=MLP((64,))), task("standard"), task("paper")
 
 
+_sides = partial(side_by_side, Setting)
+_CIFAR: Row = ("digits", "cifar10", "cifar10")
 # fmt: off
 _USUAL: dict[str, Row] = {
     #                  quick     standard   paper
@@ -158,20 +150,20 @@ _FEMNIST: dict[str, Row] = {
     "task":           (*map(femnist, SCALES),),
     "rounds":         (None,     150,       4000),
 }
-_ABLATION: dict[str, Row] = {
+ABLATION = _sides(_CIFAR, {
     **_CIFAR10,
     "costly":         ((),       _MANY,     ()),
-}
-_LONG: dict[str, Row] = {
+})
+LONG = _sides(_CIFAR, {
     **_CIFAR10,
     "rounds":         (120,      2000,      2000),
     "phi_rate":       (0.05,     1e-3,      1e-3),
     "evaluate_every": (10,       50,        20),
-    "costly":         ((),       _ONE,      ()),
-}
+    "costly":         ((),       ONE_SEED,      ()),
+})
 _ROTATED: dict[str, Row] = {
     **_USUAL,
-    "task":           _dense(rotated),
+    "task":           _dense(rotated_mnist),
     "rounds":         (150,      150,       2000),
     "seeds":          (3,        5,         3),
     "server_rate":    (1e-2,     5e-3,      1e-3),
@@ -180,8 +172,8 @@ _ROTATED: dict[str, Row] = {
 }
 # Ten rounds at the paper's rate would move no weight of the digits' network by more than 0.01; at
 # the standard scale 450 examples per client and not 2,500 take more and larger steps a round.
-_PERMUTED: dict[str, Row] = {
-    "task":           _dense(permuted),
+PERMUTED = _sides(("permuted_digits", "permuted_cifar10", "permuted_cifar10"), {
+    "task":           _dense(permuted_cifar10),
     "rounds":         (20,       15,        50),
     "seeds":          (3,        5,         3),
     "cohort":         (1.0,      1.0,       1.0),
@@ -190,22 +182,18 @@ _PERMUTED: dict[str, Row] = {
     "evaluate_every": (2,        1,         1),
     "local_epochs":   (3,        3,         3),
     "costly":         (((names.SLOWER, 0),), (), ()),
-}
+})
 # An auto-encoder per client takes a CPU longer than all else.
-_TWO_CLASS: dict[str, Row] = {
+NEW_CLIENTS = _sides(tuple(VAE), {
     **_USUAL,
-    "task":           (*map(two_class, SCALES),),
+    "task":           (*map(two_class_mnist, SCALES),),
     "rounds":         (100,      200,       600),
     "server_rate":    (5e-3,     3e-3,      1e-3),
     "costly":         ((),       ((names.DENSITIES, 1),), ()),
-}
+})
 # fmt: on
 
-_sides = partial(side_by_side, Setting)
-_SKEWED_ROTATED = {**_ROTATED, "task": _dense(rotated_skewed)}
-PRIVACY = _sides(("digits", "cifar10", "cifar10"), _CIFAR10)
-ABLATION = _sides(("digits", "cifar10", "cifar10"), _ABLATION)
-LONG = _sides(("digits", "cifar10", "cifar10"), _LONG)
+PRIVACY = _sides(_CIFAR, _CIFAR10)
 LABEL_SKEW = merged(PRIVACY, _sides((None, "fashion_mnist", "fashion_mnist"), _FASHION))
 COMMUNICATION = merged(
     PRIVACY,
@@ -214,7 +202,5 @@ COMMUNICATION = merged(
 )
 ROTATED = merged(
     _sides((names.TURNED,) * 3, _ROTATED),
-    _sides((names.TURNED_AND_SKEWED,) * 3, _SKEWED_ROTATED),
+    _sides((names.TURNED_AND_SKEWED,) * 3, {**_ROTATED, "task": _dense(rotated_skewed_mnist)}),
 )
-PERMUTED = _sides(("permuted_digits", "permuted_cifar10", "permuted_cifar10"), _PERMUTED)
-NEW_CLIENTS = _sides(tuple(VAE), _TWO_CLASS)

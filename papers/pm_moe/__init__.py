@@ -4,8 +4,6 @@ How its methods are called. What a second stage adds stands in a column of its o
 for a method alone: `called` joins both for whoever reads.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 TRADITIONAL = ("FedAvg", "FedProx", "SCAFFOLD", "MOON", "FedGen")

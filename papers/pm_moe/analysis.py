@@ -1,7 +1,5 @@
 """From what runs of 004 stored to what its tables and figures show, and what it published."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What 004 claims: of fourteen methods, of a mixture of what nine keep private, and of gates."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pandas as pd

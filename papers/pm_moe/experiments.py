@@ -1,11 +1,9 @@
 """What 004 runs, and its settings at three scales: fourteen methods, PM-MoE, and its gates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from companion.sections import SCALES, Run, Section, Setting, federated, placed
 from fedlib import algorithms
@@ -16,7 +14,7 @@ from fedlib.partition import ClassDirichlet, Own
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
-from papers.floor import MAJORITY, floor
+from papers.floor import MAJORITY, ONCE, floor
 from papers.pm_moe import DENOISED, NINE, SERVERS_BASE, STAGE, SYNCHRONOUS, UNTUNED, WITH_MOE
 from papers.scaled import Row, digits, scaled
 
@@ -57,18 +55,17 @@ class PrivateParts(Setting):
     """The rates and lengths of both phases, and what is compared.
 
     ``rate`` is that of every client's SGD, but for the methods in ``rates``. A method's own numbers
-    are 004's, or where its scripts give none those of the method's paper: ``head_epochs`` of
-    FedRep, ``apart`` of FedCP, ``near`` and ``decay`` of GPFL, ``kappa`` of DBE; ``fitted`` are the
-    steps of FedGen's generator per round and ``generator`` the width of its noise and hidden layer,
-    ``tuned`` the epochs of FedBABU's fine-tuning. A gate is trained for ``gated`` epochs at
-    ``gate_rate``, over the M / 2 largest weights, or where a part of every class is shared over all
-    M, as 004 finds best; ``gamma`` of the experts is left out as noise. ``ratios`` (S / 100) of
-    every class are shared equally. What a gate is made of is studied on the methods ``studied``,
-    one choice at a time: ``tops``, ``gate_rates``, ``gate_epochs``, ``gammas`` and
-    ``temperatures``. What has no default here differs by scale.
+    are 004's, or where its scripts give none those of the method's paper: ``apart`` of FedCP,
+    ``near`` and ``decay`` of GPFL, ``kappa`` of DBE; ``fitted`` are the steps of FedGen's generator
+    per round and ``generator`` the width of its noise and hidden layer, ``tuned`` the epochs of
+    FedBABU's fine-tuning. A gate is trained for ``gated`` epochs at ``gate_rate``, over the M / 2
+    largest weights, or where a part of every class is shared over all M, as 004 finds best;
+    ``gamma`` of the experts is left out as noise. ``ratios`` (S / 100) of every class are shared
+    equally. What a gate is made of is studied on the methods ``studied``, one choice at a time:
+    ``tops``, ``gate_rates``, ``gate_epochs``, ``gammas`` and ``temperatures``. What has no default
+    here differs by scale.
     """
 
-    head_epochs: int = 1
     near: float = 0.01
     decay: float = 0.1
     gate_rate: float = 0.1
@@ -90,20 +87,14 @@ class PrivateParts(Setting):
     tops: tuple[int, ...]
     gate_epochs: tuple[int, ...]
 
-    def sharing(self, ratio: float) -> PrivateParts:
+    def sharing(self, ratio: float) -> Self:
         """Return the setting with a ratio of every class shared equally."""
-        partition = replace(self.task.partition, shared=ratio)  # type: ignore[call-arg]
-        return replace(self, task=replace(self.task, partition=partition))
+        return self.dealt(replace(self.task.partition, shared=ratio))  # type: ignore[call-arg]
 
     @property
     def shared(self) -> float:
         """The ratio of every class that is shared equally."""
         return float(self.task.partition.shared)  # type: ignore[attr-defined]
-
-    @property
-    def clients(self) -> int:
-        """The number of clients M."""
-        return int(self.task.partition.clients)  # type: ignore[attr-defined]
 
 
 # Larger rates than the paper's for fewer rounds. SCAFFOLD's at the standard scale was chosen by
@@ -172,7 +163,7 @@ def fourteen(setting: PrivateParts) -> dict[str, FedAvg]:
         "FedGen": algorithms.FedGen(steps=setting.fitted, noise=wide, hidden=wide, **c),
         "FedPer": algorithms.FedPer(**c),
         "LG-FedAvg": algorithms.LGFedAvg(**c),
-        "FedRep": algorithms.FedRep(head_epochs=setting.head_epochs, **c),
+        "FedRep": algorithms.FedRep(head_epochs=1, **c),
         "FedRoD": algorithms.FedRoD(**c),
         "FedBABU": algorithms.FedBABU(**c),
         "FedGH": algorithms.FedGH(**c),
@@ -191,8 +182,7 @@ def local_round(setting: PrivateParts, **more: Any) -> dict[str, Any]:
 
 def stage(setting: PrivateParts, algorithm: FedAvg, **before: Experiment | None) -> Experiment:
     """Return a stage that all clients train by themselves, for one round; ``before`` it others."""
-    once = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
-    return federated(setting, algorithm, **once, **before)
+    return federated(setting, algorithm, **ONCE, **before)
 
 
 def at_home(setting: PrivateParts, epochs: int, after: Experiment | None = None) -> Experiment:

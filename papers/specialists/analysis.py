@@ -1,7 +1,5 @@
 """What runs of 001 and 002 logged, as the frames behind their tables and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd
@@ -161,7 +159,6 @@ def ledger(frame: pd.DataFrame) -> pd.DataFrame:
 
     Means over seeds and p: clients, largest and smallest cohort, and megabytes sent in all.
     """
-    run = ["q", "p", "seed"]
     run, ours = ["q", "p", "seed"], frame[frame["method"] == FEDAVG]
     inside = ours[ours["metric"] == "opted_in"].set_index([*run, "client"])["value"].gt(0)
     sent = ours[ours["metric"] == "client_bytes_up"].join(inside.rename("in"), on=[*run, "client"])

@@ -1,7 +1,5 @@
 """What 001 and 002 claim, tested on runs; and which of 001's departures its numbers show."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from companion import frames

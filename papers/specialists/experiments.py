@@ -1,21 +1,211 @@
-"""What 001 and 002 run: a generalist, specialists at home, and a gate between them."""
+"""What 001 and 002 run: a generalist, specialists at home, and a gate between them.
 
-from __future__ import annotations
+002 is the first version of 001. Their settings at three scales: tasks, lengths and rates.
+"""
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from itertools import product
-from typing import Any
+from typing import Any, Self
 
-from companion.sections import Run, Section, federated, placed
+from companion.sections import SCALES, Run, Section, federated, placed
 from fedlib.algorithms import CommonestLabel, FedAvg, LastClient, Local, Mixture
-from fedlib.models import MLP, Family, LeNet
+from fedlib.engine import EarlyStop
+from fedlib.models import MLP, BiLSTM, Family, LeNet
 from fedlib.optim import adam
-from fedlib.partition import Clients, Dirichlet
+from fedlib.partition import Clients, Dirichlet, Majority, Mirrored, OptOut
 from fedlib.runs import Experiment
-from papers.floor import FEDAVG, LOCAL, MAJORITY, TUNED
-from papers.scaled import merged, with_seeds
-from papers.specialists import settings
-from papers.specialists.settings import CIFAR10, FASHION, Stages
+from fedlib.tasks import Task
+from fedlib.values import value
+from papers.floor import FEDAVG, LOCAL, MAJORITY, ONCE, TUNED
+from papers.scaled import AtHome, Row, digits, merged, scaled, side_by_side
+
+TENTHS = tuple(i / 10 for i in range(2, 11))
+TABLE = (0.3, 0.6, 0.7, 0.8, 1.0)  # 001, Table 1
+NEWS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # 001, Table 1e
+EARLIER = (0.2, 0.4, 0.6, 0.8, 0.9, 1.0)  # those of 002, Table 1, and the rest of the curve
+ALPHAS = (0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
+RATES = (1e-7, 5e-7, 1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3)  # 001, sec. 4
+MORE_RATES = (*RATES[:-1], 3e-3, RATES[-1])  # fewer rounds need larger ones
+# Local tests mirror a client's classes, at most half of its examples from each.
+HELD = Mirrored(pool=5000, validation=200, test=500)
+
+
+@value
+class Stages(AtHome):
+    """The lengths and rates of the three steps, and where they are compared.
+
+    ``federated`` is the rate of Adam at FedAvg's clients and of the local baseline, ``personal``
+    that of fine-tuning and of the mixture. Only the first ``tested`` clients train at home, as 001
+    evaluates 20 clients. ``balanced`` examples of all classes alike are the global test. The
+    methods are compared at the majority fractions ``ps``, with opt-out fractions ``qs`` at
+    ``opted_ps``, at Dirichlet ``alphas``, and FedAvg at ``rates`` at ``swept_ps``; at
+    ``released_ps`` as the code does it.
+    """
+
+    _: KW_ONLY
+    federated: float
+    personal: float
+    tested: int
+    balanced: int
+    qs: tuple[float, ...] = ()
+    opted_ps: tuple[float, ...] = ()
+    alphas: tuple[float, ...] = ()
+    swept_ps: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
+    released_ps: tuple[float, ...] = ()
+
+    def opted(self, q: float) -> Self:
+        """Return the setting where the fraction q of the clients opts out.
+
+        The cohort keeps its size unless those who are left cannot fill it.
+        """
+        if not q:
+            return self
+        left = self.clients - round(q * self.clients)
+        cohort = self.cohort if isinstance(self.cohort, float) else min(self.cohort, left)
+        return replace(self, task=replace(self.task, opt_out=OptOut(clients=q)), cohort=cohort)
+
+
+def _images(scale: str, dataset: str, p: float) -> Task | None:
+    real = Task(dataset, Majority(clients=100, size=100, p=p), LeNet(), HELD)
+    quick = digits(Majority(clients=20, size=20, p=p))
+    return scaled(scale, quick=quick, standard=real, paper=real)
+
+
+def cifar10(scale: str, p: float = 0.8) -> Task | None:
+    """Specialised federated learning: two majority classes make up the fraction p."""
+    return _images(scale, "cifar10", p)
+
+
+def fashion_mnist(scale: str, p: float = 0.8) -> Task | None:
+    """001/cifar10 on Fashion-MNIST, with the network that the paper describes."""
+    return _images(scale, "fashion_mnist", p)
+
+
+def ag_news(scale: str, p: float = 0.8) -> Task | None:
+    """Specialised federated learning on news of four classes, 1,000 clients, BiLSTM."""
+    held = Mirrored(pool=5000, validation=100, test=200)
+    short = BiLSTM(vocabulary=5002, embedding=50, hidden=32, tokens=24)
+    return scaled(
+        scale,
+        quick=None,
+        standard=Task("ag_news", Majority(clients=100, size=100, p=p), short, held),
+        paper=Task("ag_news", Majority(clients=1000, size=100, p=p), BiLSTM(), held),
+    )
+
+
+def dirichlet_cifar10(scale: str, alpha: float = 0.5) -> Task | None:
+    """Specialised federated learning, label shares from Dir(alpha) instead of a majority."""
+    real = Task("cifar10", Dirichlet(clients=100, alpha=alpha, size=100), LeNet(), HELD)
+    quick = digits(Dirichlet(clients=20, alpha=alpha, size=40))
+    return scaled(scale, quick=quick, standard=real, paper=real)
+
+
+def first_cifar10(scale: str, p: float = 0.8) -> Task | None:
+    """The first version of 001: 5 clients whose majority classes differ."""
+    held = Mirrored(pool=5000, validation=400, test=500)
+    partition = Majority(clients=5, size=100, p=p, pairs="disjoint")
+    real = Task("cifar10", partition, LeNet(), held)
+    return scaled(scale, quick=digits(partition), standard=real, paper=real)
+
+
+def first_cifar100(scale: str, p: float = 0.8) -> Task | None:
+    """The first version of 001: 50 clients, each with a majority of two of the 100 classes."""
+    partition = Majority(clients=50, size=100, p=p, pairs="disjoint")
+    fewer = Majority(clients=5, size=60, p=p, pairs="disjoint")
+    return scaled(
+        scale,
+        quick=digits(fewer),
+        standard=Task("cifar100_sample", partition, LeNet(), Mirrored(3000, 40, 40)),
+        paper=Task("cifar100", partition, LeNet(), Mirrored(25000, 400, 150)),
+    )
+
+
+TASKS = {
+    **{f"001/{t.__name__}": t for t in (cifar10, fashion_mnist, ag_news, dirichlet_cifar10)},
+    "002/cifar10": first_cifar10,
+    "002/cifar100": first_cifar100,
+}
+
+# A twelfth of the paper's rounds, in batches twice as large, and a tenth of its epochs need rates
+# that are 20 times larger to get as far.
+# fmt: off
+_CIFAR10: dict[str, Row] = {
+    #                   quick                   standard                     paper
+    "task":           (*map(cifar10, SCALES),),
+    "rounds":         (40,                     100,                         1250),
+    "seeds":          (3,                      3,                           4),
+    "cohort":         (5,                      5,                           5),
+    "batch_size":     (10,                     20,                          10),
+    "local_epochs":   (3,                      3,                           3),
+    "evaluate_every": (5,                      20,                          50),
+    "federated":      (3e-3,                   1e-3,                        5e-5),
+    "personal":       (1e-3,                   2e-4,                        1e-5),
+    "most":           (40,                     50,                          500),
+    "stop":           (EarlyStop(patience=2),  EarlyStop(5, 3, 0.01),       EarlyStop(5, 10, 0.01)),
+    "tested":         (20,                     10,                          20),
+    "balanced":       (100,                    1000,                        1000),
+    "ps":             ((0.2, 0.6, 1.0),        (0.2, *TABLE),               TENTHS),
+    "qs":             ((0.75,), (0.1, 0.25, 0.5, 0.75, 0.9, 0.95), (0.5, 0.9, 0.95)),
+    "opted_ps":       ((0.2, 1.0),             (0.2, 0.5, 0.8, 1.0),        TENTHS),
+    "alphas":         ((0.1, 10.0),            ALPHAS,                      ALPHAS),
+    "swept_ps":       ((0.2, 1.0),             (0.2, 0.6, 1.0),             TENTHS),
+    "rates":          ((1e-4, 1e-3, 1e-2),     MORE_RATES,                  RATES),
+    "released_ps":    ((1.0,),                 (0.8,),                      (0.3, 0.6, 0.8, 1.0)),
+}
+_FASHION: dict[str, Row] = {
+    **_CIFAR10,
+    "task":           (*map(fashion_mnist, SCALES),),
+    "ps":             (None,                   TABLE,                       TENTHS),
+    "swept_ps":       (None,                   (0.3, 0.6, 1.0),             TENTHS),
+    "released_ps":    (None,                   TABLE,                       (0.3, 0.6, 0.8, 1.0)),
+}
+AG_NEWS = side_by_side(Stages, (None, "ag_news", "ag_news"), {
+    **_CIFAR10,
+    "task":           (*map(ag_news, SCALES),),
+    "rounds":         (None,                   60,                          1250),
+    "cohort":         (None,                   5,                           50),
+    "federated":      (None,                   5e-3,                        5e-4),
+    "personal":       (None,                   5e-4,                        1e-6),
+    "most":           (None,                   20,                          500),
+    "ps":             (None,                   NEWS,                        NEWS),
+    "swept_ps":       (None,                   (0.5, 0.8, 1.0),             NEWS),
+})
+# 002: every client takes part in every one of few rounds.
+_FIRST_CIFAR10: dict[str, Row] = {
+    **_CIFAR10,
+    "task":           (*map(first_cifar10, SCALES),),
+    "rounds":         (45,                     45,                          45),
+    "seeds":          (3,                      3,                           3),
+    "cohort":         (1.0,                    1.0,                         1.0),
+    "evaluate_every": (5,                      5,                           5),
+    "federated":      (3e-3,                   5e-4,                        1e-4),
+    "personal":       (3e-3,                   5e-4,                        1e-4),
+    "most":           (40,                     60,                          100),
+    "stop":           (EarlyStop(patience=2),  EarlyStop(patience=4),       EarlyStop()),
+    "qs":             ((0.0,),                 (0.0, 0.5, 0.9),             (0.0, 0.5, 0.9)),
+    "opted_ps":       ((0.2, 1.0),             EARLIER,                     TENTHS),
+}
+_FIRST_CIFAR100: dict[str, Row] = {
+    **_FIRST_CIFAR10,
+    "task":           (*map(first_cifar100, SCALES),),
+    "rounds":         (None,                   20,                          45),
+    "seeds":          (None,                   5,                           3),
+    "qs":             (None,                   (0.0,),                      (0.0,)),
+    "opted_ps":       (None,                   (0.2, 0.4, 0.6, 0.8, 1.0),   TENTHS),
+}
+# fmt: on
+
+_DIGITS, _CLOTHES = ("digits", "cifar10", "cifar10"), (None, "fashion_mnist", "fashion_mnist")
+CIFAR10 = side_by_side(Stages, _DIGITS, _CIFAR10)
+FASHION = side_by_side(Stages, _CLOTHES, _FASHION)
+FIRST = merged(
+    side_by_side(Stages, _DIGITS, _FIRST_CIFAR10),
+    side_by_side(Stages, (None, "cifar100", "cifar100"), _FIRST_CIFAR100),
+)
+# What runs fastest has more seeds at the standard scale.
+MORE_CIFAR10 = side_by_side(Stages, _DIGITS, {**_CIFAR10, "seeds": (3, 5, 4)})
+MORE_FASHION = side_by_side(Stages, _CLOTHES, {**_FASHION, "seeds": (3, 5, 4)})
 
 MIXTURE = "Mixture"
 SMALL = f"{MIXTURE}, small specialist and gate"
@@ -48,18 +238,14 @@ def at_home(setting: Stages, algorithm: FedAvg, after: Experiment | None = None)
     """
     out = setting.task.opt_out if after else None
     task = replace(setting.task, balanced=setting.balanced, opt_out=out)
-    if _clients(setting) > setting.tested:
+    if setting.clients > setting.tested:
         task = replace(task, partition=Clients(task.partition, last=setting.tested))
-    return Experiment(task, algorithm, 1, cohort=1.0, evaluate_every=1, after=after)
-
-
-def _clients(setting: Stages) -> int:
-    return int(setting.task.partition.clients)  # type: ignore[attr-defined]
+    return Experiment(task, algorithm, **ONCE, after=after)
 
 
 def alone(setting: Stages) -> Experiment:
     """Return the local baseline."""
-    return at_home(setting, Local(**setting.home(setting.federated)))
+    return at_home(setting, Local(**setting.home(adam(setting.federated))))
 
 
 def commonest(setting: Stages) -> Experiment:
@@ -77,15 +263,17 @@ def steps(
 ) -> dict[str, Experiment]:
     """Return the three steps of 001 (sec. 3); the options are what ``DEPARTURES`` change.
 
-    A network of its own (``net``) goes with the log pool, in which what it says is mixed as it is.
+    A network of its own (``net``) goes with the log pool, in which what it says is mixed as it is,
+    and changes the local baseline too.
     """
     setting = replace(setting, stop=replace(setting.stop, keep=keep))
     if net is not None:
         setting, pool = replace(setting, task=replace(setting.task, model=net)), "log"
     first = generalist(setting, kind)
-    tuned = at_home(setting, Local(**setting.home(faster * setting.personal)), first)
-    mixture = Mixture(**setting.home(setting.personal), pool=pool)
-    return {FEDAVG: first, TUNED: tuned, MIXTURE: at_home(setting, mixture, tuned)}
+    tuned = at_home(setting, Local(**setting.home(adam(faster * setting.personal))), first)
+    mixture = Mixture(**setting.home(adam(setting.personal)), pool=pool)
+    made = {FEDAVG: first, TUNED: tuned, MIXTURE: at_home(setting, mixture, tuned)}
+    return made if net is None else {**made, LOCAL: alone(setting)}
 
 
 def _without_federation(setting: Stages, ps: tuple[float, ...]) -> list[Run]:
@@ -103,7 +291,7 @@ def _by_fraction(setting: Stages, dataset: str) -> list[Run]:
 def _opting_out(setting: Stages, dataset: str) -> list[Run]:
     """Return the methods where the fraction q of the clients stays at home, or nobody (Fig. 6)."""
     opted = product((0.0, *setting.qs), setting.opted_ps)
-    runs = [run for q, p in opted for run in placed(steps(setting.at(p, q)), p=p, q=q)]
+    runs = [run for q, p in opted for run in placed(steps(setting.at(p).opted(q)), p=p, q=q)]
     return runs + _without_federation(setting, setting.opted_ps)
 
 
@@ -112,28 +300,26 @@ def _by_alpha(setting: Stages, dataset: str) -> list[Run]:
     size = setting.task.partition.size  # type: ignore[attr-defined]
     runs: list[Run] = []
     for alpha in setting.alphas:
-        partition = Dirichlet(clients=_clients(setting), alpha=alpha, size=size)
-        here = replace(setting, task=replace(setting.task, partition=partition))
+        here = setting.dealt(Dirichlet(clients=setting.clients, alpha=alpha, size=size))
         runs += placed({**steps(here), MAJORITY: commonest(here)}, alpha=alpha)
     return runs
 
 
 def _by_rate(setting: Stages, dataset: str) -> list[Run]:
     """Return FedAvg at several rates, scored on balanced validation examples (Fig. 2)."""
-
-    def swept(p: float, rate: float) -> Run:
+    runs = []
+    for p, rate in product(setting.swept_ps, setting.rates):
         one = generalist(replace(setting.at(p), federated=rate))
         held = replace(one, task=replace(one.task, balanced_on="validation"))
-        return Run(FEDAVG, held, {"p": p, "lr": rate})
-
-    return [swept(p, rate) for p in setting.swept_ps for rate in setting.rates]
+        runs.append(Run(FEDAVG, held, {"p": p, "lr": rate}))
+    return runs
 
 
 def _architectures(setting: Stages, dataset: str) -> list[Run]:
     """Return the mixture with networks of the generalist's kind, and with others (001, sec. 3)."""
     here = setting.at(0.6)
     made = steps(here)
-    small = Mixture(**here.home(here.federated), expert=MLP((64,)), gate=MLP((8,)))
+    small = Mixture(**here.home(adam(here.federated)), expert=MLP((64,)), gate=MLP((8,)))
     made[SMALL] = at_home(here, small, made[FEDAVG])
     return placed({**made, MAJORITY: commonest(here)})
 
@@ -149,44 +335,29 @@ def _as_released(setting: Stages, dataset: str) -> list[Run]:
     for p in setting.released_ps:
         known = [*steps(setting.at(p)).values()]
         for departure, change in {**changes, EVERYTHING: every}.items():
-            made = steps(setting.at(p), **change)
-            if "net" in change:
-                made[LOCAL] = _alone_with(setting.at(p), **change)
-            for method, experiment in made.items():
+            for method, experiment in steps(setting.at(p), **change).items():
                 if experiment not in known:
                     runs.append(Run(method, experiment, {"p": p, "departure": departure}))
                     known.append(experiment)
     return runs
 
 
-def _alone_with(setting: Stages, net: Family, keep: str = "best", **others: object) -> Experiment:
-    """Return the local baseline with another network; departures of ``others`` do not touch it."""
-    task, stop = replace(setting.task, model=net), replace(setting.stop, keep=keep)
-    return alone(replace(setting, task=task, stop=stop))
-
-
 def _first_version(setting: Stages, dataset: str) -> list[Run]:
     """Return 002's methods: specialists from scratch, and the global expert trained as well."""
     runs = _without_federation(setting, setting.opted_ps)
     for q, p in product(setting.qs, setting.opted_ps):
-        here = setting.at(p, q)
+        here = setting.at(p).opted(q)
         made = steps(here)
-        mix = Mixture(**here.home(here.personal), train_global=True)
+        mix = Mixture(**here.home(adam(here.personal)), train_global=True)
         made[MIXTURE] = replace(at_home(here, mix, made[FEDAVG]), beside=alone(setting.at(p)))
         runs += placed(made, p=p, q=q)
     return runs
 
 
-# What runs fastest has more seeds at the standard scale.
-_MORE_CIFAR10, _MORE_FASHION = (with_seeds(known, "standard", 5) for known in (CIFAR10, FASHION))
-_IMAGES, _FIRST = merged(CIFAR10, FASHION), merged(settings.FIRST_CIFAR10, settings.FIRST_CIFAR100)
-_TABLE_1, _SWEPT = (merged(CIFAR10, f, settings.AG_NEWS) for f in (_MORE_FASHION, FASHION))
-SPECIALISTS = Section("specialists", _TABLE_1, _by_fraction)
-RATE_SWEEP = Section("specialists_rates", _SWEPT, _by_rate)
-DIRICHLET = Section("specialists_dirichlet", merged(_MORE_CIFAR10, _MORE_FASHION), _by_alpha)
+SPECIALISTS = Section("specialists", merged(CIFAR10, MORE_FASHION, AG_NEWS), _by_fraction)
+RATE_SWEEP = Section("specialists_rates", merged(CIFAR10, FASHION, AG_NEWS), _by_rate)
+DIRICHLET = Section("specialists_dirichlet", merged(MORE_CIFAR10, MORE_FASHION), _by_alpha)
 ARCHITECTURES = Section("architectures", CIFAR10, _architectures)
-AS_RELEASED = Section("as_released", _IMAGES, _as_released)
-OPT_OUT = Section("opt_out", _MORE_CIFAR10, _opting_out)
-FIRST_VERSION = Section("first_version", _FIRST, _first_version)
-_001 = (SPECIALISTS, RATE_SWEEP, DIRICHLET, ARCHITECTURES, AS_RELEASED, OPT_OUT)
-SECTIONS = (*_001, FIRST_VERSION)
+AS_RELEASED = Section("as_released", merged(CIFAR10, FASHION), _as_released)
+OPT_OUT = Section("opt_out", MORE_CIFAR10, _opting_out)
+FIRST_VERSION = Section("first_version", FIRST, _first_version)

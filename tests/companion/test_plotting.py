@@ -15,7 +15,7 @@ from companion.sections import SCALES
 from fedlib import paths
 from fedlib.partition import Partition
 from papers.book import SECTIONS
-from papers.comparison.experiments import EVERY_METHOD
+from papers.comparison import EVERY_METHOD
 from papers.fedmix import FEDAVG, FEDMIX
 from papers.pm_moe import WITH_MOE
 

@@ -13,9 +13,8 @@ from companion.claims import FAILS, HOLDS
 from companion.frames import together
 from companion.panels import Panel, costs
 from fedlib.runs import run
-from papers.comparison import analysis as board
-from papers.comparison.claims import leaderboard_claims
-from papers.comparison.experiments import EVERY_METHOD, FAMILIES, PROPOSED
+from papers import comparison as board
+from papers.comparison import EVERY_METHOD, FAMILIES, PROPOSED, leaderboard_claims
 from papers.fedmix import FEDAVG, FEDMIX
 from papers.floor import TUNED
 from papers.pm_moe import called

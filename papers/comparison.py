@@ -1,0 +1,218 @@
+"""Every method of all five papers on the same tasks: the table that no paper has.
+
+What is run, what tables and figures show of it, and what a reader would expect of them.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from companion import frames
+from companion.claims import Claim
+from companion.sections import Run, Section, federated, placed
+from fedlib import algorithms
+from fedlib.algorithms import FedAvg
+from fedlib.algorithms.ifca import Explore
+from fedlib.metrics import over_clients
+from fedlib.optim import Optimizer, sgd
+from fedlib.runs import Experiment
+from papers.adaptive.experiments import ALL_EQUAL, BEST, MOE
+from papers.fedmix import BIAS, BIASED, ETA, FEDAVG, FEDMIX, LOCAL_GLOBAL, PRUNING
+from papers.floor import LOCAL, MAJORITY, TUNED, floor_claims, judged, scored, without_floor
+from papers.pm_moe import MIXED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED
+from papers.pm_moe import experiments as pm_moe
+from papers.pm_moe.experiments import PrivateParts, at_home, local_round, stage
+from papers.specialists.experiments import MIXTURE
+
+KNOWN = pm_moe.known(("fashion_mnist", "cifar10"))  # 004's settings
+CLUSTERS, EPSILON = 3, 0.33  # of IFCA, at every scale
+CLUSTERED = "FedMix, clustered"
+BOTH_TRAINED = "Mixture, global expert trained"
+EXPLORING = "IFCA, exploring"
+CLUSTER_TUNED = "IFCA, fine-tuned"
+# What each paper proposes for clients that differ in their labels.
+PROPOSED: dict[str, tuple[str, ...]] = {
+    "000": (FEDMIX, BIAS, PRUNING),
+    "001": (MIXTURE,),
+    "002": (BOTH_TRAINED,),
+    "003": (MOE,),
+    "004": MIXED,
+}
+# What a method has instead of one model for all.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "one model for all": TRADITIONAL,
+    "a part stays private": (BIASED, LOCAL_GLOBAL, *NINE, UNTUNED),
+    "global experts, a gate each": (FEDMIX, BIAS, PRUNING, CLUSTERED),
+    "clusters": (BEST, EXPLORING, CLUSTER_TUNED, ALL_EQUAL, MOE),
+    "a model at home": (LOCAL, TUNED, MIXTURE, BOTH_TRAINED, SYNCHRONOUS),
+    "everybody's private parts": MIXED,
+    "no model": (MAJORITY,),
+}
+
+
+def _every_method(setting: PrivateParts, dataset: str) -> list[Run]:
+    """Return every method where nothing is shared between the clients' classes.
+
+    All train with the same batches and rounds, and servers average; only phi moves faster,
+    as it has to where there are few rounds.
+    """
+    here = setting.sharing(0.0)
+    first = pm_moe.first_stages(here)
+    return placed(
+        {
+            **first,
+            **_fedmixes(here),
+            **_second_stages(here, first[FEDAVG]),
+            **{name: pm_moe.mixed(here, m) for name, m in zip(MIXED, NINE, strict=True)},
+            SYNCHRONOUS: pm_moe.synchronous(here),
+        }
+    )
+
+
+def _fedmixes(setting: PrivateParts) -> dict[str, Experiment]:
+    """Return what 000 has: mixtures with global experts, and its baselines."""
+    rounds, several = local_round(setting), local_round(setting, experts=setting.experts)
+    mix = {**several, "server": Optimizer("sgd", lr=1.0, rates=(("phi", setting.phi_rate),))}
+    made: dict[str, FedAvg] = {
+        BIASED: algorithms.Personal(**rounds),
+        LOCAL_GLOBAL: algorithms.LocalGlobal(**rounds),
+        FEDMIX: algorithms.FedMix(**mix),
+        BIAS: algorithms.FedMix(**mix, personal_bias=True),
+        PRUNING: algorithms.PrunedFedMix(**mix, eta=ETA),
+        CLUSTERED: algorithms.ClusteredFedMix(**several, server=sgd(1.0)),
+    }
+    return {name: federated(setting, a, cohort=1.0) for name, a in made.items()}
+
+
+def _second_stages(setting: PrivateParts, generalist: Experiment) -> dict[str, Experiment]:
+    """Return what 001 to 003 have: alone, fine-tuned, both mixed, and over clusters.
+
+    Alone is trained for as many epochs as others take part in rounds; clusters are greedy and
+    explored, and the latter used in several ways.
+    """
+    alone, tuned = at_home(setting, setting.rounds), at_home(setting, setting.tuned, generalist)
+    mix, found = local_round(setting, epochs=setting.tuned), local_round(setting, clusters=CLUSTERS)
+    both = algorithms.Mixture(**mix, train_global=True)
+    greedy, explored = (
+        federated(setting, algorithms.IFCA(**found, explore=Explore(eps)), cohort=1.0)
+        for eps in (0.0, EPSILON)
+    )
+    gated = algorithms.Mixture(**mix, frozen=True)
+    return {
+        LOCAL: alone,
+        TUNED: tuned,
+        MIXTURE: stage(setting, algorithms.Mixture(**mix), after=tuned),
+        BOTH_TRAINED: stage(setting, both, after=generalist, beside=alone),
+        BEST: greedy,
+        EXPLORING: explored,
+        CLUSTER_TUNED: at_home(setting, setting.tuned, explored),
+        ALL_EQUAL: stage(setting, replace(gated, pool="mean"), after=explored, beside=alone),
+        MOE: stage(setting, gated, after=explored, beside=alone),
+    }
+
+
+EVERY_METHOD = Section("every_method", KNOWN, _every_method)
+
+OWN, WORST, ALL, NEW = "own tests", "worst tenth", "all tests", "newcomer"
+
+
+def standings(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return every run's accuracies in the end, four to a run: method, seed, kind, value.
+
+    "own tests" is the mean over clients, "worst tenth" that of the tenth with the lowest,
+    "all tests" how clients do on what anybody tests on, "newcomer" how all of them together label
+    these examples for someone who has no labels.
+    """
+    own, everywhere, new = (
+        frames.last(frame, metric).groupby(["method", "seed"], sort=False)["value"]
+        for metric in ("test_accuracy", "everywhere_accuracy", "global_accuracy")
+    )
+    worst = own.agg(lambda v: over_clients(v.to_numpy(), np.ones(len(v)))["worst_decile"])
+    kinds = {OWN: own.mean(), WORST: worst, ALL: everywhere.mean(), NEW: new.mean()}
+    wide = pd.concat(kinds, axis=1).reset_index()
+    return wide.melt(["method", "seed"], var_name="kind")
+
+
+def leaderboard(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per method, the best on own tests first.
+
+    Accuracies are means and half their 95% intervals over seeds; costs are means: megabytes sent
+    and received by all clients in all rounds and stages, what a client holds in MiB, and the time
+    of training over FedAvg's.
+    """
+    by_method = table.groupby(["method", "kind"], sort=False)["value"]
+    said = by_method.agg(lambda v: frames.stated(v).rsplit(" ", 1)[0]).unstack()
+    spent = costs.groupby("method", sort=False)[["megabytes", "client_mib", "seconds"]].mean()
+    seconds = spent.pop("seconds")
+    spent["time over FedAvg's"] = seconds / seconds.get(TRADITIONAL[0], np.nan)
+    names = {"megabytes": "MB sent", "client_mib": "MiB held"}
+    whole = said[[OWN, WORST, ALL, NEW]].join(spent.rename(columns=names).round(2))
+    order = table[table["kind"] == OWN].groupby("method")["value"].mean()
+    whole.insert(0, "family", [family(m) for m in whole.index])
+    return whole.loc[order.sort_values(ascending=False).index].rename_axis(None)
+
+
+def family(method: str) -> str:
+    """Return what a method has instead of one model for all; "" if it is no method of these."""
+    return next((name for name, methods in FAMILIES.items() if method in methods), "")
+
+
+def frontier(table: pd.DataFrame, x: str = ALL, y: str = OWN) -> pd.DataFrame:
+    """Return the means of two kinds by method, and whether no other method has more of both.
+
+    Columns method, family, x, y, best. The floor is no rival.
+    """
+    means = table.groupby(["method", "kind"], sort=False)["value"].mean().unstack()
+    return _unbeaten(means.rename(columns={x: "x", y: "y"})[["x", "y"]], sign=1)
+
+
+def by_bytes(table: pd.DataFrame, costs: pd.DataFrame, y: str = OWN) -> pd.DataFrame:
+    """Return the same over the megabytes sent: fewer are better.
+
+    Who sends none is left out, but for the floor.
+    """
+    means = table[table["kind"] == y].groupby("method", sort=False)["value"].mean()
+    sent = costs.groupby("method")["megabytes"].mean()
+    both = pd.DataFrame({"x": sent.reindex(means.index), "y": means})
+    return _unbeaten(both[(both["x"] > 0) | (both.index == MAJORITY)], sign=-1)
+
+
+def _unbeaten(means: pd.DataFrame, sign: int) -> pd.DataFrame:
+    """Return x and y by method with who is unbeaten; ``sign`` -1 where a smaller x is better."""
+    xs, ys, rival = sign * means["x"], means["y"], means.index != MAJORITY
+    best = [
+        name != MAJORITY and not (rival & (xs >= x) & (ys >= y) & ((xs > x) | (ys > y))).any()
+        for name, x, y in zip(means.index, xs, ys, strict=True)
+    ]
+    named = means.assign(best=best).rename_axis("method").reset_index()
+    return named.assign(family=named["method"].map(family))
+
+
+def correlations(table: pd.DataFrame, one: str, other: str) -> dict[int, float]:
+    """Return each seed's rank correlation over methods of two kinds of accuracy."""
+    wide = table.pivot_table("value", ["seed", "method"], "kind").groupby("seed")
+    return {int(str(s)): float(stats.spearmanr(w[one], w[other]).statistic) for s, w in wide}
+
+
+def leaderboard_claims(table: pd.DataFrame) -> list[Claim]:
+    """Test what a reader of all five papers would expect of the table."""
+    own = table[table["kind"] == OWN]
+    at = partial(scored, own)
+    beats = "What {} proposes beats {} on own tests (mean of {})"
+    trade = "Who does better on own tests does worse on all tests (rank correlation)"
+    # What 004 has is judged in its own notebooks, on the same runs.
+    elsewhere = own["method"].isin((*TRADITIONAL, *NINE, UNTUNED, SYNCHRONOUS, *MIXED))
+    return [
+        *judged(
+            *(
+                (beats.format(paper, m, len(ours)), paper, at(method=ours), ">", at(method=m))
+                for paper, ours in PROPOSED.items()
+                for m in (FEDAVG, TUNED)
+            ),
+            (trade, "ours", correlations(without_floor(table), OWN, ALL), "<", 0.0),
+        ),
+        *floor_claims(own[~elsewhere]),
+    ]

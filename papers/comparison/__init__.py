@@ -1,1 +1,0 @@
-"""Every method of the five papers on one federation: the table that no paper has."""
