@@ -7,12 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.fedavg import above
 from fedlib.algorithms.fedmix import FedMix
 from fedlib.engine import Phase, State
 from fedlib.federation import Federation
 from fedlib.models import Params
-from fedlib.values import one_of, value
+from fedlib.values import one_of, value, within
 
 
 @value
@@ -35,14 +34,12 @@ class ClusteredFedMix(FedMix):
     tensor([0.7311, 0.2689])
     """
 
+    limits = within(damping="[0, 1)", entropy_weight="> 0")
     damping: float = 0.75
     entropy_weight: float = 1.0
 
     def check(self) -> None:
         one_of("objective of clusters", self.objective, ("map",))
-        if not 0 <= self.damping < 1:
-            raise ValueError(f"damping must lie in [0, 1), got {self.damping}")
-        above(0, self, "entropy_weight")
         if not self.client.is_plain:
             raise ValueError(f"the damped step of pi needs plain SGD, got {self.client}")
         FedMix.check(self)

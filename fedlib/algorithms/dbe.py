@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import Bytes, mean_cross_entropy, others, placed
-from fedlib.algorithms.fedavg import FedAvg, at_least, plain_steps
+from fedlib.algorithms.fedavg import FedAvg, plain_steps
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import State, Update, play_round
 from fedlib.federation import Federation
 from fedlib.models import Net, Params
-from fedlib.values import value
+from fedlib.values import value, within
 
 OWN, RUNNING, CONSENSUS = "own.mean", "running.mean", "consensus.mean"
 PREPARED = "server/prepared"  # bytes down and up of the round that found the consensus
@@ -46,14 +46,12 @@ class DBE(Split):
 
     experts = OWN
     trains: ClassVar[tuple[str, ...]] = ("base.", "head.", OWN, RUNNING)
+    limits = within(kappa=">= 0", momentum="(0, 1]")
     kappa: float = 50.0
     momentum: float = 1.0
 
     def check(self) -> None:
         FedAvg.check(self)
-        at_least(0, self, "kappa")
-        if not 0 < self.momentum <= 1:
-            raise ValueError(f"DBE.momentum must lie in (0, 1], got {self.momentum}")
         plain_steps(self)
 
     def leaves(self, fed: Federation, seed: int) -> Params:

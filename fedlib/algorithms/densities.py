@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import Bytes, alike_bytes, mean, rows_of
-from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.local import SecondStage
 from fedlib.engine import EarlyStop, Phase, State, noise_of
 from fedlib.federation import Federation
 from fedlib.models import AutoEncoder, Net, Params, named, part
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
-from fedlib.values import value
+from fedlib.values import value, within
 
 VAE, LATENT = "vae.", "latent"
 NOISE = noise_of(LATENT)
@@ -45,6 +44,7 @@ class Densities(SecondStage):
     federates = True  # they send their auto-encoders
     drops = False
     trains = (VAE,)
+    limits = within(hidden=">= 1", latent=">= 1", samples=">= 1")
     epochs: int = 100
     batch_size: int | None = 10
     client: Optimizer = adam(1e-3)
@@ -52,11 +52,6 @@ class Densities(SecondStage):
     latent: int = 32
     samples: int = 1
     stop: EarlyStop = EarlyStop(every=1, patience=3)
-
-    def check(self) -> None:
-        if min(*self.hidden, self.latent, self.samples, 1) < 1:
-            raise ValueError(f"hidden, latent and samples must be >= 1, got {self}")
-        FedAvg.check(self)
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is of an auto-encoder, or kept local by ``of``."""

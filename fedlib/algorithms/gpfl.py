@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, layer_norm, linear, normalize, relu
 
 from fedlib.algorithms.arithmetic import mean, placed
-from fedlib.algorithms.fedavg import FedAvg, at_least
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import State
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, drawn, part
 from fedlib.randomness import torch_seed
-from fedlib.values import value
+from fedlib.values import value, within
 
 LABELS, STEERED = "labels.weight", "steered."
 SIDES = ("scale", "shift")
@@ -46,12 +46,9 @@ class GPFL(Split):
 
     experts = "head."
     trains = ("base.", "head.", LABELS, STEERED)
+    limits = within(near=">= 0", decay=">= 0")
     near: float = 0.01
     decay: float = 0.1
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        at_least(0, self, "near", "decay")
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, the labels' embeddings and the steering."""

@@ -8,13 +8,13 @@ from torch.nn.functional import layer_norm, linear, normalize, relu
 
 from fedlib.algorithms.arithmetic import mean_cross_entropy, placed
 from fedlib.algorithms.drift import RECEIVED
-from fedlib.algorithms.fedavg import FedAvg, at_least
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.splitting import Opened, Split
 from fedlib.engine import FEATURES, Known, Phase, State, Update, noise_of
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, drawn, named, part
 from fedlib.randomness import torch_seed
-from fedlib.values import value
+from fedlib.values import value, within
 
 OWN, POLICY = "own.", "policy."
 LOG_COUNTS = "log_counts"
@@ -91,11 +91,8 @@ class FedCP(Split):
 
     experts = OWN
     trains = ("base.", POLICY, OWN)
+    limits = within(apart=">= 0")
     apart: float = 5.0
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        at_least(0, self, "apart")
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, a second head like the first, and the policy."""

@@ -13,7 +13,7 @@ from fedlib.algorithms.fedmix import EXPERTS, FedMix
 from fedlib.engine import State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, part
-from fedlib.values import one_of, value
+from fedlib.values import one_of, value, within
 
 MEMORY = "clients/p_z"  # in the server's memory: every client's p(z|s), [population, K]
 
@@ -42,13 +42,12 @@ class PrunedFedMix(FedMix):
     tensor([0.6250, 0.3750, 0.0000])
     """
 
+    limits = within(eta="[0, 1]")
     eta: float = 0.5
 
     def check(self) -> None:
         FedMix.check(self)
         one_of("objective with pruning", self.objective, ("map",))
-        if not 0 <= self.eta <= 1:
-            raise ValueError(f"PrunedFedMix.eta must lie in [0, 1], got {self.eta}")
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, in which the server takes p(z|s) to be 1 / K."""
