@@ -10,7 +10,7 @@ from playing import SIZES
 from torch.nn.functional import pad
 
 from fedlib.algorithms import FedAvg, FedMix, Local, Personal, PrunedFedMix
-from fedlib.algorithms.pruning import MEMORY
+from fedlib.algorithms.variants import MEMORY
 from fedlib.engine import play_round
 from fedlib.models import MLP
 from fedlib.optim import sgd

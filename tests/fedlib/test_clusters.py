@@ -15,7 +15,7 @@ from scipy import optimize
 
 from fedlib.algorithms import ClusteredFedMix
 from fedlib.algorithms.arithmetic import at_label
-from fedlib.algorithms.clusters import posterior
+from fedlib.algorithms.variants import posterior
 from fedlib.models import MLP
 from fedlib.optim import adam, sgd
 from papers.named import named

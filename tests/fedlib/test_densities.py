@@ -10,8 +10,8 @@ import torch
 from conftest import make_federation, parts_of, scatter, told_newcomers
 
 from fedlib.algorithms import Densities, FedAvg, FedMix, Personal, PrunedFedMix
-from fedlib.algorithms.densities import NOISE, VAE
-from fedlib.algorithms.pruning import MEMORY
+from fedlib.algorithms.local import NOISE, VAE
+from fedlib.algorithms.variants import MEMORY
 from fedlib.engine import EarlyStop, evaluate, play_round
 from fedlib.models import AutoEncoder, part
 from fedlib.optim import adam

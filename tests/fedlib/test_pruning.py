@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from playing import play
 
 from fedlib.algorithms import PrunedFedMix
-from fedlib.algorithms.pruning import MEMORY, renormalised
+from fedlib.algorithms.variants import MEMORY, renormalised
 from fedlib.engine import evaluate, play_round
 from fedlib.models import Net, part
 from fedlib.optim import Optimizer, sgd
