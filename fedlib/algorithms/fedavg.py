@@ -161,12 +161,12 @@ class FedAvg(Algorithm):
         return alike_bytes(rows, state.shared, {n: t[0] for n, t in messages.items()})
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
-        """Return the global model's log-probabilities, which every client shares."""
-        return {"logp": net.logp(shared, x)}
+        """Return the global model's log-probabilities, or the batch for a client's own model."""
+        return {"x": x} if self.reads_examples else {"logp": net.logp(shared, x)}
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
-        """Return the global model's prediction."""
-        return Prediction.single(code["logp"])
+        """Return the prediction of the global model, or of the client's own."""
+        return Prediction.single(code["logp"] if "logp" in code else net.logp(params, code["x"]))
 
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return a client's prediction p(y|x, s) for a newcomer's examples."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedlib.algorithms.arithmetic import Bytes, alike_bytes, mean, placed, rows_of
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.ifca import FIT, settled
-from fedlib.engine import EarlyStop, Known, Phase, Prediction, State, noise_of
+from fedlib.engine import EarlyStop, Phase, Prediction, State, noise_of
 from fedlib.federation import Federation
 from fedlib.models import AutoEncoder, Family, Net, Params, named, part
 from fedlib.optim import Optimizer, adam
@@ -33,8 +33,7 @@ class LocalTraining(FedAvg):
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return no bytes: what a first stage shared was there when this one began."""
-        none = torch.zeros(len(rows), dtype=torch.int64)
-        return none, none
+        return alike_bytes(rows, {}, {})
 
 
 @value
@@ -77,10 +76,6 @@ class Local(LocalTraining):
         """Return the mean cross-entropy of one client's mini-batch."""
         return FedAvg.loss(self, net.like(self.model), params, ctx, batch)
 
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
-        """Return the batch itself: no part of the model is shared."""
-        return {"x": x}
-
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the client's own model's prediction."""
         return Prediction.single(net.like(self.model).logp(params, code["x"]))
@@ -89,8 +84,8 @@ class Local(LocalTraining):
 def _as_of(name: str) -> Any:
     """Return a method that asks ``of``, the algorithm that a stage stands on."""
 
-    def method(stage: SecondStage, *args: Any) -> Any:
-        return getattr(stage.of, name)(*args)
+    def method(stage: SecondStage, *args: Any, **named: Any) -> Any:
+        return getattr(stage.of, name)(*args, **named)
 
     method.__name__, method.__doc__ = name, f"Return what ``of.{name}`` says."
     return method
@@ -112,6 +107,7 @@ class SecondStage(LocalTraining):
     predict = _as_of("predict")
     client_output = _as_of("client_output")
     ensemble = _as_of("ensemble")
+    assign_models = _as_of("assign_models")
 
     @property
     def reads_examples(self) -> bool:
@@ -122,10 +118,6 @@ class SecondStage(LocalTraining):
         """Return what ``of`` sends, with all that the clients have kept."""
         own = {n: t[rows] for n, t in state.local.items()}
         return {**self.of.start(fed, state, rows), **own}
-
-    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
-        """Return the state in which clients of ``of`` know what they predict with."""
-        return self.of.assign_models(fed, state)
 
 
 @value
@@ -144,6 +136,9 @@ class Newcomers(SecondStage):
     """
 
     drops = False
+    known = _as_of("known")
+    loss = _as_of("loss")
+    communication_bytes = FedAvg.communication_bytes  # what is shared comes down, nothing goes up
     stop: EarlyStop | None = None
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
@@ -156,18 +151,6 @@ class Newcomers(SecondStage):
         """Return one phase over the leaves that are local, with the noise that ``of`` asks for."""
         noise = {name: count for phase in self.of.phases() for name, count in phase.noise}
         return (self.phase(stop=self.stop, noise=tuple(noise.items()), side="local"),)
-
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
-        """Return the bytes: what is shared comes down, nothing goes up."""
-        return FedAvg.communication_bytes(self, state, rows, messages)
-
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
-        """Return what ``of`` knows of examples once what is shared stands still."""
-        return self.of.known(net, frozen, ctx, batch)
-
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
-        """Return the loss of ``of``."""
-        return self.of.loss(net, params, ctx, batch)
 
 
 @value

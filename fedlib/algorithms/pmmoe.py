@@ -111,11 +111,7 @@ class PMMoE(SecondStage):
 
     def _sees(self, net: Net) -> tuple[int, ...]:
         """Return the shape of what the gate sees: an image, or features."""
-        return below_base(net) if self._lends_bases else (net.width,)
-
-    @property
-    def _lends_bases(self) -> bool:
-        return self.of.experts == "base."
+        return below_base(net) if self.of.experts == "base." else (net.width,)
 
     def energies(self, fed: Federation, state: State) -> Tensor:
         """Return every expert's energy score for every client, ``[clients, M]``.
@@ -172,7 +168,7 @@ class PMMoE(SecondStage):
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what ``of`` has, and where bases are lent, their features ``[B, M, D]``."""
         code = self.of.encode(net, shared, x)
-        if not self._lends_bases:
+        if self.of.experts != "base.":
             return code
         bases = named(part(shared, POOL), "base.")
         return {**code, "out": torch.stack(each(net.features, bases, x), 1)}

@@ -263,14 +263,6 @@ class LocalGlobal(FedAvg):
             raise ValueError(f"this model has no cut {self.cut}; legal: {legal or 'none'}")
         return FedAvg.init(self, fed, seed, first)
 
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
-        """Return the batch itself: the first layers are personal."""
-        return {"x": x}
-
-    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
-        """Return the prediction of the client's network."""
-        return Prediction.single(net(params, code["x"]).log_softmax(-1))
-
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's representation."""
         return {"r": net.below(params, code["x"], self.cut)}

@@ -106,11 +106,10 @@ def best_threshold(score: Floats, held: Flags) -> float:
     value, flag = np.ravel(np.asarray(score, dtype=np.float64)), np.ravel(held).astype(bool)
     if flag.all() or not flag.any():
         return float("nan")
-    order = np.argsort(-value, kind="stable")
-    last = np.append(np.diff(value[order]) != 0, True)  # equal scores fall on the same side
-    hits, misses = np.cumsum(flag[order]), np.cumsum(~flag[order])
-    right = hits / flag.sum() + 1 - misses / (~flag).sum()
-    return float(max(right[last].max(), 1) / 2)
+    from sklearn.metrics import roc_curve  # slow to import
+
+    misses, hits, _ = roc_curve(flag, value)
+    return float((hits + 1 - misses).max() / 2)
 
 
 def leak_of_sums(
