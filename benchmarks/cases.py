@@ -45,7 +45,7 @@ from fedlib.algorithms import (
     PrunedFedMix,
 )
 from fedlib.algorithms.ifca import Explore
-from fedlib.algorithms.pruning import MEMORY
+from fedlib.algorithms.variants import MEMORY
 from fedlib.engine import State, play_round
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, BiLSTM, LeNet, Net

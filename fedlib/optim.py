@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlib.values import one_of, value
+from fedlib.values import one_of, value, within
 
 Params = dict[str, Tensor]
 
@@ -48,6 +48,7 @@ class Optimizer:
     is moved as if it were alone.
     """
 
+    limits = within(lr=">= 0", momentum=">= 0", weight_decay=">= 0", eps=">= 0", betas="[0, 1)")
     name: str = "sgd"
     lr: float = 0.05
     momentum: float = 0.0
@@ -58,14 +59,11 @@ class Optimizer:
 
     def check(self) -> None:
         one_of("optimizer name", self.name, _KINDS)
-        rates = {f"rates, {prefix}: a learning rate": lr for prefix, lr in self.rates}
-        for name in ("lr", "momentum", "weight_decay", "eps"):
-            rates[name] = getattr(self, name)
-        for what, number in rates.items():
-            if number < 0:
-                raise ValueError(f"Optimizer.{what} must be >= 0, got {number}")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"Optimizer.betas must lie in [0, 1), got {self.betas}")
+        for prefix, lr in self.rates:
+            if lr < 0:
+                raise ValueError(
+                    f"Optimizer.rates, {prefix}: a learning rate must be >= 0, got {lr}"
+                )
 
     @property
     def is_plain(self) -> bool:

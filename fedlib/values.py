@@ -15,7 +15,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar, dataclass_transform
 
@@ -31,9 +31,9 @@ T = TypeVar("T")
 def value(cls: type[T]) -> type[T]:
     """Make ``cls`` a frozen dataclass whose fields are type-checked and whose repr is code.
 
-    A method ``check(self)``, where there is one, runs after the type checks and raises
-    ValueError for a value out of range. The name of a class stands for it in every key: give it
-    another name when what it does changes. TypeError if the name is that of another class.
+    What its ``limits`` (see ``within``) and a method ``check(self)`` say runs after the type checks
+    and raises ValueError for a value out of range. The name of a class stands for it in every key:
+    give it another name when what it does changes. TypeError if the name is that of another class.
     """
     known = _KINDS.get(cls.__name__, cls)
     if _place(known) != _place(cls):
@@ -45,6 +45,15 @@ def value(cls: type[T]) -> type[T]:
         raise TypeError(f"{cls.__name__} has a field 'kind': a value is stored under that word")
     _KINDS[cls.__name__] = made
     return made
+
+
+def within(**limits: str | Iterable[str]) -> Mapping[str, str | Iterable[str]]:
+    """Return what fields of a value may be, for its attribute ``limits``.
+
+    Legal names, or an interval, ">= 0", "> 0" or "[0, 1)", for a number that is not None or for
+    every one of a tuple, which must not be empty. A class has the limits of its bases, too.
+    """
+    return limits
 
 
 class UnknownName(ValueError):
@@ -217,8 +226,33 @@ def _validate(self: Any) -> None:
         where = f"{type(self).__name__}.{field.name}"
         given = getattr(self, field.name)
         object.__setattr__(self, field.name, _checked(where, given, hints[field.name]))
+    for kind in type(self).__mro__:
+        for name, limit in vars(kind).get("limits", {}).items():
+            _limit(self, name, limit)
     if hasattr(self, "check"):
         self.check()
+
+
+def _limit(item: Any, name: str, limit: str | Iterable[str]) -> None:
+    given = getattr(item, name)
+    if not isinstance(limit, str):
+        return one_of(name, given, limit)
+    numbers = given if isinstance(given, tuple) else (given,)
+    if given is not None and not (numbers and all(_lies_in(n, limit) for n in numbers)):
+        be = "be" if limit[0] == ">" else "lie in"
+        raise ValueError(f"{type(item).__name__}.{name} must {be} {limit}, got {shown(given)}")
+    return None
+
+
+def _lies_in(number: float, limit: str) -> bool:
+    if limit[0] == ">":
+        low, high = limit.lstrip(">= "), "inf"
+    else:
+        low, high = limit[1:-1].split(",")
+    ends = (low, "=" in limit or "[" in limit), (high, "]" in limit)
+    return float(low) < number < float(high) or any(
+        legal and number == float(end) for end, legal in ends
+    )
 
 
 def _checked(where: str, given: Any, hint: Any) -> Any:

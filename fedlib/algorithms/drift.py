@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 from fedlib.algorithms.arithmetic import mean, mean_cross_entropy, others, weighted_sum
-from fedlib.algorithms.fedavg import FedAvg, above, at_least, plain_steps
+from fedlib.algorithms.fedavg import FedAvg, plain_steps
 from fedlib.engine import UNSEEN, Known, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
-from fedlib.values import value
+from fedlib.values import value, within
 
 RECEIVED = "received."  # the global model as it came, among what all clients know
 CONTROL, DRIFT = "control.", "drift."  # the server's control variate c, and a client's c_j
@@ -41,11 +41,8 @@ class FedProx(FedAvg):
     tensor(1.2500)
     """
 
+    limits = within(mu=">= 0")
     mu: float = 0.01
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        at_least(0, self, "mu")
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the received model."""
@@ -141,13 +138,9 @@ class MOON(FedAvg):
 
     trains = ("base.", "head.")
     keeps = (PREVIOUS,)
+    limits = within(mu=">= 0", tau="> 0")
     mu: float = 1.0
     tau: float = 0.5
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        at_least(0, self, "mu")
-        above(0, self, "tau")
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and itself as the first client's previous one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -17,18 +18,18 @@ from fedlib.algorithms.arithmetic import (
     placed,
     weighted_sum,
 )
-from fedlib.engine import UNSEEN, Known, Phase, Prediction, State, Update
+from fedlib.engine import Algorithm, Phase, Prediction, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
 from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed
-from fedlib.values import one_of, value
+from fedlib.values import value, within
 
 AVERAGE = "average."  # in LastClient's memory: FedAvg's model
 
 
 @value
-class FedAvg:
+class FedAvg(Algorithm):
     """One global model: clients run SGD, the server averages what they have learned.
 
     ``epochs`` E, ``batch_size`` B (None: all examples at once), ``client`` the optimiser of w_s
@@ -59,19 +60,16 @@ class FedAvg:
     keeps: ClassVar[tuple[str, ...]] = ()
     """How the names of the leaves begin that stay with their client."""
 
+    limits: ClassVar[Mapping[str, Any]] = within(weighting=("size", "uniform"))
+    """What fields may be: names or an interval, beside the limits of the classes below."""
+
     epochs: int = 1
     batch_size: int | None = 64
     client: Optimizer = Optimizer()
     server: Optimizer = sgd(1.0)
     weighting: str = "size"
 
-    @property
-    def reads_examples(self) -> bool:
-        """Whether predicting runs a client's own network on every example."""
-        return False
-
     def check(self) -> None:
-        one_of("weighting", self.weighting, ("size", "uniform"))
         self.phases()
 
     def leaves(self, fed: Federation, seed: int) -> Params:
@@ -100,28 +98,10 @@ class FedAvg:
         }
         return State(shared, local)
 
-    def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
-        """Return zeros: the leaves of all clients have the same shapes."""
-        return torch.zeros_like(rows)
-
-    def before_round(
-        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
-    ) -> State:
-        """Return the state as it is: clients have nothing to decide."""
-        return state
-
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the received shared leaves and the client's own, ``[clients, ...]``."""
         received = {n: t.expand(len(rows), *t.shape) for n, t in state.shared.items()}
         return {**received, **{n: t[rows] for n, t in state.local.items()}}
-
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return what a client knows besides its batch: here nothing."""
-        return {}
-
-    def broadcast(self, fed: Federation, state: State) -> Params:
-        """Return what every client knows besides its batch: here nothing."""
-        return {}
 
     def phase(self, **more: Any) -> Phase:
         """Return a stretch of training by ``client``, with other fields of ``Phase`` if given."""
@@ -132,22 +112,12 @@ class FedAvg:
         """Return one phase over the leaves that clients train."""
         return (self.phase(),)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
-        """Return nothing: no leaf stands still."""
-        return UNSEEN
-
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         x, y, noise = batch["x"], batch["y"], batch.get("noise")
         if net.says_p:
             return -mean(at_label(net.logp(params, x, noise), y), batch["weight"])
         return mean_cross_entropy(net(params, x, noise), y, batch["weight"])
-
-    def client_statistics(
-        self, fed: Federation, rows: Tensor, after: Params, context: Params
-    ) -> Params:
-        """Return nothing: a client's examples show in its leaves only."""
-        return {}
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after of the shared leaves that some phase trains, to be sent."""
@@ -190,17 +160,13 @@ class FedAvg:
         """Return the bytes down and up per client, counted from the tensors exchanged."""
         return alike_bytes(rows, state.shared, {n: t[0] for n, t in messages.items()})
 
-    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
-        """Return the state as it is: everybody predicts with what the server has."""
-        return state
-
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
-        """Return the global model's log-probabilities, which every client shares."""
-        return {"logp": net.logp(shared, x)}
+        """Return the global model's log-probabilities, or the batch for a client's own model."""
+        return {"x": x} if self.reads_examples else {"logp": net.logp(shared, x)}
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
-        """Return the global model's prediction."""
-        return Prediction.single(code["logp"])
+        """Return the prediction of the global model, or of the client's own."""
+        return Prediction.single(code["logp"] if "logp" in code else net.logp(params, code["x"]))
 
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return a client's prediction p(y|x, s) for a newcomer's examples."""
@@ -209,15 +175,6 @@ class FedAvg:
     def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
         """Return the logarithm of the mean prediction."""
         return votes["p"].log()
-
-    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
-        """Return zeros: an algorithm without a model of x weighs votes by p(s) alone."""
-        first = next(iter(code.values()))
-        return first.new_zeros(len(first), dtype=torch.float32)
-
-    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return what is worth logging besides accuracies: here nothing."""
-        return {}
 
 
 @value
@@ -257,22 +214,6 @@ class LastClient(FedAvg):
 def _averaged(state: State) -> State:
     """Return the state as FedAvg has it."""
     return replace(state, shared=part(state.memory, AVERAGE), memory={})
-
-
-def at_least(low: float, algorithm: FedAvg, *names: str) -> None:
-    """Raise ValueError for the first of some fields that is below ``low``."""
-    for name in names:
-        if getattr(algorithm, name) < low:
-            where = f"{type(algorithm).__name__}.{name}"
-            raise ValueError(f"{where} must be >= {low}, got {getattr(algorithm, name)}")
-
-
-def above(low: float, algorithm: FedAvg, *names: str) -> None:
-    """Raise ValueError for the first of some fields that is not above ``low``."""
-    for name in names:
-        if getattr(algorithm, name) <= low:
-            where = f"{type(algorithm).__name__}.{name}"
-            raise ValueError(f"{where} must be > {low}, got {getattr(algorithm, name)}")
 
 
 def plain_steps(algorithm: FedAvg) -> None:

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, entropy, mean, placed, weighted_sum
-from fedlib.algorithms.fedavg import FedAvg, at_least
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.engine import UNSEEN, Known, Phase, Prediction, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, each, named, part, stack
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
-from fedlib.values import one_of, value
+from fedlib.values import value, within
 
 EXPERTS = "experts."
 BIAS = "head.bias"
@@ -62,6 +62,13 @@ class FedMix(FedAvg):
     """
 
     drops = False
+    limits = within(
+        experts=">= 1",
+        objective=("map", "entropy", "likelihood"),
+        gates=("local", "averaged"),
+        marginal_entropy=">= 0",
+        phi_scale=">= 0",
+    )
     server: Optimizer = adam(1e-3)
     experts: int = 4
     condition: str = "label"
@@ -70,13 +77,6 @@ class FedMix(FedAvg):
     marginal_entropy: float = 1.0
     phi_scale: float = 0.0
     personal_bias: bool = False
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        at_least(1, self, "experts")
-        at_least(0, self, "marginal_entropy", "phi_scale")
-        one_of("objective", self.objective, ("map", "entropy", "likelihood"))
-        one_of("gates", self.gates, ("local", "averaged"))
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return K differently initialised experts, phi, and a gate that starts uniform (A14)."""

@@ -1,26 +1,34 @@
-"""A generic and a personal head on shared features: their logits are added, or features divided."""
+"""Private heads and vectors on shared features: added, divided, steered by labels, or shifted."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, linear, normalize, relu
+from torch.nn.functional import cross_entropy, layer_norm, linear, normalize, relu
 
-from fedlib.algorithms.arithmetic import mean_cross_entropy, placed
+from fedlib.algorithms.arithmetic import Bytes, mean, mean_cross_entropy, others, placed
 from fedlib.algorithms.drift import RECEIVED
-from fedlib.algorithms.fedavg import FedAvg, at_least
+from fedlib.algorithms.fedavg import FedAvg, plain_steps
 from fedlib.algorithms.splitting import Opened, Split
-from fedlib.engine import FEATURES, Known, Phase, State, Update, noise_of
+from fedlib.engine import FEATURES, Known, Phase, State, Update, noise_of, play_round
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, drawn, named, part
 from fedlib.randomness import torch_seed
-from fedlib.values import value
+from fedlib.values import value, within
 
 OWN, POLICY = "own.", "policy."
 LOG_COUNTS = "log_counts"
 WHO = "who"
 THEIRS = "cp:received"
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels
+LABELS, STEERED = "labels.weight", "steered."
+SIDES = ("scale", "shift")
+EVERYBODY, MINE, EMBEDDED = "everybody", "mine", "received_labels"
+VECTOR, RUNNING, CONSENSUS = "own.mean", "running.mean", "consensus.mean"
+PREPARED = "server/prepared"  # bytes down and up of the round that found the consensus
 
 
 @value
@@ -91,11 +99,8 @@ class FedCP(Split):
 
     experts = OWN
     trains = ("base.", POLICY, OWN)
+    limits = within(apart=">= 0")
     apart: float = 5.0
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        at_least(0, self, "apart")
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, a second head like the first, and the policy."""
@@ -176,3 +181,231 @@ def discrepancy(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
     # All kernels in one tensor: a small batch's time is that of launching operations.
     narrow = far.new_tensor(WIDTHS).mul(-2).reciprocal().view(-1, *[1] * 2)
     return ((far * narrow).exp().sum(0) * (share.unsqueeze(-1) * share)).sum()
+
+
+@value
+class GPFL(Split):
+    """Base below a personal head, which reads features steered by what the client's labels are.
+
+    Every label y has a shared embedding e_y of D numbers; scale and shift, shared, are a linear
+    layer, ReLU and layer normalisation each. ``near`` is lambda, ``decay`` mu, the weight decay of
+    embeddings and steering.
+
+        steer(h; c) = ReLU(h (scale(c) + 1) + shift(c))
+        logits      = head_s(steer(h; c_s)),  c_s = sum_y p(y|s) e_y,  c_g = mean_y e_y
+        loss        = CE(logits) + CE(cos(steer(h; c_g), e)) + lambda |steer(h; c_g) - e_y|
+                      + mu/2 (|e|^2 + |steering|^2)
+
+    Contexts c and the e_y of the distance are of the received embeddings.
+
+    Reference: Zhang et al., GPFL: simultaneously learning global and personalized feature
+    information for personalized federated learning, ICCV 2023. A method of 004. Deviation: as
+    released contexts are of the embeddings that the client had before, at first zero, and the
+    distance is of whole batches.
+
+    >>> root(torch.tensor([4.0, 0.0]))  # distances; the gradient at 0 is 0
+    tensor([2., 0.])
+    """
+
+    experts = "head."
+    trains = ("base.", "head.", LABELS, STEERED)
+    limits = within(near=">= 0", decay=">= 0")
+    near: float = 0.01
+    decay: float = 0.1
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the model, the labels' embeddings and the steering."""
+        model, d = FedAvg.leaves(self, fed, seed), fed.net.width
+        new = drawn(
+            lambda: {
+                "labels": nn.Embedding(fed.classes, d),
+                **{f"{STEERED}{side}.layer": nn.Linear(d, d) for side in SIDES},
+                **{f"{STEERED}{side}.norm": nn.LayerNorm(d) for side in SIDES},
+            },
+            torch_seed(seed, "model", 1),
+        )
+        return {**model, **placed(new, fed)}
+
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return the contexts, ``[clients, D]`` each."""
+        share = fed.shares("label")[rows]
+        labels = state.shared[LABELS].expand(len(rows), -1, -1)
+        return {EVERYBODY: labels.mean(1), MINE: (share.unsqueeze(1) @ labels).squeeze(1)}
+
+    def broadcast(self, fed: Federation, state: State) -> Params:
+        """Return the received embeddings."""
+        return {EMBEDDED: state.shared[LABELS]}
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the head's cross-entropy, and what the embeddings say of the steered features."""
+        y, weight = batch["y"], batch["weight"]
+        h = self.features(net, params, batch)
+        said = net.logits(params, steer(params, h, ctx[MINE]))
+        everybody = steer(params, h, ctx[EVERYBODY])
+        cosine = normalize(everybody, dim=-1) @ normalize(params[LABELS], dim=-1).mT
+        right, near = (cross_entropy(a, y, reduction="none") for a in (said, cosine))
+        losses = right + near
+        far = root(((everybody - ctx[EMBEDDED][y]) ** 2).sum(-1))
+        loss = mean(losses, weight) + self.near * mean(far, weight)
+        decayed = [params[LABELS], *part(params, STEERED).values()]
+        return loss + self.decay / 2 * torch.stack([(t**2).sum() for t in decayed]).sum()
+
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
+        """Return the features steered by the client's own labels."""
+        h = code["h"]
+        return Opened(steer(params, h, ctx[MINE]), h.new_zeros(len(h), net.classes))
+
+
+def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
+    """Return features ``[B, D]`` steered by a context ``[D]``."""
+
+    def read(layer: Params) -> Tensor:
+        said = relu(linear(context, layer["layer.weight"], layer["layer.bias"]))
+        return layer_norm(said, said.shape[-1:], layer["norm.weight"], layer["norm.bias"])
+
+    scale, shift = (read(part(params, f"{STEERED}{side}.")) for side in SIDES)
+    return relu(h * (scale + 1) + shift)
+
+
+def root(squares: Tensor) -> Tensor:
+    """Return the square root, whose gradient at 0 is 0."""
+    some = squares > 0
+    return torch.where(some, torch.where(some, squares, 1).sqrt(), 0)
+
+
+@value
+class DBE(Split):
+    """The whole model is shared, a vector v_j of D numbers, added to the features, is private.
+
+    ``kappa`` is kappa, ``momentum`` mu of the running mean m_j of the client's features, which
+    starts anew every round and passes gradients through the batch's mean; g is the consensus.
+
+        logits = head(f(x) + v_j)
+        m_j    <- (1 - mu) m_j + mu mean_batch f(x)
+        loss   = CE + kappa mean_d (m_jd - g_d)^2 / 2
+
+    g is the mean of the clients' m_j after one epoch of plain training from the initial model,
+    weighted by examples, and stays as it is. For that epoch the initial model goes to every client
+    that takes part, and D numbers come back: the first round is charged for it, whoever is in its
+    cohort, in equal parts.
+
+    Reference: Zhang et al., Eliminating domain bias for federated learning in representation space,
+    NeurIPS 2023 (kappa 50, for news 0.1, mu 1, as in 004; PFLlib's default is kappa 0). A method of
+    004. Deviation: v_j moves at the clients' rate, in plain SGD steps.
+
+    >>> running({"running.mean": torch.tensor([1.0])}, torch.tensor([3.0]), 0.25)  # mu = 1/4
+    tensor([1.5000])
+    """
+
+    experts = VECTOR
+    trains: ClassVar[tuple[str, ...]] = ("base.", "head.", VECTOR, RUNNING)
+    limits = within(kappa=">= 0", momentum="(0, 1]")
+    kappa: float = 50.0
+    momentum: float = 1.0
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        plain_steps(self)
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the model, and vectors that start at zero."""
+        zero = torch.zeros(fed.net.width)
+        vectors = {n: zero.clone() for n in (VECTOR, RUNNING, CONSENSUS)}
+        return {**FedAvg.leaves(self, fed, seed), **placed(vectors, fed)}
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a leaf is a client's: its vector, and its running mean."""
+        return name in (VECTOR, RUNNING)
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the initial model with the consensus, for which every client trains one epoch."""
+        begun = FedAvg.init(self, fed, seed, first)
+        if not self.kappa or (first and CONSENSUS in first.shared):
+            return begun
+        fields = {n: getattr(self, n) for n in ("batch_size", "client", "momentum")}
+        # The initial model stays as it is.
+        fresh = State(dict(begun.shared), {n: torch.zeros_like(t) for n, t in begun.local.items()})
+        once = _Consensus(kappa=0.0, **fields)
+        found, report = play_round(once, fed, fresh, round=0, seed=seed, cohort=1.0)
+        begun.shared[CONSENSUS] = found.shared[CONSENSUS]
+        begun.memory[PREPARED] = torch.stack([report.down.sum(), report.up.sum()])
+        return begun
+
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return the received model and the client's vector; the running mean starts anew."""
+        begun = FedAvg.start(self, fed, state, rows)
+        return {**begun, RUNNING: torch.zeros_like(begun[RUNNING])}
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the cross-entropy, and how far the mean features are from the consensus."""
+        weight = batch["weight"]
+        h = self.features(net, params, batch)
+        said = net.logits(params, h + params[VECTOR])
+        loss = mean_cross_entropy(said, batch["y"], weight)
+        center = mean_of(h, weight)
+        m = running(params, center, self.momentum)
+        loss = loss + self.kappa / 2 * ((m - params[CONSENSUS]) ** 2).mean()
+        return loss + moved(params, center, self.momentum, self.client.lr)
+
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+        """Return the bytes of a round, of the first one with those of the consensus.
+
+        What all clients exchanged for that is dealt to the first cohort: where everybody is in it,
+        each has its own. The server's memory of it ends with the first round.
+        """
+        down, up = FedAvg.communication_bytes(self, state, rows, messages)
+        if PREPARED not in state.memory:
+            return down, up
+        before = state.memory[PREPARED].tolist()
+        return down + _dealt(before[0], len(rows)), up + _dealt(before[1], len(rows))
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+        """Average the models; what finding the consensus took has been charged."""
+        return replace(FedAvg.aggregate(self, fed, state, rows, messages), memory={})
+
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
+        """Return the features, and the head's logits of them."""
+        return Opened(code["h"], net.logits(params, code["h"]))
+
+    def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
+        """Return the client's vector for every example."""
+        return params[VECTOR].expand(len(entry), -1)
+
+    def joined(self, net: Net, params: Params, out: Tensor) -> Tensor:
+        """Return what a vector adds to the logits."""
+        return out @ params["head.weight"].mT
+
+
+@dataclass(frozen=True)
+class _Consensus(DBE):
+    """One epoch of plain training whose clients send their running mean, and nothing else."""
+
+    trains = ("base.", "head.", RUNNING)
+
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        return {}, {CONSENSUS: before[CONSENSUS] - after[RUNNING]}
+
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+        model = others(state.shared, CONSENSUS)  # there is none yet
+        return FedAvg.communication_bytes(self, replace(state, shared=model), rows, messages)
+
+
+def mean_of(h: Tensor, weight: Tensor) -> Tensor:
+    """Return the mean features ``[D]`` of a batch."""
+    return (h * weight.unsqueeze(-1)).sum(0) / weight.sum().clamp(min=1)
+
+
+def running(params: Params, center: Tensor, momentum: float) -> Tensor:
+    """Return the running mean ``[D]`` after a batch; gradients pass through the batch's mean."""
+    return (1 - momentum) * params[RUNNING].detach() + momentum * center
+
+
+def moved(params: Params, center: Tensor, momentum: float, lr: float) -> Tensor:
+    """Return a loss, 0 in value, whose SGD step moves the running mean by one batch."""
+    back = params[RUNNING] - center.detach()
+    return momentum / (2 * lr) * ((back**2).sum() - (back.detach() ** 2).sum())
+
+
+def _dealt(total: int, clients: int) -> Tensor:
+    """Return whole numbers that sum to ``total``, as equal as can be, int64 ``[clients]``."""
+    return total // clients + (torch.arange(clients) < total % clients).to(torch.int64)

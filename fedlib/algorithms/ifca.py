@@ -17,13 +17,13 @@ from fedlib.algorithms.arithmetic import (
     placed,
     weighted_sum,
 )
-from fedlib.algorithms.fedavg import FedAvg, at_least
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.engine import Prediction, State, encode
 from fedlib.federation import Federation, Table
 from fedlib.metrics import adjusted_rand_index, truth
 from fedlib.models import Net, Params, each, named, part, stack
 from fedlib.randomness import generator, torch_seed
-from fedlib.values import one_of, value
+from fedlib.values import value, within
 
 CLUSTERS = "clusters."
 FIT = "settled/fit"  # every client's loss under every model; forgotten when a round ends
@@ -45,14 +45,9 @@ class Explore:
     0.1
     """
 
+    limits = within(eps="[0, 1]", decay=">= 0")
     eps: float = 0.33
     decay: float = 0.0
-
-    def check(self) -> None:
-        if not 0 <= self.eps <= 1:
-            raise ValueError(f"Explore.eps must be a fraction in [0, 1], got {self.eps}")
-        if self.decay < 0:
-            raise ValueError(f"Explore.decay must be >= 0, got {self.decay}")
 
     def at(self, round: int) -> float:
         """Return the probability of exploring in a round, counted from 0."""
@@ -69,12 +64,9 @@ class ClusterStop:
     Reference: Isaksson et al. (003), an option of algorithm 1.
     """
 
+    limits = within(every=">= 1", patience=">= 1")
     every: int = 10
     patience: int = 10
-
-    def check(self) -> None:
-        if min(self.every, self.patience) < 1:
-            raise ValueError(f"every and patience must be >= 1, got {self}")
 
     def begun(self, shared: Params, clusters: int) -> Params:
         """Return what the server remembers of clusters that have not been checked yet."""
@@ -136,6 +128,7 @@ class IFCA(FedAvg):
     exploring Ghosh et al., An efficient framework for clustered federated learning, NeurIPS 2020.
     """
 
+    limits = within(clusters=">= 1", inference=("validation", "train"))
     clusters: int = 2
     explore: Explore = Explore(0.0)
     inference: str = "validation"
@@ -145,8 +138,6 @@ class IFCA(FedAvg):
 
     def check(self) -> None:
         FedAvg.check(self)
-        one_of("inference", self.inference, ("validation", "train"))
-        at_least(1, self, "clusters")
         if not 0 <= self.least_share * self.clusters <= 1:
             raise ValueError(
                 f"IFCA.least_share must lie in [0, 1 / {self.clusters}], got {self.least_share}"

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.arithmetic import Bytes, placed
+from fedlib.algorithms.arithmetic import Bytes, alike_bytes, mean, placed, rows_of
 from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.ifca import FIT, settled
-from fedlib.engine import EarlyStop, Known, Phase, Prediction, State
+from fedlib.engine import EarlyStop, Phase, Prediction, State, noise_of
 from fedlib.federation import Federation
-from fedlib.models import Family, Net, Params
+from fedlib.models import AutoEncoder, Family, Net, Params, named, part
+from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
-from fedlib.values import value
+from fedlib.values import value, within
 
 COUNTS, TOGETHER = "counts", "counts_together"  # of labels: a client's, the federation's
+VAE, LATENT = "vae.", "latent"
+NOISE = noise_of(LATENT)
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,7 @@ class LocalTraining(FedAvg):
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return no bytes: what a first stage shared was there when this one began."""
-        none = torch.zeros(len(rows), dtype=torch.int64)
-        return none, none
+        return alike_bytes(rows, {}, {})
 
 
 @value
@@ -72,10 +76,6 @@ class Local(LocalTraining):
         """Return the mean cross-entropy of one client's mini-batch."""
         return FedAvg.loss(self, net.like(self.model), params, ctx, batch)
 
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
-        """Return the batch itself: no part of the model is shared."""
-        return {"x": x}
-
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the client's own model's prediction."""
         return Prediction.single(net.like(self.model).logp(params, code["x"]))
@@ -84,8 +84,8 @@ class Local(LocalTraining):
 def _as_of(name: str) -> Any:
     """Return a method that asks ``of``, the algorithm that a stage stands on."""
 
-    def method(stage: SecondStage, *args: Any) -> Any:
-        return getattr(stage.of, name)(*args)
+    def method(stage: SecondStage, *args: Any, **named: Any) -> Any:
+        return getattr(stage.of, name)(*args, **named)
 
     method.__name__, method.__doc__ = name, f"Return what ``of.{name}`` says."
     return method
@@ -107,6 +107,7 @@ class SecondStage(LocalTraining):
     predict = _as_of("predict")
     client_output = _as_of("client_output")
     ensemble = _as_of("ensemble")
+    assign_models = _as_of("assign_models")
 
     @property
     def reads_examples(self) -> bool:
@@ -117,10 +118,6 @@ class SecondStage(LocalTraining):
         """Return what ``of`` sends, with all that the clients have kept."""
         own = {n: t[rows] for n, t in state.local.items()}
         return {**self.of.start(fed, state, rows), **own}
-
-    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
-        """Return the state in which clients of ``of`` know what they predict with."""
-        return self.of.assign_models(fed, state)
 
 
 @value
@@ -139,6 +136,9 @@ class Newcomers(SecondStage):
     """
 
     drops = False
+    known = _as_of("known")
+    loss = _as_of("loss")
+    communication_bytes = FedAvg.communication_bytes  # what is shared comes down, nothing goes up
     stop: EarlyStop | None = None
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
@@ -151,18 +151,6 @@ class Newcomers(SecondStage):
         """Return one phase over the leaves that are local, with the noise that ``of`` asks for."""
         noise = {name: count for phase in self.of.phases() for name, count in phase.noise}
         return (self.phase(stop=self.stop, noise=tuple(noise.items()), side="local"),)
-
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
-        """Return the bytes: what is shared comes down, nothing goes up."""
-        return FedAvg.communication_bytes(self, state, rows, messages)
-
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
-        """Return what ``of`` knows of examples once what is shared stands still."""
-        return self.of.known(net, frozen, ctx, batch)
-
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
-        """Return the loss of ``of``."""
-        return self.of.loss(net, params, ctx, batch)
 
 
 @value
@@ -216,3 +204,98 @@ def log_shares(counts: Tensor, examples: int) -> Tensor:
     """Return log (n_y + 1) / (n + classes) of counts ``[classes]`` for each of some examples."""
     shares = (counts + 1) / (counts.sum() + len(counts))
     return shares.log().expand(examples, -1)
+
+
+@value
+class Densities(SecondStage):
+    """Every client of a trained federation fits a variational auto-encoder to its own examples.
+
+    A newcomer's example x is then voted on by clients s with p(s|x) in place of p(s).
+
+        p(z|x) = sum_s p_theta_s(z|x, s) p(s|x),     p(s|x) ~ p(x|s) p(s)              (eq. 18)
+        log p(x|s) ~ log mean_l p(x|u_l) p(u_l) / r(u_l|x)       over L = ``samples`` draws u_l
+
+    ``hidden`` and ``latent`` are the widths of the auto-encoders (r encodes, p decodes), ``of`` the
+    federation's algorithm. A second stage (``Experiment.after`` is the federation that trained), in
+    which only the auto-encoders move: all in one program, each until its bound on the client's
+    validation examples has not improved for ``stop.patience`` epochs. Seen clients are predicted as
+    ``of`` does. Play one round with every client (cohort 1.0).
+
+    Reference: Reisser et al., Federated mixture of experts, App. F (000). Deviation: the estimate
+    has noise that all clients and examples share; the default of new clients is p(s) (A17).
+    """
+
+    federates = True  # they send their auto-encoders
+    drops = False
+    trains = (VAE,)
+    limits = within(hidden=">= 1", latent=">= 1", samples=">= 1")
+    epochs: int = 100
+    batch_size: int | None = 10
+    client: Optimizer = adam(1e-3)
+    hidden: tuple[int, ...] = (512, 256)
+    latent: int = 32
+    samples: int = 1
+    stop: EarlyStop = EarlyStop(every=1, patience=3)
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a leaf is of an auto-encoder, or kept local by ``of``."""
+        return name.startswith(VAE) or self.of.is_local(name)
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the first stage's leaves and one fresh auto-encoder for every client."""
+        if first is None:
+            raise ValueError("Densities follow a federation: give its experiment as `after`")
+        fresh = named(_encoder(fed.net, self).init(torch_seed(seed, "model", 0)), VAE)
+        return replace(first, local={**first.local, **rows_of(fresh, fed)})
+
+    def broadcast(self, fed: Federation, state: State) -> Params:
+        """Return what ``of`` tells all clients, how to undo the normalisation, and fixed noise."""
+        draw = torch.Generator().manual_seed(0)
+        noise = torch.randn(self.samples, self.latent, generator=draw).to(fed.device)
+        look = {"vae:scale": fed.train.scale, "vae:shift": fed.train.shift}
+        return {**self.of.broadcast(fed, state), **look, "vae:noise": noise}
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over the auto-encoders, stopped by their own bound."""
+        noise = ((LATENT, self.latent),)
+        return (self.phase(stop=self.stop, noise=noise, watch="loss"),)
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""
+        pixels = _pixels(_flat(batch["x"]), ctx)
+        if NOISE in batch:
+            normal = torch.special.ndtri(batch[NOISE].clamp(1e-7, 1 - 1e-7))
+        else:
+            normal = pixels.new_zeros(self.latent)
+        bound = _encoder(net, self).bound(part(params, VAE), pixels, normal)
+        return -mean(bound, batch["weight"])
+
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+        """Return no bytes down, and every client's auto-encoder up."""
+        return alike_bytes(rows, {}, {n: t[0] for n, t in part(state.local, VAE).items()})
+
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
+        """Return what the shared leaves of ``of`` say, and the examples themselves."""
+        return {**self.of.encode(net, shared, x), "vae:x": _flat(x)}
+
+    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
+        """Return the estimate of log p(x|s), ``[B]``."""
+        pixels = _pixels(code["vae:x"], ctx)
+        return _encoder(net, self).evidence(part(params, VAE), pixels, ctx["vae:noise"])
+
+
+_encoder_of = cache(AutoEncoder)
+
+
+def _encoder(net: Net, of: Densities) -> AutoEncoder:
+    return _encoder_of(math.prod(net.shape), of.hidden, of.latent)
+
+
+def _flat(x: Tensor) -> Tensor:
+    """Return images ``[B, channels, height, width]`` as rows, in the order of their memory."""
+    return x.movedim(-3, -1).flatten(1)
+
+
+def _pixels(x: Tensor, ctx: Params) -> Tensor:
+    """Return normalised rows as values in [0, 1]."""
+    return ((x - ctx["vae:shift"]) / (255 * ctx["vae:scale"])).clamp(0, 1)

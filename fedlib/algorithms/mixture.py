@@ -27,7 +27,7 @@ from fedlib.federation import OPTED_IN, Federation
 from fedlib.models import Family, Net, Params, named, part
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
-from fedlib.values import one_of, value
+from fedlib.values import value, within
 
 GLOBAL, COPY, OWN, GATE = "global.", "copy.", "own.", "gate."
 SAID = "said"  # a column of the batch: what experts that stay say of an example's label
@@ -78,6 +78,7 @@ class Mixture(LocalTraining):
     """
 
     reads_examples = True
+    limits = within(pool=(*GATED, *EQUAL))
     epochs: int = 500
     batch_size: int | None = 10
     client: Optimizer = adam(1e-5)
@@ -91,7 +92,6 @@ class Mixture(LocalTraining):
 
     def check(self) -> None:
         FedAvg.check(self)
-        one_of("pool", self.pool, (*GATED, *EQUAL))
         if self.frozen and self.train_global:
             raise ValueError("frozen experts do not move: give either frozen or train_global")
 

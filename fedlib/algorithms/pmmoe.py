@@ -14,7 +14,7 @@ from fedlib.algorithms.arithmetic import (
     placed,
     rows_of,
 )
-from fedlib.algorithms.fedavg import FedAvg, at_least
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import error_spread, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, Split
@@ -24,7 +24,7 @@ from fedlib.models import GateNet, Net, Params, each, named, part
 from fedlib.optim import Optimizer, sgd
 from fedlib.partition import whole_part
 from fedlib.randomness import torch_seed
-from fedlib.values import value
+from fedlib.values import value, within
 
 POOL, GATE, OWN, KEPT, PLACE = "pool.", "gate.", "own.", "kept.experts", "place"
 REST, SAID, ENTRY = "moe:rest", "moe:said", "moe:entry"
@@ -62,6 +62,7 @@ class PMMoE(SecondStage):
 
     drops = False  # the noise in its batches is the gate's
     trains = (GATE,)
+    limits = within(top=">= 0", denoise="[0, 1)", temperature="> 0")
     of: Split = FedPer()
     epochs: int = 50
     batch_size: int | None = 10
@@ -73,15 +74,6 @@ class PMMoE(SecondStage):
     temperature: float = 1.0
     favour: float = 0.0
     stop: EarlyStop | None = None
-
-    def check(self) -> None:
-        SecondStage.check(self)
-        at_least(0, self, "top")
-        if not 0 <= self.denoise < 1 or self.temperature <= 0:
-            raise ValueError(
-                "PMMoE needs denoise (gamma) in [0, 1) and temperature (T) > 0, got "
-                f"{self.denoise} and {self.temperature}"
-            )
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is a client's: its gate, and what ``of`` keeps there."""
@@ -119,11 +111,7 @@ class PMMoE(SecondStage):
 
     def _sees(self, net: Net) -> tuple[int, ...]:
         """Return the shape of what the gate sees: an image, or features."""
-        return below_base(net) if self._lends_bases else (net.width,)
-
-    @property
-    def _lends_bases(self) -> bool:
-        return self.of.experts == "base."
+        return below_base(net) if self.of.experts == "base." else (net.width,)
 
     def energies(self, fed: Federation, state: State) -> Tensor:
         """Return every expert's energy score for every client, ``[clients, M]``.
@@ -180,7 +168,7 @@ class PMMoE(SecondStage):
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what ``of`` has, and where bases are lent, their features ``[B, M, D]``."""
         code = self.of.encode(net, shared, x)
-        if not self._lends_bases:
+        if self.of.experts != "base.":
             return code
         bases = named(part(shared, POOL), "base.")
         return {**code, "out": torch.stack(each(net.features, bases, x), 1)}

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
 from fedlib.algorithms.arithmetic import Bytes, mean_cross_entropy, one_hot, placed, weighted_sum
-from fedlib.algorithms.fedavg import FedAvg, at_least
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.splitting import LGFedAvg
 from fedlib.engine import BLOCK, Phase, State, Update, noise_of, vmap_clients
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, drawn, named, part
 from fedlib.optim import Optimizer, adam, recall, remembered, sgd
 from fedlib.randomness import torch_seed
-from fedlib.values import value
+from fedlib.values import value, within
 
 MADE = "generator."
 POOL = "pool"  # p(y) over all clients, cumulated
@@ -56,17 +56,13 @@ class FedGen(FedAvg):
 
     trains = ("base.", "head.")
     before_round = _seeded
+    limits = within(noise=">= 1", hidden=">= 1", invented=">= 1", steps=">= 0", alpha=">= 0")
     noise: int = 512
     hidden: int = 512
     fit: Optimizer = adam(5e-3)
     steps: int = 1000
     invented: int = 10
     alpha: float = 1.0
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        at_least(1, self, "noise", "hidden", "invented")
-        at_least(0, self, "steps", "alpha")
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model and the generator."""
@@ -151,12 +147,9 @@ class FedGH(LGFedAvg):
     """
 
     before_round = _seeded
+    limits = within(pairs=">= 1")
     head: Optimizer = sgd(1.0)
     pairs: int = 10
-
-    def check(self) -> None:
-        LGFedAvg.check(self)
-        at_least(1, self, "pairs")
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return nothing: no leaf is sent back."""

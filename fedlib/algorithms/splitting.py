@@ -8,11 +8,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import mean_cross_entropy
-from fedlib.algorithms.fedavg import FedAvg, at_least
+from fedlib.algorithms.fedavg import FedAvg
 from fedlib.engine import UNSEEN, Known, Phase, Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
-from fedlib.values import value
+from fedlib.values import value, within
 
 
 class Opened(NamedTuple):
@@ -205,11 +205,8 @@ class FedRep(Personal):
     """
 
     local: tuple[str, ...] = ("head.",)
+    limits = within(head_epochs=">= 1")
     head_epochs: int = 10
-
-    def check(self) -> None:
-        at_least(1, self, "head_epochs")
-        Personal.check(self)
 
     def phases(self) -> tuple[Phase, ...]:
         """Return a phase of the head and one of the base."""
@@ -250,11 +247,8 @@ class LocalGlobal(FedAvg):
     """
 
     reads_examples = True
+    limits = within(cut=">= 1")
     cut: int = 3
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        at_least(1, self, "cut")
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf belongs to the first ``cut`` modules of the base."""
@@ -268,14 +262,6 @@ class LocalGlobal(FedAvg):
             legal = "; ".join(f"{cut} (after {names})" for cut, names in cuts.items())
             raise ValueError(f"this model has no cut {self.cut}; legal: {legal or 'none'}")
         return FedAvg.init(self, fed, seed, first)
-
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
-        """Return the batch itself: the first layers are personal."""
-        return {"x": x}
-
-    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
-        """Return the prediction of the client's network."""
-        return Prediction.single(net(params, code["x"]).log_softmax(-1))
 
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's representation."""

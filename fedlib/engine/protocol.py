@@ -1,7 +1,7 @@
 """What an algorithm is: the mathematics of one client and one mini-batch, and what a server does.
 
-The engine calls these methods and knows no algorithm by name. ``FedAvg`` implements all of them;
-another algorithm overrides the ones in which it differs.
+The engine calls these methods and knows no algorithm by name. What most algorithms leave out has a
+default here, ``FedAvg`` has all others; another algorithm overrides the ones in which it differs.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
-from fedlib.federation import Federation, Known
+from fedlib.federation import UNSEEN, Federation, Known
 from fedlib.models import Net, Params
 from fedlib.optim import Optimizer
-from fedlib.values import one_of, value
+from fedlib.values import value, within
 
 FEATURES = "features"  # as many random numbers as a model has features
 
@@ -41,17 +42,11 @@ class EarlyStop:
     keeps the weights that it has then, as 001's released code does by mistake.
     """
 
+    limits = within(every=">= 1", patience=">= 1", min_delta=">= 0", keep=("best", "last"))
     every: int = 5
     patience: int = 10
     min_delta: float = 0.0
     keep: str = "best"
-
-    def check(self) -> None:
-        one_of("keep", self.keep, ("best", "last"))
-        if self.every < 1 or self.patience < 1:
-            raise ValueError(f"every and patience must be >= 1, got {self}")
-        if self.min_delta < 0:
-            raise ValueError(f"EarlyStop.min_delta must be >= 0, got {self.min_delta}")
 
 
 @value
@@ -66,6 +61,9 @@ class Phase:
     the algorithm's predictions, or "loss".
     """
 
+    limits = within(
+        epochs=">= 1", batch_size=">= 1", watch=("nll", "loss"), side=("local", "shared", "both")
+    )
     optimizer: Optimizer
     epochs: int = 1
     batch_size: int | None = 64
@@ -77,12 +75,6 @@ class Phase:
     side: str = "both"
 
     def check(self) -> None:
-        one_of("side", self.side, ("local", "shared", "both"))
-        one_of("watch", self.watch, ("nll", "loss"))
-        if self.epochs < 1:
-            raise ValueError(f"Phase.epochs must be >= 1, got {self.epochs}")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(f"Phase.batch_size must be >= 1 or None, got {self.batch_size}")
         for name, count in self.noise:
             if count != FEATURES and (isinstance(count, str) or count < 0):
                 raise ValueError(f"Phase.noise, {name}: numbers must be >= 0, got {count!r}")
@@ -149,17 +141,20 @@ class Algorithm(Protocol):
     @property
     def reads_examples(self) -> bool:
         """Whether predicting runs a client's own network on every example: it costs as much."""
+        return False
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; ``first`` is the final state of a first stage."""
 
     def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return a number per client, ``[clients]``: equal ones have leaves of equal shapes."""
+        return torch.zeros_like(rows)
 
     def before_round(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
         """Return the state in which the cohort has decided what it decides before training."""
+        return state
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what each client of the cohort begins from, ``[clients, ...]``.
@@ -169,9 +164,11 @@ class Algorithm(Protocol):
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return constants of the round that differ between clients, ``[clients, ...]``."""
+        return {}
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return constants of the round that all clients share, without client axis."""
+        return {}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return the stretches of local training."""
@@ -181,6 +178,7 @@ class Algorithm(Protocol):
 
         It is computed once per example, and the loss finds it in its batch.
         """
+        return UNSEEN
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return one client's loss on one mini-batch, a scalar."""
@@ -189,6 +187,7 @@ class Algorithm(Protocol):
         self, fed: Federation, rows: Tensor, after: Params, context: Params
     ) -> Params:
         """Return what clients say of their examples, ``[clients, ...]``: more of their message."""
+        return {}
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return what one client keeps of a round, and what it sends.
@@ -216,6 +215,7 @@ class Algorithm(Protocol):
         A state in which they have is returned as it is. Rounds go on from the state before.
         ``judging`` is of validation examples, which say what round a run keeps.
         """
+        return state
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what the shared leaves say of a batch, ``[B, ...]``: computed once for all."""
@@ -231,9 +231,12 @@ class Algorithm(Protocol):
 
     def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return how well a client knows examples, log p(x|s) ``[B]`` up to a constant."""
+        first = next(iter(code.values()))
+        return first.new_zeros(len(first), dtype=torch.float32)
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return quantities worth logging: scalars, ``[experts]``, or ``[item, experts]``."""
+        return {}
 
 
 def playing(algorithm: Algorithm, fed: Federation) -> Federation:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
-from fedlib.models.families import Family, below_one, dense, positive
+from fedlib.models.families import Family, dense
 from fedlib.models.net import Params, drawn
-from fedlib.values import one_of, value
+from fedlib.values import value, within
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -53,17 +53,15 @@ class GateNet(Family):
     released code also has a ``dropout`` of 0.1 and a ReLU after the first layer.
     """
 
+    limits = within(activation=tuple(ACTIVATIONS), init=tuple(INITS), dropout="[0, 1)")
     hidden: tuple[int, ...] = (128, 256, 128)
     activation: str = "leaky_relu"
     init: str = "orthogonal"
     dropout: float = 0.0
 
     def check(self) -> None:
-        if self.hidden:
-            positive(self, "hidden")
-        one_of("activation", self.activation, ACTIVATIONS)
-        one_of("init", self.init, INITS)
-        below_one(self, "dropout")
+        if min(self.hidden, default=1) < 1:
+            raise ValueError(f"GateNet.hidden must be >= 1, got {self.hidden}")
 
     @property
     def noise(self) -> int:

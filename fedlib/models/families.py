@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedlib.values import one_of, value
+from fedlib.values import value, within
 
 # Several dense nets of at most so many parameters fit into a CPU core's own cache together.
 SMALL = 2**18
@@ -52,6 +52,15 @@ class LeNet(Family):
     -p(y). ``FedAvg``, ``Local``, ``Mixture`` and ``IFCA``'s models read it, others do not.
     """
 
+    limits = within(
+        channels=">= 1",
+        hidden=">= 1",
+        kernel=">= 1",
+        dropout="[0, 1)",
+        channel_dropout="[0, 1)",
+        response_norm=">= 0",
+        output=("log-softmax", "softmax"),
+    )
     channels: tuple[int, ...] = (6, 16)
     hidden: tuple[int, ...] = (120, 84)
     kernel: int = 5
@@ -59,13 +68,6 @@ class LeNet(Family):
     dropout: float = 0.0
     channel_dropout: float = 0.0
     output: str = "log-softmax"
-
-    def check(self) -> None:
-        positive(self, "channels", "hidden", "kernel")
-        below_one(self, "dropout", "channel_dropout")
-        if self.response_norm < 0:
-            raise ValueError(f"LeNet.response_norm must be >= 0, got {self.response_norm}")
-        one_of("LeNet.output", self.output, ("log-softmax", "softmax"))
 
     @property
     def noise(self) -> int:
@@ -108,10 +110,8 @@ def fedmix_lenet5(width: int = 32) -> LeNet:
 class MLP(Family):
     """A multi-layer perceptron on flattened images; (200, 200) is the one of FedMix, App. F."""
 
+    limits = within(hidden=">= 1")
     hidden: tuple[int, ...] = (200, 200)
-
-    def check(self) -> None:
-        positive(self, "hidden")
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the hidden layers; see ``Family``."""
@@ -131,14 +131,13 @@ class ResNet(Family):
     change: "projection" (1x1 convolution) or "pad" (zeros, no parameters: 275,572).
     """
 
+    limits = within(widths=">= 1", blocks=">= 1", groups=">= 1", shortcut=("projection", "pad"))
     blocks: int = 3
     widths: tuple[int, ...] = (16, 32, 64)
     groups: int = 2
     shortcut: str = "projection"
 
     def check(self) -> None:
-        positive(self, "widths", "blocks", "groups")
-        one_of("shortcut", self.shortcut, ("projection", "pad"))
         if any(width % self.groups for width in self.widths):
             raise ValueError(
                 f"ResNet.groups must divide every width, got {self.groups} for {self.widths}"
@@ -258,20 +257,3 @@ def shaped(family: Family, shape: tuple[int, ...], axes: int, kind: str) -> tupl
     if len(shape) != axes:
         raise ValueError(f"{family} is for {kind}, and an example here is of shape {shape}")
     return shape
-
-
-def positive(family: Family, *names: str) -> None:
-    """Raise ValueError unless fields, or all numbers in them, are whole and at least 1."""
-    for name in names:
-        numbers = given if isinstance(given := getattr(family, name), tuple) else (given,)
-        if not numbers or any(type(n) is not int or n < 1 for n in numbers):
-            what = f"{type(family).__name__}.{name}"
-            raise ValueError(f"{what} must be whole numbers >= 1, got {given!r}")
-
-
-def below_one(family: Family, *names: str) -> None:
-    """Raise ValueError unless shares lie in [0, 1)."""
-    for name in names:
-        if not 0 <= getattr(family, name) < 1:
-            what = f"{type(family).__name__}.{name}"
-            raise ValueError(f"{what} must lie in [0, 1), got {getattr(family, name)}")

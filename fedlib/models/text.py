@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from fedlib.models.families import Family, positive, shaped
-from fedlib.values import value
+from fedlib.models.families import Family, shaped
+from fedlib.values import value, within
 
 UNKNOWN = 1
 DIRECTIONS = ("", "_reverse")
@@ -24,15 +24,11 @@ class BiLSTM(Family):
     padding is read like any token, as released.
     """
 
+    limits = within(vocabulary=">= 1", embedding=">= 1", hidden=">= 1", tokens=">= 1")
     vocabulary: int = 10_002
     embedding: int = 100
     hidden: int = 64
     tokens: int | None = None
-
-    def check(self) -> None:
-        positive(self, "vocabulary", "embedding", "hidden")
-        if self.tokens is not None:
-            positive(self, "tokens")
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return embedding and LSTM; see ``Family``."""
@@ -50,11 +46,9 @@ class FastText(Family):
     4 classes.
     """
 
+    limits = within(vocabulary=">= 1", width=">= 1")
     vocabulary: int = 98_635
     width: int = 32
-
-    def check(self) -> None:
-        positive(self, "vocabulary", "width")
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return embedding, mean and linear layer; see ``Family``."""

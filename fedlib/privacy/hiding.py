@@ -16,7 +16,7 @@ from fedlib.federation import Federation
 from fedlib.models import Net, Params
 from fedlib.privacy.labels import Flags, Floats, from_rows, set_from_rows, total_variation
 from fedlib.randomness import torch_seed
-from fedlib.values import value
+from fedlib.values import value, within
 
 if TYPE_CHECKING:  # tables of studies: who trains needs no pandas
     import pandas as pd
@@ -32,12 +32,8 @@ class NoisyFedMix(FedMix):
     of phi. A client's draw depends on seed, round and its id.
     """
 
+    limits = within(noise=">= 0")
     noise: float = 1.0
-
-    def check(self) -> None:
-        FedMix.check(self)
-        if self.noise < 0:
-            raise ValueError(f"NoisyFedMix.noise must be >= 0, got {self.noise}")
 
     def before_round(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
@@ -110,11 +106,10 @@ def best_threshold(score: Floats, held: Flags) -> float:
     value, flag = np.ravel(np.asarray(score, dtype=np.float64)), np.ravel(held).astype(bool)
     if flag.all() or not flag.any():
         return float("nan")
-    order = np.argsort(-value, kind="stable")
-    last = np.append(np.diff(value[order]) != 0, True)  # equal scores fall on the same side
-    hits, misses = np.cumsum(flag[order]), np.cumsum(~flag[order])
-    right = hits / flag.sum() + 1 - misses / (~flag).sum()
-    return float(max(right[last].max(), 1) / 2)
+    from sklearn.metrics import roc_curve  # slow to import
+
+    misses, hits, _ = roc_curve(flag, value)
+    return float((hits + 1 - misses).max() / 2)
 
 
 def leak_of_sums(

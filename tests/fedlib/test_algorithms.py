@@ -157,8 +157,8 @@ BAD = [
     (lambda: FedRep(head_epochs=0), "epochs must be >= 1"),
     (lambda: LocalGlobal(cut=0), "cut must be >= 1, got 0"),
     (lambda: PMMoE(top=-1), "PMMoE.top must be >= 0"),
-    (lambda: PMMoE(denoise=1.0), r"denoise \(gamma\) in \[0, 1\)"),
-    (lambda: PMMoE(temperature=0.0), r"temperature \(T\) > 0"),
+    (lambda: PMMoE(denoise=1.0), r"PMMoE.denoise must lie in \[0, 1\)"),
+    (lambda: PMMoE(temperature=0.0), "PMMoE.temperature must be > 0"),
     (lambda: GateNet(init="orthogonals"), "did you mean 'orthogonal'"),
     (lambda: GateNet(activation="tanh"), "unknown activation"),
     (lambda: GateNet(dropout=1.0), "dropout must lie"),
@@ -171,14 +171,14 @@ BAD = [
     (lambda: PrunedFedMix(eta=-0.1), r"eta must lie in \[0, 1\], got -0.1"),
     (lambda: PrunedFedMix(objective="likelihood"), "unknown objective with pruning"),
     (lambda: IFCA(clusters=0), "IFCA.clusters must be >= 1, got 0"),
-    (lambda: Explore(1.5), "Explore.eps must be a fraction"),
+    (lambda: Explore(1.5), r"Explore.eps must lie in \[0, 1\]"),
     (lambda: Explore(decay=-1.0), "Explore.decay must be >= 0"),
-    (lambda: ClusterStop(patience=0), "every and patience must be >= 1"),
+    (lambda: ClusterStop(patience=0), "ClusterStop.patience must be >= 1"),
     (lambda: IFCA(clusters=3, least_share=0.5), r"least_share must lie in \[0, 1 / 3\], got 0.5"),
     (lambda: Mixture(frozen=True, train_global=True), "give either frozen or train_global"),
     (lambda: Mixture(pool="logs"), "unknown pool 'logs'.*did you mean 'log'"),
     *(
-        (lambda o=o: Densities(**o), "hidden, latent and samples must be >= 1")
+        (lambda o=o: Densities(**o), "Densities.* must be >= 1")
         for o in ({"hidden": (0,)}, {"latent": 0}, {"samples": 0})
     ),
 ]

@@ -153,10 +153,10 @@ def test_init_is_drawn_from_its_seed_and_from_nothing_else():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LeNet(channels=()), r"LeNet.channels must be whole numbers >= 1, got \(\)"),
+        (lambda: LeNet(channels=()), r"LeNet.channels must be >= 1, got \(\)"),
         (lambda: LeNet(response_norm=-1), r"LeNet.response_norm must be >= 0, got -1"),
         (lambda: LeNet(output="softmx"), r"LeNet.output.*did you mean 'softmax'"),
-        (lambda: MLP(hidden=()), r"MLP.hidden must be whole numbers >= 1"),
+        (lambda: MLP(hidden=()), r"MLP.hidden must be >= 1"),
         (lambda: ResNet(groups=3), r"ResNet.groups must divide every width, got 3"),
         (lambda: ResNet(shortcut="none"), "unknown shortcut 'none'"),
         (lambda: Net(LeNet(), (1, 1, 1), 10), r"LeNet\(\) does not fit images of 1x1 pixels"),

@@ -24,9 +24,18 @@ from fedlib.algorithms import (
     LocalGlobal,
     Personal,
 )
-from fedlib.algorithms.dbe import CONSENSUS, OWN, RUNNING
-from fedlib.algorithms.gpfl import EVERYBODY, LABELS, MINE, STEERED, steer
-from fedlib.algorithms.heads import WHO, discrepancy
+from fedlib.algorithms.heads import (
+    CONSENSUS,
+    EVERYBODY,
+    LABELS,
+    MINE,
+    RUNNING,
+    STEERED,
+    VECTOR,
+    WHO,
+    discrepancy,
+    steer,
+)
 from fedlib.algorithms.server_training import HELD, PROTOTYPES
 from fedlib.engine import evaluate, evaluate_global, play_round
 from fedlib.engine.batches import make_plan
@@ -217,7 +226,7 @@ def test_without_its_two_ideas_dbe_is_fedavg():
     expected, state = FedAvg(batch_size=None, client=sgd(0.2)), algorithm.init(fed, 0)
     plain = expected.init(fed, 0)
     for t in range(3):
-        state.local[OWN].zero_()
+        state.local[VECTOR].zero_()
         state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
         plain, _ = play_round(expected, fed, plain, round=t, seed=0, cohort=2)
     for n, t in plain.shared.items():
@@ -277,11 +286,11 @@ def test_dbes_vector_is_trained_and_its_regulariser_counts_the_running_mean():
     batch = one(fed)
     h = fed.net.features(params, batch["x"])
     m = 0.7 * params[RUNNING] + 0.3 * h.mean(0)
-    expected = cross_entropy(fed.net.logits(params, h + params[OWN]), batch["y"])
+    expected = cross_entropy(fed.net.logits(params, h + params[VECTOR]), batch["y"])
     expected = expected + 2.0 * (0.5 * (m - params[CONSENSUS]) ** 2).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, {}, batch), expected)
     after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
-    assert after.local[OWN].abs().sum() > 0
+    assert after.local[VECTOR].abs().sum() > 0
 
 
 def test_what_others_can_borrow():

@@ -442,7 +442,7 @@ def setting(cls, **fields):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FastText(width=-1), "FastText.width must be whole numbers >= 1"),
+        (lambda: FastText(width=-1), "FastText.width must be >= 1"),
         (lambda: ClusteredFedMix(damping=1.5), r"damping must lie in \[0, 1\), got 1.5"),
         (lambda: EarlyStop(min_delta=-0.1), "EarlyStop.min_delta must be >= 0, got -0.1"),
         (lambda: Choice((float("nan"),)), "Choice.of must hold numbers, text and values"),
