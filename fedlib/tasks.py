@@ -17,21 +17,10 @@ from torch.nn import functional
 
 from fedlib import data as datasets
 from fedlib.data import Dataset, Split
-from fedlib.federation import OPTED_IN, Federation, Table
+from fedlib.federation import OPTED_IN, CropFlip, Federation, Table
 from fedlib.models import Family, Net
-from fedlib.partition import (
-    Division,
-    LabelPermuted,
-    Mirrored,
-    OptOut,
-    Own,
-    Partition,
-    Request,
-    Rotated,
-    balanced,
-    divide,
-    holdout,
-)
+from fedlib.partition import LabelPermuted, Partition, Request, Rotated, balanced, holdout
+from fedlib.partition.held_out import Division, Mirrored, OptOut, Own, divide
 from fedlib.values import one_of, value
 
 Pool = tuple[Tensor, Tensor]
@@ -101,41 +90,6 @@ def _resampled(images: Tensor, degrees: float) -> Tensor:
     grid = functional.affine_grid(theta.expand(len(images), 2, 3), list(planes.shape), False)
     turned = functional.grid_sample(planes, grid, align_corners=False)
     return turned.round().clamp(0, 255).to(torch.uint8).movedim(1, -1).contiguous()
-
-
-@value
-class CropFlip:
-    """A crop of the image's own size from a black border, and a mirror image half of the time.
-
-    Drawn anew for every batch. ``padding`` is the border's width in pixels (4: 000, CIFAR-100;
-    He et al., 2016).
-    """
-
-    padding: int = 4
-    flip: bool = True
-
-    def check(self) -> None:
-        if self.padding < 0:
-            raise ValueError(f"CropFlip.padding must be >= 0, got {self.padding}")
-
-    @property
-    def numbers(self) -> int:
-        """An example takes three random numbers: down, right, mirrored."""
-        return 3
-
-    def __call__(self, images: Tensor, noise: Tensor) -> Tensor:
-        """Return uint8 ``[N, H, W, C]`` cropped and mirrored by noise ``[N, 3]`` in [0, 1)."""
-        height, width = images.shape[1:3]
-        p = self.padding
-        wide = functional.pad(images, (0, 0, p, p, p, p))
-        down, right = (noise[:, :2] * (2 * p + 1)).to(torch.int64).unbind(1)
-        rows = down[:, None] + torch.arange(height, device=images.device)
-        columns = torch.arange(width, device=images.device).expand(len(images), width)
-        if self.flip:
-            columns = torch.where(noise[:, 2:] < 0.5, width - 1 - columns, columns)
-        columns = right[:, None] + columns
-        each = torch.arange(len(images), device=images.device)
-        return wide[each[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
 def pick_device(device: str | torch.device = "auto") -> torch.device:
@@ -284,10 +238,7 @@ class Task:
         pools = {origin: _pool(data, origin, device) for origin in set(division.origin.values())}
         # Scale and shift of every value of an image; text has none.
         mean, std = (np.tile(v, math.prod(data.shape[:-1])) for v in (data.mean, data.std))
-        look = [
-            torch.tensor(v, dtype=torch.float32, device=device)
-            for v in (1 / (255 * std), -mean / std)
-        ]
+        look = [torch.tensor(v).float().to(device) for v in (1 / (255 * std), -mean / std)]
         tables = {}
         for name, part in division.parts.items():
             pool = pools[division.origin[name]]

@@ -25,7 +25,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from fedlib import paths, progress
 from fedlib.data import arrays, cache, parquet
@@ -39,6 +38,9 @@ NO_SAMPLES = "; samples are not downloaded"
 DIGITS = "digits"
 # Failures of the disk: no fault of the hub, and another attempt will not help.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES}
+
+
+Sizes = tuple[int | None, int | None]
 
 
 def names() -> tuple[str, ...]:
@@ -67,37 +69,26 @@ def form(name: str) -> tuple[tuple[int, ...], int]:
     return (_record(name) or load(name)).shape, len(class_names(name))
 
 
-class _Place(NamedTuple):
-    """Where a dataset would come from, see `Availability`, and how it is opened."""
-
-    place: str
-    where: str
-    sizes: tuple[int | None, int | None]
-    open: Callable[[], Dataset]
-
-
-def _place(name: str) -> _Place:
-    """Where a dataset would come from now, without decoding or downloading anything."""
+def _place(name: str) -> tuple[str, str, Sizes, Callable[[], Dataset]]:
+    """Where a dataset would come from now, see `Availability`, and how it is opened."""
     require(name)
     record = _record(name)
     if name == DIGITS:
-        return _Place("embedded", "scikit-learn", RECORDS[name].sizes, arrays.digits)
+        return "embedded", "scikit-learn", _official(name), arrays.digits
     if record and (found := _found(name, record)):
-        folder, files = found
-        opened = partial(_decoded, name, record, folder, files)
-        return _Place("parquet", str(folder), parquet.sizes(files), opened)
+        opened = partial(_decoded, name, record, *found)
+        return "parquet", str(found[0]), parquet.sizes(found[1]), opened
     if data := cache.find(name):
-        sizes = len(data.train), len(data.test)
-        return _Place("cache", str(cache.folder()), sizes, lambda: data)
+        return "cache", str(cache.folder()), (len(data.train), len(data.test)), lambda: data
     if not record:
         raise DatasetError(f"{name!r} in {cache.folder()} is damaged: add its arrays again")
     place, where = "missing", "neither in $FEDLIB_DATA nor in the cache"
     if _allowed() and not name.endswith(SAMPLE):
         place, where = "download", record.hub
-    return _Place(place, where, _official(name), partial(_downloaded, name, record))
+    return place, where, _official(name), partial(_downloaded, name, record)
 
 
-def _official(name: str) -> tuple[int | None, int | None]:
+def _official(name: str) -> Sizes:
     return RECORDS[name].sizes if name in RECORDS else (None, None)
 
 
@@ -107,7 +98,7 @@ def load(name: str) -> Dataset:
     ValueError for an unknown name; MissingDataError (a FileNotFoundError) when it is nowhere;
     DatasetError when its files are damaged or not those of the official set, or a download fails.
     """
-    return _place(name).open()
+    return _place(name)[-1]()
 
 
 def fetch(name: str) -> Dataset:

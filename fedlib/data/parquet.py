@@ -105,8 +105,7 @@ def _pixels(picture: bytes, record: Record) -> NDArray[np.uint8]:
     with Image.open(io.BytesIO(picture)) as opened:
         if opened.size != (width, height):
             raise ValueError(f"picture of {opened.size[::-1]} pixels, not {(height, width)}")
-        pixels = np.asarray(opened.convert("L" if channels == 1 else "RGB"))
-    return pixels.reshape(height, width, channels)
+        return np.asarray(opened.convert("L" if channels == 1 else "RGB")).reshape(record.shape)
 
 
 @contextmanager
