@@ -238,7 +238,7 @@ class Task:
         pools = {origin: _pool(data, origin, device) for origin in set(division.origin.values())}
         # Scale and shift of every value of an image; text has none.
         mean, std = (np.tile(v, math.prod(data.shape[:-1])) for v in (data.mean, data.std))
-        look = [torch.tensor(v).float().to(device) for v in (1 / (255 * std), -mean / std)]
+        scale, shift = (torch.tensor(v).float().to(device) for v in (1 / (255 * std), -mean / std))
         tables = {}
         for name, part in division.parts.items():
             pool = pools[division.origin[name]]
@@ -246,7 +246,7 @@ class Task:
                 pool, part = view(self.partition, pool, part, seed, data.classes)
             index = torch.tensor(part.index, device=device)
             side = {n: torch.tensor(v, device=device) for n, v in part.side.items()}
-            tables[name] = Table(*pool, index, np.array(part.sizes), *look, side)
+            tables[name] = Table(*pool, index, np.array(part.sizes), scale, shift, side)
         return tables
 
     def _balanced(self, data: Dataset, tables: dict[str, Table], seed: int) -> Table | None:

@@ -93,9 +93,9 @@ def digits() -> Dataset:
     test = _test_positions(labels, record.sizes[1])
     train = np.setdiff1d(np.arange(len(labels)), test)
     digest = hashlib.sha256(features.tobytes() + labels.tobytes() + test.tobytes()).hexdigest()
-    splits = (Split(features[rows], labels[rows]) for rows in (train, test))
+    first, second = (Split(features[rows], labels[rows]) for rows in (train, test))
     look = record.class_names, record.mean, record.std
-    return Dataset("digits", *splits, *look, "embedded in scikit-learn", digest)
+    return Dataset("digits", first, second, *look, "embedded in scikit-learn", digest)
 
 
 def upscale(levels: NDArray[np.int64]) -> NDArray[np.uint8]:
