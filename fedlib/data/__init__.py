@@ -39,7 +39,6 @@ DIGITS = "digits"
 # Failures of the disk: no fault of the hub, and another attempt will not help.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES}
 
-
 Sizes = tuple[int | None, int | None]
 
 

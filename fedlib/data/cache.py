@@ -56,7 +56,7 @@ def fingerprint(arrays: Arrays) -> str:
         for values in (part["features"], part["labels"]):
             content.update(f"{values.dtype.str}{values.shape}".encode())
             content.update(np.ascontiguousarray(values).data)
-    content.update(arrays["train"].get("vocabulary", b""))
+    content.update(arrays["train"].get("vocabulary", np.zeros(0)).data)
     return content.hexdigest()
 
 

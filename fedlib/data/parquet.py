@@ -152,9 +152,9 @@ def _read(path: Path, record: Record, bar: Any) -> dict[str, NDArray[Any]]:
         for row in np.flatnonzero((labels < 0) | (labels >= classes)):
             raise ValueError(f"row {row:,}: {label} {labels[row]} is outside 0..{classes - 1}")
     seen = cells.to_numpy() if record.is_text else np.empty((len(cells), *record.shape), np.uint8)
-    for row, cell in enumerate([] if record.is_text else cells):
-        with _reading(path, f", row {row:,}"):
-            seen[row] = _pixels(cell.as_py(), record)
+    for i, cell in enumerate([] if record.is_text else cells):
+        with _reading(path, f", row {i:,}"):
+            seen[i] = _pixels(cell.as_py(), record)
         bar.update()
     extra = {cache.EXTRA + name: values for name, values in columns.items()}
     return {"features": seen, "labels": labels.astype(np.int64), **extra}

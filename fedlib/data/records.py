@@ -113,10 +113,11 @@ class Record:
         return len(self.shape) == 1
 
 
+_told: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "records.json").read_text("utf-8")
+)
 # The pictures of femnist are dark on white, unlike MNIST's.
 RECORDS = {
     name: Record(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
-    for name, fields in json.loads(
-        (Path(__file__).parent / "records.json").read_text("utf-8")
-    ).items()
+    for name, fields in _told.items()
 }
