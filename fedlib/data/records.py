@@ -116,8 +116,7 @@ class Record:
 _told: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "records.json").read_text("utf-8")
 )
+for _fields in _told.values():
+    _fields |= {k: tuple(v) for k, v in _fields.items() if isinstance(v, list)}
 # The pictures of femnist are dark on white, unlike MNIST's.
-RECORDS = {
-    name: Record(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
-    for name, fields in _told.items()
-}
+RECORDS = {name: Record(**fields) for name, fields in _told.items()}
