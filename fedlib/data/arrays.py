@@ -4,7 +4,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,13 @@ from fedlib.data import cache
 from fedlib.data.records import RECORDS, Dataset, DatasetError, Split
 
 ORIGIN = "own"
-Arrays = tuple[NDArray[Any], NDArray[Any]]
+Pair = tuple[NDArray[Any], NDArray[Any]]
 # A channel that never changes has no scale.
 LEAST_STD = 1e-3
 
 
 def add(
-    name: str, train: Arrays, test: Arrays | None = None, class_names: Sequence[str] = ()
+    name: str, train: Pair, test: Pair | None = None, class_names: Sequence[str] = ()
 ) -> Dataset:
     """Store pictures and labels in the cache under a name of one's own, for good; return them.
 
@@ -37,23 +36,18 @@ def add(
             f"name must be of small letters, digits and _, without _sample at its end; got {name!r}"
         )
     given = {"train": train} if test is None else {"train": train, "test": test}
-    splits = {split: _checked(split, *arrays) for split, arrays in given.items()}
-    shapes = {split: part.features.shape for split, part in splits.items()}
-    if len({shape[1:] for shape in shapes.values()}) > 1 or not len(splits["train"]):
+    splits = {split: _checked(split, *pair) for split, pair in given.items()}
+    shapes = {split: part["features"].shape for split, part in splits.items()}
+    if len({shape[1:] for shape in shapes.values()}) > 1 or not shapes["train"][0]:
         raise ValueError(f"features are {shapes}: shapes differ, or there is nothing to train on")
-    classes = 1 + max(int(part.labels.max(initial=-1)) for part in splits.values())
+    classes = 1 + max(int(part["labels"].max(initial=-1)) for part in splits.values())
     called = tuple(map(str, class_names or range(classes)))
     if len(set(called)) != len(called) or len(called) < classes:
         raise ValueError(f"class_names must be {classes} different names or more, got {called}")
-
-    def build(target: Path) -> None:
-        for split, part in splits.items():
-            cache.save(target, split, "features", part.features)
-            cache.save(target, split, "labels", part.labels)
-
-    told = {"source": "arrays of one's own", "class_names": called, **_look(splits["train"])}
-    key = cache.key_of(called, *(_digest(part) for part in splits.values()))
-    return cache.get(name, ORIGIN, key, told, build)
+    look = _look(splits["train"]["features"])
+    told = {"source": "arrays of one's own", "class_names": called, **look}
+    key = cache.key_of(called, cache.fingerprint(splits))
+    return cache.get(name, ORIGIN, key, told, lambda: splits)
 
 
 def added() -> tuple[str, ...]:
@@ -66,35 +60,25 @@ def added() -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _checked(split: str, features: NDArray[Any], labels: NDArray[Any]) -> Split:
+def _checked(split: str, features: NDArray[Any], labels: NDArray[Any]) -> dict[str, NDArray[Any]]:
     pictures, numbers = np.array(features), np.array(labels)
     got = f"got {pictures.dtype} {list(pictures.shape)} and {numbers.dtype} {list(numbers.shape)}"
     if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[3] not in (1, 3):
         what = "pictures must be uint8 [N, H, W, C] with one channel or three"
         raise ValueError(f"{split}: {what}, {got}")
-    if numbers.dtype.kind not in "iu" or numbers.ndim != 1 or numbers.min(initial=0) < 0:
+    if numbers.shape != pictures.shape[:1] or numbers.dtype.kind not in "iu" or np.any(numbers < 0):
         raise ValueError(f"{split}: labels must be integers 0.. in [N], {got}")
-    return Split(pictures, numbers.astype(np.int64))
+    return {"features": pictures, "labels": numbers.astype(np.int64)}
 
 
-def _look(train: Split) -> dict[str, list[float]]:
+def _look(pictures: NDArray[np.uint8]) -> dict[str, list[float]]:
     """Return mean and standard deviation of each channel of pixels in [0, 1]."""
-    values, look = np.arange(256) / 255, {"mean": [0.0] * 0, "std": [0.0] * 0}
-    for channel in np.moveaxis(train.features, 3, 0):
-        # By counts: an array of floats would take eight times the memory of the pixels.
-        counts = np.bincount(channel.reshape(-1), minlength=256)
-        mean = float(np.average(values, weights=counts))
-        spread = float(np.average((values - mean) ** 2, weights=counts)) ** 0.5
-        look["mean"].append(mean)
-        look["std"].append(max(LEAST_STD, spread))
-    return look
-
-
-def _digest(part: Split) -> str:
-    content = hashlib.sha256(f"{part.features.shape}".encode())
-    content.update(np.ascontiguousarray(part.features).data)
-    content.update(part.labels.data)
-    return content.hexdigest()
+    values, channels = np.arange(256) / 255, np.moveaxis(pictures, 3, 0)
+    # By counts: an array of floats would take eight times the memory of the pixels.
+    counts = [np.bincount(channel.reshape(-1), minlength=256) for channel in channels]
+    mean = [float(np.average(values, weights=n)) for n in counts]
+    squares = [np.average((values - m) ** 2, weights=n) for m, n in zip(mean, counts, strict=True)]
+    return {"mean": mean, "std": [max(LEAST_STD, float(square) ** 0.5) for square in squares]}
 
 
 def digits() -> Dataset:
@@ -105,15 +89,13 @@ def digits() -> Dataset:
     from sklearn.datasets import load_digits
 
     record, found = RECORDS["digits"], load_digits()
-    features = upscale(found.images.astype(np.int64))
-    labels = found.target.astype(np.int64)
+    features, labels = upscale(found.images.astype(np.int64)), found.target.astype(np.int64)
     test = _test_positions(labels, record.sizes[1])
     train = np.setdiff1d(np.arange(len(labels)), test)
-    digest = hashlib.sha256(features.tobytes() + labels.astype("<i8").tobytes() + test.tobytes())
+    digest = hashlib.sha256(features.tobytes() + labels.tobytes() + test.tobytes()).hexdigest()
     first, second = (Split(features[rows], labels[rows]) for rows in (train, test))
     look = record.class_names, record.mean, record.std
-    source = "embedded in scikit-learn"
-    return Dataset("digits", first, second, *look, source, digest.hexdigest())
+    return Dataset("digits", first, second, *look, "embedded in scikit-learn", digest)
 
 
 def upscale(levels: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -138,8 +120,5 @@ def _test_positions(labels: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     counts[np.argsort(counts - quota, kind="stable")[: size - counts.sum()]] += 1
     # RandomState, because NumPy promises never to change its stream.
     generator = np.random.RandomState(0)
-    chosen = [
-        generator.permutation(np.flatnonzero(labels == label))[:count]
-        for label, count in enumerate(counts)
-    ]
-    return np.sort(np.concatenate(chosen)).astype(np.int64)
+    stacks = [generator.permutation(np.flatnonzero(labels == n)) for n in range(len(counts))]
+    return np.sort(np.concatenate([s[:n] for s, n in zip(stacks, counts, strict=True)]))

@@ -4,17 +4,17 @@ An entry is a folder `<name>-<hash of where its examples lay>`. It is written un
 renamed when it is complete, so a reader sees all of it or nothing; a lock beside it keeps two
 processes from doing the same work. `meta.json` says what the dataset is, from which state of its
 source it was made (`key`), and size, checksum and time of every file. Opening an entry compares
-sizes and times, and only where a time differs the checksum; what does not match is made anew.
+sizes and times, and only where one differs the checksum; what does not match is made anew.
 """
 
 import hashlib
 import json
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -30,6 +30,8 @@ KEY_LENGTH = 16
 SPLITS = ("train", "test")
 # Before the names of columns that are neither features nor labels.
 EXTRA = "column."
+# The arrays of each split: "features", "labels", further columns; in "train" also "vocabulary".
+Arrays = dict[str, dict[str, NDArray[Any]]]
 
 # What files provoke that are damaged, or were never those of an entry.
 _DAMAGED = (
@@ -47,9 +49,15 @@ def key_of(*parts: object) -> str:
     return hashlib.sha256(json.dumps([VERSION, *parts]).encode()).hexdigest()[:KEY_LENGTH]
 
 
-def place(name: str, origin: str) -> Path:
-    """Where the entry of a dataset is, or would be. origin: where exactly its examples lie."""
-    return folder() / f"{name}-{key_of(name, origin)}"
+def fingerprint(arrays: Arrays) -> str:
+    """SHA-256, in hex, of what training sees: features, labels, and what token ids stand for."""
+    content = hashlib.sha256()
+    for part in arrays.values():
+        for values in (part["features"], part["labels"]):
+            content.update(f"{values.dtype.str}{values.shape}".encode())
+            content.update(np.ascontiguousarray(values).data)
+    content.update(arrays["train"].get("vocabulary", np.zeros(0)).data)
+    return content.hexdigest()
 
 
 def path_of(folder: Path, split: str, column: str) -> Path:
@@ -59,22 +67,12 @@ def path_of(folder: Path, split: str, column: str) -> Path:
 
 def save(folder: Path, split: str, column: str, values: NDArray[Any]) -> None:
     """Write one array of a split into an entry under construction."""
+    descr = np.lib.format.dtype_to_descr(values.dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": values.shape}
     with path_of(folder, split, column).open("wb") as file:
         # Not numpy.save: on a full disk it loses the last bytes and does not say so.
-        write_header(file, values.dtype, values.shape)
+        np.lib.format.write_array_header_1_0(file, header)
         file.write(np.ascontiguousarray(values).data)
-
-
-def write_header(file: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Begin an .npy file, which the bytes of an array in C order complete."""
-    descr = np.lib.format.dtype_to_descr(dtype)
-    header = {"descr": descr, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
-
-
-def save_vocabulary(folder: Path, vocabulary: tuple[str, ...]) -> None:
-    """Write what token ids stand for into an entry under construction."""
-    save(folder, "train", "vocabulary", np.frombuffer(json.dumps(vocabulary).encode(), np.uint8))
 
 
 def entries(name: str) -> list[Path]:
@@ -95,31 +93,52 @@ def find(name: str) -> Dataset | None:
 
 
 def get(
-    name: str, origin: str, key: str, told: dict[str, Any], build: Callable[[Path], None]
+    name: str, origin: str, key: str, told: dict[str, Any], build: Callable[[], Arrays]
 ) -> Dataset:
     """The dataset made from an origin in the state `key`, built first when it is not there.
 
-    told: its source, class names, mean and standard deviation, the same on every machine. build:
-    fills an empty folder; a test split that it leaves out is empty. DatasetError when the cache
-    cannot be written.
+    origin: where exactly its examples lie. told: its source, class names, mean and standard
+    deviation, the same on every machine. build: makes its arrays; a test split that it leaves out
+    is empty. DatasetError when the cache cannot be written.
     """
-    final = place(name, origin)
+    final = folder() / f"{name}-{key_of(name, origin)}"
     with suppress(DatasetError):
         return read(final, key)
-    with _writing(final):
-        with suppress(DatasetError):
-            return read(final, key)  # another process was faster
-        partial = final.with_name(f"{final.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
-        try:
-            partial.mkdir()
-            build(partial)
-            _describe(partial, {"name": name, "origin": origin, "key": key} | told)
-            shutil.rmtree(final, ignore_errors=True)
-            partial.rename(final)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-        return read(final)
+    partial = final.with_name(f"{final.name}.partial")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{final}.lock"):
+            with suppress(DatasetError):
+                return read(final, key)  # another process was faster
+            shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+            try:
+                partial.mkdir()
+                _write(partial, build(), {"name": name, "origin": origin, "key": key} | told)
+                shutil.rmtree(final, ignore_errors=True)
+                partial.rename(final)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+            return read(final)
+    except OSError as error:
+        raise DatasetError(
+            f"cannot write decoded data to {final.parent}: {error}. Free some space, or set "
+            "FEDLIB_CACHE to a folder that can be written."
+        ) from error
+
+
+def _write(entry: Path, arrays: Arrays, told: dict[str, Any]) -> None:
+    """Write arrays, and the meta data: what is told, the fingerprint, and the state of files."""
+    arrays.setdefault("test", {name: part[:0] for name, part in arrays["train"].items()})
+    for split, part in arrays.items():
+        for column, values in part.items():
+            save(entry, split, column, values)
+    files = {
+        path.name: [path.stat().st_size, _checksum(path), path.stat().st_mtime_ns]
+        for path in sorted(entry.iterdir())
+    }
+    meta = told | {"version": VERSION, "fingerprint": fingerprint(arrays), "files": files}
+    meta["sum"] = zlib.crc32(json.dumps(meta).encode())
+    (entry / META).write_text(json.dumps(meta, indent=1), "utf-8")
 
 
 def meta_of(entry: Path) -> dict[str, Any]:
@@ -136,17 +155,20 @@ def meta_of(entry: Path) -> dict[str, Any]:
 def read(entry: Path, key: str = "", thorough: bool = False) -> Dataset:
     """The dataset of an entry. DatasetError unless it is complete, sound, and of a key if given.
 
-    thorough: compare every checksum, not only where a file's time differs from the recorded one.
+    thorough: compare every checksum, not only where a file's size or time is not as recorded.
     """
     meta = meta_of(entry)
     if key and meta["key"] != key:
         raise DatasetError(f"{entry} was made from other files than are there now")
-    arrays: dict[str, dict[str, NDArray[Any]]] = {split: {} for split in SPLITS}
+    arrays: Arrays = {split: {} for split in SPLITS}
     try:
-        for name, known in meta["files"].items():
-            _check(entry / name, thorough, *known)
+        for name, (size, checksum, time) in meta["files"].items():
+            now = (path := entry / name).stat()
+            same = (now.st_size, now.st_mtime_ns) == (size, time) and not thorough
+            if not same and _checksum(path) != checksum:
+                raise DatasetError(f"{path} has changed: its checksum differs")
             split, column = name.removesuffix(".npy").split(".", 1)
-            arrays[split][column] = np.load(entry / name, mmap_mode="r", allow_pickle=False)
+            arrays[split][column] = np.load(path, mmap_mode="r", allow_pickle=False)
         words = arrays["train"].pop("vocabulary", np.frombuffer(b"[]", np.uint8))
         names, mean, std = (tuple(meta[part]) for part in ("class_names", "mean", "std"))
         train, test = (_split(arrays[split]) for split in SPLITS)
@@ -156,59 +178,9 @@ def read(entry: Path, key: str = "", thorough: bool = False) -> Dataset:
         raise DatasetError(f"{entry} is damaged: {error!r}") from error
 
 
-def _check(path: Path, thorough: bool, size: int, checksum: int, time: int) -> None:
-    now = path.stat()
-    if now.st_size != size:
-        raise DatasetError(f"{path} has {now.st_size:,} bytes, not {size:,}")
-    if (thorough or now.st_mtime_ns != time) and _checksum(path) != checksum:
-        raise DatasetError(f"{path} has changed: its checksum differs")
-
-
 def _split(arrays: dict[str, NDArray[Any]]) -> Split:
     extra = {n.removeprefix(EXTRA): a for n, a in arrays.items() if n.startswith(EXTRA)}
     return Split(arrays["features"], arrays["labels"], dict(sorted(extra.items())))
-
-
-@contextmanager
-def _writing(final: Path) -> Iterator[None]:
-    """Hold the lock of an entry; turn failures of the disk into an error that names the place."""
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{final}.lock"):
-            yield
-    except DatasetError:
-        raise
-    except OSError as error:
-        raise DatasetError(
-            f"cannot write decoded data to {final.parent}: {error}. Free some space, or set "
-            "FEDLIB_CACHE to a folder that can be written."
-        ) from error
-
-
-def _describe(entry: Path, told: dict[str, Any]) -> None:
-    """Write the meta data of an entry: what is told, the fingerprint, and the state of its files.
-
-    The fingerprint covers what training sees: features, labels, and what token ids stand for.
-    """
-    if not path_of(entry, "test", "labels").exists():
-        for path in list(entry.glob("train.*.npy")):
-            values = np.load(path, mmap_mode="r", allow_pickle=False)
-            save(entry, "test", path.name.removeprefix("train.").removesuffix(".npy"), values[:0])
-    content = hashlib.sha256()
-    seen = [path_of(entry, split, part) for split in SPLITS for part in ("features", "labels")]
-    for path in [*seen, *entry.glob("train.vocabulary.npy")]:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if path in seen:
-            content.update(f"{array.dtype.str}{array.shape}".encode())
-        content.update(array.data)
-    files = {
-        path.name: [path.stat().st_size, _checksum(path), path.stat().st_mtime_ns]
-        for path in sorted(entry.iterdir())
-    }
-    known = {"version": VERSION, "fingerprint": content.hexdigest(), "files": files}
-    meta = told | known
-    meta["sum"] = zlib.crc32(json.dumps(meta).encode())
-    (entry / META).write_text(json.dumps(meta, indent=1), "utf-8")
 
 
 def _checksum(path: Path) -> int:

@@ -4,12 +4,13 @@ Pictures become pixels. Texts become rows of token ids, by a vocabulary of the t
 """
 
 import io
+import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from PIL import Image
 
 from fedlib import progress
 from fedlib.data import cache
-from fedlib.data.records import DatasetError, Record
+from fedlib.data.records import DatasetError, MissingDataError, Record
 
 PADDING, UNKNOWN = 0, 1
 SPECIAL = ("<pad>", "<unk>")
@@ -29,17 +30,20 @@ SPECIAL = ("<pad>", "<unk>")
 _TOKEN = re.compile(r"""['.,()!?]|[^\s'.,()!?;:]+""")
 
 Files = dict[str, list[Path]]
-Ids = NDArray[np.int32]
 
 
 def files_of(folder: Path, record: Record) -> Files:
-    """The files `<split>-00000-of-0000N.parquet` of each split in order, [] when there are none.
+    """The files `<split>-00000-of-0000N.parquet` of each split in order, {} when there are none.
 
     Older files of the hub have a hash before the suffix. DatasetError when some of the N are
-    missing, or there twice.
+    missing, or there twice, or a split has none.
     """
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return {split: _shards(names, split, folder) for split in record.splits}
+    with _reading(folder):
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    files = {split: _shards(names, split, folder) for split in record.splits}
+    for split in (split for split in files if not files[split] and any(files.values())):
+        raise MissingDataError(f"{folder} has no {split}-*.parquet, only the other split")
+    return files if any(files.values()) else {}
 
 
 def _shards(names: list[str], split: str, folder: Path) -> list[Path]:
@@ -71,54 +75,28 @@ def require_official(name: str, record: Record, files: Files, where: object) -> 
         )
 
 
-def store(files: Files, record: Record, target: Path, title: str) -> None:
-    """Decode files into the cache entry `target`.
+def store(files: Files, record: Record, title: str) -> cache.Arrays:
+    """What is to be stored of files: their decoded arrays, split by split.
 
     DatasetError names file and row of whatever cannot be read.
     """
-    vocabulary: tuple[str, ...] = ()
+    stored: cache.Arrays = {}
     for split, paths in zip(cache.SPLITS, files.values(), strict=False):
-        tables = (_read(path, record) for path in paths)
         with progress.bar(_count(paths), f"decoding {title} {split}") as bar:
-            if record.is_text:
-                parts = list(tables)
-                texts = [text for part in parts for text in part.cells.to_pylist()]
-                # The first split is for training, so the vocabulary knows nothing of test texts.
-                vocabulary = vocabulary or learn(texts, record.shape[0])
-                ids = encode(texts, record.shape[0], vocabulary)
-                cache.save(target, split, "features", ids)
-            else:
-                parts = decode(tables, _count(paths), record, target, split, bar)
-        _store_columns(parts, record, target, split)
-    if vocabulary:
-        cache.save_vocabulary(target, vocabulary)
-
-
-class _Table(NamedTuple):
-    """What a file holds: encoded pictures or texts, labels, and every other column."""
-
-    path: Path
-    cells: pa.ChunkedArray
-    labels: NDArray[np.int64]
-    columns: dict[str, NDArray[Any]]
-
-
-def decode(
-    tables: Iterator[_Table], total: int, record: Record, target: Path, split: str, bar: Any
-) -> list[_Table]:
-    """Decode the pictures of a split into uint8 [N, H, W, C]; returns the rest of its files."""
-    rest = []
-    # Written, not memory-mapped: on a full disk a write is an error, a mapped page kills.
-    with cache.path_of(target, split, "features").open("wb") as file:
-        cache.write_header(file, np.dtype(np.uint8), (total, *record.shape))
-        for table in tables:
-            for row, cell in enumerate(table.cells):
-                with _reading(table.path, f", row {row:,}"):
-                    pixels = _pixels(cell.as_py(), record)
-                file.write(pixels.tobytes())
-                bar.update()
-            rest.append(table._replace(cells=None))
-    return rest
+            parts = [_read(path, record, bar) for path in paths]
+        # Of the other columns those that all files have.
+        shared = set.intersection(*map(set, parts))
+        stored[split] = {n: np.concatenate([part[n] for part in parts]) for n in shared}
+        for name in shared & {cache.EXTRA + coded for coded in record.coded}:
+            stored[split][name] = np.unique(stored[split][name], return_inverse=True)[1]
+    if record.is_text:
+        # The first split is for training, so the vocabulary knows nothing of test texts.
+        vocabulary = learn(stored["train"]["features"], record.shape[0])
+        for part in stored.values():
+            part["features"] = encode(part["features"], record.shape[0], vocabulary)
+        words = json.dumps(vocabulary).encode()
+        stored["train"]["vocabulary"] = np.frombuffer(words, np.uint8)
+    return stored
 
 
 def _pixels(picture: bytes, record: Record) -> NDArray[np.uint8]:
@@ -127,8 +105,7 @@ def _pixels(picture: bytes, record: Record) -> NDArray[np.uint8]:
     with Image.open(io.BytesIO(picture)) as opened:
         if opened.size != (width, height):
             raise ValueError(f"picture of {opened.size[::-1]} pixels, not {(height, width)}")
-        pixels = np.asarray(opened.convert("L" if channels == 1 else "RGB"))
-    return pixels.reshape(height, width, channels)
+        return np.asarray(opened.convert("L" if channels == 1 else "RGB")).reshape(record.shape)
 
 
 @contextmanager
@@ -148,8 +125,11 @@ def _count(paths: list[Path]) -> int:
     return total
 
 
-def _read(path: Path, record: Record) -> _Table:
-    """All of a file; DatasetError unless it has labels of the classes, and a value everywhere."""
+def _read(path: Path, record: Record, bar: Any) -> dict[str, NDArray[Any]]:
+    """All of a file, texts as they are and pictures decoded, uint8 [N, H, W, C].
+
+    DatasetError unless it has labels of the classes, and a value everywhere.
+    """
     with _reading(path):
         file = pq.ParquetFile(path)
         table = file.read()
@@ -171,7 +151,13 @@ def _read(path: Path, record: Record) -> _Table:
             raise ValueError(f"column {label!r} must hold integers, not {labels.dtype}")
         for row in np.flatnonzero((labels < 0) | (labels >= classes)):
             raise ValueError(f"row {row:,}: {label} {labels[row]} is outside 0..{classes - 1}")
-    return _Table(path, cells, labels.astype(np.int64), columns)
+    seen = cells.to_numpy() if record.is_text else np.empty((len(cells), *record.shape), np.uint8)
+    for i, cell in enumerate([] if record.is_text else cells):
+        with _reading(path, f", row {i:,}"):
+            seen[i] = _pixels(cell.as_py(), record)
+        bar.update()
+    extra = {cache.EXTRA + name: values for name, values in columns.items()}
+    return {"features": seen, "labels": labels.astype(np.int64), **extra}
 
 
 def _first(present: list[str], wanted: tuple[str, ...]) -> str:
@@ -198,16 +184,6 @@ def _plain(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
     return values
 
 
-def _store_columns(tables: list[_Table], record: Record, target: Path, split: str) -> None:
-    """Save the labels of a split and the other columns that all its files have."""
-    cache.save(target, split, "labels", np.concatenate([table.labels for table in tables]))
-    for name in set.intersection(*(set(table.columns) for table in tables)):
-        values = np.concatenate([table.columns[name] for table in tables])
-        if name in record.coded:
-            values = np.unique(values, return_inverse=True)[1].astype(np.int64)
-        cache.save(target, split, cache.EXTRA + name, values)
-
-
 def tokens(text: str) -> list[str]:
     """The tokens of a text: lower-case words and the punctuation marks between them.
 
@@ -217,7 +193,7 @@ def tokens(text: str) -> list[str]:
     return _TOKEN.findall(text.lower().replace('"', ""))
 
 
-def learn(texts: list[str], length: int) -> tuple[str, ...]:
+def learn(texts: Iterable[str], length: int) -> tuple[str, ...]:
     """The vocabulary of training texts, each cut to `length` tokens.
 
     Tokens are numbered by descending frequency, ties alphabetically, after the padding and the
@@ -227,7 +203,7 @@ def learn(texts: list[str], length: int) -> tuple[str, ...]:
     return (*SPECIAL, *sorted(counts, key=lambda token: (-counts[token], token)))
 
 
-def encode(texts: list[str], length: int, vocabulary: tuple[str, ...]) -> Ids:
+def encode(texts: Collection[str], length: int, vocabulary: tuple[str, ...]) -> NDArray[np.int32]:
     """Ids [texts, length] of texts in a vocabulary; tokens that it lacks are unknown.
 
     Texts are cut and padded at the end.

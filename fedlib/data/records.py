@@ -113,14 +113,10 @@ class Record:
         return len(self.shape) == 1
 
 
-def _known() -> dict[str, Record]:
-    """The records in `records.json`. The pictures of femnist are dark on white, unlike MNIST's."""
-    known: dict[str, dict[str, Any]] = json.loads(
-        (Path(__file__).parent / "records.json").read_text("utf-8")
-    )
-    for fields in known.values():
-        fields |= {k: tuple(v) for k, v in fields.items() if isinstance(v, list)}
-    return {name: Record(**fields) for name, fields in known.items()}
-
-
-RECORDS = _known()
+_told: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "records.json").read_text("utf-8")
+)
+for _fields in _told.values():
+    _fields |= {k: tuple(v) for k, v in _fields.items() if isinstance(v, list)}
+# The pictures of femnist are dark on white, unlike MNIST's.
+RECORDS = {name: Record(**fields) for name, fields in _told.items()}

@@ -14,30 +14,3 @@ from fedlib.partition.schemes import (
     Shards,
 )
 from fedlib.partition.table import Partition, Pool
-
-__all__ = [
-    "IID",
-    "ByColumn",
-    "ClassDirichlet",
-    "Clients",
-    "Dirichlet",
-    "Division",
-    "LabelPermuted",
-    "Majority",
-    "Mirrored",
-    "OptOut",
-    "Own",
-    "Pachinko",
-    "Partition",
-    "Pool",
-    "QuantitySkew",
-    "Repeated",
-    "Request",
-    "Rotated",
-    "Shards",
-    "balanced",
-    "divide",
-    "holdout",
-    "mirrored",
-    "whole_part",
-]

@@ -129,12 +129,10 @@ def thinned(whole: Partition, labels: Ints, share: float, seed: int) -> Partitio
     kept = []
     for client, held in enumerate(whole.rows()):
         row = held[generator_of(seed, "own train", client).permutation(len(held))]
-        few = [row[:0]]
-        for label in np.unique(labels[row]):
-            stack = row[labels[row] == label]
-            # 0.07 * 100 is a little more than 7.
-            few.append(stack[: max(1, math.ceil(share * len(stack) - 1e-9))])
-        kept.append(np.sort(np.concatenate(few)))
+        stacks = [row[labels[row] == label] for label in np.unique(labels[row])]
+        # 0.07 * 100 is a little more than 7.
+        few = [stack[: max(1, math.ceil(share * len(stack) - 1e-9))] for stack in stacks]
+        kept.append(np.sort(np.concatenate([row[:0], *few])))
     return Partition.from_lists(kept)
 
 

@@ -5,22 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.partition import draws
 from fedlib.partition.base import Request
-from fedlib.partition.draws import (
-    apportion,
-    concentration_of,
-    cut_rows,
-    draw_labels,
-    draw_shares,
-    each_of,
-    enough,
-    generator_of,
-    in_turn,
-    redraw,
-    stacks_of,
-    whole_part,
-    within,
-)
 from fedlib.partition.table import Floats, Ints, Partition, Pool
 from fedlib.values import one_of, value
 
@@ -51,23 +37,23 @@ class Dirichlet(Request):
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         total = len(pool.positions)
-        sizes = np.full(self.clients, each_of(self.clients, self.size, total))
+        sizes = np.full(self.clients, draws.each_of(self.clients, self.size, total))
         if self.size_alpha is not None:
             shared = (total if self.size is None else int(sizes.sum())) - self.clients
-            spread = concentration_of(self.size_alpha, self.clients)
-            shares = draw_shares(generator_of(seed, "dirichlet sizes"), spread)
-            sizes = 1 + apportion(shares, shared)
-        stacks = stacks_of(pool, seed, "dirichlet examples")
+            spread = draws.concentration_of(self.size_alpha, self.clients)
+            shares = draws.draw_shares(draws.generator_of(seed, "dirichlet sizes"), spread)
+            sizes = 1 + draws.apportion(shares, shared)
+        stacks = draws.stacks_of(pool, seed, "dirichlet examples")
         prior = np.ones(pool.classes)
         if self.prior == "proportional":
             prior = np.array([len(stack) for stack in stacks]) / total
-        concentration = concentration_of(self.alpha, prior)
+        concentration = draws.concentration_of(self.alpha, prior)
 
         def draw(client: int, left: Ints) -> Ints:
-            generator = generator_of(seed, "dirichlet shares", client)
-            return draw_labels(generator, concentration, left, int(sizes[client]))
+            generator = draws.generator_of(seed, "dirichlet shares", client)
+            return draws.draw_labels(generator, concentration, left, int(sizes[client]))
 
-        return in_turn(stacks, np.zeros((self.clients, pool.classes), np.int64), draw)
+        return draws.in_turn(stacks, np.zeros((self.clients, pool.classes), np.int64), draw)
 
 
 def _in_amounts(dealt: Ints, sizes: Ints) -> Partition:
@@ -83,8 +69,8 @@ class IID(Request):
     size: int | None = None
 
     def deal(self, pool: Pool, seed: int) -> Partition:
-        sizes = np.full(self.clients, each_of(self.clients, self.size, len(pool.positions)))
-        dealt = generator_of(seed, "iid").permutation(pool.positions)
+        sizes = np.full(self.clients, draws.each_of(self.clients, self.size, len(pool.positions)))
+        dealt = draws.generator_of(seed, "iid").permutation(pool.positions)
         return _in_amounts(dealt[: sizes.sum()], sizes)
 
 
@@ -103,17 +89,17 @@ class QuantitySkew(Request):
     def deal(self, pool: Pool, seed: int) -> Partition:
         """ValueError also when no draw is large enough."""
         total = len(pool.positions)
-        each_of(self.clients, self.least, total, "examples at least")
-        concentration = concentration_of(self.alpha, self.clients)
-        generator = generator_of(seed, "quantity sizes")
+        draws.each_of(self.clients, self.least, total, "examples at least")
+        concentration = draws.concentration_of(self.alpha, self.clients)
+        generator = draws.generator_of(seed, "quantity sizes")
 
         def draw() -> tuple[int, Ints]:
-            sizes = apportion(draw_shares(generator, concentration), total)
+            sizes = draws.apportion(draws.draw_shares(generator, concentration), total)
             return int(sizes.min()), sizes
 
         what = f"share {total:,} examples among {self.clients:,} clients with alpha {self.alpha:g}"
-        dealt = generator_of(seed, "quantity examples").permutation(pool.positions)
-        return _in_amounts(dealt, redraw(draw, self.least, what))
+        dealt = draws.generator_of(seed, "quantity examples").permutation(pool.positions)
+        return _in_amounts(dealt, draws.redraw(draw, self.least, what))
 
 
 @value
@@ -130,11 +116,11 @@ class Shards(Request):
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         total, shards = len(pool.positions), self.clients * self.shards
-        each_of(self.clients, self.shards, total, "shards of an example")
-        dealt = generator_of(seed, "shards examples").permutation(pool.positions)
+        draws.each_of(self.clients, self.shards, total, "shards of an example")
+        dealt = draws.generator_of(seed, "shards examples").permutation(pool.positions)
         dealt = dealt[: total // shards * shards]
         dealt = dealt[np.argsort(pool.labels[dealt], kind="stable")].reshape(shards, -1)
-        order = generator_of(seed, "shards").permutation(shards)
+        order = draws.generator_of(seed, "shards").permutation(shards)
         return Partition.from_lists(np.sort(dealt[order].reshape(self.clients, -1), 1))
 
 
@@ -159,13 +145,13 @@ class Majority(Request):
 
     def check(self) -> None:
         super().check()
-        within("p", self.p)
+        draws.within("p", self.p)
         one_of("pairs", self.pairs, ("distinct", "cartesian", "disjoint"))
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         """ValueError names the class that runs out."""
         pairs = self._pairs(seed, pool.classes)
-        half = whole_part(self.p * self.size / 2)
+        half = draws.whole_part(self.p * self.size / 2)
         rest = self.size - 2 * half
         counts = np.zeros((self.clients, pool.classes), np.int64)
         np.add.at(counts, (np.arange(self.clients)[:, None], pairs), half)
@@ -174,11 +160,11 @@ class Majority(Request):
             others = left.copy()
             others[pairs[client]] = 0
             what = f"examples for client {client}, not of its classes {pairs[client].tolist()}"
-            enough(what, rest, int(others.sum()))
-            generator = generator_of(seed, "majority rest", client)
+            draws.enough(what, rest, int(others.sum()))
+            generator = draws.generator_of(seed, "majority rest", client)
             return generator.multivariate_hypergeometric(others, rest, method="marginals")
 
-        return in_turn(stacks_of(pool, seed, "majority examples"), counts, draw)
+        return draws.in_turn(draws.stacks_of(pool, seed, "majority examples"), counts, draw)
 
     def _pairs(self, seed: int, classes: int) -> Ints:
         """Each client's two majority classes, [clients, 2]."""
@@ -186,11 +172,11 @@ class Majority(Request):
             client = np.arange(self.clients)
             return np.column_stack([client // classes % classes, client % classes])
         needed = 2 if self.pairs == "distinct" else 2 * self.clients
-        enough(f"classes for {self.clients:,} {self.pairs} pairs", needed, classes)
+        draws.enough(f"classes for {self.clients:,} {self.pairs} pairs", needed, classes)
         if self.pairs == "distinct":
-            generators = (generator_of(seed, "majority pair", i) for i in range(self.clients))
+            generators = (draws.generator_of(seed, "majority pair", i) for i in range(self.clients))
             return np.array([g.choice(classes, 2, replace=False) for g in generators])
-        order = generator_of(seed, "majority pairs").permutation(classes)
+        order = draws.generator_of(seed, "majority pairs").permutation(classes)
         return order[:needed].reshape(self.clients, 2)
 
 
@@ -215,28 +201,29 @@ class Pachinko(Request):
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         """ValueError also without the coarse labels, or when a class has two of them."""
-        each_of(self.clients, self.size, len(pool.positions))
+        draws.each_of(self.clients, self.size, len(pool.positions))
         above, coarse = np.unique(pool.column(self.coarse), return_inverse=True)
         pairs = np.unique(np.column_stack([pool.labels[pool.positions], coarse]), axis=0)
         if len(pairs) > len(np.unique(pairs[:, 0])):
             raise ValueError(f"a class has more than one value in column {self.coarse!r}")
         families = [pairs[pairs[:, 1] == c, 0] for c in range(len(above))]
-        root = concentration_of(self.root_alpha, len(families))
+        root = draws.concentration_of(self.root_alpha, len(families))
 
         def draw(client: int, left: Ints) -> Ints:
-            generator, counts = generator_of(seed, "pachinko shares", client), np.zeros_like(left)
+            generator = draws.generator_of(seed, "pachinko shares", client)
+            counts = np.zeros_like(left)
             # What is left of a coarse label bounds its draws, what is left of a fine label its
             # share of them: which is what removing exhausted labels one by one amounts to.
             room = np.array([left[family].sum() for family in families])
-            wanted = draw_labels(generator, root, room, self.size)
+            wanted = draws.draw_labels(generator, root, room, self.size)
             for family, n in zip(families, wanted, strict=True):
                 if n:
-                    leaves = concentration_of(self.leaf_alpha, len(family))
-                    counts[family] = draw_labels(generator, leaves, left[family], int(n))
+                    leaves = draws.concentration_of(self.leaf_alpha, len(family))
+                    counts[family] = draws.draw_labels(generator, leaves, left[family], int(n))
             return counts
 
         counts = np.zeros((self.clients, pool.classes), np.int64)
-        return in_turn(stacks_of(pool, seed, "pachinko examples"), counts, draw)
+        return draws.in_turn(draws.stacks_of(pool, seed, "pachinko examples"), counts, draw)
 
 
 @value
@@ -259,9 +246,9 @@ class ByColumn(Request):
         chosen = np.flatnonzero(sizes >= self.least)
         wanted = 1 if self.clients is None else self.clients
         what = f"clients, values of {self.column!r} with {self.least:,} examples or more"
-        enough(what, wanted, len(chosen))
+        draws.enough(what, wanted, len(chosen))
         if self.clients is not None:
-            generator = generator_of(seed, "by column")
+            generator = draws.generator_of(seed, "by column")
             chosen = np.sort(generator.choice(chosen, self.clients, replace=False))
         row = np.full(len(distinct), -1)
         row[chosen] = np.arange(len(chosen))
@@ -292,7 +279,7 @@ class ClassDirichlet(Request):
 
     def check(self) -> None:
         super().check()
-        within("shared", self.shared, "[0, 1)")
+        draws.within("shared", self.shared, "[0, 1)")
         if self.seed is not None and not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must lie in 0..{2**32 - 1}, not {self.seed}")
 
@@ -304,7 +291,7 @@ class ClassDirichlet(Request):
         total, clients = len(pool.positions), self.clients
         fair = max(1, int(min(40, total / clients / 2)))
         least = fair if self.least is None else self.least
-        each_of(clients, least, total, "examples at least")
+        draws.each_of(clients, least, total, "examples at least")
         # The old generator, because the published partitions were drawn with it.
         state = np.random.RandomState(seed if self.seed is None else self.seed)
         stacks = pool._replace(positions=np.sort(pool.positions)).stacks()
@@ -314,7 +301,7 @@ class ClassDirichlet(Request):
             return min(len(row) for row in rows), rows
 
         what = f"deal {total:,} examples of {pool.classes:,} classes to {clients:,} clients with"
-        return redraw(draw, least, f"{what} alpha {self.alpha:g}"), state
+        return draws.redraw(draw, least, f"{what} alpha {self.alpha:g}"), state
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         return Partition.from_lists(np.sort(row) for row in self.dealt(pool, seed)[0])
@@ -322,10 +309,10 @@ class ClassDirichlet(Request):
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
         """Train and test rows as PFLlib's: train_test_split of each client, on the same stream."""
         rows, state = self.dealt(pool, seed)
-        return cut_rows(rows, share, lambda client, n: state.permutation(n))
+        return draws.cut_rows(rows, share, lambda client, n: state.permutation(n))
 
     def _one_try(self, stacks: list[Ints], total: int, state: np.random.RandomState) -> list[Ints]:
-        clients, concentration = self.clients, concentration_of(self.alpha, self.clients)
+        clients, concentration = self.clients, draws.concentration_of(self.alpha, self.clients)
         held = np.zeros(clients, np.int64)
         pieces: list[list[Ints]] = [[] for _ in range(clients)]
         for stack in stacks:

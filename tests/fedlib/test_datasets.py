@@ -270,7 +270,7 @@ def test_missing_data_says_where_and_how(places, monkeypatch):
 def test_a_file_that_is_not_there_after_all(mnist, places):
     (places / "data" / "mnist" / TRAIN).unlink()
     (places / "data" / "mnist" / TRAIN).symlink_to(places / "nowhere")
-    with pytest.raises(DatasetError, match=r"mnist cannot be read: .*No such file"):
+    with pytest.raises(DatasetError, match=rf"{TRAIN} cannot be read: .*No such file"):
         datasets.load("mnist_sample")
     assert "cannot be read" in datasets.describe("mnist_sample").where
 

@@ -204,7 +204,7 @@ def test_a_file_that_stays_corrupt_is_refused(served, femnist, places):
 def test_a_damaged_download_is_fetched_again(served, femnist, places):
     before = datasets.load("femnist").fingerprint
     (entry_of(places, "femnist") / "train.features.npy").write_bytes(b"damaged")
-    assert "bytes, not" in datasets.verify("femnist")[0]
+    assert "has changed" in datasets.verify("femnist")[0]
     assert datasets.load("femnist").fingerprint == before
     assert len(served.sent()) == 1  # what was downloaded is still there
     (entry_of(places, "femnist") / "train.features.npy").write_bytes(b"damaged")

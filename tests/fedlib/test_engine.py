@@ -196,7 +196,7 @@ def test_a_fraction_of_the_clients_is_rounded_up(cohort, clients, size):
 def test_bad_phases_are_errors(fed):
     with pytest.raises(ValueError, match="epochs must be >= 1, got 0"):
         FedAvg(epochs=0)
-    with pytest.raises(ValueError, match="batch_size must be >= 1 or None, got 0"):
+    with pytest.raises(ValueError, match="batch_size must be >= 1, got 0"):
         FedAvg(batch_size=0)
     with pytest.raises(ValueError, match="patience must be >= 1"):
         EarlyStop(patience=0)

@@ -178,7 +178,7 @@ def test_q_conditioned_on_side_information():
     shares = fed.shares("angle")
     expected = (fed.train.side["angle"][0] == 1).double().mean()
     assert float(shares[0, 1]) == pytest.approx(float(expected))
-    with pytest.raises(ValueError, match="no side information 'colour'; allowed: label, angle"):
+    with pytest.raises(ValueError, match="side information 'colour'; allowed: angle, label"):
         FedMix(condition="colour").init(fed, 0)
 
 

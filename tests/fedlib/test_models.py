@@ -155,7 +155,7 @@ def test_init_is_drawn_from_its_seed_and_from_nothing_else():
     [
         (lambda: LeNet(channels=()), r"LeNet.channels must be >= 1, got \(\)"),
         (lambda: LeNet(response_norm=-1), r"LeNet.response_norm must be >= 0, got -1"),
-        (lambda: LeNet(output="softmx"), r"LeNet.output.*did you mean 'softmax'"),
+        (lambda: LeNet(output="softmx"), "unknown output.*did you mean 'softmax'"),
         (lambda: MLP(hidden=()), r"MLP.hidden must be >= 1"),
         (lambda: ResNet(groups=3), r"ResNet.groups must divide every width, got 3"),
         (lambda: ResNet(shortcut="none"), "unknown shortcut 'none'"),

@@ -1,0 +1,267 @@
+"""Who trains what on which data: tasks as values, and the federations that are built of them.
+
+Images are as clients see them: turned by an angle, called by other labels, cropped in training.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedlib import data as datasets
+from fedlib.data import Dataset, Split
+from fedlib.federation import OPTED_IN, CropFlip, Federation, Table
+from fedlib.models import Family, Net
+from fedlib.partition import LabelPermuted, Partition, Request, Rotated, balanced, holdout
+from fedlib.partition.held_out import Division, Mirrored, OptOut, Own, divide
+from fedlib.values import one_of, value
+
+Pool = tuple[Tensor, Tensor]
+Layer = TypeVar("Layer", bound=Request)
+BLOCK = 4096  # images turned at once
+
+
+def view(
+    request: Request, pool: Pool, part: Partition, seed: int, classes: int
+) -> tuple[Pool, Partition]:
+    """Return the examples of a part, each way of seeing one once, and the part pointing at them.
+
+    ``pool`` is ``x`` uint8 ``[N, height, width, channels]`` (tokens where nothing is turned) and
+    ``y`` int64 ``[N]``. The sides "angle" and "permutation" of ``part`` say how its examples are
+    seen, ``request`` what these numbers mean.
+    """
+    x, y = pool
+    held = part.index >= 0
+    rotated, permuted = _layer(request, Rotated), _layer(request, LabelPermuted)
+    angles = rotated.angles if rotated else (0.0,)
+    tables = permuted.tables(seed, classes) if permuted else np.arange(classes)[None]
+    turn, call = (part.side.get(n, np.zeros_like(part.index)) for n in ("angle", "permutation"))
+    code = (part.index * len(angles) + turn) * len(tables) + call
+    seen, place = np.unique(code[held], return_inverse=True)
+    index = np.full_like(part.index, -1)
+    index[held] = place
+    rest, call = np.divmod(seen, len(tables))
+    example, turn = np.divmod(rest, len(angles))
+    where, called = (torch.as_tensor(numbers, device=x.device) for numbers in (example, call))
+    labels = torch.as_tensor(tables, device=x.device)[called].gather(1, y[where, None])[:, 0]
+    images = x[where]
+    if len(angles) > 1:
+        if images.ndim != 4:
+            raise ValueError("only images can be rotated, and these are texts")
+        for number, degrees in enumerate(angles):
+            rows = torch.as_tensor(np.flatnonzero(turn == number), device=x.device)
+            images[rows] = rotate(images[rows], degrees)
+    return (images, labels), Partition(index, part.sizes, part.side)
+
+
+def _layer(request: Request | None, kind: type[Layer]) -> Layer | None:
+    """Return the outermost request of a kind among one and those that it is around."""
+    while request is not None and not isinstance(request, kind):
+        request = getattr(request, "of", None)
+    return request
+
+
+def rotate(images: Tensor, degrees: float) -> Tensor:
+    """Return images uint8 ``[N, height, width, channels]`` turned counter-clockwise, black outside.
+
+    Bilinear between pixels; exact for right angles of square images.
+    """
+    quarters, rest = divmod(degrees % 360, 90)
+    if rest == 0 and images.shape[1] == images.shape[2]:
+        return torch.rot90(images, int(quarters), (1, 2))
+    return torch.cat([_resampled(block, degrees) for block in images.split(BLOCK)])
+
+
+def _resampled(images: Tensor, degrees: float) -> Tensor:
+    height, width = images.shape[1:3]
+    turn = math.radians(degrees)
+    cos, sin = math.cos(turn), math.sin(turn)
+    # affine_grid speaks of a square from -1 to 1, whatever the sides of the image.
+    across = [[cos, -sin * height / width, 0.0], [sin * width / height, cos, 0.0]]
+    theta = torch.tensor(across, dtype=torch.float32, device=images.device)
+    planes = images.movedim(-1, 1).to(torch.float32)
+    grid = functional.affine_grid(theta.expand(len(images), 2, 3), list(planes.shape), False)
+    turned = functional.grid_sample(planes, grid, align_corners=False)
+    return turned.round().clamp(0, 255).to(torch.uint8).movedim(1, -1).contiguous()
+
+
+def pick_device(device: str | torch.device = "auto") -> torch.device:
+    """Return a device that exists: "auto" is CUDA where there is one, else the CPU.
+
+    RuntimeError for a CUDA device that is not there, ValueError for an unknown kind.
+    """
+    name = str(device)
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = name.partition(":")
+    one_of("device", kind, ("auto", "cpu", "cuda"))
+    if number and not number.isdigit():
+        raise ValueError(f"device {name!r}: the number must be a whole number, e.g. 'cuda:0'")
+    there = torch.cuda.device_count()
+    if kind == "cuda" and int(number or 0) >= there:
+        raise RuntimeError(f"device {name!r} is not there: this machine has {there} CUDA devices")
+    return torch.device(name)
+
+
+def _splits(data: Dataset, origin: str) -> list[Split]:
+    """What a part points at: a split, or "merged", both; see ``Division.origin``."""
+    return [data.train, data.test] if origin == "merged" else [getattr(data, origin)]
+
+
+def _labels(data: Dataset, origin: str) -> np.ndarray:
+    """The labels ``[N]`` that a part points at."""
+    return np.concatenate([split.labels for split in _splits(data, origin)])
+
+
+def _pool(data: Dataset, origin: str, device: torch.device) -> Pool:
+    arrays = [split.features for split in _splits(data, origin)]
+    with warnings.catch_warnings():
+        # On the array's own memory, which processes share if it is a mapped file.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        x = torch.from_numpy(np.concatenate(arrays) if len(arrays) > 1 else np.asarray(arrays[0]))
+    return x.to(device), torch.tensor(_labels(data, origin), device=device)
+
+
+def _some(split: Split, portion: float, seed: int) -> Split:
+    """A share of a split's examples, class by class."""
+    leave = len(split) - math.ceil(portion * len(split))
+    if not leave:
+        return split
+    rows, _ = holdout(split.labels, leave, seed)
+    columns = {name: values[rows] for name, values in split.columns.items()}
+    return Split(split.features[rows], split.labels[rows], columns)
+
+
+@value
+class Task:
+    """Who trains what on which data.
+
+    ``partition`` deals the training examples to clients, ``held_out`` says what they are validated
+    and tested on (docs/READINGS.md, A04): ``Mirrored`` elsewhere, or on their ``Own``. Model and
+    round selection look at validation only. ``portion`` is the share of the data that is used at
+    all, class by class. ``augment`` changes training images at random in every batch. ``opt_out``
+    says which training examples no federated algorithm gets to see. ``balanced`` is the size of a
+    set that all clients share, with as many examples of each class, on which each is scored too
+    (001); 0 for none. It is drawn from the "test" split, or, ``balanced_on`` "validation", from the
+    training examples that nobody trains on. ``validate_on`` "test" has every choice that validation
+    examples should decide made on the tests themselves, as 003's released code does: only to show
+    what that is worth.
+    """
+
+    dataset: str
+    partition: Request
+    model: Family
+    held_out: Mirrored | Own = Mirrored()
+    portion: float = 1.0
+    augment: CropFlip | None = None
+    opt_out: OptOut | None = None
+    balanced: int = 0
+    balanced_on: str = "test"
+    validate_on: str = "validation"
+
+    def check(self) -> None:
+        datasets.require(self.dataset)
+        if not 0 < self.portion <= 1:
+            raise ValueError(f"Task.portion must lie in (0, 1], got {self.portion}")
+        one_of("balanced_on", self.balanced_on, ("test", "validation"))
+        one_of("validate_on", self.validate_on, ("validation", "test"))
+        if self.balanced and not (self.balanced > 0 and self._tests_apart):
+            raise ValueError(
+                f"Task.balanced must be >= 0, and needs a test split that is for tests only: "
+                f"Mirrored(source='train'), not {self.held_out}; got {self.balanced}"
+            )
+
+    def build(self, seed: int, device: str | torch.device = "cpu") -> Federation:
+        """Return the federation of one seed: partition, twins and examples on a device."""
+        where = pick_device(device)
+        data, division = self._divided(seed)
+        tables = self._tables(data, division, seed, where)
+        train = tables["train"]
+        train.augment = self.augment if len(data.shape) == 3 else None
+        if self.opt_out is not None:
+            among, labels = self.partition.among(), _labels(data, division.origin["train"])
+            inside = self.opt_out.stays_in(division.parts["train"], labels, seed, *among)
+            train.side[OPTED_IN] = torch.tensor(inside.astype(np.int64), device=where)
+        return Federation(
+            net=Net(self.model, data.shape, data.classes),
+            classes=data.classes,
+            device=where,
+            train=train,
+            validation=tables[self.validate_on],
+            test=tables["test"],
+            ids=np.arange(division.parts["train"].clients),
+            balanced=self._balanced(data, tables, seed),
+            kinds=self.partition.kinds(),
+            class_names=data.class_names,
+            source=f"{data.source}, {data.fingerprint[:12]}",
+        )
+
+    def divide(self, seed: int) -> Division:
+        """Return who trains, validates and tests on what, without looking at an example."""
+        return self._divided(seed)[1]
+
+    def counts(self, seed: int) -> dict[str, np.ndarray]:
+        """Return each client's class counts in every part, int64 ``[clients, classes]`` each."""
+        data, division = self._divided(seed)
+        return {
+            name: part.counts(_labels(data, division.origin[name]), data.classes)
+            for name, part in division.parts.items()
+        }
+
+    @property
+    def _tests_apart(self) -> bool:
+        """Whether the test split is for tests only: then all of it is the global test."""
+        return isinstance(self.held_out, Mirrored) and self.held_out.source == "train"
+
+    def _divided(self, seed: int) -> tuple[Dataset, Division]:
+        """Return the share of the data set that is used, and its division."""
+        data = datasets.load(self.dataset)
+        train, test = (_some(split, self.portion, seed) for split in (data.train, data.test))
+        division = divide(self.partition, self.held_out, train, test, data.classes, seed)
+        return replace(data, train=train, test=test), division
+
+    def _tables(
+        self, data: Dataset, division: Division, seed: int, device: torch.device
+    ) -> dict[str, Table]:
+        """Return the tables of a division's parts; parts of one origin share its examples.
+
+        Those with side information, and a test part that is no split of its own, have examples of
+        their own: each that they hold as a client sees it.
+        """
+        pools = {origin: _pool(data, origin, device) for origin in set(division.origin.values())}
+        # Scale and shift of every value of an image; text has none.
+        mean, std = (np.tile(v, math.prod(data.shape[:-1])) for v in (data.mean, data.std))
+        scale, shift = (torch.tensor(v).float().to(device) for v in (1 / (255 * std), -mean / std))
+        tables = {}
+        for name, part in division.parts.items():
+            pool = pools[division.origin[name]]
+            if part.side or (name == "test" and not self._tests_apart):
+                pool, part = view(self.partition, pool, part, seed, data.classes)
+            index = torch.tensor(part.index, device=device)
+            side = {n: torch.tensor(v, device=device) for n, v in part.side.items()}
+            tables[name] = Table(*pool, index, np.array(part.sizes), scale, shift, side)
+        return tables
+
+    def _balanced(self, data: Dataset, tables: dict[str, Table], seed: int) -> Table | None:
+        """Return the set that all clients share, a table with the same row for each."""
+        if not self.balanced:
+            return None
+        table, labels = tables[self.balanced_on], data.test.labels
+        if table.side:
+            raise ValueError(f"clients of {self.partition} see an example in different ways")
+        apart = np.arange(len(labels))
+        if self.balanced_on == "validation":
+            assert isinstance(self.held_out, Mirrored)
+            labels = data.train.labels
+            _, apart = holdout(labels, self.held_out.pool, seed)
+        chosen = apart[balanced(labels[apart], self.balanced, seed)]
+        clients = len(table.sizes)
+        index = torch.tensor(chosen, device=table.index.device).expand(clients, -1)
+        return replace(table, index=index, sizes=np.full(clients, len(chosen)), side={})
