@@ -15,8 +15,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from companion.book import Book
-from companion.sections import Section
+from companion.sections import Book, Section
 from fedlib import paths
 from fedlib.engine import State, evaluate, play_round
 from fedlib.federation import Federation
@@ -114,13 +113,7 @@ def _of_section(section: Section, scale: str, dataset: str = "") -> list[Planned
 
 
 def show(
-    book: Book,
-    scale: str,
-    sections: Sequence[str] = (),
-    *,
-    device: str = "auto",
-    workers: int = 1,
-    probe: bool = True,
+    book: Book, scale: str, sections: Sequence[str], *, device: str, workers: int, probe: bool
 ) -> list[Planned]:
     """Print how many runs a scale has and what they would cost; return those not stored yet.
 
@@ -140,13 +133,12 @@ def show(
 def campaign(
     book: Book,
     scale: str,
-    sections: Sequence[str] = (),
+    sections: Sequence[str],
     *,
-    device: str = "auto",
-    workers: int = 1,
-    probe: bool = True,
-    address: str | None = None,
-    dirty_anyway: bool = False,
+    probe: bool,
+    address: str | None,
+    dirty_anyway: bool,
+    **how: Any,
 ) -> int:
     """Print the plan and train it; 0 if all is there in the end, 1 if runs failed.
 
@@ -154,13 +146,13 @@ def campaign(
     made. The same command continues what was interrupted (130).
     """
     probe = probe and address is None
-    missing = show(book, scale, sections, device=device, workers=workers, probe=probe)
+    missing = show(book, scale, sections, probe=probe, **how)
     if not missing:
         return 0
     if scale != "quick" and not dirty_anyway:
         _refuse_uncommitted()
     try:
-        train([p.experiment for p in missing], workers=workers, device=device, address=address)
+        train([p.experiment for p in missing], address=address, **how)
     except SweepFailed as error:
         print(f"fedlib: {error}", file=sys.stderr)
         return 1

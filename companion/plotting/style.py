@@ -27,13 +27,8 @@ SHADES = ("#9ecae1", "#3182bd", "#08306b", "#e6550d", "#636363")  # light to dar
 RED, BLUE = "#c0392b", "#2a6fbb"  # what is wrong, and what is right; as in Fig. 9 and 10 of 000
 FORMS = "os^DvP"
 CALLED = "always the commonest label"
-FLOOR: Style = {
-    "color": (0.3, 0.3, 0.3),
-    "linestyle": (0, (4, 3)),
-    "linewidth": 0.9,
-    "zorder": 1.5,
-    "label": CALLED,
-}
+FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth": 0.9}
+FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
 What = TypeVar("What")
 

@@ -69,7 +69,7 @@ def test_a_command_hands_on_what_it_was_told(monkeypatch, arguments, where, aske
         (["plan", "--scale", "quik"], "unknown scale 'quik'; .*did you mean 'quick'"),
         (["plan", "--section", "gate"], "unknown section 'gate'; .*did you mean 'gates'"),
         (["tasks", "000/cifar"], "unknown task '000/cifar'; .*did you mean '000/cifar10'"),
-        (["tasks", "000/cifar10", "--set", "a"], "--set takes NAME=VALUE, got 'a'"),
+        (["tasks", "000/cifar10", "--set", "a"], "expected NAME=VALUE, got 'a'"),
         (["plan", "--scal", "quick"], "--scale"),
         (["plan", "--workers", "0"], "greater than or equal to 1"),
     ],
