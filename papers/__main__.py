@@ -73,21 +73,6 @@ def verdicts() -> None:
     raise typer.Exit(not compare(paths.figures() / "quick"))
 
 
-@app.command(epilog="[bold]Example[/bold]  plan --scale standard --section opt_out --workers 4")
-def plan(
-    scale: Scale = "paper",
-    section: Sections = [],  # noqa: B006
-    device: Device = "auto",
-    workers: Workers = 1,
-    probe: Probe = True,
-) -> None:
-    """Say how many runs a scale has, how many are left, and what they would cost here."""
-    from companion.plan import show
-    from papers.book import BOOK
-
-    show(BOOK, scale, section, device=device, workers=workers, probe=probe)
-
-
 @app.command(
     epilog="[bold]Example[/bold]  campaign --scale standard --section fourteen:mnist@3 "
     "--section opt_out --workers 2"
@@ -98,14 +83,15 @@ def campaign(
     device: Device = "auto",
     workers: Workers = 1,
     probe: Probe = True,
+    plan: Annotated[bool, typer.Option("--plan", help="only say what would be trained")] = False,
     address: Annotated[str | None, Address(envvar="RAY_ADDRESS")] = None,
     dirty_anyway: Annotated[bool, typer.Option("--dirty-anyway", help=_PILOT)] = False,
 ) -> None:
-    """Train all runs of a scale, on this machine or a Ray cluster, or continue."""
+    """Say how many runs of a scale are left and what they cost; train them, or continue."""
     from companion.plan import campaign
     from papers.book import BOOK
 
-    how: dict[str, Any] = {"device": device, "workers": workers, "probe": probe}
+    how: dict[str, Any] = {"device": device, "workers": workers, "probe": probe, "plan": plan}
     more: dict[str, Any] = {"address": address or None, "dirty_anyway": dirty_anyway}
     raise typer.Exit(campaign(BOOK, scale, section, **how, **more))
 

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from companion.frames import bands
 from companion.plotting import style
@@ -177,12 +177,7 @@ def trials(table: pd.DataFrame, **labels: str) -> Drawn:
         ax.scatter(rows[rate], rows["score"], s=18, color="C0")
         ax.scatter(best[rate], best["score"], s=90, facecolors="none", edgecolors="black")
         ax.set_xlabel("learning rate" if rate == "lr" else r"exploration $\varepsilon$")
-        if rate == "lr":  # few marks on a narrow field, none of them on an edge
-            low, high = rows[rate].min(), rows[rate].max()
-            ax.set(xscale="log", xlim=(low / 1.6, high * 1.6))
-            ax.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 30 * low else (1.0, 3.0)))
-            ax.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
-            ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.set_xscale("log" if rate == "lr" else "linear")
         return rows
 
     stages = {str(stage): rows for stage, rows in table.groupby("stage", sort=False)}
