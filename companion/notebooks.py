@@ -28,7 +28,7 @@ from fedlib import paths
 from fedlib.values import one_of
 
 _SAY_EVERY = 30.0  # seconds between two lines about one notebook
-_ADDED_BY_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
+_TOLD = 30  # lines of papermill's log about a failure: where it was, and why
 _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -172,8 +172,9 @@ class _Process:
             os.replace(self.scratch, self.failed if bad else self.target)
         self.say("failed" if bad else "done")
         if bad:
-            cause = explain(self.failed, self.target.with_suffix(".log"))
-            raise Failure(f"{self.source.stem} failed {cause}\nexecuted copy: {self.failed}")
+            end = self.target.with_suffix(".log").read_text(errors="replace").splitlines()[-_TOLD:]
+            said = "\n".join([f"{self.source.stem} failed", *end, f"executed copy: {self.failed}"])
+            raise Failure(said)
 
     def stop(self) -> None:
         """Terminate it; its kernel follows within a second of losing its parent."""
@@ -196,26 +197,6 @@ def _environment(extra: Mapping[str, str]) -> dict[str, str]:
         folders["FEDLIB_DATA"] = str(Path(data).expanduser().absolute())
     alone = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
     return {**os.environ, **folders, **alone, "FEDLIB_QUIET": "1", **extra}
-
-
-def explain(copy: Path, log: Path) -> str:
-    """Return where and why a copy failed: the cell's number in its source, its start, the error.
-
-    A kernel that died leaves no error in the notebook: the end of the log stands in for it.
-    """
-    text = log.read_text(errors="replace") if log.exists() else ""
-    end = "\n".join(text.strip().splitlines()[-8:]) or "no message"
-    cells = _read(copy).cells if copy.exists() else []
-    own = [c for c in cells if not _ADDED_BY_PAPERMILL & set(c.metadata.get("tags", []))]
-    for number, cell in enumerate(own, start=1):
-        errors = [o for o in cell.get("outputs", []) if o.output_type == "error"]
-        status = cell.metadata.get("papermill", {}).get("status")
-        if cell.cell_type == "code" and (errors or status in ("running", "failed")):
-            why = f"{errors[0].ename}: {errors[0].evalue}" if errors else end
-            lines = cell.source.strip().splitlines()
-            shown = lines[:5] + (["..."] if len(lines) > 5 else [])
-            return "\n".join([f"in cell {number}", *(f"    {line}" for line in shown), why])
-    return f"before its first cell\n{end}"
 
 
 def write_back(source: Path, copy: Path) -> None:

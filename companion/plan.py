@@ -187,10 +187,9 @@ def _refuse_uncommitted() -> None:
     """ValueError in a checkout that names no code: what it trains could not be kept."""
     if commit().endswith(DIRTY):
         raise ValueError(
-            f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): runs that it "
-            "trains could never be exported. Commit them, or train from a checkout of its own (git "
-            "worktree add --detach ../campaign) with FEDLIB_RUNS outside of it. A pilot, whose "
-            "runs are to be thrown away: --dirty-anyway, and a FEDLIB_RUNS of its own."
+            f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): what it trains "
+            "could never be exported. Commit them, or train from a checkout of its own; a pilot, "
+            "whose runs are to be thrown away, has --dirty-anyway and a FEDLIB_RUNS of its own."
         )
 
 

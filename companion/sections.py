@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -42,13 +42,6 @@ class Setting:
     epochs: int = 5
     local_epochs: int = 1
     costly: tuple[tuple[str, int], ...] = ()
-
-    def check(self) -> None:
-        for name, given in ((f.name, getattr(self, f.name)) for f in fields(self)):
-            least = 1 if name in ("rounds", "seeds", "batch_size", "experts") else 0
-            for number in given if isinstance(given, tuple) else (given,):
-                if isinstance(number, int | float) and number < least:
-                    raise ValueError(f"{type(self).__name__}.{name} must be >= {least}: {number}")
 
     @property
     def server(self) -> Optimizer:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
@@ -35,19 +34,17 @@ What = TypeVar("What")
 
 def use_style() -> None:
     """Set the companion's look: small type, colour-blind palette, no boxes, embedded fonts."""
-    sns.set_theme(context="paper", style="ticks", palette="colorblind", font_scale=0.95)
-    mpl.rcParams.update(
-        {
-            "axes.spines.right": False,
-            "axes.spines.top": False,
-            "axes.titlesize": "medium",
-            "figure.dpi": 110,
-            "savefig.dpi": 200,
-            "legend.frameon": False,
-            "pdf.fonttype": 42,
-            "figure.constrained_layout.use": True,
-        }
-    )
+    look = {
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlesize": "medium",
+        "figure.dpi": 110,
+        "savefig.dpi": 200,
+        "legend.frameon": False,
+        "pdf.fonttype": 42,
+        "figure.constrained_layout.use": True,
+    }
+    sns.set_theme(context="paper", style="ticks", palette="colorblind", font_scale=0.95, rc=look)
 
 
 def save(figure: Figure, frame: pd.DataFrame, name: str, scale: str) -> Path:
