@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ def curves(
     band: bool = True,
     share_y: bool = False,
     at: Sequence[float] = (),
-    **labels: str,
+    **labels: Any,
 ) -> Drawn:
     """Draw curves by method, one panel each: the mean over seeds and its 95% interval.
 
@@ -65,7 +65,7 @@ class Cell(NamedTuple):
     mark: float | None = None
 
 
-def grid(rows: Sequence[Sequence[Cell]], **labels: str) -> Drawn:
+def grid(rows: Sequence[Sequence[Cell]], **labels: Any) -> Drawn:
     """Draw fields of curves by method in rows and columns, with one legend for all.
 
     Each curve is the mean over seeds at every evaluated round with its 95% interval (from three
@@ -117,7 +117,7 @@ def over(
     log: bool = False,
     one: bool = False,
     printed: Mapping[str, pd.DataFrame] | None = None,
-    **labels: str,
+    **labels: Any,
 ) -> Drawn:
     """Draw a number by method over a parameter ``x``: mean over seeds and 95% interval.
 
@@ -149,7 +149,7 @@ def over(
     return fields(panels, draw, (3.0, 2.9), **labels)
 
 
-def cumulative(panels: Mapping[str, pd.DataFrame], **labels: str) -> Drawn:
+def cumulative(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     """Draw which share of the clients has at most a value, by method: further right is better.
 
     ``panels`` maps a panel's title to a frame with columns method and value, one row per client and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -32,7 +33,7 @@ def heatmaps(
     scale: str = "probability",
     inches: float = 0.0,
     black: float = 1.0,
-    **labels: str,
+    **labels: Any,
 ) -> Drawn:
     """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1.
 
@@ -70,7 +71,7 @@ def heatmaps(
 def label_sets(
     panels: Mapping[str, tuple[np.ndarray, np.ndarray]],
     names: Sequence[str],
-    **labels: str,
+    **labels: Any,
 ) -> Drawn:
     """Draw who holds which labels, and who is thought to, a panel above the other.
 
@@ -108,7 +109,7 @@ def label_sets(
 
 
 def label_bars(
-    truth: np.ndarray, guess: np.ndarray, *, clients: Sequence[int], **labels: str
+    truth: np.ndarray, guess: np.ndarray, *, clients: Sequence[int], **labels: Any
 ) -> Drawn:
     """Draw two distributions of every client, ``[clients, classes]``, as small pairs of bars.
 
@@ -139,7 +140,7 @@ def label_bars(
 def images(
     pictures: Mapping[str, Sequence[np.ndarray]],
     captions: Mapping[str, Sequence[str]],
-    **labels: str,
+    **labels: Any,
 ) -> Drawn:
     """Draw grey images ``[height, width]``, a row per name, each below its caption.
 

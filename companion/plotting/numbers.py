@@ -20,7 +20,7 @@ from companion.plotting.style import Drawn, Style, fields
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels such as -0.15
 
 
-def standings(panels: Mapping[str, pd.DataFrame], **labels: str) -> Drawn:
+def standings(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     """Draw one number per run by method, best at the top: runs, mean and 95% interval.
 
     ``panels`` maps a panel's title to a frame with columns method, seed and value.
@@ -102,7 +102,7 @@ def dots(
     empty: str = "",
     black: str = "",
     most: float | None = None,
-    **labels: str,
+    **labels: Any,
 ) -> Drawn:
     """Draw means with their ranges in rows, one panel each.
 
@@ -165,7 +165,7 @@ def grouped(
     return figure, long[["group", "name", "value"]]
 
 
-def trials(table: pd.DataFrame, **labels: str) -> Drawn:
+def trials(table: pd.DataFrame, **labels: Any) -> Drawn:
     """Draw every trial's score over its rate, a panel per stage; the best has a ring.
 
     ``table`` has columns stage, score, best, and lr, or eps where a stage has no lr.

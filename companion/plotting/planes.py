@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -26,7 +27,7 @@ def plane(
     y: str,
     by: str,
     printed: Mapping[str, pd.DataFrame] | None = None,
-    **labels: str,
+    **labels: Any,
 ) -> Drawn:
     """Draw two numbers of every method against each other, a point per value of ``by``.
 
@@ -63,7 +64,7 @@ def plane(
     return fields(panels, draw, (3.4, 3.6), **labels)
 
 
-def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, **labels: str) -> Drawn:
+def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, **labels: Any) -> Drawn:
     """Draw two numbers of every client against each other: a dot each, and a method's mean.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, client, metric and value,
@@ -90,7 +91,7 @@ def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, **labels: str) 
     return fields(panels, draw, (3.2, 3.6), sharey=True, **labels)
 
 
-def versus(panels: Mapping[str, pd.DataFrame], *, most: float = np.inf, **labels: str) -> Drawn:
+def versus(panels: Mapping[str, pd.DataFrame], *, most: float = np.inf, **labels: Any) -> Drawn:
     """Draw one number against another by method, one panel each: mean, interval, and every run.
 
     A panel's frame has columns method, seed, x, y. The dotted line is where both are the same. No
@@ -115,7 +116,7 @@ def versus(panels: Mapping[str, pd.DataFrame], *, most: float = np.inf, **labels
     return fields(panels, draw, (style.COLUMN, 2.9), columns=wide, room=0.5, **labels)
 
 
-def agreement(panels: Mapping[str, pd.DataFrame], verdicts: Sequence[str], **labels: str) -> Drawn:
+def agreement(panels: Mapping[str, pd.DataFrame], verdicts: Sequence[str], **labels: Any) -> Drawn:
     """Draw what was measured, with its interval, over what is published: a dot per number.
 
     A panel's frame has columns value, mean, low, high, verdict; ``verdicts`` are at most four, in
@@ -138,7 +139,7 @@ def agreement(panels: Mapping[str, pd.DataFrame], verdicts: Sequence[str], **lab
     return fields(panels, draw, size, columns=2, room=0.5, **labels)
 
 
-def embedding(points: pd.DataFrame, names: Sequence[str] = (), **labels: str) -> Drawn:
+def embedding(points: pd.DataFrame, names: Sequence[str] = (), **labels: Any) -> Drawn:
     """Draw examples in planes, coloured by label, a panel for each base.
 
     ``points`` has columns base, x, y, label, purity; ``names`` are the labels' names.
@@ -157,7 +158,7 @@ def embedding(points: pd.DataFrame, names: Sequence[str] = (), **labels: str) ->
     return figure, points
 
 
-def frontier(panels: Mapping[str, pd.DataFrame], *, log: bool = False, **labels: str) -> Drawn:
+def frontier(panels: Mapping[str, pd.DataFrame], *, log: bool = False, **labels: Any) -> Drawn:
     """Draw every method as a dot of its family's form, and name those that none beats in both.
 
     A panel's frame has columns method, family, x, y, best; the unbeaten are joined by a line.

@@ -269,7 +269,7 @@ def computed(book: Book, paper: str) -> Iterator[tuple[str, str, float, float]]:
 def of_rows(book: Book) -> pd.Series:
     """Return the floor in percent by the row of a published number; none for one of all classes."""
     known = floors(book).set_index(["paper", "dataset", "at"])["floor"]
-    found: dict[int, float] = {}
+    found: dict[Any, float] = {}
     for exhibit in (e for e in book.exhibits if e.paper in book.floored):
         own = book.floored[exhibit.paper]
         for dataset in known.loc[exhibit.paper].index.unique("dataset"):
