@@ -24,9 +24,8 @@ import pyarrow.parquet as pq
 from fedlib import paths
 from fedlib.runs import atomic
 from fedlib.runs.atomic import Damaged
-from fedlib.runs.log import COLUMNS, SCHEMA, tidy
 from fedlib.runs.provenance import dirty
-from fedlib.runs.spec import Experiment, Result
+from fedlib.runs.spec import COLUMNS, SCHEMA, Experiment, Result, tidy
 from fedlib.values import from_dict, to_dict
 
 WHAT, VARIABLE = "exported result of fedlib", "FEDLIB_RESULTS"

@@ -34,9 +34,8 @@ from fedlib.privacy import audit
 from fedlib.progress import Rounds, Watcher, note
 from fedlib.runs import store
 from fedlib.runs.atomic import Damaged, StoreError
-from fedlib.runs.log import Log
 from fedlib.runs.provenance import commit, provenance, segment, stages_of
-from fedlib.runs.spec import Experiment, Result
+from fedlib.runs.spec import Experiment, Log, Result
 from fedlib.runs.store import RunDiverged
 
 CHECKPOINT_SECONDS = 60.0

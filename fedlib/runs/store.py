@@ -33,8 +33,7 @@ from fedlib.engine import State, TrainingDiverged
 from fedlib.runs import atomic
 from fedlib.runs.atomic import Damaged, StoreError, read_json
 from fedlib.runs.exported import files, find_exported, held, read_run
-from fedlib.runs.log import tidy
-from fedlib.runs.spec import Experiment, Result
+from fedlib.runs.spec import Experiment, Result, tidy
 from fedlib.values import UnknownName, from_dict, to_dict
 
 SPEC, CHECKPOINT, METRICS = "spec.json", "checkpoint.safetensors", "metrics.parquet"

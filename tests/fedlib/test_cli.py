@@ -11,8 +11,8 @@ import pytest
 from small import AVG, BAD, MIX, TASK, play, running
 
 from fedlib import data as datasets
-from fedlib.cli import asked, main
-from fedlib.cli.told import show_table
+from fedlib.cli import commands, main
+from fedlib.cli.commands import show_table
 from fedlib.runs import export, find, store
 from fedlib.values import to_dict
 
@@ -55,7 +55,7 @@ def test_every_command_runs_without_what_a_notebook_needs():
 import sys
 for name in ("IPython", "ipykernel", "ipywidgets", "matplotlib", "pandas", "ray", "seaborn"):
     sys.modules[name] = None
-import fedlib.cli.told
+import fedlib.cli.commands
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -254,7 +254,7 @@ def test_an_error_of_the_library_itself_is_not_hidden(monkeypatch):
 
 def test_algorithms_are_listed_and_explained(ask):
     said = ask("algorithms")[1]
-    for name in asked.algorithm_kinds():
+    for name in commands.algorithm_kinds():
         assert f"\n{name} " in said
     said = ask("algorithms", "FedMix")[1]
     assert "experts" in said and "Optimizer(name='adam', lr=0.001)" in said and "K" in said

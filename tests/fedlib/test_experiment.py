@@ -17,7 +17,7 @@ from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 from benchmarks.robustness import child
 from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Local
-from fedlib.cli.told import reported
+from fedlib.cli.commands import reported
 from fedlib.data import MissingDataError
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.models import MLP
@@ -32,8 +32,8 @@ from fedlib.runs import (
     run_with_state,
     store,
 )
-from fedlib.runs.log import Log
 from fedlib.runs.run import best_of
+from fedlib.runs.spec import Log
 from fedlib.tasks import Task
 from fedlib.values import from_dict
 
