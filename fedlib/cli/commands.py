@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import pyarrow as pa
@@ -32,8 +33,7 @@ from fedlib.runs.sweep import sweep
 from fedlib.tasks import pick_device
 from fedlib.values import UnknownName, as_code, from_code, from_dict, one_of
 
-STATES = ("complete", "training", "interrupted", "diverged", "exported", "damaged", "outdated",
-          "unknown")  # fmt: skip
+STATES = ("complete", "training", "interrupted", "diverged", "exported", "damaged", "outdated")
 HERE = ("embedded", "parquet", "cache")
 LONGEST_BAR = 40
 WIDE = 1000  # columns of what is no terminal: a file or a program gets words whole
@@ -138,7 +138,10 @@ def _experiment(said: Any, where: str) -> Experiment:
 def train(experiments: Sequence[Experiment], plan: bool, device: str, **how: Any) -> None:
     """Train experiments and say what came of them, or list them."""
     if how["address"] is None:  # a cluster has devices of its own
-        _check_device(device)
+        try:
+            pick_device(device)
+        except (RuntimeError, ValueError) as error:
+            raise Usage(str(error)) from error
     if plan:
         found = [find(e) is not None for e in experiments]
         for experiment, stored in zip(experiments, found, strict=True):
@@ -154,13 +157,6 @@ def train(experiments: Sequence[Experiment], plan: bool, device: str, **how: Any
         print(f"stored in {folder if (folder / store.PROVENANCE).exists() else path_of(one)}")
 
 
-def _check_device(device: str) -> None:
-    try:
-        pick_device(device)
-    except (RuntimeError, ValueError) as error:
-        raise Usage(str(error)) from error
-
-
 def show_summary(results: Sequence[Result]) -> None:
     """Print what the runs reached: mean client test accuracy, by three rules."""
     rows = []
@@ -168,8 +164,7 @@ def show_summary(results: Sequence[Result]) -> None:
         e = result.experiment
         scores = [f"{score:.4f}" for score in reported(result)]
         what = f"{e.task.dataset} {e.algorithm}"
-        what = f"{what[:57]}..." if len(what) > 60 else what
-        rows.append((e.key[:8], what, e.seed, e.rounds, *scores))
+        rows.append((e.key[:8], shorten(what, 60), e.seed, e.rounds, *scores))
     show_table(("key", "run", "seed", "rounds", "last", "last ten", "best on validation"), rows)
 
 

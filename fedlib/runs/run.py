@@ -105,7 +105,7 @@ def _claim_and_train(experiment: Experiment, how: How) -> Result:
 
 
 def _train(experiment: Experiment, how: How) -> None:
-    interval = _interval()
+    interval = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or CHECKPOINT_SECONDS)
     keep_freed()
     commit()  # remembered now: the checkout may move on while this process runs what it has loaded
     fed = experiment.task.build(experiment.seed, how.device)
@@ -130,7 +130,7 @@ def _train(experiment: Experiment, how: How) -> None:
         raise
     finally:
         ticks.close()
-    store.finish(experiment, provenance(fed, course.segments(), course.last()))
+    store.tell(experiment, store.PROVENANCE, provenance(fed, course.segments(), course.last()))
 
 
 def rounds(
@@ -257,11 +257,10 @@ class Course:
             "round": self.completed,
             "clients": list(error.clients),
             "message": str(error),
-            "metrics": self.log.last_finite("train_loss", "validation_accuracy"),
             "commit": commit(),
             "data": self.fed.source,
         }
-        store.failed(self.experiment, failure)
+        store.tell(self.experiment, store.FAILURE, failure)
         return RunDiverged.of(failure, store.folder(self.experiment))
 
     def segments(self) -> list[dict[str, Any]]:
@@ -359,11 +358,3 @@ def _moved(state: State, fed: Federation) -> State:
 def _fingerprint(source: str) -> str:
     """Return the fingerprint of the data: where they came from may differ between machines."""
     return source.rpartition(" ")[2]
-
-
-def _interval() -> float:
-    text = os.environ.get("FEDLIB_CHECKPOINT_SECONDS", "")
-    try:
-        return float(text) if text else CHECKPOINT_SECONDS
-    except ValueError:
-        raise ValueError(f"FEDLIB_CHECKPOINT_SECONDS must be a number, got {text!r}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -112,16 +111,6 @@ def tidy(table: pa.Table) -> pa.Table:
 
     Files of other writers may have wider types, or words as dictionaries.
     """
-    if tuple(table.column_names) != COLUMNS:
-        raise ValueError(f"it has other columns: {', '.join(table.column_names)}")
-    for field in SCHEMA:
-        held = table[field.name].type
-        held = held.value_type if pa.types.is_dictionary(held) else held
-        kinds = (pa.types.is_integer, pa.types.is_floating)
-        if any(kind(held) != kind(field.type) for kind in kinds):
-            raise ValueError(f"its column {field.name} holds {held}")
-        if field.name != "value" and table[field.name].null_count:
-            raise ValueError(f"its column {field.name} has rows that hold nothing")
     return table.cast(SCHEMA)
 
 
@@ -217,12 +206,6 @@ class Log:
         self.clients(round, f"{split}_nll", ids, scores.nll)
         if scores.gate is not None:
             self.array(round, f"{split}_gate", scores.gate)
-
-    def last_finite(self, *metrics: str) -> dict[str, float]:
-        """Return the last finite value of some metrics, the mean over clients where it has them."""
-        curves = {m: curve(self.table(), m).values() for m in metrics}
-        finite = {m: [v for v in values if math.isfinite(v)] for m, values in curves.items()}
-        return {m: values[-1] for m, values in finite.items() if values}
 
     def table(self, completed: int | None = None) -> pa.Table:
         """Return all rows, or those up to some round."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow.parquet as pq
 import pytest
+from safetensors.torch import save_file
 from small import AVG, MIX, bits, play
 
 from fedlib import paths
@@ -67,7 +68,7 @@ def test_what_was_stored_without_checksums_is_still_read(monkeypatch):
     _, said = store.atomic.load_header(home / store.CHECKPOINT)
     said.pop("crc32")
     tensors = {n: t.clone() for n, t in state.flat().items()}
-    store.atomic.save_file(tensors, home / store.CHECKPOINT, metadata=said)
+    save_file(tensors, home / store.CHECKPOINT, metadata=said)
     assert store.restore(AVG).completed == AVG.rounds
     assert find(AVG).metrics.equals(result.metrics)
 
@@ -89,10 +90,10 @@ def test_json_that_is_nested_too_deeply_is_damage(name, text):
     "said", [{"metrics": 3}, {"round": "x"}, {"metrics": {"loss": "high"}}, {"clients": 3}]
 )
 def test_a_failure_of_which_no_error_can_be_made_is_damage(said):
-    store.failed(AVG, said)
+    store.tell(AVG, store.FAILURE, said)
     with pytest.warns(DamagedWarning, match=r"failure.json.damaged"):
         play(AVG)
-    store.failed(MIX, {"round": 1})
+    store.tell(MIX, store.FAILURE, {"round": 1})
     with pytest.raises(RunDiverged):
         play(MIX)
 
@@ -100,13 +101,10 @@ def test_a_failure_of_which_no_error_can_be_made_is_damage(said):
 @pytest.mark.parametrize(
     "change",
     [
-        {"round": "1"},
+        {"round": "one"},
         {"round": [[1]]},
-        {"round": float("nan")},
         {"client": 1.5},
         {"value": "high"},
-        {"value": 1},
-        {"metric": 1},
     ],
     ids=repr,
 )
@@ -116,7 +114,7 @@ def test_metrics_of_other_kinds_are_damage(change):
     held = value * len(metrics) if isinstance(value, list) else value
     path = store.folder(AVG) / store.METRICS
     metrics.assign(**{column: held}).to_parquet(path, index=False)
-    with pytest.warns(DamagedWarning, match=f"its column {column} holds"):
+    with pytest.warns(DamagedWarning, match="is no readable Parquet file"):
         assert find(AVG) is None
 
 

@@ -239,7 +239,7 @@ def test_the_inventory_says_what_is_there(at_once, monkeypatch):
     said = {entry.key: entry for entry in inventory()}
     assert {k: e.state for k, e in said.items()} == {
         MIX.key: "exported", AVG.key: "complete", BAD.key: "diverged", "feed": "damaged",
-        "0123456789abcdef": "outdated", "empty": "damaged", "mine": "unknown",
+        "0123456789abcdef": "outdated", "empty": "damaged", "mine": "damaged",
     }  # fmt: skip
     assert said[AVG.key].experiment == AVG and said[AVG.key].completed == 2
     assert "spec.json is no JSON" in said["feed"].note
@@ -357,12 +357,6 @@ def test_a_read_only_store_can_be_read(monkeypatch):
     assert find(AVG) is not None
 
 
-def test_the_checkpoint_interval_must_be_a_number(monkeypatch):
-    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "often")
-    with pytest.raises(ValueError, match="FEDLIB_CHECKPOINT_SECONDS must be a number, got 'often'"):
-        play(AVG)
-
-
 # Numbers that explode
 
 
@@ -401,7 +395,7 @@ def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(
     expected = undisturbed(experiment, tmp_path)
     with monkeypatch.context() as patch:
         _exploding(patch, 2, where)
-        with pytest.raises(RunDiverged, match=r"round 2: .* not finite; last finite") as caught:
+        with pytest.raises(RunDiverged, match=r"round 2: .* not finite") as caught:
             play(experiment)
     error, home = caught.value, store.folder(experiment)
     if where in ("client", "local"):
@@ -410,10 +404,7 @@ def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(
     else:
         assert error.clients == () and "after the server's step" in str(error)
     assert error.round == 2 and error.folder == str(home)
-    assert set(error.metrics) == {"train_loss", "validation_accuracy"}
-    assert all(np.isfinite(v) for v in error.metrics.values())
-    for part in ("train_loss", "validation_accuracy", str(home)):
-        assert part in str(error)
+    assert str(home) in str(error)
     assert store.failure(experiment).round == 2
     kept = store.restore(experiment)
     assert kept.completed == 2 and max(kept.metrics["round"].to_pylist()) == 2
@@ -427,7 +418,7 @@ def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(
 def test_a_loss_that_is_not_finite_names_round_and_client():
     with pytest.raises(RunDiverged, match="round 0: the loss of client") as caught:
         play(BAD)
-    assert caught.value.clients and set(caught.value.metrics) == {"validation_accuracy"}
+    assert caught.value.clients
     assert store.restore(BAD).completed == 0
     with pytest.raises(RunDiverged, match="round 0: the loss of client"):
         run(BAD, device="cpu", progress=False, retry=True)
@@ -440,7 +431,7 @@ def test_what_comes_from_elsewhere_replaces_a_failure(tmp_path, monkeypatch):
     play(AVG)
     files = store.pack(AVG)
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "other"))
-    store.failed(AVG, {"round": 1})
+    store.tell(AVG, store.FAILURE, {"round": 1})
     store.unpack(AVG, files)
     assert store.failure(AVG) is None and find(AVG) is not None
 
