@@ -86,12 +86,11 @@ def runs(
     algorithm: Wish = "",
     dataset: Wish = "",
     state: Annotated[str, Option(metavar="NAME", help="only complete, diverged, ...")] = "",
-    json: Annotated[bool, Option("--json", help="for a program to read")] = False,
 ) -> None:
     """List what is stored."""
     from fedlib.cli import commands
 
-    commands.runs({"state": state, "algorithm": algorithm, "dataset": dataset}, json)
+    commands.runs({"state": state, "algorithm": algorithm, "dataset": dataset})
 
 
 @app.command()

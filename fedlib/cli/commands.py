@@ -180,36 +180,27 @@ def reported(result: Result) -> tuple[float, float, float]:
     return course[-1], sum(course[-10:]) / len(course[-10:]), best
 
 
-def runs(wishes: Mapping[str, str], as_json: bool) -> None:
+def runs(wishes: Mapping[str, str]) -> None:
     """List the stored runs that are as wished."""
     known = {"state": STATES, "algorithm": algorithm_kinds(), "dataset": datasets.names()}
     for what, wish in wishes.items():
         if wish:
             one_of(what, wish, known[what])
-    stored = [_as_dict(entry) for entry in inventory()]
-    listed = [d for d in stored if all(wish in ("", d[what]) for what, wish in wishes.items())]
-    if as_json:
-        print(json.dumps(listed, indent=1))
-        return
-    head = ("key", "algorithm", "dataset", "seed", "completed", "rounds", "state")
-    rows = [
-        (*(d[n] for n in head), decimal(d["bytes"]), duration(d["age_seconds"])) for d in listed
-    ]
-    show_table((*head, "size", "age"), rows)
-    print(f"{len(listed)} of {len(stored)} runs, {decimal(sum(d['bytes'] for d in listed))}")
-    for d in listed:
-        if d["note"]:
-            print(f"{d['key']}: {d['note']}")
-
-
-def _as_dict(entry: Entry) -> dict[str, Any]:
-    e, own = entry.experiment, dict[str, Any]()
-    if e is not None:
-        own = {"algorithm": type(e.algorithm).__name__, "dataset": e.task.dataset}
-        own |= {"rounds": e.rounds, "seed": e.seed, "code": repr(e)}
-    said = {name: getattr(entry, name) for name in ("key", "state", "completed", "bytes", "note")}
-    said |= {name: own.get(name) for name in ("rounds", "algorithm", "dataset", "seed", "code")}
-    return {**said, "path": str(entry.path), "age_seconds": round(entry.age)}
+    rows, notes, size, entries = list[tuple[Any, ...]](), list[str](), 0, inventory()
+    for entry in entries:
+        e, told = entry.experiment, {"state": entry.state}
+        if e is not None:
+            told |= {"algorithm": type(e.algorithm).__name__, "dataset": e.task.dataset}
+        if all(wish in ("", told.get(what)) for what, wish in wishes.items()):
+            own = (e.seed, e.rounds) if e else (None, None)
+            named = entry.key, told.get("algorithm"), told.get("dataset"), *own
+            sizes = decimal(entry.bytes), duration(entry.age)
+            rows.append((*named, entry.completed, entry.state, *sizes))
+            notes += [f"{entry.key}: {entry.note}"] if entry.note else []
+            size += entry.bytes
+    head = ("key", "algorithm", "dataset", "seed", "rounds", "completed", "state", "size", "age")
+    show_table(head, rows)
+    print("\n".join([f"{len(rows)} of {len(entries)} runs, {decimal(size)}", *notes]))
 
 
 def show(key: str, curve: str) -> None:

@@ -63,12 +63,9 @@ class Experiment:
     beside: Any = None
 
     def check(self) -> None:
-        if self.rounds < 1:
-            raise ValueError(f"rounds must be >= 1, got {self.rounds}")
-        if self.evaluate_every < 0:
-            raise ValueError(f"evaluate_every must be >= 0, got {self.evaluate_every}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be >= 0, got {self.seed}")
+        for name, least in (("rounds", 1), ("evaluate_every", 0), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
         whole = isinstance(self.cohort, int)
         if not (self.cohort >= 1 if whole else 0 < self.cohort <= 1):
             raise ValueError(

@@ -14,7 +14,6 @@ it aside and goes on from what is sound.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -330,13 +329,11 @@ def _of_folder(home: Path) -> Entry:
             state, note = "outdated", f"its key is now {experiment.key}"
     except (Damaged, StoreError) as error:
         state, note = "damaged", str(error)
-    stats: list[os.stat_result] = []
-    with suppress(PermissionError):
-        for path in home.iterdir():
-            with suppress(OSError):  # whoever trains it renames files
-                stats.append(path.stat())
-    age = time.time() - max((s.st_mtime for s in stats), default=home.stat().st_mtime)
-    size = sum(s.st_size for s in stats)
+    youngest, size = home.stat().st_mtime, 0
+    with suppress(OSError):  # whoever trains it renames files
+        for said in map(Path.lstat, home.iterdir()):
+            youngest, size = max(youngest, said.st_mtime), size + said.st_size
+    age = time.time() - youngest
     return Entry(home.name, home, experiment, completed, state, note, size, age)
 
 

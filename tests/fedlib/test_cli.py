@@ -174,8 +174,7 @@ def test_runs_and_show_say_what_is_stored(ask, tmp_path):
     assert code == 0 and said.endswith("kB\n") and "2 of 2 runs" in said
     assert ask("runs", "--state", "diverged")[1].endswith("0 of 2 runs, 0 bytes\n")
     assert len(ask("runs", "--algorithm", "FedMix", "--dataset", "digits")[1].splitlines()) == 3
-    listed = json.loads(ask("runs", "--json")[1])
-    assert {e["key"]: e["state"] for e in listed} == {AVG.key: "complete", MIX.key: "complete"}
+    assert all(key in said for key in (AVG.key, MIX.key)) and said.count(" complete ") == 2
     code, said, _ = ask("show", MIX.key[:5])
     assert code == 0 and said.startswith(f"{MIX}\nkey {MIX.key}, 5/5 rounds, complete, ")
     for part in ("torch: ", "segments: ", "best on validation", "train_loss"):
