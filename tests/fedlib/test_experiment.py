@@ -163,7 +163,7 @@ def test_a_run_killed_after_its_last_round_only_needs_finishing(rounds, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "finish", fail)
+        patch.setattr(running, "provenance", fail)
         with pytest.raises(KeyboardInterrupt):
             play(AVG)
     assert find(AVG) is None

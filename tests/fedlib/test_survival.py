@@ -254,7 +254,7 @@ def test_the_inventory_says_what_is_there(at_once, monkeypatch):
 
 def test_a_checkpoint_of_other_data_is_refused(at_once, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(store, "finish", lambda *a: sys.exit(1))
+        patch.setattr(running, "provenance", lambda *a: sys.exit(1))
         with pytest.raises(SystemExit):
             play(AVG)
     build = type(TASK).build
