@@ -79,7 +79,8 @@ def _put(results: Iterable[Result], name: str) -> Path:
 
 def refusal(results: Sequence[Result]) -> str:
     """Return why runs that come from uncommitted code are not exported, which, and what to do."""
-    told = [(r.experiment, ", ".join(dirty(r.provenance)) or "of a stage") for r in results]
+    stage = "of a stage before it"
+    told = [(r.experiment, ", ".join(dirty(r.provenance)) or stage) for r in results]
     lines = [f"  {e.key}: {e.algorithm} on {e.task.dataset}, seed {e.seed} (commit {said})" for e, said in told]
     return (
         f"{len(results)} runs are not exported: they, or stages before them, were trained from a "
