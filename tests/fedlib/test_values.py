@@ -352,7 +352,7 @@ def test_a_number_that_is_not_finite_is_an_error(bad):
         lambda: Dirichlet(alpha=bad),
         lambda: Optimizer(lr=10**400),
     ):
-        with pytest.raises(ValueError, match="finite|63 bits"):
+        with pytest.raises(ValueError, match=r"finite|63 bits"):
             make()
 
 
