@@ -335,3 +335,15 @@ def test_runs_log_them_where_clients_are_scored():
         found = frame[frame["metric"] == metric]
         assert found.groupby("round")["client"].nunique().to_dict() == {2: 3, 4: 3, 5: 3}
         assert found["value"].between(0, 1).all()
+
+
+def test_wide_layers_in_one_program_learn_what_each_learns_alone():
+    """Their weights are laid out anew at the first step; nothing that they learn may be lost."""
+    fed = make_federation((9, 5, 12), model=MLP(hidden=(520, 520)))
+    fedavg = FedAvg(batch_size=4, epochs=2)
+    state = fedavg.init(fed, 0)
+    how = {"round": 0, "seed": 0, "cohort": 3}
+    together, alone = (play_round(fedavg, fed, state, **how, chunk=c)[0].shared for c in (3, 1))
+    for name, leaf in together.items():
+        assert (leaf - state.shared[name]).abs().max() > 1e-4
+        torch.testing.assert_close(leaf, alone[name], rtol=1e-4, atol=1e-6)

@@ -28,7 +28,7 @@ from fedlib.models import (
     stack,
     widened,
 )
-from fedlib.models.families import Dropout
+from fedlib.models.families import Dropout, MaxPool2d
 from fedlib.optim import adam, sgd
 from fedlib.runs import Experiment
 from papers.adaptive.experiments import ADAPTIVE
@@ -415,3 +415,12 @@ def test_only_the_first_tokens_of_a_text_are_read():
     params, text = net.init(0), torch.randint(2, 20, (4, 6))
     cut = Net(BiLSTM(vocabulary=20, embedding=5, hidden=4), (3,), 2)
     torch.testing.assert_close(net(params, text), cut(params, text[:, :3]))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 6, 8), (1, 16, 2, 2), (2, 1, 5, 4)])
+def test_pooling_without_a_gradient_gives_the_same_numbers(shape):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    pool = MaxPool2d(2)
+    with torch.no_grad():
+        quick = pool(x), pool(x.contiguous(memory_format=torch.channels_last))
+    assert all(torch.equal(pool(x), each) for each in quick)
