@@ -112,7 +112,7 @@ class Program:
 
     @property
     def moving(self) -> Params:
-        """The leaves that the step trains, ``[clients, ...]``: views that see every step."""
+        """The leaves that the step trains, ``[clients, ...]``, as they are now."""
         now = {n: t.detach() for n, t in self._now().items()}
         return {n: t.unsqueeze(0) for n, t in now.items()} if self._alone else now
 

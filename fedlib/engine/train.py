@@ -101,16 +101,14 @@ def train_together(
     loss = one_client(getattr(algorithm, phase.loss), net, cohort.common)
     program = Program(loss, phase.optimizer, moving, cohort.leaves, cohort.context)
     watched = loss if phase.watch == "loss" else one_client(nll(algorithm), net, cohort.common)
-    now = program.moving
-    keeper = _Keeper(cohort, phase, plan, watched, now)
+    keeper = _Keeper(cohort, phase, plan, watched, program)
     losses = []
     for t, batch in enumerate(_batches(cohort, phase, plan)):
         losses.append(program.step(batch))
-        if not t:  # the first step lays the leaves out anew
-            now = program.moving
-        if keeper.after_step(t, now):
+        if keeper.after_step(t):
             break
-    return {n: keeper.kept.get(n, t) for n, t in now.items()}, _mean_loss(losses, plan)
+    last = {n: keeper.kept.get(n, t) for n, t in program.moving.items()}
+    return last, _mean_loss(losses, plan)
 
 
 def _batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Params]:
@@ -148,49 +146,49 @@ class _Keeper:
         phase: Phase,
         plan: Plan,
         watched: Callable[..., Tensor],
-        moving: Params,
+        program: Program,
     ) -> None:
-        self.cohort, self.stop, self.plan = cohort, phase.stop, plan
+        self.cohort, self.stop, self.plan, self.program = cohort, phase.stop, plan, program
         self.loss = vmap_clients(watched, len(plan.ids))
         self.kept: Params = {}
         self.best = np.full(len(plan.ids), np.inf)
         self.waited = np.zeros(len(plan.ids), dtype=np.int64)
         self.done = plan.ends == 0  # clients that have no example at all
-        self._keep(self.done, moving)
+        self._keep(self.done)
 
-    def after_step(self, t: int, moving: Params) -> bool:
+    def after_step(self, t: int) -> bool:
         """Look at the clients after step ``t``; return true when nobody has anything left to do."""
         ended = ~self.done & (self.plan.ends == t + 1)
         if self.stop is None:
             if not ended.all():  # else what is moving is what all end with
-                self._keep(ended, moving)
+                self._keep(ended)
         else:
             every = np.maximum(self.stop.every * self.plan.per_epoch, 1)
             due = ~self.done & ((t + 1) % every == 0)
-            better = self._improved(due, moving) if due.any() else due
+            better = self._improved(due) if due.any() else due
             self.waited = np.where(better, 0, self.waited + due)
             ended |= ~self.done & (self.waited >= self.stop.patience)
             never = np.isinf(self.best) | (self.stop.keep == "last")
-            self._keep(ended & never | better & ~never, moving)
+            self._keep(ended & never | better & ~never)
         self.done |= ended
         return bool(self.done.all())
 
-    def _improved(self, due: np.ndarray, moving: Params) -> np.ndarray:
+    def _improved(self, due: np.ndarray) -> np.ndarray:
         """Return which of the clients have a better validation loss than ever, and remember it."""
         assert self.stop is not None
         c = self.cohort
         with torch.no_grad():
             batch = c.fed.validation.whole(c.rows, c.held)
-            now = self.loss({**c.leaves, **moving}, c.context, batch).double().cpu().numpy()
+            leaves = {**c.leaves, **self.program.moving}
+            now = self.loss(leaves, c.context, batch).double().cpu().numpy()
         better: np.ndarray = due & (now < self.best - self.stop.min_delta)
         self.best[better] = now[better]
         return better
 
-    def _keep(self, which: np.ndarray, leaves: Params) -> None:
+    def _keep(self, which: np.ndarray) -> None:
         if not which.any():
             return
         mask = torch.as_tensor(which, device=self.cohort.rows.device)
-        for name, leaf in leaves.items():
-            now = leaf.detach()
+        for name, now in self.program.moving.items():
             old = self.kept.get(name, now)
             self.kept[name] = torch.where(mask.view(-1, *[1] * (now.ndim - 1)), now, old).clone()
