@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fedlib.models.families import SMALL, Dropout, Family, LeNet, fed_by
+from fedlib.models.families import SMALL, Dropout, Family, fed_by
 
 Params = dict[str, Tensor]
 Slot = tuple[str, dict[str, Any], str]
