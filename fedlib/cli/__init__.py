@@ -72,13 +72,13 @@ def train(
     sweep specs.json                      a JSON list of specs; - reads from stdin
     sweep --task "Task(...)" --algorithm FedAvg --algorithm FedMix --rounds 100 --seeds 3
     """
-    from fedlib.cli import asked, told
+    from fedlib.cli import commands
 
     parts: dict[str, Any] = {"task": task, "algorithm": algorithm, "set": fields, "rounds": rounds}
     parts |= {"cohort": cohort, "evaluate-every": evaluate_every, "seed": seed}
     parts |= {"seeds": seeds if seeds > 1 else None}
     how: dict[str, Any] = {"workers": workers, "address": address, "chunk": chunk, "retry": retry}
-    told.train(asked.experiments(source, parts), plan, device, **how)
+    commands.train(commands.experiments(source, parts), plan, device, **how)
 
 
 @app.command()
@@ -86,12 +86,11 @@ def runs(
     algorithm: Wish = "",
     dataset: Wish = "",
     state: Annotated[str, Option(metavar="NAME", help="only complete, diverged, ...")] = "",
-    json: Annotated[bool, Option("--json", help="for a program to read")] = False,
 ) -> None:
     """List what is stored."""
-    from fedlib.cli import told
+    from fedlib.cli import commands
 
-    told.runs({"state": state, "algorithm": algorithm, "dataset": dataset}, json)
+    commands.runs({"state": state, "algorithm": algorithm, "dataset": dataset})
 
 
 @app.command()
@@ -104,17 +103,17 @@ def show(
     \b
     show 4f8a --curve test_accuracy
     """
-    from fedlib.cli import told
+    from fedlib.cli import commands
 
-    told.show(key, curve)
+    commands.show(key, curve)
 
 
 @app.command()
 def algorithms(name: Annotated[str, Argument(metavar="NAME")] = "") -> None:
     """List the algorithms, or show the fields of one."""
-    from fedlib.cli import told
+    from fedlib.cli import commands
 
-    told.algorithms(name)
+    commands.algorithms(name)
 
 
 @app.command()
@@ -129,9 +128,9 @@ def data(
     data fetch cifar10 mnist     bring them here
     data verify                  check those that are here
     """
-    from fedlib.cli import told
+    from fedlib.cli import commands
 
-    return told.data(action, names)
+    return commands.data(action, names)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import secrets
 import warnings
 import zlib
@@ -16,8 +15,8 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 MOST_SAID = 500  # characters of what a decoder says of a damaged file, which may quote all of it
@@ -51,13 +50,11 @@ def write(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         put(temporary)
-        with suppress(OSError):  # some file systems have no modes
-            os.chmod(temporary, target.parent.stat().st_mode & 0o666)  # as open as its folder
         _sync(temporary)
         os.replace(temporary, target)
         with suppress(OSError):  # some file systems cannot sync a folder
             _sync(target.parent)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise unwritable(target, what, error, variable) from error
     finally:
         with suppress(OSError):
@@ -65,17 +62,23 @@ def write(
 
 
 def unwritable(
-    target: Path, what: str, error: Exception, variable: str = "FEDLIB_RUNS"
+    target: Path, what: str, error: OSError, variable: str = "FEDLIB_RUNS"
 ) -> StoreError:
     """Return the error for a file that could not be written: where, why, what is safe, what now."""
-    told = re.search(r"os error (\d+)", str(error))  # safetensors writes in Rust
-    number = getattr(error, "errno", None) or (told and int(told[1]))
     return StoreError(
-        f"cannot write {what} to {target}: {os.strerror(number) if number else error}. What was "
+        f"cannot write {what} to {target}: {error.strerror or error}. What was "
         "stored before is whole, and asking again continues from there. Free some space there, or "
         f"make the folder writable, or set {variable} to another folder (copy what is stored into "
         "it to go on from that)."
     )
+
+
+def remove(path: Path, what: str, variable: str = "FEDLIB_RUNS") -> None:
+    """Delete a file if it is there; StoreError if that is refused."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(path, what, error, variable) from error
 
 
 def unreadable(path: Path, error: Exception) -> StoreError:
@@ -164,7 +167,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], said: dict[str, str]) -
     """Write tensors, and what is said of them, with their checksum."""
     whole = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
     said = {**said, ORDER: json.dumps([*whole])}
-    save_file(whole, path, metadata={**said, CHECKSUM: _checksum(whole, said)})
+    path.write_bytes(save(whole, {**said, CHECKSUM: _checksum(whole, said)}))
 
 
 def load_header(path: Path) -> tuple[int, dict[str, str]]:

@@ -212,15 +212,13 @@ def connected(address: str) -> Any:
         raise NoCluster('a Ray address needs Ray: pip install "fedlib[ray]"') from error
     try:
         if not ray.is_initialized():
-            host, _, port = address.removeprefix("ray://").rpartition(":")
+            host, _, port = address.rpartition(":")
             if host and port.isdigit():  # Ray itself would knock for minutes
                 socket.create_connection((host, int(port)), timeout=SECONDS_TO_STOP).close()
             terminated = signal.getsignal(signal.SIGTERM)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             if callable(terminated):  # with Ray's own, `kill` aborts before anything is stored
                 signal.signal(signal.SIGTERM, terminated)
-    except ImportError as error:
-        raise NoCluster(f'{address!r} needs more of Ray: pip install "ray[client]"') from error
     except OSError as error:
         raise NoCluster(f"no Ray cluster answers at {address!r}: {error}") from error
     return ray

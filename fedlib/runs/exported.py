@@ -24,9 +24,8 @@ import pyarrow.parquet as pq
 from fedlib import paths
 from fedlib.runs import atomic
 from fedlib.runs.atomic import Damaged
-from fedlib.runs.log import COLUMNS, SCHEMA, tidy
 from fedlib.runs.provenance import dirty
-from fedlib.runs.spec import Experiment, Result
+from fedlib.runs.spec import COLUMNS, SCHEMA, Experiment, Result, tidy
 from fedlib.values import from_dict, to_dict
 
 WHAT, VARIABLE = "exported result of fedlib", "FEDLIB_RESULTS"
@@ -71,10 +70,7 @@ def _put(results: Iterable[Result], name: str) -> Path:
     if refused := [r for r in given if dirty(r.provenance)]:
         raise DirtyRuns(refusal(refused))
     if not runs:
-        try:
-            target.unlink(missing_ok=True)
-        except OSError as error:
-            raise atomic.unwritable(target, "the removal of results", error, VARIABLE) from error
+        atomic.remove(target, "the removal of results", VARIABLE)
         return target
     tables = [_table(key, runs[key]) for key in sorted(runs)]
     atomic.write(target, lambda path: _write(tables, path), f"the {WHAT}", VARIABLE)
@@ -83,16 +79,13 @@ def _put(results: Iterable[Result], name: str) -> Path:
 
 def refusal(results: Sequence[Result]) -> str:
     """Return why runs that come from uncommitted code are not exported, which, and what to do."""
-    lines = []
-    for result in results[:MOST_NAMED]:
-        e, said = result.experiment, ", ".join(dirty(result.provenance)) or "of a stage before it"
-        what = f"{type(e.algorithm).__name__} on {e.task.dataset}, seed {e.seed}"
-        lines.append(f"  {e.key}: {what} (commit {said})")
-    lines += ["  ..."] * (len(results) > MOST_NAMED)
+    stage = "of a stage before it"
+    told = [(r.experiment, ", ".join(dirty(r.provenance)) or stage) for r in results]
+    lines = [f"  {e.key}: {e.algorithm} on {e.task.dataset}, seed {e.seed} (commit {said})" for e, said in told]
     return (
         f"{len(results)} runs are not exported: they, or stages before them, were trained from a "
         "checkout with uncommitted changes, so that nobody could say by which code:\n"
-        + "\n".join(lines)
+        + "\n".join([*lines[:MOST_NAMED], *["  ..."][: len(lines) - MOST_NAMED]])
         + f"\nCommit the changes, move the folders of these runs out of {paths.runs()}, and train "
         "them again."
     )
@@ -163,13 +156,12 @@ def _groups(metadata: pq.FileMetaData) -> dict[str, int]:
     groups: dict[str, int] = {}
     for i in range(metadata.num_row_groups):
         said: Any = metadata.row_group(i).column(0).statistics
-        if said is None or not said.has_min_max or said.min != said.max:
+        key = str(said.min) if said and said.has_min_max and said.min == said.max else ""
+        if key in groups or not _KEY.fullmatch(key):
             raise ValueError(f"row group {i} is not that of one run")
-        if not _KEY.fullmatch(str(said.min)):
-            raise ValueError(f"row group {i} is that of no run")
-        groups[str(said.min)] = i
-    if not groups or len(groups) < metadata.num_row_groups:
-        raise ValueError("a run is there twice" if groups else "it holds no run")
+        groups[key] = i
+    if not groups:
+        raise ValueError("it holds no run")
     return groups
 
 
@@ -188,13 +180,10 @@ def read_run(path: Path, key: str) -> Result | None:
             return None
         parquet = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True)
         table = parquet.read_row_group(groups[key], use_threads=False)
-        (said_key,), (text,) = (table[name].unique().to_pylist() for name in ("key", "run"))
-        said = json.loads(text)
+        said = json.loads(table["run"][0].as_py())
         spec, provenance = from_dict(said["spec"]), said["provenance"]
         if not isinstance(spec, Experiment) or not isinstance(provenance, dict):
             raise ValueError("it does not say of which experiment it is")
-        if said_key != key:
-            raise ValueError(f"the run of {key} is that of {said_key}")
         return Result(spec, tidy(table.select(COLUMNS)), provenance)
 
 

@@ -34,9 +34,8 @@ from fedlib.privacy import audit
 from fedlib.progress import Rounds, Watcher, note
 from fedlib.runs import store
 from fedlib.runs.atomic import Damaged, StoreError
-from fedlib.runs.log import Log
 from fedlib.runs.provenance import commit, provenance, segment, stages_of
-from fedlib.runs.spec import Experiment, Result
+from fedlib.runs.spec import Experiment, Log, Result
 from fedlib.runs.store import RunDiverged
 
 CHECKPOINT_SECONDS = 60.0
@@ -106,7 +105,7 @@ def _claim_and_train(experiment: Experiment, how: How) -> Result:
 
 
 def _train(experiment: Experiment, how: How) -> None:
-    interval = _interval()
+    interval = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or CHECKPOINT_SECONDS)
     keep_freed()
     commit()  # remembered now: the checkout may move on while this process runs what it has loaded
     fed = experiment.task.build(experiment.seed, how.device)
@@ -131,7 +130,7 @@ def _train(experiment: Experiment, how: How) -> None:
         raise
     finally:
         ticks.close()
-    store.finish(experiment, provenance(fed, course.segments(), course.last()))
+    store.tell(experiment, store.PROVENANCE, provenance(fed, course.segments(), course.last()))
 
 
 def rounds(
@@ -258,11 +257,10 @@ class Course:
             "round": self.completed,
             "clients": list(error.clients),
             "message": str(error),
-            "metrics": self.log.last_finite("train_loss", "validation_accuracy"),
             "commit": commit(),
             "data": self.fed.source,
         }
-        store.failed(self.experiment, failure)
+        store.tell(self.experiment, store.FAILURE, failure)
         return RunDiverged.of(failure, store.folder(self.experiment))
 
     def segments(self) -> list[dict[str, Any]]:
@@ -360,11 +358,3 @@ def _moved(state: State, fed: Federation) -> State:
 def _fingerprint(source: str) -> str:
     """Return the fingerprint of the data: where they came from may differ between machines."""
     return source.rpartition(" ")[2]
-
-
-def _interval() -> float:
-    text = os.environ.get("FEDLIB_CHECKPOINT_SECONDS", "")
-    try:
-        return float(text) if text else CHECKPOINT_SECONDS
-    except ValueError:
-        raise ValueError(f"FEDLIB_CHECKPOINT_SECONDS must be a number, got {text!r}") from None

@@ -179,16 +179,13 @@ class Here:
         self._given.append(experiment)
 
     def ended(self) -> list[Ended]:
-        return [(e, self._trained(e)) for e in (self._given.pop(0) for _ in [*self._given])]
-
-    def _trained(self, experiment: Experiment) -> Exception | None:
-        self._table.start(experiment.key, experiment.rounds)
-        tell = partial(self._table.round, experiment.key)
-        try:
-            run_with_state(experiment, progress=tell, **self._options)
-        except Exception as error:
-            return error
-        return None
+        ends: list[Ended] = []
+        while self._given:
+            e = self._given.pop(0)
+            self._table.start(e.key, e.rounds)
+            tell = partial(self._table.round, e.key)
+            ends.append((e, trained(e, tell, SECONDS_BETWEEN_MESSAGES, self._options)))
+        return ends
 
     def stop(self) -> None:
         pass
@@ -276,11 +273,8 @@ class _Worker:
         self.process.join(SECONDS_TO_STOP)
         code = self.process.exitcode or 0
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        known = {
-            -signal.SIGKILL: ", perhaps for want of memory",
-            1: ", its traceback is above; a script needs `if __name__ == '__main__':`",
-        }
-        return how + known.get(code, "")
+        hint = ", its traceback is above; a script needs `if __name__ == '__main__':`"
+        return how + (hint if code == 1 else "")
 
 
 def _serve(pipe: Connection, options: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from fedlib.models import MLP
 from fedlib.partition import Dirichlet, Mirrored
 from fedlib.runs import Experiment, Result, StoreError, export, exported, find, inventory
 from fedlib.runs.exported import DirtyRuns, files, held, path_of, read_run
-from fedlib.runs.log import Log
+from fedlib.runs.spec import Log
 from fedlib.tasks import Task
 from fedlib.values import to_dict
 from papers.book import BOOK

@@ -9,8 +9,8 @@ import pytest
 from small import AVG, BAD, MIX, TASK, play, running
 
 from fedlib import data as datasets
-from fedlib.cli import asked, main
-from fedlib.cli.told import show_table
+from fedlib.cli import commands, main
+from fedlib.cli.commands import show_table
 from fedlib.runs import export, find, store
 from fedlib.values import to_dict
 
@@ -55,7 +55,7 @@ def test_every_command_runs_without_what_a_notebook_needs():
 import sys
 for name in ("IPython", "ipykernel", "ipywidgets", "matplotlib", "pandas", "ray", "seaborn"):
     sys.modules[name] = None
-import fedlib.cli.told
+import fedlib.cli.commands
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -166,8 +166,7 @@ def test_runs_and_show_say_what_is_stored(ask, tmp_path):
     assert code == 0 and said.endswith("kB\n") and "2 of 2 runs" in said
     assert ask("runs", "--state", "diverged")[1].endswith("0 of 2 runs, 0 bytes\n")
     assert len(ask("runs", "--algorithm", "FedMix", "--dataset", "digits")[1].splitlines()) == 3
-    listed = json.loads(ask("runs", "--json")[1])
-    assert {e["key"]: e["state"] for e in listed} == {AVG.key: "complete", MIX.key: "complete"}
+    assert all(key in said for key in (AVG.key, MIX.key)) and said.count(" complete ") == 2
     code, said, _ = ask("show", MIX.key[:5])
     assert code == 0 and said.startswith(f"{MIX}\nkey {MIX.key}, 5/5 rounds, complete, ")
     for part in ("torch: ", "segments: ", "best on validation", "train_loss"):
@@ -246,7 +245,7 @@ def test_an_error_of_the_library_itself_is_not_hidden(monkeypatch):
 
 def test_algorithms_are_listed_and_explained(ask):
     said = ask("algorithms")[1]
-    for name in asked.algorithm_kinds():
+    for name in commands.algorithm_kinds():
         assert f"\n{name} " in said
     said = ask("algorithms", "FedMix")[1]
     assert "experts" in said and "Optimizer(name='adam', lr=0.001)" in said and "K" in said

@@ -15,7 +15,7 @@ from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 from benchmarks.robustness import child
 from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Local
-from fedlib.cli.told import reported
+from fedlib.cli.commands import reported
 from fedlib.data import MissingDataError
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.models import MLP
@@ -30,8 +30,8 @@ from fedlib.runs import (
     run_with_state,
     store,
 )
-from fedlib.runs.log import Log
 from fedlib.runs.run import best_of
+from fedlib.runs.spec import Log
 from fedlib.tasks import Task
 from fedlib.values import from_dict
 
@@ -143,7 +143,7 @@ def test_a_run_killed_after_its_last_round_only_needs_finishing(rounds, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "finish", fail)
+        patch.setattr(running, "provenance", fail)
         with pytest.raises(KeyboardInterrupt):
             play(AVG)
     assert find(AVG) is None

@@ -1,14 +1,18 @@
-"""What commands do and print: runs trained, runs stored, and what there is to choose from."""
+"""What commands do: from words to experiments, runs trained and stored, and what there is."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import inspect
+import itertools
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import pyarrow as pa
@@ -16,29 +20,128 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from fedlib import algorithms as known_algorithms
 from fedlib import data as datasets
+from fedlib.algorithms import FedAvg
 from fedlib.cli import Usage
-from fedlib.cli.asked import algorithm_kinds
 from fedlib.progress import duration
 from fedlib.runs import Damaged, Entry, Experiment, Result, find, inventory, run, store
 from fedlib.runs.exported import path_of, read_run
-from fedlib.runs.log import SCHEMA
-from fedlib.runs.log import curve as over_rounds
+from fedlib.runs.spec import SCHEMA
+from fedlib.runs.spec import curve as over_rounds
 from fedlib.runs.sweep import sweep
 from fedlib.tasks import pick_device
-from fedlib.values import UnknownName, as_code, one_of
+from fedlib.values import UnknownName, as_code, from_code, from_dict, one_of
 
-STATES = ("complete", "training", "interrupted", "diverged", "exported", "damaged", "outdated",
-          "unknown")  # fmt: skip
+STATES = ("complete", "training", "interrupted", "diverged", "exported", "damaged", "outdated")
 HERE = ("embedded", "parquet", "cache")
 LONGEST_BAR = 40
 WIDE = 1000  # columns of what is no terminal: a file or a program gets words whole
 
 
+def experiments(source: str, parts: Mapping[str, Any]) -> list[Experiment]:
+    """Return the experiments of a source, code or the name of a file, or else by their parts.
+
+    ``parts`` are what was said of an experiment, by option. A part says nothing beside a source:
+    nobody may train something else unawares.
+    """
+    said = [name for name, part in parts.items() if part]
+    if source and said:
+        raise Usage(f"--{said[0]} says nothing beside {source}")
+    found = _of_source(source) if source else _by_parts(parts)
+    if not found:
+        raise Usage("there is no experiment in it")
+    return found
+
+
+def _by_parts(parts: Mapping[str, Any]) -> list[Experiment]:
+    """Return one experiment per algorithm and seed."""
+    task, rounds = parts["task"], parts["rounds"]
+    if not (task and parts["algorithm"] and rounds):
+        raise Usage("name experiments: CODE, FILE, or --task, --algorithm and --rounds")
+    told = {name.replace("-", "_"): parts[name] for name in ("cohort", "evaluate-every")}
+    more = fields([f"{name}={part}" for name, part in told.items() if part])
+    try:
+        texts = (parts["seed"] or "0").split(",")
+        if not all(text.isdecimal() for text in texts):
+            raise Usage(f"--seed must be whole numbers, got {parts['seed']!r}")
+        seeds = range(parts["seeds"]) if parts["seeds"] else [*map(int, texts)]
+        chosen = [_algorithm(name, parts["set"]) for name in parts["algorithm"]]
+        pairs = itertools.product(chosen, seeds)
+        return [Experiment(from_code(task), a, rounds, seed=s, **more) for a, s in pairs]
+    except (UnknownName, Usage):
+        raise
+    except (TypeError, ValueError) as error:  # a wrong value in the question
+        raise Usage(str(error)) from error
+
+
+def algorithm_kinds() -> dict[str, type[FedAvg]]:
+    """Return the algorithms by name."""
+    found = {name: getattr(known_algorithms, name) for name in known_algorithms.__all__}
+    return {n: c for n, c in found.items() if isinstance(c, type) and issubclass(c, FedAvg)}
+
+
+def fields(texts: Sequence[str]) -> dict[str, Any]:
+    """Return NAME=VALUE texts as a dict; a value is code, a literal, or else a string."""
+    said = {}
+    for text in texts:
+        name, equals, written = text.partition("=")
+        if not equals or not name:
+            raise Usage(f"expected NAME=VALUE, got {text!r}")
+        try:
+            said[name] = from_code(written)
+        except ValueError:
+            if re.search(r"[()\[\]{}]", written):
+                raise
+            said[name] = written
+    return said
+
+
+def _algorithm(name: str, options: Sequence[str]) -> Any:
+    if "(" in name:
+        if options:
+            raise Usage("--set goes with the name of an algorithm, not with its code")
+        return from_code(name)
+    one_of("algorithm", name, algorithm_kinds())
+    return from_dict({"kind": name, **fields(options)})
+
+
+def _of_source(name: str) -> list[Experiment]:
+    """Return the experiments of code, or of a file: JSON, or one printed experiment per line."""
+    if "(" in name:
+        return [_experiment(name, "")]
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text()
+        data = json.loads(text) if text.lstrip()[:1] in ("{", "[") else None
+    except OSError as error:
+        raise Usage(f"cannot read {name}: {error}") from error
+    except ValueError as error:
+        raise Usage(f"{name} is no JSON: {error}") from error
+    if data is not None:
+        specs = data if isinstance(data, list) else [data]
+        return [_experiment(spec, f"{name}: ") for spec in specs]
+    lines = enumerate(text.splitlines(), 1)
+    told = [(i, line) for i, line in lines if line.strip() and line.strip()[0] != "#"]
+    return [_experiment(line, f"{name}, line {i}: ") for i, line in told]
+
+
+def _experiment(said: Any, where: str) -> Experiment:
+    try:
+        made = from_code(said) if isinstance(said, str) else from_dict(said)
+    except (TypeError, ValueError) as error:
+        raise Usage(f"{where}{error}") from error
+    if not isinstance(made, Experiment):
+        raise Usage(f"{where}not an experiment: {made!r}")
+    return made
+
+
 def train(experiments: Sequence[Experiment], plan: bool, device: str, **how: Any) -> None:
     """Train experiments and say what came of them, or list them."""
     if how["address"] is None:  # a cluster has devices of its own
-        _check_device(device)
+        try:
+            pick_device(device)
+        except (RuntimeError, ValueError) as error:
+            raise Usage(str(error)) from error
     if plan:
         found = [find(e) is not None for e in experiments]
         for experiment, stored in zip(experiments, found, strict=True):
@@ -54,13 +157,6 @@ def train(experiments: Sequence[Experiment], plan: bool, device: str, **how: Any
         print(f"stored in {folder if (folder / store.PROVENANCE).exists() else path_of(one)}")
 
 
-def _check_device(device: str) -> None:
-    try:
-        pick_device(device)
-    except (RuntimeError, ValueError) as error:
-        raise Usage(str(error)) from error
-
-
 def show_summary(results: Sequence[Result]) -> None:
     """Print what the runs reached: mean client test accuracy, by three rules."""
     rows = []
@@ -68,8 +164,7 @@ def show_summary(results: Sequence[Result]) -> None:
         e = result.experiment
         scores = [f"{score:.4f}" for score in reported(result)]
         what = f"{e.task.dataset} {e.algorithm}"
-        what = f"{what[:57]}..." if len(what) > 60 else what
-        rows.append((e.key[:8], what, e.seed, e.rounds, *scores))
+        rows.append((e.key[:8], shorten(what, 60), e.seed, e.rounds, *scores))
     show_table(("key", "run", "seed", "rounds", "last", "last ten", "best on validation"), rows)
 
 
@@ -85,36 +180,27 @@ def reported(result: Result) -> tuple[float, float, float]:
     return course[-1], sum(course[-10:]) / len(course[-10:]), best
 
 
-def runs(wishes: Mapping[str, str], as_json: bool) -> None:
+def runs(wishes: Mapping[str, str]) -> None:
     """List the stored runs that are as wished."""
     known = {"state": STATES, "algorithm": algorithm_kinds(), "dataset": datasets.names()}
     for what, wish in wishes.items():
         if wish:
             one_of(what, wish, known[what])
-    stored = [_as_dict(entry) for entry in inventory()]
-    listed = [d for d in stored if all(wish in ("", d[what]) for what, wish in wishes.items())]
-    if as_json:
-        print(json.dumps(listed, indent=1))
-        return
-    head = ("key", "algorithm", "dataset", "seed", "completed", "rounds", "state")
-    rows = [
-        (*(d[n] for n in head), decimal(d["bytes"]), duration(d["age_seconds"])) for d in listed
-    ]
-    show_table((*head, "size", "age"), rows)
-    print(f"{len(listed)} of {len(stored)} runs, {decimal(sum(d['bytes'] for d in listed))}")
-    for d in listed:
-        if d["note"]:
-            print(f"{d['key']}: {d['note']}")
-
-
-def _as_dict(entry: Entry) -> dict[str, Any]:
-    e, own = entry.experiment, dict[str, Any]()
-    if e is not None:
-        own = {"algorithm": type(e.algorithm).__name__, "dataset": e.task.dataset}
-        own |= {"rounds": e.rounds, "seed": e.seed, "code": repr(e)}
-    said = {name: getattr(entry, name) for name in ("key", "state", "completed", "bytes", "note")}
-    said |= {name: own.get(name) for name in ("rounds", "algorithm", "dataset", "seed", "code")}
-    return {**said, "path": str(entry.path), "age_seconds": round(entry.age)}
+    rows, notes, size, entries = list[tuple[Any, ...]](), list[str](), 0, inventory()
+    for entry in entries:
+        e, told = entry.experiment, {"state": entry.state}
+        if e is not None:
+            told |= {"algorithm": type(e.algorithm).__name__, "dataset": e.task.dataset}
+        if all(wish in ("", told.get(what)) for what, wish in wishes.items()):
+            own = (e.seed, e.rounds) if e else (None, None)
+            named = entry.key, told.get("algorithm"), told.get("dataset"), *own
+            sizes = decimal(entry.bytes), duration(entry.age)
+            rows.append((*named, entry.completed, entry.state, *sizes))
+            notes += [f"{entry.key}: {entry.note}"] if entry.note else []
+            size += entry.bytes
+    head = ("key", "algorithm", "dataset", "seed", "rounds", "completed", "state", "size", "age")
+    show_table(head, rows)
+    print("\n".join([f"{len(rows)} of {len(entries)} runs, {decimal(size)}", *notes]))
 
 
 def show(key: str, curve: str) -> None:
