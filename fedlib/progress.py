@@ -54,17 +54,15 @@ class Rounds:
         self, progress: bool | str | Watcher, text: str, total: int, done: int = 0
     ) -> None:
         self._total, self._done = total, done
-        self._tell = progress if callable(progress) else None
-        shown = progress if isinstance(progress, str) else text
-        self._bar = bar(total, shown, done=done, show=bool(progress) and self._tell is None)
-        if self._tell is not None:
-            self._tell(done, total, float("nan"))
+        self._tell: Watcher = progress if callable(progress) else lambda *_: None
+        said, show = progress if isinstance(progress, str) else text, not callable(progress)
+        self._bar = bar(total, said, done=done, show=show and bool(progress))
+        self._tell(done, total, float("nan"))
 
     def played(self, loss: float) -> None:
         """Count one more round."""
         self._done += 1
-        if self._tell is not None:
-            self._tell(self._done, self._total, loss)
+        self._tell(self._done, self._total, loss)
         self._bar.set_postfix_str(f"loss {loss:.4g}", refresh=False)
         self._bar.update()
 

@@ -128,9 +128,9 @@ def from_code(text: str) -> Any:
         tree = ast.parse(text.strip(), mode="eval")
         return _read(tree.body, text.strip())
     except SyntaxError as error:
-        raise ValueError(f"not the code of a value: {error.msg} in {_short(text)}") from error
+        raise ValueError(f"not the code of a value: {error.msg} in {shown(text)}") from error
     except (RecursionError, MemoryError) as error:
-        raise ValueError(f"not the code of a value: nested too deeply: {_short(text)}") from error
+        raise ValueError(f"not the code of a value: nested too deeply: {shown(text)}") from error
 
 
 def key_of(item: Any, *, version: int) -> str:
@@ -176,13 +176,8 @@ def _read(node: ast.expr, text: str) -> Any:
             return -number
         case ast.Name(id=name):
             raise UnknownName(f"{name!r} is no value: write Kind(...); {suggest(name, _KINDS)}")
-    part = _short(ast.get_source_segment(text, node) or text)
+    part = shown(ast.get_source_segment(text, node) or text)
     raise ValueError(f"{part} is no part of a value's code: only Kind(...) and literals are")
-
-
-def _short(text: str, most: int = 80) -> str:
-    text = " ".join(text.split())
-    return repr(text if len(text) <= most else f"{text[: most - 3]}...")
 
 
 def _told(item: Any) -> list[tuple[str, Any]]:

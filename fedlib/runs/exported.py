@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,10 @@ from fedlib import paths
 from fedlib.runs import atomic
 from fedlib.runs.atomic import Damaged
 from fedlib.runs.provenance import dirty
-from fedlib.runs.spec import COLUMNS, SCHEMA, Experiment, Result, tidy
+from fedlib.runs.spec import COLUMNS, SCHEMA, Experiment, Result
 from fedlib.values import from_dict, to_dict
 
-WHAT, VARIABLE = "exported result of fedlib", "FEDLIB_RESULTS"
+WHAT = "exported result of fedlib"
 MOST_NAMED = 20  # runs, in an error
 _WORDS = ("metric", "item")
 _KEY = re.compile("[0-9a-f]{16}")
@@ -56,7 +56,7 @@ def export(results: Iterable[Result], name: str) -> Path:
 @contextmanager
 def writing() -> Iterator[Callable[[Iterable[Result], str], Path]]:
     """Be the only one who writes results; yields what ``export`` does."""
-    with atomic.alone(paths.results() / ".lock", f"the {WHAT}", VARIABLE):
+    with atomic.alone(paths.results() / ".lock", f"the {WHAT}"):
         atomic.clean(paths.results())
         yield _put
 
@@ -70,10 +70,10 @@ def _put(results: Iterable[Result], name: str) -> Path:
     if refused := [r for r in given if dirty(r.provenance)]:
         raise DirtyRuns(refusal(refused))
     if not runs:
-        atomic.remove(target, "the removal of results", VARIABLE)
+        atomic.remove(target)
         return target
     tables = [_table(key, runs[key]) for key in sorted(runs)]
-    atomic.write(target, lambda path: _write(tables, path), f"the {WHAT}", VARIABLE)
+    atomic.write(target, lambda path: _write(tables, path), f"the {WHAT}")
     return target
 
 
@@ -81,7 +81,7 @@ def refusal(results: Sequence[Result]) -> str:
     """Return why runs that come from uncommitted code are not exported, which, and what to do."""
     stage = "of a stage before it"
     told = [(r.experiment, ", ".join(dirty(r.provenance)) or stage) for r in results]
-    lines = [f"  {e.key}: {e.algorithm} on {e.task.dataset}, seed {e.seed} (commit {said})" for e, said in told]
+    lines = [f"  {e.key}: {e.algorithm} on {e.task.dataset}, seed {e.seed} ({c})" for e, c in told]
     return (
         f"{len(results)} runs are not exported: they, or stages before them, were trained from a "
         "checkout with uncommitted changes, so that nobody could say by which code:\n"
@@ -92,7 +92,7 @@ def refusal(results: Sequence[Result]) -> str:
 
 
 def _table(key: str, result: Result) -> pa.Table:
-    metrics = tidy(result.metrics)
+    metrics = result.metrics.cast(SCHEMA)
     if not metrics.num_rows:
         raise ValueError(f"a result without metrics cannot be exported: {result.experiment}")
     said = {"spec": to_dict(result.experiment), "provenance": result.provenance}
@@ -123,10 +123,9 @@ def _write(tables: Iterable[pa.Table], path: Path) -> None:
 
 def files() -> list[Path]:
     """Return the files of exported results that are there."""
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(paths.results()) as found:
-        names = [f.name for f in found if f.name.endswith(".parquet") and f.name[0] != "."]
-        return [paths.results() / name for name in sorted(names)]
-    return []
+    place = paths.results()
+    found = sorted(place.iterdir()) if place.is_dir() else []
+    return [path for path in found if path.suffix == ".parquet" and path.name[0] != "."]
 
 
 # Read once per process, and again when a file is replaced: of every file its time, size and inode.
@@ -184,7 +183,7 @@ def read_run(path: Path, key: str) -> Result | None:
         spec, provenance = from_dict(said["spec"]), said["provenance"]
         if not isinstance(spec, Experiment) or not isinstance(provenance, dict):
             raise ValueError("it does not say of which experiment it is")
-        return Result(spec, tidy(table.select(COLUMNS)), provenance)
+        return Result(spec, table.select(COLUMNS).cast(SCHEMA), provenance)
 
 
 def path_of(experiment: Experiment) -> Path | None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,12 +32,12 @@ from fedlib.engine import (
 from fedlib.federation import Federation
 from fedlib.memory import keep_freed
 from fedlib.privacy import audit
-from fedlib.progress import Rounds, Watcher, note
+from fedlib.progress import Rounds, Watcher
 from fedlib.runs import store
 from fedlib.runs.atomic import Damaged, StoreError
 from fedlib.runs.provenance import commit, provenance, segment, stages_of
 from fedlib.runs.spec import Experiment, Log, Result
-from fedlib.runs.store import RunDiverged
+from fedlib.runs.store import Kept, RunDiverged
 
 CHECKPOINT_SECONDS = 60.0
 BEST_OF = ("round", "client", "value")
@@ -92,7 +93,7 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
 
 def _claim_and_train(experiment: Experiment, how: How) -> Result:
     shown = bool(how.progress) and not callable(how.progress)  # a watcher tells in its own way
-    with store.claimed(experiment, lambda text: note(text, show=shown)):
+    with store.claimed(experiment, show=shown):
         if not store.complete(experiment):
             if how.retry:
                 store.forget_failure(experiment)
@@ -143,17 +144,10 @@ def rounds(
     """Yield (state, completed rounds, report) after every round; first the given state itself."""
     if completed == 0:
         yield state, 0, None
-    for t in range(completed, experiment.rounds):
-        state, report = play_round(
-            experiment.algorithm,
-            fed,
-            state,
-            round=t,
-            seed=experiment.seed,
-            cohort=experiment.cohort,
-            chunk=chunk,
-            score=experiment.evaluates(t + 1),
-        )
+    e = experiment
+    play = partial(play_round, e.algorithm, fed, seed=e.seed, cohort=e.cohort, chunk=chunk)
+    for t in range(completed, e.rounds):
+        state, report = play(state, round=t, score=e.evaluates(t + 1))
         yield state, t + 1, report
 
 
@@ -198,7 +192,11 @@ class Course:
                 "away to begin anew."
             )
         if kept and kept.completed > 0:
-            self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
+            self.log, self.start, self._earlier = (
+                Log(kept.metrics),
+                kept.completed,
+                [*kept.segments],
+            )
             self._best = _moved(kept.best, self.fed) if kept.best else None
             state = _moved(kept.state, self.fed)
             self._hold(state, kept.completed)
@@ -248,7 +246,7 @@ class Course:
         if best is not None and self.completed == e.rounds:
             state, best = best, None
         metrics, data = self.log.table(self.completed), self.fed.source
-        store.checkpoint(e, state, self.completed, metrics, data, self.segments(), best)
+        store.checkpoint(e, Kept(state, self.completed, metrics, data, self.segments(), best))
 
     def diverged(self, error: TrainingDiverged) -> RunDiverged:
         """Store the last whole round and the failure after it; return the error to raise."""
@@ -331,10 +329,9 @@ def check_finite(fed: Federation, state: State, report: Report, round: int) -> N
     rows = torch.as_tensor(report.rows, device=fed.device)
     own = {n: t[rows] for n, t in state.local.items()}
     kept = [*state.optimizer.items(), *state.memory.items()]
-    # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
-    kept = [(n, t) for n, t in kept if t.device.type == fed.device.type]
     leaves = [*state.shared.items(), *own.items(), *kept]
-    sound = [t.isfinite().all() for _, t in leaves if t.is_floating_point() and t.numel()]
+    # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
+    sound = [t.isfinite().all().to(fed.device) for _, t in leaves]
     if not sound or bool(torch.stack(sound).all()):
         return
     bad = torch.zeros(len(rows), dtype=torch.bool, device=fed.device)

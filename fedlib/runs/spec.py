@@ -15,7 +15,7 @@ from fedlib.algorithms import FedAvg
 from fedlib.engine import Report, Scores
 from fedlib.metrics import divergences
 from fedlib.tasks import Task
-from fedlib.values import key_of, one_of, shown, value
+from fedlib.values import key_of, shown, value, within
 
 # Raise this when the same experiment would give other numbers than before (a change of default, a
 # repaired bug): old results then keep their key and are no longer found.
@@ -62,16 +62,14 @@ class Experiment:
     keep: str = "last"
     beside: Any = None
 
+    limits = within(rounds=">= 1", evaluate_every=">= 0", seed=">= 0", keep=("last", "best"))
+
     def check(self) -> None:
-        for name, least in (("rounds", 1), ("evaluate_every", 0), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
         whole = isinstance(self.cohort, int)
         if not (self.cohort >= 1 if whole else 0 < self.cohort <= 1):
             raise ValueError(
                 f"cohort must be a number >= 1 or a fraction in (0, 1], got {self.cohort}"
             )
-        one_of("keep", self.keep, ("last", "best"))
         for name in ("after", "beside"):
             stage = getattr(self, name)
             if stage is not None and not isinstance(stage, Experiment):
@@ -101,14 +99,6 @@ class Experiment:
         """Return whether the clients are scored after ``completed`` rounds."""
         between = self.evaluate_every > 0 and completed % self.evaluate_every == 0
         return between or completed == self.rounds
-
-
-def tidy(table: pa.Table) -> pa.Table:
-    """Return a table with the types of ``SCHEMA``; ValueError unless it is a run's metrics.
-
-    Files of other writers may have wider types, or words as dictionaries.
-    """
-    return table.cast(SCHEMA)
 
 
 def curve(metrics: pa.Table, metric: str) -> dict[int, float]:

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from fedlib.engine import State, TrainingDiverged
 from fedlib.runs import atomic
 from fedlib.runs.atomic import Damaged, StoreError, read_json
 from fedlib.runs.exported import files, find_exported, held, read_run
-from fedlib.runs.spec import Experiment, Result, tidy
+from fedlib.runs.spec import SCHEMA, Experiment, Result
 from fedlib.values import from_dict, to_dict
 
 SPEC, CHECKPOINT, METRICS = "spec.json", "checkpoint.safetensors", "metrics.parquet"
@@ -44,11 +45,10 @@ class RunDiverged(TrainingDiverged):
     """A run stopped because a number was not finite; all before that is stored.
 
     ``round`` is the round that failed (so many were completed), ``clients`` who failed in it (none
-    if it was the server), ``folder`` the run folder.
+    if it was the server).
     """
 
     round: int = 0
-    folder: str = ""
 
     @classmethod
     def of(cls, failure: dict[str, Any], folder: Path) -> RunDiverged:
@@ -59,7 +59,7 @@ class RunDiverged(TrainingDiverged):
             f"stored in {folder}. The same run would fail again: change a rate, or ask with retry.",
             failure.get("clients", ()),
         )
-        error.round, error.folder = at, str(folder)
+        error.round = at
         return error
 
 
@@ -74,8 +74,8 @@ class Kept(NamedTuple):
     state: State
     completed: int
     metrics: pa.Table
-    data: str
-    segments: list[dict[str, Any]]
+    data: str = ""
+    segments: Sequence[dict[str, Any]] = ()
     best: State | None = None
 
 
@@ -84,6 +84,7 @@ def folder(experiment: Experiment) -> Path:
     return paths.runs() / experiment.key
 
 
+@atomic.listing()
 def find(experiment: Experiment) -> Result | None:
     """Return the stored result, from the run folders or else the exported ones, or None.
 
@@ -97,12 +98,7 @@ def find(experiment: Experiment) -> Result | None:
             return Result(experiment, metrics, read_json(home / PROVENANCE))
     except Damaged as error:
         atomic.warn(f"{error}; this stored run is passed over")
-    except OSError as error:
-        raise atomic.unreadable(home, error) from error
-    try:
-        return find_exported(experiment)
-    except OSError as error:
-        raise atomic.unreadable(paths.results(), error) from error
+    return find_exported(experiment)
 
 
 def complete(experiment: Experiment) -> bool:
@@ -125,37 +121,26 @@ def read_metrics(home: Path, rounds: int = 0) -> pa.Table:
     path = home / METRICS
     with atomic.reading(path, "readable Parquet file"):
         # One file and its own columns: a folder's name may look like a partition, "round=3".
-        metrics = tidy(pq.ParquetFile(path, page_checksum_verification=True).read())
+        # Files of other writers may have wider types, or words as dictionaries.
+        metrics = pq.ParquetFile(path, page_checksum_verification=True).read().cast(SCHEMA)
     if max(metrics["round"].to_pylist(), default=-1) < rounds:
         raise Damaged(f"{path} ends before round {rounds}")
     return metrics
 
 
-def checkpoint(
-    experiment: Experiment,
-    state: State,
-    completed: int,
-    metrics: pa.Table,
-    data: str = "",
-    segments: list[dict[str, Any]] | None = None,
-    best: State | None = None,
-) -> None:
-    """Store the state after ``completed`` rounds; metrics go first and so never lag behind."""
-    home = folder(experiment)
+def checkpoint(experiment: Experiment, kept: Kept) -> None:
+    """Store the state after some rounds; metrics go first and so never lag behind."""
+    home, at = folder(experiment), f"round {kept.completed}"
     if not (home / SPEC).exists():
         tell(experiment, SPEC, to_dict(experiment))
-    atomic.write(
-        home / METRICS,
-        lambda p: pq.write_table(metrics, p, compression="zstd", write_page_checksum=True),
-        f"the metrics up to round {completed}",
-    )
-    flat = {**state.flat(), **{BEST + n: t for n, t in (best.flat() if best else {}).items()}}
-    said = {"completed": str(completed), "data": data, "segments": json.dumps(segments or [])}
-    atomic.write(
-        home / CHECKPOINT,
-        lambda p: atomic.save_tensors(p, flat, said),
-        f"the checkpoint after round {completed}",
-    )
+    put = partial(pq.write_table, kept.metrics, compression="zstd", write_page_checksum=True)
+    atomic.write(home / METRICS, put, f"the metrics up to {at}")
+    best = kept.best.flat() if kept.best else {}
+    flat = {**kept.state.flat(), **{BEST + n: t for n, t in best.items()}}
+    said = {"completed": str(kept.completed), "data": kept.data}
+    said |= {"segments": json.dumps(kept.segments)}
+    put = partial(atomic.save_tensors, tensors=flat, said=said)
+    atomic.write(home / CHECKPOINT, put, f"the checkpoint after {at}")
 
 
 def restore(experiment: Experiment) -> Kept | None:
@@ -190,21 +175,17 @@ def failure(experiment: Experiment) -> RunDiverged | None:
 
 def forget_failure(experiment: Experiment) -> None:
     """Let a run that stopped be tried again."""
-    atomic.remove(folder(experiment) / FAILURE, "the removal of the failure")
+    atomic.remove(folder(experiment) / FAILURE)
 
 
 @contextmanager
-def claimed(
-    experiment: Experiment, waiting: Callable[[str], None] = lambda text: None
-) -> Iterator[None]:
+def claimed(experiment: Experiment, *, show: bool = False) -> Iterator[None]:
     """Hold the right to train an experiment: of two processes asked for it, one waits.
 
     The run folder is tidied first: half-written files of killed processes go, damaged files are
-    moved aside with a warning. ``waiting`` is told when another process holds the right.
+    moved aside with a warning. ``show`` says that another process holds the right.
     """
-    key = experiment.key
-    told = f"another process trains {key}: waiting for it"
-    with atomic.alone(paths.runs() / f"{key}.lock", "the lock", waiting=lambda: waiting(told)):
+    with atomic.alone(paths.runs() / f"{experiment.key}.lock", "the lock", show=show):
         mend(experiment)
         yield
 
@@ -299,16 +280,14 @@ class Entry:
     age: float
 
 
+@atomic.listing()
 def inventory() -> list[Entry]:
     """Return every run folder and every exported result without one, the youngest first."""
     place = paths.runs()
-    try:
-        homes = sorted(p for p in place.iterdir() if p.name[0] != ".") if place.is_dir() else []
-        entries = [_of_folder(home) for home in homes if home.is_dir()]
-        known, place = {entry.key for entry in entries}, paths.results()
-        entries += [entry for path in files() for entry in _of_file(path, known)]
-    except OSError as error:
-        raise atomic.unreadable(place, error) from error
+    homes = sorted(p for p in place.iterdir() if p.name[0] != ".") if place.is_dir() else []
+    entries = [_of_folder(home) for home in homes if home.is_dir()]
+    known = {entry.key for entry in entries}
+    entries += [entry for path in files() for entry in _of_file(path, known)]
     return sorted(entries, key=lambda entry: entry.age)
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from fedlib.randomness import torch_seed
 from fedlib.runs import Experiment, RunDiverged, run
 from fedlib.runs.sweep import SweepFailed, train
-from fedlib.values import key_of, value
+from fedlib.values import value
 
 
 @value
@@ -37,18 +37,13 @@ class Uniform:
 
 @value
 class Choice:
-    """One of some values."""
+    """One of some numbers."""
 
-    of: tuple[Any, ...]
+    of: tuple[int | float, ...]
 
     def check(self) -> None:
         if not self.of:
             raise ValueError("Choice.of must name at least one value")
-        try:
-            key_of(self, version=0)
-            hash(self.of)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"Choice.of must hold numbers, text and values: {error}") from None
 
     def draw(self, rng: np.random.Generator) -> Any:
         """Return a value of it."""
@@ -59,15 +54,12 @@ class Choice:
 class Space:
     """What is searched: ``axes`` are pairs of a parameter's name and its ``Uniform | Choice``."""
 
-    axes: tuple[tuple[str, Any], ...]
+    axes: tuple[tuple[str, Uniform | Choice], ...]
 
     def check(self) -> None:
         names = [name for name, _ in self.axes]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"a space needs axes with different names, got {names}")
-        for name, axis in self.axes:
-            if not isinstance(axis, Uniform | Choice):
-                raise TypeError(f"Space.axes: {name!r} must be a Uniform or a Choice, got {axis!r}")
 
 
 def search(

@@ -381,8 +381,7 @@ def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(
         assert error.clients == (int(rows[1]),)
     else:
         assert error.clients == () and "after the server's step" in str(error)
-    assert error.round == 2 and error.folder == str(home)
-    assert str(home) in str(error)
+    assert error.round == 2 and str(home) in str(error)
     assert store.failure(experiment).round == 2
     kept = store.restore(experiment)
     assert kept.completed == 2 and max(kept.metrics["round"].to_pylist()) == 2
