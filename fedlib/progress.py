@@ -102,8 +102,8 @@ class Table:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for row, *_ in self._rows.values():
-            self._bars.remove_task(row)
+        for row in self._rows.values():
+            self._bars.remove_task(row[0])
         self._bars.stop()
 
     def start(self, key: str, rounds: int, node: str = "") -> None:
