@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from textwrap import shorten
 from typing import Annotated, Any
 
-import pyarrow as pa
 import typer
 from rich.console import Console
 from rich.filesize import decimal
@@ -25,7 +24,6 @@ from fedlib.cli.experiments import Usage, experiments
 from fedlib.progress import duration
 from fedlib.runs import Entry, Result, find, inventory, run, store
 from fedlib.runs.exported import read_run
-from fedlib.runs.spec import curve as over_rounds
 from fedlib.runs.sweep import sweep
 from fedlib.tasks import pick_device
 from fedlib.values import UnknownName, as_code, one_of
@@ -136,22 +134,21 @@ def show(
     show 4f8a --curve test_accuracy
     """
     entry = _entry(key)
-    metrics, said = _read(entry)
-    names = sorted(metrics["metric"].unique().to_pylist())
+    result = _read(entry)
+    names = sorted(result.metrics["metric"].unique().to_pylist())
+    curves = {name: result.curve(name) for name in names}
     if curve:
         one_of("metric", curve, names)
-        course = [*over_rounds(metrics, curve).items()]
+        course = [*curves[curve].items()]
         step = -(-len(course) // MOST_ROUNDS)
         show_table(("round", curve), course[::-step][::-1])  # the last one is among them
         return
-    total = entry.experiment.rounds if entry.experiment else "?"
-    print(entry.experiment or "its spec cannot be read")
-    print(f"key {entry.key}, {entry.completed}/{total} rounds, {entry.state}, {entry.path}")
+    e = result.experiment
+    print(f"{e}\nkey {entry.key}, {entry.completed}/{e.rounds} rounds, {entry.state}, {entry.path}")
     if entry.note:
         print(entry.note)
-    for name, what in said.items():
+    for name, what in result.provenance.items():
         print(f"  {name}: {what if isinstance(what, str) else json.dumps(what)}")
-    curves = {name: over_rounds(metrics, name) for name in names}
     show_table(("metric", "round", "mean"), [(n, max(c), c[max(c)]) for n, c in curves.items()])
 
 
@@ -165,16 +162,15 @@ def _entry(prefix: str) -> Entry:
     raise UnknownName(f"no stored run begins with {prefix!r}; `runs` lists what is stored")
 
 
-def _read(entry: Entry) -> tuple[pa.Table, dict[str, Any]]:
-    """Return what can be read of a run: metrics, and provenance or failure."""
-    if entry.path.is_file():
-        result = read_run(entry.path, entry.key) if entry.experiment else None
-        if result is None:
-            raise ValueError(entry.note or f"{entry.path} does not hold {entry.key} any more")
-        return result.metrics, result.provenance
+def _read(entry: Entry) -> Result:
+    """Return what is stored of a run, its failure in place of a provenance if it has one."""
+    if entry.experiment is None:
+        raise ValueError(f"{entry.key} cannot be read: {entry.note}")
+    if entry.path.is_file() and (result := read_run(entry.path, entry.key)):
+        return result
     told = (entry.path / name for name in (store.PROVENANCE, store.FAILURE))
     said = [store.read_json(path) for path in told if path.exists()]
-    return store.read_metrics(entry.path), dict(ChainMap(*said))
+    return Result(entry.experiment, store.read_metrics(entry.path), dict(ChainMap(*said)))
 
 
 @app.command()

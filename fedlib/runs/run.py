@@ -185,7 +185,8 @@ class Course:
     def begin(self) -> State:
         """Return the state to start from: a checkpoint's, or a fresh one after earlier stages."""
         e, kept = self.experiment, store.restore(self.experiment)
-        if kept and kept.data and _fingerprint(kept.data) != _fingerprint(self.fed.source):
+        # Of what they are and where they came from, the last word: their fingerprint.
+        if kept and kept.data and kept.data.split()[-1] != self.fed.source.split()[-1]:
             raise StoreError(
                 f"run {e.key} was begun on other data: its checkpoint is of {kept.data!r}, here "
                 f"are {self.fed.source!r}. Bring the first data back, or move {store.folder(e)} "
@@ -350,8 +351,3 @@ def _moved(state: State, fed: Federation) -> State:
     # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
     flat = {n: t if n.endswith("/step") else t.to(fed.device) for n, t in state.flat().items()}
     return State.from_flat(flat)
-
-
-def _fingerprint(source: str) -> str:
-    """Return the fingerprint of the data: where they came from may differ between machines."""
-    return source.rpartition(" ")[2]

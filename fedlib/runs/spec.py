@@ -101,14 +101,6 @@ class Experiment:
         return between or completed == self.rounds
 
 
-def curve(metrics: pa.Table, metric: str) -> dict[int, float]:
-    """Return a metric of a run by round, averaged over all else; nan where no value is a number."""
-    rows = metrics.filter(pc.field("metric") == metric)
-    means = rows.group_by("round").aggregate([("value", "mean")]).sort_by("round")
-    values = means["value_mean"].to_numpy().tolist()
-    return dict(zip(means["round"].to_pylist(), values, strict=True))
-
-
 @dataclass(frozen=True, eq=False)
 class Result:
     """A finished run: its experiment, tidy metrics and provenance.
@@ -126,8 +118,14 @@ class Result:
         return self.metrics.filter(pc.field("metric") == metric)
 
     def curve(self, metric: str) -> dict[int, float]:
-        """Return a metric by round, averaged over all else that it has: clients, experts, items."""
-        return curve(self.metrics, metric)
+        """Return a metric by round, averaged over all else that it has: clients, experts, items.
+
+        It is nan where no value is a number.
+        """
+        rows = self.select(metric).group_by("round")
+        means = rows.aggregate([("value", "mean")]).sort_by("round")
+        values = means["value_mean"].to_numpy().tolist()
+        return dict(zip(means["round"].to_pylist(), values, strict=True))
 
 
 class Log:

@@ -5,6 +5,7 @@ import errno
 import os
 import pickle
 import random
+import re
 import resource
 import signal
 import sys
@@ -89,36 +90,11 @@ def test_kills_at_random_moments_change_no_bit(at_once, monkeypatch, tmp_path, e
 
 
 @pytest.mark.parametrize("experiment", [MIX, ALONE], ids=["MIX", "ALONE"])
-def test_a_kill_before_or_after_any_rename_changes_no_bit(
-    at_once, monkeypatch, tmp_path, experiment
-):
-    """Every second child dies at the n-th rename of a file, before it or after it."""
-    expected = undisturbed(experiment, tmp_path)
-    replace = os.replace
-
-    def dying_at(n, early):
-        seen = 0
-
-        def fatal(*args):
-            nonlocal seen
-            seen += 1
-            if seen == n and early:
-                os.kill(os.getpid(), signal.SIGKILL)
-            replace(*args)
-            if seen == n:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def act():
-            os.replace = fatal
-            play(experiment)
-
-        return act
-
-    deaths, n = 0, 0
-    while find(experiment) is None:
-        n += 1
-        deaths += in_a_child(dying_at(2 + n % 2, early=n % 4 < 2)) == -signal.SIGKILL
-        assert n < 50
+def test_kills_between_any_two_touches_of_files_change_no_bit(at_once, tmp_path, experiment):
+    expected, deaths = undisturbed(experiment, tmp_path), 0
+    for n in range(15, 65):
+        if find(experiment) is None:
+            deaths += child.call(child.dying_at(n, lambda: play(experiment))).killed
     play(experiment)
     assert deaths >= 4 and bits(experiment) == expected
 
@@ -141,49 +117,74 @@ def test_ctrl_c_stores_the_last_whole_round(monkeypatch, tmp_path):
 # Damaged files
 
 
-def _cut(path):
-    path.write_bytes(path.read_bytes()[:-20])
+def flipped(path, at=-1):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
 
 
-def _empty(path):
-    path.write_bytes(b"")
+def rewritten(**columns):
+    """Write metrics anew with other columns."""
+
+    def write(path):
+        metrics = pd.read_parquet(path)
+        said = {n: v * len(metrics) if isinstance(v, list) else v for n, v in columns.items()}
+        metrics.assign(**said).to_parquet(path, index=False)
+
+    return write
 
 
-def _garbage(path):
-    path.write_bytes(b"\x93garbage {" * 40)
+def shortened(path):
+    metrics = pd.read_parquet(path)
+    metrics[metrics["round"] < MIX.rounds].to_parquet(path, index=False)
 
 
-@pytest.mark.parametrize("damage", [_cut, _empty, _garbage])
-@pytest.mark.parametrize(
-    ("name", "finished"),
-    [(name, True) for name in (store.METRICS, store.PROVENANCE, store.CHECKPOINT)]
-    + [(name, False) for name in (store.METRICS, store.SPEC, store.CHECKPOINT)],
-)
-def test_what_is_damaged_is_moved_aside_and_trained_again(damage, name, finished):
+DEEP = "[" * 100_000 + "]" * 100_000
+DAMAGES = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-20]),
+    "empty": lambda path: path.write_bytes(b""),
+    "garbage": lambda path: path.write_bytes(b"\x93garbage {" * 40),
+    "a round in words": rewritten(round="one"),
+    "a round in a list": rewritten(round=[[1]]),
+    "half a client": rewritten(client=1.5),
+    "a value in words": rewritten(value="high"),
+    "deep": lambda path: path.write_text(DEEP),
+    "deep in a dict": lambda path: path.write_text('{"a":' + DEEP + "}"),
+    "less deep": lambda path: path.write_text("[" * 600 + "]" * 600),
+    "flipped": flipped,
+    # What is still sound: what needs it is moved aside.
+    "shortened": shortened,
+    "lost": Path.unlink,
+}
+WAYS = [*DAMAGES]
+CASES = [
+    *[(w, n, True) for w in WAYS[:3] for n in (store.METRICS, store.PROVENANCE, store.CHECKPOINT)],
+    *[(w, n, False) for w in WAYS[:3] for n in (store.METRICS, store.SPEC, store.CHECKPOINT)],
+    *[(way, store.METRICS, True) for way in WAYS[3:7]],
+    *[(way, name, True) for way in WAYS[7:10] for name in (store.SPEC, store.PROVENANCE)],
+    *[("flipped", store.CHECKPOINT, True), ("lost", store.CHECKPOINT, True)],
+    ("shortened", store.METRICS, True),
+]
+
+
+@pytest.mark.parametrize(("way", "name", "finished"), CASES)
+def test_what_is_damaged_is_moved_aside_and_trained_again(way, name, finished):
     """The result of a finished run is passed over, unless it is only its state that is damaged."""
     play(MIX)
     expected, home = bits(MIX), store.folder(MIX)
     if not finished:
         (home / store.PROVENANCE).unlink()
-    damage(home / name)
-    bad = (home / name).read_bytes()
-    if finished and name != store.CHECKPOINT:
-        with pytest.warns(DamagedWarning, match=f"{name} .*passed over"):
-            assert find(MIX) is None
-    assert finished or find(MIX) is None
-    with pytest.warns(DamagedWarning, match=f"{name} .*it was moved to {name}.damaged"):
+    DAMAGES[way](home / name)
+    aside = name if WAYS.index(way) < WAYS.index("shortened") else store.PROVENANCE
+    bad, passed_over = (home / aside).read_bytes(), name in (store.METRICS, store.PROVENANCE)
+    with pytest.warns(DamagedWarning) as heard:
+        assert (find(MIX) is None) == (passed_over or not finished)
         run_with_state(MIX, device="cpu", progress=False)
+    said = "\n".join(str(one.message) for one in heard)
+    assert not (finished and passed_over) or re.search(f"{name} .*passed over", said)
+    assert re.search(f"{aside} .*it was moved to {aside}.damaged", said)
     assert bits(MIX) == expected and find(MIX) is not None
-    assert (home / f"{name}.damaged").read_bytes() == bad
-
-
-def test_a_lost_checkpoint_is_trained_anew():
-    play(AVG)
-    expected = bits(AVG)
-    (store.folder(AVG) / store.CHECKPOINT).unlink()
-    with pytest.warns(DamagedWarning, match="a part is lost"):
-        run_with_state(AVG, device="cpu", progress=False)
-    assert bits(AVG) == expected
+    assert (home / f"{aside}.damaged").read_bytes() == bad
 
 
 @pytest.mark.parametrize("name", [store.METRICS, store.CHECKPOINT, store.PROVENANCE])
@@ -203,18 +204,6 @@ def test_what_a_busy_machine_cannot_open_is_not_damaged(monkeypatch, name):
         with pytest.raises(StoreError, match=f"cannot read .*{name}: Too many open files"):
             run_with_state(AVG, device="cpu", progress=False)
     assert not list(store.folder(AVG).glob("*.damaged")) and bits(AVG) == expected
-
-
-def test_a_complete_run_whose_metrics_end_early_is_not_complete():
-    play(AVG)
-    expected, path = bits(AVG), store.folder(AVG) / store.METRICS
-    metrics = pd.read_parquet(path)
-    metrics[metrics["round"] < AVG.rounds].to_parquet(path, index=False)
-    with pytest.warns(DamagedWarning, match=f"ends before round {AVG.rounds}"):
-        assert find(AVG) is None
-    with pytest.warns(DamagedWarning, match="belongs to a run of which a part is lost"):
-        play(AVG)
-    assert bits(AVG) == expected
 
 
 def test_half_files_of_killed_processes_are_cleaned_up_by_the_next_claim():
@@ -324,8 +313,7 @@ def test_a_store_that_cannot_be_locked_is_a_clear_error(monkeypatch, tmp_path):
 
 def test_a_read_only_store_can_be_read(monkeypatch):
     play(AVG)
-    damaged = store.folder(AVG) / store.CHECKPOINT
-    _cut(damaged)
+    DAMAGES["cut"](store.folder(AVG) / store.CHECKPOINT)
 
     def refuse(*args):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -421,12 +409,6 @@ def test_a_watcher_is_told_of_every_round_of_both_stages():
     assert [t[2] for t in told[1:3]] == losses and np.isnan(told[0][2]) and np.isnan(told[3][2])
 
 
-def flipped(path, at):
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
-
-
 def values_at(path):
     """The place in a Parquet file where the last page of its column of values ends."""
     group = pq.ParquetFile(path).metadata.row_group(0)
@@ -457,17 +439,6 @@ def test_a_flipped_bit_of_an_exported_result_is_seen(tmp_path, monkeypatch):
         find(AVG)
 
 
-def test_a_flipped_bit_of_a_weight_is_seen_and_trained_again():
-    play(AVG)
-    expected = bits(AVG)
-    flipped(store.folder(AVG) / store.CHECKPOINT, -1)
-    with pytest.raises(store.Damaged, match="checksum differs"):
-        store.restore(AVG)
-    with pytest.warns(DamagedWarning, match="moved to checkpoint.safetensors.damaged"):
-        run_with_state(AVG, device="cpu", progress=False)
-    assert bits(AVG) == expected
-
-
 def test_what_was_stored_without_checksums_is_still_read(monkeypatch):
     result, state = run_with_state(AVG, device="cpu", progress=False)
     home = store.folder(AVG)
@@ -480,19 +451,6 @@ def test_what_was_stored_without_checksums_is_still_read(monkeypatch):
     assert find(AVG).metrics.equals(result.metrics)
 
 
-DEEP = "[" * 100_000 + "]" * 100_000
-
-
-@pytest.mark.parametrize("name", [store.SPEC, store.PROVENANCE])
-@pytest.mark.parametrize("text", [DEEP, '{"a":' + DEEP + "}", "[" * 600 + "]" * 600])
-def test_json_that_is_nested_too_deeply_is_damage(name, text):
-    play(AVG)
-    (store.folder(AVG) / name).write_text(text)
-    find(AVG)
-    with pytest.warns(DamagedWarning, match=f"{name}.damaged"):
-        store.mend(AVG)
-
-
 @pytest.mark.parametrize("said", [{"round": "x"}, {"clients": 3}])
 def test_a_failure_of_which_no_error_can_be_made_is_damage(said):
     store.tell(AVG, store.FAILURE, said)
@@ -501,26 +459,6 @@ def test_a_failure_of_which_no_error_can_be_made_is_damage(said):
     store.tell(MIX, store.FAILURE, {"round": 1})
     with pytest.raises(RunDiverged):
         play(MIX)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"round": "one"},
-        {"round": [[1]]},
-        {"client": 1.5},
-        {"value": "high"},
-    ],
-    ids=repr,
-)
-def test_metrics_of_other_kinds_are_damage(change):
-    metrics = play(AVG).metrics.to_pandas()
-    column, value = next(iter(change.items()))
-    held = value * len(metrics) if isinstance(value, list) else value
-    path = store.folder(AVG) / store.METRICS
-    metrics.assign(**{column: held}).to_parquet(path, index=False)
-    with pytest.warns(DamagedWarning, match="is no readable Parquet file"):
-        assert find(AVG) is None
 
 
 def test_what_a_killed_export_left_goes_with_the_next_one():
