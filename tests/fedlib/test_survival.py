@@ -48,11 +48,6 @@ def at_once(monkeypatch):
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
 
 
-def in_a_child(act):
-    """Do something in a forked process; return how it ended."""
-    return child.call(act).code
-
-
 def counting_calls(act, kill_at, file):
     """Return a function that acts, is killed at the n-th call in Python or C, or counts them."""
 
@@ -80,10 +75,11 @@ def test_kills_at_random_moments_change_no_bit(at_once, monkeypatch, tmp_path, e
     file, rng, kills = tmp_path / "calls", random.Random(0), 0
     with monkeypatch.context() as patch:
         patch.setenv("FEDLIB_RUNS", str(tmp_path / "counted"))
-        assert in_a_child(counting_calls(lambda: play(experiment), 0, file)) == 0
+        assert child.call(counting_calls(lambda: play(experiment), 0, file)).code == 0
     for _ in range(8):
         moment = rng.randrange(1, int(file.read_text()) // 3)
-        kills += in_a_child(counting_calls(lambda: play(experiment), moment, tmp_path / "_")) < 0
+        doomed = counting_calls(lambda: play(experiment), moment, tmp_path / "_")
+        kills += child.call(doomed).killed
     play(experiment)
     assert kills >= 3 and bits(experiment) == expected
     assert not list(store.folder(experiment).glob(".*")), "half a file was left"
@@ -179,6 +175,7 @@ def test_what_is_damaged_is_moved_aside_and_trained_again(way, name, finished):
     bad, passed_over = (home / aside).read_bytes(), name in (store.METRICS, store.PROVENANCE)
     with pytest.warns(DamagedWarning) as heard:
         assert (find(MIX) is None) == (passed_over or not finished)
+        store.mend(MIX)  # as whoever claims it does; nobody needs its spec
         run_with_state(MIX, device="cpu", progress=False)
     said = "\n".join(str(one.message) for one in heard)
     assert not (finished and passed_over) or re.search(f"{name} .*passed over", said)
@@ -289,26 +286,13 @@ def test_a_disk_that_is_really_full_loses_nothing(at_once, monkeypatch, tmp_path
     expected = undisturbed(MIX, tmp_path)
 
     def act():
-        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-        try:
-            play(MIX)
-        except StoreError as error:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-            (tmp_path / "said").write_text(str(error))
-            raise
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        play(MIX)
 
-    assert in_a_child(act) == 1
-    assert "cannot write the" in (tmp_path / "said").read_text()
+    ended = child.call(act)
+    assert ended.code == 1 and "StoreError: cannot write the" in ended.error
     play(MIX)
     assert bits(MIX) == expected
-
-
-def test_a_store_that_cannot_be_locked_is_a_clear_error(monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "file" / "runs"))
-    with pytest.raises(StoreError, match=r"cannot write the lock to .*FEDLIB_RUNS"):
-        play(AVG)
 
 
 def test_a_read_only_store_can_be_read(monkeypatch):
