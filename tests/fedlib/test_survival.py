@@ -286,7 +286,8 @@ def test_a_disk_that_is_really_full_loses_nothing(at_once, monkeypatch, tmp_path
     expected = undisturbed(MIX, tmp_path)
 
     def act():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         play(MIX)
 
     ended = child.call(act)
