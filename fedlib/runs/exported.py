@@ -25,7 +25,7 @@ from fedlib import paths
 from fedlib.runs import atomic
 from fedlib.runs.atomic import Damaged
 from fedlib.runs.provenance import dirty
-from fedlib.runs.spec import COLUMNS, SCHEMA, Experiment, Result
+from fedlib.runs.spec import COLUMNS, SCHEMA, Experiment, Result, tidy
 from fedlib.values import from_dict, to_dict
 
 WHAT = "exported result of fedlib"
@@ -92,7 +92,7 @@ def refusal(results: Sequence[Result]) -> str:
 
 
 def _table(key: str, result: Result) -> pa.Table:
-    metrics = result.metrics.cast(SCHEMA)
+    metrics = tidy(result.metrics)
     if not metrics.num_rows:
         raise ValueError(f"a result without metrics cannot be exported: {result.experiment}")
     said = {"spec": to_dict(result.experiment), "provenance": result.provenance}
@@ -183,7 +183,7 @@ def read_run(path: Path, key: str) -> Result | None:
         spec, provenance = from_dict(said["spec"]), said["provenance"]
         if not isinstance(spec, Experiment) or not isinstance(provenance, dict):
             raise ValueError("it does not say of which experiment it is")
-        return Result(spec, table.select(COLUMNS).cast(SCHEMA), provenance)
+        return Result(spec, tidy(table.select(COLUMNS)), provenance)
 
 
 def path_of(experiment: Experiment) -> Path | None:

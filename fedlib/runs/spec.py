@@ -101,6 +101,22 @@ class Experiment:
         return between or completed == self.rounds
 
 
+def tidy(table: pa.Table) -> pa.Table:
+    """Return a table with the types of ``SCHEMA``; ValueError unless it is a run's metrics.
+
+    Files of other writers may have wider types, or words as dictionaries.
+    """
+    for name in COLUMNS:
+        held, own = (schema.field(name).type for schema in (table.schema, SCHEMA))
+        held = held.value_type if pa.types.is_dictionary(held) else held
+        # A cast would make words of numbers, and numbers of words.
+        if any(kind(held) != kind(own) for kind in (pa.types.is_integer, pa.types.is_floating)):
+            raise ValueError(f"its column {name} holds {held}")
+        if name != "value" and table[name].null_count:
+            raise ValueError(f"its column {name} has rows that hold nothing")
+    return table.cast(SCHEMA)
+
+
 @dataclass(frozen=True, eq=False)
 class Result:
     """A finished run: its experiment, tidy metrics and provenance.

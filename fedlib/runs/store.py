@@ -33,7 +33,7 @@ from fedlib.engine import State, TrainingDiverged
 from fedlib.runs import atomic
 from fedlib.runs.atomic import Damaged, StoreError, read_json
 from fedlib.runs.exported import files, find_exported, held, read_run
-from fedlib.runs.spec import SCHEMA, Experiment, Result
+from fedlib.runs.spec import Experiment, Result, tidy
 from fedlib.values import from_dict, to_dict
 
 SPEC, CHECKPOINT, METRICS = "spec.json", "checkpoint.safetensors", "metrics.parquet"
@@ -121,8 +121,7 @@ def read_metrics(home: Path, rounds: int = 0) -> pa.Table:
     path = home / METRICS
     with atomic.reading(path, "readable Parquet file"):
         # One file and its own columns: a folder's name may look like a partition, "round=3".
-        # Files of other writers may have wider types, or words as dictionaries.
-        metrics = pq.ParquetFile(path, page_checksum_verification=True).read().cast(SCHEMA)
+        metrics = tidy(pq.ParquetFile(path, page_checksum_verification=True).read())
     if max(metrics["round"].to_pylist(), default=-1) < rounds:
         raise Damaged(f"{path} ends before round {rounds}")
     return metrics
