@@ -147,7 +147,7 @@ def _read(table):
 
 
 FIELDS = _read(TABLE)
-MADE = {type(base).__name__: base for base in map(_code, BASES.split("; "))}
+MADE = {type(base).__name__: base for base in map(_code, BASES.split(";"))}
 SAMPLES = {
     name: (
         MADE[name] if name in MADE else KINDS[name](),
