@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ class Experiment:
             kind = type(self.algorithm).__name__
             raise ValueError(f"{kind} trains without dropout, and {self.task.model} asks for it")
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The name of the stored result: 16 hex digits, the same on every machine."""
         return key_of(self, version=VERSION)

@@ -44,7 +44,7 @@ def test_running_twice_trains_once(rounds):
     assert find(MIX) is None
     first = play(MIX)
     assert rounds.played == MIX.rounds
-    again = play(Experiment(**vars(MIX)))
+    again = play(replace(MIX))
     assert rounds.played == MIX.rounds
     assert again.metrics.equals(first.metrics)
     assert again.provenance == first.provenance and again.experiment == first.experiment == MIX

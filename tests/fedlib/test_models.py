@@ -253,6 +253,7 @@ def test_a_wide_model_is_the_nearest_that_there_is():
         for c in range(1, 20)
     ]
     assert off[first - 1] == min(off)
+    assert widened(MLP((6,)), 4, (16, 16, 1), 10) == MLP((24,)), "one layer grows in proportion"
 
 
 DROPS = LeNet(channels=(3, 4), hidden=(6, 5), kernel=3, dropout=0.5, channel_dropout=0.25)
