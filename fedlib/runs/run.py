@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -40,7 +39,6 @@ from fedlib.runs.spec import Experiment, Log, Result
 from fedlib.runs.store import Kept, RunDiverged
 
 CHECKPOINT_SECONDS = 60.0
-BEST_OF = ("round", "client", "value")
 Progress = bool | str | Watcher
 
 
@@ -186,18 +184,15 @@ class Course:
         """Return the state to start from: a checkpoint's, or a fresh one after earlier stages."""
         e, kept = self.experiment, store.restore(self.experiment)
         # Of what they are and where they came from, the last word: their fingerprint.
-        if kept and kept.data and kept.data.split()[-1] != self.fed.source.split()[-1]:
+        data, here = kept.data if kept else "", self.fed.source
+        if data and data.rpartition(" ")[2] != here.rpartition(" ")[2]:
             raise StoreError(
-                f"run {e.key} was begun on other data: its checkpoint is of {kept.data!r}, here "
-                f"are {self.fed.source!r}. Bring the first data back, or move {store.folder(e)} "
+                f"run {e.key} was begun on other data: its checkpoint is of {data!r}, here "
+                f"are {here!r}. Bring the first data back, or move {store.folder(e)} "
                 "away to begin anew."
             )
         if kept and kept.completed > 0:
-            self.log, self.start, self._earlier = (
-                Log(kept.metrics),
-                kept.completed,
-                [*kept.segments],
-            )
+            self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
             self._best = _moved(kept.best, self.fed) if kept.best else None
             state = _moved(kept.state, self.fed)
             self._hold(state, kept.completed)
@@ -295,7 +290,7 @@ class Course:
         """Keep a copy of the state if it is the best so far, where that is asked for."""
         if self.experiment.keep == "best":
             some = self.seen.ids[np.flatnonzero(self.seen.validation.sizes)]
-            at = best_of(self.log.table(), {int(i) for i in some})
+            at = best_of(self.log.table(), some)
             if at == completed:
                 self._best = State.from_flat({n: t.clone() for n, t in state.flat().items()})
             if completed == self.experiment.rounds:
@@ -309,16 +304,16 @@ class Course:
             self._held = {n: t[self._rows] for n, t in state.local.items()}
 
 
-def best_of(metrics: pa.Table, members: set[int]) -> int:
+def best_of(metrics: pa.Table, members: np.ndarray) -> int:
     """Return the first round with the least mean validation nll over some clients."""
-    rows = metrics.filter(pc.field("metric") == "validation_nll")
-    by_round: dict[int, list[float]] = {}
-    for at, client, nll in zip(*(rows[n].to_pylist() for n in BEST_OF), strict=True):
-        if client in members and nll is not None:
-            by_round.setdefault(at, []).append(nll)
-    if not by_round:
+    theirs = pc.field("client").isin(pa.array(members, pa.int32()))
+    rows = metrics.filter((pc.field("metric") == "validation_nll") & theirs)
+    means = rows.group_by("round", use_threads=False).aggregate([("value", "mean")])
+    means = means.filter(pc.field("value_mean").is_valid())
+    if not len(means):
         raise ValueError("no validation examples: the best round cannot be told; use keep='last'")
-    return min(by_round, key=lambda t: (math.fsum(by_round[t]) / len(by_round[t]), t))
+    order = [("value_mean", "ascending"), ("round", "ascending")]
+    return int(means.sort_by(order)["round"][0].as_py())
 
 
 def check_finite(fed: Federation, state: State, report: Report, round: int) -> None:

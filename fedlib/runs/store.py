@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -74,8 +74,8 @@ class Kept(NamedTuple):
     state: State
     completed: int
     metrics: pa.Table
-    data: str = ""
-    segments: Sequence[dict[str, Any]] = ()
+    data: str
+    segments: list[dict[str, Any]]
     best: State | None = None
 
 

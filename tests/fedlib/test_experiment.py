@@ -216,10 +216,10 @@ def test_the_best_state_is_told_by_those_who_take_part():
     for at, client, nll in rows:
         log.add(at, "validation_nll", nll, client=client)
         nothing.add(at, "validation_nll", math.nan, client=client)
-    assert best_of(log.table(), {0}) == 2, "the first of equals"
-    assert best_of(log.table(), {0, 1}) == 4
+    assert best_of(log.table(), [0]) == 2, "the first of equals"
+    assert best_of(log.table(), [0, 1]) == 4
     with pytest.raises(ValueError, match="no validation examples"):
-        best_of(nothing.table(), {0})
+        best_of(nothing.table(), [0])
     with pytest.raises(ValueError, match="unknown keep 'worst'"):
         replace(WORSENING, keep="worst")
 

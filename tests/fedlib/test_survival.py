@@ -421,14 +421,6 @@ def test_a_flipped_bit_of_stored_metrics_is_seen():
     assert find(AVG) is not None
 
 
-def test_a_flipped_bit_of_an_exported_result_is_seen(tmp_path, monkeypatch):
-    target = export([play(AVG)], "some")
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
-    flipped(target, values_at(target))
-    with pytest.raises(ValueError, match="is no exported result of fedlib"):
-        find(AVG)
-
-
 def test_what_was_stored_without_checksums_is_still_read(monkeypatch):
     result, state = run_with_state(AVG, device="cpu", progress=False)
     home = store.folder(AVG)
