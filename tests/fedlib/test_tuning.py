@@ -58,7 +58,3 @@ def test_a_state_that_was_kept_is_the_one_that_is_scored():
     result = find(kept)
     by_round = result.select("validation_accuracy").to_pandas().groupby("round")["value"].mean()
     assert value == pytest.approx(by_round[int(result.select("kept_round")["value"][0].as_py())])
-
-
-def test_a_run_that_diverges_scores_nothing():
-    assert score(experiment({"lr": 1e30})) == 0.0
