@@ -21,7 +21,7 @@ from fedlib.federation import OPTED_IN, CropFlip, Federation, Table
 from fedlib.models import Family, Net
 from fedlib.partition import LabelPermuted, Partition, Request, Rotated, balanced, holdout
 from fedlib.partition.held_out import Division, Mirrored, OptOut, Own, divide
-from fedlib.values import one_of, value
+from fedlib.values import UnknownName, one_of, value, within
 
 Pool = tuple[Tensor, Tensor]
 Layer = TypeVar("Layer", bound=Request)
@@ -95,18 +95,16 @@ def _resampled(images: Tensor, degrees: float) -> Tensor:
 def pick_device(device: str | torch.device = "auto") -> torch.device:
     """Return a device that exists: "auto" is CUDA where there is one, else the CPU.
 
-    RuntimeError for a CUDA device that is not there, ValueError for an unknown kind.
+    UnknownName for a kind of device, or a CUDA device, that is not there.
     """
     name = str(device)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = name.partition(":")
-    one_of("device", kind, ("auto", "cpu", "cuda"))
-    if number and not number.isdigit():
-        raise ValueError(f"device {name!r}: the number must be a whole number, e.g. 'cuda:0'")
+    one_of("device", kind if number.isdecimal() or kind == name else name, ("auto", "cpu", "cuda"))
     there = torch.cuda.device_count()
     if kind == "cuda" and int(number or 0) >= there:
-        raise RuntimeError(f"device {name!r} is not there: this machine has {there} CUDA devices")
+        raise UnknownName(f"device {name!r} is not there: this machine has {there} CUDA devices")
     return torch.device(name)
 
 
@@ -166,12 +164,12 @@ class Task:
     balanced_on: str = "test"
     validate_on: str = "validation"
 
+    limits = within(
+        portion="(0, 1]", balanced_on=("test", "validation"), validate_on=("validation", "test")
+    )
+
     def check(self) -> None:
         datasets.require(self.dataset)
-        if not 0 < self.portion <= 1:
-            raise ValueError(f"Task.portion must lie in (0, 1], got {self.portion}")
-        one_of("balanced_on", self.balanced_on, ("test", "validation"))
-        one_of("validate_on", self.validate_on, ("validation", "test"))
         if self.balanced and not (self.balanced > 0 and self._tests_apart):
             raise ValueError(
                 f"Task.balanced must be >= 0, and needs a test split that is for tests only: "

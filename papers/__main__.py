@@ -169,7 +169,7 @@ def tune(
     address: Annotated[str | None, typer.Option(help="a Ray cluster: auto or HOST:PORT")] = None,
     device: Device = "cpu",
 ) -> None:
-    """Tune adaptive experts in four stages with Ray Tune, or continue; keep the trials."""
+    """Tune adaptive experts in four stages, or continue; keep the trials."""
     from papers.adaptive import experiments as adaptive
     from papers.adaptive.settings import Adaptive
 
