@@ -6,15 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedlib.algorithms.arithmetic import (
-    Bytes,
-    alike_bytes,
-    mean_cross_entropy,
-    one_hot,
-    placed,
-    rows_of,
-)
-from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot
+from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import error_spread, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, Split
@@ -99,6 +92,8 @@ class PMMoE(SecondStage):
         mine = {n: there.local[n].clone() for n in needed if self.of.is_local(n)}
         shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
         pool = {POOL + n: t.clone() for n, t in part(mine, self.of.experts).items()}
+        if not pool:
+            raise ValueError(f"{self.of} has no private part that others could borrow")
         experts = len(next(iter(pool.values())))
         shared |= pool
         mine |= rows_of(fresh_gate(self.gate, fed.net, experts, self._sees(fed.net), seed), fed)
@@ -231,13 +226,12 @@ class PMMoE(SecondStage):
         erred independently (Theorem 3.1 assumes 1; M experts that always agree have M).
         """
         tests = on_tests(fed, self, state, self._asked)
-        seen = {
+        return {
             **expert_diagnostics(tests),
             "error_spread": error_spread(tests),
-            "expert_energy": self.energies(fed, state),
-            "kept_experts": state.local[KEPT],
+            "expert_energy": self.energies(fed, state)[fed.by_id],
+            "kept_experts": state.local[KEPT][fed.by_id],
         }
-        return {name: values[fed.by_id] for name, values in seen.items()}
 
     def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
@@ -290,10 +284,6 @@ class FedSynMoE(FedAvg):
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the logits of the global base."""
         return {"logits": net.logits(params, code["h"])}
-
-    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
-        """Return the prediction of the mean logits."""
-        return votes["logits"].log_softmax(-1)
 
     def _mixed(self, net: Net, params: Params, code: Params) -> tuple[Tensor, Tensor]:
         x, theirs = code["x"], code["h"]

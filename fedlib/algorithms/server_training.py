@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
-from fedlib.algorithms.arithmetic import Bytes, mean_cross_entropy, one_hot, placed, weighted_sum
-from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot, weighted_sum
+from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, placed
 from fedlib.algorithms.splitting import LGFedAvg
 from fedlib.engine import BLOCK, Phase, State, Update, noise_of, vmap_clients
 from fedlib.federation import Federation
@@ -90,19 +90,17 @@ class FedGen(FedAvg):
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy on real examples and on as many invented ones."""
-        y, weight = batch["y"], batch["weight"]
-        invented = _label(batch[noise_of("label")], ctx[POOL])
-        noise = batch[noise_of("generator")]
-        z = generate(part(params, MADE), noise, invented, net.classes, weight)
-        on_made = mean_cross_entropy(net.logits(params, z), invented, weight)
-        on_real = mean_cross_entropy(net(params, batch["x"], batch.get("noise")), y, weight)
-        return on_real + self.alpha * on_made
+        noise, weight = batch[noise_of("generator")], batch["weight"]
+        y = _label(batch[noise_of("label")], ctx[POOL])
+        z = generate(part(params, MADE), noise, y, net.classes, weight)
+        on_made = mean_cross_entropy(net.logits(params, z), y, weight)
+        return FedAvg.loss(self, net, params, ctx, batch) + self.alpha * on_made
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Fit the generator to the clients' output layers, then average the models."""
         p = self.share(fed, rows)
-        heads = named(part(state.shared, "head."), "head.")
-        heads = {n: t - weighted_sum(p, messages[n]) for n, t in heads.items()}
+        head = named(part(state.shared, "head."), "head.")
+        heads = {n: t - weighted_sum(p, messages[n]) for n, t in head.items()}
         made, fitted = self._fitted(fed, state, heads)
         after = FedAvg.aggregate(self, fed, state, rows, messages)
         memory = {**after.memory, **named(fitted, FITTED)}
@@ -187,9 +185,8 @@ class FedGH(LGFedAvg):
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes: the head down, the prototypes of the labels that are held up."""
         down, _ = LGFedAvg.communication_bytes(self, state, rows, {})
-        each = messages[PROTOTYPES].shape[-1] * messages[PROTOTYPES].element_size()
-        label = 8
-        return down, (messages[HELD].sum(1).cpu().to(torch.int64)) * (each + label)
+        each = nbytes({"mean": messages[PROTOTYPES][0, 0], "label": torch.tensor(0)})
+        return down, messages[HELD].sum(1).cpu().to(torch.int64) * each
 
 
 def generate(made: Params, noise: Tensor, y: Tensor, classes: int, weight: Tensor) -> Tensor:

@@ -13,8 +13,14 @@ from scipy import optimize
 
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, PrunedFedMix
 from fedlib.algorithms.arithmetic import at_label, entropy
-from fedlib.algorithms.fedmix import client_given_expert, marginal_entropy_gradient, q_of_client
-from fedlib.algorithms.variants import MEMORY, posterior, renormalised
+from fedlib.algorithms.fedmix import (
+    MEMORY,
+    client_given_expert,
+    marginal_entropy_gradient,
+    posterior,
+    q_of_client,
+    renormalised,
+)
 from fedlib.engine import State, evaluate, play_round
 from fedlib.models import MLP, Net, part
 from fedlib.optim import Optimizer, adam, sgd

@@ -23,6 +23,7 @@ from fedlib.algorithms import (
     Local,
     LocalGlobal,
     Personal,
+    PMMoE,
 )
 from fedlib.algorithms.heads import (
     CONSENSUS,
@@ -295,9 +296,9 @@ def test_dbes_vector_is_trained_and_its_regulariser_counts_the_running_mean():
 
 def test_what_others_can_borrow():
     assert FedPer().experts == "head." and LGFedAvg().experts == "base."
-    assert Personal(local=("base.", "head.")).experts == "head."
-    with pytest.raises(ValueError, match="no head that others could borrow"):
-        _ = Personal().experts
+    fed, of = make_federation(SIZES), Personal(local=("base.",))
+    with pytest.raises(ValueError, match="no private part that others could borrow"):
+        PMMoE(of=of).init(fed, 0, of.init(fed, 0))
 
 
 def test_a_newcomer_gets_the_mean_logits_which_are_those_of_the_mean_bias():
