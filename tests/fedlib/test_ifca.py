@@ -10,20 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playing import TASK, held_by, loss_on, play, stepped
 
-from fedlib.algorithms import IFCA, Densities, FedAvg, Local, Mixture
-from fedlib.algorithms.ifca import (
-    CHOICE,
-    CLUSTERS,
-    FIT,
-    OPEN,
-    ClusterStop,
-    Explore,
-    best_fit,
-    count,
-    pick,
-    settled,
-    used,
-)
+from fedlib.algorithms import IFCA, Densities, FedAvg, Local, Mixture, ifca
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN
 from fedlib.engine import EarlyStop, State, evaluate, play_round
 from fedlib.metrics import adjusted_rand_index, truth
@@ -39,8 +26,8 @@ FAST = {"batch_size": 4, "client": sgd(0.1)}
 
 def model(state, j):
     """One cluster's model as plain leaves."""
-    own = {n: t[j] for n, t in part(state.shared, CLUSTERS).items()}
-    return {**{n: t for n, t in state.shared.items() if not n.startswith(CLUSTERS)}, **own}
+    own = {n: t[j] for n, t in part(state.shared, ifca.CLUSTERS).items()}
+    return {**{n: t for n, t in state.shared.items() if not n.startswith(ifca.CLUSTERS)}, **own}
 
 
 def loss_of(fed, params, table, row):
@@ -59,14 +46,14 @@ def test_a_round_by_hand(clustered):
     after, _ = play_round(algorithm, fed, before, round=0, seed=0, cohort=4)
     losses = [[loss_of(fed, model(before, j), fed.train, i) for j in range(3)] for i in range(4)]
     chosen = [int(np.argmin(each)) for each in losses]
-    assert after.memory[CHOICE].tolist() == chosen
+    assert after.memory[ifca.CHOICE].tolist() == chosen
     assert len(set(chosen)) > 1, "the test must be able to tell clusters apart"
     trained = []
     for row, j in enumerate(chosen):
         x, y = held_by(fed.train, row)
         trained.append(stepped(model(before, j), loss_on(fed, x, y), 0.1))
     for name, leaf in after.shared.items():
-        plain = name.removeprefix(CLUSTERS)
+        plain = name.removeprefix(ifca.CLUSTERS)
         for j in range(3) if name != plain else [None]:
             who = [i for i in range(4) if j is None or chosen[i] == j]
             old = before.shared[name] if j is None else before.shared[name][j]
@@ -81,48 +68,50 @@ def test_what_nobody_chose_stands_still_also_under_momentum():
     fed = make_federation(SIZES)
     algorithm = IFCA(clusters=2, server=adam(0.1), **FAST)
     state = algorithm.init(fed, 0)
-    state.shared[f"{CLUSTERS}head.bias"][1] = torch.tensor([1e3, -1e3, 0.0])  # nobody's best
+    state.shared[f"{ifca.CLUSTERS}head.bias"][1] = torch.tensor([1e3, -1e3, 0.0])  # nobody's best
     kept = model(state, 1)
     state, _ = play(algorithm, fed, 3, state=state, cohort=4)
-    assert set(state.memory[CHOICE].tolist()) == {0}
+    assert set(state.memory[ifca.CHOICE].tolist()) == {0}
     assert all(torch.equal(t, kept[n]) for n, t in model(state, 1).items())
 
 
 def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client():
     """eps = 1: J = 3 clusters are drawn with equal frequencies (G9); eps = 0: never."""
     fed = make_federation((2,) * 40)
-    algorithm = IFCA(clusters=3, explore=Explore(1.0))
+    algorithm = IFCA(clusters=3, explore=ifca.Explore(1.0))
     state, rows = algorithm.init(fed, 0), torch.arange(40)
     drawn = torch.stack(
         [
-            algorithm.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE]
+            algorithm.before_round(fed, state, rows, round=t, seed=0).memory[ifca.CHOICE]
             for t in range(50)
         ]
     )
     counts = drawn.flatten().bincount(minlength=3).double()
     expected = drawn.numel() / 3
     assert float(((counts - expected) ** 2 / expected).sum()) < 13.8, "chi-squared, p = 0.001"
-    some = algorithm.before_round(fed, state, rows[5:8], round=7, seed=0).memory[CHOICE]
+    some = algorithm.before_round(fed, state, rows[5:8], round=7, seed=0).memory[ifca.CHOICE]
     assert torch.equal(some[5:8], drawn[7, 5:8]) and (some[8:] == -1).all()
-    greedy = replace(algorithm, explore=Explore(0.0))
+    greedy = replace(algorithm, explore=ifca.Explore(0.0))
     best = algorithm.fits(fed, state.shared, fed.train, rows).argmin(1)
     for t in range(3):
         assert torch.equal(
-            greedy.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE], best
+            greedy.before_round(fed, state, rows, round=t, seed=0).memory[ifca.CHOICE], best
         )
-    third, away = replace(algorithm, explore=Explore(0.33)), []
+    third, away = replace(algorithm, explore=ifca.Explore(0.33)), []
     for t in range(50):
-        away.append(third.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE] != best)
+        away.append(
+            third.before_round(fed, state, rows, round=t, seed=0).memory[ifca.CHOICE] != best
+        )
     # A third of those who explore draw the best cluster.
     assert float(torch.stack(away).double().mean()) == pytest.approx(0.22, abs=0.03)
 
 
 @given(st.floats(0, 1), st.floats(0, 3), st.integers(0, 500))
 def test_exploration_decays(eps, decay, round):
-    explore = Explore(eps, decay)
+    explore = ifca.Explore(eps, decay)
     assert 0 <= explore.at(round + 1) <= explore.at(round) <= explore.at(0) == eps
-    assert Explore(eps).at(round) == eps
-    assert Explore(eps, 1.0).at(round) == pytest.approx(eps / (round + 1))
+    assert ifca.Explore(eps).at(round) == eps
+    assert ifca.Explore(eps, 1.0).at(round) == pytest.approx(eps / (round + 1))
 
 
 def test_losses_under_all_clusters_are_those_of_a_plain_loop():
@@ -155,11 +144,11 @@ def test_a_round_forgets_what_was_settled():
     fed = make_federation(SIZES)
     algorithm = IFCA(**FAST)
     state, _ = play(algorithm, fed)
-    settled = algorithm.assign_models(fed, state)
-    assert FIT in settled.memory and FIT not in state.memory
-    assert algorithm.assign_models(fed, settled) is settled
-    after, _ = play_round(algorithm, fed, settled, round=3, seed=0, cohort=4)
-    assert FIT not in after.memory
+    ifca.settled = algorithm.assign_models(fed, state)
+    assert ifca.FIT in ifca.settled.memory and ifca.FIT not in state.memory
+    assert algorithm.assign_models(fed, ifca.settled) is ifca.settled
+    after, _ = play_round(algorithm, fed, ifca.settled, round=3, seed=0, cohort=4)
+    assert ifca.FIT not in after.memory
 
 
 def test_a_client_without_validation_examples_asks_its_training_examples():
@@ -167,7 +156,7 @@ def test_a_client_without_validation_examples_asks_its_training_examples():
     fed.validation.sizes = np.array([6, 0, 6, 6])
     algorithm = IFCA(clusters=2)
     state = algorithm.init(fed, 0)
-    fit = algorithm.assign_models(fed, state).memory[FIT]
+    fit = algorithm.assign_models(fed, state).memory[ifca.FIT]
     own = algorithm.fits(fed, state.shared, fed.train, torch.tensor([1]))
     assert torch.equal(fit[1], own[0]) and fit.isfinite().all()
 
@@ -176,19 +165,19 @@ def test_converged_clusters_leave_with_their_best_weights():
     """A rate that only spoils: the clusters' initial weights are their best."""
     fed = make_federation(SIZES)
     harm = IFCA(
-        clusters=2, client=sgd(30.0), batch_size=None, stop=ClusterStop(every=1, patience=2)
+        clusters=2, client=sgd(30.0), batch_size=None, stop=ifca.ClusterStop(every=1, patience=2)
     )
     state = first = harm.init(fed, 0)
     size, left = 4 * fed.net.parameters(), []
     for t in range(12):
         state, report = play_round(harm, fed, state, round=t, seed=0, cohort=4)
-        left.append(int(state.memory[OPEN].sum()))
+        left.append(int(state.memory[ifca.OPEN].sum()))
         assert set(report.down.tolist()) == {left[-1] * size}
-        choice = state.memory[CHOICE][report.rows]
-        expected = state.memory[OPEN][choice].long() * (size + 8)
+        choice = state.memory[ifca.CHOICE][report.rows]
+        expected = state.memory[ifca.OPEN][choice].long() * (size + 8)
         assert torch.equal(report.up, expected)
     assert left == sorted(left, reverse=True) and left[-1] < 2
-    closed = (~state.memory[OPEN]).nonzero()[:, 0].tolist()
+    closed = (~state.memory[ifca.OPEN]).nonzero()[:, 0].tolist()
     losses = torch.stack(
         [harm.fits(fed, s.shared, fed.validation, torch.arange(4)).mean(0) for s in (first, state)]
     )
@@ -233,7 +222,7 @@ def test_two_kinds_of_clients_find_their_clusters():
     turned = fed.train.index[4:].flatten()
     fed.train.y[turned] = (fed.train.y[turned] + 1) % 3
     state, _ = play(IFCA(clusters=2, batch_size=None, client=sgd(0.3)), fed, rounds=25, cohort=8)
-    choice = state.memory[CHOICE].tolist()
+    choice = state.memory[ifca.CHOICE].tolist()
     assert len(set(choice[:4])) == len(set(choice[4:])) == 1 and choice[0] != choice[-1]
 
 
@@ -246,18 +235,21 @@ def three_clusters(fed):
     """A settled state of three clusters; clients fit the last, the first and the last best."""
     state = CLUSTERED.init(fed, 0)
     fit = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [torch.nan, 2.0, 1.0]])
-    return State(state.shared, {}, memory={**state.memory, FIT: fit})
+    return State(state.shared, {}, memory={**state.memory, ifca.FIT: fit})
 
 
 def test_clients_take_the_model_that_fits_them_best():
     fed = make_federation()
     state = three_clusters(fed)
-    assert best_fit(state).tolist() == [2, 0, 2]
-    assert count(state.shared) == 3 and count({"head.bias": torch.zeros(3)}) == 1
-    for name, leaf in settled(state).items():
-        assert torch.equal(leaf, state.shared[CLUSTERS + name][[2, 0, 2]])
-    rest = {**used(state), "head.bias": torch.arange(3.0)}
-    assert count(rest) == 2 and pick(rest, torch.tensor([1, 0]))["head.bias"].shape == (2, 3)
+    assert ifca.best_fit(state).tolist() == [2, 0, 2]
+    assert ifca.count(state.shared) == 3 and ifca.count({"head.bias": torch.zeros(3)}) == 1
+    for name, leaf in ifca.settled(state).items():
+        assert torch.equal(leaf, state.shared[ifca.CLUSTERS + name][[2, 0, 2]])
+    rest = {**ifca.used(state), "head.bias": torch.arange(3.0)}
+    assert ifca.count(rest) == 2 and ifca.pick(rest, torch.tensor([1, 0]))["head.bias"].shape == (
+        2,
+        3,
+    )
 
 
 def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
@@ -271,7 +263,7 @@ def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
     for name, leaf in federated.shared.items():
         assert torch.equal(fresh.shared[name], leaf)
     tuned = begun(Experiment(OWN_TESTS, Local(), 1, after=first, **STAGED), fed, [federated])
-    chosen = settled(CLUSTERED.assign_models(fed, federated))
+    chosen = ifca.settled(CLUSTERED.assign_models(fed, federated))
     assert all(torch.equal(tuned.local[name], leaf) for name, leaf in chosen.items())
     both = begun(
         Experiment(OWN_TESTS, mixture, 1, after=first, beside=alone, **STAGED),
@@ -330,7 +322,8 @@ def said_by_all(fed, state, row, x):
     """log p of the three clusters and of one client's own model, [B, 4, classes]."""
     shared = {n.removeprefix(GLOBAL): t for n, t in state.shared.items()}
     theirs = [
-        fed.net({n.removeprefix(CLUSTERS): t[j] for n, t in shared.items()}, x) for j in range(3)
+        fed.net({n.removeprefix(ifca.CLUSTERS): t[j] for n, t in shared.items()}, x)
+        for j in range(3)
     ]
     own = {n.removeprefix(OWN): t[row] for n, t in state.local.items() if n.startswith(OWN)}
     return torch.stack([s.log_softmax(-1) for s in [*theirs, fed.net(own, x)]], 1)
@@ -359,7 +352,7 @@ def test_joint_training_moves_specialists_and_copies_of_the_clusters(fed, alone)
     begun = algorithm.init(fed, 0, alone)
     assert all(not torch.equal(t, begun.local[n]) for n, t in state.local.items() if "weight" in n)
     assert all(torch.equal(t, begun.shared[n]) for n, t in state.shared.items())
-    name = f"copy.{CLUSTERS}head.weight"
+    name = f"copy.{ifca.CLUSTERS}head.weight"
     assert state.local[name].shape == (4, 3, *fed.net.init(0)["head.weight"].shape)
 
 
@@ -381,10 +374,10 @@ def test_an_ensemble_counts_all_experts_the_same_and_trains_nothing(fed, alone):
 
 
 def test_clusters_that_are_nobodys_best_can_be_left_out(fed, clusters, alone):
-    alone.memory[FIT] = torch.tensor([[1.0, 2.0, 0.5]] * 3 + [[0.1, 2.0, 0.5]])
+    alone.memory[ifca.FIT] = torch.tensor([[1.0, 2.0, 0.5]] * 3 + [[0.1, 2.0, 0.5]])
     algorithm, state = mixed(fed, alone, used_only=True)
-    name = f"{GLOBAL}{CLUSTERS}head.weight"
-    assert torch.equal(state.shared[name], clusters.shared[f"{CLUSTERS}head.weight"][[0, 2]])
+    name = f"{GLOBAL}{ifca.CLUSTERS}head.weight"
+    assert torch.equal(state.shared[name], clusters.shared[f"{ifca.CLUSTERS}head.weight"][[0, 2]])
     assert state.local[f"{GATE}head.bias"].shape == (4, 3)
     assert evaluate(fed, algorithm, state, fed.test).accuracy.shape == (4,)
 
@@ -416,7 +409,7 @@ def test_one_cluster_is_the_mixture_of_001():
 def test_a_run_whose_clusters_leave_is_stored_and_sends_less():
     common = {"rounds": 6, "cohort": 0.5, "evaluate_every": 3}
     algorithm = IFCA(clusters=2, batch_size=10, client=sgd(0.5))
-    stop = ClusterStop(every=1, patience=1)
+    stop = ifca.ClusterStop(every=1, patience=1)
     sent = []
     for each in (algorithm, replace(algorithm, stop=stop)):
         found = run(Experiment(TASK, each, **common), device="cpu", progress=False)
@@ -476,7 +469,7 @@ def test_clusters_are_compared_with_the_orientations_of_the_clients():
     assert "recovery:angle" not in algorithm.observe(fed, algorithm.init(fed, 0))
     for best, index in (([0, 0, 0, 1, 1, 1], 1.0), ([0, 0, 1, 0, 1, 1], None)):
         fit = torch.nn.functional.one_hot(torch.tensor(best), 2).neg().double()
-        state.memory[FIT] = fit
+        state.memory[ifca.FIT] = fit
         seen = algorithm.observe(fed, state)["recovery:angle"]
         expected = index or adjusted_rand_index(np.array(best), np.array([0, 0, 0, 1, 1, 1]))
         assert float(seen) == pytest.approx(expected)
@@ -515,10 +508,10 @@ def test_choosing_on_the_tests_is_what_the_option_does():
     np.testing.assert_array_equal(honest.test.index, peeking.test.index)
     algorithm = IFCA(clusters=3, batch_size=10)
     state, _ = play(algorithm, peeking, rounds=2)
-    settled = algorithm.assign_models(peeking, state)
+    ifca.settled = algorithm.assign_models(peeking, state)
     fit = algorithm.fits(peeking, state.shared, peeking.test, torch.arange(8))
-    torch.testing.assert_close(settled.memory[FIT], fit)
-    scores = evaluate(peeking, algorithm, settled, peeking.test)
+    torch.testing.assert_close(ifca.settled.memory[ifca.FIT], fit)
+    scores = evaluate(peeking, algorithm, ifca.settled, peeking.test)
     assert scores.nll == pytest.approx(fit.min(1).values.double().numpy(), rel=1e-4)
     with pytest.raises(ValueError, match="unknown validate_on"):
         replace(TASK, validate_on="train")
