@@ -182,9 +182,8 @@ class FedMix(FedAvg):
         """Return p(s|z) ``[clients, K]`` for the experts (eq. 8) and p(s) for phi and gates."""
         p = self.share(fed, rows)
         q = messages["q_s"].double() if "q_s" in messages else torch.ones(len(rows), self.experts)
-        by_expert = client_given_expert(q.to(p), p)
-        sent = (n for n in state.shared if n in messages)
-        return {n: by_expert if n.startswith(EXPERTS) else p for n in sent}
+        mine = client_given_expert(q.to(p), p)
+        return {n: mine if n.startswith(EXPERTS) else p for n in state.shared if n in messages}
 
     def regularise(self, fed: Federation, state: State, gradients: Params) -> Params:
         """Subtract lambda_H grad_phi H(sum_c q(z|c) p(c)): keeps experts from dying early."""

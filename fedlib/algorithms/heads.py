@@ -138,10 +138,10 @@ class FedCP(Split):
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after, where the head after is the mean of received and personal one."""
-        sent = {n: before[n] - after[n] for n in before if n.startswith(("base.", POLICY))}
-        own = part(after, OWN)
-        heads = {f"head.{n}": (before[f"head.{n}"] - mine) / 2 for n, mine in own.items()}
-        return {}, sent | heads
+        own, sent = FedAvg.client_update(self, net, before, after, ctx)
+        for name, mine in named(part(after, OWN), "head.").items():
+            sent[name] = (before[name] - mine) / 2
+        return own, sent
 
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the personal share of the features, and what the global head makes of the rest."""
@@ -327,7 +327,10 @@ class DBE(Split):
         center = mean_of(h, weight)
         m = running(params, center, self.momentum)
         loss = loss + self.kappa / 2 * ((m - params[CONSENSUS]) ** 2).mean()
-        return loss + moved(params, center, self.momentum, self.client.lr)
+        # Zero in value; its SGD step moves the running mean by one batch.
+        back = params[RUNNING] - center.detach()
+        step = (back**2).sum() - (back.detach() ** 2).sum()
+        return loss + self.momentum / (2 * self.client.lr) * step
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes of a round, of the first one with those of the consensus.
@@ -367,12 +370,6 @@ class _Consensus(DBE):
 def running(params: Params, center: Tensor, momentum: float) -> Tensor:
     """Return the running mean ``[D]`` after a batch; gradients pass through the batch's mean."""
     return (1 - momentum) * params[RUNNING].detach() + momentum * center
-
-
-def moved(params: Params, center: Tensor, momentum: float, lr: float) -> Tensor:
-    """Return a loss, 0 in value, whose SGD step moves the running mean by one batch."""
-    back = params[RUNNING] - center.detach()
-    return momentum / (2 * lr) * ((back**2).sum() - (back.detach() ** 2).sum())
 
 
 def _dealt(total: int, clients: int) -> Tensor:

@@ -13,16 +13,7 @@ from fedlib.algorithms.arithmetic import at_label, entropy, mean
 from fedlib.algorithms.fedavg import FedAvg, rows_of
 from fedlib.algorithms.ifca import CLUSTERS, count, log_probs, used
 from fedlib.algorithms.local import LocalTraining
-from fedlib.engine import (
-    UNSEEN,
-    Algorithm,
-    EarlyStop,
-    Known,
-    Phase,
-    Prediction,
-    State,
-    tabulate,
-)
+from fedlib.engine import UNSEEN, Algorithm, EarlyStop, Known, Phase, Prediction, State, tabulate
 from fedlib.federation import OPTED_IN, Federation
 from fedlib.models import Family, Net, Params, named, part
 from fedlib.optim import Optimizer, adam

@@ -70,8 +70,6 @@ class PMMoE(SecondStage):
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is a client's: its gate, and what ``of`` keeps there."""
-        if name.startswith(POOL):
-            return False
         return name.startswith((GATE, KEPT)) or self.of.is_local(name)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
@@ -81,13 +79,12 @@ class PMMoE(SecondStage):
         """
         if fed.at_home() is not fed.taking_part():
             raise ValueError("PMMoE hands every private part to everybody: nobody can opt out")
-        needed, of = self.of.leaves(fed, seed), type(self.of).__name__
-        there = first or State({}, {})
+        needed, there = self.of.leaves(fed, seed), first or State({}, {})
         sides = {n: there.local if self.of.is_local(n) else there.shared for n in needed}
         if lacking := [n for n, side in sides.items() if n not in side]:
             raise ValueError(
-                f"PMMoE mixes the private parts of a finished {of}: give its experiment as `after` "
-                f"(it lacks {', '.join(lacking)})"
+                f"PMMoE mixes the private parts of a finished {type(self.of).__name__}: "
+                f"give its experiment as `after` (it lacks {', '.join(lacking)})"
             )
         mine = {n: there.local[n].clone() for n in needed if self.of.is_local(n)}
         shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
@@ -95,11 +92,10 @@ class PMMoE(SecondStage):
         if not pool:
             raise ValueError(f"{self.of} has no private part that others could borrow")
         experts = len(next(iter(pool.values())))
-        shared |= pool
         mine |= rows_of(fresh_gate(self.gate, fed.net, experts, self._sees(fed.net), seed), fed)
         mine[f"{GATE}head.bias"] += self.favour * torch.eye(experts, device=fed.device)
         mine[KEPT] = torch.ones(fed.clients, experts, device=fed.device)
-        state = State(shared, mine)
+        state = State({**shared, **pool}, mine)
         if self.denoise:
             mine[KEPT] = self.clean(self.energies(fed, state))
         return state

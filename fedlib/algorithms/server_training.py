@@ -78,11 +78,8 @@ class FedGen(FedAvg):
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the share of the labels up to each one."""
-        return {POOL: self._pool(fed)}
-
-    def _pool(self, fed: Federation) -> Tensor:
         counts = fed.train.counts(fed.classes).sum(0).to(torch.float64)
-        return (counts.cumsum(0) / counts.sum()).to(torch.float32)
+        return {POOL: (counts.cumsum(0) / counts.sum()).to(torch.float32)}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains the model; the generator is the server's."""
@@ -98,20 +95,9 @@ class FedGen(FedAvg):
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Fit the generator to the clients' output layers, then average the models."""
-        p = self.share(fed, rows)
+        p, pool, draw = self.share(fed, rows), self.broadcast(fed, state)[POOL], _generator(state)
         head = named(part(state.shared, "head."), "head.")
         heads = {n: t - weighted_sum(p, messages[n]) for n, t in head.items()}
-        made, fitted = self._fitted(fed, state, heads)
-        after = FedAvg.aggregate(self, fed, state, rows, messages)
-        memory = {**after.memory, **named(fitted, FITTED)}
-        return replace(after, shared={**after.shared, **named(made, MADE)}, memory=memory)
-
-    def _fitted(self, fed: Federation, state: State, heads: Params) -> tuple[Params, Params]:
-        """Return the generator after its steps, and what its optimiser remembers of them.
-
-        ``heads`` is the clients' mean output layer.
-        """
-        draw, pool = _generator(state), self._pool(fed)
         made = {n: t.clone().requires_grad_() for n, t in part(state.shared, MADE).items()}
         optimizer = self.fit.build(made)
         recall(optimizer, made, part(state.memory, FITTED))
@@ -125,7 +111,11 @@ class FedGen(FedAvg):
 
         for _ in range(self.steps):
             _step(optimizer, loss)
-        return {n: t.detach() for n, t in made.items()}, remembered(optimizer, made)
+        after = FedAvg.aggregate(self, fed, state, rows, messages)
+        for name, leaf in made.items():
+            after.shared[MADE + name] = leaf.detach()
+        fitted = named(remembered(optimizer, made), FITTED)
+        return replace(after, memory={**after.memory, **fitted})
 
 
 @value

@@ -137,10 +137,6 @@ class Personal(Split):
         """Return the features, or the batch itself if they are personal."""
         return {"x": x} if self.reads_examples else {"h": net.features(shared, x)}
 
-    def logits(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
-        """Return the logits of the client's network."""
-        return net.logits(params, self.features(net, params, code))
-
 
 @value
 class FedPer(Personal):
