@@ -20,7 +20,7 @@ from fedlib.tasks import Task
 
 SIZES = (11, 4, 9)
 IMAGE = (12, 12, 1)
-TASK = Task(
+SKEWED = Task(
     "digits",
     Majority(clients=8, size=30, p=0.6),
     MLP((8,)),

@@ -8,7 +8,7 @@ import torch
 from conftest import LENET, make_federation, scatter
 from hypothesis import given
 from hypothesis import strategies as st
-from playing import TASK, held_by, loss_on, play, stepped
+from playing import SKEWED, held_by, loss_on, play, stepped
 
 from fedlib.algorithms import IFCA, Densities, FedAvg, Local, Mixture, ifca
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN
@@ -80,28 +80,21 @@ def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client():
     fed = make_federation((2,) * 40)
     algorithm = IFCA(clusters=3, explore=ifca.Explore(1.0))
     state, rows = algorithm.init(fed, 0), torch.arange(40)
-    drawn = torch.stack(
-        [
-            algorithm.before_round(fed, state, rows, round=t, seed=0).memory[ifca.CHOICE]
-            for t in range(50)
-        ]
-    )
+
+    def chosen(algorithm, round, rows=rows):
+        after = algorithm.before_round(fed, state, rows, round=round, seed=0)
+        return after.memory[ifca.CHOICE]
+
+    drawn = torch.stack([chosen(algorithm, t) for t in range(50)])
     counts = drawn.flatten().bincount(minlength=3).double()
     expected = drawn.numel() / 3
     assert float(((counts - expected) ** 2 / expected).sum()) < 13.8, "chi-squared, p = 0.001"
-    some = algorithm.before_round(fed, state, rows[5:8], round=7, seed=0).memory[ifca.CHOICE]
+    some = chosen(algorithm, 7, rows[5:8])
     assert torch.equal(some[5:8], drawn[7, 5:8]) and (some[8:] == -1).all()
-    greedy = replace(algorithm, explore=ifca.Explore(0.0))
     best = algorithm.fits(fed, state.shared, fed.train, rows).argmin(1)
-    for t in range(3):
-        assert torch.equal(
-            greedy.before_round(fed, state, rows, round=t, seed=0).memory[ifca.CHOICE], best
-        )
-    third, away = replace(algorithm, explore=ifca.Explore(0.33)), []
-    for t in range(50):
-        away.append(
-            third.before_round(fed, state, rows, round=t, seed=0).memory[ifca.CHOICE] != best
-        )
+    greedy, third = (replace(algorithm, explore=ifca.Explore(eps)) for eps in (0.0, 0.33))
+    assert all(torch.equal(chosen(greedy, t), best) for t in range(3))
+    away = [chosen(third, t) != best for t in range(50)]
     # A third of those who explore draw the best cluster.
     assert float(torch.stack(away).double().mean()) == pytest.approx(0.22, abs=0.03)
 
@@ -133,8 +126,8 @@ def test_clients_predict_with_the_cluster_that_fits_them(inference):
     table = fed.validation if inference == "validation" else fed.train
     for row in range(4):
         best = int(np.argmin([loss_of(fed, model(state, j), table, row) for j in range(2)]))
-        held = fed.test.index[row, : fed.test.sizes[row]]
-        right = fed.net(model(state, best), fed.test.inputs(held)).argmax(-1) == fed.test.y[held]
+        x, y = held_by(fed.test, row)
+        right = fed.net(model(state, best), x).argmax(-1) == y
         assert scores.accuracy[row] == pytest.approx(float(right.double().mean()))
     seen = algorithm.observe(fed, algorithm.assign_models(fed, state))
     assert seen["clusters"].sum() == 4 and seen["cluster_share"].sum() == 1
@@ -144,10 +137,10 @@ def test_a_round_forgets_what_was_settled():
     fed = make_federation(SIZES)
     algorithm = IFCA(**FAST)
     state, _ = play(algorithm, fed)
-    ifca.settled = algorithm.assign_models(fed, state)
-    assert ifca.FIT in ifca.settled.memory and ifca.FIT not in state.memory
-    assert algorithm.assign_models(fed, ifca.settled) is ifca.settled
-    after, _ = play_round(algorithm, fed, ifca.settled, round=3, seed=0, cohort=4)
+    chosen = algorithm.assign_models(fed, state)
+    assert ifca.FIT in chosen.memory and ifca.FIT not in state.memory
+    assert algorithm.assign_models(fed, chosen) is chosen
+    after, _ = play_round(algorithm, fed, chosen, round=3, seed=0, cohort=4)
     assert ifca.FIT not in after.memory
 
 
@@ -246,10 +239,8 @@ def test_clients_take_the_model_that_fits_them_best():
     for name, leaf in ifca.settled(state).items():
         assert torch.equal(leaf, state.shared[ifca.CLUSTERS + name][[2, 0, 2]])
     rest = {**ifca.used(state), "head.bias": torch.arange(3.0)}
-    assert ifca.count(rest) == 2 and ifca.pick(rest, torch.tensor([1, 0]))["head.bias"].shape == (
-        2,
-        3,
-    )
+    assert ifca.count(rest) == 2
+    assert ifca.pick(rest, torch.tensor([1, 0]))["head.bias"].shape == (2, 3)
 
 
 def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
@@ -325,13 +316,14 @@ def said_by_all(fed, state, row, x):
         fed.net({n.removeprefix(ifca.CLUSTERS): t[j] for n, t in shared.items()}, x)
         for j in range(3)
     ]
-    own = {n.removeprefix(OWN): t[row] for n, t in state.local.items() if n.startswith(OWN)}
+    own = {n: t[row] for n, t in part(state.local, OWN).items()}
     return torch.stack([s.log_softmax(-1) for s in [*theirs, fed.net(own, x)]], 1)
 
 
-def gate_of(fed, state, row, x, family):
-    own = {n.removeprefix(GATE): t[row] for n, t in state.local.items() if n.startswith(GATE)}
-    return fed.net.like(family, 4)(own, x).log_softmax(-1)
+def gate_of(fed, state, row, x):
+    """How a client's gate of MLP((5,)) weighs the three clusters and its own model, [B, 4]."""
+    own = {n: t[row] for n, t in part(state.local, GATE).items()}
+    return fed.net.like(MLP((5,)), 4)(own, x).softmax(-1)
 
 
 def test_predictions_are_those_of_the_formula(fed, alone):
@@ -339,7 +331,7 @@ def test_predictions_are_those_of_the_formula(fed, alone):
     scores = evaluate(fed, algorithm, state, fed.test)
     for row in range(4):
         x, y = held_by(fed.test, row)
-        h = gate_of(fed, state, row, x, MLP((5,))).exp().unsqueeze(-1)
+        h = gate_of(fed, state, row, x).unsqueeze(-1)
         p = (h * said_by_all(fed, state, row, x).exp()).sum(1)
         assert scores.accuracy[row] == pytest.approx(float((p.argmax(-1) == y).double().mean()))
         nll = -p[torch.arange(len(y)), y].log().mean()
@@ -412,7 +404,7 @@ def test_a_run_whose_clusters_leave_is_stored_and_sends_less():
     stop = ifca.ClusterStop(every=1, patience=1)
     sent = []
     for each in (algorithm, replace(algorithm, stop=stop)):
-        found = run(Experiment(TASK, each, **common), device="cpu", progress=False)
+        found = run(Experiment(SKEWED, each, **common), device="cpu", progress=False)
         metrics = found.metrics.to_pandas()
         sent.append(metrics.query("metric == 'bytes_down'")["value"].sum())
     left = metrics.query("metric == 'open_clusters'")["value"]
@@ -422,9 +414,9 @@ def test_a_run_whose_clusters_leave_is_stored_and_sends_less():
 def test_the_stages_of_a_run_and_its_diagnostics():
     """Clusters, then local models and fine-tuned ones, then the mixture, for some clients."""
     first = Experiment(
-        TASK, IFCA(clusters=3, batch_size=10, epochs=2), 4, cohort=0.5, evaluate_every=2
+        SKEWED, IFCA(clusters=3, batch_size=10, epochs=2), 4, cohort=0.5, evaluate_every=2
     )
-    some = replace(TASK, partition=Clients(TASK.partition, last=5))
+    some = replace(SKEWED, partition=Clients(SKEWED.partition, last=5))
     home = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
     stop = EarlyStop(every=1, patience=2)
     local = Local(batch_size=10, epochs=4, stop=stop, client=adam(0.01))
@@ -480,38 +472,33 @@ def test_clusters_are_compared_with_the_orientations_of_the_clients():
     assert "recovery:angle" not in algorithm.observe(mixed, state), "clients hold several angles"
 
 
-def test_what_a_mixture_observes_of_its_experts():
-    fed = make_federation(SIZES)
-    clusters = IFCA(clusters=3, batch_size=4)
-    first = clusters.assign_models(fed, play(clusters, fed, rounds=3)[0])
-    own, _ = play(Local(batch_size=4), fed, rounds=1, cohort=4)
-    algorithm = Mixture(**HOME, gate=MLP((5,)))
-    state = algorithm.init(fed, 0, State(first.shared, own.local, memory=dict(first.memory)))
+def test_what_a_mixture_observes_of_its_experts(fed, alone):
+    algorithm, state = mixed(fed, alone, rounds=0)
     seen = algorithm.observe(fed, state)
     for row in range(4):
         x, y = held_by(fed.test, row)
         right = (said_by_all(fed, state, row, x).argmax(-1) == y.unsqueeze(-1)).double().mean(0)
         torch.testing.assert_close(seen["expert_accuracy"][row], right)
-        h = gate_of(fed, state, row, x, MLP((5,))).exp().double()
+        h = gate_of(fed, state, row, x).double()
         torch.testing.assert_close(seen["gate_share"][row], h.mean(0), rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(
             seen["gate_entropy"][row, 0], -(h * h.log()).sum(1).mean(), rtol=1e-5, atol=1e-6
         )
     even = Mixture(**HOME, pool="mean")
-    flat = even.observe(fed, even.init(fed, 0, first))["gate_entropy"]
+    flat = even.observe(fed, even.init(fed, 0, alone))["gate_entropy"]
     torch.testing.assert_close(flat, torch.full((4, 1), np.log(4)).double())
 
 
 def test_choosing_on_the_tests_is_what_the_option_does():
-    honest, peeking = (replace(TASK, validate_on=v).build(0) for v in ("validation", "test"))
+    honest, peeking = (replace(SKEWED, validate_on=v).build(0) for v in ("validation", "test"))
     assert peeking.validation is peeking.test and honest.validation is not honest.test
     np.testing.assert_array_equal(honest.test.index, peeking.test.index)
     algorithm = IFCA(clusters=3, batch_size=10)
     state, _ = play(algorithm, peeking, rounds=2)
-    ifca.settled = algorithm.assign_models(peeking, state)
+    chosen = algorithm.assign_models(peeking, state)
     fit = algorithm.fits(peeking, state.shared, peeking.test, torch.arange(8))
-    torch.testing.assert_close(ifca.settled.memory[ifca.FIT], fit)
-    scores = evaluate(peeking, algorithm, ifca.settled, peeking.test)
+    torch.testing.assert_close(chosen.memory[ifca.FIT], fit)
+    scores = evaluate(peeking, algorithm, chosen, peeking.test)
     assert scores.nll == pytest.approx(fit.min(1).values.double().numpy(), rel=1e-4)
     with pytest.raises(ValueError, match="unknown validate_on"):
-        replace(TASK, validate_on="train")
+        replace(SKEWED, validate_on="train")
