@@ -341,8 +341,9 @@ class DBE(Split):
         down, up = FedAvg.communication_bytes(self, state, rows, messages)
         if PREPARED not in state.memory:
             return down, up
-        before = state.memory[PREPARED].tolist()
-        return down + _dealt(before[0], len(rows)), up + _dealt(before[1], len(rows))
+        once, clients = state.memory[PREPARED].cpu().unsqueeze(1), len(rows)
+        more = once // clients + (torch.arange(clients) < once % clients)
+        return down + more[0], up + more[1]
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Average the models; what finding the consensus took has been charged."""
@@ -370,8 +371,3 @@ class _Consensus(DBE):
 def running(params: Params, center: Tensor, momentum: float) -> Tensor:
     """Return the running mean ``[D]`` after a batch; gradients pass through the batch's mean."""
     return (1 - momentum) * params[RUNNING].detach() + momentum * center
-
-
-def _dealt(total: int, clients: int) -> Tensor:
-    """Return whole numbers that sum to ``total``, as equal as can be, int64 ``[clients]``."""
-    return total // clients + (torch.arange(clients) < total % clients).to(torch.int64)
