@@ -195,73 +195,45 @@ def of_clusters(state):
 
 TWICE = {"epochs": 2, **FAST}
 FEW = {"noise": 3, "hidden": 5, "steps": 20, "invented": 6}
-ONE = (11,)
-# (a method in its limit, the other method, sizes, cohort, its leaves, tolerance: 0 for the bits)
+
+
+def limit(method, other, leaves=plain, sizes=SIZES, cohort=2, atol=1e-6):
+    """A method in its limit, what it is then, its leaves by that one's names; 0: to the bit."""
+    return method, other, leaves, sizes, cohort, atol
+
+
+ONCE = alg.FedAvg(**FAST)
+ALONE = {"sizes": (11,), "cohort": 1}
 LIMITS = {
-    "FedProx, mu 0": (alg.FedProx(mu=0.0, **TWICE), alg.FedAvg(**TWICE), SIZES, 2, plain, 1e-6),
-    "MOON, mu 0": (alg.MOON(mu=0.0, **TWICE), alg.FedAvg(**TWICE), SIZES, 2, plain, 1e-6),
-    "FedGen, alpha 0": (
-        alg.FedGen(alpha=0.0, **FEW, **TWICE),
-        alg.FedAvg(**TWICE),
-        SIZES,
-        2,
-        plain,
-        1e-6,
+    "FedProx, mu 0": limit(alg.FedProx(mu=0.0, **TWICE), alg.FedAvg(**TWICE)),
+    "MOON, mu 0": limit(alg.MOON(mu=0.0, **TWICE), alg.FedAvg(**TWICE)),
+    "FedGen, alpha 0": limit(alg.FedGen(alpha=0.0, **FEW, **TWICE), alg.FedAvg(**TWICE)),
+    "SCAFFOLD, alone": limit(alg.SCAFFOLD(**TWICE), alg.FedAvg(**TWICE), **ALONE),
+    "FedPer, alone": limit(alg.FedPer(**FAST), ONCE, **ALONE),
+    "LGFedAvg, alone": limit(alg.LGFedAvg(**FAST), ONCE, **ALONE),
+    "Personal, alone": limit(alg.Personal(**FAST), ONCE, **ALONE),
+    "LocalGlobal, alone": limit(alg.LocalGlobal(**FAST), ONCE, **ALONE),
+    "ClusteredFedMix, one expert": limit(
+        alg.ClusteredFedMix(experts=1, server=sgd(1.0), **FAST), ONCE, of_experts, cohort=3
     ),
-    "SCAFFOLD, alone": (alg.SCAFFOLD(**TWICE), alg.FedAvg(**TWICE), ONE, 1, plain, 1e-6),
-    "FedPer, alone": (alg.FedPer(**FAST), alg.FedAvg(**FAST), ONE, 1, plain, 1e-6),
-    "LGFedAvg, alone": (alg.LGFedAvg(**FAST), alg.FedAvg(**FAST), ONE, 1, plain, 1e-6),
-    "Personal, alone": (alg.Personal(), alg.FedAvg(), ONE, 1, plain, 1e-6),
-    "LocalGlobal, alone": (alg.LocalGlobal(), alg.FedAvg(), ONE, 1, plain, 1e-6),
-    **{
-        f"FedMix, one expert, {objective}, {server.name}": (
-            alg.FedMix(experts=1, objective=objective, server=server, **FAST),
-            alg.FedAvg(server=server, **FAST),
-            SIZES,
-            2,
-            of_experts,
-            0,
-        )
-        for objective in ("map", "entropy", "likelihood")
-        for server in (adam(1e-2), sgd(1.0), Optimizer("yogi", lr=0.01))
-    },
-    "ClusteredFedMix, one expert": (
-        alg.ClusteredFedMix(experts=1, server=sgd(1.0), **FAST),
-        alg.FedAvg(**FAST),
-        SIZES,
-        3,
-        of_experts,
-        1e-6,
-    ),
-    **{
-        f"IFCA, one cluster, {eps}, {server.name}": (
-            alg.IFCA(clusters=1, explore=Explore(eps), server=server, **FAST),
-            alg.FedAvg(server=server, **FAST),
-            SIZES,
-            2,
-            of_clusters,
-            0,
-        )
-        for eps in (0.0, 1.0)
-        for server in (sgd(1.0), adam(0.01))
-    },
-    **{
-        f"PrunedFedMix, eta 0, {k}": (
-            alg.PrunedFedMix(eta=0.0, experts=k, phi_scale=0.5, server=adam(0.01), **FAST),
-            alg.FedMix(experts=k, phi_scale=0.5, server=adam(0.01), **FAST),
-            SIZES,
-            2,
-            plain,
-            1e-5,
-        )
-        for k in (1, 3)
-    },
 }
+for server in (adam(1e-2), sgd(1.0), Optimizer("yogi", lr=0.01)):
+    same = {"server": server, **FAST}
+    for objective in ("map", "entropy", "likelihood"):
+        method = alg.FedMix(experts=1, objective=objective, **same)
+        LIMITS[f"{method}"] = limit(method, alg.FedAvg(**same), of_experts, atol=0)
+    for eps in (0.0, 1.0):
+        method = alg.IFCA(clusters=1, explore=Explore(eps), **same)
+        LIMITS[f"{method}"] = limit(method, alg.FedAvg(**same), of_clusters, atol=0)
+    for k in (1, 3):
+        same |= {"experts": k, "phi_scale": 0.5}
+        method = alg.PrunedFedMix(eta=0.0, **same)
+        LIMITS[f"{method}"] = limit(method, alg.FedMix(**same), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_in_its_limit_a_method_is_another(name):
-    method, other, sizes, cohort, leaves, atol = LIMITS[name]
+    method, other, leaves, sizes, cohort, atol = LIMITS[name]
     fed = make_federation(sizes, model=LENET, shape=IMAGE)
     (mine, said), (theirs, told) = (play(a, fed, cohort=cohort) for a in (method, other))
     close(plain(theirs), leaves(mine), rtol=1e-4 if atol else 0, atol=atol)
