@@ -44,8 +44,8 @@ from fedlib.algorithms import (
     PMMoE,
     PrunedFedMix,
 )
+from fedlib.algorithms.fedmix import MEMORY
 from fedlib.algorithms.ifca import Explore
-from fedlib.algorithms.variants import MEMORY
 from fedlib.engine import State, play_round
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, BiLSTM, LeNet, Net
