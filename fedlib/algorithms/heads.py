@@ -247,7 +247,9 @@ def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
     """Return features ``[B, D]`` steered by a context ``[D]``."""
 
     def read(layer: Params) -> Tensor:
-        said = relu(linear(context, layer["layer.weight"], layer["layer.bias"]))
+        # As a batch of one: of a single vector the bits would hang on where it lies in memory.
+        row = context.unsqueeze(0)
+        said = relu(linear(row, layer["layer.weight"], layer["layer.bias"])).squeeze(0)
         return layer_norm(said, said.shape[-1:], layer["norm.weight"], layer["norm.bias"])
 
     scale, shift = (read(part(params, f"{STEERED}{side}.")) for side in SIDES)

@@ -376,3 +376,21 @@ def test_one_expert_with_a_personal_bias_is_biased_fedavg():
     torch.testing.assert_close(mixed.local["bias"], state.local["head.bias"], rtol=1e-4, atol=1e-6)
     for name, leaf in state.shared.items():
         torch.testing.assert_close(mixed.shared[f"experts.{name}"][0], leaf, rtol=1e-4, atol=1e-6)
+
+
+def test_steered_features_have_the_same_bits_wherever_the_context_lies():
+    gen = torch.Generator().manual_seed(0)
+    width, names = 50, ("layer.weight", "layer.bias", "norm.weight", "norm.bias")
+    shapes = ((width, width), (width,), (width,), (width,))
+    params = {
+        f"{heads.STEERED}{side}.{name}": torch.randn(shape, generator=gen)
+        for side in heads.SIDES
+        for name, shape in zip(names, shapes, strict=True)
+    }
+    h, context = torch.randn(8, width, generator=gen), torch.randn(width, generator=gen)
+    said = []
+    for offset in range(16):
+        place = torch.empty(width + 16)
+        place[offset : offset + width] = context
+        said.append(heads.steer(params, h, place[offset : offset + width]))
+    assert all(torch.equal(one, said[0]) for one in said)
