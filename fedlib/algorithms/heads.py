@@ -247,9 +247,8 @@ def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
     """Return features ``[B, D]`` steered by a context ``[D]``."""
 
     def read(layer: Params) -> Tensor:
-        # As a batch of one: of a single vector the bits would hang on where it lies in memory.
-        row = context.unsqueeze(0)
-        said = relu(linear(row, layer["layer.weight"], layer["layer.bias"])).squeeze(0)
+        # In memory of its own: of a view the bits would hang on where it begins.
+        said = relu(linear(context.clone(), layer["layer.weight"], layer["layer.bias"]))
         return layer_norm(said, said.shape[-1:], layer["norm.weight"], layer["norm.bias"])
 
     scale, shift = (read(part(params, f"{STEERED}{side}.")) for side in SIDES)
