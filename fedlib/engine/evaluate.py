@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlib.engine import costs
+from fedlib.engine.cores import spread
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.protocol import Algorithm, State, playing, predicting
 from fedlib.federation import Federation, Table
@@ -56,11 +57,13 @@ def encode(
     used = torch.nonzero(held)[:, 0]
     at = torch.zeros(len(table.y), dtype=torch.int64, device=fed.device)
     at[used] = torch.arange(len(used), device=fed.device)
-    with torch.no_grad():
-        parts = [
-            algorithm.encode(fed.net, state.shared, table.inputs(b))
-            for b in used.split(costs.BLOCK)
-        ]
+
+    def said(some: Tensor) -> Params:
+        with torch.no_grad():
+            return algorithm.encode(fed.net, state.shared, table.inputs(some))
+
+    found = dict(spread(said, used.split(costs.BLOCK), "examples"))
+    parts = [found[i] for i in range(len(found))]
     return Encoded({n: torch.cat([p[n] for p in parts]) for n in parts[0]} if parts else {}, at)
 
 

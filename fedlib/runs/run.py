@@ -19,6 +19,7 @@ from fedlib.engine import (
     Report,
     State,
     TrainingDiverged,
+    all_cores,
     encode,
     evaluate,
     evaluate_everywhere,
@@ -38,6 +39,7 @@ from fedlib.runs.log import Log
 from fedlib.runs.provenance import commit, provenance, segment, stages_of
 from fedlib.runs.spec import Experiment, Result
 from fedlib.runs.store import RunDiverged
+from fedlib.tasks import pick_device
 
 CHECKPOINT_SECONDS = 60.0
 BEST_OF = ("round", "client", "value")
@@ -99,7 +101,8 @@ def _claim_and_train(experiment: Experiment, how: How) -> Result:
                 store.forget_failure(experiment)
             if failure := store.failure(experiment):
                 raise failure
-            _train(experiment, how)
+            with all_cores(pick_device(how.device), experiment.cohort):
+                _train(experiment, how)
     found = store.find(experiment)
     assert found is not None
     return found
