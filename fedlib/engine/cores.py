@@ -9,6 +9,7 @@ process has one torch thread, so that none asks for a pool of threads that was n
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import pickle
 import signal
@@ -41,10 +42,9 @@ def all_cores(device: torch.device, cohort: int | float) -> Iterator[None]:
     global _cores
     threads = torch.get_num_threads()
     able = sys.platform == "linux" and device.type == "cpu" and not torch.cuda.is_available()
-    if threads == 1 or cohort == 1 or not able:
+    if threads == 1 or (isinstance(cohort, int) and cohort == 1) or not able:
         yield
         return
-    _pace.clear()
     torch.set_num_threads(1)
     _cores = threads
     try:
@@ -120,9 +120,13 @@ def _dealt(work: Callable[[], Iterator[tuple[int, Any]]], copies: int) -> Iterat
                         yield pickle.load(file)
 
     try:
-        for _ in range(copies):
-            file = _memory()
-            team[_forked(work, file)] = file
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # only copies stay deaf
+        try:
+            for _ in range(copies):
+                file = _memory()
+                team[_forked(work, file)] = file
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for i, one in found():
             if isinstance(one, Exception):
                 failed[i] = one
@@ -130,8 +134,9 @@ def _dealt(work: Callable[[], Iterator[tuple[int, Any]]], copies: int) -> Iterat
                 yield i, one
     finally:
         for pid, file in team.items():
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            with suppress(OSError):  # it has ended while this was interrupted
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
             file.close()
     if failed:
         raise failed[min(failed)]
@@ -140,12 +145,11 @@ def _dealt(work: Callable[[], Iterator[tuple[int, Any]]], copies: int) -> Iterat
 def _forked(work: Callable[[], Iterator[tuple[int, Any]]], file: BinaryIO) -> int:
     """Return the number of a copy of this process that works, writes what it finds, and ends."""
     global _cores
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # the first hears Ctrl-C
     if pid := os.fork():
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return pid
     code = 1
     try:
+        gc.freeze()  # what is garbage here is cleared up there
         ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
         _cores = 1
         for i, found in work():

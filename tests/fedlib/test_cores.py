@@ -29,6 +29,7 @@ def forks(monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(cores, "WORTH", 0.0)
+    monkeypatch.setattr(cores, "_pace", {})
     monkeypatch.setattr(os, "fork", noted)
     yield made
     torch.set_num_threads(1)
@@ -37,7 +38,7 @@ def forks(monkeypatch):
             os.kill(pid, 0)
 
 
-def on(threads, play, cohort=2):
+def on(threads, play, cohort=1.0):
     """What comes out on so many cores, after torch has used as many threads."""
     torch.set_num_threads(threads)
     a = torch.ones(300, 300)
