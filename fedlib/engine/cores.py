@@ -15,6 +15,7 @@ import pickle
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
@@ -23,7 +24,8 @@ from typing import Any, BinaryIO, TypeVar
 import torch
 from torch import Tensor
 
-Item, Found = TypeVar("Item"), TypeVar("Found")
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 WORTH = 0.05  # seconds of work beside the first item, below which copies take longer than they save
 _DIES_WITH_PARENT = 1  # Linux's name for prctl
@@ -145,7 +147,10 @@ def _dealt(work: Callable[[], Iterator[tuple[int, Any]]], copies: int) -> Iterat
 def _forked(work: Callable[[], Iterator[tuple[int, Any]]], file: BinaryIO) -> int:
     """Return the number of a copy of this process that works, writes what it finds, and ends."""
     global _cores
-    if pid := os.fork():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside a notebook's threads
+        pid = os.fork()
+    if pid:
         return pid
     code = 1
     try:

@@ -70,7 +70,8 @@ def run(
 
     A run that was interrupted continues from its last checkpoint (one a minute, or every
     $FEDLIB_CHECKPOINT_SECONDS) and ends with the same bits, if on a CPU of the same kind with the
-    same chunk and number of threads. Two processes asked for the same experiment train it once. A
+    same chunk. There it uses as many cores as torch has threads (``engine.all_cores``), with the
+    same bits on any number of them. Two processes asked for the same experiment train it once. A
     run whose numbers stopped being finite raises RunDiverged, and again when asked again, unless
     ``retry``. StoreError when nothing can be stored, or when the checkpoint is of other data.
     """
