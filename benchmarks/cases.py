@@ -47,7 +47,8 @@ from fedlib.algorithms import (
 )
 from fedlib.algorithms.ifca import Explore
 from fedlib.algorithms.variants import MEMORY
-from fedlib.engine import State, all_cores, play_round
+from fedlib.cores import all_cores
+from fedlib.engine import State, play_round
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, BiLSTM, LeNet, Net
 from fedlib.optim import adam, sgd

@@ -1,7 +1,5 @@
 """Cohort training and evaluation. Knows no algorithm by name and reads no file."""
 
-from fedlib.engine.cores import all_cores as all_cores
-from fedlib.engine.cores import spread as spread
 from fedlib.engine.costs import BLOCK as BLOCK
 from fedlib.engine.evaluate import Scores as Scores
 from fedlib.engine.evaluate import encode as encode

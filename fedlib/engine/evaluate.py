@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.cores import spread
 from fedlib.engine import costs
-from fedlib.engine.cores import spread
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.protocol import Algorithm, State, playing, predicting
 from fedlib.federation import Federation, Table

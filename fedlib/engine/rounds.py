@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.cores import spread
 from fedlib.engine import costs
 from fedlib.engine.batches import Plan, make_plan
-from fedlib.engine.cores import spread
 from fedlib.engine.evaluate import accuracy
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.protocol import Algorithm, State, Update, playing

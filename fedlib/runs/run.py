@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fedlib.cores import all_cores
 from fedlib.engine import (
     Report,
     State,
     TrainingDiverged,
-    all_cores,
     encode,
     evaluate,
     evaluate_everywhere,
@@ -70,7 +70,7 @@ def run(
 
     A run that was interrupted continues from its last checkpoint (one a minute, or every
     $FEDLIB_CHECKPOINT_SECONDS) and ends with the same bits, if on a CPU of the same kind with the
-    same chunk. There it uses as many cores as torch has threads (``engine.all_cores``), with the
+    same chunk. There it uses as many cores as torch has threads (``cores.all_cores``), with the
     same bits on any number of them. Two processes asked for the same experiment train it once. A
     run whose numbers stopped being finite raises RunDiverged, and again when asked again, unless
     ``retry``. StoreError when nothing can be stored, or when the checkpoint is of other data.

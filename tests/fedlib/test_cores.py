@@ -11,8 +11,10 @@ from conftest import LENET, make_federation
 from playing import FAST, begun, equal, play
 from small import TASK
 
+from fedlib import cores
 from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedGH, FedMix, FedRep, Local
-from fedlib.engine import TrainingDiverged, all_cores, cores, spread
+from fedlib.cores import all_cores, spread
+from fedlib.engine import TrainingDiverged
 from fedlib.optim import adam, sgd
 from fedlib.runs import Experiment, run_with_state
 
