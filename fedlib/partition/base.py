@@ -12,15 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedlib.partition.draws import concentration_of, draw_shares, enough, generator_of, halves
+from fedlib.partition.draws import draw_shares, enough, generator_of, halves
 from fedlib.partition.table import Ints, Partition, Pool, examples
-from fedlib.values import value
-
-# Fields of these names mean the same in every scheme.
-POSITIVE = (
-    "clients", "size", "least", "shards", "times", "permutations", "alpha", "size_alpha",
-    "root_alpha", "leaf_alpha",
-)  # fmt: skip
+from fedlib.values import value, within
 
 
 @dataclass(frozen=True)
@@ -29,13 +23,6 @@ class Request:
 
     A scheme of one's own is a subclass made a value with ``@value`` that has a `deal`.
     """
-
-    def check(self) -> None:
-        """ValueError for fields out of range."""
-        for name in POSITIVE:
-            given = getattr(self, name, None)
-            if given is not None and not given > 0:
-                raise ValueError(f"{name} must be above 0, not {given!r}")
 
     def split(
         self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None = None,
@@ -113,7 +100,6 @@ class Seen(Around):
         return {**super().kinds(), self.told[0]: self.told[1]}
 
     def check(self) -> None:
-        super().check()
         if self.told[0] in self.of.kinds():
             raise ValueError(f"{type(self).__name__} is already around {self.of!r}")
 
@@ -133,13 +119,14 @@ class Rotated(Seen):
     Source: 000, Rotated MNIST (alpha 1); IFCA and 003, Rotated CIFAR-10 (None).
     """
 
+    limits = within(alpha="> 0", angles="(-inf, inf)")
     angles: tuple[float, ...] = (0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0)
     alpha: float | None = 1.0
 
     def check(self) -> None:
         super().check()
-        if not self.angles or len({angle % 360 for angle in self.angles}) < len(self.angles):
-            raise ValueError(f"angles must be different ones, at least one, not {self.angles}")
+        if len({angle % 360 for angle in self.angles}) < len(self.angles):
+            raise ValueError(f"angles must be different ones, not {self.angles}")
 
     @property
     def told(self) -> tuple[str, int]:
@@ -153,8 +140,7 @@ class Rotated(Seen):
             return np.where(partition.index >= 0, block[:, None], 0)
         drawn = np.zeros(partition.index.shape, np.int64)
         for client, size in enumerate(partition.sizes):
-            generator = generator_of(seed, "angle shares", client)
-            shares = draw_shares(generator, concentration_of(self.alpha, count))
+            shares = draw_shares(generator_of(seed, "angle shares", client), self.alpha, count)
             generator = generator_of(seed, f"angles {part}", client)
             drawn[client, :size] = generator.choice(count, int(size), p=shares / shares.sum())
         return drawn
@@ -168,6 +154,7 @@ class LabelPermuted(Seen):
     `tables` says what they are. Source: 000, label permutations; IFCA.
     """
 
+    limits = within(permutations="> 0")
     permutations: int = 4
 
     @property
@@ -210,6 +197,7 @@ class Repeated(Around):
     Source: IFCA (Ghosh et al. 2020), sec. 6; 003, Rotated CIFAR-10.
     """
 
+    limits = within(times="> 0")
     times: int = 2
 
     def deal(self, pool: Pool, seed: int) -> Partition:
@@ -240,7 +228,6 @@ class Clients(Around):
     last: int = 100
 
     def check(self) -> None:
-        super().check()
         if not 0 <= self.first < self.last:
             raise ValueError(f"first must be at least 0, last above it; got {self}")
         if isinstance(self.of, Rotated) and self.of.alpha is None:

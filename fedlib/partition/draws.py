@@ -20,12 +20,6 @@ TRIES = 1000
 Drawn = TypeVar("Drawn")
 
 
-def within(what: str, value: float, interval: str = "[0, 1]") -> None:
-    """ValueError unless a value lies between 0 and 1, with the ends that the brackets include."""
-    if not 0 <= value <= 1 or (value == 0 and "(" in interval) or (value == 1 and ")" in interval):
-        raise ValueError(f"{what} must lie in {interval}, not {value!r}")
-
-
 def enough(what: str, needed: int, available: int) -> None:
     """ValueError, with the numbers, unless as many are available as are needed."""
     if needed > available:
@@ -53,42 +47,37 @@ def stacks_of(pool: Pool, seed: int, purpose: str) -> list[Ints]:
     ]
 
 
-def concentration_of(alpha: float, weights: int | Floats) -> Floats:
-    """alpha * weights, [classes] or [clients]; for a number of them, alpha for each."""
-    # Beyond 1e12 the shares equal their mean to six digits, and gamma draws would overflow.
-    return min(alpha, 1e12) * (np.ones(weights) if isinstance(weights, int) else weights)
-
-
-def draw_labels(
-    generator: np.random.Generator, concentration: Floats, left: Ints, size: int
-) -> Ints:
-    """Class counts of `size` draws from p ~ Dir(concentration) where class c has left[c] examples.
+def draw_labels(generator: np.random.Generator, alpha: float, left: Ints, size: int) -> Ints:
+    """Class counts of `size` draws from p ~ Dir(alpha) where class c has left[c] examples.
 
     Drawing in bulk, clipping at what is left and drawing the rest from the renormalised p has
     the distribution of drawing one example at a time.
     """
     counts = np.zeros_like(left)
-    shares = draw_shares(generator, concentration)
+    shares = draw_shares(generator, alpha, len(left))
     while missing := size - int(counts.sum()):
         free = np.flatnonzero(left > counts)
         if not shares[free].sum() > 0:
             # All mass was on classes that ran out. A renormalised part of a Dirichlet vector is
             # itself Dirichlet, so what underflowed can be drawn afresh.
-            shares[free] = draw_shares(generator, concentration[free])
+            shares[free] = draw_shares(generator, alpha, len(free))
         counts[free] += generator.multinomial(missing, shares[free] / shares[free].sum())
         counts = np.minimum(counts, left)
     return counts
 
 
-def draw_shares(generator: np.random.Generator, concentration: Floats) -> Floats:
-    """One draw of Dir(concentration), zero where the concentration is zero."""
-    shares = np.zeros_like(concentration)
-    possible = np.flatnonzero(concentration)
-    shares[possible] = generator.dirichlet(concentration[possible])
-    if not shares.sum() > 0.5:  # the limit of a vanishing concentration is a single class
-        weight = concentration[possible] / concentration.max()
+def concentration_of(alpha: float, kinds: int) -> Floats:
+    """alpha for each of so many kinds, [kinds]."""
+    # Beyond 1e12 the shares equal their mean to six digits, and gamma draws would overflow.
+    return np.full(kinds, min(alpha, 1e12))
+
+
+def draw_shares(generator: np.random.Generator, alpha: float, kinds: int) -> Floats:
+    """One draw of Dir(alpha) over so many kinds, [kinds]."""
+    shares = generator.dirichlet(concentration_of(alpha, kinds))
+    if not shares.sum() > 0.5:  # the limit of a vanishing alpha is a single kind
         shares[:] = 0
-        shares[generator.choice(possible, p=weight / weight.sum())] = 1
+        shares[generator.choice(kinds, p=np.full(kinds, 1 / kinds))] = 1
     return shares
 
 
@@ -124,20 +113,26 @@ def redraw(draw: Callable[[], tuple[int, Drawn]], least: int, what: str) -> Draw
     )
 
 
+def tops(stacks: list[Ints], counts: Ints, why: str = "") -> list[Ints]:
+    """So many of the first of each class's examples; ValueError where a class has fewer."""
+    for label, (stack, n) in enumerate(zip(stacks, counts, strict=True)):
+        enough(f"examples of class {label} {why}", int(n), len(stack))
+    return [stack[:n] for stack, n in zip(stacks, counts, strict=True)]
+
+
 def in_turn(stacks: list[Ints], counts: Ints, draw: Callable[[int, Ints], Ints]) -> Partition:
     """Client after client gets draw(client, left) of each class, on top of its row of counts.
 
     stacks: one array of positions per class, from whose top all examples are taken; counts:
     [clients, classes]; left: [classes], how many examples nobody has yet.
     """
-    for label, (stack, n) in enumerate(zip(stacks, counts.sum(0), strict=True)):
-        enough(f"examples of class {label} for all clients", int(n), len(stack))
+    tops(stacks, counts.sum(0), "for all clients")
     left = np.array([len(stack) for stack in stacks], np.int64) - counts.sum(0)
     for client in range(len(counts)):
         drawn = draw(client, left)
         counts[client] += drawn
         left = left - drawn
-    taken = [stack[:n] for stack, n in zip(stacks, counts.sum(0), strict=True)]
+    taken = tops(stacks, counts.sum(0))
     owners = [np.repeat(np.arange(len(counts)), column) for column in counts.T]
     return Partition.from_owners(np.concatenate(taken), np.concatenate(owners), len(counts))
 
@@ -176,7 +171,7 @@ def holdout(labels: ArrayLike, size: int, seed: int) -> tuple[Ints, Ints]:
     enough(f"examples to set {size:,} aside and keep one", size + 1, len(pool.labels))
     counts = apportion(np.bincount(pool.labels), size)
     stacks = stacks_of(pool, seed, "holdout")
-    held = np.sort(np.concatenate([stack[:n] for stack, n in zip(stacks, counts, strict=True)]))
+    held = np.sort(np.concatenate(tops(stacks, counts)))
     return np.setdiff1d(pool.positions, held, assume_unique=True), held
 
 
@@ -187,10 +182,9 @@ def balanced(labels: ArrayLike, size: int, seed: int) -> Ints:
     """
     pool = examples(labels)
     enough("examples for one of each class", pool.classes, size)
-    each, stacks = size // pool.classes, stacks_of(pool, seed, "balanced")
-    for label, stack in enumerate(stacks):
-        enough(f"examples of class {label} for {size:,} balanced ones", each, len(stack))
-    return np.sort(np.concatenate([stack[:each] for stack in stacks]))
+    counts = np.full(pool.classes, size // pool.classes)
+    stacks = stacks_of(pool, seed, "balanced")
+    return np.sort(np.concatenate(tops(stacks, counts, f"for {size:,} balanced ones")))
 
 
 def mirrored(

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.partition.base import Request
-from fedlib.partition.draws import generator_of, halves, holdout, mirrored, whole_part, within
+from fedlib.partition.draws import generator_of, halves, holdout, mirrored, whole_part
 from fedlib.partition.table import Ints, Partition, examples
-from fedlib.values import one_of, value
+from fedlib.values import value, within
 
 
 class Examples(Protocol):
@@ -49,16 +49,11 @@ class Mirrored:
     clients may share validation and test examples. Source: 001 (docs/READINGS.md, A04).
     """
 
+    limits = within(pool="> 0", validation="> 0", test="> 0", source=("train", "test"))
     pool: int = 5000
     validation: int = 50
     test: int = 100
     source: str = "train"
-
-    def check(self) -> None:
-        for name in ("pool", "validation", "test"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        one_of("source", self.source, ("train", "test"))
 
     def divide(
         self, request: Request, train: Examples, test: Examples, classes: int, seed: int
@@ -93,15 +88,11 @@ class Own:
     ClassDirichlet draws the test shares as PFLlib does; 004 is ``Own(test=0.25, merge=True)``.
     """
 
+    limits = within(test="(0, 1)", validation="[0, 1)", train="(0, 1]")
     test: float = 0.25
     validation: float = 0.1
     merge: bool = False
     train: float = 1.0
-
-    def check(self) -> None:
-        within("test", self.test, "(0, 1)")
-        within("validation", self.validation, "[0, 1)")
-        within("train", self.train, "(0, 1]")
 
     def divide(
         self, request: Request, train: Examples, test: Examples, classes: int, seed: int
@@ -160,12 +151,9 @@ class OptOut:
     what is drawn so that those who opt out at one fraction also do at every larger one.
     """
 
+    limits = within(clients="[0, 1]", share="[0, 1]")
     clients: float = 0.9
     share: float = 1.0
-
-    def check(self) -> None:
-        within("OptOut.clients", self.clients)
-        within("OptOut.share", self.share)
 
     def stays_in(
         self, train: Partition, labels: Ints, seed: int, first: int = 0, population: int = 0
