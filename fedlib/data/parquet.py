@@ -22,6 +22,7 @@ from PIL import Image
 from fedlib import progress
 from fedlib.data import cache
 from fedlib.data.records import DatasetError, MissingDataError, Record
+from fedlib.values import one_of
 
 PADDING, UNKNOWN = 0, 1
 SPECIAL = ("<pad>", "<unk>")
@@ -87,8 +88,6 @@ def store(files: Files, record: Record, title: str) -> cache.Arrays:
         # Of the other columns those that all files have.
         shared = set.intersection(*map(set, parts))
         stored[split] = {n: np.concatenate([part[n] for part in parts]) for n in shared}
-        for name in shared & {cache.EXTRA + coded for coded in record.coded}:
-            stored[split][name] = np.unique(stored[split][name], return_inverse=True)[1]
     if record.is_text:
         # The first split is for training, so the vocabulary knows nothing of test texts.
         vocabulary = learn(stored["train"]["features"], record.shape[0])
@@ -136,21 +135,23 @@ def _read(path: Path, record: Record, bar: Any) -> dict[str, NDArray[Any]]:
         names = table.column_names
         if not len(table) or len(table) != file.metadata.num_rows:
             raise ValueError(f"it holds {len(table):,} of {file.metadata.num_rows:,} examples")
-        features, label = (_first(names, wanted) for wanted in (record.features, record.label))
+        for wanted in (record.features, record.label):
+            one_of("column", wanted, names)
         if odd := [name for name in names if not re.fullmatch(r"[\w.-]+", name)]:
             raise ValueError(f"column {odd[0]!r} cannot be kept, it would name a file")
-        cells = table.column(features)
+        cells = table.column(record.features)
         if not record.is_text:
             cells = pc.struct_field(cells, "bytes")
         elif not pa.types.is_string(cells.type):
-            raise ValueError(f"column {features!r} must be text, not {cells.type}")
-        _complete(features, cells)
-        columns = {name: _plain(name, table.column(name)) for name in names if name != features}
-        labels, classes = columns.pop(label), len(record.class_names)
+            raise ValueError(f"column {record.features!r} must be text, not {cells.type}")
+        _complete(record.features, cells)
+        others = [name for name in names if name != record.features]
+        columns = {name: _plain(name, table.column(name)) for name in others}
+        labels, classes = columns.pop(record.label), len(record.class_names)
         if labels.dtype.kind not in "iu":
-            raise ValueError(f"column {label!r} must hold integers, not {labels.dtype}")
+            raise ValueError(f"column {record.label!r} must hold integers, not {labels.dtype}")
         for row in np.flatnonzero((labels < 0) | (labels >= classes)):
-            raise ValueError(f"row {row:,}: {label} {labels[row]} is outside 0..{classes - 1}")
+            raise ValueError(f"row {row:,}: label {labels[row]} is outside 0..{classes - 1}")
     seen = cells.to_numpy() if record.is_text else np.empty((len(cells), *record.shape), np.uint8)
     for i, cell in enumerate([] if record.is_text else cells):
         with _reading(path, f", row {i:,}"):
@@ -158,13 +159,6 @@ def _read(path: Path, record: Record, bar: Any) -> dict[str, NDArray[Any]]:
         bar.update()
     extra = {cache.EXTRA + name: values for name, values in columns.items()}
     return {"features": seen, "labels": labels.astype(np.int64), **extra}
-
-
-def _first(present: list[str], wanted: tuple[str, ...]) -> str:
-    for name in wanted:
-        if name in present:
-            return name
-    raise ValueError(f"no column {' or '.join(map(repr, wanted))}; its columns are {present}")
 
 
 def _complete(name: str, column: pa.ChunkedArray) -> None:

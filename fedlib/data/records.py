@@ -88,9 +88,8 @@ class Record:
     """What must be known of a dataset to read it: file layout, shape, classes, constants.
 
     sizes: how many training and test examples the official set has.
-    features, label: the Parquet columns that may hold them, the first one present counts.
-    splits: what the Parquet files call the training and the test split; a set without an official
-    test split has one. coded: columns of names that become numbers 0.., in the order of the names.
+    features, label: the Parquet columns that hold them. splits: what the Parquet files call the
+    training and the test split; a set without an official test split has one.
     hub: owner, repository and folder of its Parquet files on the Hugging Face hub; revision: the
     commit there that is meant, whatever the repository holds today.
     """
@@ -102,10 +101,9 @@ class Record:
     sizes: tuple[int, int]
     hub: str = ""
     revision: str = "main"
-    features: tuple[str, ...] = ("image", "img")
-    label: tuple[str, ...] = ("label",)
+    features: str = "image"
+    label: str = "label"
     splits: tuple[str, ...] = ("train", "test")
-    coded: tuple[str, ...] = ()
 
     @property
     def is_text(self) -> bool:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedlib.partition.draws import draw_shares, enough, generator_of, halves
-from fedlib.partition.table import Ints, Partition, Pool, examples
+from fedlib.partition import draws
+from fedlib.partition.draws import Ints, Partition, Pool, examples
 from fedlib.values import value, within
 
 
@@ -61,7 +61,7 @@ class Request:
 
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
         """The rows of `deal`, each divided at random: (kept, held), `share` of them held."""
-        return halves(self.deal(pool, seed), share, seed, "own test")
+        return draws.halves(self.deal(pool, seed), share, seed, "own test")
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,10 @@ class Rotated(Seen):
             return np.where(partition.index >= 0, block[:, None], 0)
         drawn = np.zeros(partition.index.shape, np.int64)
         for client, size in enumerate(partition.sizes):
-            shares = draw_shares(generator_of(seed, "angle shares", client), self.alpha, count)
-            generator = generator_of(seed, f"angles {part}", client)
+            shares = draws.draw_shares(
+                draws.generator_of(seed, "angle shares", client), self.alpha, count
+            )
+            generator = draws.generator_of(seed, f"angles {part}", client)
             drawn[client, :size] = generator.choice(count, int(size), p=shares / shares.sum())
         return drawn
 
@@ -168,8 +170,8 @@ class LabelPermuted(Seen):
         permutations than that.
         """
         available = math.factorial(min(classes, 20))
-        enough(f"different permutations of {classes} classes", self.permutations, available)
-        generator = generator_of(seed, "label tables", classes)
+        draws.enough(f"different permutations of {classes} classes", self.permutations, available)
+        generator = draws.generator_of(seed, "label tables", classes)
         tables = dict.fromkeys([tuple(range(classes))])
         while len(tables) < self.permutations:
             tables.setdefault(tuple(generator.permutation(classes).tolist()))
@@ -183,7 +185,9 @@ class LabelPermuted(Seen):
 
     def given(self, clients: int, seed: int) -> Ints:
         """The number of each client's table, int64 [clients], which no example decides."""
-        generators = (generator_of(seed, "label permutation", client) for client in range(clients))
+        generators = (
+            draws.generator_of(seed, "label permutation", client) for client in range(clients)
+        )
         return np.array([g.integers(self.permutations) for g in generators], np.int64)
 
 
@@ -203,7 +207,7 @@ class Repeated(Around):
     def deal(self, pool: Pool, seed: int) -> Partition:
         rows: list[Ints] = []
         for deal in range(self.times):
-            own = int(generator_of(seed, "repeated", deal).integers(2**32)) if deal else seed
+            own = int(draws.generator_of(seed, "repeated", deal).integers(2**32)) if deal else seed
             rows += self.of.deal(pool, own).rows()
         return Partition.from_lists(rows)
 
@@ -254,7 +258,7 @@ class Clients(Around):
         return self._chosen(kept), self._chosen(held)
 
     def _chosen(self, partition: Partition) -> Partition:
-        enough(f"clients of {self.of}", self.last, partition.clients)
+        draws.enough(f"clients of {self.of}", self.last, partition.clients)
         rows = slice(self.first, self.last)
         side = {name: values[rows] for name, values in partition.side.items()}
         return Partition(partition.index[rows], partition.sizes[rows], side)

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.partition import draws
 from fedlib.partition.base import Request
-from fedlib.partition.draws import generator_of, halves, holdout, mirrored, whole_part
-from fedlib.partition.table import Ints, Partition, examples
+from fedlib.partition.draws import Ints, Partition, examples
 from fedlib.values import value, within
 
 
@@ -62,14 +62,16 @@ class Mirrored:
         if not len(test.labels):
             raise ValueError("there is no test split to mirror clients in; use Own, not Mirrored")
         ours = train if self.source == "train" else test
-        rest, held = holdout(ours.labels, self.pool, seed)
+        rest, held = draws.holdout(ours.labels, self.pool, seed)
         dealt, tested = (rest, None) if self.source == "train" else (None, rest)
         mine = request.deal(examples(train.labels, dealt, classes, train.columns), seed)
         shares = mine.shares(train.labels, classes)
         parts = {
             "train": mine,
-            "validation": mirrored(ours.labels, shares, size=self.validation, seed=seed, pool=held),
-            "test": mirrored(test.labels, shares, size=self.test, seed=seed, pool=tested),
+            "validation": draws.mirrored(
+                ours.labels, shares, size=self.validation, seed=seed, pool=held
+            ),
+            "test": draws.mirrored(test.labels, shares, size=self.test, seed=seed, pool=tested),
         }
         return Division(parts, {"train": "train", "validation": self.source, "test": "test"})
 
@@ -104,7 +106,7 @@ class Own:
             both = columns.keys() & test.columns.keys()
             columns = {n: np.concatenate([columns[n], test.columns[n]]) for n in both}
         kept, tested = request.cut(examples(labels, None, classes, columns), seed, self.test)
-        mine, chosen = halves(kept, self.validation, seed, "own validation")
+        mine, chosen = draws.halves(kept, self.validation, seed, "own validation")
         if self.train < 1:
             mine = thinned(mine, labels, self.train, seed)
         parts = {"train": mine, "validation": chosen, "test": tested}
@@ -119,7 +121,7 @@ def thinned(whole: Partition, labels: Ints, share: float, seed: int) -> Partitio
     """
     kept = []
     for client, held in enumerate(whole.rows()):
-        row = held[generator_of(seed, "own train", client).permutation(len(held))]
+        row = held[draws.generator_of(seed, "own train", client).permutation(len(held))]
         stacks = [row[labels[row] == label] for label in np.unique(labels[row])]
         # 0.07 * 100 is a little more than 7.
         few = [stack[: max(1, math.ceil(share * len(stack) - 1e-9))] for stack in stacks]
@@ -165,14 +167,14 @@ class OptOut:
         """
         inside, population = train.index >= 0, population or train.clients
         out = round(self.clients * population)
-        away = generator_of(seed, "opt out").permutation(population)[:out]
+        away = draws.generator_of(seed, "opt out").permutation(population)[:out]
         for client in away[(away >= first) & (away < first + train.clients)].tolist():
             row, held = client - first, np.flatnonzero(inside[client - first])
-            order = generator_of(seed, "opt out examples", client).permutation(held)
+            order = draws.generator_of(seed, "opt out examples", client).permutation(held)
             mine = labels[train.index[row, order]]
             for label in np.unique(mine):
                 of_class = order[mine == label]
-                inside[row, of_class[: whole_part(self.share * len(of_class))]] = False
+                inside[row, of_class[: draws.whole_part(self.share * len(of_class))]] = False
         if population == train.clients and inside.size and not inside.any():
             raise ValueError(f"{self} leaves no example to the federation of {population:,}")
         return inside

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedlib.partition import draws
 from fedlib.partition.base import Request
-from fedlib.partition.table import Floats, Ints, Partition, Pool
+from fedlib.partition.draws import Ints, Partition, Pool
 from fedlib.values import value, within
 
 
@@ -296,24 +295,13 @@ class ClassDirichlet(Request):
             common, rest = np.split(stack, [int(self.shared * len(stack))])
             each = len(common) // clients * np.arange(1, clients)
             held += np.diff(each, prepend=0, append=len(common))
-            shares = np.cumsum(_shares(state, concentration, held < total / clients))
-            cuts = (shares * len(rest)).astype(int)[:-1]
+            hungry = held < total / clients
+            shares = state.dirichlet(concentration) * hungry
+            if not shares.sum() > 0:  # a vanishing alpha: one client gets all of the class
+                shares = 1.0 * (np.arange(self.clients) == hungry.argmax())
+            cuts = (np.cumsum(shares / shares.sum()) * len(rest)).astype(int)[:-1]
             held += np.diff(cuts, prepend=0, append=len(rest))
             dealt = zip(np.split(common, each), np.split(rest, cuts), strict=True)
             for piece, parts in zip(pieces, dealt, strict=True):
                 piece += parts
         return [np.concatenate(row) for row in pieces]
-
-
-def _shares(
-    state: np.random.RandomState, concentration: Floats, hungry: NDArray[np.bool_]
-) -> Floats:
-    """Dirichlet shares over the clients, renormalised to those who may still get something."""
-    shares = state.dirichlet(concentration) * hungry
-    if shares.sum() > 0:
-        return shares / shares.sum()
-    # All mass on the sated, or none after an underflow: the limit of a vanishing alpha is that
-    # one client gets the class. With nobody hungry the class is empty, and it does not matter.
-    shares = np.zeros(len(hungry))
-    shares[state.choice(np.flatnonzero(hungry)) if hungry.any() else 0] = 1
-    return shares

@@ -140,9 +140,8 @@ def pictures(places, name, count, seed=0, **columns):
     """Pixels, and a Parquet file of them as the hub has it."""
     record = RECORDS[name]
     pixels = noise(count, record.shape, seed)
-    image = "img" if "cifar" in name else "image"
-    extra = {"writer_id": [f"f{seed}_{i % 2}" for i in range(count)]} if record.coded else {}
-    write(places / "made", pixels, image, record.label[0], **extra, **columns)
+    extra = {"writer_id": [f"f{seed}_{i % 2}" for i in range(count)]} if name == "femnist" else {}
+    write(places / "made", pixels, record.features, record.label, **extra, **columns)
     return pixels, (places / "made").read_bytes()
 
 
@@ -153,7 +152,8 @@ def test_a_set_of_several_files_is_fetched_once(served, places, monkeypatch):
     served.offer("femnist", files | {"README.md": b"not asked for"})
     data = datasets.load("femnist")
     assert np.array_equal(data.train.features, np.concatenate([pixels for pixels, _ in parts]))
-    assert data.train.columns["writer_id"].tolist() == [2, 3, 2, 3, 0, 1]
+    writers = ["f1_0", "f1_1", "f1_0", "f1_1", "f0_0", "f0_1"]
+    assert data.train.columns["writer_id"].tolist() == writers
     assert len(data.test) == 0
     assert data.source == "downloaded from the Hugging Face hub, flwrlabs/femnist"
     asked = len(served.asked)
