@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from dealing import balanced, deal, printed, rows
+from dealing import REQUESTS, balanced, deal, printed, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -277,17 +277,6 @@ def test_what_is_around_a_request_is_one():
 
 
 CLASSES = 6
-REQUESTS = [
-    Dirichlet(5, 0.5, 12),
-    IID(5, 12),
-    QuantitySkew(4, 2.0, 3),
-    ClassDirichlet(4, 1.0),
-    ClassDirichlet(4, 1.0, shared=0.2, seed=None),
-    Majority(5, 12, 0.5),
-    Shards(5, 2),
-    Pachinko(5, 12, coarse="family"),
-    ByColumn("writer"),
-]
 
 
 def made(per_class, seed, writers):
