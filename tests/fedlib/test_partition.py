@@ -58,21 +58,6 @@ def test_holdout_splits_every_class_in_proportion(labels, seed, data):
     assert np.all(np.abs(np.bincount(labels[held], minlength=len(exact)) - exact) < 1)
 
 
-@few
-@given(st.integers(1, 8), st.integers(1, 6), st.integers(1, 30), seeds, st.data())
-def test_mirrored_counts_follow_the_shares(clients, classes, size, seed, data):
-    row = st.lists(st.integers(0, 9), min_size=classes, max_size=classes).filter(any)
-    shares = np.array(data.draw(st.lists(row, min_size=clients, max_size=clients)))
-    labels = balanced(classes, 60)
-    pool = np.sort(np.concatenate([np.flatnonzero(labels == c)[:40] for c in range(classes)]))
-    part = mirrored(labels, shares, size=size, seed=seed, pool=pool)
-    assert np.all(part.sizes == size) and np.isin(part.index, pool).all()
-    assert all(len(np.unique(row)) == size for row in part.index)
-    exact = shares / shares.sum(1, keepdims=True) * size
-    counts = part.counts(labels, classes)
-    assert np.all(np.abs(counts - exact) < 1) and np.all(counts[shares == 0] == 0)
-
-
 def test_mirrored_draws_of_a_client_do_not_depend_on_the_others():
     labels, shares = balanced(10, 100), np.random.default_rng(1).dirichlet(np.ones(10), 6)
     whole = mirrored(labels, shares, size=90, seed=3)
@@ -93,25 +78,6 @@ def test_shares_have_the_spread_of_a_dirichlet():
 @pytest.mark.parametrize("alpha", [1e-300, 1e-12, 1e300])
 def test_extreme_alphas_deal_every_example(alpha):
     assert len(np.unique(deal(Dirichlet(10, alpha), balanced(10, 100)).index)) == 1000
-
-
-def test_bulk_draws_have_the_distribution_of_single_draws():
-    """The last client's counts against a client-by-client, example-by-example simulation."""
-    labels, alpha, clients, size, runs = balanced(3, 6), 0.5, 3, 5, 1500
-    fast, slow = np.zeros(3), np.zeros(3)
-    rng = np.random.default_rng(0)
-    for run in range(runs):
-        fast += np.sort(deal(Dirichlet(clients, alpha, size), labels, run).counts(labels, 3)[-1])
-        left = np.full(3, 6.0)
-        for _ in range(clients):
-            shares, mine = rng.dirichlet([alpha] * 3), np.zeros(3)
-            for _ in range(size):
-                now = shares * (left > 0)
-                label = rng.choice(3, p=now / now.sum())
-                left[label] -= 1
-                mine[label] += 1
-        slow += np.sort(mine)
-    assert np.abs(fast - slow).max() / runs < 0.15
 
 
 def test_table_of_ragged_rows():
@@ -360,7 +326,8 @@ def check_mirrored(held_out, division):
     shares = division.parts["train"].shares(TRAIN.labels, CLASSES)
     for name, size in (("validation", held_out.validation), ("test", held_out.test)):
         counts = division.parts[name].counts(BY_SPLIT[division.origin[name]], CLASSES)
-        assert np.all(np.abs(counts - shares * size) < 1)
+        assert np.all(np.abs(counts - shares * size) < 1) and np.all(counts[shares == 0] == 0)
+        assert all(len(set(row)) == len(row) == size for row in rows(division.parts[name]))
     if held_out.source == "train":
         assert len(set(examples(division, "train"))) <= len(TRAIN.labels) - held_out.pool
 
