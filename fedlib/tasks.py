@@ -186,7 +186,8 @@ class Task:
         train = tables["train"]
         train.augment = self.augment if len(data.shape) == 3 else None
         net = Net(self.model, data.shape, data.classes)
-        if any(isinstance(m, nn.Embedding) for m in net.module.modules()) == bool(data.mean):
+        kinds = nn.Embedding | nn.EmbeddingBag
+        if any(isinstance(m, kinds) for m in net.module.modules()) == bool(data.mean):
             what = "numbers" if data.mean else "tokens"
             raise ValueError(f"{data.name} holds {what}, which {self.model} does not read")
         if self.opt_out is not None:

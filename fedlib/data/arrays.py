@@ -1,6 +1,7 @@
 """Datasets that no file holds: arrays of one's own, and scikit-learn's handwritten digits."""
 
 import hashlib
+import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ def add(
     test: Given | None = None,
     class_names: Sequence[str] = (),
     scale: str = "channel",
+    vocabulary: Sequence[str] = (),
 ) -> Dataset:
     """Store examples and labels in the cache under a name of one's own, for good; return them.
 
@@ -36,9 +38,10 @@ def add(
     channel or three, tokens [N, T] of any other integers, or numbers [N, ...], kept as float32.
     Without a test split, tasks can only hold out clients' `Own` examples.
     class_names: of all labels, "0", "1", ... if there are none. scale: mean 0 and deviation 1 in
-    training for every "channel" (the last axis), every "feature", or "none"; tokens have none. What
-    the name held before is replaced. ValueError for other arrays and for names that are taken, with
-    nothing written; DatasetError when the cache cannot be written.
+    training for every "channel" (the last axis), every "feature", or "none"; tokens have none.
+    vocabulary: what tokens stand for. What the name held before is replaced. ValueError for other
+    arrays and for names that are taken, with nothing written; DatasetError when the cache cannot be
+    written.
     """
     if name in RECORDS:
         raise ValueError(f"{name!r} is the name of a dataset that is known already")
@@ -54,6 +57,9 @@ def add(
         raise ValueError(f"features are {kinds}: shapes differ, or there is nothing to train on")
     called = _named(splits, class_names)
     look = _look(splits["train"]["features"], scale)
+    if vocabulary:
+        words = json.dumps(list(vocabulary)).encode()
+        splits["train"]["vocabulary"] = np.frombuffer(words, np.uint8)
     told = {"source": "arrays of one's own", "class_names": called, **look}
     columns = [[n, str(v.dtype), zlib.crc32(v.data)] for p in splits.values() for n, v in p.items()]
     key = cache.key_of(told, cache.fingerprint(splits), columns)

@@ -87,9 +87,11 @@ class Dataset:
 class Record:
     """What must be known of a dataset to read it: file layout, shape, classes, constants.
 
+    shape: () for whatever the first example has. class_names: () for any number of classes.
     sizes: how many training and test examples the official set has.
-    features, label: the Parquet columns that hold them. splits: what the Parquet files call the
-    training and the test split; a set without an official test split has one.
+    features, label: the Parquet columns that hold them; columns: the others to keep, None for all.
+    splits: what the Parquet files call the training and the test split; a set without an official
+    test split has one.
     hub: owner, repository and folder of its Parquet files on the Hugging Face hub; revision: the
     commit there that is meant, whatever the repository holds today.
     """
@@ -101,8 +103,9 @@ class Record:
     sizes: tuple[int, int]
     hub: str = ""
     revision: str = "main"
-    features: str = "image"
+    features: tuple[str, ...] = ("image",)
     label: str = "label"
+    columns: tuple[str, ...] | None = None
     splits: tuple[str, ...] = ("train", "test")
 
     @property

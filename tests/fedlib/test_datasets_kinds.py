@@ -420,9 +420,7 @@ def test_numbers_and_tokens_are_trained_on_by_who_has_them(x, model):
     assert np.isfinite(found.metrics["value"].to_numpy()).all()
     other = FastText(9, 4) if isinstance(model, MLP) else MLP((5,))
     if x.ndim < 4:
-        with pytest.raises(
-            ValueError, match=r"mine holds (numbers|tokens), which .* not read"
-        ):
+        with pytest.raises(ValueError, match=r"mine holds (numbers|tokens), which .* not read"):
             replace(task, model=other).build(0)
     if not isinstance(model, FastText):
         with pytest.raises(ValueError, match="images of whole pixels"):
