@@ -209,11 +209,12 @@ def add_from_hub(
                     features=chosen, label=label, columns=tuple(columns))  # fmt: skip
     stored = parquet.store(_fetched(repository, folder, record), record, name)
     words = stored["train"].get("vocabulary", np.frombuffer(b"[]", np.uint8)).tobytes()
-    given = [
+    train, *tests = (
         (part["features"], part["labels"], {n: part[cache.EXTRA + n] for n in columns})
         for part in stored.values()
-    ]
-    return add(name, *given, class_names=class_names, scale=scale, vocabulary=json.loads(words))
+    )
+    test = tests[0] if tests else None
+    return add(name, train, test, class_names, scale, json.loads(words))
 
 
 def _allowed() -> bool:

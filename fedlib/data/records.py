@@ -21,8 +21,8 @@ class MissingDataError(DatasetError, FileNotFoundError):
 class Split:
     """The examples of one split, in the order of their source, read-only.
 
-    features: pictures uint8 [N, H, W, C], or texts as token ids int32 [N, T]; memory-mapped where
-    they come from a file.
+    features: pictures uint8 [N, H, W, C], texts as token ids int32 [N, T], or numbers float32
+    [N, ...]; memory-mapped where they come from a file.
     labels: int64 [N], 0..classes-1.
     columns: whatever else is known per example, [N] each, by name (writer_id, ...).
     """
@@ -47,7 +47,8 @@ class Dataset:
     """A train and a test split, and what it takes to normalise and to name them.
 
     test: empty where a dataset has no official test split (femnist).
-    mean, std: per channel, of pixels scaled to [0, 1]; the customary constants, () for text.
+    mean, std: per channel, of pixels scaled to [0, 1]; the customary constants, () for text. Of
+    data of one's own per channel (the last axis), per feature or 0 and 1, as measured in training.
     source: where the examples came from, without any machine's folders. fingerprint: SHA-256, in
     hex, of features, labels and vocabulary.
     vocabulary: what each token id stands for, by descending frequency in the training texts after
@@ -72,7 +73,7 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Height, width and channels of a picture, or the length of a text in tokens."""
+        """The shape of an example: height, width, channels; tokens of a text; that of numbers."""
         return self.train.features.shape[1:]
 
     def __repr__(self) -> str:
