@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fedlib import data as datasets
@@ -53,8 +53,8 @@ def view(
     labels = torch.as_tensor(tables, device=x.device)[called].gather(1, y[where, None])[:, 0]
     images = x[where]
     if len(angles) > 1:
-        if images.ndim != 4:
-            raise ValueError("only images can be rotated, and these are texts")
+        if images.ndim != 4 or images.dtype != torch.uint8:
+            raise ValueError("only images of whole pixels can be rotated, and these are no such")
         for number, degrees in enumerate(angles):
             rows = torch.as_tensor(np.flatnonzero(turn == number), device=x.device)
             images[rows] = rotate(images[rows], degrees)
@@ -183,12 +183,17 @@ class Task:
         tables = self._tables(data, division, seed, where)
         train = tables["train"]
         train.augment = self.augment if len(data.shape) == 3 else None
+        net = Net(self.model, data.shape, data.classes)
+        kinds = nn.Embedding | nn.EmbeddingBag
+        if any(isinstance(m, kinds) for m in net.module.modules()) == bool(data.mean):
+            what = "numbers" if data.mean else "tokens"
+            raise ValueError(f"{data.name} holds {what}, which {self.model} does not read")
         if self.opt_out is not None:
             among, labels = self.partition.among(), _labels(data, division.origin["train"])
             inside = self.opt_out.stays_in(division.parts["train"], labels, seed, *among)
             train.side[OPTED_IN] = torch.tensor(inside.astype(np.int64), device=where)
         return Federation(
-            net=Net(self.model, data.shape, data.classes),
+            net=net,
             classes=data.classes,
             device=where,
             train=train,
@@ -234,9 +239,11 @@ class Task:
         their own: each that they hold as a client sees it.
         """
         pools = {origin: _pool(data, origin, device) for origin in set(division.origin.values())}
-        # Scale and shift of every value of an image; text has none.
-        mean, std = (np.tile(v, math.prod(data.shape[:-1])) for v in (data.mean, data.std))
-        scale, shift = (torch.tensor(v).float().to(device) for v in (1 / (255 * std), -mean / std))
+        # Scale and shift of every value of an example; text has none.
+        times = math.prod(data.shape) // max(len(data.mean), 1)
+        mean, std = (np.tile(v, times) for v in (data.mean, data.std))
+        unit = 255 if data.train.features.dtype == np.uint8 else 1
+        scale, shift = (torch.tensor(v).float().to(device) for v in (1 / (unit * std), -mean / std))
         tables = {}
         for name, part in division.parts.items():
             pool = pools[division.origin[name]]

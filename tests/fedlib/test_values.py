@@ -46,12 +46,11 @@ FedAvg: epochs=1 | 2; batch_size=64 | None; client=Optimizer() | Optimizer(name=
     server=Optimizer(lr=1.0) | Optimizer(name='yogi'); weighting='size' | 'uniform'
 Explore: eps=0.33 | 0.5; decay=0.0 | 1.0
 ClusterStop: every=10 | 5; patience=10 | 3
-Dirichlet: clients=100 | 7; alpha=1.0 | 0.5; size=None | 3; prior='symmetric' | 'proportional';
-    size_alpha=None | 0.5
+Dirichlet: clients=100 | 7; alpha=1.0 | 0.5; size=None | 3
 IID: clients=100 | 7; size=None | 3
 QuantitySkew: clients=100 | 7; alpha=1.0 | 0.5; least=10 | 1
 ClassDirichlet: clients=20 | 7; alpha=0.1 | 0.5; shared=0.0 | 0.2; least=None | 3; seed=1 | None
-Majority: clients=100 | 7; size=100 | 3; p=0.8 | 0.5; pairs='distinct' | 'cartesian'
+Majority: clients=100 | 7; size=100 | 3; p=0.8 | 0.5; pairs='distinct' | 'disjoint'
 Shards: clients=100 | 7; shards=2 | 3
 Pachinko: clients=500 | 7; size=100 | 3; root_alpha=0.1 | 0.5; leaf_alpha=10.0 | 1.0;
     coarse='coarse_label' | 'kind'
