@@ -15,8 +15,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from companion.book import Book
-from companion.sections import Section
+from companion.sections import Book, Section
 from fedlib import paths
 from fedlib.engine import State, evaluate, play_round
 from fedlib.federation import Federation
@@ -113,49 +112,34 @@ def _of_section(section: Section, scale: str, dataset: str = "") -> list[Planned
     ]
 
 
-def show(
-    book: Book,
-    scale: str,
-    sections: Sequence[str] = (),
-    *,
-    device: str = "auto",
-    workers: int = 1,
-    probe: bool = True,
-) -> list[Planned]:
-    """Print how many runs a scale has and what they would cost; return those not stored yet.
-
-    ``sections`` are parts as `planned` takes them, none for all in the order of the book.
-    """
-    plan = planned(book, scale, sections or in_order(book, scale))
-    missing = [p for p in plan if find(p.experiment) is None]
-    print(f"{len(plan)} runs at the {scale} scale, {len(missing)} of them to be trained")
-    costs = _estimated(missing, device) if probe else {}
-    if missing:
-        sums = summed(plan, missing, costs)
-        sums.insert(3, f"hours / {workers}", sums["hours"] / workers)
-        print(sums.to_string(float_format="{:.2f}".format))
-    return missing
-
-
 def campaign(
     book: Book,
     scale: str,
-    sections: Sequence[str] = (),
+    sections: Sequence[str],
     *,
-    device: str = "auto",
-    workers: int = 1,
-    probe: bool = True,
-    address: str | None = None,
-    dirty_anyway: bool = False,
+    plan: bool,
+    probe: bool,
+    device: str,
+    workers: int,
+    address: str | None,
+    dirty_anyway: bool,
 ) -> int:
-    """Print the plan and train it; 0 if all is there in the end, 1 if runs failed.
+    """Print what is not stored yet and what it would cost; train it, unless this is the ``plan``.
 
-    What a cluster will need, a probe of this machine does not say: with an ``address`` none is
-    made. The same command continues what was interrupted (130).
+    ``sections`` are parts as `planned` takes them, none for all in the order of the book. What a
+    cluster will need, a probe of this machine does not say: with an ``address`` none is made. The
+    same command continues what was interrupted (130). 0 if all is there in the end, 1 if runs
+    failed.
     """
-    probe = probe and address is None
-    missing = show(book, scale, sections, device=device, workers=workers, probe=probe)
-    if not missing:
+    asked = planned(book, scale, sections or in_order(book, scale))
+    missing = [p for p in asked if find(p.experiment) is None]
+    print(f"{len(asked)} runs at the {scale} scale, {len(missing)} of them to be trained")
+    if missing:
+        costs = _estimated(missing, device) if probe and address is None else {}
+        sums = summed(asked, missing, costs)
+        sums.insert(3, f"hours / {workers}", sums["hours"] / workers)
+        print(sums.to_string(float_format="{:.2f}".format))
+    if plan or not missing:
         return 0
     if scale != "quick" and not dirty_anyway:
         _refuse_uncommitted()
@@ -203,10 +187,9 @@ def _refuse_uncommitted() -> None:
     """ValueError in a checkout that names no code: what it trains could not be kept."""
     if commit().endswith(DIRTY):
         raise ValueError(
-            f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): runs that it "
-            "trains could never be exported. Commit them, or train from a checkout of its own (git "
-            "worktree add --detach ../campaign) with FEDLIB_RUNS outside of it. A pilot, whose "
-            "runs are to be thrown away: --dirty-anyway, and a FEDLIB_RUNS of its own."
+            f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): what it trains "
+            "could never be exported. Commit them, or train from a checkout of its own; a pilot, "
+            "whose runs are to be thrown away, has --dirty-anyway and a FEDLIB_RUNS of its own."
         )
 
 

@@ -134,7 +134,7 @@ def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
     plan = [p for p in planned(BOOK, "quick", ["label_skew"])][:2]
     plan = [replace(p, experiment=e) for p, e in zip(plan, few, strict=True)]
     monkeypatch.setattr("companion.plan.planned", lambda *asked: plan)
-    assert main(["plan", "--scale", "quick", "--device", "cpu"]) == 0
+    assert main(["campaign", "--plan", "--scale", "quick", "--device", "cpu"]) == 0
     said = capsys.readouterr().out
     assert "2 runs at the quick scale, 2 of them to be trained" in said and "label_skew" in said
     assert find(few[0]) is None
@@ -176,7 +176,7 @@ def test_uncommitted_code_trains_nothing_that_is_to_be_kept(monkeypatch, capsys)
         assert main(["campaign", "--scale", scale, "--no-probe"]) == 2
         said = capsys.readouterr().err
         assert "0123-dirty" in said and "--dirty-anyway" in said and "FEDLIB_RUNS" in said
-        assert main(["plan", "--scale", scale, "--no-probe"]) == 0
+        assert main(["campaign", "--plan", "--scale", scale, "--no-probe"]) == 0
     assert not trained
     main(["campaign", "--scale", "standard", "--no-probe", "--dirty-anyway"])
     main(["campaign", "--scale", "quick", "--no-probe"])
