@@ -27,8 +27,7 @@ from companion.sections import SCALES
 from fedlib import paths
 from fedlib.values import one_of
 
-_SAY_EVERY = 30.0  # seconds between two lines about one notebook
-_TOLD = 30  # lines of papermill's log about a failure: where it was, and why
+_ERROR, _TOLD = "Exception encountered at", 30  # how papermill names the cell; lines of its error
 _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -107,7 +106,6 @@ def run(
                 running.append(_Process(waiting.pop(0), folder, values, environment or {}))
             time.sleep(0.1)
             for process in list(running):
-                process.tell()
                 if process.popen.poll() is not None:
                     running.remove(process)
                     process.close()
@@ -121,15 +119,13 @@ def run(
 
 @dataclass
 class _Process:
-    """One papermill process, its log, and what has been said about it."""
+    """One papermill process and its log."""
 
     source: Path
     folder: Path
     values: Mapping[str, object]
     environment: Mapping[str, str]
-    cell: int = 0
     started: float = field(default_factory=time.monotonic)
-    said: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -137,44 +133,34 @@ class _Process:
         self.scratch = self.target.with_suffix(".running.ipynb")
         self.failed = self.target.with_suffix(".failed.ipynb")
         self.failed.unlink(missing_ok=True)
-        # papermill adds one cell for the parameters it was given.
-        self.cells = len(_read(self.source).cells) + bool(self.values)
         command = [sys.executable, "-m", "papermill", str(self.source), str(self.scratch)]
         command += ["-k", "python3", "--cwd", str(self.source.parent), "--start-timeout", "120"]
         command += ["--log-output", "--no-progress-bar"]
         # YAML reads JSON, and keeps the types that papermill's -p would guess.
         command += ["-y", json.dumps(dict(self.values))] if self.values else []
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
-        with self.target.with_suffix(".log").open("wb") as sink:
+        self.log = self.target.with_suffix(".log")
+        with self.log.open("wb") as sink:
             environment = _environment(self.environment)
             self.popen = subprocess.Popen(command, stdout=sink, env=environment, **how)
-        self.log = self.target.with_suffix(".log").open(errors="replace")
         told = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
         self.say(f"started{' with ' + told if told else ''}")
 
     def say(self, text: str) -> None:
-        self.said = time.monotonic()
-        print(f"[{self.said - self.started:5.0f} s] {self.source.stem}: {text}", flush=True)
-
-    def tell(self) -> None:
-        """Mention the cell it has come to, at most every few seconds."""
-        for number in re.findall(r"Executing Cell (\d+)-", self.log.read()):
-            self.cell = int(number)
-        if time.monotonic() - self.said >= _SAY_EVERY:
-            self.say(f"cell {self.cell}/{self.cells}")
+        passed = time.monotonic() - self.started
+        print(f"[{passed:5.0f} s] {self.source.stem}: {text}", flush=True)
 
     def close(self) -> None:
         """Give the copy of an ended process the name that it deserves; Failure if it failed."""
-        self.tell()
-        self.log.close()
         bad = self.popen.returncode != 0
         if self.scratch.exists():
             os.replace(self.scratch, self.failed if bad else self.target)
         self.say("failed" if bad else "done")
         if bad:
-            end = self.target.with_suffix(".log").read_text(errors="replace").splitlines()[-_TOLD:]
-            said = "\n".join([f"{self.source.stem} failed", *end, f"executed copy: {self.failed}"])
-            raise Failure(said)
+            log = self.log.read_text(errors="replace")
+            cell, *error = log[max(log.rfind(_ERROR), 0) :].strip().splitlines() or ["no message"]
+            said = [f"{self.source.stem} failed: {cell}", *error[-_TOLD:]]
+            raise Failure("\n".join([*said, f"executed copy: {self.failed}"]))
 
     def stop(self) -> None:
         """Terminate it; its kernel follows within a second of losing its parent."""
@@ -184,7 +170,6 @@ class _Process:
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()
-        self.log.close()
         self.scratch.unlink(missing_ok=True)
         self.say("stopped")
 

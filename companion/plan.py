@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -135,7 +135,7 @@ def campaign(
     missing = [p for p in asked if find(p.experiment) is None]
     print(f"{len(asked)} runs at the {scale} scale, {len(missing)} of them to be trained")
     if missing:
-        costs = _estimated(missing, device) if probe and address is None else {}
+        costs = probed(missing, device) if probe and address is None else {}
         sums = summed(asked, missing, costs)
         sums.insert(3, f"hours / {workers}", sums["hours"] / workers)
         print(sums.to_string(float_format="{:.2f}".format))
@@ -171,18 +171,6 @@ def summed(plan: Sequence[Planned], missing: Sequence[Planned], costs: Costs) ->
     return sums.astype({"runs": int, "left": int, "no estimate": int})
 
 
-def _estimated(missing: Sequence[Planned], device: str) -> Costs:
-    """Return the probed costs, and say what is being probed."""
-    names = {p.experiment: f"{p.section}, {p.dataset}, {p.method}" for p in missing}
-
-    def told(experiment: Experiment, cost: float | str) -> None:
-        said = cost if isinstance(cost, str) else f"about {duration(cost)}"
-        print(f"  {names[experiment]}: {said}", flush=True)
-
-    print("probing a few rounds of every kind of run:")
-    return probed([p.experiment for p in missing], device, told)
-
-
 def _refuse_uncommitted() -> None:
     """ValueError in a checkout that names no code: what it trains could not be kept."""
     if commit().endswith(DIRTY):
@@ -193,26 +181,25 @@ def _refuse_uncommitted() -> None:
         )
 
 
-def probed(
-    experiments: Iterable[Experiment],
-    device: str = "auto",
-    told: Callable[[Experiment, float | str], None] = lambda experiment, cost: None,
-) -> dict[Experiment, float | str]:
-    """Return the estimated seconds of every run, or why there is no estimate.
+def probed(missing: Iterable[Planned], device: str = "auto") -> Costs:
+    """Return the estimated seconds of every run, or why there is no estimate; print every probe.
 
     Runs that differ in seeds, lengths and rates only are probed once: a few rounds are played and
     the clients scored, of a stage that trains for many epochs one epoch. What early stopping may
-    save is not known beforehand, so that all epochs count. ``told`` hears of every probe.
+    save is not known beforehand, so that all epochs count.
     """
+    print("probing a few rounds of every kind of run:")
     found: dict[Experiment, float | str] = {}
     units: dict[Hashable, tuple[float, float] | str] = {}
-    for experiment in experiments:
-        kind = kind_of(experiment)
+    for one in missing:
+        kind = kind_of(one.experiment)
         new = kind not in units
-        unit = units[kind] = _tried(experiment, device) if new else units[kind]
-        found[experiment] = unit if isinstance(unit, str) else _total(experiment, *unit)
+        unit = units[kind] = _tried(one.experiment, device) if new else units[kind]
+        cost = unit if isinstance(unit, str) else _total(one.experiment, *unit)
+        found[one.experiment] = cost
         if new:
-            told(experiment, found[experiment])
+            said = cost if isinstance(cost, str) else f"about {duration(cost)}"
+            print(f"  {one.section}, {one.dataset}, {one.method}: {said}", flush=True)
     return found
 
 

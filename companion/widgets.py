@@ -56,10 +56,27 @@ def explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
     for control in controls.values():
         if isinstance(control, w.Dropdown) and not control.options:
             return w.VBox([w.HTML(f"Nothing to explore: no {control.description} to choose from.")])
-    screen = _Screen(lambda: draw(**{name: c.value for name, c in controls.items()}))
+    status, drawing = w.HTML(), threading.Lock()  # several threads may deliver what controls say
+    image = w.Image(format="png", layout={"max_width": "100%", "align_self": "flex-start"})
+
+    def show() -> None:
+        figure, png = draw(**{name: c.value for name, c in controls.items()}), BytesIO()
+        figure.savefig(png, format="png", dpi="figure")
+        plt.close(figure)
+        image.value = png.getvalue()
+
+    def redraw(_: object) -> None:
+        with drawing:
+            try:
+                show()
+                status.value = ""
+            except Exception as error:
+                status.value = f"<b>{type(error).__name__}</b>: {escape(str(error))}"
+
+    show()
     for control in controls.values():
-        control.observe(lambda _: screen.redraw(), names="value")
-    return w.VBox([w.HBox(list(controls.values()), layout=_WRAP), screen.status, screen.image])
+        control.observe(redraw, names="value")
+    return w.VBox([w.HBox(list(controls.values()), layout=_WRAP), status, image])
 
 
 def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None) -> w.VBox:
@@ -121,42 +138,6 @@ class LiveRun:
             self._state, _, _ = next(self._course)
             seen = self.experiment.algorithm.observe(self._fed, self._state)
             self.history.append({n: np.asarray(t.cpu()) for n, t in seen.items()})
-
-
-class _Screen:
-    """A figure that can be redrawn, and the line that says what went wrong.
-
-    JupyterLab may deliver controls in several threads of the kernel. One thread at a time draws,
-    and what is asked for meanwhile it draws afterwards: nobody waits for a lock.
-    """
-
-    def __init__(self, draw: Callable[[], Figure]) -> None:
-        self._draw = draw
-        self._drawing = threading.Lock()
-        self._asked = False
-        self.status = w.HTML()
-        place = {"max_width": "100%", "align_self": "flex-start"}
-        self.image = w.Image(format="png", layout=place)
-        self._show()
-
-    def redraw(self) -> None:
-        """Draw again, at once or after the present drawing; an error is shown, not swallowed."""
-        self._asked = True
-        while self._asked and self._drawing.acquire(blocking=False):
-            try:
-                self._asked = False
-                self._show()
-                self.status.value = ""
-            except Exception as error:
-                self.status.value = f"<b>{type(error).__name__}</b>: {escape(str(error))}"
-            finally:
-                self._drawing.release()
-
-    def _show(self) -> None:
-        figure, png = self._draw(), BytesIO()
-        figure.savefig(png, format="png", dpi="figure")
-        plt.close(figure)
-        self.image.value = png.getvalue()
 
 
 def specialisation_frame(live: LiveRun, at: int) -> Figure:
