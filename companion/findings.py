@@ -105,7 +105,7 @@ def learned(table: pd.DataFrame, says: str, claim: str, found: Mapping[str, str]
     more = "; this is undecided" if row["verdict"] == OPEN else ""
     lines = (
         f"**The paper says** {says}",
-        f"**Found:** {found[str(row['verdict'])].format(**row.to_dict())}",
+        f"**Found:** {found[str(row['verdict'])].format_map(row)}",
         f"**How sure:** {sure}{sees}{more}.",
     )
     return Markdown("\n\n".join(lines))
