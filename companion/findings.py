@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from IPython.display import Markdown
 
 from companion.claims import HOLDS, OPEN, shown
-from companion.sections import SCALES
+
+HEAD = """# Findings
+
+What running the papers again has shown so far. Every number is read from stored results by
+`make report`, which fails when a sentence is no longer true. In brackets are 95% intervals."""
+_SIZES = ("quick", "standard", "paper")
 
 
 class Unsupported(ValueError):
@@ -67,9 +71,9 @@ def by_claim(
     return Finding(sentence, numbers, lambda of: of["verdict"] == verdict, figure=figure)
 
 
-def document(findings: Sequence[Finding], head: str) -> str:
-    """Return a page of Markdown: ``head``, and every sentence with its figure and notebook."""
-    parts = [head.strip()]
+def document(findings: Sequence[Finding]) -> str:
+    """Return a page of Markdown: ``HEAD``, and every sentence with its figure and notebook."""
+    parts = [HEAD]
     for one in findings:
         sentence, number = one.said(), one.notebook or str(one.numbers().get("notebook", ""))
         link = f" ([notebook](notebooks/{number}.ipynb))" if number else ""
@@ -78,24 +82,26 @@ def document(findings: Sequence[Finding], head: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write(findings: Sequence[Finding], head: str, path: Path) -> Path:
+def write(findings: Sequence[Finding], path: Path) -> Path:
     """Write `document`; Unsupported, and nothing is written, where a sentence is not borne out."""
-    text = document(findings, head)
+    text = document(findings)
     path.write_text(text)
     return path
 
 
-def learned(table: pd.DataFrame, says: str, claim: str, found: Mapping[str, str]) -> Markdown:
+def learned(table: pd.DataFrame, says: str, claim: str, found: Mapping[str, str]) -> Any:
     """Return a notebook's last three sentences: what the paper says, what was found, how sure.
 
     ``table`` is the notebook's own of claims; that with the text ``claim`` decides, at the largest
     scale that is there. ``found`` are templates by verdict, with the claim's fields in braces.
     Unsupported where there is none for the verdict.
     """
+    from IPython.display import Markdown
+
     rows = table[table["claim"].eq(claim)]
     if not len(rows):
         raise Unsupported(f"nothing tests {claim!r}")
-    size = rows["tested on"].map(lambda on: max(i for i, s in enumerate(("", *SCALES)) if s in on))
+    size = rows["tested on"].map(lambda on: max(i for i, s in enumerate(("", *_SIZES)) if s in on))
     largest = int(size.to_numpy().argmax())
     row, told = rows.iloc[largest], shown(rows).iloc[largest]
     if row["verdict"] not in found:

@@ -224,8 +224,8 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     """Draw published and measured numbers at the ends of a line, a row each, the widest gap on top.
 
     A panel's frame has columns name, value (published), mean, low, high, values (by seed), floor
-    (NaN for none) and verdict. From four seeds on the measured number has its interval, below it
-    its runs themselves; the floor is a short upright line. What is published is a hollow circle,
+    (NaN for none) and verdict. From four seeds on the measured number has its interval, with fewer
+    its runs themselves; the floor is a cross. What is published is a hollow circle,
     and what lies beyond it a filled one, in blue where both agree, orange where they differ and
     grey where that is not judged. Returns what is drawn, with the gap.
     """
@@ -235,7 +235,11 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
         rows = rows.sort_values("gap", key=lambda gap: gap.abs()).reset_index(drop=True)
         how: Style = {"color": "black", "fillstyle": "none", "markersize": 5}
         ax.plot(rows["value"], rows.index, "o", label="published", **how)
-        ax.plot(rows["floor"], rows.index, "|", color=style.FLOOR["color"], label=style.CALLED)
+        floor = rows["floor"].dropna()
+        crosses: Style = (
+            {"color": style.FLOOR["color"], "label": style.CALLED} if len(floor) else {}
+        )
+        ax.plot(floor, floor.index, "x", **crosses)
         for at, of in enumerate(rows.to_dict("records")):
             judged = of["verdict"] in JUDGED
             look: Style = {"color": JUDGED.get(of["verdict"], "#777777"), "zorder": 1}

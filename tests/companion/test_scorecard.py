@@ -13,7 +13,7 @@ import pytest
 from companion import claims, scorecard
 from companion.claims import FAILS, HOLDS, OPEN
 from companion.plotting import dumbbells
-from companion.scorecard import _run_of, judged, not_at_hand, numbers, orders, page
+from companion.scorecard import _run_of, judged, not_at_hand, numbers, orders
 from companion.scorecard.page import (
     ABSENT,
     AGREES,
@@ -24,6 +24,7 @@ from companion.scorecard.page import (
     OTHER,
     VERDICTS,
     exhibits,
+    page,
 )
 from companion.sections import Run
 from fedlib.runs import Result, export
@@ -71,16 +72,17 @@ def test_a_number_is_judged_by_the_stated_rule(value, std, mean, half, seeds, sa
     assert judged(one.assign(why_not="no")).item() == NO
 
 
-def test_orders_are_judged_within_families_and_against_all_of_them():
-    rows = [(g, f, i, i + 100 * (f == "b")) for g in "xyz" for f in "ab" for i in range(5)]
-    rows += [("alone", "a", 1, 1)]
-    table = pd.DataFrame(rows, columns=["group", "family", "value", "mean"])
-    table = table.assign(seeds=3, repeats=False)
-    wrong = table["group"].eq("z")
-    table.loc[wrong, "mean"] = [3, 4, 2, 0, 1, 101, 104, 100, 102, 103]
-    found = orders(table).set_index("group")
+def test_orders_are_judged_within_families_and_against_all_tables():
+    names = ["table_or_figure", "group", "family", "value", "mean"]
+    places = [(item, p, f) for item in "xyz" for p in ("p = 1", "p = 2") for f in "ab"]
+    rows = [(*at, i, i + 100 * (at[2] == "b")) for at in places for i in range(3)]
+    table = pd.DataFrame([*rows, ("alone", "p", "a", 1, 1)], columns=names)
+    table = table.assign(seeds=3, repeats=False, paper="004", dataset="d")
+    table.loc[table["table_or_figure"].eq("z"), "mean"] = [3, 4, 2, 104, 103, 102] * 2
+    found = orders(table).set_index("table_or_figure")
     assert found["verdict"].to_dict() == dict.fromkeys("xy", "the published order") | {"z": OPEN}
-    assert found.loc["x", "correlation"] == 1 and found.loc["z", "correlation"] < 0.3
+    assert found.loc["x", "correlation"] == 1 and found.loc["z", "correlation"] == -0.75
+    assert found.loc["x", "p"] == pytest.approx(1 / 6**4, abs=5e-4)
 
 
 def test_false_discoveries_are_undecided_and_only_the_papers_claims_count():
