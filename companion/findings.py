@@ -9,13 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from companion.claims import HOLDS, OPEN, shown
-
-HEAD = """# Findings
-
-What running the papers again has shown so far. Every number is read from stored results by
-`make report`, which fails when a sentence is no longer true. In brackets are 95% intervals."""
-_SIZES = ("quick", "standard", "paper")
+from companion.claims import OPEN, shown
+from companion.sections import SCALES
 
 
 class Unsupported(ValueError):
@@ -45,46 +40,20 @@ class Finding:
         return self.sentence.format(**known)
 
 
-def by_claim(
-    sentence: str,
-    claims: Callable[[], pd.DataFrame],
-    claim: str,
-    where: str,
-    verdict: str = HOLDS,
-    figure: str = "",
-) -> Finding:
-    """Return the finding that a claim has a verdict; its numbers are the claim's own fields.
-
-    ``claims()`` is `scorecard.collected`; of its rows just one must have the text ``claim`` and be
-    tested on ``where``.
-    """
-
-    def numbers() -> Mapping[str, Any]:
-        rows = claims()
-        found = rows[rows["claim"].eq(claim) & rows["tested on"].eq(where)].to_dict("records")
-        if len(found) != 1:
-            raise Unsupported(
-                f"{len(found)} claims {claim!r} are tested on {where!r}, one is asked"
-            )
-        return {str(name): value for name, value in found[0].items()}
-
-    return Finding(sentence, numbers, lambda of: of["verdict"] == verdict, figure=figure)
-
-
-def document(findings: Sequence[Finding]) -> str:
-    """Return a page of Markdown: ``HEAD``, and every sentence with its figure and notebook."""
-    parts = [HEAD]
+def document(findings: Sequence[Finding], head: str) -> str:
+    """Return a page of Markdown: ``head``, and every sentence with its figure and notebook."""
+    parts = [head.strip()]
     for one in findings:
-        sentence, number = one.said(), one.notebook or str(one.numbers().get("notebook", ""))
-        link = f" ([notebook](notebooks/{number}.ipynb))" if number else ""
+        sentence = one.said()
+        link = f" ([notebook](notebooks/{one.notebook}.ipynb))" if one.notebook else ""
         shown = f"\n\n![{sentence}](figures/{one.figure})" if one.figure else ""
         parts.append(f"- {sentence}{link}{shown}")
     return "\n\n".join(parts) + "\n"
 
 
-def write(findings: Sequence[Finding], path: Path) -> Path:
+def write(findings: Sequence[Finding], head: str, path: Path) -> Path:
     """Write `document`; Unsupported, and nothing is written, where a sentence is not borne out."""
-    text = document(findings)
+    text = document(findings, head)
     path.write_text(text)
     return path
 
@@ -101,7 +70,7 @@ def learned(table: pd.DataFrame, says: str, claim: str, found: Mapping[str, str]
     rows = table[table["claim"].eq(claim)]
     if not len(rows):
         raise Unsupported(f"nothing tests {claim!r}")
-    size = rows["tested on"].map(lambda on: max(i for i, s in enumerate(("", *_SIZES)) if s in on))
+    size = rows["tested on"].map(lambda on: max(i for i, s in enumerate(("", *SCALES)) if s in on))
     largest = int(size.to_numpy().argmax())
     row, told = rows.iloc[largest], shown(rows).iloc[largest]
     if row["verdict"] not in found:

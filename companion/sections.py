@@ -10,7 +10,6 @@ from typing import Self
 
 import pandas as pd
 
-from companion.findings import Finding
 from fedlib.optim import Optimizer
 from fedlib.partition import Request
 from fedlib.runs import Experiment
@@ -215,8 +214,7 @@ class Book:
 
     ``sections`` by name; ``order``, the parts of a campaign as `plan.planned` takes them;
     ``published()``, every published number with its ``row``; ``why_not()``, by row why a number is
-    compared with no run ("" where it is); ``floored`` by paper, and the file of the ``floors``;
-    ``findings()``, the sentences of FINDINGS.md.
+    compared with no run ("" where it is); ``floored`` by paper, and the file of the ``floors``.
     """
 
     sections: Mapping[str, Section]
@@ -226,4 +224,3 @@ class Book:
     why_not: Callable[[], pd.Series]
     floored: Mapping[str, Floored]
     floors: Path
-    findings: Callable[[], Sequence[Finding]] = tuple

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from companion import findings, inference
+from companion import inference
 from companion.claims import FAILS, HOLDS, IDENTITY, OPEN, PAPER, TESTED
 from companion.claims import table as claims_frame
 from companion.inference import LEAST_SEEDS, interval
@@ -47,13 +47,8 @@ def write(book: Book) -> tuple[list[Path], pd.DataFrame, pd.DataFrame]:
 
 
 def main(book: Book) -> None:
-    """Write page, tables and findings; say where, and how verdicts are spread.
-
-    ValueError where a finding is no longer borne out by what is stored.
-    """
+    """Write page and tables; say where, and how verdicts are spread."""
     written, numbers, claims = write(book)
-    if sentences := book.findings():
-        written.append(findings.write(sentences, paths.ROOT / "FINDINGS.md"))
     counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
     for name, table in zip(("published numbers", "claims of the papers"), counted, strict=True):
         said = ", ".join(f"{n} {v}" for v, n in table["verdict"].value_counts().items())
