@@ -10,17 +10,19 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from companion.frames import bands
 from companion.plotting import style
 from companion.plotting.curves import Cell, draw_cell
 from companion.plotting.style import Drawn, Style, fields
 
+FEWEST = 4  # seeds of which an interval is drawn
+JUDGED = {"agrees": "#0072b2", "differs": "#d55e00"}  # colours that the colour-blind tell apart
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels such as -0.15
 
 
-def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str) -> Drawn:
+def standings(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     """Draw one number per run by method, best at the top: runs, mean and 95% interval.
 
     ``panels`` maps a panel's title to a frame with columns method, seed and value.
@@ -32,7 +34,7 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str) -> Drawn:
         return drawn
 
     most = max(frame["method"].nunique() for frame in panels.values())
-    return fields(panels, draw, (3.6, 0.24 * most + 0.9), xlabel=xlabel)
+    return fields(panels, draw, (3.6, 0.24 * most + 0.9), **labels)
 
 
 def ranked(curve: Cell, numbers: pd.DataFrame, *, xlabel: str) -> Drawn:
@@ -97,13 +99,12 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
 def dots(
     panels: Mapping[str, pd.DataFrame],
     *,
-    xlabel: str,
     marks: Mapping[str, float] | None = None,
     mark: str = "",
-    heading: str = "",
     empty: str = "",
     black: str = "",
     most: float | None = None,
+    **labels: Any,
 ) -> Drawn:
     """Draw means with their ranges in rows, one panel each.
 
@@ -143,8 +144,8 @@ def dots(
 
     wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / len(panels)
     tall = (0.19 * len(groups) + 0.12) * len(rows) + 1.3
-    labels: Style = {"xlabel": xlabel, "heading": heading}
-    figure, drawn = fields(split, draw, (wide, tall), sharex=True, sharey=True, **labels)
+    share: Style = {"sharex": True, "sharey": True, **labels}
+    figure, drawn = fields(split, draw, (wide, tall), **share)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     return figure, pd.concat([drawn, *floors], ignore_index=True)
 
@@ -166,7 +167,7 @@ def grouped(
     return figure, long[["group", "name", "value"]]
 
 
-def trials(table: pd.DataFrame, *, ylabel: str) -> Drawn:
+def trials(table: pd.DataFrame, **labels: Any) -> Drawn:
     """Draw every trial's score over its rate, a panel per stage; the best has a ring.
 
     ``table`` has columns stage, score, best, and lr, or eps where a stage has no lr.
@@ -178,16 +179,11 @@ def trials(table: pd.DataFrame, *, ylabel: str) -> Drawn:
         ax.scatter(rows[rate], rows["score"], s=18, color="C0")
         ax.scatter(best[rate], best["score"], s=90, facecolors="none", edgecolors="black")
         ax.set_xlabel("learning rate" if rate == "lr" else r"exploration $\varepsilon$")
-        if rate == "lr":  # few marks on a narrow field, none of them on an edge
-            low, high = rows[rate].min(), rows[rate].max()
-            ax.set(xscale="log", xlim=(low / 1.6, high * 1.6))
-            ax.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 30 * low else (1.0, 3.0)))
-            ax.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
-            ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.set_xscale("log" if rate == "lr" else "linear")
         return rows
 
     stages = {str(stage): rows for stage, rows in table.groupby("stage", sort=False)}
-    figure, _ = fields(stages, draw, (style.PAGE / len(stages), 2.3), ylabel=ylabel)
+    figure, _ = fields(stages, draw, (style.PAGE / len(stages), 2.3), **labels)
     return figure, table
 
 
@@ -222,6 +218,45 @@ def against_floor(table: pd.DataFrame) -> Drawn:
     share: Style = {"sharex": True, "sharey": True, "xlabel": "accuracy"}
     figure, _ = fields(cells, draw, size, columns=len(sets), room=0.6, **share)
     return figure, table
+
+
+def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
+    """Draw published and measured numbers at the ends of a line, a row each, the widest gap on top.
+
+    A panel's frame has columns name, value (published), mean, low, high, values (by seed), floor
+    (NaN for none) and verdict. From four seeds on the measured number has its interval, with fewer
+    its runs themselves; the floor is a cross. What is published is a hollow circle,
+    and what lies beyond it a filled one, in blue where both agree, orange where they differ and
+    grey where that is not judged. Returns what is drawn, with the gap.
+    """
+
+    def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
+        rows = numbers.assign(gap=numbers["mean"] - numbers["value"])
+        rows = rows.sort_values("gap", key=lambda gap: gap.abs()).reset_index(drop=True)
+        how: Style = {"color": "black", "fillstyle": "none", "markersize": 5}
+        ax.plot(rows["value"], rows.index, "o", label="published", **how)
+        floor = rows["floor"].dropna()
+        crosses: Style = (
+            {"color": style.FLOOR["color"], "label": style.CALLED} if len(floor) else {}
+        )
+        ax.plot(floor, floor.index, "x", **crosses)
+        for at, of in enumerate(rows.to_dict("records")):
+            judged = of["verdict"] in JUDGED
+            look: Style = {"color": JUDGED.get(of["verdict"], "#777777"), "zorder": 1}
+            ax.plot([of["value"], of["mean"]], [at, at], linewidth=0.8, **look)
+            label = f"measured: {of['verdict'] if judged else 'not judged'}"
+            ax.plot([of["mean"]], [at], "o", markersize=4, label=label, **look)
+            if len(of["values"]) < FEWEST:
+                ax.plot(of["values"], [at] * len(of["values"]), "|", markersize=7, **look)
+            else:
+                ax.plot([of["low"], of["high"]], [at, at], linewidth=2.6, alpha=0.5, **look)
+        ax.set_yticks(rows.index, rows["name"], fontsize="x-small")
+        ax.set_ylim(-0.6, len(rows) - 0.4)
+        return rows.drop(columns="values")
+
+    most = max(map(len, panels.values()))
+    axes: Style = {"xlabel": "percent", **labels}
+    return fields(panels, draw, (style.PAGE, 0.16 * most + 0.9), columns=1, room=0.4, **axes)
 
 
 def _across(ax: Axes) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,7 +15,6 @@ from companion.plotting import style
 from companion.plotting.curves import hollow
 from companion.plotting.style import Drawn, Style, fields
 
-AGREEING = ("#1b7837", "#7fbf7b", "#b2182b", "#bdbdbd")  # colours of verdicts, the best first
 SLOPE, LETTERS, LETTER = 20, 7, 3.8  # of names: degrees; their height and a letter's width, points
 ENDS = ("mean", "low", "high")
 
@@ -25,10 +25,8 @@ def plane(
     x: str,
     y: str,
     by: str,
-    xlabel: str,
-    ylabel: str,
     printed: Mapping[str, pd.DataFrame] | None = None,
-    heading: str = "",
+    **labels: Any,
 ) -> Drawn:
     """Draw two numbers of every method against each other, a point per value of ``by``.
 
@@ -62,10 +60,10 @@ def plane(
         ax.set_title(f"{name}, {style.seeds_of(both)}")
         return pd.concat([both, floor])
 
-    return fields(panels, draw, (3.4, 3.6), xlabel=xlabel, ylabel=ylabel, heading=heading)
+    return fields(panels, draw, (3.4, 3.6), **labels)
 
 
-def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, xlabel: str, ylabel: str) -> Drawn:
+def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, **labels: Any) -> Drawn:
     """Draw two numbers of every client against each other: a dot each, and a method's mean.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, client, metric and value,
@@ -89,12 +87,10 @@ def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, xlabel: str, yl
         ax.set(xlim=(0, 1), ylim=(0, 1))
         return wide
 
-    return fields(panels, draw, (3.2, 3.6), xlabel=xlabel, ylabel=ylabel, sharey=True)
+    return fields(panels, draw, (3.2, 3.6), sharey=True, **labels)
 
 
-def versus(
-    panels: Mapping[str, pd.DataFrame], *, xlabel: str, ylabel: str, most: float = np.inf
-) -> Drawn:
+def versus(panels: Mapping[str, pd.DataFrame], *, most: float = np.inf, **labels: Any) -> Drawn:
     """Draw one number against another by method, one panel each: mean, interval, and every run.
 
     A panel's frame has columns method, seed, x, y. The dotted line is where both are the same. No
@@ -116,36 +112,10 @@ def versus(
         return drawn
 
     wide = len(panels) if len(panels) <= 3 else 2
-    size = (style.COLUMN, 2.9)
-    return fields(panels, draw, size, columns=wide, room=0.5, xlabel=xlabel, ylabel=ylabel)
+    return fields(panels, draw, (style.COLUMN, 2.9), columns=wide, room=0.5, **labels)
 
 
-def agreement(
-    panels: Mapping[str, pd.DataFrame], verdicts: Sequence[str], *, xlabel: str, ylabel: str
-) -> Drawn:
-    """Draw what was measured, with its interval, over what is published: a dot per number.
-
-    A panel's frame has columns value, mean, low, high, verdict; ``verdicts`` are at most four, in
-    the order of the legend. On the dotted line both are the same.
-    """
-
-    def draw(ax: Axes, name: str, rows: pd.DataFrame) -> pd.DataFrame:
-        for verdict, colour, form in zip(verdicts, AGREEING, "o^sD", strict=False):
-            some = rows[rows["verdict"] == verdict]
-            x, y = some["value"], some["mean"]
-            ax.vlines(x, some["low"], some["high"], color=colour, linewidth=0.7, alpha=0.6)
-            ax.plot(x, y, form, color=colour, markersize=3.5, label=verdict)
-        least, most = rows[["value", "mean"]].min().min(), rows[["value", "mean"]].max().max()
-        _diagonal(ax, least, most)
-        room = 0.05 * (most - least or 1)
-        ax.set_ylim(least - room, most + room)  # a wide interval would squeeze all else
-        return rows
-
-    size = (style.PAGE / 2 if len(panels) > 1 else 4.6, 3.0)
-    return fields(panels, draw, size, columns=2, room=0.5, xlabel=xlabel, ylabel=ylabel)
-
-
-def embedding(points: pd.DataFrame, names: Sequence[str] = (), *, heading: str = "") -> Drawn:
+def embedding(points: pd.DataFrame, names: Sequence[str] = (), **labels: Any) -> Drawn:
     """Draw examples in planes, coloured by label, a panel for each base.
 
     ``points`` has columns base, x, y, label, purity; ``names`` are the labels' names.
@@ -160,13 +130,11 @@ def embedding(points: pd.DataFrame, names: Sequence[str] = (), *, heading: str =
         return rows
 
     bases = {str(base): rows for base, rows in points.groupby("base", sort=False)}
-    figure, _ = fields(bases, draw, (2.3, 2.9), heading=heading)
+    figure, _ = fields(bases, draw, (2.3, 2.9), **labels)
     return figure, points
 
 
-def frontier(
-    panels: Mapping[str, pd.DataFrame], *, xlabel: str, ylabel: str, log: bool = False
-) -> Drawn:
+def frontier(panels: Mapping[str, pd.DataFrame], *, log: bool = False, **labels: Any) -> Drawn:
     """Draw every method as a dot of its family's form, and name those that none beats in both.
 
     A panel's frame has columns method, family, x, y, best; the unbeaten are joined by a line.
@@ -189,7 +157,6 @@ def frontier(
         _front(ax, points[points["best"]].sort_values("x"))
         return points
 
-    labels: Style = {"xlabel": xlabel, "ylabel": ylabel}
     figure, drawn = fields(split, draw, (style.PAGE, 3.6), columns=1, room=0.6, **labels)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     return figure, pd.concat([drawn, *floors], ignore_index=True)

@@ -2,89 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from companion.book import Book, Exhibit, Floored
-from companion.frames import LEAST_SEEDS, interval
+from companion import inference
+from companion.claims import FAILS, HOLDS, IDENTITY, OPEN, PAPER, TESTED
+from companion.claims import table as claims_frame
+from companion.inference import LEAST_SEEDS, interval
 from companion.panels import Panel, stored
-from companion.scorecard.page import (
-    ABSENT,
-    INSIDE,
-    NEVER,
-    NO,
-    NOT,
-    ORDER,
-    TOO_FEW,
-    VERDICTS,
-    latex,
-    page,
-)
-from companion.sections import SCALES, Run
+from companion.scorecard import page as words
+from companion.sections import SCALES, Book, Exhibit, Run
 from fedlib import paths
 from fedlib.algorithms import CommonestLabel
 from fedlib.data import DatasetError
 from fedlib.metrics import majority_floor
-from fedlib.runs import Result, find
+from fedlib.runs import Experiment, find
 from fedlib.runs.exported import path_of
-from fedlib.tasks import Task
 
 LARGEST_FIRST = SCALES[::-1]
 # The quick scale has data of its own, which no paper has numbers for.
 WITH_NUMBERS = [scale for scale in LARGEST_FIRST if scale != "quick"]
-TEXTS = ("group", "scale", "notebook", "key", "device", "commit", "file")
-MEASURED = ("mean", "low", "high", "seeds", *TEXTS)
-CLAIMS = ("notebook", "tested on", "claim", "source", "measured", "seeds", "verdict", "clear")
-AGREES = 0.75
+TEXTS = ("group", "family", "scale", "notebook", "key", "device", "commit", "file")
+MEASURED = ("mean", "low", "high", "seeds", "values", "same", *TEXTS)
 
 
 def write(book: Book) -> tuple[list[Path], pd.DataFrame, pd.DataFrame]:
-    """Write scorecard.html, .tex, .parquet and scorecard_claims.parquet; return them.
+    """Write scorecard.html, .parquet and scorecard_claims.parquet; return them.
 
     Also the tables that are in them: published numbers and claims.
     """
     home = paths.figures()
     home.mkdir(parents=True, exist_ok=True)
     table, claims = numbers(book), collected()
-    files = [home / f"scorecard{end}" for end in (".html", ".tex", ".parquet", "_claims.parquet")]
-    files[0].write_text(page(table, claims))
-    files[1].write_text(latex(table, claims))
-    table.to_parquet(files[2], index=False)
-    claims.astype({"measured": str, "seeds": str}).to_parquet(files[3], index=False)
-    return files, table, claims
+    written = [home / f"scorecard{end}" for end in (".html", ".parquet", "_claims.parquet")]
+    written[0].write_text(words.page(table, orders(table), claims))
+    table.to_parquet(written[1], index=False)
+    claims.astype({"measured": str, "seeds": str, "values": str}).to_parquet(written[2])
+    return written, table, claims
 
 
 def main(book: Book) -> None:
-    """Write page, tables and numbers; say where, and how verdicts are spread."""
-    files, numbers, claims = write(book)
-    for name, table in (("published numbers", numbers), ("claims", claims)):
+    """Write page and tables; say where, and how verdicts are spread."""
+    written, numbers, claims = write(book)
+    counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
+    for name, table in zip(("published numbers", "claims of the papers"), counted, strict=True):
         said = ", ".join(f"{n} {v}" for v, n in table["verdict"].value_counts().items())
         print(f"{len(table)} {name}: {said or 'none tested yet, run make figures'}")
-    for file in files:
+    for file in written:
         print(file.relative_to(paths.ROOT) if file.is_relative_to(paths.ROOT) else file)
 
 
 def collected(folder: Path | None = None) -> pd.DataFrame:
-    """Return every claim that some notebook has tested: ``CLAIMS``.
+    """Return every claim that some notebook has tested: notebook, those of `claims.table`, counted.
 
     A claim that was tested on the same data at the same scale by runs of several scales' notebooks
-    is taken from the largest. No rows where no notebook has been run.
+    is taken from the largest. ``counted`` are the papers' own claims, not made after their numbers
+    were seen, on data larger than the quick scale's. Of these false discoveries are controlled at
+    5%: what does not survive is undecided. Identities are checks, and left out. No rows where no
+    notebook has been run.
     """
     home = folder or paths.figures()
-    files = [f for scale in LARGEST_FIRST for f in sorted((home / scale).glob("*_claims.csv"))]
-    parts = [pd.read_csv(f, keep_default_na=False).assign(notebook=_notebook(f)) for f in files]
-    if not parts:
-        return pd.DataFrame(columns=list(CLAIMS))
-    rows = pd.concat(parts, ignore_index=True)
-    unique = rows.drop_duplicates(["notebook", "tested on", "claim"])
-    order = ["notebook", "tested on"]
-    return unique.sort_values(order, kind="stable")[list(CLAIMS)].reset_index(drop=True)
+    found = [f for scale in LARGEST_FIRST for f in sorted((home / scale).glob("*_claims.csv"))]
+    parts = [pd.read_csv(f).assign(notebook=_name(f)) for f in found]
+    rows = pd.concat([claims_frame({}).assign(notebook=""), *parts], ignore_index=True)
+    rows = rows.fillna({"kind": PAPER, "exploratory": False, "clear": True, "needed": 0})
+    rows = rows.fillna(dict.fromkeys(("quote", "place", "unit", "values", "measured"), ""))
+    unique = rows[rows["kind"].ne(IDENTITY)].drop_duplicates(["notebook", "tested on", "claim"])
+    unique = unique.sort_values(["notebook", "tested on"], kind="stable").reset_index(drop=True)
+    return corrected(unique)
 
 
-def _notebook(file: Path) -> str:
+def corrected(claims: pd.DataFrame) -> pd.DataFrame:
+    """Return claims with the column counted; those that may be false discoveries undecided."""
+    theirs = claims["kind"].eq(PAPER) & ~claims["exploratory"].astype(bool)
+    counted = theirs & ~claims["tested on"].str.contains("(quick)", regex=False)
+    tested = counted & claims["verdict"].isin(TESTED) & claims["p"].notna()
+    survives = inference.discoveries(claims["p"].astype(float).where(tested))
+    lost = tested & claims["verdict"].isin((HOLDS, FAILS)) & ~survives
+    level = claims.loc[survives, "p"].max() if survives.any() else 0.05 / max(1, tested.sum())
+    out = claims.assign(counted=counted, before=claims["verdict"])
+    out["verdict"] = out["verdict"].mask(lost, OPEN)
+    for i in out.index[lost]:
+        out.loc[i, "needed"] = _needed(out.loc[i], float(level))
+    return out
+
+
+def _needed(claim: pd.Series, level: float) -> int:
+    """Return how many seeds would decide a claim at a level, where they are known."""
+    values = [float(v) for v in str(claim["values"]).split()]
+    scale = 100 if claim["unit"] else 1
+    bounds = [claim[c] / scale for c in ("least", "most") if np.isfinite(claim[c])]
+    if not values or not bounds:
+        return 0
+    return inference.needed(values, min(bounds, key=lambda b: abs(np.mean(values) - b)), level)
+
+
+def _name(file: Path) -> str:
     """Return the name of the notebook that wrote a file "NN_claims.csv"."""
     number = file.name[:2]
     there = sorted((paths.ROOT / "notebooks").glob(f"{number}_*.ipynb"))
@@ -96,9 +114,11 @@ def numbers(book: Book) -> pd.DataFrame:
 
     Columns of what is published, then floor (on own tests, in percent: always a client's commonest
     label on the paper's own partition; NaN elsewhere), mean, low, high (95% over seeds, in
-    percent), seeds, group (of numbers that are ranked together), scale, notebook, key (of the first
-    seed's run), its device and commit and the file of
-    ``results/`` that holds it, why_not, at_hand, verdict.
+    percent), seeds, values (by seed), same (whether the run is planned at the papers' own scale),
+    group (of numbers that are ranked together) and family, scale, notebook, key (of the first
+    seed's run), its device and commit and the file of ``results/`` that holds it, why_not, at_hand,
+    gap (mean - value), repeats (whether an earlier row is the same number) and
+    verdict.
     """
     table = book.published().set_index("row", drop=False)
     rows = [row for exhibit in book.exhibits for row in _measured(exhibit)]
@@ -106,10 +126,16 @@ def numbers(book: Book) -> pd.DataFrame:
     table = table.assign(floor=of_rows(book)).join(found)
     table = table.assign(why_not=book.why_not(), at_hand=~table.index.isin(not_at_hand(book)))
     table = table.fillna({"seeds": 0} | dict.fromkeys(TEXTS, ""))
+    table["same"] = table["same"].eq(True)
     table["group"] = table["group"].where(table["group"].ne(""), table["table_or_figure"])
     # Published in percent; what is measured are fractions.
     ends = ["mean", "low", "high"]
     table[ends] = table[ends].astype(float) * 100
+    fractions = (of if isinstance(of, list) else [] for of in table["values"])
+    table["values"] = [[100 * v for v in of] for of in fractions]
+    named = ["paper", "dataset", "setting", "method", "metric", "value"]
+    again = table.duplicated(named) & table["value"].notna()
+    table = table.assign(gap=table["mean"] - table["value"], repeats=again)
     return table.assign(verdict=judged(table)).reset_index(drop=True)
 
 
@@ -135,38 +161,48 @@ def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
         for panel in stored(exhibit.section, [], scale, partly=True):
             printed = exhibit.printed(panel.dataset).dropna(subset="value")
             runs = dict(iter(exhibit.measured(panel).groupby(list(exhibit.keys))))
+            theirs = _of_paper(exhibit, panel.dataset)
             for _, row in printed.iterrows():
                 measured = runs.get(tuple(row[k] for k in exhibit.keys))
                 if measured is not None:
-                    yield _row(exhibit, panel, row, measured)
+                    yield _row(exhibit, panel, row, measured, theirs)
 
 
 def _row(
-    exhibit: Exhibit, panel: Panel, row: pd.Series, measured: pd.DataFrame
+    exhibit: Exhibit,
+    panel: Panel,
+    row: pd.Series,
+    measured: pd.DataFrame,
+    theirs: Collection[Experiment],
 ) -> dict[str, object]:
-    ends = zip(("mean", "low", "high"), interval(measured["value"]), strict=True)
+    values = measured["value"].tolist()
+    limits = (0.0, 1.0) if all(0 <= v <= 1 for v in values) else None
+    ends = zip(("mean", "low", "high"), interval(values, limits=limits), strict=True)
     group = (exhibit.paper, panel.dataset, *(str(row.get(k, k)) for k in exhibit.apart))
-    told = {"row": row["row"], **dict(ends), "seeds": len(measured), "group": ", ".join(group)}
+    told = {"row": row["row"], **dict(ends), "seeds": len(values), "values": values}
+    told |= {"group": ", ".join(group), "family": exhibit.family(str(row.get("method", "")))}
     told |= {"scale": panel.scale, "notebook": exhibit.notebook}
-    result = _run_of(exhibit, panel, measured)
+    run = _run_of(exhibit, panel, measured)
+    if run is None:
+        return told
+    one = exhibit.section.experiments(panel.scale, panel.dataset, run)[0]
+    result = find(one)
     if result is not None:
-        file, made = path_of(result.experiment), result.provenance
-        told |= {"key": result.experiment.key, "file": file.name if file is not None else ""}
+        file, made = path_of(one), result.provenance
+        told |= {"key": one.key, "file": file.name if file is not None else ""}
         told |= {name: made.get(name, "") for name in ("device", "commit")}
+        told["same"] = _bare(one) in theirs
     return told
 
 
-def _run_of(exhibit: Exhibit, panel: Panel, measured: pd.DataFrame) -> Result | None:
-    """Return the run of the first seed behind a number, None where no method has its name.
+def _run_of(exhibit: Exhibit, panel: Panel, measured: pd.DataFrame) -> Run | None:
+    """Return the run behind a number, None where no method has its name.
 
     ``measured`` are the number's rows: the run stands where they stand. Where they keep too few
     columns to say so, it is the last of those that they can be of.
     """
     runs = exhibit.section.runs(panel.scale, panel.dataset, [*measured["method"].unique()])
-    for run in reversed(runs):
-        if _stands_at(run, measured):
-            return find(exhibit.section.experiments(panel.scale, panel.dataset, run)[0])
-    return None
+    return next((run for run in reversed(runs) if _stands_at(run, measured)), None)
 
 
 def _stands_at(run: Run, rows: pd.DataFrame) -> bool:
@@ -175,42 +211,58 @@ def _stands_at(run: Run, rows: pd.DataFrame) -> bool:
     return all(run.where[name] in values for name, values in said.items())
 
 
+def _of_paper(exhibit: Exhibit, dataset: str) -> set[Experiment]:
+    """Return the runs of a data set at the papers' own scale."""
+    there = dataset in exhibit.section.settings("paper")
+    return {_bare(r.experiment) for r in exhibit.section.runs("paper", dataset)} if there else set()
+
+
+def _bare(experiment: Experiment) -> Experiment:
+    """Return an experiment without what changes no result: how often it is evaluated."""
+    return replace(experiment, seed=0, evaluate_every=0)
+
+
 def judged(table: pd.DataFrame) -> pd.Series:
     """Return the verdict of every number.
 
-    ``table`` has columns value, mean, low, high, seeds (0: never run), group, at_hand (whether its
-    data set is), and why_not ("" where a run is to be compared).
+    ``table`` has columns value, std (published, NaN for none), mean, low, high, seeds (0: never
+    run), same, at_hand (whether its data set is), and why_not ("" where a run is to be compared).
     """
-    agreement = _agreement(table)
+    margin = table["std"].fillna(0.0).clip(lower=words.POINTS)
+    wide = ((table["high"] - table["low"]) / 2).gt(words.WIDEST) | table["seeds"].lt(LEAST_SEEDS)
+    far = (table["low"] - table["value"]).gt(margin) | (table["value"] - table["high"]).gt(margin)
     said = np.select(
         [
             table["why_not"].ne(""),
             table["seeds"].eq(0) & ~table["at_hand"],
             table["seeds"].eq(0),
-            table["seeds"].lt(LEAST_SEEDS),
-            table["value"].between(table["low"], table["high"]),
-            agreement.ge(AGREES),
+            ~table["same"],
+            wide & ~far,
+            (table["mean"] - table["value"]).abs().le(margin),
         ],
-        [NO, ABSENT, NEVER, TOO_FEW, INSIDE, ORDER],
-        NOT,
+        [words.NO, words.ABSENT, words.NEVER, words.OTHER, words.IMPRECISE, words.AGREES],
+        words.DIFFERS,
     )
     return pd.Series(said, index=table.index)
 
 
-def _agreement(table: pd.DataFrame) -> pd.Series:
-    """Return the share of a number's group that lies on the same side of it as published.
+def orders(table: pd.DataFrame) -> pd.DataFrame:
+    """Return how far the measured order of each published table is its own, within families.
 
-    NaN for a number that is alone in its group, or was never run.
+    Columns paper, table_or_figure, dataset, numbers, correlation (of ranks within a group's
+    families, over all groups of the table), p (how often shuffling there does as well), verdict:
+    "the published order" where that survives at 5% among all tables, else "undecided". Tables
+    without two numbers in a family are left out.
     """
-    shares = pd.Series(np.nan, index=table.index)
-    measured = table[table["seeds"].gt(0) & table["value"].notna()]
-    for _, rows in measured.groupby("group"):
-        theirs, ours = (
-            np.sign(np.subtract.outer(v, v)) for v in rows[["value", "mean"]].to_numpy().T
-        )
-        if len(rows) > 1:
-            shares[rows.index] = ((theirs == ours).sum(1) - 1) / (len(rows) - 1)
-    return shares
+    measured = table[table["seeds"].gt(0) & table["value"].notna() & ~table["repeats"]]
+    keys, rows = ["paper", "table_or_figure", "dataset"], []
+    for name, of in measured.groupby(keys):
+        families = [*(of["group"] + of["family"])]
+        rows.append((*name, len(of), *inference.concordance(of["mean"], of["value"], families)))
+    found = pd.DataFrame(rows, columns=[*keys, "numbers", "correlation", "p"])
+    found = found.dropna(subset="correlation").reset_index(drop=True)
+    kept = inference.discoveries(found["p"])
+    return found.assign(verdict=np.where(kept, "the published order", OPEN))
 
 
 # What always saying the commonest label is worth on the papers' own partitions.
@@ -249,34 +301,25 @@ def computed(book: Book, paper: str) -> Iterator[tuple[str, str, float, float]]:
             if not isinstance(run.experiment.algorithm, CommonestLabel):
                 continue
             try:
-                floor = floor_of(run.experiment.task, own.part, own.weighted)
+                counts = run.experiment.task.counts(0)
             except DatasetError:
                 break
-            yield paper, dataset, float(run.where[own.by]), floor
-
-
-def floor_of(task: Task, part: str = "test", weighted: bool = False, seed: int = 0) -> float:
-    """Return the mean floor over clients, or over all examples of a ``part``, from labels alone."""
-    counts = task.counts(seed)
-    floor, sizes = majority_floor(counts["train"], counts[part]), counts[part].sum(1)
-    there = sizes > 0
-    return float(np.average(floor[there], weights=sizes[there] if weighted else None))
+            tested = counts[own.part]
+            floor, sizes = majority_floor(counts["train"], tested), tested.sum(1)
+            there = sizes > 0
+            mean = np.average(floor[there], weights=sizes[there] if own.weighted else None)
+            yield paper, dataset, float(run.where[own.by]), float(mean)
 
 
 def of_rows(book: Book) -> pd.Series:
     """Return the floor in percent by the row of a published number; none for one of all classes."""
     known = floors(book).set_index(["paper", "dataset", "at"])["floor"]
-    found: dict[int, float] = {}
-    for exhibit in book.exhibits:
-        if exhibit.paper in book.floored:
-            found |= dict(_of_exhibit(exhibit, book.floored[exhibit.paper], known))
+    found: dict[Any, float] = {}
+    for exhibit in (e for e in book.exhibits if e.paper in book.floored):
+        own = book.floored[exhibit.paper]
+        for dataset in known.loc[exhibit.paper].index.unique("dataset"):
+            rows = exhibit.printed(dataset)
+            rows = rows[rows["metric"] != own.but] if "metric" in rows else rows
+            at = rows.set_index("row")[own.by].map(known[exhibit.paper, dataset])
+            found |= at.dropna().to_dict()
     return pd.Series(found, dtype=float) * 100
-
-
-def _of_exhibit(exhibit: Exhibit, own: Floored, known: pd.Series) -> Iterator[tuple[int, float]]:
-    for dataset in known.loc[exhibit.paper].index.unique("dataset"):
-        rows = exhibit.printed(dataset)
-        rows = rows[rows["metric"] != own.but] if "metric" in rows else rows
-        for row, at in zip(rows["row"], rows[own.by], strict=True):
-            if (exhibit.paper, dataset, at) in known.index:
-                yield int(row), float(known[exhibit.paper, dataset, at])

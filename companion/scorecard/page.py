@@ -1,38 +1,40 @@
-"""The scorecard as one page that needs nothing else, and as LaTeX tables."""
+"""The scorecard as one page that needs nothing else, and its words."""
 
 from __future__ import annotations
 
+from base64 import b64encode
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
+from io import BytesIO
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 
-from companion.claims import FAILS, HOLDS
-from companion.frames import LEAST_SEEDS
+from companion import plotting
+from companion.claims import FAILS, HOLDS, OPEN, shown
+from companion.inference import LEAST_SEEDS
 
-INSIDE, ORDER, NOT = "inside the interval", "same order", "not reproduced"
-TOO_FEW, NEVER, NO = "too few seeds", "not yet run", "not comparable"
-ABSENT = "data not at hand"
+POINTS, WIDEST = 2.0, 3.0  # percentage points: the margin of agreement, the widest half interval
+AGREES, DIFFERS, IMPRECISE, OTHER = "agrees", "differs", "imprecise", "other scale"
+NEVER, ABSENT, NO = "not run", "data not at hand", "not comparable"
 VERDICTS = {
-    INSIDE: "the published value lies in the 95% interval of the mean over seeds",
-    ORDER: "it does not, but three quarters or more of the other numbers of its group lie on the "
-    "same side of it as in the paper",
-    NOT: "neither",
-    TOO_FEW: f"fewer than {LEAST_SEEDS} seeds: the interval would hold almost any number",
+    AGREES: f"within {POINTS:g} points of the published number, or within its published deviation; "
+    f"the 95% interval of the mean over seeds is at most {WIDEST:g} points wide to each side",
+    DIFFERS: "it is not, at such an interval, or at a wider one that lies wholly outside",
+    IMPRECISE: f"the interval is wider, or there are fewer than {LEAST_SEEDS} seeds",
+    OTHER: "the run is smaller than the paper's: of its numbers only the order is judged, within "
+    "families of methods",
     NEVER: "no run is stored",
     ABSENT: "no run is stored, and of the data set the standard scale has a sample at most",
     NO: "there is nothing to compare it with, for the reason that is given",
 }
-COLOURS = {
-    **dict.fromkeys((HOLDS, INSIDE), "#1b7837"),
-    ORDER: "#5aae61",
-    **dict.fromkeys((FAILS, NOT), "#b2182b"),
-}
+COLOURS = dict.fromkeys((HOLDS, AGREES), "#0072b2") | dict.fromkeys((FAILS, DIFFERS), "#b34700")
 
 
-def page(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
-    """Return the scorecard as HTML: how verdicts are spread, every claim, every published number.
+def page(numbers: pd.DataFrame, orders: pd.DataFrame, claims: pd.DataFrame) -> str:
+    """Return the scorecard as HTML: what came out, every claim, every published number.
 
     Columns sort by a click and a box filters rows; links go to the notebook that shows a number and
     to the stored run behind it.
@@ -40,18 +42,30 @@ def page(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
     rules = "".join(
         f"<li><b>{_verdict(v)}</b>: {escape(text)}</li>" for v, text in VERDICTS.items()
     )
+    once, counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
+    lost = int((counted["verdict"] != counted["before"]).sum())
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>fedlib: scorecard</title>
 <style>{_asset("page.css")}</style></head><body>
 <h1>Scorecard</h1>
 <p>Every number that the five papers publish, beside what stored runs have at the largest scale at
 which there are any, and every claim that the notebooks test. Nothing here is typed by hand:
-<code>make report</code> writes this page. Smaller scales have fewer rounds, examples and clients
-than the papers, so that accuracies are often lower and an order says more.</p>
+<code>make report</code> writes this page.</p>
+{_summary(once, counted)}
 <h2>Published numbers</h2><ul>{rules}</ul>
-{_counts(numbers, "paper")}
+<p>A number that is printed twice, of one run, counts once.</p>
+{_counts(once, "paper")}
+<h3>Orders</h3><p>The rank correlation of published and measured numbers within families of methods,
+and how often shuffling the measured ones within families does as well. An order is the published
+one where that survives at a false discovery rate of 5% among all of these.</p>
+{_table(orders.round(3).astype(str).map(escape), "orders") if len(orders) else ""}
+<h3>Published and measured</h3>
+{_pictures(numbers)}
 <h2>Claims</h2>
-{_counts(claims, "notebook")}
+<p>Counted are claims of the papers, not ours, nor those made after their numbers were seen, on the
+papers' data. Over all of them false discoveries are controlled at 5% (Benjamini and Hochberg):
+{lost} verdicts do not survive that and are undecided.</p>
+{_counts(counted, "notebook")}
 {_claims(claims)}
 <h2>Every published number</h2><p>In the units of the paper, mostly percent. The floor of a number
 on clients' own tests is what always saying a client's commonest label has on the paper's own
@@ -61,19 +75,53 @@ partition: what lies below it has learned less than one look at the labels tells
 """
 
 
-def latex(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
-    """Return two tables in LaTeX: verdicts by paper and item, and of claims by notebook."""
-    parts = (
-        (numbers, ["paper", "table_or_figure"], "Published numbers and how they came out."),
-        (claims, ["notebook"], "Claims and how they came out."),
+def exhibits(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+    """Return the measured numbers of each exhibit as `plotting.dumbbells` draws them."""
+    measured = numbers[numbers["seeds"].gt(0) & numbers["value"].notna() & ~numbers["repeats"]]
+    found = {}
+    for (paper, item), rows in measured.groupby(["paper", "table_or_figure"], sort=False):
+        places = rows["group"].str.split(", ", expand=True)
+        told = places.loc[:, places.nunique().gt(1)].fillna("")
+        names = [", ".join(of) for of in told.assign(method=rows["method"]).to_numpy()]
+        found[f"{str(paper)[:3]}, {item}"] = rows.assign(name=names)
+    return found
+
+
+def _summary(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
+    """Return in a few lines what was reproduced, what was not, and what nobody can tell yet."""
+    rows = (
+        ("Reproduced", (AGREES,), (HOLDS,)),
+        ("Not reproduced", (DIFFERS,), (FAILS,)),
+        ("Nobody can tell yet", (IMPRECISE, OTHER, NEVER, ABSENT), (OPEN,)),
     )
-    return "\n".join(
-        pd.crosstab([table[key] for key in keys], table["verdict"])
-        .reset_index()
-        .to_latex(index=False, caption=caption, escape=True)
-        for table, keys, caption in parts
-        if len(table)
-    )
+    parts = []
+    for head, of_numbers, of_claims in rows:
+        some = claims[claims["verdict"].isin(of_claims)]
+        count = int(numbers["verdict"].isin(of_numbers).sum())
+        kinds = ", ".join(of_numbers)
+        told = "".join(
+            f"<li>{escape(str(of['claim']))} <i>({escape(str(of['place']))}; "
+            f"{escape(str(of['tested on']))}; {_notebook(str(of['notebook']))})</i></li>"
+            for of in some.to_dict("records")
+        )
+        parts.append(
+            f"<details><summary><b>{head}</b>: {len(some)} of {len(claims)} claims of the papers, "
+            f"{count} of {len(numbers)} published numbers ({kinds})</summary><ul>{told}</ul>"
+            "</details>"
+        )
+    return "".join(parts)
+
+
+def _pictures(numbers: pd.DataFrame) -> str:
+    parts = []
+    for name, rows in exhibits(numbers).items():
+        figure, _ = plotting.dumbbells({name: rows})
+        png = BytesIO()
+        figure.savefig(png, format="png", dpi=100)
+        plt.close(figure)
+        data = b64encode(png.getvalue()).decode()
+        parts.append(f'<img alt="{escape(name)}" src="data:image/png;base64,{data}">')
+    return "\n".join(parts)
 
 
 def _asset(name: str) -> str:
@@ -89,19 +137,19 @@ def _counts(table: pd.DataFrame, by: str) -> str:
 
 
 def _claims(claims: pd.DataFrame) -> str:
-    told = claims.astype(str)
-    shown = told.drop(columns="clear").map(escape)
-    close = told["clear"].map({"True": ""}).fillna(" (a close call)")
-    shown["verdict"] = told["verdict"].map(_verdict) + close
-    shown["notebook"] = told["notebook"].map(_notebook)
-    return _table(shown, "claims")
+    told = shown(claims).astype(str).map(escape)
+    told["verdict"] = claims["verdict"].map(_verdict)
+    told.insert(0, "notebook", claims["notebook"].map(_notebook))
+    return _table(told, "claims")
 
 
 def _numbers(numbers: pd.DataFrame) -> str:
     names = ["paper", "table_or_figure", "dataset", "setting", "method", "metric"]
     texts = numbers[names].map(escape).set_axis(["paper", "item", "data", *names[3:]], axis=1)
     texts["paper"] = texts["paper"].str[:3]
-    for name, column in (("published", "value"), ("floor", "floor"), ("measured", "mean")):
+    for name, column in (
+        ("published", "value"), ("floor", "floor"), ("measured", "mean"), ("gap", "gap")
+    ):  # fmt: skip
         texts[name] = numbers[column].map("{:.4g}".format, na_action="ignore")
     ends = zip(numbers["low"], numbers["high"], strict=True)
     texts["95% interval"] = ["" if pd.isna(a) else f"{a:.3g} to {b:.3g}" for a, b in ends]
@@ -110,7 +158,8 @@ def _numbers(numbers: pd.DataFrame) -> str:
     texts["run"] = [_run(*run) for run in numbers[["key", "file", "device", "commit"]].to_numpy()]
     texts["notebook"] = numbers["notebook"].map(_notebook)
     why = numbers["why_not"].map(lambda text: f": {escape(text)}" if text else "")
-    return _table(texts.assign(verdict=numbers["verdict"].map(_verdict) + why), "numbers")
+    again = numbers["repeats"].map({True: " (printed before)", False: ""})
+    return _table(texts.assign(verdict=numbers["verdict"].map(_verdict) + why + again), "numbers")
 
 
 def _table(shown: pd.DataFrame, name: str = "") -> str:

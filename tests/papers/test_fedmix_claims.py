@@ -334,7 +334,7 @@ def test_the_last_round_on_a_new_client_is_compared(dataset, accuracies, expecte
 def test_alike_has_two_sides(differences, verdict):
     claim = alike("same", "here", dict(enumerate(differences)), dict.fromkeys(range(3), 0.0))
     assert claim.verdict == verdict and claim.seeds == len(differences)
-    assert claim.measured.endswith("(asked: within 0.01 of 0)")
+    assert ("asked -" in claim.measured) == bool(differences)
 
 
 def test_appendix_f_has_the_papers_numbers_beside_the_measured():
