@@ -52,9 +52,9 @@ def digits(partition: Request, held_out: Mirrored | Own = FEW) -> Task:
     return Task("digits", partition, MLP((32,)), held_out)
 
 
-def scaled(scale: str, *, quick: Task | None, standard: Task, paper: Task) -> Task | None:
-    """Return the task of a scale; texts have no quick one."""
-    return {"quick": quick, "standard": standard, "paper": paper}[scale]
+def scaled(scale: str, *three: Any) -> Any:
+    """Return the task of a scale of the three; texts have None at the quick one."""
+    return three[SCALES.index(scale)]
 
 
 def side_by_side(kind: type[S], names: Row, rows: Mapping[str, Row]) -> dict[str, dict[str, S]]:

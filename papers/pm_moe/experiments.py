@@ -42,12 +42,9 @@ def task(dataset: str, scale: str, shared: float = 0.0) -> Task | None:
     text, sampled = dataset == "ag_news", dataset in SAMPLED
     small, wide = LeNet(), LeNet(channels=(32, 64), hidden=(512,))
     held_out, sample = (own, "_sample") if sampled else (replace(own, train=0.2), "")
-    return scaled(
-        scale,
-        quick=None if text else digits(replace(skew, clients=10), own),
-        standard=Task(dataset + sample, skew, FastText() if text else small, held_out),
-        paper=Task(dataset, skew, FastText() if text else wide, own),
-    )
+    quick = None if text else digits(replace(skew, clients=10), own)
+    standard = Task(dataset + sample, skew, FastText() if text else small, held_out)
+    return scaled(scale, quick, standard, Task(dataset, skew, FastText() if text else wide, own))
 
 
 @value
