@@ -1,4 +1,4 @@
-"""What the papers' settings share: three scales side by side, and the digits of the quick one."""
+"""What the papers' runs share: three scales side by side, the quick one's digits, the floor."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import KW_ONLY, replace
 from typing import Any, Self, TypeVar
 
 from companion.sections import SCALES, Setting
+from fedlib.algorithms import CommonestLabel
 from fedlib.engine import EarlyStop
 from fedlib.models import MLP, LeNet
 from fedlib.optim import Optimizer
 from fedlib.partition import Mirrored, Own, Request
+from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
 
@@ -23,6 +25,7 @@ FEW = Mirrored(pool=200, validation=20, test=30)
 OWN_FIFTH = Own(test=0.2, validation=0.1)
 OWN_TENTHS = Own(test=0.1, validation=0.1)
 SMALL = LeNet(channels=(8, 8), hidden=(32,))
+ONCE: dict[str, Any] = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}  # what trains at home
 
 
 @value
@@ -71,3 +74,8 @@ def side_by_side(kind: type[S], names: Row, rows: Mapping[str, Row]) -> dict[str
 def merged(*known: Known) -> Known:
     """Return the settings of several data sets."""
     return {scale: {n: s for each in known for n, s in each[scale].items()} for scale in SCALES}
+
+
+def floor(task: Task) -> Experiment:
+    """Return what always saying its commonest label is worth to a client: nothing is trained."""
+    return Experiment(task, CommonestLabel(), **ONCE)

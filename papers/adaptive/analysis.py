@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from companion import frames
+from papers import LOCAL, MAJORITY
 from papers.adaptive.experiments import BEST, MOE
-from papers.floor import LOCAL, MAJORITY
 from papers.published import published
 
 WITHOUT = "no exploration"

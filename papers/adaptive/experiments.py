@@ -17,8 +17,9 @@ from fedlib.optim import Optimizer
 from fedlib.runs import Experiment, tuning
 from fedlib.runs.tuning import Choice, Space, Uniform
 from fedlib.values import one_of
+from papers import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.adaptive.settings import CIFAR10, ROTATED, WRITERS, Adaptive
-from papers.floor import FEDAVG, LOCAL, MAJORITY, ONCE, TUNED, floor
+from papers.scaled import ONCE, floor
 
 BEST, MOE, ALL_EQUAL = "IFCA", "MoE", "Ensemble"
 EAGER = "MoE, eager gate"

@@ -9,7 +9,7 @@ from scipy import stats
 from companion import frames
 from fedlib.models import ACTIVATIONS, INITS
 from fedlib.randomness import generator
-from papers.floor import MAJORITY
+from papers import MAJORITY
 from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, WITH_MOE, called
 from papers.published import floors, published
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from companion import frames
-from papers.floor import FEDAVG, LOCAL, MAJORITY
+from papers import FEDAVG, LOCAL, MAJORITY
 from papers.published import published
 
 GLOBAL, OWN, HELD = "balanced_accuracy", "test_accuracy", "validation_accuracy"

@@ -251,21 +251,21 @@ def rotated(*last, q=0.99, seeds=3, **more):
 
 
 @pytest.mark.parametrize(
-    ("tests", "runs", "expected"),
+    ("dataset", "runs", "expected"),
     [
-        (claims.turned_claims, rotated(0.8, 0.8, 0.83, 0.88), "hhhhhhh"),
-        (claims.skewed_claims, rotated(0.8, 0.83, 0.86, 0.85), "hhhhhh"),
-        (claims.skewed_claims, rotated(0.8, 0.83, 0.86, 0.85, seeds=2), "nnnnnn"),
+        (names.TURNED, rotated(0.8, 0.8, 0.83, 0.88), "hhhhhhh"),
+        (names.TURNED_AND_SKEWED, rotated(0.8, 0.83, 0.86, 0.85), "hhhhhh"),
+        (names.TURNED_AND_SKEWED, rotated(0.8, 0.83, 0.86, 0.85, seeds=2), "nnnnnn"),
         # The other way round.
-        (claims.turned_claims, rotated(0.9, 0.85, 0.8, 0.7, q=0.6), "dddhddd"),
-        (claims.skewed_claims, rotated(0.9, 0.85, 0.8, 0.7, q=0.6), "dddddd"),
+        (names.TURNED, rotated(0.9, 0.85, 0.8, 0.7, q=0.6), "dddhddd"),
+        (names.TURNED_AND_SKEWED, rotated(0.9, 0.85, 0.8, 0.7, q=0.6), "dddddd"),
         # An equality has two sides, and baselines alone leave the rest untested.
-        (claims.turned_claims, rotated(0.8, 0.82), "nnndhnn"),
-        (claims.turned_claims, rotated(0.8, 0.78), "nnnhdnn"),
+        (names.TURNED, rotated(0.8, 0.82), "nnndhnn"),
+        (names.TURNED, rotated(0.8, 0.78), "nnnhdnn"),
     ],
 )
-def test_the_papers_figures_5_and_6_and_the_other_way_round(tests, runs, expected):
-    assert initials(tests(runs)) == expected
+def test_the_papers_figures_5_and_6_and_the_other_way_round(dataset, runs, expected):
+    assert initials(claims.rotated_claims(runs, dataset)) == expected
 
 
 def test_one_hotness_is_a_share_of_log_k():
@@ -351,7 +351,7 @@ def test_appendix_f_has_the_papers_numbers_beside_the_measured():
     assert missing["mean"].isna().tolist() == [True, True, False, True, True]
     drawn = analysis.beside(table)
     assert len(drawn) == 10 and drawn.loc[drawn["group"] != "measured", "low"].isna().all()
-    assert initials(claims.appendix_claims(every)) == "hhh"
+    assert initials(claims.new_client_claims(every, "appendix")) == "hhh"
 
 
 def joining():

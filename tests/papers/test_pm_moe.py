@@ -13,7 +13,7 @@ from rows import frame_of
 
 from companion.claims import FAILS, HOLDS
 from fedlib.models import MLP
-from papers.floor import FEDAVG, MAJORITY
+from papers import FEDAVG, MAJORITY
 from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis
 from papers.pm_moe.analysis import PARTS, called, gains, made_of, printed, ranks, scores, varied
 from papers.pm_moe.claims import fourteen_claims, gate_claims, mixture_claims
