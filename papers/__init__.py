@@ -6,12 +6,6 @@ of the papers has their methods look in figures as they do everywhere.
 
 from companion import looks
 
-# What several papers compare with, under one name.
-FEDAVG = "FedAvg"
-LOCAL = "Local"
-TUNED = "Fine-tuned"
-MAJORITY = "Commonest label"
-
 
 def _own() -> looks.Looks:
     from papers.looks import LOOKS  # when a figure is drawn: it needs every paper

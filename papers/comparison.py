@@ -20,13 +20,13 @@ from fedlib.algorithms.ifca import Explore
 from fedlib.metrics import over_clients
 from fedlib.optim import Optimizer, sgd
 from fedlib.runs import Experiment
-from papers import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.adaptive.experiments import ALL_EQUAL, BEST, MOE
 from papers.fedmix import BIAS, BIASED, ETA, FEDMIX, LOCAL_GLOBAL, PRUNING
 from papers.judging import floor_claims, judged, scored, without_floor
 from papers.pm_moe import MIXED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED
 from papers.pm_moe import experiments as pm_moe
 from papers.pm_moe.experiments import PrivateParts, at_home, local_round, stage
+from papers.scaled import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.specialists.experiments import MIXTURE
 
 KNOWN = pm_moe.known(("fashion_mnist", "cifar10"))  # 004's settings

@@ -22,7 +22,7 @@ from companion.claims import (
     greater,
     on_par,
 )
-from papers import MAJORITY
+from papers.scaled import MAJORITY
 
 # What a claim says of two sides, or of numbers and a bound: above another method's, or a bound;
 # below a bound; at most a point below, or above; within a point; the same.
@@ -39,10 +39,11 @@ RULES: dict[str, Callable[..., Claim]] = {
 
 
 @cache
-def statements() -> pd.DataFrame:
+def statements() -> dict[tuple[str, str], tuple[str, str]]:
     """Return what is claimed, by paper and name: claim and place, with the words left open."""
     with files("papers").joinpath("claims.csv").open("rb") as file:
-        return pd.read_csv(file, dtype=str).set_index(["paper", "name"])
+        rows = pd.read_csv(file, dtype=str).to_numpy()
+    return {(paper, name): (claim, place) for paper, name, claim, place in rows}
 
 
 def judged(paper: str, rows: Iterable[tuple[Any, ...]], /, **words: object) -> list[Claim]:
@@ -55,8 +56,8 @@ def judged(paper: str, rows: Iterable[tuple[Any, ...]], /, **words: object) -> l
 
 
 def _judged(paper: str, name: str, a: Any, rule: str, b: Any, /, **words: object) -> Claim:
-    said = statements().loc[(paper, name)]
-    return RULES[rule](said["claim"].format(**words), said["place"].format(**words), a, b)
+    claim, place = (text.format(**words) for text in statements()[paper, name])
+    return RULES[rule](claim, place, a, b)
 
 
 def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[Claim]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from companion.looks import Dash, Looks
-from papers import LOCAL, MAJORITY, TUNED, fedmix, pm_moe
+from papers import fedmix, pm_moe
 from papers.adaptive import experiments as adaptive
+from papers.scaled import LOCAL, MAJORITY, TUNED
 from papers.specialists import analysis
 from papers.specialists.experiments import MIXTURE, SMALL
 

@@ -20,6 +20,12 @@ S = TypeVar("S", bound=Setting)
 Row = tuple[Any, ...]
 Known = Mapping[str, Mapping[str, Setting]]  # by scale and data set, as a section has it
 
+# What several papers compare with, under one name.
+FEDAVG = "FedAvg"
+LOCAL = "Local"
+TUNED = "Fine-tuned"
+MAJORITY = "Commonest label"
+
 # 1,437 training and 360 test digits, 36 per class: parts must be small.
 FEW = Mirrored(pool=200, validation=20, test=30)
 OWN_FIFTH = Own(test=0.2, validation=0.1)

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from companion import frames
-from papers import LOCAL, MAJORITY
 from papers.adaptive.experiments import BEST, MOE
 from papers.published import published
+from papers.scaled import LOCAL, MAJORITY
 
 WITHOUT = "no exploration"
 FIRST = 10  # clients that the released code evaluates

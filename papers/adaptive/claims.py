@@ -5,11 +5,11 @@ from functools import partial
 import pandas as pd
 
 from companion.claims import Claim
-from papers import FEDAVG, LOCAL, TUNED
 from papers.adaptive import analysis, experiments
 from papers.adaptive.analysis import at_most, scores
 from papers.adaptive.experiments import ALL_EQUAL, BEST, EAGER, MOE, REDRAWN
 from papers.judging import by, floor_claims, judged, scored
+from papers.scaled import FEDAVG, LOCAL, TUNED
 
 RIVALS = {
     BEST: "the best cluster",

@@ -17,9 +17,8 @@ from fedlib.optim import Optimizer
 from fedlib.runs import Experiment, tuning
 from fedlib.runs.tuning import Choice, Space, Uniform
 from fedlib.values import one_of
-from papers import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.adaptive.settings import CIFAR10, ROTATED, WRITERS, Adaptive
-from papers.scaled import ONCE, floor
+from papers.scaled import FEDAVG, LOCAL, MAJORITY, ONCE, TUNED, floor
 
 BEST, MOE, ALL_EQUAL = "IFCA", "MoE", "Ensemble"
 EAGER = "MoE, eager gate"

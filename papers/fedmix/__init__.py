@@ -1,6 +1,6 @@
 """Federated mixtures of experts (paper 000): the names of what is compared in it."""
 
-from papers import FEDAVG as FEDAVG
+from papers.scaled import FEDAVG as FEDAVG
 
 FEDMIX = "FedMix"
 # The variants of Fig. 3 and 14.

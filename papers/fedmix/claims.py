@@ -28,9 +28,7 @@ DIGITS = 6  # decimals to which the identity behind eq. 15 must hold
 _judged = partial(judged, "000")
 
 
-def _of(
-    values: Mapping[Any, BySeed], *rows: tuple[str, Any, str, Any], **words: Any
-) -> list[Claim]:
+def _of(values: Mapping[Any, BySeed], *rows: tuple[Any, ...], **words: Any) -> list[Claim]:
     """Test rows of (name, a, rule, b), whose sides are keys of ``values``; they are words too."""
     pairs = ((name, values[a], rule, values[b], {"a": a, "b": b}) for name, a, rule, b in rows)
     return _judged(pairs, **words)

@@ -9,9 +9,9 @@ from scipy import stats
 from companion import frames
 from fedlib.models import ACTIVATIONS, INITS
 from fedlib.randomness import generator
-from papers import MAJORITY
 from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, WITH_MOE, called
 from papers.published import floors, published
+from papers.scaled import MAJORITY
 
 # How 004 calls the data sets.
 PRINTED = {

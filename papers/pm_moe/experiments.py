@@ -14,9 +14,8 @@ from fedlib.partition import ClassDirichlet, Own
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
-from papers import MAJORITY
 from papers.pm_moe import DENOISED, NINE, SERVERS_BASE, STAGE, SYNCHRONOUS, UNTUNED, WITH_MOE
-from papers.scaled import ONCE, Row, digits, floor, scaled
+from papers.scaled import MAJORITY, ONCE, Row, digits, floor, scaled
 
 # Named settings, and what `python -m papers` says of them.
 DATASETS = {

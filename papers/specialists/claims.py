@@ -4,8 +4,8 @@ import pandas as pd
 
 from companion import frames
 from companion.claims import Claim
-from papers import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.judging import by, floor_claims, judged
+from papers.scaled import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.specialists.analysis import GLOBAL, HELD, OWN, at_q, of_figure
 from papers.specialists.experiments import LAST_CLIENT, MIXTURE, SMALL
 

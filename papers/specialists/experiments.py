@@ -16,8 +16,19 @@ from fedlib.partition import Clients, Dirichlet, Majority, Mirrored, OptOut, Req
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
-from papers import FEDAVG, LOCAL, MAJORITY, TUNED
-from papers.scaled import ONCE, AtHome, Row, digits, merged, scaled, side_by_side
+from papers.scaled import (
+    FEDAVG,
+    LOCAL,
+    MAJORITY,
+    ONCE,
+    TUNED,
+    AtHome,
+    Row,
+    digits,
+    merged,
+    scaled,
+    side_by_side,
+)
 
 TENTHS = tuple(i / 10 for i in range(2, 11))
 TABLE = (0.3, 0.6, 0.7, 0.8, 1.0)  # 001, Table 1

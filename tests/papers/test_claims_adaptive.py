@@ -15,7 +15,6 @@ from companion import plotting
 from companion.claims import FAILS, HOLDS
 from fedlib.models import LeNet
 from fedlib.runs import tuning
-from papers import FEDAVG, LOCAL, TUNED
 from papers.__main__ import main
 from papers.adaptive import analysis, claims, experiments
 from papers.adaptive.experiments import (
@@ -31,6 +30,7 @@ from papers.adaptive.experiments import (
     spaces,
     tune,
 )
+from papers.scaled import FEDAVG, LOCAL, TUNED
 
 VALUES = {MOE: 0.75, BEST: 0.60, ALL_EQUAL: 0.70, TUNED: 0.72, EAGER: 0.76}
 GATE = "The gate hardly leaves its initial weights: the ensemble is at most a point below"

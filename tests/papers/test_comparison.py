@@ -13,12 +13,12 @@ from companion.claims import FAILS, HOLDS
 from companion.frames import together
 from companion.panels import Panel, costs
 from fedlib.runs import run
-from papers import TUNED
 from papers import comparison as board
 from papers.comparison import EVERY_METHOD, FAMILIES, PROPOSED, leaderboard_claims
 from papers.fedmix import FEDAVG, FEDMIX
 from papers.pm_moe import called
 from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
+from papers.scaled import TUNED
 
 
 def standings(ends, seeds=3):

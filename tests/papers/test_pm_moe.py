@@ -13,11 +13,11 @@ from rows import frame_of
 
 from companion.claims import FAILS, HOLDS
 from fedlib.models import MLP
-from papers import FEDAVG, MAJORITY
 from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis
 from papers.pm_moe.analysis import PARTS, called, gains, made_of, printed, ranks, scores, varied
 from papers.pm_moe.claims import fourteen_claims, gate_claims, mixture_claims
 from papers.pm_moe.experiments import DATASETS, FOURTEEN, GATES, PRIVATE_PARTS, fourteen, task
+from papers.scaled import FEDAVG, MAJORITY
 
 SIZES = (10, 30)
 SETTING = GATES.settings("quick")["digits"]
