@@ -135,43 +135,23 @@ OTHERS = [
     run(names.TEN, 0.6, 1e7),
     run(names.TEN_PRUNED, 0.6, 1e6),
 ]
-SAID = {
-    "FedMix (K = 4) beats FedAvg at equal rounds": HOLDS,  # .6 against .5 after 20 rounds
-    "FedMix (K = 4) beats FedAvg with as": FAILS,  # .6 against .7 of the wide network
-    "FedMix (K = 2) beats FedAvg with as": UNTESTED,
-    "FedMix (K = 4) beats FedAvg at equal gigabytes": FAILS,  # 20 MB pay for 5 rounds of it: .15
-    "FedMix (K = 2) beats FedAvg at equal gigabytes": UNTESTED,
-    "FedMix with pruning beats": HOLDS,  # as many bytes as FedAvg, and .6
-    "A personal bias": OPEN,  # it changes nothing
-    "Pruning sends fewer bytes": HOLDS,
-}
-HUNDRED = {
-    "FedMix (K = 4) beats": FAILS,
-    "FedMix (K = 10) beats": HOLDS,
-    "FedMix (K = 4) learns faster": FAILS,
-    "FedMix (K = 10) with pruning": HOLDS,
-    "Biased FedAvg beats FedAvg": HOLDS,
-    "Biased FedAvg is the better": FAILS,
-}
-PAR = {"FedMix (K = 2)": HOLDS, "More experts help": HOLDS, "Biased FedAvg": HOLDS, "...": HOLDS}
-ABOVE = {**dict.fromkeys(PAR, UNTESTED), "Biased FedAvg": HOLDS, "...": FAILS}  # two points
+ALIKE = [run(FEDAVG, 0.5, 1e6), run(BIASED, 0.52, 1e6)]
 
 
 @pytest.mark.parametrize(
     ("rows", "dataset", "expected"),
     [
-        (SKEWED, "cifar10", SAID),
-        (SKEWED, "digits", SAID),
-        (OTHERS, "cifar100", HUNDRED),
-        (OTHERS, "femnist", PAR),
-        ([run(FEDAVG, 0.5, 1e6), run(BIASED, 0.52, 1e6)], "femnist", ABOVE),
+        # .6 against .5 after 20 rounds, and against .7 of the wide network; K = 2 was not run; the
+        # bias changes nothing; 20 MB pay for 5 rounds of K = 4: .15; pruning has sent no more.
+        (SKEWED, "cifar10", "hdnudnhh"),
+        (SKEWED, "digits", "hdnudnhh"),
+        (OTHERS, "cifar100", "dhhddh"),
+        (OTHERS, "femnist", "hhhh"),
+        (ALIKE, "femnist", "nnhd"),  # two points
     ],
 )
 def test_each_data_set_is_asked_its_own_claims(rows, dataset, expected):
-    said = {c.text: c.verdict for c in claims.communication_claims(logged(*rows), dataset)}
-    assert len(said) == len(expected)
-    for start, verdict in expected.items():
-        assert [v for text, v in said.items() if text.startswith(start)] == [verdict], start
+    assert initials(claims.communication_claims(logged(*rows), dataset)) == expected
 
 
 def test_a_local_epoch_is_judged_on_the_same_clients():
