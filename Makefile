@@ -68,7 +68,7 @@ results: $(ENV)  ## keep the finished seeds of SCALE with the project, in result
 	$(PY) -m papers results $(call option,SCALE,scale)
 
 plan: $(ENV)  ## how many runs the papers' own scale has, and what they would cost here
-	$(PY) -m papers plan $(CAMPAIGN)
+	$(PY) -m papers campaign --plan $(CAMPAIGN)
 
 paper: $(ENV)  ## train all of them, on this machine's GPU or on a Ray cluster (RAY_ADDRESS=)
 	$(PY) -m papers campaign $(CAMPAIGN)

@@ -110,17 +110,13 @@ def together(
     method that does not has NaN in that column, or "" for a word.
     """
     given = [*runs]
-    words = {n: isinstance(v, str) for _, where, _ in given for n, v in where.items()}
+    words = {n: "" for _, where, _ in given for n, v in where.items() if isinstance(v, str)}
     parts = [
-        frame_of(result).assign(
-            method=method,
-            seed=result.experiment.seed,
-            **{n: where.get(n, "" if word else np.nan) for n, word in words.items()},
-        )
+        frame_of(result).assign(method=method, seed=result.experiment.seed, **where)
         for method, where, results in given
         for result in results
     ]
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(parts, ignore_index=True).fillna(words)
 
 
 def frame_of(result: Result) -> pd.DataFrame:

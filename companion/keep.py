@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from companion.book import Book
 from companion.plan import by_seed, listed, planned
-from companion.sections import SCALES
+from companion.sections import SCALES, Book
 from fedlib.runs import Experiment, Result, StoreError, exported, find
 from fedlib.runs.exported import files, held, refusal, writing
 from fedlib.runs.provenance import dirty

@@ -22,14 +22,12 @@ from typing import Any
 
 import nbformat
 
-from companion import verdicts
+from companion import claims
 from companion.sections import SCALES
 from fedlib import paths
 from fedlib.values import one_of
 
-_SAY_EVERY = 10.0  # seconds between two lines about one notebook
-_STILL_EVERY = 60.0  # seconds until a cell that goes on is mentioned again
-_ADDED_BY_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
+_ERROR, _TOLD = "Exception encountered at", 30  # how papermill names the cell; lines of its error
 _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -39,14 +37,7 @@ class Failure(RuntimeError):
 
 
 def figures(
-    scale: str = "quick",
-    dataset: str = "",
-    seeds: int = 0,
-    rounds: int = 0,
-    device: str = "auto",
-    *,
-    only: str = "",
-    jobs: int = 0,
+    scale: str, dataset: str, seeds: int, rounds: int, device: str, *, only: str, jobs: int
 ) -> None:
     """Run notebooks with these parameters into copies in the build folder.
 
@@ -54,13 +45,17 @@ def figures(
     ValueError for what does not exist, before anything runs; Failure where a notebook fails.
     """
     from fedlib import data
+    from fedlib.tasks import pick_device
 
     one_of("scale", scale, SCALES)
     one_of("dataset", dataset, ("", *data.names()))
-    _check(device)
+    try:
+        pick_device(device)
+    except RuntimeError as error:  # here a wrong question
+        raise ValueError(error) from error
     given = {"scale": scale, "dataset": dataset, "seeds": seeds, "rounds": rounds, "device": device}
     values = {name: v for name, v in given.items() if v not in ("quick", "", 0, "auto")}
-    run(_chosen(only), values, paths.build() / scale, jobs)
+    run(select(only), values, paths.build() / scale, jobs)
 
 
 def refresh(only: str = "", jobs: int = 0) -> None:
@@ -68,45 +63,25 @@ def refresh(only: str = "", jobs: int = 0) -> None:
 
     def finished(source: Path, copy: Path) -> None:
         write_back(source, copy)
-        verdicts.keep(source, paths.figures() / "quick")
+        claims.keep(source, paths.figures() / "quick")
 
     with tempfile.TemporaryDirectory(prefix="fedlib-runs-") as empty:
         folder, store = paths.build() / "refresh", {"FEDLIB_RUNS": empty}
-        run(_chosen(only), {}, folder, jobs, store, finished)
+        run(select(only), {}, folder, jobs, store, finished)
 
 
-def select(only: str, notebooks: Sequence[Path]) -> list[Path]:
+def select(only: str) -> list[Path]:
     """Return the notebooks that ``only`` names, by full name or number, as in "01" or "00,02_x".
 
     All of them for "". ValueError for a name that no notebook has.
     """
-    known = {notebook.stem: notebook for notebook in notebooks}
+    known = {notebook.stem: notebook for notebook in sorted(paths.notebooks().glob("*.ipynb"))}
     numbers = {stem.partition("_")[0]: stem for stem in known}
     names = re.findall(r"[^,\s]+", only)
     wanted = {numbers.get(name, name.removesuffix(".ipynb")) for name in names} or {*known}
     for stem in wanted:
         one_of("notebook", stem, known)
     return [known[stem] for stem in known if stem in wanted]
-
-
-def _chosen(only: str) -> list[Path]:
-    found = select(only, sorted(paths.notebooks().glob("*.ipynb")))
-    if not found:
-        print(f"there are no notebooks in {paths.notebooks()}")
-    return found
-
-
-def _check(device: str) -> None:
-    """ValueError for a device that no machine or this one has not."""
-    if device in ("auto", "cpu"):
-        return
-    if not re.fullmatch(r"cuda(:\d+)?", device):
-        raise ValueError(f"unknown device {device!r}; allowed: auto, cpu, cuda, cuda:N")
-    import torch
-
-    found = torch.cuda.device_count()
-    if int(device.partition(":")[2] or 0) >= found:
-        raise ValueError(f"device {device!r} is not there: this machine has {found} CUDA devices")
 
 
 def run(
@@ -131,7 +106,6 @@ def run(
                 running.append(_Process(waiting.pop(0), folder, values, environment or {}))
             time.sleep(0.1)
             for process in list(running):
-                process.tell()
                 if process.popen.poll() is not None:
                     running.remove(process)
                     process.close()
@@ -145,62 +119,48 @@ def run(
 
 @dataclass
 class _Process:
-    """One papermill process, its log, and what has been said about it."""
+    """One papermill process and its log."""
 
     source: Path
     folder: Path
     values: Mapping[str, object]
     environment: Mapping[str, str]
-    cell: int = 0
-    said_cell: int = 0
     started: float = field(default_factory=time.monotonic)
-    said: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.target = self.folder / self.source.name
-        self.scratch, self.failed = (
-            self.target.with_suffix(end) for end in (".running.ipynb", ".failed.ipynb")
-        )
+        self.scratch = self.target.with_suffix(".running.ipynb")
+        self.failed = self.target.with_suffix(".failed.ipynb")
         self.failed.unlink(missing_ok=True)
-        # papermill adds one cell for the parameters it was given.
-        self.cells = len(_read(self.source).cells) + bool(self.values)
         command = [sys.executable, "-m", "papermill", str(self.source), str(self.scratch)]
         command += ["-k", "python3", "--cwd", str(self.source.parent), "--start-timeout", "120"]
         command += ["--log-output", "--no-progress-bar"]
         # YAML reads JSON, and keeps the types that papermill's -p would guess.
         command += ["-y", json.dumps(dict(self.values))] if self.values else []
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
-        with self.target.with_suffix(".log").open("wb") as sink:
+        self.log = self.target.with_suffix(".log")
+        with self.log.open("wb") as sink:
             environment = _environment(self.environment)
             self.popen = subprocess.Popen(command, stdout=sink, env=environment, **how)
-        self.log = self.target.with_suffix(".log").open(errors="replace")
         told = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
         self.say(f"started{' with ' + told if told else ''}")
 
     def say(self, text: str) -> None:
-        self.said, self.said_cell = time.monotonic(), self.cell
-        print(f"[{self.said - self.started:5.0f} s] {self.source.stem}: {text}", flush=True)
-
-    def tell(self) -> None:
-        """Mention the cell it has come to, at most every few seconds."""
-        for number in re.findall(r"Executing Cell (\d+)-", self.log.read()):
-            self.cell = int(number)
-        pause = _SAY_EVERY if self.cell > self.said_cell else _STILL_EVERY
-        if time.monotonic() - self.said >= pause:
-            self.say(f"cell {self.cell}/{self.cells}")
+        passed = time.monotonic() - self.started
+        print(f"[{passed:5.0f} s] {self.source.stem}: {text}", flush=True)
 
     def close(self) -> None:
         """Give the copy of an ended process the name that it deserves; Failure if it failed."""
-        self.tell()
-        self.log.close()
         bad = self.popen.returncode != 0
         if self.scratch.exists():
             os.replace(self.scratch, self.failed if bad else self.target)
         self.say("failed" if bad else "done")
         if bad:
-            cause = explain(self.failed, self.target.with_suffix(".log"))
-            raise Failure(f"{self.source.stem} failed {cause}\nexecuted copy: {self.failed}")
+            log = self.log.read_text(errors="replace")
+            cell, *error = log[max(log.rfind(_ERROR), 0) :].strip().splitlines() or ["no message"]
+            said = [f"{self.source.stem} failed: {cell}", *error[-_TOLD:]]
+            raise Failure("\n".join([*said, f"executed copy: {self.failed}"]))
 
     def stop(self) -> None:
         """Terminate it; its kernel follows within a second of losing its parent."""
@@ -210,7 +170,6 @@ class _Process:
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()
-        self.log.close()
         self.scratch.unlink(missing_ok=True)
         self.say("stopped")
 
@@ -223,26 +182,6 @@ def _environment(extra: Mapping[str, str]) -> dict[str, str]:
         folders["FEDLIB_DATA"] = str(Path(data).expanduser().absolute())
     alone = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
     return {**os.environ, **folders, **alone, "FEDLIB_QUIET": "1", **extra}
-
-
-def explain(copy: Path, log: Path) -> str:
-    """Return where and why a copy failed: the cell's number in its source, its start, the error.
-
-    A kernel that died leaves no error in the notebook: the end of the log stands in for it.
-    """
-    text = log.read_text(errors="replace") if log.exists() else ""
-    end = "\n".join(text.strip().splitlines()[-8:]) or "no message"
-    cells = _read(copy).cells if copy.exists() else []
-    own = [c for c in cells if not _ADDED_BY_PAPERMILL & set(c.metadata.get("tags", []))]
-    for number, cell in enumerate(own, start=1):
-        errors = [o for o in cell.get("outputs", []) if o.output_type == "error"]
-        status = cell.metadata.get("papermill", {}).get("status")
-        if cell.cell_type == "code" and (errors or status in ("running", "failed")):
-            why = f"{errors[0].ename}: {errors[0].evalue}" if errors else end
-            lines = cell.source.strip().splitlines()
-            shown = lines[:5] + (["..."] if len(lines) > 5 else [])
-            return "\n".join([f"in cell {number}", *(f"    {line}" for line in shown), why])
-    return f"before its first cell\n{end}"
 
 
 def write_back(source: Path, copy: Path) -> None:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import pandas as pd
 import torch
 
-from companion.book import Book
-from companion.sections import Section
+from companion.sections import Book, Section
 from fedlib import paths
 from fedlib.engine import State, evaluate, play_round
 from fedlib.federation import Federation
@@ -113,49 +112,34 @@ def _of_section(section: Section, scale: str, dataset: str = "") -> list[Planned
     ]
 
 
-def show(
-    book: Book,
-    scale: str,
-    sections: Sequence[str] = (),
-    *,
-    device: str = "auto",
-    workers: int = 1,
-    probe: bool = True,
-) -> list[Planned]:
-    """Print how many runs a scale has and what they would cost; return those not stored yet.
-
-    ``sections`` are parts as `planned` takes them, none for all in the order of the book.
-    """
-    plan = planned(book, scale, sections or in_order(book, scale))
-    missing = [p for p in plan if find(p.experiment) is None]
-    print(f"{len(plan)} runs at the {scale} scale, {len(missing)} of them to be trained")
-    costs = _estimated(missing, device) if probe else {}
-    if missing:
-        sums = summed(plan, missing, costs)
-        sums.insert(3, f"hours / {workers}", sums["hours"] / workers)
-        print(sums.to_string(float_format="{:.2f}".format))
-    return missing
-
-
 def campaign(
     book: Book,
     scale: str,
-    sections: Sequence[str] = (),
+    sections: Sequence[str],
     *,
-    device: str = "auto",
-    workers: int = 1,
-    probe: bool = True,
-    address: str | None = None,
-    dirty_anyway: bool = False,
+    plan: bool,
+    probe: bool,
+    device: str,
+    workers: int,
+    address: str | None,
+    dirty_anyway: bool,
 ) -> int:
-    """Print the plan and train it; 0 if all is there in the end, 1 if runs failed.
+    """Print what is not stored yet and what it would cost; train it, unless this is the ``plan``.
 
-    What a cluster will need, a probe of this machine does not say: with an ``address`` none is
-    made. The same command continues what was interrupted (130).
+    ``sections`` are parts as `planned` takes them, none for all in the order of the book. What a
+    cluster will need, a probe of this machine does not say: with an ``address`` none is made. The
+    same command continues what was interrupted (130). 0 if all is there in the end, 1 if runs
+    failed.
     """
-    probe = probe and address is None
-    missing = show(book, scale, sections, device=device, workers=workers, probe=probe)
-    if not missing:
+    asked = planned(book, scale, sections or in_order(book, scale))
+    missing = [p for p in asked if find(p.experiment) is None]
+    print(f"{len(asked)} runs at the {scale} scale, {len(missing)} of them to be trained")
+    if missing:
+        costs = probed(missing, device) if probe and address is None else {}
+        sums = summed(asked, missing, costs)
+        sums.insert(3, f"hours / {workers}", sums["hours"] / workers)
+        print(sums.to_string(float_format="{:.2f}".format))
+    if plan or not missing:
         return 0
     if scale != "quick" and not dirty_anyway:
         _refuse_uncommitted()
@@ -187,49 +171,35 @@ def summed(plan: Sequence[Planned], missing: Sequence[Planned], costs: Costs) ->
     return sums.astype({"runs": int, "left": int, "no estimate": int})
 
 
-def _estimated(missing: Sequence[Planned], device: str) -> Costs:
-    """Return the probed costs, and say what is being probed."""
-    names = {p.experiment: f"{p.section}, {p.dataset}, {p.method}" for p in missing}
-
-    def told(experiment: Experiment, cost: float | str) -> None:
-        said = cost if isinstance(cost, str) else f"about {duration(cost)}"
-        print(f"  {names[experiment]}: {said}", flush=True)
-
-    print("probing a few rounds of every kind of run:")
-    return probed([p.experiment for p in missing], device, told)
-
-
 def _refuse_uncommitted() -> None:
     """ValueError in a checkout that names no code: what it trains could not be kept."""
     if commit().endswith(DIRTY):
         raise ValueError(
-            f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): runs that it "
-            "trains could never be exported. Commit them, or train from a checkout of its own (git "
-            "worktree add --detach ../campaign) with FEDLIB_RUNS outside of it. A pilot, whose "
-            "runs are to be thrown away: --dirty-anyway, and a FEDLIB_RUNS of its own."
+            f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): what it trains "
+            "could never be exported. Commit them, or train from a checkout of its own; a pilot, "
+            "whose runs are to be thrown away, has --dirty-anyway and a FEDLIB_RUNS of its own."
         )
 
 
-def probed(
-    experiments: Iterable[Experiment],
-    device: str = "auto",
-    told: Callable[[Experiment, float | str], None] = lambda experiment, cost: None,
-) -> dict[Experiment, float | str]:
-    """Return the estimated seconds of every run, or why there is no estimate.
+def probed(missing: Iterable[Planned], device: str = "auto") -> Costs:
+    """Return the estimated seconds of every run, or why there is no estimate; print every probe.
 
     Runs that differ in seeds, lengths and rates only are probed once: a few rounds are played and
     the clients scored, of a stage that trains for many epochs one epoch. What early stopping may
-    save is not known beforehand, so that all epochs count. ``told`` hears of every probe.
+    save is not known beforehand, so that all epochs count.
     """
+    print("probing a few rounds of every kind of run:")
     found: dict[Experiment, float | str] = {}
     units: dict[Hashable, tuple[float, float] | str] = {}
-    for experiment in experiments:
-        kind = kind_of(experiment)
+    for one in missing:
+        kind = kind_of(one.experiment)
         new = kind not in units
-        unit = units[kind] = _tried(experiment, device) if new else units[kind]
-        found[experiment] = unit if isinstance(unit, str) else _total(experiment, *unit)
+        unit = units[kind] = _tried(one.experiment, device) if new else units[kind]
+        cost = unit if isinstance(unit, str) else _total(one.experiment, *unit)
+        found[one.experiment] = cost
         if new:
-            told(experiment, found[experiment])
+            said = cost if isinstance(cost, str) else f"about {duration(cost)}"
+            print(f"  {one.section}, {one.dataset}, {one.method}: {said}", flush=True)
     return found
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Self
+
+import pandas as pd
 
 from fedlib.optim import Optimizer
 from fedlib.partition import Request
@@ -41,13 +44,6 @@ class Setting:
     epochs: int = 5
     local_epochs: int = 1
     costly: tuple[tuple[str, int], ...] = ()
-
-    def check(self) -> None:
-        for name, given in ((f.name, getattr(self, f.name)) for f in fields(self)):
-            least = 1 if name in ("rounds", "seeds", "batch_size", "experts") else 0
-            for number in given if isinstance(given, tuple) else (given,):
-                if isinstance(number, int | float) and number < least:
-                    raise ValueError(f"{type(self).__name__}.{name} must be >= {least}: {number}")
 
     @property
     def clients(self) -> int:
@@ -171,3 +167,58 @@ def seeded(experiment: Experiment, seed: int, rounds: int = 0, usual: int = 0) -
     )
     length = rounds if rounds and experiment.rounds == usual else experiment.rounds
     return replace(experiment, seed=seed, rounds=length, after=after, beside=beside)
+
+
+# What is reproduced, as one value: the companion is handed it and knows no paper by name.
+
+
+@dataclass(frozen=True, eq=False)
+class Exhibit:
+    """One table of a paper and the section that makes it.
+
+    ``printed(dataset)`` returns its published numbers as fractions, ``measured(panel)`` what runs
+    have, a row per seed; both have the columns ``keys`` and value, the former ``row``, the number's
+    place among all published ones, and the latter as many columns of its runs as it can keep.
+    Numbers are ranked within a data set and what ``apart`` names: columns, or words.
+    """
+
+    paper: str
+    section: Section
+    notebook: str
+    printed: Callable[[str], pd.DataFrame]
+    measured: Callable[..., pd.DataFrame]
+    keys: tuple[str, ...]
+    apart: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Floored:
+    """The section whose partitions a paper's numbers on clients' own tests have floors on.
+
+    ``by`` is the place that tells its partitions apart, ``part`` what is scored; clients count by
+    their examples if ``weighted``. Numbers of the metric ``but`` are not on own tests.
+    """
+
+    section: Section
+    by: str
+    part: str = "test"
+    weighted: bool = False
+    but: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Book:
+    """Everything that the companion plans, trains, keeps and judges.
+
+    ``sections`` by name; ``order``, the parts of a campaign as `plan.planned` takes them;
+    ``published()``, every published number with its ``row``; ``why_not()``, by row why a number is
+    compared with no run ("" where it is); ``floored`` by paper, and the file of the ``floors``.
+    """
+
+    sections: Mapping[str, Section]
+    order: tuple[str, ...]
+    exhibits: tuple[Exhibit, ...]
+    published: Callable[[], pd.DataFrame]
+    why_not: Callable[[], pd.Series]
+    floored: Mapping[str, Floored]
+    floors: Path

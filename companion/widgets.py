@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from io import BytesIO
-from time import monotonic
 from typing import Any
 
 import ipywidgets as w
@@ -57,23 +56,52 @@ def explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
     for control in controls.values():
         if isinstance(control, w.Dropdown) and not control.options:
             return w.VBox([w.HTML(f"Nothing to explore: no {control.description} to choose from.")])
-    screen = _Screen(lambda: draw(**{name: c.value for name, c in controls.items()}))
+    status, drawing = w.HTML(), threading.Lock()  # several threads may deliver what controls say
+    image = w.Image(format="png", layout={"max_width": "100%", "align_self": "flex-start"})
+
+    def show() -> None:
+        figure, png = draw(**{name: c.value for name, c in controls.items()}), BytesIO()
+        figure.savefig(png, format="png", dpi="figure")
+        plt.close(figure)
+        image.value = png.getvalue()
+
+    def redraw(_: object) -> None:
+        with drawing:
+            try:
+                show()
+                status.value = ""
+            except Exception as error:
+                status.value = f"<b>{type(error).__name__}</b>: {escape(str(error))}"
+
+    show()
     for control in controls.values():
-        control.observe(lambda _: screen.redraw(), names="value")
-    return w.VBox([w.HBox(list(controls.values()), layout=_WRAP), screen.status, screen.image])
+        control.observe(redraw, names="value")
+    return w.VBox([w.HBox(list(controls.values()), layout=_WRAP), status, image])
 
 
-def watch(experiment: Experiment, settings: dict[str, Any] | None = None) -> w.VBox:
-    """Return a live view of q(z|y) forming while ``experiment`` trains: train, stop, step, scrub.
+def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None) -> w.VBox:
+    """Return a live view of q(z|y) forming while ``experiment`` trains: play, stop, step, scrub.
 
-    ``settings`` are fields of its algorithm with the widgets that set them; the
-    button "start again" makes a new run with their values.
+    ``settings`` are fields of its algorithm with the widgets that set them; another value trains a
+    new run as far as the one before.
     """
-    return _Watch(experiment, settings or {}).box
+    at = w.IntSlider(0, 0, experiment.rounds, description="round", continuous_update=False)
+    clock = w.Play(max=experiment.rounds, interval=_FRAME)
+    w.link((clock, "value"), (at, "value"))
+    live = [LiveRun(experiment)]
+
+    def draw(round: int, **chosen: Any) -> Figure:
+        algorithm = replace(experiment.algorithm, **chosen)
+        if algorithm != live[0].experiment.algorithm:
+            live[0] = LiveRun(replace(experiment, algorithm=algorithm))
+        live[0].advance(max(round, live[0].completed))
+        return specialisation_frame(live[0], round)
+
+    return w.VBox([clock, *explorer(draw, round=at, **(settings or {})).children])
 
 
 _COLOURS = {HOLDS: "#0173b2", FAILS: "#a8480b"}
-_FRAME = 0.5  # seconds of training between two frames of a live view
+_FRAME = 500  # milliseconds between two frames of a live view
 _WRAP = w.Layout(flex_flow="row wrap", grid_gap="4px 16px")
 
 
@@ -110,124 +138,6 @@ class LiveRun:
             self._state, _, _ = next(self._course)
             seen = self.experiment.algorithm.observe(self._fed, self._state)
             self.history.append({n: np.asarray(t.cpu()) for n, t in seen.items()})
-
-
-class _Screen:
-    """A figure that can be redrawn, and the line that says what went wrong.
-
-    JupyterLab delivers sliders in one thread of the kernel and buttons in another. One thread at a
-    time draws, and what is asked for meanwhile it draws afterwards: nobody waits for a lock.
-    """
-
-    def __init__(self, draw: Callable[[], Figure]) -> None:
-        self._draw = draw
-        self._drawing = threading.Lock()
-        self._asked = False
-        self.status = w.HTML()
-        place = {"max_width": "100%", "align_self": "flex-start"}
-        self.image = w.Image(format="png", layout=place)
-        self._show()
-
-    def redraw(self) -> None:
-        """Draw again, at once or after the present drawing; an error is shown, not swallowed."""
-        self._asked = True
-        while self._asked and self._drawing.acquire(blocking=False):
-            try:
-                self._asked = False
-                self._show()
-                self.status.value = ""
-            except Exception as error:
-                self.complain(error)
-            finally:
-                self._drawing.release()
-
-    def redraw_aside(self) -> None:
-        """Redraw in a thread of its own, so that a long drawing keeps no control waiting."""
-        threading.Thread(target=self.redraw, daemon=True).start()
-
-    def complain(self, error: Exception) -> None:
-        """Say what went wrong."""
-        self.status.value = f"<b>{type(error).__name__}</b>: {escape(str(error))}"
-
-    def _show(self) -> None:
-        figure, png = self._draw(), BytesIO()
-        figure.savefig(png, format="png", dpi="figure")
-        plt.close(figure)
-        self.image.value = png.getvalue()
-
-
-class _Watch:
-    """The live view. Its clock is the drawing thread: while it plays, a frame asks for the next."""
-
-    def __init__(self, experiment: Experiment, settings: dict[str, Any]) -> None:
-        self.experiment, self.settings = experiment, settings
-        self.live = LiveRun(experiment)
-        last = experiment.rounds
-        self.play = w.ToggleButton(description="train", icon="play")
-        self.round = w.IntSlider(0, 0, last, description="round", continuous_update=False)
-        self.step = w.Button(description="step one round", icon="step-forward")
-        self.again = w.Button(description="start again", icon="refresh")
-        self.news = w.HTML()  # what "start again" would change
-        self.screen = _Screen(self._figure)
-        self.round.observe(lambda _: self.screen.redraw_aside(), names="value")
-        self.play.observe(lambda _: self._toggled(), names="value")
-        self.step.on_click(lambda _: self._step())
-        self.again.on_click(lambda _: self._restart())
-        for control in settings.values():
-            control.observe(lambda _: self._compare(), names="value")
-        runs = w.HBox([self.play, self.step, self.round], layout=_WRAP)
-        choose = w.HBox([*settings.values(), self.again, self.news], layout=_WRAP)
-        self.box = w.VBox([choose, runs, self.screen.status, self.screen.image])
-
-    def _figure(self) -> Figure:
-        live, at = self.live, self.round.value
-        pause = monotonic() + _FRAME
-        while live.completed < at and monotonic() < pause:
-            live.advance(live.completed + 1)
-        figure = specialisation_frame(live, min(at, live.completed))
-        if live.completed < at:
-            self.screen.redraw()  # after this frame: a long way is shown as it goes
-        elif self.play.value and live is self.live:
-            self._go_on(at)
-        return figure
-
-    def _go_on(self, at: int) -> None:
-        if at < self.round.max:
-            self.round.value = at + 1  # which asks for the next frame
-        else:
-            self.play.value = False
-
-    def _toggled(self) -> None:
-        playing = self.play.value
-        self.play.description, self.play.icon = ("stop", "stop") if playing else ("train", "play")
-        if playing:
-            self.screen.redraw_aside()
-
-    def _step(self) -> None:
-        self.play.value = False
-        self.round.value = min(self.round.value + 1, self.round.max)
-
-    def _compare(self) -> None:
-        """Say what was set and is not trained with yet."""
-        now = self.live.experiment.algorithm
-        new = [c for name, c in self.settings.items() if c.value != getattr(now, name)]
-        news = [f"{control.description} = {control.value}" for control in new]
-        self.news.value = escape(f"with {', '.join(news)}") if news else ""
-
-    def _restart(self) -> None:
-        self.play.value = False
-        try:
-            chosen = {name: c.value for name, c in self.settings.items()}
-            algorithm = replace(self.experiment.algorithm, **chosen)
-            self.live = LiveRun(replace(self.experiment, algorithm=algorithm))
-        except Exception as error:
-            self.screen.complain(error)
-            return
-        self._compare()
-        if self.round.value:
-            self.round.value = 0  # which redraws
-        else:
-            self.screen.redraw_aside()
 
 
 def specialisation_frame(live: LiveRun, at: int) -> Figure:

@@ -8,28 +8,14 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from companion.sections import SCALES
-from fedlib.values import one_of
-
-
-class _Commands(TyperGroup):
-    """Commands in the order in which they are used; a misspelt one is answered by the nearest."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        one_of("command", args[0], self.commands)
-        return super().resolve_command(ctx, args)
-
 
 app = typer.Typer(
-    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -46,14 +32,12 @@ Count = Annotated[int, typer.Option(min=0, help="0 for the scale's own")]
 Workers = Annotated[int, typer.Option(min=1, help="processes at once")]
 Sections = Annotated[
     list[str],
-    typer.Option(
-        "--section",
-        metavar="NAME[:DATASET][@SEEDS]",
-        help="only this part, e.g. fourteen:mnist@3; several in the order in which they are given",
-    ),
+    typer.Option("--section", metavar="NAME[:DATASET][@SEEDS]", help="parts, in this order"),
 ]
 Probe = Annotated[bool, typer.Option(help="estimate costs by a few rounds of every kind of run")]
 Fields = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE")]
+Address = partial(typer.Option, help="a Ray cluster: auto or HOST:PORT")
+_PILOT = "a pilot: train uncommitted code, whose runs cannot be exported"
 
 
 @app.command(epilog="[bold]Example[/bold]  figures --only 00,05 --scale standard --seeds 3")
@@ -83,25 +67,10 @@ def notebooks(only: Only = "", jobs: Jobs = 0) -> None:
 @app.command()
 def verdicts() -> None:
     """Compare the stored verdicts with those of the figures folder, quick scale."""
-    from companion.verdicts import compare
+    from companion.claims import compare
     from fedlib import paths
 
     raise typer.Exit(not compare(paths.figures() / "quick"))
-
-
-@app.command(epilog="[bold]Example[/bold]  plan --scale standard --section opt_out --workers 4")
-def plan(
-    scale: Scale = "paper",
-    section: Sections = [],  # noqa: B006
-    device: Device = "auto",
-    workers: Workers = 1,
-    probe: Probe = True,
-) -> None:
-    """Say how many runs a scale has, how many are left, and what they would cost here."""
-    from companion.plan import show
-    from papers.book import BOOK
-
-    show(BOOK, scale, section, device=device, workers=workers, probe=probe)
 
 
 @app.command(
@@ -114,22 +83,15 @@ def campaign(
     device: Device = "auto",
     workers: Workers = 1,
     probe: Probe = True,
-    address: Annotated[
-        str | None,
-        typer.Option(envvar="RAY_ADDRESS", help="a Ray cluster instead: auto or HOST:PORT"),
-    ] = None,
-    dirty_anyway: Annotated[
-        bool,
-        typer.Option(
-            "--dirty-anyway", help="a pilot: train uncommitted code, whose runs cannot be exported"
-        ),
-    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="only say what would be trained")] = False,
+    address: Annotated[str | None, Address(envvar="RAY_ADDRESS")] = None,
+    dirty_anyway: Annotated[bool, typer.Option("--dirty-anyway", help=_PILOT)] = False,
 ) -> None:
-    """Train all runs of a scale, on this machine or a Ray cluster, or continue."""
+    """Say how many runs of a scale are left and what they cost; train them, or continue."""
     from companion.plan import campaign
     from papers.book import BOOK
 
-    how: dict[str, Any] = {"device": device, "workers": workers, "probe": probe}
+    how: dict[str, Any] = {"device": device, "workers": workers, "probe": probe, "plan": plan}
     more: dict[str, Any] = {"address": address or None, "dirty_anyway": dirty_anyway}
     raise typer.Exit(campaign(BOOK, scale, section, **how, **more))
 
@@ -166,7 +128,7 @@ def tune(
     scale: Scale = "standard",
     trials: Annotated[int, typer.Option(min=1, help="per stage")] = 8,
     workers: Workers = 1,
-    address: Annotated[str | None, typer.Option(help="a Ray cluster: auto or HOST:PORT")] = None,
+    address: Annotated[str | None, Address()] = None,
     device: Device = "cpu",
 ) -> None:
     """Tune adaptive experts in four stages with Ray Tune, or continue; keep the trials."""
@@ -196,29 +158,16 @@ def tasks(
     from rich.console import Console
     from rich.table import Table
 
-    from fedlib.tasks import Task
-    from fedlib.values import from_code
+    from fedlib.cli.asked import fields
     from papers import named
 
     if name:
-        chosen = {n: from_code(v) for n, v in _pairs(options).items()}
-        task: Task = named.named(name, scale, **chosen)
-        print(task)
+        print(named.named(name, scale, **fields(options)))
         return
     table = Table("task", "what it is", box=None)
     for known in named.names():
         table.add_row(known, named.about(known).replace("[", r"\["))
     Console().print(table)
-
-
-def _pairs(texts: Sequence[str]) -> dict[str, str]:
-    given = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"--set takes NAME=VALUE, got {text!r}")
-        given[name] = value
-    return given
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

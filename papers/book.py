@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from companion.book import Book, Exhibit, Floored
 from companion.panels import Panel
-from companion.sections import Section
+from companion.sections import Book, Exhibit, Floored, Section
 from papers import comparison
 from papers.adaptive import analysis as adaptive
 from papers.adaptive import experiments as adaptive_runs

@@ -36,16 +36,6 @@ METHODS: dict[str, tuple[int, Dash]] = {
     adaptive.EAGER: (9, "-"),
     adaptive.ALL_EQUAL: (4, "-."),
     adaptive.BEST: (3, "-"),
-    **{
-        f"{method}, no exploration": (place, (0, (2, 1)))
-        for method, place in (
-            (adaptive.MOE, 0),
-            (adaptive.EAGER, 9),
-            (adaptive.ALL_EQUAL, 4),
-            (adaptive.BEST, 3),
-            (TUNED, 2),
-        )
-    },
     "FedProx": (1, "--"),
     "SCAFFOLD": (2, "--"),
     "MOON": (4, "--"),
@@ -72,6 +62,8 @@ METHODS: dict[str, tuple[int, Dash]] = {
     fedmix.CENTRALISED: (3, ":"),
 }
 METHODS |= {f"{m} {pm_moe.WITH_MOE}": METHODS[m] for m in pm_moe.NINE}
+_EXPLORING = (adaptive.MOE, adaptive.EAGER, adaptive.ALL_EQUAL, adaptive.BEST, TUNED)
+METHODS |= {f"{m}, no exploration": (METHODS[m][0], (0, (2, 1))) for m in _EXPLORING}
 # What is no method, and drawn beside its like.
 METHODS |= {fedmix.SHARED: (1, "-"), fedmix.BETWEEN: (0, "-")}
 METHODS |= {

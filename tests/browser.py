@@ -196,7 +196,6 @@ def _click(control: WebElement) -> bool:
     return True
 
 
-# Buttons come last: the live view's go on training.
 CONTROLS: list[tuple[str, str, Callable[[WebElement], bool]]] = [
     ("menu", ".widget-dropdown select", _choose_next),
     ("list", ".widget-select-multiple select", _choose_two),

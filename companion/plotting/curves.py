@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -23,12 +23,10 @@ FEW = 6  # places on a logarithmic axis that are all named
 def curves(
     panels: Mapping[str, pd.DataFrame],
     *,
-    ylabel: str,
-    xlabel: str = ROUNDS,
     band: bool = True,
-    heading: str = "",
     share_y: bool = False,
     at: Sequence[float] = (),
+    **labels: Any,
 ) -> Drawn:
     """Draw curves by method, one panel each: the mean over seeds and its 95% interval.
 
@@ -49,8 +47,7 @@ def curves(
         ax.set_title(f"{name}, {style.seeds_of(drawn)}")
         return drawn
 
-    labels: Style = {"xlabel": xlabel, "ylabel": ylabel, "heading": heading}
-    return fields(panels, draw, (style.COLUMN, 2.7), sharey=share_y, **labels)
+    return fields(panels, draw, (style.COLUMN, 2.7), sharey=share_y, **{"xlabel": ROUNDS} | labels)
 
 
 class Cell(NamedTuple):
@@ -68,7 +65,7 @@ class Cell(NamedTuple):
     mark: float | None = None
 
 
-def grid(rows: Sequence[Sequence[Cell]], *, heading: str = "") -> Drawn:
+def grid(rows: Sequence[Sequence[Cell]], **labels: Any) -> Drawn:
     """Draw fields of curves by method in rows and columns, with one legend for all.
 
     Each curve is the mean over seeds at every evaluated round with its 95% interval (from three
@@ -77,12 +74,12 @@ def grid(rows: Sequence[Sequence[Cell]], *, heading: str = "") -> Drawn:
     """
     wide = max(map(len, rows))
     cells = [(c.title, c) if c else ("", None) for r in rows for c in [*r, *[None] * wide][:wide]]
-    size, least, room = (2.75 + 0.4 / wide, 2.2), 5.2, 0.8
 
     def draw(ax: Axes, name: str, cell: Cell) -> pd.DataFrame:
         return draw_cell(ax, cell).assign(panel=name, x=cell.x)
 
-    return fields(cells, draw, size, columns=wide, least=least, room=room, heading=heading)
+    size = (2.75 + 0.4 / wide, 2.2)
+    return fields(cells, draw, size, columns=wide, least=5.2, room=0.8, **labels)
 
 
 def draw_cell(ax: Axes, cell: Cell) -> pd.DataFrame:
@@ -117,12 +114,10 @@ def over(
     panels: Mapping[str, pd.DataFrame],
     *,
     x: str,
-    xlabel: str,
-    ylabel: str,
     log: bool = False,
     one: bool = False,
     printed: Mapping[str, pd.DataFrame] | None = None,
-    heading: str = "",
+    **labels: Any,
 ) -> Drawn:
     """Draw a number by method over a parameter ``x``: mean over seeds and 95% interval.
 
@@ -151,11 +146,10 @@ def over(
         by = ("method",) if floor[x].isna().all() else ("method", x)
         return pd.concat([shown, bands(floor, by=by)])
 
-    labels: Style = {"xlabel": xlabel, "ylabel": ylabel, "heading": heading}
     return fields(panels, draw, (3.0, 2.9), **labels)
 
 
-def cumulative(panels: Mapping[str, pd.DataFrame], *, xlabel: str, heading: str = "") -> Drawn:
+def cumulative(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     """Draw which share of the clients has at most a value, by method: further right is better.
 
     ``panels`` maps a panel's title to a frame with columns method and value, one row per client and
@@ -173,8 +167,7 @@ def cumulative(panels: Mapping[str, pd.DataFrame], *, xlabel: str, heading: str 
             drawn.append(pd.DataFrame(parts))
         return pd.concat(drawn)
 
-    labels: Style = {"xlabel": xlabel, "ylabel": "share of the clients", "heading": heading}
-    return fields(panels, draw, (3.0, 2.9), sharey=True, **labels)
+    return fields(panels, draw, (3.0, 2.9), sharey=True, ylabel="share of the clients", **labels)
 
 
 def hollow(ax: Axes, rows: pd.DataFrame, x: str, y: str) -> None:

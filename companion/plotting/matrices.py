@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -26,14 +27,13 @@ def heatmaps(
     matrices: Mapping[str, np.ndarray],
     *,
     rows: Sequence[str] | int,
-    ylabel: str = "label y",
     xlabel: str = "expert z",
-    heading: str = "",
     columns: int = 8,
     first: int = 1,
     scale: str = "probability",
     inches: float = 0.0,
     black: float = 1.0,
+    **labels: Any,
 ) -> Drawn:
     """Draw matrices of probabilities ``[items, experts]`` side by side, white 0 to black 1.
 
@@ -59,10 +59,8 @@ def heatmaps(
     wide = min(columns, len(matrices))
     inches = inches or (0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2)
     size = (inches + 0.5 / wide, 0.5 + 0.17 * len(rows))
-    labels: Style = {"ylabel": ylabel, "heading": heading, "sharey": True}
-    figure, drawn = fields(
-        matrices, draw, size, columns=columns, least=NARROWEST, room=0.5, **labels
-    )
+    how: Style = {"ylabel": "label y", "sharey": True, "room": 0.5, **labels}
+    figure, drawn = fields(matrices, draw, size, columns=columns, least=NARROWEST, **how)
     for ax in figure.axes[-wide:]:
         ax.set_xlabel(xlabel, fontsize="small")
     image = figure.axes[0].images[0]
@@ -73,8 +71,7 @@ def heatmaps(
 def label_sets(
     panels: Mapping[str, tuple[np.ndarray, np.ndarray]],
     names: Sequence[str],
-    *,
-    heading: str = "",
+    **labels: Any,
 ) -> Drawn:
     """Draw who holds which labels, and who is thought to, a panel above the other.
 
@@ -83,6 +80,7 @@ def label_sets(
     that was overlooked has a red cross. ``names`` are those of the classes.
     """
     clients, classes = next(iter(panels.values()))[0].shape
+    dot = 2.2 if clients > 40 else 4.0
 
     def draw(ax: Axes, name: str, panel: tuple[np.ndarray, np.ndarray]) -> pd.DataFrame:
         truth, read = panel
@@ -95,12 +93,7 @@ def label_sets(
             ("read off phi, but not held", read & ~held, "o", style.RED),
             ("held, but not read", ~read & held, "x", style.RED),
         ):
-            how: Style = {
-                "color": colour,
-                "markersize": 2.2 if clients > 40 else 4.0,
-                "label": label,
-            }
-            ax.plot(*np.nonzero(where), mark, **how)
+            ax.plot(*np.nonzero(where), mark, color=colour, markersize=dot, label=label)
         right = int((read == held).all(1).sum())
         ax.set_title(f"{name}: {right} of {clients} label sets are right", fontsize="small")
         ax.set_yticks(range(classes), names, fontsize=6)
@@ -109,14 +102,14 @@ def label_sets(
         cells = {"client": who, "label": which, "true": truth.ravel(), "read": read.ravel()}
         return pd.DataFrame({"panel": name, **cells})
 
-    labels: Style = {"xlabel": "client (grey: its share of each label; white: it has none)"}
-    labels |= {"ylabel": "label", "heading": heading}
+    axes: Style = {"xlabel": "client (grey: its share of each label; white: it has none)"}
+    axes |= {"ylabel": "label", "sharex": True, **labels}
     size = (style.PAGE, 0.13 * classes + 0.35)
-    return fields(panels, draw, size, columns=1, room=0.9, sharex=True, **labels)
+    return fields(panels, draw, size, columns=1, room=0.9, **axes)
 
 
 def label_bars(
-    truth: np.ndarray, guess: np.ndarray, *, clients: Sequence[int], heading: str = ""
+    truth: np.ndarray, guess: np.ndarray, *, clients: Sequence[int], **labels: Any
 ) -> Drawn:
     """Draw two distributions of every client, ``[clients, classes]``, as small pairs of bars.
 
@@ -136,8 +129,8 @@ def label_bars(
     wide = 10 if len(clients) > 20 else 5
     pairs = {str(c): np.stack(both) for c, *both in zip(clients, truth, guess, strict=True)}
     size, share = (style.PAGE / wide, min(1.0, 6.2 / wide)), Style(sharex=True, sharey=True)
-    labels: Style = {"xlabel": f"{truth.shape[1]} classes", "ylabel": "share", "heading": heading}
-    figure, _ = fields(pairs, draw, size, columns=wide, room=0.9, **share, **labels)
+    share |= {"xlabel": f"{truth.shape[1]} classes", "ylabel": "share", **labels}
+    figure, _ = fields(pairs, draw, size, columns=wide, room=0.9, **share)
     who, label = _indices(truth)
     cells = {"client": np.asarray(clients)[who], "label": label}
     cells |= {"true": truth.ravel(), "reconstructed": guess.ravel()}
@@ -147,8 +140,7 @@ def label_bars(
 def images(
     pictures: Mapping[str, Sequence[np.ndarray]],
     captions: Mapping[str, Sequence[str]],
-    *,
-    heading: str = "",
+    **labels: Any,
 ) -> Drawn:
     """Draw grey images ``[height, width]``, a row per name, each below its caption.
 
@@ -173,7 +165,7 @@ def images(
         return pd.DataFrame([(name, i + 1, caption)], columns=["row", "place", "caption"])
 
     size, least = (0.68, 0.86), 0.9 + 0.68 * wide
-    figure, drawn = fields(cells, draw, size, columns=wide, least=least, room=0.4, heading=heading)
+    figure, drawn = fields(cells, draw, size, columns=wide, least=least, room=0.4, **labels)
     return figure, drawn.drop(columns="panel")
 
 
@@ -236,12 +228,9 @@ def counts_picture(
         client, label = np.nonzero(counts)
         held = counts[client, label]
         # Ellipses in data coordinates: the largest fills its cell, whatever the cell's shape.
-        width = 0.95 * np.sqrt(held / most)
-        where: Style = {
-            "offsets": np.column_stack([client, label]),
-            "offset_transform": ax.transData,
-        }
-        how: Style = {"units": "xy", "linewidths": 0, "cmap": colours, "array": held, **where}
+        width, at = 0.95 * np.sqrt(held / most), np.column_stack([client, label])
+        how: Style = {"units": "xy", "linewidths": 0, "cmap": colours, "array": held}
+        how |= {"offsets": at, "offset_transform": ax.transData}
         marks = EllipseCollection(width, width, np.zeros_like(width), **how)
         marks.set_clim(0, most)
         ax.add_collection(marks)

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from companion.frames import bands
 from companion.plotting import style
@@ -20,7 +20,7 @@ from companion.plotting.style import Drawn, Style, fields
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels such as -0.15
 
 
-def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str) -> Drawn:
+def standings(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     """Draw one number per run by method, best at the top: runs, mean and 95% interval.
 
     ``panels`` maps a panel's title to a frame with columns method, seed and value.
@@ -32,7 +32,7 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str) -> Drawn:
         return drawn
 
     most = max(frame["method"].nunique() for frame in panels.values())
-    return fields(panels, draw, (3.6, 0.24 * most + 0.9), xlabel=xlabel)
+    return fields(panels, draw, (3.6, 0.24 * most + 0.9), **labels)
 
 
 def ranked(curve: Cell, numbers: pd.DataFrame, *, xlabel: str) -> Drawn:
@@ -97,13 +97,12 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
 def dots(
     panels: Mapping[str, pd.DataFrame],
     *,
-    xlabel: str,
     marks: Mapping[str, float] | None = None,
     mark: str = "",
-    heading: str = "",
     empty: str = "",
     black: str = "",
     most: float | None = None,
+    **labels: Any,
 ) -> Drawn:
     """Draw means with their ranges in rows, one panel each.
 
@@ -143,8 +142,8 @@ def dots(
 
     wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / len(panels)
     tall = (0.19 * len(groups) + 0.12) * len(rows) + 1.3
-    labels: Style = {"xlabel": xlabel, "heading": heading}
-    figure, drawn = fields(split, draw, (wide, tall), sharex=True, sharey=True, **labels)
+    share: Style = {"sharex": True, "sharey": True, **labels}
+    figure, drawn = fields(split, draw, (wide, tall), **share)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     return figure, pd.concat([drawn, *floors], ignore_index=True)
 
@@ -166,7 +165,7 @@ def grouped(
     return figure, long[["group", "name", "value"]]
 
 
-def trials(table: pd.DataFrame, *, ylabel: str) -> Drawn:
+def trials(table: pd.DataFrame, **labels: Any) -> Drawn:
     """Draw every trial's score over its rate, a panel per stage; the best has a ring.
 
     ``table`` has columns stage, score, best, and lr, or eps where a stage has no lr.
@@ -178,16 +177,11 @@ def trials(table: pd.DataFrame, *, ylabel: str) -> Drawn:
         ax.scatter(rows[rate], rows["score"], s=18, color="C0")
         ax.scatter(best[rate], best["score"], s=90, facecolors="none", edgecolors="black")
         ax.set_xlabel("learning rate" if rate == "lr" else r"exploration $\varepsilon$")
-        if rate == "lr":  # few marks on a narrow field, none of them on an edge
-            low, high = rows[rate].min(), rows[rate].max()
-            ax.set(xscale="log", xlim=(low / 1.6, high * 1.6))
-            ax.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 30 * low else (1.0, 3.0)))
-            ax.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
-            ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.set_xscale("log" if rate == "lr" else "linear")
         return rows
 
     stages = {str(stage): rows for stage, rows in table.groupby("stage", sort=False)}
-    figure, _ = fields(stages, draw, (style.PAGE / len(stages), 2.3), ylabel=ylabel)
+    figure, _ = fields(stages, draw, (style.PAGE / len(stages), 2.3), **labels)
     return figure, table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,10 +26,8 @@ def plane(
     x: str,
     y: str,
     by: str,
-    xlabel: str,
-    ylabel: str,
     printed: Mapping[str, pd.DataFrame] | None = None,
-    heading: str = "",
+    **labels: Any,
 ) -> Drawn:
     """Draw two numbers of every method against each other, a point per value of ``by``.
 
@@ -62,10 +61,10 @@ def plane(
         ax.set_title(f"{name}, {style.seeds_of(both)}")
         return pd.concat([both, floor])
 
-    return fields(panels, draw, (3.4, 3.6), xlabel=xlabel, ylabel=ylabel, heading=heading)
+    return fields(panels, draw, (3.4, 3.6), **labels)
 
 
-def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, xlabel: str, ylabel: str) -> Drawn:
+def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, **labels: Any) -> Drawn:
     """Draw two numbers of every client against each other: a dot each, and a method's mean.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, client, metric and value,
@@ -89,12 +88,10 @@ def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, xlabel: str, yl
         ax.set(xlim=(0, 1), ylim=(0, 1))
         return wide
 
-    return fields(panels, draw, (3.2, 3.6), xlabel=xlabel, ylabel=ylabel, sharey=True)
+    return fields(panels, draw, (3.2, 3.6), sharey=True, **labels)
 
 
-def versus(
-    panels: Mapping[str, pd.DataFrame], *, xlabel: str, ylabel: str, most: float = np.inf
-) -> Drawn:
+def versus(panels: Mapping[str, pd.DataFrame], *, most: float = np.inf, **labels: Any) -> Drawn:
     """Draw one number against another by method, one panel each: mean, interval, and every run.
 
     A panel's frame has columns method, seed, x, y. The dotted line is where both are the same. No
@@ -116,13 +113,10 @@ def versus(
         return drawn
 
     wide = len(panels) if len(panels) <= 3 else 2
-    size = (style.COLUMN, 2.9)
-    return fields(panels, draw, size, columns=wide, room=0.5, xlabel=xlabel, ylabel=ylabel)
+    return fields(panels, draw, (style.COLUMN, 2.9), columns=wide, room=0.5, **labels)
 
 
-def agreement(
-    panels: Mapping[str, pd.DataFrame], verdicts: Sequence[str], *, xlabel: str, ylabel: str
-) -> Drawn:
+def agreement(panels: Mapping[str, pd.DataFrame], verdicts: Sequence[str], **labels: Any) -> Drawn:
     """Draw what was measured, with its interval, over what is published: a dot per number.
 
     A panel's frame has columns value, mean, low, high, verdict; ``verdicts`` are at most four, in
@@ -142,10 +136,10 @@ def agreement(
         return rows
 
     size = (style.PAGE / 2 if len(panels) > 1 else 4.6, 3.0)
-    return fields(panels, draw, size, columns=2, room=0.5, xlabel=xlabel, ylabel=ylabel)
+    return fields(panels, draw, size, columns=2, room=0.5, **labels)
 
 
-def embedding(points: pd.DataFrame, names: Sequence[str] = (), *, heading: str = "") -> Drawn:
+def embedding(points: pd.DataFrame, names: Sequence[str] = (), **labels: Any) -> Drawn:
     """Draw examples in planes, coloured by label, a panel for each base.
 
     ``points`` has columns base, x, y, label, purity; ``names`` are the labels' names.
@@ -160,13 +154,11 @@ def embedding(points: pd.DataFrame, names: Sequence[str] = (), *, heading: str =
         return rows
 
     bases = {str(base): rows for base, rows in points.groupby("base", sort=False)}
-    figure, _ = fields(bases, draw, (2.3, 2.9), heading=heading)
+    figure, _ = fields(bases, draw, (2.3, 2.9), **labels)
     return figure, points
 
 
-def frontier(
-    panels: Mapping[str, pd.DataFrame], *, xlabel: str, ylabel: str, log: bool = False
-) -> Drawn:
+def frontier(panels: Mapping[str, pd.DataFrame], *, log: bool = False, **labels: Any) -> Drawn:
     """Draw every method as a dot of its family's form, and name those that none beats in both.
 
     A panel's frame has columns method, family, x, y, best; the unbeaten are joined by a line.
@@ -189,7 +181,6 @@ def frontier(
         _front(ax, points[points["best"]].sort_values("x"))
         return points
 
-    labels: Style = {"xlabel": xlabel, "ylabel": ylabel}
     figure, drawn = fields(split, draw, (style.PAGE, 3.6), columns=1, room=0.6, **labels)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     return figure, pd.concat([drawn, *floors], ignore_index=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
@@ -27,32 +26,25 @@ SHADES = ("#9ecae1", "#3182bd", "#08306b", "#e6550d", "#636363")  # light to dar
 RED, BLUE = "#c0392b", "#2a6fbb"  # what is wrong, and what is right; as in Fig. 9 and 10 of 000
 FORMS = "os^DvP"
 CALLED = "always the commonest label"
-FLOOR: Style = {
-    "color": (0.3, 0.3, 0.3),
-    "linestyle": (0, (4, 3)),
-    "linewidth": 0.9,
-    "zorder": 1.5,
-    "label": CALLED,
-}
+FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth": 0.9}
+FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
 What = TypeVar("What")
 
 
 def use_style() -> None:
     """Set the companion's look: small type, colour-blind palette, no boxes, embedded fonts."""
-    sns.set_theme(context="paper", style="ticks", palette="colorblind", font_scale=0.95)
-    mpl.rcParams.update(
-        {
-            "axes.spines.right": False,
-            "axes.spines.top": False,
-            "axes.titlesize": "medium",
-            "figure.dpi": 110,
-            "savefig.dpi": 200,
-            "legend.frameon": False,
-            "pdf.fonttype": 42,
-            "figure.constrained_layout.use": True,
-        }
-    )
+    look = {
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlesize": "medium",
+        "figure.dpi": 110,
+        "savefig.dpi": 200,
+        "legend.frameon": False,
+        "pdf.fonttype": 42,
+        "figure.constrained_layout.use": True,
+    }
+    sns.set_theme(context="paper", style="ticks", palette="colorblind", font_scale=0.95, rc=look)
 
 
 def save(figure: Figure, frame: pd.DataFrame, name: str, scale: str) -> Path:

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from html import escape
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from companion.book import Book, Exhibit, Floored
+from companion.claims import FAILS, HOLDS
 from companion.frames import LEAST_SEEDS, interval
 from companion.panels import Panel, stored
-from companion.scorecard.page import (
-    ABSENT,
-    INSIDE,
-    NEVER,
-    NO,
-    NOT,
-    ORDER,
-    TOO_FEW,
-    VERDICTS,
-    latex,
-    page,
-)
-from companion.sections import SCALES, Run
+from companion.sections import SCALES, Book, Exhibit, Run
 from fedlib import paths
 from fedlib.algorithms import CommonestLabel
 from fedlib.data import DatasetError
 from fedlib.metrics import majority_floor
 from fedlib.runs import Result, find
 from fedlib.runs.exported import path_of
-from fedlib.tasks import Task
 
 LARGEST_FIRST = SCALES[::-1]
 # The quick scale has data of its own, which no paper has numbers for.
@@ -39,31 +29,48 @@ TEXTS = ("group", "scale", "notebook", "key", "device", "commit", "file")
 MEASURED = ("mean", "low", "high", "seeds", *TEXTS)
 CLAIMS = ("notebook", "tested on", "claim", "source", "measured", "seeds", "verdict", "clear")
 AGREES = 0.75
+INSIDE, ORDER, NOT = "inside the interval", "same order", "not reproduced"
+TOO_FEW, NEVER, NO = "too few seeds", "not yet run", "not comparable"
+ABSENT = "data not at hand"
+VERDICTS = {
+    INSIDE: "the published value lies in the 95% interval of the mean over seeds",
+    ORDER: "it does not, but three quarters or more of the other numbers of its group lie on the "
+    "same side of it as in the paper",
+    NOT: "neither",
+    TOO_FEW: f"fewer than {LEAST_SEEDS} seeds: the interval would hold almost any number",
+    NEVER: "no run is stored",
+    ABSENT: "no run is stored, and of the data set the standard scale has a sample at most",
+    NO: "there is nothing to compare it with, for the reason that is given",
+}
+COLOURS = {
+    **dict.fromkeys((HOLDS, INSIDE), "#1b7837"),
+    ORDER: "#5aae61",
+    **dict.fromkeys((FAILS, NOT), "#b2182b"),
+}
 
 
 def write(book: Book) -> tuple[list[Path], pd.DataFrame, pd.DataFrame]:
-    """Write scorecard.html, .tex, .parquet and scorecard_claims.parquet; return them.
+    """Write scorecard.html, .parquet and scorecard_claims.parquet; return them.
 
     Also the tables that are in them: published numbers and claims.
     """
     home = paths.figures()
     home.mkdir(parents=True, exist_ok=True)
     table, claims = numbers(book), collected()
-    files = [home / f"scorecard{end}" for end in (".html", ".tex", ".parquet", "_claims.parquet")]
-    files[0].write_text(page(table, claims))
-    files[1].write_text(latex(table, claims))
-    table.to_parquet(files[2], index=False)
-    claims.astype({"measured": str, "seeds": str}).to_parquet(files[3], index=False)
-    return files, table, claims
+    written = [home / f"scorecard{end}" for end in (".html", ".parquet", "_claims.parquet")]
+    written[0].write_text(page(table, claims))
+    table.to_parquet(written[1], index=False)
+    claims.astype({"measured": str, "seeds": str}).to_parquet(written[2], index=False)
+    return written, table, claims
 
 
 def main(book: Book) -> None:
     """Write page, tables and numbers; say where, and how verdicts are spread."""
-    files, numbers, claims = write(book)
+    written, numbers, claims = write(book)
     for name, table in (("published numbers", numbers), ("claims", claims)):
         said = ", ".join(f"{n} {v}" for v, n in table["verdict"].value_counts().items())
         print(f"{len(table)} {name}: {said or 'none tested yet, run make figures'}")
-    for file in files:
+    for file in written:
         print(file.relative_to(paths.ROOT) if file.is_relative_to(paths.ROOT) else file)
 
 
@@ -74,8 +81,8 @@ def collected(folder: Path | None = None) -> pd.DataFrame:
     is taken from the largest. No rows where no notebook has been run.
     """
     home = folder or paths.figures()
-    files = [f for scale in LARGEST_FIRST for f in sorted((home / scale).glob("*_claims.csv"))]
-    parts = [pd.read_csv(f, keep_default_na=False).assign(notebook=_notebook(f)) for f in files]
+    found = [f for scale in LARGEST_FIRST for f in sorted((home / scale).glob("*_claims.csv"))]
+    parts = [pd.read_csv(f, keep_default_na=False).assign(notebook=_name(f)) for f in found]
     if not parts:
         return pd.DataFrame(columns=list(CLAIMS))
     rows = pd.concat(parts, ignore_index=True)
@@ -84,7 +91,7 @@ def collected(folder: Path | None = None) -> pd.DataFrame:
     return unique.sort_values(order, kind="stable")[list(CLAIMS)].reset_index(drop=True)
 
 
-def _notebook(file: Path) -> str:
+def _name(file: Path) -> str:
     """Return the name of the notebook that wrote a file "NN_claims.csv"."""
     number = file.name[:2]
     there = sorted((paths.ROOT / "notebooks").glob(f"{number}_*.ipynb"))
@@ -249,34 +256,120 @@ def computed(book: Book, paper: str) -> Iterator[tuple[str, str, float, float]]:
             if not isinstance(run.experiment.algorithm, CommonestLabel):
                 continue
             try:
-                floor = floor_of(run.experiment.task, own.part, own.weighted)
+                counts = run.experiment.task.counts(0)
             except DatasetError:
                 break
-            yield paper, dataset, float(run.where[own.by]), floor
-
-
-def floor_of(task: Task, part: str = "test", weighted: bool = False, seed: int = 0) -> float:
-    """Return the mean floor over clients, or over all examples of a ``part``, from labels alone."""
-    counts = task.counts(seed)
-    floor, sizes = majority_floor(counts["train"], counts[part]), counts[part].sum(1)
-    there = sizes > 0
-    return float(np.average(floor[there], weights=sizes[there] if weighted else None))
+            tested = counts[own.part]
+            floor, sizes = majority_floor(counts["train"], tested), tested.sum(1)
+            there = sizes > 0
+            mean = np.average(floor[there], weights=sizes[there] if own.weighted else None)
+            yield paper, dataset, float(run.where[own.by]), float(mean)
 
 
 def of_rows(book: Book) -> pd.Series:
     """Return the floor in percent by the row of a published number; none for one of all classes."""
     known = floors(book).set_index(["paper", "dataset", "at"])["floor"]
-    found: dict[int, float] = {}
-    for exhibit in book.exhibits:
-        if exhibit.paper in book.floored:
-            found |= dict(_of_exhibit(exhibit, book.floored[exhibit.paper], known))
+    found: dict[Any, float] = {}
+    for exhibit in (e for e in book.exhibits if e.paper in book.floored):
+        own = book.floored[exhibit.paper]
+        for dataset in known.loc[exhibit.paper].index.unique("dataset"):
+            rows = exhibit.printed(dataset)
+            rows = rows[rows["metric"] != own.but] if "metric" in rows else rows
+            at = rows.set_index("row")[own.by].map(known[exhibit.paper, dataset])
+            found |= at.dropna().to_dict()
     return pd.Series(found, dtype=float) * 100
 
 
-def _of_exhibit(exhibit: Exhibit, own: Floored, known: pd.Series) -> Iterator[tuple[int, float]]:
-    for dataset in known.loc[exhibit.paper].index.unique("dataset"):
-        rows = exhibit.printed(dataset)
-        rows = rows[rows["metric"] != own.but] if "metric" in rows else rows
-        for row, at in zip(rows["row"], rows[own.by], strict=True):
-            if (exhibit.paper, dataset, at) in known.index:
-                yield int(row), float(known[exhibit.paper, dataset, at])
+# The scorecard as one page that needs nothing else.
+
+
+def page(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
+    """Return the scorecard as HTML: how verdicts are spread, every claim, every published number.
+
+    Columns sort by a click and a box filters rows; links go to the notebook that shows a number and
+    to the stored run behind it.
+    """
+    rules = "".join(
+        f"<li><b>{_verdict(v)}</b>: {escape(text)}</li>" for v, text in VERDICTS.items()
+    )
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>fedlib: scorecard</title>
+<style>{_asset("page.css")}</style></head><body>
+<h1>Scorecard</h1>
+<p>Every number that the five papers publish, beside what stored runs have at the largest scale at
+which there are any, and every claim that the notebooks test. Nothing here is typed by hand:
+<code>make report</code> writes this page. Smaller scales have fewer rounds, examples and clients
+than the papers, so that accuracies are often lower and an order says more.</p>
+<h2>Published numbers</h2><ul>{rules}</ul>
+{_counts(numbers, "paper")}
+<h2>Claims</h2>
+{_counts(claims, "notebook")}
+{_claims(claims)}
+<h2>Every published number</h2><p>In the units of the paper, mostly percent. The floor of a number
+on clients' own tests is what always saying a client's commonest label has on the paper's own
+partition: what lies below it has learned less than one look at the labels tells.</p>
+{_numbers(numbers)}
+<script>{_asset("page.js")}</script></body></html>
+"""
+
+
+def _asset(name: str) -> str:
+    return files("companion.scorecard").joinpath(name).read_text()
+
+
+def _counts(table: pd.DataFrame, by: str) -> str:
+    if not len(table):
+        return "<p>None yet: run <code>make figures</code>.</p>"
+    verdicts = table["verdict"].map(_verdict)
+    counts = pd.crosstab(table[by], verdicts, margins=True, margins_name="all")
+    return _table(counts.rename_axis(columns=None).reset_index())
+
+
+def _claims(claims: pd.DataFrame) -> str:
+    told = claims.astype(str)
+    shown = told.drop(columns="clear").map(escape)
+    close = told["clear"].map({"True": ""}).fillna(" (a close call)")
+    shown["verdict"] = told["verdict"].map(_verdict) + close
+    shown["notebook"] = told["notebook"].map(_notebook)
+    return _table(shown, "claims")
+
+
+def _numbers(numbers: pd.DataFrame) -> str:
+    names = ["paper", "table_or_figure", "dataset", "setting", "method", "metric"]
+    texts = numbers[names].map(escape).set_axis(["paper", "item", "data", *names[3:]], axis=1)
+    texts["paper"] = texts["paper"].str[:3]
+    for name, column in (("published", "value"), ("floor", "floor"), ("measured", "mean")):
+        texts[name] = numbers[column].map("{:.4g}".format, na_action="ignore")
+    ends = zip(numbers["low"], numbers["high"], strict=True)
+    texts["95% interval"] = ["" if pd.isna(a) else f"{a:.3g} to {b:.3g}" for a, b in ends]
+    texts["seeds"] = numbers["seeds"].astype(int).astype(str).replace("0", "")
+    texts["scale"] = numbers["scale"]
+    texts["run"] = [_run(*run) for run in numbers[["key", "file", "device", "commit"]].to_numpy()]
+    texts["notebook"] = numbers["notebook"].map(_notebook)
+    why = numbers["why_not"].map(lambda text: f": {escape(text)}" if text else "")
+    return _table(texts.assign(verdict=numbers["verdict"].map(_verdict) + why), "numbers")
+
+
+def _table(shown: pd.DataFrame, name: str = "") -> str:
+    """Return a table of HTML; one that has a name can be sorted, and filtered by a box above it."""
+    how: Any = {"index": False, "escape": False, "border": 0, "justify": "left", "na_rep": ""}
+    with pd.option_context("display.max_colwidth", None):
+        table = shown.to_html(table_id=name or None, classes="sortable" if name else None, **how)
+    box = f'<input type="search" data-for="{name}" placeholder="show rows with all these words">'
+    return box + table if name else table
+
+
+def _verdict(verdict: str) -> str:
+    return f'<span style="color:{COLOURS.get(verdict, "inherit")}">{escape(verdict)}</span>'
+
+
+def _notebook(name: str) -> str:
+    return f'<a href="../notebooks/{escape(name)}.ipynb">{escape(name)}</a>' if name else ""
+
+
+def _run(key: str, file: str, device: str, commit: str) -> str:
+    """Return the key of a run, with where and from which code it comes; a link to its file."""
+    said = f'title="{escape(f"{device}, commit {commit}")}">{escape(key[:8])}'
+    if not file:
+        return f"<span {said}</span>" if key else ""
+    return f'<a href="../results/{escape(file)}" {said}</a>'

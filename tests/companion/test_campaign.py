@@ -8,7 +8,7 @@ from itertools import groupby
 
 import pytest
 
-from companion.plan import by_seed, epochs_of, in_order, kind_of, planned, probed
+from companion.plan import Planned, by_seed, epochs_of, in_order, kind_of, planned, probed
 from companion.sections import SCALES
 from fedlib.algorithms import FedAvg, FedMix, Local, PMMoE
 from fedlib.optim import sgd
@@ -98,12 +98,16 @@ def test_runs_whose_rounds_cost_the_same_are_of_one_kind(other, same):
     assert (kind_of(other) == kind_of(ONE)) == same
 
 
+def of(*runs):
+    return [Planned("a", "x", "m", one) for one in runs]
+
+
 def test_costs_grow_with_rounds_and_epochs_at_home(monkeypatch):
     """Two seconds a round and three a scoring, whatever the machine."""
     monkeypatch.setattr("companion.plan._measured", lambda one, device: (2.0, 3.0))
     home = Experiment(ONE.task, Local(epochs=5), 1, cohort=1.0, evaluate_every=1)
     runs = [ONE, replace(ONE, rounds=40, evaluate_every=0), home]
-    costs = probed(runs)
+    costs = probed(of(*runs))
     # Before the first round and after every third of twenty; the last one counts as the next.
     assert costs[ONE] == 20 * 2 + (1 + 20 // 3) * 3
     assert costs[runs[1]] == 40 * 2 + 3 and costs[home] == 5 * 2 + 2 * 3
@@ -112,19 +116,19 @@ def test_costs_grow_with_rounds_and_epochs_at_home(monkeypatch):
     assert epochs_of(longer) == 70 and epochs_of(ONE) == 1
 
 
-def test_a_probe_plays_what_will_be_played_or_says_why_not(monkeypatch):
+def test_a_probe_plays_what_will_be_played_or_says_why_not(monkeypatch, capsys):
     stage = PRIVATE_PARTS.experiments("quick", "digits", "FedPer, S = 0, + PM-MoE")[0]
     assert isinstance(stage.algorithm, PMMoE)
-    told = []
-    costs = probed([ONE, stage], "cpu", lambda e, cost: told.append(e))
-    assert told == [ONE, stage] and all(isinstance(c, float) and c > 0 for c in costs.values())
+    costs = probed(of(ONE, stage, replace(ONE, seed=2)), "cpu")
+    assert capsys.readouterr().out.count("  a, x, m: about ") == 2
+    assert len(costs) == 3 and all(isinstance(c, float) and c > 0 for c in costs.values())
     assert find(ONE) is None  # nothing is stored
 
     def measured(one, device):
         raise OSError("no")
 
     monkeypatch.setattr("companion.plan._measured", measured)
-    assert probed([ONE]) == {ONE: "OSError: no"}
+    assert probed(of(ONE)) == {ONE: "OSError: no"}
 
 
 @pytest.mark.slow
@@ -134,7 +138,7 @@ def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
     plan = [p for p in planned(BOOK, "quick", ["label_skew"])][:2]
     plan = [replace(p, experiment=e) for p, e in zip(plan, few, strict=True)]
     monkeypatch.setattr("companion.plan.planned", lambda *asked: plan)
-    assert main(["plan", "--scale", "quick", "--device", "cpu"]) == 0
+    assert main(["campaign", "--plan", "--scale", "quick", "--device", "cpu"]) == 0
     said = capsys.readouterr().out
     assert "2 runs at the quick scale, 2 of them to be trained" in said and "label_skew" in said
     assert find(few[0]) is None
@@ -176,7 +180,7 @@ def test_uncommitted_code_trains_nothing_that_is_to_be_kept(monkeypatch, capsys)
         assert main(["campaign", "--scale", scale, "--no-probe"]) == 2
         said = capsys.readouterr().err
         assert "0123-dirty" in said and "--dirty-anyway" in said and "FEDLIB_RUNS" in said
-        assert main(["plan", "--scale", scale, "--no-probe"]) == 0
+        assert main(["campaign", "--plan", "--scale", scale, "--no-probe"]) == 0
     assert not trained
     main(["campaign", "--scale", "standard", "--no-probe", "--dirty-anyway"])
     main(["campaign", "--scale", "quick", "--no-probe"])

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from companion import scorecard
-from companion.scorecard import _run_of, judged, not_at_hand
-from companion.scorecard.page import (
+from companion.scorecard import (
     ABSENT,
     INSIDE,
     NEVER,
@@ -21,7 +20,9 @@ from companion.scorecard.page import (
     ORDER,
     TOO_FEW,
     VERDICTS,
-    latex,
+    _run_of,
+    judged,
+    not_at_hand,
     page,
 )
 from companion.sections import Run
@@ -196,7 +197,7 @@ def test_a_claim_is_taken_from_the_largest_scale(folders):
 def test_the_page_stands_alone_and_escapes_what_it_shows(folders):
     nothing, none = scorecard.numbers(ONE), scorecard.collected()
     assert set(nothing["verdict"]) == {NEVER, ABSENT, NO} and nothing["mean"].isna().all()
-    assert none.empty and "None yet" in page(nothing, none) and latex(nothing, none)
+    assert none.empty and "None yet" in page(nothing, none)
     claims_of(folders, "standard", "12_claims.csv", "does not hold")
     files, numbers, claims = scorecard.write(ONE)
     text = files[0].read_text()
@@ -204,6 +205,5 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(folders):
     assert "http://" not in text and "https://" not in text and "<script src" not in text
     assert text.count("<tr>") > len(numbers)
     assert "../notebooks/12_fourteen_baselines.ipynb" in text
-    assert len(pd.read_parquet(files[2])) == len(numbers) == len(published())
-    assert len(pd.read_parquet(files[3])) == len(claims) == 1
-    assert "\\begin{tabular}" in files[1].read_text()
+    assert len(pd.read_parquet(files[1])) == len(numbers) == len(published())
+    assert len(pd.read_parquet(files[2])) == len(claims) == 1

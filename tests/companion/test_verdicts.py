@@ -5,9 +5,18 @@ import pandas as pd
 import pytest
 from nbformat.v4 import new_notebook
 
-from companion import claims, verdicts
-from companion.claims import CLOSE, FAILS, HOLDS, OPEN, UNTESTED, told
-from companion.verdicts import changed, compare, trained
+from companion import claims
+from companion.claims import (
+    CLOSE,
+    FAILS,
+    HOLDS,
+    OPEN,
+    UNTESTED,
+    changed,
+    compare,
+    told,
+    trained,
+)
 from fedlib import paths
 
 QUICK, STORED = "Digits (quick), alpha", "CIFAR-10 (standard)"
@@ -67,14 +76,14 @@ ROWS = [(QUICK, str(i), HOLDS) for i in range(20)]
 def test_what_is_stored_is_what_an_execution_told(folders):
     odd = [*ROWS[:1], (STORED, 'a, "b" and c: d', CLOSE), (STORED, "x" * 99, UNTESTED)]
     for number, rows in (("07", ROWS), ("03", odd), ("09", ROWS)):
-        verdicts.keep(execute(folders, number, rows), folders[1])
-    kept = verdicts.stored()
+        claims.keep(execute(folders, number, rows), folders[1])
+    kept = claims.stored()
     assert kept["notebook"].drop_duplicates().tolist() == ["03", "07", "09"]
     assert told(kept[kept["notebook"] == "03"]) == odd and len(kept) == 43
     assert compare(folders[1])
     (folders[0] / "09_some.ipynb").unlink()
-    verdicts.keep(execute(folders, "07", ROWS[1:]), folders[1])
-    assert verdicts.stored()["notebook"].value_counts().to_dict() == {"03": 3, "07": 19}
+    claims.keep(execute(folders, "07", ROWS[1:]), folders[1])
+    assert claims.stored()["notebook"].value_counts().to_dict() == {"03": 3, "07": 19}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +99,7 @@ def test_what_is_stored_is_what_an_execution_told(folders):
     ids=["same", "one near", "two near", "turned", "one more", "not run"],
 )
 def test_an_execution_is_compared_with_what_is_stored(folders, capsys, new, agree, said):
-    verdicts.keep(execute(folders, "07", ROWS), folders[1])
+    claims.keep(execute(folders, "07", ROWS), folders[1])
     if new is None:
         (folders[1] / "07_claims.csv").unlink()
     else:
@@ -107,7 +116,7 @@ def test_every_notebook_of_claims_saves_them_and_has_its_verdicts_stored():
             number = notebook.name[:2]
             assert any(f'"{number}_claims", scale)' in s for s in sources), notebook.name
             claiming.add(number)
-    kept = verdicts.stored()
+    kept = claims.stored()
     assert set(kept["notebook"]) == claiming and len(claiming) == 16
     assert not kept.duplicated(["notebook", "tested on", "claim"]).any(), "two would be one"
     assert set(kept["verdict"]) <= {HOLDS, FAILS, OPEN, UNTESTED}

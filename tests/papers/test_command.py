@@ -11,9 +11,10 @@ from fedlib.runs import StoreError
 from papers.__main__ import app, main
 from papers.book import BOOK
 
-COMMANDS = ["figures", "notebooks", "verdicts", "plan", "campaign", "results", "report", "floors",
+COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "results", "report", "floors",
             "tune", "tasks"]  # fmt: skip
-HOW = {"device": "auto", "workers": 1, "probe": True}
+HOW = {"device": "auto", "workers": 1, "probe": True, "plan": False}
+HOW |= {"address": None, "dirty_anyway": False}
 
 
 def test_every_command_explains_itself(capsys):
@@ -34,7 +35,7 @@ def test_every_command_explains_itself(capsys):
             {"only": "01", "jobs": 2},
         ),
         ("notebooks --only 07", "companion.notebooks.refresh", ("07", 0), {}),
-        ("plan", "companion.plan.show", (BOOK, "paper", []), HOW),
+        ("campaign --plan", "companion.plan.campaign", (BOOK, "paper", []), HOW | {"plan": True}),
         (
             "campaign --section gates@2 --section long --no-probe --workers 4 --dirty-anyway"
             " --address auto",
@@ -61,11 +62,11 @@ def test_a_command_hands_on_what_it_was_told(monkeypatch, arguments, where, aske
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("figurs", "unknown command 'figurs'; allowed: .*did you mean 'figures'"),
-        ("plan --scale quik", "unknown scale 'quik'; .*did you mean 'quick'"),
-        ("plan --section gate", "unknown section 'gate'; .*did you mean 'gates'"),
+        ("figurs", "No such command 'figurs'. Did you mean .*'figures'"),
+        ("campaign --scale quik", "unknown scale 'quik'; .*did you mean 'quick'"),
+        ("campaign --section gate", "unknown section 'gate'; .*did you mean 'gates'"),
         ("tasks 000/cifar", "unknown task '000/cifar'; .*did you mean '000/cifar10'"),
-        ("tasks 000/cifar10 --set a", "--set takes NAME=VALUE, got 'a'"),
+        ("tasks 000/cifar10 --set a", "expected NAME=VALUE, got 'a'"),
     ],
 )
 def test_a_wrong_word_is_answered_by_the_nearest(capsys, arguments, said):
