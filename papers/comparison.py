@@ -4,7 +4,6 @@ What is run, what tables and figures show of it, and what a reader would expect 
 """
 
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -22,7 +21,7 @@ from fedlib.optim import Optimizer, sgd
 from fedlib.runs import Experiment
 from papers.adaptive.experiments import ALL_EQUAL, BEST, MOE
 from papers.fedmix import BIAS, BIASED, ETA, FEDMIX, LOCAL_GLOBAL, PRUNING
-from papers.judging import floor_claims, judged, scored, without_floor
+from papers.judging import by, floor_claims, judged, without_floor
 from papers.pm_moe import MIXED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED
 from papers.pm_moe import experiments as pm_moe
 from papers.pm_moe.experiments import PrivateParts, at_home, local_round, stage
@@ -202,9 +201,9 @@ def correlations(table: pd.DataFrame, one: str, other: str) -> dict[int, float]:
 def leaderboard_claims(table: pd.DataFrame) -> list[Claim]:
     """Test what a reader of all five papers would expect of the table."""
     own = table[table["kind"] == OWN]
-    at = partial(scored, own)
+    at = by(own)
     beats = [
-        ("own", at(method=ours), ">", at(method=other), {"paper": paper, "other": other, "n": n})
+        ("own", at(ours), ">", at(other), {"paper": paper, "other": other, "n": n})
         for paper, ours in PROPOSED.items()
         for n, other in product((len(ours),), (FEDAVG, TUNED))
     ]

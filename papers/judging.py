@@ -10,54 +10,61 @@ from typing import Any
 import pandas as pd
 
 from companion import frames
-from companion.claims import (
-    POINT,
-    BySeed,
-    Claim,
-    above,
-    alike,
-    below,
-    differences,
-    equal,
-    greater,
-    on_par,
-)
+from companion.claims import BySeed, Claim, above, alike, at_most, below, greater, on_par
 from papers.scaled import MAJORITY
 
 # What a claim says of two sides, or of numbers and a bound: above another method's, or a bound;
-# below a bound; at most a point below, or above; within a point; the same.
+# below a bound; at most a point below, or above; within a point.
 RULES: dict[str, Callable[..., Claim]] = {
-    ">": lambda text, source, a, b: (greater if isinstance(b, Mapping) else above)(
-        text, source, a, b
+    ">": lambda text, place, a, b, **about: (greater if isinstance(b, Mapping) else above)(
+        text, place, a, b, **about
     ),
     "<": below,
     ">=": on_par,
-    "<=": lambda text, source, a, b: below(text, source, differences(a, b), POINT),
+    "<=": at_most,
     "~": alike,
-    "==": equal,
 }
 
 
+class Numbers(dict[int, float]):
+    """Numbers by seed, and what the floor has at the same place; {} where there is none."""
+
+    floor: BySeed = {}  # noqa: RUF012
+
+
 @cache
-def statements() -> dict[tuple[str, str], tuple[str, str]]:
-    """Return what is claimed, by paper and name: claim and place, with the words left open."""
+def _statements() -> dict[tuple[str, str], dict[str, str]]:
     with files("papers").joinpath("claims.csv").open("rb") as file:
-        rows = pd.read_csv(file, dtype=str).to_numpy()
-    return {(paper, name): (claim, place) for paper, name, claim, place in rows}
+        rows = pd.read_csv(file, dtype=str, keep_default_na=False).set_index(["paper", "name"])
+    return rows.to_dict("index")  # type: ignore[return-value]
+
+
+def said(paper: str, name: str, /, **words: object) -> tuple[str, str, dict[str, Any]]:
+    """Return a claim's text and place, with its open ``words``, and whose it is as fields of it.
+
+    ``papers/claims.csv`` has them: kind, the paper's words, and whether numbers were seen before.
+    """
+    row = _statements()[paper, name]
+    about = {"kind": row["kind"], "quote": row["quote"], "exploratory": bool(row["exploratory"])}
+    return row["claim"].format(**words), row["place"].format(**words), about
 
 
 def judged(paper: str, rows: Iterable[tuple[Any, ...]], /, **words: object) -> list[Claim]:
     """Test rows of (name, a, rule, b), of which ``RULES`` says what the rules are.
 
-    A name is one of ``statements`` of a paper, whose open ``words`` are given for all rows, or as
-    the row's last entry. Sides are numbers by seed, or a bound.
+    A name is that of a claim, whose open ``words`` are given for all rows, or as the row's last
+    entry; ``here`` among them is False where the statement is about another scale. Sides are
+    numbers by seed, or a bound.
     """
     return [_judged(paper, *row[:4], **{**words, **dict(*row[4:])}) for row in rows]
 
 
-def _judged(paper: str, name: str, a: Any, rule: str, b: Any, /, **words: object) -> Claim:
-    claim, place = (text.format(**words) for text in statements()[paper, name])
-    return RULES[rule](claim, place, a, b)
+def _judged(
+    paper: str, name: str, a: Any, rule: str, b: Any, /, here: bool = True, **words: object
+) -> Claim:
+    claim, place, about = said(paper, name, **words)
+    floor = getattr(a, "floor", None) or None
+    return RULES[rule](claim, place, a, b, here=here, floor=floor, **about)
 
 
 def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[Claim]:
@@ -100,6 +107,14 @@ def scored(table: pd.DataFrame, column: str = "value", /, **where: Any) -> dict[
     return frames.by_seed(table, column)
 
 
-def by(table: pd.DataFrame, column: str = "value", **always: Any) -> Callable[..., BySeed]:
+def by(table: pd.DataFrame, column: str = "value", **always: Any) -> Callable[..., Numbers]:
     """Return a function of a method and of where it stands: ``scored`` there, and ``always``."""
-    return lambda method, **where: scored(table, column, method=method, **{**always, **where})
+
+    def at(method: str, **where: Any) -> Numbers:
+        place = {**always, **where}
+        found = Numbers(scored(table, column, method=method, **place))
+        if column == "value":
+            found.floor = scored(table, method=MAJORITY, **place)
+        return found
+
+    return at

@@ -20,10 +20,10 @@ RIVALS = {
 RECOVERED = 0.9  # an adjusted Rand index above which clusters count as found
 
 
-def _beats(table: pd.DataFrame, ending: str, place: str = "Sec. 5") -> list[Claim]:
+def _beats(table: pd.DataFrame, said: str = "beats", **words: float) -> list[Claim]:
     at = by(table)
-    rows = [("beats", at(MOE), ">", at(method), {"name": name}) for method, name in RIVALS.items()]
-    return judged("003", rows, ending=ending, place=place)
+    rows = [(said, at(MOE), ">", at(method), {"name": name}) for method, name in RIVALS.items()]
+    return judged("003", rows, **words)
 
 
 def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
@@ -33,7 +33,7 @@ def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
     )
     at, spread = (by(table, column, J=most, eps=eps) for column in ("value", "spread"))
     fewer = [
-        ("fewer", at(MOE, J=j), ">=", at(MOE, p=there), {"j": j})
+        ("fewer", at(MOE, J=j), "~", at(MOE, p=there), {"j": j})
         for j in sorted(table.loc[table["J"].between(1, most, inclusive="neither"), "J"].unique())
         for there in [table.loc[table["J"].eq(j), "p"].tolist()]  # where it was run
     ]
@@ -46,11 +46,11 @@ def adaptive_claims(table: pd.DataFrame) -> list[Claim]:
         ("spread", spread(BEST, p=high, eps=0.0), ">", spread(MOE, p=high)),
         ("apart", spread(MOE, p=high), ">", spread(LOCAL, p=high)),
         *fewer,
-        ("still", at(ALL_EQUAL), ">=", at(MOE)),
+        ("still", at(ALL_EQUAL), "~", at(MOE)),
         ("eager", at(EAGER), ">", at(MOE)),
     )
     return [
-        *_beats(at_most(table, "J", "eps"), " (mean over p)", "Table 2"),
+        *_beats(at_most(table, "J", "eps")),
         *judged("003", rows, low=low, high=high, most=most, **analysis.conclusion()),
         *floor_claims(at_most(table, "J", "eps"), "p"),
     ]
@@ -65,13 +65,12 @@ def recovery_claims(frame: pd.DataFrame) -> list[Claim]:
         at, ending = by(found, orientations=k), f", {k:g} orientations"
         here = at_most(table[table["orientations"] == k], "J", "eps")
         rows = (
-            ("greedy", at(BEST, eps=0.0), ">", RECOVERED),
+            (f"greedy.{k:g}", at(BEST, eps=0.0), ">", RECOVERED),
             ("exploring", at(BEST, eps=eps), ">", RECOVERED),
             ("recovers", at(BEST, eps=eps), ">", at(BEST, eps=0.0)),
-            ("redrawing", at(REDRAWN), ">", at(BEST, eps=0.0)),
         )
         claims += judged("003", rows, k=k)
-        claims += [*_beats(here, ending), *floor_claims(here, ending=ending)]
+        claims += [*_beats(here, "beats.turned", k=k), *floor_claims(here, ending=ending)]
     return claims
 
 
@@ -81,7 +80,7 @@ def writer_claims(frame: pd.DataFrame) -> list[Claim]:
     spread, most, ending = by(table, "spread"), at_most(table, "eps"), ", writers"
     sides = spread(MOE, eps=0.0), ">", spread(MOE, eps=float(table["eps"].max()))
     alike = judged("003", [("writers", *sides)])
-    return [*_beats(most, ending), *alike, *floor_claims(most, ending=ending)]
+    return [*_beats(most, "beats.writers"), *alike, *floor_claims(most, ending=ending)]
 
 
 def protocol_claims(frame: pd.DataFrame) -> list[Claim]:
@@ -118,6 +117,6 @@ def option_claims(frame: pd.DataFrame) -> list[Claim]:
     former, explored = sent(method=stopped), sent(method=BEST)
     rows = (
         ("stopped", {s: former[s] / explored[s] for s in former}, "<", 1.0),
-        ("cost", at(stopped), ">=", at(BEST)),
+        ("cost", at(stopped), "~", at(BEST)),
     )
     return judged("003", rows)

@@ -18,13 +18,14 @@ from companion.frames import ByMethod, by_method, final
 from fedlib.algorithms import PrunedFedMix
 from fedlib.runs import Experiment
 from papers import fedmix as names
-from papers.fedmix import FEDAVG, FEDMIX, analysis
+from papers.fedmix import FEDAVG, FEDMIX, analysis, settings
 from papers.fedmix.analysis import GUESSING, LABEL_SET, MESSAGES, SOURCES, TRUTH, late, newcomers
 from papers.judging import judged
 
 ONE_HOT = 0.1  # a row of q(z|y) counts as one-hot below this share of log K
 UNIFORM = 0.9  # ... and as uniform above this one
-DIGITS = 6  # decimals to which the identity behind eq. 15 must hold
+# What sec. 4.1 says of CIFAR-10 it says of all but "the initial training phase".
+PAPER_ROUNDS = settings.LABEL_SKEW["paper"]["cifar10"].rounds
 _judged = partial(judged, "000")
 
 
@@ -59,14 +60,16 @@ def specialisation_claims(frame: pd.DataFrame, phi_rate: float) -> list[Claim]:
     k, entropy = frame["expert"].max() + 1, partial(one_hotness, frame)
     epochs, rounds = (most_used(frame, m) for m in (names.CENTRALISED, names.ORIGINAL))
     first, last = (epochs.get(t, {}) for t in (1, max(epochs, default=0)))
+    played = final_rounds(frame)
+    whole, as_far = played >= PAPER_ROUNDS, phi_rate * played == analysis.PAPER_TRAVEL
     rows = [
         ("special.one", entropy(FEDMIX), "<", ONE_HOT),
         ("special.alive", [v / (1 / k) for v in least[FEDMIX].values()], ">", 0.2),
         ("special.kept", least[FEDMIX], ">", least[names.UNREGULARISED]),
-        ("special.none", entropy(names.ENSEMBLE), ">", UNIFORM),
+        ("special.none", entropy(names.ENSEMBLE), ">", UNIFORM, {"here": as_far}),
         ("special.travel", entropy(names.ENSEMBLE, phi_rate), ">", UNIFORM),
         ("special.ensemble", accuracy[FEDMIX], ">", accuracy[names.ENSEMBLE]),
-        ("special.fedavg", accuracy[FEDMIX], ">", accuracy[FEDAVG]),
+        ("special.fedavg", accuracy[FEDMIX], ">", accuracy[FEDAVG], {"here": whole}),
         ("original.first", first, ">", UNIFORM),
         ("original.last", last, ">", UNIFORM),
     ]
@@ -99,6 +102,7 @@ def most_used(frame: pd.DataFrame, method: str) -> dict[int, BySeed]:
 # Performance against communication: sec. 4.1, Fig. 4 and 13, App. G.
 
 # By data set: claim, part of the figure, what is compared, a, rule, b.
+LATE = ("rounds.4", "traffic.4", "traffic.2", "traffic.pruning", "traffic.10")
 FIG_4 = {
     "cifar10": (
         ("rounds.4", "d", "last", FEDMIX, ">", FEDAVG),
@@ -111,8 +115,8 @@ FIG_4 = {
         ("fewer", "a", "megabytes", FEDMIX, ">", names.PRUNING),
     ),
     "cifar100": (
-        ("rounds.4", "e", "last", FEDMIX, ">", FEDAVG),
-        ("rounds.10", "e", "last", names.TEN, ">", FEDAVG),
+        ("progress.4", "e", "last", FEDMIX, ">", FEDAVG),
+        ("progress.10", "e", "last", names.TEN, ">", FEDAVG),
         ("biased.better", "e", "last", names.BIASED, ">", FEDAVG),
         ("biased.best", "e", "last", names.BIASED, ">", names.TEN),
         ("faster", "e", "rounds", FEDMIX, ">", FEDAVG),
@@ -121,8 +125,7 @@ FIG_4 = {
     "femnist": (
         ("writers.lose", "f", "last", FEDAVG, ">", names.TWO),
         ("writers.more", "f", "last", FEDMIX, ">", names.TWO),
-        ("writers.below", "f", "last", names.BIASED, ">=", FEDAVG),
-        ("writers.above", "f", "last", names.BIASED, "<=", FEDAVG),
+        ("writers.alike", "f", "last", names.BIASED, "~", FEDAVG),
     ),
 }
 
@@ -139,8 +142,12 @@ def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
         "traffic": at_equal_traffic(frame),
         "megabytes": megabytes(frame),
     }
-    asked = FIG_4.get(dataset, FIG_4["cifar10"])
-    return [c for n, part, what, *sides in asked for c in _of(values[what], (n, *sides), part=part)]
+    whole = final_rounds(frame) >= PAPER_ROUNDS
+    claims = []
+    for name, part, what, *sides in FIG_4.get(dataset, FIG_4["cifar10"]):
+        here = whole or name not in LATE
+        claims += _of(values[what], (name, *sides), part=part, here=here)
+    return claims
 
 
 def megabytes(frame: pd.DataFrame) -> ByMethod:
@@ -177,8 +184,15 @@ def tuning_claims(frame: pd.DataFrame) -> list[Claim]:
     return _judged([*costs, ("epoch.grows", earlier, ">", at_last)])
 
 
-def traffic_claim(frame: pd.DataFrame, experiments: Mapping[str, Experiment]) -> Claim:
-    """Test that runs sent the bytes that their models' sizes say, in the first round.
+def final_rounds(frame: pd.DataFrame) -> int:
+    """Return the rounds that the federations of a frame have played."""
+    return int(frame.loc[frame["method"] != names.CENTRALISED, "round"].max())
+
+
+def weighed(
+    frame: pd.DataFrame, experiments: Mapping[str, Experiment]
+) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Return the bytes that methods sent down and up in the first round, and that they weigh.
 
     ``experiments`` are the methods' of the frame; those that prune are left out.
     """
@@ -186,9 +200,7 @@ def traffic_claim(frame: pd.DataFrame, experiments: Mapping[str, Experiment]) ->
     asked = {m: list(analysis.expected_traffic(e)[1:]) for m, e in whole.items()}
     first = frame[frame["round"] == 1].groupby(["method", "metric"])["value"].max()
     sent = {m: [int(first[m][f"bytes_{way}"]) for way in ("down", "up")] for m in asked}
-    total, expected = (sum(map(sum, each.values())) for each in (sent, asked))
-    found = total if sent == asked else f"{total}, divided otherwise"
-    return _judged([("weigh", found, "==", expected)])[0]
+    return sent, asked
 
 
 def ablation_claims(frame: pd.DataFrame) -> list[Claim]:
@@ -227,15 +239,13 @@ def own_experts(frame: pd.DataFrame, method: str) -> dict[int, float]:
 
 # Rotated MNIST: sec. 4.2, Fig. 5 and 6.
 
-# By data set, of which the first has clients that differ in the angles of their digits only. An
-# equality, which no test can show, is read as less than a point above and below.
+# By data set, of which the first has clients that differ in the angles of their digits only.
 FIG_5_AND_6 = {
     names.TURNED: (
         ("turned.source", names.BY_ANGLE, ">", names.BY_LABEL),
         ("turned.has", names.BY_ANGLE, ">", FEDAVG),
         ("turned.also", names.BY_LABEL, ">", FEDAVG),
-        ("turned.above", names.BIASED, "<=", FEDAVG),
-        ("turned.below", names.BIASED, ">=", FEDAVG),
+        ("turned.alike", names.BIASED, "~", FEDAVG),
     ),
     names.TURNED_AND_SKEWED: (
         ("skewed.bias", names.BIASED, ">", FEDAVG),
@@ -292,6 +302,8 @@ FIG_12 = {
     "cifar10": (
         ("new.biased", "global", FEDAVG, ">", names.BIASED),
         ("new.local", "global", FEDAVG, ">", names.LOCAL_GLOBAL),
+        ("new.over_biased", "global", FEDMIX, ">", names.BIASED),
+        ("new.over_local", "global", FEDMIX, ">", names.LOCAL_GLOBAL),
         ("new.fedmix", "global", FEDMIX, ">", FEDAVG),
         ("new.bias", "global", names.BIAS, ">", FEDAVG),
         ("new.bias_seen", "test", names.BIAS, ">", FEDMIX),
@@ -363,13 +375,8 @@ LEAKS = {
 }
 
 
-def exactness_claim(error: float) -> Claim:
-    """Test the identity behind eq. 15: the largest error of any share when outputs are uniform."""
-    return _judged([("exact", round(error, DIGITS), "==", 0.0)], digits=DIGITS)[0]
-
-
 def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test App. C: bias after one step and after several, q(z|s), and a bias that is not sent.
+    """Test App. C: bias after one step and after several, and q(z|s).
 
     Near-identical is a mean total variation below 0.1, and below a fifth of guessing's. Nothing is
     said of phi where runs were audited before it was.
@@ -388,16 +395,10 @@ def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
         ("leak.step", step, "<", 0.1),
         ("leak.share", [step[s] / guess[s] for s in step if guess.get(s)], "<", 0.2),
     )
-    claims = _judged(rows) + further(FEDAVG)
-    if len(biased := known[known["method"] == names.BIASED]):
-        claims += _judged([("leak.none", int(biased["source"].eq(BIAS).sum()), "==", 0)])
-        claims += further(names.BIASED)
-    claims += further(FEDMIX)
-    if len(wrong := wrong_sets(frame)):
-        read = [m for m in MESSAGES if m in wrong]
-        claims += _judged(("phi.sets", int(wrong[m]), "==", 0, {"message": m}) for m in read)
-        claims += further(PHI)
-    return claims
+    told = {*known["source"]}
+    of = [FEDAVG, names.BIASED, FEDMIX, *([PHI] if PHI in told else [])]
+    there = [m for m in of if m != names.BIASED or m in {*known["method"]}]
+    return _judged(rows) + [claim for m in there for claim in further(m)]
 
 
 def wrong_sets(frame: pd.DataFrame) -> pd.Series:

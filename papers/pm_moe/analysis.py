@@ -112,16 +112,6 @@ def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return {f"S = {float(str(s)):g}": rows.drop(columns="S") for s, rows in means.groupby("S")}
 
 
-def agreement(table: pd.DataFrame, known: pd.DataFrame, s: float) -> dict[int, float]:
-    """Return each seed's rank correlation of the methods with their published order at an S."""
-    theirs = known[known["S"] == s].set_index("method")["value"].rename("theirs")
-    both = table[table["S"] == s].join(theirs, on="method", how="inner")
-    return {
-        int(str(seed)): float(stats.spearmanr(runs["value"], runs["theirs"]).statistic)
-        for seed, runs in both.groupby("seed")
-    }
-
-
 def gains(table: pd.DataFrame, stage: str = WITH_MOE, over: str = "") -> pd.DataFrame:
     """Return what a stage adds to another one of the same method: method, S, seed, value.
 

@@ -5,27 +5,36 @@ from functools import partial
 import pandas as pd
 
 from companion import frames
-from companion.claims import Claim
-from papers.judging import floor_claims, judged, scored
+from companion.claims import Claim, ordered
+from papers.judging import by, floor_claims, judged, said, scored
 from papers.pm_moe import DENOISED, NINE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis, called
 from papers.pm_moe.experiments import PrivateParts
+
+HALF_A_POINT = 0.005  # about what 004 says that its mixture adds
 
 
 def fourteen_claims(table: pd.DataFrame, known: pd.DataFrame) -> list[Claim]:
     """Test what 004 says of its baselines (Table 1), and whether their order is the published."""
     ratios = sorted(table["S"].unique())
     none, some = ratios[0], ratios[-1]
-    nine, others = (partial(scored, table, method=methods) for methods in (NINE, TRADITIONAL))
+    nine, others = (partial(by(table), methods) for methods in (NINE, TRADITIONAL))
     rows = (
         ("apart", nine(S=none), ">", others(S=none)),
         ("helps", others(S=some), ">", others(S=none)),
         ("harms", nine(S=none), ">", nine(S=some)),
-        *(
-            ("order", analysis.agreement(table, known, s), ">", 0.5, {"s": s})
-            for s in (ratios if len(known) else [])
-        ),
     )
-    return judged("004", rows, none=none, some=some) + floor_claims(called(table), "S")
+    claims = judged("004", rows, none=none, some=some)
+    orders = [_ordered(table, known, s) for s in (ratios if len(known) else [])]
+    return [*claims, *orders, *floor_claims(called(table), "S")]
+
+
+def _ordered(table: pd.DataFrame, known: pd.DataFrame, s: float) -> Claim:
+    """Test the published order at an S among methods that share all, and among the nine."""
+    claim, place, about = said("004", "order", s=s)
+    theirs = known[known["S"] == s].dropna(subset="value").set_index("method")["value"].to_dict()
+    families = dict.fromkeys(TRADITIONAL, "all shared") | dict.fromkeys(NINE, "parts private")
+    ours = {m: scored(table, method=m, S=s) for m in families}
+    return ordered(claim, place, ours, {m: theirs[m] for m in families}, families, **about)
 
 
 def mixture_claims(frame: pd.DataFrame) -> list[Claim]:
@@ -33,17 +42,19 @@ def mixture_claims(frame: pd.DataFrame) -> list[Claim]:
     table, claims = analysis.scores(frame), []
     for s, here in table.groupby("S"):
         added, cleaned = analysis.gains(here), analysis.gains(here, DENOISED, WITH_MOE)
-        least = frames.by_seed(added.loc[added.groupby("seed")["value"].idxmin()])
+        worst = added.groupby("method")["value"].mean().idxmin()
+        mean, least = frames.by_seed(added), scored(added, method=worst)
         rows = (
-            ("improves", frames.by_seed(added), ">", _zero(least)),
-            ("least", least, ">=", _zero(least)),
-            ("denoised", frames.by_seed(cleaned), ">", _zero(least)),
+            ("improves", mean, ">", _zero(mean)),
+            ("least", least, ">", _zero(least)),
+            ("denoised", frames.by_seed(cleaned), ">", _zero(mean)),
             ("synchronous", scored(here, stage=WITH_MOE), ">", scored(here, method=SYNCHRONOUS)),
         )
         claims += judged("004", rows, s=s)
     told = analysis.reporting(frame)
     largest, all_of_them = (frames.by_seed(told, column) for column in ("maximum", "all"))
-    claims += judged("004", [("largest", largest, ">", all_of_them)])
+    chosen = {seed: largest[seed] - all_of_them[seed] for seed in largest}
+    claims += judged("004", [("largest", chosen, ">", HALF_A_POINT)])
     return claims + floor_claims(_second(table), "S")
 
 
@@ -58,6 +69,7 @@ def _of_gates(table: pd.DataFrame, setting: PrivateParts) -> list[Claim]:
     """Return the claims at one S: the first choice of every kind is the best, and numbers."""
     shared, every = table["S"].iloc[0], setting.clients
     best, other = (every, every // 2) if shared else (every // 2, every)
+    most_of = "top.all" if shared else "top.half"
     lost = {part: scored(analysis.made_of(table), part=part) for part in analysis.PARTS}
 
     def at(choice: str, default: float, number: float) -> dict[int, float]:
@@ -68,7 +80,7 @@ def _of_gates(table: pd.DataFrame, setting: PrivateParts) -> list[Claim]:
     gated, most, length = (setting.gated, max(setting.gate_epochs), partial(at, "epochs"))
     rows = (
         *((part, _zero(others), ">", others) for part, others in lost.items()),
-        *(("top", top(best), ">", top(k), {"other": k}) for k in (few, other)),
+        *((most_of, top(best), ">", top(k), {"other": k}) for k in (few, other)),
         ("rate", rate(fast), ">", rate(slow)),
         ("epochs", length(gated, gated), ">=", length(gated, most)),
     )

@@ -17,7 +17,7 @@ def generalisation_claims(table: pd.DataFrame) -> list[Claim]:
     skewed, mild, low, high = [p for p in ps if p >= 0.6], [p for p in ps if p < 1], ps[0], ps[-1]
     rows = (
         ("global", general(MIXTURE), ">", general(TUNED)),
-        ("par", own(MIXTURE), ">=", own(TUNED)),
+        ("par", own(MIXTURE), "~", own(TUNED)),
         ("fedavg", general(FEDAVG), ">", general(MIXTURE)),
         ("home", own(MIXTURE, p=skewed), ">", own(FEDAVG, p=skewed)),
         ("alone", own(MIXTURE), ">", own(LOCAL)),
@@ -71,7 +71,7 @@ def opt_out_claims(table: pd.DataFrame) -> list[Claim]:
     for q in of_figure(table):
         rows = (
             ("q.global", general(MIXTURE, q=q), ">", general(TUNED, q=q)),
-            ("q.par", own(MIXTURE, q=q), ">=", own(TUNED, q=q)),
+            ("q.par", own(MIXTURE, q=q), "~", own(TUNED, q=q)),
         )
         claims += judged("001", rows, q=q)
     iid = [

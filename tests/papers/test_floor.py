@@ -38,9 +38,9 @@ def test_a_method_has_to_beat_the_floor_everywhere():
     table = scored(good=(0.6, 0.6), half=(0.6, 0.4), floor=(0.1, 0.5))
     good, half = floor_claims(table, "p")
     assert (good.verdict, half.verdict) == (HOLDS, FAILS) and good.seeds == 3
-    assert half.measured.startswith("0.401 vs 0.501; difference -0.100")
+    assert half.measured.startswith("0.401 vs 0.501: -10.0 points")
     assert good.text == "good beats always the commonest label at every p"
-    assert good.source == "not in the paper (floor)"
+    assert good.place == "not in the paper (floor)"
 
 
 def test_a_floor_of_the_same_seed_is_the_one_to_beat():

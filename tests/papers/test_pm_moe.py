@@ -84,13 +84,6 @@ def test_every_published_number_is_found_with_its_stage(dataset):
     assert printed("Table 1", "digits").empty
 
 
-def test_agreement_is_a_rank_correlation():
-    known = pd.DataFrame({"method": [*"abc"], "S": 0.0, "value": [0.1, 0.2, 0.3]})
-    table = pd.DataFrame({"method": [*"abcabcd"], "seed": [0, 0, 0, 1, 1, 1, 0], "S": 0.0})
-    table["value"] = [0.5, 0.6, 0.9, 0.9, 0.6, 0.5, 0.7]
-    assert analysis.agreement(table, known, 0.0) == pytest.approx({0: 1.0, 1: -1.0})
-
-
 @pytest.mark.parametrize(("helps", "said"), [(1, [HOLDS] * 3), (-1, [HOLDS, FAILS, FAILS])])
 def test_the_claims_about_sharing_follow_the_runs(helps, said):
     """The published order is asked for where it is known."""
