@@ -1,89 +1,169 @@
 """A paper's claims, tested on runs: verdicts are computed, never typed.
 
-The rule. A claim is an inequality about one number per seed. Its 95% Student interval over the
-seeds decides: wholly on the claim's side it ``holds``, wholly on the other it ``does not hold``,
-and an interval that contains the boundary leaves it ``undecided``. With fewer than three seeds it
-is ``not tested at this scale``.
+The rule. A claim says where a number lies, of which there is one per seed: above a bound, below
+one, or within a margin of zero. The 95% interval over the seeds decides (`companion.inference`):
+wholly where the claim says it ``holds``, wholly elsewhere it ``does not hold``, and an interval
+that contains a boundary leaves it ``undecided``. With fewer than three seeds it is ``not tested``.
+No claim holds of which every run is the floor.
 
 Verdicts are stored with the notebooks, and compared with what another execution tells. Training
 amplifies the last bit of a float, so that a processor with other instructions trains other models
-of the same quality, and an interval near its boundary may come near enough to be told as a close
-call, or cease to be one. A clear verdict must not turn into another.
+of the same quality, and a close call may be told otherwise. A clear verdict must not be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf, isfinite, nan
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from companion.frames import LEAST_SEEDS, interval
+from companion import inference
+from companion.inference import LEAST_SEEDS, MOST_SEEDS, Limits
 from fedlib import paths
 
-HOLDS, FAILS, OPEN, UNTESTED = "holds", "does not hold", "undecided", "not tested at this scale"
-CLOSE = "close call, see table"
+HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
+UNTESTED, ELSEWHERE = "not tested", "not at this scale"
+TESTED = (HOLDS, FAILS, OPEN)
+PAPER, AUDIT, IDENTITY, OURS = KINDS = ("paper", "audit", "identity", "ours")
 POINT = 0.01  # accuracies that differ by less than a percentage point count as the same
+BARELY = 0.005  # above the floor: a run that is no better is the floor
+ORDERED = 0.5  # the rank correlation below which an order is not the published one
 BySeed = Mapping[int, float]
-Told = tuple[str, str, str]
 MOST_MOVED = 0.05
-"""The share of trained verdicts that may become a close call, or cease to be one, by chance."""
+"""The share of trained verdicts that may leave their boundary, or reach it, by chance."""
 COLUMNS = ("notebook", "tested on", "claim", "verdict", "clear")
 _ANEW = "(quick)"  # in the name of a place: runs of the other scales are stored with the project
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim: what the paper says, where, what was measured, and the verdict.
+    """One claim: what is said and where, by whom, what was measured, and the verdict.
 
-    ``clear`` is false for a close call: the interval ends within half its width of the boundary, so
-    that another machine's rounding might give another verdict.
+    ``kind`` is "paper" (whose words are the ``quote``), "audit" (what released code or a way of
+    reporting does to a number), "identity" (arithmetic, no list of claims needs it) or "ours".
+    ``exploratory`` claims were made after their numbers were seen. ``effect`` is the tested number,
+    ``low`` and ``high`` its interval; a difference of accuracies is in percentage points, as
+    ``unit`` says. ``detects`` is the smallest difference from what is asked that so many seeds
+    detect with 80% power, ``needed`` the seeds that would decide an undecided claim at the effect
+    seen (0 for others), ``p`` that of the boundary, ``values`` the tested number by seed. Metadata
+    for comparisons between processors: ``clear`` is false for a close call, whose interval ends
+    within half its width of the boundary.
     """
 
     text: str
-    source: str
+    place: str
     measured: str
     verdict: str
     seeds: int
     clear: bool = True
+    kind: str = PAPER
+    quote: str = ""
+    exploratory: bool = False
+    effect: float = nan
+    low: float = nan
+    high: float = nan
+    unit: str = ""
+    least: float = -inf
+    most: float = inf
+    detects: float = nan
+    needed: int = 0
+    p: float = nan
+    values: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown kind of claim {self.kind!r}; allowed: {', '.join(KINDS)}")
 
 
-def above(text: str, source: str, values: BySeed | Sequence[float], bound: float) -> Claim:
-    """Test that a number, one per seed, lies above ``bound``."""
-    return _judge(text, source, values, bound, sign=1)
+def above(
+    text: str, place: str, values: BySeed | Sequence[float], bound: float, **about: Any
+) -> Claim:
+    """Test that a number, one per seed, lies above ``bound``.
 
-
-def below(text: str, source: str, values: BySeed | Sequence[float], bound: float) -> Claim:
-    """Test that a number, one per seed, lies below ``bound``."""
-    return _judge(text, source, values, bound, sign=-1)
-
-
-def greater(text: str, source: str, a: BySeed, b: BySeed) -> Claim:
-    """Test a > b on the same seeds, by the paired differences."""
-    claim, seeds = above(text, source, differences(a, b), 0.0), sorted(a.keys() & b.keys())
-    if not seeds:
-        return claim
-    first, second = (interval([side[s] for s in seeds])[0] for side in (a, b))
-    return replace(claim, measured=f"{first:.3f} vs {second:.3f}; difference {claim.measured}")
-
-
-def on_par(text: str, source: str, a: BySeed, b: BySeed) -> Claim:
-    """Test that a is at most one percentage point below b on the same seeds."""
-    return above(text, source, differences(a, b), -POINT)
-
-
-def alike(text: str, source: str, a: BySeed, b: BySeed) -> Claim:
-    """Test that a and b differ by less than a percentage point either way on the same seeds.
-
-    It holds if the interval lies within the margin and does not if it lies wholly outside.
+    ``about`` are fields of the claim (kind, quote, exploratory), ``limits`` of the number's range
+    if they are others than its values say, ``floor`` by seed, and ``here``, False where the
+    statement is about another scale.
     """
-    high, low = below(text, source, differences(a, b), POINT), on_par(text, source, a, b)
-    found = {side.verdict for side in (high, low)}
-    verdict = next(v for v in (UNTESTED, FAILS, OPEN, HOLDS) if v in found)
-    measured = high.measured.partition(" (asked")[0] + f" (asked: within {POINT:g} of 0)"
-    clear = all(side.clear for side in (high, low) if side.verdict == verdict)
-    return Claim(text, source, measured, verdict, high.seeds, clear)
+    return _judge(text, place, values, least=bound, **about)
+
+
+def below(
+    text: str, place: str, values: BySeed | Sequence[float], bound: float, **about: Any
+) -> Claim:
+    """Test that a number, one per seed, lies below ``bound``; ``about`` as in `above`."""
+    return _judge(text, place, values, most=bound, **about)
+
+
+def greater(text: str, place: str, a: BySeed, b: BySeed, **about: Any) -> Claim:
+    """Test a > b on the same seeds, by the paired differences; ``about`` as in `above`."""
+    return _compare(text, place, a, b, least=0.0, **about)
+
+
+def on_par(text: str, place: str, a: BySeed, b: BySeed, **about: Any) -> Claim:
+    """Test that a is at most one percentage point below b on the same seeds."""
+    return _compare(text, place, a, b, least=-POINT, **about)
+
+
+def at_most(text: str, place: str, a: BySeed, b: BySeed, **about: Any) -> Claim:
+    """Test that a is at most one percentage point above b on the same seeds."""
+    return _compare(text, place, a, b, most=POINT, **about)
+
+
+def alike(text: str, place: str, a: BySeed, b: BySeed, **about: Any) -> Claim:
+    """Test that a and b differ by less than a percentage point either way: equivalence.
+
+    It holds if both ends of the interval lie within the margin (two one-sided tests).
+    """
+    return _compare(text, place, a, b, least=-POINT, most=POINT, **about)
+
+
+def equal(text: str, place: str, measured: object, expected: object, **about: Any) -> Claim:
+    """Test an identity that no seed can change: a count, or the same bits."""
+    verdict = HOLDS if measured == expected else FAILS
+    about = {"kind": IDENTITY, **about}
+    return Claim(text, place, f"{measured} (asked: {expected})", verdict, 0, **about)
+
+
+def ordered(
+    text: str,
+    place: str,
+    ours: Mapping[str, BySeed],
+    theirs: Mapping[str, float],
+    families: Mapping[str, str],
+    **about: Any,
+) -> Claim:
+    """Test that methods are in the published order within their ``families``.
+
+    ``ours`` are numbers by method and seed, ``theirs`` the published ones. The rank correlation
+    within families of the means over seeds is compared with what chance gives (`concordance`): it
+    holds where one shuffling in twenty or fewer does as well, and does not where the interval over
+    seeds ends below ``ORDERED``. What lies between families, as between methods with and without
+    private parts, is no evidence.
+    """
+    names = [m for m in theirs if ours.get(m)]
+    seeds = sorted(set.intersection(*(set(ours[m]) for m in names))) if names else []
+    if len(names) < 2 or not seeds:
+        return Claim(text, place, "no runs", UNTESTED, 0, **about)
+
+    def told(some: Sequence[int]) -> tuple[float, float]:
+        means = [float(np.mean([ours[m][s] for s in some])) for m in names]
+        groups = [families.get(m, "") for m in names]
+        return inference.concordance(means, [theirs[m] for m in names], groups)
+
+    (all_of_them, p), each = told(seeds), [told([s])[0] for s in seeds]
+    judged = _judge(text, place, each, least=ORDERED, limits=(-1.0, 1.0), **about)
+    chance = f"{all_of_them:.2f} within families, p = {p:.2g} against shuffling"
+    if judged.verdict not in TESTED:
+        return replace(judged, measured=chance)
+    if p <= 1 - inference.LEVEL:
+        return replace(judged, measured=chance, verdict=HOLDS, p=p, needed=0)
+    verdict = FAILS if judged.verdict == FAILS else OPEN
+    return replace(judged, measured=chance, verdict=verdict, p=judged.p if verdict == FAILS else p)
 
 
 def differences(a: BySeed, b: BySeed) -> list[float]:
@@ -91,41 +171,120 @@ def differences(a: BySeed, b: BySeed) -> list[float]:
     return [a[s] - b[s] for s in sorted(a.keys() & b.keys())]
 
 
-def equal(text: str, source: str, measured: object, expected: object) -> Claim:
-    """Test an identity that no seed can change: a count, or the same bits."""
-    said = f"{measured} (asked: {expected})"
-    return Claim(text, source, said, HOLDS if measured == expected else FAILS, 0)
-
-
 def table(claims: Mapping[str, Sequence[Claim]]) -> pd.DataFrame:
     """Return claims by where they were tested (data set and scale) as a frame for a notebook."""
     rows = [{"tested on": where, **vars(c)} for where, tested in claims.items() for c in tested]
-    names = ["tested on", "text", "source", "measured", "seeds", "verdict", "clear"]
+    names = ["tested on", *Claim.__dataclass_fields__]
     return pd.DataFrame(rows, columns=names).rename(columns={"text": "claim"})
 
 
-def told(frame: pd.DataFrame) -> list[Told]:
-    """Return where, claim and verdict of each row, close calls as such: what a reader is told."""
-    verdicts = frame["verdict"].where(frame["clear"].astype(bool), CLOSE)
-    return list(zip(frame["tested on"], frame["claim"], verdicts, strict=True))
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of claims as a reader wants it: words, quotes, and what the seeds can see."""
+    rows = table.to_dict("records")
+    quoted = [f"{of['claim']} (“{of['quote']}”)" if of["quote"] else of["claim"] for of in rows]
+    detects = ["" if pd.isna(d := of["detects"]) else f"{d:.2g} {of['unit']}" for of in rows]
+    whose = [of["kind"] + ", exploratory" * bool(of["exploratory"]) for of in rows]
+    new = {"claim": quoted, "whose": whose, "can detect": detects, "seeds": map(_seeds, rows)}
+    columns = ["tested on", "claim", "whose", "place", "measured", "can detect", "seeds", "verdict"]
+    return table.assign(**{name: list(values) for name, values in new.items()})[columns]
+
+
+def _seeds(claim: Mapping[Any, Any]) -> str:
+    """Return the seeds of a claim, and how many would decide it at the effect seen."""
+    if not claim["needed"]:
+        return str(claim["seeds"] or "")
+    more = f"over {MOST_SEEDS}" if claim["needed"] > MOST_SEEDS else f"{claim['needed']:g}"
+    return f"{claim['seeds']} ({more} would decide)"
+
+
+def _compare(text: str, place: str, a: BySeed, b: BySeed, **how: Any) -> Claim:
+    """Judge the paired differences of two sides, and tell both."""
+    seeds = sorted(a.keys() & b.keys())
+    sides = [[side[s] for s in seeds] for side in (a, b)]
+    share = all(0 <= v <= 1 for side in sides for v in side)
+    how = {"limits": (-1.0, 1.0) if share else None, "unit": "points" if share else "", **how}
+    runs = {s: max(a[s], b[s]) for s in seeds}
+    claim = _judge(text, place, differences(a, b), runs=runs, **how)
+    if not seeds:
+        return claim
+    first, second = (f"{np.mean(side):.3f}" for side in sides)
+    return replace(claim, measured=f"{first} vs {second}: {claim.measured}")
 
 
 def _judge(
-    text: str, source: str, numbers: BySeed | Sequence[float], bound: float, sign: int
+    text: str,
+    place: str,
+    numbers: BySeed | Sequence[float],
+    *,
+    least: float = -inf,
+    most: float = inf,
+    limits: Limits | str = "seen",
+    unit: str = "",
+    floor: BySeed | None = None,
+    runs: BySeed | None = None,
+    here: bool = True,
+    **about: Any,
 ) -> Claim:
+    """Test that a number, one per seed, lies between two bounds, of which one may be infinite."""
+    runs = runs or (numbers if isinstance(numbers, Mapping) else None)
     values = [*(numbers.values() if isinstance(numbers, Mapping) else numbers)]
     if not values:
-        return Claim(text, source, "no runs", UNTESTED, 0)
-    mean, low, high = interval(values)
-    asked = f"(asked: {'>' if sign > 0 else '<'} {bound:.3g})"
+        return Claim(text, place, "no runs", UNTESTED, 0, **about)
+    bounds = [b for b in (least, most) if isfinite(b)]
+    ends = _seen(values, bounds) if isinstance(limits, str) else limits
+    mean, low, high = inference.interval(values, limits=ends)
+    scale = 100 if unit else 1
+    told = " ".join(f"{v:.9g}" for v in values)
+    claim = Claim(
+        text, place, _said(mean, low, high, least, most, unit), UNTESTED, len(values),
+        effect=scale * mean, low=scale * low, high=scale * high, unit=unit,
+        least=scale * least, most=scale * most, values=told, **about,
+    )  # fmt: skip
     if len(values) < LEAST_SEEDS:
-        return Claim(text, source, f"{mean:.3f} {asked}", UNTESTED, len(values))
-    near, far = (low, high) if sign > 0 else (-high, -low)
-    edge = sign * bound
-    verdict = HOLDS if near > edge else FAILS if far < edge else OPEN
-    clear = min(abs(near - edge), abs(far - edge)) > (high - low) / 2
-    measured = f"{mean:.3f} [{low:.3f}, {high:.3f}] {asked}"
-    return Claim(text, source, measured, verdict, len(values), clear)
+        return claim
+    inside, outside = least < low and high < most, high < least or most < low
+    verdict = HOLDS if inside else FAILS if outside else OPEN
+    asked = bounds if least < mean < most else [least if mean <= least else most]
+    nearest = min(bounds, key=lambda b: abs(mean - b))
+    claim = replace(
+        claim,
+        verdict=verdict,
+        clear=min(abs(end - b) for end in (low, high) for b in bounds) > (high - low) / 2,
+        detects=scale * inference.detectable(values),
+        needed=inference.needed(values, nearest) if verdict == OPEN else 0,
+        p=max(inference.p_value(values, b, ends) for b in asked),
+    )
+    if not here:
+        return replace(claim, verdict=ELSEWHERE, needed=0, p=nan)
+    if runs and floor and all(v <= floor.get(s, -inf) + BARELY for s, v in runs.items()):
+        said = f"{claim.measured}; every run is the floor"
+        return replace(claim, measured=said, verdict=OPEN if verdict == HOLDS else verdict)
+    return claim
+
+
+def _seen(values: Sequence[float], bounds: Sequence[float]) -> Limits:
+    """Return the range that numbers seem to have: shares, correlations, or none.
+
+    A bound at the end of a range is no bound: what is asked to be positive is no share.
+    """
+    for least in (0.0, -1.0):
+        if all(least <= v <= 1 for v in values) and all(least < b < 1 for b in bounds):
+            return least, 1.0
+    return None
+
+
+def _said(mean: float, low: float, high: float, least: float, most: float, unit: str) -> str:
+    """Return a number, its interval and what is asked: "+3.2 points [1.1, 5.3], asked > 0"."""
+    if unit:
+        number, ends = f"{100 * mean:+.1f} {unit}", f"[{100 * low:.1f}, {100 * high:.1f}]"
+        bounds = [f"{100 * b:g}" for b in (least, most)]
+    else:
+        form = "{:.3f}" if max(abs(mean), abs(high)) < 10 else "{:.4g}"
+        number, ends = form.format(mean), f"[{form.format(low)}, {form.format(high)}]"
+        bounds = [f"{b:.3g}" for b in (least, most)]
+    asked = f"> {bounds[0]}" if isfinite(least) else f"< {bounds[1]}"
+    asked = f"{bounds[0]} to {bounds[1]}" if isfinite(least) and isfinite(most) else asked
+    return f"{number}{'' if np.isnan(low) else ' ' + ends}, asked {asked}"
 
 
 # What notebooks have told, and whether another execution tells the same.
@@ -163,51 +322,27 @@ def keep(notebook: Path, folder: Path) -> None:
 def compare(folder: Path) -> bool:
     """Print in what the verdicts in a folder of figures differ from the stored ones.
 
-    Returns whether they agree: none contradicts, and few have come near their boundary.
+    Returns whether they agree. Where runs are trained anew a close call may become undecided or
+    cease to be so, one verdict in twenty at most. All else contradicts: another verdict, and a
+    claim that only one execution tests.
     """
-    old, new = (
-        told(table.assign(**{"tested on": table["notebook"] + ", " + table["tested on"]}))
-        for table in (stored(), drawn(folder))
-    )
-    anew = trained(old)
-    wrong, near = changed(old, new)
-    for line in near:
-        print(f"near its boundary: {line}")
-    for line in wrong:
-        print(f"contradiction: {line}")
-    agree = not wrong and len(near) <= MOST_MOVED * anew
+    both = stored().merge(drawn(folder), "outer", [*COLUMNS[:3]], suffixes=(" was", " is"))
+    was, now = both["verdict was"], both["verdict is"]
+    moved, anew = was.ne(now), both["tested on"].str.contains(_ANEW, regex=False)
+    close = both["clear was"].eq(False) | both["clear is"].eq(False)
+    may = moved & anew & close & was.isin(TESTED) & now.isin(TESTED) & (was.eq(OPEN) | now.eq(OPEN))
+    for kind, rows in (("near its boundary", both[may]), ("contradiction", both[moved & ~may])):
+        for of in rows.fillna("not tested").to_dict("records"):
+            said = f"{of['claim']}: was {of['verdict was']!r}, is {of['verdict is']!r}"
+            print(f"{kind}: {of['notebook']}, {of['tested on']}: {said}")
+    trained, wrong = int((anew & was.notna()).sum()), int((moved & ~may).sum())
+    agree = not wrong and may.sum() <= MOST_MOVED * trained
     print(
-        f"{len(old)} verdicts, {anew} of them on runs trained anew: {len(wrong)} contradict those "
-        f"stored, {len(near)} came near their boundary or left it ({MOST_MOVED:.0%} of those "
+        f"{was.notna().sum()} verdicts, {trained} of them on runs trained anew: {wrong} contradict "
+        f"those stored, {may.sum()} came near their boundary or left it ({MOST_MOVED:.0%} of those "
         f"trained anew may): {'they agree' if agree else 'THEY DO NOT AGREE'}"
     )
-    return agree
-
-
-def changed(old: Sequence[Told], new: Sequence[Told]) -> tuple[list[str], list[str]]:
-    """Return what two executions tell that both cannot be true, and what only came near, as lines.
-
-    The former are another verdict, and a claim that only one of them tests. The latter are a close
-    call in only one of them, where runs are trained anew: stored ones give the same numbers
-    everywhere.
-    """
-    before, after = ({(where, claim): v for where, claim, v in told} for told in (old, new))
-    wrong: list[str] = []
-    near: list[str] = []
-    for where, claim in sorted(before.keys() | after.keys()):
-        was, now = before.get((where, claim)), after.get((where, claim))
-        if was is None or now is None:
-            said = "was not tested" if was is None else "is tested no longer"
-            wrong.append(f"{where}: {claim} {said}")
-        elif was != now:
-            close = _ANEW in where and CLOSE in (was, now) and {was, now} <= {CLOSE, HOLDS, FAILS}
-            (near if close else wrong).append(f"{where}: {claim}: was {was!r}, is {now!r}")
-    return wrong, near
-
-
-def trained(told: Sequence[Told]) -> int:
-    """Return the number of verdicts on runs that every execution trains anew."""
-    return sum(_ANEW in where for where, _, _ in told)
+    return bool(agree)
 
 
 def _read(table: Path) -> pd.DataFrame:

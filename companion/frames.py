@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
+from companion.inference import interval
 from fedlib.metrics import over_clients
 from fedlib.runs import Result
 from fedlib.values import one_of
@@ -16,8 +16,6 @@ from fedlib.values import one_of
 # What a row of metrics says besides which run it is of, and what tables made of it add.
 _OF_ROWS = {"round", "metric", "client", "expert", "item", "value"}
 _OF_ROWS |= {"rule", "gigabytes", "server", "gain", "weight", "tensor", "rank"}
-# Student's interval of two runs is 13 standard errors wide to each side: it would hold anything.
-LEAST_SEEDS = 3
 
 
 def run_columns(table: pd.DataFrame) -> list[str]:
@@ -60,18 +58,6 @@ class ByMethod(dict[str, dict[int, float]]):
 def by_method(table: pd.DataFrame) -> ByMethod:
     """Return the mean of ``value`` by method and seed, over all else."""
     return ByMethod({str(method): by_seed(rows) for method, rows in table.groupby("method")})
-
-
-def interval(
-    values: Sequence[float] | pd.Series, level: float = 0.95
-) -> tuple[float, float, float]:
-    """Return mean, lower and upper end of Student's interval over runs; NaN ends for one or two."""
-    v = np.asarray(values, dtype=float)
-    mean = float(v.mean())
-    if len(v) < LEAST_SEEDS:
-        return mean, float("nan"), float("nan")
-    half = stats.t.ppf((1 + level) / 2, len(v) - 1) * v.std(ddof=1) / np.sqrt(len(v))
-    return mean, mean - float(half), mean + float(half)
 
 
 def stated(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from companion.frames import LEAST_SEEDS, frame_of, together
+from companion.frames import frame_of, together
+from companion.inference import LEAST_SEEDS
 from companion.plotting import title
 from companion.sections import Run, Section, Setting
 from fedlib.algorithms import CommonestLabel

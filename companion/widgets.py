@@ -21,7 +21,7 @@ import pandas as pd
 from IPython.display import HTML
 from matplotlib.figure import Figure
 
-from companion import plotting
+from companion import claims, plotting
 from companion.claims import FAILS, HOLDS
 from companion.panels import Panel
 from fedlib.runs import Experiment, rounds
@@ -34,7 +34,7 @@ def claims_table(frame: pd.DataFrame, name: str = "", scale: str = "quick") -> H
     """
     if name:
         plotting.save_table(frame, name, scale)
-    shown = frame.drop(columns="clear").replace({"seeds": {0: ""}})
+    shown = claims.shown(frame)
     formats = {"verdict": lambda v: f'<b style="color:{_COLOURS.get(v, "inherit")}">{v}</b>'}
     with pd.option_context("display.max_colwidth", None):
         table = shown.to_html(index=False, escape=False, formatters=formats, border=0)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from companion.claims import FAILS, HOLDS
-from companion.frames import LEAST_SEEDS, interval
+from companion.inference import LEAST_SEEDS, interval
 from companion.panels import Panel, stored
 from companion.sections import SCALES, Book, Exhibit, Run
 from fedlib import paths

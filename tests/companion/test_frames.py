@@ -1,4 +1,4 @@
-"""Tidy frames, intervals and claims, on numbers small enough to check by hand."""
+"""Tidy frames and intervals, on numbers small enough to check by hand."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from companion import claims, frames
-from companion.claims import CLOSE, FAILS, HOLDS, OPEN, UNTESTED, on_par, told
+from companion import frames
 from papers.fedmix import FEDAVG, FEDMIX
 
 COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
@@ -147,53 +146,11 @@ def test_matrix_of_a_round_that_was_not_logged_is_an_error():
     assert frames.matrix(rows, "q", FEDMIX, 0, 10).tolist() == [[1.0]]
 
 
-@pytest.mark.parametrize(
-    ("values", "verdict"),
-    [
-        ([1.0, 1.1, 1.2], HOLDS),
-        ([0.1, 0.2, 0.15], FAILS),
-        ([0.4, 0.5, 0.7], OPEN),
-        ([1.0, 1.1], UNTESTED),
-        ([], UNTESTED),
-    ],
-)
-def test_verdicts_follow_the_interval(values, verdict):
-    assert claims.above("x", "Fig. 0", values, 0.5).verdict == verdict
-    mirrored = claims.below("x", "Fig. 0", [-v for v in values], -0.5)
-    assert mirrored.verdict == verdict
-
-
-def test_differences_are_paired_by_seed():
-    a, b = {0: 0.5, 1: 0.9, 2: 0.1}, {2: 0.0, 0: 0.4, 1: 0.8, 7: 5.0}
-    claim = claims.greater("a > b", "Fig. 0", a, b)
-    assert claim.verdict == HOLDS and claim.seeds == 3
-    assert claims.greater("b > a", "Fig. 0", b, a).verdict == FAILS
-    assert claims.greater("a > b", "Fig. 0", a, {}).verdict == UNTESTED
-    identities = [claims.equal("same", "Sec. 1", 1, n) for n in (1, 2)]
-    assert [c.verdict for c in identities] == [HOLDS, FAILS] and identities[0].seeds == 0
-
-
-def test_a_close_call_is_not_told_as_a_verdict():
-    near = claims.above("near", "Fig. 0", [0.52, 0.56, 0.60], 0.45)
-    far = claims.above("far", "Fig. 0", [10.0, 10.1, 10.2], 0.5)
-    assert near.verdict == far.verdict == HOLDS and not near.clear and far.clear
-    rows = told(claims.table({"here": [near, far]}))
-    assert rows == [("here", "near", CLOSE), ("here", "far", HOLDS)]
-
-
 def test_a_method_that_was_not_run_has_no_seeds():
     rows = frame(*accuracy(0, 0.2, 0.1), *accuracy(10, 0.5, 0.3), *accuracy(10, 0.7, 0.3, seed=1))
     ends = frames.final(rows, "test_accuracy")
     assert ends[FEDAVG] == pytest.approx({0: 0.5, 1: 0.7}) and ends[FEDMIX] == {}
     assert FEDMIX not in ends, "asking leaves no trace"
-
-
-@pytest.mark.parametrize(
-    ("below", "verdict"), [(0.0, HOLDS), (0.005, HOLDS), (0.02, FAILS), (0.01, OPEN)]
-)
-def test_on_par_is_at_most_a_point_below(below, verdict):
-    a = {s: 0.5 - below + 1e-3 * s for s in (-1, 0, 1)}
-    assert on_par("same", "here", a, dict.fromkeys(a, 0.5)).verdict == verdict
 
 
 def test_seeds_that_some_method_lacks_are_left_out():

@@ -1,0 +1,351 @@
+"""Claims: what a handful of seeds decides, recomputed by a second route; and stored verdicts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nbformat.v4 import new_notebook
+from scipy import stats
+
+from companion import claims, inference
+from companion.claims import ELSEWHERE, FAILS, HOLDS, OPEN, UNTESTED
+from fedlib import paths
+
+SAID = "x", "Fig. 0"
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([1.0, 1.1, 1.2], HOLDS),
+        ([0.1, 0.2, 0.15], FAILS),
+        ([0.4, 0.5, 0.7], OPEN),
+        ([1.0, 1.1], UNTESTED),
+        ([], UNTESTED),
+    ],
+)
+def test_verdicts_follow_the_interval(values, verdict):
+    assert claims.above(*SAID, values, 0.5).verdict == verdict
+    assert claims.below(*SAID, [-v for v in values], -0.5).verdict == verdict
+
+
+def test_differences_are_paired_by_seed_and_told_in_points():
+    a, b = {0: 0.5, 1: 0.9, 2: 0.1}, {2: 0.0, 0: 0.4, 1: 0.79, 7: 5.0}
+    claim = claims.greater(*SAID, a, b)
+    assert claim.verdict == HOLDS and claim.seeds == 3 and claim.unit == "points"
+    assert claim.effect == pytest.approx(31 / 3) and claim.values == "0.1 0.11 0.1"
+    assert claim.measured.startswith("0.500 vs 0.397: +10.3 points [8.9, 11.8], asked > 0")
+    assert claims.greater(*SAID, b, a).verdict == FAILS
+    assert claims.greater(*SAID, a, {}).verdict == UNTESTED
+    traffic = claims.greater(*SAID, {s: 30.0 + s for s in a}, dict.fromkeys(a, 20.0))
+    assert (traffic.unit, traffic.effect) == ("", 11.0)
+    identities = [claims.equal(*SAID, 1, n) for n in (1, 2)]
+    assert [c.verdict for c in identities] == [HOLDS, FAILS]
+    assert {(c.kind, c.seeds) for c in identities} == {("identity", 0)}
+
+
+@pytest.mark.parametrize(
+    ("by", "par", "most", "same"),
+    [(0.0, HOLDS, HOLDS, HOLDS), (0.005, HOLDS, HOLDS, HOLDS), (-0.02, FAILS, HOLDS, FAILS),
+     (-0.01, OPEN, HOLDS, OPEN), (0.02, HOLDS, FAILS, FAILS)],
+)  # fmt: skip
+def test_equality_is_shown_by_both_ends_within_a_point(by, par, most, same):
+    a = {s: 0.5 + by + 1e-3 * s for s in (-1, 0, 1)}
+    rules = claims.on_par, claims.at_most, claims.alike
+    assert [r(*SAID, a, dict.fromkeys(a, 0.5)).verdict for r in rules] == [par, most, same]
+
+
+def test_a_claim_says_whose_it_is_and_one_about_another_scale_is_not_judged():
+    about = {"kind": "ours", "exploratory": True, "quote": "it is"}
+    claim = claims.above(*SAID, [1.0, 1.1, 1.2], 0.5, **about)
+    assert {n: getattr(claim, n) for n in about} == about
+    far = claims.above(*SAID, [1.0, 1.1, 1.2], 0.5, here=False)
+    assert far.verdict == ELSEWHERE and math.isnan(far.p) and far.needed == 0
+    with pytest.raises(ValueError, match="unknown kind of claim 'theirs'; allowed: paper, audit"):
+        claims.above(*SAID, [1.0, 1.1, 1.2], 0.5, kind="theirs")
+
+
+@pytest.mark.parametrize(("above", "verdict"), [(0.0, OPEN), (0.004, OPEN), (0.02, HOLDS)])
+def test_what_every_run_has_by_the_floor_alone_does_not_hold(above, verdict):
+    floor = {0: 0.4, 1: 0.5, 2: 0.6}
+    a, b = ({s: v + above for s, v in floor.items()}, {s: v - 0.1 for s, v in floor.items()})
+    claim = claims.greater(*SAID, a, b, floor=floor)
+    assert claim.verdict == verdict and ("the floor" in claim.measured) == (verdict == OPEN)
+    assert claims.on_par(*SAID, a, a, floor=floor).verdict == verdict
+    assert claims.above(*SAID, a, 0.1, floor=floor).verdict == verdict
+    assert claims.greater(*SAID, b, a, floor=floor).verdict == FAILS  # what fails may fail
+
+
+def seeds(claim):
+    return claims.shown(claims.table({"here": [claim]}))["seeds"].item()
+
+
+def test_what_seeds_would_decide_is_told_with_an_undecided_claim():
+    near = claims.greater(*SAID, {0: 0.52, 1: 0.54, 2: 0.53}, {0: 0.53, 1: 0.5, 2: 0.5})
+    assert near.verdict == OPEN and 3 < near.needed < 30
+    assert seeds(near) == f"3 ({near.needed} would decide)"
+    none = claims.above(*SAID, [0.1, -0.1, 0.0], 0.0)
+    assert seeds(none) == "3 (over 1000 would decide)"
+    clear = claims.above(*SAID, [10.0, 10.1, 10.2], 0.5)
+    close = claims.above(*SAID, [0.52, 0.56, 0.60], 0.45)
+    assert clear.verdict == close.verdict == HOLDS and clear.clear and not close.clear
+    assert seeds(clear) == "3"
+
+
+# The same by a second, naive route.
+
+
+def students(q, df):
+    """Student's quantile by bisection of its density's integral, by Simpson's rule."""
+    c = math.gamma((df + 1) / 2) / math.sqrt(df * math.pi) / math.gamma(df / 2)
+
+    def below(x, steps=2000):
+        density = [c * (1 + (i * x / steps) ** 2 / df) ** (-(df + 1) / 2) for i in range(steps + 1)]
+        inner = 4 * sum(density[1:-1:2]) + 2 * sum(density[2:-1:2])
+        return 0.5 + (density[0] + inner + density[-1]) * x / steps / 3
+
+    low, high = 0.0, 50.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if below(middle) < q else (low, middle)
+    return low
+
+
+EDGES = {n: students(0.975, n - 1) for n in (3, 4, 5, 10)}
+
+
+def naive(values, least, most, limits):
+    """Verdict and interval of runs, in plain Python."""
+    n, mean = len(values), statistics.fmean(values)
+    half = EDGES[n] * statistics.stdev(values) / math.sqrt(n) if len(set(values)) > 1 else 0.0
+    ends = [mean - half, mean + half]
+    if limits and half:
+        a, b = limits
+        at, turn = (
+            math.acos(1 - 2 * (mean - a) / (b - a)),
+            half / math.sqrt((mean - a) * (b - mean)),
+        )
+        angles = max(at - turn, 0), min(at + turn, math.pi)
+        ends = [a + (b - a) * (1 - math.cos(angle)) / 2 for angle in angles]
+    inside = all(least < end < most for end in ends)
+    outside = ends[1] < least or ends[0] > most
+    return HOLDS if inside else FAILS if outside else OPEN, ends
+
+
+shares = st.lists(st.integers(0, 1000).map(lambda i: i / 1000), min_size=3, max_size=5)
+
+
+@given(shares, st.sampled_from([0.1, 0.5, 0.95]))
+def test_shares_are_judged_as_by_hand_and_their_intervals_stay_in_range(values, bound):
+    for rule, ends in ((claims.above, (bound, math.inf)), (claims.below, (-math.inf, bound))):
+        found = rule(*SAID, values, bound)
+        verdict, (low, high) = naive(values, *ends, (0, 1))
+        assert (found.low, found.high) == pytest.approx((low, high), abs=1e-6)
+        assert 0 <= found.low <= found.effect <= found.high <= 1
+        if min(abs(low - bound), abs(high - bound)) > 1e-6:
+            assert found.verdict == verdict and (found.p <= 0.05) == (verdict != OPEN)
+
+
+@given(shares, st.data())
+def test_differences_are_judged_as_by_hand(values, data):
+    size = {"min_size": len(values), "max_size": len(values)}
+    other = data.draw(st.lists(st.integers(0, 1000).map(lambda i: i / 1000), **size))
+    a, b = (dict(enumerate(side)) for side in (values, other))
+    gaps = [x - y for x, y in zip(values, other, strict=True)]
+    for rule, least, most in (
+        (claims.greater, 0, math.inf), (claims.on_par, -0.01, math.inf),
+        (claims.at_most, -math.inf, 0.01), (claims.alike, -0.01, 0.01),
+    ):  # fmt: skip
+        found = rule(*SAID, a, b)
+        verdict, ends = naive(gaps, least, most, (-1, 1))
+        assert (found.low, found.high) == pytest.approx([100 * e for e in ends], abs=1e-4)
+        if min(abs(e - x) for e in ends for x in (least, most)) > 1e-6:
+            assert found.verdict == verdict and (found.p <= 0.05) == (verdict != OPEN)
+
+
+def test_every_stored_claim_is_what_its_numbers_by_seed_say():
+    """Interval and verdict of what notebooks have stored, from the numbers stored beside them."""
+    for file in paths.figures().glob("*/*_claims.csv"):
+        table = pd.read_csv(file, keep_default_na=False)
+        for row in table.to_dict("records") if "values" in table else ():
+            values = [float(v) for v in str(row["values"]).split()]
+            if row["verdict"] not in (HOLDS, FAILS, OPEN) or row["seeds"] not in EDGES:
+                continue
+            scale = 100 if row["unit"] else 1
+            least, most = (float(row[c]) / scale for c in ("least", "most"))
+            limits = (-1, 1) if row["unit"] else inference_limits(values, least, most)
+            verdict, ends = naive(values, least, most, limits)
+            assert [row["low"], row["high"]] == pytest.approx([scale * e for e in ends], rel=1e-4)
+            excused = ("the floor" in row["measured"], "shuffling" in row["measured"])
+            assert any(excused) or row["verdict"] == verdict, (file, row["claim"])
+
+
+def inference_limits(values, least, most):
+    bounds = [b for b in (least, most) if math.isfinite(b)]
+    for low in (0, -1):
+        if all(low <= v <= 1 for v in values) and all(low < b < 1 for b in bounds):
+            return low, 1
+
+
+def test_the_smallest_difference_is_found_four_times_in_five():
+    """By playing the experiment 20,000 times."""
+    rng, spread = np.random.default_rng(1), 0.02
+    for n in (3, 5, 10):
+        runs = rng.normal(0, spread, (20_000, n))
+        smallest = inference._noncentrality(n) * spread / math.sqrt(n)
+        steps = (runs.mean(1) + smallest) / (runs.std(1, ddof=1) / math.sqrt(n))
+        assert (steps > EDGES[n]).mean() == pytest.approx(0.8, abs=0.01)
+    values = [0.01, 0.03, 0.02, 0.0]
+    effect, sd = statistics.fmean(values), statistics.stdev(values)
+    power = [
+        stats.nct.sf(stats.t.ppf(0.975, n - 1), n - 1, effect / sd * math.sqrt(n))
+        for n in range(3, 20)
+    ]
+    assert inference.needed(values, 0.0) == 3 + next(i for i, p in enumerate(power) if p >= 0.8)
+    share = inference.detectable(values) / (sd / 2)
+    assert share == pytest.approx(inference._noncentrality(4))
+
+
+def test_false_discoveries_are_counted_by_rank():
+    """Benjamini and Hochberg: the largest k with p_(k) <= k q / m."""
+    p = pd.Series([0.001, 0.012, 0.014, 0.04, 0.2, math.nan], index=list("abcdef"))
+    kept = inference.discoveries(p)
+    ranked = sorted(p.dropna())
+    last = max(v for k, v in enumerate(ranked, 1) if v <= 0.05 * k / len(ranked))
+    assert kept.to_dict() == {k: bool(v <= last) for k, v in p.items()}
+    assert kept.sum() == 4 and not inference.discoveries(p[-1:]).any()
+
+
+def test_an_order_within_families_is_compared_with_every_shuffling():
+    ours, theirs = [1, 2, 4, 3, 9, 7, 8], [10, 20, 30, 40, 50, 60, 70]
+    families = list("aaaabbb")
+    seen, p = inference.concordance(ours, theirs, families, draws=40_000)
+
+    def score(a, b):
+        return sum(
+            (x - statistics.fmean(a)) * (y - statistics.fmean(b)) for x, y in zip(a, b, strict=True)
+        )
+
+    ranks = [1, 2, 4, 3], [3, 1, 2]
+    plain = [1, 2, 3, 4], [1, 2, 3]
+    total = sum(map(score, ranks, plain))
+    assert seen == pytest.approx(total / (5 + 2))
+    perms = itertools.product(*(itertools.permutations(r) for r in ranks))
+    reached = [sum(map(score, each, plain)) >= total - 1e-9 for each in perms]
+    assert p == pytest.approx(statistics.fmean(reached), abs=0.01)
+    # The gap between two families is no evidence: shifting one changes nothing.
+    apart = inference.concordance([1, 2, 4, 3, 109, 107, 108], theirs, families, draws=40_000)
+    assert apart == (seen, p)
+    assert inference.concordance([1, 2], [1, 2], ["a", "b"])[1] == 1.0
+
+
+def test_orders_hold_against_chance_and_fail_where_they_are_others():
+    theirs = {m: i for i, m in enumerate("abcdefgh")}
+    family = dict.fromkeys("abcd", "one") | dict.fromkeys("efgh", "two")
+
+    def order(names):
+        ours = {m: {s: names.index(m) + 0.1 * s for s in range(3)} for m in names}
+        return claims.ordered(*SAID, ours, theirs, family)
+
+    assert order("abcdefgh").verdict == order("efghabcd").verdict == HOLDS
+    wrong = order("dcbahgfe")
+    assert wrong.verdict == FAILS and "-1.00 within families" in wrong.measured
+    assert claims.ordered(*SAID, {"a": {0: 1.0}}, theirs, family).verdict == UNTESTED
+    like = {"a": (1, 2, 2), "b": (2, 1, 4), "c": (4, 1, 1), "d": (3, 4, 3)}
+    some = {m: dict(enumerate(values)) for m, values in like.items()}
+    assert claims.ordered(*SAID, some, theirs, family).verdict == OPEN
+
+
+# What notebooks have told, compared with what another execution tells.
+
+QUICK, STORED = "Digits (quick), alpha", "CIFAR-10 (standard)"
+CLOSE = "a close call that holds"
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Keep notebooks and figures in folders of their own; return them."""
+    found = tmp_path / "notebooks", tmp_path / "figures" / "quick"
+    monkeypatch.setenv("FEDLIB_NOTEBOOKS", str(found[0]))
+    for folder in found:
+        folder.mkdir(parents=True)
+    return found
+
+
+def execute(folders, number, rows):
+    """Have a notebook of that number written its claims; return its path."""
+    notebook = folders[0] / f"{number}_some.ipynb"
+    nbformat.write(new_notebook(), notebook)
+    full = [
+        (where, claim, "000", "1.0", HOLDS if verdict == CLOSE else verdict, 3,
+         verdict not in (CLOSE, OPEN))
+        for where, claim, verdict in rows
+    ]  # fmt: skip
+    names = ["tested on", "claim", "place", "measured", "verdict", "seeds", "clear"]
+    table = pd.DataFrame(full, columns=names)
+    table.to_csv(folders[1] / f"{number}_claims.csv", index=False)
+    return notebook
+
+
+ROWS = [(QUICK, str(i), HOLDS) for i in range(20)]
+
+
+def test_what_is_stored_is_what_an_execution_told(folders):
+    odd = [*ROWS[:1], (STORED, 'a, "b" and c: d', CLOSE), (STORED, "x" * 99, UNTESTED)]
+    for number, rows in (("07", ROWS), ("03", odd), ("09", ROWS)):
+        claims.keep(execute(folders, number, rows), folders[1])
+    kept = claims.stored()
+    assert kept["notebook"].drop_duplicates().tolist() == ["03", "07", "09"] and len(kept) == 43
+    third = kept[kept["notebook"] == "03"]
+    assert third["claim"].tolist() == [claim for _, claim, _ in odd]
+    assert third["clear"].tolist() == [True, False, True]
+    assert claims.compare(folders[1])
+    (folders[0] / "09_some.ipynb").unlink()
+    claims.keep(execute(folders, "07", ROWS[1:]), folders[1])
+    assert claims.stored()["notebook"].value_counts().to_dict() == {"03": 3, "07": 19}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "agree", "said"),
+    [
+        (ROWS, ROWS, True, "20 verdicts, 20 of them on runs trained anew: 0 contradict those"),
+        (ROWS, [(QUICK, "0", CLOSE), *ROWS[1:]], True, "0 came near"),
+        (ROWS, [(QUICK, "0", OPEN), *ROWS[1:]], True, f"near its boundary: 07, {QUICK}: 0: was"),
+        (ROWS, [(QUICK, str(i), OPEN) for i in (0, 1)] + ROWS[2:], False, "THEY DO NOT AGREE"),
+        (ROWS, [(QUICK, "0", FAILS), *ROWS[1:]], False, "contradiction: 07, Digits (quick), alpha"),
+        (ROWS, [*ROWS, (STORED, "new", HOLDS)], False, f"07, {STORED}: new: was 'not tested'"),
+        ([*ROWS, (STORED, "a", CLOSE)], [*ROWS, (STORED, "a", OPEN)], False, f"07, {STORED}: a"),
+        (ROWS, None, False, "0: was 'holds', is 'not tested'"),
+    ],
+    ids=["same", "close", "near", "two near", "turned", "one more", "stored", "not run"],
+)
+def test_an_execution_is_compared_with_what_is_stored(folders, capsys, old, new, agree, said):
+    claims.keep(execute(folders, "07", old), folders[1])
+    if new is None:
+        (folders[1] / "07_claims.csv").unlink()
+    else:
+        execute(folders, "07", new)
+    assert claims.compare(folders[1]) == agree and said in capsys.readouterr().out
+
+
+def test_every_notebook_of_claims_saves_them_and_has_its_verdicts_stored():
+    """The comparison would pass over a notebook whose verdicts it cannot find."""
+    claiming = set()
+    for notebook in sorted(paths.notebooks().glob("*.ipynb")):
+        sources = [c.source for c in nbformat.read(notebook, as_version=4).cells]
+        if any("claims_table(" in s for s in sources):
+            number = notebook.name[:2]
+            assert any(f'"{number}_claims", scale)' in s for s in sources), notebook.name
+            claiming.add(number)
+    kept = claims.stored()
+    assert set(kept["notebook"]) == claiming and len(claiming) == 16
+    assert not kept.duplicated(["notebook", "tested on", "claim"]).any(), "two would be one"
+    assert set(kept["verdict"]) <= {HOLDS, FAILS, OPEN, UNTESTED, ELSEWHERE}
