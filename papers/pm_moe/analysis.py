@@ -25,6 +25,7 @@ PRINTED = {
 # How it writes its methods and stages.
 _WRITTEN = {"FedGEN": "FedGen", "+PM-MOE": WITH_MOE, "+MOE": WITH_MOE, "+MOE+Denoising": DENOISED}
 RUN = ["method", "seed", "S", STAGE]
+BEST = "PM-MOE"  # as 004 calls the best of nine
 NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
 # What a gate is made of: the choice of 004 first, then the others that Fig. 5 compares.
 PARTS: dict[str, tuple[int | str, ...]] = {
@@ -61,6 +62,19 @@ def printed(item: str, dataset: str) -> pd.DataFrame:
         value=rows["value"] / 100,
     )
     return table[["method", STAGE, "S", "value", "row"]]
+
+
+def best_printed(dataset: str) -> pd.DataFrame:
+    """Return what Table 1 has of "PM-MOE", the best of nine mixtures; columns as of ``printed``."""
+    rows = printed("Table 1", dataset)
+    return rows[rows["method"] == BEST].reset_index(drop=True)
+
+
+def best_of_nine(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the best mixture of the nine by S and seed, chosen on tests as in 004's Table 1."""
+    mixed = table[table[STAGE].eq(WITH_MOE) & table["method"].isin(NINE)]
+    best = mixed.groupby(["S", "seed"], as_index=False)["value"].max()
+    return best.assign(method=BEST, stage="")
 
 
 def beside_floor() -> pd.DataFrame:
