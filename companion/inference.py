@@ -71,17 +71,17 @@ def detectable(values: Numbers) -> float:
     return float("nan") if len(values) < LEAST_SEEDS else _noncentrality(len(values)) * error
 
 
-def needed(values: Numbers, bound: float) -> int:
+def needed(values: Numbers, bound: float, level: float = 1 - LEVEL) -> int:
     """Return how many runs would detect the difference from ``bound`` that is seen, with 80% power.
 
-    ``MOST_SEEDS`` + 1 if so many are not enough.
+    ``level`` is that of the test. ``MOST_SEEDS`` + 1 if so many are not enough.
     """
     mean, error = _moments(values)
     if error == 0:
         return LEAST_SEEDS if mean != bound else MOST_SEEDS + 1
     effect = abs(mean - bound) / (error * np.sqrt(len(values)))
     counts = range(LEAST_SEEDS, MOST_SEEDS + 1)
-    enough = bisect_left(counts, True, key=lambda n: _noncentrality(n) <= effect * np.sqrt(n))
+    enough = bisect_left(counts, True, key=lambda n: _noncentrality(n, level) <= effect * n**0.5)
     return LEAST_SEEDS + enough
 
 
@@ -137,9 +137,8 @@ def _angle(value: float, limits: tuple[float, float]) -> float:
 
 
 @cache
-def _noncentrality(n: int) -> float:
+def _noncentrality(n: int, level: float = 1 - LEVEL) -> float:
     """Return how many standard errors a t test of n runs detects with 80% power."""
-    edge = stats.t.ppf((1 + LEVEL) / 2, n - 1)
-
+    edge = float(stats.t.isf(level / 2, n - 1))
     # The other tail is never reached with such power.
-    return float(optimize.brentq(lambda d: stats.nct.sf(edge, n - 1, d) - POWER, 1.0, 12.0))
+    return float(optimize.brentq(lambda d: stats.nct.sf(edge, n - 1, d) - POWER, 0.0, 3 * edge))

@@ -179,7 +179,8 @@ class Exhibit:
     ``printed(dataset)`` returns its published numbers as fractions, ``measured(panel)`` what runs
     have, a row per seed; both have the columns ``keys`` and value, the former ``row``, the number's
     place among all published ones, and the latter as many columns of its runs as it can keep.
-    Numbers are ranked within a data set and what ``apart`` names: columns, or words.
+    Numbers are ranked within a data set and what ``apart`` names, columns or words, and there
+    within the ``family`` of their method.
     """
 
     paper: str
@@ -189,6 +190,7 @@ class Exhibit:
     measured: Callable[..., pd.DataFrame]
     keys: tuple[str, ...]
     apart: tuple[str, ...]
+    family: Callable[[str], str] = lambda method: ""
 
 
 @dataclass(frozen=True, eq=False)

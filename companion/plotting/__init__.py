@@ -15,13 +15,14 @@ from companion.plotting.matrices import (
 from companion.plotting.numbers import (
     against_floor,
     dots,
+    dumbbells,
     grouped,
     points,
     ranked,
     standings,
     trials,
 )
-from companion.plotting.planes import agreement, cloud, embedding, frontier, plane, versus
+from companion.plotting.planes import cloud, embedding, frontier, plane, versus
 from companion.plotting.style import (
     PAGE,
     look_of,

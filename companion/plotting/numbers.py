@@ -17,6 +17,8 @@ from companion.plotting import style
 from companion.plotting.curves import Cell, draw_cell
 from companion.plotting.style import Drawn, Style, fields
 
+FEWEST = 4  # seeds of which an interval is drawn
+JUDGED = {"agrees": "#0072b2", "differs": "#d55e00"}  # colours that the colour-blind tell apart
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels such as -0.15
 
 
@@ -216,6 +218,41 @@ def against_floor(table: pd.DataFrame) -> Drawn:
     share: Style = {"sharex": True, "sharey": True, "xlabel": "accuracy"}
     figure, _ = fields(cells, draw, size, columns=len(sets), room=0.6, **share)
     return figure, table
+
+
+def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
+    """Draw published and measured numbers at the ends of a line, a row each, the widest gap on top.
+
+    A panel's frame has columns name, value (published), mean, low, high, values (by seed), floor
+    (NaN for none) and verdict. From four seeds on the measured number has its interval, below it
+    its runs themselves; the floor is a short upright line. What is published is a hollow circle,
+    and what lies beyond it a filled one, in blue where both agree, orange where they differ and
+    grey where that is not judged. Returns what is drawn, with the gap.
+    """
+
+    def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
+        rows = numbers.assign(gap=numbers["mean"] - numbers["value"])
+        rows = rows.sort_values("gap", key=lambda gap: gap.abs()).reset_index(drop=True)
+        how: Style = {"color": "black", "fillstyle": "none", "markersize": 5}
+        ax.plot(rows["value"], rows.index, "o", label="published", **how)
+        ax.plot(rows["floor"], rows.index, "|", color=style.FLOOR["color"], label=style.CALLED)
+        for at, of in enumerate(rows.to_dict("records")):
+            judged = of["verdict"] in JUDGED
+            look: Style = {"color": JUDGED.get(of["verdict"], "#777777"), "zorder": 1}
+            ax.plot([of["value"], of["mean"]], [at, at], linewidth=0.8, **look)
+            label = f"measured: {of['verdict'] if judged else 'not judged'}"
+            ax.plot([of["mean"]], [at], "o", markersize=4, label=label, **look)
+            if len(of["values"]) < FEWEST:
+                ax.plot(of["values"], [at] * len(of["values"]), "|", markersize=7, **look)
+            else:
+                ax.plot([of["low"], of["high"]], [at, at], linewidth=2.6, alpha=0.5, **look)
+        ax.set_yticks(rows.index, rows["name"], fontsize="x-small")
+        ax.set_ylim(-0.6, len(rows) - 0.4)
+        return rows.drop(columns="values")
+
+    most = max(map(len, panels.values()))
+    axes: Style = {"xlabel": "percent", **labels}
+    return fields(panels, draw, (style.PAGE, 0.16 * most + 0.9), columns=1, room=0.4, **axes)
 
 
 def _across(ax: Axes) -> Any:

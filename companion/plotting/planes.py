@@ -15,7 +15,6 @@ from companion.plotting import style
 from companion.plotting.curves import hollow
 from companion.plotting.style import Drawn, Style, fields
 
-AGREEING = ("#1b7837", "#7fbf7b", "#b2182b", "#bdbdbd")  # colours of verdicts, the best first
 SLOPE, LETTERS, LETTER = 20, 7, 3.8  # of names: degrees; their height and a letter's width, points
 ENDS = ("mean", "low", "high")
 
@@ -114,29 +113,6 @@ def versus(panels: Mapping[str, pd.DataFrame], *, most: float = np.inf, **labels
 
     wide = len(panels) if len(panels) <= 3 else 2
     return fields(panels, draw, (style.COLUMN, 2.9), columns=wide, room=0.5, **labels)
-
-
-def agreement(panels: Mapping[str, pd.DataFrame], verdicts: Sequence[str], **labels: Any) -> Drawn:
-    """Draw what was measured, with its interval, over what is published: a dot per number.
-
-    A panel's frame has columns value, mean, low, high, verdict; ``verdicts`` are at most four, in
-    the order of the legend. On the dotted line both are the same.
-    """
-
-    def draw(ax: Axes, name: str, rows: pd.DataFrame) -> pd.DataFrame:
-        for verdict, colour, form in zip(verdicts, AGREEING, "o^sD", strict=False):
-            some = rows[rows["verdict"] == verdict]
-            x, y = some["value"], some["mean"]
-            ax.vlines(x, some["low"], some["high"], color=colour, linewidth=0.7, alpha=0.6)
-            ax.plot(x, y, form, color=colour, markersize=3.5, label=verdict)
-        least, most = rows[["value", "mean"]].min().min(), rows[["value", "mean"]].max().max()
-        _diagonal(ax, least, most)
-        room = 0.05 * (most - least or 1)
-        ax.set_ylim(least - room, most + room)  # a wide interval would squeeze all else
-        return rows
-
-    size = (style.PAGE / 2 if len(panels) > 1 else 4.6, 3.0)
-    return fields(panels, draw, size, columns=2, room=0.5, **labels)
 
 
 def embedding(points: pd.DataFrame, names: Sequence[str] = (), **labels: Any) -> Drawn:

@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from html import escape
-from importlib.resources import files
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from companion.claims import FAILS, HOLDS
+from companion import inference
+from companion.claims import FAILS, HOLDS, IDENTITY, OPEN, PAPER, TESTED
+from companion.claims import table as claims_frame
 from companion.inference import LEAST_SEEDS, interval
 from companion.panels import Panel, stored
+from companion.scorecard.page import (
+    ABSENT,
+    AGREES,
+    DIFFERS,
+    IMPRECISE,
+    NEVER,
+    NO,
+    OTHER,
+    POINTS,
+    VERDICTS,
+    WIDEST,
+    page,
+)
 from companion.sections import SCALES, Book, Exhibit, Run
 from fedlib import paths
 from fedlib.algorithms import CommonestLabel
 from fedlib.data import DatasetError
 from fedlib.metrics import majority_floor
-from fedlib.runs import Result, find
+from fedlib.runs import Experiment, find
 from fedlib.runs.exported import path_of
 
 LARGEST_FIRST = SCALES[::-1]
 # The quick scale has data of its own, which no paper has numbers for.
 WITH_NUMBERS = [scale for scale in LARGEST_FIRST if scale != "quick"]
-TEXTS = ("group", "scale", "notebook", "key", "device", "commit", "file")
-MEASURED = ("mean", "low", "high", "seeds", *TEXTS)
-CLAIMS = ("notebook", "tested on", "claim", "source", "measured", "seeds", "verdict", "clear")
-AGREES = 0.75
-INSIDE, ORDER, NOT = "inside the interval", "same order", "not reproduced"
-TOO_FEW, NEVER, NO = "too few seeds", "not yet run", "not comparable"
-ABSENT = "data not at hand"
-VERDICTS = {
-    INSIDE: "the published value lies in the 95% interval of the mean over seeds",
-    ORDER: "it does not, but three quarters or more of the other numbers of its group lie on the "
-    "same side of it as in the paper",
-    NOT: "neither",
-    TOO_FEW: f"fewer than {LEAST_SEEDS} seeds: the interval would hold almost any number",
-    NEVER: "no run is stored",
-    ABSENT: "no run is stored, and of the data set the standard scale has a sample at most",
-    NO: "there is nothing to compare it with, for the reason that is given",
-}
-COLOURS = {
-    **dict.fromkeys((HOLDS, INSIDE), "#1b7837"),
-    ORDER: "#5aae61",
-    **dict.fromkeys((FAILS, NOT), "#b2182b"),
-}
+TEXTS = ("group", "family", "scale", "notebook", "key", "device", "commit", "file")
+MEASURED = ("mean", "low", "high", "seeds", "values", "same", *TEXTS)
 
 
 def write(book: Book) -> tuple[list[Path], pd.DataFrame, pd.DataFrame]:
@@ -58,16 +52,17 @@ def write(book: Book) -> tuple[list[Path], pd.DataFrame, pd.DataFrame]:
     home.mkdir(parents=True, exist_ok=True)
     table, claims = numbers(book), collected()
     written = [home / f"scorecard{end}" for end in (".html", ".parquet", "_claims.parquet")]
-    written[0].write_text(page(table, claims))
+    written[0].write_text(page(table, orders(table), claims))
     table.to_parquet(written[1], index=False)
-    claims.astype({"measured": str, "seeds": str}).to_parquet(written[2], index=False)
+    claims.astype({"measured": str, "seeds": str, "values": str}).to_parquet(written[2])
     return written, table, claims
 
 
 def main(book: Book) -> None:
     """Write page, tables and numbers; say where, and how verdicts are spread."""
     written, numbers, claims = write(book)
-    for name, table in (("published numbers", numbers), ("claims", claims)):
+    counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
+    for name, table in zip(("published numbers", "claims of the papers"), counted, strict=True):
         said = ", ".join(f"{n} {v}" for v, n in table["verdict"].value_counts().items())
         print(f"{len(table)} {name}: {said or 'none tested yet, run make figures'}")
     for file in written:
@@ -75,20 +70,48 @@ def main(book: Book) -> None:
 
 
 def collected(folder: Path | None = None) -> pd.DataFrame:
-    """Return every claim that some notebook has tested: ``CLAIMS``.
+    """Return every claim that some notebook has tested: notebook, those of `claims.table`, counted.
 
     A claim that was tested on the same data at the same scale by runs of several scales' notebooks
-    is taken from the largest. No rows where no notebook has been run.
+    is taken from the largest. ``counted`` are the papers' own claims, not made after their numbers
+    were seen, on data larger than the quick scale's. Of these false discoveries are controlled at
+    5%: what does not survive is undecided. Identities are checks, and left out. No rows where no
+    notebook has been run.
     """
     home = folder or paths.figures()
     found = [f for scale in LARGEST_FIRST for f in sorted((home / scale).glob("*_claims.csv"))]
-    parts = [pd.read_csv(f, keep_default_na=False).assign(notebook=_name(f)) for f in found]
-    if not parts:
-        return pd.DataFrame(columns=list(CLAIMS))
-    rows = pd.concat(parts, ignore_index=True)
-    unique = rows.drop_duplicates(["notebook", "tested on", "claim"])
-    order = ["notebook", "tested on"]
-    return unique.sort_values(order, kind="stable")[list(CLAIMS)].reset_index(drop=True)
+    parts = [pd.read_csv(f).assign(notebook=_name(f)) for f in found]
+    rows = pd.concat([claims_frame({}).assign(notebook=""), *parts], ignore_index=True)
+    rows = rows.fillna({"kind": PAPER, "exploratory": False, "clear": True, "needed": 0})
+    rows = rows.fillna(dict.fromkeys(("quote", "place", "unit", "values", "measured"), ""))
+    unique = rows[rows["kind"].ne(IDENTITY)].drop_duplicates(["notebook", "tested on", "claim"])
+    unique = unique.sort_values(["notebook", "tested on"], kind="stable").reset_index(drop=True)
+    return corrected(unique)
+
+
+def corrected(claims: pd.DataFrame) -> pd.DataFrame:
+    """Return claims with the column counted; those that may be false discoveries undecided."""
+    theirs = claims["kind"].eq(PAPER) & ~claims["exploratory"].astype(bool)
+    counted = theirs & ~claims["tested on"].str.contains("(quick)", regex=False)
+    tested = counted & claims["verdict"].isin(TESTED) & claims["p"].notna()
+    survives = inference.discoveries(claims["p"].astype(float).where(tested))
+    lost = tested & claims["verdict"].isin((HOLDS, FAILS)) & ~survives
+    level = claims.loc[survives, "p"].max() if survives.any() else 0.05 / max(1, tested.sum())
+    out = claims.assign(counted=counted, before=claims["verdict"])
+    out["verdict"] = out["verdict"].mask(lost, OPEN)
+    for i in out.index[lost]:
+        out.loc[i, "needed"] = _needed(out.loc[i], float(level))
+    return out
+
+
+def _needed(claim: pd.Series, level: float) -> int:
+    """Return how many seeds would decide a claim at a level, where they are known."""
+    values = [float(v) for v in str(claim["values"]).split()]
+    scale = 100 if claim["unit"] else 1
+    bounds = [claim[c] / scale for c in ("least", "most") if np.isfinite(claim[c])]
+    if not values or not bounds:
+        return 0
+    return inference.needed(values, min(bounds, key=lambda b: abs(np.mean(values) - b)), level)
 
 
 def _name(file: Path) -> str:
@@ -103,9 +126,11 @@ def numbers(book: Book) -> pd.DataFrame:
 
     Columns of what is published, then floor (on own tests, in percent: always a client's commonest
     label on the paper's own partition; NaN elsewhere), mean, low, high (95% over seeds, in
-    percent), seeds, group (of numbers that are ranked together), scale, notebook, key (of the first
-    seed's run), its device and commit and the file of
-    ``results/`` that holds it, why_not, at_hand, verdict.
+    percent), seeds, values (by seed), same (whether the run is planned at the papers' own scale),
+    group (of numbers that are ranked together) and family, scale, notebook, key (of the first
+    seed's run), its device and commit and the file of ``results/`` that holds it, why_not, at_hand,
+    gap (mean - value), repeats (whether an earlier row is the same number of the same run) and
+    verdict.
     """
     table = book.published().set_index("row", drop=False)
     rows = [row for exhibit in book.exhibits for row in _measured(exhibit)]
@@ -113,10 +138,17 @@ def numbers(book: Book) -> pd.DataFrame:
     table = table.assign(floor=of_rows(book)).join(found)
     table = table.assign(why_not=book.why_not(), at_hand=~table.index.isin(not_at_hand(book)))
     table = table.fillna({"seeds": 0} | dict.fromkeys(TEXTS, ""))
+    table["same"] = table["same"].eq(True)
     table["group"] = table["group"].where(table["group"].ne(""), table["table_or_figure"])
     # Published in percent; what is measured are fractions.
     ends = ["mean", "low", "high"]
     table[ends] = table[ends].astype(float) * 100
+    fractions = (of if isinstance(of, list) else [] for of in table["values"])
+    table["values"] = [[100 * v for v in of] for of in fractions]
+    named = ["paper", "dataset", "method", "metric", "value"]
+    again = table.duplicated([*named, "key"]) & table["key"].ne("")
+    again |= table.duplicated([*named, "setting"]) & table["key"].eq("") & table["value"].notna()
+    table = table.assign(gap=table["mean"] - table["value"], repeats=again)
     return table.assign(verdict=judged(table)).reset_index(drop=True)
 
 
@@ -142,38 +174,48 @@ def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
         for panel in stored(exhibit.section, [], scale, partly=True):
             printed = exhibit.printed(panel.dataset).dropna(subset="value")
             runs = dict(iter(exhibit.measured(panel).groupby(list(exhibit.keys))))
+            theirs = _of_paper(exhibit, panel.dataset)
             for _, row in printed.iterrows():
                 measured = runs.get(tuple(row[k] for k in exhibit.keys))
                 if measured is not None:
-                    yield _row(exhibit, panel, row, measured)
+                    yield _row(exhibit, panel, row, measured, theirs)
 
 
 def _row(
-    exhibit: Exhibit, panel: Panel, row: pd.Series, measured: pd.DataFrame
+    exhibit: Exhibit,
+    panel: Panel,
+    row: pd.Series,
+    measured: pd.DataFrame,
+    theirs: Collection[Experiment],
 ) -> dict[str, object]:
-    ends = zip(("mean", "low", "high"), interval(measured["value"]), strict=True)
+    values = measured["value"].tolist()
+    limits = (0.0, 1.0) if all(0 <= v <= 1 for v in values) else None
+    ends = zip(("mean", "low", "high"), interval(values, limits=limits), strict=True)
     group = (exhibit.paper, panel.dataset, *(str(row.get(k, k)) for k in exhibit.apart))
-    told = {"row": row["row"], **dict(ends), "seeds": len(measured), "group": ", ".join(group)}
+    told = {"row": row["row"], **dict(ends), "seeds": len(values), "values": values}
+    told |= {"group": ", ".join(group), "family": exhibit.family(str(row.get("method", "")))}
     told |= {"scale": panel.scale, "notebook": exhibit.notebook}
-    result = _run_of(exhibit, panel, measured)
+    run = _run_of(exhibit, panel, measured)
+    if run is None:
+        return told
+    one = exhibit.section.experiments(panel.scale, panel.dataset, run)[0]
+    result = find(one)
     if result is not None:
-        file, made = path_of(result.experiment), result.provenance
-        told |= {"key": result.experiment.key, "file": file.name if file is not None else ""}
+        file, made = path_of(one), result.provenance
+        told |= {"key": one.key, "file": file.name if file is not None else ""}
         told |= {name: made.get(name, "") for name in ("device", "commit")}
+        told["same"] = _bare(one) in theirs
     return told
 
 
-def _run_of(exhibit: Exhibit, panel: Panel, measured: pd.DataFrame) -> Result | None:
-    """Return the run of the first seed behind a number, None where no method has its name.
+def _run_of(exhibit: Exhibit, panel: Panel, measured: pd.DataFrame) -> Run | None:
+    """Return the run behind a number, None where no method has its name.
 
     ``measured`` are the number's rows: the run stands where they stand. Where they keep too few
     columns to say so, it is the last of those that they can be of.
     """
     runs = exhibit.section.runs(panel.scale, panel.dataset, [*measured["method"].unique()])
-    for run in reversed(runs):
-        if _stands_at(run, measured):
-            return find(exhibit.section.experiments(panel.scale, panel.dataset, run)[0])
-    return None
+    return next((run for run in reversed(runs) if _stands_at(run, measured)), None)
 
 
 def _stands_at(run: Run, rows: pd.DataFrame) -> bool:
@@ -182,42 +224,57 @@ def _stands_at(run: Run, rows: pd.DataFrame) -> bool:
     return all(run.where[name] in values for name, values in said.items())
 
 
+def _of_paper(exhibit: Exhibit, dataset: str) -> set[Experiment]:
+    """Return the runs of a data set at the papers' own scale."""
+    there = dataset in exhibit.section.settings("paper")
+    return {_bare(r.experiment) for r in exhibit.section.runs("paper", dataset)} if there else set()
+
+
+def _bare(experiment: Experiment) -> Experiment:
+    """Return an experiment without what changes no result: how often it is evaluated."""
+    return replace(experiment, seed=0, evaluate_every=0)
+
+
 def judged(table: pd.DataFrame) -> pd.Series:
     """Return the verdict of every number.
 
-    ``table`` has columns value, mean, low, high, seeds (0: never run), group, at_hand (whether its
-    data set is), and why_not ("" where a run is to be compared).
+    ``table`` has columns value, std (published, NaN for none), mean, low, high, seeds (0: never
+    run), same, at_hand (whether its data set is), and why_not ("" where a run is to be compared).
     """
-    agreement = _agreement(table)
+    margin = table["std"].fillna(0.0).clip(lower=POINTS)
+    wide = ((table["high"] - table["low"]) / 2).gt(WIDEST) | table["seeds"].lt(LEAST_SEEDS)
+    far = (table["low"] - table["value"]).gt(margin) | (table["value"] - table["high"]).gt(margin)
     said = np.select(
         [
             table["why_not"].ne(""),
             table["seeds"].eq(0) & ~table["at_hand"],
             table["seeds"].eq(0),
-            table["seeds"].lt(LEAST_SEEDS),
-            table["value"].between(table["low"], table["high"]),
-            agreement.ge(AGREES),
+            ~table["same"],
+            wide & ~far,
+            (table["mean"] - table["value"]).abs().le(margin),
         ],
-        [NO, ABSENT, NEVER, TOO_FEW, INSIDE, ORDER],
-        NOT,
+        [NO, ABSENT, NEVER, OTHER, IMPRECISE, AGREES],
+        DIFFERS,
     )
     return pd.Series(said, index=table.index)
 
 
-def _agreement(table: pd.DataFrame) -> pd.Series:
-    """Return the share of a number's group that lies on the same side of it as published.
+def orders(table: pd.DataFrame) -> pd.DataFrame:
+    """Return how far the measured order of each group is the published one, within families.
 
-    NaN for a number that is alone in its group, or was never run.
+    Columns group, numbers, correlation (of ranks within families), p (how often shuffling within
+    families does as well), verdict: "the published order" where that survives at 5% among all
+    groups, else "undecided". Groups without two numbers in a family are left out.
     """
-    shares = pd.Series(np.nan, index=table.index)
-    measured = table[table["seeds"].gt(0) & table["value"].notna()]
-    for _, rows in measured.groupby("group"):
-        theirs, ours = (
-            np.sign(np.subtract.outer(v, v)) for v in rows[["value", "mean"]].to_numpy().T
-        )
-        if len(rows) > 1:
-            shares[rows.index] = ((theirs == ours).sum(1) - 1) / (len(rows) - 1)
-    return shares
+    measured = table[table["seeds"].gt(0) & table["value"].notna() & ~table["repeats"]]
+    rows = []
+    for group, of in measured.groupby("group"):
+        told = inference.concordance(of["mean"], of["value"], [*of["family"]])
+        rows.append((group, len(of), *told))
+    found = pd.DataFrame(rows, columns=["group", "numbers", "correlation", "p"])
+    found = found.dropna(subset="correlation").reset_index(drop=True)
+    kept = inference.discoveries(found["p"])
+    return found.assign(verdict=np.where(kept, "the published order", OPEN))
 
 
 # What always saying the commonest label is worth on the papers' own partitions.
@@ -278,98 +335,3 @@ def of_rows(book: Book) -> pd.Series:
             at = rows.set_index("row")[own.by].map(known[exhibit.paper, dataset])
             found |= at.dropna().to_dict()
     return pd.Series(found, dtype=float) * 100
-
-
-# The scorecard as one page that needs nothing else.
-
-
-def page(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
-    """Return the scorecard as HTML: how verdicts are spread, every claim, every published number.
-
-    Columns sort by a click and a box filters rows; links go to the notebook that shows a number and
-    to the stored run behind it.
-    """
-    rules = "".join(
-        f"<li><b>{_verdict(v)}</b>: {escape(text)}</li>" for v, text in VERDICTS.items()
-    )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>fedlib: scorecard</title>
-<style>{_asset("page.css")}</style></head><body>
-<h1>Scorecard</h1>
-<p>Every number that the five papers publish, beside what stored runs have at the largest scale at
-which there are any, and every claim that the notebooks test. Nothing here is typed by hand:
-<code>make report</code> writes this page. Smaller scales have fewer rounds, examples and clients
-than the papers, so that accuracies are often lower and an order says more.</p>
-<h2>Published numbers</h2><ul>{rules}</ul>
-{_counts(numbers, "paper")}
-<h2>Claims</h2>
-{_counts(claims, "notebook")}
-{_claims(claims)}
-<h2>Every published number</h2><p>In the units of the paper, mostly percent. The floor of a number
-on clients' own tests is what always saying a client's commonest label has on the paper's own
-partition: what lies below it has learned less than one look at the labels tells.</p>
-{_numbers(numbers)}
-<script>{_asset("page.js")}</script></body></html>
-"""
-
-
-def _asset(name: str) -> str:
-    return files("companion.scorecard").joinpath(name).read_text()
-
-
-def _counts(table: pd.DataFrame, by: str) -> str:
-    if not len(table):
-        return "<p>None yet: run <code>make figures</code>.</p>"
-    verdicts = table["verdict"].map(_verdict)
-    counts = pd.crosstab(table[by], verdicts, margins=True, margins_name="all")
-    return _table(counts.rename_axis(columns=None).reset_index())
-
-
-def _claims(claims: pd.DataFrame) -> str:
-    told = claims.astype(str)
-    shown = told.drop(columns="clear").map(escape)
-    close = told["clear"].map({"True": ""}).fillna(" (a close call)")
-    shown["verdict"] = told["verdict"].map(_verdict) + close
-    shown["notebook"] = told["notebook"].map(_notebook)
-    return _table(shown, "claims")
-
-
-def _numbers(numbers: pd.DataFrame) -> str:
-    names = ["paper", "table_or_figure", "dataset", "setting", "method", "metric"]
-    texts = numbers[names].map(escape).set_axis(["paper", "item", "data", *names[3:]], axis=1)
-    texts["paper"] = texts["paper"].str[:3]
-    for name, column in (("published", "value"), ("floor", "floor"), ("measured", "mean")):
-        texts[name] = numbers[column].map("{:.4g}".format, na_action="ignore")
-    ends = zip(numbers["low"], numbers["high"], strict=True)
-    texts["95% interval"] = ["" if pd.isna(a) else f"{a:.3g} to {b:.3g}" for a, b in ends]
-    texts["seeds"] = numbers["seeds"].astype(int).astype(str).replace("0", "")
-    texts["scale"] = numbers["scale"]
-    texts["run"] = [_run(*run) for run in numbers[["key", "file", "device", "commit"]].to_numpy()]
-    texts["notebook"] = numbers["notebook"].map(_notebook)
-    why = numbers["why_not"].map(lambda text: f": {escape(text)}" if text else "")
-    return _table(texts.assign(verdict=numbers["verdict"].map(_verdict) + why), "numbers")
-
-
-def _table(shown: pd.DataFrame, name: str = "") -> str:
-    """Return a table of HTML; one that has a name can be sorted, and filtered by a box above it."""
-    how: Any = {"index": False, "escape": False, "border": 0, "justify": "left", "na_rep": ""}
-    with pd.option_context("display.max_colwidth", None):
-        table = shown.to_html(table_id=name or None, classes="sortable" if name else None, **how)
-    box = f'<input type="search" data-for="{name}" placeholder="show rows with all these words">'
-    return box + table if name else table
-
-
-def _verdict(verdict: str) -> str:
-    return f'<span style="color:{COLOURS.get(verdict, "inherit")}">{escape(verdict)}</span>'
-
-
-def _notebook(name: str) -> str:
-    return f'<a href="../notebooks/{escape(name)}.ipynb">{escape(name)}</a>' if name else ""
-
-
-def _run(key: str, file: str, device: str, commit: str) -> str:
-    """Return the key of a run, with where and from which code it comes; a link to its file."""
-    said = f'title="{escape(f"{device}, commit {commit}")}">{escape(key[:8])}'
-    if not file:
-        return f"<span {said}</span>" if key else ""
-    return f'<a href="../results/{escape(file)}" {said}</a>'

@@ -204,10 +204,11 @@ def path_of(experiment: Experiment) -> Path | None:
     ValueError if it is nowhere and a file is damaged that may hold it.
     """
     damaged: Damaged | None = None
+    key = experiment.key  # hashed once, and not for every file
     for path in files():
         try:
             with _opened(path) as (_, _, groups):
-                if experiment.key in groups:
+                if key in groups:
                     return path
         except Damaged as error:
             damaged = damaged or error

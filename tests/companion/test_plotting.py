@@ -92,16 +92,6 @@ def test_dots_write_what_is_missing_and_stop_where_an_accuracy_ends():
     assert drawn["panel"].tolist() == ["x", "y", "y"] and drawn["low"].eq(-0.1).all()
 
 
-def test_agreement_draws_each_verdict_over_the_diagonal():
-    rows = [(50, 52, 50, 54, "same"), (60, 61, 60, 62, "same"), (70, 40, 38, 42, "not")]
-    frame = pd.DataFrame(rows, columns=["value", "mean", "low", "high", "verdict"])
-    panels = dict.fromkeys("abc", frame)
-    figure, drawn = plotting.agreement(panels, ("same", "not"), xlabel="x", ylabel="y")
-    assert [ax.get_visible() for ax in figure.axes] == [True, True, True, False]
-    dots = {line.get_label(): len(line.get_xdata()) for line in figure.axes[0].get_lines()[:2]}
-    assert dots == {"same": 2, "not": 1} and len(drawn) == 9
-
-
 def test_numbers_are_drawn_against_each_other():
     rows = [(m, s, v, v) for m, v in (("a", 0.6), ("b", 0.7)) for s in range(3)]
     four = dict.fromkeys("abcd", pd.DataFrame(rows, columns=["method", "seed", "x", "y"]))

@@ -1,0 +1,187 @@
+"""The scorecard as one page that needs nothing else, and its words."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from io import BytesIO
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from companion import plotting
+from companion.claims import FAILS, HOLDS, OPEN, shown
+from companion.inference import LEAST_SEEDS
+
+POINTS, WIDEST = 2.0, 3.0  # percentage points: the margin of agreement, the widest half interval
+AGREES, DIFFERS, IMPRECISE, OTHER = "agrees", "differs", "imprecise", "other scale"
+NEVER, ABSENT, NO = "not run", "data not at hand", "not comparable"
+VERDICTS = {
+    AGREES: f"within {POINTS:g} points of the published number, or within its published deviation; "
+    f"the 95% interval of the mean over seeds is at most {WIDEST:g} points wide to each side",
+    DIFFERS: "it is not, at such an interval, or at a wider one that lies wholly outside",
+    IMPRECISE: f"the interval is wider, or there are fewer than {LEAST_SEEDS} seeds",
+    OTHER: "the run is smaller than the paper's: of its numbers only the order is judged, within "
+    "families of methods",
+    NEVER: "no run is stored",
+    ABSENT: "no run is stored, and of the data set the standard scale has a sample at most",
+    NO: "there is nothing to compare it with, for the reason that is given",
+}
+COLOURS = dict.fromkeys((HOLDS, AGREES), "#0072b2") | dict.fromkeys((FAILS, DIFFERS), "#b34700")
+
+
+def page(numbers: pd.DataFrame, orders: pd.DataFrame, claims: pd.DataFrame) -> str:
+    """Return the scorecard as HTML: what came out, every claim, every published number.
+
+    Columns sort by a click and a box filters rows; links go to the notebook that shows a number and
+    to the stored run behind it.
+    """
+    rules = "".join(
+        f"<li><b>{_verdict(v)}</b>: {escape(text)}</li>" for v, text in VERDICTS.items()
+    )
+    once, counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
+    lost = int((counted["verdict"] != counted["before"]).sum())
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>fedlib: scorecard</title>
+<style>{_asset("page.css")}</style></head><body>
+<h1>Scorecard</h1>
+<p>Every number that the five papers publish, beside what stored runs have at the largest scale at
+which there are any, and every claim that the notebooks test. Nothing here is typed by hand:
+<code>make report</code> writes this page.</p>
+{_summary(once, counted)}
+<h2>Published numbers</h2><ul>{rules}</ul>
+<p>A number that is printed twice, of one run, counts once.</p>
+{_counts(once, "paper")}
+<h3>Orders</h3><p>The rank correlation of published and measured numbers within families of methods,
+and how often shuffling the measured ones within families does as well. An order is the published
+one where that survives at a false discovery rate of 5% among all of these.</p>
+{_table(orders.round(3).astype(str).map(escape), "orders") if len(orders) else ""}
+<h3>Published and measured</h3>
+{_pictures(numbers)}
+<h2>Claims</h2>
+<p>Counted are claims of the papers, not ours, nor those made after their numbers were seen, on the
+papers' data. Over all of them false discoveries are controlled at 5% (Benjamini and Hochberg):
+{lost} verdicts do not survive that and are undecided.</p>
+{_counts(counted, "notebook")}
+{_claims(claims)}
+<h2>Every published number</h2><p>In the units of the paper, mostly percent. The floor of a number
+on clients' own tests is what always saying a client's commonest label has on the paper's own
+partition: what lies below it has learned less than one look at the labels tells.</p>
+{_numbers(numbers)}
+<script>{_asset("page.js")}</script></body></html>
+"""
+
+
+def exhibits(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+    """Return the measured numbers of each exhibit as `plotting.dumbbells` draws them."""
+    measured = numbers[numbers["seeds"].gt(0) & numbers["value"].notna() & ~numbers["repeats"]]
+    words = ["dataset", "setting", "method"]
+    found = {}
+    for (paper, item), rows in measured.groupby(["paper", "table_or_figure"], sort=False):
+        told = [c for c in words if c == "method" or rows[c].nunique() > 1]
+        names = rows[told].astype(str).agg(", ".join, axis=1).str.slice(stop=60)
+        found[f"{str(paper)[:3]}, {item}"] = rows.assign(name=names)
+    return found
+
+
+def _summary(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
+    """Return in a few lines what was reproduced, what was not, and what nobody can tell yet."""
+    rows = (
+        ("Reproduced", (AGREES,), (HOLDS,)),
+        ("Not reproduced", (DIFFERS,), (FAILS,)),
+        ("Nobody can tell yet", (IMPRECISE, OTHER, NEVER, ABSENT), (OPEN,)),
+    )
+    parts = []
+    for head, of_numbers, of_claims in rows:
+        some = claims[claims["verdict"].isin(of_claims)]
+        count = int(numbers["verdict"].isin(of_numbers).sum())
+        kinds = ", ".join(of_numbers)
+        told = "".join(
+            f"<li>{escape(str(of['claim']))} <i>({escape(str(of['place']))}; "
+            f"{escape(str(of['tested on']))}; {_notebook(str(of['notebook']))})</i></li>"
+            for of in some.to_dict("records")
+        )
+        parts.append(
+            f"<details><summary><b>{head}</b>: {len(some)} of {len(claims)} claims of the papers, "
+            f"{count} of {len(numbers)} published numbers ({kinds})</summary><ul>{told}</ul>"
+            "</details>"
+        )
+    return "".join(parts)
+
+
+def _pictures(numbers: pd.DataFrame) -> str:
+    parts = []
+    for name, rows in exhibits(numbers).items():
+        figure, _ = plotting.dumbbells({name: rows})
+        png = BytesIO()
+        figure.savefig(png, format="png", dpi=100)
+        plt.close(figure)
+        data = b64encode(png.getvalue()).decode()
+        parts.append(f'<img alt="{escape(name)}" src="data:image/png;base64,{data}">')
+    return "\n".join(parts)
+
+
+def _asset(name: str) -> str:
+    return files("companion.scorecard").joinpath(name).read_text()
+
+
+def _counts(table: pd.DataFrame, by: str) -> str:
+    if not len(table):
+        return "<p>None yet: run <code>make figures</code>.</p>"
+    verdicts = table["verdict"].map(_verdict)
+    counts = pd.crosstab(table[by], verdicts, margins=True, margins_name="all")
+    return _table(counts.rename_axis(columns=None).reset_index())
+
+
+def _claims(claims: pd.DataFrame) -> str:
+    told = shown(claims).astype(str).map(escape)
+    told["verdict"] = claims["verdict"].map(_verdict)
+    told.insert(0, "notebook", claims["notebook"].map(_notebook))
+    return _table(told, "claims")
+
+
+def _numbers(numbers: pd.DataFrame) -> str:
+    names = ["paper", "table_or_figure", "dataset", "setting", "method", "metric"]
+    texts = numbers[names].map(escape).set_axis(["paper", "item", "data", *names[3:]], axis=1)
+    texts["paper"] = texts["paper"].str[:3]
+    for name, column in (
+        ("published", "value"), ("floor", "floor"), ("measured", "mean"), ("gap", "gap")
+    ):  # fmt: skip
+        texts[name] = numbers[column].map("{:.4g}".format, na_action="ignore")
+    ends = zip(numbers["low"], numbers["high"], strict=True)
+    texts["95% interval"] = ["" if pd.isna(a) else f"{a:.3g} to {b:.3g}" for a, b in ends]
+    texts["seeds"] = numbers["seeds"].astype(int).astype(str).replace("0", "")
+    texts["scale"] = numbers["scale"]
+    texts["run"] = [_run(*run) for run in numbers[["key", "file", "device", "commit"]].to_numpy()]
+    texts["notebook"] = numbers["notebook"].map(_notebook)
+    why = numbers["why_not"].map(lambda text: f": {escape(text)}" if text else "")
+    again = numbers["repeats"].map({True: " (printed before)", False: ""})
+    return _table(texts.assign(verdict=numbers["verdict"].map(_verdict) + why + again), "numbers")
+
+
+def _table(shown: pd.DataFrame, name: str = "") -> str:
+    """Return a table of HTML; one that has a name can be sorted, and filtered by a box above it."""
+    how: Any = {"index": False, "escape": False, "border": 0, "justify": "left", "na_rep": ""}
+    with pd.option_context("display.max_colwidth", None):
+        table = shown.to_html(table_id=name or None, classes="sortable" if name else None, **how)
+    box = f'<input type="search" data-for="{name}" placeholder="show rows with all these words">'
+    return box + table if name else table
+
+
+def _verdict(verdict: str) -> str:
+    return f'<span style="color:{COLOURS.get(verdict, "inherit")}">{escape(verdict)}</span>'
+
+
+def _notebook(name: str) -> str:
+    return f'<a href="../notebooks/{escape(name)}.ipynb">{escape(name)}</a>' if name else ""
+
+
+def _run(key: str, file: str, device: str, commit: str) -> str:
+    """Return the key of a run, with where and from which code it comes; a link to its file."""
+    said = f'title="{escape(f"{device}, commit {commit}")}">{escape(key[:8])}'
+    if not file:
+        return f"<span {said}</span>" if key else ""
+    return f'<a href="../results/{escape(file)}" {said}</a>'
