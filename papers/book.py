@@ -21,6 +21,7 @@ from papers.fedmix import experiments as fedmix_runs
 from papers.fedmix.experiments import NEW_CLIENTS
 from papers.pm_moe import analysis as pm_moe
 from papers.pm_moe import experiments as pm_moe_runs
+from papers.pm_moe import family
 from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
 from papers.published import published
 from papers.specialists import analysis as specialists
@@ -88,9 +89,8 @@ def _appendix_f(dataset: str) -> pd.DataFrame:
 def _of_004(item: str, notebook: str) -> Exhibit:
     section = FOURTEEN if item == "Table 1" else PRIVATE_PARTS
     keys, printed = ("method", "stage", "S"), partial(pm_moe.printed, item)
-    return Exhibit(
-        "004", section, notebook, printed, lambda p: pm_moe.scores(p.frame), keys, (item, "S")
-    )
+    scores = lambda panel: pm_moe.scores(panel.frame)  # noqa: E731
+    return Exhibit("004", section, notebook, printed, scores, keys, (item, "S"), family)
 
 
 def _of_two_experts(paper: str, section: Section, notebook: str) -> Exhibit:
@@ -128,6 +128,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
         lambda panel: pm_moe.best_of_nine(pm_moe.scores(panel.frame)),
         keys=("method", "stage", "S"),
         apart=("Table 1", "S"),
+        family=family,
     ),
     _of_004("Table 2", "13_pm_moe"),
     _of_004("Table 3", "14_energy_denoising"),

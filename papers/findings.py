@@ -8,29 +8,30 @@ what notebooks end with.
 
 from __future__ import annotations
 
-import os
+import csv
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from scipy import stats
 
+from companion import findings as companion
 from companion import frames
 from companion.claims import (
     FAILS,
     HOLDS,
     OPEN,
-    PAPER,
     TESTED,
     UNTESTED,
     Claim,
     above,
     greater,
 )
+from companion.findings import Finding, Unsupported
 from companion.panels import Panel, stored
 from companion.sections import SCALES, Section
 from fedlib import paths
@@ -51,12 +52,16 @@ from papers.specialists import experiments as stages
 from papers.specialists.analysis import GLOBAL
 
 SCALE = "standard"
+HEAD = """# What was found
+
+Every number is computed from stored results of the standard scale, which has fewer rounds and
+smaller networks than the papers, or from what they print; in brackets are 95% intervals over seeds.
+`python -m papers.findings` writes this page, and fails where a number does not support its sentence
+any more.
+"""
+WORDS = {HOLDS: "holds", FAILS: "does not hold", OPEN: "is undecided"}
 Claims = Mapping[str, Sequence[Claim]]
 Numbers = dict[str, object]
-
-
-class Unsupported(RuntimeError):
-    """Stored results do not support a sentence any more; the message says which number."""
 
 
 class Missing(LookupError):
@@ -148,7 +153,7 @@ def _small_experts() -> Numbers:
 
 def _opted_out() -> Numbers:
     claims = _each(stages.OPT_OUT, lambda panel: specialists.opt_out_claims(_scores(panel)))
-    q = max(float(p.frame["q"].max()) for p in _panels(stages.OPT_OUT).values())
+    q = pd.concat([p.frame["q"] for p in _panels(stages.OPT_OUT).values()]).max()
     start = f"q = {q:g}, i.i.d. (p = 0.2): the mixture beats FedAvg in "
     general, own = (_told(claims, start + way, OPEN, FAILS) for way in ("gen", "spec"))
     return {"share": f"{q:.0%}", "general": general, "own": own}
@@ -164,22 +169,18 @@ def _last_client() -> Numbers:
     lost = greater("The average beats the last client's model", "", average, theirs)
     known = two_experts.printed()
     off = specialists.released_claims(released, plain, known[known["data"] == "cifar10"])
-    nearer = number(
-        starting(
-            off, "The published FedAvg is the last client's model: the average is further off, gl"
-        ),
-        HOLDS,
-    )
+    nearer = number(next(c for c in off if "further off, global" in c.text), HOLDS)
     return {"lost": number(lost, HOLDS).lstrip("+"), "nearer": nearer}
 
 
 def _too_small() -> Numbers:
     rows = published("001", "Table 1e")
+    rows = rows.assign(p=rows["setting"].str.extract(r"p=([\d.]+)")[0])
     printed, rescaled = (
         rows[rows["metric"].str.startswith("global") & rows["metric"].str.endswith(end)]
         for end in ("accuracy", "DERIVED")
     )
-    both = printed.merge(rescaled, on=["method", "setting"], suffixes=("", "_rescaled"))
+    both = printed.merge(rescaled, on=["method", "p"], suffixes=("", "_rescaled"))
     factors = both["value_rescaled"] / both["value"]
     if not (factors.between(7.5, 7.7).all() and both["value"].lt(25).all()):
         raise Unsupported(f"Table 1e: {both}")
@@ -287,77 +288,45 @@ NUMBERS: dict[str, Callable[[], Numbers]] = {
 }
 
 
-def _table(name: str) -> pd.DataFrame:
-    with files("papers").joinpath(name).open("rb") as file:
-        return pd.read_csv(file, dtype=str)
+def _table(name: str) -> dict[str, dict[str, str]]:
+    lines = files("papers").joinpath(name).read_text().splitlines()
+    return {row["name"]: row for row in csv.DictReader(lines)}
 
 
-def findings() -> pd.DataFrame:
-    """Return what was found: name, notebook, figure and sentence, of those whose runs are stored.
+def findings() -> list[Finding]:
+    """Return what was found, of those sentences whose runs are stored.
 
-    Unsupported if stored results contradict a sentence.
+    Unsupported if stored results contradict one.
     """
-    rows = []
-    for row in _table("findings.csv").to_dict("records"):
+    found = []
+    for name, row in _table("findings.csv").items():
         try:
-            numbers = NUMBERS[row["name"]]()
+            numbers = NUMBERS[name]()
         except Missing:
             continue
-        rows.append({**row, "sentence": row["sentence"].format(**numbers)})
-    return pd.DataFrame(rows)
+        figure = f"{SCALE}/{row['figure']}.png"
+        told = Finding(row["sentence"], partial(dict, numbers), bool, row["notebook"], figure)
+        found.append(told)
+    return found
 
 
-def write() -> Path:
-    """Write FINDINGS.md, every sentence with its notebook and figure, and return it."""
-    lines = ["# What was found", "", *_ABOUT, ""]
-    for i, row in enumerate(findings().to_dict("records"), start=1):
-        book = f"[{row['notebook']}](notebooks/{row['notebook']}.ipynb)"
-        figure = f"[figure](figures/{SCALE}/{row['figure']}.png)"
-        lines.append(f"{i}. {row['sentence']} ({book}, {figure})")
-    file = paths.ROOT / "FINDINGS.md"
-    scratch = file.with_suffix(".writing")
-    scratch.write_text("\n".join(lines) + "\n")
-    os.replace(scratch, file)
-    return file
+def learned(notebook: str, table: pd.DataFrame) -> Markdown:
+    """Return a notebook's last sentences: what the paper says, what was found, how sure that is.
 
-
-_ABOUT = (
-    "Every number is computed from stored results of the standard scale, which has fewer rounds",
-    "and smaller networks than the papers, or from what they print; in brackets 95% intervals",
-    "over seeds. `python -m papers.findings` writes this page, and fails where a number does not",
-    "support its sentence any more.",
-)
-
-
-# What notebooks end with.
-
-
-def learned(notebook: str, table: pd.DataFrame) -> list[str]:
-    """Return what a notebook has taught: what the paper says, what was found, and how sure that is.
-
-    ``table`` are its claims as `claims.table` has them; those of the largest scale speak.
+    ``table`` are its claims; one of them speaks, that `papers/learned.csv` has a pattern of, at the
+    largest scale at which it was tested.
     """
-    row = _table("learned.csv").set_index("notebook").loc[notebook]
-    scales = [s for s in SCALES if table["tested on"].str.contains(f"({s})", regex=False).any()]
-    here = table[table["tested on"].str.contains(f"({scales[-1]})", regex=False)]
-    theirs = here[here["kind"].eq(PAPER)] if here["kind"].eq(PAPER).any() else here
-    decided = theirs[theirs["verdict"].isin(TESTED)]
-    counts = [int(decided["verdict"].eq(v).sum()) for v in (HOLDS, FAILS, OPEN)]
-    whose = "statements of the paper" if here["kind"].eq(PAPER).any() else "claims of ours"
-    key = decided[decided["claim"].str.startswith(row["key"])].head(1).to_dict("records")
-    told = "".join(
-        f" {c['claim']} ({c['tested on']}): {c['verdict']}, {c['measured']}." for c in key
-    )
-    seeds, sees = decided["seeds"].max(), decided.loc[decided["unit"].ne(""), "detects"].median()
-    seen = "" if pd.isna(sees) else f", a median comparison sees differences of {sees:.1f} points"
-    return [
-        f"What is said: {row['says']}",
-        f"What was found at the {scales[-1]} scale: of {len(decided)} {whose} that could be tested "
-        f"{counts[0]} hold, {counts[1]} do not and {counts[2]} are undecided.{told}",
-        f"How sure: {seeds if len(decided) else 'no'} seeds{seen}; {len(theirs) - len(decided)} "
-        "more were not tested, or not at the scale that they are about.",
-    ]
+    row, texts = _table("learned.csv")[notebook], table["claim"]
+    known = table[texts.str.match(row["claim"])]
+    tested = known[known["verdict"].isin(TESTED)]
+    if not len(tested):
+        return Markdown(f"**The paper says** {row['says']}\n\n**Found:** nothing yet.")
+    scale = next(s for s in SCALES[::-1] if tested["tested on"].str.contains(s).any())
+    claim = tested.loc[tested["tested on"].str.contains(scale), "claim"].iloc[-1]
+    found = {verdict: f"“{{claim}}” {word} on {{tested on}}." for verdict, word in WORDS.items()}
+    return companion.learned(tested, row["says"], claim, found)
 
 
 if __name__ == "__main__":
-    print(write())
+    file = paths.ROOT / "FINDINGS.md"
+    print(companion.write(findings(), HEAD, file))

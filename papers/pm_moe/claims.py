@@ -7,7 +7,16 @@ import pandas as pd
 from companion import frames
 from companion.claims import Claim, ordered
 from papers.judging import by, floor_claims, judged, said, scored
-from papers.pm_moe import DENOISED, NINE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis, called
+from papers.pm_moe import (
+    DENOISED,
+    NINE,
+    SYNCHRONOUS,
+    TRADITIONAL,
+    WITH_MOE,
+    analysis,
+    called,
+    family,
+)
 from papers.pm_moe.experiments import PrivateParts
 
 HALF_A_POINT = 0.005  # about what 004 says that its mixture adds
@@ -32,7 +41,7 @@ def _ordered(table: pd.DataFrame, known: pd.DataFrame, s: float) -> Claim:
     """Test the published order at an S among methods that share all, and among the nine."""
     claim, place, about = said("004", "order", s=s)
     theirs = known[known["S"] == s].dropna(subset="value").set_index("method")["value"].to_dict()
-    families = dict.fromkeys(TRADITIONAL, "all shared") | dict.fromkeys(NINE, "parts private")
+    families = {m: family(m) for m in (*TRADITIONAL, *NINE)}
     ours = {m: scored(table, method=m, S=s) for m in families}
     return ordered(claim, place, ours, {m: theirs[m] for m in families}, families, **about)
 
