@@ -18,7 +18,7 @@ from fedlib.runs import Experiment, tuning
 from fedlib.runs.tuning import Choice, Space, Uniform
 from fedlib.values import one_of
 from papers.adaptive.settings import CIFAR10, ROTATED, WRITERS, Adaptive
-from papers.floor import FEDAVG, LOCAL, MAJORITY, ONCE, TUNED, floor
+from papers.scaled import FEDAVG, LOCAL, MAJORITY, ONCE, TUNED, floor
 
 BEST, MOE, ALL_EQUAL = "IFCA", "MoE", "Ensemble"
 EAGER = "MoE, eager gate"

@@ -29,10 +29,10 @@ from papers.adaptive.experiments import (
     spaces,
     tune,
 )
-from papers.floor import FEDAVG, LOCAL, TUNED
+from papers.scaled import FEDAVG, LOCAL, TUNED
 
 VALUES = {MOE: 0.75, BEST: 0.60, ALL_EQUAL: 0.70, TUNED: 0.72, EAGER: 0.76}
-GATE = "The gate hardly leaves its initial weights: the ensemble is at most a point below"
+GATE = "The gate hardly leaves its initial weights: the ensemble is within a point"
 
 
 def told(rows, seeds=3, clients=4):
@@ -86,7 +86,7 @@ def test_fewer_clusters_are_compared_at_the_fractions_that_they_have():
     table = analysis.scores(table_2())
     table = table[~(table["J"].lt(6) & table["p"].eq(0.2))]
     table.loc[table["method"].eq(MOE) & table["p"].eq(0.2), "value"] += 0.5
-    text = "The mixture does not depend on J: J = 3 at most a point below J = 6"
+    text = "The mixture does not depend on J: J = 3 within a point of J = 6"
     assert verdicts(claims.adaptive_claims(table))[text] == HOLDS
 
 
@@ -164,8 +164,8 @@ def test_recovered_orientations_are_judged_where_there_is_a_cluster_for_each():
     found = analysis.recovery(frame_of(*rows))
     assert (found["J"] == found["orientations"]).all() and len(found) == 2 * 3 * 3
     said = verdicts(claims.recovery_claims(frame_of(*rows)))
-    fails = [t for t in said if t.endswith("greedily") or t.startswith("Redrawing")]
-    assert len(fails) == 4 and all(said.pop(t) == FAILS for t in fails)
+    fails = [t for t in said if t.endswith("greedily")]
+    assert len(fails) == 2 and all(said.pop(t) == FAILS for t in fails)
     assert len(said) == 12 and set(said.values()) == {HOLDS}
 
 
