@@ -60,7 +60,7 @@ class PMMoE(SecondStage):
             [1., 0., 1.]])
     """
 
-    drops = False  # the noise in its batches is the gate's
+    drops = False
     trains = (GATE,)
     limits = within(top=">= 0", denoise="[0, 1)", temperature="> 0")
     of: Split = FedPer()
@@ -147,8 +147,7 @@ class PMMoE(SecondStage):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the gate."""
-        noise = (("dropout", self.gate.noise),)
-        return (self.phase(stop=self.stop, watch="loss", side="local", noise=noise),)
+        return (self.phase(stop=self.stop, watch="loss", side="local"),)
 
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what experts say of examples, and what the gate sees of them if not the image."""
@@ -162,7 +161,7 @@ class PMMoE(SecondStage):
         told = batch
         if SAID not in batch:
             told = self._consulted(net, params, ctx, self.encode(net, params, batch["x"]))
-        logits, _ = self._mixed(net, params, told, batch.get("noise"))
+        logits, _ = self._mixed(net, params, told)
         return mean_cross_entropy(logits, batch["y"], batch["weight"])
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
@@ -190,14 +189,12 @@ class PMMoE(SecondStage):
             entry = self.of.private(net, params, entry)
         return {REST: rest, SAID: said, ENTRY: entry}
 
-    def _mixed(
-        self, net: Net, params: Params, told: Params, noise: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def _mixed(self, net: Net, params: Params, told: Params) -> tuple[Tensor, Tensor]:
         """Return the mixture's logits ``[B, C]`` and the weights of the experts, ``[B, M]``."""
         entry = told[ENTRY] if ENTRY in told else told["x"]
         own = part(params, GATE)
         experts = own["head.bias"].shape[-1]
-        a = net.like(self.gate, experts, self._sees(net))(own, entry, noise)
+        a = net.like(self.gate, experts, self._sees(net))(own, entry)
         a = torch.where(params[KEPT] > 0, a, -torch.inf).softmax(-1)
         if 0 < self.top < experts:
             least = a.topk(self.top, -1).values[..., -1:]

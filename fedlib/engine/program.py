@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,22 +11,6 @@ from torch.func import vmap
 
 from fedlib.models import Net, Params
 from fedlib.optim import Optimizer
-
-Play = Callable[[], None]
-
-
-def cuda_graph(step: Play) -> Play:
-    """Record the kernels that ``step`` launches, without running them; return what replays them."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
-
-
-# What records the steps of a cohort, by kind of device: none, as ``{"cuda": cuda_graph}`` has never
-# been measured on a card. A small net's step takes less time there than launching its kernels.
-RECORDERS: dict[str, Callable[[Play], Play]] = {}
-WARM_UP = 3  # eager steps before a recording, in which libraries set themselves up
 
 
 def vmap_clients(fn: Callable[..., Any], clients: int, common: int = 0) -> Callable[..., Any]:
@@ -100,15 +83,8 @@ class Program:
         self._turned: frozenset[str] = frozenset()
         self._parts = self._bare(leaves), self._bare(context)
         self._losses = loss if self._alone else vmap_clients(loss, clients)
-        device = next(iter(leaves.values())).device.type
-        self._record = RECORDERS.get(device)
-        capturable = self._record is not None and device == "cuda"
-        self._build = partial(optimizer.build, fused=True, capturable=capturable)
+        self._kind = optimizer
         self.optimizer: torch.optim.Optimizer | None = None
-        self._replay: Play | None = None
-        self._eager = WARM_UP
-        self._batch: Params = {}
-        self._said: Tensor
 
     @property
     def moving(self) -> Params:
@@ -118,19 +94,6 @@ class Program:
 
     def step(self, batch: Params) -> Tensor:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
-        if self._record is None or self._eager:
-            self._eager -= 1
-            self._take(batch)
-            return self._said
-        if self._replay is None:
-            self._batch = {n: t.clone() for n, t in batch.items()}
-            self._replay = self._record(lambda: self._take(self._batch))
-        for name, buffer in self._batch.items():
-            buffer.copy_(batch[name])
-        self._replay()
-        return self._said.clone()
-
-    def _take(self, batch: Params) -> None:
         leaves, context = self._parts
         losses = self._losses({**leaves, **self._now()}, context, self._bare(batch))
         if self.optimizer is None:
@@ -140,7 +103,7 @@ class Program:
                 leaf.grad = None
             losses.sum().backward()
         self.optimizer.step()
-        self._said = losses.detach().view(-1)
+        return losses.detach().view(-1)
 
     def _now(self) -> Params:
         """Return the trained leaves as the loss knows them."""
@@ -170,7 +133,7 @@ class Program:
                 # A fused optimiser reads both as they lie in memory: they have to lie alike.
                 grad = grad.mT if n in self._turned else grad
                 self._trained[n].grad = torch.empty_like(self._trained[n]).copy_(grad)
-        return self._build(self._trained)
+        return self._kind.build(self._trained, fused=True)
 
     def _bare(self, leaves: Params) -> Params:
         """Return the leaves of one client without their first axis, those of several as they are.

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fedlib.models.families import SMALL, Dropout, LeNet, fed_by
+from fedlib.models.families import SMALL, Dropout, LeNet, Params, fed_by
 
-Params = dict[str, Tensor]
 Slot = tuple[str, dict[str, Any], str]
 
 
@@ -173,17 +172,6 @@ def _outside_vmap() -> AbstractContextManager[Any]:
     """
     disable = getattr(torch._C, "_DisableFuncTorch", None)
     return disable() if disable else nullcontext()
-
-
-def drawn(layers: Callable[[], dict[str, nn.Module]], seed: int) -> Params:
-    """Return the fresh parameters of named modules, "name.parameter", drawn from ``seed``."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return {
-            f"{name}.{key}": p.detach()
-            for name, module in layers().items()
-            for key, p in module.named_parameters()
-        }
 
 
 def _slots(module: nn.Module, prefix: str) -> list[Slot]:

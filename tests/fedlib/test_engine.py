@@ -16,10 +16,9 @@ from torch.nn.functional import pad
 
 from fedlib.algorithms import FedAvg, FedMix, Local, Personal, PrunedFedMix
 from fedlib.algorithms.variants import MEMORY
-from fedlib.engine import EarlyStop, Phase, evaluate, play_round, program
+from fedlib.engine import EarlyStop, Phase, evaluate, play_round
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
-from fedlib.engine.program import RECORDERS, WARM_UP, Program, one_client
 from fedlib.engine.rounds import cohort_size
 from fedlib.engine.train import Cohort, train
 from fedlib.models import MLP, LeNet, each, fedmix_lenet5
@@ -204,41 +203,20 @@ def test_bad_phases_are_errors(fed):
         after(FedAvg(), fed, chunk=0)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "adagrad"])
-@pytest.mark.parametrize("algorithm", [FedAvg(), FedMix(experts=2)], ids=lambda a: type(a).__name__)
-def test_replayed_steps_equal_eager_ones(monkeypatch, algorithm, name):
-    """A recording is played by a stand-in for a CUDA graph, which runs nothing when it records."""
-    fed, rows, played = images((12, 12, 12)), torch.arange(3), []
-    state = algorithm.init(fed, 0)
-    parts = algorithm.start(fed, state, rows), algorithm.client_context(fed, state, rows)
-    before = [{n: t.clone() for n, t in part.items()} for part in parts]
-    places = np.random.default_rng(0).permuted(np.tile(np.arange(12), (3, 1)), axis=1)
-    plan = places.reshape(3, 6, 2), np.full((3, 6), 2), np.full(6, 2)
-    loss = one_client(algorithm.loss, fed.net, {})
-    optimizer = Optimizer(name, lr=0.1, momentum=0.5 if name == "sgd" else 0.0)
-    made = [Program(loss, optimizer, tuple(parts[0]), *parts)]
-    monkeypatch.setitem(RECORDERS, "cpu", lambda step: lambda: played.append(step()))
-    made.append(Program(loss, optimizer, tuple(parts[0]), *parts))
-    for batch in fed.train.batches(rows, *plan):
-        eager, replayed = (one.step(batch) for one in made)
-        assert torch.equal(eager, replayed)
-    assert len(played) == 6 - WARM_UP
-    for leaf, other in zip(*(one.moving.values() for one in made), strict=True):
-        assert torch.equal(leaf, other)
-    for part, was in zip(parts, before, strict=True):
-        assert all(torch.equal(part[n], was[n]) for n in part)
+TASK = Task(
+    "digits",
+    Dirichlet(clients=6, alpha=0.5, size=20),
+    MLP(hidden=(8,)),
+    Mirrored(pool=100, validation=10, test=10),
+)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("algorithm", [FedAvg(batch_size=5), FedMix(batch_size=5)], ids=repr)
-def test_on_a_gpu_rounds_agree_with_the_cpu(monkeypatch, algorithm, recorded):
-    fed = images((12, 9, 12))
-    cpu = after(algorithm, fed, rounds=4)
-    if recorded:
-        monkeypatch.setitem(RECORDERS, "cuda", program.cuda_graph)
-    gpu = after(algorithm, fed.to("cuda"), rounds=4).shared
-    for name, leaf in cpu.shared.items():
+def test_on_a_gpu_rounds_agree_with_the_cpu(algorithm):
+    feds = (replace(TASK, model=LENET).build(0, where) for where in ("cpu", "cuda"))
+    cpu, gpu = (after(algorithm, fed, rounds=4).shared for fed in feds)
+    for name, leaf in cpu.items():
         torch.testing.assert_close(gpu[name].cpu(), leaf, rtol=1e-3, atol=1e-4)
 
 
@@ -323,13 +301,7 @@ def test_a_client_without_test_examples_has_no_accuracy(fed):
 
 
 def test_runs_log_them_where_clients_are_scored():
-    task = Task(
-        "digits",
-        Dirichlet(clients=6, alpha=0.5, size=20),
-        MLP(hidden=(8,)),
-        Mirrored(pool=100, validation=10, test=10),
-    )
-    experiment = Experiment(task, FedAvg(), rounds=5, cohort=3, evaluate_every=2)
+    experiment = Experiment(TASK, FedAvg(), rounds=5, cohort=3, evaluate_every=2)
     frame = run(experiment, device="cpu", progress=False).metrics.to_pandas()
     for metric in ("adapted_test_accuracy", "adapted_validation_accuracy"):
         found = frame[frame["metric"] == metric]

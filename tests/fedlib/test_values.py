@@ -28,7 +28,7 @@ from papers.pm_moe.experiments import PrivateParts
 TABLE = """
 LeNet: channels=(6, 16) | (6, 17); hidden=(120, 84) | (84, 120); kernel=5 | 3; response_norm=0 |
     4; dropout=0.0 | 0.5; channel_dropout=0.0 | 0.2; output='log-softmax' | 'softmax'
-ResNet: blocks=3 | 2; widths=(16, 32, 64) | (16, 32); groups=2 | 4; shortcut='projection' | 'pad'
+ResNet: blocks=3 | 2; widths=(16, 32, 64) | (16, 32); groups=2 | 4
 BiLSTM: vocabulary=10002 | 50; embedding=100 | 3; hidden=64 | 5; tokens=None | 20
 FastText: vocabulary=98635 | 50; width=32 | 3
 MLP: hidden=(200, 200) | (200,)
@@ -69,7 +69,7 @@ Experiment: task=... | dataclasses.replace(TASK, portion=0.5); algorithm=... | L
     rounds=... | 4; cohort=10 | 0.5; seed=0 | 1; evaluate_every=10 | 3; after=None | FIRST;
     audit=False | True; keep='last' | 'best'; beside=None
 GateNet: hidden=(128, 256, 128) | (8,); activation='leaky_relu' | 'mish'; init='orthogonal' |
-    'spectral'; dropout=0.0 | 0.1
+    'spectral'
 Uniform: low=... | 0.05; high=... | 0.3; log=True | False
 Choice: of=... | (3,)
 Space: axes=... | (('b', Uniform(low=0.1, high=0.2)),)
