@@ -25,6 +25,7 @@ from fedlib.algorithms.pmmoe import PMMoE as PMMoE
 from fedlib.algorithms.server_training import FedGen as FedGen
 from fedlib.algorithms.server_training import FedGH as FedGH
 from fedlib.algorithms.splitting import FedBABU as FedBABU
+from fedlib.algorithms.splitting import FedBN as FedBN
 from fedlib.algorithms.splitting import FedPer as FedPer
 from fedlib.algorithms.splitting import FedRep as FedRep
 from fedlib.algorithms.splitting import LGFedAvg as LGFedAvg

@@ -13,7 +13,7 @@ from fedlib.algorithms.arithmetic import mean, mean_cross_entropy, others, weigh
 from fedlib.algorithms.fedavg import FedAvg, plain_steps
 from fedlib.engine import UNSEEN, Known, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, named, part
+from fedlib.models import Net, Params, is_statistic, named, part
 from fedlib.values import value, within
 
 RECEIVED = "received."  # the global model as it came, among what all clients know
@@ -55,7 +55,8 @@ class FedProx(FedAvg):
 
 def far(params: Params, ctx: Params) -> Tensor:
     """Return the squared distance of a client's leaves from the received ones."""
-    squares = [((params[n] - t) ** 2).sum() for n, t in part(ctx, RECEIVED).items()]
+    received = part(ctx, RECEIVED).items()
+    squares = [((params[n] - t) ** 2).sum() for n, t in received if not is_statistic(n)]
     return reduce(torch.add, squares)
 
 
@@ -86,7 +87,7 @@ class SCAFFOLD(FedAvg):
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and control variates that start at zero."""
         model = FedAvg.leaves(self, fed, seed)
-        zeros = {n: torch.zeros_like(t) for n, t in model.items()}
+        zeros = {n: torch.zeros_like(t) for n, t in model.items() if not is_statistic(n)}
         return {**model, **named(zeros, CONTROL), **named(zeros, DRIFT)}
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
@@ -106,7 +107,7 @@ class SCAFFOLD(FedAvg):
         """Return the client's new control variate; before - after of the model, and its change."""
         scale = 1 / (ctx[STEPS] * self.client.lr)
         server = part(before, CONTROL)
-        model = {n: before[n] - after[n] for n in server}
+        _, model = FedAvg.client_update(self, net, before, after, ctx)
         own = {n: before[DRIFT + n] - c + model[n] * scale for n, c in server.items()}
         change = {n: t - before[DRIFT + n] for n, t in own.items()}
         return named(own, DRIFT), {**model, **named(change, CONTROL)}
@@ -164,7 +165,7 @@ class MOON(FedAvg):
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy and the contrastive term of one mini-batch."""
         weight = batch["weight"]
-        z = net.features(params, batch["x"], batch.get("noise"))
+        z = net.features(params, batch["x"], batch)
         loss = mean_cross_entropy(net.logits(params, z), batch["y"], weight)
         if not self.mu:
             return loss

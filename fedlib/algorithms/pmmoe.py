@@ -18,7 +18,7 @@ from fedlib.algorithms.fedavg import FedAvg
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import error_spread, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, Split
-from fedlib.engine import EarlyStop, Known, Phase, Prediction, State, tabulate
+from fedlib.engine import UNSEEN, EarlyStop, Known, Phase, Prediction, State, tabulate
 from fedlib.federation import Federation
 from fedlib.models import GateNet, Net, Params, each, named, part
 from fedlib.optim import Optimizer, sgd
@@ -60,7 +60,6 @@ class PMMoE(SecondStage):
             [1., 0., 1.]])
     """
 
-    drops = False
     trains = (GATE,)
     limits = within(top=">= 0", denoise="[0, 1)", temperature="> 0")
     of: Split = FedPer()
@@ -258,7 +257,6 @@ class FedSynMoE(FedAvg):
     that it describes, which is this one.
     """
 
-    drops = False
     reads_examples = True
     keeps = (OWN, GATE)
     gate: GateNet = GateNet()
@@ -269,6 +267,10 @@ class FedSynMoE(FedAvg):
         own = named(part(model, "base."), f"{OWN}base.")
         gate = fresh_gate(self.gate, fed.net, 2, below_base(fed.net), seed)
         return {**model, **own, **placed(gate, fed)}
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return nothing: the gate looks at the examples themselves."""
+        return UNSEEN
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""

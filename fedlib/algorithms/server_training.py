@@ -95,7 +95,8 @@ class FedGen(FedAvg):
         noise = batch[noise_of("generator")]
         z = generate(part(params, MADE), noise, invented, net.classes, weight)
         on_made = mean_cross_entropy(net.logits(params, z), invented, weight)
-        on_real = mean_cross_entropy(net(params, batch["x"], batch.get("noise")), y, weight)
+        h = self.features(net, params, batch)
+        on_real = mean_cross_entropy(net.logits(params, h), y, weight)
         return on_real + self.alpha * on_made
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:

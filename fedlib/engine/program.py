@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedlib.models import Net, Params
+from fedlib.models import Net, Params, is_statistic
 from fedlib.optim import Optimizer
 
 
@@ -64,13 +64,14 @@ LARGE = 2**12  # numbers of a weight whose copying takes longer than a step's ot
 class Program:
     """The step of some clients, whose ``leaves`` and ``context`` are stacked.
 
-    ``loss`` is a function of ONE client ``(leaves, context, batch)``. The leaves named in ``train``
-    are trained, in copies of what was given.
+    ``loss`` is a function of ONE client ``(leaves, context, batch)``; it returns a scalar, and the
+    running statistics that it moved. The leaves named in ``train`` are trained, in copies of what
+    was given; running statistics among them are as the loss left them.
     """
 
     def __init__(
         self,
-        loss: Callable[..., Tensor],
+        loss: Callable[..., tuple[Tensor, Params]],
         optimizer: Optimizer,
         train: tuple[str, ...],
         leaves: Params,
@@ -79,6 +80,7 @@ class Program:
         clients = len(next(iter(leaves.values())))
         self._alone = clients == 1
         trained = self._bare({n: _trainable(leaves[n]) for n in train})
+        self._statistics = {n: trained.pop(n) for n in train if is_statistic(n)}
         self._trained = {n: t.requires_grad_(True) for n, t in trained.items()}
         self._turned: frozenset[str] = frozenset()
         self._parts = self._bare(leaves), self._bare(context)
@@ -95,7 +97,8 @@ class Program:
     def step(self, batch: Params) -> Tensor:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
         leaves, context = self._parts
-        losses = self._losses({**leaves, **self._now()}, context, self._bare(batch))
+        losses, moved = self._losses({**leaves, **self._now()}, context, self._bare(batch))
+        self._statistics = moved
         if self.optimizer is None:
             self.optimizer = self._begun(losses.sum())
         else:
@@ -107,7 +110,8 @@ class Program:
 
     def _now(self) -> Params:
         """Return the trained leaves as the loss knows them."""
-        return {n: t.mT if n in self._turned else t for n, t in self._trained.items()}
+        trained = {n: t.mT if n in self._turned else t for n, t in self._trained.items()}
+        return trained | self._statistics
 
     def _begun(self, loss: Tensor) -> torch.optim.Optimizer:
         """Take the first gradient, lay large leaves out as theirs comes, and build the optimiser.

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +37,6 @@ class Family:
         texts ``(tokens,)`` and arrive as int64 ``[B, tokens]``.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what its base is")
-
-    @property
-    def noise(self) -> int:
-        """How many random numbers per example training asks for: here none."""
-        return 0
 
 
 @value
@@ -75,12 +71,6 @@ class LeNet(Family):
     channel_dropout: float = 0.0
     output: str = "log-softmax"
 
-    @property
-    def noise(self) -> int:
-        """How many random numbers per example training asks for: one per unit that may drop."""
-        hidden = sum(self.hidden) if self.dropout else 0
-        return hidden + (self.channels[-1] if self.channel_dropout else 0)
-
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return convolutions, pooling and hidden layers; see ``Family``."""
         height, width, depth = shaped(self, shape, 3, "images")
@@ -97,7 +87,7 @@ class LeNet(Family):
                 layers += [nn.LocalResponseNorm(self.response_norm)] if self.response_norm else []
             depth = out
         if self.channel_dropout:
-            layers.append(Dropout(self.channel_dropout, depth))
+            layers.append(nn.Dropout2d(self.channel_dropout))
         layers += [nn.Flatten(), *dense(height * width * depth, self.hidden, self.dropout)]
         return nn.Sequential(*layers), self.hidden[-1]
 
@@ -192,6 +182,71 @@ class GateNet(Family):
 
 
 @value
+class Module(Family):
+    """Any ``torch.nn.Module``: what a function, "package:function", returns for some arguments.
+
+    It maps examples to features ``[B, D]``. ``head`` names the output layer of a whole classifier,
+    which is taken out; the output layer here has the task's labels. Parameters that do not require
+    gradients stand still, and so do those whose names begin with one of ``frozen`` ("" is all):
+    they are no leaves, and belong to the function as its code does. The function is called when a
+    task is built, never when a value is read; ValueError there for what cannot be called so.
+
+    >>> Module("torchvision.models:resnet18", (("num_classes", 10),), head="fc").head
+    'fc'
+    """
+
+    function: str
+    arguments: tuple[tuple[str, int | float | str | bool | None], ...] = ()
+    head: str = ""
+    frozen: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        package, _, name = self.function.partition(":")
+        if not all(word.isidentifier() for word in (*package.split("."), name)):
+            raise ValueError(f"Module.function must be 'package:function', got {self.function!r}")
+
+    def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        """Return the module without its head; see ``Family``."""
+        try:
+            module = self._made()
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise ValueError(f"{self} cannot be built: {error}") from error
+        fixed = [p for n, p in module.named_parameters() if n.startswith(self.frozen)]
+        for parameter in fixed:
+            parameter.requires_grad_(False)
+        if self.frozen and not fixed:
+            raise ValueError(f"{self} freezes nothing: there is no such parameter")
+        try:
+            with torch.no_grad():
+                h = module.eval()(some(module, shape, 2))
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ValueError(f"{self} takes no examples of shape {shape}: {error}") from error
+        if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != 2:
+            what = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
+            raise ValueError(f"{self} must make features [2, D] of two examples, got {what}")
+        return module.train(), h.shape[1]
+
+    def _made(self) -> nn.Module:
+        package, _, name = self.function.partition(":")
+        module = getattr(import_module(package), name)(**dict(self.arguments))
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"it is a {type(module).__name__}, no torch.nn.Module")
+        if self.head:
+            module.get_submodule(self.head)  # an error if there is none
+            owner, _, name = self.head.rpartition(".")
+            setattr(module.get_submodule(owner), name, nn.Identity())
+        return module
+
+
+def some(module: nn.Module, shape: tuple[int, ...], count: int) -> Tensor:
+    """Return some examples as a module takes them: token ids if it embeds them, else images."""
+    if any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in module.modules()):
+        return torch.zeros(count, *shape, dtype=torch.int64)
+    x = torch.rand(count, *shape, generator=torch.Generator().manual_seed(0))
+    return x.movedim(-1, 1) if len(shape) == 3 else x
+
+
+@value
 class ResNet(Family):
     """The residual network for small images (He et al., 2016, sec. 4.2) with GroupNorm.
 
@@ -249,35 +304,6 @@ def _normed(depth: int, width: int, kernel: int, stride: int, groups: int) -> li
     ]
 
 
-class Dropout(nn.Module):
-    """Drop each of ``units`` features with the probability ``p``, and scale the rest by 1/(1-p).
-
-    ``noise`` ``[B, units]``, uniform in [0, 1), says which: those below ``p``. Without noise, which
-    is when a model is not in training, everything passes. Features are the first axis after the
-    batch's: of an image its channels, which are dropped whole.
-    """
-
-    def __init__(self, p: float, units: int) -> None:
-        super().__init__()
-        self.p, self.units = p, units
-        self.noise: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what is left of features ``[B, units, ...]``."""
-        if self.noise is None:
-            return x
-        keep = (self.noise >= self.p).to(x.dtype) / (1 - self.p)
-        return x * keep.view(*keep.shape, *[1] * (x.ndim - 2))
-
-
-def fed_by(module: nn.Module, noise: Tensor | None) -> None:
-    """Give every dropout of a module its share of the numbers ``[B, n]``, in order; or none."""
-    drops = [m for m in module.modules() if isinstance(m, Dropout)]
-    parts = noise.split([d.units for d in drops], -1) if noise is not None else [None] * len(drops)
-    for drop, part in zip(drops, parts, strict=True):
-        drop.noise = part
-
-
 class MaxPool2d(nn.MaxPool2d):
     """Max-pooling by two, the same numbers ten times as fast where no gradient is asked for.
 
@@ -311,7 +337,7 @@ def dense(
     """Return hidden layers on ``features`` inputs, each with its activation and its dropout."""
     layers: list[nn.Module] = []
     for n, out in itertools.pairwise((features, *hidden)):
-        layers += [layer(n, out), activation(), *([Dropout(dropout, out)] if dropout else [])]
+        layers += [layer(n, out), activation(), *([nn.Dropout(dropout)] if dropout else [])]
     return layers
 
 
