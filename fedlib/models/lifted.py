@@ -169,6 +169,12 @@ def _normalise(
     return out
 
 
+def _group(lifted: Lifted, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Return torch's GroupNorm, which ``vmap`` refuses for channels that lie last in memory."""
+    x = x.contiguous() if torch._C._functorch.is_batchedtensor(x) else x
+    return F.group_norm(x, *args, **kwargs)
+
+
 _ANSWERS: dict[Any, Callable[..., Tensor]] = {
     F.dropout: _drop,
     F.alpha_dropout: _dropping(alpha=True),
@@ -178,6 +184,7 @@ _ANSWERS: dict[Any, Callable[..., Tensor]] = {
     F.scaled_dot_product_attention: _attend,
     F.multi_head_attention_forward: _attend_in_heads,
     F.batch_norm: _normalise,
+    F.group_norm: _group,
 }
 
 

@@ -79,8 +79,9 @@ class Net:
         modules = list(self.module.modules())
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
         self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
-        # torch's fast path through attention, which vmap does not know, gives way to any mode.
-        self._attends = any(isinstance(m, nn.MultiheadAttention) for m in modules)
+        # What torch makes of these at rest are no calls that vmap knows.
+        watched = nn.MultiheadAttention | nn.modules.dropout._DropoutNd | nn.GroupNorm
+        self._watched = any(isinstance(m, watched) for m in modules)
         self._flat = [m for m in modules if isinstance(m, nn.RNNBase)]
 
     def module_of(self, seed: int) -> Classifier:
@@ -256,7 +257,7 @@ class Net:
                 owner[key] = params[name]
             for layer in self._flat:  # which keeps its weights in a list, too
                 layer._flat_weights = [getattr(layer, n) for n in layer._flat_weights_names]
-            with lifted or (Lifted() if self._attends else nullcontext()):
+            with lifted or (Lifted() if self._watched else nullcontext()):
                 return module(x)
         finally:
             for (_, owner, key), parameter in zip(slots, own, strict=True):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import after, assert_alike, make_federation
-from playing import TASK
 from torch import nn
 
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
 from fedlib.engine import EarlyStop, evaluate, play_round
 from fedlib.engine.costs import READERS, chunk_of
+from fedlib.engine.protocol import numbers_of
 from fedlib.federation import Federation, Table
 from fedlib.models import (
     MLP,
@@ -28,9 +28,8 @@ from fedlib.models import (
     stack,
     widened,
 )
-from fedlib.models.families import Dropout, MaxPool2d
+from fedlib.models.families import MaxPool2d
 from fedlib.optim import adam, sgd
-from fedlib.runs import Experiment
 from papers.adaptive.experiments import ADAPTIVE
 from papers.adaptive.settings import CLUSTER
 from papers.adaptive.settings import TURNED as TURNED
@@ -257,30 +256,24 @@ PLAIN = replace(DROPS, dropout=0.0, channel_dropout=0.0)
 SHAPE = (12, 12, 1)
 
 
-def test_what_drops_and_what_stays_by_hand():
-    drop = Dropout(0.5, 3)
-    x = torch.tensor([[1.0, 2.0, 3.0]])
-    assert torch.equal(drop(x), x)
-    drop.noise = torch.tensor([[0.4, 0.5, 0.9]])
-    assert torch.equal(drop(x), torch.tensor([[0.0, 4.0, 6.0]]))
-    images = torch.ones(1, 3, 2, 2)
-    assert torch.equal(drop(images).sum((2, 3)), torch.tensor([[0.0, 8.0, 8.0]]))
+def training(noise):
+    return {"noise": noise, "weight": torch.ones(len(noise))}
 
 
 def test_a_net_drops_with_noise_only_and_forgets_it():
     net, plain = Net(DROPS, SHAPE, 3), Net(PLAIN, SHAPE, 3)
-    assert net.noise == DROPS.noise == 4 + 6 + 5 and plain.noise == PLAIN.noise == 0
+    assert net.noise == 4 + 6 + 5 and plain.noise == 0
     assert net.parameters() == plain.parameters()
     params, x = net.init(0), torch.rand(8, 1, 12, 12)
     values = dict(zip(plain.init(0), params.values(), strict=True))
     torch.testing.assert_close(net(params, x), plain(values, x))
     # Noise above every probability drops nothing, but scales; the first numbers are another's.
     noise = torch.rand(8, 20)
-    with_noise = net(params, x, noise)
+    with_noise = net(params, x, training(noise))
     assert not torch.allclose(with_noise, net(params, x))
-    torch.testing.assert_close(net(params, x, noise[:, 5:]), with_noise)
+    torch.testing.assert_close(net(params, x, training(noise[:, 5:])), with_noise)
     torch.testing.assert_close(net(params, x), plain(values, x))
-    silent = net.features(params, x, torch.zeros(8, 15))
+    silent = net.features(params, x, training(torch.zeros(8, 15)))
     assert not silent.any(), "all units of the last hidden layer have dropped"
 
 
@@ -299,7 +292,7 @@ def test_specialist_and_gate_drop_units_of_their_own():
     first = after(FedAvg(batch_size=4), fed, 2)
     home = {"epochs": 2, "batch_size": 4, "client": sgd(0.1), "stop": None}
     both, plain = (Mixture(**home, expert=m, gate=m) for m in (DROPS, PLAIN))
-    assert both.phases()[0].noise == (("dropout", 2 * DROPS.noise),)
+    assert [numbers_of(fed.net, n) for _, n in both.phases()[0].noise] == [15, 15]
     ends = [after(mixture, fed, first=first).local for mixture in (both, plain)]
     for name in ("own.head.weight", "gate.head.weight"):
         assert not torch.allclose(ends[0][name], ends[1][name])
@@ -312,10 +305,9 @@ def test_the_papers_networks_drop_as_in_table_1():
 
 
 def test_an_algorithm_without_dropout_says_so():
-    task = replace(TASK, model=DROPS)
-    assert Experiment(task, FedAvg(), 1).task is task
-    with pytest.raises(ValueError, match="FedMix trains without dropout"):
-        Experiment(task, FedMix(), 1)
+    fed = make_federation((9, 5, 7), model=DROPS, shape=SHAPE)
+    with pytest.raises(ValueError, match="FedMix trains without dropout and BatchNorm"):
+        after(FedMix(), fed)
     for name in ("dropout", "channel_dropout"):
         with pytest.raises(ValueError, match=rf"LeNet.{name} must lie in \[0, 1\)"):
             LeNet(**{name: 1.0})

@@ -32,6 +32,8 @@ ResNet: blocks=3 | 2; widths=(16, 32, 64) | (16, 32); groups=2 | 4
 BiLSTM: vocabulary=10002 | 50; embedding=100 | 3; hidden=64 | 5; tokens=None | 20
 FastText: vocabulary=98635 | 50; width=32 | 3
 MLP: hidden=(200, 200) | (200,)
+Module: function=... | 'torch.nn:Flatten'; arguments=() | (('start_dim', 1),); head='' | 'fc';
+    frozen=() | ('conv1.',)
 Optimizer: name='sgd' | 'adam'; lr=0.05 | 0.1; momentum=0.0 | 0.9; weight_decay=0.0 | 0.1;
     betas=(0.9, 0.999) | (0.9, 0.99); eps=1e-08 | 1e-07; rates=() | (('phi', 0.05),)
 EarlyStop: every=5 | 1; patience=10 | 1; min_delta=0.0 | 0.1; keep='best' | 'last'
@@ -97,6 +99,7 @@ SCAFFOLD < FedAvg: client=Optimizer() | Optimizer(lr=0.5); weighting='uniform' |
 MOON < FedAvg: mu=1.0 | 5.0; tau=0.5 | 1.0
 FedGen < FedAvg: noise=512 | 4; hidden=512 | 8; fit=Optimizer(name='adam', lr=0.005) |
     Optimizer(); steps=1000 | 3; invented=10 | 5; alpha=1.0 | 2.0
+FedBN < FedAvg:
 FedRoD < FedAvg:
 FedCP < FedAvg: apart=5.0 | 1.0
 GPFL < FedAvg: near=0.01 | 0.1; decay=0.1 | 0.0
@@ -123,6 +126,7 @@ BASES = [
     "TASK",
     "FIRST",
     "Phase(Optimizer())",
+    "Module('torch.nn:Identity')",
     "Repeated(IID())",
     "Rotated(IID())",
     "LabelPermuted(IID())",
@@ -269,15 +273,9 @@ def _changed(draw, kinds):
 
 ALGORITHMS = [name for name, cls in KINDS.items() if issubclass(cls, FedAvg)]
 PARTITIONS = ["Dirichlet", "IID", "Clients", "Rotated", "Majority"]
-plain = _changed(["LeNet", "MLP"]).map(
-    lambda net: (
-        dataclasses.replace(net, dropout=0.0, channel_dropout=0.0)
-        if isinstance(net, LeNet)  # not every algorithm can drop units
-        else net
-    )
-)
+nets = _changed(["LeNet", "MLP", "Module"])
 tasks = st.builds(
-    dataclasses.replace, _changed(["Task"]), partition=_changed(PARTITIONS), model=plain
+    dataclasses.replace, _changed(["Task"]), partition=_changed(PARTITIONS), model=nets
 )
 experiments = st.builds(
     dataclasses.replace, _changed(["Experiment"]), task=tasks, algorithm=_changed(ALGORITHMS)
