@@ -209,21 +209,13 @@ class Module(Family):
         """Return the module without its head; see ``Family``."""
         try:
             module = self._made()
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise ValueError(f"{self} cannot be built: {error}") from error
-        fixed = [p for n, p in module.named_parameters() if n.startswith(self.frozen)]
-        for parameter in fixed:
-            parameter.requires_grad_(False)
-        if self.frozen and not fixed:
-            raise ValueError(f"{self} freezes nothing: there is no such parameter")
-        try:
             with torch.no_grad():
                 h = module.eval()(some(module, shape, 2))
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise ValueError(f"{self} takes no examples of shape {shape}: {error}") from error
-        if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != 2:
-            what = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
-            raise ValueError(f"{self} must make features [2, D] of two examples, got {what}")
+            if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != 2:
+                what = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
+                raise ValueError(f"makes {what} of two examples, not features [2, D]")
+        except Exception as error:  # whatever somebody's function raises
+            raise ValueError(f"{self}, for examples {list(shape)}: {error}") from error
         return module.train(), h.shape[1]
 
     def _made(self) -> nn.Module:
@@ -235,6 +227,13 @@ class Module(Family):
             module.get_submodule(self.head)  # an error if there is none
             owner, _, name = self.head.rpartition(".")
             setattr(module.get_submodule(owner), name, nn.Identity())
+        fixed = [
+            p.requires_grad_(False)
+            for n, p in module.named_parameters()
+            if n.startswith(self.frozen)
+        ]
+        if self.frozen and not fixed:
+            raise ValueError("freezes nothing: there is no such parameter")
         return module
 
 

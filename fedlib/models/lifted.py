@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -108,21 +109,15 @@ def _attend(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    *,
-    scale: float | None = None,
     **more: Any,
 ) -> Tensor:
-    """Return torch's attention, written out where its weights drop, and where it is vmapped."""
+    """Return torch's attention, step by step where its weights drop or where it is vmapped."""
+    how = query, key, value, attn_mask, 0.0, is_causal
     drops = dropout_p and lifted.noise is not None
-    if not drops and not torch._C._functorch.is_batchedtensor(query):
-        return _ATTENTION(query, key, value, attn_mask, 0.0, is_causal, scale=scale, **more)
-    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], device=query.device).tril().bool()
-    if attn_mask is not None:
-        seen = attn_mask.dtype == torch.bool
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if seen else scores + attn_mask
-    return _drop(lifted, scores.softmax(-1), dropout_p) @ value
+    if not drops and not is_batchedtensor(query):
+        return _ATTENTION(*how, **more)
+    out, weights = torch.ops.aten._scaled_dot_product_attention_math(*how, **more)
+    return _drop(lifted, weights, dropout_p) @ value if drops else out
 
 
 def _attend_in_heads(lifted: Lifted, *args: Any, **kwargs: Any) -> Any:
@@ -136,8 +131,8 @@ def _attend_in_heads(lifted: Lifted, *args: Any, **kwargs: Any) -> Any:
 def _normalise(
     lifted: Lifted,
     x: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     training: bool = False,
@@ -146,11 +141,14 @@ def _normalise(
 ) -> Tensor:
     """Return what BatchNorm makes of a batch, whose padding it neither sees nor remembers.
 
-    A batch of one value per channel has no variance to be remembered.
+    A batch of one value per channel has no variance to be remembered. ValueError for a layer
+    without running statistics.
     """
+    if running_mean is None:
+        raise ValueError("normalises by whoever shares a batch: it needs running statistics")
     if not training or id(running_mean) not in lifted.after:
         return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
-    assert lifted.weight is not None
+    assert lifted.weight is not None and running_var is not None
     channels = [1, -1, *[1] * (x.ndim - 2)]
     real = lifted.weight.repeat_interleave(len(x) // len(lifted.weight))
     real = real.view(-1, *[1] * (x.ndim - 1))
@@ -171,7 +169,7 @@ def _normalise(
 
 def _group(lifted: Lifted, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Return torch's GroupNorm, which ``vmap`` refuses for channels that lie last in memory."""
-    x = x.contiguous() if torch._C._functorch.is_batchedtensor(x) else x
+    x = x.contiguous() if is_batchedtensor(x) else x
     return F.group_norm(x, *args, **kwargs)
 
 
@@ -217,26 +215,6 @@ def blamed(module: nn.Module) -> Iterator[None]:
         for hook in hooks:
             hook.remove()
         torch.set_rng_state(begun)
-
-
-def stands_alone(module: nn.Module) -> None:
-    """Raise ValueError for layers whose statistics no client could keep, by name."""
-    for name, layer in module.named_modules():
-        if isinstance(layer, BatchNorm) and (layer.running_mean is None or not layer.momentum):
-            raise ValueError(
-                f"{type(layer).__name__} ({name}) has no running statistics with a momentum: "
-                "without these, predictions depend on who shares a batch"
-            )
-
-
-def unchanged(module: nn.Module, kept: dict[str, Tensor]) -> None:
-    """Raise ValueError, by name, for buffers that are others than those ``kept`` before a batch."""
-    now = dict(module.named_buffers())
-    if changed := [n for n in kept if "batches_tracked" not in n and not now[n].equal(kept[n])]:
-        raise ValueError(
-            f"{', '.join(changed)} would be changed by every client's training: of buffers only "
-            "BatchNorm's running statistics may be"
-        )
 
 
 def drawn_by(rehearse: Callable[[int], list[tuple[int, ...]]]) -> tuple[tuple[int, int], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -20,8 +21,6 @@ from fedlib.models.lifted import (
     blamed,
     drawn_by,
     is_statistic,
-    stands_alone,
-    unchanged,
 )
 
 Slot = tuple[str, dict[str, Any], str]
@@ -51,6 +50,7 @@ class Lifting(NamedTuple):
     alone: str
 
 
+WATCHED = nn.MultiheadAttention | nn.modules.dropout._DropoutNd | nn.GroupNorm | BatchNorm
 # What is known of networks that were lifted once, by family, shape and classes.
 _LIFTED: dict[Any, Lifting] = {}
 
@@ -79,9 +79,9 @@ class Net:
         modules = list(self.module.modules())
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
         self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
-        # What torch makes of these at rest are no calls that vmap knows.
-        watched = nn.MultiheadAttention | nn.modules.dropout._DropoutNd | nn.GroupNorm
-        self._watched = any(isinstance(m, watched) for m in modules)
+        # What torch makes of some of these at rest are no calls that vmap knows.
+        self._watched = any(isinstance(m, WATCHED) for m in modules)
+        self._remembers = any(is_statistic(name) for name, _, _ in self._base)
         self._flat = [m for m in modules if isinstance(m, nn.RNNBase)]
 
     def module_of(self, seed: int) -> Classifier:
@@ -121,12 +121,12 @@ class Net:
         large = large and not self.is_recurrent and device.type == "cpu"
         return large or bool(self.lifting.alone)
 
-    @property
+    @cached_property
     def noise(self) -> int:
         """How many random numbers per example training asks for, to drop units."""
         return sum(units for units, _ in self.lifting.draws)
 
-    @property
+    @cached_property
     def lifting(self) -> Lifting:
         """How the network is lifted, found out once by a rehearsal on a few examples.
 
@@ -135,7 +135,7 @@ class Net:
         key = self._spec, self.shape, self.classes
         if key not in _LIFTED:
             with _outside_vmap(), torch.no_grad():
-                _LIFTED[key] = self._rehearsed()
+                _LIFTED[key] = Net(*key)._rehearsed()  # on a CPU, where all draws are seen
         return _LIFTED[key]
 
     def features(self, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
@@ -143,13 +143,14 @@ class Net:
 
         With the ``batch`` of a training step as in training.
         """
-        after: Any = (batch or {}).get(AFTER)
-        if batch is None or not (after or (self.noise and "noise" in batch)):
-            return self._call(self.module.base, self._base, params, x)
-        noise = batch["noise"][..., -self.noise :] if self.noise else None
-        axes = tuple(axis for _, axis in self.lifting.draws)
+        batch = batch or {}
+        after: Any = batch.get(AFTER)
         if after is not None:
             after[USED] = True
+        noise = batch["noise"][..., -self.noise :] if "noise" in batch and self.noise else None
+        if noise is None and (after is None or not self._remembers):
+            return self._call(self.module.base, self._base, params, x)
+        axes = tuple(axis for _, axis in self.lifting.draws)
         return self._trained(params, x, Lifted(noise, axes, batch["weight"], after))
 
     def _trained(self, params: Params, x: Tensor, lifted: Lifted) -> Tensor:
@@ -165,27 +166,26 @@ class Net:
 
         A base without leaves stands still and is never in training.
         """
-        base, draw = self.module.base, torch.Generator().manual_seed(0)
+        base, draw, draws = self.module.base, torch.Generator().manual_seed(0), ()
         leaves, twin = self.init(0), self.module_of(0).eval()
         for name, owner, key in _slots(twin):
             leaves[name] = leaves[name] + 0.01 * torch.rand(leaves[name].shape, generator=draw)
             owner[key].copy_(leaves[name])
-        x = some(base, self.shape, 3).to(self._device)
+        x, ways = some(base, self.shape, 3), [self.features]
         with blamed(base):
-            stands_alone(base)
             h = self.features(leaves, x)
-            if h.shape != (3, self.width):
-                raise ValueError(f"gives {list(h.shape)} of 3 examples, not [3, {self.width}]")
             if not torch.allclose(h[:1], self.features(leaves, x[:1]), 1e-3, 1e-4, True):
                 raise ValueError("what it says of an example depends on who shares its batch")
-            if not torch.allclose(h, twin.base.to(x.device)(x), 1e-3, 1e-4, True):
+            if not torch.allclose(h, twin.base(x), 1e-3, 1e-4, True):
                 raise ValueError("it computes with other numbers than its parameters")
-            ways = [self.features]
-            draws: tuple[tuple[int, int], ...] = ()
             if self._base:
-                kept = {n: t.clone() for n, t in base.named_buffers()}
+                kept = {n: t.clone() for n, t in base.named_buffers() if "batches_tracked" not in n}
                 draws = drawn_by(lambda n: self._rehearse(leaves, x[:n])[1])
-                unchanged(base, kept)
+                if changed := [n for n, t in kept.items() if not t.equal(base.get_buffer(n))]:
+                    raise ValueError(
+                        f"all clients' training would change {', '.join(changed)}: of buffers only "
+                        "BatchNorm's running statistics may change"
+                    )
                 ways.append(lambda w, x: self._rehearse(w, x)[0])
         try:
             with blamed(base):
@@ -197,7 +197,7 @@ class Net:
 
     def _rehearse(self, leaves: Params, x: Tensor) -> tuple[Tensor, list[tuple[int, ...]]]:
         """Return the features of a batch of training, and the shapes of what is drawn there."""
-        some = torch.full((len(x), 1), 0.5, device=x.device)
+        some = torch.full((len(x), 1), 0.5)
         after = {id(t): t for n, t in leaves.items() if is_statistic(n)}
         lifted = Lifted(some, None, some[:, 0], after)
         return self._trained(leaves, x, lifted), lifted.shapes
@@ -303,9 +303,11 @@ def _slots(module: nn.Module) -> list[Slot]:
         owners = [inner._parameters]
         if isinstance(inner, BatchNorm) and (inner.weight is None or inner.weight.requires_grad):
             owners.append(inner._buffers)
+            if inner.momentum is None:
+                raise ValueError(f"{path}: BatchNorm counts batches here: give it a momentum")
         for owner in owners:
             for key, leaf in owner.items():
-                name = f"{path}.{key}" if path else key
+                name = f"{path}.{key}"
                 if leaf is not None and (leaf.requires_grad or is_statistic(name)):
                     slots.append((names.setdefault(id(leaf), name), owner, key))
     return slots
