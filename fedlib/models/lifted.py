@@ -112,6 +112,8 @@ def _attend(
     **more: Any,
 ) -> Tensor:
     """Return torch's attention, step by step where its weights drop or where it is vmapped."""
+    if attn_mask is not None and attn_mask.dtype == torch.bool:  # true where a key is seen
+        attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
     how = query, key, value, attn_mask, 0.0, is_causal
     drops = dropout_p and lifted.noise is not None
     if not drops and not is_batchedtensor(query):
