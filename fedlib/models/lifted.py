@@ -124,9 +124,8 @@ def _attend(
 
 def _attend_in_heads(lifted: Lifted, *args: Any, **kwargs: Any) -> Any:
     """Return torch's multi-head attention, whose inner calls no mode sees."""
-    inner = ("dropout", "scaled_dot_product_attention")
-    answers = {name: partial(_ANSWERS[getattr(F, name)], lifted) for name in inner}
-    with patch.multiple(F, **answers):
+    inner: dict[str, Any] = {"dropout": _drop, "scaled_dot_product_attention": _attend}
+    with patch.multiple(F, **{name: partial(answer, lifted) for name, answer in inner.items()}):
         return F.multi_head_attention_forward(*args, **kwargs)
 
 

@@ -135,7 +135,8 @@ class Net:
         key = self._spec, self.shape, self.classes
         if key not in _LIFTED:
             with _outside_vmap(), torch.no_grad():
-                _LIFTED[key] = Net(*key)._rehearsed()  # on a CPU, where all draws are seen
+                net = self if str(self._device) == "cpu" else Net(*key)
+                _LIFTED[key] = net._rehearsed()  # on a CPU, where all draws are seen
         return _LIFTED[key]
 
     def features(self, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
@@ -166,12 +167,14 @@ class Net:
 
         A base without leaves stands still and is never in training.
         """
-        base, draw, draws = self.module.base, torch.Generator().manual_seed(0), ()
+        base, draw = self.module.base, torch.Generator().manual_seed(0)
+        draws: tuple[tuple[int, int], ...] = ()
+        ways: list[Callable[..., Tensor]] = [self.features]
         leaves, twin = self.init(0), self.module_of(0).eval()
         for name, owner, key in _slots(twin):
             leaves[name] = leaves[name] + 0.01 * torch.rand(leaves[name].shape, generator=draw)
             owner[key].copy_(leaves[name])
-        x, ways = some(base, self.shape, 3), [self.features]
+        x = some(base, self.shape, 3)
         with blamed(base):
             h = self.features(leaves, x)
             if not torch.allclose(h[:1], self.features(leaves, x[:1]), 1e-3, 1e-4, True):
