@@ -124,8 +124,11 @@ def _attend(
 
 def _attend_in_heads(lifted: Lifted, *args: Any, **kwargs: Any) -> Any:
     """Return torch's multi-head attention, whose inner calls no mode sees."""
-    inner: dict[str, Any] = {"dropout": _drop, "scaled_dot_product_attention": _attend}
-    with patch.multiple(F, **{name: partial(answer, lifted) for name, answer in inner.items()}):
+    drop, attend = partial(_drop, lifted), partial(_attend, lifted)
+    with (
+        patch.object(F, "dropout", drop),
+        patch.object(F, "scaled_dot_product_attention", attend),
+    ):
         return F.multi_head_attention_forward(*args, **kwargs)
 
 
