@@ -12,7 +12,17 @@ from torch.nn import functional as F
 
 from fedlib.algorithms import FedAvg, FedBN
 from fedlib.engine import evaluate, play_round
-from fedlib.models import MLP, LeNet, Module, Net, ResNet, is_statistic
+from fedlib.models import (
+    MLP,
+    BiLSTM,
+    FastText,
+    GateNet,
+    LeNet,
+    Module,
+    Net,
+    ResNet,
+    is_statistic,
+)
 from fedlib.models.lifted import AFTER, Lifted
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Mirrored, Rotated
@@ -111,14 +121,17 @@ def images(family, sizes=SIZES):
     return make_federation(sizes, model=family, shape=IMAGE)
 
 
-@pytest.mark.parametrize(
-    "family", [*FOREIGN, LENET, MLP(), ResNet(widths=(4,)), LeNet(dropout=0.5)], ids=repr
-)
+TEXTS = [BiLSTM(vocabulary=20, embedding=6, hidden=5), FastText(vocabulary=20, width=6)]
+OURS = [LENET, LeNet(dropout=0.5), MLP(), ResNet(widths=(4,)), GateNet((6, 5)), *TEXTS]
+
+
+@pytest.mark.parametrize("family", [*FOREIGN, *OURS], ids=repr)
 def test_what_is_said_of_an_example_depends_on_no_other_and_on_no_chance(family):
-    net = Net(family, (32, 32, 3) if isinstance(family, LeNet | ResNet) else IMAGE, 3)
-    params = net.init(1)
-    x = torch.rand(6, *net.shape).movedim(-1, 1)
-    state, together = torch.get_rng_state(), net(params, x)
+    shape = (7,) if family in TEXTS else (32, 32, 3) if family in OURS else IMAGE
+    net, x = Net(family, shape, 3), torch.rand(6, *shape)
+    x = (20 * x).long() if family in TEXTS else x.movedim(-1, 1)
+    params, state = net.init(1), torch.get_rng_state()
+    together = net(params, x)
     alone = torch.cat([net(params, one[None]) for one in x])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
     assert torch.equal(net(params, x), together) and torch.equal(torch.get_rng_state(), state)
