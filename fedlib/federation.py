@@ -304,13 +304,6 @@ class Federation:
             self._shares[condition] = counts / counts.sum(1, keepdim=True).clamp(min=1)
         return self._shares[condition]
 
-    def to(self, device: str | torch.device) -> Federation:
-        """Return the same federation on another device."""
-        moved = {"balanced": self.balanced and _moved(self.balanced, device)}
-        return self._changed(
-            lambda table: _moved(table, device), **moved, device=torch.device(device)
-        )
-
     def permuted(self, order: np.ndarray) -> Federation:
         """Return the same federation with its rows in another order; ids move with the rows."""
         members = None if self.members is None else np.flatnonzero(np.isin(order, self.members))
@@ -370,9 +363,3 @@ def _permuted(table: Table, order: np.ndarray) -> Table:
     rows = torch.as_tensor(order, device=table.index.device)
     side = {n: t[rows] for n, t in table.side.items()}
     return replace(table, index=table.index[rows], sizes=table.sizes[order], side=side)
-
-
-def _moved(table: Table, device: str | torch.device) -> Table:
-    names = ("x", "y", "index", "scale", "shift")
-    moved: dict[str, Any] = {name: getattr(table, name).to(device) for name in names}
-    return replace(table, **moved, side={n: t.to(device) for n, t in table.side.items()})

@@ -192,6 +192,8 @@ class Task:
             among, labels = self.partition.among(), _labels(data, division.origin["train"])
             inside = self.opt_out.stays_in(division.parts["train"], labels, seed, *among)
             train.side[OPTED_IN] = torch.tensor(inside.astype(np.int64), device=where)
+        net = Net(self.model, data.shape, data.classes, where)
+        _ = net.lifting  # an error for one that cannot be trained here
         return Federation(
             net=net,
             classes=data.classes,

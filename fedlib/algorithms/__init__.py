@@ -13,6 +13,14 @@ from fedlib.algorithms.local import CommonestLabel, Densities, Local, Newcomers
 from fedlib.algorithms.mixture import Mixture
 from fedlib.algorithms.pmmoe import FedSynMoE, PMMoE
 from fedlib.algorithms.server_training import FedGen, FedGH
-from fedlib.algorithms.splitting import FedBABU, FedPer, FedRep, LGFedAvg, LocalGlobal, Personal
+from fedlib.algorithms.splitting import (
+    FedBABU,
+    FedBN,
+    FedPer,
+    FedRep,
+    LGFedAvg,
+    LocalGlobal,
+    Personal,
+)
 
 __all__ = sorted(name for name, kind in vars().items() if isinstance(kind, type))

@@ -12,7 +12,7 @@ from fedlib.algorithms.arithmetic import mean, mean_cross_entropy
 from fedlib.algorithms.fedavg import FedAvg, others
 from fedlib.engine import Known, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, named, part
+from fedlib.models import Net, Params, is_statistic, named, part
 from fedlib.values import value, within
 
 RECEIVED = "received."  # the global model as it came, among what all clients know
@@ -54,7 +54,8 @@ class FedProx(FedAvg):
 
 def far(params: Params, ctx: Params) -> Tensor:
     """Return the squared distance of a client's leaves from the received ones."""
-    squares = [((params[n] - t) ** 2).sum() for n, t in part(ctx, RECEIVED).items()]
+    received = part(ctx, RECEIVED).items()
+    squares = [((params[n] - t) ** 2).sum() for n, t in received if not is_statistic(n)]
     return reduce(torch.add, squares)
 
 
@@ -82,7 +83,7 @@ class SCAFFOLD(FedAvg):
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and control variates that start at zero."""
         model = FedAvg.leaves(self, fed, seed)
-        zeros = {n: torch.zeros_like(t) for n, t in model.items()}
+        zeros = {n: torch.zeros_like(t) for n, t in model.items() if not is_statistic(n)}
         return {**model, **named(zeros, CONTROL), **named(zeros, DRIFT)}
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
@@ -102,7 +103,7 @@ class SCAFFOLD(FedAvg):
         """Return the client's new control variate; before - after of the model, and its change."""
         scale = 1 / (ctx[STEPS] * self.client.lr)
         server = part(before, CONTROL)
-        model = {n: before[n] - after[n] for n in server}
+        _, model = FedAvg.client_update(self, net, before, after, ctx)
         own = {n: before[DRIFT + n] - c + model[n] * scale for n, c in server.items()}
         change = {n: t - before[DRIFT + n] for n, t in own.items()}
         return named(own, DRIFT), {**model, **named(change, CONTROL)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, mean, mean_cross_entropy, weighted_sum
-from fedlib.engine import Algorithm, Phase, Prediction, State, Update
+from fedlib.engine import UNSEEN, Algorithm, Known, Phase, Prediction, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, named, part
+from fedlib.models import Net, Params, is_statistic, named, part
 from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
@@ -43,9 +43,6 @@ class FedAvg(Algorithm):
 
     federates: ClassVar[bool] = True
     """Whether clients send anything."""
-
-    drops: ClassVar[bool] = True
-    """Whether the loss hands on the noise that drops units, where a model has dropout."""
 
     plain: ClassVar[bool] = False
     """Whether the method counts on clients that take plain SGD steps of one rate."""
@@ -79,6 +76,10 @@ class FedAvg(Algorithm):
         """Return whether a leaf stays with its client."""
         return name.startswith(self.keeps)
 
+    def stays(self, leaves: Iterable[str]) -> set[str]:
+        """Return which of all leaves stay with their client."""
+        return {name for name in leaves if self.is_local(name)}
+
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; every client starts from the same local leaves.
 
@@ -89,11 +90,12 @@ class FedAvg(Algorithm):
         begun = first or State({}, {})
         if first and not leaves.keys() & (first.shared.keys() | first.local.keys()):
             raise ValueError(f"the first stage has no leaf of {type(self).__name__} to start from")
-        shared = {n: begun.shared.get(n, t) for n, t in leaves.items() if not self.is_local(n)}
+        stays = self.stays(leaves)
+        shared = {n: begun.shared.get(n, t) for n, t in leaves.items() if n not in stays}
         local = {
             n: begun.local.get(n, begun.shared.get(n, t).expand(fed.clients, *t.shape)).clone()
             for n, t in leaves.items()
-            if self.is_local(n)
+            if n in stays
         }
         return State(shared, local)
 
@@ -113,20 +115,27 @@ class FedAvg(Algorithm):
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
-        said, y = net.logits(params, self.features(net, params, batch)), batch["y"]
+        y, logits = batch["y"], net.logits(params, self.features(net, params, batch))
         if net.says_p:
-            return -mean(at_label(said.softmax(-1), y), batch["weight"])
-        return mean_cross_entropy(said, y, batch["weight"])
+            return -mean(at_label(net.log_probs(logits), y), batch["weight"])
+        return mean_cross_entropy(logits, y, batch["weight"])
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return the features instead of the examples where the base stands still.
+
+        Where a model drops units, features differ from step to step.
+        """
+        if net.noise or not net.has_base(frozen):
+            return UNSEEN
+        return Known({}, {"h": net.features(frozen, batch["x"])})
 
     def features(self, net: Net, params: Params, batch: Params) -> Tensor:
-        """Return the features of a mini-batch, ``[B, D]``: looked up where known, or computed."""
-        if "h" in batch:
-            return batch["h"]
-        return net.features(params, batch["x"], batch.get("noise"))
+        """Return the features of a mini-batch, ``[B, D]``: looked up, or computed in training."""
+        return batch["h"] if "h" in batch else net.features(params, batch["x"], batch)
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after of the shared leaves that some phase trains, to be sent."""
-        local = {n for n in before if self.is_local(n)}
+        local = self.stays(before)
         moved = {n for phase in self.phases() for n in phase.moves(before, local)}
         return {}, {n: before[n] - after[n] for n in before if n in moved - local}
 
@@ -151,8 +160,11 @@ class FedAvg(Algorithm):
         gradients = {n: weighted_sum(w, messages[n]) for n, w in weights.items()}
         asleep = {n: w.sum(0) == 0 for n, w in weights.items() if w.ndim == 2}
         gradients = self.regularise(fed, state, gradients)
-        shared, memory = server_step(self.server, state.shared, gradients, state.optimizer, asleep)
-        return replace(state, shared=shared, optimizer=memory)
+        # Running statistics are averaged, whatever the optimiser.
+        means = {n: state.shared[n] - g for n, g in gradients.items() if is_statistic(n)}
+        moved = {n: g for n, g in gradients.items() if n not in means}
+        shared, memory = server_step(self.server, state.shared, moved, state.optimizer, asleep)
+        return replace(state, shared={**shared, **means}, optimizer=memory)
 
     def regularise(self, fed: Federation, state: State, gradients: Params) -> Params:
         """Return the pseudo-gradients with what the server itself adds: here nothing."""

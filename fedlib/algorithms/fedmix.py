@@ -67,7 +67,6 @@ class FedMix(FedAvg):
             [0.6000, 0.9000]])
     """
 
-    drops = False
     limits = within(
         experts=">= 1",
         objective=("map", "entropy", "likelihood"),

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedlib.algorithms.arithmetic import mean
 from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.ifca import FIT, settled
-from fedlib.engine import EarlyStop, Phase, Prediction, State, noise_of
+from fedlib.engine import UNSEEN, EarlyStop, Known, Phase, Prediction, State, noise_of
 from fedlib.federation import Federation
 from fedlib.models import AutoEncoder, Family, Net, Params, named, part
 from fedlib.optim import Optimizer, adam
@@ -69,12 +69,16 @@ class Local(LocalTraining):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over all leaves, with early stopping if asked for."""
-        noise = (("dropout", self.model.noise),) if self.model else ()
+        noise = (("dropout", self.model),) if self.model else ()
         return (self.phase(stop=self.stop, noise=noise),)
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         return FedAvg.loss(self, net.like(self.model), params, ctx, batch)
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return the features where the network's base is frozen."""
+        return FedAvg.known(self, net.like(self.model), frozen, ctx, batch)
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the client's own model's prediction."""
@@ -131,7 +135,6 @@ class Newcomers(SecondStage):
     Reference: Reisser et al., Federated mixture of experts (000).
     """
 
-    drops = False
     known = _as_of("known")
     loss = _as_of("loss")
     communication_bytes = FedAvg.communication_bytes  # what is shared comes down, nothing goes up
@@ -222,7 +225,6 @@ class Densities(SecondStage):
     """
 
     federates = True  # they send their auto-encoders
-    drops = False
     trains = (VAE,)
     limits = within(hidden=">= 1", latent=">= 1", samples=">= 1")
     epochs: int = 100
@@ -255,6 +257,10 @@ class Densities(SecondStage):
         """Return one phase over the auto-encoders, stopped by their own bound."""
         noise = ((LATENT, self.latent),)
         return (self.phase(stop=self.stop, noise=noise, watch="loss"),)
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return nothing: auto-encoders look at the examples themselves."""
+        return UNSEEN
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""

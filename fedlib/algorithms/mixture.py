@@ -122,9 +122,9 @@ class Mixture(LocalTraining):
         if self.pool == "mean":
             return ()
         moving = (GATE,) if self.frozen else ("",)
-        numbers = sum(family.noise for family in (self.expert, self.gate) if family)
-        more = {"stop": self.stop, "watch": "loss", "side": "local"}
-        return (self.phase(train=moving, noise=(("dropout", numbers),), **more),)
+        noise = tuple((f"dropout:{k}", f) for k, f in enumerate((self.expert, self.gate)) if f)
+        phase = self.phase(train=moving, stop=self.stop, watch="loss", side="local", noise=noise)
+        return (phase,)
 
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what experts that stay say of an example's label."""
@@ -136,13 +136,13 @@ class Mixture(LocalTraining):
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""
-        x, y, said, noise = batch["x"], batch["y"], batch.get(SAID), batch.get("noise")
+        x, y, said = batch["x"], batch["y"], batch.get(SAID)
         if said is None:
             said = at_label(self.say(net, params, self.encode(net, params, x), batch), y)
         elif not self.frozen:
-            mine = at_label(self._mine(net, params, x, noise), y)
+            mine = at_label(self._mine(net, params, x, batch), y)
             said = torch.cat([said, mine.unsqueeze(-1)], -1)
-        mixed = pooled(said, self._open(net, params, x, noise), self.pool)
+        mixed = pooled(said, self._open(net, params, x, batch), self.pool)
         return -mean(mixed, batch["weight"])
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
@@ -187,19 +187,20 @@ class Mixture(LocalTraining):
             if OPTED_IN in batch:
                 inside = batch[OPTED_IN].bool()[:, None, None]
                 theirs = torch.where(inside, theirs, theirs.detach())
-        mine = self._mine(net, params, code["x"], batch.get("noise"))
+        mine = self._mine(net, params, code["x"], batch)
         return torch.cat([theirs, mine.unsqueeze(-2)], -2)
 
-    def _mine(self, net: Net, params: Params, x: Tensor, noise: Tensor | None) -> Tensor:
+    def _mine(self, net: Net, params: Params, x: Tensor, batch: Params) -> Tensor:
         own = net.like(self.expert)
-        first = None if noise is None else noise[..., : own.noise]  # the gate's are the last
-        return own.logp(part(params, OWN), x, first)
+        if "noise" in batch:  # the gate's are the last
+            batch = {**batch, "noise": batch["noise"][..., : own.noise]}
+        return own.logp(part(params, OWN), x, batch)
 
-    def _open(self, net: Net, params: Params, x: Tensor, noise: Tensor | None = None) -> Tensor:
+    def _open(self, net: Net, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
         """Return the log gate, ``[B, J + 1]``: log (1 - h) and log h for two experts."""
         own = part(params, GATE)
         outputs = own["head.bias"].shape[-1]
-        a = net.like(self.gate, outputs)(own, x, noise)
+        a = net.like(self.gate, outputs)(own, x, batch)
         if outputs > 1:
             return a.log_softmax(-1)
         return torch.cat([logsigmoid(-a), logsigmoid(a)], -1)

@@ -11,7 +11,7 @@ from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import error_spread, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, Split
-from fedlib.engine import EarlyStop, Known, Phase, Prediction, State, tabulate
+from fedlib.engine import UNSEEN, EarlyStop, Known, Phase, Prediction, State, tabulate
 from fedlib.federation import Federation
 from fedlib.models import GateNet, Net, Params, each, named, part
 from fedlib.optim import Optimizer, sgd
@@ -53,7 +53,6 @@ class PMMoE(SecondStage):
             [1., 0., 1.]])
     """
 
-    drops = False  # the noise in its batches is the gate's
     trains = (GATE,)
     limits = within(top=">= 0", denoise="[0, 1)", temperature="> 0")
     of: Split = FedPer()
@@ -138,8 +137,7 @@ class PMMoE(SecondStage):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the gate."""
-        noise = (("dropout", self.gate.noise),)
-        return (self.phase(stop=self.stop, watch="loss", side="local", noise=noise),)
+        return (self.phase(stop=self.stop, watch="loss", side="local"),)
 
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what experts say of examples, and what the gate sees of them if not the image."""
@@ -153,7 +151,7 @@ class PMMoE(SecondStage):
         told = batch
         if SAID not in batch:
             told = self._consulted(net, params, ctx, self.encode(net, params, batch["x"]))
-        logits, _ = self._mixed(net, params, told, batch.get("noise"))
+        logits, _ = self._mixed(net, params, told)
         return mean_cross_entropy(logits, batch["y"], batch["weight"])
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
@@ -181,14 +179,12 @@ class PMMoE(SecondStage):
             entry = self.of.private(net, params, entry)
         return {REST: rest, SAID: said, ENTRY: entry}
 
-    def _mixed(
-        self, net: Net, params: Params, told: Params, noise: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def _mixed(self, net: Net, params: Params, told: Params) -> tuple[Tensor, Tensor]:
         """Return the mixture's logits ``[B, C]`` and the weights of the experts, ``[B, M]``."""
         entry = told[ENTRY] if ENTRY in told else told["x"]
         own = part(params, GATE)
         experts = own["head.bias"].shape[-1]
-        a = net.like(self.gate, experts, self._sees(net))(own, entry, noise)
+        a = net.like(self.gate, experts, self._sees(net))(own, entry)
         a = torch.where(params[KEPT] > 0, a, -torch.inf).softmax(-1)
         if 0 < self.top < experts:
             least = a.topk(self.top, -1).values[..., -1:]
@@ -251,7 +247,6 @@ class FedSynMoE(FedAvg):
     that it describes, which is this one.
     """
 
-    drops = False
     reads_examples = True
     keeps = (OWN, GATE)
     gate: GateNet = GateNet()
@@ -262,6 +257,10 @@ class FedSynMoE(FedAvg):
         own = named(part(model, "base."), f"{OWN}base.")
         gate = fresh_gate(self.gate, fed.net, 2, below_base(fed.net), seed)
         return {**model, **own, **placed(gate, fed)}
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return nothing: the gate looks at the examples themselves."""
+        return UNSEEN
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""

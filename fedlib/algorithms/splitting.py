@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
 from fedlib.algorithms.fedavg import FedAvg
-from fedlib.engine import UNSEEN, Known, Phase, Prediction, State
+from fedlib.engine import Phase, Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
 from fedlib.values import value, within
+
+MEAN = "running_mean"  # what a BatchNorm layer's leaves have
 
 
 class Opened(NamedTuple):
@@ -70,15 +73,6 @@ class Split(FedAvg):
         """Return the client's logits ``[B, classes]``."""
         entry, rest = self.opened(net, params, ctx, code)
         return rest + self.joined(net, params, self.private(net, params, entry))
-
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
-        """Return the features instead of the examples where the base stands still.
-
-        Where a model drops units, features differ from step to step.
-        """
-        if net.noise or not net.has_base(frozen):
-            return UNSEEN
-        return Known({}, {"h": net.features(frozen, batch["x"])})
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the features of the shared base."""
@@ -208,6 +202,26 @@ class FedBABU(Personal):
 
     trains = ("base.",)
     local: tuple[str, ...] = ("head.",)
+
+
+@value
+class FedBN(FedAvg):
+    """FedAvg in which BatchNorm layers stay with their client: weights, biases and statistics.
+
+    So clients whose features are shifted against each other normalise them alike. Without such
+    layers it is FedAvg. A newcomer gets the mean of the clients' predictions.
+
+    Reference: Li et al., FedBN: federated learning on non-IID features via local batch
+    normalization, ICLR 2021.
+    """
+
+    reads_examples = True
+
+    def stays(self, leaves: Iterable[str]) -> set[str]:
+        """Return the leaves of the layers that keep running statistics."""
+        names = [*leaves]
+        layers = tuple(n.removesuffix(MEAN) for n in names if n.endswith(MEAN))
+        return {n for n in names if n.startswith(layers)}
 
 
 @value

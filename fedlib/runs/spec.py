@@ -77,9 +77,6 @@ class Experiment:
                 raise TypeError(f"{name} must be an Experiment or None, got {shown(stage)}")
         if self.beside is not None and self.after is None:
             raise ValueError("beside needs a first stage to be beside of: give `after` too")
-        if self.task.model.noise and not self.algorithm.drops:
-            kind = type(self.algorithm).__name__
-            raise ValueError(f"{kind} trains without dropout, and {self.task.model} asks for it")
 
     @cached_property
     def key(self) -> str:

@@ -137,7 +137,6 @@ BAD = [
     (lambda: alg.PMMoE(temperature=0.0), "PMMoE.temperature must be > 0"),
     (lambda: GateNet(init="orthogonals"), "did you mean 'orthogonal'"),
     (lambda: GateNet(activation="tanh"), "unknown activation"),
-    (lambda: GateNet(dropout=1.0), "dropout must lie"),
     (lambda: alg.FedMix(experts=0), "FedMix.experts must be >= 1, got 0"),
     (lambda: alg.FedMix(objective="mape"), "unknown objective 'mape'; .*did you mean 'map'"),
     (lambda: alg.FedMix(gates="global"), "unknown gates 'global'"),

@@ -11,12 +11,13 @@ from conftest import LENET, make_federation
 from playing import BATTERY, SIZES, begun, play
 from small import TASK
 from test_models import DROPS, SHAPE, readers
+from test_modules import NORMED
 
 import fedlib.algorithms
 from benchmarks.determinism import report
 from benchmarks.determinism.deviation import Deviation, compare, distance
 from benchmarks.determinism.subjects import subjects
-from fedlib.algorithms import GPFL, FedAvg, FedMix, Local, PMMoE
+from fedlib.algorithms import GPFL, FedAvg, FedBN, FedMix, Local, PMMoE
 from fedlib.engine import EarlyStop, State, clients_round, draw, hand_out, play_round
 from fedlib.engine.costs import CACHE_BYTES, chunk_of, numbers
 from fedlib.models import MLP
@@ -31,6 +32,7 @@ def on(kind):
         "dense": lambda: make_federation(SIZES),
         "convolutional": lambda: make_federation(SIZES, model=LENET, shape=(12, 12, 1)),
         "dropout": lambda: make_federation(SIZES, model=DROPS, shape=SHAPE),
+        "normed": lambda: make_federation(SIZES, model=NORMED),
         "text": readers,
     }[kind]()
 
@@ -39,6 +41,7 @@ CASES = {name: ("dense", BATTERY[name]) for name in fedlib.algorithms.__all__} |
     "convolutional, FedMix": ("convolutional", FedMix(experts=2, **FAST)),
     "convolutional, early stop": ("convolutional", STOPPING),
     "dropout, FedAvg": ("dropout", FedAvg(**FAST)),
+    "normed, FedBN": ("normed", FedBN(**FAST)),
     "text, FedAvg": ("text", FedAvg(**FAST)),
 }
 

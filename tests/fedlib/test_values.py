@@ -32,10 +32,12 @@ from papers.pm_moe.experiments import PrivateParts
 TABLE = """
 LeNet: channels=(6, 16) | (6, 17); hidden=(120, 84) | (84, 120); kernel=5 | 3; response_norm=0 |
     4; dropout=0.0 | 0.5; channel_dropout=0.0 | 0.2; output='log-softmax' | 'softmax'
-ResNet: blocks=3 | 2; widths=(16, 32, 64) | (16, 32); groups=2 | 4; shortcut='projection' | 'pad'
+ResNet: blocks=3 | 2; widths=(16, 32, 64) | (16, 32); groups=2 | 4
 BiLSTM: vocabulary=10002 | 50; embedding=100 | 3; hidden=64 | 5; tokens=None | 20
 FastText: vocabulary=98635 | 50; width=32 | 3
 MLP: hidden=(200, 200) | (200,)
+Module: function=... | 'torch.nn:Flatten'; arguments=() | (('start_dim', 1),); head='' | 'fc';
+    frozen=() | ('conv1.',)
 Optimizer: name='sgd' | 'adam'; lr=0.05 | 0.1; momentum=0.0 | 0.9; weight_decay=0.0 | 0.1;
     betas=(0.9, 0.999) | (0.9, 0.99); eps=1e-08 | 1e-07; rates=() | (('phi', 0.05),)
 EarlyStop: every=5 | 1; patience=10 | 1; min_delta=0.0 | 0.1; keep='best' | 'last'
@@ -72,7 +74,7 @@ Experiment: task=... | dataclasses.replace(TASK, portion=0.5); algorithm=... | L
     rounds=... | 4; cohort=10 | 0.5; seed=0 | 1; evaluate_every=10 | 3; after=None | FIRST;
     audit=False | True; keep='last' | 'best'; beside=None
 GateNet: hidden=(128, 256, 128) | (8,); activation='leaky_relu' | 'mish'; init='orthogonal' |
-    'spectral'; dropout=0.0 | 0.1
+    'spectral'
 Uniform: low=... | 0.05; high=... | 0.3; log=True | False
 Choice: of=... | (3,)
 Space: axes=... | (('b', Uniform(low=0.1, high=0.2)),)
@@ -100,6 +102,7 @@ SCAFFOLD < FedAvg: client=Optimizer() | Optimizer(lr=0.5); weighting='uniform' |
 MOON < FedAvg: mu=1.0 | 5.0; tau=0.5 | 1.0
 FedGen < FedAvg: noise=512 | 4; hidden=512 | 8; fit=Optimizer(name='adam', lr=0.005) |
     Optimizer(); steps=1000 | 3; invented=10 | 5; alpha=1.0 | 2.0
+FedBN < FedAvg:
 FedRoD < FedAvg:
 FedCP < FedAvg: apart=5.0 | 1.0
 GPFL < FedAvg: near=0.01 | 0.1; decay=0.1 | 0.0
@@ -122,8 +125,9 @@ FedGH < LGFedAvg: head=Optimizer(lr=1.0) | Optimizer(); pairs=10 | 5
 # One value of those that need more than their defaults.
 TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), Mirrored(pool=200))
 FIRST = Experiment(TASK, FedAvg(), rounds=3)
-BASES = """TASK; FIRST; Phase(Optimizer()); Repeated(IID()); Rotated(IID()); LabelPermuted(IID());
-    Clients(IID()); Uniform(0.1, 0.2); Choice((1, 2)); Space((("a", Choice((1,))),))"""
+BASES = """TASK; FIRST; Phase(Optimizer()); Module('torch.nn:Identity'); Repeated(IID());
+    Rotated(IID()); LabelPermuted(IID()); Clients(IID()); Uniform(0.1, 0.2); Choice((1, 2));
+    Space((("a", Choice((1,))),))"""
 KINDS = {n: c for n, c in values._KINDS.items() if c.__module__.startswith("fedlib.")}
 
 
@@ -267,10 +271,9 @@ def _changed(draw, kinds):
 
 ALGORITHMS = [name for name, cls in KINDS.items() if issubclass(cls, FedAvg)]
 PARTITIONS = ["Dirichlet", "IID", "Clients", "Rotated", "Majority"]
-still = {"dropout": 0.0, "channel_dropout": 0.0}  # not every algorithm can drop units
-plain = _changed(["MLP"]) | _changed(["LeNet"]).map(lambda net: dataclasses.replace(net, **still))
+nets = _changed(["LeNet", "MLP", "Module"])
 tasks = st.builds(
-    dataclasses.replace, _changed(["Task"]), partition=_changed(PARTITIONS), model=plain
+    dataclasses.replace, _changed(["Task"]), partition=_changed(PARTITIONS), model=nets
 )
 experiments = st.builds(
     dataclasses.replace, _changed(["Experiment"]), task=tasks, algorithm=_changed(ALGORITHMS)
