@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import LENET, after, assert_alike, make_federation, parts_of
-from playing import BATTERY, TASK, close, equal, held_by, play, trained_alone
+from playing import BATTERY, SKEWED, close, equal, held_by, play, trained_alone
 from torch import nn
 from torch.nn import functional as F
 
@@ -281,7 +281,7 @@ def test_fedbn_is_better_where_features_are_shifted():
     """Each client sees the digits turned by another angle: Li et al.'s point, on four clients."""
     turned = Rotated(IID(clients=4, size=100), angles=(0.0, 90.0, 180.0, 270.0), alpha=None)
     task = replace(
-        TASK, partition=turned, held_out=Mirrored(300, 20, 60), model=foreign("dense_normed")
+        SKEWED, partition=turned, held_out=Mirrored(300, 20, 60), model=foreign("dense_normed")
     )
     found = {}
     for kind in (FedAvg, FedBN):
@@ -448,7 +448,7 @@ def test_what_cannot_be_trained_is_refused_by_name(family, message):
 
 def test_a_task_refuses_it_when_it_is_built():
     with pytest.raises(ValueError, match=r"Identity.* not features \[2, D\]"):
-        replace(TASK, model=Module("torch.nn:Identity")).build(0)
+        replace(SKEWED, model=Module("torch.nn:Identity")).build(0)
 
 
 def grey():

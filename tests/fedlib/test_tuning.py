@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from playing import TASK
+from playing import SKEWED
 from small import running
 
 from fedlib.algorithms import FedAvg
@@ -17,7 +17,7 @@ RATE = Space((("lr", Uniform(0.01, 0.1)),))
 
 def experiment(chosen):
     algorithm = FedAvg(batch_size=10, client=sgd(chosen["lr"]))
-    return Experiment(TASK, algorithm, 2, cohort=4, evaluate_every=0)
+    return Experiment(SKEWED, algorithm, 2, cohort=4, evaluate_every=0)
 
 
 def search(name="rate", **options):
