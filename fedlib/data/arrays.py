@@ -80,45 +80,39 @@ def _checked(
     split: str, features: Any, labels: Any, columns: Mapping[str, Any] | None = None
 ) -> dict[str, NDArray[Any]]:
     """The arrays of a split as they are stored; ValueError says what cannot be."""
+
+    def need(legal: object, what: str, given: NDArray[Any] | None = None) -> None:
+        if not legal:
+            got = "" if given is None else f", got {given.dtype} {list(given.shape)}"
+            raise ValueError(f"{split}: {what}{got}")
+
     x, y = np.array(features, order="C"), np.array(labels)
-    got = f"got {x.dtype} {list(x.shape)}"
     if x.dtype == np.uint8:
-        if x.ndim != 4 or x.shape[3] not in (1, 3):
-            what = "images must be uint8 [N, H, W, C] with one channel or three"
-            raise ValueError(f"{split}: {what}, {got}")
+        images = x.ndim == 4 and x.shape[3] in (1, 3)
+        need(images, "images must be uint8 [N, H, W, C] with one channel or three", x)
     elif x.dtype.kind in "iu" and x.ndim == 2:
-        if x.size and not 0 <= x.min() <= x.max() < 2**31:
-            raise ValueError(f"{split}: tokens must be 0 or more, got {x.min()}..{x.max()}")
+        legal = not x.size or 0 <= x.min() <= x.max() < 2**31
+        need(legal, f"tokens must be 0 or more, got {x.min(initial=0)}..{x.max(initial=-1)}")
         x = x.astype(np.int32)
-    elif x.dtype.kind == "f" and x.ndim > 1 and all(x.shape[1:]):
+    else:
+        legal = x.dtype.kind == "f" and x.ndim > 1 and all(x.shape[1:])
+        need(legal, "features must be uint8 [N, H, W, C], integers [N, T] or floats [N, ...]", x)
         with np.errstate(over="ignore"):
             x = x.astype(np.float32)
         for row in np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1)):
-            raise ValueError(f"{split}: example {row:,} has features that are NaN or infinite")
-    else:
-        what = "features must be uint8 [N, H, W, C], integers [N, T] or floats [N, ...]"
-        raise ValueError(f"{split}: {what}, {got}")
-    if y.dtype.kind == "f":
-        what = "classes are whole numbers 0.., and regression is not supported"
-        raise ValueError(f"{split}: labels are {y.dtype}, but {what}")
-    if y.ndim != 1 or y.dtype.kind not in "iu" or np.any(y < 0):
-        what = "labels must be integers 0.. in [N]"
-        raise ValueError(f"{split}: {what}, got {y.dtype} {list(y.shape)}")
-    found = {"labels": y.astype(np.int64)}
+            need(False, f"example {row:,} has features that are NaN or infinite")
+    regression = "classes are whole numbers 0.., and regression is not supported"
+    need(y.dtype.kind != "f", f"labels are {y.dtype}, but {regression}")
+    legal = y.ndim == 1 and y.dtype.kind in "iu" and not np.any(y < 0)
+    need(legal, "labels must be integers 0.. in [N]", y)
+    need(len(y) == len(x), f"{len(y):,} labels for {len(x):,} examples")
+    found = {"features": x, "labels": y.astype(np.int64)}
     for name, values in (columns or {}).items():
-        found[cache.EXTRA + name] = column = np.array(values)
-        if (
-            not re.fullmatch(r"[\w.-]+", name)
-            or column.ndim != 1
-            or column.dtype.kind not in "iufbU"
-        ):
-            what = f"column {name!r} cannot be kept: it must hold numbers or names in [N]"
-            raise ValueError(f"{split}: {what}, got {column.dtype} {list(column.shape)}")
-    for name, values in found.items():
-        if len(values) != len(x):
-            what = name if name == "labels" else f"values of {name.removeprefix(cache.EXTRA)!r}"
-            raise ValueError(f"{split}: {len(values):,} {what} for {len(x):,} examples")
-    return {"features": x, **found}
+        found[cache.EXTRA + name] = v = np.array(values)
+        legal = re.fullmatch(r"[\w.-]+", name) and v.ndim == 1 and v.dtype.kind in "iufbU"
+        need(legal, f"column {name!r} cannot be kept: it must hold numbers or names in [N]", v)
+        need(len(v) == len(x), f"{len(v):,} values of {name!r} for {len(x):,} examples")
+    return found
 
 
 def _named(splits: cache.Arrays, class_names: Sequence[str]) -> tuple[str, ...]:
@@ -130,9 +124,9 @@ def _named(splits: cache.Arrays, class_names: Sequence[str]) -> tuple[str, ...]:
     # Labels may be any numbers by mistake: no array has as many entries as the largest says.
     for i in range(max(classes, len(class_names), 2)):
         if i >= len(seen) or seen[i] != i:
-            what = f" ({class_names[i]!r})" if class_names else ""
-            raise ValueError(f"no training example has label {i}{what}: two classes or more, each "
-                             f"with examples, are needed, and labels without gaps")  # fmt: skip
+            which = f"{i} ({class_names[i]!r})" if class_names else str(i)
+            needed = "two classes or more, each with examples, and labels without gaps"
+            raise ValueError(f"no training example has label {which}: {needed} are needed")
     return tuple(map(str, class_names or range(classes)))
 
 

@@ -121,7 +121,6 @@ class Majority(Request):
     """
 
     limits = within(clients="> 0", size="> 0", p="[0, 1]", pairs=("distinct", "disjoint"))
-
     clients: int = 100
     size: int = 100
     p: float = 0.8

@@ -73,8 +73,7 @@ def summed(difference: Floats, share: Floats) -> Floats:
 
     ``difference`` ``[S, classes, K]`` and p(s) over the cohort ``[S]`` make ``[classes, K]``.
     """
-    weights = np.asarray(share, dtype=np.float64)
-    return np.tensordot(weights / weights.sum(), np.asarray(difference, dtype=np.float64), 1)
+    return np.tensordot(share / share.sum(), difference, 1)
 
 
 def noisy(difference: Floats, noise: float, rng: np.random.Generator) -> Floats:
@@ -83,9 +82,8 @@ def noisy(difference: Floats, noise: float, rng: np.random.Generator) -> Floats:
     ``noise`` is its standard deviation in units of the root mean square of a client's own update.
     No guarantee of differential privacy follows: nothing is clipped.
     """
-    d = np.asarray(difference, dtype=np.float64)
-    size = np.sqrt((d**2).mean((-2, -1), keepdims=True))
-    return d + noise * size * rng.standard_normal(d.shape)
+    size = np.sqrt((difference**2).mean((-2, -1), keepdims=True))
+    return difference + noise * size * rng.standard_normal(difference.shape)
 
 
 def balanced_accuracy(guess: Flags, held: Flags) -> float:
@@ -93,7 +91,6 @@ def balanced_accuracy(guess: Flags, held: Flags) -> float:
 
     NaN where all or none are held: then there is nothing to tell apart.
     """
-    guess, held = np.asarray(guess, dtype=bool), np.asarray(held, dtype=bool)
     if held.all() or not held.any():
         return float("nan")
     return float((guess[held].mean() + (~guess[~held]).mean()) / 2)
@@ -104,12 +101,11 @@ def best_threshold(score: Floats, held: Flags) -> float:
 
     The threshold is chosen by the truth: no server can do better with these scores.
     """
-    value, flag = np.ravel(np.asarray(score, dtype=np.float64)), np.ravel(held).astype(bool)
-    if flag.all() or not flag.any():
+    if held.all() or not held.any():
         return float("nan")
     from sklearn.metrics import roc_curve  # slow to import
 
-    misses, hits, _ = roc_curve(flag, value)
+    misses, hits, _ = roc_curve(held.ravel(), score.ravel())
     return float((hits + 1 - misses).max() / 2)
 
 

@@ -102,8 +102,7 @@ def from_step(difference: Floats, rate: float) -> Floats:
     """
     if rate <= 0:
         raise ValueError(f"rate must be > 0, got {rate}")
-    d = np.asarray(difference, dtype=np.float64)
-    return 1 / d.shape[-1] - d / rate
+    return 1 / difference.shape[-1] - difference / rate
 
 
 def from_update(difference: Floats) -> Floats:
@@ -112,7 +111,7 @@ def from_update(difference: Floats) -> Floats:
     The negative difference, shifted so that its smallest entry is 0 and divided by its sum: what
     the paper does after several steps. Uniform where nothing has moved.
     """
-    moved = -np.asarray(difference, dtype=np.float64)
+    moved = -difference
     return _normalised(moved - moved.min(-1, keepdims=True))
 
 
@@ -124,7 +123,6 @@ def from_marginal(q_s: Floats, q_y: Floats, resolution: float = RESOLUTION) -> F
     uniform. Parts of q(z|s) smaller than ``resolution`` are taken for rounding and explain nothing.
     ValueError if shapes do not match.
     """
-    q_s, q_y = np.asarray(q_s, dtype=np.float64), np.asarray(q_y, dtype=np.float64)
     if q_y.ndim != 2 or q_s.shape != (q_y.shape[1],):
         raise ValueError(f"q_s must be [K] and q_y [classes, K], got {q_s.shape} and {q_y.shape}")
     # As sum p = 1, what is left unexplained is sum_y p(y) (q(z|y) - q(z|s)): what all labels have
@@ -186,7 +184,7 @@ def set_from_rows(difference: Floats) -> Flags:
     that did not may belong to a label that it holds if K = 1, if q(z|c) is one-hot in float (its
     gradient is then exactly zero), or if the step was smaller than the rounding of phi itself.
     """
-    return np.asarray((np.asarray(difference) != 0).any(-1))
+    return np.asarray((difference != 0).any(-1))
 
 
 def from_rows(difference: Floats, q_y: Floats) -> Floats:
@@ -220,10 +218,10 @@ def from_rows_together(difference: Floats, q_y: Floats) -> Floats:
 
 def _moved(difference: Floats, q_y: Floats) -> Floats:
     """Return the mean over experts of |difference| / q(z|y); 0 / 0 is 0: nothing moved there."""
-    size, q = np.abs(np.asarray(difference, dtype=np.float64)), np.asarray(q_y, dtype=np.float64)
-    if size.shape[-2:] != q.shape:
-        raise ValueError(f"phi's update and q(z|y) must match, got {size.shape} and {q.shape}")
-    q = np.broadcast_to(q, size.shape)
+    size = np.abs(difference)
+    if size.shape[-2:] != q_y.shape:
+        raise ValueError(f"phi's update and q(z|y) must match, got {size.shape} and {q_y.shape}")
+    q = np.broadcast_to(q_y, size.shape)
     return np.asarray(np.divide(size, q, out=np.zeros_like(size), where=q > 0).mean(-1))
 
 
@@ -235,5 +233,4 @@ def _normalised(moved: Floats) -> Floats:
 
 def total_variation(p: Floats, q: Floats) -> Floats:
     """Return half the absolute difference of distributions ``[..., classes]``: 0 if the same."""
-    difference = np.asarray(p, dtype=np.float64) - np.asarray(q, dtype=np.float64)
-    return np.asarray(0.5 * np.abs(difference).sum(-1))
+    return np.asarray(0.5 * np.abs(p - q).sum(-1))
