@@ -179,6 +179,10 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
     assert row["value"] == 89.90 and row["mean"] == pytest.approx(90.0)
     assert row["low"] < 89.9 < row["high"] and row["verdict"] == OTHER and not row["same"]
     assert row["values"] == pytest.approx([89, 90, 91]) and row["gap"] == pytest.approx(0.1)
+    # By hand: Student's quantile 4.3027, the standard error of three runs a point apart, the angle.
+    turn = 4.30265 * 0.01 / 3**0.5 / (2 * (0.9 * 0.1) ** 0.5)
+    ends = [100 * np.sin(np.arcsin(0.9**0.5) + s * turn) ** 2 for s in (-1, 1)]
+    assert [row["low"], row["high"]] == pytest.approx(ends, rel=1e-5)
     assert (row["seeds"], row["scale"], row["commit"]) == (3, "standard", "abc")
     assert row["notebook"] == "12_fourteen_baselines"
     assert row["key"] == keys[0]
