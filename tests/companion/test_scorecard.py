@@ -154,10 +154,10 @@ def test_what_an_exhibit_prints_is_what_its_section_can_measure():
             assert known <= bare, (exhibit.notebook, known - bare)
 
 
-def stored(section, dataset, name, accuracy):
-    """Export made-up runs at the standard scale, a client with that accuracy; return their keys."""
+def stored(section, dataset, name, accuracy, scale="standard"):
+    """Export made-up runs, a client with that accuracy; return their keys."""
     made = []
-    for experiment in section.experiments("standard", dataset, name):
+    for experiment in section.experiments(scale, dataset, name):
         value = accuracy + 0.01 * (experiment.seed - 1)
         rows = [(0, "examples", 0, -1, "", 10.0)]
         for metric in ("test_accuracy", "validation_accuracy"):
@@ -191,6 +191,18 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
         rows = found[found["dataset"].eq(dataset) & found["table_or_figure"].eq("Table 1")]
         rows = rows[rows["paper"].str.startswith("004")]
         assert set(rows["verdict"]) == {verdict, NO}
+
+
+def test_a_run_of_the_papers_own_scale_is_compared_by_the_margin():
+    stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.88, "paper")
+    stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.5)
+    found = numbers(ONE)
+    (row,) = found[found["seeds"].gt(0) & ~found["repeats"]].to_dict("records")
+    assert (row["scale"], row["same"], row["verdict"]) == ("paper", True, AGREES)
+    assert (
+        row["gap"] == pytest.approx(-1.9)
+        and found.loc[found["repeats"], "method"].eq("FedPer").any()
+    )
 
 
 @pytest.mark.parametrize(
