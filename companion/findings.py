@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from IPython.display import Markdown
 
-from companion.claims import HOLDS, OPEN, shown
+from companion.claims import OPEN, shown
 from companion.sections import SCALES
 
 
@@ -41,40 +40,14 @@ class Finding:
         return self.sentence.format(**known)
 
 
-def by_claim(
-    sentence: str,
-    claims: Callable[[], pd.DataFrame],
-    claim: str,
-    where: str,
-    verdict: str = HOLDS,
-    figure: str = "",
-) -> Finding:
-    """Return the finding that a claim has a verdict; its numbers are the claim's own fields.
-
-    ``claims()`` is `scorecard.collected`; of its rows just one must have the text ``claim`` and be
-    tested on ``where``.
-    """
-
-    def numbers() -> Mapping[str, Any]:
-        rows = claims()
-        found = rows[rows["claim"].eq(claim) & rows["tested on"].eq(where)].to_dict("records")
-        if len(found) != 1:
-            raise Unsupported(
-                f"{len(found)} claims {claim!r} are tested on {where!r}, one is asked"
-            )
-        return {str(name): value for name, value in found[0].items()}
-
-    return Finding(sentence, numbers, lambda of: of["verdict"] == verdict, figure=figure)
-
-
 def document(findings: Sequence[Finding], head: str) -> str:
     """Return a page of Markdown: ``head``, and every sentence with its figure and notebook."""
     parts = [head.strip()]
     for one in findings:
-        sentence, number = one.said(), one.notebook or str(one.numbers().get("notebook", ""))
-        link = f" ([notebook](notebooks/{number}.ipynb))" if number else ""
-        shown = f"\n\n![{sentence}](figures/{one.figure})" if one.figure else ""
-        parts.append(f"- {sentence}{link}{shown}")
+        links = {"figure": f"figures/{one.figure}" if one.figure else ""}
+        links |= {"notebook": f"notebooks/{one.notebook}.ipynb" if one.notebook else ""}
+        told = ", ".join(f"[{name}]({path})" for name, path in links.items() if path)
+        parts.append(f"- {one.said()} ({told})" if told else f"- {one.said()}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -85,13 +58,15 @@ def write(findings: Sequence[Finding], head: str, path: Path) -> Path:
     return path
 
 
-def learned(table: pd.DataFrame, says: str, claim: str, found: Mapping[str, str]) -> Markdown:
+def learned(table: pd.DataFrame, says: str, claim: str, found: Mapping[str, str]) -> Any:
     """Return a notebook's last three sentences: what the paper says, what was found, how sure.
 
     ``table`` is the notebook's own of claims; that with the text ``claim`` decides, at the largest
     scale that is there. ``found`` are templates by verdict, with the claim's fields in braces.
     Unsupported where there is none for the verdict.
     """
+    from IPython.display import Markdown
+
     rows = table[table["claim"].eq(claim)]
     if not len(rows):
         raise Unsupported(f"nothing tests {claim!r}")

@@ -15,19 +15,7 @@ from companion.claims import FAILS, HOLDS, IDENTITY, OPEN, PAPER, TESTED
 from companion.claims import table as claims_frame
 from companion.inference import LEAST_SEEDS, interval
 from companion.panels import Panel, stored
-from companion.scorecard.page import (
-    ABSENT,
-    AGREES,
-    DIFFERS,
-    IMPRECISE,
-    NEVER,
-    NO,
-    OTHER,
-    POINTS,
-    VERDICTS,
-    WIDEST,
-    page,
-)
+from companion.scorecard import page as words
 from companion.sections import SCALES, Book, Exhibit, Run
 from fedlib import paths
 from fedlib.algorithms import CommonestLabel
@@ -52,14 +40,14 @@ def write(book: Book) -> tuple[list[Path], pd.DataFrame, pd.DataFrame]:
     home.mkdir(parents=True, exist_ok=True)
     table, claims = numbers(book), collected()
     written = [home / f"scorecard{end}" for end in (".html", ".parquet", "_claims.parquet")]
-    written[0].write_text(page(table, orders(table), claims))
+    written[0].write_text(words.page(table, orders(table), claims))
     table.to_parquet(written[1], index=False)
     claims.astype({"measured": str, "seeds": str, "values": str}).to_parquet(written[2])
     return written, table, claims
 
 
 def main(book: Book) -> None:
-    """Write page, tables and numbers; say where, and how verdicts are spread."""
+    """Write page and tables; say where, and how verdicts are spread."""
     written, numbers, claims = write(book)
     counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
     for name, table in zip(("published numbers", "claims of the papers"), counted, strict=True):
@@ -129,7 +117,7 @@ def numbers(book: Book) -> pd.DataFrame:
     percent), seeds, values (by seed), same (whether the run is planned at the papers' own scale),
     group (of numbers that are ranked together) and family, scale, notebook, key (of the first
     seed's run), its device and commit and the file of ``results/`` that holds it, why_not, at_hand,
-    gap (mean - value), repeats (whether an earlier row is the same number of the same run) and
+    gap (mean - value), repeats (whether an earlier row is the same number) and
     verdict.
     """
     table = book.published().set_index("row", drop=False)
@@ -145,9 +133,8 @@ def numbers(book: Book) -> pd.DataFrame:
     table[ends] = table[ends].astype(float) * 100
     fractions = (of if isinstance(of, list) else [] for of in table["values"])
     table["values"] = [[100 * v for v in of] for of in fractions]
-    named = ["paper", "dataset", "method", "metric", "value"]
-    again = table.duplicated([*named, "key"]) & table["key"].ne("")
-    again |= table.duplicated([*named, "setting"]) & table["key"].eq("") & table["value"].notna()
+    named = ["paper", "dataset", "setting", "method", "metric", "value"]
+    again = table.duplicated(named) & table["value"].notna()
     table = table.assign(gap=table["mean"] - table["value"], repeats=again)
     return table.assign(verdict=judged(table)).reset_index(drop=True)
 
@@ -241,8 +228,8 @@ def judged(table: pd.DataFrame) -> pd.Series:
     ``table`` has columns value, std (published, NaN for none), mean, low, high, seeds (0: never
     run), same, at_hand (whether its data set is), and why_not ("" where a run is to be compared).
     """
-    margin = table["std"].fillna(0.0).clip(lower=POINTS)
-    wide = ((table["high"] - table["low"]) / 2).gt(WIDEST) | table["seeds"].lt(LEAST_SEEDS)
+    margin = table["std"].fillna(0.0).clip(lower=words.POINTS)
+    wide = ((table["high"] - table["low"]) / 2).gt(words.WIDEST) | table["seeds"].lt(LEAST_SEEDS)
     far = (table["low"] - table["value"]).gt(margin) | (table["value"] - table["high"]).gt(margin)
     said = np.select(
         [
@@ -253,25 +240,26 @@ def judged(table: pd.DataFrame) -> pd.Series:
             wide & ~far,
             (table["mean"] - table["value"]).abs().le(margin),
         ],
-        [NO, ABSENT, NEVER, OTHER, IMPRECISE, AGREES],
-        DIFFERS,
+        [words.NO, words.ABSENT, words.NEVER, words.OTHER, words.IMPRECISE, words.AGREES],
+        words.DIFFERS,
     )
     return pd.Series(said, index=table.index)
 
 
 def orders(table: pd.DataFrame) -> pd.DataFrame:
-    """Return how far the measured order of each group is the published one, within families.
+    """Return how far the measured order of each published table is its own, within families.
 
-    Columns group, numbers, correlation (of ranks within families), p (how often shuffling within
-    families does as well), verdict: "the published order" where that survives at 5% among all
-    groups, else "undecided". Groups without two numbers in a family are left out.
+    Columns paper, table_or_figure, dataset, numbers, correlation (of ranks within a group's
+    families, over all groups of the table), p (how often shuffling there does as well), verdict:
+    "the published order" where that survives at 5% among all tables, else "undecided". Tables
+    without two numbers in a family are left out.
     """
     measured = table[table["seeds"].gt(0) & table["value"].notna() & ~table["repeats"]]
-    rows = []
-    for group, of in measured.groupby("group"):
-        told = inference.concordance(of["mean"], of["value"], [*of["family"]])
-        rows.append((group, len(of), *told))
-    found = pd.DataFrame(rows, columns=["group", "numbers", "correlation", "p"])
+    keys, rows = ["paper", "table_or_figure", "dataset"], []
+    for name, of in measured.groupby(keys):
+        families = [*(of["group"] + of["family"])]
+        rows.append((*name, len(of), *inference.concordance(of["mean"], of["value"], families)))
+    found = pd.DataFrame(rows, columns=[*keys, "numbers", "correlation", "p"])
     found = found.dropna(subset="correlation").reset_index(drop=True)
     kept = inference.discoveries(found["p"])
     return found.assign(verdict=np.where(kept, "the published order", OPEN))

@@ -78,11 +78,11 @@ partition: what lies below it has learned less than one look at the labels tells
 def exhibits(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
     """Return the measured numbers of each exhibit as `plotting.dumbbells` draws them."""
     measured = numbers[numbers["seeds"].gt(0) & numbers["value"].notna() & ~numbers["repeats"]]
-    words = ["dataset", "setting", "method"]
     found = {}
     for (paper, item), rows in measured.groupby(["paper", "table_or_figure"], sort=False):
-        told = [c for c in words if c == "method" or rows[c].nunique() > 1]
-        names = rows[told].astype(str).agg(", ".join, axis=1).str.slice(stop=60)
+        places = rows["group"].str.split(", ", expand=True)
+        told = places.loc[:, places.nunique().gt(1)].fillna("")
+        names = [", ".join(of) for of in told.assign(method=rows["method"]).to_numpy()]
         found[f"{str(paper)[:3]}, {item}"] = rows.assign(name=names)
     return found
 

@@ -13,7 +13,7 @@ import pytest
 from companion import claims, scorecard
 from companion.claims import FAILS, HOLDS, OPEN
 from companion.plotting import dumbbells
-from companion.scorecard import _run_of, judged, not_at_hand, numbers, orders, page
+from companion.scorecard import _run_of, judged, not_at_hand, numbers, orders
 from companion.scorecard.page import (
     ABSENT,
     AGREES,
@@ -24,6 +24,7 @@ from companion.scorecard.page import (
     OTHER,
     VERDICTS,
     exhibits,
+    page,
 )
 from companion.sections import Run
 from fedlib.runs import Result, export
@@ -71,16 +72,17 @@ def test_a_number_is_judged_by_the_stated_rule(value, std, mean, half, seeds, sa
     assert judged(one.assign(why_not="no")).item() == NO
 
 
-def test_orders_are_judged_within_families_and_against_all_of_them():
-    rows = [(g, f, i, i + 100 * (f == "b")) for g in "xyz" for f in "ab" for i in range(5)]
-    rows += [("alone", "a", 1, 1)]
-    table = pd.DataFrame(rows, columns=["group", "family", "value", "mean"])
-    table = table.assign(seeds=3, repeats=False)
-    wrong = table["group"].eq("z")
-    table.loc[wrong, "mean"] = [3, 4, 2, 0, 1, 101, 104, 100, 102, 103]
-    found = orders(table).set_index("group")
+def test_orders_are_judged_within_families_and_against_all_tables():
+    names = ["table_or_figure", "group", "family", "value", "mean"]
+    places = [(item, p, f) for item in "xyz" for p in ("p = 1", "p = 2") for f in "ab"]
+    rows = [(*at, i, i + 100 * (at[2] == "b")) for at in places for i in range(3)]
+    table = pd.DataFrame([*rows, ("alone", "p", "a", 1, 1)], columns=names)
+    table = table.assign(seeds=3, repeats=False, paper="004", dataset="d")
+    table.loc[table["table_or_figure"].eq("z"), "mean"] = [3, 4, 2, 104, 103, 102] * 2
+    found = orders(table).set_index("table_or_figure")
     assert found["verdict"].to_dict() == dict.fromkeys("xy", "the published order") | {"z": OPEN}
-    assert found.loc["x", "correlation"] == 1 and found.loc["z", "correlation"] < 0.3
+    assert found.loc["x", "correlation"] == 1 and found.loc["z", "correlation"] == -0.75
+    assert found.loc["x", "p"] == pytest.approx(1 / 6**4, abs=5e-4)
 
 
 def test_false_discoveries_are_undecided_and_only_the_papers_claims_count():
@@ -152,10 +154,10 @@ def test_what_an_exhibit_prints_is_what_its_section_can_measure():
             assert known <= bare, (exhibit.notebook, known - bare)
 
 
-def stored(section, dataset, name, accuracy):
-    """Export made-up runs at the standard scale, a client with that accuracy; return their keys."""
+def stored(section, dataset, name, accuracy, scale="standard"):
+    """Export made-up runs, a client with that accuracy; return their keys."""
     made = []
-    for experiment in section.experiments("standard", dataset, name):
+    for experiment in section.experiments(scale, dataset, name):
         value = accuracy + 0.01 * (experiment.seed - 1)
         rows = [(0, "examples", 0, -1, "", 10.0)]
         for metric in ("test_accuracy", "validation_accuracy"):
@@ -177,6 +179,10 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
     assert row["value"] == 89.90 and row["mean"] == pytest.approx(90.0)
     assert row["low"] < 89.9 < row["high"] and row["verdict"] == OTHER and not row["same"]
     assert row["values"] == pytest.approx([89, 90, 91]) and row["gap"] == pytest.approx(0.1)
+    # By hand: Student's quantile 4.3027, the standard error of three runs a point apart, the angle.
+    turn = 4.30265 * 0.01 / 3**0.5 / (2 * (0.9 * 0.1) ** 0.5)
+    ends = [100 * np.sin(np.arcsin(0.9**0.5) + s * turn) ** 2 for s in (-1, 1)]
+    assert [row["low"], row["high"]] == pytest.approx(ends, rel=1e-5)
     assert (row["seeds"], row["scale"], row["commit"]) == (3, "standard", "abc")
     assert row["notebook"] == "12_fourteen_baselines"
     assert row["key"] == keys[0]
@@ -185,6 +191,15 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
         rows = found[found["dataset"].eq(dataset) & found["table_or_figure"].eq("Table 1")]
         rows = rows[rows["paper"].str.startswith("004")]
         assert set(rows["verdict"]) == {verdict}
+
+
+def test_a_run_of_the_papers_own_scale_is_compared_by_the_margin():
+    stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.88, "paper")
+    stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.5)
+    found = numbers(ONE)
+    (row,) = found[found["seeds"].gt(0) & ~found["repeats"]].to_dict("records")
+    assert (row["scale"], row["same"], row["verdict"]) == ("paper", True, AGREES)
+    assert row["gap"] == pytest.approx(-1.9)
 
 
 @pytest.mark.parametrize(
