@@ -68,8 +68,8 @@ def claim(a, b=None):
 
 
 def test_a_sentence_has_its_number_or_is_none():
-    assert number(claim(POINTS), HOLDS) == "+3.0 points [2.7, 3.3]"
-    assert number(claim(POINTS), HOLDS, sign=-1) == "-3.0 points [-3.3, -2.7]"
+    assert number(claim(POINTS), HOLDS) == "+3.0 points [2.8, 3.2]"
+    assert number(claim(POINTS), HOLDS, sign=-1) == "-3.0 points [-3.2, -2.8]"
     with pytest.raises(Unsupported, match=r"'a' holds: .*the sentence says it does not hold"):
         number(claim(POINTS), FAILS)
     with pytest.raises(Missing):
