@@ -44,10 +44,10 @@ def document(findings: Sequence[Finding], head: str) -> str:
     """Return a page of Markdown: ``head``, and every sentence with its figure and notebook."""
     parts = [head.strip()]
     for one in findings:
-        sentence = one.said()
-        link = f" ([notebook](notebooks/{one.notebook}.ipynb))" if one.notebook else ""
-        shown = f"\n\n![{sentence}](figures/{one.figure})" if one.figure else ""
-        parts.append(f"- {sentence}{link}{shown}")
+        links = {"figure": f"figures/{one.figure}" if one.figure else ""}
+        links |= {"notebook": f"notebooks/{one.notebook}.ipynb" if one.notebook else ""}
+        told = ", ".join(f"[{name}]({path})" for name, path in links.items() if path)
+        parts.append(f"- {one.said()} ({told})" if told else f"- {one.said()}")
     return "\n\n".join(parts) + "\n"
 
 

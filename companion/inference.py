@@ -103,20 +103,16 @@ def concordance(
     The correlation is Spearman's of ranks within each family. Chance shuffles ``ours`` within
     families: what lies between families is no evidence. NaN, 1 where no family has two members.
     """
-    table = pd.DataFrame({"ours": np.asarray(ours, float), "theirs": np.asarray(theirs, float)})
-    ranks = table.groupby(np.asarray(families, dtype=str)).rank()
-    centred = ranks - ranks.groupby(np.asarray(families, dtype=str)).transform("mean")
-    one, two = centred.to_numpy().T
+    groups = np.unique(np.asarray(families, dtype=str), return_inverse=True)[1]
+    ranks = pd.DataFrame({"ours": [*ours], "theirs": [*theirs]}).groupby(groups).rank()
+    one, two = (ranks - ranks.groupby(groups).transform("mean")).to_numpy().T
     scale = float(np.sqrt((one**2).sum() * (two**2).sum()))
     if scale == 0:
         return float("nan"), 1.0
     rng, seen = np.random.default_rng(0), float(one @ two)
-    _, groups = np.unique(np.asarray(families, dtype=str), return_inverse=True)
-    place = np.argsort(groups, kind="stable")
     # A random key below each family's number shuffles within families only.
-    keys = groups + rng.random((draws, len(one)))
-    shuffled = np.empty((draws, len(one)))
-    shuffled[:, place] = one[np.argsort(keys, axis=1)]
+    keys, shuffled = groups + rng.random((draws, len(one))), np.empty((draws, len(one)))
+    shuffled[:, np.argsort(groups, kind="stable")] = one[np.argsort(keys, axis=1)]
     reached = int((shuffled @ two >= seen - 1e-9).sum())
     return seen / scale, (reached + 1) / (draws + 1)
 

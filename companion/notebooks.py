@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from fedlib import paths
 from fedlib.values import one_of
 
 _ERROR, _TOLD = "Exception encountered at", 30  # how papermill names the cell; lines of its error
+_RUNNING, _FAILED = ".running.ipynb", ".failed.ipynb"
 _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -99,79 +99,69 @@ def run(
     raises Failure; its copy is kept as `NAME.failed.ipynb`.
     """
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    waiting, running = [*sources], list[_Process]()
+    waiting, running, began = [*sources], dict[Path, subprocess.Popen[bytes]](), time.monotonic()
+
+    def say(source: Path, text: str) -> None:
+        print(f"[{time.monotonic() - began:5.0f} s] {source.stem}: {text}", flush=True)
+
+    told = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         while waiting or running:
             while waiting and len(running) < (jobs or here):
-                running.append(_Process(waiting.pop(0), folder, values, environment or {}))
+                source = waiting.pop(0)
+                running[source] = _started(source, folder / source.name, values, environment or {})
+                say(source, f"started{' with ' + told if told else ''}")
             time.sleep(0.1)
-            for process in list(running):
-                if process.popen.poll() is not None:
-                    running.remove(process)
-                    process.close()
-                    finished(process.source, process.target)
+            for source in [s for s, process in running.items() if process.poll() is not None]:
+                bad = running.pop(source).returncode != 0
+                say(source, "failed" if bad else "done")
+                _named(folder / source.name, bad)
+                finished(source, folder / source.name)
     finally:
-        for process in running:
-            process.stop()
+        for source, process in running.items():
+            _stop(process)
+            (folder / source.name).with_suffix(_RUNNING).unlink(missing_ok=True)
+            say(source, "stopped")
         if waiting:
             print(f"not started: {', '.join(source.stem for source in waiting)}", flush=True)
 
 
-@dataclass
-class _Process:
-    """One papermill process and its log."""
+def _started(
+    source: Path, target: Path, values: Mapping[str, object], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start papermill on a notebook, which says what it does in a log beside its copy."""
+    target.with_suffix(_FAILED).unlink(missing_ok=True)
+    copy = str(target.with_suffix(_RUNNING))
+    command = [sys.executable, "-m", "papermill", str(source), copy, "-k", "python3", "--cwd"]
+    command += [str(source.parent), "--start-timeout", "120", "--log-output", "--no-progress-bar"]
+    # YAML reads JSON, and keeps the types that papermill's -p would guess.
+    command += ["-y", json.dumps(dict(values))] if values else []
+    how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+    with target.with_suffix(".log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, env=_environment(environment), **how)
 
-    source: Path
-    folder: Path
-    values: Mapping[str, object]
-    environment: Mapping[str, str]
-    started: float = field(default_factory=time.monotonic)
 
-    def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.target = self.folder / self.source.name
-        self.scratch = self.target.with_suffix(".running.ipynb")
-        self.failed = self.target.with_suffix(".failed.ipynb")
-        self.failed.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "papermill", str(self.source), str(self.scratch)]
-        command += ["-k", "python3", "--cwd", str(self.source.parent), "--start-timeout", "120"]
-        command += ["--log-output", "--no-progress-bar"]
-        # YAML reads JSON, and keeps the types that papermill's -p would guess.
-        command += ["-y", json.dumps(dict(self.values))] if self.values else []
-        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
-        self.log = self.target.with_suffix(".log")
-        with self.log.open("wb") as sink:
-            environment = _environment(self.environment)
-            self.popen = subprocess.Popen(command, stdout=sink, env=environment, **how)
-        told = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
-        self.say(f"started{' with ' + told if told else ''}")
+def _named(target: Path, bad: bool) -> None:
+    """Give the copy of an ended process the name that it deserves; Failure if it failed."""
+    copy, failed = target.with_suffix(_RUNNING), target.with_suffix(_FAILED)
+    if copy.exists():
+        os.replace(copy, failed if bad else target)
+    if bad:
+        log = target.with_suffix(".log").read_text(errors="replace")
+        cell, *error = log[max(log.rfind(_ERROR), 0) :].strip().splitlines() or ["no message"]
+        said = [f"{target.stem} failed: {cell}", *error[-_TOLD:], f"executed copy: {failed}"]
+        raise Failure("\n".join(said))
 
-    def say(self, text: str) -> None:
-        passed = time.monotonic() - self.started
-        print(f"[{passed:5.0f} s] {self.source.stem}: {text}", flush=True)
 
-    def close(self) -> None:
-        """Give the copy of an ended process the name that it deserves; Failure if it failed."""
-        bad = self.popen.returncode != 0
-        if self.scratch.exists():
-            os.replace(self.scratch, self.failed if bad else self.target)
-        self.say("failed" if bad else "done")
-        if bad:
-            log = self.log.read_text(errors="replace")
-            cell, *error = log[max(log.rfind(_ERROR), 0) :].strip().splitlines() or ["no message"]
-            said = [f"{self.source.stem} failed: {cell}", *error[-_TOLD:]]
-            raise Failure("\n".join([*said, f"executed copy: {self.failed}"]))
-
-    def stop(self) -> None:
-        """Terminate it; its kernel follows within a second of losing its parent."""
-        self.popen.terminate()
-        try:
-            self.popen.wait(10)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
-        self.scratch.unlink(missing_ok=True)
-        self.say("stopped")
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Terminate papermill; its kernel follows within a second of losing its parent."""
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:

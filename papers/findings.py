@@ -120,7 +120,7 @@ def _floor() -> Numbers:
     lost = [m for m in here.index if here.loc[m, "value"] < here.loc[m, "floor"]]
     if set(lost) != set(TRADITIONAL):
         raise Unsupported(f"below the floor of 004's CIFAR-10: {lost}")
-    fedavg, floor = (100 * float(here.loc[FEDAVG, name]) for name in ("value", "floor"))
+    fedavg, floor = (100 * here.loc[[FEDAVG], ["value", "floor"]]).to_numpy()[0]
     said = {"floor": f"{floor:.1f}", "fedavg": f"{fedavg:.1f}", "points": f"{floor - fedavg:.1f}"}
     return {**said, "lost": len(lost), "nine": len(NINE)}
 

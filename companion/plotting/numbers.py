@@ -17,13 +17,14 @@ from companion.plotting import style
 from companion.plotting.curves import Cell, draw_cell
 from companion.plotting.style import Drawn, Style, fields
 
-FEWEST = 4  # seeds of which an interval is drawn
 JUDGED = {"agrees": "#0072b2", "differs": "#d55e00"}  # colours that the colour-blind tell apart
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels such as -0.15
 
 
 def standings(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     """Draw one number per run by method, best at the top: runs, mean and 95% interval.
+
+    With fewer than four seeds the runs themselves say what an interval would.
 
     ``panels`` maps a panel's title to a frame with columns method, seed and value.
     """
@@ -58,7 +59,8 @@ def _standing(ax: Axes, numbers: pd.DataFrame) -> pd.DataFrame:
         look = style.look_of(of["method"])
         runs = numbers.loc[numbers["method"] == of["method"], "value"]
         ax.plot(runs, [place] * len(runs), "|", color=look["color"], alpha=0.6, markersize=9)
-        ax.plot([of["low"], of["high"]], [place, place], linewidth=1.6, **look)
+        if of["seeds"] >= style.FEWEST:
+            ax.plot([of["low"], of["high"]], [place, place], linewidth=1.6, **look)
         ax.plot([of["mean"]], [place], "o", color=look["color"], markersize=5)
     ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
     ax.set_ylim(-0.6, len(drawn) - 0.4)
@@ -81,7 +83,7 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
         at = {place: i + shift for i, place in enumerate(places)}
         colour = style.look_of(method)["color"]
         runs, ends = (rows[rows["method"] == method] for rows in (frame, drawn))
-        half = (ends["high"] - ends["low"]) / 2
+        half = ((ends["high"] - ends["low"]) / 2).where(ends["seeds"] >= style.FEWEST)
         how: Style = {"fmt": "o", "color": colour, "capsize": 3, "markersize": 5, "label": method}
         ax.errorbar(ends[x].map(at), ends["mean"], yerr=half, **how)
         ax.plot(runs[x].map(at), runs["value"], "_", color=colour, alpha=0.6, markersize=9)
@@ -246,7 +248,7 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
             ax.plot([of["value"], of["mean"]], [at, at], linewidth=0.8, **look)
             label = f"measured: {of['verdict'] if judged else 'not judged'}"
             ax.plot([of["mean"]], [at], "o", markersize=4, label=label, **look)
-            if len(of["values"]) < FEWEST:
+            if len(of["values"]) < style.FEWEST:
                 ax.plot(of["values"], [at] * len(of["values"]), "|", markersize=7, **look)
             else:
                 ax.plot([of["low"], of["high"]], [at, at], linewidth=2.6, alpha=0.5, **look)

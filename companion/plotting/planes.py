@@ -105,7 +105,8 @@ def versus(panels: Mapping[str, pd.DataFrame], *, most: float = np.inf, **labels
             runs = frame[frame["method"] == method]
             colour = style.look_of(str(method))["color"]
             ax.plot(runs["x"], runs["y"], ".", color=colour, alpha=0.4, markersize=4)
-            shown = rows.assign(**{h: rows[h].clip(upper=most) for h in ("x_high", "y_high")})
+            few, limits = rows["seeds"] < style.FEWEST, [f"{c}_{k}" for c in "xy" for k in ENDS[1:]]
+            shown = rows.assign(**{end: rows[end].clip(upper=most).mask(few) for end in limits})
             x_ends, y_ends = ([shown[f"{c}_{k}"] for k in ENDS] for c in "xy")
             _cross(ax, str(method), x_ends, y_ends, "o")
         _diagonal(ax, frame[["x", "y"]].min().min(), frame[["x", "y"]].max().max())

@@ -25,6 +25,7 @@ _BLIND = sns.color_palette("colorblind")
 SHADES = ("#9ecae1", "#3182bd", "#08306b", "#e6550d", "#636363")  # light to dark, then others
 RED, BLUE = "#c0392b", "#2a6fbb"  # what is wrong, and what is right; as in Fig. 9 and 10 of 000
 FORMS = "os^DvP"
+FEWEST = 4  # seeds of which an interval is drawn where their runs are drawn, too
 CALLED = "always the commonest label"
 FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth": 0.9}
 FLOOR |= {"zorder": 1.5, "label": CALLED}

@@ -19,11 +19,15 @@ def of_gain(gain, where="CIFAR-10 (standard)"):
 
 def test_a_sentence_has_its_numbers_and_is_refused_when_they_change(tmp_path):
     known = {"gain": 3.25}
-    one = Finding("It gains {gain:.1f} points.", lambda: known, lambda of: of["gain"] > 1, "02_x")
+    one = Finding(
+        "It gains {gain:.1f} points.", lambda: known, lambda of: of["gain"] > 1, "02_x", "y.png"
+    )
     path = write([one], "# Findings", tmp_path / "FINDINGS.md")
     before = path.read_text()
     assert before.startswith("# Findings\n")
-    assert before.endswith("\n\n- It gains 3.2 points. ([notebook](notebooks/02_x.ipynb))\n")
+    assert before.endswith(
+        "\n\n- It gains 3.2 points. ([figure](figures/y.png), [notebook](notebooks/02_x.ipynb))\n"
+    )
     known["gain"] = 0.5
     with pytest.raises(Unsupported, match=r"no longer support 'It gains .*gain = 0\.5"):
         write([one], "# Findings", path)

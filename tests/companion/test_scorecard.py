@@ -154,10 +154,10 @@ def test_what_an_exhibit_prints_is_what_its_section_can_measure():
             assert known <= bare, (exhibit.notebook, known - bare)
 
 
-def stored(section, dataset, name, accuracy):
-    """Export made-up runs at the standard scale, a client with that accuracy; return their keys."""
+def stored(section, dataset, name, accuracy, scale="standard"):
+    """Export made-up runs, a client with that accuracy; return their keys."""
     made = []
-    for experiment in section.experiments("standard", dataset, name):
+    for experiment in section.experiments(scale, dataset, name):
         value = accuracy + 0.01 * (experiment.seed - 1)
         rows = [(0, "examples", 0, -1, "", 10.0)]
         for metric in ("test_accuracy", "validation_accuracy"):
@@ -179,6 +179,10 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
     assert row["value"] == 89.90 and row["mean"] == pytest.approx(90.0)
     assert row["low"] < 89.9 < row["high"] and row["verdict"] == OTHER and not row["same"]
     assert row["values"] == pytest.approx([89, 90, 91]) and row["gap"] == pytest.approx(0.1)
+    # By hand: Student's quantile 4.3027, the standard error of three runs a point apart, the angle.
+    turn = 4.30265 * 0.01 / 3**0.5 / (2 * (0.9 * 0.1) ** 0.5)
+    ends = [100 * np.sin(np.arcsin(0.9**0.5) + s * turn) ** 2 for s in (-1, 1)]
+    assert [row["low"], row["high"]] == pytest.approx(ends, rel=1e-5)
     assert (row["seeds"], row["scale"], row["commit"]) == (3, "standard", "abc")
     assert row["notebook"] == "12_fourteen_baselines"
     assert row["key"] == keys[0]
@@ -187,6 +191,15 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
         rows = found[found["dataset"].eq(dataset) & found["table_or_figure"].eq("Table 1")]
         rows = rows[rows["paper"].str.startswith("004")]
         assert set(rows["verdict"]) == {verdict}
+
+
+def test_a_run_of_the_papers_own_scale_is_compared_by_the_margin():
+    stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.88, "paper")
+    stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.5)
+    found = numbers(ONE)
+    (row,) = found[found["seeds"].gt(0) & ~found["repeats"]].to_dict("records")
+    assert (row["scale"], row["same"], row["verdict"]) == ("paper", True, AGREES)
+    assert row["gap"] == pytest.approx(-1.9)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,142 @@
+"""What is claimed and found, in words: whose words they are, and what they stand on."""
+
+from __future__ import annotations
+
+import csv
+import re
+from string import Formatter
+
+import pandas as pd
+import pytest
+from rows import verdicts
+
+from companion import findings as companion
+from companion.claims import FAILS, HOLDS, KINDS, OPEN, PAPER, Claim, greater, table
+from fedlib import paths
+from papers import findings
+from papers.findings import Missing, Unsupported, learned, number
+from papers.judging import by, judged, said
+from papers.published import published
+from papers.scaled import MAJORITY
+
+ROWS = list(csv.DictReader((paths.ROOT / "papers" / "claims.csv").open(newline="")))
+POINTS = dict(enumerate((0.031, 0.030, 0.029)))
+
+
+def test_a_claim_of_a_paper_has_its_words_and_their_place_and_no_other_has():
+    assert {row["kind"] for row in ROWS} < {*KINDS} and len(ROWS) > 100
+    for row in ROWS:
+        assert row["claim"] and row["place"] and row["exploratory"] in ("", "yes"), row
+        assert (row["kind"] == PAPER) == bool(row["quote"]), row
+        words = row["quote"].split()
+        assert len(words) >= 4 or not words or row["name"] in ("faster", "fewer", "pruned.half")
+    names = [(row["paper"], row["name"]) for row in ROWS]
+    assert len(set(names)) == len(names)
+
+
+def test_every_claim_is_asked_somewhere():
+    folder = paths.ROOT / "papers"
+    code = "".join(file.read_text() for file in folder.rglob("*.py"))
+    patterns = re.findall(r'f"([a-z]+\.)\{', code)
+    for row in ROWS:
+        name = row["name"]
+        assert f'"{name}"' in code or any(name.startswith(p) for p in patterns), name
+
+
+def test_open_words_are_filled_and_the_paper_is_quoted():
+    claim, place, about = said("003", "greedy.2", k=2)
+    assert claim.startswith("Clusters recover 2 orientations") and place == "Sec. 4.5"
+    assert about["kind"] == PAPER and "IFCA manages" in about["quote"]
+    (late,) = judged("001", [("mild", POINTS, ">", 0.0)])
+    assert late.exploratory and late.kind == "ours" and late.verdict == HOLDS
+    (elsewhere,) = judged("000", [("rounds.4", POINTS, ">", 0.0)], part="d", here=False)
+    assert elsewhere.verdict == "not at this scale" and elsewhere.place == "Sec. 4.1, Fig. 4d"
+
+
+def test_what_is_the_floor_cannot_hold():
+    """Both lie a tenth of a point above the floor: better than the other, and nothing learned."""
+    values = {"one": 0.504, "other": 0.502, MAJORITY: 0.5, "far": 0.9}
+    rows = [(m, s, v + s / 1e4) for m, v in values.items() for s in range(3)]
+    at = by(pd.DataFrame(rows, columns=["method", "seed", "value"]))
+    words = {"where": "own"}
+    found = judged("001", [("small", at(m), ">", at("other")) for m in ("one", "far")], **words)
+    assert verdicts(found) == [OPEN, HOLDS] and "floor" in found[0].measured
+
+
+def claim(a, b=None):
+    return greater("a", "", a, b or dict.fromkeys(a, 0.0))
+
+
+def test_a_sentence_has_its_number_or_is_none():
+    assert number(claim(POINTS), HOLDS) == "+3.0 points [2.8, 3.2]"
+    assert number(claim(POINTS), HOLDS, sign=-1) == "-3.0 points [-3.2, -2.8]"
+    with pytest.raises(Unsupported, match=r"'a' holds: .*the sentence says it does not hold"):
+        number(claim(POINTS), FAILS)
+    with pytest.raises(Missing):
+        number(claim({0: 0.3}), HOLDS)
+    assert number(Claim("a", "", "", HOLDS, 3, effect=0.5, low=0.25, high=0.75), HOLDS) == (
+        "0.50 [0.25, 0.75]"
+    )
+
+
+def test_every_sentence_has_its_numbers_a_notebook_and_a_figure():
+    for name, row in findings._table("findings.csv").items():
+        assert name in findings.NUMBERS
+        assert (paths.ROOT / "notebooks" / f"{row['notebook']}.ipynb").exists()
+        assert (paths.ROOT / "figures" / "standard" / f"{row['figure']}.png").exists(), name
+    assert {*findings._table("findings.csv")} == {*findings.NUMBERS}
+
+
+@pytest.mark.parametrize("name", ["floor", "too small", "energies"])
+def test_sentences_of_what_is_printed_need_no_runs(name):
+    numbers = findings.NUMBERS[name]()
+    sentence = findings._table("findings.csv")[name]["sentence"]
+    assert {f for _, f, _, _ in Formatter().parse(sentence) if f} == {*numbers}
+    expected = {"floor": ("points", "10.8"), "too small": ("count", 16), "energies": ("same", "1.")}
+    word, value = expected[name]
+    assert str(numbers[word]).startswith(str(value))
+
+
+def test_what_contradicts_a_sentence_is_refused(monkeypatch):
+    """FedAvg above the floor; and a factor that is not 7.6."""
+    known = findings.analysis.beside_floor()
+    higher = known.assign(value=known["value"] + 0.2)
+    monkeypatch.setattr(findings.analysis, "beside_floor", lambda: higher)
+    with pytest.raises(Unsupported, match="below the floor"):
+        findings._floor()
+    rows = published("001", "Table 1e").assign(value=lambda t: t["value"] + 1)
+    monkeypatch.setattr(findings, "published", lambda *_: rows)
+    with pytest.raises(Unsupported, match="Table 1e"):
+        findings._too_small()
+
+
+@pytest.mark.slow
+def test_the_page_is_what_stored_results_say(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
+    page = (paths.ROOT / "FINDINGS.md").read_text()
+    assert companion.document(findings.findings(), findings.HEAD) == page
+
+
+def test_a_notebook_ends_with_the_largest_scale_that_was_tested():
+    text = "The mixture generalises better than fine-tuning: global test, all p"
+    half = dict.fromkeys(POINTS, 0.5)
+    quick, standard = (
+        greater(text, "", {s: 0.5 + sign * v for s, v in POINTS.items()}, half) for sign in (1, -1)
+    )
+    tested = table({"Digits (quick)": [quick], "CIFAR-10 (standard)": [standard]})
+    lines = learned("09", tested).data.split("\n\n")
+    assert "generalises better" in lines[0] and "does not hold on CIFAR-10 (standard)" in lines[1]
+    assert "-3.0 points" in lines[2] and "3 seeds" in lines[2]
+    assert "holds on Digits (quick)" in learned("09", tested[:1]).data
+    few = table({"Digits (quick)": [greater(text, "", {0: 0.5}, {0: 0.4})]})
+    assert learned("09", few).data.endswith("**Found:** nothing yet.")
+
+
+def test_a_number_that_is_printed_twice_is_marked_once():
+    rows = published("004").set_index("row")
+    again = rows[rows["repeats"] >= 0]
+    assert again["table_or_figure"].value_counts().to_dict() == {"Table 2": 105, "Table 4": 6}
+    first = rows.loc[again["repeats"]]
+    assert first["value"].tolist() == again["value"].tolist() and first["repeats"].eq(-1).all()
+    assert first["method"].tolist() == again["method"].tolist()
