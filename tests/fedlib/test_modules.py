@@ -112,7 +112,6 @@ NAMES = (
     "batch_normed", "group_normed", "layer_normed", "dropping", "Transformer", "StochasticDepth",
 )  # fmt: skip
 FOREIGN = [*map(foreign, NAMES), foreign("Transformer", ("first", False))]
-every = pytest.mark.parametrize("family", FOREIGN, ids=lambda m: m.function.partition(":")[2])
 FAST = {"batch_size": 4, "client": sgd(0.2), "epochs": 2}
 NORMED = FOREIGN[0]
 
@@ -141,7 +140,7 @@ def test_what_is_said_of_an_example_depends_on_no_other_and_on_no_chance(family)
     assert torch.equal(net(params, x), together), "and is forgotten"
 
 
-@every
+@pytest.mark.parametrize("family", [*FOREIGN, ResNet(blocks=1, widths=(4, 8))], ids=repr)
 def test_clients_in_one_program_are_trained_as_one_at_a_time(family):
     fed = images(family)
     one, three = (after(FedAvg(**FAST), fed, 2, chunk=chunk) for chunk in (1, 3))
