@@ -13,7 +13,7 @@ from torch import Tensor
 from fedlib.algorithms.arithmetic import mean
 from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.ifca import FIT, settled
-from fedlib.engine import UNSEEN, EarlyStop, Known, Phase, Prediction, State, noise_of
+from fedlib.engine import Algorithm, EarlyStop, Known, Phase, Prediction, State, noise_of
 from fedlib.federation import Federation
 from fedlib.models import AutoEncoder, Family, Net, Params, named, part
 from fedlib.optim import Optimizer, adam
@@ -226,6 +226,7 @@ class Densities(SecondStage):
 
     federates = True  # they send their auto-encoders
     trains = (VAE,)
+    known = Algorithm.known  # nothing: auto-encoders look at the examples themselves
     limits = within(hidden=">= 1", latent=">= 1", samples=">= 1")
     epochs: int = 100
     batch_size: int | None = 10
@@ -257,10 +258,6 @@ class Densities(SecondStage):
         """Return one phase over the auto-encoders, stopped by their own bound."""
         noise = ((LATENT, self.latent),)
         return (self.phase(stop=self.stop, noise=noise, watch="loss"),)
-
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
-        """Return nothing: auto-encoders look at the examples themselves."""
-        return UNSEEN
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""

@@ -11,7 +11,7 @@ from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import error_spread, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, Split
-from fedlib.engine import UNSEEN, EarlyStop, Known, Phase, Prediction, State, tabulate
+from fedlib.engine import Algorithm, EarlyStop, Known, Phase, Prediction, State, tabulate
 from fedlib.federation import Federation
 from fedlib.models import GateNet, Net, Params, each, named, part
 from fedlib.optim import Optimizer, sgd
@@ -248,6 +248,7 @@ class FedSynMoE(FedAvg):
     """
 
     reads_examples = True
+    known = Algorithm.known  # nothing: the gate looks at the examples themselves
     keeps = (OWN, GATE)
     gate: GateNet = GateNet()
 
@@ -257,10 +258,6 @@ class FedSynMoE(FedAvg):
         own = named(part(model, "base."), f"{OWN}base.")
         gate = fresh_gate(self.gate, fed.net, 2, below_base(fed.net), seed)
         return {**model, **own, **placed(gate, fed)}
-
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
-        """Return nothing: the gate looks at the examples themselves."""
-        return UNSEEN
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""

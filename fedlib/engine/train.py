@@ -16,7 +16,7 @@ from fedlib.engine.evaluate import nll
 from fedlib.engine.program import Program, on_tensors, one_client, vmap_clients
 from fedlib.engine.protocol import Algorithm, Phase, noise_of, numbers_of
 from fedlib.federation import UNSEEN, Federation, Known
-from fedlib.models import AFTER, USED, Net, Params, is_statistic
+from fedlib.models import AFTER, USED, Params, is_statistic
 
 
 class TrainingDiverged(FloatingPointError):
@@ -100,7 +100,7 @@ def train_together(
     """
     net = cohort.fed.net
     loss = one_client(getattr(algorithm, phase.loss), net, cohort.common)
-    told = _telling(loss, algorithm, net, moving, cohort.leaves)
+    told = _telling(algorithm, loss, cohort, moving)
     program = Program(told, phase.optimizer, moving, cohort.leaves, cohort.context)
     watched = loss if phase.watch == "loss" else one_client(nll(algorithm), net, cohort.common)
     keeper = _Keeper(cohort, phase, plan, watched, program)
@@ -114,19 +114,15 @@ def train_together(
 
 
 def _telling(
-    loss: Callable[..., Tensor],
-    algorithm: Algorithm,
-    net: Net,
-    moving: tuple[str, ...],
-    leaves: Collection[str],
+    algorithm: Algorithm, loss: Callable[..., Tensor], cohort: Cohort, moving: Collection[str]
 ) -> Callable[..., tuple[Tensor, Params]]:
     """Return a client's loss with the running statistics that its batch moves.
 
     ValueError if the network would not be in training although something depends on it.
     """
     statistics = [n for n in moving if is_statistic(n)]
-    still = net.has_base([n for n in leaves if n not in moving])
-    needed = statistics or (net.noise and not still)
+    still = cohort.fed.net.has_base([n for n in cohort.leaves if n not in moving])
+    needed = statistics or (cohort.fed.net.noise and not still)
 
     def told(leaves: Params, context: Params, batch: Params) -> tuple[Tensor, Params]:
         after: dict[Any, Any] = {id(leaves[n]): leaves[n] for n in statistics}

@@ -133,15 +133,7 @@ def _attend_in_heads(lifted: Lifted, *args: Any, **kwargs: Any) -> Any:
 
 
 def _normalise(
-    lifted: Lifted,
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    lifted: Lifted, x: Tensor, running_mean: Any, running_var: Any, **how: Any
 ) -> Tensor:
     """Return what BatchNorm makes of a batch, whose padding it neither sees nor remembers.
 
@@ -150,9 +142,9 @@ def _normalise(
     """
     if running_mean is None:
         raise ValueError("normalises by whoever shares a batch: it needs running statistics")
-    if not training or id(running_mean) not in lifted.after:
-        return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
-    assert lifted.weight is not None and running_var is not None
+    if not how["training"] or id(running_mean) not in lifted.after:
+        return F.batch_norm(x, running_mean, running_var, **{**how, "training": False})
+    assert lifted.weight is not None
     channels = [1, -1, *[1] * (x.ndim - 2)]
     real = lifted.weight.repeat_interleave(len(x) // len(lifted.weight))
     real = real.view(-1, *[1] * (x.ndim - 1))
@@ -164,11 +156,13 @@ def _normalise(
     unbiased = var * n / (n - 1).clamp(min=1)
     for leaf, now, least in ((running_mean, mean, 0), (running_var, unbiased, 1)):
         old = lifted.after[id(leaf)]
-        lifted.after[id(leaf)] = torch.where(n > least, old.lerp(now.detach(), momentum), old)
-    out = centered * (var + eps).rsqrt().view(channels)
-    if weight is not None and bias is not None:
-        out = out * weight.view(channels) + bias.view(channels)
-    return out
+        lifted.after[id(leaf)] = torch.where(
+            n > least, old.lerp(now.detach(), how["momentum"]), old
+        )
+    out = centered * (var + how["eps"]).rsqrt().view(channels)
+    if how["weight"] is None:
+        return out
+    return out * how["weight"].view(channels) + how["bias"].view(channels)
 
 
 def _group(lifted: Lifted, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -242,12 +242,7 @@ class Net:
         return self._call(self.module.head, self._head, params, h)
 
     def _call(
-        self,
-        module: nn.Module,
-        slots: list[Slot],
-        params: Params,
-        x: Tensor,
-        lifted: Lifted | None = None,
+        self, module: nn.Module, slots: list[Slot], params: Params, x: Tensor, lifted: Any = None
     ) -> Tensor:
         """Run a module with other leaves in place of its own.
 

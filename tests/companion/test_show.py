@@ -200,7 +200,7 @@ def test_published_numbers():
     ("which", "rounds", "said"),
     [
         (0, 20, ["tau = 0.0", "tau = 1.0"]),
-        (1, 30, ["FedAvg: accuracy 0.", "FedBN: accuracy 0."]),
+        (1, 20, ["FedAvg: accuracy 0.", "FedBN: accuracy 0."]),
         *((i, 10, ["round 0: ", "round 2: "]) for i in (2, 3)),
     ],
     ids=["algorithm", "network", "pictures", "numbers"],
