@@ -254,9 +254,9 @@ def test_some_of_the_clients_opt_out_as_they_do_among_all():
 
 
 def test_what_cannot_be_is_an_error():
-    with pytest.raises(ValueError, match=r"OptOut.clients must lie in \[0, 1\], not 1.5"):
+    with pytest.raises(ValueError, match=r"OptOut.clients must lie in \[0, 1\], got 1.5"):
         OptOut(clients=1.5)
-    with pytest.raises(ValueError, match=r"OptOut.share must lie in \[0, 1\], not -0.1"):
+    with pytest.raises(ValueError, match=r"OptOut.share must lie in \[0, 1\], got -0.1"):
         OptOut(share=-0.1)
     part, labels = rows([0, 1], [1, 1])
     with pytest.raises(ValueError, match="leaves no example to the federation of 2"):
