@@ -4,7 +4,7 @@ What is run, what tables and figures show of it, and what a reader would expect 
 """
 
 from dataclasses import replace
-from functools import partial
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -20,11 +20,12 @@ from fedlib.metrics import over_clients
 from fedlib.optim import Optimizer, sgd
 from fedlib.runs import Experiment
 from papers.adaptive.experiments import ALL_EQUAL, BEST, MOE
-from papers.fedmix import BIAS, BIASED, ETA, FEDAVG, FEDMIX, LOCAL_GLOBAL, PRUNING
-from papers.floor import LOCAL, MAJORITY, TUNED, floor_claims, judged, scored, without_floor
+from papers.fedmix import BIAS, BIASED, ETA, FEDMIX, LOCAL_GLOBAL, PRUNING
+from papers.judging import by, floor_claims, judged, without_floor
 from papers.pm_moe import MIXED, NINE, SYNCHRONOUS, TRADITIONAL, UNTUNED
 from papers.pm_moe import experiments as pm_moe
 from papers.pm_moe.experiments import PrivateParts, at_home, local_round, stage
+from papers.scaled import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.specialists.experiments import MIXTURE
 
 KNOWN = pm_moe.known(("fashion_mnist", "cifar10"))  # 004's settings
@@ -200,19 +201,13 @@ def correlations(table: pd.DataFrame, one: str, other: str) -> dict[int, float]:
 def leaderboard_claims(table: pd.DataFrame) -> list[Claim]:
     """Test what a reader of all five papers would expect of the table."""
     own = table[table["kind"] == OWN]
-    at = partial(scored, own)
-    beats = "What {} proposes beats {} on own tests (mean of {})"
-    trade = "Who does better on own tests does worse on all tests (rank correlation)"
+    at = by(own)
+    beats = [
+        ("own", at(ours), ">", at(other), {"paper": paper, "other": other, "n": n})
+        for paper, ours in PROPOSED.items()
+        for n, other in product((len(ours),), (FEDAVG, TUNED))
+    ]
+    trade = ("trade", correlations(without_floor(table), OWN, ALL), "<", 0.0)
     # What 004 has is judged in its own notebooks, on the same runs.
     elsewhere = own["method"].isin((*TRADITIONAL, *NINE, UNTUNED, SYNCHRONOUS, *MIXED))
-    return [
-        *judged(
-            *(
-                (beats.format(paper, m, len(ours)), paper, at(method=ours), ">", at(method=m))
-                for paper, ours in PROPOSED.items()
-                for m in (FEDAVG, TUNED)
-            ),
-            (trade, "ours", correlations(without_floor(table), OWN, ALL), "<", 0.0),
-        ),
-        *floor_claims(own[~elsewhere]),
-    ]
+    return [*judged("all", [*beats, trade]), *floor_claims(own[~elsewhere])]

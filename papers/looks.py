@@ -5,7 +5,7 @@ from __future__ import annotations
 from companion.looks import Dash, Looks
 from papers import fedmix, pm_moe
 from papers.adaptive import experiments as adaptive
-from papers.floor import LOCAL, MAJORITY, TUNED
+from papers.scaled import LOCAL, MAJORITY, TUNED
 from papers.specialists import analysis
 from papers.specialists.experiments import MIXTURE, SMALL
 

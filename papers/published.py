@@ -12,7 +12,9 @@ from fedlib.values import suggest
 def published(paper: str = "", item: str = "") -> pd.DataFrame:
     """Return published numbers, one per row: paper, table_or_figure, dataset, setting, ..., value.
 
-    The last column, ``row``, is a number's place in the file, which names it.
+    The last columns are ``row``, a number's place in the file, which names it, and ``repeats``, the
+    row of the same number in an earlier table, as 004's Tables 1 and 2 share their baselines; -1 of
+    a number that is printed for the first time.
 
     ``paper`` is the number of a seed ("000") and ``item`` the beginning of a table or figure
     ("Table 1"); empty is all. Values that the paper's text does not give are missing (NaN). An
@@ -21,6 +23,10 @@ def published(paper: str = "", item: str = "") -> pd.DataFrame:
     with files("papers").joinpath("published.csv").open("rb") as file:
         rows = pd.read_csv(file)
     rows["row"] = rows.index
+    at = rows["setting"].str.extract(r"(S=\d+)")[0].fillna(rows["setting"])
+    numbers = rows[["paper", "dataset", "method", "metric", "value"]].assign(at=at).astype(str)
+    first = rows["row"].groupby([numbers[c] for c in numbers]).transform("first")
+    rows["repeats"] = first.where(rows["value"].notna() & first.ne(rows["row"]), -1)
     known = sorted({p.split("_")[0] for p in rows["paper"]})
     if paper and paper not in known:
         raise ValueError(f"unknown paper {paper!r}; {suggest(paper, known)}")

@@ -1,4 +1,4 @@
-"""What the papers' settings share: three scales side by side, and the digits of the quick one."""
+"""What the papers' runs share: three scales side by side, the quick one's digits, the floor."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import KW_ONLY, replace
 from typing import Any, Self, TypeVar
 
 from companion.sections import SCALES, Setting
+from fedlib.algorithms import CommonestLabel
 from fedlib.engine import EarlyStop
 from fedlib.models import MLP, LeNet
 from fedlib.optim import Optimizer
 from fedlib.partition import Mirrored, Own, Request
+from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
 
@@ -18,11 +20,18 @@ S = TypeVar("S", bound=Setting)
 Row = tuple[Any, ...]
 Known = Mapping[str, Mapping[str, Setting]]  # by scale and data set, as a section has it
 
+# What several papers compare with, under one name.
+FEDAVG = "FedAvg"
+LOCAL = "Local"
+TUNED = "Fine-tuned"
+MAJORITY = "Commonest label"
+
 # 1,437 training and 360 test digits, 36 per class: parts must be small.
 FEW = Mirrored(pool=200, validation=20, test=30)
 OWN_FIFTH = Own(test=0.2, validation=0.1)
 OWN_TENTHS = Own(test=0.1, validation=0.1)
 SMALL = LeNet(channels=(8, 8), hidden=(32,))
+ONCE: dict[str, Any] = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}  # what trains at home
 
 
 @value
@@ -52,9 +61,9 @@ def digits(partition: Request, held_out: Mirrored | Own = FEW) -> Task:
     return Task("digits", partition, MLP((32,)), held_out)
 
 
-def scaled(scale: str, *, quick: Task | None, standard: Task, paper: Task) -> Task | None:
-    """Return the task of a scale; texts have no quick one."""
-    return {"quick": quick, "standard": standard, "paper": paper}[scale]
+def scaled(scale: str, *three: Any) -> Any:
+    """Return the task of a scale of the three; texts have None at the quick one."""
+    return three[SCALES.index(scale)]
 
 
 def side_by_side(kind: type[S], names: Row, rows: Mapping[str, Row]) -> dict[str, dict[str, S]]:
@@ -71,3 +80,8 @@ def side_by_side(kind: type[S], names: Row, rows: Mapping[str, Row]) -> dict[str
 def merged(*known: Known) -> Known:
     """Return the settings of several data sets."""
     return {scale: {n: s for each in known for n, s in each[scale].items()} for scale in SCALES}
+
+
+def floor(task: Task) -> Experiment:
+    """Return what always saying its commonest label is worth to a client: nothing is trained."""
+    return Experiment(task, CommonestLabel(), **ONCE)

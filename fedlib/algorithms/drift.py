@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import reduce
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from fedlib.algorithms.arithmetic import mean, mean_cross_entropy, others, weighted_sum
-from fedlib.algorithms.fedavg import FedAvg, plain_steps
-from fedlib.engine import UNSEEN, Known, State, Update
+from fedlib.algorithms.arithmetic import mean, mean_cross_entropy
+from fedlib.algorithms.fedavg import FedAvg, others
+from fedlib.engine import Known, State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
 from fedlib.values import value, within
@@ -77,11 +76,8 @@ class SCAFFOLD(FedAvg):
 
     trains = ("base.", "head.")
     keeps = (DRIFT,)
+    plain = True
     weighting: str = "uniform"
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        plain_steps(self)
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and control variates that start at zero."""
@@ -114,11 +110,10 @@ class SCAFFOLD(FedAvg):
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Average the models, and move the control variate by the mean change of all clients."""
         members = fed.clients if fed.members is None else len(fed.members)
-        weights = others(self.weights(fed, state, rows, messages), CONTROL)
-        after = self.step(state, {n: weighted_sum(w, messages[n]) for n, w in weights.items()})
-        control = named(part(state.shared, CONTROL), CONTROL)
-        moved = {n: t + messages[n].sum(0) / members for n, t in control.items()}
-        return replace(after, shared={**after.shared, **moved})
+        after = FedAvg.aggregate(self, fed, state, rows, others(messages, CONTROL))
+        for name in named(part(state.shared, CONTROL), CONTROL):
+            after.shared[name] = state.shared[name] + messages[name].sum(0) / members
+        return after
 
 
 @value
@@ -153,8 +148,6 @@ class MOON(FedAvg):
 
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return (u_p - u_g) / tau, where u are the other two models' features at unit length."""
-        if not self.mu:
-            return UNSEEN
         theirs, mine = (
             normalize(net.features(leaves, batch["x"]), dim=-1, eps=LEAST)
             for leaves in (part(ctx, RECEIVED), part(frozen, PREVIOUS))
@@ -164,10 +157,8 @@ class MOON(FedAvg):
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy and the contrastive term of one mini-batch."""
         weight = batch["weight"]
-        z = net.features(params, batch["x"], batch.get("noise"))
+        z = self.features(net, params, batch)
         loss = mean_cross_entropy(net.logits(params, z), batch["y"], weight)
-        if not self.mu:
-            return loss
         apart = (batch if APART in batch else self.known(net, params, ctx, batch).beside)[APART]
         # cos(z, z_p) / tau - cos(z, z_g) / tau
         nearer = (normalize(z, dim=-1, eps=LEAST) * apart).sum(-1)

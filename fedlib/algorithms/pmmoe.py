@@ -6,15 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedlib.algorithms.arithmetic import (
-    Bytes,
-    alike_bytes,
-    mean_cross_entropy,
-    one_hot,
-    placed,
-    rows_of,
-)
-from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot
+from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import error_spread, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, Split
@@ -77,8 +70,6 @@ class PMMoE(SecondStage):
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is a client's: its gate, and what ``of`` keeps there."""
-        if name.startswith(POOL):
-            return False
         return name.startswith((GATE, KEPT)) or self.of.is_local(name)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
@@ -88,23 +79,23 @@ class PMMoE(SecondStage):
         """
         if fed.at_home() is not fed.taking_part():
             raise ValueError("PMMoE hands every private part to everybody: nobody can opt out")
-        needed, of = self.of.leaves(fed, seed), type(self.of).__name__
-        there = first or State({}, {})
+        needed, there = self.of.leaves(fed, seed), first or State({}, {})
         sides = {n: there.local if self.of.is_local(n) else there.shared for n in needed}
         if lacking := [n for n, side in sides.items() if n not in side]:
             raise ValueError(
-                f"PMMoE mixes the private parts of a finished {of}: give its experiment as `after` "
-                f"(it lacks {', '.join(lacking)})"
+                f"PMMoE mixes the private parts of a finished {type(self.of).__name__}: "
+                f"give its experiment as `after` (it lacks {', '.join(lacking)})"
             )
         mine = {n: there.local[n].clone() for n in needed if self.of.is_local(n)}
         shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
         pool = {POOL + n: t.clone() for n, t in part(mine, self.of.experts).items()}
+        if not pool:
+            raise ValueError(f"{self.of} has no private part that others could borrow")
         experts = len(next(iter(pool.values())))
-        shared |= pool
         mine |= rows_of(fresh_gate(self.gate, fed.net, experts, self._sees(fed.net), seed), fed)
         mine[f"{GATE}head.bias"] += self.favour * torch.eye(experts, device=fed.device)
         mine[KEPT] = torch.ones(fed.clients, experts, device=fed.device)
-        state = State(shared, mine)
+        state = State({**shared, **pool}, mine)
         if self.denoise:
             mine[KEPT] = self.clean(self.energies(fed, state))
         return state
@@ -231,13 +222,12 @@ class PMMoE(SecondStage):
         erred independently (Theorem 3.1 assumes 1; M experts that always agree have M).
         """
         tests = on_tests(fed, self, state, self._asked)
-        seen = {
+        return {
             **expert_diagnostics(tests),
             "error_spread": error_spread(tests),
-            "expert_energy": self.energies(fed, state),
-            "kept_experts": state.local[KEPT],
+            "expert_energy": self.energies(fed, state)[fed.by_id],
+            "kept_experts": state.local[KEPT][fed.by_id],
         }
-        return {name: values[fed.by_id] for name, values in seen.items()}
 
     def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
@@ -290,10 +280,6 @@ class FedSynMoE(FedAvg):
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the logits of the global base."""
         return {"logits": net.logits(params, code["h"])}
-
-    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
-        """Return the prediction of the mean logits."""
-        return votes["logits"].log_softmax(-1)
 
     def _mixed(self, net: Net, params: Params, code: Params) -> tuple[Tensor, Tensor]:
         x, theirs = code["x"], code["h"]

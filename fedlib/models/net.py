@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fedlib.models.families import SMALL, Dropout, LeNet, fed_by
+from fedlib.models.families import SMALL, Dropout, Family, fed_by
 
 Params = dict[str, Tensor]
 Slot = tuple[str, dict[str, Any], str]
@@ -232,20 +232,23 @@ def _pick(out: Any, k: int) -> Any:
     return tuple(o[k] for o in out) if isinstance(out, tuple) else out[k]
 
 
-def widened(model: LeNet, times: float, shape: tuple[int, ...], classes: int) -> LeNet:
-    """Return ``model`` with more channels and ``times`` as many parameters, as nearly as possible.
+def widened(model: Family, times: float, shape: tuple[int, ...], classes: int) -> Family:
+    """Return ``model`` with wider layers and ``times`` as many parameters, as nearly as possible.
 
-    The first layer's channels are a whole number and the others keep their ratio to it; hidden
-    layers stay as they are. For ``fedmix_lenet5()`` on CIFAR-10 that is 61 channels for 2 and 113
-    for 4 (000, sec. 4.1). ValueError unless ``times`` is at least 1.
+    Of a LeNet its channels grow and its hidden layers stay as they are; of an MLP its hidden layers
+    grow. The first one is a whole number and the others keep their ratio to it. For
+    ``fedmix_lenet5()`` on CIFAR-10 that is 61 channels for 2 and 113 for 4 (000, sec. 4.1).
+    ValueError unless ``times`` is at least 1.
     """
     if times < 1:
         raise ValueError(f"times must be >= 1, got {times}")
+    layers = "channels" if hasattr(model, "channels") else "hidden"
+    widths = getattr(model, layers)
     wanted = times * Net(model, shape, classes).parameters()
     best, miss = model, float("inf")
-    for first in range(model.channels[0], int(model.channels[0] * times) + 2):
-        ratio = first / model.channels[0]
-        wide = replace(model, channels=tuple(round(c * ratio) for c in model.channels))
+    for first in range(widths[0], int(widths[0] * times) + 2):
+        wider = tuple(round(n * first / widths[0]) for n in widths)
+        wide = replace(model, **{layers: wider})
         off = abs(Net(wide, shape, classes).parameters() - wanted)
         if off < miss:
             best, miss = wide, off

@@ -21,6 +21,7 @@ from fedlib.values import value, within
 if TYPE_CHECKING:  # tables of studies: who trains needs no pandas
     import pandas as pd
 
+DRAWS = 20  # whose mean is a number of a table
 DRAW = "noise/phi"  # in the server's memory during a round only: its seed and number
 
 
@@ -118,8 +119,6 @@ def leak_of_sums(
     truth: Floats,
     share: Floats,
     sizes: Sequence[int],
-    *,
-    draws: int = 20,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Return what the sum of some clients' updates of phi says, by the number of clients.
@@ -127,7 +126,7 @@ def leak_of_sums(
     ``truth`` ``[S, classes]`` are the label shares, ``share`` ``[S]`` is p(s). Columns clients;
     set, the balanced accuracy of taking the sum's label set for every client's; own, the distance
     of the sum's shares from a client's; cohort, from those of all examples of these clients. Means
-    over ``draws`` random cohorts.
+    over 20 random cohorts.
     """
 
     def judged(size: float, rng: np.random.Generator) -> dict[str, float]:
@@ -140,7 +139,7 @@ def leak_of_sums(
             "cohort": float(total_variation(shares, mean)),
         }
 
-    return _means("clients", sizes, judged, draws, seed)
+    return _means("clients", sizes, judged, seed)
 
 
 def leak_behind_noise(
@@ -148,14 +147,12 @@ def leak_behind_noise(
     q_y: Floats,
     truth: Floats,
     levels: Sequence[float],
-    *,
-    draws: int = 20,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Return what single noisy updates of phi say, by the noise that `noisy` adds.
 
     Columns noise; set, the balanced accuracy of the best test of the length of a row; own, the
-    distance of the shares that `from_rows` finds. Means over ``draws``.
+    distance of the shares that `from_rows` finds. Means over 20 draws.
     """
 
     def judged(level: float, rng: np.random.Generator) -> dict[str, float]:
@@ -166,19 +163,18 @@ def leak_behind_noise(
         found = total_variation(from_rows(seen, q_y), truth).mean()
         return {"set": best_threshold(length, truth > 0), "own": float(found)}
 
-    return _means("noise", levels, judged, draws, seed)
+    return _means("noise", levels, judged, seed)
 
 
 def _means(
     name: str,
     levels: Sequence[float],
     judged: Callable[[float, np.random.Generator], dict[str, float]],
-    draws: int,
     seed: int,
 ) -> pd.DataFrame:
     """Return the means of what is judged in some draws, a row for each level of ``name``."""
     import pandas as pd
 
     rng = np.random.default_rng(seed)
-    rows = [{name: level, **judged(level, rng)} for level in levels for _ in range(draws)]
+    rows = [{name: level, **judged(level, rng)} for level in levels for _ in range(DRAWS)]
     return pd.DataFrame(rows).groupby(name, as_index=False).mean()

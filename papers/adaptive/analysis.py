@@ -7,8 +7,8 @@ import pandas as pd
 
 from companion import frames
 from papers.adaptive.experiments import BEST, MOE
-from papers.floor import LOCAL, MAJORITY
 from papers.published import published
+from papers.scaled import LOCAL, MAJORITY
 
 WITHOUT = "no exploration"
 FIRST = 10  # clients that the released code evaluates

@@ -18,7 +18,7 @@ from fedlib.runs import Experiment, tuning
 from fedlib.runs.tuning import Choice, Space, Uniform
 from fedlib.values import one_of
 from papers.adaptive.settings import CIFAR10, ROTATED, WRITERS, Adaptive
-from papers.floor import FEDAVG, LOCAL, MAJORITY, ONCE, TUNED, floor
+from papers.scaled import FEDAVG, LOCAL, MAJORITY, ONCE, TUNED, floor
 
 BEST, MOE, ALL_EQUAL = "IFCA", "MoE", "Ensemble"
 EAGER = "MoE, eager gate"
@@ -242,17 +242,16 @@ def tune(
     Returns the tuned setting and every trial: stage, trial, score (the clients' mean validation
     accuracy), best and the parameters. Source: 003, sec. 4.4.
     """
-    how: dict[str, Any] = {"trials": trials, "seed": SEED, "device": device}
+    how: dict[str, Any] = {"trials": trials, "workers": workers, "address": address}
     tables = []
-    with tuning.session(workers, address):
-        for stage, space in spaces.items():
-            one = partial(trial, setting, stage)
-            table = pd.DataFrame(tuning.search(stage, one, space, of=setting, **how))
-            table = table.assign(stage=stage, trial=range(len(table)))
-            best = int(table["score"].argmax())
-            tables.append(table.assign(best=table.index == best))
-            # Records are of Python's own numbers.
-            setting = changed(setting, stage, table.to_dict("records")[best])
+    for stage, space in spaces.items():
+        one = partial(trial, setting, stage)
+        table = pd.DataFrame(tuning.search(stage, one, space, seed=SEED, device=device, **how))
+        table = table.assign(stage=stage, trial=range(len(table)))
+        best = int(table["score"].argmax())
+        tables.append(table.assign(best=table.index == best))
+        # Records are of Python's own numbers.
+        setting = changed(setting, stage, table.to_dict("records")[best])
     return setting, pd.concat(tables, ignore_index=True)
 
 

@@ -72,39 +72,29 @@ def _turned(clients: int, size: int, count: int) -> Rotated:
     return Rotated(Repeated(IID(clients // count, size), count), angles, alpha=None)
 
 
-def cifar10(scale: str, p: float = 0.6) -> Task | None:
+def cifar10(scale: str, p: float = 0.6) -> Task:
     """Adaptive expert models: 500 examples per client, two majority classes make up p."""
-    held = Mirrored(pool=5000, validation=100, test=100)
-    return scaled(
-        scale,
-        quick=digits(Majority(clients=10, size=40, p=p)),
-        standard=Task("cifar10", Majority(clients=50, size=500, p=p), MIDDLE, held),
-        paper=Task("cifar10", Majority(clients=50, size=500, p=p), CLUSTER, held),
-    )
+    held, many = Mirrored(pool=5000, validation=100, test=100), Majority(clients=50, size=500, p=p)
+    few, some = digits(Majority(clients=10, size=40, p=p)), Task("cifar10", many, MIDDLE, held)
+    return scaled(scale, few, some, replace(some, model=CLUSTER))
 
 
-def rotated_cifar10(scale: str, orientations: int = 2) -> Task | None:
+def rotated_cifar10(scale: str, orientations: int = 2) -> Task:
     """Adaptive expert models and IFCA: every group of clients sees all images, turned its way."""
     if orientations not in (2, 4):
         raise ValueError(f"orientations must be 2 or 4, got {orientations}")
-    few, many = (_turned(20, size, orientations) for size in (60, 200))
-    test = Mirrored(pool=2000, validation=100, test=100, source="test")
-    return scaled(
-        scale,
-        quick=digits(few),
-        standard=Task("cifar10", many, LeNet(), test, portion=0.4),
-        paper=Task("cifar10", _turned(200, 500, orientations), TURNED, test),
-    )
+    sizes, test = ((20, 60), (20, 200), (200, 500)), Mirrored(2000, 100, 100, source="test")
+    few, some, many = (_turned(clients, size, orientations) for clients, size in sizes)
+    standard = Task("cifar10", some, LeNet(), test, portion=0.4)
+    return scaled(scale, digits(few), standard, Task("cifar10", many, TURNED, test))
 
 
-def femnist(scale: str) -> Task | None:
+def femnist(scale: str) -> Task:
     """Adaptive expert models: one client per writer, 182 of them."""
-    return scaled(
-        scale,
-        quick=digits(QuantitySkew(clients=20, alpha=3.0, least=20), OWN_FIFTH),
-        standard=Task("mnist", ByColumn("writer_id", clients=40), LeNet(), OWN_FIFTH),
-        paper=Task("femnist", ByColumn("writer_id", clients=182), WRITER, OWN_FIFTH),
-    )
+    quick = digits(QuantitySkew(clients=20, alpha=3.0, least=20), OWN_FIFTH)
+    some, every = (ByColumn("writer_id", clients=n) for n in (40, 182))
+    standard = Task("mnist", some, LeNet(), OWN_FIFTH)
+    return scaled(scale, quick, standard, Task("femnist", every, WRITER, OWN_FIFTH))
 
 
 TASKS = {f"003/{task.__name__}": task for task in (cifar10, rotated_cifar10, femnist)}

@@ -1,6 +1,7 @@
 """Federated mixtures of experts (paper 000): the names of what is compared in it."""
 
-FEDAVG = "FedAvg"
+from papers.scaled import FEDAVG as FEDAVG
+
 FEDMIX = "FedMix"
 # The variants of Fig. 3 and 14.
 ENSEMBLE = "FedMix with H(q)"

@@ -1,39 +1,38 @@
-"""The claims of FedMix (000), each quoted with its place, and their tests.
+"""The claims of FedMix (000) and their tests; `papers/claims.csv` has their words and places.
 
-A row is (claim, place, a, rule, b). What phi tells of clients' labels is no claim of the paper:
-those claims are ours, and say so.
+What phi tells of clients' labels is no claim of the paper: those claims are ours, and say so.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from companion import frames
-from companion.claims import BySeed, Claim, equal
+from companion.claims import BySeed, Claim
 from companion.frames import ByMethod, by_method, final
 from fedlib.algorithms import PrunedFedMix
 from fedlib.runs import Experiment
 from papers import fedmix as names
-from papers.fedmix import analysis
+from papers.fedmix import FEDAVG, FEDMIX, analysis, settings
 from papers.fedmix.analysis import GUESSING, LABEL_SET, MESSAGES, SOURCES, TRUTH, late, newcomers
-from papers.floor import judged
+from papers.judging import judged
 
 ONE_HOT = 0.1  # a row of q(z|y) counts as one-hot below this share of log K
 UNIFORM = 0.9  # ... and as uniform above this one
-DIGITS = 6  # decimals to which the identity behind eq. 15 must hold
-OURS = "ours, not in 000"
-NOT_HERE = "not in the paper"
-EXTENDED = "App. C, extended"
-Row = tuple[str, str, str]
-Leak = tuple[str, str, str, tuple[str, str], tuple[str, str]]
+# What sec. 4.1 says of CIFAR-10 it says of all but "the initial training phase".
+PAPER_ROUNDS = settings.LABEL_SKEW["paper"]["cifar10"].rounds
+_judged = partial(judged, "000")
 
 
-def _greater(values: Mapping[str, BySeed], place: str, *rows: Row) -> list[Claim]:
-    """Test rows of (claim, a, b): a's value is greater than b's on the same seeds."""
-    return judged(*((text, place, values[a], ">", values[b]) for text, a, b in rows))
+def _of(values: Mapping[Any, BySeed], *rows: tuple[Any, ...], **words: Any) -> list[Claim]:
+    """Test rows of (name, a, rule, b), whose sides are keys of ``values``; they are words too."""
+    pairs = ((name, values[a], rule, values[b], {"a": a, "b": b}) for name, a, rule, b in rows)
+    return _judged(pairs, **words)
 
 
 # Divergence and specialisation: sec. 1 and 2, Fig. 1, 3 and 14.
@@ -42,14 +41,13 @@ def _greater(values: Mapping[str, BySeed], place: str, *rows: Row) -> list[Claim
 def divergence_claims(frame: pd.DataFrame) -> list[Claim]:
     """Test Fig. 1: per expert, FedMix's gradients diverge less than FedAvg's once q has formed."""
     curve = frames.divergence(frame)
-    early = by_method(curve[curve["round"] <= curve["round"].max() // 10])[names.FEDAVG]
+    early = by_method(curve[curve["round"] <= curve["round"].max() // 10])
     last = by_method(late(curve))
-    return judged(
-        ("FedMix's divergence per expert is below FedAvg's in the last quarter of training",
-         "Fig. 1", last[names.FEDAVG], ">", last[names.FEDMIX]),
-        ("FedAvg's clients start diverging: last quarter above the first tenth of training",
-         "Sec. 1, Fig. 1", last[names.FEDAVG], ">", early),
-    )  # fmt: skip
+    rows = (
+        ("diverge.less", last[FEDAVG], ">", last[FEDMIX]),
+        ("diverge.starts", last[FEDAVG], ">", early[FEDAVG]),
+    )
+    return _judged(rows)
 
 
 def specialisation_claims(frame: pd.DataFrame, phi_rate: float) -> list[Claim]:
@@ -59,31 +57,25 @@ def specialisation_claims(frame: pd.DataFrame, phi_rate: float) -> list[Claim]:
     runs with another rate or length are compared at the same rate x rounds: the paper's is 2.
     """
     accuracy, least = final(frame, "test_accuracy"), by_method(analysis.least_used(frame))
-    k = frame["expert"].max() + 1
+    k, entropy = frame["expert"].max() + 1, partial(one_hotness, frame)
     epochs, rounds = (most_used(frame, m) for m in (names.CENTRALISED, names.ORIGINAL))
     first, last = (epochs.get(t, {}) for t in (1, max(epochs, default=0)))
-    claims = judged(
-        ("FedMix assigns each label to one expert: mean row entropy of q(z|y) over log K",
-         "Fig. 14a", one_hotness(frame, names.FEDMIX), "<", ONE_HOT),
-        ("FedMix's experts all live: K times the marginal q(z) of the least used expert",
-         "Sec. 2.1, Fig. 14a", [v / (1 / k) for v in least[names.FEDMIX].values()], ">", 0.2),
-        ("The marginal entropy term keeps experts alive: least used expert, with vs without it",
-         "Sec. 2.1", least[names.FEDMIX], ">", least[names.UNREGULARISED]),
-        ("With H(q) no expert specialises: mean row entropy of q(z|y) over log K, last round",
-         "Fig. 3", one_hotness(frame, names.ENSEMBLE), ">", UNIFORM),
-        ("... at the paper's travel of phi, rate x rounds = 2",
-         "Fig. 3, time scale", one_hotness(frame, names.ENSEMBLE, phi_rate), ">", UNIFORM),
-        ("Specialised beats the ensemble: FedMix vs FedMix with H(q), accuracy of last round",
-         "Fig. 3", accuracy[names.FEDMIX], ">", accuracy[names.ENSEMBLE]),
-        ("Specialised beats FedAvg, accuracy of last round",
-         "Fig. 3", accuracy[names.FEDMIX], ">", accuracy[names.FEDAVG]),
-        ("The original mixture (eq. 3, S = 1) collapses to one expert: its share after an epoch",
-         "Fig. 14b", first, ">", UNIFORM),
-        ("... and after the last epoch that was run", "Fig. 14b, extended", last, ">", UNIFORM),
-        ("The federated original mixture (eq. 3) collapses to one expert by the last round",
-         "App. H", rounds.get(max(rounds, default=0), {}), ">", UNIFORM),
-    )  # fmt: skip
-    return claims if rounds else claims[:-1]
+    played = final_rounds(frame)
+    whole, as_far = played >= PAPER_ROUNDS, phi_rate * played == analysis.PAPER_TRAVEL
+    rows = [
+        ("special.one", entropy(FEDMIX), "<", ONE_HOT),
+        ("special.alive", [v / (1 / k) for v in least[FEDMIX].values()], ">", 0.2),
+        ("special.kept", least[FEDMIX], ">", least[names.UNREGULARISED]),
+        ("special.none", entropy(names.ENSEMBLE), ">", UNIFORM, {"here": as_far}),
+        ("special.travel", entropy(names.ENSEMBLE, phi_rate), ">", UNIFORM),
+        ("special.ensemble", accuracy[FEDMIX], ">", accuracy[names.ENSEMBLE]),
+        ("special.fedavg", accuracy[FEDMIX], ">", accuracy[FEDAVG], {"here": whole}),
+        ("original.first", first, ">", UNIFORM),
+        ("original.last", last, ">", UNIFORM),
+    ]
+    if rounds:
+        rows.append(("original.federated", rounds[max(rounds)], ">", UNIFORM))
+    return _judged(rows)
 
 
 def one_hotness(frame: pd.DataFrame, method: str, rate: float = 0) -> list[float]:
@@ -109,40 +101,31 @@ def most_used(frame: pd.DataFrame, method: str) -> dict[int, BySeed]:
 
 # Performance against communication: sec. 4.1, Fig. 4 and 13, App. G.
 
-_FOUR, _TWO, _TEN = "FedMix (K = 4)", "FedMix (K = 2)", "FedMix (K = 10)"
-_ROUNDS = "beats FedAvg at equal rounds"
-_SIZED = "beats FedAvg with as many parameters, at equal bytes per round"
-_EQUAL = "beats FedAvg at equal gigabytes, when it has sent as much as FedAvg in all"
-_FASTER = "learns faster per round than FedAvg: mean accuracy over the rounds"
-_BETTER = "Biased FedAvg is the better inductive bias: it beats"
-_OWN_BIAS = "A personal bias improves FedMix on its clients"
-_SENT = "Pruning sends fewer bytes: MB in all, without vs with it"
-_LIKE = "Biased FedAvg is like FedAvg: at most one point"
 # By data set: claim, part of the figure, what is compared, a, rule, b.
+LATE = ("rounds.4", "traffic.4", "traffic.2", "traffic.pruning", "traffic.10")
 FIG_4 = {
     "cifar10": (
-        (f"{_FOUR} {_ROUNDS}", "d", "last", names.FEDMIX, ">", names.FEDAVG),
-        (f"{_FOUR} {_SIZED}", "d", "last", names.FEDMIX, ">", names.WIDE[4]),
-        (f"{_TWO} {_SIZED}", "d", "last", names.TWO, ">", names.WIDE[2]),
-        (_OWN_BIAS, "d", "last", names.BIAS, ">", names.FEDMIX),
-        (f"{_FOUR} {_EQUAL}", "a", "traffic", names.FEDMIX, ">", names.FEDAVG),
-        (f"{_TWO} {_EQUAL}", "a", "traffic", names.TWO, ">", names.FEDAVG),
-        (f"FedMix with pruning {_EQUAL}", "a", "traffic", names.PRUNING, ">", names.FEDAVG),
-        (_SENT, "a", "megabytes", names.FEDMIX, ">", names.PRUNING),
+        ("rounds.4", "d", "last", FEDMIX, ">", FEDAVG),
+        ("sized.4", "d", "last", FEDMIX, ">", names.WIDE[4]),
+        ("sized.2", "d", "last", names.TWO, ">", names.WIDE[2]),
+        ("bias.helps", "d", "last", names.BIAS, ">", FEDMIX),
+        ("traffic.4", "a", "traffic", FEDMIX, ">", FEDAVG),
+        ("traffic.2", "a", "traffic", names.TWO, ">", FEDAVG),
+        ("traffic.pruning", "a", "traffic", names.PRUNING, ">", FEDAVG),
+        ("fewer", "a", "megabytes", FEDMIX, ">", names.PRUNING),
     ),
     "cifar100": (
-        (f"{_FOUR} {_ROUNDS}", "e", "last", names.FEDMIX, ">", names.FEDAVG),
-        (f"{_TEN} {_ROUNDS}", "e", "last", names.TEN, ">", names.FEDAVG),
-        ("Biased FedAvg beats FedAvg", "e", "last", names.BIASED, ">", names.FEDAVG),
-        (f"{_BETTER} {_TEN}", "e", "last", names.BIASED, ">", names.TEN),
-        (f"{_FOUR} {_FASTER}", "e", "rounds", names.FEDMIX, ">", names.FEDAVG),
-        (f"{_TEN} with pruning {_EQUAL}", "b", "traffic", names.TEN_PRUNED, ">", names.FEDAVG),
+        ("progress.4", "e", "last", FEDMIX, ">", FEDAVG),
+        ("progress.10", "e", "last", names.TEN, ">", FEDAVG),
+        ("biased.better", "e", "last", names.BIASED, ">", FEDAVG),
+        ("biased.best", "e", "last", names.BIASED, ">", names.TEN),
+        ("faster", "e", "rounds", FEDMIX, ">", FEDAVG),
+        ("traffic.10", "b", "traffic", names.TEN_PRUNED, ">", FEDAVG),
     ),
     "femnist": (
-        (f"{_TWO} loses to FedAvg: FedAvg vs FedMix", "f", "last", names.FEDAVG, ">", names.TWO),
-        ("More experts help: K = 4 beats K = 2", "f", "last", names.FEDMIX, ">", names.TWO),
-        (f"{_LIKE} below it", "f", "last", names.BIASED, ">=", names.FEDAVG),
-        ("... and at most one point above it", "f", "last", names.BIASED, "<=", names.FEDAVG),
+        ("writers.lose", "f", "last", FEDAVG, ">", names.TWO),
+        ("writers.more", "f", "last", FEDMIX, ">", names.TWO),
+        ("writers.alike", "f", "last", names.BIASED, "~", FEDAVG),
     ),
 }
 
@@ -159,12 +142,12 @@ def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
         "traffic": at_equal_traffic(frame),
         "megabytes": megabytes(frame),
     }
-    return judged(
-        *(
-            (text, f"Sec. 4.1, Fig. 4{part}", values[what][a], rule, values[what][b])
-            for text, part, what, a, rule, b in FIG_4.get(dataset, FIG_4["cifar10"])
-        )
-    )
+    whole = final_rounds(frame) >= PAPER_ROUNDS
+    claims = []
+    for name, part, what, *sides in FIG_4.get(dataset, FIG_4["cifar10"]):
+        here = whole or name not in LATE
+        claims += _of(values[what], (name, *sides), part=part, here=here)
+    return claims
 
 
 def megabytes(frame: pd.DataFrame) -> ByMethod:
@@ -194,19 +177,22 @@ def tuning_claims(frame: pd.DataFrame) -> list[Claim]:
     gain = frames.adapted(frame).drop(columns="value").rename(columns={"gain": "value"})
     halves = gain[gain["round"] <= gain["round"].max() / 2], gain  # the second quarter is late
     first, last = (by_method(late(rows)) for rows in halves)
-    text, place = "a local epoch costs accuracy, own minus server parameters", "App. G, Fig. 13"
-    methods = (names.FEDAVG, names.BIASED, names.FEDMIX, names.PRUNING)
+    methods = (FEDAVG, names.BIASED, FEDMIX, names.PRUNING)
     # Of the seeds that all methods have.
     earlier, at_last = (pd.DataFrame(v).dropna().mean(axis=1).to_dict() for v in (first, last))
-    later = "... and more so later: own minus server, second vs last quarter, mean over methods"
-    return judged(
-        *((f"{method}: {text}", place, last[method], "<", 0.0) for method in methods),
-        (later, place, earlier, ">", at_last),
-    )
+    costs = (("epoch.costs", last[m], "<", 0.0, {"method": m}) for m in methods)
+    return _judged([*costs, ("epoch.grows", earlier, ">", at_last)])
 
 
-def traffic_claim(frame: pd.DataFrame, experiments: Mapping[str, Experiment]) -> Claim:
-    """Test that runs sent the bytes that their models' sizes say, in the first round.
+def final_rounds(frame: pd.DataFrame) -> int:
+    """Return the rounds that the federations of a frame have played."""
+    return int(frame.loc[frame["method"] != names.CENTRALISED, "round"].max())
+
+
+def weighed(
+    frame: pd.DataFrame, experiments: Mapping[str, Experiment]
+) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Return the bytes that methods sent down and up in the first round, and that they weigh.
 
     ``experiments`` are the methods' of the frame; those that prune are left out.
     """
@@ -214,10 +200,7 @@ def traffic_claim(frame: pd.DataFrame, experiments: Mapping[str, Experiment]) ->
     asked = {m: list(analysis.expected_traffic(e)[1:]) for m, e in whole.items()}
     first = frame[frame["round"] == 1].groupby(["method", "metric"])["value"].max()
     sent = {m: [int(first[m][f"bytes_{way}"]) for way in ("down", "up")] for m in asked}
-    total, expected = (sum(map(sum, each.values())) for each in (sent, asked))
-    text = "What is sent is what the parameters weigh: bytes of a round, sum of the methods"
-    found = total if sent == asked else f"{total}, divided otherwise"
-    return equal(text, "Sec. 4.1", found, expected)
+    return sent, asked
 
 
 def ablation_claims(frame: pd.DataFrame) -> list[Claim]:
@@ -227,26 +210,24 @@ def ablation_claims(frame: pd.DataFrame) -> list[Claim]:
     always asked.
     """
     local, new = final(frame, "test_accuracy"), final(frame, "global_accuracy")
-    etas, claims = analysis.etas_of(frame), []
+    etas, sent, claims = analysis.etas_of(frame), megabytes(frame), []
     for few, many in pairwise(analysis.experts_of(frame)):
-        text = f"More experts, higher accuracy: K = {many} vs K = {few}"
-        pair = names.with_experts(many), names.with_experts(few)
-        claims += _greater(local, "App. E, Fig. 11a", (f"{text}, local", *pair))
-        claims += _greater(new, "App. E, Fig. 11c", (f"{text}, new shard", *pair))
+        sides = names.with_experts(many), ">", names.with_experts(few)
+        words = {"few": few, "many": many}
+        claims += _of(local, ("more.local", *sides), **words)
+        claims += _of(new, ("more.new", *sides), **words)
     if names.TEN in local:
-        text = "With K = 10, the classes' number, each class has an expert to itself: their share"
-        claims += judged((text, "App. E", own_experts(frame, names.TEN), ">", 0.9))
+        claims += _judged([("ten", own_experts(frame, names.TEN), ">", 0.9)])
     for low, high in pairwise(etas):
-        text = f"More pruning sends fewer bytes: MB in all, eta = {low:g} vs {high:g}"
-        pair = names.with_pruning(low), names.with_pruning(high)
-        claims += _greater(megabytes(frame), "App. E, Fig. 11b", (text, *pair))
+        sides = names.with_pruning(low), ">", names.with_pruning(high)
+        claims += _of(sent, ("pruned.fewer", *sides), low=low, high=high)
     plain, half, most = (names.with_pruning(eta) for eta in (0, 0.5, max(etas, default=0)))
-    return claims + judged(
-        ("Pruning at eta = 0.5 has no significant drop: at most one point below eta = 0, local",
-         "Sec. 2.1, App. E", local[half], ">=", local[plain]),
-        ("The most pruning causes some loss: eta = 0 vs the highest eta, local",
-         "App. E, Fig. 11b", local[plain], ">", local[most] if most != plain else {}),
-    )  # fmt: skip
+    pruned = local[most] if most != plain else {}
+    rows = (
+        ("pruned.half", local[half], ">=", local[plain]),
+        ("pruned.most", local[plain], ">", pruned),
+    )
+    return claims + _judged(rows)
 
 
 def own_experts(frame: pd.DataFrame, method: str) -> dict[int, float]:
@@ -258,54 +239,28 @@ def own_experts(frame: pd.DataFrame, method: str) -> dict[int, float]:
 
 # Rotated MNIST: sec. 4.2, Fig. 5 and 6.
 
-_HAS, _ALSO = "FedMix has an advantage", "... also with the other condition"
-FIG_5 = (
-    ("Conditioning q on the true source of difference", names.BY_ANGLE, names.BY_LABEL),
-    (_HAS, names.BY_ANGLE, names.FEDAVG),
-    (_ALSO, names.BY_LABEL, names.FEDAVG),
-)
-FIG_6 = (
-    ("A personal bias helps against label skew", names.BIASED, names.FEDAVG),
-    ("FedMix gains more than a personal bias", names.BY_LABEL, names.BIASED),
-    (_HAS, names.BY_LABEL, names.FEDAVG),
-    (_ALSO, names.BY_ANGLE, names.FEDAVG),
-)
+# By data set, of which the first has clients that differ in the angles of their digits only.
+FIG_5_AND_6 = {
+    names.TURNED: (
+        ("turned.source", names.BY_ANGLE, ">", names.BY_LABEL),
+        ("turned.has", names.BY_ANGLE, ">", FEDAVG),
+        ("turned.also", names.BY_LABEL, ">", FEDAVG),
+        ("turned.alike", names.BIASED, "~", FEDAVG),
+    ),
+    names.TURNED_AND_SKEWED: (
+        ("skewed.bias", names.BIASED, ">", FEDAVG),
+        ("skewed.more", names.BY_LABEL, ">", names.BIASED),
+        ("skewed.has", names.BY_LABEL, ">", FEDAVG),
+        ("skewed.also", names.BY_ANGLE, ">", FEDAVG),
+    ),
+}
 
 
-def turned_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test Fig. 5: clients differ in the angles of their digits only.
-
-    "Collapses to FedAvg" is an equality, which no test can show. It is read as: less than a point
-    above and less than a point below, and both must hold.
-    """
-    last, place = final(frame, "test_accuracy"), "Sec. 4.2, Fig. 5"
-    biased, fedavg = last[names.BIASED], last[names.FEDAVG]
-    collapses = judged(
-        ("A personal bias collapses to FedAvg: accuracy of last round, less than a point above",
-         place, biased, "<=", fedavg),
-        ("... and less than a point below", place, biased, ">=", fedavg),
-    )  # fmt: skip
-    return [*_better(last, place, FIG_5), *collapses, *_specialised(frame)]
-
-
-def skewed_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test Fig. 6: clients differ in angles and in labels."""
-    last = final(frame, "test_accuracy")
-    return [*_better(last, "Sec. 4.2, Fig. 6", FIG_6), *_specialised(frame)]
-
-
-def _better(last: ByMethod, place: str, rows: tuple[Row, ...]) -> list[Claim]:
-    said = "{}: {} vs {}, accuracy of last round".format
-    return _greater(last, place, *((said(*row), *row[1:]) for row in rows))
-
-
-def _specialised(frame: pd.DataFrame) -> list[Claim]:
-    text = "have one expert each: mean row entropy of q over log K"
-    angles, labels = (one_hotness(frame, method) for method in (names.BY_ANGLE, names.BY_LABEL))
-    return judged(
-        (f"Angles {text}", NOT_HERE, angles, "<", ONE_HOT),
-        (f"Labels {text}", NOT_HERE, labels, "<", ONE_HOT),
-    )
+def rotated_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
+    """Test Fig. 5 or 6, by data set; and whether an expert is of one angle, or one label."""
+    last = _of(final(frame, "test_accuracy"), *FIG_5_AND_6[dataset])
+    kinds = (("angles.one", names.BY_ANGLE), ("labels.one", names.BY_LABEL))
+    return last + _judged((n, one_hotness(frame, method), "<", ONE_HOT) for n, method in kinds)
 
 
 # Label permutations: sec. 4.3, Fig. 7 and 8, App. B.
@@ -314,7 +269,7 @@ def _specialised(frame: pd.DataFrame) -> list[Claim]:
 def cluster_claims(frame: pd.DataFrame, permutations: analysis.Truth) -> list[Claim]:
     """Test Fig. 7 and 8: are the clusters found, when, and what do too few or many experts do?"""
     course, accuracy = analysis.course(frame, permutations), final(frame, "test_accuracy")
-    early, longer = analysis.published_rounds(), "Fig. 7, more rounds"
+    early = analysis.published_rounds()
     all_but_none = 1 - 0.5 / len(next(iter(permutations.values())))  # not a single client is wrong
     three, four, five = map(names.with_k, names.KS)
 
@@ -322,79 +277,63 @@ def cluster_claims(frame: pd.DataFrame, permutations: analysis.Truth) -> list[Cl
         rows = analysis.measure(course[course["round"] <= most], name).sort_values("round")
         return by_method(rows.groupby(analysis.RUN, as_index=False).last())[method]
 
-    claims = judged(
-        (f"K = 4 finds the clusters within {early} rounds: share of clients with their expert",
-         "Fig. 7", at("right", four, early), ">", all_but_none),
-        (f"... and q(z|s) is one-hot within {early} rounds: its largest entry",
-         "Fig. 7", at("sharpness", four, early), ">", 0.9),
-        ("K = 4 has found the clusters after the last round",
-         longer, at("right", four), ">", all_but_none),
-        ("... and q(z|s) is one-hot after the last round",
-         longer, at("sharpness", four), ">", 0.9),
-        ("K = 4 finds them at half the server's rate in twice the rounds",
-         NOT_HERE, at("right", names.SLOWER), ">", all_but_none),
-        ("K = 3 merges two permutations and tells the others apart: share of seeds",
-         "Fig. 8, App. B.1", at(analysis.MERGED, three), ">", 0.5),
-        ("K = 5 tells all permutations apart: share of clients among their own kind",
-         "Fig. 8, App. B.1", at("pure", five), ">", all_but_none),
-        ("K = 5 gives one permutation two experts and the others one each: share of seeds",
-         "Fig. 8, App. B.1", at(analysis.DOUBLED, five), ">", 0.5),
-        ("An expert per permutation beats too few: K = 4 vs K = 3, accuracy of last round",
-         NOT_HERE, accuracy[four], ">", accuracy[three]),
-    )  # fmt: skip
-    later = claims[2:4] if course["round"].max() > early else []
-    slower = claims[4:5] if names.SLOWER in accuracy else []
-    return [*claims[:2], *later, *slower, *claims[5:]]
+    later = (
+        ("later", at("right", four), ">", all_but_none),
+        ("later.sharp", at("sharpness", four), ">", 0.9),
+    )
+    slower = [("slower", at("right", names.SLOWER), ">", all_but_none)]
+    rows = (
+        ("found", at("right", four, early), ">", all_but_none),
+        ("found.sharp", at("sharpness", four, early), ">", 0.9),
+        *(later if course["round"].max() > early else ()),
+        *(slower if names.SLOWER in accuracy else ()),
+        ("few", at(analysis.MERGED, three), ">", 0.5),
+        ("many.apart", at("pure", five), ">", all_but_none),
+        ("many.doubled", at(analysis.DOUBLED, five), ">", 0.5),
+        ("enough", accuracy[four], ">", accuracy[three]),
+    )
+    return _judged(rows, early=early)
 
 
 # New clients: sec. 2, Fig. 12, App. F.
 
-FALLS = "falls below FedAvg on a new client"
-FIG_12 = (
-    (f"Biased FedAvg {FALLS}", names.FEDAVG, names.BIASED),
-    (f"Local/Global {FALLS}", names.FEDAVG, names.LOCAL_GLOBAL),
-    ("FedMix beats FedAvg on a new client", names.FEDMIX, names.FEDAVG),
-)
-ON_CIFAR100 = (
-    ("FedAvg outperforms FedMix on a new client", names.FEDAVG, names.FEDMIX),
-    ("... and so does biased FedAvg", names.BIASED, names.FEDMIX),
-)
+# By data set: claim, which accuracy, a, rule, b.
+FIG_12 = {
+    "cifar10": (
+        ("new.biased", "global", FEDAVG, ">", names.BIASED),
+        ("new.local", "global", FEDAVG, ">", names.LOCAL_GLOBAL),
+        ("new.over_biased", "global", FEDMIX, ">", names.BIASED),
+        ("new.over_local", "global", FEDMIX, ">", names.LOCAL_GLOBAL),
+        ("new.fedmix", "global", FEDMIX, ">", FEDAVG),
+        ("new.bias", "global", names.BIAS, ">", FEDAVG),
+        ("new.bias_seen", "test", names.BIAS, ">", FEDMIX),
+    ),
+    "cifar100": (
+        ("new.alike", "global", names.BIASED, "~", FEDAVG),
+        ("new.fedavg", "global", FEDAVG, ">", FEDMIX),
+        ("new.and_biased", "global", names.BIASED, ">", FEDMIX),
+    ),
+    "femnist": (),
+    "appendix": (
+        ("appendix.seen", "validation", FEDMIX, ">", FEDAVG),
+        ("appendix.new", "global", FEDAVG, ">", FEDMIX),
+        ("appendix.densities", "global", FEDMIX, ">", names.DENSITIES),
+    ),
+}
 
 
 def new_client_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
     """Test Fig. 12: accuracy on a new client without labels, last round.
 
     Of CIFAR-100 the paper says other things than of CIFAR-10 (which the digits follow), and of
-    FEMNIST nothing.
+    FEMNIST nothing. "appendix" is App. F: FedAvg and FedMix on seen clients, and p(s) against
+    p(s|x) on a new one.
     """
-    seen, new = final(frame, "test_accuracy"), final(frame, "global_accuracy")
-    if dataset == "femnist":
-        return []
-    if dataset == "cifar100":
-        text = "Biased FedAvg is indistinguishable from FedAvg on a new client: within a point"
-        alike = judged((text, "App. F", new[names.BIASED], "~", new[names.FEDAVG]))
-        return alike + _greater(new, "App. F", *ON_CIFAR100)
-    bias = judged(
-        ("FedMix with a personal bias keeps that: above FedAvg",
-         "Sec. 4.1", new[names.BIAS], ">", new[names.FEDAVG]),
-        ("... and gains on seen clients by it: above FedMix there",
-         "Sec. 4.1", seen[names.BIAS], ">", seen[names.FEDMIX]),
-    )  # fmt: skip
-    return _greater(new, "Fig. 12", *FIG_12) + bias * (names.BIAS in new)
-
-
-def appendix_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test App. F: FedAvg and FedMix on seen clients, and p(s) against p(s|x) on a new one."""
-    runs = frame[frame["who"] != names.NEW]
-    seen, new = final(runs, "validation_accuracy"), final(runs, "global_accuracy")
-    return judged(
-        ("FedMix beats FedAvg on seen clients, validation accuracy",
-         "App. F", seen[names.FEDMIX], ">", seen[names.FEDAVG]),
-        ("On a new client FedAvg beats FedMix with p(s)",
-         "App. F", new[names.FEDAVG], ">", new[names.FEDMIX]),
-        ("p(s|x) from auto-encoders does no better: FedMix with p(s) is above it",
-         "App. F, eq. 18", new[names.FEDMIX], ">", new[names.DENSITIES]),
-    )  # fmt: skip
+    there = frame[frame["who"] != names.NEW] if "who" in frame else frame
+    asked = FIG_12.get(dataset, FIG_12["cifar10"])
+    values = {of: final(there, f"{of}_accuracy") for _, of, *_ in asked}
+    rows = [row for row in asked if row[2] != names.BIAS or names.BIAS in values["global"]]
+    return [c for name, of, *sides in rows for c in _of(values[of], (name, *sides))]
 
 
 def joining_claims(frame: pd.DataFrame, classes: int) -> list[Claim]:
@@ -402,59 +341,42 @@ def joining_claims(frame: pd.DataFrame, classes: int) -> list[Claim]:
 
     "Almost random" is below twice what guessing gives.
     """
-    before, after = newcomers(frame, 0)[names.FEDMIX], newcomers(frame, 1)
-    lost = f"Without a gate, ensembling experts is almost random: accuracy times {classes} labels"
-    return judged(
-        ("A new client with labels gains by fitting its gate: after vs before",
-         "Sec. 2", after[names.FEDMIX], ">", before),
-        ("... and is then better off with FedMix than with FedAvg's model",
-         "Sec. 2, extended", after[names.FEDMIX], ">", after[names.FEDAVG]),
-        (lost, "Sec. 2", [v * classes for v in before.values()], "<", 2),
-    )  # fmt: skip
+    before, after = newcomers(frame, 0)[FEDMIX], newcomers(frame, 1)
+    rows = (
+        ("joins.gains", after[FEDMIX], ">", before),
+        ("joins.better", after[FEDMIX], ">", after[FEDAVG]),
+        ("joins.lost", [v * classes for v in before.values()], "<", 2),
+    )
+    return _judged(rows, classes=classes)
 
 
 # What messages tell of labels: App. C.
 
 STEP, EPOCH, TRAINED = MESSAGES
 BIAS, WEIGHTS, Q, PHI, COHORT = SOURCES.values()
-_TELL = "... but its output weights tell: guessing is further off"
-_LESS, _MORE = f"FedMix's {Q} reveals less than its bias", "... and phi tells more than q(z|s)"
-# Claim, place, a method, and of which message and source it is further off than of the others.
-OF_BIAS = (
-    ("Several steps reduce the congruence: distance after one epoch vs after one step",
-     "Fig. 10", names.FEDAVG, (EPOCH, BIAS), (STEP, BIAS)),
-    ("... and still leak: guessing is further off than one epoch's bias",
-     "Fig. 10", names.FEDAVG, (EPOCH, GUESSING), (EPOCH, BIAS)),
-    ("A trained model leaks too: guessing is further off than the bias",
-     EXTENDED, names.FEDAVG, (TRAINED, GUESSING), (TRAINED, BIAS)),
-)  # fmt: skip
-OF_WEIGHTS = tuple(
-    (f"{_TELL}, {m}", EXTENDED, names.BIASED, (m, GUESSING), (m, WEIGHTS)) for m in MESSAGES
-)
-OF_Q = (
-    *((f"{_LESS}, {m}", "App. C", names.FEDMIX, (m, Q), (m, BIAS)) for m in (EPOCH, TRAINED)),
-    ("q(z|s) reveals less once q has specialised: distance trained vs fresh, one epoch",
-     EXTENDED, names.FEDMIX, (TRAINED, Q), (EPOCH, Q)),
-)  # fmt: skip
-OF_PHI = (
-    *((f"{_MORE}, {m}", OURS, names.FEDMIX, (m, Q), (m, PHI)) for m in MESSAGES),
-    ("A trained model's phi tells more than its bias: distance of bias vs phi",
-     OURS, names.FEDMIX, (TRAINED, BIAS), (TRAINED, PHI)),
-    ("A fresh model's bias tells more than one message of phi, one full-batch step",
-     OURS, names.FEDMIX, (STEP, PHI), (STEP, BIAS)),
-    ("... unless the cohort's messages are read together: distance of one vs all",
-     OURS, names.FEDMIX, (STEP, PHI), (STEP, COHORT)),
-)  # fmt: skip
-
-
-def exactness_claim(error: float) -> Claim:
-    """Test the identity behind eq. 15: the largest error of any share when outputs are uniform."""
-    text = f"With uniform outputs one full-batch step gives p(y|s) away: error to {DIGITS} decimals"
-    return equal(text, "Eq. 15 (A13)", round(error, DIGITS), 0.0)
+# By method: claim, and of which message and source it is further off than of the others.
+LEAKS = {
+    FEDAVG: (
+        ("leak.steps", EPOCH, BIAS, STEP, BIAS),
+        ("leak.still", EPOCH, GUESSING, EPOCH, BIAS),
+        ("leak.trained", TRAINED, GUESSING, TRAINED, BIAS),
+    ),
+    names.BIASED: tuple(("leak.weights", m, GUESSING, m, WEIGHTS) for m in MESSAGES),
+    FEDMIX: (
+        *(("leak.q", m, Q, m, BIAS) for m in (EPOCH, TRAINED)),
+        ("leak.special", TRAINED, Q, EPOCH, Q),
+    ),
+    PHI: (
+        *(("phi.more", m, Q, m, PHI) for m in MESSAGES),
+        ("phi.trained", TRAINED, BIAS, TRAINED, PHI),
+        ("phi.fresh", STEP, PHI, STEP, BIAS),
+        ("phi.cohort", STEP, PHI, STEP, COHORT),
+    ),
+}
 
 
 def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test App. C: bias after one step and after several, q(z|s), and a bias that is not sent.
+    """Test App. C: bias after one step and after several, and q(z|s).
 
     Near-identical is a mean total variation below 0.1, and below a fifth of guessing's. Nothing is
     said of phi where runs were audited before it was.
@@ -463,27 +385,20 @@ def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
     groups = known.groupby(["method", "message", "source"])
     off = defaultdict(dict, {key: frames.by_seed(rows) for key, rows in groups})
 
-    def further(rows: Iterable[Leak]) -> list[Claim]:
-        return judged(*((text, at, off[m, *a], ">", off[m, *b]) for text, at, m, a, b in rows))
+    def further(of: str) -> list[Claim]:
+        who = FEDMIX if of == PHI else of
+        rows = ((name, off[who, m, a], ">", off[who, n, b], m) for name, m, a, n, b in LEAKS[of])
+        return _judged((*row, {"message": message}) for *row, message in rows)
 
-    step, guess = (off[names.FEDAVG, STEP, source] for source in (BIAS, GUESSING))
-    claims = judged(
-        ("One full-batch step of a fresh model: reconstruction from the bias near-identical",
-         "Fig. 9", step, "<", 0.1),
-        ("... its distance as a share of guessing's",
-         "Fig. 9", [step[s] / guess[s] for s in step if guess.get(s)], "<", 0.2),
-    ) + further(OF_BIAS)  # fmt: skip
-    if len(biased := known[known["method"] == names.BIASED]):
-        told, text = int(biased["source"].eq(BIAS).sum()), "Biased FedAvg sends no bias"
-        claims += judged((f"{text}: shares read off one", EXTENDED, told, "==", 0))
-        claims += further(OF_WEIGHTS)
-    claims += further(OF_Q)
-    if len(wrong := wrong_sets(frame)):
-        text = "Rows of phi name every client's labels: clients read wrongly"
-        read = [m for m in MESSAGES if m in wrong]
-        claims += judged(*((f"{text}, {m}", OURS, int(wrong[m]), "==", 0) for m in read))
-        claims += further(OF_PHI)
-    return claims
+    step, guess = (off[FEDAVG, STEP, source] for source in (BIAS, GUESSING))
+    rows = (
+        ("leak.step", step, "<", 0.1),
+        ("leak.share", [step[s] / guess[s] for s in step if guess.get(s)], "<", 0.2),
+    )
+    told = {*known["source"]}
+    of = [FEDAVG, names.BIASED, FEDMIX, *([PHI] if PHI in told else [])]
+    there = [m for m in of if m != names.BIASED or m in {*known["method"]}]
+    return _judged(rows) + [claim for m in there for claim in further(m)]
 
 
 def wrong_sets(frame: pd.DataFrame) -> pd.Series:

@@ -19,7 +19,7 @@ from fedlib.tasks import Task
 from papers import fedmix as names
 from papers.fedmix import settings
 from papers.fedmix.settings import ABLATED
-from papers.floor import ONCE
+from papers.scaled import ONCE
 
 # What figures compare; Fig. 4 by data set, of which the digits have the label skew of CIFAR-10.
 FIG_3 = (names.FEDAVG, names.FEDMIX, names.ENSEMBLE, names.UNREGULARISED, names.ORIGINAL)

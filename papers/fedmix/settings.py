@@ -14,18 +14,20 @@ from fedlib.models import MLP, LeNet, ResNet, fedmix_lenet5
 from fedlib.partition import IID, ByColumn, Dirichlet, LabelPermuted, Mirrored, Rotated
 from fedlib.tasks import CropFlip, Task
 from papers import fedmix as names
-from papers.scaled import FEW, OWN_FIFTH, OWN_TENTHS, SMALL, Row, merged, side_by_side
+from papers.scaled import FEW, OWN_FIFTH, OWN_TENTHS, SMALL, Row, merged, scaled, side_by_side
 
 SKEW = Dirichlet(clients=100, alpha=1.0, size=450)
 
 
+def _task(scale: str, dataset: str, few: Any, some: Any, all_: Any = None) -> Task:
+    """Return a task by the partitions of the three scales; the last is ``some`` for None."""
+    quick, standard = Task("digits", few, SMALL, FEW), Task(dataset, some, LeNet())
+    return scaled(scale, quick, standard, Task(dataset, all_ or some, fedmix_lenet5()))
+
+
 def cifar10(scale: str) -> Task:
     """FedMix, sec. 4.1: 100 clients with label shares from Dir(1.0), 450 examples each."""
-    return {
-        "quick": Task("digits", Dirichlet(clients=20, alpha=1.0, size=60), SMALL, FEW),
-        "standard": Task("cifar10", SKEW, LeNet()),
-        "paper": Task("cifar10", SKEW, fedmix_lenet5()),
-    }[scale]
+    return _task(scale, "cifar10", Dirichlet(clients=20, alpha=1.0, size=60), SKEW)
 
 
 def fashion_mnist(scale: str) -> Task:
@@ -37,39 +39,30 @@ def fashion_mnist(scale: str) -> Task:
 def cifar100(scale: str) -> Task:
     """FedMix, sec. 4.1: Pachinko allocation to 500 clients; digits have no coarse labels."""
     fewer, test = parts.Pachinko(clients=100, size=100), Mirrored(5000, 20, 50, source="test")
-    return {
-        "quick": Task("digits", Dirichlet(clients=30, alpha=0.3, size=40), SMALL, FEW),
-        "standard": Task("cifar100_sample", fewer, LeNet(), OWN_FIFTH, augment=CropFlip()),
-        "paper": Task("cifar100", parts.Pachinko(), ResNet(), test, augment=CropFlip()),
-    }[scale]
+    digits = Task("digits", Dirichlet(clients=30, alpha=0.3, size=40), SMALL, FEW)
+    sample = Task("cifar100_sample", fewer, LeNet(), OWN_FIFTH, augment=CropFlip())
+    whole = Task("cifar100", parts.Pachinko(), ResNet(), test, augment=CropFlip())
+    return scaled(scale, digits, sample, whole)
 
 
 def femnist(scale: str) -> Task:
     """FedMix, sec. 4.1: one client per writer; digits of unknown writers differ in amount."""
-    uneven = parts.QuantitySkew(clients=30, alpha=3.0, least=15)
-    return {
-        "quick": Task("digits", uneven, SMALL, OWN_FIFTH),
-        "standard": Task("mnist", ByColumn("writer_id"), LeNet(), OWN_TENTHS),
-        "paper": Task("femnist", ByColumn("writer_id"), fedmix_lenet5(), OWN_TENTHS),
-    }[scale]
+    uneven, writers = parts.QuantitySkew(clients=30, alpha=3.0, least=15), ByColumn("writer_id")
+    digits, mnist = Task("digits", uneven, SMALL, OWN_FIFTH), Task("mnist", writers, LeNet())
+    whole = Task("femnist", writers, fedmix_lenet5(), OWN_TENTHS)
+    return scaled(scale, digits, replace(mnist, held_out=OWN_TENTHS), whole)
 
 
 def rotated_mnist(scale: str) -> Task:
     """FedMix, sec. 4.2: every digit turned by one of 8 angles, in each client's own shares."""
-    return {
-        "quick": Task("digits", Rotated(IID(clients=20, size=60)), SMALL, FEW),
-        "standard": Task("mnist", Rotated(IID(clients=100, size=300)), LeNet()),
-        "paper": Task("mnist", Rotated(IID(clients=100)), fedmix_lenet5()),
-    }[scale]
+    few, some = Rotated(IID(clients=20, size=60)), Rotated(IID(clients=100, size=300))
+    return _task(scale, "mnist", few, some, Rotated(IID(clients=100)))
 
 
 def rotated_skewed_mnist(scale: str) -> Task:
     """FedMix, sec. 4.2: rotated MNIST whose clients also differ in their label shares."""
-    return {
-        "quick": Task("digits", Rotated(Dirichlet(clients=20, size=60)), SMALL, FEW),
-        "standard": Task("mnist", Rotated(Dirichlet(clients=100, size=300)), LeNet()),
-        "paper": Task("mnist", Rotated(Dirichlet(clients=100, size=500)), fedmix_lenet5()),
-    }[scale]
+    sizes = ((20, 60), (100, 300), (100, 500))
+    return _task(scale, "mnist", *(Rotated(Dirichlet(clients=n, size=size)) for n, size in sizes))
 
 
 def two_class_mnist(scale: str) -> Task:
@@ -80,11 +73,8 @@ def two_class_mnist(scale: str) -> Task:
 
 def permuted_cifar10(scale: str) -> Task:
     """FedMix, sec. 4.3: 20 i.i.d. clients that use one of four label permutations."""
-    return {
-        "quick": Task("digits", LabelPermuted(IID(clients=20, size=60)), SMALL, FEW),
-        "standard": Task("cifar10", LabelPermuted(IID(clients=20, size=450)), LeNet()),
-        "paper": Task("cifar10", LabelPermuted(IID(clients=20)), fedmix_lenet5()),
-    }[scale]
+    dealt = (IID(clients=20, size=60), IID(clients=20, size=450), IID(clients=20))
+    return _task(scale, "cifar10", *map(LabelPermuted, dealt))
 
 
 _FIRST = (cifar10, fashion_mnist, cifar100, femnist, rotated_mnist, rotated_skewed_mnist)
@@ -108,9 +98,9 @@ _MANY = ((names.TEN, 0), (names.with_experts(16), 0))
 ONE_SEED = tuple((m, 1) for m in (names.FEDAVG, names.BIASED, names.FEDMIX, names.ENSEMBLE))
 
 
-def _dense(task: Any) -> Row:
+def _dense(task: Any, width: int = 64) -> Row:
     """Return a task at the three scales; quick ones train a cohort in one program."""
-    return replace(task("quick"), model=MLP((64,))), task("standard"), task("paper")
+    return replace(task("quick"), model=MLP((width,))), task("standard"), task("paper")
 
 
 _sides = partial(side_by_side, Setting)
@@ -128,7 +118,8 @@ _USUAL: dict[str, Row] = {
 }
 _CIFAR10: dict[str, Row] = {
     **_USUAL,
-    "task":           (*map(cifar10, SCALES),),
+    # Six units are too few for ten digits, and enough for the two or three of one expert.
+    "task":           _dense(cifar10, 6),
     "epochs":         (12,       5,         5),
 }
 _FASHION: dict[str, Row] = {

@@ -15,6 +15,11 @@ SERVERS_BASE = "+ PM-MoE, server's base"  # of FedBABU
 MIXED = tuple(f"{method} {WITH_MOE}" for method in NINE)
 
 
+def family(method: str) -> str:
+    """Return whether a method shares all of its model: orders are judged within families."""
+    return "all shared" if method in TRADITIONAL else "parts private"
+
+
 def called(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose methods have the names that people read, "FedPer + PM-MoE".
 

@@ -9,9 +9,9 @@ from scipy import stats
 from companion import frames
 from fedlib.models import ACTIVATIONS, INITS
 from fedlib.randomness import generator
-from papers.floor import MAJORITY
 from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, WITH_MOE, called
 from papers.published import floors, published
+from papers.scaled import MAJORITY
 
 # How 004 calls the data sets.
 PRINTED = {
@@ -25,6 +25,7 @@ PRINTED = {
 # How it writes its methods and stages.
 _WRITTEN = {"FedGEN": "FedGen", "+PM-MOE": WITH_MOE, "+MOE": WITH_MOE, "+MOE+Denoising": DENOISED}
 RUN = ["method", "seed", "S", STAGE]
+BEST = "PM-MOE"  # as 004 calls the best of nine
 NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
 # What a gate is made of: the choice of 004 first, then the others that Fig. 5 compares.
 PARTS: dict[str, tuple[int | str, ...]] = {
@@ -61,6 +62,19 @@ def printed(item: str, dataset: str) -> pd.DataFrame:
         value=rows["value"] / 100,
     )
     return table[["method", STAGE, "S", "value", "row"]]
+
+
+def best_printed(dataset: str) -> pd.DataFrame:
+    """Return what Table 1 has of "PM-MOE", the best of nine mixtures; columns as of ``printed``."""
+    rows = printed("Table 1", dataset)
+    return rows[rows["method"] == BEST].reset_index(drop=True)
+
+
+def best_of_nine(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the best mixture of the nine by S and seed, chosen on tests as in 004's Table 1."""
+    mixed = table[table[STAGE].eq(WITH_MOE) & table["method"].isin(NINE)]
+    best = mixed.groupby(["S", "seed"], as_index=False)["value"].max()
+    return best.assign(method=BEST, stage="")
 
 
 def beside_floor() -> pd.DataFrame:
@@ -110,16 +124,6 @@ def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     means = frames.bands(every[there].dropna(subset="value"), by=("S", "method", "group"))
     means = means.rename(columns={"method": "row"}).drop(columns="seeds")
     return {f"S = {float(str(s)):g}": rows.drop(columns="S") for s, rows in means.groupby("S")}
-
-
-def agreement(table: pd.DataFrame, known: pd.DataFrame, s: float) -> dict[int, float]:
-    """Return each seed's rank correlation of the methods with their published order at an S."""
-    theirs = known[known["S"] == s].set_index("method")["value"].rename("theirs")
-    both = table[table["S"] == s].join(theirs, on="method", how="inner")
-    return {
-        int(str(seed)): float(stats.spearmanr(runs["value"], runs["theirs"]).statistic)
-        for seed, runs in both.groupby("seed")
-    }
 
 
 def gains(table: pd.DataFrame, stage: str = WITH_MOE, over: str = "") -> pd.DataFrame:

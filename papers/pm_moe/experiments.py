@@ -14,9 +14,8 @@ from fedlib.partition import ClassDirichlet, Own
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
-from papers.floor import MAJORITY, ONCE, floor
 from papers.pm_moe import DENOISED, NINE, SERVERS_BASE, STAGE, SYNCHRONOUS, UNTUNED, WITH_MOE
-from papers.scaled import Row, digits, scaled
+from papers.scaled import MAJORITY, ONCE, Row, digits, floor, scaled
 
 # Named settings, and what `python -m papers` says of them.
 DATASETS = {
@@ -42,12 +41,9 @@ def task(dataset: str, scale: str, shared: float = 0.0) -> Task | None:
     text, sampled = dataset == "ag_news", dataset in SAMPLED
     small, wide = LeNet(), LeNet(channels=(32, 64), hidden=(512,))
     held_out, sample = (own, "_sample") if sampled else (replace(own, train=0.2), "")
-    return scaled(
-        scale,
-        quick=None if text else digits(replace(skew, clients=10), own),
-        standard=Task(dataset + sample, skew, FastText() if text else small, held_out),
-        paper=Task(dataset, skew, FastText() if text else wide, own),
-    )
+    quick = None if text else digits(replace(skew, clients=10), own)
+    standard = Task(dataset + sample, skew, FastText() if text else small, held_out)
+    return scaled(scale, quick, standard, Task(dataset, skew, FastText() if text else wide, own))
 
 
 @value

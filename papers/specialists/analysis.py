@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from companion import frames
-from papers.floor import FEDAVG, LOCAL, MAJORITY
 from papers.published import published
+from papers.scaled import FEDAVG, LOCAL, MAJORITY
 
 GLOBAL, OWN, HELD = "balanced_accuracy", "test_accuracy", "validation_accuracy"
 LOSSES = {"training": "train_loss", "validation": "validation_nll"}

@@ -12,12 +12,23 @@ from fedlib.algorithms import CommonestLabel, FedAvg, LastClient, Local, Mixture
 from fedlib.engine import EarlyStop
 from fedlib.models import MLP, BiLSTM, Family, LeNet
 from fedlib.optim import adam
-from fedlib.partition import Clients, Dirichlet, Majority, Mirrored, OptOut
+from fedlib.partition import Clients, Dirichlet, Majority, Mirrored, OptOut, Request
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import value
-from papers.floor import FEDAVG, LOCAL, MAJORITY, ONCE, TUNED
-from papers.scaled import AtHome, Row, digits, merged, scaled, side_by_side
+from papers.scaled import (
+    FEDAVG,
+    LOCAL,
+    MAJORITY,
+    ONCE,
+    TUNED,
+    AtHome,
+    Row,
+    digits,
+    merged,
+    scaled,
+    side_by_side,
+)
 
 TENTHS = tuple(i / 10 for i in range(2, 11))
 TABLE = (0.3, 0.6, 0.7, 0.8, 1.0)  # 001, Table 1
@@ -66,59 +77,52 @@ class Stages(AtHome):
         return replace(self, task=replace(self.task, opt_out=OptOut(clients=q)), cohort=cohort)
 
 
-def _images(scale: str, dataset: str, p: float) -> Task | None:
-    real = Task(dataset, Majority(clients=100, size=100, p=p), LeNet(), HELD)
-    quick = digits(Majority(clients=20, size=20, p=p))
-    return scaled(scale, quick=quick, standard=real, paper=real)
+def _images(scale: str, few: Request, dataset: str, real: Request, held: Mirrored = HELD) -> Task:
+    whole = Task(dataset, real, LeNet(), held)
+    return digits(few) if scale == "quick" else whole
 
 
-def cifar10(scale: str, p: float = 0.8) -> Task | None:
+def cifar10(scale: str, p: float = 0.8) -> Task:
     """Specialised federated learning: two majority classes make up the fraction p."""
-    return _images(scale, "cifar10", p)
+    few, real = (Majority(clients=n, size=n, p=p) for n in (20, 100))
+    return _images(scale, few, "cifar10", real)
 
 
-def fashion_mnist(scale: str, p: float = 0.8) -> Task | None:
+def fashion_mnist(scale: str, p: float = 0.8) -> Task:
     """001/cifar10 on Fashion-MNIST, with the network that the paper describes."""
-    return _images(scale, "fashion_mnist", p)
+    here = cifar10(scale, p)
+    return here if scale == "quick" else replace(here, dataset="fashion_mnist")
 
 
 def ag_news(scale: str, p: float = 0.8) -> Task | None:
     """Specialised federated learning on news of four classes, 1,000 clients, BiLSTM."""
     held = Mirrored(pool=5000, validation=100, test=200)
     short = BiLSTM(vocabulary=5002, embedding=50, hidden=32, tokens=24)
-    return scaled(
-        scale,
-        quick=None,
-        standard=Task("ag_news", Majority(clients=100, size=100, p=p), short, held),
-        paper=Task("ag_news", Majority(clients=1000, size=100, p=p), BiLSTM(), held),
-    )
+    some, every = (Majority(clients=n, size=100, p=p) for n in (100, 1000))
+    news = Task("ag_news", some, short, held)
+    return scaled(scale, None, news, replace(news, partition=every, model=BiLSTM()))
 
 
-def dirichlet_cifar10(scale: str, alpha: float = 0.5) -> Task | None:
+def dirichlet_cifar10(scale: str, alpha: float = 0.5) -> Task:
     """Specialised federated learning, label shares from Dir(alpha) instead of a majority."""
-    real = Task("cifar10", Dirichlet(clients=100, alpha=alpha, size=100), LeNet(), HELD)
-    quick = digits(Dirichlet(clients=20, alpha=alpha, size=40))
-    return scaled(scale, quick=quick, standard=real, paper=real)
+    few, real = (Dirichlet(clients=n, alpha=alpha, size=k) for n, k in ((20, 40), (100, 100)))
+    return _images(scale, few, "cifar10", real)
 
 
-def first_cifar10(scale: str, p: float = 0.8) -> Task | None:
+def first_cifar10(scale: str, p: float = 0.8) -> Task:
     """The first version of 001: 5 clients whose majority classes differ."""
-    held = Mirrored(pool=5000, validation=400, test=500)
     partition = Majority(clients=5, size=100, p=p, pairs="disjoint")
-    real = Task("cifar10", partition, LeNet(), held)
-    return scaled(scale, quick=digits(partition), standard=real, paper=real)
+    held = Mirrored(pool=5000, validation=400, test=500)
+    return _images(scale, partition, "cifar10", partition, held)
 
 
-def first_cifar100(scale: str, p: float = 0.8) -> Task | None:
+def first_cifar100(scale: str, p: float = 0.8) -> Task:
     """The first version of 001: 50 clients, each with a majority of two of the 100 classes."""
-    partition = Majority(clients=50, size=100, p=p, pairs="disjoint")
-    fewer = Majority(clients=5, size=60, p=p, pairs="disjoint")
-    return scaled(
-        scale,
-        quick=digits(fewer),
-        standard=Task("cifar100_sample", partition, LeNet(), Mirrored(3000, 40, 40)),
-        paper=Task("cifar100", partition, LeNet(), Mirrored(25000, 400, 150)),
-    )
+    every = Majority(clients=50, size=100, p=p, pairs="disjoint")
+    fewer = replace(every, clients=5, size=60)
+    few, many = Mirrored(3000, 40, 40), Mirrored(25000, 400, 150)
+    sample = Task("cifar100_sample", every, LeNet(), few)
+    return scaled(scale, digits(fewer), sample, Task("cifar100", every, LeNet(), many))
 
 
 TASKS = {

@@ -198,8 +198,8 @@ def test_published_numbers():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "rounds", "said"),
-    [(0, 20, ["tau = 0.0", "tau = 1.0"]), (1, 10, ["round 0: ", "round 2: "])],
-    ids=["algorithm", "dataset"],
+    [(0, 20, ["tau = 0.0", "tau = 1.0"]), *((i, 10, ["round 0: ", "round 2: "]) for i in (1, 2))],
+    ids=["algorithm", "pictures", "numbers"],
 )
 def test_the_worked_examples_of_the_readme(capsys, monkeypatch, tmp_path, which, rounds, said):
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))

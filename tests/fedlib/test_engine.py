@@ -15,7 +15,7 @@ from playing import SIZES, trained_alone
 from torch.nn.functional import pad
 
 from fedlib.algorithms import FedAvg, FedMix, Local, Personal, PrunedFedMix
-from fedlib.algorithms.variants import MEMORY
+from fedlib.algorithms.fedmix import MEMORY
 from fedlib.engine import EarlyStop, Phase, evaluate, play_round, program
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import after, assert_alike, make_federation
-from playing import TASK
+from playing import SKEWED
 from torch import nn
 
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
@@ -253,6 +253,7 @@ def test_a_wide_model_is_the_nearest_that_there_is():
         for c in range(1, 20)
     ]
     assert off[first - 1] == min(off)
+    assert widened(MLP((6,)), 4, (16, 16, 1), 10) == MLP((24,)), "one layer grows in proportion"
 
 
 DROPS = LeNet(channels=(3, 4), hidden=(6, 5), kernel=3, dropout=0.5, channel_dropout=0.25)
@@ -315,7 +316,7 @@ def test_the_papers_networks_drop_as_in_table_1():
 
 
 def test_an_algorithm_without_dropout_says_so():
-    task = replace(TASK, model=DROPS)
+    task = replace(SKEWED, model=DROPS)
     assert Experiment(task, FedAvg(), 1).task is task
     with pytest.raises(ValueError, match="FedMix trains without dropout"):
         Experiment(task, FedMix(), 1)

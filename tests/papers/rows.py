@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from companion.claims import ELSEWHERE
+
 LOGGED = {"seed": 0, "round": 9, "metric": "test_accuracy", "client": -1, "expert": -1, "item": ""}
 COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
 
@@ -23,5 +25,5 @@ def verdicts(tested):
 
 
 def initials(tested):
-    """Verdicts by their first letters: holds, does not hold, undecided, not tested."""
-    return "".join(verdict[0] for verdict in verdicts(tested))
+    """Verdicts by their first letters: holds, does not, undecided, not tested; e: elsewhere."""
+    return "".join("e" if v == ELSEWHERE else v[0] for v in verdicts(tested))

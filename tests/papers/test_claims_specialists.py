@@ -10,7 +10,7 @@ import pytest
 from rows import frame_of, initials
 
 from companion import frames, plotting
-from papers.floor import FEDAVG, LOCAL, TUNED
+from papers.scaled import FEDAVG, LOCAL, TUNED
 from papers.specialists import analysis, claims
 from papers.specialists.analysis import GLOBAL, HELD, OWN
 from papers.specialists.experiments import MIXTURE, SMALL

@@ -16,9 +16,9 @@ from fedlib.runs import run
 from papers import comparison as board
 from papers.comparison import EVERY_METHOD, FAMILIES, PROPOSED, leaderboard_claims
 from papers.fedmix import FEDAVG, FEDMIX
-from papers.floor import TUNED
 from papers.pm_moe import called
 from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
+from papers.scaled import TUNED
 
 
 def standings(ends, seeds=3):

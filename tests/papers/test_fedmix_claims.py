@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from rows import initials, logged
 
-from companion.claims import FAILS, HOLDS, OPEN, UNTESTED, alike
 from papers import fedmix as names
 from papers.fedmix import analysis, claims
 from papers.fedmix.experiments import COMMUNICATION
@@ -54,7 +53,7 @@ def test_specialisation_claims_read_the_right_rows():
     found = initials(claims.specialisation_claims(logged(rows), 0.05))
     # One-hot and alive, and alive by the marginal term; H(q) has entropy .69 of log 2, but .5 at
     # round 2 / 0.05; above the ensemble and below FedAvg; collapsed after an epoch, not in the end.
-    assert found == "hhhhdhdhdd"
+    assert found == "hhhedhehdd"
     without = [row for row in rows if row[0] != names.ORIGINAL]
     assert initials(claims.specialisation_claims(logged(without), 0.05)) == found[:-1]
 
@@ -135,43 +134,28 @@ OTHERS = [
     run(names.TEN, 0.6, 1e7),
     run(names.TEN_PRUNED, 0.6, 1e6),
 ]
-SAID = {
-    "FedMix (K = 4) beats FedAvg at equal rounds": HOLDS,  # .6 against .5 after 20 rounds
-    "FedMix (K = 4) beats FedAvg with as": FAILS,  # .6 against .7 of the wide network
-    "FedMix (K = 2) beats FedAvg with as": UNTESTED,
-    "FedMix (K = 4) beats FedAvg at equal gigabytes": FAILS,  # 20 MB pay for 5 rounds of it: .15
-    "FedMix (K = 2) beats FedAvg at equal gigabytes": UNTESTED,
-    "FedMix with pruning beats": HOLDS,  # as many bytes as FedAvg, and .6
-    "A personal bias": OPEN,  # it changes nothing
-    "Pruning sends fewer bytes": HOLDS,
-}
-HUNDRED = {
-    "FedMix (K = 4) beats": FAILS,
-    "FedMix (K = 10) beats": HOLDS,
-    "FedMix (K = 4) learns faster": FAILS,
-    "FedMix (K = 10) with pruning": HOLDS,
-    "Biased FedAvg beats FedAvg": HOLDS,
-    "Biased FedAvg is the better": FAILS,
-}
-PAR = {"FedMix (K = 2)": HOLDS, "More experts help": HOLDS, "Biased FedAvg": HOLDS, "...": HOLDS}
-ABOVE = {**dict.fromkeys(PAR, UNTESTED), "Biased FedAvg": HOLDS, "...": FAILS}  # two points
+ALIKE = [run(FEDAVG, 0.5, 1e6), run(BIASED, 0.52, 1e6)]
 
 
 @pytest.mark.parametrize(
     ("rows", "dataset", "expected"),
     [
-        (SKEWED, "cifar10", SAID),
-        (SKEWED, "digits", SAID),
-        (OTHERS, "cifar100", HUNDRED),
-        (OTHERS, "femnist", PAR),
-        ([run(FEDAVG, 0.5, 1e6), run(BIASED, 0.52, 1e6)], "femnist", ABOVE),
+        # .6 against .5 after 20 rounds, and against .7 of the wide network; K = 2 was not run; the
+        # bias changes nothing; 20 MB pay for 5 rounds of K = 4: .15; pruning has sent no more.
+        (SKEWED, "cifar10", "hdnudnhh"),
+        (SKEWED, "digits", "hdnudnhh"),
+        (OTHERS, "cifar100", "dhhddh"),
+        (OTHERS, "femnist", "hhh"),
+        (ALIKE, "femnist", "nnd"),  # two points
     ],
 )
-def test_each_data_set_is_asked_its_own_claims(rows, dataset, expected):
-    said = {c.text: c.verdict for c in claims.communication_claims(logged(*rows), dataset)}
-    assert len(said) == len(expected)
-    for start, verdict in expected.items():
-        assert [v for text, v in said.items() if text.startswith(start)] == [verdict], start
+def test_each_data_set_is_asked_its_own_claims(rows, dataset, expected, monkeypatch):
+    """What the paper excepts, its first rounds, is not judged by what is said of the others."""
+    early = initials(claims.communication_claims(logged(*rows), dataset))
+    monkeypatch.setattr(claims, "PAPER_ROUNDS", 20)
+    assert initials(claims.communication_claims(logged(*rows), dataset)) == expected
+    late = {"cifar100": [5], "femnist": []}.get(dataset, [0, 4, 6])
+    assert early == "".join("e" if i in late else v for i, v in enumerate(expected))
 
 
 def test_a_local_epoch_is_judged_on_the_same_clients():
@@ -225,8 +209,10 @@ def test_runs_send_what_the_arithmetic_says():
     _, down, up = analysis.expected_traffic(asked[FEDMIX])
     ways = (("bytes_down", down), ("bytes_up", up))
     sent = logged([told(m, 0, 1, way, value) for m in both for way, value in ways])
-    assert claims.traffic_claim(sent, asked).verdict == HOLDS
-    assert claims.traffic_claim(sent.assign(value=sent["value"] - 4), asked).verdict == FAILS
+    found, expected = claims.weighed(sent, asked)
+    assert found == expected == {FEDMIX: [down, up]}, "what is pruned weighs less"
+    found, _ = claims.weighed(sent.assign(value=sent["value"] - 4), asked)
+    assert found != expected
 
 
 # Rotated MNIST.
@@ -251,21 +237,21 @@ def rotated(*last, q=0.99, seeds=3, **more):
 
 
 @pytest.mark.parametrize(
-    ("tests", "runs", "expected"),
+    ("dataset", "runs", "expected"),
     [
-        (claims.turned_claims, rotated(0.8, 0.8, 0.83, 0.88), "hhhhhhh"),
-        (claims.skewed_claims, rotated(0.8, 0.83, 0.86, 0.85), "hhhhhh"),
-        (claims.skewed_claims, rotated(0.8, 0.83, 0.86, 0.85, seeds=2), "nnnnnn"),
+        (names.TURNED, rotated(0.8, 0.8, 0.83, 0.88), "hhhhhh"),
+        (names.TURNED_AND_SKEWED, rotated(0.8, 0.83, 0.86, 0.85), "hhhhhh"),
+        (names.TURNED_AND_SKEWED, rotated(0.8, 0.83, 0.86, 0.85, seeds=2), "nnnnnn"),
         # The other way round.
-        (claims.turned_claims, rotated(0.9, 0.85, 0.8, 0.7, q=0.6), "dddhddd"),
-        (claims.skewed_claims, rotated(0.9, 0.85, 0.8, 0.7, q=0.6), "dddddd"),
+        (names.TURNED, rotated(0.9, 0.85, 0.8, 0.7, q=0.6), "dddddd"),
+        (names.TURNED_AND_SKEWED, rotated(0.9, 0.85, 0.8, 0.7, q=0.6), "dddddd"),
         # An equality has two sides, and baselines alone leave the rest untested.
-        (claims.turned_claims, rotated(0.8, 0.82), "nnndhnn"),
-        (claims.turned_claims, rotated(0.8, 0.78), "nnnhdnn"),
+        (names.TURNED, rotated(0.8, 0.82), "nnndnn"),
+        (names.TURNED, rotated(0.8, 0.78), "nnndnn"),
     ],
 )
-def test_the_papers_figures_5_and_6_and_the_other_way_round(tests, runs, expected):
-    assert initials(tests(runs)) == expected
+def test_the_papers_figures_5_and_6_and_the_other_way_round(dataset, runs, expected):
+    assert initials(claims.rotated_claims(runs, dataset)) == expected
 
 
 def test_one_hotness_is_a_share_of_log_k():
@@ -308,33 +294,16 @@ def last(*accuracies):
     ("dataset", "accuracies", "expected"),
     [
         # The runs are paired by seed and all differ by the same: intervals of no width.
-        ("cifar10", (0.6, 0.3, 0.2, 0.5, 0.7), "hhdhh"),
-        ("digits", (0.6, 0.3, 0.2, 0.5, 0.7), "hhdhh"),
+        ("cifar10", (0.6, 0.3, 0.2, 0.5, 0.7), "hhhhdhh"),
+        ("digits", (0.6, 0.3, 0.2, 0.5, 0.7), "hhhhdhh"),
         ("femnist", (0.6, 0.3, 0.2, 0.5, 0.7), ""),
-        ("cifar10", (0.6, None, None, 0.7), "nnh"),
+        ("cifar10", (0.6, None, None, 0.7), "nnnnh"),
         ("cifar100", (0.5, 0.505, None, 0.4), "hhh"),
         ("cifar100", (0.5, 0.45, None, 0.48), "dhd"),
     ],
 )
 def test_the_last_round_on_a_new_client_is_compared(dataset, accuracies, expected):
     assert initials(claims.new_client_claims(last(*accuracies), dataset)) == expected
-
-
-@pytest.mark.parametrize(
-    ("differences", "verdict"),
-    [
-        ((0.001, 0.0, -0.001), HOLDS),
-        ((0.03, 0.031, 0.029), FAILS),
-        ((-0.03, -0.031, -0.029), FAILS),
-        ((0.0, 0.02, -0.02), OPEN),
-        ((0.0, 0.0), UNTESTED),
-        ((), UNTESTED),
-    ],
-)
-def test_alike_has_two_sides(differences, verdict):
-    claim = alike("same", "here", dict(enumerate(differences)), dict.fromkeys(range(3), 0.0))
-    assert claim.verdict == verdict and claim.seeds == len(differences)
-    assert ("asked -" in claim.measured) == bool(differences)
 
 
 def test_appendix_f_has_the_papers_numbers_beside_the_measured():
@@ -351,7 +320,7 @@ def test_appendix_f_has_the_papers_numbers_beside_the_measured():
     assert missing["mean"].isna().tolist() == [True, True, False, True, True]
     drawn = analysis.beside(table)
     assert len(drawn) == 10 and drawn.loc[drawn["group"] != "measured", "low"].isna().all()
-    assert initials(claims.appendix_claims(every)) == "hhh"
+    assert initials(claims.new_client_claims(every, "appendix")) == "hhh"
 
 
 def joining():

@@ -14,10 +14,11 @@ from companion import plotting
 from companion.claims import FAILS, HOLDS, OPEN
 from companion.scorecard import computed, of_rows
 from papers.book import BOOK
-from papers.floor import MAJORITY, floor_claims, without_floor
+from papers.judging import floor_claims, without_floor
 from papers.pm_moe import TRADITIONAL
 from papers.pm_moe.analysis import beside_floor
 from papers.published import floors, published
+from papers.scaled import MAJORITY
 
 
 def scored(**by_method):

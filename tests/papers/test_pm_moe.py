@@ -13,11 +13,11 @@ from rows import frame_of
 
 from companion.claims import FAILS, HOLDS
 from fedlib.models import MLP
-from papers.floor import FEDAVG, MAJORITY
 from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis
 from papers.pm_moe.analysis import PARTS, called, gains, made_of, printed, ranks, scores, varied
 from papers.pm_moe.claims import fourteen_claims, gate_claims, mixture_claims
 from papers.pm_moe.experiments import DATASETS, FOURTEEN, GATES, PRIVATE_PARTS, fourteen, task
+from papers.scaled import FEDAVG, MAJORITY
 
 SIZES = (10, 30)
 SETTING = GATES.settings("quick")["digits"]
@@ -82,13 +82,6 @@ def test_every_published_number_is_found_with_its_stage(dataset):
         assert {*third["method"]} == {best} and {*third[STAGE]} == {"", WITH_MOE, DENOISED}
     assert {*fourth["method"]} <= {"PM-MOE", SYNCHRONOUS}
     assert printed("Table 1", "digits").empty
-
-
-def test_agreement_is_a_rank_correlation():
-    known = pd.DataFrame({"method": [*"abc"], "S": 0.0, "value": [0.1, 0.2, 0.3]})
-    table = pd.DataFrame({"method": [*"abcabcd"], "seed": [0, 0, 0, 1, 1, 1, 0], "S": 0.0})
-    table["value"] = [0.5, 0.6, 0.9, 0.9, 0.6, 0.5, 0.7]
-    assert analysis.agreement(table, known, 0.0) == pytest.approx({0: 1.0, 1: -1.0})
 
 
 @pytest.mark.parametrize(("helps", "said"), [(1, [HOLDS] * 3), (-1, [HOLDS, FAILS, FAILS])])

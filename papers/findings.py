@@ -1,0 +1,332 @@
+"""What was found, in sentences whose numbers are computed: `python -m papers.findings`.
+
+`papers/findings.csv` has the sentences, of which the functions here compute the numbers from
+stored results, by the claims that notebooks test. A sentence that the numbers no longer support is
+an error and not a sentence; one whose runs are not stored is left out. `papers/learned.csv` has
+what notebooks end with.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from IPython.display import Markdown
+from scipy import stats
+
+from companion import findings as companion
+from companion import frames
+from companion.claims import (
+    FAILS,
+    HOLDS,
+    OPEN,
+    TESTED,
+    UNTESTED,
+    Claim,
+    above,
+    greater,
+)
+from companion.findings import Finding, Unsupported
+from companion.panels import Panel, stored
+from companion.sections import SCALES, Section
+from fedlib import paths
+from papers.adaptive import claims as adaptive
+from papers.adaptive.experiments import ADAPTIVE_ROTATED, ADAPTIVE_WRITERS
+from papers.fedmix import ENSEMBLE, FEDMIX
+from papers.fedmix import claims as fedmix
+from papers.fedmix.experiments import LABEL_SKEW, LONG, NEW_CLIENTS, PRIVACY
+from papers.judging import by, scored
+from papers.pm_moe import NINE, TRADITIONAL, analysis
+from papers.pm_moe import claims as pm_moe
+from papers.pm_moe.experiments import PRIVATE_PARTS
+from papers.published import published
+from papers.scaled import FEDAVG
+from papers.specialists import analysis as two_experts
+from papers.specialists import claims as specialists
+from papers.specialists import experiments as stages
+from papers.specialists.analysis import GLOBAL
+
+SCALE = "standard"
+HEAD = """# What was found
+
+Every number is computed from stored results of the standard scale, which has fewer rounds and
+smaller networks than the papers, or from what they print; in brackets are 95% intervals over seeds.
+`python -m papers.findings` writes this page, and fails where a number does not support its sentence
+any more.
+"""
+WORDS = {HOLDS: "holds", FAILS: "does not hold", OPEN: "is undecided"}
+Claims = Mapping[str, Sequence[Claim]]
+Numbers = dict[str, object]
+
+
+class Missing(LookupError):
+    """The runs behind a sentence are not stored, or of too few seeds."""
+
+
+def number(claim: Claim, *wanted: str, sign: int = 1) -> str:
+    """Return a claim's number and interval in words, or their negative.
+
+    Unsupported if its verdict is none of those ``wanted``, Missing if it was not tested.
+    """
+    if claim.verdict == UNTESTED:
+        raise Missing(claim.text)
+    if claim.verdict not in wanted:
+        told = f"{claim.text!r} {claim.verdict}: {claim.measured}"
+        raise Unsupported(f"{told}; the sentence says it {' or '.join(wanted)}")
+    low, high = sorted(sign * end for end in (claim.low, claim.high))
+    mean = sign * claim.effect
+    if claim.unit:
+        return f"{mean:+.1f} {claim.unit} [{low:.1f}, {high:.1f}]"
+    return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def starting(claims: Sequence[Claim], start: str) -> Claim:
+    """Return the claim whose text starts so; ValueError unless there is one."""
+    (one,) = (c for c in claims if c.text.startswith(start))
+    return one
+
+
+def _panels(section: Section) -> dict[str, Panel]:
+    """Return what is stored of a section, by data set; Missing if that is nothing."""
+    found = {p.dataset: p for p in stored(section, [], SCALE, partly=True)}
+    if not found:
+        raise Missing(section.name)
+    return found
+
+
+def _each(section: Section, judge: Callable[[Panel], Sequence[Claim]]) -> Claims:
+    panels = _panels(section).values()
+    return {panel.name.removesuffix(f" ({SCALE})"): judge(panel) for panel in panels}
+
+
+def _told(claims: Claims, start: str, *wanted: str) -> str:
+    """Return the numbers of one claim on every data set: "-1.2 points [-3.0, 1.0] on MNIST"."""
+    return ", ".join(f"{number(starting(c, start), *wanted)} on {of}" for of, c in claims.items())
+
+
+def _scores(panel: Panel) -> pd.DataFrame:
+    setting: Any = panel.setting
+    return two_experts.scores(panel.frame, setting.tested)
+
+
+def _floor() -> Numbers:
+    table = analysis.beside_floor()
+    here = table[table["dataset"].eq("cifar10") & table["S"].eq(0)].set_index("method")
+    lost = [m for m in here.index if here.loc[m, "value"] < here.loc[m, "floor"]]
+    if set(lost) != set(TRADITIONAL):
+        raise Unsupported(f"below the floor of 004's CIFAR-10: {lost}")
+    fedavg, floor = (100 * float(here.loc[FEDAVG, name]) for name in ("value", "floor"))
+    said = {"floor": f"{floor:.1f}", "fedavg": f"{fedavg:.1f}", "points": f"{floor - fedavg:.1f}"}
+    return {**said, "lost": len(lost), "nine": len(NINE)}
+
+
+@cache
+def _without_opt_out() -> Claims:
+    judge = specialists.generalisation_claims
+    return _each(stages.SPECIALISTS, lambda panel: judge(_scores(panel)))
+
+
+def _tuning() -> Numbers:
+    claims = _without_opt_out()
+    general = _told(claims, "The mixture generalises better than fine-tuning: gl", OPEN, FAILS)
+    return {"general": general, "own": _told(claims, "... and is on par", HOLDS)}
+
+
+def _fedavg() -> Numbers:
+    claims = _without_opt_out()
+    general = _told(claims, "FedAvg generalises better than the mixture", HOLDS)
+    return {"general": general, "own": _told(claims, "On skewed clients", HOLDS)}
+
+
+def _small_experts() -> Numbers:
+    judge = specialists.architecture_claims
+    claims = _each(stages.ARCHITECTURES, lambda panel: judge(_scores(panel)))
+    start = "A small specialist and a tiny gate beat FedAvg on the clients' "
+    own, general = _told(claims, f"{start}own", HOLDS), _told(claims, f"{start}global", FAILS)
+    return {"own": own, "general": general}
+
+
+def _opted_out() -> Numbers:
+    claims = _each(stages.OPT_OUT, lambda panel: specialists.opt_out_claims(_scores(panel)))
+    q = pd.concat([p.frame["q"] for p in _panels(stages.OPT_OUT).values()]).max()
+    start = f"q = {q:g}, i.i.d. (p = 0.2): the mixture beats FedAvg in "
+    general, own = (_told(claims, start + way, OPEN, FAILS) for way in ("gen", "spec"))
+    return {"share": f"{q:.0%}", "general": general, "own": own}
+
+
+def _last_client() -> Numbers:
+    released, plain = (
+        _scores(_panels(section)["cifar10"]) for section in (stages.AS_RELEASED, stages.SPECIALISTS)
+    )
+    last = released[released["departure"] == stages.LAST_CLIENT]
+    ps = last["p"].unique().tolist()
+    theirs, average = (by(rows, metric=GLOBAL)(FEDAVG, p=ps) for rows in (last, plain))
+    lost = greater("The average beats the last client's model", "", average, theirs)
+    known = two_experts.printed()
+    off = specialists.released_claims(released, plain, known[known["data"] == "cifar10"])
+    nearer = number(next(c for c in off if "further off, global" in c.text), HOLDS)
+    return {"lost": number(lost, HOLDS).lstrip("+"), "nearer": nearer}
+
+
+def _too_small() -> Numbers:
+    rows = published("001", "Table 1e")
+    rows = rows.assign(p=rows["setting"].str.extract(r"p=([\d.]+)")[0])
+    printed, rescaled = (
+        rows[rows["metric"].str.startswith("global") & rows["metric"].str.endswith(end)]
+        for end in ("accuracy", "DERIVED")
+    )
+    both = printed.merge(rescaled, on=["method", "p"], suffixes=("", "_rescaled"))
+    factors = both["value_rescaled"] / both["value"]
+    if not (factors.between(7.5, 7.7).all() and both["value"].lt(25).all()):
+        raise Unsupported(f"Table 1e: {both}")
+    low, high = both["value"].agg(["min", "max"])
+    return {"count": len(both), "least": f"{low:g}", "most": f"{high:g}"}
+
+
+def _gate() -> Numbers:
+    claims: dict[str, Sequence[Claim]] = {}
+    for panel in _panels(ADAPTIVE_ROTATED).values():
+        every = adaptive.recovery_claims(panel.frame)
+        for k in sorted(panel.frame["orientations"].unique()):
+            claims[f"{k:g} orientations"] = [c for c in every if f"{k:g} orientations" in c.text]
+    best = _told(claims, "The mixture beats the best cluster", HOLDS)
+    tuned, equal = (
+        _told(claims, f"The mixture beats the {what}", OPEN, FAILS) for what in ("fine", "ens")
+    )
+    return {"best": best, "tuned": tuned, "equal": equal}
+
+
+def _writers() -> Numbers:
+    claims = _each(ADAPTIVE_WRITERS, lambda panel: adaptive.writer_claims(panel.frame))
+    one = starting(next(iter(claims.values())), "Exploration makes writers more alike")
+    return {"spread": number(one, FAILS, sign=-1)}
+
+
+def _divergence() -> Numbers:
+    frame = _panels(LABEL_SKEW)["cifar10"].frame
+    less, grows = fedmix.divergence_claims(frame)
+    mean = scored(fedmix.late(frames.divergence(frame)), method=FEDAVG)
+    said = {"less": number(less, HOLDS), "grows": number(grows, HOLDS)}
+    return {
+        **said,
+        "mean": f"{np.mean([*mean.values()]):.2f}",
+        "rounds": fedmix.final_rounds(frame),
+    }
+
+
+def _joining() -> Numbers:
+    frame = _panels(NEW_CLIENTS)["two_class_mnist"].frame
+    claims = fedmix.new_client_claims(frame, "appendix") + fedmix.joining_claims(frame, 10)
+    starts = {"seen": "FedMix beats FedAvg on seen", "new": "On a new", "fits": "A new client with"}
+    lost = starting(claims, "Without a gate")
+    number(lost, FAILS)
+    right = f"{lost.effect / 10:.1%} [{lost.low / 10:.1%}, {lost.high / 10:.1%}]"
+    said = {name: number(starting(claims, text), HOLDS) for name, text in starts.items()}
+    return {**said, "right": right}
+
+
+def _energies(dimensions: int = 512, experts: int = 20, clients: int = 50) -> Numbers:
+    draw = np.random.default_rng(0)
+    own, near = draw.normal(size=(clients, 1, dimensions)), draw.normal(size=(clients, experts, 1))
+    said = near * own + draw.normal(size=(clients, experts, dimensions))
+    norms = np.linalg.norm(said, axis=-1) * np.linalg.norm(own, axis=-1)
+    v = said * own / norms[..., None]
+    energies, cosines = np.logaddexp.reduce(v, axis=-1), v.sum(-1)
+    same = [float(stats.spearmanr(*pair).statistic) for pair in zip(energies, cosines, strict=True)]
+    number(above("Denoising at T = 1 orders by a cosine", "", same, 0.99), HOLDS)
+    constant, spread = f"{np.log(dimensions):.2f}", f"{energies.std(1).mean():.4f}"
+    found = {"same": f"{np.mean(same):.4f}", "constant": constant, "spread": spread}
+    return {**found, "clients": clients, "dimensions": dimensions}
+
+
+def _equal_size() -> Numbers:
+    panel = next(iter(_panels(LONG).values()))
+    at = by(frames.ended(panel.frame, "test_accuracy"))
+    word = {HOLDS: "is ahead of", FAILS: "is behind", OPEN: "cannot be told from"}
+    size, own = (greater("", "", at(FEDMIX), at(other)) for other in (FEDAVG, ENSEMBLE))
+    said = {"size": number(size, *TESTED), "ensemble": number(own, *TESTED)}
+    words = {"large": word[size.verdict], "own": word[own.verdict]}
+    return {**said, **words, "rounds": f"{fedmix.final_rounds(panel.frame):,}"}
+
+
+def _label_sets() -> Numbers:
+    frame = next(iter(_panels(PRIVACY).values())).frame
+    if not len(wrong := fedmix.wrong_sets(frame)):
+        raise Missing("label sets")
+    if wrong.any():
+        raise Unsupported(f"label sets read wrongly off phi: {wrong.to_dict()}")
+    return {"clients": len(frame.loc[frame["client"] >= 0, ["seed", "client"]].drop_duplicates())}
+
+
+def _gains() -> Numbers:
+    claims = _each(PRIVATE_PARTS, lambda panel: pm_moe.mixture_claims(panel.frame))
+    gain = _told(claims, "PM-MoE improves on its first stage (mean of nine, S = 0)", *TESTED)
+    return {"gain": gain, "chosen": _told(claims, "Reporting the largest", *TESTED)}
+
+
+NUMBERS: dict[str, Callable[[], Numbers]] = {
+    "floor": _floor,
+    "tuning": _tuning,
+    "fedavg": _fedavg,
+    "last client": _last_client,
+    "too small": _too_small,
+    "small experts": _small_experts,
+    "opted out": _opted_out,
+    "gate": _gate,
+    "writers": _writers,
+    "divergence": _divergence,
+    "joining": _joining,
+    "energies": _energies,
+    "equal size": _equal_size,
+    "label sets": _label_sets,
+    "gains": _gains,
+}
+
+
+def _table(name: str) -> dict[str, dict[str, str]]:
+    lines = files("papers").joinpath(name).read_text().splitlines()
+    return {row["name"]: row for row in csv.DictReader(lines)}
+
+
+def findings() -> list[Finding]:
+    """Return what was found, of those sentences whose runs are stored.
+
+    Unsupported if stored results contradict one.
+    """
+    found = []
+    for name, row in _table("findings.csv").items():
+        try:
+            numbers = NUMBERS[name]()
+        except Missing:
+            continue
+        figure = f"{SCALE}/{row['figure']}.png"
+        told = Finding(row["sentence"], partial(dict, numbers), bool, row["notebook"], figure)
+        found.append(told)
+    return found
+
+
+def learned(notebook: str, table: pd.DataFrame) -> Markdown:
+    """Return a notebook's last sentences: what the paper says, what was found, how sure that is.
+
+    ``table`` are its claims; one of them speaks, that `papers/learned.csv` has a pattern of, at the
+    largest scale at which it was tested.
+    """
+    row, texts = _table("learned.csv")[notebook], table["claim"]
+    known = table[texts.str.match(row["claim"])]
+    tested = known[known["verdict"].isin(TESTED)]
+    if not len(tested):
+        return Markdown(f"**The paper says** {row['says']}\n\n**Found:** nothing yet.")
+    scale = next(s for s in SCALES[::-1] if tested["tested on"].str.contains(s).any())
+    claim = tested.loc[tested["tested on"].str.contains(scale), "claim"].iloc[-1]
+    found = {verdict: f"“{{claim}}” {word} on {{tested on}}." for verdict, word in WORDS.items()}
+    return companion.learned(tested, row["says"], claim, found)
+
+
+if __name__ == "__main__":
+    file = paths.ROOT / "FINDINGS.md"
+    print(companion.write(findings(), HEAD, file))

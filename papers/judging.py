@@ -1,0 +1,120 @@
+"""How claims of the papers are judged: what they say, numbers by seed, rules, and the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import pandas as pd
+
+from companion import frames
+from companion.claims import BySeed, Claim, above, alike, at_most, below, greater, on_par
+from papers.scaled import MAJORITY
+
+# What a claim says of two sides, or of numbers and a bound: above another method's, or a bound;
+# below a bound; at most a point below, or above; within a point.
+RULES: dict[str, Callable[..., Claim]] = {
+    ">": lambda text, place, a, b, **about: (greater if isinstance(b, Mapping) else above)(
+        text, place, a, b, **about
+    ),
+    "<": below,
+    ">=": on_par,
+    "<=": at_most,
+    "~": alike,
+}
+
+
+class Numbers(dict[int, float]):
+    """Numbers by seed, and what the floor has at the same place; {} where there is none."""
+
+    floor: BySeed = {}  # noqa: RUF012
+
+
+@cache
+def _statements() -> dict[tuple[str, str], dict[str, str]]:
+    with files("papers").joinpath("claims.csv").open("rb") as file:
+        rows = pd.read_csv(file, dtype=str, keep_default_na=False).set_index(["paper", "name"])
+    return rows.to_dict("index")  # type: ignore[return-value]
+
+
+def said(paper: str, name: str, /, **words: object) -> tuple[str, str, dict[str, Any]]:
+    """Return a claim's text and place, with its open ``words``, and whose it is as fields of it.
+
+    ``papers/claims.csv`` has them: kind, the paper's words, and whether numbers were seen before.
+    """
+    row = _statements()[paper, name]
+    about = {"kind": row["kind"], "quote": row["quote"], "exploratory": bool(row["exploratory"])}
+    return row["claim"].format(**words), row["place"].format(**words), about
+
+
+def judged(paper: str, rows: Iterable[tuple[Any, ...]], /, **words: object) -> list[Claim]:
+    """Test rows of (name, a, rule, b), of which ``RULES`` says what the rules are.
+
+    A name is that of a claim, whose open ``words`` are given for all rows, or as the row's last
+    entry; ``here`` among them is False where the statement is about another scale. Sides are
+    numbers by seed, or a bound.
+    """
+    return [_judged(paper, *row[:4], **{**words, **dict(*row[4:])}) for row in rows]
+
+
+def _judged(
+    paper: str, name: str, a: Any, rule: str, b: Any, /, here: bool = True, **words: object
+) -> Claim:
+    claim, place, about = said(paper, name, **words)
+    floor = getattr(a, "floor", None) or None
+    return RULES[rule](claim, place, a, b, here=here, floor=floor, **about)
+
+
+def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[Claim]:
+    """Test that each method beats the floor on clients' own tests, one claim per method.
+
+    ``table`` has columns method, seed, value and ``over``, at each of whose values there is a floor
+    of its own: then a method is judged where its margin is least, seed by seed, so that it has to
+    beat the floor everywhere. ``ending`` is what follows a claim's text. None where the floor was
+    not run.
+    """
+    keys = ["seed", *([over] if over else [])]
+    floor = table[table["method"] == MAJORITY].groupby(keys)["value"].mean().rename("floor")
+    if not len(floor):
+        return []
+    where = f" at every {over}" if over and table[over].nunique() > 1 else ""
+    rows = []
+    for method, runs in without_floor(table).groupby("method", sort=False):
+        both = runs.join(floor, on=keys).dropna(subset=["value", "floor"]).reset_index(drop=True)
+        margin = both["value"] - both["floor"]
+        least = both.loc[margin.groupby(both["seed"]).idxmin()]
+        sides = frames.by_seed(least), ">", frames.by_seed(least, "floor")
+        rows.append(("floor", *sides, {"method": method}))
+    return judged("all", rows, where=where, ending=ending)
+
+
+def without_floor(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table without the floor's rows, for what is said of methods only."""
+    return table[table["method"] != MAJORITY]
+
+
+def scored(table: pd.DataFrame, column: str = "value", /, **where: Any) -> dict[int, float]:
+    """Return a column's mean by seed over the rows at a place: what claims compare.
+
+    ``where`` has a value or several of a column of the table. A row that has no such place, as
+    training alone has no clusters, counts wherever it is.
+    """
+    for name, at in where.items():
+        several = isinstance(at, list | tuple | range)
+        table = table[table[name].isin(at if several else [at]) | table[name].isna()]
+    return frames.by_seed(table, column)
+
+
+def by(table: pd.DataFrame, column: str = "value", **always: Any) -> Callable[..., Numbers]:
+    """Return a function of a method and of where it stands: ``scored`` there, and ``always``."""
+
+    def at(method: str, **where: Any) -> Numbers:
+        place = {**always, **where}
+        found = Numbers(scored(table, column, method=method, **place))
+        if column == "value":
+            found.floor = scored(table, method=MAJORITY, **place)
+        return found
+
+    return at
