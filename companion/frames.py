@@ -106,7 +106,7 @@ def together(
 
 
 def frame_of(result: Result) -> pd.DataFrame:
-    """Return a run's metrics as a frame, with the columns of ``fedlib.runs.log``."""
+    """Return a run's metrics as a frame, with the columns of ``fedlib.runs.spec``."""
     return result.metrics.to_pandas()
 
 

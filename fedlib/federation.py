@@ -71,11 +71,12 @@ UNSEEN = Known({}, {})
 class Table:
     """Who holds which example of one split (train, validation or test).
 
-    ``x`` is uint8 ``[N, height, width, channels]``, or int32 ``[N, tokens]`` for text, and ``y``
-    int64 ``[N]``, shared by all clients; ``index`` is int64 ``[clients, width]`` into them, of
-    which the first ``sizes[i]`` entries of row i count. ``side`` holds per-example side
-    information, int64 ``[clients, width]`` each. ``scale`` and ``shift``, a number per value of
-    an image ``[height * width * channels]``, turn pixels into normalised floats; text has none.
+    ``x`` is uint8 ``[N, height, width, channels]``, int32 ``[N, tokens]`` for text, or float32
+    ``[N, ...]``, and ``y`` int64 ``[N]``, shared by all clients; ``index`` is int64 ``[clients,
+    width]`` into them, of which the first ``sizes[i]`` entries of row i count. ``side`` holds
+    per-example side information, int64 ``[clients, width]`` each. ``scale`` and ``shift``, a number
+    per value of an image ``[height * width * channels]``, turn pixels into normalised floats, and
+    other numbers likewise; text has none.
     ``augment`` changes images at random each time they are trained on.
     """
 
@@ -150,7 +151,8 @@ class Table:
         yield from self.batches(rows, places, counts, counts.max(0), known=known)
 
     def inputs(self, examples: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return what a model takes: images ``[..., C, H, W]``, normalised, or tokens ``[..., T]``.
+        """Return what a model takes: images ``[..., C, H, W]`` and other numbers normalised, or
+        tokens ``[..., T]``.
 
         With ``noise`` ``[..., numbers]`` images are augmented.
 
@@ -165,7 +167,8 @@ class Table:
             images = flat.view(-1, *self.x.shape[1:])
             flat = self.augment(images, noise.reshape(len(images), -1)).flatten(1)
         # A number per value, not per channel: broadcasting over three channels is slow.
-        return flat.to(torch.float32).mul_(self.scale).add_(self.shift).view(shape).movedim(-1, -3)
+        seen = flat.to(torch.float32).mul_(self.scale).add_(self.shift).view(shape)
+        return seen.movedim(-1, -3) if self.x.ndim == 4 else seen
 
     @property
     def real(self) -> Tensor:
@@ -301,13 +304,6 @@ class Federation:
             self._shares[condition] = counts / counts.sum(1, keepdim=True).clamp(min=1)
         return self._shares[condition]
 
-    def to(self, device: str | torch.device) -> Federation:
-        """Return the same federation on another device."""
-        moved = {"balanced": self.balanced and _moved(self.balanced, device)}
-        return self._changed(
-            lambda table: _moved(table, device), **moved, device=torch.device(device)
-        )
-
     def permuted(self, order: np.ndarray) -> Federation:
         """Return the same federation with its rows in another order; ids move with the rows."""
         members = None if self.members is None else np.flatnonzero(np.isin(order, self.members))
@@ -367,9 +363,3 @@ def _permuted(table: Table, order: np.ndarray) -> Table:
     rows = torch.as_tensor(order, device=table.index.device)
     side = {n: t[rows] for n, t in table.side.items()}
     return replace(table, index=table.index[rows], sizes=table.sizes[order], side=side)
-
-
-def _moved(table: Table, device: str | torch.device) -> Table:
-    names = ("x", "y", "index", "scale", "shift")
-    moved: dict[str, Any] = {name: getattr(table, name).to(device) for name in names}
-    return replace(table, **moved, side={n: t.to(device) for n, t in table.side.items()})

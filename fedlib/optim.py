@@ -70,13 +70,10 @@ class Optimizer:
         """Whether a step is -lr times the gradient: SGD without momentum and weight decay."""
         return self.name == "sgd" and not self.momentum and not self.weight_decay
 
-    def build(
-        self, leaves: Params, *, fused: bool = False, capturable: bool = False
-    ) -> torch.optim.Optimizer:
+    def build(self, leaves: Params, *, fused: bool = False) -> torch.optim.Optimizer:
         """Return the torch optimiser over ``leaves``, one parameter group per rate.
 
-        ``fused`` asks for the variant that moves all leaves in one pass, ``capturable`` for the one
-        whose steps a CUDA graph can record, where torch has one.
+        ``fused`` asks for the variant that moves all leaves in one pass, where torch has one.
         """
         groups: dict[float, list[Tensor]] = {}
         for name, leaf in leaves.items():
@@ -85,8 +82,6 @@ class Optimizer:
         options = {name: getattr(self, name) for name in names}
         if fused and kind is not Yogi:
             options["fused"] = True
-        if capturable and "betas" in names and kind is not Yogi:
-            options["capturable"] = True
         return kind([{"params": p, "lr": lr} for lr, p in groups.items()], lr=self.lr, **options)
 
     def rate(self, name: str) -> float:

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.progress import (
     MofNCompleteColumn,
     Progress,
-    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -55,17 +54,15 @@ class Rounds:
         self, progress: bool | str | Watcher, text: str, total: int, done: int = 0
     ) -> None:
         self._total, self._done = total, done
-        self._tell = progress if callable(progress) else None
-        shown = progress if isinstance(progress, str) else text
-        self._bar = bar(total, shown, done=done, show=bool(progress) and self._tell is None)
-        if self._tell is not None:
-            self._tell(done, total, float("nan"))
+        self._tell: Watcher = progress if callable(progress) else lambda *_: None
+        said, show = progress if isinstance(progress, str) else text, not callable(progress)
+        self._bar = bar(total, said, done=done, show=show and bool(progress))
+        self._tell(done, total, float("nan"))
 
     def played(self, loss: float) -> None:
         """Count one more round."""
         self._done += 1
-        if self._tell is not None:
-            self._tell(self._done, self._total, loss)
+        self._tell(self._done, self._total, loss)
         self._bar.set_postfix_str(f"loss {loss:.4g}", refresh=False)
         self._bar.update()
 
@@ -88,7 +85,7 @@ class Table:
         self.finished, self.failed, self._names = 0, 0, names
         shown = show and not quiet()
         self._logged, self._drawn = shown and not watched(), 0.0
-        self._rows: dict[str, TaskID] = {}
+        self._rows: dict[str, tuple[TaskID, str, float]] = {}  # where it is trained, since when
         text = TextColumn("{task.description}", markup=False)
         columns = (MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), text)
         # Drawn by who trains, not by a thread: what is half written is never seen.
@@ -106,13 +103,13 @@ class Table:
 
     def __exit__(self, *_: object) -> None:
         for row in self._rows.values():
-            self._bars.remove_task(row)
+            self._bars.remove_task(row[0])
         self._bars.stop()
 
     def start(self, key: str, rounds: int, node: str = "") -> None:
         """A run of so many rounds was given to somebody, on a machine that may have a name."""
         where = f" on {node}" if node else ""
-        self._rows[key] = self._bars.add_task("", total=rounds, where=where)
+        self._rows[key] = self._bars.add_task("", total=rounds), where, time.monotonic()
         self._tell(key, f"started{where}")
 
     def wait(self, key: str, why: str) -> None:
@@ -122,10 +119,9 @@ class Table:
 
     def round(self, key: str, done: int, total: int, loss: float) -> None:
         """A run has completed ``done`` of ``total`` rounds; where it begins, the loss is nan."""
-        row = self._rows[key]
+        row, where, _ = self._rows[key]
         if loss != loss:  # a stage, or a checkpoint: earlier rounds say nothing of the speed
             self._bars.reset(row, total=total, completed=done)
-        where = self._task(row).fields["where"]
         said = f"{key[:8]} loss {loss:.4g}{where} {self._names[key]}"
         space = max(20, self._bars.console.width - WIDTH_OF_NUMBERS)
         self._bars.update(row, completed=done, description=said[:space])
@@ -133,8 +129,8 @@ class Table:
 
     def end(self, key: str, error: BaseException | None = None) -> None:
         """A run is complete and stored, or has failed."""
-        row = self._rows.get(key)  # a short run may end before it is heard of
-        spent = "" if row is None else f" ({duration(self._task(row).elapsed or 0.0)})"
+        began = self._rows.get(key, (0, "", None))[2]  # a short run may end before it is heard of
+        spent = "" if began is None else f" ({duration(time.monotonic() - began)})"
         self.finished, self.failed = self.finished + (not error), self.failed + bool(error)
         failed = f", {self.failed} failed" if self.failed else ""
         self._bars.update(self._all, completed=self.finished, description=f"runs done{failed}")
@@ -149,12 +145,9 @@ class Table:
             self._bars.refresh()
             self._drawn = now
 
-    def _task(self, row: TaskID) -> Task:
-        return self._bars.tasks[self._bars.task_ids.index(row)]
-
     def _take_away(self, key: str) -> None:
         if key in self._rows:
-            self._bars.remove_task(self._rows.pop(key))
+            self._bars.remove_task(self._rows.pop(key)[0])
 
     def _tell(self, key: str, what: str) -> None:
         if self._logged:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fedlib import data as datasets
@@ -21,7 +21,7 @@ from fedlib.federation import OPTED_IN, CropFlip, Federation, Table
 from fedlib.models import Family, Net
 from fedlib.partition import LabelPermuted, Partition, Request, Rotated, balanced, holdout
 from fedlib.partition.held_out import Division, Mirrored, OptOut, Own, divide
-from fedlib.values import one_of, value
+from fedlib.values import UnknownName, one_of, value, within
 
 Pool = tuple[Tensor, Tensor]
 Layer = TypeVar("Layer", bound=Request)
@@ -53,8 +53,8 @@ def view(
     labels = torch.as_tensor(tables, device=x.device)[called].gather(1, y[where, None])[:, 0]
     images = x[where]
     if len(angles) > 1:
-        if images.ndim != 4:
-            raise ValueError("only images can be rotated, and these are texts")
+        if images.ndim != 4 or images.dtype != torch.uint8:
+            raise ValueError("only images of whole pixels can be rotated, and these are no such")
         for number, degrees in enumerate(angles):
             rows = torch.as_tensor(np.flatnonzero(turn == number), device=x.device)
             images[rows] = rotate(images[rows], degrees)
@@ -95,18 +95,16 @@ def _resampled(images: Tensor, degrees: float) -> Tensor:
 def pick_device(device: str | torch.device = "auto") -> torch.device:
     """Return a device that exists: "auto" is CUDA where there is one, else the CPU.
 
-    RuntimeError for a CUDA device that is not there, ValueError for an unknown kind.
+    UnknownName for a kind of device, or a CUDA device, that is not there.
     """
     name = str(device)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = name.partition(":")
-    one_of("device", kind, ("auto", "cpu", "cuda"))
-    if number and not number.isdigit():
-        raise ValueError(f"device {name!r}: the number must be a whole number, e.g. 'cuda:0'")
+    one_of("device", kind if number.isdecimal() or kind == name else name, ("auto", "cpu", "cuda"))
     there = torch.cuda.device_count()
     if kind == "cuda" and int(number or 0) >= there:
-        raise RuntimeError(f"device {name!r} is not there: this machine has {there} CUDA devices")
+        raise UnknownName(f"device {name!r} is not there: this machine has {there} CUDA devices")
     return torch.device(name)
 
 
@@ -166,12 +164,12 @@ class Task:
     balanced_on: str = "test"
     validate_on: str = "validation"
 
+    limits = within(
+        portion="(0, 1]", balanced_on=("test", "validation"), validate_on=("validation", "test")
+    )
+
     def check(self) -> None:
         datasets.require(self.dataset)
-        if not 0 < self.portion <= 1:
-            raise ValueError(f"Task.portion must lie in (0, 1], got {self.portion}")
-        one_of("balanced_on", self.balanced_on, ("test", "validation"))
-        one_of("validate_on", self.validate_on, ("validation", "test"))
         if self.balanced and not (self.balanced > 0 and self._tests_apart):
             raise ValueError(
                 f"Task.balanced must be >= 0, and needs a test split that is for tests only: "
@@ -185,12 +183,19 @@ class Task:
         tables = self._tables(data, division, seed, where)
         train = tables["train"]
         train.augment = self.augment if len(data.shape) == 3 else None
+        net = Net(self.model, data.shape, data.classes)
+        kinds = nn.Embedding | nn.EmbeddingBag
+        if any(isinstance(m, kinds) for m in net.module.modules()) == bool(data.mean):
+            what = "numbers" if data.mean else "tokens"
+            raise ValueError(f"{data.name} holds {what}, which {self.model} does not read")
         if self.opt_out is not None:
             among, labels = self.partition.among(), _labels(data, division.origin["train"])
             inside = self.opt_out.stays_in(division.parts["train"], labels, seed, *among)
             train.side[OPTED_IN] = torch.tensor(inside.astype(np.int64), device=where)
+        net = Net(self.model, data.shape, data.classes, where)
+        _ = net.lifting  # an error for one that cannot be trained here
         return Federation(
-            net=Net(self.model, data.shape, data.classes),
+            net=net,
             classes=data.classes,
             device=where,
             train=train,
@@ -236,9 +241,11 @@ class Task:
         their own: each that they hold as a client sees it.
         """
         pools = {origin: _pool(data, origin, device) for origin in set(division.origin.values())}
-        # Scale and shift of every value of an image; text has none.
-        mean, std = (np.tile(v, math.prod(data.shape[:-1])) for v in (data.mean, data.std))
-        scale, shift = (torch.tensor(v).float().to(device) for v in (1 / (255 * std), -mean / std))
+        # Scale and shift of every value of an example; text has none.
+        times = math.prod(data.shape) // max(len(data.mean), 1)
+        mean, std = (np.tile(v, times) for v in (data.mean, data.std))
+        unit = 255 if data.train.features.dtype == np.uint8 else 1
+        scale, shift = (torch.tensor(v).float().to(device) for v in (1 / (unit * std), -mean / std))
         tables = {}
         for name, part in division.parts.items():
             pool = pools[division.origin[name]]

@@ -20,8 +20,7 @@ from functools import cache
 from typing import Any, TypeVar, dataclass_transform
 
 _KINDS: dict[str, type] = {}
-_LARGEST = 2**1023  # from here on a whole number may be no float
-_BITS = 63  # of a whole number that is no float: enough for seeds, and for every reader of JSON
+_BITS = 63  # of a whole number: enough for seeds, and for every reader of JSON
 _MOST_SHOWN = 200  # characters of what was given, in an error
 _PLAIN = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
 T = TypeVar("T")
@@ -129,9 +128,9 @@ def from_code(text: str) -> Any:
         tree = ast.parse(text.strip(), mode="eval")
         return _read(tree.body, text.strip())
     except SyntaxError as error:
-        raise ValueError(f"not the code of a value: {error.msg} in {_short(text)}") from error
+        raise ValueError(f"not the code of a value: {error.msg} in {shown(text)}") from error
     except (RecursionError, MemoryError) as error:
-        raise ValueError(f"not the code of a value: nested too deeply: {_short(text)}") from error
+        raise ValueError(f"not the code of a value: nested too deeply: {shown(text)}") from error
 
 
 def key_of(item: Any, *, version: int) -> str:
@@ -160,7 +159,13 @@ def _read(node: ast.expr, text: str) -> Any:
     match node:
         case ast.Call(func=ast.Name(id=kind)):
             one_of("kind of value", kind, _KINDS)
-            return _make(kind, _arguments(node, kind, text))
+            names = [f.name for f in dataclasses.fields(_KINDS[kind]) if f.init]
+            told = [(str(word.arg), word.value) for word in node.keywords]
+            told += zip(names, node.args, strict=False)
+            given = {name: _read(part, text) for name, part in told}
+            if len(given) < len(node.args) + len(node.keywords):
+                raise ValueError(f"{kind} has too many arguments, or one twice")
+            return _make(kind, given)
         case ast.Constant(value=bool() | int() | float() | str() | None as constant):
             return constant
         case ast.Tuple(elts=items) | ast.List(elts=items):
@@ -169,30 +174,10 @@ def _read(node: ast.expr, text: str) -> Any:
             not isinstance(number, bool)
         ):
             return -number
-        case ast.Name(id=name) if name in _KINDS:
-            raise ValueError(f"{name} is a kind of value: write {name}(...)")
         case ast.Name(id=name):
-            raise UnknownName(f"unknown name {name!r}; {suggest(name, _KINDS)}")
-    part = _short(ast.get_source_segment(text, node) or text)
-    raise ValueError(f"{part} is no part of a value's code: only kinds of value and literals are")
-
-
-def _arguments(call: ast.Call, kind: str, text: str) -> dict[str, Any]:
-    names = [f.name for f in dataclasses.fields(_KINDS[kind]) if f.init]
-    if len(call.args) > len(names):
-        raise ValueError(f"{kind} has {len(names)} fields, got {len(call.args)} arguments")
-    given = {n: _read(a, text) for n, a in zip(names, call.args, strict=False)}
-    for word in call.keywords:
-        if word.arg is None or word.arg in given:
-            what = f"{word.arg!r} twice" if word.arg else "**, which is no literal"
-            raise ValueError(f"{kind} got {what}")
-        given[word.arg] = _read(word.value, text)
-    return given
-
-
-def _short(text: str, most: int = 80) -> str:
-    text = " ".join(text.split())
-    return repr(text if len(text) <= most else f"{text[: most - 3]}...")
+            raise UnknownName(f"{name!r} is no value: write Kind(...); {suggest(name, _KINDS)}")
+    part = shown(ast.get_source_segment(text, node) or text)
+    raise ValueError(f"{part} is no part of a value's code: only Kind(...) and literals are")
 
 
 def _told(item: Any) -> list[tuple[str, Any]]:
@@ -270,10 +255,10 @@ def _checked(where: str, given: Any, hint: Any) -> Any:
     if type(given) not in legal:
         names = " or ".join(sorted(_name(kind) for kind in allowed if kind is not type(None)))
         raise TypeError(f"{where} must be {names}, got {shown(given)} ({type(given).__name__})")
-    if type(given) is int and int in allowed and given.bit_length() > _BITS:
+    if type(given) is int and given.bit_length() > _BITS:
         raise ValueError(f"{where} must be a number of {_BITS} bits, got {shown(given)}")
     if type(given) is int and int not in allowed:
-        given = float(given) if abs(given) < _LARGEST else math.inf
+        given = float(given)
     if not isinstance(given, float):
         return given
     if not math.isfinite(given):

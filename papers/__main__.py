@@ -131,7 +131,7 @@ def tune(
     address: Annotated[str | None, Address()] = None,
     device: Device = "cpu",
 ) -> None:
-    """Tune adaptive experts in four stages with Ray Tune, or continue; keep the trials."""
+    """Tune adaptive experts in four stages, or continue; keep the trials."""
     from papers.adaptive import experiments as adaptive
     from papers.adaptive.settings import Adaptive
 

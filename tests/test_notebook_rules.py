@@ -258,3 +258,16 @@ def test_good_notebooks_have_no_complaints(text: str, tmp_path: Path):
     notebook = good()
     source(text)(notebook)
     assert told(notebook, tmp_path) == []
+
+
+def test_links_of_notebooks_and_texts_lead_to_files():
+    """Those within the project, from the folder in which the text lies."""
+    texts = {path: path.read_text() for path in paths.ROOT.glob("*.md")}
+    texts |= {path: path.read_text() for path in (paths.ROOT / "docs").glob("*.md")}
+    for path in (paths.ROOT / "notebooks").glob("*.ipynb"):
+        cells = nbformat.read(path, 4).cells
+        texts[path] = "\n".join(c.source for c in cells if c.cell_type == "markdown")
+    links = [(p, link) for p, text in texts.items() for link in re.findall(r"\]\(([^)#\s]+)", text)]
+    near = [(path, link) for path, link in links if not link.startswith(("http", "mailto"))]
+    assert len(near) > 100
+    assert [(p.name, link) for p, link in near if not (p.parent / link).exists()] == []

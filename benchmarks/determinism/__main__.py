@@ -26,7 +26,6 @@ from benchmarks.determinism.subjects import subjects
 from benchmarks.determinism.trained import (
     GPU,
     GPU_AGAIN,
-    GPU_RECORDED,
     REFERENCE,
     train_all,
     trained,
@@ -65,8 +64,7 @@ def measure(root: Path, device: torch.device, jobs: int) -> Findings:
     found.deviations = {way: _compared(root, REFERENCE, way) for way in (*BITS, *ROUNDED)}
     if device.type == "cuda":
         found.deviations[GPU] = _compared(root, REFERENCE, GPU)
-        for way in (GPU_AGAIN, GPU_RECORDED):
-            found.deviations[way] = _compared(root, GPU, way)
+        found.deviations[GPU_AGAIN] = _compared(root, GPU, GPU_AGAIN)
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (1,)) as pool:
         titles = [s.title for s in found.subjects]

@@ -15,7 +15,6 @@ from benchmarks.determinism.trained import (
     ELSEWHERE,
     GPU,
     GPU_AGAIN,
-    GPU_RECORDED,
     RESUMED,
     THREADS,
 )
@@ -170,7 +169,6 @@ def _gpu(found: Findings) -> str:
     said = {
         GPU: "CPU and GPU, each with its default chunk",
         GPU_AGAIN: "twice on the GPU",
-        GPU_RECORDED: "steps recorded as a CUDA graph, and eager",
     }
     rows = []
     for way, words in said.items():

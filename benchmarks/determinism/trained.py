@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.determinism.subjects import ROUNDS, Subject, subjects
 from fedlib import paths
-from fedlib.engine import State, program
+from fedlib.engine import State
 from fedlib.runs import Experiment, run, store
 
 EVERYBODY = 10**6
@@ -33,7 +33,7 @@ class Way:
     """How to train: nothing of it is in an experiment's key.
 
     ``into`` is the way whose folder it trains into, by default its own: it goes on with what the
-    other left. ``stop`` interrupts every run half way. ``recorded`` replays steps as CUDA graphs.
+    other left. ``stop`` interrupts every run half way.
     """
 
     chunk: int | None = None
@@ -41,7 +41,6 @@ class Way:
     device: str = "cpu"
     backwards: bool = False
     stop: bool = False
-    recorded: bool = False
     into: str = ""
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -49,7 +48,7 @@ class Way:
 REFERENCE, AGAIN, ELSEWHERE, RESUMED = "reference", "again", "elsewhere", "resumed"
 CHUNKS = {f"chunk {n}": n for n in (1, 2, 3)} | {"chunk all": EVERYBODY}
 THREADS = "threads 2"
-GPU, GPU_AGAIN, GPU_RECORDED = "gpu", "gpu again", "gpu recorded"
+GPU, GPU_AGAIN = "gpu", "gpu again"
 _OTHER = {"PYTHONHASHSEED": "1", "LC_ALL": "C", "TZ": "Asia/Kathmandu"}
 _OFTEN = {"FEDLIB_CHECKPOINT_SECONDS": "-1"}
 # Threads that wait actively for each other crawl where others want the cores, too.
@@ -64,7 +63,6 @@ WAYS: dict[str, Way] = {
     THREADS: Way(threads=2, environment=_TWO),
     GPU: Way(),
     GPU_AGAIN: Way(),
-    GPU_RECORDED: Way(recorded=True),
 }
 # Ways of one group share a process; groups of one line wait for each other.
 _LINES: list[list[list[str]]] = [
@@ -75,7 +73,7 @@ _LINES: list[list[list[str]]] = [
     [["chunk 3", "chunk all"]],
     [[THREADS]],
 ]
-_GPU_LINES = [[[GPU, GPU_AGAIN], [GPU_RECORDED]]]
+_GPU_LINES = [[[GPU, GPU_AGAIN]]]
 
 
 def train_all(root: Path, device: torch.device, jobs: int) -> None:
@@ -112,9 +110,8 @@ def _line(root: Path, groups: list[list[str]], device: torch.device) -> None:
 
 def _train(folder: Path, way: Way, device: str) -> None:
     torch.set_num_threads(way.threads)
-    recorders = {"cuda": program.cuda_graph} if way.recorded else {}
     order = subjects()[:: -1 if way.backwards else 1]
-    with runs_in(folder), mock.patch.object(program, "RECORDERS", recorders):
+    with runs_in(folder):
         for subject in order:
             _one(subject, way, device)
 

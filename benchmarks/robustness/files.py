@@ -40,7 +40,11 @@ def measure(plan: Plan) -> list[Row]:
         found = find(RUN)
         assert found is not None
         export([found], "spoilt")
-        store.failed(OTHER, {"round": 2, "clients": [1], "message": "m", "metrics": {"a": 1.0}})
+        store.tell(
+            OTHER,
+            store.FAILURE,
+            {"round": 2, "clients": [1], "message": "m", "metrics": {"a": 1.0}},
+        )
         written.opened()
         base = plan.folder / "hostile"
         safe = shutil.copytree(base, plan.folder / "safe")

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.robustness.plan import Plan, Row
 from fedlib import values
 from fedlib.algorithms import FedAvg
-from fedlib.models import MLP, Family
+from fedlib.models import MLP, Family, Module
 from fedlib.partition import IID, Request
 from fedlib.runs.tuning import Choice
 from fedlib.values import as_code, from_code, from_dict, key_of, to_dict
@@ -27,7 +27,12 @@ OTHERS: tuple[Any, ...] = (
 )  # fmt: skip
 HOSTILE = (*NUMBERS, *HUGE, *OTHERS)
 # What stands for a class of values that a field asks for.
-PLAIN: dict[Any, Any] = {FedAvg: FedAvg(), Family: MLP((4,)), Request: IID(3)}
+PLAIN: dict[Any, Any] = {
+    FedAvg: FedAvg(),
+    Family: MLP((4,)),
+    Module: Module("torch.nn:Identity"),
+    Request: IID(3),
+}
 
 
 def kinds() -> list[type]:
@@ -40,6 +45,8 @@ def kinds() -> list[type]:
 
 def plain(cls: type) -> Any:
     """Return a value of a kind: its defaults, and for each field without one something small."""
+    if cls in PLAIN:
+        return PLAIN[cls]
     hints = typing.get_type_hints(cls)
     needed = [f for f in dataclasses.fields(cls) if values._needed(f)]  # type: ignore[arg-type]
     return cls(**{f.name: _small(hints[f.name], i + 1) for i, f in enumerate(needed)})
@@ -54,7 +61,7 @@ def _small(hint: Any, number: int) -> Any:
     simple = {int: number, float: float(number), str: "digits", bool: True, Any: Choice((1,))}
     if hint in simple:
         return simple[hint]
-    return PLAIN[hint] if hint in PLAIN else plain(hint)
+    return plain(hint)
 
 
 def fields() -> list[tuple[type, str]]:

@@ -28,6 +28,7 @@ def main() -> int:
     shutil.rmtree(SITE, ignore_errors=True)
     (SOURCES / "notebooks").mkdir(parents=True)
     shutil.copy(HERE / "conf.py", SOURCES)
+    shutil.copytree(paths.ROOT / "docs" / "pictures", SOURCES / "docs" / "pictures")
     names = _notebooks()
     _figures()
     _scorecard()

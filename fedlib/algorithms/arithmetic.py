@@ -1,4 +1,4 @@
-"""The arithmetic that algorithms share: means over batches, sums over clients, leaves and bytes."""
+"""The arithmetic that algorithms share: means over batches, sums over clients, at labels."""
 
 from __future__ import annotations
 
@@ -6,30 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedlib.federation import Federation
-from fedlib.models import Params
-
-Bytes = tuple[Tensor, Tensor]  # sent to, and by, every client of a cohort, int64 ``[clients]`` each
-
-
-def others(leaves: Params, prefix: str) -> Params:
-    """Return the leaves whose names do not begin with ``prefix``: what ``part`` leaves out."""
-    return {n: t for n, t in leaves.items() if not n.startswith(prefix)}
-
-
-def nbytes(leaves: Params) -> int:
-    """Return the bytes of some tensors."""
-    return sum(t.numel() * t.element_size() for t in leaves.values())
-
-
-def alike_bytes(rows: Tensor, down: Params, up: Params) -> Bytes:
-    """Return the bytes of what every client of ``rows`` is sent and sends."""
-    return torch.full((len(rows),), nbytes(down)), torch.full((len(rows),), nbytes(up))
-
 
 def mean(values: Tensor, weight: Tensor) -> Tensor:
     """Return the weighted mean over the batch axis of values ``[B]``; 0 for an empty batch."""
     return (values * weight).sum() / weight.sum().clamp(min=1)
+
+
+def mean_of(values: Tensor, weight: Tensor) -> Tensor:
+    """Return the weighted mean row ``[D]`` of values ``[B, D]``; 0 for an empty batch."""
+    return (values * weight.unsqueeze(-1)).sum(0) / weight.sum().clamp(min=1)
 
 
 def mean_cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -55,16 +40,6 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
         return torch.tensordot(weights, values, 1)
     columns = zip(weights.unbind(1), values.unbind(1), strict=True)
     return torch.stack([torch.tensordot(w, v, 1) for w, v in columns])
-
-
-def placed(leaves: Params, fed: Federation) -> Params:
-    """Return the same leaves on the device of a federation."""
-    return {n: t.to(fed.device) for n, t in leaves.items()}
-
-
-def rows_of(leaves: Params, fed: Federation) -> Params:
-    """Return the same leaves for every client, ``[clients, ...]``, each to be trained."""
-    return {n: t.expand(fed.clients, *t.shape).clone() for n, t in placed(leaves, fed).items()}
 
 
 def entropy(p: Tensor) -> Tensor:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import reduce
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from fedlib.algorithms.arithmetic import mean, mean_cross_entropy, others, weighted_sum
-from fedlib.algorithms.fedavg import FedAvg, plain_steps
-from fedlib.engine import UNSEEN, Known, State, Update
+from fedlib.algorithms.arithmetic import mean, mean_cross_entropy
+from fedlib.algorithms.fedavg import FedAvg, others
+from fedlib.engine import Known, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, named, part
+from fedlib.models import Net, Params, is_statistic, named, part
 from fedlib.values import value, within
 
 RECEIVED = "received."  # the global model as it came, among what all clients know
@@ -55,7 +54,8 @@ class FedProx(FedAvg):
 
 def far(params: Params, ctx: Params) -> Tensor:
     """Return the squared distance of a client's leaves from the received ones."""
-    squares = [((params[n] - t) ** 2).sum() for n, t in part(ctx, RECEIVED).items()]
+    received = part(ctx, RECEIVED).items()
+    squares = [((params[n] - t) ** 2).sum() for n, t in received if not is_statistic(n)]
     return reduce(torch.add, squares)
 
 
@@ -77,16 +77,13 @@ class SCAFFOLD(FedAvg):
 
     trains = ("base.", "head.")
     keeps = (DRIFT,)
+    plain = True
     weighting: str = "uniform"
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        plain_steps(self)
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and control variates that start at zero."""
         model = FedAvg.leaves(self, fed, seed)
-        zeros = {n: torch.zeros_like(t) for n, t in model.items()}
+        zeros = {n: torch.zeros_like(t) for n, t in model.items() if not is_statistic(n)}
         return {**model, **named(zeros, CONTROL), **named(zeros, DRIFT)}
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
@@ -106,7 +103,7 @@ class SCAFFOLD(FedAvg):
         """Return the client's new control variate; before - after of the model, and its change."""
         scale = 1 / (ctx[STEPS] * self.client.lr)
         server = part(before, CONTROL)
-        model = {n: before[n] - after[n] for n in server}
+        _, model = FedAvg.client_update(self, net, before, after, ctx)
         own = {n: before[DRIFT + n] - c + model[n] * scale for n, c in server.items()}
         change = {n: t - before[DRIFT + n] for n, t in own.items()}
         return named(own, DRIFT), {**model, **named(change, CONTROL)}
@@ -114,11 +111,10 @@ class SCAFFOLD(FedAvg):
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Average the models, and move the control variate by the mean change of all clients."""
         members = fed.clients if fed.members is None else len(fed.members)
-        weights = others(self.weights(fed, state, rows, messages), CONTROL)
-        after = self.step(state, {n: weighted_sum(w, messages[n]) for n, w in weights.items()})
-        control = named(part(state.shared, CONTROL), CONTROL)
-        moved = {n: t + messages[n].sum(0) / members for n, t in control.items()}
-        return replace(after, shared={**after.shared, **moved})
+        after = FedAvg.aggregate(self, fed, state, rows, others(messages, CONTROL))
+        for name in named(part(state.shared, CONTROL), CONTROL):
+            after.shared[name] = state.shared[name] + messages[name].sum(0) / members
+        return after
 
 
 @value
@@ -153,8 +149,6 @@ class MOON(FedAvg):
 
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return (u_p - u_g) / tau, where u are the other two models' features at unit length."""
-        if not self.mu:
-            return UNSEEN
         theirs, mine = (
             normalize(net.features(leaves, batch["x"]), dim=-1, eps=LEAST)
             for leaves in (part(ctx, RECEIVED), part(frozen, PREVIOUS))
@@ -164,10 +158,8 @@ class MOON(FedAvg):
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy and the contrastive term of one mini-batch."""
         weight = batch["weight"]
-        z = net.features(params, batch["x"], batch.get("noise"))
+        z = self.features(net, params, batch)
         loss = mean_cross_entropy(net.logits(params, z), batch["y"], weight)
-        if not self.mu:
-            return loss
         apart = (batch if APART in batch else self.known(net, params, ctx, batch).beside)[APART]
         # cos(z, z_p) / tau - cos(z, z_g) / tau
         nearer = (normalize(z, dim=-1, eps=LEAST) * apart).sum(-1)

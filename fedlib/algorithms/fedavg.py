@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.arithmetic import (
-    Bytes,
-    alike_bytes,
-    at_label,
-    mean,
-    mean_cross_entropy,
-    placed,
-    weighted_sum,
-)
-from fedlib.engine import Algorithm, Phase, Prediction, State, Update
+from fedlib.algorithms.arithmetic import at_label, mean, mean_cross_entropy, weighted_sum
+from fedlib.engine import UNSEEN, Algorithm, Known, Phase, Prediction, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, named, part
+from fedlib.models import Net, Params, is_statistic, named, part
 from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
+Bytes = tuple[Tensor, Tensor]  # sent to, and by, every client of a cohort, int64 ``[clients]`` each
 AVERAGE = "average."  # in LastClient's memory: FedAvg's model
 
 
@@ -51,8 +44,8 @@ class FedAvg(Algorithm):
     federates: ClassVar[bool] = True
     """Whether clients send anything."""
 
-    drops: ClassVar[bool] = True
-    """Whether the loss hands on the noise that drops units, where a model has dropout."""
+    plain: ClassVar[bool] = False
+    """Whether the method counts on clients that take plain SGD steps of one rate."""
 
     trains: ClassVar[tuple[str, ...]] = ("",)
     """How the names of the leaves begin that clients train; "" is all of them."""
@@ -71,6 +64,9 @@ class FedAvg(Algorithm):
 
     def check(self) -> None:
         self.phases()
+        o = self.client
+        if self.plain and (not o.is_plain or o.rates or not o.lr):
+            raise ValueError(f"{type(self).__name__}'s clients take plain SGD steps, got {o}")
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the fresh leaves of one client and the server."""
@@ -79,6 +75,10 @@ class FedAvg(Algorithm):
     def is_local(self, name: str) -> bool:
         """Return whether a leaf stays with its client."""
         return name.startswith(self.keeps)
+
+    def stays(self, leaves: Iterable[str]) -> set[str]:
+        """Return which of all leaves stay with their client."""
+        return {name for name in leaves if self.is_local(name)}
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; every client starts from the same local leaves.
@@ -90,11 +90,12 @@ class FedAvg(Algorithm):
         begun = first or State({}, {})
         if first and not leaves.keys() & (first.shared.keys() | first.local.keys()):
             raise ValueError(f"the first stage has no leaf of {type(self).__name__} to start from")
-        shared = {n: begun.shared.get(n, t) for n, t in leaves.items() if not self.is_local(n)}
+        stays = self.stays(leaves)
+        shared = {n: begun.shared.get(n, t) for n, t in leaves.items() if n not in stays}
         local = {
             n: begun.local.get(n, begun.shared.get(n, t).expand(fed.clients, *t.shape)).clone()
             for n, t in leaves.items()
-            if self.is_local(n)
+            if n in stays
         }
         return State(shared, local)
 
@@ -114,14 +115,27 @@ class FedAvg(Algorithm):
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
-        x, y, noise = batch["x"], batch["y"], batch.get("noise")
+        y, logits = batch["y"], net.logits(params, self.features(net, params, batch))
         if net.says_p:
-            return -mean(at_label(net.logp(params, x, noise), y), batch["weight"])
-        return mean_cross_entropy(net(params, x, noise), y, batch["weight"])
+            return -mean(at_label(net.log_probs(logits), y), batch["weight"])
+        return mean_cross_entropy(logits, y, batch["weight"])
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return the features instead of the examples where the base stands still.
+
+        Where a model drops units, features differ from step to step.
+        """
+        if net.noise or not net.has_base(frozen):
+            return UNSEEN
+        return Known({}, {"h": net.features(frozen, batch["x"])})
+
+    def features(self, net: Net, params: Params, batch: Params) -> Tensor:
+        """Return the features of a mini-batch, ``[B, D]``: looked up, or computed in training."""
+        return batch["h"] if "h" in batch else net.features(params, batch["x"], batch)
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after of the shared leaves that some phase trains, to be sent."""
-        local = {n for n in before if self.is_local(n)}
+        local = self.stays(before)
         moved = {n for phase in self.phases() for n in phase.moves(before, local)}
         return {}, {n: before[n] - after[n] for n in before if n in moved - local}
 
@@ -145,12 +159,12 @@ class FedAvg(Algorithm):
         weights = self.weights(fed, state, rows, messages)
         gradients = {n: weighted_sum(w, messages[n]) for n, w in weights.items()}
         asleep = {n: w.sum(0) == 0 for n, w in weights.items() if w.ndim == 2}
-        return self.step(state, self.regularise(fed, state, gradients), asleep)
-
-    def step(self, state: State, gradients: Params, asleep: Params | None = None) -> State:
-        """Return the state after a step of the server's optimiser; ``asleep`` rows stand still."""
-        shared, memory = server_step(self.server, state.shared, gradients, state.optimizer, asleep)
-        return replace(state, shared=shared, optimizer=memory)
+        gradients = self.regularise(fed, state, gradients)
+        # Running statistics are averaged, whatever the optimiser.
+        means = {n: state.shared[n] - g for n, g in gradients.items() if is_statistic(n)}
+        moved = {n: g for n, g in gradients.items() if n not in means}
+        shared, memory = server_step(self.server, state.shared, moved, state.optimizer, asleep)
+        return replace(state, shared={**shared, **means}, optimizer=memory)
 
     def regularise(self, fed: Federation, state: State, gradients: Params) -> Params:
         """Return the pseudo-gradients with what the server itself adds: here nothing."""
@@ -173,8 +187,8 @@ class FedAvg(Algorithm):
         return {"p": self.predict(net, params, ctx, code).logp.exp()}
 
     def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
-        """Return the logarithm of the mean prediction."""
-        return votes["p"].log()
+        """Return the logarithm of the mean prediction, or what the mean logits predict."""
+        return votes["logits"].log_softmax(-1) if "logits" in votes else votes["p"].log()
 
 
 @value
@@ -216,8 +230,26 @@ def _averaged(state: State) -> State:
     return replace(state, shared=part(state.memory, AVERAGE), memory={})
 
 
-def plain_steps(algorithm: FedAvg) -> None:
-    """Raise ValueError unless clients take plain SGD steps of one rate, for whom counts on that."""
-    o = algorithm.client
-    if not o.is_plain or o.rates or not o.lr:
-        raise ValueError(f"{type(algorithm).__name__}'s clients take plain SGD steps, got {o}")
+def others(leaves: Params, prefix: str) -> Params:
+    """Return the leaves whose names do not begin with ``prefix``: what ``part`` leaves out."""
+    return {n: t for n, t in leaves.items() if not n.startswith(prefix)}
+
+
+def nbytes(leaves: Params) -> int:
+    """Return the bytes of some tensors."""
+    return sum(t.numel() * t.element_size() for t in leaves.values())
+
+
+def alike_bytes(rows: Tensor, down: Params, up: Params) -> Bytes:
+    """Return the bytes of what every client of ``rows`` is sent and sends."""
+    return torch.full((len(rows),), nbytes(down)), torch.full((len(rows),), nbytes(up))
+
+
+def placed(leaves: Params, fed: Federation) -> Params:
+    """Return the same leaves on the device of a federation."""
+    return {n: t.to(fed.device) for n, t in leaves.items()}
+
+
+def rows_of(leaves: Params, fed: Federation) -> Params:
+    """Return the same leaves for every client, ``[clients, ...]``, each to be trained."""
+    return {n: t.expand(fed.clients, *t.shape).clone() for n, t in placed(leaves, fed).items()}

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, layer_norm, linear, normalize, relu
 
-from fedlib.algorithms.arithmetic import Bytes, mean, mean_cross_entropy, others, placed
+from fedlib.algorithms.arithmetic import mean, mean_cross_entropy, mean_of
 from fedlib.algorithms.drift import RECEIVED
-from fedlib.algorithms.fedavg import FedAvg, plain_steps
-from fedlib.algorithms.splitting import Opened, Split
+from fedlib.algorithms.fedavg import Bytes, FedAvg, others, placed
+from fedlib.algorithms.splitting import Opened, Split, through_head
 from fedlib.engine import FEATURES, Known, Phase, State, Update, noise_of, play_round
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, drawn, named, part
@@ -22,6 +22,7 @@ from fedlib.values import value, within
 OWN, POLICY = "own.", "policy."
 LOG_COUNTS = "log_counts"
 WHO = "who"
+NOISE = noise_of("policy")
 THEIRS = "cp:received"
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels
 LABELS, STEERED = "labels.weight", "steered."
@@ -67,10 +68,6 @@ class FedRoD(Split):
         balanced = generic + ctx[LOG_COUNTS]
         both = generic.detach() + self.private(net, params, h.detach())
         return mean_cross_entropy(balanced, y, weight) + mean_cross_entropy(both, y, weight)
-
-    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
-        """Return the features, and the generic head's logits."""
-        return Opened(code["h"], net.logits(params, code["h"]))
 
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the generic logits: those of a client for a newcomer."""
@@ -125,46 +122,36 @@ class FedCP(Split):
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, and how far features are from the received base's."""
-        weight, noise = batch["weight"], batch[noise_of("policy")]
-        h = self.features(net, params, batch)
-        entry, rest = self._parted(net, params, ctx, h, noise)
-        said = rest + self.private(net, params, entry)
+        h, weight = self.features(net, params, batch), batch["weight"]
+        said = self.logits(net, params, ctx, {**batch, "h": h})
         loss = mean_cross_entropy(said, batch["y"], weight)
-        if not self.apart:
-            return loss
         theirs = batch[THEIRS] if THEIRS in batch else self._theirs(net, ctx, batch)
         return loss + self.apart * discrepancy(h, theirs, weight)
 
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return the received base's features, and the client's own where these stand still."""
-        theirs = {THEIRS: self._theirs(net, ctx, batch)} if self.apart else {}
-        return Known(theirs, Split.known(self, net, frozen, ctx, batch).instead)
+        own = Split.known(self, net, frozen, ctx, batch).instead
+        return Known({THEIRS: self._theirs(net, ctx, batch)}, own)
 
     def _theirs(self, net: Net, ctx: Params, batch: Params) -> Tensor:
         return net.features(part(ctx, RECEIVED), batch["x"])
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after, where the head after is the mean of received and personal one."""
-        sent = {n: before[n] - after[n] for n in before if n.startswith(("base.", POLICY))}
-        own = part(after, OWN)
-        heads = {f"head.{n}": (before[f"head.{n}"] - mine) / 2 for n, mine in own.items()}
-        return {}, sent | heads
+        own, sent = FedAvg.client_update(self, net, before, after, ctx)
+        for name, mine in named(part(after, OWN), "head.").items():
+            sent[name] = (before[name] - mine) / 2
+        return own, sent
 
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the personal share of the features, and what the global head makes of the rest."""
-        return self._parted(net, params, ctx, code["h"], None)
-
-    def _parted(
-        self, net: Net, params: Params, ctx: Params, h: Tensor, noise: Tensor | None
-    ) -> Opened:
-        policy = part(params, POLICY)
+        h, policy = code["h"], part(params, POLICY)
         said = linear(h * ctx[WHO], policy["layer.weight"], policy["layer.bias"])
         said = layer_norm(said, said.shape[-1:], policy["norm.weight"], policy["norm.bias"])
         mine, theirs = relu(said).unflatten(-1, (2, net.width)).unbind(-2)
         chance = mine - theirs
-        if noise is not None:
-            # The difference of two Gumbel variables is logistic.
-            chance = chance + torch.logit(noise, eps=1e-6)
+        if NOISE in code:  # The difference of two Gumbel variables is logistic.
+            chance = chance + torch.logit(code[NOISE], eps=1e-6)
         mine = torch.sigmoid(chance) * h
         return Opened(mine, net.logits(params, h - mine))
 
@@ -260,7 +247,8 @@ def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
     """Return features ``[B, D]`` steered by a context ``[D]``."""
 
     def read(layer: Params) -> Tensor:
-        said = relu(linear(context, layer["layer.weight"], layer["layer.bias"]))
+        # In memory of its own: of a view the bits would hang on where it begins.
+        said = relu(linear(context.clone(), layer["layer.weight"], layer["layer.bias"]))
         return layer_norm(said, said.shape[-1:], layer["norm.weight"], layer["norm.bias"])
 
     scale, shift = (read(part(params, f"{STEERED}{side}.")) for side in SIDES)
@@ -299,23 +287,18 @@ class DBE(Split):
 
     experts = VECTOR
     trains: ClassVar[tuple[str, ...]] = ("base.", "head.", VECTOR, RUNNING)
+    keeps = (RUNNING,)
+    plain = True
     limits = within(kappa=">= 0", momentum="(0, 1]")
+    joined = through_head
     kappa: float = 50.0
     momentum: float = 1.0
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        plain_steps(self)
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and vectors that start at zero."""
         zero = torch.zeros(fed.net.width)
         vectors = {n: zero.clone() for n in (VECTOR, RUNNING, CONSENSUS)}
         return {**FedAvg.leaves(self, fed, seed), **placed(vectors, fed)}
-
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is a client's: its vector, and its running mean."""
-        return name in (VECTOR, RUNNING)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the initial model with the consensus, for which every client trains one epoch."""
@@ -345,7 +328,10 @@ class DBE(Split):
         center = mean_of(h, weight)
         m = running(params, center, self.momentum)
         loss = loss + self.kappa / 2 * ((m - params[CONSENSUS]) ** 2).mean()
-        return loss + moved(params, center, self.momentum, self.client.lr)
+        # Zero in value; its SGD step moves the running mean by one batch.
+        back = params[RUNNING] - center.detach()
+        step = (back**2).sum() - (back.detach() ** 2).sum()
+        return loss + self.momentum / (2 * self.client.lr) * step
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes of a round, of the first one with those of the consensus.
@@ -356,24 +342,17 @@ class DBE(Split):
         down, up = FedAvg.communication_bytes(self, state, rows, messages)
         if PREPARED not in state.memory:
             return down, up
-        before = state.memory[PREPARED].tolist()
-        return down + _dealt(before[0], len(rows)), up + _dealt(before[1], len(rows))
+        once, clients = state.memory[PREPARED].cpu().unsqueeze(1), len(rows)
+        more = once // clients + (torch.arange(clients) < once % clients)
+        return down + more[0], up + more[1]
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Average the models; what finding the consensus took has been charged."""
         return replace(FedAvg.aggregate(self, fed, state, rows, messages), memory={})
 
-    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
-        """Return the features, and the head's logits of them."""
-        return Opened(code["h"], net.logits(params, code["h"]))
-
     def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
         """Return the client's vector for every example."""
         return params[VECTOR].expand(len(entry), -1)
-
-    def joined(self, net: Net, params: Params, out: Tensor) -> Tensor:
-        """Return what a vector adds to the logits."""
-        return out @ params["head.weight"].mT
 
 
 @dataclass(frozen=True)
@@ -390,22 +369,6 @@ class _Consensus(DBE):
         return FedAvg.communication_bytes(self, replace(state, shared=model), rows, messages)
 
 
-def mean_of(h: Tensor, weight: Tensor) -> Tensor:
-    """Return the mean features ``[D]`` of a batch."""
-    return (h * weight.unsqueeze(-1)).sum(0) / weight.sum().clamp(min=1)
-
-
 def running(params: Params, center: Tensor, momentum: float) -> Tensor:
     """Return the running mean ``[D]`` after a batch; gradients pass through the batch's mean."""
     return (1 - momentum) * params[RUNNING].detach() + momentum * center
-
-
-def moved(params: Params, center: Tensor, momentum: float, lr: float) -> Tensor:
-    """Return a loss, 0 in value, whose SGD step moves the running mean by one batch."""
-    back = params[RUNNING] - center.detach()
-    return momentum / (2 * lr) * ((back**2).sum() - (back.detach() ** 2).sum())
-
-
-def _dealt(total: int, clients: int) -> Tensor:
-    """Return whole numbers that sum to ``total``, as equal as can be, int64 ``[clients]``."""
-    return total // clients + (torch.arange(clients) < total % clients).to(torch.int64)

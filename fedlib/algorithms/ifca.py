@@ -8,16 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.arithmetic import (
-    Bytes,
-    at_label,
-    nbytes,
-    one_hot,
-    others,
-    placed,
-    weighted_sum,
-)
-from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.arithmetic import at_label, one_hot
+from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, others, placed
 from fedlib.engine import Prediction, State, encode
 from fedlib.federation import Federation, Table
 from fedlib.metrics import adjusted_rand_index, truth
@@ -68,17 +60,12 @@ class ClusterStop:
     every: int = 10
     patience: int = 10
 
-    def begun(self, shared: Params, clusters: int) -> Params:
+    def begun(self, shared: Params, is_open: Tensor) -> Params:
         """Return what the server remembers of clusters that have not been checked yet."""
-        now = part(shared, CLUSTERS)
-        device = next(iter(now.values())).device
+        kept = {n: t.clone() for n, t in named(part(shared, CLUSTERS), KEPT).items()}
         # Worse than any loss, yet finite, as all that a server remembers has to be.
-        worst = torch.finfo(torch.float32).max
-        return {
-            BEST: torch.full((clusters,), worst, device=device),
-            STALE: torch.zeros(clusters, device=device),
-            **{n: t.clone() for n, t in named(now, KEPT).items()},
-        }
+        best = torch.full(is_open.shape, torch.finfo(torch.float32).max, device=is_open.device)
+        return {BEST: best, STALE: torch.zeros_like(best), **kept}
 
     def closed(self, state: State, fit: Tensor, choice: Tensor) -> State:
         """Return the state after a check of which clusters still improve.
@@ -97,13 +84,9 @@ class ClusterStop:
         now, kept = part(state.shared, CLUSTERS), part(state.memory, KEPT)
         kept = {n: _rows(better, t, kept[n]) for n, t in now.items()}
         shared = {n: _rows(closing, kept[n], t) for n, t in now.items()}
-        memory = {
-            **state.memory,
-            BEST: torch.where(better, loss, state.memory[BEST]),
-            STALE: stale,
-            OPEN: state.memory[OPEN] & ~closing,
-            **named(kept, KEPT),
-        }
+        best = torch.where(better, loss, state.memory[BEST])
+        checked = {BEST: best, STALE: stale, OPEN: state.memory[OPEN] & ~closing}
+        memory = {**state.memory, **checked, **named(kept, KEPT)}
         return replace(state, shared={**state.shared, **named(shared, CLUSTERS)}, memory=memory)
 
 
@@ -128,20 +111,13 @@ class IFCA(FedAvg):
     exploring Ghosh et al., An efficient framework for clustered federated learning, NeurIPS 2020.
     """
 
-    limits = within(clusters=">= 1", inference=("validation", "train"))
+    limits = within(clusters=">= 1", inference=("validation", "train"), least_share="[0, 1]")
     clusters: int = 2
     explore: Explore = Explore(0.0)
     inference: str = "validation"
     clustered: str = ""
     least_share: float = 0.0
     stop: ClusterStop | None = None
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        if not 0 <= self.least_share * self.clusters <= 1:
-            raise ValueError(
-                f"IFCA.least_share must lie in [0, 1 / {self.clusters}], got {self.least_share}"
-            )
 
     def leaves(self, fed: Federation, seed: int, draw: int = 0) -> Params:
         """Return J differently initialised models, what is not ``clustered`` once."""
@@ -160,7 +136,7 @@ class IFCA(FedAvg):
         nobody = torch.full((fed.clients,), -1, device=fed.device)
         memory = {CHOICE: nobody, OPEN: torch.ones(self.clusters, device=fed.device).bool()}
         if self.stop is not None:
-            memory |= self.stop.begun(shared, self.clusters)
+            memory |= self.stop.begun(shared, memory[OPEN])
         return State(shared, begun.local, memory=memory)
 
     def _fair(self, fed: Federation, shared: Params, seed: int) -> Params:
@@ -221,21 +197,17 @@ class IFCA(FedAvg):
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Average every cluster over its choosers, and the rest over the whole cohort."""
-        by_cluster = self.by_cluster(fed, state, rows)
-        rest = self.weights(fed, state, rows, messages)
-        gradients = {n: weighted_sum(w, messages[n]) for n, w in rest.items()}
-        idle, asleep = by_cluster.sum(0) == 0, {}
-        for name in part(state.shared, CLUSTERS):
-            columns = [weighted_sum(w, messages[name]) for w in by_cluster.unbind(1)]
-            gradients[CLUSTERS + name], asleep[CLUSTERS + name] = torch.stack(columns), idle
-        return self.step(state, gradients, asleep)
+        own = {n: messages[n].unsqueeze(1) for n in part(state.shared, CLUSTERS)}
+        told = {n: t.expand(-1, self.clusters, *t.shape[2:]) for n, t in own.items()}
+        return FedAvg.aggregate(self, fed, state, rows, {**messages, **named(told, CLUSTERS)})
 
-    def by_cluster(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
-        """Return n_k / n_j of every client k and its cluster j, float64 ``[clients, J]``."""
-        choice = state.memory[CHOICE][rows]
-        picked = one_hot(choice, self.clusters).double()
+    def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
+        """Return n_k / n_j of every client k and its cluster j ``[clients, J]``, else p(s)."""
+        every = FedAvg.weights(self, fed, state, rows, messages)
+        picked = one_hot(state.memory[CHOICE][rows], self.clusters).double()
         picked = picked * state.memory[OPEN] * self.share(fed, rows).unsqueeze(1)
-        return picked / torch.where(picked.sum(0) > 0, picked.sum(0), 1)
+        mine = picked / torch.where(picked.sum(0) > 0, picked.sum(0), 1)
+        return {n: mine if n.startswith(CLUSTERS) else p for n, p in every.items()}
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes: open clusters go down; one model, and which it is, goes up."""
@@ -274,8 +246,6 @@ class IFCA(FedAvg):
         said = code["logp"]
         if said.shape[-2] == 1:
             return Prediction.single(said.squeeze(-2))
-        if "cluster" not in ctx:
-            raise ValueError("clients have not settled for a cluster: call assign_models first")
         mine = one_hot(ctx["cluster"], self.clusters)
         logp = torch.where(mine.unsqueeze(-1), said, 0).sum(-2)
         return Prediction(logp, mine.to(said.dtype).expand(said.shape[:-1]))
@@ -286,25 +256,19 @@ class IFCA(FedAvg):
         "recovery:" and the name of side information that tells groups of clients apart, an angle
         for one, is the adjusted Rand index of the clusters that clients settle for.
         """
-        order = fed.by_id
-        seen: dict[str, Tensor] = {"open_clusters": state.memory[OPEN].sum().double()}
-        if FIT in state.memory:
-            mine = one_hot(best_fit(state)[order], self.clusters).double()
-            seen |= {"clusters": mine, "cluster_share": mine.mean(0)}
-            seen["cluster_nll"] = state.memory[FIT][order].nan_to_num(torch.inf)
-            seen |= _recovery(fed, best_fit(state))
+        seen = {"open_clusters": state.memory[OPEN].sum().double()}
+        if FIT not in state.memory:
+            return seen
+        order, best = fed.by_id, best_fit(state)
+        mine = one_hot(best[order], self.clusters).double()
+        fit = state.memory[FIT][order].nan_to_num(torch.inf)
+        seen |= {"clusters": mine, "cluster_share": mine.mean(0), "cluster_nll": fit}
+        for name in fed.kinds:
+            true = truth(fed.train.side[name].cpu().numpy(), np.asarray(fed.train.sizes))
+            if true is not None:
+                index = adjusted_rand_index(best.cpu().numpy(), true)
+                seen[f"recovery:{name}"] = torch.tensor(index, dtype=torch.float64)
         return seen
-
-
-def _recovery(fed: Federation, best: Tensor) -> dict[str, Tensor]:
-    """Return how well clusters ``[clients]`` agree with each true grouping of the clients."""
-    sizes, found = np.asarray(fed.train.sizes), {}
-    for name in fed.kinds:
-        true = truth(fed.train.side[name].cpu().numpy(), sizes)
-        if true is not None:
-            index = adjusted_rand_index(best.cpu().numpy(), true)
-            found[f"recovery:{name}"] = torch.tensor(index, dtype=torch.float64)
-    return found
 
 
 def log_probs(net: Net, leaves: Params, x: Tensor) -> Tensor:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlib.algorithms.arithmetic import Bytes, alike_bytes, mean, placed, rows_of
-from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.arithmetic import mean
+from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.ifca import FIT, settled
-from fedlib.engine import EarlyStop, Phase, Prediction, State, noise_of
+from fedlib.engine import UNSEEN, EarlyStop, Known, Phase, Prediction, State, noise_of
 from fedlib.federation import Federation
 from fedlib.models import AutoEncoder, Family, Net, Params, named, part
 from fedlib.optim import Optimizer, adam
@@ -69,12 +69,16 @@ class Local(LocalTraining):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over all leaves, with early stopping if asked for."""
-        noise = (("dropout", self.model.noise),) if self.model else ()
+        noise = (("dropout", self.model),) if self.model else ()
         return (self.phase(stop=self.stop, noise=noise),)
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         return FedAvg.loss(self, net.like(self.model), params, ctx, batch)
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return the features where the network's base is frozen."""
+        return FedAvg.known(self, net.like(self.model), frozen, ctx, batch)
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the client's own model's prediction."""
@@ -99,6 +103,7 @@ class SecondStage(LocalTraining):
     """
 
     of: FedAvg = FedAvg()  # noqa: RUF009, a value
+    reads_examples = property(lambda stage: stage.of.reads_examples)
     is_local = _as_of("is_local")
     alike = _as_of("alike")
     client_context = _as_of("client_context")
@@ -108,11 +113,6 @@ class SecondStage(LocalTraining):
     client_output = _as_of("client_output")
     ensemble = _as_of("ensemble")
     assign_models = _as_of("assign_models")
-
-    @property
-    def reads_examples(self) -> bool:
-        """Return what ``of`` says."""
-        return self.of.reads_examples
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what ``of`` sends, with all that the clients have kept."""
@@ -135,7 +135,6 @@ class Newcomers(SecondStage):
     Reference: Reisser et al., Federated mixture of experts (000).
     """
 
-    drops = False
     known = _as_of("known")
     loss = _as_of("loss")
     communication_bytes = FedAvg.communication_bytes  # what is shared comes down, nothing goes up
@@ -226,7 +225,6 @@ class Densities(SecondStage):
     """
 
     federates = True  # they send their auto-encoders
-    drops = False
     trains = (VAE,)
     limits = within(hidden=">= 1", latent=">= 1", samples=">= 1")
     epochs: int = 100
@@ -260,9 +258,13 @@ class Densities(SecondStage):
         noise = ((LATENT, self.latent),)
         return (self.phase(stop=self.stop, noise=noise, watch="loss"),)
 
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return nothing: auto-encoders look at the examples themselves."""
+        return UNSEEN
+
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""
-        pixels = _pixels(_flat(batch["x"]), ctx)
+        pixels = _pixels(batch["x"], ctx)
         if NOISE in batch:
             normal = torch.special.ndtri(batch[NOISE].clamp(1e-7, 1 - 1e-7))
         else:
@@ -276,7 +278,7 @@ class Densities(SecondStage):
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what the shared leaves of ``of`` say, and the examples themselves."""
-        return {**self.of.encode(net, shared, x), "vae:x": _flat(x)}
+        return {**self.of.encode(net, shared, x), "vae:x": x}
 
     def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the estimate of log p(x|s), ``[B]``."""
@@ -291,11 +293,7 @@ def _encoder(net: Net, of: Densities) -> AutoEncoder:
     return _encoder_of(math.prod(net.shape), of.hidden, of.latent)
 
 
-def _flat(x: Tensor) -> Tensor:
-    """Return images ``[B, channels, height, width]`` as rows, in the order of their memory."""
-    return x.movedim(-3, -1).flatten(1)
-
-
 def _pixels(x: Tensor, ctx: Params) -> Tensor:
-    """Return normalised rows as values in [0, 1]."""
-    return ((x - ctx["vae:shift"]) / (255 * ctx["vae:scale"])).clamp(0, 1)
+    """Return normalised images as rows of values in [0, 1], in the order of their memory."""
+    rows = x.movedim(-3, -1).flatten(1)
+    return ((rows - ctx["vae:shift"]) / (255 * ctx["vae:scale"])).clamp(0, 1)

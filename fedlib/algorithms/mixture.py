@@ -9,20 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from fedlib.algorithms.arithmetic import at_label, entropy, mean, rows_of
-from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.arithmetic import at_label, entropy, mean
+from fedlib.algorithms.fedavg import FedAvg, rows_of
 from fedlib.algorithms.ifca import CLUSTERS, count, log_probs, used
 from fedlib.algorithms.local import LocalTraining
-from fedlib.engine import (
-    UNSEEN,
-    Algorithm,
-    EarlyStop,
-    Known,
-    Phase,
-    Prediction,
-    State,
-    tabulate,
-)
+from fedlib.engine import UNSEEN, Algorithm, EarlyStop, Known, Phase, Prediction, State, tabulate
 from fedlib.federation import OPTED_IN, Federation
 from fedlib.models import Family, Net, Params, named, part
 from fedlib.optim import Optimizer, adam
@@ -31,7 +22,6 @@ from fedlib.values import value, within
 
 GLOBAL, COPY, OWN, GATE = "global.", "copy.", "own.", "gate."
 SAID = "said"  # a column of the batch: what experts that stay say of an example's label
-GATED, EQUAL = ("probabilities", "log"), ("mean", "product")
 
 
 def pooled(said: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
@@ -60,9 +50,8 @@ class Mixture(LocalTraining):
     sigmoid gate, more a softmax. Play one round with every client (cohort 1.0).
 
     ``pool`` "probabilities" is the above; "log" mixes log-probabilities, as released for 001, whose
-    loss is h CE_s + (1 - h) CE_g, an upper bound (A19). "mean" and "product" need no gate and train
-    nothing: the ensemble of all experts, whose probabilities, or logits as released for 003, count
-    the same.
+    loss is h CE_s + (1 - h) CE_g, an upper bound (A19). "mean" needs no gate and trains nothing:
+    the ensemble of all experts, whose probabilities count the same.
 
     What experts that do not move say of training examples is computed once: the generalists, or
     with ``frozen`` all of them, where only the gate is trained (A28).
@@ -78,7 +67,7 @@ class Mixture(LocalTraining):
     """
 
     reads_examples = True
-    limits = within(pool=(*GATED, *EQUAL))
+    limits = within(pool=("probabilities", "log", "mean"))
     epochs: int = 500
     batch_size: int | None = 10
     client: Optimizer = adam(1e-5)
@@ -112,7 +101,7 @@ class Mixture(LocalTraining):
             )
         shared = used(first) if self.used_only else first.shared
         mine = self._specialists(fed, seed, first)
-        if self.pool in GATED:
+        if self.pool != "mean":
             outputs = count(shared) + 1 if count(shared) > 1 else 1
             gate = fed.net.like(self.gate, outputs).init(torch_seed(seed, "model", 1))
             mine |= rows_of(named(gate, GATE), fed)
@@ -125,17 +114,15 @@ class Mixture(LocalTraining):
         shapes = {n: t.shape for n, t in fresh.items()}
         if {n: t.shape[1:] for n, t in first.local.items()} == shapes:
             return {n: t.clone() for n, t in named(first.local, OWN).items()}
-        if {n: t.shape for n, t in first.shared.items()} == shapes:
-            return rows_of(named(first.shared, OWN), fed)
-        return rows_of(named(fresh, OWN), fed)
+        like = {n: t.shape for n, t in first.shared.items()} == shapes
+        return rows_of(named(first.shared if like else fresh, OWN), fed)
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over what is local, or the gate only; none for an ensemble."""
-        if self.pool in EQUAL:
+        if self.pool == "mean":
             return ()
         moving = (GATE,) if self.frozen else ("",)
-        numbers = sum(family.noise for family in (self.expert, self.gate) if family)
-        noise = (("dropout", numbers),)
+        noise = tuple((f"dropout:{k}", f) for k, f in enumerate((self.expert, self.gate)) if f)
         phase = self.phase(train=moving, stop=self.stop, watch="loss", side="local", noise=noise)
         return (phase,)
 
@@ -149,13 +136,13 @@ class Mixture(LocalTraining):
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""
-        x, y, said, noise = batch["x"], batch["y"], batch.get(SAID), batch.get("noise")
+        x, y, said = batch["x"], batch["y"], batch.get(SAID)
         if said is None:
             said = at_label(self.say(net, params, self.encode(net, params, x), batch), y)
         elif not self.frozen:
-            mine = at_label(self._mine(net, params, x, noise), y)
+            mine = at_label(self._mine(net, params, x, batch), y)
             said = torch.cat([said, mine.unsqueeze(-1)], -1)
-        mixed = pooled(said, self._open(net, params, x, noise), self.pool)
+        mixed = pooled(said, self._open(net, params, x, batch), self.pool)
         return -mean(mixed, batch["weight"])
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
@@ -167,14 +154,12 @@ class Mixture(LocalTraining):
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the mixture's log-probabilities and gate: generalists, specialist ``[B, J+1]``."""
         said = self.say(net, params, code, {}).mT
-        if self.pool in EQUAL:
+        if self.pool == "mean":
             gate = torch.full_like(said[:, 0], -math.log(said.shape[-1]))
-            mixed = pooled(said, gate.unsqueeze(-2), "log" if self.pool == "product" else "mean")
         else:
             gate = self._open(net, params, code["x"])
-            mixed = pooled(said, gate.unsqueeze(-2), self.pool)
-        normal = self.pool in ("probabilities", "mean")
-        return Prediction(mixed if normal else mixed.log_softmax(-1), gate.exp())
+        mixed = pooled(said, gate.unsqueeze(-2), self.pool)
+        return Prediction(mixed.log_softmax(-1) if self.pool == "log" else mixed, gate.exp())
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what each expert is worth to each client on its tests, and whom its gate trusts.
@@ -182,8 +167,7 @@ class Mixture(LocalTraining):
         "expert_accuracy" and "gate_share" ``[clients, experts]``, "gate_entropy" ``[clients, 1]``
         (nats, the mean over the client's tests). NaN for a client without tests.
         """
-        seen = expert_diagnostics(on_tests(fed, self, state, self._asked))
-        return {name: values[fed.by_id] for name, values in seen.items()}
+        return expert_diagnostics(on_tests(fed, self, state, self._asked))
 
     def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert would give, then the gate, ``[B, 2 (J + 1)]``."""
@@ -203,19 +187,20 @@ class Mixture(LocalTraining):
             if OPTED_IN in batch:
                 inside = batch[OPTED_IN].bool()[:, None, None]
                 theirs = torch.where(inside, theirs, theirs.detach())
-        mine = self._mine(net, params, code["x"], batch.get("noise"))
+        mine = self._mine(net, params, code["x"], batch)
         return torch.cat([theirs, mine.unsqueeze(-2)], -2)
 
-    def _mine(self, net: Net, params: Params, x: Tensor, noise: Tensor | None) -> Tensor:
+    def _mine(self, net: Net, params: Params, x: Tensor, batch: Params) -> Tensor:
         own = net.like(self.expert)
-        first = None if noise is None else noise[..., : own.noise]  # the gate's are the last
-        return own.logp(part(params, OWN), x, first)
+        if "noise" in batch:  # the gate's are the last
+            batch = {**batch, "noise": batch["noise"][..., : own.noise]}
+        return own.logp(part(params, OWN), x, batch)
 
-    def _open(self, net: Net, params: Params, x: Tensor, noise: Tensor | None = None) -> Tensor:
+    def _open(self, net: Net, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
         """Return the log gate, ``[B, J + 1]``: log (1 - h) and log h for two experts."""
         own = part(params, GATE)
         outputs = own["head.bias"].shape[-1]
-        a = net.like(self.gate, outputs)(own, x, noise)
+        a = net.like(self.gate, outputs)(own, x, batch)
         if outputs > 1:
             return a.log_softmax(-1)
         return torch.cat([logsigmoid(-a), logsigmoid(a)], -1)
@@ -226,14 +211,14 @@ def on_tests(
 ) -> list[tuple[Tensor, Tensor]]:
     """Return which experts are right and what the gate opens, for every test of every client.
 
-    A pair per client, float64 ``[tests, M]`` each. ``asked`` says the labels that the experts alone
-    would give, then the gate, ``[B, 2 M]``.
+    A pair per client, in the order of their ids, float64 ``[tests, M]`` each. ``asked`` says the
+    labels that the experts alone would give, then the gate, ``[B, 2 M]``.
     """
     told = tabulate(fed, algorithm, state, fed.test, asked)
     labels, gate = told.split(told.shape[-1] // 2, -1)
     right = (labels == fed.test.y[fed.test.index.clamp(min=0)].unsqueeze(-1)).double()
     sizes = fed.test.sizes
-    return [(right[i, : sizes[i]], gate[i, : sizes[i]].double()) for i in range(fed.clients)]
+    return [(right[i, : sizes[i]], gate[i, : sizes[i]].double()) for i in fed.by_id.tolist()]
 
 
 def expert_diagnostics(tests: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:

@@ -6,19 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedlib.algorithms.arithmetic import (
-    Bytes,
-    alike_bytes,
-    mean_cross_entropy,
-    one_hot,
-    placed,
-    rows_of,
-)
-from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot
+from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import error_spread, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, Split
-from fedlib.engine import EarlyStop, Known, Phase, Prediction, State, tabulate
+from fedlib.engine import UNSEEN, EarlyStop, Known, Phase, Prediction, State, tabulate
 from fedlib.federation import Federation
 from fedlib.models import GateNet, Net, Params, each, named, part
 from fedlib.optim import Optimizer, sgd
@@ -60,7 +53,6 @@ class PMMoE(SecondStage):
             [1., 0., 1.]])
     """
 
-    drops = False  # the noise in its batches is the gate's
     trains = (GATE,)
     limits = within(top=">= 0", denoise="[0, 1)", temperature="> 0")
     of: Split = FedPer()
@@ -77,8 +69,6 @@ class PMMoE(SecondStage):
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is a client's: its gate, and what ``of`` keeps there."""
-        if name.startswith(POOL):
-            return False
         return name.startswith((GATE, KEPT)) or self.of.is_local(name)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
@@ -88,23 +78,23 @@ class PMMoE(SecondStage):
         """
         if fed.at_home() is not fed.taking_part():
             raise ValueError("PMMoE hands every private part to everybody: nobody can opt out")
-        needed, of = self.of.leaves(fed, seed), type(self.of).__name__
-        there = first or State({}, {})
+        needed, there = self.of.leaves(fed, seed), first or State({}, {})
         sides = {n: there.local if self.of.is_local(n) else there.shared for n in needed}
         if lacking := [n for n, side in sides.items() if n not in side]:
             raise ValueError(
-                f"PMMoE mixes the private parts of a finished {of}: give its experiment as `after` "
-                f"(it lacks {', '.join(lacking)})"
+                f"PMMoE mixes the private parts of a finished {type(self.of).__name__}: "
+                f"give its experiment as `after` (it lacks {', '.join(lacking)})"
             )
         mine = {n: there.local[n].clone() for n in needed if self.of.is_local(n)}
         shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
         pool = {POOL + n: t.clone() for n, t in part(mine, self.of.experts).items()}
+        if not pool:
+            raise ValueError(f"{self.of} has no private part that others could borrow")
         experts = len(next(iter(pool.values())))
-        shared |= pool
         mine |= rows_of(fresh_gate(self.gate, fed.net, experts, self._sees(fed.net), seed), fed)
         mine[f"{GATE}head.bias"] += self.favour * torch.eye(experts, device=fed.device)
         mine[KEPT] = torch.ones(fed.clients, experts, device=fed.device)
-        state = State(shared, mine)
+        state = State({**shared, **pool}, mine)
         if self.denoise:
             mine[KEPT] = self.clean(self.energies(fed, state))
         return state
@@ -147,8 +137,7 @@ class PMMoE(SecondStage):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the gate."""
-        noise = (("dropout", self.gate.noise),)
-        return (self.phase(stop=self.stop, watch="loss", side="local", noise=noise),)
+        return (self.phase(stop=self.stop, watch="loss", side="local"),)
 
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what experts say of examples, and what the gate sees of them if not the image."""
@@ -162,7 +151,7 @@ class PMMoE(SecondStage):
         told = batch
         if SAID not in batch:
             told = self._consulted(net, params, ctx, self.encode(net, params, batch["x"]))
-        logits, _ = self._mixed(net, params, told, batch.get("noise"))
+        logits, _ = self._mixed(net, params, told)
         return mean_cross_entropy(logits, batch["y"], batch["weight"])
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
@@ -190,14 +179,12 @@ class PMMoE(SecondStage):
             entry = self.of.private(net, params, entry)
         return {REST: rest, SAID: said, ENTRY: entry}
 
-    def _mixed(
-        self, net: Net, params: Params, told: Params, noise: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def _mixed(self, net: Net, params: Params, told: Params) -> tuple[Tensor, Tensor]:
         """Return the mixture's logits ``[B, C]`` and the weights of the experts, ``[B, M]``."""
         entry = told[ENTRY] if ENTRY in told else told["x"]
         own = part(params, GATE)
         experts = own["head.bias"].shape[-1]
-        a = net.like(self.gate, experts, self._sees(net))(own, entry, noise)
+        a = net.like(self.gate, experts, self._sees(net))(own, entry)
         a = torch.where(params[KEPT] > 0, a, -torch.inf).softmax(-1)
         if 0 < self.top < experts:
             least = a.topk(self.top, -1).values[..., -1:]
@@ -231,13 +218,12 @@ class PMMoE(SecondStage):
         erred independently (Theorem 3.1 assumes 1; M experts that always agree have M).
         """
         tests = on_tests(fed, self, state, self._asked)
-        seen = {
+        return {
             **expert_diagnostics(tests),
             "error_spread": error_spread(tests),
-            "expert_energy": self.energies(fed, state),
-            "kept_experts": state.local[KEPT],
+            "expert_energy": self.energies(fed, state)[fed.by_id],
+            "kept_experts": state.local[KEPT][fed.by_id],
         }
-        return {name: values[fed.by_id] for name, values in seen.items()}
 
     def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
@@ -261,7 +247,6 @@ class FedSynMoE(FedAvg):
     that it describes, which is this one.
     """
 
-    drops = False
     reads_examples = True
     keeps = (OWN, GATE)
     gate: GateNet = GateNet()
@@ -272,6 +257,10 @@ class FedSynMoE(FedAvg):
         own = named(part(model, "base."), f"{OWN}base.")
         gate = fresh_gate(self.gate, fed.net, 2, below_base(fed.net), seed)
         return {**model, **own, **placed(gate, fed)}
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return nothing: the gate looks at the examples themselves."""
+        return UNSEEN
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""
@@ -290,10 +279,6 @@ class FedSynMoE(FedAvg):
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the logits of the global base."""
         return {"logits": net.logits(params, code["h"])}
-
-    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
-        """Return the prediction of the mean logits."""
-        return votes["logits"].log_softmax(-1)
 
     def _mixed(self, net: Net, params: Params, code: Params) -> tuple[Tensor, Tensor]:
         x, theirs = code["x"], code["h"]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
-from fedlib.algorithms.arithmetic import Bytes, mean_cross_entropy, one_hot, placed, weighted_sum
-from fedlib.algorithms.fedavg import FedAvg
+from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot, weighted_sum
+from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, placed
 from fedlib.algorithms.splitting import LGFedAvg
 from fedlib.engine import BLOCK, Phase, State, Update, noise_of, vmap_clients
 from fedlib.federation import Federation
@@ -78,11 +78,8 @@ class FedGen(FedAvg):
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the share of the labels up to each one."""
-        return {POOL: self._pool(fed)}
-
-    def _pool(self, fed: Federation) -> Tensor:
         counts = fed.train.counts(fed.classes).sum(0).to(torch.float64)
-        return (counts.cumsum(0) / counts.sum()).to(torch.float32)
+        return {POOL: (counts.cumsum(0) / counts.sum()).to(torch.float32)}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains the model; the generator is the server's."""
@@ -90,30 +87,17 @@ class FedGen(FedAvg):
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy on real examples and on as many invented ones."""
-        y, weight = batch["y"], batch["weight"]
-        invented = _label(batch[noise_of("label")], ctx[POOL])
-        noise = batch[noise_of("generator")]
-        z = generate(part(params, MADE), noise, invented, net.classes, weight)
-        on_made = mean_cross_entropy(net.logits(params, z), invented, weight)
-        on_real = mean_cross_entropy(net(params, batch["x"], batch.get("noise")), y, weight)
-        return on_real + self.alpha * on_made
+        noise, weight = batch[noise_of("generator")], batch["weight"]
+        y = _label(batch[noise_of("label")], ctx[POOL])
+        z = generate(part(params, MADE), noise, y, net.classes, weight)
+        on_made = mean_cross_entropy(net.logits(params, z), y, weight)
+        return FedAvg.loss(self, net, params, ctx, batch) + self.alpha * on_made
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Fit the generator to the clients' output layers, then average the models."""
-        p = self.share(fed, rows)
-        heads = named(part(state.shared, "head."), "head.")
-        heads = {n: t - weighted_sum(p, messages[n]) for n, t in heads.items()}
-        made, fitted = self._fitted(fed, state, heads)
-        after = FedAvg.aggregate(self, fed, state, rows, messages)
-        memory = {**after.memory, **named(fitted, FITTED)}
-        return replace(after, shared={**after.shared, **named(made, MADE)}, memory=memory)
-
-    def _fitted(self, fed: Federation, state: State, heads: Params) -> tuple[Params, Params]:
-        """Return the generator after its steps, and what its optimiser remembers of them.
-
-        ``heads`` is the clients' mean output layer.
-        """
-        draw, pool = _generator(state), self._pool(fed)
+        p, pool, draw = self.share(fed, rows), self.broadcast(fed, state)[POOL], _generator(state)
+        head = named(part(state.shared, "head."), "head.")
+        heads = {n: t - weighted_sum(p, messages[n]) for n, t in head.items()}
         made = {n: t.clone().requires_grad_() for n, t in part(state.shared, MADE).items()}
         optimizer = self.fit.build(made)
         recall(optimizer, made, part(state.memory, FITTED))
@@ -127,7 +111,11 @@ class FedGen(FedAvg):
 
         for _ in range(self.steps):
             _step(optimizer, loss)
-        return {n: t.detach() for n, t in made.items()}, remembered(optimizer, made)
+        after = FedAvg.aggregate(self, fed, state, rows, messages)
+        for name, leaf in made.items():
+            after.shared[MADE + name] = leaf.detach()
+        fitted = named(remembered(optimizer, made), FITTED)
+        return replace(after, memory={**after.memory, **fitted})
 
 
 @value
@@ -187,9 +175,8 @@ class FedGH(LGFedAvg):
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes: the head down, the prototypes of the labels that are held up."""
         down, _ = LGFedAvg.communication_bytes(self, state, rows, {})
-        each = messages[PROTOTYPES].shape[-1] * messages[PROTOTYPES].element_size()
-        label = 8
-        return down, (messages[HELD].sum(1).cpu().to(torch.int64)) * (each + label)
+        each = nbytes({"mean": messages[PROTOTYPES][0, 0], "label": torch.tensor(0)})
+        return down, messages[HELD].sum(1).cpu().to(torch.int64) * each
 
 
 def generate(made: Params, noise: Tensor, y: Tensor, classes: int, weight: Tensor) -> Tensor:

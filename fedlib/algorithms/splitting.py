@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedlib.algorithms.arithmetic import mean_cross_entropy
 from fedlib.algorithms.fedavg import FedAvg
-from fedlib.engine import UNSEEN, Known, Phase, Prediction, State
+from fedlib.engine import Phase, Prediction, State
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
 from fedlib.values import value, within
+
+MEAN = "running_mean"  # what a BatchNorm layer's leaves have
 
 
 class Opened(NamedTuple):
@@ -24,6 +26,11 @@ class Opened(NamedTuple):
 
     entry: Tensor
     rest: Tensor
+
+
+def through_head(self: Any, net: Net, params: Params, out: Tensor) -> Tensor:
+    """Return what features of a private part add to the logits, ``[B, classes]``."""
+    return out @ params["head.weight"].mT
 
 
 @dataclass(frozen=True)
@@ -40,18 +47,19 @@ class Split(FedAvg):
     features, not to the logits (A34).
     """
 
-    @property
-    def experts(self) -> str:
-        """How the names of the private part's leaves begin."""
-        raise NotImplementedError(f"{type(self).__name__} does not say which leaves are private")
+    experts: ClassVar[str]
+    """How the names of the private part's leaves begin."""
 
     def is_local(self, name: str) -> bool:
-        """Return whether a leaf is of the private part."""
-        return name.startswith(self.experts)
+        """Return whether a leaf is of the private part, or otherwise the client's."""
+        return name.startswith((self.experts, *self.keeps))
 
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
-        """Return what the private part is given, and the logits without it."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what its private part sees")
+        """Return what the private part is given, and the logits without it.
+
+        By default the features, and what the shared head makes of them.
+        """
+        return Opened(code["h"], net.logits(params, code["h"]))
 
     def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
         """Return what the private part makes of its entry, ``[B, ...]``: by default a head's."""
@@ -66,21 +74,6 @@ class Split(FedAvg):
         entry, rest = self.opened(net, params, ctx, code)
         return rest + self.joined(net, params, self.private(net, params, entry))
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
-        """Return the features instead of the examples where the base stands still.
-
-        Where a model drops units, features differ from step to step.
-        """
-        if net.noise or not net.has_base(frozen):
-            return UNSEEN
-        return Known({}, {"h": net.features(frozen, batch["x"])})
-
-    def features(self, net: Net, params: Params, batch: Params) -> Tensor:
-        """Return the features of a mini-batch, ``[B, D]``: looked up, or computed."""
-        if "h" in batch:
-            return batch["h"]
-        return net.features(params, batch["x"], batch.get("noise"))
-
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the features of the shared base."""
         return {"h": net.features(shared, x)}
@@ -92,10 +85,6 @@ class Split(FedAvg):
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's logits."""
         return {"logits": self.logits(net, params, ctx, code)}
-
-    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
-        """Return the prediction of the mean logits."""
-        return votes["logits"].log_softmax(-1)
 
 
 @value
@@ -113,6 +102,7 @@ class Personal(Split):
     Reference: Reisser et al., Federated mixture of experts (000), a baseline.
     """
 
+    experts = "head."
     local: tuple[str, ...] = ("head.bias",)
 
     def is_local(self, name: str) -> bool:
@@ -127,22 +117,10 @@ class Personal(Split):
                 raise ValueError(f"no leaf begins with {prefix!r}; there are {', '.join(leaves)}")
         return leaves
 
-    @property
-    def experts(self) -> str:
-        """How the names of the private part's leaves begin; ValueError for less than a part."""
-        if "head." not in self.local:
-            raise ValueError(f"{self} has no head that others could borrow")
-        return "head."
-
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features and nothing else."""
-        h = code["h"] if "h" in code else net.features(params, code["x"])
+        h = self.features(net, params, code)
         return Opened(h, h.new_zeros(len(h), net.classes))
-
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
-        """Return the mean cross-entropy of one client's mini-batch."""
-        said = net.logits(params, self.features(net, params, batch))
-        return mean_cross_entropy(said, batch["y"], batch["weight"])
 
     @property
     def reads_examples(self) -> bool:
@@ -152,10 +130,6 @@ class Personal(Split):
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the features, or the batch itself if they are personal."""
         return {"x": x} if self.reads_examples else {"h": net.features(shared, x)}
-
-    def logits(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
-        """Return the logits of the client's network."""
-        return net.logits(params, code["h"]) if "h" in code else net(params, code["x"])
 
 
 @value
@@ -188,9 +162,7 @@ class LGFedAvg(Personal):
         """Return the features of a base."""
         return net.features(params, entry)
 
-    def joined(self, net: Net, params: Params, out: Tensor) -> Tensor:
-        """Return what features add to the logits."""
-        return out @ params["head.weight"].mT
+    joined = through_head
 
 
 @value
@@ -230,6 +202,26 @@ class FedBABU(Personal):
 
     trains = ("base.",)
     local: tuple[str, ...] = ("head.",)
+
+
+@value
+class FedBN(FedAvg):
+    """FedAvg in which BatchNorm layers stay with their client: weights, biases and statistics.
+
+    So clients whose features are shifted against each other normalise them alike. Without such
+    layers it is FedAvg. A newcomer gets the mean of the clients' predictions.
+
+    Reference: Li et al., FedBN: federated learning on non-IID features via local batch
+    normalization, ICLR 2021.
+    """
+
+    reads_examples = True
+
+    def stays(self, leaves: Iterable[str]) -> set[str]:
+        """Return the leaves of the layers that keep running statistics."""
+        names = [*leaves]
+        layers = tuple(n.removesuffix(MEAN) for n in names if n.endswith(MEAN))
+        return {n for n in names if n.startswith(layers)}
 
 
 @value

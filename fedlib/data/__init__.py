@@ -7,7 +7,8 @@ every later opening takes a fraction of a second and no memory until pixels are 
 
 A name stands for the official set and nothing else. `<name>_sample` is the name of whatever
 `$FEDLIB_DATA/<name>_sample`, or else `$FEDLIB_DATA/<name>`, holds; samples are never downloaded.
-`add` makes a dataset of arrays, which lies in the cache and is known by its name from then on.
+`add` makes a dataset of arrays, `add_from_hub` of columns of one on the Hugging Face hub; it lies
+in the cache and is known by its name from then on.
 
 Downloads come from the Hugging Face hub, each set at a commit of its own, and are kept in
 FEDLIB_CACHE/downloads; `huggingface_hub` resumes and retries them, and their SHA-256 is compared
@@ -20,11 +21,14 @@ with the hub's. No file is ever unpickled. What steers them::
 
 import errno
 import hashlib
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from fedlib import paths, progress
 from fedlib.data import arrays, cache, parquet
@@ -175,6 +179,42 @@ def _downloaded(name: str, record: Record) -> Dataset:
 
     told = _told(record, f"downloaded from the Hugging Face hub, {repository}")
     return cache.get(name, "download", record.revision, told, build)
+
+
+def add_from_hub(
+    name: str,
+    repository: str,
+    features: str | Sequence[str] = "image",
+    label: str = "label",
+    columns: Sequence[str] = (),
+    *,
+    splits: Sequence[str] = ("train", "test"),
+    folder: str = "data",
+    revision: str = "main",
+    class_names: Sequence[str] = (),
+    scale: str = "channel",
+) -> Dataset:
+    """Store a dataset of the Hugging Face hub under a name of one's own, as `add` does.
+
+    repository: owner/name; folder: where its files <split>-00000-of-0000N.parquet lie. features: a
+    column of pictures, texts (200 tokens of each are kept) or lists of numbers, or some columns of
+    numbers; label: of class numbers; columns: others to keep, such as whose an example is. splits:
+    the one for training and, if there is one, the one for tests. The errors of `add`, and
+    DatasetError when files cannot be had or are of another kind.
+    """
+    if not _allowed():
+        raise MissingDataError("downloads are forbidden: unset FEDLIB_DOWNLOAD")
+    chosen = (features,) if isinstance(features, str) else tuple(features)
+    record = Record((), (), (), (), (0, 0), revision=revision, splits=tuple(splits),
+                    features=chosen, label=label, columns=tuple(columns))  # fmt: skip
+    stored = parquet.store(_fetched(repository, folder, record), record, name)
+    words = stored["train"].get("vocabulary", np.frombuffer(b"[]", np.uint8)).tobytes()
+    train, *tests = (
+        (part["features"], part["labels"], {n: part[cache.EXTRA + n] for n in columns})
+        for part in stored.values()
+    )
+    test = tests[0] if tests else None
+    return add(name, train, test, class_names, scale, json.loads(words))
 
 
 def _allowed() -> bool:

@@ -1,8 +1,10 @@
 """Datasets that no file holds: arrays of one's own, and scikit-learn's handwritten digits."""
 
 import hashlib
+import json
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,23 +13,35 @@ from numpy.typing import NDArray
 
 from fedlib.data import cache
 from fedlib.data.records import RECORDS, Dataset, DatasetError, Split
+from fedlib.values import one_of
 
 ORIGIN = "own"
-Pair = tuple[NDArray[Any], NDArray[Any]]
-# A channel that never changes has no scale.
-LEAST_STD = 1e-3
+# Features, labels and, if there are any, further columns by name.
+Given = tuple[Any, Any] | tuple[Any, Any, Mapping[str, Any]]
+SCALES = ("channel", "feature", "none")
+CONSTANT = 1e-6  # what varies by no larger share of its mean has no scale
+BLOCK = 4096  # examples whose squares are summed at once
 
 
 def add(
-    name: str, train: Pair, test: Pair | None = None, class_names: Sequence[str] = ()
+    name: str,
+    train: Given,
+    test: Given | None = None,
+    class_names: Sequence[str] = (),
+    scale: str = "channel",
+    vocabulary: Sequence[str] = (),
 ) -> Dataset:
-    """Store pictures and labels in the cache under a name of one's own, for good; return them.
+    """Store examples and labels in the cache under a name of one's own, for good; return them.
 
-    train, test: pictures uint8 [N, H, W, C], with one channel or three, and labels [N], integers
-    0..classes-1; without a test split, tasks can only hold out clients' `Own` examples.
-    class_names: of all labels, "0", "1", ... if there are none. Mean and standard deviation are
-    those of the training pixels. What the name held before is replaced. ValueError for other arrays
-    and for names that are taken, DatasetError when the cache cannot be written.
+    train, test: features, labels [N], integers 0..classes-1, and a dict with further columns [N],
+    such as whose an example is, for `ByColumn`. Features are images uint8 [N, H, W, C] with one
+    channel or three, tokens [N, T] of any other integers, or numbers [N, ...], kept as float32.
+    Without a test split, tasks can only hold out clients' `Own` examples.
+    class_names: of all labels, "0", "1", ... if there are none. scale: mean 0 and deviation 1 in
+    training for every "channel" (the last axis), every "feature", or "none"; tokens have none.
+    vocabulary: what tokens stand for. What the name held before is replaced. ValueError for other
+    arrays and for names that are taken, with nothing written; DatasetError when the cache cannot be
+    written.
     """
     if name in RECORDS:
         raise ValueError(f"{name!r} is the name of a dataset that is known already")
@@ -35,18 +49,20 @@ def add(
         raise ValueError(
             f"name must be of small letters, digits and _, without _sample at its end; got {name!r}"
         )
+    one_of("scale", scale, SCALES)
     given = {"train": train} if test is None else {"train": train, "test": test}
-    splits = {split: _checked(split, *pair) for split, pair in given.items()}
-    shapes = {split: part["features"].shape for split, part in splits.items()}
-    if len({shape[1:] for shape in shapes.values()}) > 1 or not shapes["train"][0]:
-        raise ValueError(f"features are {shapes}: shapes differ, or there is nothing to train on")
-    classes = 1 + max(int(part["labels"].max(initial=-1)) for part in splits.values())
-    called = tuple(map(str, class_names or range(classes)))
-    if len(set(called)) != len(called) or len(called) < classes:
-        raise ValueError(f"class_names must be {classes} different names or more, got {called}")
-    look = _look(splits["train"]["features"])
+    splits = {split: _checked(split, *part) for split, part in given.items()}
+    kinds = {n: (p["features"].dtype.name, *p["features"].shape[1:]) for n, p in splits.items()}
+    if len(set(kinds.values())) > 1 or not len(splits["train"]["labels"]):
+        raise ValueError(f"features are {kinds}: shapes differ, or there is nothing to train on")
+    called = _named(splits, class_names)
+    look = _look(splits["train"]["features"], scale)
+    if vocabulary:
+        words = json.dumps(list(vocabulary)).encode()
+        splits["train"]["vocabulary"] = np.frombuffer(words, np.uint8)
     told = {"source": "arrays of one's own", "class_names": called, **look}
-    key = cache.key_of(called, cache.fingerprint(splits))
+    columns = [[n, str(v.dtype), zlib.crc32(v.data)] for p in splits.values() for n, v in p.items()]
+    key = cache.key_of(told, cache.fingerprint(splits), columns)
     return cache.get(name, ORIGIN, key, told, lambda: splits)
 
 
@@ -60,25 +76,74 @@ def added() -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _checked(split: str, features: NDArray[Any], labels: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    pictures, numbers = np.array(features), np.array(labels)
-    got = f"got {pictures.dtype} {list(pictures.shape)} and {numbers.dtype} {list(numbers.shape)}"
-    if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[3] not in (1, 3):
-        what = "pictures must be uint8 [N, H, W, C] with one channel or three"
-        raise ValueError(f"{split}: {what}, {got}")
-    if numbers.shape != pictures.shape[:1] or numbers.dtype.kind not in "iu" or np.any(numbers < 0):
-        raise ValueError(f"{split}: labels must be integers 0.. in [N], {got}")
-    return {"features": pictures, "labels": numbers.astype(np.int64)}
+def _checked(
+    split: str, features: Any, labels: Any, columns: Mapping[str, Any] | None = None
+) -> dict[str, NDArray[Any]]:
+    """The arrays of a split as they are stored; ValueError says what cannot be."""
+
+    def need(legal: object, what: str, given: NDArray[Any] | None = None) -> None:
+        if not legal:
+            got = "" if given is None else f", got {given.dtype} {list(given.shape)}"
+            raise ValueError(f"{split}: {what}{got}")
+
+    x, y = np.array(features, order="C"), np.array(labels)
+    if x.dtype == np.uint8:
+        images = x.ndim == 4 and x.shape[3] in (1, 3)
+        need(images, "images must be uint8 [N, H, W, C] with one channel or three", x)
+    elif x.dtype.kind in "iu" and x.ndim == 2:
+        legal = not x.size or 0 <= x.min() <= x.max() < 2**31
+        need(legal, f"tokens must be 0 or more, got {x.min(initial=0)}..{x.max(initial=-1)}")
+        x = x.astype(np.int32)
+    else:
+        legal = x.dtype.kind == "f" and x.ndim > 1 and all(x.shape[1:])
+        need(legal, "features must be uint8 [N, H, W, C], integers [N, T] or floats [N, ...]", x)
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32)
+        for row in np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1)):
+            need(False, f"example {row:,} has features that are NaN or infinite")
+    regression = "classes are whole numbers 0.., and regression is not supported"
+    need(y.dtype.kind != "f", f"labels are {y.dtype}, but {regression}")
+    legal = y.ndim == 1 and y.dtype.kind in "iu" and not np.any(y < 0)
+    need(legal, "labels must be integers 0.. in [N]", y)
+    need(len(y) == len(x), f"{len(y):,} labels for {len(x):,} examples")
+    found = {"features": x, "labels": y.astype(np.int64)}
+    for name, values in (columns or {}).items():
+        found[cache.EXTRA + name] = v = np.array(values)
+        legal = re.fullmatch(r"[\w.-]+", name) and v.ndim == 1 and v.dtype.kind in "iufbU"
+        need(legal, f"column {name!r} cannot be kept: it must hold numbers or names in [N]", v)
+        need(len(v) == len(x), f"{len(v):,} values of {name!r} for {len(x):,} examples")
+    return found
 
 
-def _look(pictures: NDArray[np.uint8]) -> dict[str, list[float]]:
-    """Return mean and standard deviation of each channel of pixels in [0, 1]."""
-    values, channels = np.arange(256) / 255, np.moveaxis(pictures, 3, 0)
-    # By counts: an array of floats would take eight times the memory of the pixels.
-    counts = [np.bincount(channel.reshape(-1), minlength=256) for channel in channels]
-    mean = [float(np.average(values, weights=n)) for n in counts]
-    squares = [np.average((values - m) ** 2, weights=n) for m, n in zip(mean, counts, strict=True)]
-    return {"mean": mean, "std": [max(LEAST_STD, float(square) ** 0.5) for square in squares]}
+def _named(splits: cache.Arrays, class_names: Sequence[str]) -> tuple[str, ...]:
+    """The names of all classes; ValueError unless each has one, and a training example."""
+    classes = 1 + max(int(part["labels"].max(initial=-1)) for part in splits.values())
+    if class_names and (len(set(class_names)) != len(class_names) or len(class_names) < classes):
+        raise ValueError(f"class_names must be {classes:,} different names or more: {class_names}")
+    seen = np.unique(splits["train"]["labels"])
+    # Labels may be any numbers by mistake: no array has as many entries as the largest says.
+    for i in range(max(classes, len(class_names), 2)):
+        if i >= len(seen) or seen[i] != i:
+            which = f"{i} ({class_names[i]!r})" if class_names else str(i)
+            needed = "two classes or more, each with examples, and labels without gaps"
+            raise ValueError(f"no training example has label {which}: {needed} are needed")
+    return tuple(map(str, class_names or range(classes)))
+
+
+def _look(features: NDArray[Any], scale: str) -> dict[str, list[float]]:
+    """Mean and standard deviation, of pixels as numbers in [0, 1]; none of tokens."""
+    if features.dtype == np.int32:
+        return {"mean": [], "std": []}
+    unit = 255 if features.dtype == np.uint8 else 1
+    if scale == "none":
+        return {"mean": [0.0], "std": [1.0]}
+    axes = tuple(range(features.ndim - 1)) if scale == "channel" else (0,)
+    mean = features.mean(axes, dtype=np.float64)
+    starts = range(0, len(features), BLOCK)
+    squares = sum(((features[i : i + BLOCK] - mean) ** 2).sum(axes) for i in starts)
+    std = np.sqrt(squares / (features.size / mean.size))
+    std = np.where(std > CONSTANT * np.abs(mean), std, unit)
+    return {"mean": (mean / unit).ravel().tolist(), "std": (std / unit).ravel().tolist()}
 
 
 def digits() -> Dataset:

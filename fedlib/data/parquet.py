@@ -22,9 +22,11 @@ from PIL import Image
 from fedlib import progress
 from fedlib.data import cache
 from fedlib.data.records import DatasetError, MissingDataError, Record
+from fedlib.values import one_of
 
 PADDING, UNKNOWN = 0, 1
 SPECIAL = ("<pad>", "<unk>")
+LENGTH = 200  # tokens of a text that no record tells of
 
 # The customary "basic English" rules: these marks are tokens, those below only separate.
 _TOKEN = re.compile(r"""['.,()!?]|[^\s'.,()!?;:]+""")
@@ -87,25 +89,24 @@ def store(files: Files, record: Record, title: str) -> cache.Arrays:
         # Of the other columns those that all files have.
         shared = set.intersection(*map(set, parts))
         stored[split] = {n: np.concatenate([part[n] for part in parts]) for n in shared}
-        for name in shared & {cache.EXTRA + coded for coded in record.coded}:
-            stored[split][name] = np.unique(stored[split][name], return_inverse=True)[1]
-    if record.is_text:
+    if stored["train"]["features"].dtype == object:
         # The first split is for training, so the vocabulary knows nothing of test texts.
-        vocabulary = learn(stored["train"]["features"], record.shape[0])
+        length = record.shape[0] if record.shape else LENGTH
+        vocabulary = learn(stored["train"]["features"], length)
         for part in stored.values():
-            part["features"] = encode(part["features"], record.shape[0], vocabulary)
+            part["features"] = encode(part["features"], length, vocabulary)
         words = json.dumps(vocabulary).encode()
         stored["train"]["vocabulary"] = np.frombuffer(words, np.uint8)
     return stored
 
 
-def _pixels(picture: bytes, record: Record) -> NDArray[np.uint8]:
-    """One decoded picture, uint8 [H, W, C]; nothing larger is ever decoded."""
-    height, width, channels = record.shape
+def _pixels(picture: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """One decoded picture, uint8 [H, W, C], of the shape if one is given."""
     with Image.open(io.BytesIO(picture)) as opened:
-        if opened.size != (width, height):
-            raise ValueError(f"picture of {opened.size[::-1]} pixels, not {(height, width)}")
-        return np.asarray(opened.convert("L" if channels == 1 else "RGB")).reshape(record.shape)
+        grey = shape[2] == 1 if shape else opened.mode in ("1", "L")
+        if shape and opened.size != (shape[1], shape[0]):
+            raise ValueError(f"picture of {opened.size[::-1]} pixels, not {shape[:2]}")
+        return np.atleast_3d(np.asarray(opened.convert("L" if grey else "RGB")))
 
 
 @contextmanager
@@ -113,6 +114,8 @@ def _reading(path: Path, where: str = "") -> Iterator[None]:
     """Turn whatever a damaged or foreign file provokes into a DatasetError that names it."""
     try:
         yield
+    except DatasetError:
+        raise
     except Exception as error:  # decoders of pictures and of Parquet raise many kinds
         raise DatasetError(f"{path}{where} cannot be read: {error}") from error
 
@@ -126,45 +129,51 @@ def _count(paths: list[Path]) -> int:
 
 
 def _read(path: Path, record: Record, bar: Any) -> dict[str, NDArray[Any]]:
-    """All of a file, texts as they are and pictures decoded, uint8 [N, H, W, C].
-
-    DatasetError unless it has labels of the classes, and a value everywhere.
-    """
+    """All that is wanted of a file; DatasetError unless it has labels, and a value everywhere."""
     with _reading(path):
         file = pq.ParquetFile(path)
-        table = file.read()
+        table, needed = file.read(), [*record.features, record.label]
         names = table.column_names
         if not len(table) or len(table) != file.metadata.num_rows:
             raise ValueError(f"it holds {len(table):,} of {file.metadata.num_rows:,} examples")
-        features, label = (_first(names, wanted) for wanted in (record.features, record.label))
-        if odd := [name for name in names if not re.fullmatch(r"[\w.-]+", name)]:
+        for name in (*needed, *(record.columns or ())):
+            one_of("column", name, names)
+        others = [name for name in names if name not in needed]
+        kept = others if record.columns is None else record.columns
+        if odd := [name for name in kept if not re.fullmatch(r"[\w.-]+", name)]:
             raise ValueError(f"column {odd[0]!r} cannot be kept, it would name a file")
-        cells = table.column(features)
-        if not record.is_text:
-            cells = pc.struct_field(cells, "bytes")
-        elif not pa.types.is_string(cells.type):
-            raise ValueError(f"column {features!r} must be text, not {cells.type}")
-        _complete(features, cells)
-        columns = {name: _plain(name, table.column(name)) for name in names if name != features}
-        labels, classes = columns.pop(label), len(record.class_names)
+        columns = {cache.EXTRA + name: _plain(name, table.column(name)) for name in kept}
+        labels, classes = _plain(record.label, table.column(record.label)), len(record.class_names)
         if labels.dtype.kind not in "iu":
-            raise ValueError(f"column {label!r} must hold integers, not {labels.dtype}")
-        for row in np.flatnonzero((labels < 0) | (labels >= classes)):
-            raise ValueError(f"row {row:,}: {label} {labels[row]} is outside 0..{classes - 1}")
-    seen = cells.to_numpy() if record.is_text else np.empty((len(cells), *record.shape), np.uint8)
-    for i, cell in enumerate([] if record.is_text else cells):
+            raise ValueError(f"column {record.label!r} must hold integers, not {labels.dtype}")
+        for row in np.flatnonzero((labels < 0) | (labels >= (classes or np.inf))):
+            raise ValueError(f"row {row:,}: label {labels[row]} is outside 0..{classes - 1}")
+        features = _features(path, record, table, bar)
+    return {"features": features, "labels": labels.astype(np.int64), **columns}
+
+
+def _features(path: Path, record: Record, table: pa.Table, bar: Any) -> NDArray[Any]:
+    """Texts as they are, pictures decoded, uint8 [N, H, W, C], and numbers [N, ...]."""
+    name = record.features[0]
+    cells = table.column(name)
+    _complete(name, cells)
+    if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
+        return np.asarray(cells.to_numpy())
+    if record.is_text:
+        raise ValueError(f"column {name!r} must be text, not {cells.type}")
+    if pa.types.is_list(cells.type) or pa.types.is_fixed_size_list(cells.type):
+        return np.array(cells.to_pylist())
+    if not record.shape and not pa.types.is_struct(cells.type):
+        return np.column_stack([_plain(name, table.column(name)) for name in record.features])
+    pictures, shape = pc.struct_field(cells, "bytes"), record.shape
+    _complete(name, pictures)
+    shape = shape or _pixels(pictures[0].as_py(), ()).shape
+    seen = np.empty((len(cells), *shape), np.uint8)
+    for i, picture in enumerate(pictures):
         with _reading(path, f", row {i:,}"):
-            seen[i] = _pixels(cell.as_py(), record)
+            seen[i] = _pixels(picture.as_py(), shape)
         bar.update()
-    extra = {cache.EXTRA + name: values for name, values in columns.items()}
-    return {"features": seen, "labels": labels.astype(np.int64), **extra}
-
-
-def _first(present: list[str], wanted: tuple[str, ...]) -> str:
-    for name in wanted:
-        if name in present:
-            return name
-    raise ValueError(f"no column {' or '.join(map(repr, wanted))}; its columns are {present}")
+    return seen
 
 
 def _complete(name: str, column: pa.ChunkedArray) -> None:

@@ -21,8 +21,8 @@ class MissingDataError(DatasetError, FileNotFoundError):
 class Split:
     """The examples of one split, in the order of their source, read-only.
 
-    features: pictures uint8 [N, H, W, C], or texts as token ids int32 [N, T]; memory-mapped where
-    they come from a file.
+    features: pictures uint8 [N, H, W, C], texts as token ids int32 [N, T], or numbers float32
+    [N, ...]; memory-mapped where they come from a file.
     labels: int64 [N], 0..classes-1.
     columns: whatever else is known per example, [N] each, by name (writer_id, ...).
     """
@@ -47,7 +47,8 @@ class Dataset:
     """A train and a test split, and what it takes to normalise and to name them.
 
     test: empty where a dataset has no official test split (femnist).
-    mean, std: per channel, of pixels scaled to [0, 1]; the customary constants, () for text.
+    mean, std: per channel, of pixels scaled to [0, 1]; the customary constants, () for text. Of
+    data of one's own per channel (the last axis), per feature or 0 and 1, as measured in training.
     source: where the examples came from, without any machine's folders. fingerprint: SHA-256, in
     hex, of features, labels and vocabulary.
     vocabulary: what each token id stands for, by descending frequency in the training texts after
@@ -72,7 +73,7 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Height, width and channels of a picture, or the length of a text in tokens."""
+        """The shape of an example: height, width, channels; tokens of a text; that of numbers."""
         return self.train.features.shape[1:]
 
     def __repr__(self) -> str:
@@ -87,10 +88,11 @@ class Dataset:
 class Record:
     """What must be known of a dataset to read it: file layout, shape, classes, constants.
 
+    shape: () for whatever the first example has. class_names: () for any number of classes.
     sizes: how many training and test examples the official set has.
-    features, label: the Parquet columns that may hold them, the first one present counts.
+    features, label: the Parquet columns that hold them; columns: the others to keep, None for all.
     splits: what the Parquet files call the training and the test split; a set without an official
-    test split has one. coded: columns of names that become numbers 0.., in the order of the names.
+    test split has one.
     hub: owner, repository and folder of its Parquet files on the Hugging Face hub; revision: the
     commit there that is meant, whatever the repository holds today.
     """
@@ -102,10 +104,10 @@ class Record:
     sizes: tuple[int, int]
     hub: str = ""
     revision: str = "main"
-    features: tuple[str, ...] = ("image", "img")
-    label: tuple[str, ...] = ("label",)
+    features: tuple[str, ...] = ("image",)
+    label: str = "label"
+    columns: tuple[str, ...] | None = None
     splits: tuple[str, ...] = ("train", "test")
-    coded: tuple[str, ...] = ()
 
     @property
     def is_text(self) -> bool:

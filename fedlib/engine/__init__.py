@@ -19,9 +19,14 @@ from fedlib.engine.protocol import noise_of as noise_of
 from fedlib.engine.protocol import playing as playing
 from fedlib.engine.protocol import predicting as predicting
 from fedlib.engine.rounds import Report as Report
+from fedlib.engine.rounds import Sent as Sent
+from fedlib.engine.rounds import clients_round as clients_round
 from fedlib.engine.rounds import cohort_size as cohort_size
+from fedlib.engine.rounds import draw as draw
+from fedlib.engine.rounds import hand_out as hand_out
 from fedlib.engine.rounds import play_round as play_round
 from fedlib.engine.rounds import select as select
+from fedlib.engine.train import Cohort as Cohort
 from fedlib.engine.train import TrainingDiverged as TrainingDiverged
 from fedlib.federation import UNSEEN as UNSEEN
 from fedlib.federation import Known as Known

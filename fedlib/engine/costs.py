@@ -35,11 +35,13 @@ def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
     if chunk is not None:
         if chunk < 1:
             raise ValueError(f"chunk must be >= 1 or None, got {chunk}")
+        if chunk > 1 and (why := fed.net.lifting.alone):
+            raise ValueError(f"clients cannot share a program: leave chunk out, or give 1. {why}")
         return chunk
-    if fed.device.type != "cpu":
-        return fed.clients
     if fed.net.alone(fed.device):
         return 1
+    if fed.device.type != "cpu":
+        return fed.clients
     if fed.net.is_recurrent:
         return READERS
     return max(1, CACHE_BYTES // (4 * (numbers or fed.net.parameters())))

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedlib.models import Net, Params
+from fedlib.models import Net, Params, is_statistic
 from fedlib.optim import Optimizer
-
-Play = Callable[[], None]
-
-
-def cuda_graph(step: Play) -> Play:
-    """Record the kernels that ``step`` launches, without running them; return what replays them."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
-
-
-# What records the steps of a cohort, by kind of device: none, as ``{"cuda": cuda_graph}`` has never
-# been measured on a card. A small net's step takes less time there than launching its kernels.
-RECORDERS: dict[str, Callable[[Play], Play]] = {}
-WARM_UP = 3  # eager steps before a recording, in which libraries set themselves up
 
 
 def vmap_clients(fn: Callable[..., Any], clients: int, common: int = 0) -> Callable[..., Any]:
@@ -81,13 +64,14 @@ LARGE = 2**12  # numbers of a weight whose copying takes longer than a step's ot
 class Program:
     """The step of some clients, whose ``leaves`` and ``context`` are stacked.
 
-    ``loss`` is a function of ONE client ``(leaves, context, batch)``. The leaves named in ``train``
-    are trained, in copies of what was given.
+    ``loss`` is a function of ONE client ``(leaves, context, batch)``; it returns a scalar, and the
+    running statistics that it moved. The leaves named in ``train`` are trained, in copies of what
+    was given; running statistics among them are as the loss left them.
     """
 
     def __init__(
         self,
-        loss: Callable[..., Tensor],
+        loss: Callable[..., tuple[Tensor, Params]],
         optimizer: Optimizer,
         train: tuple[str, ...],
         leaves: Params,
@@ -96,19 +80,13 @@ class Program:
         clients = len(next(iter(leaves.values())))
         self._alone = clients == 1
         trained = self._bare({n: _trainable(leaves[n]) for n in train})
+        self._statistics = {n: trained.pop(n) for n in train if is_statistic(n)}
         self._trained = {n: t.requires_grad_(True) for n, t in trained.items()}
         self._turned: frozenset[str] = frozenset()
         self._parts = self._bare(leaves), self._bare(context)
         self._losses = loss if self._alone else vmap_clients(loss, clients)
-        device = next(iter(leaves.values())).device.type
-        self._record = RECORDERS.get(device)
-        capturable = self._record is not None and device == "cuda"
-        self._build = partial(optimizer.build, fused=True, capturable=capturable)
+        self._kind = optimizer
         self.optimizer: torch.optim.Optimizer | None = None
-        self._replay: Play | None = None
-        self._eager = WARM_UP
-        self._batch: Params = {}
-        self._said: Tensor
 
     @property
     def moving(self) -> Params:
@@ -118,21 +96,9 @@ class Program:
 
     def step(self, batch: Params) -> Tensor:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
-        if self._record is None or self._eager:
-            self._eager -= 1
-            self._take(batch)
-            return self._said
-        if self._replay is None:
-            self._batch = {n: t.clone() for n, t in batch.items()}
-            self._replay = self._record(lambda: self._take(self._batch))
-        for name, buffer in self._batch.items():
-            buffer.copy_(batch[name])
-        self._replay()
-        return self._said.clone()
-
-    def _take(self, batch: Params) -> None:
         leaves, context = self._parts
-        losses = self._losses({**leaves, **self._now()}, context, self._bare(batch))
+        losses, moved = self._losses({**leaves, **self._now()}, context, self._bare(batch))
+        self._statistics = moved
         if self.optimizer is None:
             self.optimizer = self._begun(losses.sum())
         else:
@@ -140,11 +106,12 @@ class Program:
                 leaf.grad = None
             losses.sum().backward()
         self.optimizer.step()
-        self._said = losses.detach().view(-1)
+        return losses.detach().view(-1)
 
     def _now(self) -> Params:
         """Return the trained leaves as the loss knows them."""
-        return {n: t.mT if n in self._turned else t for n, t in self._trained.items()}
+        trained = {n: t.mT if n in self._turned else t for n, t in self._trained.items()}
+        return trained | self._statistics
 
     def _begun(self, loss: Tensor) -> torch.optim.Optimizer:
         """Take the first gradient, lay large leaves out as theirs comes, and build the optimiser.
@@ -170,7 +137,7 @@ class Program:
                 # A fused optimiser reads both as they lie in memory: they have to lie alike.
                 grad = grad.mT if n in self._turned else grad
                 self._trained[n].grad = torch.empty_like(self._trained[n]).copy_(grad)
-        return self._build(self._trained)
+        return self._kind.build(self._trained, fused=True)
 
     def _bare(self, leaves: Params) -> Params:
         """Return the leaves of one client without their first axis, those of several as they are.

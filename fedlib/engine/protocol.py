@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedlib.federation import UNSEEN, Federation, Known
-from fedlib.models import Net, Params
+from fedlib.models import Family, Net, Params
 from fedlib.optim import Optimizer
 from fedlib.values import value, within
 
@@ -31,6 +31,13 @@ def noise_of(name: str) -> str:
     the last.
     """
     return f"noise:{name}"
+
+
+def numbers_of(net: Net, count: int | str | Family) -> int:
+    """Return how many numbers per example a phase of ``net`` asks for by a ``count``."""
+    if isinstance(count, Family):
+        return net.like(count).noise
+    return net.width if count == FEATURES else int(count)
 
 
 @value
@@ -56,7 +63,8 @@ class Phase:
     ``train`` are prefixes of the leaves that move, "" is all of them, among the ``side`` that is
     "local", "shared" or "both". ``loss`` names the algorithm's method to minimise. ``noise`` are
     pairs of a name and how many uniform random numbers per example the loss finds in its batch
-    under ``noise_of`` that name; "features" is one for each of the model's features. ``watch`` is
+    under ``noise_of`` that name; "features" is one for each of the model's features, and a family
+    stands for what a network of it takes. ``watch`` is
     what early stopping looks at, on validation examples: "nll", the negative log-likelihood of
     the algorithm's predictions, or "loss".
     """
@@ -70,13 +78,14 @@ class Phase:
     train: tuple[str, ...] = ("",)
     loss: str = "loss"
     stop: EarlyStop | None = None
-    noise: tuple[tuple[str, int | str], ...] = ()
+    noise: tuple[tuple[str, int | str | Family], ...] = ()
     watch: str = "nll"
     side: str = "both"
 
     def check(self) -> None:
         for name, count in self.noise:
-            if count != FEATURES and (isinstance(count, str) or count < 0):
+            number = 0 if count == FEATURES or isinstance(count, Family) else count
+            if isinstance(number, str) or number < 0:
                 raise ValueError(f"Phase.noise, {name}: numbers must be >= 0, got {count!r}")
 
     def moves(self, leaves: Iterable[str], local: Collection[str]) -> tuple[str, ...]:

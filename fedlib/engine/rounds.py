@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.cores import spread
 from fedlib.engine import costs
-from fedlib.engine.batches import make_plan
+from fedlib.engine.batches import Plan, make_plan
 from fedlib.engine.evaluate import accuracy
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.protocol import Algorithm, State, Update, playing
@@ -37,6 +40,18 @@ class Report:
     down: Tensor
     up: Tensor
     adapted: dict[str, Tensor]
+
+
+class Sent(NamedTuple):
+    """What some clients end a round with, ``[clients, ...]`` each.
+
+    The server is sent their ``messages``, ``kept`` are the local leaves, which stay with them, and
+    ``told`` is what was measured: the ``loss``, and accuracies as in ``Report.adapted``.
+    """
+
+    messages: Params
+    kept: Params
+    told: Params
 
 
 def select(fed: Federation, cohort: int | float, seed: int, round: int) -> np.ndarray:
@@ -88,32 +103,30 @@ def play_round(
     fed = playing(algorithm, fed)
     rows = select(fed, cohort, seed, round)
     where = torch.as_tensor(rows, device=fed.device)
-    phases, held = algorithm.phases(), (fed.ids[rows], fed.train.sizes[rows])
-    plans = [
-        make_plan(*held, batch_size=p.batch_size, epochs=p.epochs, seed=seed, where=(round, k))
-        for k, p in enumerate(phases)
-    ]
+    plans = draw(algorithm, fed, rows, round=round, seed=seed)
     state = algorithm.before_round(fed, state, where, round=round, seed=seed)
     alike = algorithm.alike(fed, state, where).cpu().numpy()
     ends = plans[0].ends if plans else np.zeros(len(rows), dtype=np.int64)
     usual = costs.chunk_of(fed, chunk, costs.numbers(state))
-    most = costs.side_by_side(fed, chunk, usual, state, phases)
+    most = costs.side_by_side(fed, chunk, usual, state, algorithm.phases())
+    groups = [*costs.groups(alike, ends, most)]
     messages: Params = {}
     told: Params = {}
-    for group in costs.groups(alike, ends, most):
-        begun = trained = _begun(algorithm, fed, state, where[torch.as_tensor(group)])
-        for phase, plan in zip(phases, plans, strict=True):
-            mine = plan.rows(group)
-            try:
-                trained = train(algorithm, trained, phase, mine, state.local, chunk, usual)
-            except TrainingDiverged as error:
-                raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
-        for start in range(0, len(group), usual):
-            some = slice(start, start + usual)
-            place = torch.as_tensor(group[some], device=fed.device)
-            message, found = _ended(algorithm, state, begun.part(some), trained.part(some), score)
-            _put(messages, message, place, len(rows))
-            _put(told, found, place, len(rows))
+
+    def play(group: np.ndarray) -> Sent:
+        handed = hand_out(algorithm, fed, state, where[torch.as_tensor(group)])
+        mine = [plan.rows(group) for plan in plans]
+        return clients_round(algorithm, handed, mine, state.local, chunk, usual, score)
+
+    try:
+        for i, sent in spread(play, groups, "clients"):
+            place = torch.as_tensor(groups[i], device=fed.device)
+            for name, leaf in state.local.items():
+                leaf[where[place]] = sent.kept[name]
+            _put(messages, sent.messages, place, len(rows))
+            _put(told, sent.told, place, len(rows))
+    except TrainingDiverged as error:
+        raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
     if messages and not algorithm.federates:
         raise RuntimeError(f"{type(algorithm).__name__} does not federate, yet sends {[*messages]}")
     with torch.no_grad():
@@ -124,8 +137,19 @@ def play_round(
     return after, Report(rows, losses, messages, weights, down, up, told)
 
 
-def _begun(algorithm: Algorithm, fed: Federation, state: State, rows: Tensor) -> Cohort:
-    """Return some clients with what they receive, keep and know."""
+def draw(
+    algorithm: Algorithm, fed: Federation, rows: np.ndarray, *, round: int, seed: int
+) -> list[Plan]:
+    """Return the mini-batches of some clients in each phase of a round."""
+    held = fed.ids[rows], fed.train.sizes[rows]
+    return [
+        make_plan(*held, batch_size=p.batch_size, epochs=p.epochs, seed=seed, where=(round, k))
+        for k, p in enumerate(algorithm.phases())
+    ]
+
+
+def hand_out(algorithm: Algorithm, fed: Federation, state: State, rows: Tensor) -> Cohort:
+    """Return some clients, which are alike, with what the server hands out and what they keep."""
     return Cohort(
         fed,
         rows,
@@ -136,10 +160,33 @@ def _begun(algorithm: Algorithm, fed: Federation, state: State, rows: Tensor) ->
     )
 
 
-def _ended(
-    algorithm: Algorithm, state: State, begun: Cohort, trained: Cohort, score: bool
-) -> tuple[Params, Params]:
-    """Return what some clients send, and their loss and scores; they keep what is local."""
+def clients_round(
+    algorithm: Algorithm,
+    handed: Cohort,
+    plans: Sequence[Plan],
+    local: Collection[str] = (),
+    chunk: int | None = None,
+    usual: int = 1,
+    score: bool = False,
+) -> Sent:
+    """Let clients train and say what they end with: all that a client does in a round.
+
+    They see what was handed to them and their own rows of its federation, and change neither.
+    ``plans`` are their mini-batches in each phase, ``local`` the names of the leaves that they
+    keep; ``chunk`` and ``usual`` as for ``train``, ``score`` as for ``play_round``.
+    """
+    trained = handed
+    for phase, plan in zip(algorithm.phases(), plans, strict=True):
+        trained = train(algorithm, trained, phase, plan, local, chunk, usual)
+    parts = [slice(start, start + usual) for start in range(0, len(handed.rows), usual)]
+    ends = [_end(algorithm, handed.part(p), trained.part(p), local, score) for p in parts]
+    return ends[0] if len(ends) == 1 else Sent(*(_joined(some) for some in zip(*ends, strict=True)))
+
+
+def _end(
+    algorithm: Algorithm, begun: Cohort, trained: Cohort, local: Collection[str], score: bool
+) -> Sent:
+    """Return what clients that share a program end with."""
     fed, rows, context, common = begun.fed, begun.rows, begun.context, begun.common
 
     def end(before: Params, after: Params, context: Params) -> Update:
@@ -150,15 +197,17 @@ def _ended(
         own, message = update(begun.leaves, trained.leaves, context)
         after = {**trained.leaves, **own}
         message |= algorithm.client_statistics(fed, rows, after, context)
-        for name, leaf in state.local.items():
-            leaf[rows] = after[name]
         test = vmap_clients(one_client(accuracy(algorithm), fed.net, common), len(rows))
         tables = (fed.validation, fed.test) if score else ()
         scores = {
             split: test(after, context, table.whole(rows)).double().cpu()
             for split, table in zip(SPLITS, tables, strict=False)
         }
-    return message, {"loss": trained.loss, **scores}
+    return Sent(message, {n: after[n] for n in local}, {"loss": trained.loss, **scores})
+
+
+def _joined(parts: Sequence[Params]) -> Params:
+    return {n: torch.cat([part[n] for part in parts]) for n in parts[0]}
 
 
 def _put(columns: Params, found: Params, place: Tensor, length: int) -> None:

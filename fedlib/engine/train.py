@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +14,9 @@ from fedlib.engine import costs
 from fedlib.engine.batches import Plan, look
 from fedlib.engine.evaluate import nll
 from fedlib.engine.program import Program, on_tensors, one_client, vmap_clients
-from fedlib.engine.protocol import FEATURES, Algorithm, Phase, noise_of
+from fedlib.engine.protocol import Algorithm, Phase, noise_of, numbers_of
 from fedlib.federation import UNSEEN, Federation, Known
-from fedlib.models import Params
+from fedlib.models import AFTER, USED, Net, Params, is_statistic
 
 
 class TrainingDiverged(FloatingPointError):
@@ -99,7 +100,8 @@ def train_together(
     """
     net = cohort.fed.net
     loss = one_client(getattr(algorithm, phase.loss), net, cohort.common)
-    program = Program(loss, phase.optimizer, moving, cohort.leaves, cohort.context)
+    told = _telling(loss, algorithm, net, moving, cohort.leaves)
+    program = Program(told, phase.optimizer, moving, cohort.leaves, cohort.context)
     watched = loss if phase.watch == "loss" else one_client(nll(algorithm), net, cohort.common)
     keeper = _Keeper(cohort, phase, plan, watched, program)
     losses = []
@@ -111,13 +113,47 @@ def train_together(
     return last, _mean_loss(losses, plan)
 
 
+def _telling(
+    loss: Callable[..., Tensor],
+    algorithm: Algorithm,
+    net: Net,
+    moving: tuple[str, ...],
+    leaves: Collection[str],
+) -> Callable[..., tuple[Tensor, Params]]:
+    """Return a client's loss with the running statistics that its batch moves.
+
+    ValueError if the network would not be in training although something depends on it.
+    """
+    statistics = [n for n in moving if is_statistic(n)]
+    still = net.has_base([n for n in leaves if n not in moving])
+    needed = statistics or (net.noise and not still)
+
+    def told(leaves: Params, context: Params, batch: Params) -> tuple[Tensor, Params]:
+        after: dict[Any, Any] = {id(leaves[n]): leaves[n] for n in statistics}
+        try:
+            value = loss(leaves, context, {**batch, AFTER: after})
+        except KeyError as error:
+            if error.args == ("x",):
+                error.add_note("The base stands still: see `features` for what is known of it.")
+            raise
+        if needed and USED not in after:
+            kind = type(algorithm).__name__
+            raise ValueError(
+                f"{kind} trains without dropout and BatchNorm, and this network has such layers: "
+                "its loss would have to hand on the batch, net(params, x, batch)"
+            )
+        return value, {n: after[id(leaves[n])] for n in statistics}
+
+    return told
+
+
 def _batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Params]:
     """Yield each step's batch, on a CPU cut to the widest client, on a GPU always of one shape."""
     fed, rows = cohort.fed, cohort.rows
     widths = plan.counts.max(0, initial=0)
     if rows.is_cuda:
         widths = np.full_like(widths, plan.positions.shape[2])
-    named = {n: fed.net.width if k == FEATURES else int(k) for n, k in phase.noise}
+    named = {n: numbers_of(fed.net, k) for n, k in phase.noise}
     numbers = fed.train.noise_taken + sum(named.values()) + fed.net.noise
     drawn = plan.noise(numbers) if numbers else None
     batches = fed.train.batches(rows, plan.positions, plan.counts, widths, drawn, cohort.seen)

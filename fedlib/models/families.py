@@ -1,17 +1,24 @@
-"""Model families, as values: what a task names and a ``Net`` builds. No federated word in here."""
+"""Model families, as values: what a task names and a ``Net`` builds. No federated word in here.
+
+And an auto-encoder, whose density says how well a client knows an example.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
 from fedlib.values import value, within
 
+Params = dict[str, Tensor]
 # Several dense nets of at most so many parameters fit into a CPU core's own cache together.
 SMALL = 2**18
 
@@ -30,11 +37,6 @@ class Family:
         texts ``(tokens,)`` and arrive as int64 ``[B, tokens]``.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what its base is")
-
-    @property
-    def noise(self) -> int:
-        """How many random numbers per example training asks for: here none."""
-        return 0
 
 
 @value
@@ -69,12 +71,6 @@ class LeNet(Family):
     channel_dropout: float = 0.0
     output: str = "log-softmax"
 
-    @property
-    def noise(self) -> int:
-        """How many random numbers per example training asks for: one per unit that may drop."""
-        hidden = sum(self.hidden) if self.dropout else 0
-        return hidden + (self.channels[-1] if self.channel_dropout else 0)
-
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return convolutions, pooling and hidden layers; see ``Family``."""
         height, width, depth = shaped(self, shape, 3, "images")
@@ -91,7 +87,7 @@ class LeNet(Family):
                 layers += [nn.LocalResponseNorm(self.response_norm)] if self.response_norm else []
             depth = out
         if self.channel_dropout:
-            layers.append(Dropout(self.channel_dropout, depth))
+            layers.append(nn.Dropout2d(self.channel_dropout))
         layers += [nn.Flatten(), *dense(height * width * depth, self.hidden, self.dropout)]
         return nn.Sequential(*layers), self.hidden[-1]
 
@@ -121,21 +117,148 @@ class MLP(Family):
         return nn.Sequential(nn.Flatten(), *layers), self.hidden[-1]
 
 
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "prelu": nn.PReLU,
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "silu": nn.SiLU,
+    "mish": nn.Mish,
+}
+
+
+def _normal(weight: Tensor) -> Tensor:
+    return nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+
+
+def _spectral(weight: Tensor) -> Tensor:
+    """Return the weight with 1 as its largest singular value."""
+    return weight / torch.linalg.matrix_norm(weight, 2)
+
+
+# PyTorch's own initialisation of a layer is uniform.
+INITS: dict[str, Callable[[Tensor], Tensor]] = {
+    "uniform": lambda w: w,
+    "normal": _normal,
+    "xavier": nn.init.xavier_uniform_,
+    "kaiming": nn.init.kaiming_uniform_,
+    "orthogonal": nn.init.orthogonal_,
+    "spectral": _spectral,
+}
+
+
+@value
+class GateNet(Family):
+    """Dense layers of ``hidden`` units with an ``activation``, below an output per expert.
+
+    Weights begin as ``init`` says. 004 has four layers, LeakyReLU and orthogonal weights; its
+    released code also has dropout and a ReLU after the first layer.
+    """
+
+    limits = within(activation=tuple(ACTIVATIONS), init=tuple(INITS))
+    hidden: tuple[int, ...] = (128, 256, 128)
+    activation: str = "leaky_relu"
+    init: str = "orthogonal"
+
+    def check(self) -> None:
+        if min(self.hidden, default=1) < 1:
+            raise ValueError(f"GateNet.hidden must be >= 1, got {self.hidden}")
+
+    def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        """Return the hidden layers; see ``Family``."""
+        kind = ACTIVATIONS[self.activation]
+        layers = dense(math.prod(shape), self.hidden, activation=kind)
+        return nn.Sequential(nn.Flatten(), *layers), (math.prod(shape), *self.hidden)[-1]
+
+    def begun(self, leaves: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
+        """Return fresh leaves with weights as ``init`` says, drawn from ``seed``."""
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            return {
+                n: INITS[self.init](t.clone()) if n.endswith("weight") and t.ndim == 2 else t
+                for n, t in leaves.items()
+            }
+
+
+@value
+class Module(Family):
+    """Any ``torch.nn.Module``: what a function, "package:function", returns for some arguments.
+
+    It maps examples to features ``[B, D]``. ``head`` names the output layer of a whole classifier,
+    which is taken out; the output layer here has the task's labels. Parameters that do not require
+    gradients stand still, and so do those whose names begin with one of ``frozen`` ("" is all):
+    they are no leaves, and belong to the function as its code does. The function is called when a
+    task is built, never when a value is read; ValueError there for what cannot be called so.
+
+    >>> Module("torchvision.models:resnet18", (("num_classes", 10),), head="fc").head
+    'fc'
+    """
+
+    function: str
+    arguments: tuple[tuple[str, int | float | str | bool | None], ...] = ()
+    head: str = ""
+    frozen: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        package, _, name = self.function.partition(":")
+        if not all(word.isidentifier() for word in (*package.split("."), name)):
+            raise ValueError(f"Module.function must be 'package:function', got {self.function!r}")
+
+    def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+        """Return the module without its head; see ``Family``."""
+        try:
+            module = self._made()
+            with torch.no_grad():
+                h = module.eval()(some(module, shape, 2))
+            if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != 2:
+                what = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
+                raise ValueError(f"makes {what} of two examples, not features [2, D]")
+        except Exception as error:  # whatever somebody's function raises
+            raise ValueError(f"{self}, for examples {list(shape)}: {error}") from error
+        return module.train(), h.shape[1]
+
+    def _made(self) -> nn.Module:
+        package, _, name = self.function.partition(":")
+        module = getattr(import_module(package), name)(**dict(self.arguments))
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"it is a {type(module).__name__}, no torch.nn.Module")
+        if self.head:
+            module.get_submodule(self.head)  # an error if there is none
+            owner, _, name = self.head.rpartition(".")
+            setattr(module.get_submodule(owner), name, nn.Identity())
+        fixed = [
+            p.requires_grad_(False)
+            for n, p in module.named_parameters()
+            if n.startswith(self.frozen)
+        ]
+        if self.frozen and not fixed:
+            raise ValueError("freezes nothing: there is no such parameter")
+        return module
+
+
+def some(module: nn.Module, shape: tuple[int, ...], count: int) -> Tensor:
+    """Return some examples as a module takes them: token ids if it embeds them, else images."""
+    if any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in module.modules()):
+        return torch.zeros(count, *shape, dtype=torch.int64)
+    x = torch.rand(count, *shape, generator=torch.Generator().manual_seed(0))
+    return x.movedim(-1, 1) if len(shape) == 3 else x
+
+
 @value
 class ResNet(Family):
     """The residual network for small images (He et al., 2016, sec. 4.2) with GroupNorm.
 
     ``blocks`` basic blocks of two 3x3 convolutions in each stage, of the widths ``widths``; the
     first block of every later stage halves the image. The defaults are ResNet-20: 278,324
-    parameters with 100 classes. ``groups`` per normalisation (000, A02). ``shortcut`` where widths
-    change: "projection" (1x1 convolution) or "pad" (zeros, no parameters: 275,572).
+    parameters with 100 classes. ``groups`` per normalisation, and a 1x1 convolution where
+    widths change (000, A02).
     """
 
-    limits = within(widths=">= 1", blocks=">= 1", groups=">= 1", shortcut=("projection", "pad"))
+    limits = within(widths=">= 1", blocks=">= 1", groups=">= 1")
     blocks: int = 3
     widths: tuple[int, ...] = (16, 32, 64)
     groups: int = 2
-    shortcut: str = "projection"
 
     def check(self) -> None:
         if any(width % self.groups for width in self.widths):
@@ -151,7 +274,7 @@ class ResNet(Family):
         for stage, width in enumerate(self.widths):
             for i in range(self.blocks):
                 stride = 2 if stage and not i else 1
-                layers.append(_Block(depth, width, stride, self.groups, self.shortcut))
+                layers.append(_Block(depth, width, stride, self.groups))
                 depth = width
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), depth
 
@@ -159,22 +282,16 @@ class ResNet(Family):
 class _Block(nn.Module):
     """Two convolutions around which the input passes by."""
 
-    def __init__(self, depth: int, width: int, stride: int, groups: int, shortcut: str) -> None:
+    def __init__(self, depth: int, width: int, stride: int, groups: int) -> None:
         super().__init__()
         self.first = nn.Sequential(*_normed(depth, width, 3, stride, groups), nn.ReLU())
         self.second = nn.Sequential(*_normed(width, width, 3, 1, groups))
         same = depth == width and stride == 1
-        project = not same and shortcut == "projection"
-        self.project = nn.Sequential(*_normed(depth, width, 1, stride, groups)) if project else None
-        self.stride, self.pad = stride, width - depth
+        self.project = None if same else nn.Sequential(*_normed(depth, width, 1, stride, groups))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's output ``[B, width, H / stride, W / stride]``."""
-        if self.project is not None:
-            past = self.project(x)
-        else:
-            past = x[..., :: self.stride, :: self.stride]
-            past = functional.pad(past, (0, 0, 0, 0, 0, self.pad)) if self.pad else past
+        past = x if self.project is None else self.project(x)
         return functional.relu(self.second(self.first(x)) + past)
 
 
@@ -184,35 +301,6 @@ def _normed(depth: int, width: int, kernel: int, stride: int, groups: int) -> li
         nn.Conv2d(depth, width, kernel, stride, padding, bias=False),
         nn.GroupNorm(groups, width),
     ]
-
-
-class Dropout(nn.Module):
-    """Drop each of ``units`` features with the probability ``p``, and scale the rest by 1/(1-p).
-
-    ``noise`` ``[B, units]``, uniform in [0, 1), says which: those below ``p``. Without noise, which
-    is when a model is not in training, everything passes. Features are the first axis after the
-    batch's: of an image its channels, which are dropped whole.
-    """
-
-    def __init__(self, p: float, units: int) -> None:
-        super().__init__()
-        self.p, self.units = p, units
-        self.noise: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what is left of features ``[B, units, ...]``."""
-        if self.noise is None:
-            return x
-        keep = (self.noise >= self.p).to(x.dtype) / (1 - self.p)
-        return x * keep.view(*keep.shape, *[1] * (x.ndim - 2))
-
-
-def fed_by(module: nn.Module, noise: Tensor | None) -> None:
-    """Give every dropout of a module its share of the numbers ``[B, n]``, in order; or none."""
-    drops = [m for m in module.modules() if isinstance(m, Dropout)]
-    parts = noise.split([d.units for d in drops], -1) if noise is not None else [None] * len(drops)
-    for drop, part in zip(drops, parts, strict=True):
-        drop.noise = part
 
 
 class MaxPool2d(nn.MaxPool2d):
@@ -248,7 +336,7 @@ def dense(
     """Return hidden layers on ``features`` inputs, each with its activation and its dropout."""
     layers: list[nn.Module] = []
     for n, out in itertools.pairwise((features, *hidden)):
-        layers += [layer(n, out), activation(), *([Dropout(dropout, out)] if dropout else [])]
+        layers += [layer(n, out), activation(), *([nn.Dropout(dropout)] if dropout else [])]
     return layers
 
 
@@ -257,3 +345,82 @@ def shaped(family: Family, shape: tuple[int, ...], axes: int, kind: str) -> tupl
     if len(shape) != axes:
         raise ValueError(f"{family} is for {kind}, and an example here is of shape {shape}")
     return shape
+
+
+def drawn(layers: Callable[[], dict[str, nn.Module]], seed: int) -> Params:
+    """Return the fresh parameters of named modules, "name.parameter", drawn from ``seed``."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return {
+            f"{name}.{key}": p.detach()
+            for name, module in layers().items()
+            for key, p in module.named_parameters()
+        }
+
+
+class AutoEncoder:
+    """A dense VAE on ``inputs`` values in [0, 1] (Kingma and Welling, 2014).
+
+    ``hidden`` are the encoder's widths, mirrored by the decoder; ``latent`` is the length of the
+    code. 784 inputs, (512, 256) and 32 have 549,696 + 542,224 parameters (000, App. F). Leaves are
+    ``encoder.<layer>.weight`` ``[out, in]`` and so on.
+    """
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], latent: int) -> None:
+        self.encoder = (inputs, *hidden, 2 * latent)
+        self.decoder = (latent, *reversed(hidden), inputs)
+
+    def init(self, seed: int) -> Params:
+        """Return fresh parameters (PyTorch's default initialisation) drawn from ``seed``."""
+        halves = {"encoder": self.encoder, "decoder": self.decoder}
+        return drawn(
+            lambda: {
+                f"{half}.{i}": nn.Linear(n, out)
+                for half, widths in halves.items()
+                for i, (n, out) in enumerate(itertools.pairwise(widths))
+            },
+            seed,
+        )
+
+    def bound(self, leaves: Params, pixels: Tensor, noise: Tensor) -> Tensor:
+        """Return the evidence lower bound of log p(x) in nats, ``[B]``.
+
+        ``pixels`` ``[B, inputs]`` are read as Bernoulli means; ``noise`` is standard normal,
+        ``[B, latent]``: zeros give the bound at the posterior mean.
+        """
+        mean, log_variance = self._posterior(leaves, pixels)
+        code = mean + (log_variance / 2).exp() * noise
+        apart = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1)
+        return self._likelihood(leaves, code, pixels) - apart
+
+    def evidence(self, leaves: Params, pixels: Tensor, noise: Tensor) -> Tensor:
+        """Return the importance-weighted estimate of log p(x), ``[B]`` (Burda et al., 2016).
+
+        ``noise`` is standard normal, ``[samples, latent]``, the same for all examples. With one
+        sample it is an unbiased estimate of the bound, with more it rises towards log p(x).
+        """
+        mean, log_variance = self._posterior(leaves, pixels)
+        each = []
+        for normal in noise:
+            code = mean + (log_variance / 2).exp() * normal
+            prior = -0.5 * code.square().sum(-1)
+            posterior = -0.5 * (normal.square().sum() + log_variance.sum(-1))
+            each.append(prior - posterior + self._likelihood(leaves, code, pixels))
+        return torch.stack(each).logsumexp(0) - math.log(len(noise))
+
+    def _posterior(self, leaves: Params, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Return mean and log-variance of the code, ``[B, latent]`` each."""
+        return _through(leaves, "encoder", pixels).chunk(2, -1)
+
+    def _likelihood(self, leaves: Params, code: Tensor, pixels: Tensor) -> Tensor:
+        """Return log p(x|code), ``[B]``."""
+        logits = _through(leaves, "decoder", code)
+        return -binary_cross_entropy_with_logits(logits, pixels, reduction="none").sum(-1)
+
+
+def _through(leaves: Params, half: str, x: Tensor) -> Tensor:
+    last = max(int(n.split(".")[1]) for n in leaves if n.startswith(half))
+    for i in range(last + 1):
+        x = linear(x, leaves[f"{half}.{i}.weight"], leaves[f"{half}.{i}.bias"])
+        x = x.relu() if i < last else x
+    return x

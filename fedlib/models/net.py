@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fedlib.models.families import SMALL, Dropout, LeNet, fed_by
+from fedlib.models.families import SMALL, Family, Params, some
+from fedlib.models.lifted import (
+    AFTER,
+    USED,
+    BatchNorm,
+    Lifted,
+    blamed,
+    drawn_by,
+    is_statistic,
+)
 
-Params = dict[str, Tensor]
 Slot = tuple[str, dict[str, Any], str]
 
 
@@ -30,25 +39,50 @@ class Classifier(nn.Module):
         return self.head(self.base(x))
 
 
-class Net:
-    """The functions of a classifier, parameters first: ``net(params, x)``.
+class Lifting(NamedTuple):
+    """How a network is lifted: what it draws in training, and whether clients can share a program.
 
-    ``width`` is the length D of the features h(x), the input of the output layer, and ``noise`` how
-    many random numbers per example training asks for, to drop units.
+    ``draws`` are pairs of how many numbers an example takes and which axis is the batch. ``alone``
+    says which module it is that ``vmap`` refuses, and why; "" if none.
     """
 
-    def __init__(self, spec: Any, shape: tuple[int, ...], classes: int) -> None:
-        self._spec, self.shape, self.classes = spec, shape, classes
+    draws: tuple[tuple[int, int], ...]
+    alone: str
+
+
+WATCHED = nn.MultiheadAttention | nn.modules.dropout._DropoutNd | nn.GroupNorm | BatchNorm
+# What is known of networks that were lifted once, by family, shape and classes.
+_LIFTED: dict[Any, Lifting] = {}
+
+
+class Net:
+    """The functions of a classifier, leaves first: ``net(params, x)``.
+
+    Leaves are the parameters that require gradients and BatchNorm's running statistics; anything
+    else is a constant of the network. ``width`` is the length D of the features h(x), the input of
+    the output layer. Networks are in eval mode, except where they are given the ``batch`` of a
+    training step: then its "noise" drops units, its "weight" says what is padding, and running
+    statistics that move are updated in it.
+    """
+
+    def __init__(
+        self, spec: Any, shape: tuple[int, ...], classes: int, device: Any = "cpu"
+    ) -> None:
+        self._spec, self.shape, self.classes, self._device = spec, shape, classes, device
         self._others: dict[tuple[Any, tuple[int, ...], int], Net] = {}
-        self.module = self.module_of(0)
+        self.module = self.module_of(0).eval().to(device)
         self.width = self.module.head.in_features
-        self._base = _slots(self.module.base, "base.")
-        self._head = _slots(self.module.head, "head.")
-        modules = list(self.module.modules())
-        self.noise = sum(m.units for m in modules if isinstance(m, Dropout))
+        slots = _slots(self.module)
+        self._base = [slot for slot in slots if slot[0].startswith("base.")]
+        self._head = [slot for slot in slots if slot[0].startswith("head.")]
         self.says_p = getattr(spec, "output", "") == "softmax"
-        self.has_convolutions = any(isinstance(m, nn.Conv2d) for m in modules)
+        modules = list(self.module.modules())
+        self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
         self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
+        # What torch makes of some of these at rest are no calls that vmap knows.
+        self._watched = any(isinstance(m, WATCHED) for m in modules)
+        self._remembers = any(is_statistic(name) for name, _, _ in self._base)
+        self._flat = [m for m in modules if isinstance(m, nn.RNNBase)]
 
     def module_of(self, seed: int) -> Classifier:
         """Return a module of its own with fresh parameters drawn from ``seed``."""
@@ -58,8 +92,8 @@ class Net:
             return Classifier(base, width, self.classes)
 
     def init(self, seed: int) -> Params:
-        """Return fresh parameters (PyTorch's default initialisation) drawn from ``seed``."""
-        return {n: p.detach() for n, p in self.module_of(seed).named_parameters()}
+        """Return fresh leaves (PyTorch's default initialisation) drawn from ``seed``."""
+        return {n: owner[key].detach() for n, owner, key in _slots(self.module_of(seed))}
 
     def like(
         self,
@@ -73,7 +107,7 @@ class Net:
             return self
         if asked not in self._others:
             with _outside_vmap():
-                self._others[asked] = Net(*asked)
+                self._others[asked] = Net(*asked, self._device)
         return self._others[asked]
 
     def alone(self, device: torch.device) -> bool:
@@ -81,22 +115,95 @@ class Net:
 
         On a CPU convolutions do, as vmap makes grouped ones of them, and so do nets that together
         would wait for memory at every step. Not recurrent ones: their many small steps cost more.
+        Anywhere those do that cannot be vmapped.
         """
         large = self.has_convolutions or self.parameters() > SMALL
-        return large and not self.is_recurrent and device.type == "cpu"
+        large = large and not self.is_recurrent and device.type == "cpu"
+        return large or bool(self.lifting.alone)
 
-    def features(self, params: Params, x: Tensor, noise: Tensor | None = None) -> Tensor:
+    @cached_property
+    def noise(self) -> int:
+        """How many random numbers per example training asks for, to drop units."""
+        return sum(units for units, _ in self.lifting.draws)
+
+    @cached_property
+    def lifting(self) -> Lifting:
+        """How the network is lifted, found out once by a rehearsal on a few examples.
+
+        ValueError, naming the module, for one that cannot be trained here.
+        """
+        key = self._spec, self.shape, self.classes
+        if key not in _LIFTED:
+            with _outside_vmap(), torch.no_grad():
+                net = self if str(self._device) == "cpu" else Net(*key)
+                _LIFTED[key] = net._rehearsed()  # on a CPU, where all draws are seen
+        return _LIFTED[key]
+
+    def features(self, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
         """Return h(x), ``[B, D]``; only the leaves ``base.*`` of ``params`` are read.
 
-        The last of the numbers ``noise`` ``[B, n]`` say which units drop; without it none do.
+        With the ``batch`` of a training step as in training.
         """
-        if noise is None or not self.noise:
+        batch = batch or {}
+        after: Any = batch.get(AFTER)
+        if after is not None:
+            after[USED] = True
+        noise = batch["noise"][..., -self.noise :] if "noise" in batch and self.noise else None
+        if noise is None and (after is None or not self._remembers):
             return self._call(self.module.base, self._base, params, x)
-        fed_by(self.module.base, noise[..., -self.noise :])
+        axes = tuple(axis for _, axis in self.lifting.draws)
+        return self._trained(params, x, Lifted(noise, axes, batch["weight"], after))
+
+    def _trained(self, params: Params, x: Tensor, lifted: Lifted) -> Tensor:
+        base = self.module.base
+        base.train()
         try:
-            return self._call(self.module.base, self._base, params, x)
+            return self._call(base, self._base, params, x, lifted)
         finally:
-            fed_by(self.module.base, None)
+            base.eval()
+
+    def _rehearsed(self) -> Lifting:
+        """Run the base on a few examples in every way in which it will be run.
+
+        A base without leaves stands still and is never in training.
+        """
+        base, draw = self.module.base, torch.Generator().manual_seed(0)
+        draws: tuple[tuple[int, int], ...] = ()
+        ways: list[Callable[..., Tensor]] = [self.features]
+        leaves, twin = self.init(0), self.module_of(0).eval()
+        for name, owner, key in _slots(twin):
+            leaves[name] = leaves[name] + 0.01 * torch.rand(leaves[name].shape, generator=draw)
+            owner[key].copy_(leaves[name])
+        x = some(base, self.shape, 3)
+        with blamed(base):
+            h = self.features(leaves, x)
+            if not torch.allclose(h[:1], self.features(leaves, x[:1]), 1e-3, 1e-4, True):
+                raise ValueError("what it says of an example depends on who shares its batch")
+            if not torch.allclose(h, twin.base(x), 1e-3, 1e-4, True):
+                raise ValueError("it computes with other numbers than its parameters")
+            if self._base:
+                kept = {n: t.clone() for n, t in base.named_buffers() if "batches_tracked" not in n}
+                draws = drawn_by(lambda n: self._rehearse(leaves, x[:n])[1])
+                if changed := [n for n, t in kept.items() if not t.equal(base.get_buffer(n))]:
+                    raise ValueError(
+                        f"all clients' training would change {', '.join(changed)}: of buffers only "
+                        "BatchNorm's running statistics may change"
+                    )
+                ways.append(lambda w, x: self._rehearse(w, x)[0])
+        try:
+            with blamed(base):
+                for way in ways:
+                    vmap(way)(stack([leaves, leaves]), torch.stack([x, x]))
+        except ValueError as error:
+            return Lifting(draws, str(error).strip().split("\n")[0])
+        return Lifting(draws, "")
+
+    def _rehearse(self, leaves: Params, x: Tensor) -> tuple[Tensor, list[tuple[int, ...]]]:
+        """Return the features of a batch of training, and the shapes of what is drawn there."""
+        some = torch.full((len(x), 1), 0.5)
+        after = {id(t): t for n, t in leaves.items() if is_statistic(n)}
+        lifted = Lifted(some, None, some[:, 0], after)
+        return self._trained(leaves, x, lifted), lifted.shapes
 
     def has_base(self, leaves: Collection[str]) -> bool:
         """Return whether leaves of these names are all that ``features`` reads."""
@@ -134,8 +241,15 @@ class Net:
         """Return the output layer's logits ``[B, classes]`` of features ``[B, D]``."""
         return self._call(self.module.head, self._head, params, h)
 
-    def _call(self, module: nn.Module, slots: list[Slot], params: Params, x: Tensor) -> Tensor:
-        """Run a module with other parameters in place of its own.
+    def _call(
+        self,
+        module: nn.Module,
+        slots: list[Slot],
+        params: Params,
+        x: Tensor,
+        lifted: Lifted | None = None,
+    ) -> Tensor:
+        """Run a module with other leaves in place of its own.
 
         ``torch.func.functional_call`` does the same and looks the module up anew at every call,
         which for a small net takes as long as its arithmetic.
@@ -144,21 +258,27 @@ class Net:
         try:
             for name, owner, key in slots:
                 owner[key] = params[name]
-            return module(x)
+            for layer in self._flat:  # which keeps its weights in a list, too
+                layer._flat_weights = [getattr(layer, n) for n in layer._flat_weights_names]
+            with lifted or (Lifted() if self._watched else nullcontext()):
+                return module(x)
         finally:
             for (_, owner, key), parameter in zip(slots, own, strict=True):
                 owner[key] = parameter
 
-    def __call__(self, params: Params, x: Tensor, noise: Tensor | None = None) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
         """Return logits ``[B, classes]`` of a batch ``[B, channels, height, width]``.
 
-        With ``noise`` ``[B, n]`` units drop, as in training; see ``features``.
+        With the ``batch`` of a training step as in training; see ``features``.
         """
-        return self.logits(params, self.features(params, x, noise))
+        return self.logits(params, self.features(params, x, batch))
 
-    def logp(self, params: Params, x: Tensor, noise: Tensor | None = None) -> Tensor:
+    def logp(self, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
         """Return log p(y|x), ``[B, classes]``, or what the model gives out for it: p itself."""
-        logits = self(params, x, noise)
+        return self.log_probs(self(params, x, batch))
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """Return what the model gives out for log p: of some logits, ``[B, classes]``."""
         return logits.softmax(-1) if self.says_p else logits.log_softmax(-1)
 
     def parameters(self) -> int:
@@ -175,25 +295,25 @@ def _outside_vmap() -> AbstractContextManager[Any]:
     return disable() if disable else nullcontext()
 
 
-def drawn(layers: Callable[[], dict[str, nn.Module]], seed: int) -> Params:
-    """Return the fresh parameters of named modules, "name.parameter", drawn from ``seed``."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return {
-            f"{name}.{key}": p.detach()
-            for name, module in layers().items()
-            for key, p in module.named_parameters()
-        }
+def _slots(module: nn.Module) -> list[Slot]:
+    """Return where a module keeps its leaves: (full name, dictionary, key).
 
-
-def _slots(module: nn.Module, prefix: str) -> list[Slot]:
-    """Return where a module keeps its parameters: (full name, dictionary, key)."""
-    return [
-        (f"{prefix}{path}.{key}" if path else prefix + key, inner._parameters, key)
-        for path, inner in module.named_modules()
-        for key, parameter in inner._parameters.items()
-        if parameter is not None
-    ]
+    One that is in several places has its first name in all. Statistics of a frozen layer are none.
+    """
+    names: dict[int, str] = {}
+    slots: list[Slot] = []
+    for path, inner in module.named_modules():
+        owners = [inner._parameters]
+        if isinstance(inner, BatchNorm) and (inner.weight is None or inner.weight.requires_grad):
+            owners.append(inner._buffers)
+            if inner.momentum is None:
+                raise ValueError(f"{path}: BatchNorm counts batches here: give it a momentum")
+        for owner in owners:
+            for key, leaf in owner.items():
+                name = f"{path}.{key}"
+                if leaf is not None and (leaf.requires_grad or is_statistic(name)):
+                    slots.append((names.setdefault(id(leaf), name), owner, key))
+    return slots
 
 
 def part(leaves: Params, prefix: str) -> Params:
@@ -232,20 +352,23 @@ def _pick(out: Any, k: int) -> Any:
     return tuple(o[k] for o in out) if isinstance(out, tuple) else out[k]
 
 
-def widened(model: LeNet, times: float, shape: tuple[int, ...], classes: int) -> LeNet:
-    """Return ``model`` with more channels and ``times`` as many parameters, as nearly as possible.
+def widened(model: Family, times: float, shape: tuple[int, ...], classes: int) -> Family:
+    """Return ``model`` with wider layers and ``times`` as many parameters, as nearly as possible.
 
-    The first layer's channels are a whole number and the others keep their ratio to it; hidden
-    layers stay as they are. For ``fedmix_lenet5()`` on CIFAR-10 that is 61 channels for 2 and 113
-    for 4 (000, sec. 4.1). ValueError unless ``times`` is at least 1.
+    Of a LeNet its channels grow and its hidden layers stay as they are; of an MLP its hidden layers
+    grow. The first one is a whole number and the others keep their ratio to it. For
+    ``fedmix_lenet5()`` on CIFAR-10 that is 61 channels for 2 and 113 for 4 (000, sec. 4.1).
+    ValueError unless ``times`` is at least 1.
     """
     if times < 1:
         raise ValueError(f"times must be >= 1, got {times}")
+    layers = "channels" if hasattr(model, "channels") else "hidden"
+    widths = getattr(model, layers)
     wanted = times * Net(model, shape, classes).parameters()
     best, miss = model, float("inf")
-    for first in range(model.channels[0], int(model.channels[0] * times) + 2):
-        ratio = first / model.channels[0]
-        wide = replace(model, channels=tuple(round(c * ratio) for c in model.channels))
+    for first in range(widths[0], int(widths[0] * times) + 2):
+        wider = tuple(round(n * first / widths[0]) for n in widths)
+        wide = replace(model, **{layers: wider})
         off = abs(Net(wide, shape, classes).parameters() - wanted)
         if off < miss:
             best, miss = wide, off

@@ -1,7 +1,7 @@
 """Who holds which example: labels in, an index table with one row per client out."""
 
 from fedlib.partition.base import Clients, LabelPermuted, Repeated, Request, Rotated
-from fedlib.partition.draws import balanced, holdout, mirrored, whole_part
+from fedlib.partition.draws import Partition, Pool, balanced, holdout, mirrored, whole_part
 from fedlib.partition.held_out import Division, Mirrored, OptOut, Own, divide
 from fedlib.partition.schemes import (
     IID,
@@ -13,4 +13,3 @@ from fedlib.partition.schemes import (
     QuantitySkew,
     Shards,
 )
-from fedlib.partition.table import Partition, Pool

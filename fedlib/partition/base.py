@@ -12,15 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedlib.partition.draws import concentration_of, draw_shares, enough, generator_of, halves
-from fedlib.partition.table import Ints, Partition, Pool, examples
-from fedlib.values import value
-
-# Fields of these names mean the same in every scheme.
-POSITIVE = (
-    "clients", "size", "least", "shards", "times", "permutations", "alpha", "size_alpha",
-    "root_alpha", "leaf_alpha",
-)  # fmt: skip
+from fedlib.partition import draws
+from fedlib.partition.draws import Ints, Partition, Pool, examples
+from fedlib.values import value, within
 
 
 @dataclass(frozen=True)
@@ -29,13 +23,6 @@ class Request:
 
     A scheme of one's own is a subclass made a value with ``@value`` that has a `deal`.
     """
-
-    def check(self) -> None:
-        """ValueError for fields out of range."""
-        for name in POSITIVE:
-            given = getattr(self, name, None)
-            if given is not None and not given > 0:
-                raise ValueError(f"{name} must be above 0, not {given!r}")
 
     def split(
         self, labels: ArrayLike, pool: ArrayLike | None, seed: int, classes: int | None = None,
@@ -74,7 +61,7 @@ class Request:
 
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
         """The rows of `deal`, each divided at random: (kept, held), `share` of them held."""
-        return halves(self.deal(pool, seed), share, seed, "own test")
+        return draws.halves(self.deal(pool, seed), share, seed, "own test")
 
 
 @dataclass(frozen=True)
@@ -113,7 +100,6 @@ class Seen(Around):
         return {**super().kinds(), self.told[0]: self.told[1]}
 
     def check(self) -> None:
-        super().check()
         if self.told[0] in self.of.kinds():
             raise ValueError(f"{type(self).__name__} is already around {self.of!r}")
 
@@ -133,13 +119,14 @@ class Rotated(Seen):
     Source: 000, Rotated MNIST (alpha 1); IFCA and 003, Rotated CIFAR-10 (None).
     """
 
+    limits = within(alpha="> 0", angles="(-inf, inf)")
     angles: tuple[float, ...] = (0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0)
     alpha: float | None = 1.0
 
     def check(self) -> None:
         super().check()
-        if not self.angles or len({angle % 360 for angle in self.angles}) < len(self.angles):
-            raise ValueError(f"angles must be different ones, at least one, not {self.angles}")
+        if len({angle % 360 for angle in self.angles}) < len(self.angles):
+            raise ValueError(f"angles must be different ones, not {self.angles}")
 
     @property
     def told(self) -> tuple[str, int]:
@@ -153,9 +140,10 @@ class Rotated(Seen):
             return np.where(partition.index >= 0, block[:, None], 0)
         drawn = np.zeros(partition.index.shape, np.int64)
         for client, size in enumerate(partition.sizes):
-            generator = generator_of(seed, "angle shares", client)
-            shares = draw_shares(generator, concentration_of(self.alpha, count))
-            generator = generator_of(seed, f"angles {part}", client)
+            shares = draws.draw_shares(
+                draws.generator_of(seed, "angle shares", client), self.alpha, count
+            )
+            generator = draws.generator_of(seed, f"angles {part}", client)
             drawn[client, :size] = generator.choice(count, int(size), p=shares / shares.sum())
         return drawn
 
@@ -168,6 +156,7 @@ class LabelPermuted(Seen):
     `tables` says what they are. Source: 000, label permutations; IFCA.
     """
 
+    limits = within(permutations="> 0")
     permutations: int = 4
 
     @property
@@ -181,8 +170,8 @@ class LabelPermuted(Seen):
         permutations than that.
         """
         available = math.factorial(min(classes, 20))
-        enough(f"different permutations of {classes} classes", self.permutations, available)
-        generator = generator_of(seed, "label tables", classes)
+        draws.enough(f"different permutations of {classes} classes", self.permutations, available)
+        generator = draws.generator_of(seed, "label tables", classes)
         tables = dict.fromkeys([tuple(range(classes))])
         while len(tables) < self.permutations:
             tables.setdefault(tuple(generator.permutation(classes).tolist()))
@@ -196,7 +185,9 @@ class LabelPermuted(Seen):
 
     def given(self, clients: int, seed: int) -> Ints:
         """The number of each client's table, int64 [clients], which no example decides."""
-        generators = (generator_of(seed, "label permutation", client) for client in range(clients))
+        generators = (
+            draws.generator_of(seed, "label permutation", client) for client in range(clients)
+        )
         return np.array([g.integers(self.permutations) for g in generators], np.int64)
 
 
@@ -210,12 +201,13 @@ class Repeated(Around):
     Source: IFCA (Ghosh et al. 2020), sec. 6; 003, Rotated CIFAR-10.
     """
 
+    limits = within(times="> 0")
     times: int = 2
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         rows: list[Ints] = []
         for deal in range(self.times):
-            own = int(generator_of(seed, "repeated", deal).integers(2**32)) if deal else seed
+            own = int(draws.generator_of(seed, "repeated", deal).integers(2**32)) if deal else seed
             rows += self.of.deal(pool, own).rows()
         return Partition.from_lists(rows)
 
@@ -240,7 +232,6 @@ class Clients(Around):
     last: int = 100
 
     def check(self) -> None:
-        super().check()
         if not 0 <= self.first < self.last:
             raise ValueError(f"first must be at least 0, last above it; got {self}")
         if isinstance(self.of, Rotated) and self.of.alpha is None:
@@ -267,7 +258,7 @@ class Clients(Around):
         return self._chosen(kept), self._chosen(held)
 
     def _chosen(self, partition: Partition) -> Partition:
-        enough(f"clients of {self.of}", self.last, partition.clients)
+        draws.enough(f"clients of {self.of}", self.last, partition.clients)
         rows = slice(self.first, self.last)
         side = {name: values[rows] for name, values in partition.side.items()}
         return Partition(partition.index[rows], partition.sizes[rows], side)

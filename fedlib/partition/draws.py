@@ -1,4 +1,4 @@
-"""Chance: generators keyed by what they are for, and the draws that several schemes share.
+"""What may be dealt, the index table of who holds it, and the draws that several schemes share.
 
 Every generator is keyed by (seed, purpose, class or client), so that no draw depends on what else
 was drawn, and nothing touches NumPy's global generator.
@@ -8,22 +8,149 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from fedlib.partition.table import Floats, Ints, Partition, Pool, examples
+from fedlib.values import one_of
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 TRIES = 1000
 Drawn = TypeVar("Drawn")
 
 
-def within(what: str, value: float, interval: str = "[0, 1]") -> None:
-    """ValueError unless a value lies between 0 and 1, with the ends that the brackets include."""
-    if not 0 <= value <= 1 or (value == 0 and "(" in interval) or (value == 1 and ")" in interval):
-        raise ValueError(f"{what} must lie in {interval}, not {value!r}")
+class Pool(NamedTuple):
+    """What may be dealt: labels [N], positions among them [n], C, and other columns [N] by name."""
+
+    labels: Ints
+    positions: Ints
+    classes: int
+    columns: Mapping[str, ArrayLike]
+
+    def stacks(self) -> list[Ints]:
+        """The positions that may be dealt, class by class, in their order."""
+        held = self.labels[self.positions]
+        return [self.positions[held == label] for label in range(self.classes)]
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of the examples that may be dealt, [n]; ValueError names those that exist."""
+        one_of("column", name, self.columns)
+        return np.asarray(self.columns[name])[self.positions]
+
+
+def examples(
+    labels: ArrayLike, pool: ArrayLike | None = None, classes: int | None = None,
+    columns: Mapping[str, ArrayLike] | None = None,
+) -> Pool:  # fmt: skip
+    """The pool of examples that these describe, checked; ValueError names what does not fit."""
+    values = _numbers("labels", labels, classes)
+    positions = np.arange(len(values)) if pool is None else _numbers("pool", pool, len(values))
+    if len(np.unique(positions)) != len(positions):
+        raise ValueError("pool names some example more than once")
+    return Pool(values, positions, classes or int(values.max()) + 1, columns or {})
+
+
+def _numbers(what: str, given: ArrayLike, limit: int | None) -> Ints:
+    values = np.asarray(given)
+    if values.ndim != 1 or not len(values) or values.dtype.kind not in "iu":
+        raise ValueError(
+            f"{what} must be a list of whole numbers, one at least, not {values.dtype} of shape "
+            f"{values.shape}"
+        )
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or (limit is not None and high >= limit):
+        most = high if limit is None else limit - 1
+        raise ValueError(f"{what} must lie in 0..{most}, but lie in {low}..{high}")
+    return values.astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Which examples each client holds, as one table with a row per client.
+
+    index: int64 [clients, width], positions in the split, each row padded at its end with -1.
+    sizes: int64 [clients], how many entries of each row count.
+    side: arrays [clients, width] of per-example information (a rotation angle, ...), by name.
+    Raises ValueError where the three do not fit together. The arrays become read-only.
+    """
+
+    index: Ints
+    sizes: Ints
+    side: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        index, sizes = np.asarray(self.index, np.int64), np.asarray(self.sizes, np.int64)
+        shapes = [np.shape(values) for values in self.side.values()]
+        if index.ndim != 2 or sizes.shape != index.shape[:1] or set(shapes) - {index.shape}:
+            raise ValueError(
+                f"index must be [clients, width], sizes [clients] and side information as index, "
+                f"not {index.shape}, {sizes.shape} and {shapes}"
+            )
+        held = np.arange(index.shape[1]) < sizes[:, None]
+        if np.any(held.sum(1) != sizes) or np.any((index >= 0) != held) or np.any(index < -1):
+            raise ValueError("each row of index must hold its size of positions, then only -1")
+        side = {name: _frozen(values) for name, values in self.side.items()}
+        for name, values in (("index", _frozen(index)), ("sizes", _frozen(sizes)), ("side", side)):
+            object.__setattr__(self, name, values)
+
+    @classmethod
+    def from_lists(cls, lists: Iterable[ArrayLike]) -> Partition:
+        """A partition from one list of positions per client, their order kept."""
+        rows = [np.asarray(row, np.int64).reshape(-1) for row in lists]
+        sizes = np.array([len(row) for row in rows], np.int64)
+        index = np.full((len(rows), int(sizes.max(initial=0))), -1, np.int64)
+        for client, row in enumerate(rows):
+            index[client, : len(row)] = row
+        return cls(index, sizes)
+
+    @classmethod
+    def from_owners(cls, positions: ArrayLike, owners: ArrayLike, clients: int) -> Partition:
+        """A partition from who owns each position, int [n] both; rows come out sorted.
+
+        So they are kind to memory-mapped features.
+        """
+        held, who = np.asarray(positions, np.int64), np.asarray(owners, np.int64)
+        order = np.lexsort((held, who))
+        ends = np.cumsum(np.bincount(who, minlength=clients))[:-1]
+        return cls.from_lists(np.split(held[order], ends))
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return len(self.sizes)
+
+    def client(self, i: int) -> Ints:
+        """The positions that client i holds, int64 [sizes[i]]."""
+        return self.index[i, : self.sizes[i]]
+
+    def rows(self) -> list[Ints]:
+        """The positions of all clients, one array each."""
+        return [self.client(i) for i in range(self.clients)]
+
+    def counts(self, labels: ArrayLike, classes: int) -> Ints:
+        """How many examples of each class each client holds, int64 [clients, classes]."""
+        values = examples(labels, None, classes).labels[self.index[self.index >= 0]]
+        cell = np.repeat(np.arange(self.clients), self.sizes) * classes + values
+        return np.bincount(cell, minlength=self.clients * classes).reshape(self.clients, classes)
+
+    def shares(self, labels: ArrayLike, classes: int) -> Floats:
+        """Label shares of each client, float64 [clients, classes]; zeros for an empty client."""
+        return self.counts(labels, classes) / np.maximum(self.sizes, 1)[:, None]
+
+    def __repr__(self) -> str:
+        side = f", with {', '.join(sorted(self.side))}" if self.side else ""
+        return f"Partition({self.clients:,} clients, {int(self.sizes.sum()):,} examples{side})"
+
+
+def _frozen(array: ArrayLike) -> NDArray[Any]:
+    """A read-only view, so that the caller's own array stays writable."""
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 def enough(what: str, needed: int, available: int) -> None:
@@ -53,42 +180,37 @@ def stacks_of(pool: Pool, seed: int, purpose: str) -> list[Ints]:
     ]
 
 
-def concentration_of(alpha: float, weights: int | Floats) -> Floats:
-    """alpha * weights, [classes] or [clients]; for a number of them, alpha for each."""
-    # Beyond 1e12 the shares equal their mean to six digits, and gamma draws would overflow.
-    return min(alpha, 1e12) * (np.ones(weights) if isinstance(weights, int) else weights)
-
-
-def draw_labels(
-    generator: np.random.Generator, concentration: Floats, left: Ints, size: int
-) -> Ints:
-    """Class counts of `size` draws from p ~ Dir(concentration) where class c has left[c] examples.
+def draw_labels(generator: np.random.Generator, alpha: float, left: Ints, size: int) -> Ints:
+    """Class counts of `size` draws from p ~ Dir(alpha) where class c has left[c] examples.
 
     Drawing in bulk, clipping at what is left and drawing the rest from the renormalised p has
     the distribution of drawing one example at a time.
     """
     counts = np.zeros_like(left)
-    shares = draw_shares(generator, concentration)
+    shares = draw_shares(generator, alpha, len(left))
     while missing := size - int(counts.sum()):
         free = np.flatnonzero(left > counts)
         if not shares[free].sum() > 0:
             # All mass was on classes that ran out. A renormalised part of a Dirichlet vector is
             # itself Dirichlet, so what underflowed can be drawn afresh.
-            shares[free] = draw_shares(generator, concentration[free])
+            shares[free] = draw_shares(generator, alpha, len(free))
         counts[free] += generator.multinomial(missing, shares[free] / shares[free].sum())
         counts = np.minimum(counts, left)
     return counts
 
 
-def draw_shares(generator: np.random.Generator, concentration: Floats) -> Floats:
-    """One draw of Dir(concentration), zero where the concentration is zero."""
-    shares = np.zeros_like(concentration)
-    possible = np.flatnonzero(concentration)
-    shares[possible] = generator.dirichlet(concentration[possible])
-    if not shares.sum() > 0.5:  # the limit of a vanishing concentration is a single class
-        weight = concentration[possible] / concentration.max()
+def concentration_of(alpha: float, kinds: int) -> Floats:
+    """alpha for each of so many kinds, [kinds]."""
+    # Beyond 1e12 the shares equal their mean to six digits, and gamma draws would overflow.
+    return np.full(kinds, min(alpha, 1e12))
+
+
+def draw_shares(generator: np.random.Generator, alpha: float, kinds: int) -> Floats:
+    """One draw of Dir(alpha) over so many kinds, [kinds]."""
+    shares = generator.dirichlet(concentration_of(alpha, kinds))
+    if not shares.sum() > 0.5:  # the limit of a vanishing alpha is a single kind
         shares[:] = 0
-        shares[generator.choice(possible, p=weight / weight.sum())] = 1
+        shares[generator.choice(kinds, p=np.full(kinds, 1 / kinds))] = 1
     return shares
 
 
@@ -124,20 +246,26 @@ def redraw(draw: Callable[[], tuple[int, Drawn]], least: int, what: str) -> Draw
     )
 
 
+def tops(stacks: list[Ints], counts: Ints, why: str = "") -> list[Ints]:
+    """So many of the first of each class's examples; ValueError where a class has fewer."""
+    for label, (stack, n) in enumerate(zip(stacks, counts, strict=True)):
+        enough(f"examples of class {label} {why}", int(n), len(stack))
+    return [stack[:n] for stack, n in zip(stacks, counts, strict=True)]
+
+
 def in_turn(stacks: list[Ints], counts: Ints, draw: Callable[[int, Ints], Ints]) -> Partition:
     """Client after client gets draw(client, left) of each class, on top of its row of counts.
 
     stacks: one array of positions per class, from whose top all examples are taken; counts:
     [clients, classes]; left: [classes], how many examples nobody has yet.
     """
-    for label, (stack, n) in enumerate(zip(stacks, counts.sum(0), strict=True)):
-        enough(f"examples of class {label} for all clients", int(n), len(stack))
+    tops(stacks, counts.sum(0), "for all clients")
     left = np.array([len(stack) for stack in stacks], np.int64) - counts.sum(0)
     for client in range(len(counts)):
         drawn = draw(client, left)
         counts[client] += drawn
         left = left - drawn
-    taken = [stack[:n] for stack, n in zip(stacks, counts.sum(0), strict=True)]
+    taken = tops(stacks, counts.sum(0))
     owners = [np.repeat(np.arange(len(counts)), column) for column in counts.T]
     return Partition.from_owners(np.concatenate(taken), np.concatenate(owners), len(counts))
 
@@ -176,7 +304,7 @@ def holdout(labels: ArrayLike, size: int, seed: int) -> tuple[Ints, Ints]:
     enough(f"examples to set {size:,} aside and keep one", size + 1, len(pool.labels))
     counts = apportion(np.bincount(pool.labels), size)
     stacks = stacks_of(pool, seed, "holdout")
-    held = np.sort(np.concatenate([stack[:n] for stack, n in zip(stacks, counts, strict=True)]))
+    held = np.sort(np.concatenate(tops(stacks, counts)))
     return np.setdiff1d(pool.positions, held, assume_unique=True), held
 
 
@@ -187,10 +315,9 @@ def balanced(labels: ArrayLike, size: int, seed: int) -> Ints:
     """
     pool = examples(labels)
     enough("examples for one of each class", pool.classes, size)
-    each, stacks = size // pool.classes, stacks_of(pool, seed, "balanced")
-    for label, stack in enumerate(stacks):
-        enough(f"examples of class {label} for {size:,} balanced ones", each, len(stack))
-    return np.sort(np.concatenate([stack[:each] for stack in stacks]))
+    counts = np.full(pool.classes, size // pool.classes)
+    stacks = stacks_of(pool, seed, "balanced")
+    return np.sort(np.concatenate(tops(stacks, counts, f"for {size:,} balanced ones")))
 
 
 def mirrored(

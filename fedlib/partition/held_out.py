@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.partition import draws
 from fedlib.partition.base import Request
-from fedlib.partition.draws import generator_of, halves, holdout, mirrored, whole_part, within
-from fedlib.partition.table import Ints, Partition, examples
-from fedlib.values import one_of, value
+from fedlib.partition.draws import Ints, Partition, examples
+from fedlib.values import value, within
 
 
 class Examples(Protocol):
@@ -49,16 +49,11 @@ class Mirrored:
     clients may share validation and test examples. Source: 001 (docs/READINGS.md, A04).
     """
 
+    limits = within(pool="> 0", validation="> 0", test="> 0", source=("train", "test"))
     pool: int = 5000
     validation: int = 50
     test: int = 100
     source: str = "train"
-
-    def check(self) -> None:
-        for name in ("pool", "validation", "test"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        one_of("source", self.source, ("train", "test"))
 
     def divide(
         self, request: Request, train: Examples, test: Examples, classes: int, seed: int
@@ -67,14 +62,16 @@ class Mirrored:
         if not len(test.labels):
             raise ValueError("there is no test split to mirror clients in; use Own, not Mirrored")
         ours = train if self.source == "train" else test
-        rest, held = holdout(ours.labels, self.pool, seed)
+        rest, held = draws.holdout(ours.labels, self.pool, seed)
         dealt, tested = (rest, None) if self.source == "train" else (None, rest)
         mine = request.deal(examples(train.labels, dealt, classes, train.columns), seed)
         shares = mine.shares(train.labels, classes)
         parts = {
             "train": mine,
-            "validation": mirrored(ours.labels, shares, size=self.validation, seed=seed, pool=held),
-            "test": mirrored(test.labels, shares, size=self.test, seed=seed, pool=tested),
+            "validation": draws.mirrored(
+                ours.labels, shares, size=self.validation, seed=seed, pool=held
+            ),
+            "test": draws.mirrored(test.labels, shares, size=self.test, seed=seed, pool=tested),
         }
         return Division(parts, {"train": "train", "validation": self.source, "test": "test"})
 
@@ -93,15 +90,11 @@ class Own:
     ClassDirichlet draws the test shares as PFLlib does; 004 is ``Own(test=0.25, merge=True)``.
     """
 
+    limits = within(test="(0, 1)", validation="[0, 1)", train="(0, 1]")
     test: float = 0.25
     validation: float = 0.1
     merge: bool = False
     train: float = 1.0
-
-    def check(self) -> None:
-        within("test", self.test, "(0, 1)")
-        within("validation", self.validation, "[0, 1)")
-        within("train", self.train, "(0, 1]")
 
     def divide(
         self, request: Request, train: Examples, test: Examples, classes: int, seed: int
@@ -113,7 +106,7 @@ class Own:
             both = columns.keys() & test.columns.keys()
             columns = {n: np.concatenate([columns[n], test.columns[n]]) for n in both}
         kept, tested = request.cut(examples(labels, None, classes, columns), seed, self.test)
-        mine, chosen = halves(kept, self.validation, seed, "own validation")
+        mine, chosen = draws.halves(kept, self.validation, seed, "own validation")
         if self.train < 1:
             mine = thinned(mine, labels, self.train, seed)
         parts = {"train": mine, "validation": chosen, "test": tested}
@@ -128,7 +121,7 @@ def thinned(whole: Partition, labels: Ints, share: float, seed: int) -> Partitio
     """
     kept = []
     for client, held in enumerate(whole.rows()):
-        row = held[generator_of(seed, "own train", client).permutation(len(held))]
+        row = held[draws.generator_of(seed, "own train", client).permutation(len(held))]
         stacks = [row[labels[row] == label] for label in np.unique(labels[row])]
         # 0.07 * 100 is a little more than 7.
         few = [stack[: max(1, math.ceil(share * len(stack) - 1e-9))] for stack in stacks]
@@ -160,12 +153,9 @@ class OptOut:
     what is drawn so that those who opt out at one fraction also do at every larger one.
     """
 
+    limits = within(clients="[0, 1]", share="[0, 1]")
     clients: float = 0.9
     share: float = 1.0
-
-    def check(self) -> None:
-        within("OptOut.clients", self.clients)
-        within("OptOut.share", self.share)
 
     def stays_in(
         self, train: Partition, labels: Ints, seed: int, first: int = 0, population: int = 0
@@ -177,14 +167,14 @@ class OptOut:
         """
         inside, population = train.index >= 0, population or train.clients
         out = round(self.clients * population)
-        away = generator_of(seed, "opt out").permutation(population)[:out]
+        away = draws.generator_of(seed, "opt out").permutation(population)[:out]
         for client in away[(away >= first) & (away < first + train.clients)].tolist():
             row, held = client - first, np.flatnonzero(inside[client - first])
-            order = generator_of(seed, "opt out examples", client).permutation(held)
+            order = draws.generator_of(seed, "opt out examples", client).permutation(held)
             mine = labels[train.index[row, order]]
             for label in np.unique(mine):
                 of_class = order[mine == label]
-                inside[row, of_class[: whole_part(self.share * len(of_class))]] = False
+                inside[row, of_class[: draws.whole_part(self.share * len(of_class))]] = False
         if population == train.clients and inside.size and not inside.any():
             raise ValueError(f"{self} leaves no example to the federation of {population:,}")
         return inside

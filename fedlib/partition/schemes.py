@@ -3,56 +3,37 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedlib.partition import draws
 from fedlib.partition.base import Request
-from fedlib.partition.table import Floats, Ints, Partition, Pool
-from fedlib.values import one_of, value
+from fedlib.partition.draws import Ints, Partition, Pool
+from fedlib.values import value, within
 
 
 @value
 class Dirichlet(Request):
-    """Each client has a label distribution p_s ~ Dir(alpha * prior), and examples drawn from it.
+    """Each client has a label distribution p_s ~ Dir(alpha), and examples drawn from it.
 
-    prior: "symmetric" is 1 for every class, as FedMix's Dir(1.0) is read; "proportional" the class
-    shares of the pool, which sum to one (Hsu et al. 2019). Rows are disjoint, sorted and exactly
-    `size` long (all of the pool, evenly, when None). With size_alpha, as many examples in all are
-    shared out unequally: sizes in proportion to one draw of Dir(size_alpha) over the clients, at
-    least 1 each. Client after client draws its labels from p_s, and takes unused examples of them;
-    a class that has run out is removed and p_s renormalised.
+    Dir(alpha) has the concentration alpha for every class. Rows are disjoint, sorted and exactly
+    `size` long (all of the pool, evenly, when None). Client after client draws its labels from p_s,
+    and takes unused examples of them; a class that has run out is removed and p_s renormalised.
 
-    Source: Hsu, Qi and Brown (2019), arXiv:1909.06335, section 3; unequal sizes: 001's code.
+    Source: Hsu, Qi and Brown (2019), arXiv:1909.06335, section 3.
     """
 
+    limits = within(clients="> 0", alpha="> 0", size="> 0")
     clients: int = 100
     alpha: float = 1.0
     size: int | None = None
-    prior: str = "symmetric"
-    size_alpha: float | None = None
-
-    def check(self) -> None:
-        super().check()
-        one_of("prior", self.prior, ("symmetric", "proportional"))
 
     def deal(self, pool: Pool, seed: int) -> Partition:
-        total = len(pool.positions)
-        sizes = np.full(self.clients, draws.each_of(self.clients, self.size, total))
-        if self.size_alpha is not None:
-            shared = (total if self.size is None else int(sizes.sum())) - self.clients
-            spread = draws.concentration_of(self.size_alpha, self.clients)
-            shares = draws.draw_shares(draws.generator_of(seed, "dirichlet sizes"), spread)
-            sizes = 1 + draws.apportion(shares, shared)
-        stacks = draws.stacks_of(pool, seed, "dirichlet examples")
-        prior = np.ones(pool.classes)
-        if self.prior == "proportional":
-            prior = np.array([len(stack) for stack in stacks]) / total
-        concentration = draws.concentration_of(self.alpha, prior)
+        size = draws.each_of(self.clients, self.size, len(pool.positions))
 
         def draw(client: int, left: Ints) -> Ints:
             generator = draws.generator_of(seed, "dirichlet shares", client)
-            return draws.draw_labels(generator, concentration, left, int(sizes[client]))
+            return draws.draw_labels(generator, self.alpha, left, size)
 
+        stacks = draws.stacks_of(pool, seed, "dirichlet examples")
         return draws.in_turn(stacks, np.zeros((self.clients, pool.classes), np.int64), draw)
 
 
@@ -65,6 +46,7 @@ def _in_amounts(dealt: Ints, sizes: Ints) -> Partition:
 class IID(Request):
     """Shuffled examples, `size` for each client (all of them, evenly, when None)."""
 
+    limits = within(clients="> 0", size="> 0")
     clients: int = 100
     size: int | None = None
 
@@ -82,6 +64,7 @@ class QuantitySkew(Request):
     Rows are disjoint and together the pool. Source: Li et al. (2022), arXiv:2102.02079, sec. 4.
     """
 
+    limits = within(clients="> 0", alpha="> 0", least="> 0")
     clients: int = 100
     alpha: float = 1.0
     least: int = 10
@@ -90,11 +73,11 @@ class QuantitySkew(Request):
         """ValueError also when no draw is large enough."""
         total = len(pool.positions)
         draws.each_of(self.clients, self.least, total, "examples at least")
-        concentration = draws.concentration_of(self.alpha, self.clients)
         generator = draws.generator_of(seed, "quantity sizes")
 
         def draw() -> tuple[int, Ints]:
-            sizes = draws.apportion(draws.draw_shares(generator, concentration), total)
+            shares = draws.draw_shares(generator, self.alpha, self.clients)
+            sizes = draws.apportion(shares, total)
             return int(sizes.min()), sizes
 
         what = f"share {total:,} examples among {self.clients:,} clients with alpha {self.alpha:g}"
@@ -111,6 +94,7 @@ class Shards(Request):
     Source: McMahan et al. (2017), arXiv:1602.05629, section 3.
     """
 
+    limits = within(clients="> 0", shards="> 0")
     clients: int = 100
     shards: int = 2
 
@@ -133,20 +117,14 @@ class Majority(Request):
     are disjoint and exactly `size` long. p = 2 / C is close to i.i.d.
 
     pairs: "distinct" is two different classes drawn for each client; "disjoint" also uses no
-    class for two clients; "cartesian" is the pair (i div C mod C, i mod C) of client i, which
-    includes a class paired with itself. Source: 001, 002 and 003, whose released code is
-    "cartesian", or "disjoint" without its overlap.
+    class for two clients, as the released code without its overlap. Source: 001, 002 and 003.
     """
 
+    limits = within(clients="> 0", size="> 0", p="[0, 1]", pairs=("distinct", "disjoint"))
     clients: int = 100
     size: int = 100
     p: float = 0.8
     pairs: str = "distinct"
-
-    def check(self) -> None:
-        super().check()
-        draws.within("p", self.p)
-        one_of("pairs", self.pairs, ("distinct", "cartesian", "disjoint"))
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         """ValueError names the class that runs out."""
@@ -168,9 +146,6 @@ class Majority(Request):
 
     def _pairs(self, seed: int, classes: int) -> Ints:
         """Each client's two majority classes, [clients, 2]."""
-        if self.pairs == "cartesian":
-            client = np.arange(self.clients)
-            return np.column_stack([client // classes % classes, client % classes])
         needed = 2 if self.pairs == "distinct" else 2 * self.clients
         draws.enough(f"classes for {self.clients:,} {self.pairs} pairs", needed, classes)
         if self.pairs == "distinct":
@@ -193,6 +168,7 @@ class Pachinko(Request):
     Source: Reddi et al. (2021), arXiv:2003.00295, app. F; 000's CIFAR-100.
     """
 
+    limits = within(clients="> 0", size="> 0", root_alpha="> 0", leaf_alpha="> 0")
     clients: int = 500
     size: int = 100
     root_alpha: float = 0.1
@@ -207,7 +183,6 @@ class Pachinko(Request):
         if len(pairs) > len(np.unique(pairs[:, 0])):
             raise ValueError(f"a class has more than one value in column {self.coarse!r}")
         families = [pairs[pairs[:, 1] == c, 0] for c in range(len(above))]
-        root = draws.concentration_of(self.root_alpha, len(families))
 
         def draw(client: int, left: Ints) -> Ints:
             generator = draws.generator_of(seed, "pachinko shares", client)
@@ -215,11 +190,12 @@ class Pachinko(Request):
             # What is left of a coarse label bounds its draws, what is left of a fine label its
             # share of them: which is what removing exhausted labels one by one amounts to.
             room = np.array([left[family].sum() for family in families])
-            wanted = draws.draw_labels(generator, root, room, self.size)
+            wanted = draws.draw_labels(generator, self.root_alpha, room, self.size)
             for family, n in zip(families, wanted, strict=True):
                 if n:
-                    leaves = draws.concentration_of(self.leaf_alpha, len(family))
-                    counts[family] = draws.draw_labels(generator, leaves, left[family], int(n))
+                    counts[family] = draws.draw_labels(
+                        generator, self.leaf_alpha, left[family], int(n)
+                    )
             return counts
 
         counts = np.zeros((self.clients, pool.classes), np.int64)
@@ -235,6 +211,7 @@ class ByColumn(Request):
     part, drawn at random by the seed of the run.
     """
 
+    limits = within(clients="> 0", least="> 0")
     column: str = "writer_id"
     clients: int | None = None
     least: int = 1
@@ -271,17 +248,14 @@ class ClassDirichlet(Request):
     draw.
     """
 
+    limits = within(
+        clients="> 0", alpha="> 0", shared="[0, 1)", least="> 0", seed="[0, 4294967296)"
+    )
     clients: int = 20
     alpha: float = 0.1
     shared: float = 0.0
     least: int | None = None
     seed: int | None = 1
-
-    def check(self) -> None:
-        super().check()
-        draws.within("shared", self.shared, "[0, 1)")
-        if self.seed is not None and not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed must lie in 0..{2**32 - 1}, not {self.seed}")
 
     def dealt(self, pool: Pool, seed: int) -> tuple[list[Ints], np.random.RandomState]:
         """Rows in the order dealt, and the stream as it stands after that.
@@ -320,24 +294,13 @@ class ClassDirichlet(Request):
             common, rest = np.split(stack, [int(self.shared * len(stack))])
             each = len(common) // clients * np.arange(1, clients)
             held += np.diff(each, prepend=0, append=len(common))
-            shares = np.cumsum(_shares(state, concentration, held < total / clients))
-            cuts = (shares * len(rest)).astype(int)[:-1]
+            hungry = held < total / clients
+            shares = state.dirichlet(concentration) * hungry
+            if not shares.sum() > 0:  # a vanishing alpha: one client gets all of the class
+                shares = 1.0 * (np.arange(self.clients) == hungry.argmax())
+            cuts = (np.cumsum(shares / shares.sum()) * len(rest)).astype(int)[:-1]
             held += np.diff(cuts, prepend=0, append=len(rest))
             dealt = zip(np.split(common, each), np.split(rest, cuts), strict=True)
             for piece, parts in zip(pieces, dealt, strict=True):
                 piece += parts
         return [np.concatenate(row) for row in pieces]
-
-
-def _shares(
-    state: np.random.RandomState, concentration: Floats, hungry: NDArray[np.bool_]
-) -> Floats:
-    """Dirichlet shares over the clients, renormalised to those who may still get something."""
-    shares = state.dirichlet(concentration) * hungry
-    if shares.sum() > 0:
-        return shares / shares.sum()
-    # All mass on the sated, or none after an underflow: the limit of a vanishing alpha is that
-    # one client gets the class. With nobody hungry the class is empty, and it does not matter.
-    shares = np.zeros(len(hungry))
-    shares[state.choice(np.flatnonzero(hungry)) if hungry.any() else 0] = 1
-    return shares

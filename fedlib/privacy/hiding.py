@@ -21,6 +21,7 @@ from fedlib.values import value, within
 if TYPE_CHECKING:  # tables of studies: who trains needs no pandas
     import pandas as pd
 
+DRAWS = 20  # whose mean is a number of a table
 DRAW = "noise/phi"  # in the server's memory during a round only: its seed and number
 
 
@@ -72,8 +73,7 @@ def summed(difference: Floats, share: Floats) -> Floats:
 
     ``difference`` ``[S, classes, K]`` and p(s) over the cohort ``[S]`` make ``[classes, K]``.
     """
-    weights = np.asarray(share, dtype=np.float64)
-    return np.tensordot(weights / weights.sum(), np.asarray(difference, dtype=np.float64), 1)
+    return np.tensordot(share / share.sum(), difference, 1)
 
 
 def noisy(difference: Floats, noise: float, rng: np.random.Generator) -> Floats:
@@ -82,9 +82,8 @@ def noisy(difference: Floats, noise: float, rng: np.random.Generator) -> Floats:
     ``noise`` is its standard deviation in units of the root mean square of a client's own update.
     No guarantee of differential privacy follows: nothing is clipped.
     """
-    d = np.asarray(difference, dtype=np.float64)
-    size = np.sqrt((d**2).mean((-2, -1), keepdims=True))
-    return d + noise * size * rng.standard_normal(d.shape)
+    size = np.sqrt((difference**2).mean((-2, -1), keepdims=True))
+    return difference + noise * size * rng.standard_normal(difference.shape)
 
 
 def balanced_accuracy(guess: Flags, held: Flags) -> float:
@@ -92,7 +91,6 @@ def balanced_accuracy(guess: Flags, held: Flags) -> float:
 
     NaN where all or none are held: then there is nothing to tell apart.
     """
-    guess, held = np.asarray(guess, dtype=bool), np.asarray(held, dtype=bool)
     if held.all() or not held.any():
         return float("nan")
     return float((guess[held].mean() + (~guess[~held]).mean()) / 2)
@@ -103,12 +101,11 @@ def best_threshold(score: Floats, held: Flags) -> float:
 
     The threshold is chosen by the truth: no server can do better with these scores.
     """
-    value, flag = np.ravel(np.asarray(score, dtype=np.float64)), np.ravel(held).astype(bool)
-    if flag.all() or not flag.any():
+    if held.all() or not held.any():
         return float("nan")
     from sklearn.metrics import roc_curve  # slow to import
 
-    misses, hits, _ = roc_curve(flag, value)
+    misses, hits, _ = roc_curve(held.ravel(), score.ravel())
     return float((hits + 1 - misses).max() / 2)
 
 
@@ -118,8 +115,6 @@ def leak_of_sums(
     truth: Floats,
     share: Floats,
     sizes: Sequence[int],
-    *,
-    draws: int = 20,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Return what the sum of some clients' updates of phi says, by the number of clients.
@@ -127,7 +122,7 @@ def leak_of_sums(
     ``truth`` ``[S, classes]`` are the label shares, ``share`` ``[S]`` is p(s). Columns clients;
     set, the balanced accuracy of taking the sum's label set for every client's; own, the distance
     of the sum's shares from a client's; cohort, from those of all examples of these clients. Means
-    over ``draws`` random cohorts.
+    over 20 random cohorts.
     """
 
     def judged(size: float, rng: np.random.Generator) -> dict[str, float]:
@@ -140,7 +135,7 @@ def leak_of_sums(
             "cohort": float(total_variation(shares, mean)),
         }
 
-    return _means("clients", sizes, judged, draws, seed)
+    return _means("clients", sizes, judged, seed)
 
 
 def leak_behind_noise(
@@ -148,14 +143,12 @@ def leak_behind_noise(
     q_y: Floats,
     truth: Floats,
     levels: Sequence[float],
-    *,
-    draws: int = 20,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Return what single noisy updates of phi say, by the noise that `noisy` adds.
 
     Columns noise; set, the balanced accuracy of the best test of the length of a row; own, the
-    distance of the shares that `from_rows` finds. Means over ``draws``.
+    distance of the shares that `from_rows` finds. Means over 20 draws.
     """
 
     def judged(level: float, rng: np.random.Generator) -> dict[str, float]:
@@ -166,19 +159,18 @@ def leak_behind_noise(
         found = total_variation(from_rows(seen, q_y), truth).mean()
         return {"set": best_threshold(length, truth > 0), "own": float(found)}
 
-    return _means("noise", levels, judged, draws, seed)
+    return _means("noise", levels, judged, seed)
 
 
 def _means(
     name: str,
     levels: Sequence[float],
     judged: Callable[[float, np.random.Generator], dict[str, float]],
-    draws: int,
     seed: int,
 ) -> pd.DataFrame:
     """Return the means of what is judged in some draws, a row for each level of ``name``."""
     import pandas as pd
 
     rng = np.random.default_rng(seed)
-    rows = [{name: level, **judged(level, rng)} for level in levels for _ in range(draws)]
+    rows = [{name: level, **judged(level, rng)} for level in levels for _ in range(DRAWS)]
     return pd.DataFrame(rows).groupby(name, as_index=False).mean()

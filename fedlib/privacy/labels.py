@@ -102,8 +102,7 @@ def from_step(difference: Floats, rate: float) -> Floats:
     """
     if rate <= 0:
         raise ValueError(f"rate must be > 0, got {rate}")
-    d = np.asarray(difference, dtype=np.float64)
-    return 1 / d.shape[-1] - d / rate
+    return 1 / difference.shape[-1] - difference / rate
 
 
 def from_update(difference: Floats) -> Floats:
@@ -112,36 +111,28 @@ def from_update(difference: Floats) -> Floats:
     The negative difference, shifted so that its smallest entry is 0 and divided by its sum: what
     the paper does after several steps. Uniform where nothing has moved.
     """
-    moved = -np.asarray(difference, dtype=np.float64)
+    moved = -difference
     return _normalised(moved - moved.min(-1, keepdims=True))
 
 
-def from_marginal(
-    q_s: Floats, q_y: Floats, prior: Floats | None = None, resolution: float = RESOLUTION
-) -> Floats:
+def from_marginal(q_s: Floats, q_y: Floats, resolution: float = RESOLUTION) -> Floats:
     """Return the p(y|s) that best explains q(z|s) = sum_y p(y|s) q(z|y), ``[classes]``.
 
     ``q_s`` ``[K]`` and ``q_y`` ``[classes, K]``. Least squares under p >= 0 and sum p = 1; where
     several p explain q(z|s) equally well, as with more classes than experts, the one nearest to
-    ``prior`` (uniform by default). Parts of q(z|s) smaller than ``resolution`` are taken for
-    rounding and explain nothing. ValueError if shapes do not match or resolution is not positive.
+    uniform. Parts of q(z|s) smaller than ``resolution`` are taken for rounding and explain nothing.
+    ValueError if shapes do not match.
     """
-    q_s, q_y = np.asarray(q_s, dtype=np.float64), np.asarray(q_y, dtype=np.float64)
     if q_y.ndim != 2 or q_s.shape != (q_y.shape[1],):
         raise ValueError(f"q_s must be [K] and q_y [classes, K], got {q_s.shape} and {q_y.shape}")
-    if resolution <= 0:
-        raise ValueError(f"resolution must be > 0, got {resolution}")
-    classes = len(q_y)
-    nearest = np.full(classes, 1 / classes) if prior is None else np.asarray(prior, dtype=float)
     # As sum p = 1, what is left unexplained is sum_y p(y) (q(z|y) - q(z|s)): what all labels have
     # in common is gone, however nearly equal they are.
     _, sizes, directions = np.linalg.svd((q_y - q_s).T, full_matrices=False)
     seen = sizes > resolution
-    if not seen.any():
-        return _nearest(nearest, np.zeros((0, classes)), np.full(classes, 1 / classes))
     sizes, directions = sizes[seen], directions[seen]
-    best = _smallest(sizes[:, None] * directions / sizes[0])
-    return _nearest(nearest, directions, best)
+    if not len(sizes):
+        return _flattest(directions, np.full(len(q_y), 1 / len(q_y)))
+    return _flattest(directions, _smallest(sizes[:, None] * directions / sizes[0]))
 
 
 def _smallest(rows: Floats) -> Floats:
@@ -155,8 +146,8 @@ def _smallest(rows: Floats) -> Floats:
     return u / u.sum()
 
 
-def _nearest(point: Floats, directions: Floats, p: Floats) -> Floats:
-    """Return the distribution nearest to ``point`` that is ``p`` along orthonormal ``directions``.
+def _flattest(directions: Floats, p: Floats) -> Floats:
+    """Return the distribution nearest to uniform that is ``p`` along orthonormal ``directions``.
 
     A penalty alone would leave it off by the multipliers over ``WEIGHT``^2, so that its target is
     moved by what is still missing, until nothing is (method of multipliers: Hestenes, 1969).
@@ -166,9 +157,10 @@ def _nearest(point: Floats, directions: Floats, p: Floats) -> Floats:
     if len(kept) == len(p):
         return p  # nothing is left open
     asked = target = kept @ p
+    uniform = np.full(len(p), 1 / len(p))
     stacked = np.vstack([WEIGHT * kept, np.eye(len(p))])
     for _ in range(PATIENCE):
-        found = _nnls(stacked, np.concatenate([WEIGHT * target, point]))
+        found = _nnls(stacked, np.concatenate([WEIGHT * target, uniform]))
         missing = asked - kept @ found
         some = found > 0  # rounding ends the approach: what is missing is shared out among these
         found[some] += np.linalg.lstsq(kept[:, some], missing)[0]
@@ -192,7 +184,7 @@ def set_from_rows(difference: Floats) -> Flags:
     that did not may belong to a label that it holds if K = 1, if q(z|c) is one-hot in float (its
     gradient is then exactly zero), or if the step was smaller than the rounding of phi itself.
     """
-    return np.asarray((np.asarray(difference) != 0).any(-1))
+    return np.asarray((difference != 0).any(-1))
 
 
 def from_rows(difference: Floats, q_y: Floats) -> Floats:
@@ -226,10 +218,10 @@ def from_rows_together(difference: Floats, q_y: Floats) -> Floats:
 
 def _moved(difference: Floats, q_y: Floats) -> Floats:
     """Return the mean over experts of |difference| / q(z|y); 0 / 0 is 0: nothing moved there."""
-    size, q = np.abs(np.asarray(difference, dtype=np.float64)), np.asarray(q_y, dtype=np.float64)
-    if size.shape[-2:] != q.shape:
-        raise ValueError(f"phi's update and q(z|y) must match, got {size.shape} and {q.shape}")
-    q = np.broadcast_to(q, size.shape)
+    size = np.abs(difference)
+    if size.shape[-2:] != q_y.shape:
+        raise ValueError(f"phi's update and q(z|y) must match, got {size.shape} and {q_y.shape}")
+    q = np.broadcast_to(q_y, size.shape)
     return np.asarray(np.divide(size, q, out=np.zeros_like(size), where=q > 0).mean(-1))
 
 
@@ -241,5 +233,4 @@ def _normalised(moved: Floats) -> Floats:
 
 def total_variation(p: Floats, q: Floats) -> Floats:
     """Return half the absolute difference of distributions ``[..., classes]``: 0 if the same."""
-    difference = np.asarray(p, dtype=np.float64) - np.asarray(q, dtype=np.float64)
-    return np.asarray(0.5 * np.abs(difference).sum(-1))
+    return np.asarray(0.5 * np.abs(p - q).sum(-1))

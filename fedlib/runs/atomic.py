@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import secrets
 import warnings
 import zlib
@@ -16,9 +15,12 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
+
+from fedlib import paths
+from fedlib.progress import note
 
 MOST_SAID = 500  # characters of what a decoder says of a damaged file, which may quote all of it
 CHECKSUM = "crc32"  # safetensors has none, and training would go on from a flipped weight unawares
@@ -38,50 +40,60 @@ class DamagedWarning(UserWarning):
     """A damaged file was ignored or set aside."""
 
 
-def write(
-    target: Path, put: Callable[[Path], Any], what: str, variable: str = "FEDLIB_RUNS"
-) -> None:
+def write(target: Path, put: Callable[[Path], Any], what: str) -> None:
     """Let ``put`` write a file and give it its name only when it is whole and on the disk.
 
     A reader, a killed process or a crash of the machine sees the old file or the new one.
     StoreError if the disk is full or cannot be written; the old file is then still there.
-    ``variable`` is the environment variable that names another place.
     """
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    with _refused(target, what):
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            put(temporary)
+            _sync(temporary)
+            os.replace(temporary, target)
+            with suppress(OSError):  # some file systems cannot sync a folder
+                _sync(target.parent)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _refused(target: Path, what: str) -> Iterator[None]:
+    """Write a file: StoreError if that is refused says where, why, what is safe, what now."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        put(temporary)
-        with suppress(OSError):  # some file systems have no modes
-            os.chmod(temporary, target.parent.stat().st_mode & 0o666)  # as open as its folder
-        _sync(temporary)
-        os.replace(temporary, target)
-        with suppress(OSError):  # some file systems cannot sync a folder
-            _sync(target.parent)
-    except (OSError, SafetensorError) as error:
-        raise unwritable(target, what, error, variable) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        variable = "FEDLIB_RESULTS" if target.parent == paths.results() else "FEDLIB_RUNS"
+        raise StoreError(
+            f"cannot write {what} to {target}: {error.strerror or error}. What was "
+            "stored before is whole, and asking again continues from there. Free some space there, "
+            f"or make the folder writable, or set {variable} to another folder (copy what is "
+            "stored into it to go on from that)."
+        ) from error
 
 
-def unwritable(
-    target: Path, what: str, error: Exception, variable: str = "FEDLIB_RUNS"
-) -> StoreError:
-    """Return the error for a file that could not be written: where, why, what is safe, what now."""
-    told = re.search(r"os error (\d+)", str(error))  # safetensors writes in Rust
-    number = getattr(error, "errno", None) or (told and int(told[1]))
-    return StoreError(
-        f"cannot write {what} to {target}: {os.strerror(number) if number else error}. What was "
-        "stored before is whole, and asking again continues from there. Free some space there, or "
-        f"make the folder writable, or set {variable} to another folder (copy what is stored into "
-        "it to go on from that)."
-    )
+def remove(path: Path) -> None:
+    """Delete a file if it is there; StoreError if that is refused."""
+    with _refused(path, "its removal"):
+        path.unlink(missing_ok=True)
 
 
-def unreadable(path: Path, error: Exception) -> StoreError:
+def unreadable(path: Path | str | None, error: Exception) -> StoreError:
     """Return the error for a file that is there but cannot be read at the moment."""
     number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
     return StoreError(f"cannot read {path}: {os.strerror(number or errno.EIO)}")
+
+
+@contextmanager
+def listing() -> Iterator[None]:
+    """Look for files: StoreError if a folder cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(error.filename, error) from error
 
 
 @contextmanager
@@ -117,16 +129,14 @@ def set_aside(path: Path, why: str) -> None:
     """Rename a file so that nobody reads it again, and say so; nothing is deleted."""
     names = (f"{path.name}.damaged{'' if n == 1 else f'-{n}'}" for n in range(1, 1000))
     target = next(path.with_name(name) for name in names if not path.with_name(name).exists())
-    try:
+    with _refused(target, "a damaged file set aside"):
         os.replace(path, target)
-    except OSError as error:
-        raise unwritable(target, "a damaged file set aside", error) from error
     warn(f"{path} {why}; it was moved to {target.name}")
 
 
 def warn(text: str) -> None:
     """Warn of a damaged file."""
-    warnings.warn(text, DamagedWarning, stacklevel=3)
+    warnings.warn(text, DamagedWarning, stacklevel=4)
 
 
 def clean(folder: Path) -> None:
@@ -137,23 +147,16 @@ def clean(folder: Path) -> None:
 
 
 @contextmanager
-def alone(
-    lock: Path,
-    what: str,
-    variable: str = "FEDLIB_RUNS",
-    waiting: Callable[[], None] = lambda: None,
-) -> Iterator[None]:
-    """Hold a lock; ``waiting`` is called when another process does. StoreError without a place."""
+def alone(lock: Path, what: str, *, show: bool = False) -> Iterator[None]:
+    """Hold a lock; ``show`` says whom it waits for. StoreError if there is no place for it."""
     held = FileLock(lock)
-    try:
+    with _refused(lock, what):
         lock.parent.mkdir(parents=True, exist_ok=True)
         try:
             held.acquire(timeout=0)
         except Timeout:
-            waiting()
+            note(f"another process holds {lock}: waiting for it", show=show)
             held.acquire()
-    except OSError as error:
-        raise unwritable(lock, what, error, variable) from error
     try:
         yield
     finally:
@@ -164,17 +167,14 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], said: dict[str, str]) -
     """Write tensors, and what is said of them, with their checksum."""
     whole = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
     said = {**said, ORDER: json.dumps([*whole])}
-    save_file(whole, path, metadata={**said, CHECKSUM: _checksum(whole, said)})
+    path.write_bytes(save(whole, {**said, CHECKSUM: _checksum(whole, said)}))
 
 
 def load_header(path: Path) -> tuple[int, dict[str, str]]:
     """Return how many rounds a checkpoint is of, and what else it says; Damaged if it is none."""
     with reading(path, "readable checkpoint"), safe_open(path, framework="pt") as file:
         said = file.metadata() or {}
-        completed = int(said["completed"])
-        if completed < 0:
-            raise ValueError(f"it is of {completed} rounds")
-        return completed, said
+        return int(said["completed"]), said
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], int, dict[str, str]]:

@@ -29,7 +29,7 @@ from filelock import FileLock
 import fedlib
 from fedlib.progress import Table
 from fedlib.runs import Experiment, StoreError, store
-from fedlib.runs.sweep import SECONDS_TO_STOP, Ended, WorkerDied, trained
+from fedlib.runs.sweep import SECONDS_TO_STOP, Ended, Pool, WorkerDied, trained
 from fedlib.values import one_of
 
 ATTEMPTS = 3  # of a run of which no further checkpoint comes back
@@ -81,7 +81,7 @@ class _Run:
     started: bool = False
 
 
-class Cluster:
+class Cluster(Pool):
     """The machines at a Ray address, which need the same fedlib, and the data.
 
     A few more runs are handed out than fit. Every five minutes (or $FEDLIB_CHECKPOINT_SECONDS)
@@ -92,9 +92,9 @@ class Cluster:
 
     def __init__(self, address: str, options: dict[str, Any], table: Table) -> None:
         self.ray = ray = connected(address)
-        self.table, self.jobs = table, dict[Any, _Run]()
         device = device_for(options["device"], ray.cluster_resources())
-        self.options = {**options, "device": device}
+        super().__init__({**options, "device": device}, table)
+        self.jobs = dict[Any, _Run]()
         self.unit = "GPU" if device == "cuda" else "CPU"
         self.every = os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or SECONDS_BETWEEN_CHECKPOINTS
         # Ray would begin again from what was sent first; retries are ours, from what came back.
@@ -212,15 +212,13 @@ def connected(address: str) -> Any:
         raise NoCluster('a Ray address needs Ray: pip install "fedlib[ray]"') from error
     try:
         if not ray.is_initialized():
-            host, _, port = address.removeprefix("ray://").rpartition(":")
+            host, _, port = address.rpartition(":")
             if host and port.isdigit():  # Ray itself would knock for minutes
                 socket.create_connection((host, int(port)), timeout=SECONDS_TO_STOP).close()
             terminated = signal.getsignal(signal.SIGTERM)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             if callable(terminated):  # with Ray's own, `kill` aborts before anything is stored
                 signal.signal(signal.SIGTERM, terminated)
-    except ImportError as error:
-        raise NoCluster(f'{address!r} needs more of Ray: pip install "ray[client]"') from error
     except OSError as error:
         raise NoCluster(f"no Ray cluster answers at {address!r}: {error}") from error
     return ray

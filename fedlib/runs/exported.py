@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,11 @@ import pyarrow.parquet as pq
 from fedlib import paths
 from fedlib.runs import atomic
 from fedlib.runs.atomic import Damaged
-from fedlib.runs.log import COLUMNS, SCHEMA, tidy
 from fedlib.runs.provenance import dirty
-from fedlib.runs.spec import Experiment, Result
+from fedlib.runs.spec import COLUMNS, SCHEMA, Experiment, Result, tidy
 from fedlib.values import from_dict, to_dict
 
-WHAT, VARIABLE = "exported result of fedlib", "FEDLIB_RESULTS"
+WHAT = "exported result of fedlib"
 MOST_NAMED = 20  # runs, in an error
 _WORDS = ("metric", "item")
 _KEY = re.compile("[0-9a-f]{16}")
@@ -57,7 +56,7 @@ def export(results: Iterable[Result], name: str) -> Path:
 @contextmanager
 def writing() -> Iterator[Callable[[Iterable[Result], str], Path]]:
     """Be the only one who writes results; yields what ``export`` does."""
-    with atomic.alone(paths.results() / ".lock", f"the {WHAT}", VARIABLE):
+    with atomic.alone(paths.results() / ".lock", f"the {WHAT}"):
         atomic.clean(paths.results())
         yield _put
 
@@ -71,28 +70,22 @@ def _put(results: Iterable[Result], name: str) -> Path:
     if refused := [r for r in given if dirty(r.provenance)]:
         raise DirtyRuns(refusal(refused))
     if not runs:
-        try:
-            target.unlink(missing_ok=True)
-        except OSError as error:
-            raise atomic.unwritable(target, "the removal of results", error, VARIABLE) from error
+        atomic.remove(target)
         return target
     tables = [_table(key, runs[key]) for key in sorted(runs)]
-    atomic.write(target, lambda path: _write(tables, path), f"the {WHAT}", VARIABLE)
+    atomic.write(target, lambda path: _write(tables, path), f"the {WHAT}")
     return target
 
 
 def refusal(results: Sequence[Result]) -> str:
     """Return why runs that come from uncommitted code are not exported, which, and what to do."""
-    lines = []
-    for result in results[:MOST_NAMED]:
-        e, said = result.experiment, ", ".join(dirty(result.provenance)) or "of a stage before it"
-        what = f"{type(e.algorithm).__name__} on {e.task.dataset}, seed {e.seed}"
-        lines.append(f"  {e.key}: {what} (commit {said})")
-    lines += ["  ..."] * (len(results) > MOST_NAMED)
+    stage = "of a stage before it"
+    told = [(r.experiment, ", ".join(dirty(r.provenance)) or stage) for r in results]
+    lines = [f"  {e.key}: {e.algorithm} on {e.task.dataset}, seed {e.seed} ({c})" for e, c in told]
     return (
         f"{len(results)} runs are not exported: they, or stages before them, were trained from a "
         "checkout with uncommitted changes, so that nobody could say by which code:\n"
-        + "\n".join(lines)
+        + "\n".join([*lines[:MOST_NAMED], *["  ..."][: len(lines) - MOST_NAMED]])
         + f"\nCommit the changes, move the folders of these runs out of {paths.runs()}, and train "
         "them again."
     )
@@ -130,10 +123,9 @@ def _write(tables: Iterable[pa.Table], path: Path) -> None:
 
 def files() -> list[Path]:
     """Return the files of exported results that are there."""
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(paths.results()) as found:
-        names = [f.name for f in found if f.name.endswith(".parquet") and f.name[0] != "."]
-        return [paths.results() / name for name in sorted(names)]
-    return []
+    place = paths.results()
+    found = sorted(place.iterdir()) if place.is_dir() else []
+    return [path for path in found if path.suffix == ".parquet" and path.name[0] != "."]
 
 
 # Read once per process, and again when a file is replaced: of every file its time, size and inode.
@@ -163,13 +155,12 @@ def _groups(metadata: pq.FileMetaData) -> dict[str, int]:
     groups: dict[str, int] = {}
     for i in range(metadata.num_row_groups):
         said: Any = metadata.row_group(i).column(0).statistics
-        if said is None or not said.has_min_max or said.min != said.max:
+        key = str(said.min) if said and said.has_min_max and said.min == said.max else ""
+        if key in groups or not _KEY.fullmatch(key):
             raise ValueError(f"row group {i} is not that of one run")
-        if not _KEY.fullmatch(str(said.min)):
-            raise ValueError(f"row group {i} is that of no run")
-        groups[str(said.min)] = i
-    if not groups or len(groups) < metadata.num_row_groups:
-        raise ValueError("a run is there twice" if groups else "it holds no run")
+        groups[key] = i
+    if not groups:
+        raise ValueError("it holds no run")
     return groups
 
 
@@ -188,13 +179,10 @@ def read_run(path: Path, key: str) -> Result | None:
             return None
         parquet = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True)
         table = parquet.read_row_group(groups[key], use_threads=False)
-        (said_key,), (text,) = (table[name].unique().to_pylist() for name in ("key", "run"))
-        said = json.loads(text)
+        said = json.loads(table["run"][0].as_py())
         spec, provenance = from_dict(said["spec"]), said["provenance"]
         if not isinstance(spec, Experiment) or not isinstance(provenance, dict):
             raise ValueError("it does not say of which experiment it is")
-        if said_key != key:
-            raise ValueError(f"the run of {key} is that of {said_key}")
         return Result(spec, tidy(table.select(COLUMNS)), provenance)
 
 

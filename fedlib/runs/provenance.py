@@ -125,10 +125,9 @@ def processor() -> str:
 
 def _made_with(fed: Federation) -> dict[str, str]:
     cuda = fed.device.type == "cuda"
-    try:
+    own = "not installed"
+    with suppress(PackageNotFoundError):
         own = version("fedlib")
-    except PackageNotFoundError:
-        own = "not installed"
     return {
         "commit": commit(),
         "torch": torch.__version__,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fedlib.cores import all_cores
 from fedlib.engine import (
     Report,
     State,
@@ -31,16 +32,15 @@ from fedlib.engine import (
 from fedlib.federation import Federation
 from fedlib.memory import keep_freed
 from fedlib.privacy import audit
-from fedlib.progress import Rounds, Watcher, note
+from fedlib.progress import Rounds, Watcher
 from fedlib.runs import store
 from fedlib.runs.atomic import Damaged, StoreError
-from fedlib.runs.log import Log
 from fedlib.runs.provenance import commit, provenance, segment, stages_of
-from fedlib.runs.spec import Experiment, Result
-from fedlib.runs.store import RunDiverged
+from fedlib.runs.spec import Experiment, Log, Result
+from fedlib.runs.store import Kept, RunDiverged
+from fedlib.tasks import pick_device
 
 CHECKPOINT_SECONDS = 60.0
-BEST_OF = ("round", "client", "value")
 Progress = bool | str | Watcher
 
 
@@ -68,7 +68,8 @@ def run(
 
     A run that was interrupted continues from its last checkpoint (one a minute, or every
     $FEDLIB_CHECKPOINT_SECONDS) and ends with the same bits, if on a CPU of the same kind with the
-    same chunk and number of threads. Two processes asked for the same experiment train it once. A
+    same chunk. There it uses as many cores as torch has threads (``cores.all_cores``), with the
+    same bits on any number of them. Two processes asked for the same experiment train it once. A
     run whose numbers stopped being finite raises RunDiverged, and again when asked again, unless
     ``retry``. StoreError when nothing can be stored, or when the checkpoint is of other data.
     """
@@ -93,20 +94,21 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
 
 def _claim_and_train(experiment: Experiment, how: How) -> Result:
     shown = bool(how.progress) and not callable(how.progress)  # a watcher tells in its own way
-    with store.claimed(experiment, lambda text: note(text, show=shown)):
+    with store.claimed(experiment, show=shown):
         if not store.complete(experiment):
             if how.retry:
                 store.forget_failure(experiment)
             if failure := store.failure(experiment):
                 raise failure
-            _train(experiment, how)
+            with all_cores(pick_device(how.device), experiment.cohort):
+                _train(experiment, how)
     found = store.find(experiment)
     assert found is not None
     return found
 
 
 def _train(experiment: Experiment, how: How) -> None:
-    interval = _interval()
+    interval = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or CHECKPOINT_SECONDS)
     keep_freed()
     commit()  # remembered now: the checkout may move on while this process runs what it has loaded
     fed = experiment.task.build(experiment.seed, how.device)
@@ -131,7 +133,7 @@ def _train(experiment: Experiment, how: How) -> None:
         raise
     finally:
         ticks.close()
-    store.finish(experiment, provenance(fed, course.segments(), course.last()))
+    store.tell(experiment, store.PROVENANCE, provenance(fed, course.segments(), course.last()))
 
 
 def rounds(
@@ -144,17 +146,10 @@ def rounds(
     """Yield (state, completed rounds, report) after every round; first the given state itself."""
     if completed == 0:
         yield state, 0, None
-    for t in range(completed, experiment.rounds):
-        state, report = play_round(
-            experiment.algorithm,
-            fed,
-            state,
-            round=t,
-            seed=experiment.seed,
-            cohort=experiment.cohort,
-            chunk=chunk,
-            score=experiment.evaluates(t + 1),
-        )
+    e = experiment
+    play = partial(play_round, e.algorithm, fed, seed=e.seed, cohort=e.cohort, chunk=chunk)
+    for t in range(completed, e.rounds):
+        state, report = play(state, round=t, score=e.evaluates(t + 1))
         yield state, t + 1, report
 
 
@@ -192,10 +187,12 @@ class Course:
     def begin(self) -> State:
         """Return the state to start from: a checkpoint's, or a fresh one after earlier stages."""
         e, kept = self.experiment, store.restore(self.experiment)
-        if kept and kept.data and _fingerprint(kept.data) != _fingerprint(self.fed.source):
+        # Of what they are and where they came from, the last word: their fingerprint.
+        data, here = kept.data if kept else "", self.fed.source
+        if data and data.rpartition(" ")[2] != here.rpartition(" ")[2]:
             raise StoreError(
-                f"run {e.key} was begun on other data: its checkpoint is of {kept.data!r}, here "
-                f"are {self.fed.source!r}. Bring the first data back, or move {store.folder(e)} "
+                f"run {e.key} was begun on other data: its checkpoint is of {data!r}, here "
+                f"are {here!r}. Bring the first data back, or move {store.folder(e)} "
                 "away to begin anew."
             )
         if kept and kept.completed > 0:
@@ -249,7 +246,7 @@ class Course:
         if best is not None and self.completed == e.rounds:
             state, best = best, None
         metrics, data = self.log.table(self.completed), self.fed.source
-        store.checkpoint(e, state, self.completed, metrics, data, self.segments(), best)
+        store.checkpoint(e, Kept(state, self.completed, metrics, data, self.segments(), best))
 
     def diverged(self, error: TrainingDiverged) -> RunDiverged:
         """Store the last whole round and the failure after it; return the error to raise."""
@@ -258,11 +255,10 @@ class Course:
             "round": self.completed,
             "clients": list(error.clients),
             "message": str(error),
-            "metrics": self.log.last_finite("train_loss", "validation_accuracy"),
             "commit": commit(),
             "data": self.fed.source,
         }
-        store.failed(self.experiment, failure)
+        store.tell(self.experiment, store.FAILURE, failure)
         return RunDiverged.of(failure, store.folder(self.experiment))
 
     def segments(self) -> list[dict[str, Any]]:
@@ -298,7 +294,7 @@ class Course:
         """Keep a copy of the state if it is the best so far, where that is asked for."""
         if self.experiment.keep == "best":
             some = self.seen.ids[np.flatnonzero(self.seen.validation.sizes)]
-            at = best_of(self.log.table(), {int(i) for i in some})
+            at = best_of(self.log.table(), some)
             if at == completed:
                 self._best = State.from_flat({n: t.clone() for n, t in state.flat().items()})
             if completed == self.experiment.rounds:
@@ -312,16 +308,16 @@ class Course:
             self._held = {n: t[self._rows] for n, t in state.local.items()}
 
 
-def best_of(metrics: pa.Table, members: set[int]) -> int:
+def best_of(metrics: pa.Table, members: np.ndarray) -> int:
     """Return the first round with the least mean validation nll over some clients."""
-    rows = metrics.filter(pc.field("metric") == "validation_nll")
-    by_round: dict[int, list[float]] = {}
-    for at, client, nll in zip(*(rows[n].to_pylist() for n in BEST_OF), strict=True):
-        if client in members and nll is not None:
-            by_round.setdefault(at, []).append(nll)
-    if not by_round:
+    theirs = pc.field("client").isin(pa.array(members, pa.int32()))
+    rows = metrics.filter((pc.field("metric") == "validation_nll") & theirs)
+    means = rows.group_by("round", use_threads=False).aggregate([("value", "mean")])
+    means = means.filter(pc.field("value_mean").is_valid())
+    if not len(means):
         raise ValueError("no validation examples: the best round cannot be told; use keep='last'")
-    return min(by_round, key=lambda t: (math.fsum(by_round[t]) / len(by_round[t]), t))
+    order = [("value_mean", "ascending"), ("round", "ascending")]
+    return int(means.sort_by(order)["round"][0].as_py())
 
 
 def check_finite(fed: Federation, state: State, report: Report, round: int) -> None:
@@ -333,10 +329,9 @@ def check_finite(fed: Federation, state: State, report: Report, round: int) -> N
     rows = torch.as_tensor(report.rows, device=fed.device)
     own = {n: t[rows] for n, t in state.local.items()}
     kept = [*state.optimizer.items(), *state.memory.items()]
-    # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
-    kept = [(n, t) for n, t in kept if t.device.type == fed.device.type]
     leaves = [*state.shared.items(), *own.items(), *kept]
-    sound = [t.isfinite().all() for _, t in leaves if t.is_floating_point() and t.numel()]
+    # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
+    sound = [t.isfinite().all().to(fed.device) for _, t in leaves]
     if not sound or bool(torch.stack(sound).all()):
         return
     bad = torch.zeros(len(rows), dtype=torch.bool, device=fed.device)
@@ -355,16 +350,3 @@ def _moved(state: State, fed: Federation) -> State:
     # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
     flat = {n: t if n.endswith("/step") else t.to(fed.device) for n, t in state.flat().items()}
     return State.from_flat(flat)
-
-
-def _fingerprint(source: str) -> str:
-    """Return the fingerprint of the data: where they came from may differ between machines."""
-    return source.rpartition(" ")[2]
-
-
-def _interval() -> float:
-    text = os.environ.get("FEDLIB_CHECKPOINT_SECONDS", "")
-    try:
-        return float(text) if text else CHECKPOINT_SECONDS
-    except ValueError:
-        raise ValueError(f"FEDLIB_CHECKPOINT_SECONDS must be a number, got {text!r}") from None

@@ -1,21 +1,38 @@
-"""What a run is: a value whose key names its stored result, and that result."""
+"""What a run is: a value whose key names its stored result, its tidy metrics, and that result."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from torch import Tensor
 
 from fedlib.algorithms import FedAvg
-from fedlib.runs.log import curve
+from fedlib.engine import Report, Scores
+from fedlib.metrics import divergences
 from fedlib.tasks import Task
-from fedlib.values import key_of, one_of, shown, value
+from fedlib.values import key_of, shown, value, within
 
 # Raise this when the same experiment would give other numbers than before (a change of default, a
 # repaired bug): old results then keep their key and are no longer found.
 VERSION = 1
+SCHEMA = pa.schema(
+    {
+        "round": pa.int32(),
+        "metric": pa.string(),
+        "client": pa.int32(),
+        "expert": pa.int16(),
+        "item": pa.string(),
+        "value": pa.float64(),  # null where it is not a number
+    }
+)
+COLUMNS = tuple(SCHEMA.names)
+NONE = -1  # client or expert of a row that belongs to no client or expert
 
 
 @value
@@ -46,30 +63,22 @@ class Experiment:
     keep: str = "last"
     beside: Any = None
 
+    limits = within(rounds=">= 1", evaluate_every=">= 0", seed=">= 0", keep=("last", "best"))
+
     def check(self) -> None:
-        if self.rounds < 1:
-            raise ValueError(f"rounds must be >= 1, got {self.rounds}")
-        if self.evaluate_every < 0:
-            raise ValueError(f"evaluate_every must be >= 0, got {self.evaluate_every}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be >= 0, got {self.seed}")
         whole = isinstance(self.cohort, int)
         if not (self.cohort >= 1 if whole else 0 < self.cohort <= 1):
             raise ValueError(
                 f"cohort must be a number >= 1 or a fraction in (0, 1], got {self.cohort}"
             )
-        one_of("keep", self.keep, ("last", "best"))
         for name in ("after", "beside"):
             stage = getattr(self, name)
             if stage is not None and not isinstance(stage, Experiment):
                 raise TypeError(f"{name} must be an Experiment or None, got {shown(stage)}")
         if self.beside is not None and self.after is None:
             raise ValueError("beside needs a first stage to be beside of: give `after` too")
-        if self.task.model.noise and not self.algorithm.drops:
-            kind = type(self.algorithm).__name__
-            raise ValueError(f"{kind} trains without dropout, and {self.task.model} asks for it")
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The name of the stored result: 16 hex digits, the same on every machine."""
         return key_of(self, version=VERSION)
@@ -90,11 +99,27 @@ class Experiment:
         return between or completed == self.rounds
 
 
+def tidy(table: pa.Table) -> pa.Table:
+    """Return a table with the types of ``SCHEMA``; ValueError unless it is a run's metrics.
+
+    Files of other writers may have wider types, or words as dictionaries.
+    """
+    for name in COLUMNS:
+        held, own = (schema.field(name).type for schema in (table.schema, SCHEMA))
+        held = held.value_type if pa.types.is_dictionary(held) else held
+        # A cast would make words of numbers, and numbers of words.
+        if any(kind(held) != kind(own) for kind in (pa.types.is_integer, pa.types.is_floating)):
+            raise ValueError(f"its column {name} holds {held}")
+        if name != "value" and table[name].null_count:
+            raise ValueError(f"its column {name} has rows that hold nothing")
+    return table.cast(SCHEMA)
+
+
 @dataclass(frozen=True, eq=False)
 class Result:
     """A finished run: its experiment, tidy metrics and provenance.
 
-    ``metrics`` has the columns round, metric, client, expert, item and value (``log.SCHEMA``);
+    ``metrics`` has the columns round, metric, client, expert, item and value (``SCHEMA``);
     ``metrics.to_pandas()`` and ``polars.from_arrow(metrics)`` make frames of it.
     """
 
@@ -107,5 +132,83 @@ class Result:
         return self.metrics.filter(pc.field("metric") == metric)
 
     def curve(self, metric: str) -> dict[int, float]:
-        """Return a metric by round, averaged over all else that it has: clients, experts, items."""
-        return curve(self.metrics, metric)
+        """Return a metric by round, averaged over all else that it has: clients, experts, items.
+
+        It is nan where no value is a number.
+        """
+        rows = self.select(metric).group_by("round")
+        means = rows.aggregate([("value", "mean")]).sort_by("round")
+        values = means["value_mean"].to_numpy().tolist()
+        return dict(zip(means["round"].to_pylist(), values, strict=True))
+
+
+class Log:
+    """Rows of a run's metrics, with the columns ``COLUMNS``.
+
+    ``round`` counts completed rounds: 0 is the initial state.
+    """
+
+    def __init__(self, table: pa.Table | None = None) -> None:
+        self._rows: list[tuple[int, str, int, int, str, float]] = []
+        if table is not None:
+            columns = [table[name].to_pylist() for name in COLUMNS[:-1]]
+            values = table["value"].to_numpy().tolist()  # a null is nan again
+            self._rows = list(zip(*columns, values, strict=True))
+
+    def add(
+        self,
+        round: int,
+        metric: str,
+        value: float,
+        client: int = NONE,
+        expert: int = NONE,
+        item: str = "",
+    ) -> None:
+        """Add one row."""
+        self._rows.append((round, metric, client, expert, item, float(value)))
+
+    def array(self, round: int, metric: str, values: Tensor | np.ndarray, item: str = "") -> None:
+        """Add a scalar, a vector over experts, or a matrix (item, expert)."""
+        a = np.asarray(values.cpu() if isinstance(values, Tensor) else values, dtype=float)
+        if a.ndim == 2:
+            for i, row in enumerate(a):
+                self.array(round, metric, row, str(i))
+        else:
+            for k, v in enumerate(np.atleast_1d(a)):
+                self.add(round, metric, v, expert=k if a.ndim else NONE, item=item)
+
+    def clients(self, round: int, metric: str, ids: Iterable[int], values: Any) -> None:
+        """Add one row per client, or one per client and item where ``values`` are a matrix."""
+        for i, own in zip(ids, values, strict=True):
+            for at, v in enumerate(np.atleast_1d(own)):
+                self.add(round, metric, v, client=int(i), item=str(at) if np.ndim(own) else "")
+
+    def report(self, round: int, report: Report, ids: np.ndarray) -> float:
+        """Add what a round said of itself: loss, bytes, every tensor's divergence, and accuracies.
+
+        ``adapted_*`` are those of the cohort with the leaves that it has just trained. Returns the
+        mean training loss.
+        """
+        loss = float(report.losses.double().mean())
+        self.add(round, "train_loss", loss)
+        self.add(round, "bytes_down", int(report.down.sum()))
+        self.add(round, "bytes_up", int(report.up.sum()))
+        for name, gd in sorted(divergences(report.messages, report.weights).items()):
+            self.array(round, "divergence", gd, name)
+        for split, accuracy in report.adapted.items():
+            self.clients(round, f"adapted_{split}_accuracy", ids[report.rows], accuracy.numpy())
+        return loss
+
+    def scores(self, round: int, split: str, ids: np.ndarray, scores: Scores) -> None:
+        """Add every client's accuracy and negative log-likelihood on one split."""
+        self.clients(round, f"{split}_accuracy", ids, scores.accuracy)
+        self.clients(round, f"{split}_nll", ids, scores.nll)
+        if scores.gate is not None:
+            self.array(round, f"{split}_gate", scores.gate)
+
+    def table(self, completed: int | None = None) -> pa.Table:
+        """Return all rows, or those up to some round."""
+        rows = [row for row in self._rows if completed is None or row[0] <= completed]
+        columns = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
+        pairs = zip(columns, SCHEMA.types, strict=True)
+        return pa.table([pa.array(c, t, from_pandas=True) for c, t in pairs], schema=SCHEMA)

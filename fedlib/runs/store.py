@@ -14,11 +14,11 @@ it aside and goes on from what is sound.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,9 +33,8 @@ from fedlib.engine import State, TrainingDiverged
 from fedlib.runs import atomic
 from fedlib.runs.atomic import Damaged, StoreError, read_json
 from fedlib.runs.exported import files, find_exported, held, read_run
-from fedlib.runs.log import tidy
-from fedlib.runs.spec import Experiment, Result
-from fedlib.values import UnknownName, from_dict, to_dict
+from fedlib.runs.spec import Experiment, Result, tidy
+from fedlib.values import from_dict, to_dict
 
 SPEC, CHECKPOINT, METRICS = "spec.json", "checkpoint.safetensors", "metrics.parquet"
 PROVENANCE, FAILURE = "provenance.json", "failure.json"
@@ -46,26 +45,21 @@ class RunDiverged(TrainingDiverged):
     """A run stopped because a number was not finite; all before that is stored.
 
     ``round`` is the round that failed (so many were completed), ``clients`` who failed in it (none
-    if it was the server), ``metrics`` the last finite training loss and validation accuracy,
-    ``folder`` the run folder.
+    if it was the server).
     """
 
     round: int = 0
-    metrics: dict[str, float]
-    folder: str = ""
 
     @classmethod
     def of(cls, failure: dict[str, Any], folder: Path) -> RunDiverged:
         """Return the error for a failure as it is stored."""
-        metrics, at = dict(failure.get("metrics", {})), int(failure.get("round", 0))
-        last = ", ".join(f"{n} {v:.4g}" for n, v in metrics.items()) or "none"
+        at = int(failure.get("round", 0))
         error = cls(
-            f"{failure.get('message', 'a number is not finite')}; last finite metrics: {last}. "
-            f"The {at} rounds before it are stored in {folder}. The same run would fail again: "
-            "change a rate, or ask with retry.",
+            f"{failure.get('message', 'a number is not finite')}. The {at} rounds before it are "
+            f"stored in {folder}. The same run would fail again: change a rate, or ask with retry.",
             failure.get("clients", ()),
         )
-        error.round, error.metrics, error.folder = at, metrics, str(folder)
+        error.round = at
         return error
 
 
@@ -90,6 +84,7 @@ def folder(experiment: Experiment) -> Path:
     return paths.runs() / experiment.key
 
 
+@atomic.listing()
 def find(experiment: Experiment) -> Result | None:
     """Return the stored result, from the run folders or else the exported ones, or None.
 
@@ -103,12 +98,7 @@ def find(experiment: Experiment) -> Result | None:
             return Result(experiment, metrics, read_json(home / PROVENANCE))
     except Damaged as error:
         atomic.warn(f"{error}; this stored run is passed over")
-    except OSError as error:
-        raise atomic.unreadable(home, error) from error
-    try:
-        return find_exported(experiment)
-    except OSError as error:
-        raise atomic.unreadable(paths.results(), error) from error
+    return find_exported(experiment)
 
 
 def complete(experiment: Experiment) -> bool:
@@ -137,31 +127,19 @@ def read_metrics(home: Path, rounds: int = 0) -> pa.Table:
     return metrics
 
 
-def checkpoint(
-    experiment: Experiment,
-    state: State,
-    completed: int,
-    metrics: pa.Table,
-    data: str = "",
-    segments: list[dict[str, Any]] | None = None,
-    best: State | None = None,
-) -> None:
-    """Store the state after ``completed`` rounds; metrics go first and so never lag behind."""
-    home = folder(experiment)
+def checkpoint(experiment: Experiment, kept: Kept) -> None:
+    """Store the state after some rounds; metrics go first and so never lag behind."""
+    home, at = folder(experiment), f"round {kept.completed}"
     if not (home / SPEC).exists():
-        _write_json(home / SPEC, to_dict(experiment), "the spec")
-    atomic.write(
-        home / METRICS,
-        lambda p: pq.write_table(metrics, p, compression="zstd", write_page_checksum=True),
-        f"the metrics up to round {completed}",
-    )
-    flat = {**state.flat(), **{BEST + n: t for n, t in (best.flat() if best else {}).items()}}
-    said = {"completed": str(completed), "data": data, "segments": json.dumps(segments or [])}
-    atomic.write(
-        home / CHECKPOINT,
-        lambda p: atomic.save_tensors(p, flat, said),
-        f"the checkpoint after round {completed}",
-    )
+        tell(experiment, SPEC, to_dict(experiment))
+    put = partial(pq.write_table, kept.metrics, compression="zstd", write_page_checksum=True)
+    atomic.write(home / METRICS, put, f"the metrics up to {at}")
+    best = kept.best.flat() if kept.best else {}
+    flat = {**kept.state.flat(), **{BEST + n: t for n, t in best.items()}}
+    said = {"completed": str(kept.completed), "data": kept.data}
+    said |= {"segments": json.dumps(kept.segments)}
+    put = partial(atomic.save_tensors, tensors=flat, said=said)
+    atomic.write(home / CHECKPOINT, put, f"the checkpoint after {at}")
 
 
 def restore(experiment: Experiment) -> Kept | None:
@@ -179,14 +157,10 @@ def restore(experiment: Experiment) -> Kept | None:
     return Kept(state, completed, kept, said.get("data", ""), segments, held)
 
 
-def finish(experiment: Experiment, provenance: dict[str, Any]) -> None:
-    """Mark a run complete."""
-    _write_json(folder(experiment) / PROVENANCE, provenance, "the provenance")
-
-
-def failed(experiment: Experiment, failure: dict[str, Any]) -> None:
-    """Write down why a run stopped."""
-    _write_json(folder(experiment) / FAILURE, failure, "the failure")
+def tell(experiment: Experiment, name: str, said: dict[str, Any]) -> None:
+    """Write its spec, its provenance, with which a run is complete, or why it stopped."""
+    text = json.dumps(said, indent=1)
+    atomic.write(folder(experiment) / name, lambda p: p.write_text(text), f"the {name}")
 
 
 def failure(experiment: Experiment) -> RunDiverged | None:
@@ -200,25 +174,17 @@ def failure(experiment: Experiment) -> RunDiverged | None:
 
 def forget_failure(experiment: Experiment) -> None:
     """Let a run that stopped be tried again."""
-    path = folder(experiment) / FAILURE
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise atomic.unwritable(path, "the removal of the failure", error) from error
+    atomic.remove(folder(experiment) / FAILURE)
 
 
 @contextmanager
-def claimed(
-    experiment: Experiment, waiting: Callable[[str], None] = lambda text: None
-) -> Iterator[None]:
+def claimed(experiment: Experiment, *, show: bool = False) -> Iterator[None]:
     """Hold the right to train an experiment: of two processes asked for it, one waits.
 
     The run folder is tidied first: half-written files of killed processes go, damaged files are
-    moved aside with a warning. ``waiting`` is told when another process holds the right.
+    moved aside with a warning. ``show`` says that another process holds the right.
     """
-    key = experiment.key
-    told = f"another process trains {key}: waiting for it"
-    with atomic.alone(paths.runs() / f"{key}.lock", "the lock", waiting=lambda: waiting(told)):
+    with atomic.alone(paths.runs() / f"{experiment.key}.lock", "the lock", show=show):
         mend(experiment)
         yield
 
@@ -293,18 +259,13 @@ def unpack(experiment: Experiment, files: dict[str, bytes]) -> None:
         atomic.write(folder(experiment) / name, methodcaller("write_bytes", data), name)
 
 
-def _write_json(path: Path, said: Any, what: str) -> None:
-    text = json.dumps(said, indent=1)
-    atomic.write(path, lambda p: p.write_text(text), what)
-
-
 @dataclass(frozen=True)
 class Entry:
     """One stored run.
 
-    ``state`` is "complete", "training", "interrupted", "diverged", "exported", "damaged",
-    "outdated" (made by another VERSION, so that no experiment of today finds it) or "unknown" (of a
-    kind of value that nobody has imported). ``experiment`` is None where the spec cannot be read;
+    ``state`` is "complete", "training", "interrupted", "diverged", "exported", "damaged" or
+    "outdated" (made by another VERSION, so that no experiment of today finds it). ``experiment`` is
+    None where the spec cannot be read, of a kind of value that nobody has imported for one;
     ``note`` says what is wrong. ``path`` is a run folder, or a file that holds several runs.
     """
 
@@ -318,16 +279,14 @@ class Entry:
     age: float
 
 
+@atomic.listing()
 def inventory() -> list[Entry]:
     """Return every run folder and every exported result without one, the youngest first."""
     place = paths.runs()
-    try:
-        homes = sorted(p for p in place.iterdir() if p.name[0] != ".") if place.is_dir() else []
-        entries = [_of_folder(home) for home in homes if home.is_dir()]
-        known, place = {entry.key for entry in entries}, paths.results()
-        entries += [entry for path in files() for entry in _of_file(path, known)]
-    except OSError as error:
-        raise atomic.unreadable(place, error) from error
+    homes = sorted(p for p in place.iterdir() if p.name[0] != ".") if place.is_dir() else []
+    entries = [_of_folder(home) for home in homes if home.is_dir()]
+    known = {entry.key for entry in entries}
+    entries += [entry for path in files() for entry in _of_file(path, known)]
     return sorted(entries, key=lambda entry: entry.age)
 
 
@@ -347,14 +306,12 @@ def _of_folder(home: Path) -> Entry:
         if experiment.key != home.name:
             state, note = "outdated", f"its key is now {experiment.key}"
     except (Damaged, StoreError) as error:
-        state, note = _wrong(error), str(error)
-    stats: list[os.stat_result] = []
-    with suppress(PermissionError):
-        for path in home.iterdir():
-            with suppress(OSError):  # whoever trains it renames files
-                stats.append(path.stat())
-    age = time.time() - max((s.st_mtime for s in stats), default=home.stat().st_mtime)
-    size = sum(s.st_size for s in stats)
+        state, note = "damaged", str(error)
+    youngest, size = home.stat().st_mtime, 0
+    with suppress(OSError):  # whoever trains it renames files
+        for said in map(Path.lstat, home.iterdir()):
+            youngest, size = max(youngest, said.st_mtime), size + said.st_size
+    age = time.time() - youngest
     return Entry(home.name, home, experiment, completed, state, note, size, age)
 
 
@@ -365,18 +322,13 @@ def _of_file(path: Path, known: set[str]) -> Iterator[Entry]:
     try:
         sizes = held(path)
     except (Damaged, StoreError) as error:
-        yield Entry(key, path, None, 0, _wrong(error), str(error), size, age)
+        yield Entry(key, path, None, 0, "damaged", str(error), size, age)
         return
     for key in sizes.keys() - known:
-        size = sizes[key]
         try:
             if (result := read_run(path, key)) is not None:
                 e = result.experiment
                 state = "exported" if e.key == key else "outdated"
-                yield Entry(key, path, e, e.rounds, state, "", size, age)
+                yield Entry(key, path, e, e.rounds, state, "", sizes[key], age)
         except (Damaged, StoreError) as error:
-            yield Entry(key, path, None, 0, _wrong(error), str(error), size, age)
-
-
-def _wrong(error: Exception) -> str:
-    return "unknown" if isinstance(error.__cause__, UnknownName) else "damaged"
+            yield Entry(key, path, None, 0, "damaged", str(error), sizes[key], age)

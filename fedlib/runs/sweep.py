@@ -14,7 +14,7 @@ from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -40,17 +40,28 @@ class UnknownClass(RuntimeError):
     """An experiment is made of classes that a worker cannot import."""
 
 
-class Pool(Protocol):
-    """Who trains: this process, some local ones, or a cluster. It tells a ``Table`` how far."""
+class Pool:
+    """Who trains, and tells a ``Table`` how far; this one: this process, one run after the other."""
+
+    def __init__(self, options: dict[str, Any], table: Table) -> None:
+        self.options, self.table = options, table
+        self._ends: list[Ended] = []
 
     def slots(self) -> int:
         """Return how many runs it takes at once."""
+        return 1
 
     def give(self, experiment: Experiment) -> None:
         """Let it train a run."""
+        self.table.start(experiment.key, experiment.rounds)
+        tell = partial(self.table.round, experiment.key)
+        error = trained(experiment, tell, SECONDS_BETWEEN_MESSAGES, self.options)
+        self._ends.append((experiment, error))
 
     def ended(self) -> list[Ended]:
         """Return the runs that have ended, and what went wrong; after a second at most nothing."""
+        ends, self._ends = self._ends, []
+        return ends
 
     def stop(self) -> None:
         """End it; runs under way are stored up to their last round."""
@@ -118,7 +129,7 @@ def _pool(workers: int, address: str | None, options: dict[str, Any], table: Tab
         from fedlib.runs.cluster import Cluster
 
         return Cluster(address, options, table)
-    return Processes(workers, options, table) if workers > 1 else Here(options, table)
+    return Processes(workers, options, table) if workers > 1 else Pool(options, table)
 
 
 def _train(
@@ -165,41 +176,12 @@ def _in_words(error: BaseException) -> str:
     return " ".join([f"{type(error).__name__}: {error}", *notes])
 
 
-class Here:
-    """One run after the other in this process."""
-
-    def __init__(self, options: dict[str, Any], table: Table) -> None:
-        self._options, self._table = options, table
-        self._given: list[Experiment] = []
-
-    def slots(self) -> int:
-        return 1
-
-    def give(self, experiment: Experiment) -> None:
-        self._given.append(experiment)
-
-    def ended(self) -> list[Ended]:
-        return [(e, self._trained(e)) for e in (self._given.pop(0) for _ in [*self._given])]
-
-    def _trained(self, experiment: Experiment) -> Exception | None:
-        self._table.start(experiment.key, experiment.rounds)
-        tell = partial(self._table.round, experiment.key)
-        try:
-            run_with_state(experiment, progress=tell, **self._options)
-        except Exception as error:
-            return error
-        return None
-
-    def stop(self) -> None:
-        pass
-
-
-class Processes:
+class Processes(Pool):
     """Spawned processes, each with a pipe of its own: who dies takes only its own run."""
 
     def __init__(self, workers: int, options: dict[str, Any], table: Table) -> None:
-        self._workers, self._options, self._table = workers, options, table
-        self._team: list[_Worker] = []
+        super().__init__(options, table)
+        self._workers, self._team = workers, list[_Worker]()
 
     def slots(self) -> int:
         return self._workers
@@ -208,10 +190,10 @@ class Processes:
         worker = next((w for w in self._team if w.experiment is None), None)
         if worker is None:
             with _deaf_to_ctrl_c():
-                worker = _Worker(self._options)
+                worker = _Worker(self.options)
             self._team.append(worker)
         worker.experiment = experiment
-        self._table.start(experiment.key, experiment.rounds)
+        self.table.start(experiment.key, experiment.rounds)
         with suppress(OSError):  # one that has died is noticed when it is listened to
             worker.pipe.send(experiment)
 
@@ -222,7 +204,7 @@ class Processes:
             kind, said = self._listen(worker)
             assert worker.experiment is not None
             if kind == "round":
-                self._table.round(worker.experiment.key, *said)
+                self.table.round(worker.experiment.key, *said)
             else:
                 ends.append((worker.experiment, said))
                 worker.experiment = None
@@ -276,11 +258,11 @@ class _Worker:
         self.process.join(SECONDS_TO_STOP)
         code = self.process.exitcode or 0
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        known = {
+        hints = {
             -signal.SIGKILL: ", perhaps for want of memory",
             1: ", its traceback is above; a script needs `if __name__ == '__main__':`",
         }
-        return how + known.get(code, "")
+        return how + hints.get(code, "")
 
 
 def _serve(pipe: Connection, options: dict[str, Any]) -> None:

@@ -1,23 +1,19 @@
-"""Searching the parameters of experiments over a space that is a value, with Ray Tune."""
+"""Searching the parameters of experiments at random, over a space that is a value."""
 
 from __future__ import annotations
 
-import hashlib
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 
-from fedlib import paths
 from fedlib.randomness import torch_seed
 from fedlib.runs import Experiment, RunDiverged, run
-from fedlib.values import key_of, value
-
-
-class NoRay(RuntimeError):
-    """There is no Ray to search with."""
+from fedlib.runs.sweep import SweepFailed, train
+from fedlib.values import value
 
 
 @value
@@ -32,44 +28,38 @@ class Uniform:
         if not self.low < self.high or (self.log and self.low <= 0):
             raise ValueError(f"low must be below high, and above 0 for log, got {self}")
 
-    def domain(self, tune: Any) -> Any:
-        """Return it as Ray Tune names it."""
-        return (tune.loguniform if self.log else tune.uniform)(self.low, self.high)
+    def draw(self, rng: np.random.Generator) -> float:
+        """Return a number of it."""
+        if self.log:
+            return float(10 ** rng.uniform(np.log10(self.low), np.log10(self.high)))
+        return float(rng.uniform(self.low, self.high))
 
 
 @value
 class Choice:
-    """One of some values."""
+    """One of some numbers."""
 
-    of: tuple[Any, ...]
+    of: tuple[int | float, ...]
 
     def check(self) -> None:
         if not self.of:
             raise ValueError("Choice.of must name at least one value")
-        try:
-            key_of(self, version=0)
-            hash(self.of)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"Choice.of must hold numbers, text and values: {error}") from None
 
-    def domain(self, tune: Any) -> Any:
-        """Return it as Ray Tune names it."""
-        return tune.choice(list(self.of))
+    def draw(self, rng: np.random.Generator) -> Any:
+        """Return a value of it."""
+        return self.of[int(rng.choice(len(self.of)))]
 
 
 @value
 class Space:
     """What is searched: ``axes`` are pairs of a parameter's name and its ``Uniform | Choice``."""
 
-    axes: tuple[tuple[str, Any], ...]
+    axes: tuple[tuple[str, Uniform | Choice], ...]
 
     def check(self) -> None:
         names = [name for name, _ in self.axes]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"a space needs axes with different names, got {names}")
-        for name, axis in self.axes:
-            if not isinstance(axis, Uniform | Choice):
-                raise TypeError(f"Space.axes: {name!r} must be a Uniform or a Choice, got {axis!r}")
 
 
 def search(
@@ -79,47 +69,23 @@ def search(
     *,
     trials: int,
     seed: int,
-    of: object = None,
-    workers: int = 1,
-    address: str | None = None,
     device: str = "cpu",
+    **how: Any,
 ) -> list[dict[str, Any]]:
     """Return the trials of a search: what each chose, and its ``score`` (see there).
 
     ``trials`` points of the space are drawn at random from ``seed`` and the ``name``, so that
-    searches of other names draw others; ``experiment`` makes an experiment of each, which ``of``
-    tells from those of other searches with the name. On one machine ``workers`` trials run at once;
-    at the ``address`` of a Ray cluster as many as fit, and ``$FEDLIB_RUNS`` must be a folder that
-    all its machines share. An interrupted search continues, and its trials are runs of the store,
-    so that none is trained twice. NoRay where Ray is not installed.
+    searches of other names draw others; ``experiment`` makes an experiment of each. They are
+    trained as a sweep is, ``how`` being its options: workers or a cluster. So an interrupted
+    search continues, and no trial is trained twice. A trial that failed by
+    anything but numbers that are not finite is tried once more here, and raises what it raises.
     """
-    _, tune, variants = _ray()
-    draw = torch_seed(seed, "search", zlib.crc32(name.encode())) % 2**32
-    mark = hashlib.sha256(repr((name, of, space, trials, seed)).encode()).hexdigest()[:12]
-    folder, place = paths.runs() / ".searches", f"{name}-{mark}"  # hidden from the list of runs
-
-    def objective(chosen: dict[str, Any]) -> dict[str, float]:
-        return {"score": score(experiment(chosen), device)}
-
-    needs = {"cpu": 1, "gpu": int(device.startswith("cuda"))}
-    trial = tune.with_resources(objective, needs)
-    config = tune.TuneConfig(
-        metric="score", mode="max", num_samples=trials, search_alg=variants(random_state=draw)
-    )
-    with session(workers, address):
-        if tune.Tuner.can_restore(str(folder / place)):
-            tuner = tune.Tuner.restore(str(folder / place), trial, restart_errored=True)
-        else:
-            tuner = tune.Tuner(
-                trial,
-                param_space={name: axis.domain(tune) for name, axis in space.axes},
-                tune_config=config,
-                run_config=tune.RunConfig(name=place, storage_path=str(folder), verbose=0),
-            )
-        found = [(r.config, r.metrics or {}) for r in tuner.fit()]
-    # Ray hands a restored search back in another order; a trial's id ends with its number.
-    found.sort(key=lambda trial: str(trial[1].get("trial_id", "")).rpartition("_")[2])
-    return [{**config, "score": metrics.get("score", 0.0)} for config, metrics in found]
+    rng = np.random.default_rng(torch_seed(seed, "search", zlib.crc32(name.encode())) % 2**32)
+    points = [{axis: domain.draw(rng) for axis, domain in space.axes} for _ in range(trials)]
+    runs = [experiment(point) for point in points]
+    with suppress(SweepFailed):  # who diverged scores 0; anything else fails again below
+        train(runs, device=device, **how)
+    return [{**p, "score": score(e, device)} for p, e in zip(points, runs, strict=True)]
 
 
 def score(experiment: Experiment, device: str = "cpu") -> float:
@@ -132,28 +98,3 @@ def score(experiment: Experiment, device: str = "cpu") -> float:
     last = kept["value"][-1].as_py() if len(kept) else pc.max(held["round"]).as_py()
     there = held.filter(pc.field("round") == int(last))
     return float(there["value"].to_numpy().mean())
-
-
-@contextmanager
-def session(workers: int, address: str | None) -> Iterator[None]:
-    """Have Ray running: the one that is, or one of our own that ends with this."""
-    ray, _, _ = _ray()
-    started = not ray.is_initialized()
-    if started:
-        options = {"address": address} if address else {"num_cpus": workers}
-        ray.init(include_dashboard=False, logging_level="ERROR", log_to_driver=False, **options)
-    try:
-        yield
-    finally:
-        if started:
-            ray.shutdown()
-
-
-def _ray() -> tuple[Any, Any, Any]:
-    try:
-        import ray
-        from ray import tune
-        from ray.tune.search.basic_variant import BasicVariantGenerator
-    except ImportError as error:
-        raise NoRay('tuning needs Ray: pip install "fedlib[ray]"') from error
-    return ray, tune, BasicVariantGenerator

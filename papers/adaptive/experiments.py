@@ -242,17 +242,16 @@ def tune(
     Returns the tuned setting and every trial: stage, trial, score (the clients' mean validation
     accuracy), best and the parameters. Source: 003, sec. 4.4.
     """
-    how: dict[str, Any] = {"trials": trials, "seed": SEED, "device": device}
+    how: dict[str, Any] = {"trials": trials, "workers": workers, "address": address}
     tables = []
-    with tuning.session(workers, address):
-        for stage, space in spaces.items():
-            one = partial(trial, setting, stage)
-            table = pd.DataFrame(tuning.search(stage, one, space, of=setting, **how))
-            table = table.assign(stage=stage, trial=range(len(table)))
-            best = int(table["score"].argmax())
-            tables.append(table.assign(best=table.index == best))
-            # Records are of Python's own numbers.
-            setting = changed(setting, stage, table.to_dict("records")[best])
+    for stage, space in spaces.items():
+        one = partial(trial, setting, stage)
+        table = pd.DataFrame(tuning.search(stage, one, space, seed=SEED, device=device, **how))
+        table = table.assign(stage=stage, trial=range(len(table)))
+        best = int(table["score"].argmax())
+        tables.append(table.assign(best=table.index == best))
+        # Records are of Python's own numbers.
+        setting = changed(setting, stage, table.to_dict("records")[best])
     return setting, pd.concat(tables, ignore_index=True)
 
 

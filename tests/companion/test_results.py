@@ -19,7 +19,7 @@ from fedlib.models import MLP
 from fedlib.partition import Dirichlet, Mirrored
 from fedlib.runs import Experiment, Result, StoreError, export, exported, find, inventory
 from fedlib.runs.exported import DirtyRuns, files, held, path_of, read_run
-from fedlib.runs.log import Log
+from fedlib.runs.spec import Log
 from fedlib.tasks import Task
 from fedlib.values import to_dict
 from papers.book import BOOK
@@ -267,4 +267,4 @@ def test_show_reads_a_run_out_of_a_file(capsys):
     said = capsys.readouterr().out
     assert "some.parquet" in said and "exported" in said and "seed=2" in said
     assert main(["runs"]) == 0
-    assert "4 of 4 runs" in capsys.readouterr().out
+    assert "4 runs, " in capsys.readouterr().out

@@ -198,8 +198,12 @@ def test_published_numbers():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "rounds", "said"),
-    [(0, 20, ["tau = 0.0", "tau = 1.0"]), (1, 10, ["round 0: ", "round 2: "])],
-    ids=["algorithm", "dataset"],
+    [
+        (0, 20, ["tau = 0.0", "tau = 1.0"]),
+        (1, 30, ["FedAvg: accuracy 0.", "FedBN: accuracy 0."]),
+        *((i, 10, ["round 0: ", "round 2: "]) for i in (2, 3)),
+    ],
+    ids=["algorithm", "network", "pictures", "numbers"],
 )
 def test_the_worked_examples_of_the_readme(capsys, monkeypatch, tmp_path, which, rounds, said):
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
@@ -207,7 +211,7 @@ def test_the_worked_examples_of_the_readme(capsys, monkeypatch, tmp_path, which,
     example = text.split("```python")[which + 1].split("```")[0]
     assert sum(bool(line) for line in example.splitlines()) < 40
     assert f"rounds={rounds}" in example
-    short = example.replace(f"rounds={rounds}", "rounds=2").replace("[20]", "[2]")
+    short = example.replace(f"rounds={rounds}", "rounds=2").replace(f"[{rounds}]", "[2]")
     exec(compile(short, "README.md", "exec"), {})
     out = capsys.readouterr().out
     assert all(word in out for word in said)

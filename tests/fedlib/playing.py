@@ -8,42 +8,19 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import fedlib.algorithms
-from fedlib.algorithms import (
-    DBE,
-    GPFL,
-    IFCA,
-    ClusteredFedMix,
-    Densities,
-    FedAvg,
-    FedBABU,
-    FedCP,
-    FedGen,
-    FedGH,
-    FedMix,
-    FedPer,
-    FedRep,
-    FedRoD,
-    FedSynMoE,
-    LGFedAvg,
-    Local,
-    Mixture,
-    Newcomers,
-    Personal,
-    PMMoE,
-    PrunedFedMix,
-)
+from fedlib import algorithms as alg
 from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.algorithms.local import SecondStage
 from fedlib.engine import EarlyStop, play_round
 from fedlib.engine.batches import make_plan
-from fedlib.models import MLP, FastText, GateNet, Net
+from fedlib.models import MLP, FastText, Net
 from fedlib.optim import adam, sgd
 from fedlib.partition import Majority, Mirrored
 from fedlib.tasks import Task
 
 SIZES = (11, 4, 9)
 IMAGE = (12, 12, 1)
-TASK = Task(
+SKEWED = Task(
     "digits",
     Majority(clients=8, size=30, p=0.6),
     MLP((8,)),
@@ -76,8 +53,8 @@ def arrays(leaves):
 
 def begun(algorithm, fed, seed=0, first=None):
     """The first state; a second stage follows three rounds of its first."""
-    if first is None and isinstance(algorithm, SecondStage | Mixture):
-        first, _ = play(getattr(algorithm, "of", FedAvg(**FAST)), fed, seed=seed)
+    if first is None and isinstance(algorithm, SecondStage | alg.Mixture):
+        first, _ = play(getattr(algorithm, "of", alg.FedAvg(**FAST)), fed, seed=seed)
     return algorithm.init(fed, seed, first)
 
 
@@ -167,41 +144,45 @@ def texts(sizes=SIZES):
 
 # Every algorithm. A new one joins by being exported.
 FAST = {"batch_size": 4}
-MIXED = FedMix(experts=2, personal_bias=True, **FAST)
+MIXED = alg.FedMix(experts=2, personal_bias=True, **FAST)
 # Second stages: what they follow has something local to be trained, or shared to be asked.
 MIXTURE = {"epochs": 2, "client": adam(1e-3), **FAST}
 GATED = {"epochs": 4, "client": adam(1e-2), **FAST}
 SECOND = {
-    "PMMoE": PMMoE(of=FedPer(client=sgd(0.5), **FAST), **GATED),
-    "FedGen": FedGen(noise=4, hidden=8, steps=5, **FAST),
-    "Mixture": Mixture(**MIXTURE),
-    "Mixture, log": Mixture(
+    "PMMoE": alg.PMMoE(of=alg.FedPer(client=sgd(0.5), **FAST), **GATED),
+    "FedGen": alg.FedGen(noise=4, hidden=8, steps=5, **FAST),
+    "Mixture": alg.Mixture(**MIXTURE),
+    "Mixture, log": alg.Mixture(
         pool="log", train_global=True, expert=MLP((5,)), gate=MLP((4,)), **MIXTURE
     ),
-    "Newcomers": Newcomers(of=Personal(local=("head.",), **FAST), client=sgd(0.1), **FAST),
-    "Newcomers, FedMix": Newcomers(of=MIXED, client=sgd(1.0), **FAST),
-    "Densities": Densities(of=MIXED, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST),
+    "Newcomers": alg.Newcomers(of=alg.Personal(local=("head.",), **FAST), client=sgd(0.1), **FAST),
+    "Newcomers, FedMix": alg.Newcomers(of=MIXED, client=sgd(1.0), **FAST),
+    "Densities": alg.Densities(
+        of=MIXED, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST
+    ),
 }
 BATTERY = {
     name: SECOND.get(name) or getattr(fedlib.algorithms, name)()
     for name in fedlib.algorithms.__all__
 }
 BATTERY |= SECOND | {
-    "FedAvg, Adam": FedAvg(server=adam(0.01), **FAST),
-    "Local, early stop": Local(stop=EarlyStop(every=1, patience=1), epochs=3, **FAST),
-    "FedMix, entropy": FedMix(objective="entropy", **FAST),
-    "FedMix, likelihood": FedMix(objective="likelihood", **FAST),
-    "FedMix, averaged gates": FedMix(gates="averaged", **FAST),
+    "FedAvg, Adam": alg.FedAvg(server=adam(0.01), **FAST),
+    "Local, early stop": alg.Local(stop=EarlyStop(every=1, patience=1), epochs=3, **FAST),
+    "FedMix, entropy": alg.FedMix(objective="entropy", **FAST),
+    "FedMix, likelihood": alg.FedMix(objective="likelihood", **FAST),
+    "FedMix, averaged gates": alg.FedMix(gates="averaged", **FAST),
     "FedMix, personal bias": MIXED,
-    "Personal, head": Personal(local=("head.",), **FAST),
-    "Personal, base": Personal(local=("base.",), **FAST),
-    "PrunedFedMix, fast": PrunedFedMix(eta=0.95, phi_scale=0.5, **FAST),
-    "PrunedFedMix, all options": PrunedFedMix(eta=1.0, phi_scale=0.5, personal_bias=True, **FAST),
-    "ClusteredFedMix, all options": ClusteredFedMix(
+    "Personal, head": alg.Personal(local=("head.",), **FAST),
+    "Personal, base": alg.Personal(local=("base.",), **FAST),
+    "PrunedFedMix, fast": alg.PrunedFedMix(eta=0.95, phi_scale=0.5, **FAST),
+    "PrunedFedMix, all options": alg.PrunedFedMix(
+        eta=1.0, phi_scale=0.5, personal_bias=True, **FAST
+    ),
+    "ClusteredFedMix, all options": alg.ClusteredFedMix(
         damping=0.0, entropy_weight=2.0, personal_bias=True, gates="averaged", **FAST
     ),
-    "IFCA, exploring": IFCA(clusters=3, explore=Explore(0.5, decay=1.0), **FAST),
-    "IFCA, all options": IFCA(
+    "IFCA, exploring": alg.IFCA(clusters=3, explore=Explore(0.5, decay=1.0), **FAST),
+    "IFCA, all options": alg.IFCA(
         explore=Explore(1.0),
         inference="train",
         clustered="head.",
@@ -209,28 +190,30 @@ BATTERY |= SECOND | {
         server=adam(0.01),
         **FAST,
     ),
-    "FedRep, fast": FedRep(head_epochs=2, **FAST),
-    "FedCP, fast": FedCP(apart=1.0, **FAST),
-    "GPFL, fast": GPFL(**FAST),
-    "DBE, fast": DBE(momentum=0.1, **FAST),
-    "FedSynMoE, fast": FedSynMoE(**FAST),
-    "PMMoE, bases": PMMoE(of=LGFedAvg(**FAST), denoise=0.4, **GATED),
-    "PMMoE, vectors": PMMoE(of=DBE(kappa=0.0, client=sgd(0.5), **FAST), favour=3.0, **GATED),
-    "PMMoE, dropout": PMMoE(of=FedCP(**FAST), gate=GateNet(dropout=0.1), **GATED),
-    "FedMix, all options": FedMix(experts=2, phi_scale=0.1, weighting="uniform", **FAST),
+    "FedRep, fast": alg.FedRep(head_epochs=2, **FAST),
+    "FedCP, fast": alg.FedCP(apart=1.0, **FAST),
+    "GPFL, fast": alg.GPFL(**FAST),
+    "DBE, fast": alg.DBE(momentum=0.1, **FAST),
+    "FedSynMoE, fast": alg.FedSynMoE(**FAST),
+    "PMMoE, bases": alg.PMMoE(of=alg.LGFedAvg(**FAST), denoise=0.4, **GATED),
+    "PMMoE, vectors": alg.PMMoE(
+        of=alg.DBE(kappa=0.0, client=sgd(0.5), **FAST), favour=3.0, **GATED
+    ),
+    "PMMoE, FedCP": alg.PMMoE(of=alg.FedCP(**FAST), **GATED),
+    "FedMix, all options": alg.FedMix(experts=2, phi_scale=0.1, weighting="uniform", **FAST),
 }
 every = pytest.mark.parametrize("algorithm", BATTERY.values(), ids=BATTERY)
 
 SPLIT = {"batch_size": 4, "client": sgd(0.2)}
 NINE = {
-    "FedPer": FedPer(**SPLIT),
-    "LG-FedAvg": LGFedAvg(**SPLIT),
-    "FedRep": FedRep(head_epochs=2, **SPLIT),
-    "FedBABU": FedBABU(**SPLIT),
-    "FedRoD": FedRoD(**SPLIT),
-    "FedGH": FedGH(**SPLIT),
-    "FedCP": FedCP(**SPLIT),
-    "GPFL": GPFL(**SPLIT),
-    "DBE": DBE(kappa=1.0, momentum=0.5, **SPLIT),
+    "FedPer": alg.FedPer(**SPLIT),
+    "LG-FedAvg": alg.LGFedAvg(**SPLIT),
+    "FedRep": alg.FedRep(head_epochs=2, **SPLIT),
+    "FedBABU": alg.FedBABU(**SPLIT),
+    "FedRoD": alg.FedRoD(**SPLIT),
+    "FedGH": alg.FedGH(**SPLIT),
+    "FedCP": alg.FedCP(**SPLIT),
+    "GPFL": alg.GPFL(**SPLIT),
+    "DBE": alg.DBE(kappa=1.0, momentum=0.5, **SPLIT),
 }
 nine = pytest.mark.parametrize("of", NINE.values(), ids=NINE)

@@ -46,6 +46,17 @@ def undisturbed(experiment, tmp_path):
         return bits(experiment)
 
 
+def interrupted(experiment, completed):
+    """Play an experiment and stop it after a round, which is stored."""
+
+    def stop(done, *_):
+        if done == completed:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, device="cpu", progress=stop)
+
+
 class Rounds:
     """Counts the rounds that are played, and stops before or after one of them if asked."""
 

@@ -250,10 +250,10 @@ def test_every_example_is_asked_once_in_large_batches(monkeypatch):
     fed = make_federation((120, 0, 40), model=LENET, shape=(12, 12, 1))
     said, there = [], Net.features
 
-    def features(net, params, x, noise=None):
+    def features(net, params, x, batch=None):
         if not torch.is_grad_enabled():
             said.append(len(x))
-        return there(net, params, x, noise)
+        return there(net, params, x, batch)
 
     monkeypatch.setattr(Net, "features", features)
     after(alg.FedRep(**FOUR), fed)

@@ -11,13 +11,14 @@ from conftest import LENET, make_federation
 from playing import BATTERY, SIZES, begun, play
 from small import TASK
 from test_models import DROPS, SHAPE, readers
+from test_modules import NORMED
 
 import fedlib.algorithms
 from benchmarks.determinism import report
 from benchmarks.determinism.deviation import Deviation, compare, distance
 from benchmarks.determinism.subjects import subjects
-from fedlib.algorithms import GPFL, FedAvg, FedMix, Local, PMMoE
-from fedlib.engine import EarlyStop, play_round
+from fedlib.algorithms import GPFL, FedAvg, FedBN, FedMix, Local, PMMoE
+from fedlib.engine import EarlyStop, State, clients_round, draw, hand_out, play_round
 from fedlib.engine.costs import CACHE_BYTES, chunk_of, numbers
 from fedlib.models import MLP
 from fedlib.runs import Experiment, run, run_with_state
@@ -31,6 +32,7 @@ def on(kind):
         "dense": lambda: make_federation(SIZES),
         "convolutional": lambda: make_federation(SIZES, model=LENET, shape=(12, 12, 1)),
         "dropout": lambda: make_federation(SIZES, model=DROPS, shape=SHAPE),
+        "normed": lambda: make_federation(SIZES, model=NORMED),
         "text": readers,
     }[kind]()
 
@@ -39,6 +41,7 @@ CASES = {name: ("dense", BATTERY[name]) for name in fedlib.algorithms.__all__} |
     "convolutional, FedMix": ("convolutional", FedMix(experts=2, **FAST)),
     "convolutional, early stop": ("convolutional", STOPPING),
     "dropout, FedAvg": ("dropout", FedAvg(**FAST)),
+    "normed, FedBN": ("normed", FedBN(**FAST)),
     "text, FedAvg": ("text", FedAvg(**FAST)),
 }
 
@@ -61,6 +64,32 @@ def test_a_client_is_trained_alike_alone_and_in_a_cohort(kind, algorithm):
         assert mine.messages.keys() == cohort.messages.keys()
         assert all(same(t[0], cohort.messages[n][place]) for n, t in mine.messages.items())
         assert all(same(t[row], together.local[n][row]) for n, t in alone.local.items())
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), CASES.values(), ids=CASES)
+def test_a_client_needs_only_what_is_handed_out_and_what_it_has(kind, algorithm):
+    """Apart from the server: with its own examples and local leaves, and no others."""
+    fed, how = on(kind), {"round": 1, "seed": 0}
+    state, _ = play(algorithm, fed, rounds=1)
+    if any(t.ndim and len(t) == fed.clients for t in state.memory.values()):
+        pytest.skip("its server knows rows")
+    if isinstance(algorithm, PMMoE):
+        pytest.skip("its experts are numbered by row")
+    expected, report = play_round(algorithm, fed, copy.deepcopy(state), cohort=2, chunk=1, **how)
+    common = hand_out(algorithm, fed, state, torch.as_tensor(report.rows)).common
+    me = np.zeros(1, dtype=np.int64)
+    for place, row in enumerate(report.rows):
+        mine, own = (
+            fed.permuted(report.rows[[place]]),
+            {n: t[[row]] for n, t in state.local.items()},
+        )
+        known = State(state.shared, own, memory=state.memory)
+        handed = replace(hand_out(algorithm, mine, known, torch.as_tensor(me)), common=common)
+        sent = clients_round(algorithm, handed, draw(algorithm, mine, me, **how), own, chunk=1)
+        assert same(sent.told["loss"][0], report.losses[place])
+        assert sent.messages.keys() == report.messages.keys()
+        assert all(same(t[0], report.messages[n][place]) for n, t in sent.messages.items())
+        assert all(same(t[0], expected.local[n][row]) for n, t in sent.kept.items())
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), CASES.values(), ids=CASES)

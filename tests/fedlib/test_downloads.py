@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import http.server
+import io
 import json
 import re
 import threading
@@ -11,8 +12,10 @@ from urllib.parse import unquote
 
 import huggingface_hub
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from datafiles import TRAIN, entry_of, folders, noise, resize, write
+from datafiles import TRAIN, cells, encoded, entry_of, folders, noise, resize, write
 from huggingface_hub import constants
 
 from fedlib import data as datasets
@@ -140,9 +143,8 @@ def pictures(places, name, count, seed=0, **columns):
     """Pixels, and a Parquet file of them as the hub has it."""
     record = RECORDS[name]
     pixels = noise(count, record.shape, seed)
-    image = "img" if "cifar" in name else "image"
-    extra = {"writer_id": [f"f{seed}_{i % 2}" for i in range(count)]} if record.coded else {}
-    write(places / "made", pixels, image, record.label[0], **extra, **columns)
+    extra = {"writer_id": [f"f{seed}_{i % 2}" for i in range(count)]} if name == "femnist" else {}
+    write(places / "made", pixels, record.features[0], record.label, **extra, **columns)
     return pixels, (places / "made").read_bytes()
 
 
@@ -153,7 +155,8 @@ def test_a_set_of_several_files_is_fetched_once(served, places, monkeypatch):
     served.offer("femnist", files | {"README.md": b"not asked for"})
     data = datasets.load("femnist")
     assert np.array_equal(data.train.features, np.concatenate([pixels for pixels, _ in parts]))
-    assert data.train.columns["writer_id"].tolist() == [2, 3, 2, 3, 0, 1]
+    writers = ["f1_0", "f1_1", "f1_0", "f1_1", "f0_0", "f0_1"]
+    assert data.train.columns["writer_id"].tolist() == writers
     assert len(data.test) == 0
     assert data.source == "downloaded from the Hugging Face hub, flwrlabs/femnist"
     asked = len(served.asked)
@@ -269,9 +272,75 @@ def test_a_hub_is_not_believed(served, femnist, places, path, etag, message):
     assert not folders(places) and not list((places / "data").iterdir())
 
 
+def table(rows, seed=0, **columns):
+    """A Parquet file of examples of every kind, and labels that count up to three."""
+    rng, sink = np.random.default_rng(seed), io.BytesIO()
+    pictures = [encoded(p) for p in noise(rows, (6, 7, 3), seed)]
+    given = {"photo": cells(pictures), "age": rng.normal(size=rows), "beds": np.arange(rows),
+             "pulse": rng.normal(size=(rows, 4)).tolist(), "said": ["a b", "b c"] * (rows // 2),
+             "class": np.arange(rows) % 3, "ward": [f"w{i % 2}" for i in range(rows)],
+             "odd": [{"x": 1}] * rows}  # fmt: skip
+    pq.write_table(pa.table(given | columns), sink)
+    return given, sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("features", "shape", "dtype"),
+    [("photo", (6, 7, 3), "uint8"), (("age", "beds"), (2,), "float32"), ("age", (1,), "float32"),
+     ("pulse", (4,), "float32"), ("said", (200,), "int32")],
+)  # fmt: skip
+def test_a_set_of_the_hub_by_the_columns_to_use(served, places, features, shape, dtype):
+    (given, train), (_, test) = table(12), table(6, 1)
+    files = {"x/train-00000-of-00001.parquet": train, "x/eval-00000-of-00001.parquet": test}
+    served.sets["who/wards"] = files
+    asked = {"features": features, "label": "class", "columns": ["ward"], "folder": "x"}
+    data = datasets.add_from_hub("wards", "who/wards", **asked, splits=("train", "eval"))
+    assert (data.shape, data.train.features.dtype) == (shape, dtype) and len(data.test) == 6
+    assert data.train.labels.tolist() == [i % 3 for i in range(12)]
+    assert {n: v.tolist() for n, v in data.train.columns.items()} == {"ward": given["ward"]}
+    if features == "photo":
+        assert np.array_equal(data.train.features, noise(12, (6, 7, 3)))
+    elif features == "said":
+        assert data.vocabulary == ("<pad>", "<unk>", "b", "a", "c")
+        assert data.train.features[:2, :3].tolist() == [[3, 2, 0], [2, 4, 0]]
+    else:
+        wanted = [given[n] for n in features] if isinstance(features, tuple) else [given[features]]
+        wanted = np.array(wanted[0]) if features == "pulse" else np.column_stack(wanted)
+        np.testing.assert_allclose(data.train.features, wanted, rtol=1e-6)
+    asked = len(served.asked)
+    assert datasets.load("wards").fingerprint == data.fingerprint and len(served.asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"features": "foto"}, "unknown column 'foto'.*did you mean 'photo'"),
+        ({"columns": ["hospital"]}, "unknown column 'hospital'"),
+        ({"columns": ["odd"]}, "column 'odd' of type struct.* cannot be kept"),
+        ({"label": "age"}, "column 'age' must hold integers, not float64"),
+        ({"features": "gap"}, "row 3: column 'gap' holds no value"),
+        ({"features": "ragged"}, "cannot be read: .*inhomogeneous"),
+        ({"features": ("age", "ward")}, "features must be uint8"),
+        ({"features": "endless"}, "example 5 has features that are NaN or infinite"),
+        ({"label": "beds", "columns": ["ward"], "class_names": "abc"}, "12 different names"),
+        ({"folder": "y"}, "who/wards has no files of split 'train' in y"),
+        ({"name": "mnist"}, "'mnist' is the name of a dataset that is known"),
+    ],
+)
+def test_what_is_no_set_of_the_hub_is_refused_and_nothing_written(served, places, asked, said):
+    gap = [0.5] * 3 + [None] + [0.5] * 8
+    ragged = [[1.0]] * 11 + [[1.0, 2.0]]
+    endless = [0.5] * 5 + [np.inf] * 7
+    served.sets["who/wards"] = {f"x/{TRAIN}": table(12, gap=gap, ragged=ragged, endless=endless)[1]}
+    usual = {"name": "wards", "features": "photo", "label": "class", "folder": "x"}
+    with pytest.raises((DatasetError, ValueError), match=said):
+        datasets.add_from_hub(repository="who/wards", splits=("train",), **{**usual, **asked})
+    assert not (places / "cache" / "datasets").exists()
+
+
 def test_downloads_can_be_forbidden(served, femnist, monkeypatch):
     monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
-    for function in (datasets.load, datasets.fetch):
+    for function in (datasets.load, datasets.fetch, lambda name: datasets.add_from_hub("my", name)):
         with pytest.raises(FileNotFoundError, match="FEDLIB_DOWNLOAD"):
             function("femnist")
     assert datasets.describe("femnist").place == "missing"
@@ -289,9 +358,3 @@ def test_a_full_disk_is_not_taken_for_the_network(served, femnist, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", full)
     with pytest.raises(DatasetError, match="Free some space"):
         datasets.load("femnist")
-
-
-def test_records_name_a_place_on_the_hub_and_its_commit():
-    for name, record in list(RECORDS.items())[1:]:  # without the digits
-        assert re.fullmatch(r"[\w-]+/[\w-]+/\w+", record.hub)
-        assert re.fullmatch("[0-9a-f]{40}", record.revision) or name == "femnist"

@@ -7,7 +7,7 @@ from playing import SIZES, Linear, arrays, one, one_step, play
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from fedlib.algorithms import MOON, SCAFFOLD, FedGen, FedProx
-from fedlib.algorithms.server_training import MADE, POOL, generate
+from fedlib.algorithms.server_training import MADE, generate
 from fedlib.engine import play_round
 from fedlib.models import MLP, named, part
 from fedlib.optim import sgd
@@ -162,11 +162,3 @@ def test_fedgens_generator_has_one_adam_for_all_rounds():
         for n, expected in made.items():
             got = state.shared[MADE + n]
             torch.testing.assert_close(got, expected.detach(), rtol=1e-3, atol=1e-4)
-
-
-def test_fedgens_pool_counts_the_labels_of_all_clients():
-    fed = make_federation(SIZES)
-    algorithm = FedGen(**SMALL)
-    pool = algorithm.broadcast(fed, algorithm.init(fed, 0))[POOL]
-    counts = torch.stack([(fed.train.y[:24] == k).sum() for k in range(3)])
-    torch.testing.assert_close(pool, counts.cumsum(0) / 24)

@@ -1,6 +1,5 @@
 """The engine against a plain loop of separate torch trainings, and its promises on randomness."""
 
-import copy
 import math
 from dataclasses import replace
 from functools import partial
@@ -11,15 +10,14 @@ import torch
 from conftest import LENET, after, assert_alike, make_federation, parts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playing import SIZES, trained_alone
+from playing import SIZES, close, trained_alone
 from torch.nn.functional import pad
 
 from fedlib.algorithms import FedAvg, FedMix, Local, Personal, PrunedFedMix
-from fedlib.algorithms.variants import MEMORY
-from fedlib.engine import EarlyStop, Phase, evaluate, play_round, program
+from fedlib.algorithms.fedmix import MEMORY
+from fedlib.engine import EarlyStop, Phase, evaluate, play_round
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
-from fedlib.engine.program import RECORDERS, WARM_UP, Program, one_client
 from fedlib.engine.rounds import cohort_size
 from fedlib.engine.train import Cohort, train
 from fedlib.models import MLP, LeNet, each, fedmix_lenet5
@@ -40,17 +38,6 @@ def images(sizes=(11, 4, 9), model=LENET):
     return make_federation(sizes, model=model, shape=(12, 12, 1))
 
 
-def plain_loop(fed, algorithm, seed, round):
-    """Every client on its own."""
-    models = {}
-    for row, client in enumerate(fed.ids):
-        model = copy.deepcopy(fed.net.module_of(0))
-        model.load_state_dict(algorithm.leaves(fed, seed))
-        trained_alone(fed, algorithm, model, row, seed, round)
-        models[int(client)] = {n: p.detach() for n, p in model.named_parameters()}
-    return models
-
-
 @pytest.mark.parametrize("model", [MLP(hidden=(7,)), LENET], ids=["mlp", "lenet"])
 @pytest.mark.parametrize("sizes", [(12, 12, 12, 12), (3, 17, 8, 1)], ids=["equal", "ragged"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -61,9 +48,13 @@ def test_cohort_equals_separate_trainings(model, sizes, name, chunk):
     state, _ = play_round(
         algorithm, fed, algorithm.init(fed, 5), round=2, seed=5, cohort=4, chunk=chunk
     )
-    for client, expected in plain_loop(fed, algorithm, 5, 2).items():
-        for leaf, value in expected.items():
-            torch.testing.assert_close(state.local[leaf][client], value, rtol=1e-4, atol=1e-5)
+    for row in range(4):
+        model = fed.net.module_of(0)
+        model.load_state_dict(algorithm.leaves(fed, 5))
+        trained_alone(fed, algorithm, model, row, 5, 2)
+        close(
+            dict(model.named_parameters()), {n: t[row] for n, t in state.local.items()}, 1e-4, 1e-5
+        )
 
 
 def test_a_client_without_examples_keeps_its_weights():
@@ -204,41 +195,20 @@ def test_bad_phases_are_errors(fed):
         after(FedAvg(), fed, chunk=0)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "adagrad"])
-@pytest.mark.parametrize("algorithm", [FedAvg(), FedMix(experts=2)], ids=lambda a: type(a).__name__)
-def test_replayed_steps_equal_eager_ones(monkeypatch, algorithm, name):
-    """A recording is played by a stand-in for a CUDA graph, which runs nothing when it records."""
-    fed, rows, played = images((12, 12, 12)), torch.arange(3), []
-    state = algorithm.init(fed, 0)
-    parts = algorithm.start(fed, state, rows), algorithm.client_context(fed, state, rows)
-    before = [{n: t.clone() for n, t in part.items()} for part in parts]
-    places = np.random.default_rng(0).permuted(np.tile(np.arange(12), (3, 1)), axis=1)
-    plan = places.reshape(3, 6, 2), np.full((3, 6), 2), np.full(6, 2)
-    loss = one_client(algorithm.loss, fed.net, {})
-    optimizer = Optimizer(name, lr=0.1, momentum=0.5 if name == "sgd" else 0.0)
-    made = [Program(loss, optimizer, tuple(parts[0]), *parts)]
-    monkeypatch.setitem(RECORDERS, "cpu", lambda step: lambda: played.append(step()))
-    made.append(Program(loss, optimizer, tuple(parts[0]), *parts))
-    for batch in fed.train.batches(rows, *plan):
-        eager, replayed = (one.step(batch) for one in made)
-        assert torch.equal(eager, replayed)
-    assert len(played) == 6 - WARM_UP
-    for leaf, other in zip(*(one.moving.values() for one in made), strict=True):
-        assert torch.equal(leaf, other)
-    for part, was in zip(parts, before, strict=True):
-        assert all(torch.equal(part[n], was[n]) for n in part)
+TASK = Task(
+    "digits",
+    Dirichlet(clients=6, alpha=0.5, size=20),
+    MLP(hidden=(8,)),
+    Mirrored(pool=100, validation=10, test=10),
+)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("algorithm", [FedAvg(batch_size=5), FedMix(batch_size=5)], ids=repr)
-def test_on_a_gpu_rounds_agree_with_the_cpu(monkeypatch, algorithm, recorded):
-    fed = images((12, 9, 12))
-    cpu = after(algorithm, fed, rounds=4)
-    if recorded:
-        monkeypatch.setitem(RECORDERS, "cuda", program.cuda_graph)
-    gpu = after(algorithm, fed.to("cuda"), rounds=4).shared
-    for name, leaf in cpu.shared.items():
+def test_on_a_gpu_rounds_agree_with_the_cpu(algorithm):
+    feds = (replace(TASK, model=LENET).build(0, where) for where in ("cpu", "cuda"))
+    cpu, gpu = (after(algorithm, fed, rounds=4).shared for fed in feds)
+    for name, leaf in cpu.items():
         torch.testing.assert_close(gpu[name].cpu(), leaf, rtol=1e-3, atol=1e-4)
 
 
@@ -323,13 +293,7 @@ def test_a_client_without_test_examples_has_no_accuracy(fed):
 
 
 def test_runs_log_them_where_clients_are_scored():
-    task = Task(
-        "digits",
-        Dirichlet(clients=6, alpha=0.5, size=20),
-        MLP(hidden=(8,)),
-        Mirrored(pool=100, validation=10, test=10),
-    )
-    experiment = Experiment(task, FedAvg(), rounds=5, cohort=3, evaluate_every=2)
+    experiment = Experiment(TASK, FedAvg(), rounds=5, cohort=3, evaluate_every=2)
     frame = run(experiment, device="cpu", progress=False).metrics.to_pandas()
     for metric in ("adapted_test_accuracy", "adapted_validation_accuracy"):
         found = frame[frame["metric"] == metric]

@@ -84,7 +84,6 @@ def test_a_changed_federation_hides_the_same():
     fed = opting(make_federation(SIZES), flag)
     other = replace(fed, classes=4)
     assert str(both(other)) == str(both(fed)) and other.at_home().classes == 4
-    assert str(both(fed.to("cpu"))) == str(both(fed))
     order = np.array([2, 0, 1])
     moved = fed.permuted(order)
     assert moved.members.tolist() == [0, 2] and moved.train.sizes.tolist() == [2, 0, 2]
@@ -170,10 +169,10 @@ def test_one_client_holds_all_that_is_not_set_aside():
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("cuda:99", RuntimeError, "device 'cuda:99' is not there: this machine has"),
+        ("cuda:99", ValueError, "device 'cuda:99' is not there: this machine has"),
         ("gpu", ValueError, "unknown device 'gpu'; allowed: auto, cpu, cuda"),
         ("cdua", ValueError, "did you mean 'cuda'"),
-        ("cuda:x", ValueError, "'cuda:x': the number must be a whole number, e.g. 'cuda:0'"),
+        ("cuda:x", ValueError, "unknown device 'cuda:x'; allowed: auto, cpu, cuda"),
     ],
 )
 def test_a_device_that_is_not_there_is_an_error(name, error, message):

@@ -8,13 +8,19 @@ import torch
 from conftest import make_federation, parts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from playing import play
+from playing import held_by, play
 from scipy import optimize
 
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, PrunedFedMix
 from fedlib.algorithms.arithmetic import at_label, entropy
-from fedlib.algorithms.fedmix import client_given_expert, marginal_entropy_gradient, q_of_client
-from fedlib.algorithms.variants import MEMORY, posterior, renormalised
+from fedlib.algorithms.fedmix import (
+    MEMORY,
+    client_given_expert,
+    marginal_entropy_gradient,
+    posterior,
+    q_of_client,
+    renormalised,
+)
 from fedlib.engine import State, evaluate, play_round
 from fedlib.models import MLP, Net, part
 from fedlib.optim import Optimizer, adam, sgd
@@ -75,10 +81,8 @@ def test_an_expert_that_nobody_uses_stands_still_and_keeps_its_momentum(fed):
     messages = {n: torch.ones(3, *t.shape) for n, t in state.shared.items()}
     messages["q_s"] = torch.tensor([[1.0, 0.0]] * 3)
     after = algorithm.aggregate(fed, state, rows, messages)
-    assert not torch.equal(
-        after.shared["experts.head.bias"][0], state.shared["experts.head.bias"][0]
-    )
-    assert torch.equal(after.shared["experts.head.bias"][1], state.shared["experts.head.bias"][1])
+    same = after.shared["experts.head.bias"] == state.shared["experts.head.bias"]
+    assert not same[0].all() and same[1].all()
     for quantity in ("exp_avg", "exp_avg_sq", "step"):
         name = f"experts.head.bias/1/{quantity}"
         assert torch.equal(after.optimizer[name], state.optimizer[name])
@@ -110,9 +114,8 @@ def test_g20_entropy_gradient_equals_autograd(values, experts, seed):
     p = torch.rand(values, generator=rng, dtype=torch.float64)
     p = p / p.sum()
     entropy(p @ phi.softmax(-1)).backward()
-    torch.testing.assert_close(
-        marginal_entropy_gradient(phi.detach(), p), phi.grad, atol=1e-12, rtol=1e-9
-    )
+    found = marginal_entropy_gradient(phi.detach(), p)
+    torch.testing.assert_close(found, phi.grad, atol=1e-12, rtol=1e-9)
 
 
 def test_g20_gradient_vanishes_at_uniform_and_at_one_hot():
@@ -140,9 +143,8 @@ def test_loss_by_hand(fed):
             w = {n: t[k] for n, t in part(params, "experts.").items()}
             h.append(fed.net.features(w, x[b : b + 1])[0])
             logp.append(fed.net(w, x[b : b + 1])[0].log_softmax(0)[y[b]])
-        gate = (
-            params["gate.A"].T @ (pool[0] * h[0] + pool[1] * h[1]) + params["gate.b"]
-        ).log_softmax(0)
+        pooled = pool[0] * h[0] + pool[1] * h[1]
+        gate = (params["gate.A"].T @ pooled + params["gate.b"]).log_softmax(0)
         q = params["phi"][y[b]].softmax(0)
         bound = sum(q[k] * (logp[k] + gate[k]) for k in range(2))
         total["map"] -= bound / 2
@@ -310,12 +312,10 @@ def test_what_is_pruned_sends_zeros_and_gets_no_weight(uneven):
 
 def test_only_the_cohorts_memory_changes(uneven):
     fed, algorithm, state = uneven
+    state.memory[MEMORY][:] = 0.25
     after, report = play(algorithm, fed, 1, state=state, cohort=1)
-    away = 1 - int(report.rows[0])
-    assert torch.equal(after.memory[MEMORY][away], state.memory[MEMORY][away])
-    assert not torch.equal(after.memory[MEMORY][1 - away], state.memory[MEMORY][1 - away]) or (
-        away == 1
-    )
+    moved = (after.memory[MEMORY] != 0.25).any(1).nonzero()[:, 0]
+    assert moved.tolist() == report.rows.tolist()
 
 
 def sent_after(path):
@@ -437,8 +437,7 @@ def test_g7_the_closed_form_is_the_maximiser(experts, beta, seed):
 
 def joint_of(algorithm, fed, state, row):
     """Mean log p(y, z|x) over one client's examples, ``[K]``, from the leaves of a state."""
-    x = fed.train.inputs(fed.train.index[row, : fed.train.sizes[row]])
-    y = fed.train.y[fed.train.index[row, : fed.train.sizes[row]]]
+    x, y = held_by(fed.train, row)
     params = {n: t[0] for n, t in algorithm.start(fed, state, torch.tensor([row])).items()}
     code = algorithm.encode(fed.net, params, x)
     gate = (code["h"] * (params["pi"] / params["pi"].sum())[:, None]).sum(1)

@@ -8,22 +8,9 @@ import torch
 from conftest import LENET, make_federation, scatter
 from hypothesis import given
 from hypothesis import strategies as st
-from playing import TASK, held_by, loss_on, play, stepped
+from playing import SKEWED, held_by, loss_on, play, stepped
 
-from fedlib.algorithms import IFCA, Densities, FedAvg, Local, Mixture
-from fedlib.algorithms.ifca import (
-    CHOICE,
-    CLUSTERS,
-    FIT,
-    OPEN,
-    ClusterStop,
-    Explore,
-    best_fit,
-    count,
-    pick,
-    settled,
-    used,
-)
+from fedlib.algorithms import IFCA, Densities, FedAvg, Local, Mixture, ifca
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN
 from fedlib.engine import EarlyStop, State, evaluate, play_round
 from fedlib.metrics import adjusted_rand_index, truth
@@ -39,8 +26,8 @@ FAST = {"batch_size": 4, "client": sgd(0.1)}
 
 def model(state, j):
     """One cluster's model as plain leaves."""
-    own = {n: t[j] for n, t in part(state.shared, CLUSTERS).items()}
-    return {**{n: t for n, t in state.shared.items() if not n.startswith(CLUSTERS)}, **own}
+    own = {n: t[j] for n, t in part(state.shared, ifca.CLUSTERS).items()}
+    return {**{n: t for n, t in state.shared.items() if not n.startswith(ifca.CLUSTERS)}, **own}
 
 
 def loss_of(fed, params, table, row):
@@ -59,14 +46,14 @@ def test_a_round_by_hand(clustered):
     after, _ = play_round(algorithm, fed, before, round=0, seed=0, cohort=4)
     losses = [[loss_of(fed, model(before, j), fed.train, i) for j in range(3)] for i in range(4)]
     chosen = [int(np.argmin(each)) for each in losses]
-    assert after.memory[CHOICE].tolist() == chosen
+    assert after.memory[ifca.CHOICE].tolist() == chosen
     assert len(set(chosen)) > 1, "the test must be able to tell clusters apart"
     trained = []
     for row, j in enumerate(chosen):
         x, y = held_by(fed.train, row)
         trained.append(stepped(model(before, j), loss_on(fed, x, y), 0.1))
     for name, leaf in after.shared.items():
-        plain = name.removeprefix(CLUSTERS)
+        plain = name.removeprefix(ifca.CLUSTERS)
         for j in range(3) if name != plain else [None]:
             who = [i for i in range(4) if j is None or chosen[i] == j]
             old = before.shared[name] if j is None else before.shared[name][j]
@@ -81,48 +68,43 @@ def test_what_nobody_chose_stands_still_also_under_momentum():
     fed = make_federation(SIZES)
     algorithm = IFCA(clusters=2, server=adam(0.1), **FAST)
     state = algorithm.init(fed, 0)
-    state.shared[f"{CLUSTERS}head.bias"][1] = torch.tensor([1e3, -1e3, 0.0])  # nobody's best
+    state.shared[f"{ifca.CLUSTERS}head.bias"][1] = torch.tensor([1e3, -1e3, 0.0])  # nobody's best
     kept = model(state, 1)
     state, _ = play(algorithm, fed, 3, state=state, cohort=4)
-    assert set(state.memory[CHOICE].tolist()) == {0}
+    assert set(state.memory[ifca.CHOICE].tolist()) == {0}
     assert all(torch.equal(t, kept[n]) for n, t in model(state, 1).items())
 
 
 def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client():
     """eps = 1: J = 3 clusters are drawn with equal frequencies (G9); eps = 0: never."""
     fed = make_federation((2,) * 40)
-    algorithm = IFCA(clusters=3, explore=Explore(1.0))
+    algorithm = IFCA(clusters=3, explore=ifca.Explore(1.0))
     state, rows = algorithm.init(fed, 0), torch.arange(40)
-    drawn = torch.stack(
-        [
-            algorithm.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE]
-            for t in range(50)
-        ]
-    )
+
+    def chosen(algorithm, round, rows=rows):
+        after = algorithm.before_round(fed, state, rows, round=round, seed=0)
+        return after.memory[ifca.CHOICE]
+
+    drawn = torch.stack([chosen(algorithm, t) for t in range(50)])
     counts = drawn.flatten().bincount(minlength=3).double()
     expected = drawn.numel() / 3
     assert float(((counts - expected) ** 2 / expected).sum()) < 13.8, "chi-squared, p = 0.001"
-    some = algorithm.before_round(fed, state, rows[5:8], round=7, seed=0).memory[CHOICE]
+    some = chosen(algorithm, 7, rows[5:8])
     assert torch.equal(some[5:8], drawn[7, 5:8]) and (some[8:] == -1).all()
-    greedy = replace(algorithm, explore=Explore(0.0))
     best = algorithm.fits(fed, state.shared, fed.train, rows).argmin(1)
-    for t in range(3):
-        assert torch.equal(
-            greedy.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE], best
-        )
-    third, away = replace(algorithm, explore=Explore(0.33)), []
-    for t in range(50):
-        away.append(third.before_round(fed, state, rows, round=t, seed=0).memory[CHOICE] != best)
+    greedy, third = (replace(algorithm, explore=ifca.Explore(eps)) for eps in (0.0, 0.33))
+    assert all(torch.equal(chosen(greedy, t), best) for t in range(3))
+    away = [chosen(third, t) != best for t in range(50)]
     # A third of those who explore draw the best cluster.
     assert float(torch.stack(away).double().mean()) == pytest.approx(0.22, abs=0.03)
 
 
 @given(st.floats(0, 1), st.floats(0, 3), st.integers(0, 500))
 def test_exploration_decays(eps, decay, round):
-    explore = Explore(eps, decay)
+    explore = ifca.Explore(eps, decay)
     assert 0 <= explore.at(round + 1) <= explore.at(round) <= explore.at(0) == eps
-    assert Explore(eps).at(round) == eps
-    assert Explore(eps, 1.0).at(round) == pytest.approx(eps / (round + 1))
+    assert ifca.Explore(eps).at(round) == eps
+    assert ifca.Explore(eps, 1.0).at(round) == pytest.approx(eps / (round + 1))
 
 
 def test_losses_under_all_clusters_are_those_of_a_plain_loop():
@@ -144,8 +126,8 @@ def test_clients_predict_with_the_cluster_that_fits_them(inference):
     table = fed.validation if inference == "validation" else fed.train
     for row in range(4):
         best = int(np.argmin([loss_of(fed, model(state, j), table, row) for j in range(2)]))
-        held = fed.test.index[row, : fed.test.sizes[row]]
-        right = fed.net(model(state, best), fed.test.inputs(held)).argmax(-1) == fed.test.y[held]
+        x, y = held_by(fed.test, row)
+        right = fed.net(model(state, best), x).argmax(-1) == y
         assert scores.accuracy[row] == pytest.approx(float(right.double().mean()))
     seen = algorithm.observe(fed, algorithm.assign_models(fed, state))
     assert seen["clusters"].sum() == 4 and seen["cluster_share"].sum() == 1
@@ -155,13 +137,11 @@ def test_a_round_forgets_what_was_settled():
     fed = make_federation(SIZES)
     algorithm = IFCA(**FAST)
     state, _ = play(algorithm, fed)
-    settled = algorithm.assign_models(fed, state)
-    assert FIT in settled.memory and FIT not in state.memory
-    assert algorithm.assign_models(fed, settled) is settled
-    after, _ = play_round(algorithm, fed, settled, round=3, seed=0, cohort=4)
-    assert FIT not in after.memory
-    with pytest.raises(ValueError, match="clients have not settled for a cluster"):
-        algorithm.predict(fed.net, state.shared, {}, {"logp": torch.zeros(5, 2, 3)})
+    chosen = algorithm.assign_models(fed, state)
+    assert ifca.FIT in chosen.memory and ifca.FIT not in state.memory
+    assert algorithm.assign_models(fed, chosen) is chosen
+    after, _ = play_round(algorithm, fed, chosen, round=3, seed=0, cohort=4)
+    assert ifca.FIT not in after.memory
 
 
 def test_a_client_without_validation_examples_asks_its_training_examples():
@@ -169,7 +149,7 @@ def test_a_client_without_validation_examples_asks_its_training_examples():
     fed.validation.sizes = np.array([6, 0, 6, 6])
     algorithm = IFCA(clusters=2)
     state = algorithm.init(fed, 0)
-    fit = algorithm.assign_models(fed, state).memory[FIT]
+    fit = algorithm.assign_models(fed, state).memory[ifca.FIT]
     own = algorithm.fits(fed, state.shared, fed.train, torch.tensor([1]))
     assert torch.equal(fit[1], own[0]) and fit.isfinite().all()
 
@@ -178,19 +158,19 @@ def test_converged_clusters_leave_with_their_best_weights():
     """A rate that only spoils: the clusters' initial weights are their best."""
     fed = make_federation(SIZES)
     harm = IFCA(
-        clusters=2, client=sgd(30.0), batch_size=None, stop=ClusterStop(every=1, patience=2)
+        clusters=2, client=sgd(30.0), batch_size=None, stop=ifca.ClusterStop(every=1, patience=2)
     )
     state = first = harm.init(fed, 0)
     size, left = 4 * fed.net.parameters(), []
     for t in range(12):
         state, report = play_round(harm, fed, state, round=t, seed=0, cohort=4)
-        left.append(int(state.memory[OPEN].sum()))
+        left.append(int(state.memory[ifca.OPEN].sum()))
         assert set(report.down.tolist()) == {left[-1] * size}
-        choice = state.memory[CHOICE][report.rows]
-        expected = state.memory[OPEN][choice].long() * (size + 8)
+        choice = state.memory[ifca.CHOICE][report.rows]
+        expected = state.memory[ifca.OPEN][choice].long() * (size + 8)
         assert torch.equal(report.up, expected)
     assert left == sorted(left, reverse=True) and left[-1] < 2
-    closed = (~state.memory[OPEN]).nonzero()[:, 0].tolist()
+    closed = (~state.memory[ifca.OPEN]).nonzero()[:, 0].tolist()
     losses = torch.stack(
         [harm.fits(fed, s.shared, fed.validation, torch.arange(4)).mean(0) for s in (first, state)]
     )
@@ -235,7 +215,7 @@ def test_two_kinds_of_clients_find_their_clusters():
     turned = fed.train.index[4:].flatten()
     fed.train.y[turned] = (fed.train.y[turned] + 1) % 3
     state, _ = play(IFCA(clusters=2, batch_size=None, client=sgd(0.3)), fed, rounds=25, cohort=8)
-    choice = state.memory[CHOICE].tolist()
+    choice = state.memory[ifca.CHOICE].tolist()
     assert len(set(choice[:4])) == len(set(choice[4:])) == 1 and choice[0] != choice[-1]
 
 
@@ -248,18 +228,19 @@ def three_clusters(fed):
     """A settled state of three clusters; clients fit the last, the first and the last best."""
     state = CLUSTERED.init(fed, 0)
     fit = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [torch.nan, 2.0, 1.0]])
-    return State(state.shared, {}, memory={**state.memory, FIT: fit})
+    return State(state.shared, {}, memory={**state.memory, ifca.FIT: fit})
 
 
 def test_clients_take_the_model_that_fits_them_best():
     fed = make_federation()
     state = three_clusters(fed)
-    assert best_fit(state).tolist() == [2, 0, 2]
-    assert count(state.shared) == 3 and count({"head.bias": torch.zeros(3)}) == 1
-    for name, leaf in settled(state).items():
-        assert torch.equal(leaf, state.shared[CLUSTERS + name][[2, 0, 2]])
-    rest = {**used(state), "head.bias": torch.arange(3.0)}
-    assert count(rest) == 2 and pick(rest, torch.tensor([1, 0]))["head.bias"].shape == (2, 3)
+    assert ifca.best_fit(state).tolist() == [2, 0, 2]
+    assert ifca.count(state.shared) == 3 and ifca.count({"head.bias": torch.zeros(3)}) == 1
+    for name, leaf in ifca.settled(state).items():
+        assert torch.equal(leaf, state.shared[ifca.CLUSTERS + name][[2, 0, 2]])
+    rest = {**ifca.used(state), "head.bias": torch.arange(3.0)}
+    assert ifca.count(rest) == 2
+    assert ifca.pick(rest, torch.tensor([1, 0]))["head.bias"].shape == (2, 3)
 
 
 def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
@@ -273,7 +254,7 @@ def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
     for name, leaf in federated.shared.items():
         assert torch.equal(fresh.shared[name], leaf)
     tuned = begun(Experiment(OWN_TESTS, Local(), 1, after=first, **STAGED), fed, [federated])
-    chosen = settled(CLUSTERED.assign_models(fed, federated))
+    chosen = ifca.settled(CLUSTERED.assign_models(fed, federated))
     assert all(torch.equal(tuned.local[name], leaf) for name, leaf in chosen.items())
     both = begun(
         Experiment(OWN_TESTS, mixture, 1, after=first, beside=alone, **STAGED),
@@ -332,15 +313,17 @@ def said_by_all(fed, state, row, x):
     """log p of the three clusters and of one client's own model, [B, 4, classes]."""
     shared = {n.removeprefix(GLOBAL): t for n, t in state.shared.items()}
     theirs = [
-        fed.net({n.removeprefix(CLUSTERS): t[j] for n, t in shared.items()}, x) for j in range(3)
+        fed.net({n.removeprefix(ifca.CLUSTERS): t[j] for n, t in shared.items()}, x)
+        for j in range(3)
     ]
-    own = {n.removeprefix(OWN): t[row] for n, t in state.local.items() if n.startswith(OWN)}
+    own = {n: t[row] for n, t in part(state.local, OWN).items()}
     return torch.stack([s.log_softmax(-1) for s in [*theirs, fed.net(own, x)]], 1)
 
 
-def gate_of(fed, state, row, x, family):
-    own = {n.removeprefix(GATE): t[row] for n, t in state.local.items() if n.startswith(GATE)}
-    return fed.net.like(family, 4)(own, x).log_softmax(-1)
+def gate_of(fed, state, row, x):
+    """How a client's gate of MLP((5,)) weighs the three clusters and its own model, [B, 4]."""
+    own = {n: t[row] for n, t in part(state.local, GATE).items()}
+    return fed.net.like(MLP((5,)), 4)(own, x).softmax(-1)
 
 
 def test_predictions_are_those_of_the_formula(fed, alone):
@@ -348,7 +331,7 @@ def test_predictions_are_those_of_the_formula(fed, alone):
     scores = evaluate(fed, algorithm, state, fed.test)
     for row in range(4):
         x, y = held_by(fed.test, row)
-        h = gate_of(fed, state, row, x, MLP((5,))).exp().unsqueeze(-1)
+        h = gate_of(fed, state, row, x).unsqueeze(-1)
         p = (h * said_by_all(fed, state, row, x).exp()).sum(1)
         assert scores.accuracy[row] == pytest.approx(float((p.argmax(-1) == y).double().mean()))
         nll = -p[torch.arange(len(y)), y].log().mean()
@@ -361,36 +344,32 @@ def test_joint_training_moves_specialists_and_copies_of_the_clusters(fed, alone)
     begun = algorithm.init(fed, 0, alone)
     assert all(not torch.equal(t, begun.local[n]) for n, t in state.local.items() if "weight" in n)
     assert all(torch.equal(t, begun.shared[n]) for n, t in state.shared.items())
-    name = f"copy.{CLUSTERS}head.weight"
+    name = f"copy.{ifca.CLUSTERS}head.weight"
     assert state.local[name].shape == (4, 3, *fed.net.init(0)["head.weight"].shape)
 
 
-@pytest.mark.parametrize("pool", ["mean", "product"])
-def test_an_ensemble_counts_all_experts_the_same_and_trains_nothing(fed, alone, pool):
-    algorithm, state = mixed(fed, alone, pool=pool)
+def test_an_ensemble_counts_all_experts_the_same_and_trains_nothing(fed, alone):
+    algorithm, state = mixed(fed, alone, pool="mean")
     assert not [n for n in state.local if n.startswith(GATE)] and algorithm.phases() == ()
     begun = algorithm.init(fed, 0, alone)
     assert all(torch.equal(t, begun.flat()[n]) for n, t in state.flat().items())
     scores = evaluate(fed, algorithm, state, fed.test)
     for row in range(4):
-        held = fed.test.index[row, : fed.test.sizes[row]]
-        said, y = said_by_all(fed, state, row, fed.test.inputs(held)), fed.test.y[held]
-        p = said.exp().mean(1) if pool == "mean" else said.sum(1).div(4).softmax(-1)
-        assert scores.nll[row] == pytest.approx(
-            -float(p[torch.arange(len(y)), y].log().mean()), rel=1e-4
-        )
+        x, y = held_by(fed.test, row)
+        p = said_by_all(fed, state, row, x).exp().mean(1)
+        nll = -p[torch.arange(len(y)), y].log().mean()
+        assert scores.nll[row] == pytest.approx(float(nll), rel=1e-4)
     uniform = {n: torch.zeros_like(t) for n, t in mixed(fed, alone)[1].local.items() if GATE in n}
     gated = Mixture(**{**HOME, "gate": MLP((5,))})
     flat = replace(state, local={**state.local, **uniform})
-    if pool == "mean":
-        np.testing.assert_allclose(evaluate(fed, gated, flat, fed.test).nll, scores.nll, rtol=1e-5)
+    np.testing.assert_allclose(evaluate(fed, gated, flat, fed.test).nll, scores.nll, rtol=1e-5)
 
 
 def test_clusters_that_are_nobodys_best_can_be_left_out(fed, clusters, alone):
-    alone.memory[FIT] = torch.tensor([[1.0, 2.0, 0.5]] * 3 + [[0.1, 2.0, 0.5]])
+    alone.memory[ifca.FIT] = torch.tensor([[1.0, 2.0, 0.5]] * 3 + [[0.1, 2.0, 0.5]])
     algorithm, state = mixed(fed, alone, used_only=True)
-    name = f"{GLOBAL}{CLUSTERS}head.weight"
-    assert torch.equal(state.shared[name], clusters.shared[f"{CLUSTERS}head.weight"][[0, 2]])
+    name = f"{GLOBAL}{ifca.CLUSTERS}head.weight"
+    assert torch.equal(state.shared[name], clusters.shared[f"{ifca.CLUSTERS}head.weight"][[0, 2]])
     assert state.local[f"{GATE}head.bias"].shape == (4, 3)
     assert evaluate(fed, algorithm, state, fed.test).accuracy.shape == (4,)
 
@@ -422,10 +401,10 @@ def test_one_cluster_is_the_mixture_of_001():
 def test_a_run_whose_clusters_leave_is_stored_and_sends_less():
     common = {"rounds": 6, "cohort": 0.5, "evaluate_every": 3}
     algorithm = IFCA(clusters=2, batch_size=10, client=sgd(0.5))
-    stop = ClusterStop(every=1, patience=1)
+    stop = ifca.ClusterStop(every=1, patience=1)
     sent = []
     for each in (algorithm, replace(algorithm, stop=stop)):
-        found = run(Experiment(TASK, each, **common), device="cpu", progress=False)
+        found = run(Experiment(SKEWED, each, **common), device="cpu", progress=False)
         metrics = found.metrics.to_pandas()
         sent.append(metrics.query("metric == 'bytes_down'")["value"].sum())
     left = metrics.query("metric == 'open_clusters'")["value"]
@@ -435,9 +414,9 @@ def test_a_run_whose_clusters_leave_is_stored_and_sends_less():
 def test_the_stages_of_a_run_and_its_diagnostics():
     """Clusters, then local models and fine-tuned ones, then the mixture, for some clients."""
     first = Experiment(
-        TASK, IFCA(clusters=3, batch_size=10, epochs=2), 4, cohort=0.5, evaluate_every=2
+        SKEWED, IFCA(clusters=3, batch_size=10, epochs=2), 4, cohort=0.5, evaluate_every=2
     )
-    some = replace(TASK, partition=Clients(TASK.partition, last=5))
+    some = replace(SKEWED, partition=Clients(SKEWED.partition, last=5))
     home = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
     stop = EarlyStop(every=1, patience=2)
     local = Local(batch_size=10, epochs=4, stop=stop, client=adam(0.01))
@@ -482,7 +461,7 @@ def test_clusters_are_compared_with_the_orientations_of_the_clients():
     assert "recovery:angle" not in algorithm.observe(fed, algorithm.init(fed, 0))
     for best, index in (([0, 0, 0, 1, 1, 1], 1.0), ([0, 0, 1, 0, 1, 1], None)):
         fit = torch.nn.functional.one_hot(torch.tensor(best), 2).neg().double()
-        state.memory[FIT] = fit
+        state.memory[ifca.FIT] = fit
         seen = algorithm.observe(fed, state)["recovery:angle"]
         expected = index or adjusted_rand_index(np.array(best), np.array([0, 0, 0, 1, 1, 1]))
         assert float(seen) == pytest.approx(expected)
@@ -493,38 +472,33 @@ def test_clusters_are_compared_with_the_orientations_of_the_clients():
     assert "recovery:angle" not in algorithm.observe(mixed, state), "clients hold several angles"
 
 
-def test_what_a_mixture_observes_of_its_experts():
-    fed = make_federation(SIZES)
-    clusters = IFCA(clusters=3, batch_size=4)
-    first = clusters.assign_models(fed, play(clusters, fed, rounds=3)[0])
-    own, _ = play(Local(batch_size=4), fed, rounds=1, cohort=4)
-    algorithm = Mixture(**HOME, gate=MLP((5,)))
-    state = algorithm.init(fed, 0, State(first.shared, own.local, memory=dict(first.memory)))
+def test_what_a_mixture_observes_of_its_experts(fed, alone):
+    algorithm, state = mixed(fed, alone, rounds=0)
     seen = algorithm.observe(fed, state)
     for row in range(4):
         x, y = held_by(fed.test, row)
         right = (said_by_all(fed, state, row, x).argmax(-1) == y.unsqueeze(-1)).double().mean(0)
         torch.testing.assert_close(seen["expert_accuracy"][row], right)
-        h = gate_of(fed, state, row, x, MLP((5,))).exp().double()
+        h = gate_of(fed, state, row, x).double()
         torch.testing.assert_close(seen["gate_share"][row], h.mean(0), rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(
             seen["gate_entropy"][row, 0], -(h * h.log()).sum(1).mean(), rtol=1e-5, atol=1e-6
         )
     even = Mixture(**HOME, pool="mean")
-    flat = even.observe(fed, even.init(fed, 0, first))["gate_entropy"]
+    flat = even.observe(fed, even.init(fed, 0, alone))["gate_entropy"]
     torch.testing.assert_close(flat, torch.full((4, 1), np.log(4)).double())
 
 
 def test_choosing_on_the_tests_is_what_the_option_does():
-    honest, peeking = (replace(TASK, validate_on=v).build(0) for v in ("validation", "test"))
+    honest, peeking = (replace(SKEWED, validate_on=v).build(0) for v in ("validation", "test"))
     assert peeking.validation is peeking.test and honest.validation is not honest.test
     np.testing.assert_array_equal(honest.test.index, peeking.test.index)
     algorithm = IFCA(clusters=3, batch_size=10)
     state, _ = play(algorithm, peeking, rounds=2)
-    settled = algorithm.assign_models(peeking, state)
+    chosen = algorithm.assign_models(peeking, state)
     fit = algorithm.fits(peeking, state.shared, peeking.test, torch.arange(8))
-    torch.testing.assert_close(settled.memory[FIT], fit)
-    scores = evaluate(peeking, algorithm, settled, peeking.test)
+    torch.testing.assert_close(chosen.memory[ifca.FIT], fit)
+    scores = evaluate(peeking, algorithm, chosen, peeking.test)
     assert scores.nll == pytest.approx(fit.min(1).values.double().numpy(), rel=1e-4)
     with pytest.raises(ValueError, match="unknown validate_on"):
-        replace(TASK, validate_on="train")
+        replace(SKEWED, validate_on="train")

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import after, assert_alike, make_federation
-from playing import TASK
 from torch import nn
 
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
-from fedlib.engine import EarlyStop, evaluate, play_round
+from fedlib.engine import EarlyStop, evaluate
 from fedlib.engine.costs import READERS, chunk_of
+from fedlib.engine.protocol import numbers_of
 from fedlib.federation import Federation, Table
 from fedlib.models import (
     MLP,
@@ -28,9 +28,8 @@ from fedlib.models import (
     stack,
     widened,
 )
-from fedlib.models.families import Dropout, MaxPool2d
+from fedlib.models.families import MaxPool2d
 from fedlib.optim import adam, sgd
-from fedlib.runs import Experiment
 from papers.adaptive.experiments import ADAPTIVE
 from papers.adaptive.settings import CLUSTER
 from papers.adaptive.settings import TURNED as TURNED
@@ -57,7 +56,6 @@ COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
         (LeNet(channels=(32, 64), hidden=(2048,)), GREY, 62, 2_278_334, 2048),
         (TURNED, COLOUR, 10, 798_752, 194),
         (ResNet(), COLOUR, 100, 278_324, 64),
-        (ResNet(shortcut="pad"), COLOUR, 100, 275_572, 64),
         (BiLSTM(), TEXT, 4, 1_085_708, 128),
         (FastText(), TEXT, 4, 3_157_508, 32),
     ],
@@ -158,7 +156,6 @@ def test_init_is_drawn_from_its_seed_and_from_nothing_else():
         (lambda: LeNet(output="softmx"), "unknown output.*did you mean 'softmax'"),
         (lambda: MLP(hidden=()), r"MLP.hidden must be >= 1"),
         (lambda: ResNet(groups=3), r"ResNet.groups must divide every width, got 3"),
-        (lambda: ResNet(shortcut="none"), "unknown shortcut 'none'"),
         (lambda: Net(LeNet(), (1, 1, 1), 10), r"LeNet\(\) does not fit images of 1x1 pixels"),
         (lambda: Net(LeNet(), TEXT, 4), "is for images, and an example here is of shape"),
         (lambda: Net(BiLSTM(), COLOUR, 4), "is for texts, and an example here is of shape"),
@@ -222,12 +219,11 @@ def test_the_residual_blocks_halve_and_pass_by():
         sizes.append(tuple(x.shape[1:]))
     assert sizes[2:-2] == [(16, 32, 32)] * 4 + [(32, 16, 16)] * 3 + [(64, 8, 8)] * 3
     assert sizes[-1] == (64,)
-    padded = Net(ResNet(shortcut="pad", blocks=1, widths=(2, 4)), (8, 8, 1), 3)
-    block = padded.module.base[4]
+    block = Net(ResNet(blocks=1, widths=(2, 2)), (8, 8, 1), 3).module.base[3]
     for p in block.second.parameters():
         torch.nn.init.zeros_(p)
     z = torch.rand(1, 2, 8, 8)
-    assert torch.equal(block(z)[:, :2], z[..., ::2, ::2]) and (block(z)[:, 2:] == 0).all()
+    assert torch.equal(block(z), z), "what the convolutions leave alone passes by"
 
 
 def test_response_normalisation_sits_after_the_first_and_before_the_later_poolings():
@@ -253,6 +249,7 @@ def test_a_wide_model_is_the_nearest_that_there_is():
         for c in range(1, 20)
     ]
     assert off[first - 1] == min(off)
+    assert widened(MLP((6,)), 4, (16, 16, 1), 10) == MLP((24,)), "one layer grows in proportion"
 
 
 DROPS = LeNet(channels=(3, 4), hidden=(6, 5), kernel=3, dropout=0.5, channel_dropout=0.25)
@@ -260,30 +257,24 @@ PLAIN = replace(DROPS, dropout=0.0, channel_dropout=0.0)
 SHAPE = (12, 12, 1)
 
 
-def test_what_drops_and_what_stays_by_hand():
-    drop = Dropout(0.5, 3)
-    x = torch.tensor([[1.0, 2.0, 3.0]])
-    assert torch.equal(drop(x), x)
-    drop.noise = torch.tensor([[0.4, 0.5, 0.9]])
-    assert torch.equal(drop(x), torch.tensor([[0.0, 4.0, 6.0]]))
-    images = torch.ones(1, 3, 2, 2)
-    assert torch.equal(drop(images).sum((2, 3)), torch.tensor([[0.0, 8.0, 8.0]]))
+def training(noise):
+    return {"noise": noise, "weight": torch.ones(len(noise))}
 
 
 def test_a_net_drops_with_noise_only_and_forgets_it():
     net, plain = Net(DROPS, SHAPE, 3), Net(PLAIN, SHAPE, 3)
-    assert net.noise == DROPS.noise == 4 + 6 + 5 and plain.noise == PLAIN.noise == 0
+    assert net.noise == 4 + 6 + 5 and plain.noise == 0
     assert net.parameters() == plain.parameters()
     params, x = net.init(0), torch.rand(8, 1, 12, 12)
     values = dict(zip(plain.init(0), params.values(), strict=True))
     torch.testing.assert_close(net(params, x), plain(values, x))
     # Noise above every probability drops nothing, but scales; the first numbers are another's.
     noise = torch.rand(8, 20)
-    with_noise = net(params, x, noise)
+    with_noise = net(params, x, training(noise))
     assert not torch.allclose(with_noise, net(params, x))
-    torch.testing.assert_close(net(params, x, noise[:, 5:]), with_noise)
+    torch.testing.assert_close(net(params, x, training(noise[:, 5:])), with_noise)
     torch.testing.assert_close(net(params, x), plain(values, x))
-    silent = net.features(params, x, torch.zeros(8, 15))
+    silent = net.features(params, x, training(torch.zeros(8, 15)))
     assert not silent.any(), "all units of the last hidden layer have dropped"
 
 
@@ -302,7 +293,7 @@ def test_specialist_and_gate_drop_units_of_their_own():
     first = after(FedAvg(batch_size=4), fed, 2)
     home = {"epochs": 2, "batch_size": 4, "client": sgd(0.1), "stop": None}
     both, plain = (Mixture(**home, expert=m, gate=m) for m in (DROPS, PLAIN))
-    assert both.phases()[0].noise == (("dropout", 2 * DROPS.noise),)
+    assert [numbers_of(fed.net, n) for _, n in both.phases()[0].noise] == [15, 15]
     ends = [after(mixture, fed, first=first).local for mixture in (both, plain)]
     for name in ("own.head.weight", "gate.head.weight"):
         assert not torch.allclose(ends[0][name], ends[1][name])
@@ -315,10 +306,9 @@ def test_the_papers_networks_drop_as_in_table_1():
 
 
 def test_an_algorithm_without_dropout_says_so():
-    task = replace(TASK, model=DROPS)
-    assert Experiment(task, FedAvg(), 1).task is task
-    with pytest.raises(ValueError, match="FedMix trains without dropout"):
-        Experiment(task, FedMix(), 1)
+    fed = make_federation((9, 5, 7), model=DROPS, shape=SHAPE)
+    with pytest.raises(ValueError, match="FedMix trains without dropout and BatchNorm"):
+        after(FedMix(), fed)
     for name in ("dropout", "channel_dropout"):
         with pytest.raises(ValueError, match=rf"LeNet.{name} must lie in \[0, 1\)"):
             LeNet(**{name: 1.0})
@@ -366,31 +356,20 @@ def test_a_cohort_reads_together_what_each_would_read_alone(algorithm, spec):
 
 
 def test_the_steps_written_out_are_those_of_nn_lstm():
-    """A plain loop over clients of ``nn.LSTM`` and plain SGD, against the cohort's program."""
-    fed = readers()
-    algorithm = FedAvg(batch_size=None, epochs=3, client=sgd(0.3))
-    state = algorithm.init(fed, 0)
-    begun = {n: t.clone() for n, t in state.shared.items()}
-    _, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=1.0)
-    for place, row in enumerate(report.rows):
-        words, lstm, head = (
-            nn.Embedding(20, 5),
-            nn.LSTM(5, 4, batch_first=True, bidirectional=True),
-            nn.Linear(8, 2),
-        )
-        model = nn.ModuleDict({"base": nn.Sequential(words, lstm), "head": head})
-        model.load_state_dict(begun)
-        held = fed.train.index[row, : fed.train.sizes[row]]
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-        for _ in range(3):
-            _, (last, _) = lstm(words(fed.train.x[held].long()))
-            loss = nn.functional.cross_entropy(head(torch.cat([*last], -1)), fed.train.y[held])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        for name, p in model.named_parameters():
-            moved = begun[name] - report.messages[name][place]
-            torch.testing.assert_close(moved, p.detach(), rtol=1e-4, atol=1e-6)
+    """Its output, and what training makes of its parameters."""
+    _, ours = Net(SPECS[0], (6,), 2).module.base
+    plain = nn.LSTM(5, 4, batch_first=True, bidirectional=True)
+    plain.load_state_dict(ours.state_dict())
+    x = torch.randn(3, 6, 5)
+    _, (last, _) = plain(x)
+    expected, got = torch.cat([*last], -1), ours(x)
+    torch.testing.assert_close(got, expected)
+    pairs = [
+        torch.autograd.grad(out.square().sum(), list(m.parameters()))
+        for out, m in ((got, ours), (expected, plain))
+    ]
+    for mine, theirs in zip(*pairs, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_texts_are_learned_and_mixed():

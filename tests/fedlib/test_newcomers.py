@@ -19,8 +19,8 @@ from fedlib.algorithms import (
     Personal,
     PrunedFedMix,
 )
+from fedlib.algorithms.fedmix import MEMORY
 from fedlib.algorithms.local import NOISE, VAE
-from fedlib.algorithms.variants import MEMORY
 from fedlib.engine import EarlyStop, evaluate, evaluate_global, play_round
 from fedlib.models import MLP, AutoEncoder, part
 from fedlib.optim import adam, sgd

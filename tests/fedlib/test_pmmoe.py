@@ -8,17 +8,7 @@ import torch
 from conftest import make_federation
 from playing import SIZES, SPLIT, client, close, nine, one, play, texts
 
-from fedlib.algorithms import (
-    DBE,
-    FedAvg,
-    FedBABU,
-    FedPer,
-    FedSynMoE,
-    LGFedAvg,
-    Local,
-    Personal,
-    PMMoE,
-)
+from fedlib import algorithms as alg
 from fedlib.algorithms.pmmoe import GATE, KEPT, POOL
 from fedlib.engine import State, evaluate, play_round
 from fedlib.models import ACTIVATIONS, GateNet, Net, part
@@ -44,7 +34,7 @@ def trusting(state, gate):
 @pytest.mark.parametrize("top", [0, 1])
 def test_a_gate_that_trusts_the_own_expert_changes_no_prediction(of, top):
     fed, first = finished(of)
-    algorithm = PMMoE(of=of, top=top)
+    algorithm = alg.PMMoE(of=of, top=top)
     state = trusting(algorithm.init(fed, 0, first), range(3))
     before, after = evaluate(fed, of, first, fed.test), evaluate(fed, algorithm, state, fed.test)
     assert (before.accuracy == after.accuracy).all()
@@ -54,7 +44,7 @@ def test_a_gate_that_trusts_the_own_expert_changes_no_prediction(of, top):
 @nine
 def test_a_gate_that_trusts_another_gives_it_this_clients_entry(of):
     fed, first = finished(of)
-    algorithm = PMMoE(of=of)
+    algorithm = alg.PMMoE(of=of)
     state = trusting(algorithm.init(fed, 0, first), [1, 2, 0])
     code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(9)))
     bare = of.encode(fed.net, first.shared, fed.test.inputs(torch.arange(9)))
@@ -71,7 +61,7 @@ def test_a_gate_that_trusts_another_gives_it_this_clients_entry(of):
 @nine
 def test_only_gates_move_and_nothing_but_the_pool_is_sent(of):
     fed, first = finished(of)
-    algorithm = PMMoE(of=of, epochs=2, batch_size=4, client=sgd(0.3))
+    algorithm = alg.PMMoE(of=of, epochs=2, batch_size=4, client=sgd(0.3))
     start = algorithm.init(fed, 0, first)
     kept = {n: t.clone() for n, t in start.flat().items()}
     state, report = play_round(algorithm, fed, start, round=0, seed=0, cohort=1.0)
@@ -87,7 +77,7 @@ def test_only_gates_move_and_nothing_but_the_pool_is_sent(of):
 def test_energies_against_a_plain_loop(of):
     fed, first = finished(of)
     t = 0.05
-    algorithm = PMMoE(of=of, temperature=t)
+    algorithm = alg.PMMoE(of=of, temperature=t)
     state = algorithm.init(fed, 0, first)
     energies = algorithm.energies(fed, state)
     for j, size in enumerate(SIZES):
@@ -112,7 +102,7 @@ def test_energies_against_a_plain_loop(of):
 def test_the_least_energies_are_left_out_and_never_the_own(gamma, left):
     torch.manual_seed(0)
     energies = torch.rand(5, 5)
-    kept = PMMoE(denoise=gamma).clean(energies)
+    kept = alg.PMMoE(denoise=gamma).clean(energies)
     energies.fill_diagonal_(math.inf)
     assert (kept.sum(1) == left).all() and (kept.diagonal() == 1).all()
     for row in range(5):
@@ -125,13 +115,13 @@ def test_the_least_energies_are_left_out_and_never_the_own(gamma, left):
 )
 def test_the_share_left_out_is_no_victim_of_rounding(gamma, experts, out):
     """0.7 * 90 is 62.99999999999999 in floats; and one expert stays whatever the share."""
-    kept = PMMoE(denoise=gamma).clean(torch.rand(experts, experts))
+    kept = alg.PMMoE(denoise=gamma).clean(torch.rand(experts, experts))
     assert (kept.sum(1) == experts - out).all() and (kept.diagonal() == 1).all()
 
 
 def test_an_expert_left_out_has_no_weight():
-    fed, first = finished(FedPer(batch_size=4))
-    algorithm = PMMoE(of=FedPer(), denoise=0.4)
+    fed, first = finished(alg.FedPer(batch_size=4))
+    algorithm = alg.PMMoE(of=alg.FedPer(), denoise=0.4)
     state = algorithm.init(fed, 0, first)
     assert state.local[KEPT].sum(1).tolist() == [2, 2, 2]
     code = algorithm.encode(fed.net, state.shared, fed.test.inputs(torch.arange(9)))
@@ -144,9 +134,9 @@ def test_an_expert_left_out_has_no_weight():
 
 @pytest.mark.parametrize("renormalised", [False, True])
 def test_only_the_largest_weights_count(renormalised):
-    fed, first = finished(FedPer(batch_size=4))
-    full = PMMoE(of=FedPer())
-    some = PMMoE(of=FedPer(), top=2, renormalised=renormalised)
+    fed, first = finished(alg.FedPer(batch_size=4))
+    full = alg.PMMoE(of=alg.FedPer())
+    some = alg.PMMoE(of=alg.FedPer(), top=2, renormalised=renormalised)
     state = full.init(fed, 0, first)
     code = full.encode(fed.net, state.shared, fed.test.inputs(torch.arange(9)))
     params, ctx = client(fed, full, state, 0)
@@ -158,9 +148,11 @@ def test_only_the_largest_weights_count(renormalised):
 
 
 def test_favour_begins_at_the_own_expert():
-    fed, first = finished(FedPer(batch_size=4, client=sgd(0.5)))
+    fed, first = finished(alg.FedPer(batch_size=4, client=sgd(0.5)))
     shares = [
-        PMMoE(of=FedPer(), favour=b).observe(fed, PMMoE(of=FedPer(), favour=b).init(fed, 0, first))
+        alg.PMMoE(of=alg.FedPer(), favour=b).observe(
+            fed, alg.PMMoE(of=alg.FedPer(), favour=b).init(fed, 0, first)
+        )
         for b in (0.0, 3.0, FIRM)
     ]
     own = [float(s["gate_share"].diagonal().mean()) for s in shares]
@@ -171,7 +163,7 @@ def test_favour_begins_at_the_own_expert():
 @nine
 def test_what_experts_are_worth_and_how_their_errors_go_together(of):
     fed, first = finished(of)
-    algorithm = PMMoE(of=of)
+    algorithm = alg.PMMoE(of=of)
     state = algorithm.init(fed, 0, first)
     seen = algorithm.observe(fed, state)
     right = []
@@ -179,7 +171,7 @@ def test_what_experts_are_worth_and_how_their_errors_go_together(of):
         state = trusting(state, [other] * 3)
         right.append(evaluate(fed, algorithm, state, fed.test).accuracy)
     np.testing.assert_allclose(seen["expert_accuracy"].numpy(), np.stack(right, 1), rtol=1e-6)
-    same = PMMoE(of=of).init(fed, 0, first)
+    same = alg.PMMoE(of=of).init(fed, 0, first)
     pool = part(same.shared, POOL)
     alike = {f"{POOL}{n}": t[:1].expand_as(t).clone() for n, t in pool.items()}
     agreed = algorithm.observe(fed, State({**same.shared, **alike}, same.local))
@@ -193,12 +185,12 @@ def test_what_experts_are_worth_and_how_their_errors_go_together(of):
 @pytest.mark.parametrize("own", [False, True])
 def test_after_fedbabu_the_servers_base_or_the_own_one_is_used(own):
     fed = make_federation(SIZES)
-    federated, _ = play(FedBABU(batch_size=4, client=sgd(0.2)), fed)
-    tuned, _ = play(Local(batch_size=4, client=sgd(0.2)), fed, rounds=1, first=federated)
-    of = Personal(local=("base.", "head.")) if own else FedBABU()
-    algorithm = PMMoE(of=of)
+    federated, _ = play(alg.FedBABU(batch_size=4, client=sgd(0.2)), fed)
+    tuned, _ = play(alg.Local(batch_size=4, client=sgd(0.2)), fed, rounds=1, first=federated)
+    of = alg.Personal(local=("base.", "head.")) if own else alg.FedBABU()
+    algorithm = alg.PMMoE(of=of)
     state = trusting(algorithm.init(fed, 0, tuned), range(3))
-    expected = Local() if own else FedPer()
+    expected = alg.Local() if own else alg.FedPer()
     heads = {n: t for n, t in tuned.local.items() if n.startswith("head.")}
     theirs = tuned if own else State(federated.shared, heads)
     before, after = (
@@ -209,13 +201,13 @@ def test_after_fedbabu_the_servers_base_or_the_own_one_is_used(own):
 
 
 def test_a_gate_sees_raw_images_below_bases_and_features_elsewhere():
-    fed, first = finished(LGFedAvg(batch_size=4))
-    state = PMMoE(of=LGFedAvg()).init(fed, 0, first)
+    fed, first = finished(alg.LGFedAvg(batch_size=4))
+    state = alg.PMMoE(of=alg.LGFedAvg()).init(fed, 0, first)
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 144)
-    params, ctx = client(fed, PMMoE(of=LGFedAvg()), state, 0)
-    assert not PMMoE(of=LGFedAvg()).known(fed.net, params, ctx, one(fed, 0)).instead
-    fed, first = finished(FedPer(batch_size=4))
-    state = PMMoE(of=FedPer()).init(fed, 0, first)
+    params, ctx = client(fed, alg.PMMoE(of=alg.LGFedAvg()), state, 0)
+    assert not alg.PMMoE(of=alg.LGFedAvg()).known(fed.net, params, ctx, one(fed, 0)).instead
+    fed, first = finished(alg.FedPer(batch_size=4))
+    state = alg.PMMoE(of=alg.FedPer()).init(fed, 0, first)
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 7)
 
 
@@ -250,27 +242,27 @@ def test_initialisations(init):
 
 @pytest.mark.parametrize(("depth", "activation"), enumerate(ACTIVATIONS))
 def test_every_gate_trains(depth, activation):
-    fed, first = finished(FedPer(batch_size=4, client=sgd(0.5)))
+    fed, first = finished(alg.FedPer(batch_size=4, client=sgd(0.5)))
     gate = GateNet(hidden=(8, 9, 7)[: depth % 4], activation=activation)
-    algorithm = PMMoE(of=FedPer(), gate=gate, epochs=30, batch_size=4, client=adam(1e-2))
+    algorithm = alg.PMMoE(of=alg.FedPer(), gate=gate, epochs=30, batch_size=4, client=adam(1e-2))
     one, two = (play(algorithm, fed, rounds, first=first)[1].losses.mean() for rounds in (1, 2))
     assert two < one
 
 
-@pytest.mark.parametrize("first", [None, FedAvg(batch_size=4)])
+@pytest.mark.parametrize("first", [None, alg.FedAvg(batch_size=4)])
 def test_a_first_stage_without_private_parts_is_an_error(first):
     fed = make_federation(SIZES)
     state = None if first is None else play(first, fed)[0]
     with pytest.raises(ValueError, match="give its experiment as `after`"):
-        PMMoE(of=FedPer()).init(fed, 0, state)
+        alg.PMMoE(of=alg.FedPer()).init(fed, 0, state)
 
 
-@pytest.mark.parametrize("kind", [DBE, LGFedAvg, FedPer, FedSynMoE])
+@pytest.mark.parametrize("kind", [alg.DBE, alg.LGFedAvg, alg.FedPer, alg.FedSynMoE])
 def test_texts_are_gated_by_their_features(kind):
     fed, algorithm = texts(), kind(**SPLIT)
     state, report = play(algorithm, fed)
-    if not isinstance(algorithm, FedSynMoE):
-        first, algorithm = state, PMMoE(of=algorithm, epochs=2, denoise=0.4, batch_size=4)
+    if not isinstance(algorithm, alg.FedSynMoE):
+        first, algorithm = state, alg.PMMoE(of=algorithm, epochs=2, denoise=0.4, batch_size=4)
         state, report = play(algorithm, fed, rounds=1, first=first)
     assert report.losses.isfinite().all()
     assert np.isfinite(evaluate(fed, algorithm, state, fed.test).nll).all()
@@ -287,7 +279,7 @@ def leaning(state, gate):
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_one_hot_gate_is_its_base(side):
     fed = make_federation(SIZES)
-    algorithm = FedSynMoE(**SPLIT)
+    algorithm = alg.FedSynMoE(**SPLIT)
     state = leaning(play(algorithm, fed)[0], side)
     x = fed.test.inputs(torch.arange(9))
     code = algorithm.encode(fed.net, state.shared, x)
@@ -302,7 +294,7 @@ def test_a_one_hot_gate_is_its_base(side):
 
 def test_a_gate_that_trusts_the_global_base_only_is_fedavg():
     fed = make_federation(SIZES)
-    algorithm, plain = FedSynMoE(**SPLIT), FedAvg(**SPLIT)
+    algorithm, plain = alg.FedSynMoE(**SPLIT), alg.FedAvg(**SPLIT)
     state, expected = leaning(algorithm.init(fed, 0), 0), plain.init(fed, 0)
     for t in range(3):
         state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small import interrupted, play
 
 from benchmarks.robustness.tiny import BEST, MIXED, TUNED
 from fedlib import paths
-from fedlib.runs import provenance, run, store
+from fedlib.runs import provenance, store
 
 INTEL = (
     "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel name\t: Intel(R) Xeon(R)\n"
@@ -48,28 +49,20 @@ def test_the_processor_is_named_as_the_system_names_it(cpuinfo, monkeypatch, tex
     assert cpuinfo(text) == expected
 
 
-def test_a_system_that_says_nothing_of_its_processor_names_its_kind(cpuinfo, monkeypatch):
+@pytest.mark.parametrize(("machine", "expected"), [("arm64", "arm64"), ("", "unknown")])
+def test_a_system_that_says_nothing_names_its_kind(cpuinfo, monkeypatch, machine, expected):
     monkeypatch.setattr(platform, "processor", lambda: "")
-    monkeypatch.setattr(platform, "machine", lambda: "arm64")
-    assert cpuinfo(None) == "arm64"
-    monkeypatch.setattr(platform, "machine", lambda: "")
-    assert cpuinfo(None) == "unknown"
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert cpuinfo(None) == expected
 
 
 def test_a_run_resumed_on_another_machine_names_both(monkeypatch):
     machine = {"processor": "first"}
     monkeypatch.setattr(provenance, "processor", lambda: machine["processor"])
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
-
-    def stopping(completed, total, loss):
-        if completed == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(BEST, device="cpu", progress=stopping)
+    interrupted(BEST, 2)
     machine["processor"] = "second"
-    said = run(BEST, device="cpu", progress=False).provenance
+    said = play(BEST).provenance
     assert (said["processor"], said["instructions"]) == ("second", "AVX2")
     assert [part["processor"] for part in said["segments"]] == ["first", "second"]
     assert {part["instructions"] for part in said["segments"]} == {"AVX2"}
@@ -78,13 +71,13 @@ def test_a_run_resumed_on_another_machine_names_both(monkeypatch):
 def test_a_stage_says_which_code_made_the_stages_before_it(monkeypatch):
     """Also if these are trained anew, or forgotten, later."""
     monkeypatch.setattr(provenance, "commit", lambda: "aaa-dirty")
-    run(BEST, device="cpu", progress=False)
+    play(BEST)
     monkeypatch.setattr(provenance, "commit", lambda: "bbb")
-    tuned = run(TUNED, device="cpu", progress=False).provenance
+    tuned = play(TUNED).provenance
     assert tuned["segments"][0]["stages"] == {BEST.key: ["aaa-dirty"]}
     assert provenance.dirty(tuned) == ["aaa-dirty"]
     third = replace(TUNED, after=TUNED, rounds=1)
-    said = run(third, device="cpu", progress=False).provenance
+    said = play(third).provenance
     assert said["segments"][0]["stages"] == {BEST.key: ["aaa-dirty"], TUNED.key: ["bbb"]}
     assert provenance.dirty(said) == ["aaa-dirty"]
     assert provenance.dirty(store.find(BEST).provenance) == ["aaa-dirty"]
@@ -92,17 +85,10 @@ def test_a_stage_says_which_code_made_the_stages_before_it(monkeypatch):
 
 @pytest.mark.slow
 def test_a_resumed_stage_still_says_so(monkeypatch):
-    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
     for stage in MIXED.before:
-        run(stage, device="cpu", progress=False)
-
-    def stopping(completed, total, loss):
-        if completed == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(MIXED, device="cpu", progress=stopping)
-    first, second = run(MIXED, device="cpu", progress=False).provenance["segments"]
+        play(stage)
+    interrupted(MIXED, 1)
+    first, second = play(MIXED).provenance["segments"]
     assert {*first["stages"]} == {e.key for e in MIXED.before} and "stages" not in second
 
 

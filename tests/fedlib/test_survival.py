@@ -5,6 +5,7 @@ import errno
 import os
 import pickle
 import random
+import re
 import resource
 import signal
 import sys
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from filelock import FileLock
+from safetensors.torch import save_file
 from small import ALONE, AVG, BAD, MIX, TASK, TUNED, Rounds, bits, play, running, undisturbed
 
 from benchmarks.robustness import child
@@ -46,11 +48,6 @@ def at_once(monkeypatch):
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
 
 
-def in_a_child(act):
-    """Do something in a forked process; return how it ended."""
-    return child.call(act).code
-
-
 def counting_calls(act, kill_at, file):
     """Return a function that acts, is killed at the n-th call in Python or C, or counts them."""
 
@@ -78,46 +75,22 @@ def test_kills_at_random_moments_change_no_bit(at_once, monkeypatch, tmp_path, e
     file, rng, kills = tmp_path / "calls", random.Random(0), 0
     with monkeypatch.context() as patch:
         patch.setenv("FEDLIB_RUNS", str(tmp_path / "counted"))
-        assert in_a_child(counting_calls(lambda: play(experiment), 0, file)) == 0
+        assert child.call(counting_calls(lambda: play(experiment), 0, file)).code == 0
     for _ in range(8):
         moment = rng.randrange(1, int(file.read_text()) // 3)
-        kills += in_a_child(counting_calls(lambda: play(experiment), moment, tmp_path / "_")) < 0
+        doomed = counting_calls(lambda: play(experiment), moment, tmp_path / "_")
+        kills += child.call(doomed).killed
     play(experiment)
     assert kills >= 3 and bits(experiment) == expected
     assert not list(store.folder(experiment).glob(".*")), "half a file was left"
 
 
 @pytest.mark.parametrize("experiment", [MIX, ALONE], ids=["MIX", "ALONE"])
-def test_a_kill_before_or_after_any_rename_changes_no_bit(
-    at_once, monkeypatch, tmp_path, experiment
-):
-    """Every second child dies at the n-th rename of a file, before it or after it."""
-    expected = undisturbed(experiment, tmp_path)
-    replace = os.replace
-
-    def dying_at(n, early):
-        seen = 0
-
-        def fatal(*args):
-            nonlocal seen
-            seen += 1
-            if seen == n and early:
-                os.kill(os.getpid(), signal.SIGKILL)
-            replace(*args)
-            if seen == n:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def act():
-            os.replace = fatal
-            play(experiment)
-
-        return act
-
-    deaths, n = 0, 0
-    while find(experiment) is None:
-        n += 1
-        deaths += in_a_child(dying_at(2 + n % 2, early=n % 4 < 2)) == -signal.SIGKILL
-        assert n < 50
+def test_kills_between_any_two_touches_of_files_change_no_bit(at_once, tmp_path, experiment):
+    expected, deaths = undisturbed(experiment, tmp_path), 0
+    for n in range(15, 65):
+        if find(experiment) is None:
+            deaths += child.call(child.dying_at(n, lambda: play(experiment))).killed
     play(experiment)
     assert deaths >= 4 and bits(experiment) == expected
 
@@ -140,49 +113,80 @@ def test_ctrl_c_stores_the_last_whole_round(monkeypatch, tmp_path):
 # Damaged files
 
 
-def _cut(path):
-    path.write_bytes(path.read_bytes()[:-20])
+def flipped(path, at=-1):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
 
 
-def _empty(path):
-    path.write_bytes(b"")
+def rewritten(**columns):
+    """Write metrics anew with other columns."""
+
+    def write(path):
+        metrics = pd.read_parquet(path)
+        said = {n: v * len(metrics) if isinstance(v, list) else v for n, v in columns.items()}
+        metrics.assign(**said).to_parquet(path, index=False)
+
+    return write
 
 
-def _garbage(path):
-    path.write_bytes(b"\x93garbage {" * 40)
+def shortened(path):
+    metrics = pd.read_parquet(path)
+    metrics[metrics["round"] < MIX.rounds].to_parquet(path, index=False)
 
 
-@pytest.mark.parametrize("damage", [_cut, _empty, _garbage])
-@pytest.mark.parametrize(
-    ("name", "finished"),
-    [(name, True) for name in (store.METRICS, store.PROVENANCE, store.CHECKPOINT)]
-    + [(name, False) for name in (store.METRICS, store.SPEC, store.CHECKPOINT)],
-)
-def test_what_is_damaged_is_moved_aside_and_trained_again(damage, name, finished):
+DEEP = "[" * 100_000 + "]" * 100_000
+DAMAGES = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-20]),
+    "empty": lambda path: path.write_bytes(b""),
+    "garbage": lambda path: path.write_bytes(b"\x93garbage {" * 40),
+    "a round in words": rewritten(round="1"),
+    "a round in a list": rewritten(round=[[1]]),
+    "no round": rewritten(round=float("nan")),
+    "half a client": rewritten(client=1.5),
+    "a value in words": rewritten(value="high"),
+    "a whole value": rewritten(value=1),
+    "nothing for values": rewritten(value=None),
+    "a number as metric": rewritten(metric=1),
+    "no metric": rewritten(metric=None),
+    "deep": lambda path: path.write_text(DEEP),
+    "deep in a dict": lambda path: path.write_text('{"a":' + DEEP + "}"),
+    "less deep": lambda path: path.write_text("[" * 600 + "]" * 600),
+    "flipped": flipped,
+    # What is still sound: what needs it is moved aside.
+    "shortened": shortened,
+    "lost": Path.unlink,
+}
+WAYS = [*DAMAGES]
+CASES = [
+    *[(w, n, True) for w in WAYS[:3] for n in (store.METRICS, store.PROVENANCE, store.CHECKPOINT)],
+    *[(w, n, False) for w in WAYS[:3] for n in (store.METRICS, store.SPEC, store.CHECKPOINT)],
+    *[(way, store.METRICS, True) for way in WAYS[3:12]],
+    *[(way, name, True) for way in WAYS[12:15] for name in (store.SPEC, store.PROVENANCE)],
+    *[("flipped", store.CHECKPOINT, True), ("lost", store.CHECKPOINT, True)],
+    ("shortened", store.METRICS, True),
+]
+
+
+@pytest.mark.parametrize(("way", "name", "finished"), CASES)
+def test_what_is_damaged_is_moved_aside_and_trained_again(way, name, finished):
     """The result of a finished run is passed over, unless it is only its state that is damaged."""
     play(MIX)
     expected, home = bits(MIX), store.folder(MIX)
     if not finished:
         (home / store.PROVENANCE).unlink()
-    damage(home / name)
-    bad = (home / name).read_bytes()
-    if finished and name != store.CHECKPOINT:
-        with pytest.warns(DamagedWarning, match=f"{name} .*passed over"):
-            assert find(MIX) is None
-    assert finished or find(MIX) is None
-    with pytest.warns(DamagedWarning, match=f"{name} .*it was moved to {name}.damaged"):
+    DAMAGES[way](home / name)
+    aside = name if WAYS.index(way) < WAYS.index("shortened") else store.PROVENANCE
+    bad, passed_over = (home / aside).read_bytes(), name in (store.METRICS, store.PROVENANCE)
+    with pytest.warns(DamagedWarning) as heard:
+        assert (find(MIX) is None) == (passed_over or not finished)
+        store.mend(MIX)  # as whoever claims it does; nobody needs its spec
         run_with_state(MIX, device="cpu", progress=False)
+    said = "\n".join(str(one.message) for one in heard)
+    assert not (finished and passed_over) or re.search(f"{name} .*passed over", said)
+    assert re.search(f"{aside} .*it was moved to {aside}.damaged", said)
     assert bits(MIX) == expected and find(MIX) is not None
-    assert (home / f"{name}.damaged").read_bytes() == bad
-
-
-def test_a_lost_checkpoint_is_trained_anew():
-    play(AVG)
-    expected = bits(AVG)
-    (store.folder(AVG) / store.CHECKPOINT).unlink()
-    with pytest.warns(DamagedWarning, match="a part is lost"):
-        run_with_state(AVG, device="cpu", progress=False)
-    assert bits(AVG) == expected
+    assert (home / f"{aside}.damaged").read_bytes() == bad
 
 
 @pytest.mark.parametrize("name", [store.METRICS, store.CHECKPOINT, store.PROVENANCE])
@@ -202,18 +206,6 @@ def test_what_a_busy_machine_cannot_open_is_not_damaged(monkeypatch, name):
         with pytest.raises(StoreError, match=f"cannot read .*{name}: Too many open files"):
             run_with_state(AVG, device="cpu", progress=False)
     assert not list(store.folder(AVG).glob("*.damaged")) and bits(AVG) == expected
-
-
-def test_a_complete_run_whose_metrics_end_early_is_not_complete():
-    play(AVG)
-    expected, path = bits(AVG), store.folder(AVG) / store.METRICS
-    metrics = pd.read_parquet(path)
-    metrics[metrics["round"] < AVG.rounds].to_parquet(path, index=False)
-    with pytest.warns(DamagedWarning, match=f"ends before round {AVG.rounds}"):
-        assert find(AVG) is None
-    with pytest.warns(DamagedWarning, match="belongs to a run of which a part is lost"):
-        play(AVG)
-    assert bits(AVG) == expected
 
 
 def test_half_files_of_killed_processes_are_cleaned_up_by_the_next_claim():
@@ -239,7 +231,7 @@ def test_the_inventory_says_what_is_there(at_once, monkeypatch):
     said = {entry.key: entry for entry in inventory()}
     assert {k: e.state for k, e in said.items()} == {
         MIX.key: "exported", AVG.key: "complete", BAD.key: "diverged", "feed": "damaged",
-        "0123456789abcdef": "outdated", "empty": "damaged", "mine": "unknown",
+        "0123456789abcdef": "outdated", "empty": "damaged", "mine": "damaged",
     }  # fmt: skip
     assert said[AVG.key].experiment == AVG and said[AVG.key].completed == 2
     assert "spec.json is no JSON" in said["feed"].note
@@ -254,7 +246,7 @@ def test_the_inventory_says_what_is_there(at_once, monkeypatch):
 
 def test_a_checkpoint_of_other_data_is_refused(at_once, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(store, "finish", lambda *a: sys.exit(1))
+        patch.setattr(running, "provenance", lambda *a: sys.exit(1))
         with pytest.raises(SystemExit):
             play(AVG)
     build = type(TASK).build
@@ -301,30 +293,17 @@ def test_a_disk_that_is_really_full_loses_nothing(at_once, monkeypatch, tmp_path
     def act():
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-        try:
-            play(MIX)
-        except StoreError as error:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-            (tmp_path / "said").write_text(str(error))
-            raise
+        play(MIX)
 
-    assert in_a_child(act) == 1
-    assert "cannot write the" in (tmp_path / "said").read_text()
+    ended = child.call(act)
+    assert ended.code == 1 and "StoreError: cannot write the" in ended.error
     play(MIX)
     assert bits(MIX) == expected
 
 
-def test_a_store_that_cannot_be_locked_is_a_clear_error(monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "file" / "runs"))
-    with pytest.raises(StoreError, match=r"cannot write the lock to .*FEDLIB_RUNS"):
-        play(AVG)
-
-
 def test_a_read_only_store_can_be_read(monkeypatch):
     play(AVG)
-    damaged = store.folder(AVG) / store.CHECKPOINT
-    _cut(damaged)
+    DAMAGES["cut"](store.folder(AVG) / store.CHECKPOINT)
 
     def refuse(*args):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -332,12 +311,6 @@ def test_a_read_only_store_can_be_read(monkeypatch):
     for call in ("replace", "open", "mkdir", "rename"):
         monkeypatch.setattr(os, call, refuse)
     assert find(AVG) is not None
-
-
-def test_the_checkpoint_interval_must_be_a_number(monkeypatch):
-    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "often")
-    with pytest.raises(ValueError, match="FEDLIB_CHECKPOINT_SECONDS must be a number, got 'often'"):
-        play(AVG)
 
 
 # Numbers that explode
@@ -378,7 +351,7 @@ def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(
     expected = undisturbed(experiment, tmp_path)
     with monkeypatch.context() as patch:
         _exploding(patch, 2, where)
-        with pytest.raises(RunDiverged, match=r"round 2: .* not finite; last finite") as caught:
+        with pytest.raises(RunDiverged, match=r"round 2: .* not finite") as caught:
             play(experiment)
     error, home = caught.value, store.folder(experiment)
     if where in ("client", "local"):
@@ -386,11 +359,7 @@ def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(
         assert error.clients == (int(rows[1]),)
     else:
         assert error.clients == () and "after the server's step" in str(error)
-    assert error.round == 2 and error.folder == str(home)
-    assert set(error.metrics) == {"train_loss", "validation_accuracy"}
-    assert all(np.isfinite(v) for v in error.metrics.values())
-    for part in ("train_loss", "validation_accuracy", str(home)):
-        assert part in str(error)
+    assert error.round == 2 and str(home) in str(error)
     assert store.failure(experiment).round == 2
     kept = store.restore(experiment)
     assert kept.completed == 2 and max(kept.metrics["round"].to_pylist()) == 2
@@ -404,7 +373,7 @@ def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(
 def test_a_loss_that_is_not_finite_names_round_and_client():
     with pytest.raises(RunDiverged, match="round 0: the loss of client") as caught:
         play(BAD)
-    assert caught.value.clients and set(caught.value.metrics) == {"validation_accuracy"}
+    assert caught.value.clients
     assert store.restore(BAD).completed == 0
     with pytest.raises(RunDiverged, match="round 0: the loss of client"):
         run(BAD, device="cpu", progress=False, retry=True)
@@ -417,7 +386,7 @@ def test_what_comes_from_elsewhere_replaces_a_failure(tmp_path, monkeypatch):
     play(AVG)
     files = store.pack(AVG)
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "other"))
-    store.failed(AVG, {"round": 1})
+    store.tell(AVG, store.FAILURE, {"round": 1})
     store.unpack(AVG, files)
     assert store.failure(AVG) is None and find(AVG) is not None
 
@@ -428,12 +397,6 @@ def test_a_watcher_is_told_of_every_round_of_both_stages():
     assert [t[:2] for t in told] == [(0, 2), (1, 2), (2, 2)] * 2
     losses = find(AVG).select("train_loss")["value"].to_pylist()
     assert [t[2] for t in told[1:3]] == losses and np.isnan(told[0][2]) and np.isnan(told[3][2])
-
-
-def flipped(path, at):
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
 
 
 def values_at(path):
@@ -458,25 +421,6 @@ def test_a_flipped_bit_of_stored_metrics_is_seen():
     assert find(AVG) is not None
 
 
-def test_a_flipped_bit_of_an_exported_result_is_seen(tmp_path, monkeypatch):
-    target = export([play(AVG)], "some")
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
-    flipped(target, values_at(target))
-    with pytest.raises(ValueError, match="is no exported result of fedlib"):
-        find(AVG)
-
-
-def test_a_flipped_bit_of_a_weight_is_seen_and_trained_again():
-    play(AVG)
-    expected = bits(AVG)
-    flipped(store.folder(AVG) / store.CHECKPOINT, -1)
-    with pytest.raises(store.Damaged, match="checksum differs"):
-        store.restore(AVG)
-    with pytest.warns(DamagedWarning, match="moved to checkpoint.safetensors.damaged"):
-        run_with_state(AVG, device="cpu", progress=False)
-    assert bits(AVG) == expected
-
-
 def test_what_was_stored_without_checksums_is_still_read(monkeypatch):
     result, state = run_with_state(AVG, device="cpu", progress=False)
     home = store.folder(AVG)
@@ -484,57 +428,19 @@ def test_what_was_stored_without_checksums_is_still_read(monkeypatch):
     _, said = store.atomic.load_header(home / store.CHECKPOINT)
     said.pop("crc32")
     tensors = {n: t.clone() for n, t in state.flat().items()}
-    store.atomic.save_file(tensors, home / store.CHECKPOINT, metadata=said)
+    save_file(tensors, home / store.CHECKPOINT, metadata=said)
     assert store.restore(AVG).completed == AVG.rounds
     assert find(AVG).metrics.equals(result.metrics)
 
 
-DEEP = "[" * 100_000 + "]" * 100_000
-
-
-@pytest.mark.parametrize("name", [store.SPEC, store.PROVENANCE])
-@pytest.mark.parametrize("text", [DEEP, '{"a":' + DEEP + "}", "[" * 600 + "]" * 600])
-def test_json_that_is_nested_too_deeply_is_damage(name, text):
-    play(AVG)
-    (store.folder(AVG) / name).write_text(text)
-    find(AVG)
-    with pytest.warns(DamagedWarning, match=f"{name}.damaged"):
-        store.mend(AVG)
-
-
-@pytest.mark.parametrize(
-    "said", [{"metrics": 3}, {"round": "x"}, {"metrics": {"loss": "high"}}, {"clients": 3}]
-)
+@pytest.mark.parametrize("said", [{"round": "x"}, {"clients": 3}])
 def test_a_failure_of_which_no_error_can_be_made_is_damage(said):
-    store.failed(AVG, said)
+    store.tell(AVG, store.FAILURE, said)
     with pytest.warns(DamagedWarning, match=r"failure.json.damaged"):
         play(AVG)
-    store.failed(MIX, {"round": 1})
+    store.tell(MIX, store.FAILURE, {"round": 1})
     with pytest.raises(RunDiverged):
         play(MIX)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"round": "1"},
-        {"round": [[1]]},
-        {"round": float("nan")},
-        {"client": 1.5},
-        {"value": "high"},
-        {"value": 1},
-        {"metric": 1},
-    ],
-    ids=repr,
-)
-def test_metrics_of_other_kinds_are_damage(change):
-    metrics = play(AVG).metrics.to_pandas()
-    column, value = next(iter(change.items()))
-    held = value * len(metrics) if isinstance(value, list) else value
-    path = store.folder(AVG) / store.METRICS
-    metrics.assign(**{column: held}).to_parquet(path, index=False)
-    with pytest.warns(DamagedWarning, match=f"its column {column} holds"):
-        assert find(AVG) is None
 
 
 def test_what_a_killed_export_left_goes_with_the_next_one():

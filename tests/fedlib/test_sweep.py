@@ -12,10 +12,11 @@ import sys
 import tempfile
 import types
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from filelock import FileLock
-from small import AVG, BAD, MIX, TASK, TUNED, bits, go, running
+from small import AVG, BAD, MIX, TUNED, bits, go, play, running
 
 from fedlib.algorithms import Local
 from fedlib.data import MissingDataError
@@ -28,27 +29,32 @@ from fedlib.runs.sweep import SweepFailed, sweep
 pytestmark = pytest.mark.slow
 
 
-def test_two_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, capfd):
+@pytest.fixture
+def playing(monkeypatch):
+    """Call something with the algorithm and the round before every round that is played."""
+
+    def playing(act, play=running.play_round):
+        def acting(algorithm, *args, **kwargs):
+            act(type(algorithm).__name__, kwargs["round"])
+            return play(algorithm, *args, **kwargs)
+
+        monkeypatch.setattr(running, "play_round", acting)
+
+    return playing
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, capfd, workers):
     with pytest.raises(SweepFailed, match=r"1 of 3 runs failed") as caught:
-        go([BAD, AVG, MIX], workers=2)
-    said = str(caught.value)
+        go([BAD, AVG, MIX], workers=workers)
+    said, cause = str(caught.value), caught.value.__cause__
     assert f"{BAD}\n  key {BAD.key}: RunDiverged: round 0: the loss of client" in said
-    assert isinstance(caught.value.__cause__, RunDiverged)
-    assert caught.value.__cause__.clients and caught.value.__cause__.round == 0
-    assert capfd.readouterr().err == ""
-    assert find(BAD) is None
-    two = {e: bits(e) for e in (AVG, MIX)}
-    assert [r.experiment for r in go([MIX, AVG, MIX], workers=2)] == [MIX, AVG, MIX]
+    assert isinstance(cause, RunDiverged) and cause.clients and cause.round == 0
+    assert capfd.readouterr().err == "" and find(BAD) is None
+    found = {e: bits(e) for e in (AVG, MIX)}
+    assert [r.experiment for r in go([MIX, AVG, MIX], workers=workers)] == [MIX, AVG, MIX]
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "alone"))
-    for result in go([AVG, MIX]):
-        assert bits(result.experiment) == two[result.experiment]
-
-
-def test_one_worker_also_finishes_the_others_and_keeps_the_cause():
-    with pytest.raises(SweepFailed, match="RunDiverged") as caught:
-        go([BAD, AVG])
-    assert isinstance(caught.value.__cause__, FloatingPointError)
-    assert find(AVG) is not None and find(BAD) is None
+    assert all(bits(play(e).experiment) == found[e] for e in (AVG, MIX))
 
 
 def test_a_killed_worker_takes_only_its_own_run(monkeypatch):
@@ -75,43 +81,31 @@ def test_a_killed_worker_takes_only_its_own_run(monkeypatch):
     assert len(killed) == 1
 
 
-def test_an_interrupted_sweep_says_how_far_it_came_and_continues(monkeypatch):
-    play = running.play_round
-
-    def stopping(algorithm, *args, **kwargs):
-        if kwargs["round"] == 3:
+def test_an_interrupted_sweep_says_how_far_it_came_and_continues(playing):
+    def stop(_, at):
+        if at == 3 and store.restore(MIX) is None:
             raise KeyboardInterrupt
-        return play(algorithm, *args, **kwargs)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(running, "play_round", stopping)
-        with pytest.raises(KeyboardInterrupt, match=r"1 of 2 runs are done.*the same call contin"):
-            go([AVG, MIX])
+    playing(stop)
+    with pytest.raises(KeyboardInterrupt, match=r"1 of 2 runs are done.*the same call continues"):
+        go([AVG, MIX])
     assert find(AVG) is not None and store.restore(MIX).completed == 3
     assert len(go([AVG, MIX])) == 2
 
 
-def test_a_run_asked_for_twice_is_trained_once(monkeypatch):
-    asked = []
-
-    def counted(experiment, plain=module.run_with_state, **kwargs):
-        asked.append(find(experiment) is None)
-        return plain(experiment, **kwargs)
-
-    monkeypatch.setattr(module, "run_with_state", counted)
+def test_a_run_asked_for_twice_is_trained_once(playing):
+    played = []
+    playing(lambda *told: played.append(told))
     results = go([AVG, dataclasses.replace(AVG), AVG])
-    assert len(results) == 3 and asked == [True]
+    assert len(results) == 3 and played == [("FedAvg", 0), ("FedAvg", 1)]
     assert all(r.provenance == results[0].provenance for r in results)
 
 
-def test_no_runs_are_no_results():
+def test_no_runs_are_no_results_and_no_workers_an_error():
     assert go([]) == [] == go([], workers=3)
-
-
-@pytest.mark.parametrize("workers", [0, -1])
-def test_no_workers_are_an_error(workers):
-    with pytest.raises(ValueError, match=f"workers must be >= 1, got {workers}"):
-        go([AVG], workers=workers)
+    for workers in (0, -1):
+        with pytest.raises(ValueError, match=f"workers must be >= 1, got {workers}"):
+            go([AVG], workers=workers)
 
 
 @pytest.fixture
@@ -120,13 +114,10 @@ def ray(monkeypatch):
 
     Its ``log`` hears of addresses, of what tasks need, and of every key that is handed out.
     """
-    ray, log = types.ModuleType("ray"), []
-    ray.log = log
+    ray = MagicMock(log=(log := []))
     monkeypatch.setitem(sys.modules, "ray", ray)
-    lost = type("RayError", (Exception,), {})
-    ray.exceptions = types.SimpleNamespace(
-        RayError=lost, RayTaskError=type("RayTaskError", (lost,), {})
-    )
+    ray.exceptions.RayError = lost = type("RayError", (Exception,), {})
+    ray.exceptions.RayTaskError = type("RayTaskError", (lost,), {})
 
     class Remote:
         def __init__(self, what):
@@ -157,20 +148,13 @@ def ray(monkeypatch):
     class Job(tuple):
         __hash__ = object.__hash__
 
-    ray.is_initialized = lambda: False
+    ray.is_initialized.return_value = False
     ray.init = lambda address, **_: log.append(address)
     ray.remote = Remote
     ray.wait = lambda jobs, num_returns, timeout: (jobs[:1], jobs[1:])
     ray.get = lambda job, timeout=None: job[0](*job[1])
     ray.cancel = lambda job, **_: log.append("cancelled")
-    ray.kill = lambda actor: None
-    ray.cluster_resources = lambda: {"CPU": 2.0}
-    ray.get_runtime_context = lambda: types.SimpleNamespace(get_node_id=lambda: "here")
-    ray.util = types.SimpleNamespace(
-        scheduling_strategies=types.SimpleNamespace(
-            NodeAffinitySchedulingStrategy=lambda node, soft: node
-        )
-    )
+    ray.cluster_resources.return_value = {"CPU": 2.0}
     return ray
 
 
@@ -178,14 +162,9 @@ TUNINGS = [dataclasses.replace(TUNED, algorithm=Local(batch_size=b)) for b in (5
 
 
 @pytest.mark.parametrize("address", [None, "auto"])
-def test_a_shared_first_stage_is_trained_once_and_first(ray, monkeypatch, address):
-    played, play = [], running.play_round
-
-    def count(algorithm, *args, **kwargs):
-        played.append(type(algorithm).__name__)
-        return play(algorithm, *args, **kwargs)
-
-    monkeypatch.setattr(running, "play_round", count)
+def test_a_shared_first_stage_is_trained_once_and_first(ray, playing, address):
+    played = []
+    playing(lambda name, _: played.append(name))
     assert [r.experiment for r in go([MIX, *TUNINGS], address=address)] == [MIX, *TUNINGS]
     assert played == ["FedMix"] * 5 + ["FedAvg"] * 2 + ["Local"] * 6
 
@@ -205,26 +184,21 @@ class Pipe:
 
     def __init__(self, said):
         self.said, self.sent = said, []
+        self.send = self.sent.append
 
     def recv(self):
         if isinstance(self.said, Exception):
             raise self.said
         return self.said
 
-    def send(self, message):
-        self.sent.append(message)
 
-
-def test_a_worker_says_that_it_knows_no_class_of_a_notebook():
-    error = module._answer(Pipe(AttributeError("Can't get attribute 'Mine'")), {})
-    assert "'Mine'. A worker knows no class of a notebook" in str(error)
-
-
-def test_a_worker_tells_the_beginning_of_both_stages_and_every_end():
+def test_a_worker_tells_the_beginning_of_both_stages_and_every_end_and_what_it_does_not_know():
     pipe = Pipe(TUNED)
     assert module._answer(pipe, {"device": "cpu"}) is None
     said = [message[:2] for _, message in pipe.sent]
     assert [m for m in said if m != (1, 2)] == [(0, 2), (2, 2), (0, 2), (2, 2)]
+    error = module._answer(Pipe(AttributeError("Can't get attribute 'Mine'")), {})
+    assert "'Mine'. A worker knows no class of a notebook" in str(error)
 
 
 def test_what_is_started_deaf_never_hears_of_ctrl_c():
@@ -284,7 +258,7 @@ def test_a_cluster_trains_elsewhere_and_its_files_come_back(ray, monkeypatch):
 )
 def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(ray, monkeypatch, asked, gpus, device):
     given, train = [], cluster.train
-    ray.cluster_resources = lambda: {"CPU": 8.0, "GPU": float(gpus)}
+    ray.cluster_resources.return_value = {"CPU": 8.0, "GPU": float(gpus)}
 
     def on_a_cpu(name, experiment, packed, options, *more):
         given.append(options["device"])
@@ -296,14 +270,14 @@ def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(ray, monkeypatch, asked,
     assert ray.log[1] == {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}
 
 
-def lossy(ray, times, whose):
-    """Let the first tasks of an experiment end as those of a killed worker do."""
+def lossy(ray, times, whose, error=None):
+    """Let the first tasks of an experiment end as those of a killed worker do, or otherwise."""
     get, left = ray.get, [times]
 
     def losing(job, timeout=None):
         if job[1] and job[1][1] == whose and left[0]:
             left[0] -= 1
-            raise ray.exceptions.RayError("worker crashed")
+            raise error or ray.exceptions.RayError("worker crashed")
         return get(job)
 
     ray.get = losing
@@ -339,21 +313,19 @@ def test_few_runs_are_handed_out_at_once_and_those_that_build_on_others_in_time(
     assert max(sizes) == 4
 
 
-def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(ray, monkeypatch, tmp_path):
+def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(ray, playing, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
     monkeypatch.setattr(cluster, "SECONDS_BETWEEN_MESSAGES", -1.0)
-    played, play = [], running.play_round
+    played = []
 
-    def playing(*args, **kwargs):
-        if kwargs["round"] == 3 and played.count(3) == 0:
-            played.append(3)
+    def crash(_, at):
+        played.append(at)
+        if played == [0, 1, 2, 3]:
             raise ray.exceptions.RayError("worker crashed")
-        played.append(kwargs["round"])
-        return play(*args, **kwargs)
 
-    monkeypatch.setattr(running, "play_round", playing)
+    playing(crash)
     monkeypatch.setattr(module, "sendable", lambda error: (_ for _ in ()).throw(error))
     (result,) = go([MIX], address="auto")
     assert played == [0, 1, 2, 3, 2, 3, 4]
@@ -382,24 +354,16 @@ def test_a_machine_with_other_code_stops_the_sweep_and_is_named(ray, monkeypatch
 
 
 def test_a_machine_that_cannot_run_fedlib_stops_the_sweep(ray):
-    get = ray.get
-
-    def without(job, timeout=None):
-        if job[1]:
-            raise ray.exceptions.RayTaskError("ip=10.0.0.7: No module named 'fedlib'")
-        return get(job)
-
-    ray.get = without
+    lossy(ray, 1, AVG, ray.exceptions.RayTaskError("ip=10.0.0.7: No module named 'fedlib'"))
     with pytest.raises(UnfitNode, match=r"cannot run fedlib: ip=10.0.0.7: No module"):
         go([AVG], address="auto")
 
 
-def test_missing_data_name_the_machine(ray, monkeypatch):
-
-    def missing(*args):
+def test_missing_data_name_the_machine(ray, playing):
+    def missing(*_):
         raise MissingDataError("digits is in none of the places")
 
-    monkeypatch.setattr(type(TASK), "build", missing)
+    playing(missing)
     with pytest.raises(SweepFailed, match=rf"none of the places on {socket.gethostname()}"):
         go([AVG], address="auto")
 

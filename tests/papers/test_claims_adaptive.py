@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 from rows import frame_of
 
 from companion import plotting
 from companion.claims import FAILS, HOLDS
+from fedlib import paths
 from fedlib.models import LeNet
 from fedlib.runs import tuning
-from papers.__main__ import main
 from papers.adaptive import analysis, claims, experiments
 from papers.adaptive.experiments import (
     ADAPTIVE,
@@ -262,24 +261,28 @@ def test_a_stage_goes_on_with_the_best_of_those_before(monkeypatch):
     """Every trial, and all its stages, are of the search's seed."""
     seen = {}
 
-    def found(stage, experiment, space, *, of, seed, **how):
+    def found(stage, experiment, space, *, seed, **how):
         best = {"eps": 0.4} if stage == "exploration" else NET
-        seen[stage] = (of, experiment(best))
-        assert seed == 11 and {one.seed for one in seen[stage][1].stages} == {11}
+        seen[stage] = experiment(best)
+        assert seed == 11 and {one.seed for one in seen[stage].stages} == {11}
         worse = {name: type(v)(v * 2) for name, v in best.items()}
         return [{**worse, "score": 0.1}, {**best, "score": 0.9}]
 
     monkeypatch.setattr(tuning, "search", found)
-    monkeypatch.setattr(tuning, "session", lambda *_: nullcontext())
     tuned, table = tune(SETTING, spaces("standard"), trials=2)
-    assert tuple(seen) == STAGES and seen["local"][0] == SETTING
-    assert seen["gate"][0].cluster.lr == 0.01 and seen["gate"][1].algorithm.gate == LENET
-    assert seen["exploration"][1].after.algorithm.explore.eps == 0.4
+    assert tuple(seen) == STAGES
+    assert seen["gate"].after.algorithm.client.lr == 0.01 and seen["gate"].algorithm.gate == LENET
+    assert seen["exploration"].after.algorithm.explore.eps == 0.4
     assert tuned.eps == (0.0, 0.4) and tuned.chooser == LENET
     assert table["best"].tolist() == [False, True] * 4 and table["trial"].tolist() == [0, 1] * 4
 
 
-def test_without_ray_the_command_says_how_to_get_it(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    assert main(["tune", "--trials", "1"]) == 1
-    assert 'fedlib: tuning needs Ray: pip install "fedlib[ray]"' in capsys.readouterr().err
+def test_the_trials_that_are_kept_are_drawn_again(monkeypatch):
+    kept = pd.read_csv(paths.ROOT / "results" / "tuning" / "cifar10_standard.csv")
+    monkeypatch.setattr(tuning, "train", lambda *_, **__: None)
+    monkeypatch.setattr(tuning, "score", lambda *_: 0.0)
+    for stage, space in spaces("standard").items():
+        names = [name for name, _ in space.axes]
+        stored = kept.loc[kept["stage"] == stage, names].sort_values(names[0])
+        drawn = pd.DataFrame(tuning.search(stage, dict, space, trials=len(stored), seed=11))
+        np.testing.assert_allclose(drawn[names].sort_values(names[0]), stored, rtol=1e-5)

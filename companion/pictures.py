@@ -1,0 +1,179 @@
+"""Pictures of systems in one grammar: a server, clients, what travels between them, what stays.
+
+A system is told in words, one for each thing: "e1" to "e6" are experts, "h1" to "h6" the private
+parts of clients, "base" is what these share, "x" a client's own model, "gate" and "phi" are what
+they are called, "data" is a client's examples. A "-" before a word draws it faint: there, and left
+out. Pictures are SVG on a card of their own, so that they can be read on a dark page.
+"""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+INK, PALE, CARD, FIELD = "#222222", "#8a8a8a", "#ffffff", "#f3f4f6"
+STEP, WIDE, HIGH = 34, 200, 96  # between things; a client's field
+SHAPES = {
+    "x": "M-12 -12H12V12H-12ZM-12 -12L12 12M-12 12L12 -12",
+    "gate": "M0 -14L14 0L0 14L-14 0Z",
+    "phi": "M-12 -12H12V12H-12ZM-4 -12V12M4 -12V12M-12 -4H12M-12 4H12",
+    "base": "M-13 12H13L7 -12H-7Z",
+    "h": "M-13 -9H13V9H-13Z",
+}
+KEY = {
+    "e": "expert",
+    "h": "private part",
+    "base": "shared part",
+    "x": "own model",
+    "gate": "gate",
+    "phi": "q(z|y)",
+    "data": "data",
+}
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client of a picture: what stays with it, what it is sent and what it sends, in words.
+
+    ``down`` and ``up`` are None where nothing travels. ``said`` stands below its field.
+    """
+
+    stays: str
+    down: str | None = None
+    up: str | None = None
+    said: str = ""
+    shares: tuple[float, ...] = (0.6, 0.3, 0.1)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A system: the server's things, its clients, and a sentence for those who cannot see it."""
+
+    title: str
+    server: str
+    clients: Sequence[Client]
+    said: str
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def svg(self) -> str:
+        """Return the picture as the text of an SVG file."""
+        width = len(self.clients) * (WIDE + 24) + 24
+        drawn = [_text(width / 2, 26, self.title, 15, weight="bold"), *self._server(width)]
+        for i, client in enumerate(self.clients):
+            drawn += _client(24 + i * (WIDE + 24), i, client)
+        there = [name for name in KEY if name in {_kind(word) for word in self._words()}]
+        drawn += _key(there, width)
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} 400" width="{width}"'
+        label = f' role="img" aria-label="{html.escape(self.said)}" font-family="sans-serif">'
+        card = f'<rect width="{width}" height="400" rx="10" fill="{CARD}"/>'
+        return "\n".join([head + label, card, *drawn, "</svg>\n"])
+
+    def _server(self, width: float) -> list[str]:
+        things = self.server.split()
+        half = max(80.0, len(things) * STEP / 2 + 46)
+        field = _field(width / 2 - half, 42, 2 * half, 66)
+        middle = width / 2 + 22
+        return [field, _text(width / 2 - half + 32, 79, "server", 12), *_things(middle, 75, things)]
+
+    def _words(self) -> list[str]:
+        said = [self.server, *(f"{c.stays} {c.down or ''} {c.up or ''}" for c in self.clients)]
+        return " ".join(said).split()
+
+
+def _kind(word: str) -> str:
+    """Return what a word stands for: a name of the key."""
+    return word.lstrip("-").rstrip("123456")
+
+
+def _client(left: float, i: int, client: Client) -> list[str]:
+    middle = left + WIDE / 2
+    drawn = [_field(left, 236, WIDE, HIGH), _text(left + 30, 256, f"client {i + 1}", 12)]
+    ways = [(client.down, middle - 50, 118, 228), (client.up, middle + 50, 228, 118)]
+    for words, x, start, end in ways:
+        if words is not None:
+            drawn.append(_arrow(x, start, end))
+            drawn += _things(x, 172, words.split(), step=22, size=0.62, card=True)
+    stays = client.stays.split()
+    drawn += [_one(word, x, 296, 1.0, client.shares) for word, x in _places(middle, stays, STEP)]
+    return [*drawn, _text(middle, 348, client.said, 12, fill=PALE)]
+
+
+def _places(middle: float, words: Sequence[str], step: float) -> list[tuple[str, float]]:
+    first = middle - step * (len(words) - 1) / 2
+    return [(word, first + step * i) for i, word in enumerate(words)]
+
+
+def _things(
+    middle: float,
+    y: float,
+    words: Sequence[str],
+    step: float = STEP,
+    size: float = 1.0,
+    *,
+    card: bool = False,
+) -> list[str]:
+    half = step * len(words) / 2 + 2
+    behind = (
+        f'<rect x="{middle - half}" y="{y - 14}" width="{2 * half}" height="28" fill="{CARD}"/>'
+    )
+    drawn = [_one(word, x, y, size) for word, x in _places(middle, words, step)]
+    return [behind, *drawn] if card else drawn
+
+
+def _one(
+    word: str, x: float, y: float, size: float = 1.0, shares: Sequence[float] = (0.6, 0.3, 0.1)
+) -> str:
+    """Return one thing, about 28 units wide, with its middle at a place."""
+    kind, number = _kind(word), word[-1]
+    fill, ink = (COLOURS[int(number) - 1], CARD) if number.isdecimal() else (FIELD, INK)
+    if kind == "data":
+        body = _bars(shares)
+    elif kind == "e":
+        body = f'<circle r="13" fill="{fill}"/>'
+    else:
+        body = f'<path d="{SHAPES[kind]}" fill="{fill}" stroke="{INK}" stroke-width="1.4"/>'
+    body += _text(0, 4.5, number, 13, ink, weight="bold") if number.isdecimal() else ""
+    faint = ' opacity="0.2"' if word.startswith("-") else ""
+    return f'<g transform="translate({x:g} {y:g}) scale({size:g})"{faint}>{body}</g>'
+
+
+def _bars(shares: Sequence[float]) -> str:
+    bars = [(9 * i - 12, 24 * share) for i, share in enumerate(shares)]
+    return "".join(
+        f'<rect x="{x}" y="{12 - h:g}" width="7" height="{h:g}" fill="{PALE}"/>' for x, h in bars
+    )
+
+
+def _key(names: Sequence[str], width: float) -> list[str]:
+    drawn = []
+    for name, x in _places(width / 2, names, min(112.0, (width - 40) / len(names))):
+        word = name + "1" if name in "eh" else name
+        drawn += [_one(word, x - 34, 378, 0.55), _text(x - 22, 382, KEY[name], 11, anchor="start")]
+    return drawn
+
+
+def _field(x: float, y: float, width: float, height: float) -> str:
+    at = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="8"'
+    return f'<rect {at} fill="{FIELD}" stroke="{PALE}"/>'
+
+
+def _arrow(x: float, start: float, end: float) -> str:
+    tip = 7 if end > start else -7
+    line = f'<path d="M{x:g} {start:g}V{end:g}" stroke="{INK}" stroke-width="1.6"/>'
+    return line + f'<path d="M{x - 5:g} {end - tip:g}H{x + 5:g}L{x:g} {end:g}Z" fill="{INK}"/>'
+
+
+def _text(
+    x: float,
+    y: float,
+    said: str,
+    size: float,
+    fill: str = INK,
+    *,
+    weight: str = "normal",
+    anchor: str = "middle",
+) -> str:
+    style = f'font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" fill="{fill}"'
+    return f'<text x="{x:g}" y="{y:g}" {style}>{html.escape(said)}</text>' if said else ""

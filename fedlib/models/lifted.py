@@ -1,0 +1,235 @@
+"""What a module does in training that is no function of its parameters and examples alone.
+
+It drops units at random, and it normalises by the batch and remembers what it saw. Both are handed
+in and out here, so that any module is a pure function: of its leaves, of noise, and of a mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+BatchNorm = nn.modules.batchnorm._BatchNorm
+# In a batch of training: running statistics after it, by the identity of the leaf before it, and
+# whether a network in training has read the batch.
+AFTER, USED = "statistics", "used"
+_STATISTICS = (".running_mean", ".running_var")
+_ATTENTION = F.scaled_dot_product_attention
+_ALPHA = -1.7580993408473766  # what SELU tends to (Klambauer et al., 2017)
+
+
+def is_statistic(name: str) -> bool:
+    """Return whether a leaf is a running statistic: it is averaged, but has no gradient."""
+    return name.endswith(_STATISTICS)
+
+
+class Lifted(TorchFunctionMode):
+    """The calls of torch that a module makes on one batch, with what is random in them handed in.
+
+    ``noise`` ``[B, n]`` is uniform in [0, 1): draws take it up in their order, and ``axes`` says
+    which axis of a draw is the batch. Without noise nothing drops. ``weight`` ``[B]`` is 0 for
+    padding; ``after`` holds the running statistics that move, by ``id``, and is updated: a layer
+    whose statistics are not in there stands still. ``shapes`` are those of the draws.
+    """
+
+    def __init__(
+        self,
+        noise: Tensor | None = None,
+        axes: tuple[int, ...] | None = None,
+        weight: Tensor | None = None,
+        after: dict[Any, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.noise, self.axes, self.weight, self.after = noise, axes, weight, after or {}
+        self.shapes: list[tuple[int, ...]] = []
+        self._taken = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer a call of torch, from elsewhere if it is random or looks at the whole batch."""
+        answer = _ANSWERS.get(func)
+        return answer(self, *args, **kwargs or {}) if answer else func(*args, **kwargs or {})
+
+    def draw(self, shape: tuple[int, ...]) -> Tensor:
+        """Return uniform numbers of a shape, each example's from its own noise."""
+        assert self.noise is not None
+        self.shapes.append(tuple(shape))
+        if self.axes is None:  # a rehearsal: only the shapes are asked for
+            return self.noise.new_full(shape, 0.5)
+        examples, axis = len(self.noise), self.axes[len(self.shapes) - 1]
+        first, self._taken = self._taken, self._taken + math.prod(shape) // examples
+        u = self.noise[:, first : self._taken]
+        if not axis:
+            return u.reshape(shape)
+        return u.reshape(examples, *shape[:axis], *shape[axis + 1 :]).movedim(0, axis)
+
+
+def _dropping(axes: int | None = None, alpha: bool = False) -> Callable[..., Tensor]:
+    """Return a dropout of single values, or of all that the first ``axes`` axes point at."""
+
+    def drop(
+        lifted: Lifted, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        if not training or not p or lifted.noise is None:
+            return x
+        u = lifted.draw(x.shape[:axes])
+        keep = (u >= p).to(x.dtype).view(*u.shape, *[1] * (x.ndim - u.ndim))
+        if not alpha:
+            return x * (keep / ((1 - p) or 1))
+        a = ((1 - p) * (1 + p * _ALPHA**2)) ** -0.5 if p < 1 else 0.0
+        return a * (x * keep + _ALPHA * (1 - keep)) - a * _ALPHA * p
+
+    return drop
+
+
+_drop = _dropping()
+
+
+def _bernoulli(lifted: Lifted, x: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
+    """Draw zeros and ones of the shape of ``x``: what stochastic depth is made of."""
+    if lifted.noise is None:
+        return x.bernoulli_(p, generator=generator)
+    return (lifted.draw(x.shape) < p).to(x.dtype)
+
+
+def _attend(
+    lifted: Lifted,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **more: Any,
+) -> Tensor:
+    """Return torch's attention, step by step where its weights drop or where it is vmapped."""
+    if attn_mask is not None and attn_mask.dtype == torch.bool:  # true where a key is seen
+        attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
+    how = query, key, value, attn_mask, 0.0, is_causal
+    drops = dropout_p and lifted.noise is not None
+    if not drops and not is_batchedtensor(query):
+        return _ATTENTION(*how, **more)
+    out, weights = torch.ops.aten._scaled_dot_product_attention_math(*how, **more)
+    return _drop(lifted, weights, dropout_p) @ value if drops else out
+
+
+def _attend_in_heads(lifted: Lifted, *args: Any, **kwargs: Any) -> Any:
+    """Return torch's multi-head attention, whose inner calls no mode sees."""
+    drop, attend = partial(_drop, lifted), partial(_attend, lifted)
+    with (
+        patch.object(F, "dropout", drop),
+        patch.object(F, "scaled_dot_product_attention", attend),
+    ):
+        return F.multi_head_attention_forward(*args, **kwargs)
+
+
+def _normalise(
+    lifted: Lifted,
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Return what BatchNorm makes of a batch, whose padding it neither sees nor remembers.
+
+    A batch of one value per channel has no variance to be remembered. ValueError for a layer
+    without running statistics.
+    """
+    if running_mean is None:
+        raise ValueError("normalises by whoever shares a batch: it needs running statistics")
+    if not training or id(running_mean) not in lifted.after:
+        return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+    assert lifted.weight is not None and running_var is not None
+    channels = [1, -1, *[1] * (x.ndim - 2)]
+    real = lifted.weight.repeat_interleave(len(x) // len(lifted.weight))
+    real = real.view(-1, *[1] * (x.ndim - 1))
+    axes = [0, *range(2, x.ndim)]
+    n = real.sum() * math.prod(x.shape[2:])
+    mean = (x * real).sum(axes) / n.clamp(min=1)
+    centered = x - mean.view(channels)
+    var = (centered.square() * real).sum(axes) / n.clamp(min=1)
+    unbiased = var * n / (n - 1).clamp(min=1)
+    for leaf, now, least in ((running_mean, mean, 0), (running_var, unbiased, 1)):
+        old = lifted.after[id(leaf)]
+        lifted.after[id(leaf)] = torch.where(n > least, old.lerp(now.detach(), momentum), old)
+    out = centered * (var + eps).rsqrt().view(channels)
+    if weight is not None and bias is not None:
+        out = out * weight.view(channels) + bias.view(channels)
+    return out
+
+
+def _group(lifted: Lifted, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Return torch's GroupNorm, which ``vmap`` refuses for channels that lie last in memory."""
+    x = x.contiguous() if is_batchedtensor(x) else x
+    return F.group_norm(x, *args, **kwargs)
+
+
+_ANSWERS: dict[Any, Callable[..., Tensor]] = {
+    F.dropout: _drop,
+    F.alpha_dropout: _dropping(alpha=True),
+    **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), _dropping(2)),
+    F.feature_alpha_dropout: _dropping(2, alpha=True),
+    Tensor.bernoulli_: _bernoulli,
+    F.scaled_dot_product_attention: _attend,
+    F.multi_head_attention_forward: _attend_in_heads,
+    F.batch_norm: _normalise,
+    F.group_norm: _group,
+}
+
+
+@contextmanager
+def blamed(module: nn.Module) -> Iterator[None]:
+    """Name the innermost module in what its forward pass raises, or if it draws by itself.
+
+    ValueError, with what to use instead of a module that draws from torch's own generator.
+    """
+    inside: list[str] = []
+    names = {m: f"{type(m).__name__} {n}".strip() for n, m in module.named_modules()}
+    begun = torch.get_rng_state()
+
+    def leave(*_: Any) -> None:
+        if not torch.equal(torch.get_rng_state(), begun):
+            raise ValueError(
+                "draws random numbers of its own, which would be others in every run: "
+                "use nn.Dropout and its relatives, or stochastic depth"
+            )
+        inside.pop()
+
+    hooks = [m.register_forward_pre_hook(lambda m, _: inside.append(names[m])) for m in names]
+    hooks += [m.register_forward_hook(leave) for m in names]
+    try:
+        yield
+    except Exception as error:
+        where = inside[-1] if inside else next(iter(names.values()))
+        raise ValueError(f"{where}: {error}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+        torch.set_rng_state(begun)
+
+
+def drawn_by(rehearse: Callable[[int], list[tuple[int, ...]]]) -> tuple[tuple[int, int], ...]:
+    """Return of every draw how many numbers an example takes, and which axis is the batch.
+
+    ``rehearse`` returns the shapes of the draws for a number of examples.
+    """
+    draws = []
+    for small, large in zip(rehearse(2), rehearse(3), strict=True):
+        grown = [i for i, (n, m) in enumerate(zip(small, large, strict=True)) if 3 * n == 2 * m]
+        if not grown:
+            raise ValueError(f"draws {list(small)} numbers that the examples of a batch share")
+        draws.append((math.prod(small) // 2, grown[0]))
+    return tuple(draws)

@@ -1,0 +1,516 @@
+"""Any torch module: evaluated by itself, trained as a plain loop would, or refused by name."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import LENET, after, assert_alike, make_federation, parts_of
+from playing import BATTERY, SKEWED, close, equal, held_by, play, trained_alone
+from torch import nn
+from torch.nn import functional as F
+
+from fedlib.algorithms import FedAvg, FedBN
+from fedlib.engine import evaluate, play_round
+from fedlib.models import (
+    MLP,
+    BiLSTM,
+    FastText,
+    GateNet,
+    LeNet,
+    Module,
+    Net,
+    ResNet,
+    is_statistic,
+)
+from fedlib.models.lifted import AFTER, Lifted
+from fedlib.optim import adam, sgd
+from fedlib.partition import IID, Mirrored, Rotated
+from fedlib.values import as_code, from_code
+
+IMAGE, SIZES = (8, 8, 1), (11, 4, 10)
+
+
+def normed(norm):
+    """A residual network of one block, with some normalisation."""
+
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, padding=1)
+            self.norms = nn.ModuleList([norm(), norm()])
+
+        def forward(self, x):
+            h = self.norms[0](self.first(x)).relu()
+            return (h + self.norms[1](self.second(h))).relu().mean((2, 3))
+
+    return Residual()
+
+
+def batch_normed():
+    return normed(lambda: nn.BatchNorm2d(4))
+
+
+def group_normed():
+    return normed(lambda: nn.GroupNorm(2, 4))
+
+
+def layer_normed():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.LayerNorm(9), nn.GELU())
+
+
+def dropping(p=0.4):
+    dense = nn.Linear(64, 9), nn.SELU(), nn.AlphaDropout(p)
+    return nn.Sequential(nn.Dropout2d(p), nn.Flatten(), *dense)
+
+
+class Transformer(nn.Module):
+    """Reads the rows of an image one after another."""
+
+    def __init__(self, first=True):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.2, batch_first=first)
+        self.first, self.encoder = first, nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x):
+        rows = x.squeeze(1) if self.first else x.squeeze(1).movedim(0, 1)
+        return self.encoder(rows).mean(int(self.first))
+
+
+class StochasticDepth(nn.Module):
+    """Passes by a layer at random, as torchvision and timm do, and normalises vectors."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.norm = nn.Linear(64, 6), nn.Linear(6, 6), nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        h = self.norm(self.first(x.flatten(1)))
+        past = self.second(h)
+        if self.training:
+            past = past * past.new_empty(len(x), 1).bernoulli_(0.8) / 0.8
+        return h + past
+
+
+def recurrent():
+    class Rows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(8, 5, batch_first=True)
+
+        def forward(self, x):
+            return self.lstm(x.squeeze(1))[0][:, -1]
+
+    return Rows()
+
+
+def foreign(name, *arguments, **more):
+    return Module(f"{__name__}:{name}", arguments, **more)
+
+
+NAMES = (
+    "batch_normed", "group_normed", "layer_normed", "dropping", "Transformer", "StochasticDepth",
+)  # fmt: skip
+FOREIGN = [*map(foreign, NAMES), foreign("Transformer", ("first", False))]
+every = pytest.mark.parametrize("family", FOREIGN, ids=lambda m: m.function.partition(":")[2])
+FAST = {"batch_size": 4, "client": sgd(0.2), "epochs": 2}
+NORMED = FOREIGN[0]
+
+
+def images(family, sizes=SIZES):
+    return make_federation(sizes, model=family, shape=IMAGE)
+
+
+TEXTS = [BiLSTM(vocabulary=20, embedding=6, hidden=5), FastText(vocabulary=20, width=6)]
+OURS = [LENET, LeNet(dropout=0.5), MLP(), ResNet(widths=(4,)), GateNet((6, 5)), *TEXTS]
+
+
+@pytest.mark.parametrize("family", [*FOREIGN, *OURS], ids=repr)
+def test_what_is_said_of_an_example_depends_on_no_other_and_on_no_chance(family):
+    shape = (7,) if family in TEXTS else (32, 32, 3) if family in OURS else IMAGE
+    net, x = Net(family, shape, 3), torch.rand(6, *shape)
+    x = (20 * x).long() if family in TEXTS else x.movedim(-1, 1)
+    params, state = net.init(1), torch.get_rng_state()
+    together = net(params, x)
+    alone = torch.cat([net(params, one[None]) for one in x])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    assert torch.equal(net(params, x), together) and torch.equal(torch.get_rng_state(), state)
+    batch = {"noise": torch.rand(6, net.noise), "weight": torch.ones(6), AFTER: {}}
+    again = [net(params, x, {**batch}) for _ in range(2)]
+    assert torch.equal(*again), "in training the noise decides alone"
+    assert torch.equal(net(params, x), together), "and is forgotten"
+
+
+@every
+def test_clients_in_one_program_are_trained_as_one_at_a_time(family):
+    fed = images(family)
+    one, three = (after(FedAvg(**FAST), fed, 2, chunk=chunk) for chunk in (1, 3))
+    assert_alike(one, three, rtol=1e-3, atol=1e-5)
+    _, alone = play(FedAvg(**FAST), fed, 1, chunk=1)
+    _, mine = play(FedAvg(**FAST), replace(fed, members=np.array([1])), 1, cohort=1, chunk=1)
+    place = alone.rows.tolist().index(1)
+    assert all(torch.equal(t[0], alone.messages[n][place]) for n, t in mine.messages.items())
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize(
+    "family", [NORMED, foreign("batch_normed", frozen=("norms.0.",))], ids=repr
+)
+def test_batchnorm_learns_what_separate_modules_learn_and_is_averaged(family, chunk):
+    """Clients are ragged: in one program batches of fewer examples ride with larger ones."""
+    fed, algorithm = images(family), FedAvg(**FAST, server=adam(0.1))
+    state = algorithm.init(fed, 0)
+    begun = {n: t.clone() for n, t in state.shared.items()}
+    end, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=3, chunk=chunk)
+    averaged = {n: torch.zeros_like(t) for n, t in begun.items()}
+    for place, row in enumerate(report.rows):
+        model = fed.net.module_of(0)
+        missing, unexpected = model.load_state_dict(begun, strict=False)
+        assert not unexpected and len(missing) == (0 if family is NORMED else 4)
+        if family is not NORMED:
+            model.base.norms[0].eval().train = lambda _: None
+        trained_alone(fed, algorithm, model, row, 0, 0)
+        now = model.state_dict()
+        sent = {n: begun[n] - t[place] for n, t in report.messages.items()}
+        close({n: now[n] for n in begun}, sent, rtol=1e-3, atol=1e-5)
+        averaged = {n: t + SIZES[row] / sum(SIZES) * now[n] for n, t in averaged.items()}
+    statistics = [n for n in begun if is_statistic(n)]
+    assert len(statistics) == (4 if family is NORMED else 2)
+    close({n: averaged[n] for n in statistics}, end.shared, rtol=1e-3, atol=1e-5)
+    assert not any(n.partition("/")[0] in statistics for n in end.optimizer), "Adam knows of none"
+
+
+def test_padding_is_not_normalised_and_one_example_has_no_variance():
+    norm, x = nn.BatchNorm1d(2), torch.tensor([[1.0, 5.0], [3.0, 5.0], [9.0, 9.0]])
+    for weight, mean, var in (
+        ([1, 1, 0], [2, 5], [2, 0]),
+        ([1, 0, 0], [1, 5], None),
+        ([0] * 3, None, None),
+    ):
+        after = {id(t): t for t in (norm.running_mean, norm.running_var)}
+        with Lifted(None, (), torch.tensor(weight).float(), after):
+            out = norm(x)
+        told = [after[id(t)] for t in (norm.running_mean, norm.running_var)]
+        for now, old, hand in zip(told, (0.0, 1.0), (mean, var), strict=True):
+            old = torch.full((2,), old)
+            torch.testing.assert_close(
+                now, old if hand is None else 0.9 * old + 0.1 * torch.tensor(hand)
+            )
+        assert out.isfinite().all()
+        if weight == [1, 1, 0]:
+            torch.testing.assert_close(out[:2], torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+
+
+def test_what_drops_and_what_stays_by_hand():
+    x, u = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0.4, 0.5, 0.9]])
+    with Lifted(u, (0,)):
+        assert F.dropout(x, 0.5).tolist() == [[0.0, 4.0, 6.0]]
+    with Lifted(u, (0,)):
+        assert F.dropout2d(torch.ones(1, 3, 2, 2), 0.5).sum((2, 3)).tolist() == [[0.0, 8.0, 8.0]]
+    with Lifted(u, (0,)):
+        assert torch.empty(1, 3).bernoulli_(0.5).tolist() == [[1.0, 0.0, 0.0]]
+    with Lifted(u, (1,)):
+        assert F.dropout(x.T, 0.5).tolist() == [[0.0], [4.0], [6.0]]
+    with Lifted(u, (0,)):
+        assert F.dropout(x, 0.5, training=False) is x and not F.dropout(x, 1.0).any()
+    with Lifted():
+        assert torch.equal(F.dropout(x, 0.5), x), "a module at rest"
+
+
+def test_alpha_dropout_keeps_mean_and_variance():
+    draw = torch.Generator().manual_seed(0)
+    x, u = torch.randn(1, 100_000, generator=draw), torch.rand(1, 100_000, generator=draw)
+    with Lifted(u, (0,)):
+        y = F.alpha_dropout(x, 0.3, training=True)
+    assert abs(float(y.mean())) < 0.02 and abs(float(y.std()) - 1) < 0.02
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
+def test_attention_whose_weights_drop_is_torchs_where_none_does(mask):
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 2, 4, 5, 6, generator=draw)
+    how = {"is_causal": True} if mask == "causal" else {}
+    if mask in ("bool", "float"):
+        seen = torch.ones(5, 5).tril().bool()
+        how["attn_mask"] = seen if mask == "bool" else torch.where(seen, 0.0, -torch.inf)
+    expected = F.scaled_dot_product_attention(q, k, v, **how)
+    with Lifted(torch.full((2, 100), 0.9), (0,)):
+        got = F.scaled_dot_product_attention(q, k, v, dropout_p=0.5, **how)
+    torch.testing.assert_close(got, 2 * expected)
+
+
+@pytest.mark.parametrize("name", BATTERY)
+def test_every_algorithm_trains_with_batchnorm_or_says_that_it_does_not(name):
+    fed, algorithm = make_federation(SIZES, model=NORMED, shape=IMAGE), BATTERY[name]
+    try:
+        state, _ = play(algorithm, fed, rounds=2)
+    except ValueError as error:
+        assert "trains without dropout and BatchNorm" in str(error) or "cut" in str(error)
+        assert "Mix" in name or "MoE" in name or "LocalGlobal" in name or "Densities" in name
+        return
+    assert all(t.isfinite().all() for t in state.flat().values() if t.is_floating_point())
+    moved = [n for n in state.flat() if is_statistic(n)]
+    assert moved or name == "CommonestLabel"
+
+
+def test_a_loss_that_forgets_the_batch_is_an_error():
+    class Forgetting(FedAvg):
+        def loss(self, net, params, ctx, batch):
+            return F.cross_entropy(net(params, batch["x"]), batch["y"])
+
+    with pytest.raises(ValueError, match="Forgetting trains without dropout and BatchNorm"):
+        after(Forgetting(), images(NORMED))
+    after(Forgetting(), images(FOREIGN[1]))
+
+
+def test_fedbn_keeps_batchnorm_at_home():
+    fed = images(NORMED)
+    state, report = play(FedBN(**FAST), fed)
+    kept = {
+        f"base.norms.{i}.{n}"
+        for i in (0, 1)
+        for n in ("weight", "bias", "running_mean", "running_var")
+    }
+    assert {*state.local} == kept and not kept & {*state.shared, *report.messages}
+    assert all(not torch.allclose(t[0], t[1]) for t in state.local.values())
+    plain = images(FOREIGN[1])
+    assert equal(play(FedBN(**FAST), plain)[0].shared, play(FedAvg(**FAST), plain)[0].shared)
+
+
+def test_fedbn_is_better_where_features_are_shifted():
+    """Each client sees the digits turned by another angle: Li et al.'s point, on four clients."""
+    turned = Rotated(IID(clients=4, size=100), angles=(0.0, 90.0, 180.0, 270.0), alpha=None)
+    task = replace(
+        SKEWED, partition=turned, held_out=Mirrored(300, 20, 60), model=foreign("dense_normed")
+    )
+    found = {}
+    for kind in (FedAvg, FedBN):
+        algorithm = kind(client=sgd(0.1), batch_size=10)
+        ends = []
+        for seed in (0, 1):
+            fed = task.build(seed)
+            state, _ = play(algorithm, fed, 12, seed)
+            ends.append(evaluate(fed, algorithm, state, fed.test).accuracy.mean())
+        found[kind.__name__] = sum(ends) / 2
+    assert found["FedBN"] > found["FedAvg"] > 0.4
+
+
+def dense_normed():
+    return nn.Sequential(nn.Flatten(), nn.Linear(256, 32), nn.BatchNorm1d(32), nn.ReLU())
+
+
+def test_a_frozen_backbone_is_computed_once_and_never_sent(monkeypatch):
+    fed, said = images(foreign("dropping", frozen=("",))), []
+    assert {*fed.net.init(0)} == {"head.weight", "head.bias"} and fed.net.noise == 0
+    there = Net.features
+
+    def features(net, params, x, batch=None):
+        said.append(len(x))
+        return there(net, params, x, batch)
+
+    monkeypatch.setattr(Net, "features", features)
+    algorithm = FedAvg(batch_size=None, epochs=3, client=sgd(0.5))
+    _, report = play(algorithm, fed, rounds=1)
+    assert said == [max(SIZES)], "all clients' examples together, in three epochs once"
+    for place, row in enumerate(report.rows):
+        x, y = held_by(fed.train, row)
+        head = nn.Linear(9, 3)
+        head.load_state_dict({n[5:]: t for n, t in algorithm.init(fed, 0).shared.items()})
+        h = fed.net.features({}, x)
+        for _ in range(3):
+            head.zero_grad()
+            F.cross_entropy(head(h), y).backward()
+            with torch.no_grad():
+                for p in head.parameters():
+                    p -= 0.5 * p.grad
+        sent = {
+            n[5:]: algorithm.init(fed, 0).shared[n] - t[place] for n, t in report.messages.items()
+        }
+        close(dict(head.named_parameters()), sent)
+
+
+def tied():
+    one, two = nn.Linear(64, 64), nn.Linear(64, 64)
+    two.weight = one.weight
+    return nn.Sequential(nn.Flatten(), one, nn.ReLU(), two)
+
+
+@pytest.mark.parametrize("name", ["tied", "recurrent"])
+def test_weights_that_a_module_keeps_in_several_places_are_trained(name):
+    fed, algorithm = images(foreign(name)), FedAvg(**FAST)
+    begun = algorithm.init(fed, 0).shared
+    _, report = play(algorithm, fed, rounds=1)
+    for place, row in enumerate(report.rows):
+        model = fed.net.module_of(0)
+        model.load_state_dict({**begun, **tie(begun)} if name == "tied" else begun)
+        trained_alone(fed, algorithm, model, row, 0, 0)
+        now = dict(model.named_parameters())
+        assert now.keys() == begun.keys()
+        close(now, {n: begun[n] - t[place] for n, t in report.messages.items()})
+
+
+def tie(leaves):
+    return {"base.3.weight": leaves["base.1.weight"]}
+
+
+class Branching(nn.Module):
+    """Looks at its numbers before it decides what to do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 5)
+
+    def forward(self, x):
+        h = self.layer(x.flatten(1))
+        return h if h.isfinite().all() else h.nan_to_num()
+
+
+@pytest.mark.parametrize(("name", "who"), [("recurrent", "LSTM lstm"), ("Branching", "Branching")])
+def test_what_cannot_be_vmapped_is_trained_one_client_at_a_time(name, who):
+    fed, algorithm = images(foreign(name)), FedAvg(**FAST)
+    assert_alike(after(algorithm, fed), after(algorithm, fed, chunk=1), rtol=0, atol=0)
+    with pytest.raises(ValueError, match=f"leave chunk out, or give 1. {who}: "):
+        after(algorithm, fed, chunk=2)
+    state, _ = play(FedBN(**FAST), fed, rounds=1)
+    assert evaluate(fed, FedBN(**FAST), state, fed.test).accuracy.shape == (3,)
+
+
+def unlike(forward):
+    """A linear layer, and something that cannot be trained here."""
+
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, 6)
+            self.held = [self.layer.weight]
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            return forward(self, self.layer(x.flatten(1)))
+
+    return Odd()
+
+
+ODD = {
+    "noisy": (lambda m, h: h + torch.rand_like(h), "Odd: draws random numbers of its own"),
+    "functional": (lambda m, h: F.dropout(h), "Odd: draws random numbers of its own"),
+    "shared": (
+        lambda m, h: h * torch.empty(1, 6).bernoulli_(0.5) if m.training else h,
+        r"Odd: draws \[1, 6\] numbers that the examples of a batch share",
+    ),
+    "counting": (
+        lambda m, h: h + 0 * m.calls.add_(m.training),
+        "all clients' training would change calls",
+    ),
+    "centred": (lambda m, h: h - h.mean(0), "depends on who shares its batch"),
+    "flat": (lambda m, h: h.sum(), r"makes \[\] of two examples, not features \[2, D\]"),
+    "pair": (lambda m, h: (h, h), "makes tuple of two examples"),
+    "elsewhere": (lambda m, h: h + m.held[0].sum(), "with other numbers than its parameters"),
+}
+
+
+def odd(kind):
+    return unlike(ODD[kind][0])
+
+
+def untracked(momentum=None, track=True):
+    norm = nn.BatchNorm1d(64, momentum=momentum, track_running_stats=track)
+    return nn.Sequential(nn.Flatten(), norm)
+
+
+def spectral():
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(64, 6))
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        *((foreign("odd", ("kind", kind)), message) for kind, (_, message) in ODD.items()),
+        (foreign("untracked"), r"base.1: BatchNorm counts batches here: give it a momentum"),
+        (foreign("untracked", ("momentum", 0.1), ("track", False)), "BatchNorm1d 1: normalises by"),
+        (foreign("spectral"), "all clients' training would change .*_u, .*_v"),
+        (foreign("nothing"), "module 'test_modules' has no attribute 'nothing'"),
+        (foreign("tie", ("leaves", "s")), r"tie'.*, for examples \[8, 8, 1\]: string indices"),
+        (foreign("tied", ("bias", True)), "unexpected keyword argument 'bias'"),
+        (Module("no_such.package:f"), "No module named 'no_such'"),
+        (Module("builtins:dict"), "it is a dict, no torch.nn.Module"),
+        (foreign("tied", head="fc"), "Sequential has no attribute `fc`"),
+        (foreign("tied", frozen=("conv",)), "freezes nothing: there is no such parameter"),
+        (foreign("grey"), r"for examples \[8, 8, 1\]: .* 3 channels"),
+    ],
+    ids=lambda m: m.function if isinstance(m, Module) else "",
+)
+def test_what_cannot_be_trained_is_refused_by_name(family, message):
+    with pytest.raises(ValueError, match=message):
+        _ = Net(family, IMAGE, 3).lifting
+
+
+def test_a_task_refuses_it_when_it_is_built():
+    with pytest.raises(ValueError, match=r"Identity.* not features \[2, D\]"):
+        replace(SKEWED, model=Module("torch.nn:Identity")).build(0)
+
+
+def grey():
+    return nn.Conv2d(3, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "bad", ["resnet18", "torchvision.models.resnet18", "a b:c", "a:b:c", ":", "a:"]
+)
+def test_a_module_is_named_by_package_and_function(bad):
+    with pytest.raises(ValueError, match=r"Module.function must be 'package:function', got "):
+        Module(bad)
+
+
+def test_a_module_is_a_value_that_calls_nothing_before_a_task_is_built():
+    module = Module("no_such:function", (("width", 3), ("gain", 0.5), ("name", None)), "fc", ("",))
+    assert from_code(as_code(module)) == module == eval(repr(module))
+
+
+def torchvision():
+    """torchvision, whose own operators a CPU's torch may lack: they are declared first."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        if not hasattr(torch.ops.torchvision, name):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return pytest.importorskip("torchvision", exc_type=ImportError), library
+
+
+@pytest.mark.slow
+def test_torchvisions_resnet18_is_federated():
+    _library = torchvision()
+    whole = Module("torchvision.models:resnet18", (("num_classes", 7),), head="fc")
+    fed = make_federation((4, 3), model=whole, shape=(32, 32, 3))
+    assert fed.net.width == 512 and fed.net.parameters() == 11_176_512 + 512 * 3 + 3
+    algorithm = FedBN(batch_size=2, client=sgd(0.01))
+    state, report = play(algorithm, fed, rounds=1)
+    assert len(state.local) == 20 * 4 and report.losses.isfinite().all()
+    x = fed.test.inputs(torch.arange(4))
+    params, _ = parts_of(fed, algorithm, state, 0)
+    torch.testing.assert_close(fed.net(params, x)[:1], fed.net(params, x[:1]), rtol=1e-4, atol=1e-4)
+    frozen = make_federation((4, 3), model=replace(whole, frozen=("",)), shape=(32, 32, 3))
+    state, _ = play(FedAvg(client=sgd(0.1)), frozen, rounds=1)
+    assert {*state.shared} == {"head.weight", "head.bias"}
+
+
+SMALL_VIT = (
+    ("image_size", 32), ("patch_size", 8), ("num_layers", 2), ("num_heads", 2),
+    ("hidden_dim", 16), ("mlp_dim", 24), ("dropout", 0.1), ("attention_dropout", 0.1),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "head", "arguments", "draws"),
+    [
+        ("VisionTransformer", "heads", SMALL_VIT, True),
+        ("efficientnet_b0", "classifier", (), True),  # stochastic depth
+        ("mobilenet_v3_small", "classifier", (), False),
+        ("convnext_tiny", "classifier.2", (), True),
+    ],
+)
+def test_torchvisions_networks_share_programs(name, head, arguments, draws):
+    _library = torchvision()
+    net = Net(Module(f"torchvision.models:{name}", arguments, head), (32, 32, 3), 5)
+    assert not net.lifting.alone and bool(net.noise) is draws

@@ -1,0 +1,30 @@
+"""Pictures of systems: well-formed, told in words, and stored as they are drawn."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from companion.pictures import Client, Picture
+from fedlib import paths
+from papers.pictures import PICTURES
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_stored_picture_is_the_one_that_is_drawn(name):
+    svg = PICTURES[name].svg()
+    assert (paths.ROOT / "docs" / "pictures" / f"{name}.svg").read_text() == svg
+    root = ElementTree.fromstring(svg)
+    assert root.get("aria-label") == PICTURES[name].said and PICTURES[name]._repr_svg_() == svg
+
+
+def test_what_is_left_out_is_faint_and_what_does_not_travel_has_no_arrow():
+    told = Picture("<A>", "e1", [Client("data x", "e1", "-e1"), Client("x", "e1")], "said")
+    svg = told.svg()
+    assert svg.count('opacity="0.2"') == 1 and "&lt;A&gt;" in svg
+    assert svg.count('Z" fill="#222222"') == 3, "the tips of three arrows"
+    assert ">own model<" in svg and ">gate<" not in svg, "the key has what is there"
+
+
+def test_an_unknown_thing_is_refused():
+    with pytest.raises(KeyError, match="spoon"):
+        Picture("A", "spoon", [], "said").svg()
