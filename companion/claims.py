@@ -45,7 +45,7 @@ class Claim:
     """One claim: what is said and where, by whom, what was measured, and the verdict.
 
     ``kind`` is "paper" (whose words are the ``quote``), "audit" (what released code or a way of
-    reporting does to a number), "identity" (arithmetic, no list of claims needs it) or "ours".
+    reporting does to a number), "identity" (arithmetic, which no list of claims needs) or "ours".
     ``exploratory`` claims were made after their numbers were seen. ``effect`` is the tested number,
     ``low`` and ``high`` its interval; a difference of accuracies is in percentage points, as
     ``unit`` says. ``detects`` is the smallest difference from what is asked that so many seeds
@@ -120,13 +120,6 @@ def alike(text: str, place: str, a: BySeed, b: BySeed, **about: Any) -> Claim:
     It holds if both ends of the interval lie within the margin (two one-sided tests).
     """
     return _compare(text, place, a, b, least=-POINT, most=POINT, **about)
-
-
-def equal(text: str, place: str, measured: object, expected: object, **about: Any) -> Claim:
-    """Test an identity that no seed can change: a count, or the same bits."""
-    verdict = HOLDS if measured == expected else FAILS
-    about = {"kind": IDENTITY, **about}
-    return Claim(text, place, f"{measured} (asked: {expected})", verdict, 0, **about)
 
 
 def ordered(

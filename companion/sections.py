@@ -213,8 +213,9 @@ class Book:
     """Everything that the companion plans, trains, keeps and judges.
 
     ``sections`` by name; ``order``, the parts of a campaign as `plan.planned` takes them;
-    ``published()``, every published number with its ``row``; ``why_not()``, by row why a number is
-    compared with no run ("" where it is); ``floored`` by paper, and the file of the ``floors``.
+    ``published()``, every published number with its ``row``, and in ``repeats`` the earlier row of
+    the same number (-1 for none); ``why_not()``, by row why a number is compared with no run (""
+    where it is); ``floored`` by paper, and the file of the ``floors``.
     """
 
     sections: Mapping[str, Section]

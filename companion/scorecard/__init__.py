@@ -133,9 +133,7 @@ def numbers(book: Book) -> pd.DataFrame:
     table[ends] = table[ends].astype(float) * 100
     fractions = (of if isinstance(of, list) else [] for of in table["values"])
     table["values"] = [[100 * v for v in of] for of in fractions]
-    named = ["paper", "dataset", "setting", "method", "metric", "value"]
-    again = table.duplicated(named) & table["value"].notna()
-    table = table.assign(gap=table["mean"] - table["value"], repeats=again)
+    table = table.assign(gap=table["mean"] - table["value"], repeats=table["repeats"].ge(0))
     return table.assign(verdict=judged(table)).reset_index(drop=True)
 
 
