@@ -158,7 +158,7 @@ def tasks(
     from rich.console import Console
     from rich.table import Table
 
-    from fedlib.cli.asked import fields
+    from fedlib.cli.experiments import fields
     from papers import named
 
     if name:

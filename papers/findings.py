@@ -269,23 +269,11 @@ def _gains() -> Numbers:
     return {"gain": gain, "chosen": _told(claims, "Reporting the largest", *TESTED)}
 
 
-NUMBERS: dict[str, Callable[[], Numbers]] = {
-    "floor": _floor,
-    "tuning": _tuning,
-    "fedavg": _fedavg,
-    "last client": _last_client,
-    "too small": _too_small,
-    "small experts": _small_experts,
-    "opted out": _opted_out,
-    "gate": _gate,
-    "writers": _writers,
-    "divergence": _divergence,
-    "joining": _joining,
-    "energies": _energies,
-    "equal size": _equal_size,
-    "label sets": _label_sets,
-    "gains": _gains,
-}
+_FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
+    _floor, _tuning, _fedavg, _last_client, _too_small, _small_experts, _opted_out, _gate, _writers,
+    _divergence, _joining, _energies, _equal_size, _label_sets, _gains,
+)  # fmt: skip
+NUMBERS = {of.__name__.strip("_").replace("_", " "): of for of in _FUNCTIONS}
 
 
 def _table(name: str) -> dict[str, dict[str, str]]:

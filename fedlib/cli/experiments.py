@@ -66,14 +66,14 @@ def _by_parts(said: Mapping[str, Any]) -> list[Experiment]:
     if not said.keys() >= {"task", "algorithm", "rounds"}:
         raise Usage("name experiments: CODE, FILE, or --task, --algorithm and --rounds")
     told = [f"{name}={said[name]}" for name in ("cohort", "evaluate-every") if name in said]
-    more = {name.replace("-", "_"): value for name, value in _fields(told).items()}
-    task, options = from_code(said["task"]), _fields(said.get("set", ()))
+    more = {name.replace("-", "_"): value for name, value in fields(told).items()}
+    task, options = from_code(said["task"]), fields(said.get("set", ()))
     chosen = [from_dict({"kind": name, **options}) for name in said["algorithm"]]
     pairs = itertools.product(chosen, said.get("seed") or [0])
     return [Experiment(task, a, said["rounds"], seed=s, **more) for a, s in pairs]
 
 
-def _fields(texts: Sequence[str]) -> dict[str, Any]:
+def fields(texts: Sequence[str]) -> dict[str, Any]:
     """Return NAME=VALUE texts as a dict; a value is code, a literal, or else a string."""
     said = {}
     for text in texts:
