@@ -21,6 +21,8 @@ __all__ = ["Usage", "app", "main"]
 NAME = "python -m fedlib"
 # Words of this command line before the papers had one of their own.
 MOVED = {"tune", "tasks", "--recipe", "--scale", "--dataset", "--method", "--task-set"}
+# What typer raises when a question is wrong: every version calls it something else.
+Refused: Any = typer.BadParameter.__mro__[-4]
 
 
 class Usage(ValueError):
@@ -161,7 +163,7 @@ def _answer(words: list[str], debug: bool) -> int:
         said = str(stopped) or "interrupted: the same command continues from what is stored"
         print(f"\nfedlib: {said}", file=sys.stderr)
         return 130
-    except typer.TyperException as error:
+    except Refused as error:
         said = " ".join(error.format_message().split())
         moved = [word for word in words if word.partition("=")[0] in MOVED]
         said += f" ({moved[0]} is a word of `python -m papers`)" if moved else ""
