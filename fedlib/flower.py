@@ -54,7 +54,7 @@ def unpacked(record: ArrayRecord) -> Params:
     for name, array in record.items():
         if array.stype != RAW:
             raise ValueError(f"{name} is packed as {array.stype!r}, not as {RAW!r}")
-        raw = torch.frombuffer(bytearray(array.data), dtype=torch.uint8)
+        raw = torch.from_numpy(np.frombuffer(array.data, dtype=np.uint8).copy())
         leaves[name] = raw.view(getattr(torch, array.dtype)).view(array.shape)
     return leaves
 
@@ -112,7 +112,7 @@ def client_app(mine: Mine = of_task) -> ClientApp:
     @app.query("join")
     def join(message: Message, context: Context) -> Message:
         _, fed = begun(context)
-        told = {NODE: int(fed.ids[0]), "examples": int(fed.train.sizes[0])}
+        told: dict[str, Any] = {NODE: int(fed.ids[0]), "examples": int(fed.train.sizes[0])}
         if told["examples"]:
             told |= {"shape": [*fed.net.shape], "classes": fed.classes}
         return Message(RecordDict({"told": ConfigRecord(told)}), reply_to=message)
@@ -202,9 +202,10 @@ class Absent(Table):
         assert self.ask is not None
         return (self.ask("label") * torch.as_tensor(self.sizes)[:, None]).round().to(torch.int64)
 
-    def inputs(self, examples: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Raise RuntimeError: the server has no example."""
+    def _missing(self, *args: Any, **more: Any) -> Any:
         raise RuntimeError("the examples are at the clients, and the server asks for some")
+
+    batches, real = _missing, property(_missing)
 
 
 @dataclass(eq=False)

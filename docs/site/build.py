@@ -84,6 +84,7 @@ TEXTS = {
     "readme": "README.md",
     "architecture": "ARCHITECTURE.md",
     "readings": "docs/READINGS.md",
+    "flower": "docs/FLOWER.md",
 }
 
 
@@ -112,6 +113,7 @@ readme
 figures
 architecture
 readings
+flower
 api
 ```
 

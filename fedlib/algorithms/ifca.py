@@ -220,6 +220,12 @@ class IFCA(FedAvg):
         held = self.fits(fed, state.shared, fed.validation, rows)
         return self.stop.closed(state, held, state.memory[CHOICE][rows])
 
+    def handed(self, state: State, row: int) -> State:
+        """Return all models; ValueError with ``stop``, which clients' validation losses decide."""
+        if self.stop is not None:
+            raise ValueError("clients are not asked for the losses that would stop a cluster")
+        return FedAvg.handed(self, state, row)
+
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the cluster model that each client has chosen, with what all clusters share."""
         return pick(state.shared, state.memory[CHOICE][rows])

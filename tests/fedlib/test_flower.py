@@ -12,12 +12,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from playing import FAST
+import torch
+from playing import BATTERY, FAST
 from playing import TASK as PICTURES
 
-from fedlib import paths
-from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix
-from fedlib.algorithms.ifca import Explore
+import fedlib.algorithms
+from fedlib import data, paths
+from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix, Local
+from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.optim import adam
 from fedlib.partition import Majority, OptOut
 from fedlib.runs import Experiment, begun, rounds
@@ -120,6 +122,109 @@ def test_apps_have_the_bits_of_the_simulation(algorithm, tmp_path, monkeypatch):
     home = loop.play()
     assert all(s["wire"] == s["ledger"] for s in check(e, lambda name: home))
     assert {what for row, what in loop.seen if row == out} == {"query.join"}
+
+
+FEDERATED = {
+    name: replace(a, batch_size=4)
+    for name, a in BATTERY.items()
+    if a.federates and name in fedlib.algorithms.__all__ and name not in {*FOUR, "Densities"}
+}
+# What travels beside the ledger: every label's row and not only held ones, experts that are pruned,
+# and p(y) of all clients.
+MORE = {"FedGH", "PrunedFedMix", "FedGen"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FEDERATED)
+def test_so_have_all_that_federate_from_their_start(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
+    e = replace(experiment(FEDERATED[name]), rounds=2)
+    if name == "FedGen":
+        e = replace(e, algorithm=replace(e.algorithm, noise=4, hidden=8, steps=5))
+    loop = Loop(e, [3, 0, 4, 2, 1])
+    if name == "DBE":
+        with pytest.raises(RuntimeError, match="the examples are at the clients"):
+            loop.play()
+        return
+    home = loop.play()
+    sent = check(e, lambda name: home)
+    assert all(s["wire"] == s["ledger"] for s in sent) == (name not in MORE)
+
+
+def test_a_machine_can_have_examples_that_nobody_else_has(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
+    text = (paths.ROOT / "docs" / "FLOWER.md").read_text()
+    (code,) = (t.split("```")[0] for t in text.split("```python\n") if t.startswith("from"))
+    page = {}
+    exec(code, page)
+    drawn = np.random.default_rng(0)
+    pictures = drawn.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
+    data.add("ward", (pictures, np.arange(40) % 3))
+    e = replace(experiment(FedAvg(**FAST), cohort=2), rounds=1)
+    home = Loop(e, [5, 9], page["client"]).play()
+    (sent,) = json.loads((home / flower.LEDGER).read_text())
+    assert sorted(sent["clients"]) == [5, 9] and sent["wire"] == sent["ledger"]
+    # Whose training parts are all of the 40 examples but those that it holds out.
+    leaves = load_tensors(home / flower.SERVER)[0]
+    assert leaves["shared:head.bias"].shape == (3,) and leaves["shared:head.bias"].isfinite().all()
+
+
+def test_arrays_come_back_as_they_went():
+    odd = torch.tensor([float("nan"), -0.0, 1e-45])
+    leaves = {"b": odd, "a": torch.arange(6).view(2, 3).mT, "none": torch.zeros(0, 3).bool()}
+    leaves["half"], leaves["one"] = torch.tensor([1.5], dtype=torch.bfloat16), torch.tensor(True)
+    record = flower.packed(leaves)
+    assert flower.unpacked(record).keys() == leaves.keys()
+    for name, t in flower.unpacked(record).items():
+        assert t.dtype == leaves[name].dtype and t.shape == leaves[name].shape
+        raw = (x.contiguous().flatten().view(torch.uint8) for x in (t, leaves[name]))
+        assert torch.equal(*raw)
+    assert flower.payload(app.RecordDict({"x": record})) == 12 + 48 + 0 + 2 + 1
+    with pytest.raises(ValueError, match=r"w is packed as 'numpy.ndarray'"):
+        flower.unpacked(app.ArrayRecord({"w": app.Array(np.zeros(2))}))
+
+
+ONE = experiment(FedAvg(**FAST))
+
+
+@pytest.mark.parametrize(
+    ("e", "complaint"),
+    [
+        (ONE.task, "not an experiment"),
+        (replace(ONE, algorithm=Local()), "nothing travels"),
+        (replace(ONE, algorithm=Local(), after=ONE), "nothing travels"),
+        (replace(ONE, algorithm=IFCA(stop=ClusterStop())), "would stop a cluster"),
+        (replace(ONE, algorithm=IFCA(least_share=0.1)), "the examples are at the clients"),
+    ],
+    ids=["no experiment", "no federation", "a second stage", "a stop", "fair clusters"],
+)
+def test_what_cannot_travel_is_refused(e, complaint):
+    with pytest.raises((ValueError, RuntimeError), match=complaint):
+        Loop(e, [0, 1, 2, 3, 4]).play()
+
+
+def test_clients_have_to_be_different_and_their_examples_alike(monkeypatch):
+    with pytest.raises(RuntimeError, match=r"2 nodes, clients \[3\]"):
+        loop = Loop(ONE, [3, 4])
+        loop.context = lambda node=None: Loop.context(loop, node and 3)
+        loop.play()
+    monkeypatch.setattr(flower, "FIRST", 0.0)
+    with pytest.raises(RuntimeError, match="2 of 5 clients have joined in 0 s"):
+        loop = Loop(ONE, [3, 4])
+        loop.config["clients"] = 5
+        loop.play()
+
+
+def test_one_that_opted_out_trains_for_nobody():
+    out, loop = opted_out(), Loop(ONE, [0, 1, 2, 3, 4])
+    identity.run_id, identity.node_id, identity.task_id = 7, 1, 1
+    ask = app.Message(app.RecordDict(), dst_node_id=100 + out, message_type="train")
+    with pytest.raises(RuntimeError, match=f"client {out} has opted out"):
+        flower.client(ask, loop.context(out))
+    ask = app.Message(app.RecordDict(), dst_node_id=100 + out, message_type="query.join")
+    told = flower.client(ask, loop.context(out)).content["told"]
+    assert dict(told) == {"client": out, "examples": 0}
 
 
 EXAMPLE = paths.ROOT / "examples" / "flower"
