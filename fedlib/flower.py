@@ -48,14 +48,14 @@ def packed(leaves: Params) -> ArrayRecord:
     return ArrayRecord(record)
 
 
-def unpacked(record: ArrayRecord) -> Params:
+def unpacked(record: ArrayRecord, device: str | torch.device = "cpu") -> Params:
     """Return the tensors that ``packed`` was given, bit by bit; ValueError for other arrays."""
     leaves = {}
     for name, array in record.items():
         if array.stype != RAW:
             raise ValueError(f"{name} is packed as {array.stype!r}, not as {RAW!r}")
         raw = torch.from_numpy(np.frombuffer(array.data, dtype=np.uint8).copy())
-        leaves[name] = raw.view(getattr(torch, array.dtype)).view(array.shape)
+        leaves[name] = raw.view(getattr(torch, array.dtype)).view(array.shape).to(device)
     return leaves
 
 
@@ -128,18 +128,18 @@ def client_app(mine: Mine = of_task) -> ClientApp:
         e, fed = begun(context)
         if not fed.train.sizes[0]:
             raise RuntimeError(f"client {fed.ids[0]} has opted out: it does not train")
-        sent = _trained(e, fed, message.content, kept(e, context) / f"client-{fed.ids[0]}")
+        file = kept(e, context) / f"client-{fed.ids[0]}.safetensors"
+        sent = _trained(e, fed, message.content, file)
         return Message(RecordDict({"message": packed(sent)}), reply_to=message)
 
     return app
 
 
-def _trained(e: Experiment, fed: Federation, content: RecordDict, home: Path) -> Params:
+def _trained(e: Experiment, fed: Federation, content: RecordDict, file: Path) -> Params:
     """Return a client's message of a round; its local leaves stay in a file of its own."""
-    algorithm, me, file = e.algorithm, np.zeros(1, dtype=np.int64), home.with_suffix(".safetensors")
+    algorithm, me = e.algorithm, np.zeros(1, dtype=np.int64)
     where, t = torch.as_tensor(me, device=fed.device), int(content["round"]["t"])
-    got = {name: unpacked(record) for name, record in content.array_records.items()}
-    got = {name: {n: leaf.to(fed.device) for n, leaf in part.items()} for name, part in got.items()}
+    got = {name: unpacked(record, fed.device) for name, record in content.array_records.items()}
     first = algorithm.init(fed, e.seed)
     own = load_tensors(file)[0] if file.exists() else first.local
     own = {n: leaf.to(fed.device) for n, leaf in own.items()}

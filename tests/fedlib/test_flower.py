@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from fedlib.optim import adam
 from fedlib.partition import Majority, OptOut
 from fedlib.runs import Experiment, begun, rounds
 from fedlib.runs.atomic import load_tensors
+from fedlib.values import from_code
 
 app = pytest.importorskip("flwr.app", reason="needs fedlib[flower]")
 flower = pytest.importorskip("fedlib.flower")
@@ -31,6 +33,7 @@ identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
 
 # Five clients, of which one stays out.
 TASK = replace(PICTURES, partition=Majority(5, size=30, p=0.6), opt_out=OptOut(clients=0.2))
+SIDES = "server", "client"
 FOUR = {
     "FedAvg": FedAvg(**FAST),
     "FedMix": FedMix(experts=2, server=adam(0.01), personal_bias=True, **FAST),
@@ -115,8 +118,7 @@ def opted_out():
 
 
 @pytest.mark.parametrize("algorithm", FOUR.values(), ids=FOUR)
-def test_apps_have_the_bits_of_the_simulation(algorithm, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
+def test_apps_have_the_bits_of_the_simulation(algorithm):
     e, out = experiment(algorithm), opted_out()
     loop = Loop(e, [3, 0, 4, 2, 1])
     home = loop.play()
@@ -136,8 +138,7 @@ MORE = {"FedGH", "PrunedFedMix", "FedGen"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FEDERATED)
-def test_so_have_all_that_federate_from_their_start(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
+def test_so_have_all_that_federate_from_their_start(name):
     e = replace(experiment(FEDERATED[name]), rounds=2)
     if name == "FedGen":
         e = replace(e, algorithm=replace(e.algorithm, noise=4, hidden=8, steps=5))
@@ -151,8 +152,18 @@ def test_so_have_all_that_federate_from_their_start(name, tmp_path, monkeypatch)
     assert all(s["wire"] == s["ledger"] for s in sent) == (name not in MORE)
 
 
+EXAMPLE = paths.ROOT / "examples" / "flower"
+
+
+def test_the_example_is_played_as_it_stands():
+    told = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    e = from_code(told["config"]["experiment"])
+    assert told["components"] == {f"{side}app": f"fedlib.flower:{side}" for side in SIDES}
+    home = Loop(e, [*range(told["config"]["clients"])]).play()
+    assert len(check(e, lambda name: home)) == e.rounds
+
+
 def test_a_machine_can_have_examples_that_nobody_else_has(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
     text = (paths.ROOT / "docs" / "FLOWER.md").read_text()
     (code,) = (t.split("```")[0] for t in text.split("```python\n") if t.startswith("from"))
@@ -227,7 +238,6 @@ def test_one_that_opted_out_trains_for_nobody():
     assert dict(told) == {"client": out, "examples": 0}
 
 
-EXAMPLE = paths.ROOT / "examples" / "flower"
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
