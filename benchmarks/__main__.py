@@ -114,7 +114,7 @@ def describe(case: Case, frame: pd.DataFrame) -> str:
             f"   {way:<{wide}}{s.median():>9.3f}   {span:<20}{rows['peak_mib'].median():>8.0f}"
         )
     for over, under, most in case.ratios:
-        wanted = f"   (wanted: at most {most})" if math.isfinite(most) else ""
+        wanted = f"   (wanted: at most {most:.3g})" if math.isfinite(most) else ""
         lines.append(f"   {over} / {under}: {ratio(frame, over, under):.2f}{wanted}")
     return "\n".join(lines)
 

@@ -4,6 +4,7 @@
 ``plain``   the loop of ``benchmarks.plain``, as it is usually written
 ``floor``   forward, backward and step on ready batches of the same shapes, and nothing else: no
             drawing, copying, sending or averaging; images in the layout that is fastest here
+``cores``   what ``engine`` plays, on two cores (A to C)
 
 A case with populations plays the engine's round with each of them instead, and one with rivals
 the engine's round of several algorithms on the same cohort.
@@ -46,12 +47,14 @@ from fedlib.algorithms import (
 )
 from fedlib.algorithms.ifca import Explore
 from fedlib.algorithms.variants import MEMORY
+from fedlib.cores import all_cores
 from fedlib.engine import State, play_round
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, BiLSTM, LeNet, Net
 from fedlib.optim import adam, sgd
 
 WAYS = ("floor", "engine", "plain")
+CORES = "cores"
 Round = Callable[[], None]
 SEED = 0
 
@@ -61,7 +64,8 @@ class Case:
     """A cohort and an algorithm; ``title`` says it in words.
 
     ``most`` is the largest ratio that is wanted on one CPU core: of engine over floor, or of a
-    population over the first. ``rivals`` are algorithms by name, each with the largest ratio that
+    population over the first. ``gain`` is how many times as fast a round is wanted on two cores.
+    ``rivals`` are algorithms by name, each with the largest ratio that
     is wanted of it over ``algorithm``; every client of such a case holds one class only.
     """
 
@@ -75,6 +79,7 @@ class Case:
     classes: int = 10
     populations: tuple[int, ...] = ()
     most: float = math.inf
+    gain: float = 0.0
     rivals: tuple[tuple[str, FedAvg, float], ...] = ()
 
     @property
@@ -82,7 +87,8 @@ class Case:
         """The names of the ways in which the case is played."""
         if self.rivals:
             return (type(self.algorithm).__name__, *(name for name, _, _ in self.rivals))
-        return tuple(f"{n:,} clients" for n in self.populations) or WAYS
+        more = (CORES,) if self.gain else ()
+        return tuple(f"{n:,} clients" for n in self.populations) or WAYS + more
 
     @property
     def ratios(self) -> tuple[tuple[str, str, float], ...]:
@@ -91,7 +97,8 @@ class Case:
             return tuple((name, self.ways[0], most) for name, _, most in self.rivals)
         if self.populations:
             return tuple((way, self.ways[0], self.most) for way in self.ways[1:])
-        return (("engine", "floor", self.most), ("plain", "engine", math.inf))
+        ratios = ("engine", "floor", self.most), ("plain", "engine", math.inf)
+        return (*ratios, (CORES, "engine", 1 / self.gain)) if self.gain else ratios
 
     def plays(self, ways: tuple[str, ...], device: torch.device) -> dict[str, Round]:
         """Return the functions that play a round, by way; ways of one population share its data."""
@@ -104,7 +111,7 @@ class Case:
             fed.train.y = owner % self.classes
             every = {self.ways[0]: self.algorithm, **{name: a for name, a, _ in self.rivals}}
             return {w: _engine(replace(self, algorithm=every[w]), fed) for w in ways}
-        make = {"floor": _floor, "engine": _engine, "plain": _plain}
+        make = {"floor": _floor, "engine": _engine, "plain": _plain, CORES: _on_two_cores}
         return {way: make[way](self, fed) for way in ways}
 
 
@@ -131,6 +138,7 @@ A = Case(
     FedAvg(),
     LeNet(),
     most=1.15,
+    gain=1.7,
 )
 CASES = {
     "A": A,
@@ -141,6 +149,7 @@ CASES = {
         size=100,
         cohort=5,
         most=1.15,
+        gain=1.4,
     ),
     "C": Case(
         "FedAvg, CNN 32/64/512 on 3x32x32, 20 clients x 500, batch 10, 1 epoch, SGD",
@@ -150,6 +159,7 @@ CASES = {
         size=500,
         cohort=20,
         most=1.15,
+        gain=1.7,
     ),
     "D": Case("FedMix, K = 4, on A", FedMix(experts=4, server=adam(1e-3)), LeNet()),
     "E": Case(
@@ -277,6 +287,19 @@ def _engine(case: Case, fed: Federation) -> Round:
         played += 1
 
     return play
+
+
+def _on_two_cores(case: Case, fed: Federation) -> Round:
+    play = _engine(case, fed)
+
+    def both() -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(2)
+        with all_cores(fed.device, case.cohort):
+            play()
+        torch.set_num_threads(threads)
+
+    return both
 
 
 def _begun(algorithm: FedAvg, fed: Federation) -> State:

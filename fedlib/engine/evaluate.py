@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.cores import spread
 from fedlib.engine import costs
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.protocol import Algorithm, State, playing, predicting
@@ -56,11 +57,13 @@ def encode(
     used = torch.nonzero(held)[:, 0]
     at = torch.zeros(len(table.y), dtype=torch.int64, device=fed.device)
     at[used] = torch.arange(len(used), device=fed.device)
-    with torch.no_grad():
-        parts = [
-            algorithm.encode(fed.net, state.shared, table.inputs(b))
-            for b in used.split(costs.BLOCK)
-        ]
+
+    def said(some: Tensor) -> Params:
+        with torch.no_grad():
+            return algorithm.encode(fed.net, state.shared, table.inputs(some))
+
+    found = dict(spread(said, used.split(costs.BLOCK), "examples"))
+    parts = [found[i] for i in range(len(found))]
     return Encoded({n: torch.cat([p[n] for p in parts]) for n in parts[0]} if parts else {}, at)
 
 
@@ -76,20 +79,25 @@ def evaluate(
     state = algorithm.assign_models(fed, state)
     encoded = encoded or encode(fed, algorithm, state, table)
     hits, lost = torch.zeros(fed.clients).double(), torch.zeros(fed.clients).double()
-    gates: list[tuple[Tensor, Tensor]] = []
     sizes = np.asarray(table.sizes)
     everyone = torch.as_tensor(np.flatnonzero(sizes), device=fed.device)
     ask = _asking(fed, algorithm, state)
     size = (fed, algorithm, encoded.code, table.index.shape[1])
-    for rows in everyone.split(costs.predicted_together(*size)) if len(everyone) else ():
+
+    def score(rows: Tensor) -> tuple[Tensor, ...]:
         width = int(sizes[rows.cpu()].max())
         held, mask = table.index[rows, :width].clamp(min=0), table.real[rows, :width]
         y, code = table.y[held], encoded.of(held)
         out = ask(algorithm.predict, rows, code)
-        hits[rows.cpu()] = ((out.logp.argmax(-1) == y) & mask).sum(1).double().cpu()
-        lost[rows.cpu()] = torch.where(mask, _surprise(out.logp, y), 0).sum(1).double().cpu()
-        if out.gate.shape[-1]:
-            gates.append((y[mask], out.gate[mask]))
+        right = ((out.logp.argmax(-1) == y) & mask).sum(1).double().cpu()
+        nll = torch.where(mask, _surprise(out.logp, y), 0).sum(1).double().cpu()
+        return right, nll, y[mask], out.gate[mask]
+
+    groups = everyone.split(costs.predicted_together(*size)) if len(everyone) else ()
+    found = dict(spread(score, groups, "scores"))
+    for i, rows in enumerate(groups):
+        hits[rows.cpu()], lost[rows.cpu()], *_ = found[i]
+    gates = [found[i][2:] for i in range(len(groups)) if found[i][3].shape[-1]]
     gate = _by_label(gates, fed.classes) if gates else None
     with np.errstate(invalid="ignore", divide="ignore"):
         return Scores(hits.numpy() / sizes, lost.numpy() / sizes, sizes, gate)
@@ -114,10 +122,11 @@ def evaluate_global(
         rows = rows[:1]  # all say the same
     sizes = playing(algorithm, fed).sizes[rows]
     log_share = (sizes / sizes.sum()).to(torch.float32).log().unsqueeze(1)
-    ask, hits = _asking(fed, algorithm, state), 0
+    ask = _asking(fed, algorithm, state)
     every = costs.polled(algorithm, len(fed.test.y), len(rows))
     asked = torch.arange(0, len(fed.test.y), every, device=fed.device)
-    for block in asked.split(costs.BLOCK):
+
+    def hits(block: Tensor) -> int:
         code = encoded.of(block)
         groups = rows.split(costs.predicted_together(fed, algorithm, code, len(block)))
         log_p = torch.cat([ask(algorithm.log_density, i, code, 1) for i in groups])
@@ -129,8 +138,10 @@ def evaluate_global(
                 votes[name] = votes[name] + part if name in votes else part
         with torch.no_grad():
             logp = algorithm.ensemble(fed.net, state.shared, code, votes)
-        hits += int((logp.argmax(-1) == fed.test.y[block]).sum())
-    return hits / len(asked)
+        return int((logp.argmax(-1) == fed.test.y[block]).sum())
+
+    blocks = asked.split(costs.BLOCK)
+    return sum(right for _, right in spread(hits, blocks, "newcomers")) / len(asked)
 
 
 def evaluate_everywhere(
@@ -219,7 +230,7 @@ def _surprise(logp: Tensor, y: Tensor) -> Tensor:
     return -logp.gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
-def _by_label(gates: list[tuple[Tensor, Tensor]], classes: int) -> np.ndarray:
+def _by_label(gates: Sequence[tuple[Tensor, ...]], classes: int) -> np.ndarray:
     y = torch.cat([y for y, _ in gates])
     gate = torch.cat([g for _, g in gates]).double()
     total = torch.zeros(classes, gate.shape[1], dtype=torch.float64, device=gate.device)

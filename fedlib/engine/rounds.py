@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.cores import spread
 from fedlib.engine import costs
 from fedlib.engine.batches import Plan, make_plan
 from fedlib.engine.evaluate import accuracy
@@ -108,19 +109,24 @@ def play_round(
     ends = plans[0].ends if plans else np.zeros(len(rows), dtype=np.int64)
     usual = costs.chunk_of(fed, chunk, costs.numbers(state))
     most = costs.side_by_side(fed, chunk, usual, state, algorithm.phases())
+    groups = [*costs.groups(alike, ends, most)]
     messages: Params = {}
     told: Params = {}
-    for group in costs.groups(alike, ends, most):
-        place = torch.as_tensor(group, device=fed.device)
-        handed, mine = hand_out(algorithm, fed, state, where[place]), [p.rows(group) for p in plans]
-        try:
-            sent = clients_round(algorithm, handed, mine, state.local, chunk, usual, score)
-        except TrainingDiverged as error:
-            raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
-        for name, leaf in state.local.items():
-            leaf[handed.rows] = sent.kept[name]
-        _put(messages, sent.messages, place, len(rows))
-        _put(told, sent.told, place, len(rows))
+
+    def play(group: np.ndarray) -> Sent:
+        handed = hand_out(algorithm, fed, state, where[torch.as_tensor(group)])
+        mine = [plan.rows(group) for plan in plans]
+        return clients_round(algorithm, handed, mine, state.local, chunk, usual, score)
+
+    try:
+        for i, sent in spread(play, groups, "clients"):
+            place = torch.as_tensor(groups[i], device=fed.device)
+            for name, leaf in state.local.items():
+                leaf[where[place]] = sent.kept[name]
+            _put(messages, sent.messages, place, len(rows))
+            _put(told, sent.told, place, len(rows))
+    except TrainingDiverged as error:
+        raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
     if messages and not algorithm.federates:
         raise RuntimeError(f"{type(algorithm).__name__} does not federate, yet sends {[*messages]}")
     with torch.no_grad():

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fedlib.cores import all_cores
 from fedlib.engine import (
     Report,
     State,
@@ -38,6 +39,7 @@ from fedlib.runs.log import Log
 from fedlib.runs.provenance import commit, provenance, segment, stages_of
 from fedlib.runs.spec import Experiment, Result
 from fedlib.runs.store import RunDiverged
+from fedlib.tasks import pick_device
 
 CHECKPOINT_SECONDS = 60.0
 BEST_OF = ("round", "client", "value")
@@ -68,7 +70,8 @@ def run(
 
     A run that was interrupted continues from its last checkpoint (one a minute, or every
     $FEDLIB_CHECKPOINT_SECONDS) and ends with the same bits, if on a CPU of the same kind with the
-    same chunk and number of threads. Two processes asked for the same experiment train it once. A
+    same chunk. There it uses as many cores as torch has threads (``cores.all_cores``), with the
+    same bits on any number of them. Two processes asked for the same experiment train it once. A
     run whose numbers stopped being finite raises RunDiverged, and again when asked again, unless
     ``retry``. StoreError when nothing can be stored, or when the checkpoint is of other data.
     """
@@ -99,7 +102,8 @@ def _claim_and_train(experiment: Experiment, how: How) -> Result:
                 store.forget_failure(experiment)
             if failure := store.failure(experiment):
                 raise failure
-            _train(experiment, how)
+            with all_cores(pick_device(how.device), experiment.cohort):
+                _train(experiment, how)
     found = store.find(experiment)
     assert found is not None
     return found

@@ -42,7 +42,11 @@ def test_every_setting_prints_as_its_code_and_can_be_divided(name, scale, seed):
             assert (np.abs(counts[part] - shares * size) < 1).all(), "the nearest whole numbers"
 
 
-OFFICIAL = {"cifar100": (100, 500, 100), "tiny_imagenet": (200, 500, 50), "femnist": (62, 13_000, 0)}
+OFFICIAL = {
+    "cifar100": (100, 500, 100),
+    "tiny_imagenet": (200, 500, 50),
+    "femnist": (62, 13_000, 0),
+}
 
 
 def official(name):

@@ -1,0 +1,208 @@
+"""One run on several cores: the same bits, errors as in a loop, and nothing left behind."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import LENET, make_federation
+from playing import FAST, begun, equal, play
+from small import TASK
+
+from fedlib import cores
+from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedGH, FedMix, FedRep, Local
+from fedlib.cores import all_cores, spread
+from fedlib.engine import TrainingDiverged
+from fedlib.optim import adam, sgd
+from fedlib.runs import Experiment, run_with_state
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def forks(monkeypatch):
+    """All work is worth a copy of the process; the numbers of those that were made."""
+    made, fork = [], os.fork
+
+    def noted():
+        made.append(fork())
+        return made[-1]
+
+    monkeypatch.setattr(cores, "WORTH", 0.0)
+    monkeypatch.setattr(cores, "_pace", {})
+    monkeypatch.setattr(os, "fork", noted)
+    yield made
+    torch.set_num_threads(1)
+    for pid in made:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def on(threads, play, cohort=1.0):
+    """What comes out on so many cores, after torch has used as many threads."""
+    torch.set_num_threads(threads)
+    a = torch.ones(300, 300)
+    (a @ a).sum().item()
+    try:
+        with all_cores(CPU, cohort):
+            return play()
+    finally:
+        assert torch.get_num_threads() == threads
+        torch.set_num_threads(1)
+
+
+ROUNDS = {
+    "server's optimiser": (FedMix(experts=2, server=adam(0.01), **FAST), None),
+    "local leaves": (SCAFFOLD(client=sgd(0.1), **FAST), None),
+    "clusters": (IFCA(clusters=2, **FAST), None),
+    "statistics": (FedGH(**FAST), None),
+    "phases": (FedRep(head_epochs=2, **FAST), 2),
+}
+
+
+@pytest.mark.parametrize(("algorithm", "chunk"), ROUNDS.values(), ids=ROUNDS)
+def test_rounds_have_the_same_bits_on_any_number_of_cores(forks, algorithm, chunk):
+    fed = make_federation((9, 4, 11, 6, 5, 8), model=LENET, shape=(12, 12, 1))
+
+    def three():
+        return play(algorithm, fed, state=begun(algorithm, fed), chunk=chunk, score=True)
+
+    state, report = three()
+    assert not forks
+    for threads in (2, 3):
+        other, said = on(threads, three)
+        assert equal(state.flat(), other.flat())
+        assert equal(report.messages, said.messages) and equal(report.adapted, said.adapted)
+        assert torch.equal(report.losses, said.losses)
+    assert len(forks) >= 3
+
+
+def test_a_run_of_two_stages_has_the_same_bits(forks, tmp_path, monkeypatch):
+    first = Experiment(replace(TASK, model=LENET), FedAvg(server=adam(0.01), **FAST), 2, cohort=3)
+    last = replace(first, algorithm=Local(**FAST), after=first, cohort=4)
+    results = []
+    for threads in (1, 2):
+        monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / str(threads)))
+        torch.set_num_threads(threads)
+        results.append(run_with_state(last, device="cpu", progress=False))
+    (one, state), (other, again) = results
+    assert forks
+    assert one.metrics.equals(other.metrics) and equal(state.flat(), again.flat())
+    assert [s["threads"] for s in other.provenance["segments"]] == [1]
+
+
+def doubled(i):
+    return {"twice": torch.tensor([2 * i]), "where": os.getpid()}
+
+
+def test_work_is_shared_out_and_comes_back_once(forks):
+    def work(i):
+        time.sleep(0.02)
+        return doubled(i)
+
+    def all_of_it():
+        return dict(spread(work, range(12), "test"))
+
+    found = on(3, all_of_it)
+    assert {i: int(f["twice"]) for i, f in found.items()} == {i: 2 * i for i in range(12)}
+    assert {f["where"] for f in found.values()} == {os.getpid(), *forks} and len(forks) == 2
+
+
+def test_little_work_stays_here(forks, monkeypatch):
+    monkeypatch.setattr(cores, "WORTH", 60.0)
+    assert len(on(3, lambda: [*spread(doubled, range(9), "test")])) == 9
+    on(3, lambda: [*spread(doubled, [], "test")])
+    on(3, lambda: [*spread(doubled, [1], "test")])
+    monkeypatch.setattr(cores, "WORTH", 0.0)
+    on(3, lambda: [*spread(doubled, range(9), "test")], cohort=1)
+    on(1, lambda: [*spread(doubled, range(9), "test")])
+    assert not forks
+
+
+class Unpicklable(Exception):
+    def __init__(self, a, b):
+        super().__init__(a)
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (lambda i: TrainingDiverged(f"client {i}", [i]), TrainingDiverged),
+        (lambda i: Unpicklable(f"client {i}", i), RuntimeError),
+    ],
+)
+def test_the_first_error_comes_as_from_a_loop(forks, raised, expected):
+    """From whatever process, with its traceback, after what was begun before it."""
+    here, seen = os.getpid(), []
+
+    def fails(i):
+        time.sleep(0.05 if i == 1 else 0.0)
+        if i == 1 and os.getpid() == here:  # leave it to a copy
+            time.sleep(0.5)
+        if i:
+            raise raised(i)
+        return i
+
+    def work(i):
+        return fails(i)
+
+    with pytest.raises((expected, Unpicklable), match="client 1") as caught:
+        on(2, lambda: seen.extend(spread(work, range(5), "test")))
+    assert seen == [(0, 0)]
+    if isinstance(caught.value, TrainingDiverged):
+        assert caught.value.clients == (1,)
+
+
+def test_an_error_in_a_copy_brings_its_traceback(forks):
+    here = os.getpid()
+
+    def only_in_a_copy(i):
+        if os.getpid() != here:
+            raise KeyError("no such leaf")
+        time.sleep(0.3 * bool(i))
+        return i
+
+    with pytest.raises(KeyError, match="no such leaf") as caught:
+        on(2, lambda: [*spread(only_in_a_copy, range(4), "test")])
+    assert "in only_in_a_copy" in str(caught.value.__cause__)
+
+
+def test_a_copy_that_is_killed_is_an_error(forks):
+    here = os.getpid()
+
+    def killed(i):
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.3 * bool(i))
+
+    with pytest.raises(RuntimeError, match="exit code -9"):
+        on(2, lambda: [*spread(killed, range(4), "test")])
+
+
+def test_an_interrupt_leaves_no_process(forks):
+    here = os.getpid()
+
+    def interrupted(i):
+        if i and os.getpid() == here:
+            raise KeyboardInterrupt
+        time.sleep(60.0 * bool(i))
+
+    with pytest.raises(KeyboardInterrupt):
+        on(3, lambda: [*spread(interrupted, range(9), "test")])
+    assert len(forks) == 2
+
+
+def test_ctrl_c_is_heard_here_only(forks):
+    """A terminal's SIGINT reaches every process of the group."""
+    here = os.getpid()
+
+    def pressed(i):
+        if i:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+        return os.getpid() == here
+
+    with pytest.raises(KeyboardInterrupt):
+        on(2, lambda: [*spread(pressed, range(4), "test")])
