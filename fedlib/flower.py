@@ -33,7 +33,7 @@ from fedlib.values import from_code
 NODE = "client"  # in a node's configuration: whose machine it is
 SERVER, LEDGER = "server.safetensors", "wire.json"
 RAW = "fedlib.raw"  # how tensors are packed: their bytes, without a header
-FIRST, PACE = 120.0, 0.5  # seconds to wait for all clients to join, and between two looks
+FIRST, PACE = 600.0, 0.5  # seconds to wait for all clients to join, and between two looks
 
 Mine = Callable[[Experiment, Mapping[str, Any]], Federation]
 

@@ -246,7 +246,7 @@ QUIET = {
 }
 
 
-def waited(what, seconds=120):
+def waited(what, seconds=1800):
     """Wait until ``what()`` is true of something, and return that."""
     until = time.monotonic() + seconds
     while not (found := what()):
@@ -331,7 +331,7 @@ def test_processes_of_their_own_have_the_bits_of_the_simulation(tmp_path):
             assert "Traceback" not in said, said[-3000:]
             return said.count("Finished task") == len(asked)
 
-        waited(ended, 600)
+        waited(ended)
     finally:
         machines.end()
     for e in asked.values():
