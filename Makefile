@@ -36,7 +36,7 @@ OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call optio
 CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) --workers '$(or $(WORKERS),1)' \
 	$(foreach part,$(SECTIONS),--section '$(part)')
 
-.PHONY: help env figures notebooks results plan paper report site check test browser format lab bench \
+.PHONY: help env figures notebooks results plan paper report site check test wire browser format lab bench \
 	determinism robust clean
 
 help:  ## this list
@@ -102,6 +102,11 @@ test: $(ENV)  ## lint, types, all tests, and the notebooks against their stored 
 		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
 		-n 2 --dist loadscope notebooks && \
 	$(PY) -m papers verdicts
+
+wire:  ## play experiments between Flower's processes, in an environment of its own
+	@test -x build/flower/bin/flwr || { $(PYTHON) -m venv build/flower && \
+		build/flower/bin/python -m pip install --quiet -e '.[dev,flower]'; }
+	build/flower/bin/python -m pytest tests/fedlib/test_flower.py $(PYTEST)
 
 browser: $(ENV)  ## run notebooks in JupyterLab in headless Chromium and move their widgets
 	@$(PY) -c 'import selenium' 2>/dev/null || \

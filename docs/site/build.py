@@ -85,6 +85,7 @@ TEXTS = {
     "readme": "README.md",
     "architecture": "ARCHITECTURE.md",
     "readings": "docs/READINGS.md",
+    "flower": "docs/FLOWER.md",
 }
 
 
@@ -113,6 +114,7 @@ readme
 figures
 architecture
 readings
+flower
 api
 ```
 

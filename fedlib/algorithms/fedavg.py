@@ -213,6 +213,10 @@ class LastClient(FedAvg):
         average = named(begun.shared, AVERAGE)
         return replace(begun, memory={n: t.clone() for n, t in average.items()})
 
+    def handed(self, state: State, row: int) -> State:
+        """Return the average alone."""
+        return State({}, {}, memory=state.memory)
+
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the average, from which every client trains."""
         return FedAvg.start(self, fed, _averaged(state), rows)

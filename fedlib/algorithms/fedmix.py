@@ -296,6 +296,11 @@ class PrunedFedMix(FedMix):
         order = torch.argsort(sent, dim=1, descending=True, stable=True)
         return {**FedMix.client_context(self, fed, state, rows), "sent": sent, "order": order}
 
+    def handed(self, state: State, row: int) -> State:
+        """Return the shared leaves, and the client's own p(z|s) as the server remembers it."""
+        known = {n: t[[row]] for n, t in state.memory.items() if n == MEMORY}
+        return State(state.shared, {}, memory=known)
+
     def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return how many experts each client is sent."""
         return self.client_context(fed, state, rows)["sent"].sum(1)

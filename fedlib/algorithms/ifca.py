@@ -169,27 +169,38 @@ class IFCA(FedAvg):
         sizes = torch.as_tensor(some.sizes, device=fed.device)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
-    def before_round(
+    def decide(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
-    ) -> State:
-        """Return the state in which every client of the cohort has chosen its cluster."""
-        # What clients settled for was about the models before.
-        state = replace(state, memory={n: t for n, t in state.memory.items() if n != FIT})
+    ) -> Params:
+        """Return the cluster that every client of the cohort chooses, ``[clients]``."""
         available = state.memory[OPEN].nonzero()[:, 0]
         if not len(available):
-            return state
+            return {}
         fit = self.fits(fed, state.shared, fed.train, rows)
         choice = available[fit[:, available].argmin(1)]
         for i, row in enumerate(rows.tolist()):
             draw = "explore", round, int(fed.ids[row])
             if generator(seed, *draw).random() < self.explore.at(round):
                 choice[i] = available[int(generator(seed, *draw, 1).integers(len(available)))]
-        chosen = state.memory[CHOICE].index_copy(0, rows, choice)
-        state = replace(state, memory={**state.memory, CHOICE: chosen})
-        if self.stop is not None and round % self.stop.every == 0:
-            held = self.fits(fed, state.shared, fed.validation, rows)
-            return self.stop.closed(state, held, choice)
-        return state
+        return {CHOICE: choice}
+
+    def before_round(
+        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
+    ) -> State:
+        """Return the state in which clients have chosen, and what converged is taken out."""
+        # What clients settled for was about the models before.
+        state = replace(state, memory={n: t for n, t in state.memory.items() if n != FIT})
+        state = FedAvg.before_round(self, fed, state, rows, round=round, seed=seed)
+        if self.stop is None or round % self.stop.every or not state.memory[OPEN].any():
+            return state
+        held = self.fits(fed, state.shared, fed.validation, rows)
+        return self.stop.closed(state, held, state.memory[CHOICE][rows])
+
+    def handed(self, state: State, row: int) -> State:
+        """Return all models; ValueError with ``stop``, which clients' validation losses decide."""
+        if self.stop is not None:
+            raise ValueError("clients are not asked for the losses that would stop a cluster")
+        return FedAvg.handed(self, state, row)
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the cluster model that each client has chosen, with what all clusters share."""

@@ -18,6 +18,8 @@ from fedlib.values import UnknownName
 
 __all__ = ["Usage", "app", "main"]
 NAME = "python -m fedlib"
+# What typer raises when a question is wrong: every version calls it something else.
+Refused: Any = typer.BadParameter.__mro__[-4]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +49,7 @@ def _answer(words: list[str], debug: bool) -> int:
         said = str(stopped) or "interrupted: the same command continues from what is stored"
         print(f"\nfedlib: {said}", file=sys.stderr)
         return 130
-    except typer.TyperException as error:
+    except Refused as error:
         said = " ".join(error.format_message().split())
         print(f"fedlib: {said}\n(see {NAME} --help)", file=sys.stderr)
         return 2

@@ -7,7 +7,7 @@ default here, ``FedAvg`` has all others; another algorithm overrides the ones in
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -108,6 +108,11 @@ class State:
     optimizer: Params = field(default_factory=dict)
     memory: Params = field(default_factory=dict)
 
+    def told(self, rows: Tensor, decided: Params) -> State:
+        """Return the state in which the server remembers what some clients have decided."""
+        known = {n: self.memory[n].index_copy(0, rows, t) for n, t in decided.items()}
+        return replace(self, memory={**self.memory, **known}) if known else self
+
     def flat(self) -> Params:
         """Return every tensor under one name, for a checkpoint."""
         groups = {g.name: getattr(self, g.name) for g in fields(self)}
@@ -159,11 +164,28 @@ class Algorithm(Protocol):
         """Return a number per client, ``[clients]``: equal ones have leaves of equal shapes."""
         return torch.zeros_like(rows)
 
+    def decide(
+        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
+    ) -> Params:
+        """Return what each client of the cohort decides before training, ``[clients, ...]``.
+
+        Each knows what it is sent and its own examples. The server is told with the message, and
+        remembers it: every name is one of ``State.memory``, ``[population, ...]``.
+        """
+        return {}
+
     def before_round(
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
         """Return the state in which the cohort has decided what it decides before training."""
-        return state
+        return state.told(rows, self.decide(fed, state, rows, round=round, seed=seed))
+
+    def handed(self, state: State, row: int) -> State:
+        """Return what of the server's state a client is sent, of which ``start`` makes its leaves.
+
+        That is the shared leaves, unless clients begin from something that the server remembers.
+        """
+        return State(state.shared, {})
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what each client of the cohort begins from, ``[clients, ...]``.

@@ -1,0 +1,342 @@
+"""A federation over a real wire has the bits of its simulation, and sends what the ledger says."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from playing import BATTERY, FAST
+from playing import TASK as PICTURES
+
+import fedlib.algorithms
+from fedlib import data, paths
+from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix, Local
+from fedlib.algorithms.ifca import ClusterStop, Explore
+from fedlib.optim import adam
+from fedlib.partition import Majority, OptOut
+from fedlib.runs import Experiment, begun, rounds
+from fedlib.runs.atomic import load_tensors
+from fedlib.values import from_code
+
+app = pytest.importorskip("flwr.app", reason="needs fedlib[flower]")
+flower = pytest.importorskip("fedlib.flower")
+identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
+
+# Five clients, of which one stays out.
+TASK = replace(PICTURES, partition=Majority(5, size=30, p=0.6), opt_out=OptOut(clients=0.2))
+SIDES = "server", "client"
+FOUR = {
+    "FedAvg": FedAvg(**FAST),
+    "FedMix": FedMix(experts=2, server=adam(0.01), personal_bias=True, **FAST),
+    "SCAFFOLD": SCAFFOLD(**FAST),
+    "IFCA": IFCA(clusters=3, explore=Explore(0.3), **FAST),
+}
+
+
+def experiment(algorithm, cohort=3):
+    return Experiment(TASK, algorithm, rounds=3, cohort=cohort, seed=1)
+
+
+def simulated(e):
+    """The final state of a simulation, and the reports of its rounds."""
+    fed = e.task.build(e.seed)
+    *_, reports = zip(*rounds(e, fed, begun(e, fed, ()), chunk=1), strict=True)
+    *_, (state, _, _) = rounds(e, fed, begun(e, fed, ()), chunk=1)
+    return state, reports[1:]
+
+
+def bits(leaves):
+    return {
+        n: (t.dtype, tuple(t.shape), t.contiguous().numpy().tobytes()) for n, t in leaves.items()
+    }
+
+
+def check(e, keeps):
+    """What lies at the server and at every client is what the simulation has; what was sent.
+
+    ``keeps(name)`` is the folder in which "server" or "client-3" keeps what is its own.
+    """
+    state, reports = simulated(e)
+    # Of each client that takes part the server remembers a row, and of the others none.
+    there = np.flatnonzero(e.task.build(e.seed).train.sizes)
+    held = {n: t[there] if "clients/" in n else t for n, t in state.flat().items()}
+    found = load_tensors(keeps("server") / flower.SERVER)[0]
+    assert bits(found) == bits({n: t for n, t in held.items() if not n.startswith("local:")})
+    rows = {int(row) for r in reports for row in r.rows} if state.local else set()
+    for row in rows:
+        own, name = {n: t[[row]] for n, t in state.local.items()}, f"client-{row}"
+        assert bits(load_tensors(keeps(name) / f"{name}.safetensors")[0]) == bits(own)
+    sent = json.loads((keeps("server") / flower.LEDGER).read_text())
+    assert [s["clients"] for s in sent] == [r.rows.tolist() for r in reports]
+    assert [s["ledger"] for s in sent] == [[r.down.tolist(), r.up.tolist()] for r in reports]
+    return sent
+
+
+class Loop:
+    """A grid whose nodes are called in this process."""
+
+    def __init__(self, e, nodes, clients=flower.client):
+        self.config = {"experiment": repr(e), "clients": len(nodes)}
+        self.nodes, self.client, self.seen = nodes, clients, []
+
+    def get_node_ids(self):
+        return [100 + n for n in self.nodes]
+
+    def send_and_receive(self, messages, timeout=None):
+        for message in messages:
+            to = message.metadata.dst_node_id
+            self.seen.append((to - 100, message.metadata.message_type))
+            reply = self.client(message, self.context(to - 100))
+            yield SimpleNamespace(
+                metadata=SimpleNamespace(src_node_id=to),
+                content=reply.content,
+                has_error=lambda: False,
+            )
+
+    def context(self, node=None):
+        config = {} if node is None else {"client": node}
+        return app.Context(7, node or 0, config, app.RecordDict(), self.config)
+
+    def play(self):
+        identity.run_id, identity.node_id, identity.task_id = 7, 1, 1  # as Flower's processes do
+        flower.main(self, self.context())
+        return flower.kept(flower.asked(self.context()), self.context())
+
+
+def opted_out():
+    (row,) = np.flatnonzero(TASK.build(1).train.sizes == 0)
+    return int(row)
+
+
+@pytest.mark.parametrize("algorithm", FOUR.values(), ids=FOUR)
+def test_apps_have_the_bits_of_the_simulation(algorithm):
+    e, out = experiment(algorithm), opted_out()
+    loop = Loop(e, [3, 0, 4, 2, 1])
+    home = loop.play()
+    assert all(s["wire"] == s["ledger"] for s in check(e, lambda name: home))
+    assert {what for row, what in loop.seen if row == out} == {"query.join"}
+
+
+FEDERATED = {
+    name: replace(a, batch_size=4)
+    for name, a in BATTERY.items()
+    if a.federates and name in fedlib.algorithms.__all__ and name not in {*FOUR, "Densities"}
+}
+# What travels beside the ledger: every label's row and not only held ones, experts that are pruned,
+# and p(y) of all clients.
+MORE = {"FedGH", "PrunedFedMix", "FedGen"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FEDERATED)
+def test_so_have_all_that_federate_from_their_start(name):
+    e = replace(experiment(FEDERATED[name]), rounds=2)
+    if name == "FedGen":
+        e = replace(e, algorithm=replace(e.algorithm, noise=4, hidden=8, steps=5))
+    loop = Loop(e, [3, 0, 4, 2, 1])
+    if name == "DBE":
+        with pytest.raises(RuntimeError, match="the examples are at the clients"):
+            loop.play()
+        return
+    home = loop.play()
+    sent = check(e, lambda name: home)
+    assert all(s["wire"] == s["ledger"] for s in sent) == (name not in MORE)
+
+
+EXAMPLE = paths.ROOT / "examples" / "flower"
+
+
+def test_the_example_is_played_as_it_stands():
+    told = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    e = from_code(told["config"]["experiment"])
+    assert told["components"] == {f"{side}app": f"fedlib.flower:{side}" for side in SIDES}
+    home = Loop(e, [*range(told["config"]["clients"])]).play()
+    assert len(check(e, lambda name: home)) == e.rounds
+
+
+def test_a_machine_can_have_examples_that_nobody_else_has(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
+    text = (paths.ROOT / "docs" / "FLOWER.md").read_text()
+    (code,) = (t.split("```")[0] for t in text.split("```python\n") if t.startswith("from"))
+    page = {}
+    exec(code, page)
+    drawn = np.random.default_rng(0)
+    pictures = drawn.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
+    data.add("ward", (pictures, np.arange(40) % 3))
+    e = replace(experiment(FedAvg(**FAST), cohort=2), rounds=1)
+    home = Loop(e, [5, 9], page["client"]).play()
+    (sent,) = json.loads((home / flower.LEDGER).read_text())
+    assert sorted(sent["clients"]) == [5, 9] and sent["wire"] == sent["ledger"]
+    # Whose training parts are all of the 40 examples but those that it holds out.
+    leaves = load_tensors(home / flower.SERVER)[0]
+    assert leaves["shared:head.bias"].shape == (3,) and leaves["shared:head.bias"].isfinite().all()
+
+
+def test_arrays_come_back_as_they_went():
+    odd = torch.tensor([float("nan"), -0.0, 1e-45])
+    leaves = {"b": odd, "a": torch.arange(6).view(2, 3).mT, "none": torch.zeros(0, 3).bool()}
+    leaves["half"], leaves["one"] = torch.tensor([1.5], dtype=torch.bfloat16), torch.tensor(True)
+    record = flower.packed(leaves)
+    assert flower.unpacked(record).keys() == leaves.keys()
+    for name, t in flower.unpacked(record).items():
+        assert t.dtype == leaves[name].dtype and t.shape == leaves[name].shape
+        raw = (x.contiguous().flatten().view(torch.uint8) for x in (t, leaves[name]))
+        assert torch.equal(*raw)
+    assert flower.payload(app.RecordDict({"x": record})) == 12 + 48 + 0 + 2 + 1
+    with pytest.raises(ValueError, match=r"w is packed as 'numpy.ndarray'"):
+        flower.unpacked(app.ArrayRecord({"w": app.Array(np.zeros(2))}))
+
+
+ONE = experiment(FedAvg(**FAST))
+
+
+@pytest.mark.parametrize(
+    ("e", "complaint"),
+    [
+        (ONE.task, "not an experiment"),
+        (replace(ONE, algorithm=Local()), "nothing travels"),
+        (replace(ONE, algorithm=Local(), after=ONE), "nothing travels"),
+        (replace(ONE, algorithm=IFCA(stop=ClusterStop())), "would stop a cluster"),
+        (replace(ONE, algorithm=IFCA(least_share=0.1)), "the examples are at the clients"),
+    ],
+    ids=["no experiment", "no federation", "a second stage", "a stop", "fair clusters"],
+)
+def test_what_cannot_travel_is_refused(e, complaint):
+    with pytest.raises((ValueError, RuntimeError), match=complaint):
+        Loop(e, [0, 1, 2, 3, 4]).play()
+
+
+def test_clients_have_to_be_different_and_their_examples_alike(monkeypatch):
+    with pytest.raises(RuntimeError, match=r"2 nodes, clients \[3\]"):
+        loop = Loop(ONE, [3, 4])
+        loop.context = lambda node=None: Loop.context(loop, node and 3)
+        loop.play()
+    monkeypatch.setattr(flower, "FIRST", 0.0)
+    with pytest.raises(RuntimeError, match="2 of 5 clients have joined in 0 s"):
+        loop = Loop(ONE, [3, 4])
+        loop.config["clients"] = 5
+        loop.play()
+
+
+def test_one_that_opted_out_trains_for_nobody():
+    out, loop = opted_out(), Loop(ONE, [0, 1, 2, 3, 4])
+    identity.run_id, identity.node_id, identity.task_id = 7, 1, 1
+    ask = app.Message(app.RecordDict(), dst_node_id=100 + out, message_type="train")
+    with pytest.raises(RuntimeError, match=f"client {out} has opted out"):
+        flower.client(ask, loop.context(out))
+    ask = app.Message(app.RecordDict(), dst_node_id=100 + out, message_type="query.join")
+    told = flower.client(ask, loop.context(out)).content["told"]
+    assert dict(told) == {"client": out, "examples": 0}
+
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+}
+
+
+def waited(what, seconds=1800):
+    """Wait until ``what()`` is true of something, and return that."""
+    until = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < until, "nothing came"
+        time.sleep(0.2)
+    return found
+
+
+def free_ports(count):
+    """Ports on which nothing listens."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in held]
+    for s in held:
+        s.close()
+    return ports
+
+
+class Machines:
+    """A SuperLink and SuperNodes, each a process with a store of its own, and Flower's command."""
+
+    def __init__(self, home):
+        self.home, self.started = home, []
+        self.path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.link, *self.ports = free_ports(1 + TASK.partition.clients)
+        (home / "flwr").mkdir()
+        address = f'address = "127.0.0.1:{self.link}"\ninsecure = true\n'
+        (home / "flwr" / "config.toml").write_text(f"[superlink.here]\n{address}")
+
+    def environment(self, name):
+        own = {
+            "PATH": self.path,
+            "FLWR_HOME": str(self.home / "flwr"),
+            "PYTHONPATH": str(paths.ROOT),
+        }
+        return {**os.environ, **QUIET, **own, "FEDLIB_RUNS": str(self.home / name)}
+
+    def log(self, name):
+        return (self.home / f"{name}.log").read_text()
+
+    def start(self, name, *words):
+        with (self.home / f"{name}.log").open("w") as log:
+            how = {"stdout": log, "stderr": log, "env": self.environment(name)}
+            self.started.append(subprocess.Popen([*words], **how))
+
+    def begin(self):
+        address = "--host", "127.0.0.1", "--port"
+        self.start("server", "flower-superlink", "--insecure", *address, str(self.link))
+        waited(lambda: "startup complete" in self.log("server"))
+        for row, port in enumerate(self.ports):
+            where = "--superlink", f"127.0.0.1:{self.link}", *address, str(port)
+            node = "--node-config", f"client={row}"
+            self.start(f"client-{row}", "flower-supernode", "--insecure", *where, *node)
+        return self
+
+    def run(self, e, name):
+        config = {"experiment": repr(e), "clients": len(self.ports)}
+        file = self.home / f"{name}.toml"
+        file.write_text("\n".join(f"{n} = {json.dumps(v)}" for n, v in config.items()))
+        words = "flwr", "run", str(EXAMPLE), "here", "--run-config", str(file)
+        done = subprocess.run(words, env=self.environment("server"), capture_output=True, text=True)
+        assert "Successfully started run" in done.stdout, done.stdout + done.stderr
+
+    def end(self):
+        for process in reversed(self.started):
+            process.terminate()
+        for process in self.started:
+            process.wait(30)
+
+
+@pytest.mark.slow
+def test_processes_of_their_own_have_the_bits_of_the_simulation(tmp_path):
+    """Four algorithms at once, between a server and five clients of which one stayed out."""
+    asked, out = {name: experiment(algorithm) for name, algorithm in FOUR.items()}, opted_out()
+    machines = Machines(tmp_path)
+    try:
+        machines.begin()
+        for name, e in asked.items():
+            machines.run(e, name)
+
+        def ended():
+            said = machines.log("server")
+            assert "Traceback" not in said, said[-3000:]
+            return said.count("Finished task") == len(asked)
+
+        waited(ended)
+    finally:
+        machines.end()
+    for e in asked.values():
+        (home,) = (tmp_path / "server" / ".flower").glob(f"{e.key}-*")
+        sent = check(e, lambda name, run=home.name: tmp_path / name / ".flower" / run)
+        assert all(s["wire"] == s["ledger"] for s in sent)
+    assert "train message" not in machines.log(f"client-{out}")
+    assert not (tmp_path / f"client-{out}").exists()
