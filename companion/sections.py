@@ -14,7 +14,7 @@ from fedlib.optim import Optimizer
 from fedlib.partition import Request
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
-from fedlib.values import one_of, value
+from fedlib.values import one_of, value, within
 
 SCALES = ("quick", "standard", "paper")
 """The sizes in which every section can be run: minutes, an evening, the papers' own."""
@@ -31,6 +31,8 @@ class Setting:
     the clients'. ``costly`` methods have as many seeds as it says, and not ``seeds``; with 0
     they are left out unless their seeds are asked for.
     """
+
+    limits = within(rounds=">= 1", seeds=">= 1", batch_size=">= 1", experts=">= 1")
 
     task: Task
     rounds: int

@@ -13,7 +13,7 @@ from fedlib.optim import sgd
 from fedlib.partition import ClassDirichlet, Own
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
-from fedlib.values import value
+from fedlib.values import value, within
 from papers.pm_moe import DENOISED, NINE, SERVERS_BASE, STAGE, SYNCHRONOUS, UNTUNED, WITH_MOE
 from papers.scaled import MAJORITY, ONCE, Row, digits, floor, scaled
 
@@ -61,6 +61,8 @@ class PrivateParts(Setting):
     ``tops``, ``gate_rates``, ``gate_epochs``, ``gammas`` and ``temperatures``. What has no default
     here differs by scale.
     """
+
+    limits = within(ratios=">= 0")
 
     near: float = 0.01
     decay: float = 0.1

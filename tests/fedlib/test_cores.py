@@ -204,5 +204,10 @@ def test_ctrl_c_is_heard_here_only(forks):
             time.sleep(0.2)
         return os.getpid() == here
 
-    with pytest.raises(KeyboardInterrupt):
-        on(2, lambda: [*spread(pressed, range(4), "test")])
+    # A shell's background jobs are deaf to it, and so are their tests.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            on(2, lambda: [*spread(pressed, range(4), "test")])
+    finally:
+        signal.signal(signal.SIGINT, before)
