@@ -10,8 +10,6 @@ round in one way. T compares the throughput of two processes with that of one. T
 were measured before, and now not again, stay.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

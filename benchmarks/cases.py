@@ -10,8 +10,6 @@ A case with populations plays the engine's round with each of them instead, and 
 the engine's round of several algorithms on the same cohort.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Peak memory, each time of a fresh process: it never falls within one."""
 
-from __future__ import annotations
-
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 

@@ -5,8 +5,6 @@ average of state dicts. It is kinder than usual in one thing: images are normali
 advance, instead of one by one at every epoch.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How much more two processes get done than one: runs, not rounds, are what a CPU plays at once."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from typing import Any

@@ -11,8 +11,6 @@ amplifies the last bit of a float, so that a processor with other instructions t
 of the same quality, and a close call may be told otherwise. A clear verdict must not be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, nan

@@ -1,7 +1,5 @@
 """What was found: sentences whose numbers are read from stored results, or that are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

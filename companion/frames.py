@@ -1,7 +1,5 @@
 """From stored metrics to the tidy frames that figures draw and claims test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

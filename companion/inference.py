@@ -6,8 +6,6 @@ does. It is Student's own in the middle of the range. Tests use the same scale, 
 exactly where the 95% interval leaves the bound out.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache

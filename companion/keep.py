@@ -4,8 +4,6 @@ A run lies in the file of the section and data set that first ask for it,
 ``results/<section>-<dataset>.parquet``. What is there stays as it is.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

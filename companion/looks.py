@@ -1,7 +1,5 @@
 """How methods and data sets look in figures, and what people call them: handed in by who knows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache

@@ -6,8 +6,6 @@ copy says is read, or written back to its source, its verdicts with it. One pape
 and not threads, because kernels started from one process race for ports.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

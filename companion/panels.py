@@ -1,7 +1,5 @@
 """What a notebook shows: the methods of a section on the data sets of a scale, side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 First seeds come first, or what is wanted; costs are those of short probes on this machine.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """What is run for a section of a paper: its experiments at three scales, and where each stands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache

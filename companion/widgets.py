@@ -4,8 +4,6 @@ An error inside a widget callback would vanish, so every explorer draws once dir
 made, and shows later errors in a line of its own.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence

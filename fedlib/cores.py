@@ -6,8 +6,6 @@ to them, and only what they find comes back. A fork is safe here, as in torch's 
 process has one torch thread, so that none asks for a pool of threads that was not copied.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -1,7 +1,5 @@
 """The memory of this process: how much it has held, and that it keeps what it frees."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import resource

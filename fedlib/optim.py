@@ -1,7 +1,5 @@
 """Optimisers as values, for clients and server alike: torch.optim does the work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ A client's draws depend on its own id, on the round and on the seed. They do not
 place in the cohort, on how many clients share one program, or on the device.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

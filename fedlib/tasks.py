@@ -3,8 +3,6 @@
 Images are as clients see them: turned by an angle, called by other labels, cropped in training.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from dataclasses import replace

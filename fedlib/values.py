@@ -5,8 +5,6 @@ with a default leaves every existing key alone. The price is a rule: a default n
 meaning (``tests/fedlib/test_values.py`` keeps the list).
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import difflib

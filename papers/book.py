@@ -3,8 +3,6 @@
 And which run a published number is to be compared with, and which have none.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -6,8 +6,6 @@ an error and not a sentence; one whose runs are not stored is left out. `papers/
 what notebooks end with.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial

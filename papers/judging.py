@@ -1,7 +1,5 @@
 """How claims of the papers are judged: what they say, numbers by seed, rules, and the floor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.resources import files

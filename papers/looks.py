@@ -1,7 +1,5 @@
 """How methods and data sets look in every figure of the papers."""
 
-from __future__ import annotations
-
 from companion.looks import Dash, Looks
 from papers import fedmix, pm_moe
 from papers.adaptive import experiments as adaptive

@@ -7,8 +7,6 @@ at hand it names a sample. ``quick`` is the same idea on scikit-learn's digits. 
 what it is in its docstring, and its options, a majority fraction for one, with their defaults.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

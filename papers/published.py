@@ -1,7 +1,5 @@
 """The papers' numbers, with table and row, as data."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 
 import pandas as pd

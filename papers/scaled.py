@@ -1,7 +1,5 @@
 """What the papers' runs share: three scales side by side, the quick one's digits, the floor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, replace
 from typing import Any, Self, TypeVar

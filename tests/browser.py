@@ -8,8 +8,6 @@ What `make figures` has trained is not trained again. Needs Chromium and its dri
 (Debian: chromium, chromium-driver).
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """The packages, their rooms and the arrows between them: nothing imports upwards."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import re

@@ -1,7 +1,5 @@
 """What the benchmarks compare must be the same computation; no test looks at the clock."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

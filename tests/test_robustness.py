@@ -1,7 +1,5 @@
 """What makes trouble must make it: children die, deadlines end, and broken promises are told."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

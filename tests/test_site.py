@@ -1,7 +1,5 @@
 """The sources of the static site, as they are laid out before Sphinx reads them."""
 
-from __future__ import annotations
-
 import importlib.util
 from types import SimpleNamespace
 

@@ -6,8 +6,6 @@ The report goes to ``build/DETERMINISM.md``; ``--keep`` writes it next to the be
 Ends with status 1 if a promise of same bits is broken.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import sys

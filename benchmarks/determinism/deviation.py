@@ -1,7 +1,5 @@
 """How far two results of the same experiment are apart."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

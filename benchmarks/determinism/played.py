@@ -1,7 +1,5 @@
 """What rounds in memory show: clients alone, rows in another order, evaluation in parts, growth."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The report: what is promised, and what was measured of it, as Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 All on scikit-learn's digits with clients of unequal size, so that shared programs are padded.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -3,8 +3,6 @@
 python -m benchmarks.determinism.trained FOLDER WAY...
 """
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

@@ -6,8 +6,6 @@ What is measured goes to ``build/robustness.md``; ``--keep`` writes ``benchmarks
 instead. The exit status is 1 if a promise was broken.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys

@@ -1,7 +1,5 @@
 """Forked processes: torch is loaded already, so that one costs milliseconds and may be killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

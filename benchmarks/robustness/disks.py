@@ -1,7 +1,5 @@
 """Small and read-only file systems, as far as this process may mount them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Full disks: a tmpfs with room for n pages or n files, for every n until there is enough."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Callable
 from pathlib import Path

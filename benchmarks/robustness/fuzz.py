@@ -1,7 +1,5 @@
 """Many hostile cases in children: none may hang, crash, eat the memory or run code."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Hostile hyper-parameters: every field of every value is refused by name, or the value is one."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

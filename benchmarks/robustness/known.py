@@ -1,7 +1,5 @@
 """What the report says in words: how each trouble is made, what it found, what it leaves open."""
 
-from __future__ import annotations
-
 HOW = {
     "storms": (
         "Forked processes train a run of a second, storing every round, and are killed with "

@@ -1,7 +1,5 @@
 """Ways to spoil a file: bytes cut, flipped and swapped, headers that lie, JSON that explodes."""
 
-from __future__ import annotations
-
 import json
 import random
 import struct

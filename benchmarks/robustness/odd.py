@@ -1,7 +1,5 @@
 """Odd clients: empty, of one example, of one class, alone; every algorithm copes or refuses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

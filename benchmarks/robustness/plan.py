@@ -1,7 +1,5 @@
 """How much trouble is made, and what came of it."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass, field

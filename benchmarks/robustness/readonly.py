@@ -1,7 +1,5 @@
 """Folders that may not be written: what is stored can be read, the rest is one clear line."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """The report: what was done, how often, what came of it, where, and what is not protected."""
 
-from __future__ import annotations
-
 import os
 import platform
 import tempfile

@@ -1,7 +1,5 @@
 """Several processes asked for the same thing at once: one does it, the others wait and read."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import time

@@ -1,7 +1,5 @@
 """kill -9 of runs at random moments: at a random time, or before a random touch of a file."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """kill -9 of a sweep over two processes: of a worker, of the parent, of all at once."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """Runs of a second or less, and what must be the same of them whatever happened."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """kill -9 of whoever decodes a data set into the cache, and of whoever exports results."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Iterator

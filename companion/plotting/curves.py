@@ -1,7 +1,5 @@
 """Numbers over rounds, over what was sent, over a parameter; and over the clients."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Matrices: probabilities in shades of grey, who holds which labels, and images."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Numbers by method: best at the top, by a place, in rows with their range; beside their floor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any

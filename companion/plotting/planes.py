@@ -1,7 +1,5 @@
 """Two numbers against each other: of methods, of clients, of examples, published and measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What all figures share: colours, the floor's line, fields side by side, where they are saved."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

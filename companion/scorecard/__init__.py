@@ -1,7 +1,5 @@
 """Every published number and every claim beside what was measured: `make report`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path

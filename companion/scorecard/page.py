@@ -1,7 +1,5 @@
 """The scorecard as one page that needs nothing else, and its words."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Mapping
 from html import escape

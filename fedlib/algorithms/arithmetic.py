@@ -1,7 +1,5 @@
 """The arithmetic that algorithms share: means over batches, sums over clients, at labels."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy

@@ -1,7 +1,5 @@
 """Local models that are held together: by a proximal term, control variates, or a contrast."""
 
-from __future__ import annotations
-
 from functools import reduce
 
 import torch

@@ -1,7 +1,5 @@
 """FedAvg, whose methods are every algorithm's default, and what 001's released code makes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 Not the mixup method of the same name.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

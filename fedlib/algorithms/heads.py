@@ -1,7 +1,5 @@
 """Private heads and vectors on shared features: added, divided, steered by labels, or shifted."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

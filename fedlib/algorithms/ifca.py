@@ -1,7 +1,5 @@
 """Clusters of clients, each with a model: IFCA, and its epsilon-greedy exploration (003)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A gate per client between what a federation learned and the client's own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Gates over private parts: PM-MoE after a federation, Fed-Syn-MoE from its start (004)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize

@@ -1,7 +1,5 @@
 """What a server trains itself: FedGen's generator of features, FedGH's output layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Models in two parts, one of them private: a head, a base, a vector, or the first layers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple

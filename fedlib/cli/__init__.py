@@ -3,8 +3,6 @@
 Exit codes: 0 all went well, 1 something failed, 2 the question was wrong, 130 interrupted.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What the command line can be asked: to train, to say what is stored, and what there is."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

@@ -1,7 +1,5 @@
 """From words to experiments: code, a file of code or of specs, or the parts of some."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

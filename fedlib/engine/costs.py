@@ -3,8 +3,6 @@
 No number here changes a result but by rounding. The numbers were measured (``make bench``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

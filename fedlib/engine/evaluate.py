@@ -1,7 +1,5 @@
 """Evaluation of all clients in large batches; what is shared is computed once per example."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """From the mathematics of one client to a cohort, and its step: forward, backward, optimiser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One communication round: select, start, train, send back, aggregate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a gate over experts that err independently can promise (004, Theorem 3.1)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -3,8 +3,6 @@
 And an auto-encoder, whose density says how well a client knows an example.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

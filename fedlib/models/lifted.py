@@ -4,8 +4,6 @@ It drops units at random, and it normalises by the batch and remembers what it s
 in and out here, so that any module is a pure function: of its leaves, of noise, and of a mask.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

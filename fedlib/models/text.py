@@ -1,7 +1,5 @@
 """Models of texts: token ids, 0 for padding and 1 for unknown words, ordered by frequency."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

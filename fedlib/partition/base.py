@@ -3,8 +3,6 @@
 Those are: what its clients see differently, some of them, all more than once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

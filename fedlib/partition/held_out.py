@@ -1,7 +1,5 @@
 """What a client does not train on: twins from elsewhere, some of its own, what opted out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

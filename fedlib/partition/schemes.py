@@ -1,7 +1,5 @@
 """The schemes of dealing, as values: label skew, quantity skew, mixtures by hand, natural ones."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedlib.partition import draws

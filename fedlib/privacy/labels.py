@@ -10,8 +10,6 @@ log p(y|x, z=k) p(z=k|x, s), eq. 6 gives
 a share times a factor that the server knows in part: q(k|c).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor

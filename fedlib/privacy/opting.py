@@ -1,7 +1,5 @@
 """Opting out, checked on a run: no byte of what the server sees depends on what opted out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Files that are whole or not there, with checksums, and errors that say what is safe."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -5,8 +5,6 @@ along, a checkpoint comes to the driver's mailbox when it is written, the whole 
 returns.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -8,8 +8,6 @@ Which group is whose, the footer says (the statistics of ``key``). So a run is r
 the others, and a process reads a footer once.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Where and with what a run was made."""
 
-from __future__ import annotations
-
 import platform
 import re
 import subprocess

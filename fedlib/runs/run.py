@@ -1,7 +1,5 @@
 """Running an experiment: look it up, else train it, resumably."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Searching the parameters of experiments at random, over a space that is a value."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress

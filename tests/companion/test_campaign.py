@@ -1,7 +1,5 @@
 """All runs of a scale: each once, in the order asked for, with a cost that a probe tells."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Claims: what a handful of seeds decides, recomputed by a second route; and stored verdicts."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

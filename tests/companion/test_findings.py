@@ -1,7 +1,5 @@
 """Sentences of findings: their numbers come from results, and wrong ones are refused."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

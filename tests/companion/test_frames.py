@@ -1,7 +1,5 @@
 """Tidy frames and intervals, on numbers small enough to check by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Figures: what is drawn, in which order, what is hidden, and the frame that is behind."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

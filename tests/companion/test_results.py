@@ -1,7 +1,5 @@
 """The results folder: many runs in a file, each read alone, and what may be kept in it."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """The scorecard: every published number is placed, judged by hand-made cases, and shown."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

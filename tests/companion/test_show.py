@@ -1,7 +1,5 @@
 """Plots, explorers and live runs: what a reader sees."""
 
-from __future__ import annotations
-
 import ipywidgets as w
 import numpy as np
 import pandas as pd

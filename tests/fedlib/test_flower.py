@@ -14,8 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from playing import BATTERY, FAST
-from playing import TASK as PICTURES
+from playing import BATTERY, FAST, SKEWED
 
 import fedlib.algorithms
 from fedlib import data, paths
@@ -32,7 +31,7 @@ flower = pytest.importorskip("fedlib.flower")
 identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
 
 # Five clients, of which one stays out.
-TASK = replace(PICTURES, partition=Majority(5, size=30, p=0.6), opt_out=OptOut(clients=0.2))
+TASK = replace(SKEWED, partition=Majority(5, size=30, p=0.6), opt_out=OptOut(clients=0.2))
 SIDES = "server", "client"
 FOUR = {
     "FedAvg": FedAvg(**FAST),

@@ -1,7 +1,5 @@
 """Tables of runs made by hand, as frames have them, and what claims of them come to."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from companion.claims import ELSEWHERE

@@ -1,7 +1,5 @@
 """003: its scores beside Table 2, its claims on runs made by hand, and its stages of tuning."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

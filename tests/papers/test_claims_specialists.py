@@ -1,7 +1,5 @@
 """Scores of generalists and specialists: set beside the papers', and judged."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`python -m papers`: commands hand on what they are told, wrong words are answered."""
 
-from __future__ import annotations
-
 import importlib
 import re
 

@@ -1,7 +1,5 @@
 """The table of every method: its numbers by hand, who is unbeaten, and what runs cost."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """FedMix's claims about training, traffic and new clients (000), on numbers to check by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """What FedMix's posteriors and messages tell of clients (000), on numbers written by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

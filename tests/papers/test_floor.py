@@ -1,7 +1,5 @@
 """The floor under what papers publish and runs measure: stored, claimed, and drawn."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

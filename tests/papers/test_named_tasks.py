@@ -1,7 +1,5 @@
 """The papers' settings: every one is there at its scales, prints as code, and can be built."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

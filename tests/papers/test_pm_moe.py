@@ -1,7 +1,5 @@
 """004: its settings, what it publishes, and its claims on runs whose verdicts are known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

@@ -1,7 +1,5 @@
 """The papers' experiments, section by section, at every scale."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """What is claimed and found, in words: whose words they are, and what they stand on."""
 
-from __future__ import annotations
-
 import csv
 import re
 from string import Formatter
