@@ -72,6 +72,7 @@ METHODS: dict[str, tuple[int, Dash]] = {
     fedmix.CENTRALISED: (3, ":"),
 }
 METHODS |= {f"{m} {pm_moe.WITH_MOE}": METHODS[m] for m in pm_moe.NINE}
+METHODS |= {"K = 3": (0, "-"), "K = 4": (1, "--"), "K = 5": (4, "-.")}
 # What is no method, and drawn beside its like.
 METHODS |= {fedmix.SHARED: (1, "-"), fedmix.BETWEEN: (0, "-")}
 METHODS |= {

@@ -153,7 +153,7 @@ def over(
         _lines(ax, style.inside(shown, ylabel), x, forms=True, alpha=0 if few else 0.15)
         for method, runs in numbers.groupby("method") if few and seeds else ():
             colour = style.look_of(str(method))["color"]
-            ax.plot(runs[x], runs["value"], ".", color=colour, alpha=0.45, ms=4, zorder=1.8)
+            ax.plot(runs[x], runs["value"], ".", color=colour, alpha=0.45, ms=6, zorder=1.8)
         hollow(ax, (printed or {}).get(name, numbers[:0]), x, "value")
         if level is not None:
             ax.axhline(level, **style.MARK)

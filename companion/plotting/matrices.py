@@ -55,7 +55,7 @@ def heatmaps(
 
     wide = min(columns, len(matrices))
     inches = inches or (0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2)
-    each = 0.17 if len(rows) <= 15 or all(rows) else 0.1  # inches: rows without names are thin
+    each = 0.17 if len(rows) <= 15 or "" not in rows else 0.1  # inches: rows without names are thin
     size = (inches + 0.5 / wide, 0.5 + each * len(rows))
     labels: Style = {"ylabel": ylabel, "heading": heading, "sharey": True}
     figure, drawn = fields(

@@ -16,7 +16,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from companion.looks import looks
+from companion.looks import Dash, looks
 from companion.sections import SCALES
 from fedlib import paths
 from fedlib.values import one_of
@@ -94,7 +94,9 @@ def look_of(method: str) -> Style:
     """Return a method's colour and dash, the same in every figure."""
     if method == looks().floor:
         return {name: FLOOR[name] for name in ("color", "linestyle")}
-    place, dash = looks().methods.get(method, (zlib.crc32(method.encode()) % 10, "-"))
+    unknown = zlib.crc32(method.encode())
+    dash: Dash = ("-", "--", "-.", ":")[unknown // 10 % 4]
+    place, dash = looks().methods.get(method, (unknown % 10, dash))
     return {"color": BLIND[place], "linestyle": dash}
 
 
