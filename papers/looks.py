@@ -24,7 +24,7 @@ METHODS: dict[str, tuple[int, Dash]] = {
     fedmix.PRUNING: (2, "-"),
     fedmix.with_pruning(0.5): (2, "--"),
     fedmix.with_pruning(0.1): (2, ":"),
-    fedmix.TEN_PRUNED: (2, "-"),
+    fedmix.TEN_PRUNED: (6, "--"),
     fedmix.BIAS: (3, "-"),
     LOCAL: (1, "-."),
     TUNED: (2, "-"),
@@ -32,19 +32,19 @@ METHODS: dict[str, tuple[int, Dash]] = {
     SMALL: (9, "-"),
     adaptive.MOE: (0, "-"),
     adaptive.EAGER: (9, "-"),
-    adaptive.ALL_EQUAL: (4, "-."),
+    adaptive.ALL_EQUAL: (4, "-"),
     adaptive.BEST: (3, "-"),
     "FedProx": (1, "--"),
-    "SCAFFOLD": (2, "--"),
-    "MOON": (4, "--"),
-    "FedGen": (3, "--"),
+    "SCAFFOLD": (2, "-."),
+    "MOON": (4, ":"),
+    "FedGen": (9, (0, (6, 1))),
     "FedPer": (0, "-"),
     "FedRep": (9, "-"),
     "FedBABU": (2, "-"),
     pm_moe.UNTUNED: (2, ":"),
     "FedRoD": (3, "-"),
-    "FedCP": (4, "-"),
-    "GPFL": (1, "-"),
+    "FedCP": (4, (0, (5, 1))),
+    "GPFL": (1, (0, (3, 1, 1, 1))),
     "LG-FedAvg": (5, "-."),
     "FedGH": (6, "-."),
     "DBE": (8, "-"),
@@ -62,6 +62,7 @@ METHODS: dict[str, tuple[int, Dash]] = {
 METHODS |= {f"{m} {pm_moe.WITH_MOE}": METHODS[m] for m in pm_moe.NINE}
 _EXPLORING = (adaptive.MOE, adaptive.EAGER, adaptive.ALL_EQUAL, adaptive.BEST, TUNED)
 METHODS |= {f"{m}, no exploration": (METHODS[m][0], (0, (2, 1))) for m in _EXPLORING}
+METHODS |= {"K = 3": (0, "-"), "K = 4": (1, "--"), "K = 5": (4, "-.")}
 # What is no method, and drawn beside its like.
 METHODS |= {fedmix.SHARED: (1, "-"), fedmix.BETWEEN: (0, "-")}
 METHODS |= {

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -38,8 +39,10 @@ def curves(
     def draw(ax: Axes, name: str, curve: pd.DataFrame) -> pd.DataFrame:
         curve, floor = style.parted(curve)
         drawn = bands(curve)
-        _lines(ax, drawn, "round", alpha=0.18 if band else 0)
+        _lines(ax, style.inside(drawn, labels["ylabel"]), "round", alpha=0.18 if band else 0)
         style.draw_floor(ax, floor["value"])
+        if style.ends_of(labels["ylabel"]) == (0, np.inf):
+            ax.set_ylim(bottom=0)
         if name in marks:
             ax.axvline(marks[name], **style.MARK)
         ax.set_title(f"{name}, {style.seeds_of(drawn)}")
@@ -71,17 +74,25 @@ def grid(rows: Sequence[Sequence[Cell]], **labels: Any) -> Drawn:
     before, and intervals, may lie outside.
     """
     wide = max(map(len, rows))
-    cells = [(c.title, c) if c else ("", None) for r in rows for c in [*r, *[None] * wide][:wide]]
+    cells = [
+        (c.title, (c, r[0].ylabel)) if c else ("", None)  # the first one's label is its row's
+        for r in rows
+        for c in [*r, *[None] * wide][:wide]
+    ]
 
-    def draw(ax: Axes, name: str, cell: Cell) -> pd.DataFrame:
-        return draw_cell(ax, cell).assign(panel=name, x=cell.x)
+    def draw(ax: Axes, name: str, labelled: tuple[Cell, str]) -> pd.DataFrame:
+        cell, label = labelled
+        return draw_cell(ax, cell, label).assign(panel=name, x=cell.x)
 
     size = (2.75 + 0.4 / wide, 2.2)
     return fields(cells, draw, size, columns=wide, least=5.2, room=0.8, **labels)
 
 
-def draw_cell(ax: Axes, cell: Cell) -> pd.DataFrame:
-    """Draw one field; return what is drawn: mean and interval by method and round."""
+def draw_cell(ax: Axes, cell: Cell, quantity: str = "") -> pd.DataFrame:
+    """Draw one field; return what is drawn: mean and interval by method and round.
+
+    Intervals stop where a ``quantity`` of this name ends.
+    """
     curve, floor = style.parted(cell.curve)
     drawn = bands(style.ordered(curve))
     scale, label = 1.0, ROUNDS
@@ -91,7 +102,7 @@ def draw_cell(ax: Axes, cell: Cell) -> pd.DataFrame:
         small = drawn[cell.x].max() < 0.1
         scale, label = (1e3, "megabytes") if small else (1.0, "gigabytes")
         label += " sent, down and up"
-    shown = drawn.assign(**{cell.x: drawn[cell.x] * scale})
+    shown = style.inside(drawn, quantity).assign(**{cell.x: drawn[cell.x] * scale})
     crowded = drawn["method"].nunique() > CROWDED
     _lines(ax, shown, cell.x, alpha=0.08 if crowded else 0.18)
     if cell.zero:
@@ -113,26 +124,35 @@ def over(
     *,
     x: str,
     log: bool = False,
-    one: bool = False,
+    level: float | None = None,
+    seeds: bool = True,
     printed: Mapping[str, pd.DataFrame] | None = None,
     **labels: Any,
 ) -> Drawn:
-    """Draw a number by method over a parameter ``x``: mean over seeds and 95% interval.
+    """Draw a number by method over a parameter ``x``: mean over seeds, and every run as a dot.
+
+    With more than five seeds a band stands for the runs, the mean's 95% interval.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, ``x`` and value. ``log``
-    is for x; ``one`` draws a line at y = 1, for ratios. ``printed`` are a paper's numbers in the
-    same form, without seeds, drawn hollow. The floor is a thin line, level where it has no ``x``.
+    is for x; ``level`` draws a line at some y, ``seeds`` tells how many there are. ``printed`` are
+    a paper's numbers in the same form, without seeds, drawn hollow. The floor is a thin line, level
+    where it has no ``x``.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
         numbers, floor = style.parted(numbers)
         shown = bands(style.ordered(numbers), by=("method", x))
-        _lines(ax, shown, x, forms=style.FORMS, alpha=0.15)
+        few = shown["seeds"].max() <= style.DOTTED
+        _lines(ax, style.inside(shown, labels["ylabel"]), x, forms=True, alpha=0 if few else 0.15)
+        for method, runs in numbers.groupby("method") if few and seeds else ():
+            colour = style.look_of(str(method))["color"]
+            ax.plot(runs[x], runs["value"], ".", color=colour, alpha=0.45, ms=6, zorder=1.8)
         hollow(ax, (printed or {}).get(name, numbers[:0]), x, "value")
-        if one:
-            ax.axhline(1, **style.MARK)
+        if level is not None:
+            ax.axhline(level, **style.MARK)
         style.draw_floor(ax, floor["value"], floor[x])
-        ax.set(title=f"{name}, {style.seeds_of(shown)}", xscale="log" if log else "linear")
+        title = f"{name}, {style.seeds_of(shown)}" if seeds else name
+        ax.set(title=title, xscale="log" if log else "linear")
         places = sorted(shown[x].unique())
         if log and len(places) <= FEW:
             ax.set_xticks(places, [f"{place:g}" for place in places])
@@ -172,16 +192,17 @@ def hollow(ax: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
     """Draw a paper's points, if there are any."""
     if len(rows):
         colours = [style.look_of(method)["color"] for method in rows["method"]]
-        how: Style = {"facecolors": "none", "linewidths": 0.9, "label": "published"}
+        how: Style = {"facecolors": "none", "linewidths": 0.9}
         ax.scatter(rows[x], rows[y], s=26, edgecolors=colours, **how)
+        ax.plot([], [], "o", color="black", fillstyle="none", markersize=5, label="published")
 
 
-def _lines(ax: Axes, drawn: pd.DataFrame, x: str, *, alpha: float, forms: str = "") -> None:
+def _lines(ax: Axes, drawn: pd.DataFrame, x: str, *, alpha: float, forms: bool = False) -> None:
     """Draw the mean of each method over x, and its interval as a band unless ``alpha`` is 0."""
-    for place, (method, rows) in enumerate(drawn.groupby("method", sort=False)):
+    for method, rows in drawn.groupby("method", sort=False):
         rows = rows.sort_values("round" if "round" in rows else x)
         look = style.look_of(str(method))
-        marker: Style = {"marker": forms[place % len(forms)], "markersize": 4} if forms else {}
+        marker: Style = {"marker": style.form_of(str(method)), "markersize": 4} if forms else {}
         ax.plot(rows[x], rows["mean"], label=method, linewidth=1.6, **look, **marker)
         if alpha:
             ends = rows["low"], rows["high"]

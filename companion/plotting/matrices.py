@@ -8,9 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.collections import EllipseCollection
 from matplotlib.colors import ListedColormap
-from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from companion.plotting import style
@@ -18,7 +16,6 @@ from companion.plotting.style import Drawn, Style, fields
 
 NARROWEST = 3.6  # inches: beside labels and colour bar two matrices still have room for titles
 LIGHTEST = 0.25  # the shade of a share near 0, beside 1 for the largest
-DOTS = 60  # with more clients or classes than that, dots would be too small to compare
 
 
 def heatmaps(
@@ -56,13 +53,15 @@ def heatmaps(
 
     wide = min(columns, len(matrices))
     inches = inches or (0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2)
-    size = (inches + 0.5 / wide, 0.5 + 0.17 * len(rows))
+    each = 0.17 if len(rows) <= 15 or "" not in rows else 0.1  # inches: rows without names are thin
+    size = (inches + 0.5 / wide, 0.5 + each * len(rows))
     how: Style = {"ylabel": "label y", "sharey": True, "room": 0.5, **labels}
     figure, drawn = fields(matrices, draw, size, columns=columns, least=NARROWEST, **how)
     for ax in figure.axes[-wide:]:
         ax.set_xlabel(xlabel, fontsize="small")
     image = figure.axes[0].images[0]
-    figure.colorbar(image, ax=figure.axes, label=scale, shrink=0.8, pad=0.02)
+    shrink = min(0.8, 2.2 / figure.get_figheight())
+    figure.colorbar(image, ax=figure.axes, label=scale, shrink=shrink, aspect=16, pad=0.02)
     return figure, drawn
 
 
@@ -172,7 +171,7 @@ def label_counts(
 ) -> Drawn:
     """Draw who holds which labels, ``counts [clients, classes]``, one row per label.
 
-    ``most`` is the count of the largest dot, the largest of ``counts`` by default.
+    ``most`` is the count of the darkest tile, the largest of ``counts`` by default.
     """
     figure, ax = plt.subplots(figsize=(style.PAGE, 0.22 * counts.shape[1] + 1.0))
     counts_picture(counts, ax, names, most)
@@ -181,9 +180,9 @@ def label_counts(
 
 
 def partitions(counts: Mapping[str, np.ndarray], columns: int = 2) -> Drawn:
-    """Draw several partitions, ``counts [clients, classes]`` by title, each with dots of its own.
+    """Draw several partitions, ``counts [clients, classes]`` by title, each with shades of its own.
 
-    In every panel the largest dot is its largest count.
+    In every panel the darkest tile is its largest count.
     """
 
     def draw(ax: Axes, name: str, each: np.ndarray) -> pd.DataFrame:
@@ -206,9 +205,9 @@ def counts_picture(
     most: int = 0,
     bar: bool = True,
 ) -> None:
-    """Draw counts ``[clients, classes]`` as dots whose area is the count, or as tiles where many.
+    """Draw counts ``[clients, classes]`` as tiles, white where a client has none of a class.
 
-    ``names`` ``[classes]`` is what the classes are called, ``most`` the count of the largest dot,
+    ``names`` ``[classes]`` is what the classes are called, ``most`` the count of the darkest tile,
     the largest of ``counts`` by default, ``bar`` whether colours are explained. ValueError unless
     there is one name per class.
     """
@@ -218,20 +217,8 @@ def counts_picture(
     most = most or max(int(counts.max(initial=0)), 1)
     # The palest colours are left out: a single example should be seen on white.
     colours = ListedColormap(colormaps["viridis_r"](np.linspace(0.15, 1, 256)))
-    marks: EllipseCollection | AxesImage
-    if max(clients, classes) > DOTS:
-        shown = np.ma.masked_equal(counts.T, 0)
-        marks = ax.imshow(shown, aspect="auto", origin="lower", cmap=colours, vmin=0, vmax=most)
-    else:
-        client, label = np.nonzero(counts)
-        held = counts[client, label]
-        # Ellipses in data coordinates: the largest fills its cell, whatever the cell's shape.
-        width, at = 0.95 * np.sqrt(held / most), np.column_stack([client, label])
-        how: Style = {"units": "xy", "linewidths": 0, "cmap": colours, "array": held}
-        how |= {"offsets": at, "offset_transform": ax.transData}
-        marks = EllipseCollection(width, width, np.zeros_like(width), **how)
-        marks.set_clim(0, most)
-        ax.add_collection(marks)
+    shown = np.ma.masked_equal(counts.T, 0)
+    marks = ax.imshow(shown, aspect="auto", origin="lower", cmap=colours, vmin=0, vmax=most)
     ax.grid(visible=False)
     ax.set(xlim=(-0.6, clients - 0.4), ylim=(-0.6, classes - 0.4), xlabel="client", ylabel="class")
     for axis in (ax.xaxis, ax.yaxis):

@@ -19,21 +19,21 @@ JUDGED = {"agrees": "#0072b2", "differs": "#d55e00"}  # colours that the colour-
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels such as -0.15
 
 
-def standings(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
-    """Draw one number per run by method, best at the top: runs, mean and 95% interval.
+def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any) -> Drawn:
+    """Draw one number per run by method, best at the top: a dot per run, a stroke at the mean.
 
-    With fewer than four seeds the runs themselves say what an interval would.
+    With more than five seeds a line is the mean's 95% interval.
 
     ``panels`` maps a panel's title to a frame with columns method, seed and value.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
-        drawn = _standing(ax, numbers)
+        drawn = _standing(ax, numbers, xlabel)
         ax.set_title(f"{name}, {style.seeds_of(drawn)}", fontsize="small")
         return drawn
 
     most = max(frame["method"].nunique() for frame in panels.values())
-    return fields(panels, draw, (3.6, 0.24 * most + 0.9), **labels)
+    return fields(panels, draw, (3.6, 0.24 * most + 0.9), xlabel=xlabel, **labels)
 
 
 def ranked(curve: Cell, numbers: pd.DataFrame, *, xlabel: str) -> Drawn:
@@ -45,21 +45,21 @@ def ranked(curve: Cell, numbers: pd.DataFrame, *, xlabel: str) -> Drawn:
     size = (style.PAGE + 1.2, 3.3)
     figure, (left, right) = plt.subplots(1, 2, figsize=size, width_ratios=[1.2, 1])
     draw_cell(left, curve)
-    drawn = _standing(right, numbers)
+    drawn = _standing(right, numbers, xlabel)
     right.set_xlabel(xlabel)
     right.yaxis.tick_right()
     return figure, drawn
 
 
-def _standing(ax: Axes, numbers: pd.DataFrame) -> pd.DataFrame:
+def _standing(ax: Axes, numbers: pd.DataFrame, label: str) -> pd.DataFrame:
     drawn = bands(numbers, by=("method",)).sort_values("mean").reset_index(drop=True)
-    for place, of in enumerate(drawn.to_dict("records")):
-        look = style.look_of(of["method"])
+    for place, of in enumerate(style.inside(drawn, label).to_dict("records")):
+        colour = style.look_of(of["method"])["color"]
         runs = numbers.loc[numbers["method"] == of["method"], "value"]
-        ax.plot(runs, [place] * len(runs), "|", color=look["color"], alpha=0.6, markersize=9)
-        if of["seeds"] >= style.FEWEST:
-            ax.plot([of["low"], of["high"]], [place, place], linewidth=1.6, **look)
-        ax.plot([of["mean"]], [place], "o", color=look["color"], markersize=5)
+        ax.plot(runs, [place] * len(runs), "o", color=colour, alpha=0.6, markersize=4)
+        ax.plot([of["mean"]], [place], "|", color=colour, markersize=12, markeredgewidth=2)
+        if of["seeds"] > style.DOTTED:
+            ax.hlines(place, of["low"], of["high"], color=colour, linewidth=1.6)
     ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
     ax.set_ylim(-0.6, len(drawn) - 0.4)
     ax.grid(axis="x", alpha=0.25)
@@ -67,7 +67,9 @@ def _standing(ax: Axes, numbers: pd.DataFrame) -> pd.DataFrame:
 
 
 def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Drawn:
-    """Draw every run and the mean with its 95% interval, by method and ``x``.
+    """Draw a dot per run and a stroke at the mean, by method and ``x``.
+
+    With more than five seeds there is also the mean's 95% interval.
 
     ``frame`` has columns method, seed, value and the one that ``x`` names. The floor is a thin line
     across each place that has one.
@@ -81,10 +83,11 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
         at = {place: i + shift for i, place in enumerate(places)}
         colour = style.look_of(method)["color"]
         runs, ends = (rows[rows["method"] == method] for rows in (frame, drawn))
-        half = ((ends["high"] - ends["low"]) / 2).where(ends["seeds"] >= style.FEWEST)
-        how: Style = {"fmt": "o", "color": colour, "capsize": 3, "markersize": 5, "label": method}
-        ax.errorbar(ends[x].map(at), ends["mean"], yerr=half, **how)
-        ax.plot(runs[x].map(at), runs["value"], "_", color=colour, alpha=0.6, markersize=9)
+        form = style.form_of(method)
+        ax.plot(runs[x].map(at), runs["value"], form, color=colour, ms=4, alpha=0.6, label=method)
+        ax.plot(ends[x].map(at), ends["mean"], "_", color=colour, ms=13, markeredgewidth=2)
+        many = style.inside(ends[ends["seeds"] > style.DOTTED], ylabel)
+        ax.vlines(many[x].map(at), many["low"], many["high"], color=colour, linewidth=1.3)
     for i, place in enumerate(places):
         level = floor.loc[floor[x] == place, "value"]
         if len(level):
@@ -92,6 +95,7 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
     ax.set_xticks(range(len(places)), places, rotation=30 if len(places) > 6 else 0)
     ax.set(ylabel=ylabel, xlim=(-0.6, len(places) - 0.4))
     ax.grid(axis="y", alpha=0.25)
+    style.trim(ax, "", ylabel)
     style.finish(figure, heading)
     return figure, drawn
 
@@ -103,16 +107,14 @@ def dots(
     mark: str = "",
     empty: str = "",
     black: str = "",
-    most: float | None = None,
     **labels: Any,
 ) -> Drawn:
     """Draw means with their ranges in rows, one panel each.
 
     A panel's frame has columns row, group, mean, low, high: rows from top to bottom, groups by
     colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``; ``empty``
-    is written where a panel has nothing of a row; the group ``black`` is drawn so. Given ``most``,
-    where an accuracy ends, no range is drawn beyond it or below 0. The floor is no row but a thin
-    upright line.
+    is written where a panel has nothing of a row; the group ``black`` is drawn so. No range goes
+    beyond the ends of what ``xlabel`` names. The floor is no row but a thin upright line.
     """
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()])
@@ -125,8 +127,8 @@ def dots(
             mine = frame[frame["group"] == group]
             shift = (j - (len(groups) - 1) / 2) * 0.75 / len(groups)
             at = [rows.index(row) + shift for row in mine["row"]]
-            low, high = (mine[end].clip(most and 0, most) for end in ("low", "high"))
-            ax.hlines(at, low, high, color=colour, linewidth=1.3)
+            mine = style.inside(mine, labels["xlabel"])
+            ax.hlines(at, mine["low"], mine["high"], color=colour, linewidth=1.3)
             form = style.FORMS[j % len(style.FORMS)]
             ax.plot(mine["mean"], at, form, color=colour, markersize=4.5, label=group)
         ax.grid(visible=False, axis="y")
@@ -153,13 +155,16 @@ def dots(
 def grouped(
     groups: Mapping[str, np.ndarray], names: Sequence[str], *, ylabel: str, heading: str = ""
 ) -> Drawn:
-    """Draw several numbers of each class side by side, ``[classes]`` by group, the first in red."""
+    """Draw several numbers of each class, ``[classes]`` by group: bars, and marks of the others."""
     table = pd.DataFrame(dict(groups), index=pd.Index(names, name="name"))
     figure, ax = plt.subplots(figsize=(style.PAGE, 2.6))
-    light, _, _, orange, grey = style.SHADES
-    colours: Any = [style.RED, style.BLUE, light, grey, orange, "black"]
     crowded = max(map(len, names)) > 5
-    table.plot.bar(ax=ax, color=colours, width=0.8, legend=False, rot=30 if crowded else 0)
+    truth, *guesses = groups
+    table[truth].plot.bar(ax=ax, color="0.85", width=0.8, rot=30 if crowded else 0, label=truth)
+    for k, group in enumerate(guesses):
+        at = np.arange(len(table)) + (k - (len(guesses) - 1) / 2) * 0.7 / len(guesses)
+        look: Style = {"color": style.SHADES[k % len(style.SHADES)], "markersize": 4.5}
+        ax.plot(at, table[group], style.FORMS[k], label=group, **look)
     ax.axhline(0, color="black", linewidth=0.6)
     ax.set(xlabel="", ylabel=ylabel)
     style.finish(figure, heading)
@@ -179,7 +184,12 @@ def trials(table: pd.DataFrame, **labels: Any) -> Drawn:
         ax.scatter(rows[rate], rows["score"], s=18, color="C0")
         ax.scatter(best[rate], best["score"], s=90, facecolors="none", edgecolors="black")
         ax.set_xlabel("learning rate" if rate == "lr" else r"exploration $\varepsilon$")
-        ax.set_xscale("log" if rate == "lr" else "linear")
+        if rate == "lr":  # few marks on a narrow field, none of them on an edge
+            low, high = rows[rate].min(), rows[rate].max()
+            ax.set(xscale="log", xlim=(low / 2, high * 2))
+            ax.set_xticks([low, high], [f"{end:.1g}" for end in (low, high)])
+            ax.minorticks_off()
+        ax.margins(0.15)  # a ring on an edge would be cut
         return rows
 
     stages = {str(stage): rows for stage, rows in table.groupby("stage", sort=False)}
@@ -246,7 +256,7 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
             ax.plot([of["value"], of["mean"]], [at, at], linewidth=0.8, **look)
             label = f"measured: {of['verdict'] if judged else 'not judged'}"
             ax.plot([of["mean"]], [at], "o", markersize=4, label=label, **look)
-            if len(of["values"]) < style.FEWEST:
+            if len(of["values"]) <= style.DOTTED:
                 ax.plot(of["values"], [at] * len(of["values"]), "|", markersize=7, **look)
             else:
                 ax.plot([of["low"], of["high"]], [at, at], linewidth=2.6, alpha=0.5, **look)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -29,8 +28,9 @@ def plane(
     """Draw two numbers of every method against each other, a point per value of ``by``.
 
     Each point is the mean over seeds with both 95% intervals, and says its value of ``by``; a
-    line joins the points of a method in that order. ``panels`` maps a panel's title to a frame with
-    columns method, seed, ``by``, metric and value, of which the metrics ``x`` and ``y`` are drawn.
+    line joins the points of a method in that order. Where points crowd, some go without.
+    ``panels`` maps a panel's title to a frame with columns method, seed, ``by``, metric and value,
+    of which the metrics ``x`` and ``y`` are drawn.
     ``printed`` are a paper's numbers in the same form, without seeds, drawn hollow. The floor is a
     thin line, with its values of ``by`` beside it.
     """
@@ -43,18 +43,17 @@ def plane(
         sides[1] = sides[1].drop(columns="seeds")
         both = sides[0].merge(sides[1], on=["method", by], suffixes=("_x", "_y"))
         both, floor = style.parted(both)
-        for place, (method, rows) in enumerate(both.groupby("method", sort=False)):
+        for method, rows in both.groupby("method", sort=False):
             rows, colour = rows.sort_values(by), style.look_of(str(method))["color"]
             ax.plot(rows["mean_x"], rows["mean_y"], color=colour, linewidth=0.8, alpha=0.5)
+            rows = style.inside(rows, labels["xlabel"], ("low_x", "high_x"))
+            rows = style.inside(rows, labels["ylabel"], ("low_y", "high_y"))
             x_ends, y_ends = ([rows[f"{k}_{c}"] for k in ENDS] for c in "xy")
-            _cross(ax, str(method), x_ends, y_ends, style.FORMS[place % len(style.FORMS)])
+            _cross(ax, str(method), x_ends, y_ends, style.form_of(str(method)))
         theirs = _side_by_side((printed or {}).get(name, numbers[:0]), x, y, ["method", by])
         hollow(ax, theirs, "mean_x", "mean_y")
         ax.plot(floor["mean_x"], floor["mean_y"], **(style.FLOOR if len(floor) else {}))
-        beside: Style = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 6.5}
-        for row in pd.concat([both, theirs, floor]).to_dict("records"):
-            at, colour = (row["mean_x"], row["mean_y"]), style.look_of(row["method"])["color"]
-            ax.annotate(f"{row[by]:g}", at, color=colour, **beside)
+        _beside(ax, pd.concat([both, floor, theirs]), by)
         ax.set_title(f"{name}, {style.seeds_of(both)}")
         return pd.concat([both, floor])
 
@@ -88,11 +87,11 @@ def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, **labels: Any) 
     return fields(panels, draw, (3.2, 3.6), sharey=True, **labels)
 
 
-def versus(panels: Mapping[str, pd.DataFrame], *, most: float = np.inf, **labels: Any) -> Drawn:
-    """Draw one number against another by method, one panel each: mean, interval, and every run.
+def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
+    """Draw one accuracy against another by method, one panel each: mean, interval, and every run.
 
     A panel's frame has columns method, seed, x, y. The dotted line is where both are the same. No
-    interval is drawn beyond ``most``, where an accuracy ends.
+    interval is drawn beyond 0 or 1, where accuracies end.
     """
 
     def draw(ax: Axes, name: str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -103,8 +102,7 @@ def versus(panels: Mapping[str, pd.DataFrame], *, most: float = np.inf, **labels
             runs = frame[frame["method"] == method]
             colour = style.look_of(str(method))["color"]
             ax.plot(runs["x"], runs["y"], ".", color=colour, alpha=0.4, markersize=4)
-            few, limits = rows["seeds"] < style.FEWEST, [f"{c}_{k}" for c in "xy" for k in ENDS[1:]]
-            shown = rows.assign(**{end: rows[end].clip(upper=most).mask(few) for end in limits})
+            shown = style.inside(rows, "accuracy", ("x_low", "x_high", "y_low", "y_high"))
             x_ends, y_ends = ([shown[f"{c}_{k}"] for k in ENDS] for c in "xy")
             _cross(ax, str(method), x_ends, y_ends, "o")
         _diagonal(ax, frame[["x", "y"]].min().min(), frame[["x", "y"]].max().max())
@@ -123,7 +121,7 @@ def embedding(points: pd.DataFrame, names: Sequence[str] = (), **labels: Any) ->
     def draw(ax: Axes, name: str, rows: pd.DataFrame) -> pd.DataFrame:
         for label, dots in rows.groupby("label"):
             k = int(str(label))
-            colour, label = plt.get_cmap("tab10")(k % 10), names[k] if names else str(k)
+            colour, label = style.BLIND[k % 10], names[k] if names else str(k)
             ax.scatter(dots["x"], dots["y"], s=14, color=colour, label=label, lw=0)
         ax.set(title=f"{name}\n{rows['purity'].iloc[0]:.2f}", xticks=[], yticks=[])
         return rows
@@ -146,7 +144,7 @@ def frontier(panels: Mapping[str, pd.DataFrame], *, log: bool = False, **labels:
         points, floor = parts
         for family, dots in points.groupby("family", sort=False):
             k = families.index(family)
-            look: Style = {"color": plt.get_cmap("tab10")(k), "label": family, "alpha": 0.8}
+            look: Style = {"color": style.BLIND[k], "label": family, "alpha": 0.8}
             ax.plot(dots["x"], dots["y"], style.FORMS[k % len(style.FORMS)], markersize=5, **look)
         style.draw_floor(ax, floor["y"])
         ax.set_xscale("log" if log else "linear")
@@ -166,6 +164,22 @@ def _side_by_side(rows: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> pd.D
     rows = rows[rows["metric"].isin([x, y])]
     wide = rows.pivot_table("value", [*by], "metric", sort=False).reset_index()
     return wide.rename(columns={x: "mean_x", y: "mean_y"}).dropna()
+
+
+def _beside(ax: Axes, rows: pd.DataFrame, by: str) -> None:
+    """Write each point's value of ``by`` at its upper right, unless one already stands there."""
+    ax.margins(0.08)
+    ax.autoscale_view()  # else the limits would only be known when all is drawn
+    how: Style = {"xytext": (4, 3), "textcoords": "offset points", "fontsize": 6.5}
+    written: list[np.ndarray] = []
+    places = rows[["mean_x", "mean_y"]].to_numpy(float)
+    dots = ax.transData.transform(places) * 72 / ax.figure.dpi
+    for place, dot, method, value in zip(places, dots, rows["method"], rows[by], strict=True):
+        if all((abs(dot - other) > (14, 8)).any() for other in written):
+            written.append(dot)
+            ax.annotate(
+                f"{value:g}", (place[0], place[1]), color=style.look_of(method)["color"], **how
+            )
 
 
 def _cross(
@@ -189,9 +203,11 @@ def _front(ax: Axes, best: pd.DataFrame) -> None:
     dots = ax.transData.transform(best[["x", "y"]].to_numpy(float)) * 72 / ax.figure.dpi
     how: Style = {"textcoords": "offset points", "rotation": SLOPE, "fontsize": LETTERS}
     written: list[tuple[np.ndarray, float]] = []
+    edge = ax.transAxes.transform((1, 1))[0] * 72 / ax.figure.dpi
     places = best[["x", "y"]].itertuples(index=False, name=None)
     for place, dot, method in zip(places, dots, best["method"], strict=True):
         at, long = dot + np.array([3, 4]), len(str(method)) * LETTER
+        at[0] = min(at[0], edge - long)  # not beyond the field
         while any(_overlap(at - there, long, other) for there, other in written):
             at = at + np.array([0, 1])
         written.append((at, long))

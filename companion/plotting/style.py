@@ -1,17 +1,19 @@
 """What all figures share: colours, the floor's line, fields side by side, where they are saved."""
 
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from companion.looks import looks
+from companion.looks import Dash, looks
 from companion.sections import SCALES
 from fedlib import paths
 from fedlib.values import one_of
@@ -19,15 +21,21 @@ from fedlib.values import one_of
 Drawn = tuple[Figure, pd.DataFrame]
 Style = dict[str, Any]
 COLUMN, PAGE = 3.5, 7.2  # inches: one and two columns of a journal page
-_BLIND = sns.color_palette("colorblind")
+BLIND = sns.color_palette("colorblind")
 SHADES = ("#9ecae1", "#3182bd", "#08306b", "#e6550d", "#636363")  # light to dark, then others
 RED, BLUE = "#c0392b", "#2a6fbb"  # what is wrong, and what is right; as in Fig. 9 and 10 of 000
-FORMS = "os^DvP"
-FEWEST = 4  # seeds of which an interval is drawn where their runs are drawn, too
+FORMS = "os^DvPX<>p"  # a colour of the palette has its form
 CALLED = "always the commonest label"
 FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth": 0.9}
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
+DOTTED = 5  # seeds: with no more, runs are dots and no interval is drawn
+# Where quantities end, by what their labels say: the first that fits.
+ENDS = {
+    r"minus|gain|change|difference": (-1.0, 1.0),
+    r" / |ratio|^clients$|distance|divergence|entropy|sent": (0.0, np.inf),
+    r"accuracy|^share|marginal|right expert|own kind|largest entry": (0.0, 1.0),
+}
 What = TypeVar("What")
 
 
@@ -37,8 +45,8 @@ def use_style() -> None:
         "axes.spines.right": False,
         "axes.spines.top": False,
         "axes.titlesize": "medium",
-        "figure.dpi": 110,
-        "savefig.dpi": 200,
+        "figure.dpi": 200,  # what notebooks embed is as sharp as what is saved
+        "savefig.dpi": "figure",
         "legend.frameon": False,
         "pdf.fonttype": 42,
         "figure.constrained_layout.use": True,
@@ -76,8 +84,35 @@ def look_of(method: str) -> Style:
     """Return a method's colour and dash, the same in every figure."""
     if method == looks().floor:
         return {name: FLOOR[name] for name in ("color", "linestyle")}
-    place, dash = looks().methods.get(method, (zlib.crc32(method.encode()) % 10, "-"))
-    return {"color": _BLIND[place], "linestyle": dash}
+    unknown = zlib.crc32(method.encode())
+    dash: Dash = ("-", "--", "-.", ":")[unknown // 10 % 4]
+    place, dash = looks().methods.get(method, (unknown % 10, dash))
+    return {"color": BLIND[place], "linestyle": dash}
+
+
+def form_of(method: str) -> str:
+    """Return a method's marker: the same for methods of one colour."""
+    return FORMS[BLIND.index(look_of(method)["color"]) if method != looks().floor else 0]
+
+
+def ends_of(label: str) -> tuple[float, float]:
+    """Return the least and the largest value of what an axis with this label shows."""
+    return next((e for words, e in ENDS.items() if re.search(words, label)), (-np.inf, np.inf))
+
+
+def inside(drawn: pd.DataFrame, label: str, columns: Sequence[str] = ("low", "high")) -> Any:
+    """Return a frame whose intervals stop where the quantity ends that ``label`` names."""
+    return drawn.assign(**{c: drawn[c].clip(*ends_of(label)) for c in columns})
+
+
+def trim(ax: Axes, xlabel: str, ylabel: str) -> None:
+    """Take away ticks at values that the quantities of both axes cannot have."""
+    for axis, label in ((ax.xaxis, xlabel), (ax.yaxis, ylabel)):
+        (least, most), ticks = ends_of(label), axis.get_majorticklocs()
+        low, high = axis.get_view_interval()
+        seen = ticks[(ticks >= low) & (ticks <= high)]
+        if len(seen) and (seen[0] < least - 1e-9 or seen[-1] > most + 1e-9):
+            axis.set_ticks(seen[(seen >= least - 1e-9) & (seen <= most + 1e-9)])
 
 
 def ordered(frame: pd.DataFrame) -> pd.DataFrame:
@@ -93,8 +128,11 @@ def _places() -> dict[str, int]:
 
 
 def seeds_of(drawn: pd.DataFrame) -> str:
-    """Return how many seeds a drawing has, in words."""
+    """Return how many seeds a drawing has, in words: of each method where few differ."""
     least, most = int(drawn["seeds"].min()), int(drawn["seeds"].max())
+    each = drawn.groupby("method", sort=False)["seeds"].max()
+    if each.nunique() > 1 and len(each) <= 3:
+        return "seeds: " + ", ".join(f"{n} ({method})" for method, n in each.items())
     return f"{most} seed{'s' * (most > 1)}" if least == most else f"{least} to {most} seeds"
 
 
@@ -158,6 +196,8 @@ def fields(
         ax.set_xlabel(xlabel)
     for ax in axes[:, 0] if ylabel else ():
         ax.set_ylabel(ylabel)
+    for ax in figure.axes:
+        trim(ax, xlabel or ax.get_xlabel(), ylabel or ax.get_ylabel())
     finish(figure, heading)
     return figure, pd.concat(drawn, ignore_index=True)
 
@@ -176,12 +216,16 @@ def finish(figure: Figure, heading: str = "") -> None:
     places = _places()
     names = sorted(known, key=lambda name: (name == CALLED, places.get(name, len(places))))
     if names:
-        # As many columns as fit: a handle, and letters of the longest name, in inches.
-        across = max(2, int(figure.get_figwidth() / (0.6 + 0.065 * max(map(len, names)))))
+        # As many columns as fit: of each a handle, and letters of its longest name, in inches.
+        across = len(names)
+        while across > 2 and figure.get_figwidth() < sum(
+            0.6 + 0.065 * max(map(len, column)) for column in np.array_split(names, across)
+        ):
+            across -= 1
         figure.legend(
             [known[name] for name in names],
             names,
             loc="outside lower center",
-            ncols=min(across, len(names)),
+            ncols=across,
             handlelength=2.8,
         )

@@ -212,6 +212,13 @@ def varied(
     return rows[[*RUN, choice, "value"]]
 
 
+def from_default(rows: pd.DataFrame, choice: str, default: float) -> pd.DataFrame:
+    """Return the rows of ``varied`` with values less that of the ``default``, by run and seed."""
+    base = rows.loc[rows[choice] == default, [*RUN, "value"]]
+    both = rows.merge(base, on=RUN, suffixes=("", "_base"))
+    return both.assign(value=both["value"] - both["value_base"])[rows.columns]
+
+
 def made_of(table: pd.DataFrame) -> pd.DataFrame:
     """Return by how much each choice of ``PARTS`` differs from the first of its kind, by seed.
 

@@ -170,7 +170,7 @@ def test_the_plane_and_the_curves_draw_what_they_are_given():
     assert numbers.count("0.2") == 4 and numbers.count("0.3") == 4
     ratio = analysis.of_fedavg(table, GLOBAL, "p")
     axes = {"x": "p", "xlabel": "p", "ylabel": "r"}
-    figure, drawn = plotting.over({"x": ratio}, one=True, log=True, **axes)
+    figure, drawn = plotting.over({"x": ratio}, level=1, log=True, **axes)
     assert len(drawn) == 6 and figure.axes[0].get_xscale() == "log"
     theirs = pd.DataFrame({"method": [MIXTURE], "p": [0.3], "value": [0.9]})
     figure, _ = plotting.over({"x": ratio}, printed={"x": theirs}, **axes)
