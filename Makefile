@@ -73,8 +73,9 @@ plan: $(ENV)  ## how many runs the papers' own scale has, and what they would co
 paper: $(ENV)  ## train all of them, on this machine's GPU or on a Ray cluster (RAY_ADDRESS=)
 	$(PY) -m papers campaign $(CAMPAIGN)
 
-report: $(ENV)  ## write the scorecard: every published number and claim beside what was measured
+report: $(ENV)  ## write the scorecard, and what was found: FINDINGS.md
 	$(PY) -m papers report
+	$(PY) -m papers.findings
 
 site: $(ENV)  ## the notebooks, figures, scorecard and API as static pages in build/site/
 	@$(PY) -c 'import sphinx, myst_nb, furo, latex2mathml' 2>/dev/null || \

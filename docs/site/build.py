@@ -82,6 +82,7 @@ def _scorecard() -> None:
 
 
 TEXTS = {
+    "findings": "FINDINGS.md",
     "readme": "README.md",
     "architecture": "ARCHITECTURE.md",
     "readings": "docs/READINGS.md",
@@ -105,11 +106,12 @@ def _index(names: list[str]) -> str:
     return f"""# fedlib
 
 Federated mixtures of experts: five papers, every figure and table regenerated beside what was
-published, on one engine. [Start here](notebooks/00_start_here), see all
+published, on one engine. See [what was found](findings.md), [start here](notebooks/00_start_here), see all
 [figures](figures.md), or the <a href="scorecard.html">scorecard</a>.
 
 ```{{toctree}}
 :maxdepth: 1
+findings
 readme
 figures
 architecture
