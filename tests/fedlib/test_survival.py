@@ -35,6 +35,7 @@ from fedlib.runs import (
     run_with_state,
     store,
 )
+from fedlib.runs.atomic import load_tensors, save_tensors
 from fedlib.runs.exported import path_of
 
 # What is told beside the warning that a test is about.
@@ -449,3 +450,14 @@ def test_what_a_killed_export_left_goes_with_the_next_one():
     half.write_text("half")
     export([play(AVG)], "some")
     assert not half.exists() and path_of(AVG).exists()
+
+
+@pytest.mark.parametrize("said", ["", "x", "a commit", "a line that moves what follows"])
+def test_restored_tensors_begin_where_torch_puts_them(tmp_path, said):
+    """Wherever a file's header ends: bits of some sums hang on it."""
+    tensors = {"a": torch.arange(7.0), "b": torch.arange(50.0)}
+    save_tensors(tmp_path / "t", tensors, {"completed": "3", "note": said})
+    loaded, completed, rest = load_tensors(tmp_path / "t")
+    assert completed == 3 and rest["note"] == said
+    assert all(torch.equal(loaded[n], t) for n, t in tensors.items())
+    assert all(t.data_ptr() % 64 == 0 for t in loaded.values())
