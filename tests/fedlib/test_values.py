@@ -399,7 +399,7 @@ def test_a_wrong_type_is_an_error_that_names_the_field(make, message):
         (lambda: Dirichlet(clients=2**63), "Dirichlet.clients must be a number of 63 bits"),
         (lambda: Dirichlet(clients=10**5000), "clients must be a number of 63 bits, got what can"),
         (lambda: setting(Setting, rounds=0), "Setting.rounds must be >= 1, got 0"),
-        (lambda: setting(PrivateParts, ratios=(-0.5,)), "ratios must be >= 0, got -0.5"),
+        (lambda: setting(PrivateParts, ratios=(-0.5,)), r"ratios must be >= 0, got \(-0.5,\)"),
         (lambda: from_dict({"kind": "FedMix", "experts": DEEP}), "nested too deeply"),
         (lambda: from_dict({"kind": "FedAvg", "epochs": 0}), "epochs must be >= 1, got 0"),
     ],
