@@ -210,7 +210,7 @@ def _beside(ax: Axes, rows: pd.DataFrame, by: str) -> None:
     for place, dot, method, value in zip(places, dots, rows["method"], rows[by], strict=True):
         if all((abs(dot - other) > (14, 8)).any() for other in written):
             written.append(dot)
-            ax.annotate(f"{value:g}", place, color=style.look_of(method)["color"], **how)
+            ax.annotate(f"{value:g}", tuple(place), color=style.look_of(method)["color"], **how)
 
 
 def _cross(

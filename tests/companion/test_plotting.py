@@ -113,7 +113,17 @@ def test_intervals_and_ticks_stay_where_a_quantity_can_be():
     assert band.get_paths()[0].vertices[:, 1].max() == 1.0
     figure, _ = plotting.curves({"x": curve(a=0.98, b=0.4)}, ylabel="accuracy")
     top = figure.axes[0].get_ylim()[1]
-    assert top > 1.0 >= max(t for t in figure.axes[0].get_yticks() if t <= top)
+    assert top > 1.0 > 0.99999 * max(t for t in figure.axes[0].get_yticks() if t <= top)
+
+
+def test_a_finding_is_put_into_words():
+    rows = [(m, s, v + 0.1 * s) for m, v in (("a", 0.5), ("b", 0.4)) for s in range(3)]
+    table = pd.DataFrame(rows, columns=["method", "seed", "value"])
+    assert plotting.finding(table, "a", "b") == "a is 0.100 ahead of b"
+    assert plotting.finding(table, "b", "a") == "b is 0.100 behind a"
+    table["value"] += [0.0, 0.3, -0.3, 0.0, 0.0, 0.0]
+    assert plotting.finding(table, "a", "b") == "no clear difference between a and b"
+    assert plotting.finding(table[table["seed"] < 2], "a", "b") == "too few seeds to tell a from b"
 
 
 def test_agreement_draws_each_verdict_over_the_diagonal():
