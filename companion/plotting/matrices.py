@@ -126,8 +126,8 @@ def label_bars(
     wide = 10 if len(clients) > 20 else 5
     pairs = {str(c): np.stack(both) for c, *both in zip(clients, truth, guess, strict=True)}
     size, share = (style.PAGE / wide, min(1.0, 6.2 / wide)), Style(sharex=True, sharey=True)
-    share |= {"xlabel": f"{truth.shape[1]} classes", "ylabel": "share", **labels}
-    figure, _ = fields(pairs, draw, size, columns=wide, room=0.9, **share)
+    labels["heading"] = f"{labels.get('heading', '')}; in each field {truth.shape[1]} classes"
+    figure, _ = fields(pairs, draw, size, columns=wide, room=0.9, ylabel="share", **share, **labels)
     who, label = _indices(truth)
     cells = {"client": np.asarray(clients)[who], "label": label}
     cells |= {"true": truth.ravel(), "reconstructed": guess.ravel()}

@@ -13,6 +13,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from companion.frames import interval
 from companion.looks import Dash, looks
 from companion.sections import SCALES
 from fedlib import paths
@@ -134,6 +135,20 @@ def seeds_of(drawn: pd.DataFrame) -> str:
     if each.nunique() > 1 and len(each) <= 3:
         return "seeds: " + ", ".join(f"{n} ({method})" for method, n in each.items())
     return f"{most} seed{'s' * (most > 1)}" if least == most else f"{least} to {most} seeds"
+
+
+def finding(numbers: pd.DataFrame, method: str, other: str) -> str:
+    """Return in words whether a method is ahead of another on the same seeds, if that is clear.
+
+    ``numbers`` has columns method, seed and value. Clear is what a 95% interval says.
+    """
+    wide = numbers.pivot_table("value", "seed", "method").reindex(columns=[method, other])
+    mean, low, high = interval((wide[method] - wide[other]).dropna())
+    if np.isnan(low):
+        return f"too few seeds to tell {method} from {other}"
+    if low <= 0 <= high:
+        return f"no clear difference between {method} and {other}"
+    return f"{method} is {abs(mean):.3f} {'ahead of' if mean > 0 else 'behind'} {other}"
 
 
 def parted(frame: pd.DataFrame, column: str = "method") -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -106,7 +106,8 @@ def _index(names: list[str]) -> str:
     return f"""# fedlib
 
 Federated mixtures of experts: five papers, every figure and table regenerated beside what was
-published, on one engine. See [what was found](findings.md), [start here](notebooks/00_start_here), see all
+published, on one engine. See [what was found](findings.md),
+[start here](notebooks/00_start_here), see all
 [figures](figures.md), or the <a href="scorecard.html">scorecard</a>.
 
 ```{{toctree}}

@@ -7,7 +7,7 @@ from matplotlib import pyplot as plt
 
 from companion import plotting
 from companion.looks import Looks, hand, looks
-from companion.plotting import Cell
+from companion.plotting import Cell, style
 from companion.plotting.matrices import counts_picture
 from companion.sections import SCALES
 from fedlib import paths
@@ -88,6 +88,40 @@ def test_dots_write_what_is_missing_and_stop_where_an_accuracy_ends():
     ends = figure.axes[0].collections[0].get_segments()[0][:, 0]
     assert ends.tolist() == pytest.approx([0.0, 1.0])
     assert drawn["panel"].tolist() == ["x", "y", "y"] and drawn["low"].eq(-0.1).all()
+
+
+def test_intervals_and_ticks_stay_where_a_quantity_can_be():
+    wide = pd.DataFrame({"low": [-0.2], "high": [1.3]})
+    for label, ends in (
+        ("mean client accuracy", [0.0, 1.0]),
+        ("gain in accuracy", [-0.2, 1.0]),
+        ("global accuracy / FedAvg's", [0.0, 1.3]),
+        ("clients", [0.0, 1.3]),
+        ("a sum", [-0.2, 1.3]),
+    ):
+        assert style.inside(wide, label).loc[0].tolist() == ends
+    rows = [("a", s, p, v) for p in (0, 1) for s, v in enumerate((0.6, 0.99, 1.0))]
+    few = pd.DataFrame(rows, columns=["method", "seed", "p", "value"])
+    labels = {"xlabel": "p", "ylabel": "accuracy"}
+    figure, _ = plotting.over({"x": few}, x="p", **labels)
+    assert not figure.axes[0].collections, "three seeds are dots, and no band"
+    assert [len(line.get_xdata()) for line in figure.axes[0].lines] == [2, 6]
+    many = pd.concat([few, few.assign(seed=few["seed"] + 3)])
+    (band,) = plotting.over({"x": many}, x="p", **labels)[0].axes[0].collections
+    assert band.get_paths()[0].vertices[:, 1].max() == 1.0
+    figure, _ = plotting.curves({"x": curve(a=0.98, b=0.4)}, ylabel="accuracy")
+    top = figure.axes[0].get_ylim()[1]
+    assert top > 1.0 > 0.99999 * max(t for t in figure.axes[0].get_yticks() if t <= top)
+
+
+def test_a_finding_is_put_into_words():
+    rows = [(m, s, v + 0.1 * s) for m, v in (("a", 0.5), ("b", 0.4)) for s in range(3)]
+    table = pd.DataFrame(rows, columns=["method", "seed", "value"])
+    assert plotting.finding(table, "a", "b") == "a is 0.100 ahead of b"
+    assert plotting.finding(table, "b", "a") == "b is 0.100 behind a"
+    table["value"] += [0.0, 0.3, -0.3, 0.0, 0.0, 0.0]
+    assert plotting.finding(table, "a", "b") == "no clear difference between a and b"
+    assert plotting.finding(table[table["seed"] < 2], "a", "b") == "too few seeds to tell a from b"
 
 
 def test_numbers_are_drawn_against_each_other():
