@@ -71,6 +71,11 @@ METHODS |= {
     for of, dash in zip(analysis.LOSSES, (":", "-"), strict=True)
 }
 TITLES = {
+    "000": "FedMix",
+    "001": "Local and global experts",
+    "002": "Local and global experts, first version",
+    "003": "Adaptive experts",
+    "004": "PM-MoE",
     "digits": "Digits",
     "mnist": "MNIST",
     "fashion_mnist": "Fashion-MNIST",

@@ -234,10 +234,10 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     """Draw published and measured numbers at the ends of a line, a row each, the widest gap on top.
 
     A panel's frame has columns name, value (published), mean, low, high, values (by seed), floor
-    (NaN for none) and verdict. From four seeds on the measured number has its interval, with fewer
-    its runs themselves; the floor is a cross. What is published is a hollow circle,
-    and what lies beyond it a filled one, in blue where both agree, orange where they differ and
-    grey where that is not judged. Returns what is drawn, with the gap.
+    (NaN for none) and verdict. With more than five seeds the measured number has its interval, else
+    its runs themselves; the floor is a cross. What is published is a hollow circle, and what lies
+    beyond it a filled one, in blue where both agree, orange where they differ and grey where that
+    is not judged. Returns what is drawn, with the gap.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:

@@ -81,7 +81,7 @@ def exhibits(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
         places = rows["group"].str.split(", ", expand=True)
         told = places.loc[:, places.nunique().gt(1)].fillna("")
         names = [", ".join(of) for of in told.assign(method=rows["method"]).to_numpy()]
-        found[f"{str(paper)[:3]}, {item}"] = rows.assign(name=names)
+        found[f"{plotting.title(str(paper)[:3])}, {item}"] = rows.assign(name=names)
     return found
 
 
@@ -144,7 +144,7 @@ def _claims(claims: pd.DataFrame) -> str:
 def _numbers(numbers: pd.DataFrame) -> str:
     names = ["paper", "table_or_figure", "dataset", "setting", "method", "metric"]
     texts = numbers[names].map(escape).set_axis(["paper", "item", "data", *names[3:]], axis=1)
-    texts["paper"] = texts["paper"].str[:3]
+    texts["paper"] = texts["paper"].str[:3].map(plotting.title)
     for name, column in (
         ("published", "value"), ("floor", "floor"), ("measured", "mean"), ("gap", "gap")
     ):  # fmt: skip
