@@ -146,7 +146,7 @@ def curve(frame: pd.DataFrame, metric: str, weighted: bool = False) -> pd.DataFr
     """Return a metric by method, seed and round, averaged over clients where it has clients.
 
     ``weighted``: by their training examples, which is the accuracy over all examples where every
-    client tests on the same share of its own (004, eq. 31).
+    client tests on the same share of its own.
     """
     rows = frame[frame["metric"] == metric]
     if not weighted:

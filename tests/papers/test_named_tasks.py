@@ -6,11 +6,13 @@ import torch
 
 from companion.sections import SCALES
 from fedlib import data as datasets
+from fedlib import paths
 from fedlib.partition import IID, LabelPermuted, Mirrored, Own, Rotated
 from fedlib.runs import Experiment, run
 from fedlib.tasks import Task, rotate
 from fedlib.values import from_code
 from papers import named as tasks
+from papers.book import BOOK
 from papers.named import options_of
 
 SETTINGS = [(name, scale) for name in tasks.names() for scale in SCALES]
@@ -196,3 +198,23 @@ def test_a_task_without_validation_runs_and_chooses_no_round_by_it():
         rules = reported(together([("it", {}, [result])])).set_index("rule")["value"]
         assert rules[["last", "last ten"]].between(0, 1).all()
         assert np.isnan(rules["best on validation"])
+
+
+@pytest.mark.parametrize("scale", ["quick", "standard"])
+def test_the_readmes_table_says_what_is_run(scale):
+    runs = [
+        stage
+        for section in BOOK.sections.values()
+        for dataset in section.settings(scale)
+        for planned in section.runs(scale, dataset)
+        for stage in planned.experiment.stages
+    ]
+    lines = (paths.ROOT / "README.md").read_text().splitlines()
+    (row,) = (line.split("|") for line in lines if line.startswith(f"| `{scale}` |"))
+    rounds = {stage.rounds for stage in runs if stage.rounds > 1}  # not those of later stages
+    assert row[4].strip().startswith(f"{min(rounds)} to {max(rounds)}")
+    clients = {getattr(stage.task.partition, "clients", None) for stage in runs} - {1, None}
+    assert row[3].strip().startswith(f"{min(clients)} to {max(clients)}")
+    if scale == "quick":
+        units = {width for stage in runs for width in stage.task.model.hidden}
+        assert f"{min(units)} to {max(units)} units" in row[5]
