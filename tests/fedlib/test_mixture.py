@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playing import play
 
-from fedlib.algorithms import FedAvg, FedMix, LastClient, Local, Mixture
+from fedlib.algorithms import FedAvg, LastClient, Local, Mixture
 from fedlib.algorithms.mixture import pooled
 from fedlib.engine import State, evaluate, play_round
 from fedlib.federation import OPTED_IN
@@ -187,14 +187,6 @@ def test_the_average_decides_which_round_the_last_clients_model_is_of():
     assert next(both("kept_round")).iloc[0] > 0
     best = {n.removeprefix("average."): t for n, t in released[1].memory.items()}
     assert all(torch.equal(t, best[n]) for n, t in average[1].shared.items())
-
-
-def test_a_mixture_needs_a_federation(fed, federated):
-    for first in (None, play(Local(), fed)[0], play(FedMix(experts=2), fed, rounds=1)[0]):
-        with pytest.raises(
-            ValueError, match=r"give FedAvg's experiment, or IFCA's, or that of Local after it"
-        ):
-            Mixture().init(fed, 0, first)
 
 
 @given(st.lists(st.floats(0.001, 0.999), min_size=2, max_size=2), st.floats(0.001, 0.999))

@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
-from fedlib import values
 from fedlib.partition import (
     IID,
     ByColumn,
@@ -22,13 +21,12 @@ from fedlib.partition import (
     Pachinko,
     QuantitySkew,
     Repeated,
-    Request,
     Rotated,
     Shards,
     divide,
 )
 from fedlib.partition.draws import examples
-from fedlib.values import from_dict, to_dict, value
+from fedlib.values import from_dict, to_dict
 
 few = settings(max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
@@ -204,13 +202,6 @@ def test_the_rest_is_uniform_over_the_other_classes():
     assert np.all(np.abs(rest.sum(0) - others * 10) < 4 * np.sqrt(others * 80 * 7 / 64))
 
 
-def test_distinct_pairs_use_every_class_alike():
-    labels = balanced(10, 5000)
-    counts = deal(Majority(500, 20, 1.0), labels).counts(labels, 10)
-    assert np.all((counts == 10).sum(1) == 2)
-    assert np.abs((counts == 10).sum(0) - 100).max() < 4 * np.sqrt(500 * 0.2 * 0.8)
-
-
 def test_shards_hold_few_classes():
     labels = balanced(10, 600)
     part = deal(Shards(20, 2), labels)
@@ -326,19 +317,6 @@ def test_permutations_are_assigned_at_random():
     assert np.array_equal(two, four[:2])
 
 
-def test_a_scheme_of_ones_own(monkeypatch):
-    monkeypatch.setattr(values, "_KINDS", dict(values._KINDS))  # others count the kinds
-
-    @value
-    class Fixed(Request):
-        def deal(self, pool, seed):
-            return IID(2).deal(pool, 0)
-
-    assert deal(Rotated(Fixed()), balanced(10, 50)).clients == 2
-    assert repr(Rotated(Fixed())) == "Rotated(of=Fixed())"
-    assert from_dict(to_dict(Rotated(Fixed()))) == Rotated(Fixed())
-
-
 def test_a_repeated_deal_is_several_deals():
     part = deal(Repeated(Rotated(ByColumn(least=2)), 3), [0] * 5, writer_id=[0, 0, 0, 1, 1])
     assert part.index.tolist() == [[0, 1, 2], [3, 4, -1]] * 3 and set(part.side) == {"angle"}
@@ -347,14 +325,6 @@ def test_a_repeated_deal_is_several_deals():
     assert np.array_equal(two.index[:5], one.index)
     assert not np.array_equal(two.index[5:], one.index)
     assert np.array_equal(np.sort(two.index[5:].ravel()), np.arange(100))
-
-
-def test_many_clients_are_quick():
-    """Not a benchmark: an accidental loop over clients x examples would take minutes."""
-    labels = balanced(10, 20_000)
-    assert deal(IID(100_000), labels).clients == 100_000
-    assert deal(Shards(50_000), labels).clients == 50_000
-    assert deal(ByColumn(), labels, writer_id=np.arange(200_000) % 3500).clients == 3500
 
 
 COUNTS = {
@@ -469,18 +439,3 @@ def test_a_vanishing_alpha_gives_each_class_to_one_hungry_client(alpha):
     counts = deal(ClassDirichlet(3, alpha, least=90), labels, classes=6).counts(labels, 6)
     assert np.sort(counts[:, ::2], 0).tolist() == [[0] * 3, [0] * 3, [100] * 3]
     assert counts.sum(1).tolist() == [100] * 3
-
-
-@pytest.mark.parametrize("alpha", [1e9, 1e308])
-def test_a_huge_alpha_deals_every_class_evenly(alpha):
-    labels = np.repeat(np.arange(4), 100)
-    assert np.abs(deal(ClassDirichlet(4, alpha), labels).counts(labels, 4) - 25).max() <= 1
-
-
-def test_it_gives_up_with_the_numbers():
-    with pytest.raises(
-        ValueError,
-        match=r"in 1,000 tries to deal 100 examples of 2 classes to 10 clients with alpha 0\.01, "
-        r"the smallest client had 0 at most, but should have 5",
-    ):
-        deal(ClassDirichlet(10, 0.01), np.repeat(np.arange(2), 50))

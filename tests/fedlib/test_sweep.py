@@ -19,8 +19,7 @@ from filelock import FileLock
 from small import AVG, BAD, MIX, TUNED, bits, go, play, running
 
 from fedlib.algorithms import Local
-from fedlib.data import MissingDataError
-from fedlib.progress import Table, duration
+from fedlib.progress import Table
 from fedlib.runs import RunDiverged, StoreError, cluster, export, find, store
 from fedlib.runs import sweep as module
 from fedlib.runs.cluster import UnfitNode
@@ -359,15 +358,6 @@ def test_a_machine_that_cannot_run_fedlib_stops_the_sweep(ray):
         go([AVG], address="auto")
 
 
-def test_missing_data_name_the_machine(ray, playing):
-    def missing(*_):
-        raise MissingDataError("digits is in none of the places")
-
-    playing(missing)
-    with pytest.raises(SweepFailed, match=rf"none of the places on {socket.gethostname()}"):
-        go([AVG], address="auto")
-
-
 def test_a_full_disk_stops_a_sweep_over_a_cluster(ray, monkeypatch):
     """Else one run after the other would be trained and lost."""
     mine = os.environ["FEDLIB_RUNS"]
@@ -441,8 +431,3 @@ def test_a_terminal_is_redrawn_a_log_gets_lines_and_quiet_is_quiet(
     assert (expected in said) if expected else said == ""
     if expected and stream is io.StringIO:
         assert len(said.splitlines()) == 2 and "\x1b" not in said
-
-
-def test_durations_are_words():
-    said = [duration(s) for s in (0, 89, 300, 7200, 86400 * 9)]
-    assert said == ["0 s", "89 s", "5 min", "2.0 h", "9 days"]
