@@ -135,7 +135,6 @@ def shortened(path):
     metrics[metrics["round"] < MIX.rounds].to_parquet(path, index=False)
 
 
-
 DAMAGES = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-20]),
     "empty": lambda path: path.write_bytes(b""),

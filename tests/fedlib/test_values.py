@@ -17,11 +17,10 @@ from companion.sections import SCALES, Setting
 from fedlib import values
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, Local
 from fedlib.engine import EarlyStop
-from fedlib.models import MLP, FastText, LeNet
+from fedlib.models import MLP, LeNet
 from fedlib.optim import Optimizer
 from fedlib.partition import IID, Dirichlet, Mirrored
 from fedlib.runs import Experiment, run
-from fedlib.runs.tuning import Choice, Space
 from fedlib.tasks import Task
 from fedlib.values import UnknownName, from_code, from_dict, key_of, to_dict
 from papers.book import BOOK
