@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from companion.notebooks import Failure, select, write_back
+from fedlib import paths
 from papers.__main__ import main
 
 PARAMETERS = """\
@@ -149,16 +148,11 @@ def test_a_source_edited_meanwhile_is_not_overwritten_and_views_of_widgets_are_l
     assert nbformat.read(source, as_version=4).cells[2].outputs == []
 
 
-@pytest.mark.slow
-def test_paths_are_absolute_and_follow_their_variables(tmp_path):
-    code = "from fedlib import paths as p; print(p.ROOT, p.runs(), p.cache(), p.figures())"
-    given = {"FEDLIB_RUNS": "here/runs", "XDG_CACHE_HOME": str(tmp_path)}
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("FEDLIB_")}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**kept, **given}, cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    root, runs, cache, figures = done.stdout.split()
-    assert Path(runs) == tmp_path / "here" / "runs"
-    assert Path(cache) == tmp_path / "fedlib"
-    assert Path(root).is_absolute() and Path(figures) == Path(root) / "figures"
+def test_paths_are_absolute_and_follow_their_variables(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("CACHE", "FIGURES"):
+        monkeypatch.delenv(f"FEDLIB_{name}", raising=False)
+    monkeypatch.setenv("FEDLIB_RUNS", "here/runs")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert paths.runs() == tmp_path / "here" / "runs" and paths.cache() == tmp_path / "fedlib"
+    assert paths.ROOT.is_absolute() and paths.figures() == paths.ROOT / "figures"

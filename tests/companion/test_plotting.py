@@ -198,16 +198,6 @@ def test_the_picture_has_a_tile_for_every_class_that_a_client_holds():
         counts_picture(counts, ax, ["cat", "dog"])
 
 
-def test_the_picture_of_many_clients_is_made_of_tiles_and_nobody_can_be_drawn():
-    counts, ax = np.arange(400).reshape(100, 4) % 7, plt.figure().gca()
-    counts_picture(counts, ax)
-    shown = ax.images[0].get_array()
-    assert np.array_equal(shown.filled(0), counts.T) and shown.mask.any()
-    ax = plt.figure().gca()
-    counts_picture(np.zeros((1, 4), dtype=int), ax, bar=False)
-    assert ax.images[0].get_array().mask.all()
-
-
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
 def test_no_two_methods_of_a_figure_look_the_same(section):
     if section is EVERY_METHOD:  # more than there are looks: its figures go by family

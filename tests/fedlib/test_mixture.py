@@ -12,7 +12,7 @@ from playing import play
 
 from fedlib.algorithms import FedAvg, LastClient, Local, Mixture
 from fedlib.algorithms.mixture import pooled
-from fedlib.engine import State, evaluate, play_round
+from fedlib.engine import State, play_round
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, LeNet, Net
 from fedlib.optim import adam
@@ -70,26 +70,20 @@ def test_loss_and_prediction_are_those_of_the_formula(fed, federated, pool, trai
 def test_a_network_that_gives_out_p_for_log_p_is_trained_on_p(fed):
     """As released for Fashion-MNIST: -p(y) alone, -[h p_s(y) + (1 - h) p_g(y)] in the mixture."""
     fed = replace(fed, net=Net(LeNet((2,), (9, 5), kernel=3, output="softmax"), (8, 8, 1), 10))
-    x, y, weight = fed.test.inputs(torch.arange(10)), fed.test.y[:10], torch.ones(10)
-    batch, at = {"x": x, "y": y, "weight": weight}, (np.arange(10), y.numpy())
-    first = scatter(FedAvg().init(fed, 0), scale=0.5)
+    x, y = fed.test.inputs(torch.arange(10)), fed.test.y[:10]
+    batch, at = {"x": x, "y": y, "weight": torch.ones(10)}, (np.arange(10), y.numpy())
+    first, mix = FedAvg().init(fed, 0), Mixture(pool="log", **FAST)
     p = fed.net(first.shared, x).softmax(-1).numpy()
-    for algorithm in (FedAvg(), Local()):
-        assert float(algorithm.loss(fed.net, first.shared, {}, batch)) == pytest.approx(
-            -p[at].mean(), rel=1e-5
-        )
-    mix = Mixture(pool="log", **FAST)
+    alone = FedAvg().loss(fed.net, first.shared, {}, batch)
+    assert float(alone) == pytest.approx(-p[at].mean(), rel=1e-5)
     state = scatter(mix.init(fed, 0, first), scale=0.5)
     f_g, f_s, h = (t.numpy() for t in probabilities(fed, mix, state, 1, x))
-    pooled_p = h[:, None] * f_s + (1 - h[:, None]) * f_g
+    mixed = h[:, None] * f_s + (1 - h[:, None]) * f_g
     params, ctx = parts_of(fed, mix, state, 1)
-    assert float(mix.loss(fed.net, params, ctx, batch)) == pytest.approx(
-        -pooled_p[at].mean(), rel=1e-5
-    )
+    loss = mix.loss(fed.net, params, ctx, batch)
+    assert float(loss) == pytest.approx(-mixed[at].mean(), rel=1e-5)
     said = mix.predict(fed.net, params, ctx, mix.encode(fed.net, params, x))
-    assert said.logp.argmax(1).tolist() == pooled_p.argmax(1).tolist()
-    scores = evaluate(fed, FedAvg(), first, fed.test)
-    assert np.nanmin(scores.nll) >= -1 and np.nanmax(scores.nll) < 0
+    assert said.logp.argmax(1).tolist() == mixed.argmax(1).tolist()
 
 
 def test_what_opted_out_trains_gate_and_specialist_only(fed, federated):

@@ -152,12 +152,21 @@ def test_clients_in_one_program_are_trained_as_one_at_a_time(family):
     assert all(torch.equal(t[0], alone.messages[n][place]) for n, t in mine.messages.items())
 
 
-@pytest.mark.parametrize("chunk", [1, 3])
 @pytest.mark.parametrize(
-    "family", [NORMED, foreign("batch_normed", frozen=("norms.0.",))], ids=repr
+    ("name", "frozen", "chunk", "absent", "averages"),
+    [
+        ("batch_normed", (), 1, 0, 4),
+        ("batch_normed", (), 3, 0, 4),
+        ("batch_normed", ("norms.0.",), 3, 4, 2),
+        ("tied", (), 3, 1, 0),
+        ("recurrent", (), 1, 0, 0),
+    ],
 )
-def test_batchnorm_learns_what_separate_modules_learn_and_is_averaged(family, chunk):
+def test_modules_learn_what_they_learn_alone_and_are_averaged(
+    name, frozen, chunk, absent, averages
+):
     """Clients are ragged: in one program batches of fewer examples ride with larger ones."""
+    family = foreign(name, frozen=frozen)
     fed, algorithm = images(family), FedAvg(**FAST, server=adam(0.1))
     state = algorithm.init(fed, 0)
     begun = {n: t.clone() for n, t in state.shared.items()}
@@ -166,8 +175,8 @@ def test_batchnorm_learns_what_separate_modules_learn_and_is_averaged(family, ch
     for place, row in enumerate(report.rows):
         model = fed.net.module_of(0)
         missing, unexpected = model.load_state_dict(begun, strict=False)
-        assert not unexpected and len(missing) == (0 if family is NORMED else 4)
-        if family is not NORMED:
+        assert not unexpected and len(missing) == absent
+        if frozen:
             model.base.norms[0].eval().train = lambda _: None
         trained_alone(fed, algorithm, model, row, 0, 0)
         now = model.state_dict()
@@ -175,7 +184,7 @@ def test_batchnorm_learns_what_separate_modules_learn_and_is_averaged(family, ch
         close({n: now[n] for n in begun}, sent, rtol=1e-3, atol=1e-5)
         averaged = {n: t + SIZES[row] / sum(SIZES) * now[n] for n, t in averaged.items()}
     statistics = [n for n in begun if is_statistic(n)]
-    assert len(statistics) == (4 if family is NORMED else 2)
+    assert len(statistics) == averages
     close({n: averaged[n] for n in statistics}, end.shared, rtol=1e-3, atol=1e-5)
     assert not any(n.partition("/")[0] in statistics for n in end.optimizer), "Adam knows of none"
 
@@ -333,21 +342,6 @@ def tied():
     one, two = nn.Linear(64, 64), nn.Linear(64, 64)
     two.weight = one.weight
     return nn.Sequential(nn.Flatten(), one, nn.ReLU(), two)
-
-
-@pytest.mark.parametrize("name", ["tied", "recurrent"])
-def test_weights_that_a_module_keeps_in_several_places_are_trained(name):
-    fed, algorithm = images(foreign(name)), FedAvg(**FAST)
-    begun = algorithm.init(fed, 0).shared
-    _, report = play(algorithm, fed, rounds=1)
-    for place, row in enumerate(report.rows):
-        model = fed.net.module_of(0)
-        same = {"base.3.weight": begun["base.1.weight"]} if name == "tied" else {}
-        model.load_state_dict({**begun, **same})
-        trained_alone(fed, algorithm, model, row, 0, 0)
-        now = dict(model.named_parameters())
-        assert now.keys() == begun.keys()
-        close(now, {n: begun[n] - t[place] for n, t in report.messages.items()})
 
 
 class Branching(nn.Module):

@@ -20,9 +20,7 @@ from fedlib.algorithms import (
     Newcomers,
     Personal,
     PMMoE,
-    PrunedFedMix,
 )
-from fedlib.algorithms.fedmix import MEMORY
 from fedlib.algorithms.local import NOISE, VAE
 from fedlib.engine import EarlyStop, evaluate, evaluate_global, play_round
 from fedlib.models import MLP, AutoEncoder, part
@@ -84,7 +82,7 @@ def test_a_newcomer_of_fedavg_is_the_global_model():
 )  # fmt: skip
 def test_without_a_federation_there_is_nothing_to_follow(fed, stage, lacking):
     for first in (None, lacking and lacking.init(fed, 0)):
-        with pytest.raises(ValueError, match="give .* experiment"):
+        with pytest.raises(ValueError, match=r"give .* experiment"):
             stage.init(fed, 0, first)
 
 
@@ -293,13 +291,3 @@ def test_votes_are_weighed_by_who_knows_the_example(of):
     expected = of.ensemble(fed.net, state.shared, code, mean)
     told = told_newcomers(algorithm, fed, state)
     torch.testing.assert_close(told, expected, rtol=1e-3, atol=1e-4)
-
-
-def test_pruned_experts_stay_pruned():
-    fed = make_federation(VOTERS)
-    of = PrunedFedMix(experts=2, phi_scale=1.0, eta=1.0)
-    first = scatter(of.init(fed, 0))
-    first.memory[MEMORY] = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    before = evaluate(fed, of, first, fed.test).nll
-    state, _ = fitted(Densities(of=of, epochs=1, **TINY), fed, first)
-    np.testing.assert_array_equal(evaluate(fed, of, state, fed.test).nll, before)

@@ -70,11 +70,6 @@ def test_divergence_claims(early, fedavg, fedmix, expected):
     assert initials(claims.divergence_claims(logged(rows))) == expected
 
 
-def test_spread_keeps_the_ends():
-    assert analysis.spread([0, 10, 20, 30, 40], 3) == [0, 10, 40]
-    assert analysis.spread([0], 5) == [0]
-
-
 def test_divergence_of_every_tensor_is_that_of_the_last_quarter():
     rows = [
         diverging(method, 0, t, t * (1 + k), f"{prefix}{tensor}", k)

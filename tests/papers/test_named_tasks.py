@@ -75,16 +75,6 @@ def test_the_paper_scale_fits_the_official_sets(name, seed, monkeypatch):
     assert len(counts["train"]) == getattr(task.partition, "clients", None) or "femnist" in name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in tasks.names() if not n.endswith("ag_news")])
-def test_every_quick_setting_trains(name):
-    from fedlib.algorithms import FedAvg
-
-    result = run(Experiment(tasks.named(name), FedAvg(), rounds=1, cohort=2), progress=False)
-    values = result.select("test_accuracy").to_pandas()["value"]
-    assert values.between(0, 1).all() and len(values)
-
-
 def test_options_change_the_setting_and_wrong_ones_are_refused():
     assert options_of("001/cifar10") == {"p": 0.8} and options_of("000/cifar10") == {}
     assert "[p=0.8]" in tasks.about("001/cifar10")
