@@ -164,9 +164,3 @@ def test_the_citation_names_this_version_and_five_papers():
     assert len({paper["title"] for paper in papers}) == len(papers) == 5
     for paper in papers:
         assert paper["authors"] and paper["year"] and "arxiv.org/abs" in paper["url"]
-
-
-def test_the_package_has_its_papers_and_no_other_list_of_dependencies():
-    others = ("requirements*.txt", "setup.py", "setup.cfg", "Pipfile", "poetry.lock")
-    assert not [path for pattern in others for path in ROOT.glob(pattern)]
-    assert all((ROOT / n).is_file() for n in ("LICENSE", "Makefile", ".ci/run", ".gitignore"))

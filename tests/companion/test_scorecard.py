@@ -1,7 +1,6 @@
 """The scorecard: every published number is placed, judged by hand-made cases, and shown."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,7 @@ import pytest
 from companion import claims, scorecard
 from companion.claims import FAILS, HOLDS, OPEN
 from companion.plotting import dumbbells, save_table
-from companion.scorecard import _run_of, judged, not_at_hand, numbers, orders
+from companion.scorecard import judged, not_at_hand, numbers, orders
 from companion.scorecard.page import (
     ABSENT,
     AGREES,
@@ -24,7 +23,6 @@ from companion.scorecard.page import (
     exhibits,
     page,
 )
-from companion.sections import Run
 from fedlib.runs import Result, export
 from papers.book import BOOK, RESCALED
 from papers.pm_moe.experiments import FOURTEEN
@@ -190,28 +188,6 @@ def test_a_run_of_the_papers_own_scale_is_compared_by_the_margin():
     (row,) = found[found["seeds"].gt(0) & ~found["repeats"]].to_dict("records")
     assert (row["scale"], row["same"], row["verdict"]) == ("paper", True, AGREES)
     assert row["gap"] == pytest.approx(-1.9)
-
-
-@pytest.mark.parametrize(
-    ("columns", "found"),
-    [
-        ({"p": 0.8, "q": 0.0}, {"p": 0.8, "q": 0.0}),
-        ({"p": 0.8, "q": np.nan}, {"p": 0.8}),
-        ({"p": 0.8}, {"p": 0.8, "q": 0.5}),  # the last that it can be of
-        ({"p": 0.3}, None),
-        ({"p": 0.8, "q": 0.0, "method": "B"}, None),
-    ],
-)
-def test_the_run_behind_a_number_stands_where_its_rows_do(columns, found):
-    places = [{"p": 0.8}, {"p": 0.8, "q": 0.0}, {"p": 0.8, "q": 0.5}, {"p": 0.2}]
-    runs = [Run("A", None, where) for where in places]
-    section = SimpleNamespace(
-        runs=lambda scale, dataset, methods: [r for r in runs if r.method in methods],
-    )
-    rows = pd.DataFrame([{"method": "A", "seed": 0, "value": 0.5, **columns}] * 2)
-    panel = SimpleNamespace(scale="paper", dataset="x")
-    run = _run_of(SimpleNamespace(section=section), panel, rows)
-    assert (run and run.where) == found
 
 
 def claims_of(scale, verdict):

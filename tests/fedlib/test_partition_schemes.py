@@ -128,10 +128,26 @@ def check_permutations(request, part, seed):
     assert all(len(set(row[:n])) == 1 for row, n in zip(which, part.sizes, strict=True))
 
 
+DRAWN = [
+    "f228749d3450",
+    "4a18dc04246e",
+    "766e7646b7e2",
+    "eb8eb741e0b5",
+    "8a6af2132d09",
+    "505697a683da",
+    "f31bc4deff8e",
+    "9ecb134af0e8",
+    "93d36d5b000f",
+    "895078318978",
+]
+AROUND = [Rotated(IID(5)), LabelPermuted(IID(5), 9)]
+
+
 @pytest.mark.parametrize(
-    "request_", [*REQUESTS, Rotated(IID(5)), LabelPermuted(IID(5), 9)], ids=repr
+    ("request_", "golden"), zip([*REQUESTS, *AROUND], DRAWN, strict=True), ids=repr
 )
-def test_the_seed_and_nothing_else_changes_the_draw(request_):
+def test_the_seed_and_nothing_else_changes_the_draw(request_, golden):
+    """If a golden one changes, so does every partition that stored results were made from."""
     labels = balanced(10, 100)
     columns = {"writer": np.arange(1000) % 20, "family": labels // 2}
 
@@ -142,6 +158,7 @@ def test_the_seed_and_nothing_else_changes_the_draw(request_):
     first = prints(0)
     np.random.seed(1)  # noqa: NPY002
     assert first == prints(0) and len({first, prints(1), prints(2)}) == 3
+    assert first[:12] == golden
 
 
 @pytest.mark.parametrize("scheme", [Dirichlet, Pachinko])
@@ -163,14 +180,6 @@ def test_unequal_sizes_follow_one_dirichlet_draw():
     assert (sizes / len(labels)).var() == pytest.approx(spread, rel=error)
 
 
-@pytest.mark.parametrize("request_", [IID(50), QuantitySkew(200, alpha=2.0, least=1)], ids=repr)
-def test_without_label_skew_clients_have_the_shares_of_the_pool(request_):
-    labels = balanced(10, 20_000)
-    part = deal(request_, labels)
-    scores = (part.shares(labels, 10) - 0.1) / np.sqrt(0.09 / part.sizes)[:, None]
-    assert np.abs(scores).max() < 4.5 and scores.std() == pytest.approx(1, abs=0.1)
-
-
 @few
 @given(st.integers(1, 12), st.integers(1, 100), st.integers(0, 100), seeds)
 @example(clients=1, size=100, percent=58, seed=0)
@@ -189,17 +198,6 @@ def test_two_clients_with_disjoint_pairs_by_hand():
     pair = {c for c in range(4) if first[c] == 4}
     assert len(pair) == 2 and all(second[c] == 4 for c in set(range(4)) - pair)
     assert sum(first) == sum(second) == 10
-
-
-def test_the_rest_is_uniform_over_the_other_classes():
-    labels, request = balanced(10, 5000), Majority(100, 100, 0.2)
-    rest, pairs = deal(request, labels).counts(labels, 10), request._pairs(0, 10)
-    for row, pair in zip(rest, pairs, strict=True):
-        assert np.all(row[pair] == 10)
-        row[pair] = 0
-    # Each of the clients for whom a class is among the others draws 80 times one in eight.
-    others = 100 - np.bincount(pairs.ravel(), minlength=10)
-    assert np.all(np.abs(rest.sum(0) - others * 10) < 4 * np.sqrt(others * 80 * 7 / 64))
 
 
 def test_shards_hold_few_classes():
@@ -276,13 +274,6 @@ def test_writers_by_hand_and_some_of_them_at_random():
 
 def angle_shares(part):
     return np.array([np.bincount(row, minlength=8) / len(row) for row in part.side["angle"]])
-
-
-def test_angle_shares_have_the_spread_of_a_dirichlet():
-    shares = angle_shares(deal(Rotated(IID(100)), balanced(10, 6000)))
-    spread = 1 / 8 * 7 / 8 / 9
-    assert np.abs(shares.mean(0) - 1 / 8).max() < 4 * np.sqrt(spread / 100)
-    assert shares.var() == pytest.approx(spread, rel=0.2)
 
 
 def test_another_part_has_the_same_client_but_other_draws():

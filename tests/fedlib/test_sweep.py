@@ -208,17 +208,6 @@ def test_what_is_started_deaf_never_hears_of_ctrl_c():
     assert (deaf.returncode, hearing.returncode) == (1, 0)
 
 
-@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL, print])
-def test_a_node_started_in_the_background_can_be_cancelled(handler):
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        cluster.hear_cancel()
-        heard = signal.default_int_handler if handler is signal.SIG_IGN else handler
-        assert signal.getsignal(signal.SIGINT) is heard
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 class Twofold(Exception):
     def __init__(self, one, two):
         super().__init__(one)
@@ -280,12 +269,6 @@ def lossy(ray, times, whose, error=None):
         return get(job)
 
     ray.get = losing
-
-
-def test_a_lost_run_is_tried_again(ray):
-    lossy(ray, 2, AVG)
-    assert [r.experiment for r in go([AVG, MIX], address="auto")] == [AVG, MIX]
-    assert ray.log[2:] == [e.key for e in (AVG, MIX, AVG, AVG)]
 
 
 def test_a_run_lost_three_times_fails_with_what_builds_on_it_and_the_others_finish(ray):

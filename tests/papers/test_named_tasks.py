@@ -7,8 +7,7 @@ import torch
 from companion.sections import SCALES
 from fedlib import data as datasets
 from fedlib import paths
-from fedlib.partition import IID, LabelPermuted, Mirrored, Own, Rotated
-from fedlib.runs import Experiment, run
+from fedlib.partition import IID, LabelPermuted, Mirrored, Rotated
 from fedlib.tasks import Task, rotate
 from fedlib.values import from_code
 from papers import named as tasks
@@ -174,20 +173,6 @@ def test_a_portion_is_a_share_of_every_class():
     assert len(fed.train.y) == 360 and len(fed.test.y) == 90
     full = np.bincount(datasets.load("digits").train.labels)
     assert np.abs(np.bincount(fed.train.y.numpy()) - full / 4).max() <= 1
-
-
-@pytest.mark.slow
-def test_a_task_without_validation_runs_and_chooses_no_round_by_it():
-    from companion.frames import reported, together
-    from fedlib.algorithms import FedAvg, Local
-
-    task = Task("digits", IID(4, 50), tasks.named("000/cifar10").model, Own(0.2, validation=0.0))
-    for algorithm in (FedAvg(), Local()):
-        result = run(Experiment(task, algorithm, rounds=2, cohort=2), progress=False)
-        assert result.select("validation_accuracy").to_pandas()["value"].isna().all()
-        rules = reported(together([("it", {}, [result])])).set_index("rule")["value"]
-        assert rules[["last", "last ten"]].between(0, 1).all()
-        assert np.isnan(rules["best on validation"])
 
 
 @pytest.mark.parametrize("scale", ["quick", "standard"])
