@@ -9,7 +9,6 @@ import pytest
 from companion.plan import Planned, by_seed, epochs_of, in_order, kind_of, planned, probed
 from companion.sections import SCALES
 from fedlib.algorithms import FedAvg, Local, PMMoE
-from fedlib.optim import sgd
 from fedlib.runs import Experiment, find, run
 from fedlib.runs.sweep import SweepFailed
 from papers.__main__ import main
@@ -69,21 +68,6 @@ def test_a_campaign_asks_for_sections_that_there_are_with_first_seeds_of_small_d
 def test_an_unknown_part_is_named(part, said):
     with pytest.raises(ValueError, match=said):
         planned(BOOK, "quick", [part])
-
-
-@pytest.mark.parametrize(
-    ("other", "same"),
-    [
-        (replace(ONE, seed=3, rounds=99, evaluate_every=7), True),
-        (replace(ONE, algorithm=replace(ONE.algorithm, client=sgd(0.5))), True),
-        (FOURTEEN.experiments("quick", "digits", "FedAvg, S = 20")[0], True),
-        (replace(ONE, algorithm=replace(ONE.algorithm, epochs=2)), False),
-        (replace(ONE, cohort=3), False),
-        (replace(ONE, task=replace(ONE.task, portion=0.5)), False),
-    ],
-)
-def test_runs_whose_rounds_cost_the_same_are_of_one_kind(other, same):
-    assert (kind_of(other) == kind_of(ONE)) == same
 
 
 def of(*runs):

@@ -112,19 +112,13 @@ def test_a_costly_method_keeps_its_own_number_of_seeds(fedmix, left):
 
 
 def test_several_sections_show_what_has_the_data_set(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        "companion.panels.panels", lambda *given, **more: asked.append((given, more))
-    )
-    main, writers = ADAPTIVE, ADAPTIVE_WRITERS
-    shown = several([main, writers], "standard", "writers", seeds=2)
-    assert shown(main) == [] and asked == []
-    shown(writers)
-    assert asked == [((writers, [], "standard", "writers"), {"seeds": 2})]
-    several([main], "standard")(main)
-    assert asked[1] == ((main, [], "standard", ""), {})
+    monkeypatch.setattr("companion.panels.panels", lambda *given, **more: (given, more))
+    both = ADAPTIVE, ADAPTIVE_WRITERS
+    shown = several(both, "standard", "writers", seeds=2)
+    assert shown(both[0]) == []
+    assert shown(both[1]) == ((both[1], [], "standard", "writers"), {"seeds": 2})
     with pytest.raises(ValueError, match="'digits'; allowed: cifar10, writers"):
-        several([main, writers], "standard", "digits")
+        several(both, "standard", "digits")
 
 
 def test_a_menu_of_panels_gives_the_panel_and_an_empty_one_says_so():

@@ -8,7 +8,7 @@ import torch
 from conftest import make_federation, parts_of, scatter
 from hypothesis import given
 from hypothesis import strategies as st
-from playing import play
+from playing import SKEWED, play
 
 from fedlib.algorithms import FedAvg, LastClient, Local, Mixture
 from fedlib.algorithms.mixture import pooled
@@ -16,9 +16,7 @@ from fedlib.engine import State, play_round
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, LeNet, Net
 from fedlib.optim import adam
-from fedlib.partition import Majority, Mirrored
 from fedlib.runs import Experiment, run_with_state
-from fedlib.tasks import Task
 
 FAST = {"batch_size": 4, "epochs": 3, "client": adam(0.01), "stop": None}
 POOLS = ("probabilities", "log")
@@ -162,12 +160,9 @@ def test_the_last_clients_model_is_handed_out_and_the_average_goes_on(fed):
 
 
 def test_the_average_decides_which_round_the_last_clients_model_is_of():
-    task = Task(
-        "digits", Majority(clients=6, size=20, p=1.0), MLP((8,)), Mirrored(200, 20, 30), balanced=50
-    )
     how = {"rounds": 6, "cohort": 2, "evaluate_every": 1, "keep": "best"}
     average, released = (
-        run_with_state(Experiment(task, kind(client=adam(0.02), epochs=3), **how), progress=False)
+        run_with_state(Experiment(SKEWED, kind(client=adam(0.02), epochs=3), **how), progress=False)
         for kind in (FedAvg, LastClient)
     )
 

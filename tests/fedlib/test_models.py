@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import after, assert_alike, make_federation
+from playing import texts
 from torch import nn
 
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
-from fedlib.engine import EarlyStop, evaluate
+from fedlib.engine import EarlyStop
 from fedlib.engine.costs import READERS, chunk_of
 from fedlib.engine.protocol import numbers_of
 from fedlib.models import (
@@ -283,18 +284,6 @@ def test_an_algorithm_without_dropout_says_so():
         after(FedMix(), fed)
 
 
-def readers(sizes=(9, 4, 7), spec=TEXTS[0], tokens=6):
-    """Clients that hold texts of two classes, which use different words."""
-    fed, draw = make_federation(sizes, classes=2), torch.Generator().manual_seed(0)
-    y = fed.train.y
-    x = torch.randint(2, 12, (len(y), tokens), generator=draw, dtype=torch.int32)
-    x = (x + 7 * y[:, None].int()) * (torch.rand(x.shape, generator=draw) > 0.2)
-    for table in (fed.train, fed.validation, fed.test):
-        table.x, table.scale, table.shift = x, torch.zeros(0), torch.zeros(0)
-    fed.net = Net(spec, (tokens,), 2)
-    return fed
-
-
 @pytest.mark.parametrize("spec", TEXTS, ids=repr)
 @pytest.mark.parametrize(
     "algorithm",
@@ -306,7 +295,8 @@ def readers(sizes=(9, 4, 7), spec=TEXTS[0], tokens=6):
     ids=lambda a: type(a).__name__,
 )
 def test_a_cohort_reads_together_what_each_would_read_alone(algorithm, spec):
-    fed = readers(spec=spec)
+    fed = texts((9, 4, 7))
+    fed.net = Net(spec, (10,), 3)
     together, one, two = (after(algorithm, fed, 2, chunk=c) for c in (None, 1, 2))
     assert_alike(together, one)
     assert_alike(together, two)
@@ -329,18 +319,8 @@ def test_the_steps_written_out_are_those_of_nn_lstm():
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_texts_are_learned_and_mixed():
-    fed = readers((30, 30, 30))
-    generalist = FedAvg(batch_size=5, client=adam(0.02))
-    mixture = Mixture(batch_size=5, epochs=3, client=adam(0.01), stop=None)
-    state = after(generalist, fed, 5)
-    assert evaluate(fed, generalist, state, fed.test).accuracy.mean() > 0.8
-    mixed = after(mixture, fed, first=state)
-    assert evaluate(fed, mixture, mixed, fed.test).accuracy.mean() > 0.8
-
-
 def test_readers_share_a_program_on_a_cpu():
-    large = replace(readers(), net=Net(BiLSTM(), (200,), 4))
+    large = replace(texts(), net=Net(BiLSTM(), (200,), 4))
     assert not large.net.alone(large.device) and chunk_of(large, None) == READERS
 
 

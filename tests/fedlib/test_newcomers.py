@@ -9,18 +9,7 @@ import torch
 from conftest import make_federation, parts_of, scatter, told_newcomers
 from playing import play
 
-from fedlib.algorithms import (
-    Densities,
-    FedAvg,
-    FedMix,
-    FedPer,
-    Local,
-    LocalGlobal,
-    Mixture,
-    Newcomers,
-    Personal,
-    PMMoE,
-)
+from fedlib import algorithms as alg
 from fedlib.algorithms.local import NOISE, VAE
 from fedlib.engine import EarlyStop, evaluate, evaluate_global, play_round
 from fedlib.models import MLP, AutoEncoder, part
@@ -32,13 +21,13 @@ SIZES = (12, 3, 9)
 
 
 FEDERATIONS = {
-    "FedAvg": FedAvg(batch_size=4),
-    "Personal": Personal(batch_size=4),
-    "Personal, head": Personal(local=("head.",), batch_size=4),
-    "LocalGlobal": LocalGlobal(batch_size=4),
-    "FedMix": FedMix(experts=2, batch_size=4),
-    "FedMix, bias": FedMix(experts=2, personal_bias=True, batch_size=4),
-    "FedMix, averaged": FedMix(experts=2, gates="averaged", batch_size=4),
+    "FedAvg": alg.FedAvg(batch_size=4),
+    "Personal": alg.Personal(batch_size=4),
+    "Personal, head": alg.Personal(local=("head.",), batch_size=4),
+    "LocalGlobal": alg.LocalGlobal(batch_size=4),
+    "FedMix": alg.FedMix(experts=2, batch_size=4),
+    "FedMix, bias": alg.FedMix(experts=2, personal_bias=True, batch_size=4),
+    "FedMix, averaged": alg.FedMix(experts=2, gates="averaged", batch_size=4),
 }
 each_federation = pytest.mark.parametrize("of", FEDERATIONS.values(), ids=FEDERATIONS)
 
@@ -48,7 +37,7 @@ def test_newcomers_train_what_is_local_and_send_nothing(of):
     first, _ = play(of, make_federation(SIZES))
     kept = copy.deepcopy(first)
     joined = make_federation((7, 8), seed=5)
-    algorithm = Newcomers(of=of, batch_size=4, client=sgd(0.5))
+    algorithm = alg.Newcomers(of=of, batch_size=4, client=sgd(0.5))
     begun = algorithm.init(joined, 0, first)
     start = {n: t.clone() for n, t in begun.local.items()}
     assert begun.local.keys() == first.local.keys()
@@ -65,20 +54,20 @@ def test_newcomers_train_what_is_local_and_send_nothing(of):
 
 
 def test_a_newcomer_of_fedavg_is_the_global_model():
-    first, _ = play(FedAvg(), make_federation(SIZES))
+    first, _ = play(alg.FedAvg(), make_federation(SIZES))
     joined = make_federation((7, 8), seed=5)
-    algorithm = Newcomers(of=FedAvg(), stop=EarlyStop(every=1, patience=1), epochs=3)
+    algorithm = alg.Newcomers(of=alg.FedAvg(), stop=EarlyStop(every=1, patience=1), epochs=3)
     state, report = play(algorithm, joined, 1, first=first)
     assert report.losses.tolist() == [0.0, 0.0]
     got, expected = (evaluate(joined, a, s, joined.test)
-                     for a, s in ((algorithm, state), (FedAvg(), first)))  # fmt: skip
+                     for a, s in ((algorithm, state), (alg.FedAvg(), first)))  # fmt: skip
     np.testing.assert_array_equal(got.nll, expected.nll)
 
 
 @pytest.mark.parametrize(
     ("stage", "lacking"),
-    [(Newcomers(), Local()), (PMMoE(of=FedPer()), FedAvg()), (Mixture(), Local()),
-     (Densities(), None)],
+    [(alg.Newcomers(), alg.Local()), (alg.PMMoE(of=alg.FedPer()), alg.FedAvg()),
+     (alg.Mixture(), alg.Local()), (alg.Densities(), None)],
 )  # fmt: skip
 def test_without_a_federation_there_is_nothing_to_follow(fed, stage, lacking):
     for first in (None, lacking and lacking.init(fed, 0)):
@@ -104,7 +93,7 @@ def gates_of(fed, algorithm, state, x):
 def test_fedmix_marginalises_the_gates_of_all_clients(personal_bias):
     """p(z|x) = sum_s p(z|x, s) p(s), App. F; a personal bias is averaged with the same weights."""
     fed = make_federation(SIZES)
-    algorithm = FedMix(experts=2, personal_bias=personal_bias, phi_scale=1.0)
+    algorithm = alg.FedMix(experts=2, personal_bias=personal_bias, phi_scale=1.0)
     state = scatter(algorithm.init(fed, 0))
     x = fed.test.inputs(torch.arange(len(fed.test.y)))
     share = [n / sum(SIZES) for n in SIZES]
@@ -124,13 +113,13 @@ def test_fedmix_marginalises_the_gates_of_all_clients(personal_bias):
 
 def test_clients_without_shared_parts_average_their_predictions():
     fed = make_federation(SIZES)
-    state = scatter(Local().init(fed, 0), scale=0.3)
+    state = scatter(alg.Local().init(fed, 0), scale=0.3)
     x = fed.test.inputs(torch.arange(len(fed.test.y)))
     total = 0
     for row, n in enumerate(SIZES):
         own = {name: t[row] for name, t in state.local.items()}
         total = total + n / sum(SIZES) * fed.net(own, x).softmax(-1)
-    torch.testing.assert_close(told_newcomers(Local(), fed, state).exp(), total)
+    torch.testing.assert_close(told_newcomers(alg.Local(), fed, state).exp(), total)
 
 
 def task(partition, held_out=None):
@@ -164,7 +153,7 @@ def test_some_clients_hold_what_they_hold_among_all(of, held_out):
 
 TINY = {"hidden": (6, 5), "latent": 2, "batch_size": 4, "client": adam(0.01)}
 VOTERS = (12, 4, 9)
-OF = FedMix(experts=2, phi_scale=1.0)
+OF = alg.FedMix(experts=2, phi_scale=1.0)
 
 
 def count(leaves, half):
@@ -180,7 +169,7 @@ def fitted(algorithm, fed, first=None, **more):
 def test_the_auto_encoder_has_the_papers_parameters():
     leaves = AutoEncoder(784, (512, 256), 32).init(0)
     assert (count(leaves, "encoder"), count(leaves, "decoder")) == (549_696, 542_224)
-    assert Densities().hidden == (512, 256) and Densities().latent == 32
+    assert alg.Densities().hidden == (512, 256) and alg.Densities().latent == 32
 
 
 def dense(leaves, half, x, layers):
@@ -226,7 +215,7 @@ def test_the_evidence_of_a_code_of_one_number_is_the_integral():
 
 def test_only_the_auto_encoders_move_and_only_they_are_counted():
     fed = make_federation(VOTERS)
-    algorithm = Densities(of=OF, epochs=2, **TINY)
+    algorithm = alg.Densities(of=OF, epochs=2, **TINY)
     first = scatter(OF.init(fed, 0))
     before = {n: t.clone() for n, t in {**first.shared, **first.local}.items()}
     begun = algorithm.init(fed, 0, first)
@@ -246,12 +235,12 @@ def test_only_the_auto_encoders_move_and_only_they_are_counted():
 def test_the_auto_encoder_sees_stored_pixels_and_noise():
     """Bytes / 255, in the order of their memory; without noise the posterior mean."""
     fed = make_federation((5,), shape=(8, 4, 2))
-    algorithm = Densities(of=FedAvg(), **TINY)
+    algorithm = alg.Densities(of=alg.FedAvg(), **TINY)
     (phase,) = algorithm.phases()
     assert (phase.noise, phase.watch, phase.train) == ((("latent", 2),), "loss", (VAE,))
-    params = part(algorithm.init(fed, 0, FedAvg().init(fed, 0)).local, "")
+    params = part(algorithm.init(fed, 0, alg.FedAvg().init(fed, 0)).local, "")
     params = {n: t[0] for n, t in params.items()}
-    ctx = algorithm.broadcast(fed, FedAvg().init(fed, 0))
+    ctx = algorithm.broadcast(fed, alg.FedAvg().init(fed, 0))
     batch = {"x": fed.train.inputs(fed.train.index[0]), "weight": torch.ones(5)}
     u = torch.tensor([0.1586553, 0.8413447]).expand(5, 2)  # a standard deviation to either side
     model, pixels = AutoEncoder(64, (6, 5), 2), fed.train.x[fed.train.index[0]].flatten(1) / 255
@@ -261,14 +250,11 @@ def test_the_auto_encoder_sees_stored_pixels_and_noise():
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, batch), plain)
 
 
-@pytest.mark.parametrize(
-    "of",
-    [OF, FedMix(experts=2, personal_bias=True), Personal(), Personal(local=("head.",)), FedAvg()],
-)
+@pytest.mark.parametrize("of", [OF, *(FEDERATIONS[n] for n in ("Personal", "FedMix, bias"))])
 def test_votes_are_weighed_by_who_knows_the_example(of):
     """p(s|x) ~ p(x|s) p(s), eq. 18: client by client, in a plain loop."""
     fed = make_federation(VOTERS)
-    algorithm = Densities(of=of, samples=3, epochs=3, **TINY)
+    algorithm = alg.Densities(of=of, samples=3, epochs=3, **TINY)
     state, _ = fitted(algorithm, fed)
     state = scatter(state, seed=4, scale=0.05)
     everyone = torch.arange(len(fed.test.y))

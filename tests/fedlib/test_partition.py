@@ -304,12 +304,6 @@ def check_mirrored(held_out, division):
         assert len(set(examples(division, "train"))) <= len(TRAIN.labels) - held_out.pool
 
 
-def test_all_training_examples_can_be_dealt():
-    division = divide(IID(8), Mirrored(60, 6, 6, "test"), TRAIN, TEST, CLASSES, 0)
-    assert sorted(examples(division, "train")) == list(range(240))
-    assert len(set(examples(division, "validation"))) <= 60
-
-
 def test_copies_of_the_data_are_held_out_with_mirrored_only():
     request = Rotated(Repeated(IID(6, 30), 2), angles=(0, 180), alpha=None)
     division = divide(request, Mirrored(60, 5, 5), TRAIN, TEST, CLASSES, 0)

@@ -129,17 +129,9 @@ def check_permutations(request, part, seed):
 
 
 DRAWN = [
-    "f228749d3450",
-    "4a18dc04246e",
-    "766e7646b7e2",
-    "eb8eb741e0b5",
-    "8a6af2132d09",
-    "505697a683da",
-    "f31bc4deff8e",
-    "9ecb134af0e8",
-    "93d36d5b000f",
-    "895078318978",
-]
+    "f228749d3450", "4a18dc04246e", "766e7646b7e2", "eb8eb741e0b5", "8a6af2132d09",
+    "505697a683da", "f31bc4deff8e", "9ecb134af0e8", "93d36d5b000f", "895078318978",
+]  # fmt: skip
 AROUND = [Rotated(IID(5)), LabelPermuted(IID(5), 9)]
 
 

@@ -9,6 +9,7 @@ from conftest import make_federation
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from playing import SKEWED
+from scipy.special import softmax
 from small import play
 
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, Local, Personal, PrunedFedMix
@@ -116,17 +117,12 @@ def shares(rng, *shape):
     return rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
 
 
-def softmax(phi):
-    odds = np.exp(phi - phi.max(-1, keepdims=True))
-    return odds / odds.sum(-1, keepdims=True)
-
-
 @pytest.mark.parametrize("scale", [1e-4, 0.01, 1.0, 4.0])
 def test_labels_that_are_nearly_equal_to_q_are_still_told_apart(scale):
     """As many experts as labels determine p, however close q(z|y) is to uniform."""
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        q_y, p = softmax(scale * rng.standard_normal((10, 10))), shares(rng, 10)
+        q_y, p = softmax(scale * rng.standard_normal((10, 10)), -1), shares(rng, 10)
         np.testing.assert_allclose(from_marginal(p @ q_y, q_y), p, atol=1e-6)
 
 
@@ -155,7 +151,7 @@ def smallest_residual(q_s, q_y):
 )
 def test_being_flat_costs_no_residual(classes, experts, scale, twins, seed):
     rng = np.random.default_rng(seed)
-    q_y, q_s = softmax(scale * rng.standard_normal((classes, experts))), shares(rng, experts)
+    q_y, q_s = softmax(scale * rng.standard_normal((classes, experts)), -1), shares(rng, experts)
     if twins:
         q_y[-1] = q_y[0]
     for asked in (q_s, shares(rng, classes) @ q_y):
