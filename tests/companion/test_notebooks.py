@@ -8,17 +8,12 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from test_notebook_rules import LINES
 
 from companion.notebooks import Failure, select, write_back
 from fedlib import paths
 from papers.__main__ import main
 
-PARAMETERS = """\
-scale: str = "quick"  # quick | standard | paper
-dataset: str = ""  # one data set, or "" for the scale's own
-seeds: int = 0  # number of seeds, 0 for the scale's own
-rounds: int = 0  # communication rounds, 0 for the scale's own
-device: str = "auto"  # auto | cpu | cuda | cuda:N"""
 SHOW = "print(scale, repr(seeds), repr(rounds))"
 
 
@@ -32,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(folder: Path, name: str, *sources: str) -> Path:
-    cells = [new_markdown_cell("# A title"), new_code_cell(PARAMETERS)]
+    cells = [new_markdown_cell("# A title"), new_code_cell(LINES)]
     cells[1].metadata.tags = ["parameters"]
     cells += [new_code_cell(source) for source in sources]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
