@@ -33,7 +33,7 @@ from fedlib.runs import Experiment
 
 SIZES = (11, 4, 9)
 BIAS, WEIGHTS, Q = "labels_from_bias", "labels_from_weights", "labels_from_q"
-PHI = {"label_set_from_phi", "labels_from_phi", "labels_from_phi_cohort"}
+ALL = {BIAS, WEIGHTS, Q, "label_set_from_phi", "labels_from_phi", "labels_from_phi_cohort"}
 
 
 def one_message(algorithm, fed, uniform=False, phi=None):
@@ -210,15 +210,12 @@ def test_total_variation_by_hand():
         (FedAvg(), {BIAS, WEIGHTS}),
         (Personal(), {WEIGHTS}),
         (Local(), set()),
-        (FedMix(experts=2, personal_bias=True), {WEIGHTS, Q, *PHI}),
+        (FedMix(experts=2, personal_bias=True), ALL - {BIAS}),
         (FedMix(experts=2, objective="likelihood"), {BIAS, WEIGHTS}),
         (FedMix(experts=2, condition="angle"), {BIAS, WEIGHTS}),  # three angles, three classes
         (FedMix(experts=2, client=Optimizer(rates=(("phi", 0.0),))), {BIAS, WEIGHTS, Q}),
-        (
-            FedMix(experts=2, client=Optimizer(weight_decay=0.1)),
-            {BIAS, WEIGHTS, Q, *PHI - {"label_set_from_phi"}},
-        ),
-        (PrunedFedMix(), {BIAS, WEIGHTS, Q, *PHI}),
+        (FedMix(experts=2, client=Optimizer(weight_decay=0.1)), ALL - {"label_set_from_phi"}),
+        (PrunedFedMix(), ALL),
         (ClusteredFedMix(), {BIAS, WEIGHTS}),
     ],
     ids=lambda item: type(item).__name__ if not isinstance(item, set) else "",

@@ -253,41 +253,34 @@ def test_a_read_only_store_can_be_read(monkeypatch):
 # Numbers that explode
 
 
-def _exploding(monkeypatch, at, where):
-    """Make a leaf infinite in some round: the server's step, one client's, or a client's own."""
-    play_round = running.play_round
+def explode(leaves, name="", row=...):
+    """Make a leaf infinite, or a row of it."""
+    name = next(n for n in leaves if n.endswith(name))
+    leaves[name] = leaves[name].clone()
+    leaves[name][row] = float("inf")
 
-    def explode(*args, **kwargs):
+
+EXPLOSIONS = {
+    "server": lambda state, report: explode(state.shared),
+    "memory": lambda state, report: explode(state.optimizer, "exp_avg_sq"),
+    "client": lambda state, report: (explode(report.messages, row=1), explode(state.shared)),
+    "local": lambda state, report: explode(state.local, row=report.rows[1]),
+}
+
+
+@pytest.mark.parametrize("where", EXPLOSIONS)
+def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(monkeypatch, tmp_path, where):
+    experiment, play_round = ALONE if where == "local" else MIX, running.play_round
+    expected = undisturbed(experiment, tmp_path)
+
+    def exploding(*args, **kwargs):
         state, report = play_round(*args, **kwargs)
-        if kwargs["round"] == at:
-            if where == "server":
-                name = next(iter(state.shared))
-                state.shared[name] = state.shared[name] * float("inf")
-            elif where == "memory":
-                name = next(n for n in state.optimizer if n.endswith("exp_avg_sq"))
-                state.optimizer[name] = state.optimizer[name] + float("inf")
-            elif where == "client":
-                report.messages[next(iter(report.messages))][1] = float("nan")
-                name = next(iter(state.shared))
-                state.shared[name] = state.shared[name] * float("nan")
-            else:
-                state.local[next(iter(state.local))][report.rows[1]] = float("nan")
+        if kwargs["round"] == 2:
+            EXPLOSIONS[where](state, report)
         return state, report
 
-    monkeypatch.setattr(running, "play_round", explode)
-
-
-@pytest.mark.parametrize(
-    ("experiment", "where"),
-    [(MIX, "server"), (MIX, "memory"), (MIX, "client"), (ALONE, "local")],
-    ids=lambda v: v if isinstance(v, str) else "",
-)
-def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(
-    monkeypatch, tmp_path, experiment, where
-):
-    expected = undisturbed(experiment, tmp_path)
     with monkeypatch.context() as patch:
-        _exploding(patch, 2, where)
+        patch.setattr(running, "play_round", exploding)
         with pytest.raises(RunDiverged, match=r"round 2: .* not finite") as caught:
             play(experiment)
     error, home = caught.value, store.folder(experiment)

@@ -7,7 +7,7 @@ import json
 import re
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import AVG
 
@@ -282,40 +282,6 @@ staged = experiments | st.builds(
 )
 
 
-def paths_of(item, before=()):
-    """Every field of a value, and of the values inside it, as a path of names."""
-    for field in dataclasses.fields(item):
-        inner = getattr(item, field.name)
-        yield (*before, field.name)
-        if dataclasses.is_dataclass(inner):
-            yield from paths_of(inner, (*before, field.name))
-
-
-def at(item, path):
-    for name in path:
-        item = getattr(item, name)
-    return item
-
-
-def replaced(item, path, value):
-    if len(path) > 1:
-        value = replaced(getattr(item, path[0]), path[1:], value)
-    return dataclasses.replace(item, **{path[0]: value})
-
-
-@settings(max_examples=150)
-@given(staged, staged, st.data())
-def test_one_field_changed_is_another_key(one, other, data):
-    """Any field, at any depth, takes the value that it has in another experiment."""
-    path = data.draw(st.sampled_from(sorted(set(paths_of(one)) & set(paths_of(other)))))
-    try:
-        changed = replaced(one, path, at(other, path))
-    except (TypeError, ValueError):
-        assume(False)  # not legal beside the other fields
-    same = exactly(at(one, path)) == exactly(at(other, path))
-    assert (changed.key == one.key) == same
-
-
 def spelt_out(item, order, made, plain):
     """The same value with every default said, in another order, as ``made`` of its fields."""
     if not dataclasses.is_dataclass(item):
@@ -339,7 +305,7 @@ def test_how_a_run_is_made_is_no_part_of_it():
     """Device, chunk, progress and retry are arguments of run, and no field of a value."""
     how = set(inspect.signature(run).parameters) - {"experiment"}
     assert how == {"device", "chunk", "progress", "retry"}
-    assert not how & {name for path in paths_of(AVG) for name in path}
+    assert not how & {field for fields in FIELDS.values() for field in fields}
     first = run(AVG, device="cpu", chunk=2, progress=False)
     asked = []
     again = run(AVG, chunk=1, progress=lambda *said: asked.append(said))

@@ -121,7 +121,7 @@ ALIKE = {FEDAVG: (0.5, 1), BIASED: (0.52, 1)}
 
 
 @pytest.mark.parametrize(
-    ("rows", "dataset", "expected"),
+    ("ends", "dataset", "expected"),
     [
         # .6 against .5 after 20 rounds, and against .7 of the wide network; K = 2 was not run; the
         # bias changes nothing; 20 MB pay for 5 rounds of K = 4: .15; pruning has sent no more.
