@@ -67,7 +67,7 @@ def test_a_newcomer_of_fedavg_is_the_global_model():
 @pytest.mark.parametrize(
     ("stage", "lacking"),
     [(alg.Newcomers(), alg.Local()), (alg.PMMoE(of=alg.FedPer()), alg.FedAvg()),
-     (alg.Mixture(), alg.Local()), (alg.Densities(), None)],
+     (alg.Mixture(), FEDERATIONS["FedMix"]), (alg.Densities(), None)],
 )  # fmt: skip
 def test_without_a_federation_there_is_nothing_to_follow(fed, stage, lacking):
     for first in (None, lacking and lacking.init(fed, 0)):
