@@ -109,7 +109,6 @@ def test_refresh_writes_stable_outputs_into_the_source(folder):
     [
         (["--scale", "quik"], "unknown scale 'quik'; allowed: paper, quick, standard; did you"),
         (["--rounds", "-1"], "greater than or equal to 0"),
-        (["--device", "gpu"], "unknown device 'gpu'; allowed: auto, cpu, cuda"),
         (["--device", "cuda:99"], "device 'cuda:99' is not there"),
         (["--dataset", "minst"], "unknown dataset 'minst'"),
         (["--only", "00_god"], "unknown notebook '00_god'; allowed: 00_good; did you mean"),

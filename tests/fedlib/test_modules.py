@@ -54,10 +54,6 @@ def group_normed():
     return normed(lambda: nn.GroupNorm(2, 4))
 
 
-def layer_normed():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.LayerNorm(9), nn.GELU())
-
-
 def dropping(p=0.4):
     dense = nn.Linear(64, 9), nn.SELU(), nn.AlphaDropout(p)
     return nn.Sequential(nn.Dropout2d(p), nn.Flatten(), *dense)
@@ -108,7 +104,7 @@ def foreign(name, *arguments, **more):
 
 
 NAMES = (
-    "batch_normed", "group_normed", "layer_normed", "dropping", "Transformer", "StochasticDepth",
+    "batch_normed", "group_normed", "dropping", "Transformer", "StochasticDepth",
 )  # fmt: skip
 FOREIGN = [*map(foreign, NAMES), foreign("Transformer", ("first", False))]
 FAST = {"batch_size": 4, "client": sgd(0.2), "epochs": 2}
