@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from small import AVG
 
 from benchmarks.robustness import hyper
-from companion.plan import planned
-from companion.sections import SCALES, Setting
+from companion.sections import Setting
 from fedlib import values
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, Local
 from fedlib.engine import EarlyStop
@@ -23,7 +22,6 @@ from fedlib.partition import IID, Dirichlet, Mirrored
 from fedlib.runs import Experiment, run
 from fedlib.tasks import Task
 from fedlib.values import UnknownName, from_code, from_dict, key_of, to_dict
-from papers.book import BOOK
 from papers.pm_moe.experiments import PrivateParts
 
 # Every value of the library: of each field what it is when nobody says anything ("..." where
@@ -199,12 +197,6 @@ def test_a_value_prints_as_the_code_that_makes_it_and_survives_json(item):
     assert_same(eval(repr(item), {"__builtins__": {}}, dict(KINDS)), item)
     assert_same(from_code(repr(item)), item)
     assert_same(through_json(to_dict(item)), item)
-
-
-@pytest.mark.slow
-def test_the_printed_code_of_every_planned_run_is_read_back():
-    for planning in (p for scale in SCALES for p in planned(BOOK, scale)):
-        assert_same(from_code(repr(planning.experiment)), planning.experiment)
 
 
 def test_every_field_changes_the_key_and_no_two_values_share_one():
