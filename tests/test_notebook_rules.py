@@ -88,7 +88,8 @@ def _of_source(source: str) -> list[str]:
     if not source.strip():
         return ["is empty"]
     found = [why for pattern, why in FORBIDDEN.items() if re.search(pattern, source)]
-    body = _parsed(source)
+    plain = re.sub(r"(?m)^\s*[!%].*$", "", source)  # IPython's commands are no Python
+    body = ast.parse(plain).body
     for node in (inner for outer in body for inner in ast.walk(outer)):
         if isinstance(node, ast.ClassDef):
             found.append(f"defines the class {node.name}")
@@ -96,7 +97,8 @@ def _of_source(source: str) -> list[str]:
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > MOST_FUNCTION_LINES:
                 found.append(f"defines {node.name}, {length} lines long")
-    if any(t.type == tokenize.OP and t.string == ";" for t in _tokens(source)):
+    tokens = tokenize.generate_tokens(io.StringIO(plain).readline)
+    if any(t.type == tokenize.OP and t.string == ";" for t in tokens):
         found.append("has a semicolon, which does not silence a cell under nbval")
     last = body[-1] if body else None
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
@@ -123,19 +125,6 @@ def _of_outputs(cell: Any, count: int) -> list[str]:
         if MACHINE.search(text) or str(paths.ROOT) in text:
             found.append("shows a path of one machine")
     return found
-
-
-def _plain(source: str) -> str:
-    """The source without IPython's commands, which Python cannot parse."""
-    return re.sub(r"(?m)^\s*[!%].*$", "", source)
-
-
-def _parsed(source: str) -> list[ast.stmt]:
-    return ast.parse(_plain(source)).body
-
-
-def _tokens(source: str) -> list[tokenize.TokenInfo]:
-    return list(tokenize.generate_tokens(io.StringIO(_plain(source)).readline))
 
 
 @pytest.mark.parametrize(

@@ -48,15 +48,12 @@ def one_message(algorithm, fed, uniform=False, phi=None):
     return before, *play_round(algorithm, fed, state, round=0, seed=0, cohort=fed.clients)
 
 
-def truth_of(fed, report):
-    return fed.shares("label").double().numpy()[report.rows]
-
-
 def audited(algorithm, fed=None, **more):
     """What a server finds, the truth, and the report."""
     fed = fed or make_federation(SIZES)
     before, _, report = one_message(algorithm, fed, **more)
-    return audit(fed, algorithm, before, report), truth_of(fed, report), report
+    truth = fed.shares("label").double().numpy()[report.rows]
+    return audit(fed, algorithm, before, report), truth, report
 
 
 ONE_STEP = {"batch_size": None, "epochs": 1}
