@@ -85,6 +85,7 @@ def test_costs_grow_with_rounds_and_epochs_at_home(monkeypatch):
     assert costs[runs[1]] == 40 * 2 + 3 and costs[home] == 5 * 2 + 2 * 3
     longer = replace(home, algorithm=replace(home.algorithm, epochs=70))
     assert kind_of(home) == kind_of(longer)
+    assert kind_of(replace(ONE, cohort=3)) != kind_of(ONE) == kind_of(replace(ONE, seed=3))
     assert epochs_of(longer) == 70 and epochs_of(ONE) == 1
 
 
