@@ -9,8 +9,7 @@ from conftest import LENET, make_federation
 
 from benchmarks import __main__ as bench
 from benchmarks import plain, throughput
-from benchmarks.cases import CASES, WAYS, Case, federation
-from benchmarks.memory import peak_here
+from benchmarks.cases import CASES, federation
 from fedlib.algorithms import FedAvg, FedMix
 from fedlib.engine import play_round
 from fedlib.models import BiLSTM, part
@@ -115,38 +114,3 @@ def test_ratios_are_medians_within_a_repetition():
     assert bench.ratio(frame, "engine", "floor") == bench.ratio(frame, "plain", "engine") == 2.0
     times = {throughput.ONE: [1.0, 2.0, 1.0], throughput.TWO: [1.0, 4.0, 1.0]}
     assert throughput.gain(timed(**times)) == 2.0
-
-
-@pytest.mark.slow
-def test_results_are_written_with_the_machine_and_replace_those_of_their_case(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("FEDLIB_BUILD", str(tmp_path))
-    small = Case("small", FedAvg(), CASES["F"].model, (4, 4, 1), clients=2, size=3, cohort=1)
-    monkeypatch.setattr(bench, "CASES", {"F": small, "G": small})
-    monkeypatch.setattr(bench, "peak_mib", lambda *case: peak_here(*case, 1))
-    threads = str(torch.get_num_threads())
-
-    def measured(case):
-        bench.main(["--cases", case, "--repeat", "1", "--threads", threads])
-        return pd.read_parquet(tmp_path / "measured.parquet")
-
-    frame = measured("F")
-    assert set(frame["way"]) == set(WAYS) and set(frame["case"]) == {"F"}
-    assert frame["peak_mib"].between(20, 10**6).all()
-    assert (frame["torch"] == torch.__version__).all()
-    assert "engine / floor" in capsys.readouterr().out
-    monkeypatch.setattr(bench, "_processor", lambda: "another")
-    assert measured("G")["case"].tolist() == ["F"] * 3 + ["G"] * 3
-    text = (tmp_path / "measured.txt").read_text()
-    assert text.index("F  small") < text.index("processor another") < text.index("G  small")
-    again = measured("F")
-    assert again["case"].tolist() == ["G"] * 3 + ["F"] * 3
-    assert set(again["processor"]) == {"another"}
-
-
-@pytest.mark.parametrize("bad", [["--repeat", "0"], ["--cases", "Z"], ["--threads", "x"]])
-def test_bad_arguments_are_errors(bad, capsys):
-    with pytest.raises(SystemExit):
-        bench.main(bad)
-    assert "error: " in capsys.readouterr().err

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from setuptools import find_packages
+from test_architecture import imports
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -95,12 +96,7 @@ def sources() -> list[tuple[str, str]]:
 
 def imported(code: str) -> set[str]:
     """The top-level modules that some code imports, its own package's aside."""
-    names = set()
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.partition(".")[0])
+    names = {name.partition(".")[0] for name in imports(code)}
     return names - set(sys.stdlib_module_names) - {*OURS, "tests", "benchmarks", "conftest"}
 
 
@@ -164,9 +160,3 @@ def test_the_citation_names_this_version_and_five_papers():
     assert len({paper["title"] for paper in papers}) == len(papers) == 5
     for paper in papers:
         assert paper["authors"] and paper["year"] and "arxiv.org/abs" in paper["url"]
-
-
-def test_the_package_has_its_papers_and_no_other_list_of_dependencies():
-    others = ("requirements*.txt", "setup.py", "setup.cfg", "Pipfile", "poetry.lock")
-    assert not [path for pattern in others for path in ROOT.glob(pattern)]
-    assert all((ROOT / n).is_file() for n in ("LICENSE", "Makefile", ".ci/run", ".gitignore"))

@@ -20,21 +20,6 @@ from fedlib import paths
 SAID = "x", "Fig. 0"
 
 
-@pytest.mark.parametrize(
-    ("values", "verdict"),
-    [
-        ([1.0, 1.1, 1.2], HOLDS),
-        ([0.1, 0.2, 0.15], FAILS),
-        ([0.4, 0.5, 0.7], OPEN),
-        ([1.0, 1.1], UNTESTED),
-        ([], UNTESTED),
-    ],
-)
-def test_verdicts_follow_the_interval(values, verdict):
-    assert claims.above(*SAID, values, 0.5).verdict == verdict
-    assert claims.below(*SAID, [-v for v in values], -0.5).verdict == verdict
-
-
 def test_differences_are_paired_by_seed_and_told_in_points():
     a, b = {0: 0.5, 1: 0.9, 2: 0.1}, {2: 0.0, 0: 0.4, 1: 0.79, 7: 5.0}
     claim = claims.greater(*SAID, a, b)
@@ -43,19 +28,9 @@ def test_differences_are_paired_by_seed_and_told_in_points():
     assert claim.measured.startswith("0.500 vs 0.397: +10.3 points [8.9, 11.8] (criterion: > 0)")
     assert claims.greater(*SAID, b, a).verdict == FAILS
     assert claims.greater(*SAID, a, {}).verdict == UNTESTED
+    assert claims.above(*SAID, [1.0, 1.1], 0.5).verdict == UNTESTED
     traffic = claims.greater(*SAID, {s: 30.0 + s for s in a}, dict.fromkeys(a, 20.0))
     assert (traffic.unit, traffic.effect) == ("", 11.0)
-
-
-@pytest.mark.parametrize(
-    ("by", "par", "most", "same"),
-    [(0.0, HOLDS, HOLDS, HOLDS), (0.005, HOLDS, HOLDS, HOLDS), (-0.02, FAILS, HOLDS, FAILS),
-     (-0.01, OPEN, HOLDS, OPEN), (0.02, HOLDS, FAILS, FAILS)],
-)  # fmt: skip
-def test_equality_is_shown_by_both_ends_within_a_point(by, par, most, same):
-    a = {s: 0.5 + by + 1e-3 * s for s in (-1, 0, 1)}
-    rules = claims.on_par, claims.at_most, claims.alike
-    assert [r(*SAID, a, dict.fromkeys(a, 0.5)).verdict for r in rules] == [par, most, same]
 
 
 def test_a_claim_says_whose_it_is_and_one_about_another_scale_is_not_judged():
@@ -98,23 +73,8 @@ def test_what_seeds_would_decide_is_told_with_an_undecided_claim():
 # The same by a second, naive route.
 
 
-def students(q, df):
-    """Student's quantile by bisection of its density's integral, by Simpson's rule."""
-    c = math.gamma((df + 1) / 2) / math.sqrt(df * math.pi) / math.gamma(df / 2)
-
-    def below(x, steps=2000):
-        density = [c * (1 + (i * x / steps) ** 2 / df) ** (-(df + 1) / 2) for i in range(steps + 1)]
-        inner = 4 * sum(density[1:-1:2]) + 2 * sum(density[2:-1:2])
-        return 0.5 + (density[0] + inner + density[-1]) * x / steps / 3
-
-    low, high = 0.0, 50.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if below(middle) < q else (low, middle)
-    return low
-
-
-EDGES = {n: students(0.975, n - 1) for n in (3, 4, 5, 10)}
+# Student's quantile of 97.5% by number of runs, from a printed table.
+EDGES = {3: 4.302652730, 4: 3.182446305, 5: 2.776445105, 10: 2.262157163}
 
 
 def naive(values, least, most, limits):
@@ -192,21 +152,17 @@ def inference_limits(values, least, most):
 
 def test_the_smallest_difference_is_found_four_times_in_five():
     """By playing the experiment 20,000 times."""
-    rng, spread = np.random.default_rng(1), 0.02
-    for n in (3, 5, 10):
-        runs = rng.normal(0, spread, (20_000, n))
-        smallest = inference._noncentrality(n) * spread / math.sqrt(n)
-        steps = (runs.mean(1) + smallest) / (runs.std(1, ddof=1) / math.sqrt(n))
-        assert (steps > EDGES[n]).mean() == pytest.approx(0.8, abs=0.01)
     values = [0.01, 0.03, 0.02, 0.0]
     effect, sd = statistics.fmean(values), statistics.stdev(values)
-    power = [
-        stats.nct.sf(stats.t.ppf(0.975, n - 1), n - 1, effect / sd * math.sqrt(n))
-        for n in range(3, 20)
-    ]
-    assert inference.needed(values, 0.0) == 3 + next(i for i, p in enumerate(power) if p >= 0.8)
-    share = inference.detectable(values) / (sd / 2)
-    assert share == pytest.approx(inference._noncentrality(4))
+
+    def found(effect, n):
+        runs = np.random.default_rng(1).normal(effect, sd, (20_000, n))
+        steps = runs.mean(1) / (runs.std(1, ddof=1) / math.sqrt(n))
+        return (steps > stats.t.ppf(0.975, n - 1)).mean()
+
+    assert found(inference.detectable(values), 4) == pytest.approx(0.8, abs=0.01)
+    enough = inference.needed(values, 0.0)
+    assert found(effect, enough - 1) < 0.8 <= found(effect, enough)
 
 
 def test_false_discoveries_are_counted_by_rank():

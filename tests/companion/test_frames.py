@@ -3,16 +3,15 @@
 import numpy as np
 import pandas as pd
 import pytest
+from rows import logged
 from scipy import stats
 
 from companion import frames
 from papers.fedmix import FEDAVG, FEDMIX
 
-COLUMNS = ["method", "seed", "round", "metric", "client", "expert", "item", "value"]
-
 
 def frame(*rows):
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return logged(rows)
 
 
 def gd(method, seed, round, value, item="base.0.weight", expert=-1):

@@ -2,24 +2,18 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from test_notebook_rules import LINES
 
 from companion.notebooks import Failure, select, write_back
+from fedlib import paths
 from papers.__main__ import main
 
-PARAMETERS = """\
-scale: str = "quick"  # quick | standard | paper
-dataset: str = ""  # one data set, or "" for the scale's own
-seeds: int = 0  # number of seeds, 0 for the scale's own
-rounds: int = 0  # communication rounds, 0 for the scale's own
-device: str = "auto"  # auto | cpu | cuda | cuda:N"""
 SHOW = "print(scale, repr(seeds), repr(rounds))"
 
 
@@ -33,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(folder: Path, name: str, *sources: str) -> Path:
-    cells = [new_markdown_cell("# A title"), new_code_cell(PARAMETERS)]
+    cells = [new_markdown_cell("# A title"), new_code_cell(LINES)]
     cells[1].metadata.tags = ["parameters"]
     cells += [new_code_cell(source) for source in sources]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -115,7 +109,6 @@ def test_refresh_writes_stable_outputs_into_the_source(folder):
     [
         (["--scale", "quik"], "unknown scale 'quik'; allowed: paper, quick, standard; did you"),
         (["--rounds", "-1"], "greater than or equal to 0"),
-        (["--device", "gpu"], "unknown device 'gpu'; allowed: auto, cpu, cuda"),
         (["--device", "cuda:99"], "device 'cuda:99' is not there"),
         (["--dataset", "minst"], "unknown dataset 'minst'"),
         (["--only", "00_god"], "unknown notebook '00_god'; allowed: 00_good; did you mean"),
@@ -149,16 +142,11 @@ def test_a_source_edited_meanwhile_is_not_overwritten_and_views_of_widgets_are_l
     assert nbformat.read(source, as_version=4).cells[2].outputs == []
 
 
-@pytest.mark.slow
-def test_paths_are_absolute_and_follow_their_variables(tmp_path):
-    code = "from fedlib import paths as p; print(p.ROOT, p.runs(), p.cache(), p.figures())"
-    given = {"FEDLIB_RUNS": "here/runs", "XDG_CACHE_HOME": str(tmp_path)}
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("FEDLIB_")}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**kept, **given}, cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    root, runs, cache, figures = done.stdout.split()
-    assert Path(runs) == tmp_path / "here" / "runs"
-    assert Path(cache) == tmp_path / "fedlib"
-    assert Path(root).is_absolute() and Path(figures) == Path(root) / "figures"
+def test_paths_are_absolute_and_follow_their_variables(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("CACHE", "FIGURES"):
+        monkeypatch.delenv(f"FEDLIB_{name}", raising=False)
+    monkeypatch.setenv("FEDLIB_RUNS", "here/runs")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert paths.runs() == tmp_path / "here" / "runs" and paths.cache() == tmp_path / "fedlib"
+    assert paths.ROOT.is_absolute() and paths.figures() == paths.ROOT / "figures"

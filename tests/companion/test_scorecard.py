@@ -1,7 +1,6 @@
 """The scorecard: every published number is placed, judged by hand-made cases, and shown."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,8 +9,8 @@ import pytest
 
 from companion import claims, scorecard
 from companion.claims import FAILS, HOLDS, OPEN
-from companion.plotting import dumbbells
-from companion.scorecard import _run_of, judged, not_at_hand, numbers, orders
+from companion.plotting import dumbbells, save_table
+from companion.scorecard import judged, not_at_hand, numbers, orders
 from companion.scorecard.page import (
     ABSENT,
     AGREES,
@@ -24,7 +23,6 @@ from companion.scorecard.page import (
     exhibits,
     page,
 )
-from companion.sections import Run
 from fedlib.runs import Result, export
 from papers.book import BOOK, RESCALED
 from papers.pm_moe.experiments import FOURTEEN
@@ -33,14 +31,6 @@ from papers.published import published
 # One exhibit: to look for the runs of all takes half a minute.
 ONE = replace(BOOK, exhibits=tuple(e for e in BOOK.exhibits if e.section is FOURTEEN))
 COLUMNS = ["round", "metric", "client", "expert", "item", "value"]
-
-
-@pytest.fixture(autouse=True)
-def folders(tmp_path, monkeypatch):
-    """Stores of its own."""
-    for name in ("RUNS", "RESULTS", "FIGURES"):
-        monkeypatch.setenv(f"FEDLIB_{name}", str(tmp_path / name.lower()))
-    return tmp_path
 
 
 NAN = float("nan")
@@ -200,49 +190,25 @@ def test_a_run_of_the_papers_own_scale_is_compared_by_the_margin():
     assert row["gap"] == pytest.approx(-1.9)
 
 
-@pytest.mark.parametrize(
-    ("columns", "found"),
-    [
-        ({"p": 0.8, "q": 0.0}, {"p": 0.8, "q": 0.0}),
-        ({"p": 0.8, "q": np.nan}, {"p": 0.8}),
-        ({"p": 0.8}, {"p": 0.8, "q": 0.5}),  # the last that it can be of
-        ({"p": 0.3}, None),
-        ({"p": 0.8, "q": 0.0, "method": "B"}, None),
-    ],
-)
-def test_the_run_behind_a_number_stands_where_its_rows_do(columns, found):
-    places = [{"p": 0.8}, {"p": 0.8, "q": 0.0}, {"p": 0.8, "q": 0.5}, {"p": 0.2}]
-    runs = [Run("A", None, where) for where in places]
-    section = SimpleNamespace(
-        runs=lambda scale, dataset, methods: [r for r in runs if r.method in methods],
-    )
-    rows = pd.DataFrame([{"method": "A", "seed": 0, "value": 0.5, **columns}] * 2)
-    panel = SimpleNamespace(scale="paper", dataset="x")
-    run = _run_of(SimpleNamespace(section=section), panel, rows)
-    assert (run and run.where) == found
+def claims_of(scale, verdict):
+    claim = claims.Claim("a > b & <c>", "Table 1", "0.5 vs 0.4", verdict, seeds=3)
+    save_table(claims.table({"CIFAR-10 (standard)": [claim]}), "12_claims", scale)
 
 
-def claims_of(folder, scale, name, verdict, seeds=3):
-    home = folder / "figures" / scale
-    home.mkdir(parents=True, exist_ok=True)
-    claim = claims.Claim("a > b & <c>", "Table 1", "0.5 vs 0.4", verdict, seeds)
-    claims.table({"CIFAR-10 (standard)": [claim]}).to_csv(home / name, index=False)
-
-
-def test_a_claim_is_taken_from_the_largest_scale(folders):
-    claims_of(folders, "quick", "12_claims.csv", "undecided")
-    claims_of(folders, "standard", "12_claims.csv", "holds")
+def test_a_claim_is_taken_from_the_largest_scale():
+    claims_of("quick", "undecided")
+    claims_of("standard", "holds")
     found = scorecard.collected()
     assert len(found) == 1 and found["verdict"].item() == "holds"
     assert found["notebook"].item() == "12_fourteen_baselines"
 
 
-def test_the_page_stands_alone_and_escapes_what_it_shows(folders):
+def test_the_page_stands_alone_and_escapes_what_it_shows():
     nothing, none = numbers(ONE), scorecard.collected()
     assert set(nothing["verdict"]) == {NEVER, ABSENT, NO} and nothing["mean"].isna().all()
     assert none.empty and "None yet" in page(nothing, orders(nothing), none)
     stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.9)
-    claims_of(folders, "standard", "12_claims.csv", "does not hold")
+    claims_of("standard", "does not hold")
     files, table, told = scorecard.write(ONE)
     text = files[0].read_text()
     assert "a &gt; b &amp; &lt;c&gt;" in text and "<c>" not in text

@@ -112,19 +112,13 @@ def test_a_costly_method_keeps_its_own_number_of_seeds(fedmix, left):
 
 
 def test_several_sections_show_what_has_the_data_set(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        "companion.panels.panels", lambda *given, **more: asked.append((given, more))
-    )
-    main, writers = ADAPTIVE, ADAPTIVE_WRITERS
-    shown = several([main, writers], "standard", "writers", seeds=2)
-    assert shown(main) == [] and asked == []
-    shown(writers)
-    assert asked == [((writers, [], "standard", "writers"), {"seeds": 2})]
-    several([main], "standard")(main)
-    assert asked[1] == ((main, [], "standard", ""), {})
+    monkeypatch.setattr("companion.panels.panels", lambda *given, **more: (given, more))
+    both = ADAPTIVE, ADAPTIVE_WRITERS
+    shown = several(both, "standard", "writers", seeds=2)
+    assert shown(both[0]) == []
+    assert shown(both[1]) == ((both[1], [], "standard", "writers"), {"seeds": 2})
     with pytest.raises(ValueError, match="'digits'; allowed: cifar10, writers"):
-        several([main, writers], "standard", "digits")
+        several(both, "standard", "digits")
 
 
 def test_a_menu_of_panels_gives_the_panel_and_an_empty_one_says_so():
@@ -156,6 +150,8 @@ def test_explorers_redraw_and_say_what_went_wrong():
     assert "ValueError" in status.value and "three is" in status.value
     slider.value = 4
     assert status.value == "" and drawn == [1, 2, 3, 4]
+    with pytest.raises(ZeroDivisionError):  # what cannot draw at all fails at once
+        explorer(lambda n: 1 / n, n=w.IntSlider(0, 0, 5))
     assert watch(small(2)) is not None
 
 
@@ -171,11 +167,6 @@ def test_the_live_view_trains_to_the_round_it_is_asked_for_and_anew_with_other_s
     assert at.value == 0 and image.value not in shown and clock.max == at.max == 6
     experts.value = -3
     assert "got -3" in status.value
-
-
-def test_an_explorer_that_cannot_draw_fails_at_once():
-    with pytest.raises(ZeroDivisionError):
-        explorer(lambda n: 1 / n, n=w.IntSlider(0, 0, 5))
 
 
 def test_claims_are_shown_by_colour_and_kept_for_the_scorecard():

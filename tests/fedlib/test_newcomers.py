@@ -9,17 +9,7 @@ import torch
 from conftest import make_federation, parts_of, scatter, told_newcomers
 from playing import play
 
-from fedlib.algorithms import (
-    Densities,
-    FedAvg,
-    FedMix,
-    Local,
-    LocalGlobal,
-    Newcomers,
-    Personal,
-    PrunedFedMix,
-)
-from fedlib.algorithms.fedmix import MEMORY
+from fedlib import algorithms as alg
 from fedlib.algorithms.local import NOISE, VAE
 from fedlib.engine import EarlyStop, evaluate, evaluate_global, play_round
 from fedlib.models import MLP, AutoEncoder, part
@@ -31,13 +21,13 @@ SIZES = (12, 3, 9)
 
 
 FEDERATIONS = {
-    "FedAvg": FedAvg(batch_size=4),
-    "Personal": Personal(batch_size=4),
-    "Personal, head": Personal(local=("head.",), batch_size=4),
-    "LocalGlobal": LocalGlobal(batch_size=4),
-    "FedMix": FedMix(experts=2, batch_size=4),
-    "FedMix, bias": FedMix(experts=2, personal_bias=True, batch_size=4),
-    "FedMix, averaged": FedMix(experts=2, gates="averaged", batch_size=4),
+    "FedAvg": alg.FedAvg(batch_size=4),
+    "Personal": alg.Personal(batch_size=4),
+    "Personal, head": alg.Personal(local=("head.",), batch_size=4),
+    "LocalGlobal": alg.LocalGlobal(batch_size=4),
+    "FedMix": alg.FedMix(experts=2, batch_size=4),
+    "FedMix, bias": alg.FedMix(experts=2, personal_bias=True, batch_size=4),
+    "FedMix, averaged": alg.FedMix(experts=2, gates="averaged", batch_size=4),
 }
 each_federation = pytest.mark.parametrize("of", FEDERATIONS.values(), ids=FEDERATIONS)
 
@@ -47,7 +37,7 @@ def test_newcomers_train_what_is_local_and_send_nothing(of):
     first, _ = play(of, make_federation(SIZES))
     kept = copy.deepcopy(first)
     joined = make_federation((7, 8), seed=5)
-    algorithm = Newcomers(of=of, batch_size=4, client=sgd(0.5))
+    algorithm = alg.Newcomers(of=of, batch_size=4, client=sgd(0.5))
     begun = algorithm.init(joined, 0, first)
     start = {n: t.clone() for n, t in begun.local.items()}
     assert begun.local.keys() == first.local.keys()
@@ -64,22 +54,25 @@ def test_newcomers_train_what_is_local_and_send_nothing(of):
 
 
 def test_a_newcomer_of_fedavg_is_the_global_model():
-    first, _ = play(FedAvg(), make_federation(SIZES))
+    first, _ = play(alg.FedAvg(), make_federation(SIZES))
     joined = make_federation((7, 8), seed=5)
-    algorithm = Newcomers(of=FedAvg(), stop=EarlyStop(every=1, patience=1), epochs=3)
+    algorithm = alg.Newcomers(of=alg.FedAvg(), stop=EarlyStop(every=1, patience=1), epochs=3)
     state, report = play(algorithm, joined, 1, first=first)
     assert report.losses.tolist() == [0.0, 0.0]
     got, expected = (evaluate(joined, a, s, joined.test)
-                     for a, s in ((algorithm, state), (FedAvg(), first)))  # fmt: skip
+                     for a, s in ((algorithm, state), (alg.FedAvg(), first)))  # fmt: skip
     np.testing.assert_array_equal(got.nll, expected.nll)
 
 
-@pytest.mark.parametrize("first", [None, "nothing shared"])
-def test_without_a_federation_there_is_nothing_to_join(fed, first):
-    if first:
-        first, _ = play(Local(), fed, 1)
-    with pytest.raises(ValueError, match="give its experiment as `after`"):
-        Newcomers().init(fed, 0, first)
+@pytest.mark.parametrize(
+    ("stage", "lacking"),
+    [(alg.Newcomers(), alg.Local()), (alg.PMMoE(of=alg.FedPer()), alg.FedAvg()),
+     (alg.Mixture(), FEDERATIONS["FedMix"]), (alg.Densities(), None)],
+)  # fmt: skip
+def test_without_a_federation_there_is_nothing_to_follow(fed, stage, lacking):
+    for first in (None, lacking and lacking.init(fed, 0)):
+        with pytest.raises(ValueError, match=r"give .* experiment"):
+            stage.init(fed, 0, first)
 
 
 def gates_of(fed, algorithm, state, x):
@@ -100,7 +93,7 @@ def gates_of(fed, algorithm, state, x):
 def test_fedmix_marginalises_the_gates_of_all_clients(personal_bias):
     """p(z|x) = sum_s p(z|x, s) p(s), App. F; a personal bias is averaged with the same weights."""
     fed = make_federation(SIZES)
-    algorithm = FedMix(experts=2, personal_bias=personal_bias, phi_scale=1.0)
+    algorithm = alg.FedMix(experts=2, personal_bias=personal_bias, phi_scale=1.0)
     state = scatter(algorithm.init(fed, 0))
     x = fed.test.inputs(torch.arange(len(fed.test.y)))
     share = [n / sum(SIZES) for n in SIZES]
@@ -120,13 +113,13 @@ def test_fedmix_marginalises_the_gates_of_all_clients(personal_bias):
 
 def test_clients_without_shared_parts_average_their_predictions():
     fed = make_federation(SIZES)
-    state = scatter(Local().init(fed, 0), scale=0.3)
+    state = scatter(alg.Local().init(fed, 0), scale=0.3)
     x = fed.test.inputs(torch.arange(len(fed.test.y)))
     total = 0
     for row, n in enumerate(SIZES):
         own = {name: t[row] for name, t in state.local.items()}
         total = total + n / sum(SIZES) * fed.net(own, x).softmax(-1)
-    torch.testing.assert_close(told_newcomers(Local(), fed, state).exp(), total)
+    torch.testing.assert_close(told_newcomers(alg.Local(), fed, state).exp(), total)
 
 
 def task(partition, held_out=None):
@@ -140,6 +133,10 @@ def task(partition, held_out=None):
 def test_some_clients_hold_what_they_hold_among_all(of, held_out):
     whole = task(of, held_out).divide(3).parts
     some = {rows: task(Clients(of, *rows), held_out).divide(3).parts for rows in ((0, 7), (7, 10))}
+    for name, sides in ((n, p.side) for n, p in some[7, 10].items()):
+        for side, values in sides.items():
+            mine = whole[name].side[side][7:, : values.shape[1]]
+            assert np.array_equal(values, mine) and len(np.unique(values)) > 1
     # Who of a client's own examples are for validation is drawn by its number among some.
     names = ["train"] if isinstance(held_out, Mirrored) else ["train", "validation"]
 
@@ -154,29 +151,9 @@ def test_some_clients_hold_what_they_hold_among_all(of, held_out):
     assert seen and new and not seen & new
 
 
-def test_some_clients_have_the_side_information_that_they_have_among_all():
-    of = Rotated(IID(10, 30), (0.0, 90.0, 180.0))
-    whole, new = (task(p).divide(3).parts for p in (of, Clients(of, 7, 10)))
-    for name, part_of in new.items():
-        width = part_of.index.shape[1]
-        assert part_of.side["angle"].tolist() == whole[name].side["angle"][7:, :width].tolist()
-    assert len(set(new["train"].side["angle"].ravel().tolist())) > 1
-
-
-def test_bad_bounds_are_errors():
-    with pytest.raises(ValueError, match=r"size=30\): 11 needed, but only 10 are"):
-        task(Clients(IID(10, 30), 0, 11)).divide(0)
-    with pytest.raises(ValueError, match="first must be at least 0, last above it"):
-        Clients(IID(10), 4, 4)
-    with pytest.raises(ValueError, match="first must be"):
-        Clients(IID(10), -1, 4)
-    with pytest.raises(ValueError, match="go around Clients, not inside"):
-        Clients(Rotated(IID(10), (0.0, 180.0), None), 0, 5)
-
-
 TINY = {"hidden": (6, 5), "latent": 2, "batch_size": 4, "client": adam(0.01)}
 VOTERS = (12, 4, 9)
-OF = FedMix(experts=2, phi_scale=1.0)
+OF = alg.FedMix(experts=2, phi_scale=1.0)
 
 
 def count(leaves, half):
@@ -192,7 +169,7 @@ def fitted(algorithm, fed, first=None, **more):
 def test_the_auto_encoder_has_the_papers_parameters():
     leaves = AutoEncoder(784, (512, 256), 32).init(0)
     assert (count(leaves, "encoder"), count(leaves, "decoder")) == (549_696, 542_224)
-    assert Densities().hidden == (512, 256) and Densities().latent == 32
+    assert alg.Densities().hidden == (512, 256) and alg.Densities().latent == 32
 
 
 def dense(leaves, half, x, layers):
@@ -236,25 +213,9 @@ def test_the_evidence_of_a_code_of_one_number_is_the_integral():
     assert float(got) == pytest.approx(float(exact), abs=0.02)
 
 
-def test_pixels_are_what_they_were_before_normalisation(monkeypatch):
-    """The auto-encoder sees the stored bytes / 255, in the order of their memory."""
-    fed = make_federation((5,), shape=(4, 4, 2))
-    algorithm, seen = Densities(of=FedAvg(), **TINY), []
-    monkeypatch.setattr(
-        AutoEncoder,
-        "bound",
-        lambda self, leaves, pixels, noise: seen.append(pixels) or pixels[:, 0],
-    )
-    ctx = algorithm.broadcast(fed, FedAvg().init(fed, 0))
-    held = fed.train.index[0]
-    batch = {"x": fed.train.inputs(held), "weight": torch.ones(5)}
-    algorithm.loss(fed.net, {}, ctx, batch)
-    torch.testing.assert_close(seen[0], fed.train.x[held].flatten(1) / 255)
-
-
 def test_only_the_auto_encoders_move_and_only_they_are_counted():
     fed = make_federation(VOTERS)
-    algorithm = Densities(of=OF, epochs=2, **TINY)
+    algorithm = alg.Densities(of=OF, epochs=2, **TINY)
     first = scatter(OF.init(fed, 0))
     before = {n: t.clone() for n, t in {**first.shared, **first.local}.items()}
     begun = algorithm.init(fed, 0, first)
@@ -271,15 +232,15 @@ def test_only_the_auto_encoders_move_and_only_they_are_counted():
     assert report.up.tolist() == [4 * numbers] * 3
 
 
-def test_the_noise_is_used():
-    """Without it two epochs of a full batch would take the posterior mean both times."""
-    fed = make_federation((5,))
-    algorithm = Densities(of=FedAvg(), **TINY)
+def test_the_auto_encoder_sees_stored_pixels_and_noise():
+    """Bytes / 255, in the order of their memory; without noise the posterior mean."""
+    fed = make_federation((5,), shape=(8, 4, 2))
+    algorithm = alg.Densities(of=alg.FedAvg(), **TINY)
     (phase,) = algorithm.phases()
     assert (phase.noise, phase.watch, phase.train) == ((("latent", 2),), "loss", (VAE,))
-    params = part(algorithm.init(fed, 0, FedAvg().init(fed, 0)).local, "")
+    params = part(algorithm.init(fed, 0, alg.FedAvg().init(fed, 0)).local, "")
     params = {n: t[0] for n, t in params.items()}
-    ctx = algorithm.broadcast(fed, FedAvg().init(fed, 0))
+    ctx = algorithm.broadcast(fed, alg.FedAvg().init(fed, 0))
     batch = {"x": fed.train.inputs(fed.train.index[0]), "weight": torch.ones(5)}
     u = torch.tensor([0.1586553, 0.8413447]).expand(5, 2)  # a standard deviation to either side
     model, pixels = AutoEncoder(64, (6, 5), 2), fed.train.x[fed.train.index[0]].flatten(1) / 255
@@ -289,48 +250,11 @@ def test_the_noise_is_used():
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, batch), plain)
 
 
-def test_each_stops_by_its_own_bound():
-    """Runs of 1, 2, ... epochs are prefixes of each other: the best is found by a plain loop."""
-    fed = make_federation((9, 6))
-    first = FedAvg().init(fed, 0)
-    same = {**TINY, "of": FedAvg(), "client": adam(0.1)}
-
-    def bounds(local):
-        said = []
-        for row in range(2):
-            x = fed.validation.x[fed.validation.index[row]].flatten(1) / 255
-            own = part({n: t[row] for n, t in local.items()}, VAE)
-            said.append(float(-AutoEncoder(64, (6, 5), 2).bound(own, x, torch.zeros(2)).mean()))
-        return said
-
-    # Looked at once, after the last epoch: exactly so many epochs.
-    ends = [
-        fitted(Densities(epochs=e, stop=EarlyStop(every=e), **same), fed, first)[0].local
-        for e in range(1, 9)
-    ]
-    loss = np.array([bounds(local) for local in ends])
-    state, _ = fitted(Densities(epochs=8, stop=EarlyStop(every=1, patience=2), **same), fed, first)
-    bests = []
-    for row in range(2):
-        best = waited = 0
-        for i in range(1, 8):
-            best, waited = (i, 0) if loss[i, row] < loss[best, row] else (best, waited + 1)
-            if waited == 2:
-                break
-        bests.append(best)
-        for name, leaf in state.local.items():
-            torch.testing.assert_close(leaf[row], ends[best][name][row], rtol=1e-3, atol=1e-5)
-    assert min(bests) < 7  # somebody did stop
-
-
-@pytest.mark.parametrize(
-    "of",
-    [OF, FedMix(experts=2, personal_bias=True), Personal(), Personal(local=("head.",)), FedAvg()],
-)
+@pytest.mark.parametrize("of", [OF, *(FEDERATIONS[n] for n in ("Personal", "FedMix, bias"))])
 def test_votes_are_weighed_by_who_knows_the_example(of):
     """p(s|x) ~ p(x|s) p(s), eq. 18: client by client, in a plain loop."""
     fed = make_federation(VOTERS)
-    algorithm = Densities(of=of, samples=3, epochs=3, **TINY)
+    algorithm = alg.Densities(of=of, samples=3, epochs=3, **TINY)
     state, _ = fitted(algorithm, fed)
     state = scatter(state, seed=4, scale=0.05)
     everyone = torch.arange(len(fed.test.y))
@@ -353,18 +277,3 @@ def test_votes_are_weighed_by_who_knows_the_example(of):
     expected = of.ensemble(fed.net, state.shared, code, mean)
     told = told_newcomers(algorithm, fed, state)
     torch.testing.assert_close(told, expected, rtol=1e-3, atol=1e-4)
-
-
-def test_pruned_experts_stay_pruned():
-    fed = make_federation(VOTERS)
-    of = PrunedFedMix(experts=2, phi_scale=1.0, eta=1.0)
-    first = scatter(of.init(fed, 0))
-    first.memory[MEMORY] = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    before = evaluate(fed, of, first, fed.test).nll
-    state, _ = fitted(Densities(of=of, epochs=1, **TINY), fed, first)
-    np.testing.assert_array_equal(evaluate(fed, of, state, fed.test).nll, before)
-
-
-def test_densities_follow_a_federation(fed):
-    with pytest.raises(ValueError, match="give its experiment as `after`"):
-        Densities().init(fed, 0)

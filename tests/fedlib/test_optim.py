@@ -1,17 +1,16 @@
 """The server: its optimiser against plain torch.optim, and what an algorithm remembers there."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from conftest import make_federation
+from playing import equal
 
 from benchmarks.robustness.tiny import TASK
-from fedlib.algorithms import IFCA, FedAvg, FedGen, LastClient, PrunedFedMix
+from fedlib.algorithms import IFCA, FedAvg, PrunedFedMix
 from fedlib.engine import State, play_round
 from fedlib.optim import Optimizer, Yogi, adam, server_step
-from fedlib.values import value
 
 DECAY = {"weight_decay": 0.1}
 TWINS = {
@@ -59,14 +58,10 @@ def test_many_rounds_equal_torch_optim(name, rows):
 
 
 def test_the_input_is_left_alone():
-    leaves, memory = fresh(), {}
-    for seed in range(3):
-        before = {n: t.clone() for n, t in leaves.items()}
-        kept = {n: t.clone() for n, t in memory.items()}
-        after, remembered = server_step(adam(0.1), leaves, fresh(seed), memory)
-        assert all(torch.equal(leaves[n], before[n]) for n in leaves)
-        assert all(torch.equal(memory[n], kept[n]) for n in memory)
-        leaves, memory = after, remembered
+    leaves, memory = server_step(adam(0.1), fresh(), fresh(1), {})
+    before, kept = ({n: t.clone() for n, t in some.items()} for some in (leaves, memory))
+    server_step(adam(0.1), leaves, fresh(2), memory)
+    assert equal(leaves, before) and equal(memory, kept)
 
 
 def yogi_by_hand(w, gradients, lr, first, second, eps):
@@ -149,10 +144,7 @@ def test_server_sgd_with_rate_one_is_the_weighted_average():
         ({"name": "adamm"}, "unknown optimizer name 'adamm'; allowed: .*did you mean 'adam'"),
         ({"lr": -0.1}, "Optimizer.lr must be >= 0, got -0.1"),
         ({"rates": (("phi", -1.0),)}, "phi: a learning rate must be >= 0, got -1.0"),
-        ({"momentum": -0.5}, "Optimizer.momentum must be >= 0, got -0.5"),
-        ({"weight_decay": -0.5}, "Optimizer.weight_decay must be >= 0, got -0.5"),
         ({"betas": (0.9, 1.0)}, r"Optimizer.betas must lie in \[0, 1\), got"),
-        ({"eps": -1e-8}, "Optimizer.eps must be >= 0, got -1e-08"),
     ],
 )
 def test_bad_optimisers_are_errors(bad, message):
@@ -160,53 +152,7 @@ def test_bad_optimisers_are_errors(bad, message):
         Optimizer(**bad)
 
 
-TIMES = "times"
-
-
-@value
-class Rested(FedAvg):
-    """FedAvg that counts how often a client has taken part, and weighs it by the inverse."""
-
-    def init(self, fed, seed, first=None):
-        begun = FedAvg.init(self, fed, seed, first)
-        return replace(begun, memory={TIMES: torch.zeros(fed.clients)})
-
-    def before_round(self, fed, state, rows, *, round, seed):
-        taken = state.memory[TIMES].index_add(0, rows, torch.ones(len(rows)))
-        return replace(state, memory={TIMES: taken})
-
-    def weights(self, fed, state, rows, messages):
-        p = 1 / state.memory[TIMES][rows].double()
-        return dict.fromkeys(messages, p / p.sum())
-
-
-RESTED = Rested(server=adam(0.01), batch_size=4)
-
-
-def test_an_algorithm_that_remembers_needs_no_care_of_its_own():
-    fed = TASK.build(0)
-    state, times, weights = RESTED.init(fed, 0), torch.zeros(fed.clients), []
-    for t in range(4):
-        state, report = play_round(RESTED, fed, state, round=t, seed=0, cohort=2)
-        times[report.rows] += 1
-        inverse = 1 / times[report.rows].double()
-        torch.testing.assert_close(report.weights["head.bias"], inverse / inverse.sum())
-        weights.append(report.weights["head.bias"])
-    assert torch.equal(state.memory[TIMES], times) and times.sum() == 8
-    assert any(not torch.allclose(w, w.mean()) for w in weights)
-    assert TIMES not in state.optimizer and state.optimizer  # Adam remembers, too
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        IFCA(server=adam(0.01)),
-        PrunedFedMix(experts=2),
-        FedGen(noise=4, hidden=4, steps=2, server=adam(0.01)),
-        LastClient(server=adam(0.01)),
-    ],
-    ids=lambda a: type(a).__name__,
-)
+@pytest.mark.parametrize("algorithm", [IFCA(server=adam(0.01)), PrunedFedMix(experts=2)], ids=repr)
 def test_checkpoints_with_both_memories_in_one_group_are_read(algorithm):
     fed = TASK.build(0)
     state, _ = play_round(
@@ -219,10 +165,5 @@ def test_checkpoints_with_both_memories_in_one_group_are_read(algorithm):
     }
     assert not any(n.startswith(("optimizer:", "memory:")) for n in old)
     again = State.from_flat(old)
-    for now, before in zip(
-        (state.shared, state.local, state.optimizer, state.memory),
-        (again.shared, again.local, again.optimizer, again.memory),
-        strict=True,
-    ):
-        assert now.keys() == before.keys()
-        assert all(torch.equal(before[n], t) for n, t in now.items())
+    for part in ("shared", "local", "optimizer", "memory"):
+        assert equal(getattr(again, part), getattr(state, part))

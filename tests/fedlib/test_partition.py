@@ -23,7 +23,6 @@ from fedlib.partition import (
     Partition,
     QuantitySkew,
     Repeated,
-    Request,
     Rotated,
     Shards,
     divide,
@@ -87,9 +86,6 @@ def test_table_of_ragged_rows():
     assert part.client(0).tolist() == [3, 1] and part.client(1).tolist() == []
     assert part.counts([0, 0, 1, 1, 0, 1], 2).tolist() == [[1, 1], [0, 0], [1, 2]]
     assert part.shares([0, 0, 1, 1, 0, 1], 2)[1].tolist() == [0, 0]
-    assert repr(part) == "Partition(3 clients, 5 examples)"
-    turned = Partition(part.index, part.sizes, {"angle": np.zeros((3, 3), int)})
-    assert repr(turned) == "Partition(3 clients, 5 examples, with angle)"
     with pytest.raises(ValueError, match="read-only"):
         part.index[0, 0] = 9
 
@@ -118,23 +114,20 @@ def test_the_draws_that_stored_results_were_made_with():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("index", "sizes", "side", "message"),
-    [
-        ([[0, 1]], [1, 1], {}, "index must be"),
-        ([[0, 1]], [3], {}, "then only -1"),
-        ([[0, 1]], [1], {}, "then only -1"),
-        ([[0, -2]], [1], {}, "then only -1"),
-        ([[0, 1]], [2], {"angle": np.zeros(2)}, "side information as index"),
-    ],
-)
-def test_tables_that_do_not_fit_together(index, sizes, side, message):
-    with pytest.raises(ValueError, match=message):
-        Partition(np.array(index), np.array(sizes), side)
-
-
 LABELS = balanced(10, 50)
 COLUMNS = {"coarse_label": LABELS // 2, "writer_id": np.repeat(np.arange(50), 10)}
+CLASSES = 6
+
+
+def made(per_class, seed, writers):
+    labels = balanced(CLASSES, per_class, seed)
+    writer = np.arange(len(labels)) * writers // len(labels)
+    return alike(labels, writer=writer, family=labels // 2)
+
+
+TRAIN, TEST = made(40, 0, 8), made(30, 1, 6)
+MERGED = np.concatenate([TRAIN.labels, TEST.labels])
+BY_SPLIT = {"train": TRAIN.labels, "test": TEST.labels, "merged": MERGED}
 
 
 def asked(request=None, labels=LABELS, **options):
@@ -145,50 +138,45 @@ def mirror(shares, size):
     return lambda: mirrored(LABELS, np.array(shares), size=size, seed=0)
 
 
+def cut(request, held_out, test=None):
+    return lambda: divide(request, held_out, TRAIN, test or TEST, CLASSES, 0)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (asked(Dirichlet(501)), "501 clients x 1 examples: 501 needed, but only 500 "),
         (asked(Dirichlet(10, 1.0, 51)), "10 clients x 51 examples: 510 needed, but only 500 "),
-        (asked(pool=[]), "pool must be a list of whole numbers, one at least"),
         (asked(pool=[0.5]), "pool must be a list of whole numbers, .* not float64"),
         (asked(pool=[0, 500]), r"pool must lie in 0\.\.499, but lie in 0\.\.500"),
         (asked(pool=[1, 1]), "more than once"),
-        (asked(classes=9), r"labels must lie in 0\.\.8, but lie in 0\.\.9"),
         (asked(labels=[]), "labels must be a list"),
         (asked(labels=[-1, 0]), r"lie in -1\.\.0"),
-        (asked(seed=-1), "non-negative"),
         (mirror(np.eye(10)[:1], 51), "class 0 to mirror client 0 .*: 51 needed, but only 50 "),
-        (mirror(np.ones((1, 9)), 10), r"0\.\.8"),
-        (lambda: holdout(LABELS, 500, 0), "set 500 aside and keep one: 501 needed, but only 500"),
+        (lambda: holdout(LABELS, 500, 0), "501 needed, but only 500"),
         (lambda: partition.balanced(LABELS, 510, 0), "class 0 .*: 51 needed, but only 50"),
-        (asked(QuantitySkew(51)), "51 clients x 10 examples at least: 510 needed, but only 500"),
-        (
-            asked(QuantitySkew(50, 0.1)),
-            r"in 1,000 tries to share 500 examples among 50 clients with alpha 0\.1, the smallest "
-            "client had 0 at most, but should have 10",
-        ),
+        (asked(QuantitySkew(51)), "510 needed, but only 500"),
+        (asked(QuantitySkew(50, 0.1)), "1,000 tries .* 50 clients .* 0 at most, .* should have 10"),
         (asked(Majority(10, 100, 1.0)), r"class \d for all clients: \d+ needed, but only 50"),
-        (
-            asked(Majority(2, 250, 0.0, "disjoint")),
-            r"client 1, not of its classes \[\d, \d\]: 250 needed, but only \d+ ",
-        ),
+        (asked(Majority(2, 250, 0.0, "disjoint")), r"client 1, .*: 250 needed, but only \d+ "),
         (asked(Majority(6, 5, 0.8, "disjoint")), "classes for 6 disjoint pairs: 12 needed, .* 10"),
         (asked(Majority(1, 1), [0, 0]), "pairs: 2 needed, but only 1 "),
-        (asked(Shards(251, 2)), "251 clients x 2 shards of an example: 502 needed, .* 500 "),
-        (
-            asked(Pachinko(10, 5, coarse="coarse")),
-            "column 'coarse'; allowed: coarse_label, writer_id; did you mean 'coarse_label'",
-        ),
-        (asked(Pachinko(10, 5, coarse="writer_id")), "a class has more than one value .*'writer_i"),
+        (asked(Shards(251, 2)), "502 needed, .* 500 "),
+        (asked(Pachinko(10, 5, coarse="coarse")), "unknown column 'coarse'; .*'coarse_label'"),
+        (asked(Pachinko(10, 5, coarse="writer_id")), "more than one value .*'writer_id'"),
         (asked(ByColumn(clients=51)), "'writer_id' with 1 examples or more: 51 needed, .* 50 "),
         (asked(ByColumn(least=11)), "with 11 examples or more: 1 needed, but only 0"),
-        (asked(LabelPermuted(IID(), 10**7)), "of 10 classes: 10,000,000 needed, .* 3,628,800"),
+        (asked(LabelPermuted(IID(), 10**7)), "10,000,000 needed, .* 3,628,800"),
         (asked(Clients(IID(5), 0, 6)), r"clients of IID\(clients=5\): 6 needed, but only 5"),
-        (asked(ClassDirichlet(10, least=51)), "10 clients x 51 examples at least: 510 needed"),
-        (lambda: deal(ByColumn(), LABELS), "unknown column 'writer_id'"),
+        (asked(ClassDirichlet(10, least=51)), "510 needed"),
+        (cut(IID(2), Mirrored(60, 5, 5), alike(0)), "no test split .* use Own"),
+        (cut(IID(2), Mirrored(240)), "240 aside and keep one: 241 needed, but only 240"),
+        (cut(IID(2, 100), Mirrored(60, 5, 5)), "2 clients x 100 examples: 200 needed, .* 180"),
+        (cut(Shards(6, 1), Mirrored(60, 5, 70)), r"client \d with size 70: \d+ needed, but only"),
+        (cut(ByColumn("writer"), Own(merge=True), alike(9)), "unknown column 'writer'"),
+        (lambda: Partition(np.array([[0, 1]]), np.array([3])), "then only -1"),
+        (lambda: Partition(np.array([[0, -2]]), np.array([1])), "then only -1"),
     ],
-    ids=range(29),
 )
 def test_the_impossible_is_refused_with_the_numbers(make, message):
     with pytest.raises(ValueError, match=message):
@@ -217,43 +205,21 @@ def test_amounts_are_above_zero(kind, wrong):
     ("make", "message"),
     [
         (lambda: Majority(p=1.1), r"p must lie in \[0, 1\], got 1\.1"),
-        (lambda: Majority(pairs="disjiont"), "unknown pairs 'disjiont'.*'disjoint'"),
         (lambda: ClassDirichlet(shared=1.0), r"shared must lie in \[0, 1\), got 1\.0"),
         (lambda: ClassDirichlet(seed=-1), r"seed must lie in \[0, 4294967296\), got -1"),
-        (lambda: Rotated(IID(), ()), "angles must lie"),
         (lambda: Rotated(IID(), (0, 360)), r"angles .* not \(0\.0, 360\.0\)"),
         (lambda: Rotated(LabelPermuted(Rotated(IID()))), "Rotated is already around Label"),
         (lambda: Own(0.0), r"test must lie in \(0, 1\), got 0\.0"),
-        (lambda: Own(validation=-0.1), r"validation must lie in \[0, 1\), got -0\.1"),
         (lambda: Own(train=0.0), r"train must lie in \(0, 1\], got 0\.0"),
         (lambda: Mirrored(source="tset"), "unknown source 'tset'.*'test'"),
+        (lambda: Clients(IID(10), 4, 4), "first must be at least 0, last above it"),
+        (lambda: Clients(IID(10), -1, 4), "first must be"),
+        (lambda: Clients(Rotated(IID(10), (0.0, 180.0), None), 0, 5), "go around Clients"),
     ],
-    ids=range(11),
 )
 def test_a_value_is_checked_when_made(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_what_is_around_a_request_is_one():
-    with pytest.raises(TypeError, match=r"Rotated\.of must be Request, got 'IID'"):
-        Rotated("IID")
-    with pytest.raises(NotImplementedError, match="Request does not say how"):
-        deal(Request(), [0])
-
-
-CLASSES = 6
-
-
-def made(per_class, seed, writers):
-    labels = balanced(CLASSES, per_class, seed)
-    writer = np.arange(len(labels)) * writers // len(labels)
-    return alike(labels, writer=writer, family=labels // 2)
-
-
-TRAIN, TEST = made(40, 0, 8), made(30, 1, 6)
-MERGED = np.concatenate([TRAIN.labels, TEST.labels])
-BY_SPLIT = {"train": TRAIN.labels, "test": TEST.labels, "merged": MERGED}
 
 
 def examples(division, name):
@@ -330,12 +296,6 @@ def check_mirrored(held_out, division):
         assert all(len(set(row)) == len(row) == size for row in rows(division.parts[name]))
     if held_out.source == "train":
         assert len(set(examples(division, "train"))) <= len(TRAIN.labels) - held_out.pool
-
-
-def test_all_training_examples_can_be_dealt():
-    division = divide(IID(8), Mirrored(60, 6, 6, "test"), TRAIN, TEST, CLASSES, 0)
-    assert sorted(examples(division, "train")) == list(range(240))
-    assert len(set(examples(division, "validation"))) <= 60
 
 
 def test_copies_of_the_data_are_held_out_with_mirrored_only():
@@ -415,25 +375,3 @@ def test_every_example_of_a_client_is_as_likely(drawn):
     for seed in range(400):
         times[drawn(seed).client(0)] += 1
     assert np.abs(times - 100).max() < 4 * np.sqrt(400 * 3 / 16)
-
-
-def test_a_column_of_one_split_only_cannot_be_merged():
-    bare = alike(TEST.labels)
-    with pytest.raises(ValueError, match="unknown column 'writer'"):
-        divide(ByColumn("writer"), Own(merge=True), TRAIN, bare, CLASSES, 0)
-    divide(ByColumn("writer"), Own(), TRAIN, bare, CLASSES, 0)
-
-
-@pytest.mark.parametrize(
-    ("request_", "held_out", "test", "message"),
-    [
-        (IID(2), Mirrored(60, 5, 5, "train"), alike(0), r"no test split .* use Own"),
-        (IID(2), Mirrored(60, 5, 5, "test"), alike(0), r"no test split .* use Own"),
-        (IID(2), Mirrored(240), TEST, "240 aside and keep one: 241 needed, but only 240"),
-        (IID(2, 100), Mirrored(60, 5, 5), TEST, "2 clients x 100 examples: 200 needed, .* 180"),
-        (Shards(6, 1), Mirrored(60, 5, 70), TEST, r"client \d with size 70: \d+ needed, but only"),
-    ],
-)
-def test_an_impossible_division_is_refused_with_the_numbers(request_, held_out, test, message):
-    with pytest.raises(ValueError, match=message):
-        divide(request_, held_out, TRAIN, test, CLASSES, 0)

@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
-from fedlib import values
 from fedlib.partition import (
     IID,
     ByColumn,
@@ -22,13 +21,12 @@ from fedlib.partition import (
     Pachinko,
     QuantitySkew,
     Repeated,
-    Request,
     Rotated,
     Shards,
     divide,
 )
 from fedlib.partition.draws import examples
-from fedlib.values import from_dict, to_dict, value
+from fedlib.values import from_dict, to_dict
 
 few = settings(max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
@@ -130,10 +128,18 @@ def check_permutations(request, part, seed):
     assert all(len(set(row[:n])) == 1 for row, n in zip(which, part.sizes, strict=True))
 
 
+DRAWN = [
+    "f228749d3450", "4a18dc04246e", "766e7646b7e2", "eb8eb741e0b5", "8a6af2132d09",
+    "505697a683da", "f31bc4deff8e", "9ecb134af0e8", "93d36d5b000f", "895078318978",
+]  # fmt: skip
+AROUND = [Rotated(IID(5)), LabelPermuted(IID(5), 9)]
+
+
 @pytest.mark.parametrize(
-    "request_", [*REQUESTS, Rotated(IID(5)), LabelPermuted(IID(5), 9)], ids=repr
+    ("request_", "golden"), zip([*REQUESTS, *AROUND], DRAWN, strict=True), ids=repr
 )
-def test_the_seed_and_nothing_else_changes_the_draw(request_):
+def test_the_seed_and_nothing_else_changes_the_draw(request_, golden):
+    """If a golden one changes, so does every partition that stored results were made from."""
     labels = balanced(10, 100)
     columns = {"writer": np.arange(1000) % 20, "family": labels // 2}
 
@@ -144,6 +150,7 @@ def test_the_seed_and_nothing_else_changes_the_draw(request_):
     first = prints(0)
     np.random.seed(1)  # noqa: NPY002
     assert first == prints(0) and len({first, prints(1), prints(2)}) == 3
+    assert first[:12] == golden
 
 
 @pytest.mark.parametrize("scheme", [Dirichlet, Pachinko])
@@ -165,14 +172,6 @@ def test_unequal_sizes_follow_one_dirichlet_draw():
     assert (sizes / len(labels)).var() == pytest.approx(spread, rel=error)
 
 
-@pytest.mark.parametrize("request_", [IID(50), QuantitySkew(200, alpha=2.0, least=1)], ids=repr)
-def test_without_label_skew_clients_have_the_shares_of_the_pool(request_):
-    labels = balanced(10, 20_000)
-    part = deal(request_, labels)
-    scores = (part.shares(labels, 10) - 0.1) / np.sqrt(0.09 / part.sizes)[:, None]
-    assert np.abs(scores).max() < 4.5 and scores.std() == pytest.approx(1, abs=0.1)
-
-
 @few
 @given(st.integers(1, 12), st.integers(1, 100), st.integers(0, 100), seeds)
 @example(clients=1, size=100, percent=58, seed=0)
@@ -191,24 +190,6 @@ def test_two_clients_with_disjoint_pairs_by_hand():
     pair = {c for c in range(4) if first[c] == 4}
     assert len(pair) == 2 and all(second[c] == 4 for c in set(range(4)) - pair)
     assert sum(first) == sum(second) == 10
-
-
-def test_the_rest_is_uniform_over_the_other_classes():
-    labels, request = balanced(10, 5000), Majority(100, 100, 0.2)
-    rest, pairs = deal(request, labels).counts(labels, 10), request._pairs(0, 10)
-    for row, pair in zip(rest, pairs, strict=True):
-        assert np.all(row[pair] == 10)
-        row[pair] = 0
-    # Each of the clients for whom a class is among the others draws 80 times one in eight.
-    others = 100 - np.bincount(pairs.ravel(), minlength=10)
-    assert np.all(np.abs(rest.sum(0) - others * 10) < 4 * np.sqrt(others * 80 * 7 / 64))
-
-
-def test_distinct_pairs_use_every_class_alike():
-    labels = balanced(10, 5000)
-    counts = deal(Majority(500, 20, 1.0), labels).counts(labels, 10)
-    assert np.all((counts == 10).sum(1) == 2)
-    assert np.abs((counts == 10).sum(0) - 100).max() < 4 * np.sqrt(500 * 0.2 * 0.8)
 
 
 def test_shards_hold_few_classes():
@@ -287,13 +268,6 @@ def angle_shares(part):
     return np.array([np.bincount(row, minlength=8) / len(row) for row in part.side["angle"]])
 
 
-def test_angle_shares_have_the_spread_of_a_dirichlet():
-    shares = angle_shares(deal(Rotated(IID(100)), balanced(10, 6000)))
-    spread = 1 / 8 * 7 / 8 / 9
-    assert np.abs(shares.mean(0) - 1 / 8).max() < 4 * np.sqrt(spread / 100)
-    assert shares.var() == pytest.approx(spread, rel=0.2)
-
-
 def test_another_part_has_the_same_client_but_other_draws():
     request, labels = LabelPermuted(Rotated(IID(60))), balanced(10, 6000)
     train = deal(request, labels)
@@ -326,19 +300,6 @@ def test_permutations_are_assigned_at_random():
     assert np.array_equal(two, four[:2])
 
 
-def test_a_scheme_of_ones_own(monkeypatch):
-    monkeypatch.setattr(values, "_KINDS", dict(values._KINDS))  # others count the kinds
-
-    @value
-    class Fixed(Request):
-        def deal(self, pool, seed):
-            return IID(2).deal(pool, 0)
-
-    assert deal(Rotated(Fixed()), balanced(10, 50)).clients == 2
-    assert repr(Rotated(Fixed())) == "Rotated(of=Fixed())"
-    assert from_dict(to_dict(Rotated(Fixed()))) == Rotated(Fixed())
-
-
 def test_a_repeated_deal_is_several_deals():
     part = deal(Repeated(Rotated(ByColumn(least=2)), 3), [0] * 5, writer_id=[0, 0, 0, 1, 1])
     assert part.index.tolist() == [[0, 1, 2], [3, 4, -1]] * 3 and set(part.side) == {"angle"}
@@ -349,22 +310,11 @@ def test_a_repeated_deal_is_several_deals():
     assert np.array_equal(np.sort(two.index[5:].ravel()), np.arange(100))
 
 
-def test_many_clients_are_quick():
-    """Not a benchmark: an accidental loop over clients x examples would take minutes."""
-    labels = balanced(10, 20_000)
-    assert deal(IID(100_000), labels).clients == 100_000
-    assert deal(Shards(50_000), labels).clients == 50_000
-    assert deal(ByColumn(), labels, writer_id=np.arange(200_000) % 3500).clients == 3500
-
-
 COUNTS = {
     "mnist": [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958],
-    "fashion_mnist": [7000] * 10,
     "cifar10": [6000] * 10,
     "cifar100": [600] * 100,
     "ag_news": [31900] * 4,
-    "tiny_imagenet": [550] * 200,
-    "tiny_imagenet, train only": [500] * 200,
     # With the folder of validation images read as one class, as in 004's runs.
     "tiny_imagenet, mislabelled": [10500] + [500] * 199,
 }
@@ -373,20 +323,10 @@ COUNTS = {
 GOLDEN = {
     ("mnist", 0): (17508, 4.75, "2630 499 1630 2541 1917 6189 1256 1269 3600 4006 3116 3772 3613 "
                    "2134 5730 5448 3628 5653 5266 6103"),
-    ("fashion_mnist", 0): (17507, 5.30, "82 320 875 2603 1455 5473 4385 4461 5560 3556 6170 6803 "
-                           "8551 626 1328 195 2937 4832 5090 4698"),
     ("cifar10", 0): (15005, 5.10, "1621 1814 1211 2080 5128 4264 1440 2622 2974 3236 1164 1964 "
                      "5994 1527 3100 4325 4252 3175 5449 2660"),
-    ("cifar100", 0): (15008, 46.05, "3020 3053 2753 3029 2640 2877 3120 3047 2807 3211 2761 3359"),
-    ("ag_news", 0): (31906, 2.25, "410 1679 4416 772 158 670 132 4090 375 11583 127 9025 7932 "
-                     "15574 6956 11243 26692 7558 6293 11915"),
-    ("cifar10", 20): (15008, 10, "1896 2051 1568 2267 4703 4010 1751 2696 2980 3189 1530 2173"),
     ("cifar100", 20): (15007, 100, "3299 3064 2757 3159 2651 2784 3161 3354 2811 3157 2635 3132"),
     ("ag_news", 20): (31906, 4, "6554 1294 13346 2113 1302 4234 17284 12332 1452 7763 7927 1474"),
-    ("tiny_imagenet", 0): (27508, 92.65, ""),
-    ("tiny_imagenet", 20): (27509, 200, ""),
-    ("tiny_imagenet, train only", 0): (25007, 88.8, ""),
-    ("tiny_imagenet, train only", 20): (25007, 200, ""),
     ("tiny_imagenet, mislabelled", 20): (27508, 200, ""),
 }  # fmt: skip
 
@@ -469,18 +409,3 @@ def test_a_vanishing_alpha_gives_each_class_to_one_hungry_client(alpha):
     counts = deal(ClassDirichlet(3, alpha, least=90), labels, classes=6).counts(labels, 6)
     assert np.sort(counts[:, ::2], 0).tolist() == [[0] * 3, [0] * 3, [100] * 3]
     assert counts.sum(1).tolist() == [100] * 3
-
-
-@pytest.mark.parametrize("alpha", [1e9, 1e308])
-def test_a_huge_alpha_deals_every_class_evenly(alpha):
-    labels = np.repeat(np.arange(4), 100)
-    assert np.abs(deal(ClassDirichlet(4, alpha), labels).counts(labels, 4) - 25).max() <= 1
-
-
-def test_it_gives_up_with_the_numbers():
-    with pytest.raises(
-        ValueError,
-        match=r"in 1,000 tries to deal 100 examples of 2 classes to 10 clients with alpha 0\.01, "
-        r"the smallest client had 0 at most, but should have 5",
-    ):
-        deal(ClassDirichlet(10, 0.01), np.repeat(np.arange(2), 50))

@@ -7,24 +7,21 @@ import json
 import re
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import AVG
 
 from benchmarks.robustness import hyper
-from companion.plan import planned
-from companion.sections import SCALES, Setting
+from companion.sections import Setting
 from fedlib import values
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, Local
 from fedlib.engine import EarlyStop
-from fedlib.models import MLP, FastText, LeNet
+from fedlib.models import MLP, LeNet
 from fedlib.optim import Optimizer
 from fedlib.partition import IID, Dirichlet, Mirrored
 from fedlib.runs import Experiment, run
-from fedlib.runs.tuning import Choice, Space
 from fedlib.tasks import Task
 from fedlib.values import UnknownName, from_code, from_dict, key_of, to_dict
-from papers.book import BOOK
 from papers.pm_moe.experiments import PrivateParts
 
 # Every value of the library: of each field what it is when nobody says anything ("..." where
@@ -169,15 +166,9 @@ def key(item):
     return key_of(item, version=1)
 
 
-def exactly(value):
-    """A value with the types that == ignores: 1 client is not a fraction of 1.0."""
-    return type(value), value
-
-
 def assert_same(one, other):
     assert one == other and type(one) is type(other) and hash(one) == hash(other)
     assert repr(one) == repr(other) and key(one) == key(other)
-    assert exactly(getattr(one, "cohort", 0)) == exactly(getattr(other, "cohort", 0))
 
 
 def through_json(said):
@@ -206,12 +197,6 @@ def test_a_value_prints_as_the_code_that_makes_it_and_survives_json(item):
     assert_same(eval(repr(item), {"__builtins__": {}}, dict(KINDS)), item)
     assert_same(from_code(repr(item)), item)
     assert_same(through_json(to_dict(item)), item)
-
-
-@pytest.mark.slow
-def test_the_printed_code_of_every_planned_run_is_read_back():
-    for planning in (p for scale in SCALES for p in planned(BOOK, scale)):
-        assert_same(from_code(repr(planning.experiment)), planning.experiment)
 
 
 def test_every_field_changes_the_key_and_no_two_values_share_one():
@@ -283,40 +268,6 @@ staged = experiments | st.builds(
 )
 
 
-def paths_of(item, before=()):
-    """Every field of a value, and of the values inside it, as a path of names."""
-    for field in dataclasses.fields(item):
-        inner = getattr(item, field.name)
-        yield (*before, field.name)
-        if dataclasses.is_dataclass(inner):
-            yield from paths_of(inner, (*before, field.name))
-
-
-def at(item, path):
-    for name in path:
-        item = getattr(item, name)
-    return item
-
-
-def replaced(item, path, value):
-    if len(path) > 1:
-        value = replaced(getattr(item, path[0]), path[1:], value)
-    return dataclasses.replace(item, **{path[0]: value})
-
-
-@settings(max_examples=150)
-@given(staged, staged, st.data())
-def test_one_field_changed_is_another_key(one, other, data):
-    """Any field, at any depth, takes the value that it has in another experiment."""
-    path = data.draw(st.sampled_from(sorted(set(paths_of(one)) & set(paths_of(other)))))
-    try:
-        changed = replaced(one, path, at(other, path))
-    except (TypeError, ValueError):
-        assume(False)  # not legal beside the other fields
-    same = exactly(at(one, path)) == exactly(at(other, path))
-    assert (changed.key == one.key) == same
-
-
 def spelt_out(item, order, made, plain):
     """The same value with every default said, in another order, as ``made`` of its fields."""
     if not dataclasses.is_dataclass(item):
@@ -340,7 +291,7 @@ def test_how_a_run_is_made_is_no_part_of_it():
     """Device, chunk, progress and retry are arguments of run, and no field of a value."""
     how = set(inspect.signature(run).parameters) - {"experiment"}
     assert how == {"device", "chunk", "progress", "retry"}
-    assert not how & {name for path in paths_of(AVG) for name in path}
+    assert not how & {field for fields in FIELDS.values() for field in fields}
     first = run(AVG, device="cpu", chunk=2, progress=False)
     asked = []
     again = run(AVG, chunk=1, progress=lambda *said: asked.append(said))
@@ -359,54 +310,30 @@ def setting(cls, **fields):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FedAvg(epochs="2"), r"FedAvg.epochs must be int, got '2' \(str\)"),
         (lambda: FedAvg(epochs=True), r"FedAvg.epochs must be int, got True \(bool\)"),
         (lambda: FedAvg(client="sgd"), "FedAvg.client must be Optimizer, got 'sgd'"),
-        (lambda: Optimizer(lr=True), "Optimizer.lr must be float, got True"),
         (lambda: Optimizer(betas=(0.9,)), "Optimizer.betas must hold 2 items"),
         (lambda: Optimizer(rates=(("phi", "x"),)), r"Optimizer.rates\[0\]\[1\] must be float"),
-        (lambda: LeNet(channels=6), "LeNet.channels must be tuple, got 6"),
-        (lambda: MLP(hidden=(2.5,)), r"MLP.hidden\[0\] must be int, got 2.5"),
         (lambda: Task("digits", Dirichlet(), Dirichlet()), "Task.model must be Family"),
-        (lambda: Experiment(TASK, "FedAvg", 3), "Experiment.algorithm must be FedAvg, got"),
-        (lambda: setting(Experiment, cohort="10"), "cohort must be float or int"),
         (lambda: setting(Experiment, after=TASK), "after must be an Experiment"),
-        (lambda: Choice(([],)), r"Choice.of\[0\] must be float or int"),
-        (lambda: Space((("lr", 3),)), r"axes\[0\]\[1\] must be Choice or Uniform, got 3"),
         (lambda: Dirichlet(clients="x" * 10_000), r"clients must be int, got 'x+\.\.\. \(str\)"),
-    ],
-    ids=range(15),
-)
-def test_a_wrong_type_is_an_error_that_names_the_field(make, message):
-    with pytest.raises(TypeError, match=message) as said:
-        make()
-    assert len(str(said.value)) < 300, "an error shows the beginning of what was given"
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
         (lambda: setting(Experiment, rounds=0), "rounds must be >= 1, got 0"),
         (lambda: setting(Experiment, evaluate_every=-1), "evaluate_every must be >= 0, got -1"),
         (lambda: setting(Experiment, seed=-1), "seed must be >= 0, got -1"),
         (lambda: setting(Experiment, cohort=0), "cohort must be .*, got 0"),
         (lambda: setting(Experiment, cohort=10.0), "cohort must be .*, got 10.0"),
         (lambda: setting(Experiment, cohort=-0.5), "cohort must be .*, got -0.5"),
-        (lambda: FastText(width=-1), "FastText.width must be >= 1"),
         (lambda: ClusteredFedMix(damping=1.5), r"damping must lie in \[0, 1\), got 1.5"),
         (lambda: EarlyStop(min_delta=-0.1), "EarlyStop.min_delta must be >= 0, got -0.1"),
-        (lambda: Choice((float("nan"),)), r"Choice.of\[0\] must be finite"),
-        (lambda: Dirichlet(clients=2**63), "Dirichlet.clients must be a number of 63 bits"),
         (lambda: Dirichlet(clients=10**5000), "clients must be a number of 63 bits, got what can"),
         (lambda: setting(Setting, rounds=0), "Setting.rounds must be >= 1, got 0"),
         (lambda: setting(PrivateParts, ratios=(-0.5,)), r"ratios must be >= 0, got \(-0.5,\)"),
         (lambda: from_dict({"kind": "FedMix", "experts": DEEP}), "nested too deeply"),
-        (lambda: from_dict({"kind": "FedAvg", "epochs": 0}), "epochs must be >= 1, got 0"),
     ],
-    ids=range(16),
 )
-def test_a_value_out_of_range_is_an_error_that_names_the_field(make, message):
-    with pytest.raises(ValueError, match=message) as said:
+def test_what_a_field_cannot_be_is_an_error_that_names_it(make, message):
+    """Wrong types of all fields are tried below."""
+    with pytest.raises((TypeError, ValueError), match=message) as said:
         make()
     assert len(str(said.value)) < 300, "an error shows the beginning of what was given"
 
@@ -416,31 +343,23 @@ def test_a_value_out_of_range_is_an_error_that_names_the_field(make, message):
     [
         ({"kind": "FedAgv"}, r"unknown kind of value 'FedAgv'; allowed: .*did you mean 'FedAvg'\?"),
         ({"epochs": 1}, "unknown kind of value 'None'; allowed: "),
-        ({"kind": "FedAvg", "epoch": 2}, r"unknown field of FedAvg 'epoch'.*mean 'epochs'\?"),
         ({"kind": "Local", "__class__": 2}, "unknown field of Local '__class__'"),
         ({"kind": "FedAvg", "client": {"kind": "sgd"}}, "unknown kind of value 'sgd'"),
         ({"kind": "Experiment"}, "Experiment needs task, algorithm, rounds"),
-        ("FedAgv()", r"unknown kind of value 'FedAgv'; allowed: .*did you mean 'FedAvg'\?"),
         ("FedAvg(epoch=2)", r"unknown field of FedAvg 'epoch'; .*did you mean 'epochs'\?"),
-        ("FedAvg", r"'FedAvg' is no value: write Kind\(\.\.\.\)"),
         ("Fedavg", r"'Fedavg' is no value: .*did you mean 'FedAvg'\?"),
         ("__import__('os').system('ls')", r"\"__import__\('os'\).system\('ls'\)\" is no part"),
         ("__import__('os')", "unknown kind of value '__import__'"),
         ("FedAvg(epochs=1+1)", r"'1\+1' is no part of a value's code"),
-        ("FedAvg(epochs=[x for x in (1,)])", r"is no part of a value's code"),
         ("-True", "'-True' is no part"),
         ("FedAvg(**{})", "'{}' is no part"),
         ("FedAvg(1, epochs=2)", "FedAvg has too many arguments, or one twice"),
-        ("IID(1, 2, 3, 4, 5, 6, 7, 8, 9)", "IID has too many arguments, or one twice"),
-        ("Task('digits')", "Task needs partition, model"),
         ("Optimizer(lr=1e999)", "must be finite"),
-        ("FedAvg(", "not the code of a value: .* in 'FedAvg"),
         ("", "not the code of a value"),
         ("\0", "not the code of a value"),
-        ("(" * 400 + ")" * 400, "not the code of a value"),
         ("-" * 100_000 + "1", "not the code of a value"),
     ],
-    ids=range(25),
+    ids=range(17),
 )
 def test_what_is_written_and_no_value_is_an_error_that_names_the_part(said, message):
     with pytest.raises(ValueError, match=message) as error:
@@ -481,19 +400,6 @@ def test_a_class_of_a_notebook_is_a_value_and_may_be_run_again(notebook):
     assert len({key(Mine(share=n)) for n in (1, 1.0, 2, 2.0)}) == 4
 
 
-def test_a_field_may_not_be_called_kind(notebook):
-    with pytest.raises(TypeError, match="Mine has a field 'kind'"):
-
-        @values.value
-        class Mine:
-            kind: str = ""
-
-
-def test_values_cannot_be_changed():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        FIRST.rounds = 4
-
-
 simple = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 anything = st.sampled_from(hyper.HOSTILE) | st.recursive(
     simple, lambda items: st.lists(items, max_size=3).map(tuple) | st.lists(items, max_size=3)
@@ -515,9 +421,3 @@ def test_no_field_of_any_value_takes_a_number_that_is_not_finite(bad):
         if hyper.judged(cls, name, hostile) != "refused by name"
     ]
     assert not accepted
-
-
-def test_every_kind_of_value_is_looked_at():
-    known = {cls.__name__ for cls in hyper.kinds()}
-    assert {"FedMix", "Experiment", "Dirichlet", "Uniform", "Optimizer", "LeNet"} <= known
-    assert all(type(hyper.plain(cls)) is cls for cls in hyper.kinds())

@@ -1,6 +1,5 @@
 """003: its scores beside Table 2, its claims on runs made by hand, and its stages of tuning."""
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -23,7 +22,6 @@ from papers.adaptive.experiments import (
     REDRAWN,
     STAGES,
     STOPPED,
-    changed,
     spaces,
     tune,
 )
@@ -239,20 +237,6 @@ def test_writers_are_judged_with_and_without_exploration():
 SETTING = ADAPTIVE.settings("standard")["cifar10"]
 NET = {"lr": 0.01, "weight_decay": 0.02, "first": 4, "second": 8, "hidden": 16}
 LENET = LeNet(channels=(4, 8), hidden=(16,))
-CHANGED = {"local": ("local", "own"), "global": ("cluster", "task"), "gate": ("gate", "chooser")}
-
-
-@pytest.mark.parametrize("stage", CHANGED)
-def test_every_stage_changes_its_own_part(stage):
-    tuned, (optimizer, net) = changed(SETTING, stage, NET), CHANGED[stage]
-    rates = getattr(tuned, optimizer)
-    assert (rates.lr, rates.weight_decay) == (0.01, 0.02)
-    assert getattr(tuned, net) == (replace(SETTING.task, model=LENET) if net == "task" else LENET)
-    assert replace(tuned, **{name: getattr(SETTING, name) for name in (optimizer, net)}) == SETTING
-    explored = changed(SETTING, "exploration", {"eps": 0.5})
-    assert explored.eps == (0.0, 0.5) and replace(explored, eps=SETTING.eps) == SETTING
-    with pytest.raises(ValueError, match="unknown scale"):
-        spaces("quick")
 
 
 def test_a_stage_goes_on_with_the_best_of_those_before(monkeypatch):
@@ -271,7 +255,8 @@ def test_a_stage_goes_on_with_the_best_of_those_before(monkeypatch):
     assert tuple(seen) == STAGES
     assert seen["gate"].after.algorithm.client.lr == 0.01 and seen["gate"].algorithm.gate == LENET
     assert seen["exploration"].after.algorithm.explore.eps == 0.4
-    assert tuned.eps == (0.0, 0.4) and tuned.chooser == LENET
+    assert tuned.eps == (0.0, 0.4) and tuned.chooser == tuned.own == tuned.task.model == LENET
+    assert (tuned.local.weight_decay, tuned.cluster.lr, tuned.gate.lr) == (0.02, 0.01, 0.01)
     assert table["best"].tolist() == [False, True] * 4 and table["trial"].tolist() == [0, 1] * 4
 
 

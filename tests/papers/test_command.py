@@ -11,8 +11,6 @@ from papers.book import BOOK
 
 COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "results", "report", "floors",
             "tune", "tasks"]  # fmt: skip
-HOW = {"device": "auto", "workers": 1, "probe": True, "plan": False}
-HOW |= {"address": None, "dirty_anyway": False}
 
 
 def test_every_command_explains_itself(capsys):
@@ -26,20 +24,20 @@ def test_every_command_explains_itself(capsys):
 @pytest.mark.parametrize(
     ("arguments", "where", "asked", "how"),
     [
-        (
-            "figures --seeds 3 --only 01 --jobs 2",
-            "companion.notebooks.figures",
-            ("quick", "", 3, 0, "auto"),
-            {"only": "01", "jobs": 2},
-        ),
         ("notebooks --only 07", "companion.notebooks.refresh", ("07", 0), {}),
-        ("campaign --plan", "companion.plan.campaign", (BOOK, "paper", []), HOW | {"plan": True}),
         (
             "campaign --section gates@2 --section long --no-probe --workers 4 --dirty-anyway"
             " --address auto",
             "companion.plan.campaign",
             (BOOK, "paper", ["gates@2", "long"]),
-            HOW | {"workers": 4, "probe": False, "address": "auto", "dirty_anyway": True},
+            {
+                "device": "auto",
+                "workers": 4,
+                "probe": False,
+                "plan": False,
+                "address": "auto",
+                "dirty_anyway": True,
+            },
         ),
         ("results", "companion.keep.main", (BOOK, "standard"), {}),
         ("report", "companion.scorecard.main", (BOOK,), {}),
