@@ -54,12 +54,11 @@ def panels(
     the exported results of the standard scale follow, as far as they are there: what a newcomer's
     machine has just computed beside what the paper's data give. ``larger`` are methods that the
     quick scale leaves out. FEDLIB_STORED=1 asks for what is stored of a larger scale: nothing is
-    trained then, and what is there is shown in part.
+    trained then, and a data set that is not whole is left out.
     """
     every = [*methods, *larger]
     if scale != "quick" and os.environ.get("FEDLIB_STORED") == "1":
-        there = stored(section, every, scale, partly=True)
-        return [p for p in there if dataset in ("", p.dataset)]
+        return [p for p in stored(section, every, scale) if dataset in ("", p.dataset)]
     methods = methods if scale == "quick" else every
     shown = []
     for name, setting in section.settings(scale, dataset).items():
