@@ -15,6 +15,7 @@ the engine's round of several algorithms on the same cohort.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from tempfile import TemporaryFile
 
 import numpy as np
 import torch
@@ -271,12 +272,19 @@ def _inputs(
     if isinstance(case.model, BiLSTM):
         words = rng.integers(case.model.vocabulary, size=(count, *case.shape), dtype=np.int32)
         return torch.tensor(words, device=device), (torch.ones(0), torch.zeros(0))
-    x = torch.tensor(rng.integers(0, 256, (count, *case.shape), dtype=np.uint8), device=device)
+    x = _mapped(rng.integers(0, 256, (count, *case.shape), dtype=np.uint8)).to(device)
     values = math.prod(case.shape)
     return x, (
         torch.full((values,), 1 / 128, device=device),
         torch.full((values,), -1.0, device=device),
     )
+
+
+def _mapped(images: np.ndarray) -> Tensor:
+    """Return images of a mapped file, as a run has them: copies of the process share it."""
+    with TemporaryFile() as file:
+        images.tofile(file)
+        return torch.from_numpy(np.memmap(file, images.dtype, "c", shape=images.shape))
 
 
 def _engine(case: Case, fed: Federation) -> Round:

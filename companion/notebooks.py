@@ -35,11 +35,20 @@ class Failure(RuntimeError):
 
 
 def figures(
-    scale: str, dataset: str, seeds: int, rounds: int, device: str, *, only: str, jobs: int
+    scale: str,
+    dataset: str,
+    seeds: int,
+    rounds: int,
+    device: str,
+    *,
+    only: str,
+    jobs: int,
+    stored: bool = False,
 ) -> None:
     """Run notebooks with these parameters into copies in the build folder.
 
-    ``only`` names some of them, as in "00,01"; ``jobs`` run at once, one per core for 0.
+    ``only`` names some of them, as in "00,01"; ``jobs`` run at once, one per core for 0. With
+    ``stored`` runs of a scale but the quick one are those that are there: nothing is trained.
     ValueError for what does not exist, before anything runs; Failure where a notebook fails.
     """
     from fedlib import data
@@ -53,7 +62,8 @@ def figures(
         raise ValueError(error) from error
     given = {"scale": scale, "dataset": dataset, "seeds": seeds, "rounds": rounds, "device": device}
     values = {name: v for name, v in given.items() if v not in ("quick", "", 0, "auto")}
-    run(select(only), values, paths.build() / scale, jobs)
+    more = {"FEDLIB_STORED": "1"} if stored else {}
+    run(select(only), values, paths.build() / scale, jobs, more)
 
 
 def refresh(only: str = "", jobs: int = 0) -> None:

@@ -1,5 +1,6 @@
 """What a notebook shows: the methods of a section on the data sets of a scale, side by side."""
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,9 +53,12 @@ def panels(
     ``methods`` that a data set does not have are left out there; none are all. At the quick scale
     the exported results of the standard scale follow, as far as they are there: what a newcomer's
     machine has just computed beside what the paper's data give. ``larger`` are methods that the
-    quick scale leaves out.
+    quick scale leaves out. FEDLIB_STORED=1 asks for what is stored of a larger scale: nothing is
+    trained then, and a data set that is not whole is left out.
     """
     every = [*methods, *larger]
+    if scale != "quick" and os.environ.get("FEDLIB_STORED") == "1":
+        return [p for p in stored(section, every, scale) if dataset in ("", p.dataset)]
     methods = methods if scale == "quick" else every
     shown = []
     for name, setting in section.settings(scale, dataset).items():

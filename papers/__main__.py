@@ -47,11 +47,13 @@ def figures(
     device: Device = "auto",
     only: Only = "",
     jobs: Jobs = 0,
+    stored: Annotated[bool, typer.Option("--stored", help="train nothing: what is there")] = False,
 ) -> None:
     """Run notebooks into executed copies and draw their figures into figures/<scale>/."""
     from companion import notebooks
 
-    notebooks.figures(scale, dataset, seeds, rounds, device, only=only, jobs=jobs)
+    more: dict[str, Any] = {"only": only, "jobs": jobs, "stored": stored}
+    notebooks.figures(scale, dataset, seeds, rounds, device, **more)
 
 
 @app.command(epilog="[bold]Example[/bold]  notebooks --only 07")

@@ -1,0 +1,38 @@
+"""What ran, in words, and the code that ran."""
+
+import pandas as pd
+import pytest
+
+from companion.panels import Panel
+from companion.story import source, what_ran
+from fedlib.algorithms import FedMix, FedProx
+from papers.book import BOOK
+from papers.fedmix.experiments import LABEL_SKEW
+
+
+def panels_of(section, scale):
+    seeds = pd.DataFrame({"seed": [0, 1]})
+    return [Panel(n, scale, s, seeds, trained=True) for n, s in section.settings(scale).items()]
+
+
+def test_what_ran_stands_beside_the_papers_own():
+    table = what_ran(LABEL_SKEW, panels_of(LABEL_SKEW, "quick"))
+    assert [*table] == ["Digits (quick)", "CIFAR-10 (the paper's scale)"]
+    quick, paper = (table[name] for name in table)
+    assert quick["clients"] == "20" and paper["clients"] == "100"
+    assert paper["rounds"] == "2000" and quick["seeds"] == "2"
+    assert "443,306 parameters" in paper["network"]
+    assert quick["examples, training + test"] == "1,437 + 360"
+    assert paper["server's optimiser"] == "adam at 0.001"
+
+
+@pytest.mark.parametrize("section", BOOK.sections.values(), ids=lambda s: s.name)
+def test_every_section_can_tell_what_ran(section):
+    table = what_ran(section, panels_of(section, "quick"))
+    assert table.notna().all(axis=None) and not table.eq("").any(axis=None)
+
+
+def test_source_is_the_code_that_runs_without_its_docstring():
+    told = source(FedProx.loss, FedMix.loss).data
+    assert told.startswith("```python\n# fedlib.algorithms.drift: FedProx.loss\ndef loss(")
+    assert "self.mu / 2" in told and "FedMix.loss" in told and '"""' not in told
