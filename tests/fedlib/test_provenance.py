@@ -36,8 +36,6 @@ def cpuinfo(tmp_path, monkeypatch):
         (INTEL, "Intel(R) Xeon(R)"),
         (INTEL + INTEL.replace("Intel(R) Xeon(R)", "another"), "Intel(R) Xeon(R)"),
         ("model name : AMD EPYC 9B14 : a\n", "AMD EPYC 9B14 : a"),
-        ("processor : 0\ncpu : POWER9, altivec supported\n", "POWER9, altivec supported"),
-        ("model name :\n", "fallback"),
         ("processor\t: 0\nCPU implementer\t: 0x41\n", "fallback"),
         ("\xff\x00 no colon", "fallback"),
         ("", "fallback"),
@@ -49,11 +47,10 @@ def test_the_processor_is_named_as_the_system_names_it(cpuinfo, monkeypatch, tex
     assert cpuinfo(text) == expected
 
 
-@pytest.mark.parametrize(("machine", "expected"), [("arm64", "arm64"), ("", "unknown")])
-def test_a_system_that_says_nothing_names_its_kind(cpuinfo, monkeypatch, machine, expected):
+def test_a_system_that_says_nothing_names_its_kind(cpuinfo, monkeypatch):
     monkeypatch.setattr(platform, "processor", lambda: "")
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-    assert cpuinfo(None) == expected
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    assert cpuinfo(None) == "arm64"
 
 
 def test_a_run_resumed_on_another_machine_names_both(monkeypatch):

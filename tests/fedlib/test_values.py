@@ -21,7 +21,7 @@ from fedlib.models import MLP, FastText, LeNet
 from fedlib.optim import Optimizer
 from fedlib.partition import IID, Dirichlet, Mirrored
 from fedlib.runs import Experiment, run
-from fedlib.runs.tuning import Choice, Space
+from fedlib.runs.tuning import Choice
 from fedlib.tasks import Task
 from fedlib.values import UnknownName, from_code, from_dict, key_of, to_dict
 from papers.book import BOOK
@@ -77,7 +77,6 @@ GateNet: hidden=(128, 256, 128) | (8,); activation='leaky_relu' | 'mish'; init='
     'spectral'
 Uniform: low=... | 0.05; high=... | 0.3; log=True | False
 Choice: of=... | (3,)
-Space: axes=... | (('b', Uniform(low=0.1, high=0.2)),)
 FedMix < FedAvg: server=Optimizer(name='adam', lr=0.001) | Optimizer(name='yogi'); experts=4 | 2;
     condition='label' | 'angle'; objective='map' | 'entropy'; gates='local' | 'averaged';
     marginal_entropy=1.0 | 0.0; phi_scale=0.0 | 0.01;
@@ -126,8 +125,7 @@ FedGH < LGFedAvg: head=Optimizer(lr=1.0) | Optimizer(); pairs=10 | 5
 TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), Mirrored(pool=200))
 FIRST = Experiment(TASK, FedAvg(), rounds=3)
 BASES = """TASK; FIRST; Phase(Optimizer()); Module('torch.nn:Identity'); Repeated(IID());
-    Rotated(IID()); LabelPermuted(IID()); Clients(IID()); Uniform(0.1, 0.2); Choice((1, 2));
-    Space((("a", Choice((1,))),))"""
+    Rotated(IID()); LabelPermuted(IID()); Clients(IID()); Uniform(0.1, 0.2); Choice((1, 2))"""
 KINDS = {n: c for n, c in values._KINDS.items() if c.__module__.startswith("fedlib.")}
 
 
@@ -372,7 +370,6 @@ def setting(cls, **fields):
         (lambda: setting(Experiment, cohort="10"), "cohort must be float or int"),
         (lambda: setting(Experiment, after=TASK), "after must be an Experiment"),
         (lambda: Choice(([],)), r"Choice.of\[0\] must be float or int"),
-        (lambda: Space((("lr", 3),)), r"axes\[0\]\[1\] must be Choice or Uniform, got 3"),
         (lambda: Dirichlet(clients="x" * 10_000), r"clients must be int, got 'x+\.\.\. \(str\)"),
     ],
     ids=range(15),
