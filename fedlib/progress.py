@@ -16,9 +16,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Column
 from tqdm.auto import tqdm
 
+WIDTH_OF_NUMBERS = 40  # columns of a row of the table that are not its text
 # Told after every round: rounds completed, rounds in all, the round's training loss.
 Watcher = Callable[[int, int, float], None]
 
@@ -70,7 +70,7 @@ class Table:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            TextColumn("{task.description}", markup=False),
             console=Console(stderr=True),
             disable=not (shown and watched()),
         )
@@ -95,7 +95,8 @@ class Table:
         if loss != loss:  # a stage, or a checkpoint: earlier rounds say nothing of the speed
             self._bars.reset(self._rows[key], total=total, completed=done)
         said = f"{key[:8]} loss {loss:.4g} {where} {self._names[key]}"
-        self._bars.update(self._rows[key], completed=done, description=said)
+        space = max(20, self._bars.console.width - WIDTH_OF_NUMBERS)
+        self._bars.update(self._rows[key], completed=done, description=said[:space])
 
     def end(self, key: str, error: BaseException | None = None) -> None:
         """A run is complete and stored, or has failed."""

@@ -118,7 +118,7 @@ class Cluster(Pool):
             for at, packed in files.items():
                 _keep(experiment.stages[at], packed)
                 self.lost[experiment.key] = 0
-            self.table.round(experiment.key, *told, f"on {node}")
+            self.table.round(experiment.key, *told, where=f"on {node}")
 
     def _take_back(self, job: Any) -> Ended | None:
         """Store a run that has ended; one that was lost is handed out again."""

@@ -121,9 +121,19 @@ def _opened(path: Path) -> Iterator[tuple[Any, pq.FileMetaData, dict[str, int]]]
         stamp = said.st_mtime_ns, said.st_size, said.st_ino
         if path not in _FOOTERS or _FOOTERS[path][0] != stamp:
             footer = pq.read_metadata(file)
-            keys = [footer.row_group(i).column(0).statistics for i in range(footer.num_row_groups)]
-            _FOOTERS[path] = stamp, footer, {str(key.min): i for i, key in enumerate(keys)}
+            _FOOTERS[path] = stamp, footer, _groups(footer)
         yield file, *_FOOTERS[path][1:]
+
+
+def _groups(footer: pq.FileMetaData) -> dict[str, int]:
+    """Return whose each row group is."""
+    groups = {}
+    for i in range(footer.num_row_groups):
+        key = footer.row_group(i).column(0).statistics
+        if key.min != key.max:  # a footer has no checksum
+            raise ValueError(f"row group {i} is not that of one run")
+        groups[str(key.min)] = i
+    return groups
 
 
 def held(path: Path) -> list[str]:
