@@ -114,11 +114,11 @@ class Cluster(Pool):
         with suppress(self.ray.exceptions.RayError):  # it is slow, or begins again elsewhere
             mail = self.ray.get(self.mailbox.take.remote(), timeout=SECONDS_FOR_MAIL)
         for experiment in [e for e in self.jobs.values() if e.key in mail]:
-            (node, *told), files = mail[experiment.key]
+            (node, done, total, loss), files = mail[experiment.key]
             for at, packed in files.items():
                 _keep(experiment.stages[at], packed)
                 self.lost[experiment.key] = 0
-            self.table.round(experiment.key, *told, where=f"on {node}")
+            self.table.round(experiment.key, done, total, loss, f"on {node}")
 
     def _take_back(self, job: Any) -> Ended | None:
         """Store a run that has ended; one that was lost is handed out again."""

@@ -89,7 +89,7 @@ def test_code_and_files_can_be_asked_for_together(ask, write):
     ("question", "complaint"),
     [
         (["rnu"], "Did you mean 'run'"),
-        (["run", "--taks", "x"], "--task"),
+        (["run", "--devise", "x"], "--device"),
         (["run"], "Missing argument"),
         (["sweep", TWO, "--workers", "0"], "greater than or equal to 1"),
         (["run", "Experimant()"], "did you mean 'Experiment'?"),
@@ -128,7 +128,7 @@ def test_a_sweep_file_is_specs_or_lines(ask, write):
     for wrong, complaint in (
         (write("runs.txt", AVG, "Experiment("), "runs.txt, line 2: not the code of a value"),
         (write("specs.json", "[{]"), "line 1 column 3"),
-        (write("none.txt"), "there is no experiment in it"),
+        (write("none.txt"), "there is no experiment in /"),
     ):
         code, _, err = ask("sweep", wrong)
         assert code == 2 and complaint in err
@@ -139,7 +139,7 @@ def test_runs_and_show_say_what_is_stored(ask):
     play(AVG)
     export([play(MIX)], "some")
     code, said, _ = ask("runs")
-    assert code == 0 and said.endswith("\n2 runs\n") and said.count(" complete ") == 2
+    assert code == 0 and said.endswith("\n2 runs\n") and said.count(" complete\n") == 2
     assert all(key in said for key in (AVG.key, MIX.key))
     code, said, _ = ask("show", MIX.key[:5])
     assert code == 0 and said.startswith(f"{MIX}\nkey {MIX.key}, 5/5 rounds, complete, ")
