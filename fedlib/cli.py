@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         # A message is enough where it is ours, of a value out of range, or of the system.
         ours = type(error).__module__.startswith("fedlib.")
-        if not (ours or isinstance(error, ValueError | OSError | ImportError)):
+        if not (ours or isinstance(error, ValueError | OSError)):
             raise
         print(f"fedlib: {error}", file=sys.stderr)
         return 2 if isinstance(error, UnknownName | Usage) else 1

@@ -37,6 +37,10 @@ Files = dict[str, bytes]
 Mail = tuple[tuple[Any, ...], dict[int, Files]]
 
 
+class NoCluster(RuntimeError):
+    """There is no Ray, or no cluster at its address."""
+
+
 class UnfitNode(RuntimeError):
     """A machine of the cluster cannot train what the others train."""
 
@@ -63,16 +67,12 @@ class Cluster(Pool):
 
     A few more runs are handed out than fit. Every five minutes (or $FEDLIB_CHECKPOINT_SECONDS)
     their checkpoints come back. A run whose worker or machine is lost goes on from there elsewhere,
-    and fails if that happens three times with nothing new in between. UnfitNode if a machine has
-    other code, or cannot run it.
+    and fails if that happens three times with nothing new in between. NoCluster if it cannot be
+    reached, UnfitNode if a machine has other code, or cannot run it.
     """
 
     def __init__(self, address: str, options: dict[str, Any], table: Table) -> None:
-        import ray
-
-        if not ray.is_initialized():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        self.ray: Any = ray
+        self.ray = ray = connected(address)
         device = device_for(options["device"], ray.cluster_resources())
         super().__init__({**options, "device": device}, table)
         self.jobs = dict[Any, Experiment]()
@@ -81,12 +81,12 @@ class Cluster(Pool):
         self.every = os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or SECONDS_BETWEEN_CHECKPOINTS
         # Ray would begin again from what was sent first; retries are ours, from what came back.
         needs = {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}
-        self.remote = self.ray.remote(train).options(**needs)
+        self.remote = ray.remote(train).options(**needs)
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=True
         )
         how = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
-        self.mailbox = self.ray.remote(Mailbox).options(**how).remote()
+        self.mailbox = ray.remote(Mailbox).options(**how).remote()
 
     def slots(self) -> int:
         return AHEAD * max(1, int(self.ray.cluster_resources().get(self.unit, 0)))
@@ -144,6 +144,20 @@ class Cluster(Pool):
         said = f"{type(why).__name__}: {why}".splitlines()[0]
         text = f"its worker was lost {ATTEMPTS} times, at last: {said}; what came back is kept"
         return experiment, WorkerDied(text)
+
+
+def connected(address: str) -> Any:
+    """Return Ray, connected to a cluster; NoCluster if there is none."""
+    try:
+        import ray
+
+        if not ray.is_initialized():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except ImportError as error:
+        raise NoCluster('a Ray address needs Ray: pip install "fedlib[ray]"') from error
+    except OSError as error:
+        raise NoCluster(f"no Ray cluster answers at {address!r}: {error}") from error
+    return ray
 
 
 def device_for(asked: str, resources: Mapping[str, float]) -> str:

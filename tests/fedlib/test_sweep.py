@@ -175,6 +175,12 @@ def test_a_shared_first_stage_is_trained_once_and_first(ray, playing, address):
     assert played == ["FedMix"] * 5 + ["FedAvg"] * 2 + ["Local"] * 6
 
 
+def test_a_cluster_that_does_not_answer_is_an_error(ray):
+    ray.init = lambda address, **_: (_ for _ in ()).throw(ConnectionError("refused"))
+    with pytest.raises(RuntimeError, match="no Ray cluster answers at 'auto': refused"):
+        go([AVG], address="auto")
+
+
 def test_who_watches_hears_of_the_beginning_of_both_stages_and_of_every_end():
     told = []
     assert module.trained(TUNED, lambda *said: told.append(said[:2]), {"device": "cpu"}) is None
