@@ -5,17 +5,15 @@ A run lies in the file of the section and data set that first ask for it,
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from companion.plan import by_seed, listed, planned
 from companion.sections import SCALES, Book
-from fedlib.runs import Experiment, Result, StoreError, exported, find
+from fedlib.runs import Experiment, Result, StoreError, export, exported, find
 from fedlib.runs.exported import files, held, refusal, writing
 from fedlib.runs.provenance import dirty
-
-Put = Callable[[Iterable[Result], str], Path]
 
 
 class Kept(NamedTuple):
@@ -43,7 +41,7 @@ def keep(book: Book, scale: str) -> Kept:
     A seed of a section's data set is exported when all of its runs are there: with half of it,
     methods would be compared over different seeds.
     """
-    with writing() as put:
+    with writing():
         before = {r.experiment: r for r in exported()}
         places = homes(book)
         kept = {e: r for e, r in before.items() if e.key in places}
@@ -53,7 +51,7 @@ def keep(book: Book, scale: str) -> Kept:
             whole = [r for e in group if (r := found[e]) is not None and e not in bad]
             if len(whole) == len(group):
                 kept |= {r.experiment: r for r in whole}
-        files = arrange([r for e, r in kept.items() if e not in bad], places, put)
+        files = arrange([r for e, r in kept.items() if e not in bad], places)
     missing = [e for e, result in found.items() if result is None]
     return Kept(files, missing, [*bad.values()], [e for e in before if e.key not in places])
 
@@ -65,7 +63,7 @@ def tainted(results: Iterable[Result]) -> dict[Experiment, Result]:
     return {e: r for e, r in runs.items() if not bad.isdisjoint(e.stages)}
 
 
-def arrange(results: Iterable[Result], places: Mapping[str, str], put: Put) -> list[Path]:
+def arrange(results: Iterable[Result], places: Mapping[str, str]) -> list[Path]:
     """Have ``results/`` hold these results and nothing else; return its files.
 
     Files whose runs stay are not touched. A run that moves is written to its new file before it
@@ -80,10 +78,10 @@ def arrange(results: Iterable[Result], places: Mapping[str, str], put: Put) -> l
         now = there.setdefault(name, set())
         if keys - now:  # a run that will leave stays for now
             there[name] = keys | now & every.keys()
-            put([every[key] for key in there[name]], name)
+            export([every[key] for key in there[name]], name)
     for name, keys in wanted.items():
         if keys != there[name]:
-            put([every[key] for key in keys], name)
+            export([every[key] for key in keys], name)
     return files()
 
 

@@ -18,7 +18,6 @@ from fedlib import paths
 from fedlib.engine import State, evaluate, play_round
 from fedlib.federation import Federation
 from fedlib.optim import Optimizer
-from fedlib.progress import duration
 from fedlib.runs import Experiment, begun, find
 from fedlib.runs.provenance import DIRTY, commit
 from fedlib.runs.store import complete
@@ -259,3 +258,12 @@ def _now(fed: Federation) -> float:
     if fed.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words."""
+    for unit, length in (("s", 90.0), ("min", 90.0), ("h", 48.0)):
+        if seconds < length:
+            return f"{seconds:.1f} h" if unit == "h" else f"{seconds:.0f} {unit}"
+        seconds /= 60
+    return f"{seconds * 60 / 24:.0f} days"

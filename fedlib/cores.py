@@ -6,7 +6,6 @@ to them, and only what they find comes back. A fork is safe here, as in torch's 
 process has one torch thread, so that none asks for a pool of threads that was not copied.
 """
 
-import ctypes
 import gc
 import os
 import pickle
@@ -26,7 +25,6 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 WORTH = 0.05  # seconds of work beside the first item, below which copies take longer than they save
-_DIES_WITH_PARENT = 1  # Linux's name for prctl
 
 _cores = 1
 _pace: dict[str, float] = {}  # seconds per item of each kind, as it was last measured
@@ -153,10 +151,9 @@ def _forked(work: Callable[[], Iterator[tuple[int, Any]]], file: BinaryIO) -> in
     code = 1
     try:
         gc.freeze()  # what is garbage here is cleared up there
-        ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
         _cores = 1
         for i, found in work():
-            one = _sendable(found) if isinstance(found, Exception) else found
+            one = sendable(found) if isinstance(found, Exception) else found
             _Pickler(file, pickle.HIGHEST_PROTOCOL).dump((i, one))
         file.flush()
         code = 0
@@ -164,12 +161,16 @@ def _forked(work: Callable[[], Iterator[tuple[int, Any]]], file: BinaryIO) -> in
         os._exit(code)
 
 
-def _sendable(error: Exception) -> Any:
-    """Return what is an error with the traceback of here when it has been pickled."""
-    place = error.__traceback__
-    try:
+def sendable(error: Exception) -> Any:
+    """Return what is an error when it has been pickled, with the traceback of here as its cause.
+
+    One that cannot be pickled, or is of a class of a spawned script, is a RuntimeError there.
+    """
+    place, known = error.__traceback__, False
+    with suppress(Exception):
         pickle.loads(pickle.dumps(error))
-    except Exception:
+        known = type(error).__module__ != "__mp_main__"
+    if not known:
         error = RuntimeError(f"{type(error).__name__}: {error}")
     return ExceptionWithTraceback(error, place)
 

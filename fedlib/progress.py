@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import (
@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from tqdm.auto import tqdm
 
+WIDTH_OF_NUMBERS = 40  # columns of a row of the table that are not its text
 # Told after every round: rounds completed, rounds in all, the round's training loss.
 Watcher = Callable[[int, int, float], None]
 
@@ -38,41 +39,20 @@ def bar(total: int, description: str, *, done: int = 0, show: bool = True) -> tq
     return tqdm(total=total, initial=done, desc=description, disable=hidden, leave=False)
 
 
-def note(text: str, *, show: bool = True) -> None:
-    """Say one line on stderr, unless nobody watches or silence is asked for."""
-    if show and watched() and not quiet():
-        print(f"fedlib: {text}", file=sys.stderr, flush=True)
+@contextmanager
+def told(progress: bool | Watcher, text: str, total: int, done: int) -> Iterator[Watcher]:
+    """Yield whom a run tells of its rounds: ``progress`` itself, or a bar, if it is not False."""
+    if callable(progress):
+        progress(done, total, float("nan"))
+        yield progress
+        return
+    with bar(total, text, done=done, show=progress) as drawn:
 
+        def tell(done: int, total: int, loss: float) -> None:
+            drawn.set_postfix_str(f"loss {loss:.4g}", refresh=False)
+            drawn.update(done - drawn.n)
 
-class Rounds:
-    """Tells of the rounds of one run: as a bar, or to a function.
-
-    ``progress`` is false for silence, a string for the bar's text, or a ``Watcher``.
-    """
-
-    def __init__(
-        self, progress: bool | str | Watcher, text: str, total: int, done: int = 0
-    ) -> None:
-        self._total, self._done = total, done
-        self._tell: Watcher = progress if callable(progress) else lambda *_: None
-        said, show = progress if isinstance(progress, str) else text, not callable(progress)
-        self._bar = bar(total, said, done=done, show=show and bool(progress))
-        self._tell(done, total, float("nan"))
-
-    def played(self, loss: float) -> None:
-        """Count one more round."""
-        self._done += 1
-        self._tell(self._done, self._total, loss)
-        self._bar.set_postfix_str(f"loss {loss:.4g}", refresh=False)
-        self._bar.update()
-
-    def close(self) -> None:
-        """Take the bar away."""
-        self._bar.close()
-
-
-WIDTH_OF_NUMBERS = 40  # columns of a row of the table that are not its text
-DRAWINGS_A_SECOND = 4
+        yield tell
 
 
 class Table:
@@ -84,15 +64,14 @@ class Table:
     def __init__(self, names: Mapping[str, str], *, show: bool = True) -> None:
         self.finished, self.failed, self._names = 0, 0, names
         shown = show and not quiet()
-        self._logged, self._drawn = shown and not watched(), 0.0
-        self._rows: dict[str, tuple[TaskID, str, float]] = {}  # where it is trained, since when
-        text = TextColumn("{task.description}", markup=False)
-        columns = (MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), text)
-        # Drawn by who trains, not by a thread: what is half written is never seen.
+        self._logged = shown and not watched()
+        self._rows: dict[str, TaskID] = {}
         self._bars = Progress(
-            *columns,
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False),
             console=Console(stderr=True),
-            auto_refresh=False,
             disable=not (shown and watched()),
         )
         self._all = self._bars.add_task("runs done", total=len(names))
@@ -103,63 +82,30 @@ class Table:
 
     def __exit__(self, *_: object) -> None:
         for row in self._rows.values():
-            self._bars.remove_task(row[0])
+            self._bars.remove_task(row)
         self._bars.stop()
 
-    def start(self, key: str, rounds: int, node: str = "") -> None:
-        """A run of so many rounds was given to somebody, on a machine that may have a name."""
-        where = f" on {node}" if node else ""
-        self._rows[key] = self._bars.add_task("", total=rounds), where, time.monotonic()
-        self._tell(key, f"started{where}")
+    def round(self, key: str, done: int, total: int, loss: float, where: str = "") -> None:
+        """A run has completed ``done`` of ``total`` rounds; where it begins, the loss is nan.
 
-    def wait(self, key: str, why: str) -> None:
-        """A run that was given to somebody waits again."""
-        self._take_away(key)
-        self._tell(key, why)
-
-    def round(self, key: str, done: int, total: int, loss: float) -> None:
-        """A run has completed ``done`` of ``total`` rounds; where it begins, the loss is nan."""
-        row, where, _ = self._rows[key]
+        ``where`` is the name of the machine that trains it, if that is another one.
+        """
+        if key not in self._rows:
+            self._rows[key] = self._bars.add_task("", total=total)
         if loss != loss:  # a stage, or a checkpoint: earlier rounds say nothing of the speed
-            self._bars.reset(row, total=total, completed=done)
-        said = f"{key[:8]} loss {loss:.4g}{where} {self._names[key]}"
+            self._bars.reset(self._rows[key], total=total, completed=done)
+        said = f"{key[:8]} loss {loss:.4g} {where} {self._names[key]}"
         space = max(20, self._bars.console.width - WIDTH_OF_NUMBERS)
-        self._bars.update(row, completed=done, description=said[:space])
-        self.draw()
+        self._bars.update(self._rows[key], completed=done, description=said[:space])
 
     def end(self, key: str, error: BaseException | None = None) -> None:
         """A run is complete and stored, or has failed."""
-        began = self._rows.get(key, (0, "", None))[2]  # a short run may end before it is heard of
-        spent = "" if began is None else f" ({duration(time.monotonic() - began)})"
         self.finished, self.failed = self.finished + (not error), self.failed + bool(error)
         failed = f", {self.failed} failed" if self.failed else ""
         self._bars.update(self._all, completed=self.finished, description=f"runs done{failed}")
-        self._take_away(key)
-        what = f"failed: {type(error).__name__}: {str(error)[:200]}" if error else "done"
-        self._tell(key, what + spent)
-
-    def draw(self, always: bool = False) -> None:
-        """Draw again if somebody watches: time has passed."""
-        now = time.monotonic()
-        if always or now - self._drawn > 1 / DRAWINGS_A_SECOND:
-            self._bars.refresh()
-            self._drawn = now
-
-    def _take_away(self, key: str) -> None:
-        if key in self._rows:
-            self._bars.remove_task(self._rows.pop(key)[0])
-
-    def _tell(self, key: str, what: str) -> None:
+        if key in self._rows:  # a short run may end before it is heard of
+            self._bars.remove_task(self._rows.pop(key))
         if self._logged:
             ended = f"[{self.finished + self.failed}/{len(self._names)}]"
+            what = f"failed: {type(error).__name__}: {str(error)[:200]}" if error else "done"
             print(f"{ended} {key} {self._names[key]}: {what}", file=sys.stderr, flush=True)
-        self.draw(always=True)
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words."""
-    for unit, length in (("s", 90.0), ("min", 90.0), ("h", 48.0)):
-        if seconds < length:
-            return f"{seconds:.1f} h" if unit == "h" else f"{seconds:.0f} {unit}"
-        seconds /= 60
-    return f"{seconds * 60 / 24:.0f} days"

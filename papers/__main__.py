@@ -158,11 +158,12 @@ def tasks(
     from rich.console import Console
     from rich.table import Table
 
-    from fedlib.cli.experiments import fields
+    from fedlib.values import from_code
     from papers import named
 
     if name:
-        print(named.named(name, scale, **fields(options)))
+        said = (option.partition("=") for option in options)
+        print(named.named(name, scale, **{field: from_code(code) for field, _, code in said}))
         return
     table = Table("task", "what it is", box=None)
     for known in named.names():

@@ -75,7 +75,7 @@ FOUND = (
     "client's experts the weight 0 in that round. It is uniform now.",
     "Whole numbers of any length were values that could not be printed, and errors quoted all of "
     "what was given. Whole numbers have at most 63 bits, and errors show the beginning.",
-    "Choice took NaN and lists, and Space took axes that are none; EarlyStop.min_delta and every "
+    "Choice took NaN and lists; EarlyStop.min_delta and every "
     "number of a recipe's Setting could be negative. They are refused.",
     "Fields of BiLSTM, FastText, FedRep, Densities, ClusteredFedMix and Optimizer were refused "
     "without their names.",
@@ -85,10 +85,10 @@ UNPROTECTED = (
     "A flipped bit in provenance.json that leaves the JSON sound: seconds, versions and commits "
     "have no checksum there. No metric depends on them.",
     "Files stored before checksums were written: damage that their decoder does not see.",
-    "A sound metrics file of another run that is put into a run's folder by hand: exported "
-    "results carry their spec, metrics in a run folder do not.",
+    "A sound metrics file of another run, or of other numbers, that is put into a run's folder by "
+    "hand: exported results carry their spec, metrics in a run folder do not.",
     "Decoded data whose bytes change under an unchanged size and time: opening a data set "
-    "compares those; `python -m fedlib data verify` compares every checksum.",
+    "compares those; `fedlib.data.verify` compares every checksum.",
     "Parquet files of a data set whose labels are changed by hand: their fingerprint is another, "
     "which every run stores and a checkpoint is compared with, but it cannot be known to be "
     "wrong.",

@@ -1,12 +1,11 @@
 """Where and with what a run was made."""
 
 import platform
-import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +15,25 @@ from fedlib import paths
 from fedlib.engine import State
 from fedlib.engine.costs import chunk_of, numbers
 from fedlib.federation import Federation
-from fedlib.memory import peak_mib
 from fedlib.models import Params
 
 DIRTY = "-dirty"
 CPUINFO = Path("/proc/cpuinfo")  # of Linux
-_MODEL = re.compile(r"^(?:model name|cpu model|cpu)[ \t]*:[ \t]*(\S.*)$", re.I | re.M)
 
 
 def provenance(fed: Federation, segments: list[dict[str, Any]], state: State) -> dict[str, Any]:
-    """Return commit, versions, processor, time, memory, and the segments of an interrupted run.
+    """Return commit, versions, processor, time, and the segments of an interrupted run.
 
-    The peak is the process's: of several runs in one process, the largest so far. ``client_mib`` is
-    what a client holds of the final ``state``: all that is shared, and its own.
+    ``client_mib`` is what a client holds of the final ``state``: all that is shared, and its own.
     """
-    cuda = fed.device.type == "cuda"
     return {
         **_made_with(fed),
         "python": platform.python_version(),
         "numpy": version("numpy"),
         "threads": torch.get_num_threads(),
         "seconds": round(sum(s["seconds"] for s in segments), 1),
-        "peak_memory_mib": round(torch.cuda.max_memory_allocated() / 2**20 if cuda else peak_mib()),
         "client_mib": round((_bytes(state.shared) + _bytes(state.local) / fed.clients) / 2**20, 4),
         "data": fed.source,
-        "clients": fed.clients,
-        "parameters": fed.net.parameters(),
         "segments": segments,
     }
 
@@ -115,21 +107,17 @@ def _git(*words: str) -> str:
 @cache
 def processor() -> str:
     """Return the model of the processor, on which the last bits of sums depend."""
-    with suppress(OSError):
-        if found := _MODEL.search(CPUINFO.read_text(errors="replace")):
-            return found[1].strip()
-    return platform.processor() or platform.machine() or "unknown"
+    with suppress(OSError, StopIteration):
+        lines = (line.partition(":") for line in CPUINFO.read_text().splitlines())
+        return next(said.strip() for name, _, said in lines if name.strip() == "model name")
+    return platform.processor() or platform.machine()
 
 
 def _made_with(fed: Federation) -> dict[str, str]:
     cuda = fed.device.type == "cuda"
-    own = "not installed"
-    with suppress(PackageNotFoundError):
-        own = version("fedlib")
     return {
         "commit": commit(),
         "torch": torch.__version__,
-        "fedlib": own,
         "device": torch.cuda.get_device_name(fed.device) if cuda else platform.machine(),
         "processor": processor(),
         # The vector instructions that torch uses here, "AVX2" for one.

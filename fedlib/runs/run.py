@@ -25,21 +25,21 @@ from fedlib.engine import (
     play_round,
     playing,
     predicting,
-    select,
 )
 from fedlib.federation import Federation
 from fedlib.memory import keep_freed
 from fedlib.privacy import audit
-from fedlib.progress import Rounds, Watcher
+from fedlib.progress import Watcher, told
 from fedlib.runs import store
 from fedlib.runs.atomic import Damaged, StoreError
 from fedlib.runs.provenance import commit, provenance, segment, stages_of
 from fedlib.runs.spec import Experiment, Log, Result
 from fedlib.runs.store import Kept, RunDiverged
 from fedlib.tasks import pick_device
+from fedlib.values import to_dict
 
 CHECKPOINT_SECONDS = 60.0
-Progress = bool | str | Watcher
+Progress = bool | Watcher
 
 
 class How(NamedTuple):
@@ -61,10 +61,10 @@ def run(
 ) -> Result:
     """Return the result of an experiment, training it only if it is not stored.
 
-    ``progress`` shows a bar; a string is its text; a function is called after every round with the
-    rounds completed, the rounds in all and the training loss, also those of a first stage.
+    ``progress`` shows a bar; a function is called after every round with the rounds completed, the
+    rounds in all and the training loss, also those of a first stage.
 
-    A run that was interrupted continues from its last checkpoint (one a minute, or every
+    A run that was interrupted or killed continues from its last checkpoint (one a minute, or every
     $FEDLIB_CHECKPOINT_SECONDS) and ends with the same bits, if on a CPU of the same kind with the
     same chunk. There it uses as many cores as torch has threads (``cores.all_cores``), with the
     same bits on any number of them. Two processes asked for the same experiment train it once. A
@@ -91,8 +91,7 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
 
 
 def _claim_and_train(experiment: Experiment, how: How) -> Result:
-    shown = bool(how.progress) and not callable(how.progress)  # a watcher tells in its own way
-    with store.claimed(experiment, show=shown):
+    with store.claimed(experiment):
         if not store.complete(experiment):
             if how.retry:
                 store.forget_failure(experiment)
@@ -110,28 +109,23 @@ def _train(experiment: Experiment, how: How) -> None:
     keep_freed()
     commit()  # remembered now: the checkout may move on while this process runs what it has loaded
     fed = experiment.task.build(experiment.seed, how.device)
+    store.tell(experiment, store.SPEC, to_dict(experiment))
     course = Course(experiment, fed, how)
-    first, start = course.begin(), course.start
-    ticks = Rounds(how.progress, type(experiment.algorithm).__name__, experiment.rounds, start)
+    first, start, end = course.begin(), course.start, experiment.rounds
     saved = time.monotonic()
-    try:
-        for state, completed, report in rounds(experiment, fed, first, start, how.chunk):
-            loss = course.log_round(state, completed, report)
-            if report is not None:
-                ticks.played(loss)
-            if 0 < completed < experiment.rounds and time.monotonic() - saved > interval:
-                course.save()
-                saved = time.monotonic()
-        course.save()
-    except TrainingDiverged as error:
-        raise course.diverged(error) from error
-    except (KeyboardInterrupt, SystemExit):
-        if course.completed > start:
-            course.save()
-        raise
-    finally:
-        ticks.close()
-    store.tell(experiment, store.PROVENANCE, provenance(fed, course.segments(), course.last()))
+    with told(how.progress, type(experiment.algorithm).__name__, end, start) as tell:
+        try:
+            for state, completed, report in rounds(experiment, fed, first, start, how.chunk):
+                loss = course.log_round(state, completed, report)
+                if 0 < completed < end and time.monotonic() - saved > interval:
+                    course.save()
+                    saved = time.monotonic()
+                if report is not None:
+                    tell(completed, end, loss)
+        except TrainingDiverged as error:
+            raise course.diverged(error) from error
+    course.save()
+    store.tell(experiment, store.PROVENANCE, provenance(fed, course.segments(), course.state))
 
 
 def rounds(
@@ -166,21 +160,16 @@ def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> 
 
 
 class Course:
-    """A run in memory: its log, and the state after the last round that is logged to the end.
-
-    A round updates local leaves in place. So the rows of the next round's cohort are kept: whatever
-    happens in it, ``last`` puts them back. A run that keeps its best state has a copy of that.
-    """
+    """A run in memory: its log, and the state after its last round."""
 
     def __init__(self, experiment: Experiment, fed: Federation, how: How) -> None:
         self.experiment, self.fed, self.how = experiment, fed.at_home(), how
         self.seen = playing(experiment.algorithm, fed)
-        self.log, self.start, self.completed = Log(), 0, -1
+        self.log, self.start, self.completed = Log(), 0, 0
+        self.state = State({}, {})
         self._began, self._earlier = time.monotonic(), list[dict[str, Any]]()
-        self._state = State({}, {})
         self._best: State | None = None
         self._stages: dict[str, list[str]] = {}
-        self._rows, self._held = torch.zeros(0, dtype=torch.int64), dict[str, torch.Tensor]()
 
     def begin(self) -> State:
         """Return the state to start from: a checkpoint's, or a fresh one after earlier stages."""
@@ -196,9 +185,8 @@ class Course:
         if kept and kept.completed > 0:
             self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
             self._best = _moved(kept.best, self.fed) if kept.best else None
-            state = _moved(kept.state, self.fed)
-            self._hold(state, kept.completed)
-            return state
+            self.state, self.completed = _moved(kept.state, self.fed), kept.completed
+            return self.state
         made = [run_with_state(stage, **self.how._asdict()) for stage in e.before]
         self._stages = stages_of((r.experiment.key, r.provenance) for r, _ in made)
         state = begun(e, self.fed, [state for _, state in made])
@@ -219,7 +207,7 @@ class Course:
                 for metric, sent in (("bytes_down", report.down), ("bytes_up", report.up)):
                     self.log.clients(completed, f"client_{metric}", cohort, sent.cpu().numpy())
             if e.audit and scored:
-                for metric, shares in audit(self.seen, algorithm, self._state, report).items():
+                for metric, shares in audit(self.seen, algorithm, self.state, report).items():
                     self.log.clients(completed, metric, cohort, shares)
         assigned = algorithm.assign_models(predicting(algorithm, fed), state) if scored else state
         # Scalars every round, arrays where clients are scored.
@@ -229,26 +217,22 @@ class Course:
         if scored:
             self._assess(assigned, completed)
             self._choose(state, completed)
-        self._hold(state, completed)
+        self.state, self.completed = state, completed
         return loss
 
-    def last(self) -> State:
-        """Return the state after the last round that is logged to the end."""
-        for name, rows in self._held.items():
-            self._state.local[name][self._rows] = rows
-        return self._state
-
     def save(self) -> None:
-        """Store the last whole round; at the end the state that the run is to end with."""
-        e, state, best = self.experiment, self.last(), self._best
-        if best is not None and self.completed == e.rounds:
+        """Store the last round; at the end the state that the run is to end with."""
+        state, best = self.state, self._best
+        if best is not None and self.completed == self.experiment.rounds:
             state, best = best, None
-        metrics, data = self.log.table(self.completed), self.fed.source
-        store.checkpoint(e, Kept(state, self.completed, metrics, data, self.segments(), best))
+        kept = Kept(
+            state, self.completed, self.log.table(), self.fed.source, self.segments(), best
+        )
+        store.checkpoint(self.experiment, kept)
 
     def diverged(self, error: TrainingDiverged) -> RunDiverged:
-        """Store the last whole round and the failure after it; return the error to raise."""
-        self.save()
+        """Store the metrics, and the failure after them; return the error to raise."""
+        store.write_metrics(self.experiment, self.log.table())
         failure = {
             "round": self.completed,
             "clients": list(error.clients),
@@ -264,7 +248,7 @@ class Course:
         if self.completed <= self.start:
             return self._earlier
         spent, chunk = time.monotonic() - self._began, self.how.chunk
-        now = segment(self.fed, self.start, self.completed, spent, chunk, self._state)
+        now = segment(self.fed, self.start, self.completed, spent, chunk, self.state)
         # Only what began the run has seen the stages before.
         return [*self._earlier, now | ({"stages": self._stages} if self._stages else {})]
 
@@ -297,13 +281,6 @@ class Course:
                 self._best = State.from_flat({n: t.clone() for n, t in state.flat().items()})
             if completed == self.experiment.rounds:
                 self.log.add(completed, "kept_round", at)
-
-    def _hold(self, state: State, completed: int) -> None:
-        e, self._state, self.completed, self._held = self.experiment, state, completed, {}
-        if state.local and completed < e.rounds:
-            chosen = select(self.seen, e.cohort, e.seed, completed)
-            self._rows = torch.as_tensor(chosen, device=self.fed.device)
-            self._held = {n: t[self._rows] for n, t in state.local.items()}
 
 
 def best_of(metrics: pa.Table, members: np.ndarray) -> int:

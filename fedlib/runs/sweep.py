@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import multiprocessing
-import pickle
 import signal
-import sys
-import time
-import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import torch
 
+from fedlib.cores import sendable
 from fedlib.progress import Table, Watcher
 from fedlib.runs import Experiment, Result, find, run, run_with_state, store
 
 __all__ = ["SweepFailed", "sweep", "train"]
 
-SECONDS_BETWEEN_MESSAGES = 0.1
-SECONDS_TO_STOP = 20.0
+SECONDS_TO_END = 20.0
 Ended = tuple[Experiment, BaseException | None]
 
 
@@ -34,10 +29,6 @@ class SweepFailed(RuntimeError):
 
 class WorkerDied(RuntimeError):
     """A worker's process ended without a word."""
-
-
-class UnknownClass(RuntimeError):
-    """An experiment is made of classes that a worker cannot import."""
 
 
 class Pool:
@@ -53,10 +44,8 @@ class Pool:
 
     def give(self, experiment: Experiment) -> None:
         """Let it train a run."""
-        self.table.start(experiment.key, experiment.rounds)
         tell = partial(self.table.round, experiment.key)
-        error = trained(experiment, tell, SECONDS_BETWEEN_MESSAGES, self.options)
-        self._ends.append((experiment, error))
+        self._ends.append((experiment, trained(experiment, tell, self.options)))
 
     def ended(self) -> list[Ended]:
         """Return the runs that have ended, and what went wrong; after a second at most nothing."""
@@ -64,7 +53,7 @@ class Pool:
         return ends
 
     def stop(self) -> None:
-        """End it; runs under way are stored up to their last round."""
+        """End it; runs under way are stored up to their last checkpoint."""
 
 
 def sweep(experiments: Sequence[Experiment], *, device: str = "auto", **how: Any) -> list[Result]:
@@ -97,11 +86,9 @@ def train(
 
     Failures, a killed worker among them, are collected and raised together as SweepFailed after
     everything else has finished; on a cluster a run that was lost is first tried elsewhere.
-    Interrupted with Ctrl-C, the workers store where they are and stop, KeyboardInterrupt says how
-    far they came, and the same call continues.
+    Interrupted with Ctrl-C, KeyboardInterrupt says how far it came, and the same call continues
+    from the last checkpoints.
     """
-    if workers < 1:
-        raise ValueError(f"workers must be >= 1, got {workers}")
     lacking = [e for e in experiments if find(e) is None]
     # Stages before them with their state: nothing can follow an exported result, which lacks it.
     stages = (s for e in lacking for s in e.stages if s.key == e.key or not store.complete(s))
@@ -116,7 +103,7 @@ def train(
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"the sweep was interrupted: {table.finished} of {len(missing)} runs are done, "
-                "those under way are stored up to their last round; the same call continues"
+                "those under way are stored up to their last checkpoint; the same call continues"
             ) from None
     if failures:
         said = [f"{e}\n  key {e.key}: {_in_words(x)}" for e, x in failures]
@@ -153,14 +140,12 @@ def _train(
         while left:
             while len(left) - len(waiting) < pool.slots() and (e := ready()):
                 del waiting[e.key]
-                broken = needs[e.key] & failed.keys()
-                if broken or (store.complete(e) and find(e)):  # by another process, meanwhile
-                    end(e, failed[min(broken)][1] if broken else None)
+                if broken := needs[e.key] & failed.keys():
+                    end(e, failed[min(broken)][1])
                 else:
                     pool.give(e)
             for ended in pool.ended():
                 end(*ended)
-            table.draw()
     finally:
         pool.stop()
     return [*failed.values()]
@@ -171,9 +156,8 @@ def _name(e: Experiment) -> str:
 
 
 def _in_words(error: BaseException) -> str:
-    """Return an error with its short notes: on which machine it happened, not its traceback."""
-    notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
-    return " ".join([f"{type(error).__name__}: {error}", *notes])
+    """Return an error with its notes: on which machine it happened."""
+    return " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
 
 class Processes(Pool):
@@ -181,150 +165,75 @@ class Processes(Pool):
 
     def __init__(self, workers: int, options: dict[str, Any], table: Table) -> None:
         super().__init__(options, table)
-        self._workers, self._team = workers, list[_Worker]()
+        self._workers = workers
+        self._team = dict[Connection, SpawnProcess]()
+        self._under_way = dict[Connection, Experiment]()
 
     def slots(self) -> int:
         return self._workers
 
     def give(self, experiment: Experiment) -> None:
-        worker = next((w for w in self._team if w.experiment is None), None)
-        if worker is None:
-            with _deaf_to_ctrl_c():
-                worker = _Worker(self.options)
-            self._team.append(worker)
-        worker.experiment = experiment
-        self.table.start(experiment.key, experiment.rounds)
+        pipe = next((p for p in self._team if p not in self._under_way), None) or self._hired()
+        self._under_way[pipe] = experiment
         with suppress(OSError):  # one that has died is noticed when it is listened to
-            worker.pipe.send(experiment)
+            pipe.send(experiment)
+
+    def _hired(self) -> Connection:
+        spawn = multiprocessing.get_context("spawn")
+        pipe, far = spawn.Pipe()
+        process = spawn.Process(target=_serve, args=(far, self.options), daemon=True)
+        process.start()
+        far.close()
+        self._team[pipe] = process
+        return pipe
 
     def ended(self) -> list[Ended]:
         ends: list[Ended] = []
-        heard = wait([w.pipe for w in self._team if w.experiment], timeout=1.0)
-        for worker in [w for w in self._team if w.pipe in heard]:
-            kind, said = self._listen(worker)
-            assert worker.experiment is not None
+        for pipe in wait([*self._under_way], timeout=1.0):
+            assert isinstance(pipe, Connection)
+            kind, said = self._heard(pipe)
             if kind == "round":
-                self.table.round(worker.experiment.key, *said)
+                self.table.round(self._under_way[pipe].key, *said)
             else:
-                ends.append((worker.experiment, said))
-                worker.experiment = None
+                ends.append((self._under_way.pop(pipe), said))
         return ends
 
-    def _listen(self, worker: _Worker) -> tuple[str, Any]:
+    def _heard(self, pipe: Connection) -> tuple[str, Any]:
         try:
-            return worker.pipe.recv()
+            return pipe.recv()
         except (EOFError, OSError):
-            self._team.remove(worker)
+            process = self._team.pop(pipe)
+            process.join(SECONDS_TO_END)
             return "ended", WorkerDied(
-                f"its process ended ({worker.obituary()}); what it stored before is kept, the same "
-                "call continues it"
+                f"its process ended (exit code {process.exitcode}: -9 may be for want of memory; 1 "
+                "has its traceback above, and may be for a class that is in no module, or a script "
+                "without `if __name__ == '__main__':`); the same call continues from what it stored"
             )
 
     def stop(self) -> None:
-        """End the processes: with SIGTERM they store where they are."""
-        for worker in self._team:
-            worker.process.terminate()
-        end = time.monotonic() + SECONDS_TO_STOP
-        for worker in self._team:
-            worker.process.join(max(0.0, end - time.monotonic()))
-            if worker.process.is_alive():
-                worker.process.kill()
-
-
-@contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Let processes that are started here never hear of Ctrl-C, not even before they listen."""
-    resource_tracker.ensure_running()  # when it starts, it lets Ctrl-C in again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class _Worker:
-    """A process that trains what it is given, and says how far it is."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self.pipe, far = spawn.Pipe()
-        self.process: SpawnProcess = spawn.Process(target=_serve, args=(far, options), daemon=True)
-        self.process.start()
-        far.close()
-        self.experiment: Experiment | None = None
-
-    def obituary(self) -> str:
-        """Return how it ended."""
-        self.process.join(SECONDS_TO_STOP)
-        code = self.process.exitcode or 0
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        hints = {
-            -signal.SIGKILL: ", perhaps for want of memory",
-            1: ", its traceback is above; a script needs `if __name__ == '__main__':`",
-        }
-        return how + hints.get(code, "")
+        for process in self._team.values():
+            process.terminate()
+            process.join(SECONDS_TO_END)
 
 
 def _serve(pipe: Connection, options: dict[str, Any]) -> None:
     """Train what comes through the pipe until nobody is at its other end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says what to do
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
     torch.set_num_threads(1)
+
+    def tell(*said: Any) -> None:
+        pipe.send(("round", said))
+
     with suppress(EOFError, OSError):
         while True:
-            pipe.send(("ended", _answer(pipe, options)))
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to store
+            error = trained(pipe.recv(), tell, options)
+            pipe.send(("ended", error and sendable(error)))
 
 
-def _answer(pipe: Connection, options: dict[str, Any]) -> Exception | None:
-    def tell(*said: Any) -> None:
-        try:
-            pipe.send(("round", said))
-        except OSError:
-            sys.exit(1)  # the parent is gone: store the round and end
-
+def trained(experiment: Experiment, tell: Watcher, options: dict[str, Any]) -> Exception | None:
+    """Train a run, telling of its rounds; return what went wrong."""
     try:
-        experiment = pipe.recv()
-    except (AttributeError, ImportError) as error:
-        return UnknownClass(f"{error}. A worker knows no class of a notebook: put it into a module")
-    return trained(experiment, tell, SECONDS_BETWEEN_MESSAGES, options)
-
-
-def trained(
-    experiment: Experiment, tell: Watcher, seconds: float, options: dict[str, Any]
-) -> Exception | None:
-    """Train a run, telling of it every few seconds and where a stage begins or ends.
-
-    Returns what went wrong, such that it can be sent to another process.
-    """
-    last = 0.0
-
-    def seldom(done: int, total: int, loss: float) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if loss != loss or done == total or now - last > seconds:
-            tell(done, total, loss)
-            last = now
-
-    try:
-        run_with_state(experiment, progress=seldom, **options)
+        run_with_state(experiment, progress=tell, **options)
         return None
     except Exception as error:
-        return sendable(error)
-
-
-def sendable(error: Exception) -> Exception:
-    """Return the error if it survives the way to another process, else one that says the same.
-
-    Where it came from goes along as a note.
-    """
-    place = "".join(traceback.format_exception(error))
-    try:
-        pickle.loads(pickle.dumps(error))
-        known = type(error).__module__ not in ("__main__", "__mp_main__")
-    except Exception:
-        known = False
-    if not known:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    error.add_note(f"In the process that trained it:\n{place}")
-    return error
+        return error

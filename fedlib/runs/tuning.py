@@ -22,10 +22,6 @@ class Uniform:
     high: float
     log: bool = True
 
-    def check(self) -> None:
-        if not self.low < self.high or (self.log and self.low <= 0):
-            raise ValueError(f"low must be below high, and above 0 for log, got {self}")
-
     def draw(self, rng: np.random.Generator) -> float:
         """Return a number of it."""
         if self.log:
@@ -39,25 +35,13 @@ class Choice:
 
     of: tuple[int | float, ...]
 
-    def check(self) -> None:
-        if not self.of:
-            raise ValueError("Choice.of must name at least one value")
-
     def draw(self, rng: np.random.Generator) -> Any:
         """Return a value of it."""
         return self.of[int(rng.choice(len(self.of)))]
 
 
-@value
-class Space:
-    """What is searched: ``axes`` are pairs of a parameter's name and its ``Uniform | Choice``."""
-
-    axes: tuple[tuple[str, Uniform | Choice], ...]
-
-    def check(self) -> None:
-        names = [name for name, _ in self.axes]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"a space needs axes with different names, got {names}")
+# What is searched: the domain of each parameter, by its name.
+Space = Mapping[str, Uniform | Choice]
 
 
 def search(
@@ -79,7 +63,7 @@ def search(
     anything but numbers that are not finite is tried once more here, and raises what it raises.
     """
     rng = np.random.default_rng(torch_seed(seed, "search", zlib.crc32(name.encode())) % 2**32)
-    points = [{axis: domain.draw(rng) for axis, domain in space.axes} for _ in range(trials)]
+    points = [{axis: domain.draw(rng) for axis, domain in space.items()} for _ in range(trials)]
     runs = [experiment(point) for point in points]
     with suppress(SweepFailed):  # who diverged scores 0; anything else fails again below
         train(runs, device=device, **how)

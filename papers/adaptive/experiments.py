@@ -198,13 +198,13 @@ _SEARCHED = {
 def spaces(scale: str) -> dict[str, Space]:
     """Return what each stage searches at a scale: none at the quick one."""
     one_of("scale", scale, ("standard", "paper"))
-    found = {}
+    found = dict[str, Space]()
     for stage, at_scales in _SEARCHED.items():
         low, high, sizes = at_scales[scale == "paper"]
-        rates = (("lr", Uniform(low, high)), ("weight_decay", Uniform(1e-4, 1e-2)))
+        rates = {"lr": Uniform(low, high), "weight_decay": Uniform(1e-4, 1e-2)}
         widths = zip(("first", "second", "hidden"), map(Choice, sizes), strict=True)
-        found[stage] = Space((*rates, *widths))
-    return {**found, "exploration": Space((("eps", Uniform(0.01, 0.99, log=False)),))}
+        found[stage] = {**rates, **dict(widths)}
+    return {**found, "exploration": {"eps": Uniform(0.01, 0.99, log=False)}}
 
 
 def changed(setting: Adaptive, stage: str, chosen: Mapping[Any, Any]) -> Adaptive:

@@ -16,10 +16,9 @@ from fedlib.algorithms import FedAvg
 from fedlib.models import MLP
 from fedlib.partition import Dirichlet, Mirrored
 from fedlib.runs import Experiment, Result, StoreError, export, exported, find, inventory
-from fedlib.runs.exported import DirtyRuns, files, held, path_of, read_run
+from fedlib.runs.exported import files, held, path_of, read_run
 from fedlib.runs.spec import Log
 from fedlib.tasks import Task
-from fedlib.values import to_dict
 from papers.book import BOOK
 
 module = importlib.import_module("fedlib.runs.exported")
@@ -48,12 +47,11 @@ def same(one, other):
 def test_every_run_of_a_file_comes_back_to_the_last_bit():
     target = export([made(e) for e in RUNS], "some")
     assert target.name == "some.parquet" and files() == [target]
-    assert list(held(target)) == sorted(e.key for e in RUNS)
+    assert held(target) == sorted(e.key for e in RUNS)
     for e in RUNS:
         same(find(e), made(e))
     assert {r.experiment for r in exported()} == {*RUNS}
     assert find(SECOND) is None and path_of(SECOND) is None
-    assert 0 < sum(held(target).values()) < target.stat().st_size
     first, again = target.read_bytes(), [find(e) for e in reversed(RUNS)]
     assert export(again, "some").read_bytes() == first != export(again[1:], "some").read_bytes()
 
@@ -61,7 +59,7 @@ def test_every_run_of_a_file_comes_back_to_the_last_bit():
 def test_a_run_is_read_without_the_others():
     """Only its own row group is decoded: damage of another's provenance or values is not seen."""
     target = export([made(e) for e in RUNS], "some")
-    order = list(held(target))
+    order = held(target)
     whole = target.read_bytes()
     group = pq.ParquetFile(target).metadata.row_group(2)
     said, column = group.column(1), group.column(group.num_columns - 1)
@@ -113,33 +111,19 @@ def test_who_reads_while_a_file_is_replaced_gets_one_or_the_other():
     assert not wrong and looks
 
 
-def test_a_damaged_file_hides_nothing_that_lies_elsewhere():
+def test_a_damaged_file_is_named_by_who_looks_for_a_run_and_listed():
     export([made(RUNS[0])], "b")
     (paths.results() / "a.parquet").write_text("no parquet")
-    same(find(RUNS[0]), made(RUNS[0]))
     with pytest.raises(ValueError, match=r"a\.parquet is no exported result of fedlib"):
-        find(RUNS[1])
+        find(RUNS[0])
     assert {(e.key, e.state) for e in inventory()} == {
         ("a", "damaged"), (RUNS[0].key, "exported"),
     }  # fmt: skip
 
 
-def test_a_result_under_another_key_is_refused(monkeypatch):
-    other = to_dict(RUNS[1])
-    monkeypatch.setattr(module, "to_dict", lambda experiment: other)
-    export([made(RUNS[0])], "some")
-    with pytest.raises(ValueError, match="holds another experiment: Experiment"):
-        find(RUNS[0])
-
-
 def test_what_cannot_be_exported_changes_nothing(monkeypatch):
     target = export([made(RUNS[0])], "some")
     before = target.read_bytes()
-    with pytest.raises(ValueError, match="two results of one experiment"):
-        export([made(RUNS[1]), made(RUNS[1])], "some")
-    nothing = made(RUNS[1])
-    with pytest.raises(ValueError, match="without metrics"):
-        export([Result(RUNS[1], nothing.metrics[:0], CLEAN)], "some")
 
     def full(*args):
         raise OSError(28, os.strerror(28))
@@ -156,10 +140,10 @@ def test_what_cannot_be_exported_changes_nothing(monkeypatch):
 def test_what_uncommitted_code_has_trained_is_not_exported():
     stage = {"commit": "aaa", "stages": {"0123": ["aaa-dirty"]}}
     said = {"commit": "aaa", "segments": [stage]}
-    with pytest.raises(DirtyRuns) as caught:
+    with pytest.raises(ValueError, match="are not exported") as caught:
         export([made(RUNS[0]), made(RUNS[1], said)], "some")
     text = str(caught.value)
-    assert text.startswith("1 runs are not exported") and "-dirty" in text
+    assert text.startswith("1 runs are not exported")
     assert RUNS[1].key in text and RUNS[0].key not in text
     assert "seed 1" in text and "Commit the changes" in text and str(paths.runs()) in text
     assert files() == []
@@ -217,14 +201,13 @@ def test_a_run_that_moves_is_never_nowhere(plan, monkeypatch):
     export([made(RUNS[0]), made(RUNS[1])], "a-x")
     export([made(SECOND)], "b-y")
     places |= {RUNS[0].key: "b-y", SECOND.key: "a-x"}
-    seen, plain = [], module._put
+    seen = []
 
     def put(results, name):
-        target = plain(results, name)
+        export(results, name)
         seen.append(set().union(*there().values()))
-        return target
 
-    monkeypatch.setattr(module, "_put", put)
+    monkeypatch.setattr(keep, "export", put)
     keep.keep(BOOK, "standard")
     assert there() == {"a-x": {RUNS[1].key, SECOND.key}, "b-y": {RUNS[0].key}}
     assert all(keys == {*places} for keys in seen)
@@ -239,7 +222,7 @@ def test_a_dirty_stage_makes_what_is_built_on_it_dirty(plan, capsys):
     assert keep.main(BOOK) == 1
     said = capsys.readouterr()
     assert "1 results in 1 files" in said.out and "2 runs are not exported" in said.err
-    assert RUNS[1].key in said.err and "of a stage before it" in said.err
+    assert RUNS[1].key in said.err and SECOND.key in said.err
 
 
 def test_keep_says_what_is_left_by_section_data_and_seed(monkeypatch, capsys):
@@ -258,4 +241,4 @@ def test_show_reads_a_run_out_of_a_file(capsys):
     said = capsys.readouterr().out
     assert "some.parquet" in said and "exported" in said and "seed=2" in said
     assert main(["runs"]) == 0
-    assert "4 runs, " in capsys.readouterr().out
+    assert "4 runs\n" in capsys.readouterr().out

@@ -53,7 +53,8 @@ def interrupted(experiment, completed):
         if done == completed:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
         run(experiment, device="cpu", progress=stop)
 
 

@@ -1,6 +1,7 @@
 """One run on several cores: the same bits, errors as in a loop, and nothing left behind."""
 
 import os
+import pickle
 import signal
 import time
 from dataclasses import replace
@@ -13,7 +14,7 @@ from small import TASK
 
 from fedlib import cores
 from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedGH, FedMix, FedRep, Local
-from fedlib.cores import all_cores, spread
+from fedlib.cores import all_cores, sendable, spread
 from fedlib.engine import TrainingDiverged
 from fedlib.optim import adam, sgd
 from fedlib.runs import Experiment, run_with_state
@@ -153,6 +154,17 @@ def test_the_first_error_comes_as_from_a_loop(forks, raised, expected):
     assert seen == [(0, 0)]
     if isinstance(caught.value, TrainingDiverged):
         assert caught.value.clients == (1,)
+
+
+def test_an_error_reaches_another_process_with_the_place_that_it_came_from():
+    spawned = type("Spawned", (Exception,), {"__module__": "__mp_main__"})
+    for error in (ValueError("no"), Unpicklable(1, 2), spawned("no")):
+        try:
+            raise error
+        except Exception as caught:
+            sent = pickle.loads(pickle.dumps(sendable(caught)))
+        assert type(sent) is (ValueError if isinstance(error, ValueError) else RuntimeError)
+        assert str(error) in str(sent) and "test_cores.py" in str(sent.__cause__)
 
 
 def test_an_error_in_a_copy_brings_its_traceback(forks):

@@ -288,25 +288,11 @@ def _unknown_field(path):
     _changed(path, run=json.dumps(said))
 
 
-def _two_in_a_group(path):
-    _changed(path, key=[*["0" * 16] * (pq.read_metadata(path).num_rows - 1), AVG.key])
-
-
-def _twice(path):
-    table = pq.read_table(path)
-    pq.write_table(pa.concat_tables([table, table]), path, row_group_size=len(table))
-
-
 DAMAGES = {
-    "foreign": lambda p: pq.write_table(pa.table({"a": [1]}), p),
     "columns": lambda p: pq.write_table(pq.read_table(p).drop_columns("item"), p),
     "no spec": lambda p: _changed(p, run="{}"),
     "no experiment": lambda p: _changed(p, run='{"spec": {"kind": "FedAvg"}, "provenance": {}}'),
-    "no key": lambda p: _changed(p, key="key"),
     "unknown field": _unknown_field,
-    "two in a group": _two_in_a_group,
-    "twice": _twice,
-    "none": lambda p: pq.write_table(pq.read_table(p)[:0], p),
     "empty": lambda p: p.write_bytes(b""),
     "text": lambda p: p.write_bytes(b"no parquet"),
     "cut": lambda p: p.write_bytes(p.read_bytes()[:-100]),
@@ -331,14 +317,12 @@ def test_a_run_folder_says_what_it_is_and_its_provenance_where_and_with_what():
     ]  # fmt: skip
     assert from_dict(json.loads((home / "spec.json").read_text())) == AVG
     assert set(said) == {
-        "commit", "python", "torch", "numpy", "fedlib", "device", "processor", "instructions",
-        "threads", "seconds", "peak_memory_mib", "client_mib", "data", "clients", "parameters",
-        "segments",
+        "commit", "python", "torch", "numpy", "device", "processor", "instructions", "threads",
+        "seconds", "client_mib", "data", "segments",
     }  # fmt: skip
-    assert said["torch"] == torch.__version__ and said["clients"] == 6
-    assert said["parameters"] == 256 * 8 + 8 + 8 * 10 + 10
+    assert said["torch"] == torch.__version__
     assert said["data"].startswith("embedded in scikit-learn, ")
-    assert said["seconds"] >= 0 and 0 < said["peak_memory_mib"] < 10**6
+    assert said["seconds"] >= 0
     assert str(Path.home()) not in json.dumps(said)
 
 

@@ -14,7 +14,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
-from filelock import FileLock
 from safetensors.torch import save_file
 from small import ALONE, AVG, BAD, MIX, TASK, Rounds, bits, play, running, undisturbed
 
@@ -56,8 +55,7 @@ def test_kills_between_any_two_touches_of_files_change_no_bit(at_once, tmp_path,
     assert deaths >= 4 and bits(experiment) == expected
 
 
-def test_ctrl_c_stores_the_last_whole_round(monkeypatch, tmp_path):
-    """Local leaves are updated in place: a half-played round must not show in what is stored."""
+def test_ctrl_c_leaves_the_last_checkpoint(at_once, monkeypatch, tmp_path):
     expected = undisturbed(ALONE, tmp_path)
     with monkeypatch.context() as patch:
         Rounds(patch).after = 2
@@ -98,25 +96,27 @@ DAMAGES = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-20]),
     "empty": lambda path: path.write_bytes(b""),
     "garbage": lambda path: path.write_bytes(b"\x93garbage {" * 40),
-    "no round": rewritten(round=float("nan")),
+    "a round in a list": rewritten(round=[[1]]),
     "half a client": rewritten(client=1.5),
     "a value in words": rewritten(value="high"),
-    "no metric": rewritten(metric=None),
     "deep": lambda path: path.write_text("[" * 100_000 + "]" * 100_000),
     "less deep": lambda path: path.write_text("[" * 600 + "]" * 600),
     "flipped": flipped,
-    # What is still sound: what needs it is moved aside.
     "shortened": shortened,
     "lost": Path.unlink,
 }
 WAYS = [*DAMAGES]
 CASES = [
     *product(WAYS[:3], (store.METRICS, store.PROVENANCE, store.CHECKPOINT), (True,)),
-    *product(WAYS[:3], (store.METRICS, store.SPEC, store.CHECKPOINT), (False,)),
-    *product([*WAYS[3:7], "shortened"], (store.METRICS,), (True,)),
-    *product(("deep", "less deep"), (store.SPEC, store.PROVENANCE), (True,)),
+    *product(WAYS[:3], (store.METRICS, store.CHECKPOINT), (False,)),
+    *product([*WAYS[3:6], "shortened"], (store.METRICS,), (True,)),
+    *product(("deep", "less deep"), (store.PROVENANCE,), (True,)),
     *product(("flipped", "lost"), (store.CHECKPOINT,), (True,)),
 ]
+
+
+def files_of(home):
+    return {path.name: path.read_bytes() for path in home.iterdir()}
 
 
 @pytest.mark.parametrize(("way", "name", "finished"), CASES)
@@ -127,17 +127,15 @@ def test_what_is_damaged_is_moved_aside_and_trained_again(way, name, finished):
     if not finished:
         (home / store.PROVENANCE).unlink()
     DAMAGES[way](home / name)
-    aside = name if WAYS.index(way) < WAYS.index("shortened") else store.PROVENANCE
-    bad, passed_over = (home / aside).read_bytes(), name in (store.METRICS, store.PROVENANCE)
+    left, passed_over = files_of(home), name in (store.METRICS, store.PROVENANCE)
     with pytest.warns(DamagedWarning) as heard:
         assert (find(MIX) is None) == (passed_over or not finished)
-        store.mend(MIX)  # as whoever claims it does; nobody needs its spec
         run_with_state(MIX, device="cpu", progress=False)
     said = "\n".join(str(one.message) for one in heard)
     assert not (finished and passed_over) or re.search(f"{name} .*passed over", said)
-    assert re.search(f"{aside} .*it was moved to {aside}.damaged", said)
+    (aside,) = (paths.runs() / "damaged").iterdir()
+    assert f"the run was moved to {aside}" in said and files_of(aside) == left
     assert bits(MIX) == expected and find(MIX) is not None
-    assert (home / f"{aside}.damaged").read_bytes() == bad
 
 
 @pytest.mark.parametrize("name", [store.METRICS, store.CHECKPOINT, store.PROVENANCE])
@@ -154,9 +152,9 @@ def test_what_a_busy_machine_cannot_open_is_not_damaged(monkeypatch, name):
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", refuse)
-        with pytest.raises(StoreError, match=f"cannot read .*{name}: Too many open files"):
+        with pytest.raises(OSError, match="Too many open files"):
             run_with_state(AVG, device="cpu", progress=False)
-    assert not list(store.folder(AVG).glob("*.damaged")) and bits(AVG) == expected
+    assert not (paths.runs() / "damaged").exists() and bits(AVG) == expected
 
 
 def test_half_files_of_killed_processes_are_cleaned_up_by_the_next_claim_or_export():
@@ -179,18 +177,15 @@ def test_the_inventory_says_what_is_there(at_once, monkeypatch):
     (paths.runs() / "empty").mkdir()
     (paths.runs() / "mine").mkdir()
     (paths.runs() / "mine" / "spec.json").write_text('{"kind": "Mine"}')
-    (paths.runs() / "mine" / "gone").symlink_to("renamed while we look")
     said = {entry.key: entry for entry in inventory()}
     assert {k: e.state for k, e in said.items()} == {
         MIX.key: "exported", AVG.key: "complete", BAD.key: "diverged", "feed": "damaged",
-        "0123456789abcdef": "outdated", "empty": "damaged", "mine": "damaged",
+        "0123456789abcdef": "outdated", "mine": "damaged",
     }  # fmt: skip
     assert said[AVG.key].experiment == AVG and said[AVG.key].completed == 2
     assert "spec.json is no JSON" in said["feed"].note
     (store.folder(AVG) / store.PROVENANCE).unlink()
-    assert {e.key: e.state for e in inventory()}[AVG.key] == "interrupted"
-    with FileLock(paths.runs() / f"{AVG.key}.lock"):
-        assert store.busy(AVG.key)
+    assert {e.key: e.state for e in inventory()}[AVG.key] == "unfinished"
 
 
 # Other data
@@ -291,8 +286,7 @@ def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(monkeypatch
         assert error.clients == () and "after the server's step" in str(error)
     assert error.round == 2 and str(home) in str(error)
     assert store.failure(experiment).round == 2
-    kept = store.restore(experiment)
-    assert kept.completed == 2 and max(kept.metrics["round"].to_pylist()) == 2
+    assert store.last_round(store.read_metrics(home)) == 2
     with pytest.raises(RunDiverged, match=r"round 2: .* not finite") as again:
         play(experiment)
     assert str(again.value) == str(error)
@@ -304,7 +298,7 @@ def test_a_loss_that_is_not_finite_names_round_and_client():
     with pytest.raises(RunDiverged, match="round 0: the loss of client") as caught:
         play(BAD)
     assert caught.value.clients
-    assert store.restore(BAD).completed == 0
+    assert store.last_round(store.read_metrics(store.folder(BAD))) == 0
     with pytest.raises(RunDiverged, match="round 0: the loss of client"):
         run(BAD, device="cpu", progress=False, retry=True)
     copy = pickle.loads(pickle.dumps(caught.value))
@@ -338,8 +332,7 @@ def test_what_was_stored_without_checksums_is_still_read(monkeypatch):
     result, state = run_with_state(AVG, device="cpu", progress=False)
     home = store.folder(AVG)
     result.metrics.to_pandas().to_parquet(home / store.METRICS, compression="zstd", index=False)
-    _, said = store.atomic.load_header(home / store.CHECKPOINT)
-    said.pop("crc32")
+    _, said = load_tensors(home / store.CHECKPOINT)
     tensors = {n: t.clone() for n, t in state.flat().items()}
     save_file(tensors, home / store.CHECKPOINT, metadata=said)
     assert store.restore(AVG).completed == AVG.rounds
@@ -349,7 +342,7 @@ def test_what_was_stored_without_checksums_is_still_read(monkeypatch):
 @pytest.mark.parametrize("said", [{"round": "x"}, {"clients": 3}])
 def test_a_failure_of_which_no_error_can_be_made_is_damage(said):
     store.tell(AVG, store.FAILURE, said)
-    with pytest.warns(DamagedWarning, match=r"failure.json.damaged"):
+    with pytest.warns(DamagedWarning, match=r"failure.json .* moved to"):
         play(AVG)
     store.tell(MIX, store.FAILURE, {"round": 1})
     with pytest.raises(RunDiverged):
@@ -361,7 +354,7 @@ def test_restored_tensors_begin_where_torch_puts_them(tmp_path, said):
     """Wherever a file's header ends: bits of some sums hang on it."""
     tensors = {"a": torch.arange(7.0), "b": torch.arange(50.0)}
     save_tensors(tmp_path / "t", tensors, {"completed": "3", "note": said})
-    loaded, completed, rest = load_tensors(tmp_path / "t")
-    assert completed == 3 and rest["note"] == said
+    loaded, rest = load_tensors(tmp_path / "t")
+    assert rest == {"completed": "3", "note": said}
     assert all(torch.equal(loaded[n], t) for n, t in tensors.items())
     assert all(t.data_ptr() % 64 == 0 for t in loaded.values())

@@ -7,17 +7,15 @@ import pickle
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import types
-from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
-from filelock import FileLock
 from small import AVG, BAD, MIX, TUNED, bits, go, play, running
 
+from fedlib import paths
 from fedlib.algorithms import Local
 from fedlib.progress import Table
 from fedlib.runs import RunDiverged, cluster, export, find, store
@@ -59,30 +57,34 @@ def test_processes_equal_one_and_report_what_failed(tmp_path, monkeypatch, capfd
 def test_a_killed_worker_takes_only_its_own_run(monkeypatch):
     """A worker is killed when its first round is heard of; the others finish."""
     victims = [AVG, dataclasses.replace(AVG, seed=1), dataclasses.replace(AVG, seed=2)]
-    killed, listen = [], module.Processes._listen
+    killed, heard = [], module.Processes._heard
 
-    def murder(team, worker):
+    def murder(team, pipe):
         if not killed:
-            killed.append(worker.experiment)
-            os.kill(worker.process.pid, signal.SIGKILL)
-            worker.process.join()
-            while worker.pipe.poll():
+            killed.append(team._under_way[pipe])
+            os.kill(team._team[pipe].pid, signal.SIGKILL)
+            team._team[pipe].join()
+            while pipe.poll():
                 try:
-                    worker.pipe.recv()
+                    pipe.recv()
                 except EOFError:
                     break
-        return listen(team, worker)
+        return heard(team, pipe)
 
-    monkeypatch.setattr(module.Processes, "_listen", murder)
-    with pytest.raises(SweepFailed, match=r"WorkerDied: its process ended \(signal SIGKILL, perh"):
+    monkeypatch.setattr(module.Processes, "_heard", murder)
+    with pytest.raises(SweepFailed, match=r"WorkerDied: its process ended \(exit code -9"):
         go(victims, workers=2)
     assert [find(e) is None for e in victims] == [e in killed for e in victims]
     assert len(killed) == 1
 
 
-def test_an_interrupted_sweep_says_how_far_it_came_and_continues(playing):
+def test_an_interrupted_sweep_says_how_far_it_came_and_continues(playing, monkeypatch):
+    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
+    moments = [3]
+
     def stop(_, at):
-        if at == 3 and store.restore(MIX) is None:
+        if at in moments:
+            moments.remove(at)
             raise KeyboardInterrupt
 
     playing(stop)
@@ -100,10 +102,8 @@ def test_a_run_asked_for_twice_is_trained_once(playing):
     assert all(r.provenance == results[0].provenance for r in results)
 
 
-def test_no_runs_are_no_results_and_no_workers_an_error():
+def test_no_runs_are_no_results():
     assert go([]) == [] == go([], workers=3)
-    with pytest.raises(ValueError, match="workers must be >= 1, got 0"):
-        go([AVG], workers=0)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def ray(monkeypatch):
         def remote(self, *args):
             if isinstance(self.what, type):
                 return Actor(self.what(*args))
-            log.append(args[0][:16])
+            log.append(args[0].key)
             return Job((self.what, args))
 
     class Actor:
@@ -146,11 +146,18 @@ def ray(monkeypatch):
     class Job(tuple):
         __hash__ = object.__hash__
 
+    def get(job, timeout=None):
+        """What went to another process and came back."""
+        try:
+            return pickle.loads(pickle.dumps(job[0](*job[1])))
+        except UnfitNode as error:
+            raise ray.exceptions.RayTaskError(str(error)) from error
+
     ray.is_initialized.return_value = False
     ray.init = lambda address, **_: log.append(address)
     ray.remote = Remote
     ray.wait = lambda jobs, num_returns, timeout: (jobs[:1], jobs[1:])
-    ray.get = lambda job, timeout=None: job[0](*job[1])
+    ray.get = get
     ray.cancel = lambda job, **_: log.append("cancelled")
     ray.cluster_resources.return_value = {"CPU": 2.0}
     return ray
@@ -171,56 +178,12 @@ def test_a_cluster_that_does_not_answer_is_an_error(ray):
     ray.init = lambda address, **_: (_ for _ in ()).throw(ConnectionError("refused"))
     with pytest.raises(RuntimeError, match="no Ray cluster answers at 'auto': refused"):
         go([AVG], address="auto")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        free = f"127.0.0.1:{taken.getsockname()[1]}"
-    with pytest.raises(RuntimeError, match=f"no Ray cluster answers at '{free}': .*refused"):
-        go([AVG], address=free)
 
 
-class Pipe:
-    """One end, at which something is said."""
-
-    def __init__(self, said):
-        self.said, self.sent = said, []
-        self.send = self.sent.append
-
-    def recv(self):
-        if isinstance(self.said, Exception):
-            raise self.said
-        return self.said
-
-
-def test_a_worker_tells_the_beginning_of_both_stages_and_every_end_and_what_it_does_not_know():
-    pipe = Pipe(TUNED)
-    assert module._answer(pipe, {"device": "cpu"}) is None
-    said = [message[:2] for _, message in pipe.sent]
-    assert [m for m in said if m != (1, 2)] == [(0, 2), (2, 2), (0, 2), (2, 2)]
-    error = module._answer(Pipe(AttributeError("Can't get attribute 'Mine'")), {})
-    assert "'Mine'. A worker knows no class of a notebook" in str(error)
-
-
-def test_what_is_started_deaf_never_hears_of_ctrl_c():
-    look = "import signal as s, sys; sys.exit(s.SIGINT in s.pthread_sigmask(s.SIG_BLOCK, []))"
-    with module._deaf_to_ctrl_c():
-        deaf = subprocess.run([sys.executable, "-c", look], timeout=300)
-    hearing = subprocess.run([sys.executable, "-c", look], timeout=300)
-    assert (deaf.returncode, hearing.returncode) == (1, 0)
-
-
-class Twofold(Exception):
-    def __init__(self, one, two):
-        super().__init__(one)
-
-
-def test_an_error_reaches_another_process_with_the_place_that_it_came_from():
-    foreign = type("Foreign", (Exception,), {"__module__": "__main__"})
-    for error, same in ((ValueError("no"), True), (Twofold(1, 2), False), (foreign("no"), False)):
-        try:
-            raise error
-        except Exception as caught:
-            sent = pickle.loads(pickle.dumps(module.sendable(caught)))
-        assert (type(sent) is type(error)) == same and str(error) in str(sent)
-        assert "test_sweep.py" in sent.__notes__[0]
+def test_who_watches_hears_of_the_beginning_of_both_stages_and_of_every_end():
+    told = []
+    assert module.trained(TUNED, lambda *said: told.append(said[:2]), {"device": "cpu"}) is None
+    assert told == [(0, 2), (1, 2), (2, 2)] * 2
 
 
 def test_a_cluster_trains_elsewhere_and_its_files_come_back(ray, monkeypatch):
@@ -247,9 +210,9 @@ def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(ray, monkeypatch, asked,
     given, train = [], cluster.train
     ray.cluster_resources.return_value = {"CPU": 8.0, "GPU": float(gpus)}
 
-    def on_a_cpu(name, experiment, packed, options, *more):
+    def on_a_cpu(experiment, packed, options, *more):
         given.append(options["device"])
-        return train(name, experiment, packed, {**options, "device": "cpu"}, *more)
+        return train(experiment, packed, {**options, "device": "cpu"}, *more)
 
     monkeypatch.setattr(cluster, "train", on_a_cpu)
     sweep([AVG], device=asked, progress=False, address="auto")
@@ -261,7 +224,7 @@ def test_a_run_lost_three_times_fails_with_what_builds_on_it_and_the_others_fini
     get = ray.get
 
     def losing(job, timeout=None):
-        if job[1] and job[1][1] == AVG:
+        if job[1] and job[1][0] == AVG:
             raise ray.exceptions.RayError("worker crashed")
         return get(job)
 
@@ -301,23 +264,22 @@ def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(ray, playing, mon
             raise ray.exceptions.RayError("worker crashed")
 
     playing(crash)
-    monkeypatch.setattr(module, "sendable", lambda error: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(cluster, "sendable", lambda error: (_ for _ in ()).throw(error))
     (result,) = go([MIX], address="auto")
-    assert played == [0, 1, 2, 3, 2, 3, 4]
-    assert [s["rounds"] for s in result.provenance["segments"]] == [[0, 2], [2, 5]]
+    assert played == [0, 1, 2, 3, 3, 4]
+    assert [s["rounds"] for s in result.provenance["segments"]] == [[0, 3], [3, 5]]
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_what_killed_processes_left_is_deleted_and_no_other(monkeypatch, tmp_path):
+def test_what_a_killed_process_left_of_a_run_goes_with_it(ray, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    alive, dead = (tmp_path / f"{cluster.FOLDER}{name}" for name in ("alive", "dead"))
-    for folder in (alive, dead):
-        folder.mkdir()
-        folder.with_suffix(".lock").touch()
-    with FileLock(alive.with_suffix(".lock")), cluster._own_store("300"):
-        assert alive.is_dir() and not dead.exists()
-        assert Path(os.environ["FEDLIB_RUNS"]).parent == tmp_path
-    assert [p.name for p in tmp_path.iterdir() if "alive" not in p.name] == []
+    with cluster._own_store(AVG, "300"):
+        play(AVG)
+        left = shutil.copytree(paths.runs(), tmp_path / "left")
+    assert [*tmp_path.glob("fedlib-*")] == []
+    left.rename(tmp_path / f"fedlib-{os.getuid()}-{AVG.key}")
+    assert len(go([AVG], address="auto")) == 1
+    assert [*tmp_path.glob("fedlib-*")] == []
 
 
 def test_a_machine_with_other_code_stops_the_sweep_and_is_named(ray, monkeypatch):
@@ -342,22 +304,24 @@ def test_the_table_says_who_is_where_and_never_scrolls(monkeypatch):
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     err = Terminal()
     monkeypatch.setattr(sys, "stderr", err)
-    many = {f"{n:016x}": f"FedAvg() on digits, seed {n}" for n in range(20)}
+    many = {f"{n:016x}": f"FedAvg() on digits, seed {n}" + " and more" * 9 for n in range(20)}
     first, second, *others = many
+
+    def drawn():
+        table._bars.refresh()
+        return err.getvalue().split("\x1b[2K")[-1].splitlines()
+
     with Table(many) as table:
         for key in (first, second):
-            table.start(key, 9, "node-7" if key == first else "")
-            table.round(key, 0, 9, float("nan"))
-        table.round(first, 4, 9, 2.25)
+            table.round(key, 0, 9, float("nan"), "on node-7" if key == first else "")
+        table.round(first, 4, 9, 2.25, "on node-7")
         table.end(second, ValueError("no"))
-        table.draw(always=True)
-        lines = err.getvalue().split("\x1b[2K")[-1].splitlines()
+        lines = drawn()
         assert "0/20" in lines[-2] and "runs done, 1 failed" in lines[-2]
         assert "4/9" in lines[-1] and "00000000 loss 2.25 on node-7 FedAvg" in lines[-1]
         for key in others:
-            table.start(key, 9)
-        table.draw(always=True)
-        assert len(err.getvalue().split("\x1b[2K")[-1].splitlines()) == 8
+            table.round(key, 0, 9, float("nan"))
+        assert len(drawn()) == 8
 
 
 class Terminal(io.StringIO):
@@ -375,4 +339,4 @@ def test_a_terminal_is_redrawn_a_log_gets_lines_and_quiet_is_quiet(monkeypatch):
         said[stream, quiet] = err.getvalue()
     log = said[io.StringIO, "0"]
     assert "1/1" in said[Terminal, "0"] and said[Terminal, "1"] == ""
-    assert f"[1/1] {AVG.key} FedAvg() on digits, " in log and len(log.splitlines()) == 2
+    assert f"[1/1] {AVG.key} FedAvg() on digits, " in log and len(log.splitlines()) == 1

@@ -265,7 +265,7 @@ def test_the_trials_that_are_kept_are_drawn_again(monkeypatch):
     monkeypatch.setattr(tuning, "train", lambda *_, **__: None)
     monkeypatch.setattr(tuning, "score", lambda *_: 0.0)
     for stage, space in spaces("standard").items():
-        names = [name for name, _ in space.axes]
+        names = [*space]
         stored = kept.loc[kept["stage"] == stage, names].sort_values(names[0])
         drawn = pd.DataFrame(tuning.search(stage, dict, space, trials=len(stored), seed=11))
         np.testing.assert_allclose(drawn[names].sort_values(names[0]), stored, rtol=1e-5)

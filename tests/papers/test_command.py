@@ -62,7 +62,7 @@ def test_a_command_hands_on_what_it_was_told(monkeypatch, arguments, where, aske
         ("campaign --scale quik", "unknown scale 'quik'; .*did you mean 'quick'"),
         ("campaign --section gate", "unknown section 'gate'; .*did you mean 'gates'"),
         ("tasks 000/cifar", "unknown task '000/cifar'; .*did you mean '000/cifar10'"),
-        ("tasks 000/cifar10 --set a", "expected NAME=VALUE, got 'a'"),
+        ("tasks 000/cifar10 --set a", "not the code of a value"),
     ],
 )
 def test_a_wrong_word_is_answered_by_the_nearest(capsys, arguments, said):

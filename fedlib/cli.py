@@ -1,66 +1,93 @@
-"""What the command line can be asked: to train, to say what is stored, and what there is."""
+"""The command line: everything that a machine without Jupyter needs.
+
+Exit codes: 0 all went well, 1 something failed, 2 the question was wrong, 130 interrupted.
+"""
 
 import dataclasses
 import inspect
 import json
+import os
 import sys
-from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.filesize import decimal
 from rich.table import Table
 from typer import Argument, Option
+from typer.main import get_command
 
 from fedlib import algorithms as known_algorithms
 from fedlib import data as datasets
 from fedlib.algorithms import FedAvg
-from fedlib.cli.experiments import Usage, experiments
-from fedlib.progress import duration
-from fedlib.runs import Entry, Result, find, inventory, run, store
+from fedlib.runs import Entry, Experiment, Result, find, inventory, run, store
 from fedlib.runs.exported import read_run
 from fedlib.runs.sweep import sweep
 from fedlib.tasks import pick_device
-from fedlib.values import UnknownName, as_code, one_of
+from fedlib.values import UnknownName, as_code, from_code, from_dict, one_of
 
-HERE = ("embedded", "parquet", "cache")
-MOST_ROUNDS = 20  # of a curve
+NAME = "python -m fedlib"
 WIDE = 1000  # columns of what is no terminal: a file or a program gets words whole
 KINDS: dict[str, type[FedAvg]] = {
     name: kind
     for name in known_algorithms.__all__
     if isinstance(kind := getattr(known_algorithms, name), type) and issubclass(kind, FedAvg)
 }
+# What typer raises when a question is wrong: every version calls it something else.
+Refused: Any = typer.BadParameter.__mro__[-4]
 
 app = typer.Typer(
     help="Federated mixtures of experts: run experiments and look at what is stored.",
     epilog="Runs live in $FEDLIB_RUNS, data in $FEDLIB_DATA; an interrupted command continues when "
-    "given again. With --debug an error shows its traceback. Settings of the papers by name: "
-    "python -m papers.",
+    "given again. Settings of the papers by name: python -m papers.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
 )
 
-Names = Annotated[list[str], Option(metavar="NAME", help="any number of them")]
-Fields = Annotated[list[str], Option("--set", metavar="FIELD=VALUE", help="of the algorithm")]
-Count = Annotated[int | None, Option(min=1, metavar="N")]
+
+class Usage(ValueError):
+    """The question was wrong: the command line ends with code 2."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the arguments ask and return the exit code; errors of ours are one message."""
+    try:
+        # Not typer's own main, which forgets what an interruption has said.
+        command = get_command(app)
+        words = [*(sys.argv[1:] if arguments is None else arguments)]
+        with command.make_context(NAME, words) as context:
+            command.invoke(context)
+        sys.stdout.flush()  # here, where it can still be caught that nobody reads on
+        return 0
+    except typer.Exit as stop:
+        return stop.exit_code
+    except BrokenPipeError:  # `fedlib runs | head`, and that is no error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt as stopped:
+        said = str(stopped) or "interrupted: the same command continues from what is stored"
+        print(f"\nfedlib: {said}", file=sys.stderr)
+        return 130
+    except Refused as error:
+        said = " ".join(error.format_message().split())
+        print(f"fedlib: {said}\n(see {NAME} --help)", file=sys.stderr)
+        return 2
+    except Exception as error:
+        # A message is enough where it is ours, of a value out of range, or of the system.
+        ours = type(error).__module__.startswith("fedlib.")
+        if not (ours or isinstance(error, ValueError | OSError)):
+            raise
+        print(f"fedlib: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UnknownName | Usage) else 1
 
 
 @app.command("run")
 @app.command("sweep")
 def train(
-    source: Annotated[str, Argument(metavar="CODE|FILE", help="as printed, or a file of it")] = "",
-    task: Annotated[str, Option(metavar="CODE", help="a task as it prints")] = "",
-    algorithm: Names = [],  # noqa: B006  # typer reads defaults, nobody changes them
-    fields: Fields = [],  # noqa: B006
-    rounds: Count = None,
-    cohort: Annotated[str, Option(metavar="N|F", help="clients, or a fraction as 0.1")] = "",
-    evaluate_every: Count = None,
-    seed: Annotated[list[int], Option(min=0, metavar="N", help="any number of them")] = [],  # noqa: B006
+    sources: Annotated[list[str], Argument(metavar="CODE|FILE", help="as printed, or files of it")],
     workers: Annotated[int, Option(min=1, metavar="N", help="processes at once")] = 1,
     address: Annotated[str | None, Option(help="a Ray cluster: auto, or HOST:PORT")] = None,
     plan: Annotated[bool, Option("--plan", help="list the runs and which are stored")] = False,
@@ -72,14 +99,12 @@ def train(
 
     \b
     run "Experiment(task=Task(...), algorithm=FedAvg(), rounds=100)"
-    run --task "Task(...)" --algorithm FedMix --set experts=2 --rounds 100 --cohort 0.1 --seed 1
+    run "Experiment($TASK, FedMix(experts=2), rounds=100, cohort=0.1, seed=1)"
     run runs/79bf746aa162056e/spec.json
     sweep experiments.txt --workers 4     one printed experiment per line, # for comments
-    sweep specs.json                      a JSON list of specs; - reads from stdin
-    sweep --task "Task(...)" --algorithm FedAvg --algorithm FedMix --rounds 100 --seed 0 --seed 1
+    sweep specs.json                      a JSON list of specs
     """
-    parts = {"task": task, "algorithm": algorithm, "set": fields, "rounds": rounds, "seed": seed}
-    asked = experiments(source, parts | {"cohort": cohort, "evaluate-every": evaluate_every})
+    asked = [e for source in sources for e in experiments(source)]
     how: dict[str, Any] = {"device": device, "chunk": chunk, "retry": retry}
     if address is None:  # a cluster has devices of its own
         pick_device(device)
@@ -95,6 +120,42 @@ def train(
         _summarise([run(asked[0], **how)])
 
 
+def experiments(source: str) -> list[Experiment]:
+    """Return the experiments of a source: code, or the name of a file of code or specs."""
+    try:
+        found = [_experiment(*told) for told in _told(source)]
+    except (OSError, TypeError, ValueError) as error:
+        raise Usage(str(error)) from error
+    if not found:
+        raise Usage(f"there is no experiment in {source}")
+    return found
+
+
+def _told(source: str) -> Iterator[tuple[Any, str]]:
+    """Yield code and specs of a source, and where each stands."""
+    if "(" in source:
+        yield source, ""
+        return
+    text = Path(source).read_text()
+    if text.lstrip()[:1] in ("{", "["):
+        specs = json.loads(text)
+        yield from ((s, f"{source}: ") for s in (specs if isinstance(specs, list) else [specs]))
+        return
+    for i, line in enumerate(text.splitlines(), 1):
+        if line.strip() and line.strip()[0] != "#":
+            yield line, f"{source}, line {i}: "
+
+
+def _experiment(said: Any, where: str) -> Experiment:
+    try:
+        made = from_code(said) if isinstance(said, str) else from_dict(said)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}{error}") from error
+    if not isinstance(made, Experiment):
+        raise ValueError(f"{where}not an experiment: {made!r}")
+    return made
+
+
 def _summarise(results: Sequence[Result]) -> None:
     """Print the clients' mean test accuracy at the end of runs."""
     rows = []
@@ -108,17 +169,14 @@ def _summarise(results: Sequence[Result]) -> None:
 @app.command()
 def runs() -> None:
     """List what is stored."""
-    entries = inventory()
-    rows = []
+    rows, entries = [], inventory()
     for entry in entries:
         e = entry.experiment
         what = (type(e.algorithm).__name__, e.task.dataset, e.seed, e.rounds) if e else (None,) * 4
-        sizes = decimal(entry.bytes), duration(entry.age)
-        rows.append((entry.key, *what, entry.completed, entry.state, *sizes))
-    head = ("key", "algorithm", "dataset", "seed", "rounds", "completed", "state", "size", "age")
-    show_table(head, rows)
+        rows.append((entry.key, *what, entry.completed, entry.state))
+    show_table(("key", "algorithm", "dataset", "seed", "rounds", "completed", "state"), rows)
     notes = [f"{entry.key}: {entry.note}" for entry in entries if entry.note]
-    print("\n".join([f"{len(rows)} runs, {decimal(sum(e.bytes for e in entries))}", *notes]))
+    print("\n".join([f"{len(rows)} runs", *notes]))
 
 
 @app.command()
@@ -131,44 +189,33 @@ def show(
     \b
     show 4f8a --curve test_accuracy
     """
-    entry = _entry(key)
+    found = {entry.key: entry for entry in inventory() if entry.key.startswith(key)}
+    if len(found) != 1:
+        raise Usage(f"{len(found)} stored runs begin with {key!r}: {', '.join([*found][:10])}")
+    (entry,) = found.values()
     result = _read(entry)
     names = sorted(result.metrics["metric"].unique().to_pylist())
-    curves = {name: result.curve(name) for name in names}
     if curve:
         one_of("metric", curve, names)
-        course = [*curves[curve].items()]
-        step = -(-len(course) // MOST_ROUNDS)
-        show_table(("round", curve), course[::-step][::-1])  # the last one is among them
+        show_table(("round", curve), [*result.curve(curve).items()])
         return
     e = result.experiment
     print(f"{e}\nkey {entry.key}, {entry.completed}/{e.rounds} rounds, {entry.state}, {entry.path}")
-    if entry.note:
-        print(entry.note)
     for name, what in result.provenance.items():
         print(f"  {name}: {what if isinstance(what, str) else json.dumps(what)}")
-    show_table(("metric", "round", "mean"), [(n, max(c), c[max(c)]) for n, c in curves.items()])
-
-
-def _entry(prefix: str) -> Entry:
-    found = [entry for entry in inventory() if entry.key.startswith(prefix)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        lines = [f"  {entry.key}  {entry.experiment}" for entry in found[:10]]
-        raise Usage(f"{prefix!r} is the beginning of {len(found)} keys:\n" + "\n".join(lines))
-    raise UnknownName(f"no stored run begins with {prefix!r}; `runs` lists what is stored")
+    last = [(name, *[*result.curve(name).items()][-1]) for name in names]
+    show_table(("metric", "round", "mean"), last)
 
 
 def _read(entry: Entry) -> Result:
     """Return what is stored of a run, its failure in place of a provenance if it has one."""
     if entry.experiment is None:
         raise ValueError(f"{entry.key} cannot be read: {entry.note}")
-    if entry.path.is_file() and (result := read_run(entry.path, entry.key)):
-        return result
+    if entry.path.is_file():
+        return read_run(entry.path, entry.key)
     told = (entry.path / name for name in (store.PROVENANCE, store.FAILURE))
-    said = [store.read_json(path) for path in told if path.exists()]
-    return Result(entry.experiment, store.read_metrics(entry.path), dict(ChainMap(*said)))
+    said = next((store.read_json(path) for path in told if path.exists()), {})
+    return Result(entry.experiment, store.read_metrics(entry.path), said)
 
 
 @app.command()
@@ -186,45 +233,30 @@ def algorithms(name: Annotated[str, Argument(metavar="NAME")] = "") -> None:
 
 @app.command()
 def data(
-    action: Annotated[str, Argument(metavar="list|fetch|verify")] = "list",
+    action: Annotated[str, Argument(metavar="list|fetch")] = "list",
     names: Annotated[list[str], Argument(metavar="NAME")] = [],  # noqa: B006
-) -> int:
-    """List, fetch or verify data sets.
+) -> None:
+    """List or fetch data sets.
 
     \b
     data                         where every data set is, or would come from
     data fetch cifar10 mnist     bring them here
-    data verify                  check those that are here
     """
-    one_of("action", action, ("list", "fetch", "verify"))
+    one_of("action", action, ("list", "fetch"))
     for name in names:
         one_of("dataset", name, datasets.names())
-    if action == "fetch":
-        if not names:
-            raise Usage("data fetch needs the names of data sets")
+    if action == "list":
+        known = [datasets.describe(name) for name in names or datasets.names()]
+        rows = [(d.name, d.place, *(f"{n:,}" if n else "" for n in (d.train, d.test)), d.classes,
+                 "x".join(map(str, d.shape)), d.where) for d in known]  # fmt: skip
+        show_table(("dataset", "state", "train", "test", "classes", "shape", "where"), rows)
+    elif not names:
+        raise Usage("data fetch needs the names of data sets")
+    else:
         for name in names:
             found = datasets.fetch(name)
             sizes = f"{len(found.train.labels):,} + {len(found.test.labels):,}"
             print(f"{name}: {sizes} examples, {found.source}")
-        return 0
-    known = [datasets.describe(name) for name in names or datasets.names()]
-    if action == "verify":
-        return _verify([d.name for d in known if names or d.place in HERE])
-    rows = [(d.name, d.place, *(f"{n:,}" if n else "" for n in (d.train, d.test)), d.classes,
-             "x".join(map(str, d.shape)), d.where) for d in known]  # fmt: skip
-    show_table(("dataset", "state", "train", "test", "classes", "shape", "where"), rows)
-    return 0
-
-
-def _verify(names: Sequence[str]) -> int:
-    bad = 0
-    for name in names:
-        problems = datasets.verify(name)
-        bad += bool(problems)
-        print(f"{name}: {'sound' if not problems else f'{len(problems)} problems'}")
-        for problem in problems:
-            print(f"  {problem}", file=sys.stderr)
-    return 1 if bad else 0
 
 
 def show_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
