@@ -96,7 +96,7 @@ DAMAGES = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-20]),
     "empty": lambda path: path.write_bytes(b""),
     "garbage": lambda path: path.write_bytes(b"\x93garbage {" * 40),
-    "a round in a list": rewritten(round=[[1]]),
+    "a round in words": rewritten(round="first"),
     "half a client": rewritten(client=1.5),
     "a value in words": rewritten(value="high"),
     "deep": lambda path: path.write_text("[" * 100_000 + "]" * 100_000),
