@@ -111,13 +111,15 @@ def test_work_is_shared_out_and_comes_back_once(forks):
 
 
 def test_little_work_stays_here(forks, monkeypatch):
-    monkeypatch.setattr(cores, "WORTH", 60.0)
-    assert len(on(3, lambda: [*spread(doubled, range(9), "test")])) == 9
-    on(3, lambda: [*spread(doubled, [], "test")])
-    on(3, lambda: [*spread(doubled, [1], "test")])
-    monkeypatch.setattr(cores, "WORTH", 0.0)
-    on(3, lambda: [*spread(doubled, range(9), "test")], cohort=1)
-    on(1, lambda: [*spread(doubled, range(9), "test")])
+    def alone(threads, items, **how):
+        return on(threads, lambda: [*spread(doubled, items, "test")], **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cores, "WORTH", 60.0)
+        assert len(alone(3, range(9))) == 9
+        assert len(alone(3, [])) == 0 and len(alone(3, [1])) == 1
+    alone(3, range(9), cohort=1)
+    alone(1, range(9))
     assert not forks
 
 
@@ -145,40 +147,36 @@ def test_the_first_error_comes_as_from_a_loop(forks, raised, expected):
             raise raised(i)
         return i
 
-    def work(i):
-        return fails(i)
-
     with pytest.raises((expected, Unpicklable), match="client 1") as caught:
-        on(2, lambda: seen.extend(spread(work, range(5), "test")))
+        on(2, lambda: seen.extend(spread(fails, range(5), "test")))
     assert seen == [(0, 0)]
     if isinstance(caught.value, TrainingDiverged):
         assert caught.value.clients == (1,)
 
 
-def test_an_error_in_a_copy_brings_its_traceback(forks):
+def lost():
+    raise KeyError("no such leaf")
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("fails", "error", "said"),
+    [(lost, KeyError, "no such leaf"), (killed, RuntimeError, "exit code -9")],
+)
+def test_an_error_in_a_copy_brings_its_traceback(forks, fails, error, said):
     here = os.getpid()
 
     def only_in_a_copy(i):
         if os.getpid() != here:
-            raise KeyError("no such leaf")
+            fails()
         time.sleep(0.3 * bool(i))
-        return i
 
-    with pytest.raises(KeyError, match="no such leaf") as caught:
+    with pytest.raises(error, match=said) as caught:
         on(2, lambda: [*spread(only_in_a_copy, range(4), "test")])
-    assert "in only_in_a_copy" in str(caught.value.__cause__)
-
-
-def test_a_copy_that_is_killed_is_an_error(forks):
-    here = os.getpid()
-
-    def killed(i):
-        if os.getpid() != here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.3 * bool(i))
-
-    with pytest.raises(RuntimeError, match="exit code -9"):
-        on(2, lambda: [*spread(killed, range(4), "test")])
+    assert fails is killed or "in only_in_a_copy" in str(caught.value.__cause__)
 
 
 def test_an_interrupt_leaves_no_process(forks):
