@@ -115,11 +115,11 @@ def test_a_first_stage_without_the_leaf_is_an_error(fed):
 
 BAD = [
     (lambda: alg.FedAvg(weighting="sizes"), r"unknown weighting 'sizes'; .*did you mean 'size'"),
+    (lambda: alg.Local(epochs=-1), "epochs must be >= 1, got -1"),
+    (lambda: EarlyStop(patience=0), "patience must be >= 1"),
     (lambda: alg.FedAvg(batch_size=0), "batch_size must be >= 1, got 0"),
     (lambda: alg.FedMix(experts="4"), r"FedMix\.experts must be int, got '4'"),
     (lambda: alg.PMMoE(of=alg.FedAvg()), "of must be Split"),
-    (lambda: alg.Local(epochs=-1), "epochs must be >= 1, got -1"),
-    (lambda: EarlyStop(patience=0), "patience must be >= 1"),
     (lambda: alg.FedProx(mu=-1), "FedProx.mu must be >= 0, got -1"),
     (lambda: alg.MOON(tau=0.0), "MOON.tau must be > 0"),
     (lambda: alg.FedGen(noise=0), "FedGen.noise must be >= 1"),

@@ -65,10 +65,8 @@ def test_a_client_needs_only_what_is_handed_out_and_what_it_has(kind, algorithm)
     me = np.zeros(1, dtype=np.int64)
     where = torch.as_tensor(me)
     for place, row in enumerate(report.rows):
-        mine, own = (
-            fed.permuted(report.rows[[place]]),
-            {n: t[[row]] for n, t in state.local.items()},
-        )
+        mine = fed.permuted(report.rows[[place]])
+        own = {n: t[[row]] for n, t in state.local.items()}
         first = algorithm.init(mine, 0) if state.memory else state
         got = algorithm.handed(state, int(row))
         known = State(got.shared, own, memory={**first.memory, **got.memory})

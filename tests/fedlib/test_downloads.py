@@ -241,10 +241,12 @@ def test_offline_what_was_downloaded_is_all_there_is(served, femnist, places, mo
     ("files", "message"),
     [
         ({TRAIN: 4}, r"holds 4 training .* official femnist has 3"),
+        ({"valid-00000-of-00001.parquet": 3}, "no files of split 'train'"),
         ({"train-00000-of-99999999999.parquet": 3}, "no files of split 'train'"),
+        ({"train-00001-of-00002.parquet": 3}, "each of the 2 files of split 'train' once, but has"),
         ({TRAIN: 3, "train-00000-of-00001-abc.parquet": 3}, "each of the 1 files .* has .*abc"),
     ],
-    ids=["size", "number", "twice"],
+    ids=["size", "split", "number", "half", "twice"],
 )
 def test_a_hub_with_another_set(served, femnist, places, files, message):
     served.offer("femnist", {name: pictures(places, "femnist", n)[1] for name, n in files.items()})
@@ -315,15 +317,21 @@ def test_a_set_of_the_hub_by_the_columns_to_use(served, places, features, shape,
         ({"features": "foto"}, "unknown column 'foto'.*did you mean 'photo'"),
         ({"columns": ["hospital"]}, "unknown column 'hospital'"),
         ({"columns": ["odd"]}, "column 'odd' of type struct.* cannot be kept"),
+        ({"label": "age"}, "column 'age' must hold integers, not float64"),
+        ({"features": "gap"}, "row 3: column 'gap' holds no value"),
         ({"features": "ragged"}, "cannot be read: .*inhomogeneous"),
         ({"features": ("age", "ward")}, "features must be uint8"),
+        ({"features": "endless"}, "example 5 has features that are NaN or infinite"),
+        ({"label": "beds", "columns": ["ward"], "class_names": "abc"}, "12 different names"),
         ({"folder": "y"}, "who/wards has no files of split 'train' in y"),
         ({"name": "mnist"}, "'mnist' is the name of a dataset that is known"),
     ],
 )
 def test_what_is_no_set_of_the_hub_is_refused_and_nothing_written(served, places, asked, said):
+    gap = [0.5] * 3 + [None] + [0.5] * 8
     ragged = [[1.0]] * 11 + [[1.0, 2.0]]
-    served.sets["who/wards"] = {f"x/{TRAIN}": table(12, ragged=ragged)[1]}
+    endless = [0.5] * 5 + [np.inf] * 7
+    served.sets["who/wards"] = {f"x/{TRAIN}": table(12, gap=gap, ragged=ragged, endless=endless)[1]}
     usual = {"name": "wards", "features": "photo", "label": "class", "folder": "x"}
     with pytest.raises((DatasetError, ValueError), match=said):
         datasets.add_from_hub(repository="who/wards", splits=("train",), **{**usual, **asked})

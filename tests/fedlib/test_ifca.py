@@ -407,12 +407,17 @@ def test_the_stages_of_a_run_and_its_diagnostics():
 
 def test_the_rand_index_by_hand():
     # Of the pairs of four clients both groupings join {0, 1} only; the formula gives 4/7.
-    one, other = np.array([0, 0, 1, 2]), np.array([5, 5, 1, 1])
-    assert adjusted_rand_index(one, other) == pytest.approx(4 / 7)
+    assert adjusted_rand_index(np.array([0, 0, 1, 2]), np.array([5, 5, 1, 1])) == pytest.approx(
+        4 / 7
+    )
     assert adjusted_rand_index(np.array([3, 3, 0]), np.array([0, 0, 1])) == 1.0
+
+
+def test_groups_are_true_where_all_examples_of_a_client_agree():
     values = np.array([[1, 1, 0], [0, 0, 0]])
     assert truth(values, np.array([2, 3])).tolist() == [1, 0]
-    assert truth(values, np.array([3, 3])) is truth(values, np.array([0, 3])) is None
+    assert truth(values, np.array([3, 3])) is None
+    assert truth(values, np.array([0, 3])) is None
 
 
 def test_clusters_are_compared_with_the_orientations_of_the_clients():
