@@ -161,11 +161,6 @@ def test_a_cohort_that_does_not_fit_is_an_error(cohort):
         cohort_size(cohort, 3)
 
 
-def test_a_chunk_of_nobody_is_an_error(fed):
-    with pytest.raises(ValueError, match="chunk must be >= 1"):
-        after(FedAvg(), fed, chunk=0)
-
-
 def test_a_fraction_of_the_clients_is_rounded_up():
     """003, algorithm 1, line 3; what a product of floats is off by rounds nothing up."""
     # 0.07 * 100 is 7.000000000000001 in floats, and 0.29 * 100 is 28.999999999999996.

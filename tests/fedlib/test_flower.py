@@ -18,7 +18,7 @@ from playing import BATTERY, FAST, SKEWED
 
 import fedlib.algorithms
 from fedlib import data, paths
-from fedlib.algorithms import DBE, IFCA, SCAFFOLD, FedAvg, FedMix, Local
+from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix, Local
 from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.optim import adam
 from fedlib.partition import Majority, OptOut
@@ -193,9 +193,8 @@ ONE = experiment(FedAvg(**FAST))
         (replace(ONE, algorithm=Local(), after=ONE), "nothing travels"),
         (replace(ONE, algorithm=IFCA(stop=ClusterStop())), "would stop a cluster"),
         (replace(ONE, algorithm=IFCA(least_share=0.1)), "the examples are at the clients"),
-        (replace(ONE, algorithm=DBE(**FAST)), "the examples are at the clients"),
     ],
-    ids=["no experiment", "no federation", "a second stage", "a stop", "fair clusters", "DBE"],
+    ids=["no experiment", "no federation", "a second stage", "a stop", "fair clusters"],
 )
 def test_what_cannot_travel_is_refused(e, complaint):
     with pytest.raises((ValueError, RuntimeError), match=complaint):
