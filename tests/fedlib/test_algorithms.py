@@ -297,7 +297,7 @@ def test_predictions_are_distributions_and_the_same_for_everybodys_tests(played)
     assert np.isfinite(evaluate(fed, algorithm, state, fed.test).nll).all()
 
 
-def test_no_local_leaf_is_ever_sent(played):
+def test_no_local_leaf_is_ever_sent_and_bytes_are_those_of_the_tensors(played):
     algorithm, fed, state, report = played
     assert not set(report.messages) & set(state.local) and not set(state.shared) & set(state.local)
     assert set(report.weights) <= set(state.shared)
@@ -305,21 +305,15 @@ def test_no_local_leaf_is_ever_sent(played):
         assert report.messages[name].shape == (3, *state.shared[name].shape)
     for name, leaf in state.local.items():
         assert leaf.shape[0] == fed.clients and algorithm.is_local(name)
-
-
-@every
-def test_bytes_are_those_of_the_tensors(algorithm):
-    fed = ragged()
-    state, report = play(algorithm, fed, cohort=2)
+    for values in algorithm.observe(fed, state).values():  # which fit the log
+        assert values.ndim <= 2 and values.isfinite().all()
     assert all(t.dtype == torch.float32 for t in report.messages.values())
     if isinstance(algorithm, alg.PrunedFedMix | alg.Densities | alg.IFCA | alg.FedGH | alg.PMMoE):
         return  # they count by hand, and so do their tests
-    if not algorithm.federates and not isinstance(algorithm, alg.Newcomers):
-        assert not int(report.down.sum()) and not int(report.up.sum())
-        return  # what they begin with was there before
-    down = sum(t.nbytes for t in state.shared.values())
-    assert int(report.down.sum()) == 2 * down
-    assert int(report.up.sum()) == sum(t.nbytes for t in report.messages.values())
+    asks = algorithm.federates or isinstance(algorithm, alg.Newcomers)
+    down = 3 * sum(t.nbytes for t in state.shared.values()) if asks else 0
+    up = sum(t.nbytes for t in report.messages.values()) if asks else 0
+    assert (int(report.down.sum()), int(report.up.sum())) == (down, up)
 
 
 # 8 x 8 pixels, 7 units, 3 classes.
@@ -378,12 +372,6 @@ def test_the_same_bits_twice_and_others_with_another_seed(algorithm):
     first, again, other = (play(algorithm, ragged(), seed=s, cohort=2)[0].flat() for s in (4, 4, 5))
     assert equal(first, again)
     assert not algorithm.phases() or any(not torch.equal(first[n], other[n]) for n in first)
-
-
-def test_observations_are_finite_and_fit_the_log(played):
-    algorithm, fed, state, _ = played
-    for values in algorithm.observe(fed, state).values():
-        assert values.ndim <= 2 and values.isfinite().all()
 
 
 # Most of the battery differs by options that no client's size touches.
