@@ -354,7 +354,9 @@ def test_a_round_leaves_what_it_was_given_and_clients_outside_alone(played):
     assert algorithm.federates or (not report.messages and equal(after.shared, kept.shared))
     away = [row for row in range(3) if row not in report.rows]
     assert len(away) == 2
-    assert all(torch.equal(after.local[n][away], t[away]) for n, t in kept.local.items())
+    rows = kept.local | {n: t for n, t in kept.memory.items() if n.startswith("clients/")}
+    now = after.local | after.memory
+    assert all(torch.equal(now[n][away], t[away]) for n, t in rows.items())
 
 
 def test_a_state_survives_being_stored(played):

@@ -252,21 +252,35 @@ def _changed(path, **columns):
     pq.write_table(table, path)
 
 
+def _unknown_field(path):
+    said = json.loads(pq.read_table(path)["run"][0].as_py())
+    said["spec"]["speed"] = 3
+    _changed(path, run=json.dumps(said))
+
+
+def _two_in_a_group(path):
+    _changed(path, key=[*["0" * 16] * (pq.read_metadata(path).num_rows - 1), AVG.key])
+
+
 def _twice(path):
     table = pq.read_table(path)
     pq.write_table(pa.concat_tables([table, table]), path, row_group_size=len(table))
 
 
 DAMAGES = {
+    "foreign": lambda p: pq.write_table(pa.table({"a": [1]}), p),
     "columns": lambda p: pq.write_table(pq.read_table(p).drop_columns("item"), p),
+    "no spec": lambda p: _changed(p, run="{}"),
     "no experiment": lambda p: _changed(p, run='{"spec": {"kind": "FedAvg"}, "provenance": {}}'),
     "no key": lambda p: _changed(p, key="key"),
-    "two in a group": lambda p: _changed(
-        p, key=[*["0" * 16] * (pq.read_metadata(p).num_rows - 1), AVG.key]
-    ),
+    "unknown field": _unknown_field,
+    "two in a group": _two_in_a_group,
     "twice": _twice,
     "none": lambda p: pq.write_table(pq.read_table(p)[:0], p),
+    "empty": lambda p: p.write_bytes(b""),
+    "text": lambda p: p.write_bytes(b"no parquet"),
     "cut": lambda p: p.write_bytes(p.read_bytes()[:-100]),
+    "half": lambda p: p.write_bytes(p.read_bytes()[:1000]),
 }
 
 

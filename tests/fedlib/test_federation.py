@@ -146,17 +146,21 @@ def test_the_division_is_what_build_holds(fed):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "error", "message"),
     [
-        ("cuda:99", "device 'cuda:99' is not there: this machine has"),
-        ("gpu", "unknown device 'gpu'; allowed: auto, cpu, cuda"),
-        ("cuda:x", "unknown device 'cuda:x'; allowed: auto, cpu, cuda"),
+        ("cuda:99", ValueError, "device 'cuda:99' is not there: this machine has"),
+        ("gpu", ValueError, "unknown device 'gpu'; allowed: auto, cpu, cuda"),
+        ("cdua", ValueError, "did you mean 'cuda'"),
+        ("cuda:x", ValueError, "unknown device 'cuda:x'; allowed: auto, cpu, cuda"),
     ],
 )
-def test_a_device_that_is_not_there_is_an_error(name, message):
+def test_a_device_that_is_not_there_is_an_error(name, error, message):
     for ask in (pick_device, lambda device: TASK.build(0, device)):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(error, match=message):
             ask(name)
+
+
+def test_devices_that_are_there():
     assert pick_device("cpu") == pick_device(torch.device("cpu")) == torch.device("cpu")
     assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert pick_device() == pick_device("auto")

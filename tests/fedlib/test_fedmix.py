@@ -21,7 +21,7 @@ from fedlib.algorithms.fedmix import (
     q_of_client,
     renormalised,
 )
-from fedlib.engine import State, evaluate, play_round
+from fedlib.engine import State, play_round
 from fedlib.models import MLP, Net, part
 from fedlib.optim import Optimizer, adam, sgd
 from papers.named import named
@@ -177,13 +177,10 @@ def test_two_clients_aggregated_by_hand():
 
 def test_q_conditioned_on_side_information():
     fed = make_federation((10, 10), side="angle")
-    algorithm = FedMix(experts=2, condition="angle")
-    state, report = play(algorithm, fed, cohort=2)
-    assert state.shared["phi"].shape == (2, 2)
-    assert report.messages["q_s"].shape == (2, 2)
-    shares = fed.shares("angle")
+    state, _ = play(FedMix(experts=2, condition="angle"), fed, cohort=2)
+    assert state.shared["phi"].shape == (2, 2) and state.shared["phi"].any()
     expected = (fed.train.side["angle"][0] == 1).double().mean()
-    assert float(shares[0, 1]) == pytest.approx(float(expected))
+    assert float(fed.shares("angle")[0, 1]) == pytest.approx(float(expected))
     with pytest.raises(ValueError, match="side information 'colour'; allowed: angle, label"):
         FedMix(condition="colour").init(fed, 0)
 
@@ -288,31 +285,17 @@ def test_what_is_pruned_sends_zeros_and_gets_no_weight(uneven):
     assert report.up.tolist() == [4 * (2 * expert + phi + q)] * 2
 
 
-def test_only_the_cohorts_memory_changes(uneven):
-    fed, algorithm, state = uneven
-    state.memory[MEMORY][:] = 0.25
-    after, report = play(algorithm, fed, 1, state=state, cohort=1)
-    moved = (after.memory[MEMORY] != 0.25).any(1).nonzero()[:, 0]
-    assert moved.tolist() == report.rows.tolist()
-
-
-def sent_after(path):
-    """Which of two experts one client is sent after q(z|s) has taken a path (eta = 1)."""
+def test_an_expert_may_come_back():
+    """The client prunes below .5 and the server below .45: .46 is pruned, but still sent."""
     fed = make_federation((6,))
     algorithm = PrunedFedMix(
         experts=2, eta=1.0, client=FROZEN, server=sgd(1.0), marginal_entropy=0.0
     )
     state, seen = algorithm.init(fed, 0), []
-    for t, first in enumerate(path):
+    for t, first in enumerate([0.54, 0.46, 0.6, 0.5]):
         state = with_q(state, [first, 1 - first])
         state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=1)
         seen.append(algorithm.client_context(fed, state, torch.tensor([0]))["sent"][0].tolist())
-    return seen
-
-
-def test_an_expert_may_come_back():
-    """The client prunes below .5 and the server below .45: .46 is pruned, but still sent."""
-    seen = sent_after([0.54, 0.46, 0.6, 0.5])
     assert seen == [[1, 1], [1, 1], [1, 0], [1, 1]]
 
 
@@ -368,23 +351,20 @@ def test_the_loss_is_that_of_algorithm_2():
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, batch), total)
 
 
-def test_predictions_use_the_experts_that_are_sent_and_are_distributions(uneven):
+def test_predictions_use_the_experts_that_are_sent(uneven):
     fed, algorithm, state = uneven
     x = fed.test.inputs(torch.arange(6))
     state.local["gate.b"] += torch.tensor([0.3, -0.2, 1.0, 2.0])
     code = algorithm.encode(fed.net, state.shared, x)
     params, ctx = parts_of(fed, algorithm, state, 0)
     said = algorithm.predict(fed.net, params, ctx, code)
-    torch.testing.assert_close(said.gate.sum(-1), torch.ones(6))
     assert not said.gate[:, 2:].any()
     torch.testing.assert_close(said.gate[0, :2], torch.tensor([0.3, -0.2]).softmax(0))
-    torch.testing.assert_close(said.logp.exp().sum(-1), torch.ones(6))
     # A client that has only its own experts says the same as the server's evaluation of it.
     own, _ = client(fed, algorithm, state, 0)
     again = algorithm.predict(fed.net, own, ctx, algorithm.encode(fed.net, own, x))
     torch.testing.assert_close(again.logp, said.logp)
     assert again.gate.shape == (6, 2)
-    assert evaluate(fed, algorithm, state, fed.test).nll.shape == (2,)
 
 
 @settings(max_examples=25)
