@@ -1,10 +1,10 @@
 """A paper's claims, tested on runs: verdicts are computed, never typed.
 
 The rule. A claim says where a number lies, of which there is one per seed: above a bound, below
-one, or within a margin of zero. The 95% interval over the seeds decides (`companion.inference`):
-wholly where the claim says it ``holds``, wholly elsewhere it ``does not hold``, and an interval
-that contains a boundary leaves it ``undecided``. With fewer than three seeds it is ``not tested``.
-No claim holds of which every run is the floor.
+one, or within a margin of zero; that is its criterion. The 95% interval over the seeds decides
+(`companion.inference`): wholly where the claim says it ``holds``, wholly elsewhere it ``does not
+hold``, and an interval that contains a boundary leaves it ``undecided``. With fewer than three
+seeds it is ``not tested``. No claim holds of which every run is the floor.
 
 Verdicts are stored with the notebooks, and compared with what another execution tells. Training
 amplifies the last bit of a float, so that a processor with other instructions trains other models
@@ -46,7 +46,7 @@ class Claim:
     reporting does to a number), "identity" (arithmetic, which no list of claims needs) or "ours".
     ``exploratory`` claims were made after their numbers were seen. ``effect`` is the tested number,
     ``low`` and ``high`` its interval; a difference of accuracies is in percentage points, as
-    ``unit`` says. ``detects`` is the smallest difference from what is asked that so many seeds
+    ``unit`` says. ``detects`` is the smallest difference from the criterion that so many seeds
     detect with 80% power, ``needed`` the seeds that would decide an undecided claim at the effect
     seen (0 for others), ``p`` that of the boundary, ``values`` the tested number by seed. Metadata
     for comparisons between processors: ``clear`` is false for a close call, whose interval ends
@@ -173,7 +173,9 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table of claims as a reader wants it: words, quotes, and what the seeds can see."""
     rows = table.to_dict("records")
     quoted = [f"{of['claim']} (“{of['quote']}”)" if of["quote"] else of["claim"] for of in rows]
-    detects = ["" if pd.isna(d := of["detects"]) else f"{d:.2g} {of['unit']}" for of in rows]
+    detects = [
+        "" if pd.isna(d := of["detects"]) else f"{d:.2g} {of['unit']}".strip() for of in rows
+    ]
     whose = [of["kind"] + ", exploratory" * bool(of["exploratory"]) for of in rows]
     new = {"claim": quoted, "whose": whose, "can detect": detects, "seeds": map(_seeds, rows)}
     columns = ["tested on", "claim", "whose", "place", "measured", "can detect", "seeds", "verdict"]
@@ -184,8 +186,12 @@ def _seeds(claim: Mapping[Any, Any]) -> str:
     """Return the seeds of a claim, and how many would decide it at the effect seen."""
     if not claim["needed"]:
         return str(claim["seeds"] or "")
-    more = f"over {MOST_SEEDS}" if claim["needed"] > MOST_SEEDS else f"{claim['needed']:g}"
-    return f"{claim['seeds']} ({more} would decide)"
+    return f"{claim['seeds']} ({enough(claim['needed'])} would decide)"
+
+
+def enough(needed: float) -> str:
+    """Return in words how many seeds are needed."""
+    return f"over {MOST_SEEDS}" if needed > MOST_SEEDS else f"{needed:g}"
 
 
 def _compare(text: str, place: str, a: BySeed, b: BySeed, **how: Any) -> Claim:
@@ -265,7 +271,7 @@ def _seen(values: Sequence[float], bounds: Sequence[float]) -> Limits:
 
 
 def _said(mean: float, low: float, high: float, least: float, most: float, unit: str) -> str:
-    """Return a number, its interval and what is asked: "+3.2 points [1.1, 5.3], asked > 0"."""
+    """Return a number, its interval and criterion: "+3.2 points [1.1, 5.3] (criterion: > 0)"."""
     if unit:
         number, ends = f"{100 * mean:+.1f} {unit}", f"[{100 * low:.1f}, {100 * high:.1f}]"
         bounds = [f"{100 * b:g}" for b in (least, most)]
@@ -273,9 +279,10 @@ def _said(mean: float, low: float, high: float, least: float, most: float, unit:
         form = "{:.3f}" if max(abs(mean), abs(high)) < 10 else "{:.4g}"
         number, ends = form.format(mean), f"[{form.format(low)}, {form.format(high)}]"
         bounds = [f"{b:.3g}" for b in (least, most)]
-    asked = f"> {bounds[0]}" if isfinite(least) else f"< {bounds[1]}"
-    asked = f"{bounds[0]} to {bounds[1]}" if isfinite(least) and isfinite(most) else asked
-    return f"{number}{'' if np.isnan(low) else ' ' + ends}, asked {asked}"
+    criterion = f"> {bounds[0]}" if isfinite(least) else f"< {bounds[1]}"
+    if isfinite(least) and isfinite(most):
+        criterion = f"{bounds[0]} to {bounds[1]}"
+    return f"{number}{'' if np.isnan(low) else ' ' + ends} (criterion: {criterion})"
 
 
 # What notebooks have told, and whether another execution tells the same.

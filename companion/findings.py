@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from companion.claims import OPEN, shown
+from companion.claims import enough, shown
 from companion.sections import SCALES
 
 
@@ -73,12 +73,12 @@ def learned(table: pd.DataFrame, says: str, claim: str, found: Mapping[str, str]
     row, told = rows.iloc[largest], shown(rows).iloc[largest]
     if row["verdict"] not in found:
         raise Unsupported(f"no sentence for {claim!r}, which is {row['verdict']!r}: {told}")
-    sure = f"{told['measured']}, on {row['tested on']}, with {told['seeds']} seeds"
-    sees = f", which can detect {told['can detect']}" if told["can detect"] else ""
-    more = "; this is undecided" if row["verdict"] == OPEN else ""
+    sure = f"{told['measured']} on {row['tested on']}, from {row['seeds']} seeds"
+    sees = f", which can detect a difference of {told['can detect']}" if told["can detect"] else ""
+    decide = f"; at the effect seen {enough(row['needed'])} would decide" if row["needed"] else ""
     lines = (
         f"**The paper says** {says}",
         f"**Found:** {found[str(row['verdict'])].format_map(row)}",
-        f"**How sure:** {sure}{sees}{more}.",
+        f"**How sure:** {sure}{sees}{decide}.",
     )
     return Markdown("\n\n".join(lines))

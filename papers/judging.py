@@ -29,6 +29,13 @@ class Numbers(dict[int, float]):
 
     floor: BySeed = {}  # noqa: RUF012
 
+    @classmethod
+    def over(cls, floor: BySeed, numbers: BySeed) -> "Numbers":
+        """Return numbers with the floor of their place."""
+        found = cls(numbers)
+        found.floor = floor
+        return found
+
 
 @cache
 def _statements() -> dict[tuple[str, str], dict[str, str]]:
@@ -110,9 +117,7 @@ def by(table: pd.DataFrame, column: str = "value", **always: Any) -> Callable[..
 
     def at(method: str, **where: Any) -> Numbers:
         place = {**always, **where}
-        found = Numbers(scored(table, column, method=method, **place))
-        if column == "value":
-            found.floor = scored(table, method=MAJORITY, **place)
-        return found
+        floor = scored(table, method=MAJORITY, **place) if column == "value" else {}
+        return Numbers.over(floor, scored(table, column, method=method, **place))
 
     return at

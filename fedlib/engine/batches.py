@@ -110,7 +110,9 @@ def look(
     """
     sizes, columns = table.sizes[rows.cpu().numpy()], Known({}, {})
     size = costs.asked_together(fed)
-    for start in range(0, len(rows) if fed.train.augment is None else 0, size):
+    if fed.train.augment is not None or not _says(table, method, rows, frozen, context):
+        return columns
+    for start in range(0, len(rows), size):
         some = slice(start, start + size)
         if not sizes[some].any():
             continue
@@ -124,7 +126,21 @@ def look(
                     if name not in known:
                         known[name] = t.new_zeros(len(rows), int(sizes.max()), *t.shape[2:])
                     known[name][some, at : at + t.shape[1]] = t
-            if not any(said):
-                return columns
             at += costs.AT_ONCE
     return columns
+
+
+def _says(
+    table: Table,
+    method: Callable[[Params, Params, Params], Known],
+    rows: Tensor,
+    frozen: Params,
+    context: Params,
+) -> bool:
+    """Return whether anything is known of examples, asked of one."""
+    own, ctx = ({n: t[:1] for n, t in part.items()} for part in (frozen, context))
+    once = np.ones((1, 1), dtype=np.int64)
+    batch = next(table.batches(rows[:1], 0 * once[None], once, once[0]))
+    with torch.no_grad():
+        said: Known = vmap_clients(method, 1)(own, ctx, batch)
+    return any(said)

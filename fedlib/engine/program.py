@@ -97,12 +97,13 @@ class Program:
         leaves, context = self._parts
         losses, moved = self._losses({**leaves, **self._now()}, context, self._bare(batch))
         self._statistics = moved
+        loss = losses if self._alone else losses.sum()
         if self.optimizer is None:
-            self.optimizer = self._begun(losses.sum())
+            self.optimizer = self._begun(loss)
         else:
             for leaf in self._trained.values():
                 leaf.grad = None
-            losses.sum().backward()
+            loss.backward()
         self.optimizer.step()
         return losses.detach().view(-1)
 

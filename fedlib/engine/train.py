@@ -153,9 +153,11 @@ def _batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Params]:
     numbers = fed.train.noise_taken + sum(named.values()) + fed.net.noise
     drawn = plan.noise(numbers) if numbers else None
     batches = fed.train.batches(rows, plan.positions, plan.counts, widths, drawn, cohort.seen)
+    if not numbers > fed.train.noise_taken:
+        yield from batches
+        return
     for batch in batches:
-        u = batch.get("noise")
-        parts = () if u is None else u.split([*named.values(), fed.net.noise], -1)
+        parts = batch["noise"].split([*named.values(), fed.net.noise], -1)
         yield batch | {noise_of(n): u for n, u in zip(named, parts, strict=False)}
 
 
@@ -186,10 +188,13 @@ class _Keeper:
         self.best = np.full(len(plan.ids), np.inf)
         self.waited = np.zeros(len(plan.ids), dtype=np.int64)
         self.done = plan.ends == 0  # clients that have no example at all
+        self.last = {*plan.ends.tolist()}  # steps after which some client has ended
         self._keep(self.done)
 
     def after_step(self, t: int) -> bool:
         """Look at the clients after step ``t``; return true when nobody has anything left to do."""
+        if self.stop is None and t + 1 not in self.last:
+            return False
         ended = ~self.done & (self.plan.ends == t + 1)
         if self.stop is None:
             if not ended.all():  # else what is moving is what all end with

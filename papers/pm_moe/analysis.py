@@ -129,14 +129,16 @@ def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 def gains(table: pd.DataFrame, stage: str = WITH_MOE, over: str = "") -> pd.DataFrame:
     """Return what a stage adds to another one of the same method: method, S, seed, value.
 
-    Of the nine methods, in their order.
+    And what they have after and before it. Of the nine methods, in their order.
     """
     keys = ["method", "S", "seed"]
     one, other = (table[table[STAGE].eq(s) & table["method"].isin(NINE)] for s in (stage, over))
-    both = one.merge(other, on=keys, suffixes=("", "_over"))
-    both["value"] -= both["value_over"]
+    both = one.merge(other, on=keys, suffixes=("_after", "_before"))
+    both = both.rename(columns={"value_after": "after", "value_before": "before"})
+    both["value"] = both["after"] - both["before"]
     both = both.sort_values("method", key=lambda m: m.map(NINE.index), kind="stable")
-    return both[[*keys, "value"]].dropna(subset="value").reset_index(drop=True)
+    columns = [*keys, "value", "after", "before"]
+    return both[columns].dropna(subset="value").reset_index(drop=True)
 
 
 def ablation(table: pd.DataFrame) -> pd.DataFrame:

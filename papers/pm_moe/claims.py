@@ -6,7 +6,7 @@ import pandas as pd
 
 from companion import frames
 from companion.claims import Claim, ordered
-from papers.judging import by, floor_claims, judged, said, scored
+from papers.judging import Numbers, by, floor_claims, judged, said, scored
 from papers.pm_moe import (
     DENOISED,
     NINE,
@@ -18,6 +18,7 @@ from papers.pm_moe import (
     family,
 )
 from papers.pm_moe.experiments import PrivateParts
+from papers.scaled import MAJORITY
 
 HALF_A_POINT = 0.005  # about what 004 says that its mixture adds
 
@@ -52,19 +53,24 @@ def mixture_claims(frame: pd.DataFrame) -> list[Claim]:
     for s, here in table.groupby("S"):
         added, cleaned = analysis.gains(here), analysis.gains(here, DENOISED, WITH_MOE)
         worst = added.groupby("method")["value"].mean().idxmin()
-        mean, least = frames.by_seed(added), scored(added, method=worst)
         rows = (
-            ("improves", mean, ">", _zero(mean)),
-            ("least", least, ">", _zero(least)),
-            ("denoised", frames.by_seed(cleaned), ">", _zero(mean)),
+            ("improves", *_sides(added)),
+            ("least", *_sides(added[added["method"] == worst])),
+            ("denoised", *_sides(cleaned)),
             ("synchronous", scored(here, stage=WITH_MOE), ">", scored(here, method=SYNCHRONOUS)),
         )
-        claims += judged("004", rows, s=s)
+        floor = scored(here, method=MAJORITY)
+        claims += judged("004", ((n, Numbers.over(floor, a), *of) for n, a, *of in rows), s=s)
     told = analysis.reporting(frame)
     largest, all_of_them = (frames.by_seed(told, column) for column in ("maximum", "all"))
     chosen = {seed: largest[seed] - all_of_them[seed] for seed in largest}
     claims += judged("004", [("largest", chosen, ">", HALF_A_POINT)])
     return claims + floor_claims(_second(table), "S")
+
+
+def _sides(gained: pd.DataFrame) -> tuple[dict[int, float], str, dict[int, float]]:
+    """Return what methods have after a stage, that it should be more, and what they had before."""
+    return frames.by_seed(gained, "after"), ">", frames.by_seed(gained, "before")
 
 
 def gate_claims(table: pd.DataFrame, setting: PrivateParts) -> list[Claim]:

@@ -40,7 +40,7 @@ def test_differences_are_paired_by_seed_and_told_in_points():
     claim = claims.greater(*SAID, a, b)
     assert claim.verdict == HOLDS and claim.seeds == 3 and claim.unit == "points"
     assert claim.effect == pytest.approx(31 / 3) and claim.values == "0.1 0.11 0.1"
-    assert claim.measured.startswith("0.500 vs 0.397: +10.3 points [8.9, 11.8], asked > 0")
+    assert claim.measured.startswith("0.500 vs 0.397: +10.3 points [8.9, 11.8] (criterion: > 0)")
     assert claims.greater(*SAID, b, a).verdict == FAILS
     assert claims.greater(*SAID, a, {}).verdict == UNTESTED
     traffic = claims.greater(*SAID, {s: 30.0 + s for s in a}, dict.fromkeys(a, 20.0))

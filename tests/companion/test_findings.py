@@ -38,7 +38,7 @@ def test_a_notebook_ends_with_what_was_learned_at_the_largest_scale():
     told = learned(both, "a is better.", "a beats b", found).data.split("\n\n")
     assert told[0] == "**The paper says** a is better."
     assert told[1] == "**Found:** It does, by 5.1 points."
-    assert "with 3 seeds, which can detect 0.33 points." in told[2]
+    assert "from 3 seeds, which can detect a difference of 0.33 points." in told[2]
     with pytest.raises(Unsupported, match="no sentence for 'a beats b', which is 'holds'"):
         learned(both, "", "a beats b", {FAILS: ""})
     with pytest.raises(Unsupported, match="nothing tests 'c'"):
