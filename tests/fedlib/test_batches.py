@@ -8,16 +8,15 @@ import torch
 from conftest import LENET, after, assert_alike, make_federation, scatter
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.functional import normalize
+from playing import MIXED, NINE, play
 
 from fedlib import algorithms as alg
 from fedlib.algorithms import FedAvg
 from fedlib.algorithms.drift import APART
 from fedlib.algorithms.heads import THEIRS as CP_THEIRS
 from fedlib.algorithms.pmmoe import ENTRY
-from fedlib.engine import EarlyStop, costs, evaluate, play_round, train
-from fedlib.engine.batches import look, make_plan
-from fedlib.engine.program import one_client
+from fedlib.engine import EarlyStop, costs, evaluate, train
+from fedlib.engine.batches import make_plan
 from fedlib.federation import UNSEEN, Known
 from fedlib.models import MLP, LeNet, Net
 from fedlib.optim import adam, sgd
@@ -72,7 +71,7 @@ def plan_of(ids, sizes=(5, 9, 2), seed=0, where=(3, 1)):
     return make_plan(np.array(ids), sizes, batch_size=4, epochs=2, seed=seed, where=where)
 
 
-def test_noise_is_uniform_and_of_its_own_client():
+def test_noise_is_uniform_and_of_its_own_client_round_phase_and_run():
     plan = plan_of([7, 1, 4])
     drawn = list(plan.noise(3))
     assert len(drawn) == plan.steps and drawn[0].shape == (3, 4, 3)
@@ -81,13 +80,9 @@ def test_noise_is_uniform_and_of_its_own_client():
     some = list(plan.rows(np.array([2, 0])).noise(3))
     for whole, few in zip(drawn, some, strict=False):
         np.testing.assert_array_equal(few, whole[[2, 0]])
-    assert not np.array_equal(drawn[0][0], drawn[0][1]) and not np.array_equal(*drawn[:2])
-
-
-@pytest.mark.parametrize("other", [{"seed": 1}, {"where": (4, 1)}, {"where": (3, 0)}])
-def test_noise_is_another_in_another_round_phase_or_run(other):
-    one, two = (next(p.noise(3)) for p in (plan_of([7]), plan_of([7], **other)))
-    assert not np.array_equal(one, two)
+    others = ({}, {"seed": 1}, {"where": (4, 1)}, {"where": (3, 0)})
+    first = [drawn[0][1], *drawn[1], *(next(plan_of([7], **other).noise(3)) for other in others)]
+    assert len({noise.tobytes() for noise in first}) == len(first)
 
 
 @pytest.mark.parametrize("rows", [[0], [0, 2, 1]])
@@ -104,17 +99,14 @@ def test_inputs_computed_some_steps_ahead_are_those_of_every_step(rows, monkeypa
         assert one["x"].stride()[1:] == other["x"].stride()[1:]
 
 
-SHIFTED = CropFlip(2)
-
-
-def augmented(model=LENET, shape=(12, 12, 1), augment=SHIFTED):
-    fed = make_federation((11, 4, 9), model=model, shape=shape)
+def augmented(augment):
+    fed = make_federation((11, 4, 9), model=LENET, shape=(12, 12, 1))
     fed.train.augment = augment
     return fed
 
 
 def test_training_sees_exactly_the_images_of_its_noise():
-    fed = augmented()
+    fed = augmented(CropFlip(2))
     plan = plan_of([0], sizes=(11,), where=(0, 0))
     batches = fed.train.batches(
         torch.tensor([0]), plan.positions, plan.counts, plan.counts.max(0), plan.noise(3)
@@ -129,46 +121,29 @@ def test_training_sees_exactly_the_images_of_its_noise():
 
 
 def test_evaluation_sees_images_as_they_are():
-    fed, same = augmented(), augmented(augment=None)
+    fed, same = augmented(CropFlip(2)), augmented(None)
     state = FedAvg().init(fed, 0)
     for table in ("train", "validation", "test"):
         one, other = (evaluate(f, FedAvg(), state, getattr(f, table)) for f in (fed, same))
         np.testing.assert_array_equal(one.nll, other.nll)
     whole, plain_whole = (f.train.whole(torch.arange(3))["x"] for f in (fed, same))
     assert torch.equal(whole, plain_whole)
-
-
-def test_a_task_augments_training_only():
     task = Task("digits", IID(3, 20), MLP(hidden=(5,)), Mirrored(100, 10, 10), augment=CropFlip(1))
     fed = task.build(0)
-    assert fed.train.augment == CropFlip(1)
-    assert fed.validation.augment is None and fed.test.augment is None
+    assert fed.train.augment and fed.validation.augment is fed.test.augment is None
 
 
 RAGGED = (11, 0, 4, 17)
 FOUR = {"batch_size": 4, "client": sgd(0.1)}
 STOP = EarlyStop(every=1, patience=2)
 LATER = {**FOUR, "epochs": 3, "stop": STOP}
+MIXES = alg.FedMix(experts=2), MIXED, alg.PrunedFedMix(experts=2, eta=0.5)
 ALGORITHMS = (
     alg.FedRep(**FOUR, head_epochs=3),
     alg.MOON(**FOUR, epochs=2),
     alg.FedCP(**FOUR, epochs=2),
     alg.FedBABU(**FOUR),
-    *(
-        alg.Newcomers(of=of, **LATER)
-        for of in (
-            alg.Personal(),
-            alg.FedPer(),
-            alg.LGFedAvg(),
-            alg.FedRoD(),
-            alg.FedCP(),
-            alg.GPFL(),
-            alg.DBE(),
-            alg.FedMix(experts=2),
-            alg.FedMix(experts=2, personal_bias=True, objective="likelihood"),
-            alg.PrunedFedMix(experts=2, eta=0.5),
-        )
-    ),
+    *(alg.Newcomers(of=of, **LATER) for of in (*NINE.values(), alg.Personal(), *MIXES)),
     *(alg.PMMoE(of=of, **LATER) for of in (alg.FedPer(), alg.LGFedAvg(), alg.FedCP(), alg.DBE())),
     alg.PMMoE(of=alg.FedPer(), **LATER, denoise=0.4),
     alg.Mixture(**LATER),
@@ -177,25 +152,15 @@ ALGORITHMS = (
 )
 
 
-def begun(algorithm, fed):
-    """A state in which no two clients are the same, after a first stage where one is needed."""
+def trained(algorithm, fed, rounds=2, **how):
+    """The end and last report of rounds that begin where no two clients are the same."""
     first = alg.FedAvg().init(fed, 0) if isinstance(algorithm, alg.Mixture) else None
     if isinstance(algorithm, alg.Newcomers | alg.PMMoE):
         first = scatter(algorithm.of.init(fed, 0))
     state = scatter(algorithm.init(fed, 0, first), 1, 0.1)
     if isinstance(algorithm, alg.PMMoE):  # its marks of experts left out are no numbers
         state.local["kept.experts"] = torch.ones(fed.clients, fed.clients)
-    return state
-
-
-def trained(algorithm, fed, chunk=None, times=2):
-    state, losses = begun(algorithm, fed), []
-    for t in range(times):
-        state, report = play_round(
-            algorithm, fed, state, round=t, seed=0, cohort=fed.clients, chunk=chunk
-        )
-        losses.append(report.losses[np.argsort(report.rows)])
-    return state, torch.stack(losses)
+    return play(algorithm, fed, rounds, state=state, **how)
 
 
 @pytest.mark.slow
@@ -204,11 +169,11 @@ def trained(algorithm, fed, chunk=None, times=2):
 def test_training_with_what_is_known_is_training_without(monkeypatch, algorithm, model):
     fed = make_federation(RAGGED, model=model, shape=(12, 12, 1))
     monkeypatch.setattr(costs, "AT_ONCE", 5)
-    ends = [trained(algorithm, fed, chunk) for chunk in (None, 1, 4)]
+    ends = [trained(algorithm, fed, chunk=chunk) for chunk in (None, 1, 4)]
     monkeypatch.setattr(train, "look", lambda *_: UNSEEN)
-    state, losses = trained(algorithm, fed, 1)
+    state, report = trained(algorithm, fed, chunk=1)
     for end, said in ends:
-        torch.testing.assert_close(said, losses, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(said.losses, report.losses, rtol=1e-3, atol=1e-5)
         assert_alike(state, end, rtol=1e-3, atol=1e-5)
 
 
@@ -232,7 +197,7 @@ def asked(algorithm, fed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "look", look)
         patch.setattr(train, "train_together", together)
-        trained(algorithm, fed, times=1)
+        trained(algorithm, fed, rounds=1)
     held = [found for table, found in looks if table is fed.validation]
     return [found for table, found in looks if table is fed.train], held, chunks
 
@@ -274,43 +239,18 @@ def test_every_example_is_asked_once_in_large_batches(monkeypatch):
     assert sorted(said) == [40, 120]
 
 
-def test_columns_stand_where_their_examples_stand():
-    fed = make_federation(RAGGED, model=LENET, shape=(12, 12, 1))
-    algorithm, rows = alg.MOON(), torch.tensor([3, 0, 1])
-    state = scatter(algorithm.init(fed, 0))
-    leaves = algorithm.start(fed, state, rows)
-    known = one_client(algorithm.known, fed.net, algorithm.broadcast(fed, state))
-    for table in (fed.train, fed.validation):
-        column = look(fed, table, known, rows, leaves, {}).beside[APART]
-        for i, row in enumerate(rows.tolist()):
-            x = table.inputs(table.index[row, : table.sizes[row]])
-            own = {n: t[row] for n, t in state.local.items()}
-            theirs = normalize(fed.net.features(state.shared, x), dim=-1)
-            mine = normalize(fed.net.features({n[9:]: t for n, t in own.items()}, x), dim=-1)
-            expected = ((mine - theirs) / algorithm.tau).detach()
-            torch.testing.assert_close(column[i, : len(x)], expected, rtol=1e-4, atol=1e-5)
-            assert not column[i, len(x) :].any()
-
-
 def test_nothing_is_known_of_augmented_examples_nor_features_where_units_drop(convolutional):
     changed = replace(convolutional, train=replace(convolutional.train, augment=CropFlip(1)))
-    for algorithm in (
-        alg.FedRep(**FOUR),
-        alg.MOON(**FOUR),
-        alg.FedCP(**FOUR),
-        alg.PMMoE(of=alg.FedPer(), **FOUR),
-    ):
+    knowing = alg.FedRep(**FOUR), alg.MOON(**FOUR), alg.FedCP(**FOUR)
+    for algorithm in (*knowing, alg.PMMoE(of=alg.FedPer(), **FOUR)):
         looks, _, chunks = asked(algorithm, changed)
         assert looks and not any(map(any, looks)) and set(chunks) == {1}
     drops = LeNet(channels=(3, 4), hidden=(9,), kernel=3, dropout=0.5)
     fed = make_federation((9, 5, 7, 6), model=drops, shape=(12, 12, 1))
-    assert not any(map(any, asked(alg.FedRep(**FOUR), fed)[0]))
     # Models that stand still drop nothing.
-    for algorithm, name in (
-        (alg.MOON(**FOUR), APART),
-        (alg.FedCP(**FOUR), CP_THEIRS),
-    ):
-        assert all({*found.beside} == {name} for found in asked(algorithm, fed)[0])
+    for algorithm, names in zip(knowing, (set(), {APART}, {CP_THEIRS}), strict=True):
+        looks = asked(algorithm, fed)[0]
+        assert all({*found.beside} == names and not found.instead for found in looks)
 
 
 def test_a_leaf_that_moves_is_never_asked(fed):

@@ -112,13 +112,15 @@ def test_work_is_shared_out_and_comes_back_once(forks):
 
 
 def test_little_work_stays_here(forks, monkeypatch):
-    monkeypatch.setattr(cores, "WORTH", 60.0)
-    assert len(on(3, lambda: [*spread(doubled, range(9), "test")])) == 9
-    on(3, lambda: [*spread(doubled, [], "test")])
-    on(3, lambda: [*spread(doubled, [1], "test")])
-    monkeypatch.setattr(cores, "WORTH", 0.0)
-    on(3, lambda: [*spread(doubled, range(9), "test")], cohort=1)
-    on(1, lambda: [*spread(doubled, range(9), "test")])
+    def alone(threads, items, **how):
+        return on(threads, lambda: [*spread(doubled, items, "test")], **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cores, "WORTH", 60.0)
+        assert len(alone(3, range(9))) == 9
+        assert len(alone(3, [])) == 0 and len(alone(3, [1])) == 1
+    alone(3, range(9), cohort=1)
+    alone(1, range(9))
     assert not forks
 
 
@@ -146,11 +148,8 @@ def test_the_first_error_comes_as_from_a_loop(forks, raised, expected):
             raise raised(i)
         return i
 
-    def work(i):
-        return fails(i)
-
     with pytest.raises((expected, Unpicklable), match="client 1") as caught:
-        on(2, lambda: seen.extend(spread(work, range(5), "test")))
+        on(2, lambda: seen.extend(spread(fails, range(5), "test")))
     assert seen == [(0, 0)]
     if isinstance(caught.value, TrainingDiverged):
         assert caught.value.clients == (1,)

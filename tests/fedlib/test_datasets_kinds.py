@@ -1,9 +1,9 @@
 """The kinds of datasets: writers, texts, samples, one's own; and what is believed of files."""
 
-import ast
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import zlib
@@ -245,24 +245,11 @@ COPIES = "cores.py"
 
 
 def test_no_module_unpickles_what_it_reads():
+    loads = r"torch\.load|read_pickle|allow_pickle=True|np\.load\((?!.*allow_pickle=False)"
+    forbidden = rf"\b(import|from) ({'|'.join(PICKLES)})\b|{loads}"
     for path in Path(fedlib.__file__).parent.rglob("*.py"):
-        if path.name == COPIES:
-            continue
-        tree = ast.parse(path.read_text())
-        imported = {
-            alias.name.split(".")[0]
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import)
-            for alias in node.names
-        } | {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-        assert SENDS_ERRORS & {*path.parts} or not imported & PICKLES, path
-        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            name = ast.unparse(call.func)
-            assert name not in {"torch.load", "pickle.load", "pickle.Unpickler"}, path
-            assert not name.endswith("read_pickle"), path
-            given = {k.arg: ast.unparse(k.value) for k in call.keywords}
-            assert given.get("allow_pickle", "False") == "False", path
-            assert name != "np.load" or "allow_pickle" in given, path
+        found = re.search(forbidden, path.read_text())
+        assert not found or path.name in {*SENDS_ERRORS, COPIES}, (path, found)
 
 
 class Bomb:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import LENET, make_federation
 from playing import BATTERY, SIZES, begun, play
-from small import TASK
+from small import TASK, bits, interrupted, undisturbed
 from test_models import DROPS, SHAPE, readers
 from test_modules import NORMED
 
@@ -51,24 +51,11 @@ def same(one, other):
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), CASES.values(), ids=CASES)
-def test_a_client_is_trained_alike_alone_and_in_a_cohort(kind, algorithm):
-    """Its message, loss and own leaves have the same bits whoever else takes part."""
-    fed = on(kind)
-    state, _ = play(algorithm, fed, rounds=1)
-    how = {"round": 1, "seed": 0, "chunk": 1}
-    together, cohort = play_round(algorithm, fed, copy.deepcopy(state), cohort=3, **how)
-    for place, row in enumerate(cohort.rows.tolist()):
-        only = replace(fed, members=np.array([row]))
-        alone, mine = play_round(algorithm, only, copy.deepcopy(state), cohort=1, **how)
-        assert same(mine.losses[0], cohort.losses[place])
-        assert mine.messages.keys() == cohort.messages.keys()
-        assert all(same(t[0], cohort.messages[n][place]) for n, t in mine.messages.items())
-        assert all(same(t[row], together.local[n][row]) for n, t in alone.local.items())
-
-
-@pytest.mark.parametrize(("kind", "algorithm"), CASES.values(), ids=CASES)
 def test_a_client_needs_only_what_is_handed_out_and_what_it_has(kind, algorithm):
-    """Apart from the server: with its own examples and local leaves, and no others."""
+    """Its message, loss and own leaves have the same bits whoever else takes part.
+
+    Apart from the server: with its own examples and local leaves, and no others.
+    """
     fed, how = on(kind), {"round": 1, "seed": 0}
     state, _ = play(algorithm, fed, rounds=1)
     if isinstance(algorithm, PMMoE):
@@ -78,10 +65,8 @@ def test_a_client_needs_only_what_is_handed_out_and_what_it_has(kind, algorithm)
     me = np.zeros(1, dtype=np.int64)
     where = torch.as_tensor(me)
     for place, row in enumerate(report.rows):
-        mine, own = (
-            fed.permuted(report.rows[[place]]),
-            {n: t[[row]] for n, t in state.local.items()},
-        )
+        mine = fed.permuted(report.rows[[place]])
+        own = {n: t[[row]] for n, t in state.local.items()}
         first = algorithm.init(mine, 0) if state.memory else state
         got = algorithm.handed(state, int(row))
         known = State(got.shared, own, memory={**first.memory, **got.memory})
@@ -124,24 +109,14 @@ def test_a_runs_provenance_has_what_the_last_bits_depend_on():
     assert [(s["chunk"], s["threads"]) for s in said] == [(used, torch.get_num_threads())]
 
 
-def test_a_resumed_run_adds_up_its_leaves_in_the_same_order(tmp_path, monkeypatch):
+def test_a_resumed_run_adds_up_its_leaves_in_the_same_order(tmp_path):
     """GPFL's loss is a sum over leaves, and a checkpoint's file sorts its names."""
     experiment = Experiment(TASK, GPFL(**FAST), rounds=3, cohort=3, evaluate_every=0)
-
-    def stop(completed, _, loss):
-        if completed == 1 and np.isfinite(loss):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(experiment, device="cpu", progress=stop)
-    resumed = run_with_state(experiment, device="cpu", progress=False)
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "straight"))
-    straight = run_with_state(experiment, device="cpu", progress=False)
-    assert resumed[0].metrics.equals(straight[0].metrics)
-    one, other = resumed[1].flat(), straight[1].flat()
+    interrupted(experiment, 1)
+    _, state = run_with_state(experiment, device="cpu", progress=False)
     begun = experiment.algorithm.init(TASK.build(0), 0).flat()
-    assert [*one] == [*other] == [*begun] != sorted(begun)
-    assert all(same(t, other[n]) for n, t in one.items())
+    assert [*state.flat()] == [*begun] != sorted(begun)
+    assert bits(experiment) == undisturbed(experiment, tmp_path)
 
 
 def test_every_exported_algorithm_is_measured():
@@ -168,12 +143,12 @@ def test_a_deviation_is_seen_and_named():
 
 def test_a_broken_promise_is_listed():
     titles = [s.title for s in subjects()]
-    fine, bad = Deviation(True), Deviation(False, 1.0, 1.0)
     found = report.Findings(subjects(), {"device": "cpu"})
-    found.deviations = {w: dict.fromkeys(titles, fine) for w in (*report.BITS, *report.ROUNDED)}
+    ways = (*report.BITS, *report.ROUNDED)
+    found.deviations = {w: dict.fromkeys(titles, Deviation(True)) for w in ways}
     found.played = dict.fromkeys(titles, report.InMemory(True, True, 0.0, True, 0.0, 0.0))
     assert not any(found.broken().values())
     assert report.NO_GPU in report.text(found)
-    found.deviations[report.RESUMED] = {**found.deviations[report.RESUMED], titles[3]: bad}
+    found.deviations[report.RESUMED][titles[3]] = Deviation(False, 1.0, 1.0)
     assert [names for names in found.broken().values() if names] == [[titles[3]]]
     assert f"| {len(titles) - 1} of {len(titles)} | {titles[3]} |" in report.text(found)

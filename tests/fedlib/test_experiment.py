@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from playing import equal
 from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 
 from benchmarks.robustness import child
@@ -20,15 +21,7 @@ from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_glo
 from fedlib.models import MLP
 from fedlib.optim import adam
 from fedlib.partition import Dirichlet, Own, QuantitySkew
-from fedlib.runs import (
-    Experiment,
-    export,
-    exported,
-    find,
-    run,
-    run_with_state,
-    store,
-)
+from fedlib.runs import Experiment, export, exported, find, run, run_with_state, store
 from fedlib.runs.run import best_of
 from fedlib.runs.spec import Log
 from fedlib.tasks import Task
@@ -84,9 +77,6 @@ def test_metrics_say_who_and_what(metrics):
     for item, experts in (("experts.head.bias", [0, 1]), ("phi", [-1])):
         rows = metrics[(metrics["item"] == item) & (metrics["round"] == 3)]
         assert list(rows["expert"]) == experts
-    size = 256 * 8 + 8 + 8 * 10 + 10
-    down = metrics[metrics["metric"] == "bytes_down"]["value"]
-    assert (down == 3 * 4 * (2 * size + 10 * 2)).all()
 
 
 def test_the_last_scores_are_those_of_the_final_state():
@@ -109,11 +99,9 @@ def test_the_last_scores_are_those_of_the_final_state():
 WORSENING = Experiment(
     TASK, FedAvg(batch_size=5, client=adam(0.05)), 8, cohort=4, evaluate_every=2, keep="best"
 )
-INTERRUPTED = [
-    *[(MIX, stop) for stop in (0, 1, 4)],
-    *[(WORSENING, stop) for stop in (1, 5, 7)],
-    *[(replace(WORSENING, algorithm=Local(client=adam(0.1))), stop) for stop in (1, 5, 7)],
-]
+ALONE = replace(WORSENING, algorithm=Local(client=adam(0.1)))
+INTERRUPTED = [*((MIX, stop) for stop in (0, 1, 4)),
+               *((e, stop) for e in (WORSENING, ALONE) for stop in (1, 5, 7))]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -131,20 +119,6 @@ def test_an_interrupted_run_ends_with_the_same_bits(
     play(experiment)
     assert rounds.played == experiment.rounds
     assert bits(experiment) == undisturbed(experiment, tmp_path)
-
-
-def test_a_run_killed_after_its_last_round_only_needs_finishing(rounds, monkeypatch):
-    def fail(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(running, "provenance", fail)
-        with pytest.raises(KeyboardInterrupt):
-            play(AVG)
-    assert find(AVG) is None
-    result = play(AVG)
-    assert rounds.played == AVG.rounds
-    assert result.metrics.to_pandas().drop(columns="value").duplicated().sum() == 0
 
 
 @pytest.mark.slow
@@ -199,14 +173,10 @@ def test_a_run_can_end_with_its_best_state():
     logged = result.select("test_accuracy").to_pandas()
     assert logged[logged["round"] == best]["value"].tolist() == scores.accuracy.tolist()
     short = replace(WORSENING, rounds=best, keep="last")
-    assert same(run_with_state(short, progress=False)[1].shared, state.shared)
+    assert equal(run_with_state(short, progress=False)[1].shared, state.shared)
     stage = Experiment(TASK, Local(batch_size=5), 1, cohort=1.0, evaluate_every=1, after=WORSENING)
     start = run(stage, progress=False).select("test_accuracy").to_pandas()
     assert start[start["round"] == 0]["value"].tolist() == scores.accuracy.tolist()
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
 def test_the_best_state_is_told_by_those_who_take_part():

@@ -1,6 +1,5 @@
 """Tasks and the federations they build: who holds what, counted once, and on which device."""
 
-import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -22,20 +21,14 @@ def opting(fed, flag):
     return replace(fed, train=replace(fed.train, side=side))
 
 
-def test_padding_is_not_real():
-    real = make_federation(SIZES).train.real
+def test_the_padding_is_not_real():
+    fed = make_federation(SIZES)
+    real = fed.train.real
     assert real.dtype is torch.bool and real.shape == (3, 5)
     assert real.sum(1).tolist() == list(SIZES) and real[1].tolist() == [True, True] + [False] * 3
-
-
-def test_counts_leave_the_padding_out():
-    fed = make_federation(SIZES)
-    counts = fed.train.counts(fed.classes)
-    by_hand = [
-        np.bincount(fed.train.y[row[:n]], minlength=3)
-        for row, n in zip(fed.train.index, SIZES, strict=True)
-    ]
-    assert counts.tolist() == np.stack(by_hand).tolist()
+    held = [row[:n] for row, n in zip(fed.train.index, SIZES, strict=True)]
+    by_hand = [np.bincount(fed.train.y[some], minlength=3).tolist() for some in held]
+    assert fed.train.counts(fed.classes).tolist() == by_hand
     torch.testing.assert_close(fed.shares("label").sum(1), torch.ones(3))
 
 
@@ -87,12 +80,8 @@ def test_a_changed_federation_hides_the_same():
     order = np.array([2, 0, 1])
     moved = fed.permuted(order)
     assert moved.members.tolist() == [0, 2] and moved.train.sizes.tolist() == [2, 0, 2]
-    assert str(both(moved)) == str(both(home_first(fed, order)))
+    assert str(both(moved)) == str(both(fed.at_home().permuted(order).taking_part()))
     assert fed.at_home().pooled().train.index.tolist() == fed.pooled().train.index.tolist()
-
-
-def home_first(fed, order):
-    return fed.at_home().permuted(order).taking_part()
 
 
 TASK = Task(
@@ -122,20 +111,16 @@ def test_shapes(fed):
     assert fed.class_names == tuple("0123456789") and fed.source.startswith("embedded in")
 
 
-def test_labels_and_pixels_are_those_of_the_data_set(fed):
+def test_labels_and_normalised_pixels_are_those_of_the_data_set(fed):
     data = datasets.load("digits")
     for table, part in ((fed.train, data.train), (fed.test, data.test)):
         some = table.index[4, :7]
         assert table.y[some].tolist() == part.labels[some].tolist()
-        assert np.array_equal(table.x[some].numpy(), part.features[some])
-
-
-def test_pixels_are_normalised(fed):
+        pixels = (part.features[some].astype(float) / 255 - data.mean[0]) / data.std[0]
+        found = table.inputs(some).movedim(1, -1).numpy()
+        np.testing.assert_allclose(found, pixels, rtol=1e-4, atol=1e-5)
     x = fed.train.inputs(torch.arange(len(fed.train.y)))
     assert abs(float(x.mean())) < 0.01 and abs(float(x.std()) - 1) < 0.01
-    data = datasets.load("digits")
-    one = (data.train.features[5].astype(float) / 255 - data.mean[0]) / data.std[0]
-    np.testing.assert_allclose(x[5, 0].numpy(), one[..., 0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_seed_is_a_partition(fed):
@@ -144,6 +129,10 @@ def test_a_seed_is_a_partition(fed):
         index = getattr(fed, name).index
         assert torch.equal(index, getattr(again, name).index)
         assert not torch.equal(index, getattr(other, name).index)
+    other = replace(TASK, model=MLP((4,)), held_out=Mirrored(300, 5, 10)).build(3)
+    assert torch.equal(other.train.index, fed.train.index), "nor do other sizes change it"
+    alone = replace(TASK, partition=IID(clients=1)).build(0)
+    assert alone.train.sizes.tolist() == [1437 - 300]
 
 
 def test_the_division_is_what_build_holds(fed):
@@ -154,16 +143,6 @@ def test_the_division_is_what_build_holds(fed):
     assert not np.isin(parts["train"].index, parts["validation"].index).any()
     shares = parts["train"].shares(datasets.load("digits").train.labels, 10)
     assert (shares.max(1) > 0.25).any(), "the partition should be skewed"
-
-
-def test_the_model_and_the_local_sizes_do_not_change_who_trains_on_what(fed):
-    other = dataclasses.replace(TASK, model=MLP((4,)), held_out=Mirrored(300, 5, 10)).build(3)
-    assert torch.equal(other.train.index, fed.train.index)
-
-
-def test_one_client_holds_all_that_is_not_set_aside():
-    alone = dataclasses.replace(TASK, partition=IID(clients=1)).build(0)
-    assert alone.train.sizes.tolist() == [1437 - 300]
 
 
 @pytest.mark.parametrize(
@@ -204,4 +183,4 @@ def test_devices_that_are_there():
 )
 def test_impossible_tasks_are_errors(change, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(TASK, **change).build(0)
+        replace(TASK, **change).build(0)

@@ -8,7 +8,7 @@ import torch
 from conftest import LENET, make_federation, scatter
 from hypothesis import given
 from hypothesis import strategies as st
-from playing import SKEWED, held_by, loss_on, play, stepped
+from playing import SKEWED, close, equal, held_by, loss_on, play, stepped
 
 from fedlib.algorithms import IFCA, Densities, FedAvg, Local, Mixture, ifca
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN
@@ -72,7 +72,7 @@ def test_what_nobody_chose_stands_still_also_under_momentum():
     kept = model(state, 1)
     state, _ = play(algorithm, fed, 3, state=state, cohort=4)
     assert set(state.memory[ifca.CHOICE].tolist()) == {0}
-    assert all(torch.equal(t, kept[n]) for n, t in model(state, 1).items())
+    assert equal(model(state, 1), kept)
 
 
 def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client():
@@ -110,10 +110,10 @@ def test_exploration_decays(eps, decay, round):
 def test_losses_under_all_clusters_are_those_of_a_plain_loop():
     fed = make_federation(SIZES)
     algorithm = IFCA(clusters=3)
-    state = algorithm.init(fed, 0)
+    state, rows = algorithm.init(fed, 0), torch.tensor([2, 0])
     for table in (fed.train, fed.validation):
-        found = algorithm.fits(fed, state.shared, table, torch.tensor([2, 0]))
         asked = [[loss_of(fed, model(state, j), table, i) for j in range(3)] for i in (2, 0)]
+        found = algorithm.fits(fed, state.shared, table, rows)
         torch.testing.assert_close(found, torch.tensor(asked), rtol=1e-4, atol=1e-5)
 
 
@@ -224,47 +224,20 @@ OWN_TESTS = Task("digits", IID(clients=3, size=12), MLP((4,)), Own(test=0.25))
 CLUSTERED = IFCA(clusters=3)
 
 
-def three_clusters(fed):
-    """A settled state of three clusters; clients fit the last, the first and the last best."""
-    state = CLUSTERED.init(fed, 0)
-    fit = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [torch.nan, 2.0, 1.0]])
-    return State(state.shared, {}, memory={**state.memory, ifca.FIT: fit})
-
-
-def test_clients_take_the_model_that_fits_them_best():
-    fed = make_federation()
-    state = three_clusters(fed)
-    assert ifca.best_fit(state).tolist() == [2, 0, 2]
-    assert ifca.count(state.shared) == 3 and ifca.count({"head.bias": torch.zeros(3)}) == 1
-    for name, leaf in ifca.settled(state).items():
-        assert torch.equal(leaf, state.shared[ifca.CLUSTERS + name][[2, 0, 2]])
-    rest = {**ifca.used(state), "head.bias": torch.arange(3.0)}
-    assert ifca.count(rest) == 2
-    assert ifca.pick(rest, torch.tensor([1, 0]))["head.bias"].shape == (2, 3)
-
-
 def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
     fed = OWN_TESTS.build(0)
     first = Experiment(OWN_TESTS, CLUSTERED, 2)
     alone = Experiment(OWN_TESTS, Local(), 1, **STAGED)
-    mixture = Mixture(epochs=1, batch_size=4)
+    tuned = replace(alone, after=first)
+    both = replace(tuned, algorithm=Mixture(epochs=1, batch_size=4), beside=alone)
     federated = CLUSTERED.init(fed, 0)
     own = scatter(Local().init(fed, 0))
-    fresh = begun(first, fed, [])
-    for name, leaf in federated.shared.items():
-        assert torch.equal(fresh.shared[name], leaf)
-    tuned = begun(Experiment(OWN_TESTS, Local(), 1, after=first, **STAGED), fed, [federated])
+    assert equal(begun(first, fed, []).shared, federated.shared)
     chosen = ifca.settled(CLUSTERED.assign_models(fed, federated))
-    assert all(torch.equal(tuned.local[name], leaf) for name, leaf in chosen.items())
-    both = begun(
-        Experiment(OWN_TESTS, mixture, 1, after=first, beside=alone, **STAGED),
-        fed,
-        [federated, own],
-    )
-    for name, leaf in own.local.items():
-        assert torch.equal(both.local[f"own.{name}"], leaf)
-    for name, leaf in federated.shared.items():
-        assert torch.equal(both.shared[f"global.{name}"], leaf)
+    assert equal(begun(tuned, fed, [federated]).local, chosen)
+    state = begun(both, fed, [federated, own])
+    assert equal(part(state.local, OWN), own.local)
+    assert equal(part(state.shared, GLOBAL), federated.shared)
 
 
 def test_densities_stand_on_clusters_too():
@@ -301,14 +274,6 @@ def alone(fed, clusters):
     return State(clusters.shared, own.local, memory=dict(clusters.memory))
 
 
-def mixed(fed, first, rounds=1, **options):
-    algorithm = Mixture(**{**HOME, "gate": MLP((5,)), **options})
-    state = algorithm.init(fed, 0, first)
-    for t in range(rounds):
-        state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=4)
-    return algorithm, state
-
-
 def said_by_all(fed, state, row, x):
     """log p of the three clusters and of one client's own model, [B, 4, classes]."""
     shared = {n.removeprefix(GLOBAL): t for n, t in state.shared.items()}
@@ -326,43 +291,45 @@ def gate_of(fed, state, row, x):
     return fed.net.like(MLP((5,)), 4)(own, x).softmax(-1)
 
 
-def test_predictions_are_those_of_the_formula(fed, alone):
-    algorithm, state = mixed(fed, alone)
-    scores = evaluate(fed, algorithm, state, fed.test)
+def mixed(fed, first, rounds=1, **options):
+    algorithm = Mixture(**{**HOME, "gate": MLP((5,)), **options})
+    return algorithm, play(algorithm, fed, rounds, first=first, cohort=4)[0]
+
+
+@pytest.mark.parametrize("pool", ["probabilities", "mean"])
+def test_predictions_are_those_of_the_formula(fed, alone, pool):
+    """And so is what is observed; an ensemble counts all experts the same and trains nothing."""
+    algorithm, state = mixed(fed, alone, pool=pool)
+    scores, seen = evaluate(fed, algorithm, state, fed.test), algorithm.observe(fed, state)
+    assert scores.gate.shape == (3, 4)
     for row in range(4):
         x, y = held_by(fed.test, row)
-        h = gate_of(fed, state, row, x).unsqueeze(-1)
-        p = (h * said_by_all(fed, state, row, x).exp()).sum(1)
+        said = said_by_all(fed, state, row, x)
+        h = torch.full((6, 4), 0.25) if pool == "mean" else gate_of(fed, state, row, x)
+        p = (h.unsqueeze(-1) * said.exp()).sum(1)
         assert scores.accuracy[row] == pytest.approx(float((p.argmax(-1) == y).double().mean()))
         nll = -p[torch.arange(len(y)), y].log().mean()
         assert scores.nll[row] == pytest.approx(float(nll), rel=1e-4)
-    assert scores.gate is not None and scores.gate.shape == (3, 4)
+        right = (said.argmax(-1) == y.unsqueeze(-1)).double().mean(0)
+        h = h.double()
+        observed = {
+            "expert_accuracy": right,
+            "gate_share": h.mean(0),
+            "gate_entropy": -(h * h.log()).sum(1).mean(0, keepdim=True),
+        }
+        close(observed, {n: t[row] for n, t in seen.items()}, rtol=1e-5)
+    if pool == "mean":
+        assert not part(state.local, GATE) and algorithm.phases() == ()
+        assert equal(algorithm.init(fed, 0, alone).flat(), state.flat())
 
 
 def test_joint_training_moves_specialists_and_copies_of_the_clusters(fed, alone):
     algorithm, state = mixed(fed, alone, train_global=True)
     begun = algorithm.init(fed, 0, alone)
     assert all(not torch.equal(t, begun.local[n]) for n, t in state.local.items() if "weight" in n)
-    assert all(torch.equal(t, begun.shared[n]) for n, t in state.shared.items())
+    assert equal(begun.shared, state.shared)
     name = f"copy.{ifca.CLUSTERS}head.weight"
     assert state.local[name].shape == (4, 3, *fed.net.init(0)["head.weight"].shape)
-
-
-def test_an_ensemble_counts_all_experts_the_same_and_trains_nothing(fed, alone):
-    algorithm, state = mixed(fed, alone, pool="mean")
-    assert not [n for n in state.local if n.startswith(GATE)] and algorithm.phases() == ()
-    begun = algorithm.init(fed, 0, alone)
-    assert all(torch.equal(t, begun.flat()[n]) for n, t in state.flat().items())
-    scores = evaluate(fed, algorithm, state, fed.test)
-    for row in range(4):
-        x, y = held_by(fed.test, row)
-        p = said_by_all(fed, state, row, x).exp().mean(1)
-        nll = -p[torch.arange(len(y)), y].log().mean()
-        assert scores.nll[row] == pytest.approx(float(nll), rel=1e-4)
-    uniform = {n: torch.zeros_like(t) for n, t in mixed(fed, alone)[1].local.items() if GATE in n}
-    gated = Mixture(**{**HOME, "gate": MLP((5,))})
-    flat = replace(state, local={**state.local, **uniform})
-    np.testing.assert_allclose(evaluate(fed, gated, flat, fed.test).nll, scores.nll, rtol=1e-5)
 
 
 def test_clusters_that_are_nobodys_best_can_be_left_out(fed, clusters, alone):
@@ -470,23 +437,6 @@ def test_clusters_are_compared_with_the_orientations_of_the_clients():
         fed, train=Task("digits", plain, MLP((8,)), Mirrored(200, 20, 30)).build(0).train
     )
     assert "recovery:angle" not in algorithm.observe(mixed, state), "clients hold several angles"
-
-
-def test_what_a_mixture_observes_of_its_experts(fed, alone):
-    algorithm, state = mixed(fed, alone, rounds=0)
-    seen = algorithm.observe(fed, state)
-    for row in range(4):
-        x, y = held_by(fed.test, row)
-        right = (said_by_all(fed, state, row, x).argmax(-1) == y.unsqueeze(-1)).double().mean(0)
-        torch.testing.assert_close(seen["expert_accuracy"][row], right)
-        h = gate_of(fed, state, row, x).double()
-        torch.testing.assert_close(seen["gate_share"][row], h.mean(0), rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(
-            seen["gate_entropy"][row, 0], -(h * h.log()).sum(1).mean(), rtol=1e-5, atol=1e-6
-        )
-    even = Mixture(**HOME, pool="mean")
-    flat = even.observe(fed, even.init(fed, 0, alone))["gate_entropy"]
-    torch.testing.assert_close(flat, torch.full((4, 1), np.log(4)).double())
 
 
 def test_choosing_on_the_tests_is_what_the_option_does():
