@@ -26,7 +26,6 @@ from fedlib.runs.sweep import sweep
 from fedlib.tasks import pick_device
 from fedlib.values import UnknownName, as_code, one_of
 
-HERE = ("embedded", "parquet", "cache")
 MOST_ROUNDS = 20  # of a curve
 WIDE = 1000  # columns of what is no terminal: a file or a program gets words whole
 KINDS: dict[str, type[FedAvg]] = {
@@ -186,45 +185,29 @@ def algorithms(name: Annotated[str, Argument(metavar="NAME")] = "") -> None:
 
 @app.command()
 def data(
-    action: Annotated[str, Argument(metavar="list|fetch|verify")] = "list",
+    action: Annotated[str, Argument(metavar="list|fetch")] = "list",
     names: Annotated[list[str], Argument(metavar="NAME")] = [],  # noqa: B006
 ) -> int:
-    """List, fetch or verify data sets.
+    """List or fetch data sets.
 
     \b
     data                         where every data set is, or would come from
     data fetch cifar10 mnist     bring them here
-    data verify                  check those that are here
     """
-    one_of("action", action, ("list", "fetch", "verify"))
+    one_of("action", action, ("list", "fetch"))
     for name in names:
         one_of("dataset", name, datasets.names())
     if action == "fetch":
         if not names:
             raise Usage("data fetch needs the names of data sets")
         for name in names:
-            found = datasets.fetch(name)
+            found = datasets.load(name)
             sizes = f"{len(found.train.labels):,} + {len(found.test.labels):,}"
             print(f"{name}: {sizes} examples, {found.source}")
         return 0
-    known = [datasets.describe(name) for name in names or datasets.names()]
-    if action == "verify":
-        return _verify([d.name for d in known if names or d.place in HERE])
-    rows = [(d.name, d.place, *(f"{n:,}" if n else "" for n in (d.train, d.test)), d.classes,
-             "x".join(map(str, d.shape)), d.where) for d in known]  # fmt: skip
-    show_table(("dataset", "state", "train", "test", "classes", "shape", "where"), rows)
+    rows = [(name, *datasets.describe(name)) for name in names or datasets.names()]
+    show_table(("dataset", "state", "where"), rows)
     return 0
-
-
-def _verify(names: Sequence[str]) -> int:
-    bad = 0
-    for name in names:
-        problems = datasets.verify(name)
-        bad += bool(problems)
-        print(f"{name}: {'sound' if not problems else f'{len(problems)} problems'}")
-        for problem in problems:
-            print(f"  {problem}", file=sys.stderr)
-    return 1 if bad else 0
 
 
 def show_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -224,20 +224,16 @@ def test_algorithms_are_listed_and_explained(ask):
     assert "experts" in said and "Optimizer(name='adam', lr=0.001)" in said and "K" in said
 
 
-def test_data_are_listed_fetched_and_verified(ask, monkeypatch):
+def test_data_are_listed_and_fetched(ask, monkeypatch):
     said = ask("data")[1]
     assert all(name in said for name in datasets.names())
     code, said, _ = ask("data", "fetch", "digits")
     assert code == 0 and said.startswith("digits: 1,437 + 360 examples")
-    assert ask("data", "verify", "digits")[:2] == (0, "digits: sound\n")
-    monkeypatch.setattr(datasets, "verify", lambda name: ["train.npy is short"])
-    code, said, err = ask("data", "verify", "digits")
-    assert code == 1 and said == "digits: 1 problems\n" and "train.npy is short" in err
 
     def lost(name):
-        raise datasets.MissingDataError("nowhere")
+        raise datasets.DatasetError("nowhere")
 
-    monkeypatch.setattr(datasets, "fetch", lost)
+    monkeypatch.setattr(datasets, "load", lost)
     assert ask("data", "fetch", "mnist") == (1, "", "fedlib: nowhere\n")
 
 

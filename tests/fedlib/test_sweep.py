@@ -19,7 +19,7 @@ from filelock import FileLock
 from small import AVG, BAD, MIX, TUNED, bits, go, play, running
 
 from fedlib.algorithms import Local
-from fedlib.data import MissingDataError
+from fedlib.data import DatasetError
 from fedlib.progress import Table, duration
 from fedlib.runs import RunDiverged, StoreError, cluster, export, find, store
 from fedlib.runs import sweep as module
@@ -361,7 +361,7 @@ def test_a_machine_that_cannot_run_fedlib_stops_the_sweep(ray):
 
 def test_missing_data_name_the_machine(ray, playing):
     def missing(*_):
-        raise MissingDataError("digits is in none of the places")
+        raise DatasetError("digits is in none of the places")
 
     playing(missing)
     with pytest.raises(SweepFailed, match=rf"none of the places on {socket.gethostname()}"):

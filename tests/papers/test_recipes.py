@@ -164,7 +164,6 @@ def test_phi_can_move_far_enough_to_specialise(section, scale, dataset):
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
 def test_the_quick_scale_downloads_nothing_and_plays(section, monkeypatch):
     monkeypatch.delenv("FEDLIB_DATA", raising=False)
-    monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
     for dataset in section.settings("quick"):
         whole = one_of_each(section, "quick", dataset)
         last = [e for e in whole.values() if e.after is None][-1]
