@@ -346,6 +346,6 @@ def test_missing_data_is_an_error_and_stores_nothing(monkeypatch, tmp_path):
     monkeypatch.delenv("FEDLIB_DATA", raising=False)
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
     lost = Experiment(Task("cifar10", Dirichlet(), MLP()), FedAvg(), rounds=1)
-    with pytest.raises(DatasetError, match=r"downloading 'cifar10' failed: .*offline"):
+    with pytest.raises(DatasetError, match=r"downloading 'cifar10' failed: .*HF_HUB_OFFLINE"):
         play(lost)
     assert find(lost) is None and store.restore(lost) is None

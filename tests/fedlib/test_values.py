@@ -56,7 +56,7 @@ Majority: clients=100 | 7; size=100 | 3; p=0.8 | 0.5; pairs='distinct' | 'disjoi
 Shards: clients=100 | 7; shards=2 | 3
 Pachinko: clients=500 | 7; size=100 | 3; root_alpha=0.1 | 0.5; leaf_alpha=10.0 | 1.0;
     coarse='coarse_label' | 'kind'
-ByColumn: column='writer_id' | 'speaker'; clients=None | 7; least=1 | 3
+ByColumn: column='writer_id' | 'speaker'; clients=None | 7
 Repeated: of=... | Shards(); times=2 | 3
 Rotated: of=... | Shards(); angles=(0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0) | (0.0,
     180.0); alpha=1.0 | None
