@@ -198,11 +198,6 @@ class Module(Family):
     head: str = ""
     frozen: tuple[str, ...] = ()
 
-    def check(self) -> None:
-        package, _, name = self.function.partition(":")
-        if not all(word.isidentifier() for word in (*package.split("."), name)):
-            raise ValueError(f"Module.function must be 'package:function', got {self.function!r}")
-
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the module without its head; see ``Family``."""
         try:
@@ -257,12 +252,6 @@ class ResNet(Family):
     blocks: int = 3
     widths: tuple[int, ...] = (16, 32, 64)
     groups: int = 2
-
-    def check(self) -> None:
-        if any(width % self.groups for width in self.widths):
-            raise ValueError(
-                f"ResNet.groups must divide every width, got {self.groups} for {self.widths}"
-            )
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the network up to its global average pooling; see ``Family``."""

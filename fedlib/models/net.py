@@ -177,6 +177,7 @@ class Net:
         x = some(base, self.shape, 3)
         with blamed(base):
             h = self.features(leaves, x)
+        with blamed(base):
             if not torch.allclose(h[:1], self.features(leaves, x[:1]), 1e-3, 1e-4, True):
                 raise ValueError("what it says of an example depends on who shares its batch")
             if not torch.allclose(h, twin.base(x), 1e-3, 1e-4, True):

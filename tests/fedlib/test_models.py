@@ -155,7 +155,6 @@ def test_init_is_drawn_from_its_seed_and_from_nothing_else():
         (lambda: LeNet(response_norm=-1), r"LeNet.response_norm must be >= 0, got -1"),
         (lambda: LeNet(output="softmx"), "unknown output.*did you mean 'softmax'"),
         (lambda: MLP(hidden=()), r"MLP.hidden must be >= 1"),
-        (lambda: ResNet(groups=3), r"ResNet.groups must divide every width, got 3"),
         (lambda: Net(LeNet(), (1, 1, 1), 10), r"LeNet\(\) does not fit images of 1x1 pixels"),
         (lambda: Net(LeNet(), TEXT, 4), "is for images, and an example here is of shape"),
         (lambda: Net(BiLSTM(), COLOUR, 4), "is for texts, and an example here is of shape"),
