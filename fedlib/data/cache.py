@@ -143,9 +143,9 @@ def read(name: str) -> Dataset:
             split, column = file.removesuffix(".npy").split(".", 1)
             arrays[split][column] = np.load(entry / file, mmap_mode="r", allow_pickle=False)
         train, test = (_split(arrays[split]) for split in SPLITS)
-        look = (tuple(meta[part]) for part in ("class_names", "mean", "std"))
+        names, mean, std = (tuple(meta[part]) for part in ("class_names", "mean", "std"))
         told = meta["source"], meta["fingerprint"], tuple(meta["vocabulary"])
-        return Dataset(name, train, test, *look, *told)
+        return Dataset(name, train, test, names, mean, std, *told)
 
 
 def _split(arrays: dict[str, NDArray[Any]]) -> Split:

@@ -58,7 +58,8 @@ def decoded(files: Files, record: Record, title: str) -> Made:
 
     DatasetError names file and row of whatever cannot be read.
     """
-    splits, vocabulary = {}, ()
+    splits: dict[str, Split] = {}
+    vocabulary: tuple[str, ...] = ()
     for split, paths in zip(SPLITS, files.values(), strict=False):
         with progress.bar(_count(paths), f"decoding {title} {split}") as bar:
             parts = [_read(path, record, bar) for path in paths]

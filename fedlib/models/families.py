@@ -159,10 +159,6 @@ class GateNet(Family):
     activation: str = "leaky_relu"
     init: str = "orthogonal"
 
-    def check(self) -> None:
-        if min(self.hidden, default=1) < 1:
-            raise ValueError(f"GateNet.hidden must be >= 1, got {self.hidden}")
-
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the hidden layers; see ``Family``."""
         kind = ACTIVATIONS[self.activation]
@@ -204,18 +200,15 @@ class Module(Family):
             module = self._made()
             with torch.no_grad():
                 h = module.eval()(some(module, shape, 2))
-            if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != 2:
-                what = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
-                raise ValueError(f"makes {what} of two examples, not features [2, D]")
+            if h.ndim != 2 or len(h) != 2:
+                raise ValueError(f"makes {list(h.shape)} of two examples, not features [2, D]")
         except Exception as error:  # whatever somebody's function raises
             raise ValueError(f"{self}, for examples {list(shape)}: {error}") from error
         return module.train(), h.shape[1]
 
     def _made(self) -> nn.Module:
         package, _, name = self.function.partition(":")
-        module = getattr(import_module(package), name)(**dict(self.arguments))
-        if not isinstance(module, nn.Module):
-            raise TypeError(f"it is a {type(module).__name__}, no torch.nn.Module")
+        module: nn.Module = getattr(import_module(package), name)(**dict(self.arguments))
         if self.head:
             module.get_submodule(self.head)  # an error if there is none
             owner, _, name = self.head.rpartition(".")

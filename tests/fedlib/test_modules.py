@@ -391,7 +391,7 @@ ODD = {
     ),
     "centred": (lambda m, h: h - h.mean(0), "depends on who shares its batch"),
     "flat": (lambda m, h: h.sum(), r"makes \[\] of two examples, not features \[2, D\]"),
-    "pair": (lambda m, h: (h, h), "makes tuple of two examples"),
+    "pair": (lambda m, h: (h, h), "'tuple' object has no attribute 'ndim'"),
     "elsewhere": (lambda m, h: h + m.held[0].sum(), "with other numbers than its parameters"),
 }
 
@@ -421,7 +421,7 @@ def spectral():
         (foreign("tie", ("leaves", "s")), r"tie'.*, for examples \[8, 8, 1\]: string indices"),
         (foreign("tied", ("bias", True)), "unexpected keyword argument 'bias'"),
         (Module("no_such.package:f"), "No module named 'no_such'"),
-        (Module("builtins:dict"), "it is a dict, no torch.nn.Module"),
+        (Module("builtins:dict"), "'dict' object has no attribute"),
         (foreign("tied", head="fc"), "Sequential has no attribute `fc`"),
         (foreign("tied", frozen=("conv",)), "freezes nothing: there is no such parameter"),
         (foreign("grey"), r"for examples \[8, 8, 1\]: .* 3 channels"),
