@@ -120,7 +120,7 @@ def _features(path: Path, record: Record, table: pa.Table, bar: Any) -> NDArray[
     _complete(name, cells)
     if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
         return np.asarray(cells.to_numpy())
-    if record.is_text:
+    if len(record.shape) == 1:
         raise ValueError(f"column {name!r} must be text, not {cells.type}")
     if pa.types.is_list(cells.type) or pa.types.is_fixed_size_list(cells.type):
         return np.array(cells.to_pylist())

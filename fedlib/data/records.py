@@ -118,11 +118,6 @@ class Record:
     columns: tuple[str, ...] | None = None
     splits: tuple[str, ...] = ("train", "test")
 
-    @property
-    def is_text(self) -> bool:
-        """Whether examples are texts, not pictures."""
-        return len(self.shape) == 1
-
 
 _told: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "records.json").read_text("utf-8")
