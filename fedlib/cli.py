@@ -246,15 +246,13 @@ def data(
     for name in names:
         one_of("dataset", name, datasets.names())
     if action == "list":
-        known = [datasets.describe(name) for name in names or datasets.names()]
-        rows = [(d.name, d.place, *(f"{n:,}" if n else "" for n in (d.train, d.test)), d.classes,
-                 "x".join(map(str, d.shape)), d.where) for d in known]  # fmt: skip
-        show_table(("dataset", "state", "train", "test", "classes", "shape", "where"), rows)
+        rows = [(name, *datasets.describe(name)) for name in names or datasets.names()]
+        show_table(("dataset", "state", "where"), rows)
     elif not names:
         raise Usage("data fetch needs the names of data sets")
     else:
         for name in names:
-            found = datasets.fetch(name)
+            found = datasets.load(name)
             sizes = f"{len(found.train.labels):,} + {len(found.test.labels):,}"
             print(f"{name}: {sizes} examples, {found.source}")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedlib.models import Net, Params
-from fedlib.values import one_of, value
+from fedlib.values import one_of, value, within
 
 _NONE = np.zeros(0, dtype=np.float32)
 AHEAD = 2**18  # numbers of the steps whose inputs are computed at once: a CPU's cache holds them
@@ -29,17 +29,9 @@ class CropFlip:
     He et al., 2016).
     """
 
+    limits = within(padding=">= 0")
     padding: int = 4
-    flip: bool = True
-
-    def check(self) -> None:
-        if self.padding < 0:
-            raise ValueError(f"CropFlip.padding must be >= 0, got {self.padding}")
-
-    @property
-    def numbers(self) -> int:
-        """An example takes three random numbers: down, right, mirrored."""
-        return 3
+    numbers = 3  # random ones that an example takes: down, right, mirrored
 
     def __call__(self, images: Tensor, noise: Tensor) -> Tensor:
         """Return uint8 ``[N, H, W, C]`` cropped and mirrored by noise ``[N, 3]`` in [0, 1)."""
@@ -49,8 +41,7 @@ class CropFlip:
         down, right = (noise[:, :2] * (2 * p + 1)).to(torch.int64).unbind(1)
         rows = down[:, None] + torch.arange(height, device=images.device)
         columns = torch.arange(width, device=images.device).expand(len(images), width)
-        if self.flip:
-            columns = torch.where(noise[:, 2:] < 0.5, width - 1 - columns, columns)
+        columns = torch.where(noise[:, 2:] < 0.5, width - 1 - columns, columns)
         columns = right[:, None] + columns
         each = torch.arange(len(images), device=images.device)
         return wide[each[:, None, None], rows[:, :, None], columns[:, None, :]]

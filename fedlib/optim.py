@@ -1,40 +1,19 @@
 """Optimisers as values, for clients and server alike: torch.optim does the work."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedlib.values import one_of, value, within
+from fedlib.values import value, within
 
 Params = dict[str, Tensor]
-
-
-class Yogi(torch.optim.Optimizer):
-    """Adam whose second moment moves additively (FedYogi: Reddi et al., 2020, algorithm 2).
-
-    ``v <- v - (1 - b2) g^2 sign(v - g^2)`` and ``w <- w - lr m / (sqrt(v) + eps)``, with ``v``
-    starting at ``eps^2`` and no bias correction, as in that algorithm.
-    """
-
-    def __init__(self, params: Any, lr: float, betas: tuple[float, float], eps: float) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Move every parameter that has a gradient."""
-        for group in self.param_groups:
-            first, second = group["betas"]
-            for w in (w for w in group["params"] if w.grad is not None):
-                state = self.state[w]
-                if not state:
-                    state["exp_avg"] = torch.zeros_like(w)
-                    state["exp_avg_sq"] = torch.full_like(w, group["eps"] ** 2)
-                m, v, g2 = state["exp_avg"], state["exp_avg_sq"], w.grad**2
-                m.lerp_(w.grad, 1 - first)
-                v.sub_((1 - second) * g2 * torch.sign(v - g2))
-                w.sub_(group["lr"] * m / (v.sqrt() + group["eps"]))
+# The optimisers and the fields that they read.
+_KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "sgd": (torch.optim.SGD, ("momentum", "weight_decay")),
+    "adam": (torch.optim.Adam, ("betas", "eps", "weight_decay")),
+    "adamw": (torch.optim.AdamW, ("betas", "eps", "weight_decay")),
+}
 
 
 @value
@@ -46,7 +25,14 @@ class Optimizer:
     is moved as if it were alone.
     """
 
-    limits = within(lr=">= 0", momentum=">= 0", weight_decay=">= 0", eps=">= 0", betas="[0, 1)")
+    limits = within(
+        name=tuple(_KINDS),
+        lr=">= 0",
+        momentum=">= 0",
+        weight_decay=">= 0",
+        eps=">= 0",
+        betas="[0, 1)",
+    )
     name: str = "sgd"
     lr: float = 0.05
     momentum: float = 0.0
@@ -54,14 +40,6 @@ class Optimizer:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     rates: tuple[tuple[str, float], ...] = ()
-
-    def check(self) -> None:
-        one_of("optimizer name", self.name, _KINDS)
-        for prefix, lr in self.rates:
-            if lr < 0:
-                raise ValueError(
-                    f"Optimizer.rates, {prefix}: a learning rate must be >= 0, got {lr}"
-                )
 
     @property
     def is_plain(self) -> bool:
@@ -78,23 +56,12 @@ class Optimizer:
             groups.setdefault(self.rate(name), []).append(leaf)
         kind, names = _KINDS[self.name]
         options = {name: getattr(self, name) for name in names}
-        if fused and kind is not Yogi:
-            options["fused"] = True
-        return kind([{"params": p, "lr": lr} for lr, p in groups.items()], lr=self.lr, **options)
+        parts = [{"params": p, "lr": lr} for lr, p in groups.items()]
+        return kind(parts, lr=self.lr, fused=fused or None, **options)
 
     def rate(self, name: str) -> float:
         """Return the learning rate of the leaf called ``name``."""
         return next((lr for prefix, lr in self.rates if name.startswith(prefix)), self.lr)
-
-
-# The optimisers and the fields that they read.
-_KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "sgd": (torch.optim.SGD, ("momentum", "weight_decay")),
-    "adam": (torch.optim.Adam, ("betas", "eps", "weight_decay")),
-    "adamw": (torch.optim.AdamW, ("betas", "eps", "weight_decay")),
-    "adagrad": (torch.optim.Adagrad, ("eps", "weight_decay")),
-    "yogi": (Yogi, ("betas", "eps")),
-}
 
 
 def sgd(lr: float = 0.05, momentum: float = 0.0) -> Optimizer:

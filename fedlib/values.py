@@ -38,8 +38,6 @@ def value(cls: type[T]) -> type[T]:
     cls.__post_init__ = _validate  # type: ignore[attr-defined]
     cls.__repr__ = as_code  # type: ignore[method-assign]
     made = dataclasses.dataclass(frozen=True, repr=False)(cls)
-    if "kind" in {field.name for field in dataclasses.fields(made)}:  # type: ignore[arg-type]
-        raise TypeError(f"{cls.__name__} has a field 'kind': a value is stored under that word")
     _KINDS[cls.__name__] = made
     return made
 
@@ -125,10 +123,8 @@ def from_code(text: str) -> Any:
     try:
         tree = ast.parse(text.strip(), mode="eval")
         return _read(tree.body, text.strip())
-    except SyntaxError as error:
-        raise ValueError(f"not the code of a value: {error.msg} in {shown(text)}") from error
-    except (RecursionError, MemoryError) as error:
-        raise ValueError(f"not the code of a value: nested too deeply: {shown(text)}") from error
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"not the code of a value: {error} in {shown(text)}") from error
 
 
 def key_of(item: Any, *, version: int) -> str:
@@ -149,7 +145,7 @@ def _make(kind: str, given: dict[str, Any]) -> Any:
 
 
 def _needed(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    return field.default is dataclasses.MISSING
 
 
 def _read(node: ast.expr, text: str) -> Any:
@@ -188,8 +184,6 @@ def _told(item: Any) -> list[tuple[str, Any]]:
 
 
 def _is_default(field: dataclasses.Field[Any], now: Any, hint: Any) -> bool:
-    if field.default_factory is not dataclasses.MISSING:
-        return bool(now == field.default_factory())
     default = _checked(field.name, field.default, hint)
     return type(now) is type(default) and now == default  # 1 client is not a fraction of 1.0
 

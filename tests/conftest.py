@@ -1,6 +1,7 @@
 """Small federations that every test can afford."""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import settings
 from fedlib.engine import evaluate_global, play_round
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, LeNet, Net
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the network
 
 torch.set_num_threads(1)
 # No test asserts a time, so that a slow machine fails none.
@@ -30,11 +33,10 @@ def _own_folders(tmp_path, monkeypatch):
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    """A data folder and a cache of its own, and no network."""
+    """A data folder and a cache of its own."""
     (tmp_path / "data").mkdir()
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
     return tmp_path
 
 

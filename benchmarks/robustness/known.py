@@ -88,7 +88,7 @@ UNPROTECTED = (
     "A sound metrics file of another run, or of other numbers, that is put into a run's folder by "
     "hand: exported results carry their spec, metrics in a run folder do not.",
     "Decoded data whose bytes change under an unchanged size and time: opening a data set "
-    "compares those; `fedlib.data.verify` compares every checksum.",
+    "compares nothing else.",
     "Parquet files of a data set whose labels are changed by hand: their fingerprint is another, "
     "which every run stores and a checkpoint is compared with, but it cannot be known to be "
     "wrong.",

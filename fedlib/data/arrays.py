@@ -1,9 +1,7 @@
 """Datasets that no file holds: arrays of one's own, and scikit-learn's handwritten digits."""
 
 import hashlib
-import json
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,12 +11,10 @@ from numpy.typing import NDArray
 
 from fedlib.data import cache
 from fedlib.data.records import RECORDS, Dataset, DatasetError, Split
-from fedlib.values import one_of
 
-ORIGIN = "own"
+OWN = "arrays of one's own"
 # Features, labels and, if there are any, further columns by name.
 Given = tuple[Any, Any] | tuple[Any, Any, Mapping[str, Any]]
-SCALES = ("channel", "feature", "none")
 CONSTANT = 1e-6  # what varies by no larger share of its mean has no scale
 BLOCK = 4096  # examples whose squares are summed at once
 
@@ -28,7 +24,6 @@ def add(
     train: Given,
     test: Given | None = None,
     class_names: Sequence[str] = (),
-    scale: str = "channel",
     vocabulary: Sequence[str] = (),
 ) -> Dataset:
     """Store examples and labels in the cache under a name of one's own, for good; return them.
@@ -36,12 +31,11 @@ def add(
     train, test: features, labels [N], integers 0..classes-1, and a dict with further columns [N],
     such as whose an example is, for `ByColumn`. Features are images uint8 [N, H, W, C] with one
     channel or three, tokens [N, T] of any other integers, or numbers [N, ...], kept as float32.
-    Without a test split, tasks can only hold out clients' `Own` examples.
-    class_names: of all labels, "0", "1", ... if there are none. scale: mean 0 and deviation 1 in
-    training for every "channel" (the last axis), every "feature", or "none"; tokens have none.
-    vocabulary: what tokens stand for. What the name held before is replaced. ValueError for other
-    arrays and for names that are taken, with nothing written; DatasetError when the cache cannot be
-    written.
+    Images and numbers are brought to mean 0 and deviation 1 in training, per channel (the last
+    axis). Without a test split, tasks can only hold out clients' `Own` examples.
+    class_names: of all labels, "0", "1", ... if there are none. vocabulary: what tokens stand for.
+    What the name held before is replaced. ValueError for other arrays and for names that are taken,
+    with nothing written; DatasetError when the cache cannot be written.
     """
     if name in RECORDS:
         raise ValueError(f"{name!r} is the name of a dataset that is known already")
@@ -49,37 +43,30 @@ def add(
         raise ValueError(
             f"name must be of small letters, digits and _, without _sample at its end; got {name!r}"
         )
-    one_of("scale", scale, SCALES)
     given = {"train": train} if test is None else {"train": train, "test": test}
     splits = {split: _checked(split, *part) for split, part in given.items()}
-    kinds = {n: (p["features"].dtype.name, *p["features"].shape[1:]) for n, p in splits.items()}
-    if len(set(kinds.values())) > 1 or not len(splits["train"]["labels"]):
+    kinds = {n: (p.features.dtype.name, *p.features.shape[1:]) for n, p in splits.items()}
+    if len(set(kinds.values())) > 1 or not len(splits["train"]):
         raise ValueError(f"features are {kinds}: shapes differ, or there is nothing to train on")
-    called = _named(splits, class_names)
-    look = _look(splits["train"]["features"], scale)
-    if vocabulary:
-        words = json.dumps(list(vocabulary)).encode()
-        splits["train"]["vocabulary"] = np.frombuffer(words, np.uint8)
-    told = {"source": "arrays of one's own", "class_names": called, **look}
-    columns = [[n, str(v.dtype), zlib.crc32(v.data)] for p in splits.values() for n, v in p.items()]
-    key = cache.key_of(told, cache.fingerprint(splits), columns)
-    return cache.get(name, ORIGIN, key, told, lambda: splits)
+    look = _look(splits["train"].features)
+    told = {"source": OWN, "class_names": _named(splits, class_names), **look}
+    return cache.get(name, None, told, lambda: (splits, tuple(vocabulary)))
 
 
 def added() -> tuple[str, ...]:
     """The names of all datasets that were added."""
-    names = set()
-    for path in cache.folder().glob(f"*/{cache.META}"):
+    names = []
+    for path in sorted(cache.folder().glob(f"*/{cache.META}")):
         with suppress(DatasetError):
-            meta = cache.meta_of(path.parent)
-            names |= {str(meta["name"])} if meta["origin"] == ORIGIN else set()
-    return tuple(sorted(names))
+            if cache.meta_of(path.parent.name)["source"] == OWN:
+                names.append(path.parent.name)
+    return tuple(names)
 
 
 def _checked(
     split: str, features: Any, labels: Any, columns: Mapping[str, Any] | None = None
-) -> dict[str, NDArray[Any]]:
-    """The arrays of a split as they are stored; ValueError says what cannot be."""
+) -> Split:
+    """A split as it is stored; ValueError says what cannot be."""
 
     def need(legal: object, what: str, given: NDArray[Any] | None = None) -> None:
         if not legal:
@@ -101,26 +88,21 @@ def _checked(
             x = x.astype(np.float32)
         for row in np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1)):
             need(False, f"example {row:,} has features that are NaN or infinite")
-    regression = "classes are whole numbers 0.., and regression is not supported"
-    need(y.dtype.kind != "f", f"labels are {y.dtype}, but {regression}")
     legal = y.ndim == 1 and y.dtype.kind in "iu" and not np.any(y < 0)
-    need(legal, "labels must be integers 0.. in [N]", y)
-    need(len(y) == len(x), f"{len(y):,} labels for {len(x):,} examples")
-    found = {"features": x, "labels": y.astype(np.int64)}
-    for name, values in (columns or {}).items():
-        found[cache.EXTRA + name] = v = np.array(values)
-        legal = re.fullmatch(r"[\w.-]+", name) and v.ndim == 1 and v.dtype.kind in "iufbU"
+    need(legal, "labels must be integers 0.. in [N], and regression is not supported", y)
+    kept = {name: np.array(values) for name, values in (columns or {}).items()}
+    for name, v in kept.items():
+        legal = v.ndim == 1 and v.dtype.kind in "iufbU"
         need(legal, f"column {name!r} cannot be kept: it must hold numbers or names in [N]", v)
-        need(len(v) == len(x), f"{len(v):,} values of {name!r} for {len(x):,} examples")
-    return found
+    return Split(x, y.astype(np.int64), kept)
 
 
-def _named(splits: cache.Arrays, class_names: Sequence[str]) -> tuple[str, ...]:
+def _named(splits: dict[str, Split], class_names: Sequence[str]) -> tuple[str, ...]:
     """The names of all classes; ValueError unless each has one, and a training example."""
-    classes = 1 + max(int(part["labels"].max(initial=-1)) for part in splits.values())
+    classes = 1 + max(int(part.labels.max(initial=-1)) for part in splits.values())
     if class_names and (len(set(class_names)) != len(class_names) or len(class_names) < classes):
         raise ValueError(f"class_names must be {classes:,} different names or more: {class_names}")
-    seen = np.unique(splits["train"]["labels"])
+    seen = np.unique(splits["train"].labels)
     # Labels may be any numbers by mistake: no array has as many entries as the largest says.
     for i in range(max(classes, len(class_names), 2)):
         if i >= len(seen) or seen[i] != i:
@@ -130,14 +112,12 @@ def _named(splits: cache.Arrays, class_names: Sequence[str]) -> tuple[str, ...]:
     return tuple(map(str, class_names or range(classes)))
 
 
-def _look(features: NDArray[Any], scale: str) -> dict[str, list[float]]:
-    """Mean and standard deviation, of pixels as numbers in [0, 1]; none of tokens."""
+def _look(features: NDArray[Any]) -> dict[str, list[float]]:
+    """Mean and standard deviation per channel, of pixels as numbers in [0, 1]; none of tokens."""
     if features.dtype == np.int32:
         return {"mean": [], "std": []}
     unit = 255 if features.dtype == np.uint8 else 1
-    if scale == "none":
-        return {"mean": [0.0], "std": [1.0]}
-    axes = tuple(range(features.ndim - 1)) if scale == "channel" else (0,)
+    axes = tuple(range(features.ndim - 1))
     mean = features.mean(axes, dtype=np.float64)
     starts = range(0, len(features), BLOCK)
     squares = sum(((features[i : i + BLOCK] - mean) ** 2).sum(axes) for i in starts)

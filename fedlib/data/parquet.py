@@ -4,11 +4,10 @@ Pictures become pixels. Texts become rows of token ids, by a vocabulary of the t
 """
 
 import io
-import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedlib import progress
-from fedlib.data import cache
-from fedlib.data.records import DatasetError, MissingDataError, Record
-from fedlib.values import one_of
+from fedlib.data.cache import SPLITS, Made
+from fedlib.data.records import DatasetError, Record, Split, reading
 
 PADDING, UNKNOWN = 0, 1
 SPECIAL = ("<pad>", "<unk>")
@@ -35,40 +33,18 @@ Files = dict[str, list[Path]]
 
 
 def files_of(folder: Path, record: Record) -> Files:
-    """The files `<split>-00000-of-0000N.parquet` of each split in order, {} when there are none.
+    """The files `<split>-00000-of-0000N.parquet` of each split in order, {} unless all have some.
 
-    Older files of the hub have a hash before the suffix. DatasetError when some of the N are
-    missing, or there twice, or a split has none.
+    Older files of the hub have a hash before the suffix.
     """
-    with _reading(folder):
-        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    files = {split: _shards(names, split, folder) for split in record.splits}
-    for split in (split for split in files if not files[split] and any(files.values())):
-        raise MissingDataError(f"{folder} has no {split}-*.parquet, only the other split")
-    return files if any(files.values()) else {}
-
-
-def _shards(names: list[str], split: str, folder: Path) -> list[Path]:
-    shape = rf"{split}-([0-9]{{5}})-of-([0-9]{{5}})(-[0-9a-f]+)?\.parquet"
-    found = [match for name in names if (match := re.fullmatch(shape, name))]
-    total = max((int(match[2]) for match in found), default=0)
-    if [int(match[1]) for match in found] != list(range(total)):
-        raise DatasetError(
-            f"{folder} must have each of the {total} files of split {split!r} once, but has "
-            + ", ".join(match[0] for match in found)
-        )
-    return [folder / match[0] for match in found]
-
-
-def sizes(files: Files) -> tuple[int, int]:
-    """How many training and test examples files hold, by their footers."""
-    counts = [_count(paths) for paths in files.values()]
-    return counts[0], sum(counts[1:])
+    files = {split: sorted(folder.glob(f"{split}-*.parquet")) for split in record.splits}
+    return files if all(files.values()) else {}
 
 
 def require_official(name: str, record: Record, files: Files, where: object) -> None:
-    """DatasetError unless files have the sizes of the official set."""
-    found, official = sizes(files), record.sizes
+    """DatasetError unless files have the sizes of the official set, as their footers say."""
+    counts = [_count(paths) for paths in files.values()]
+    found, official = (counts[0], sum(counts[1:])), record.sizes
     if found != official:
         raise DatasetError(
             f"{where} holds {found[0]:,} training and {found[1]:,} test examples, but the "
@@ -77,27 +53,30 @@ def require_official(name: str, record: Record, files: Files, where: object) -> 
         )
 
 
-def store(files: Files, record: Record, title: str) -> cache.Arrays:
-    """What is to be stored of files: their decoded arrays, split by split.
+def decoded(files: Files, record: Record, title: str) -> Made:
+    """The splits that files hold, and the vocabulary of texts.
 
     DatasetError names file and row of whatever cannot be read.
     """
-    stored: cache.Arrays = {}
-    for split, paths in zip(cache.SPLITS, files.values(), strict=False):
+    splits: dict[str, Split] = {}
+    vocabulary: tuple[str, ...] = ()
+    for split, paths in zip(SPLITS, files.values(), strict=False):
         with progress.bar(_count(paths), f"decoding {title} {split}") as bar:
             parts = [_read(path, record, bar) for path in paths]
         # Of the other columns those that all files have.
-        shared = set.intersection(*map(set, parts))
-        stored[split] = {n: np.concatenate([part[n] for part in parts]) for n in shared}
-    if stored["train"]["features"].dtype == object:
+        shared = set.intersection(*(set(part.columns) for part in parts))
+        splits[split] = Split(
+            np.concatenate([part.features for part in parts]),
+            np.concatenate([part.labels for part in parts]),
+            {n: np.concatenate([part.columns[n] for part in parts]) for n in shared},
+        )
+    if splits["train"].features.dtype == object:
         # The first split is for training, so the vocabulary knows nothing of test texts.
         length = record.shape[0] if record.shape else LENGTH
-        vocabulary = learn(stored["train"]["features"], length)
-        for part in stored.values():
-            part["features"] = encode(part["features"], length, vocabulary)
-        words = json.dumps(vocabulary).encode()
-        stored["train"]["vocabulary"] = np.frombuffer(words, np.uint8)
-    return stored
+        vocabulary = learn(splits["train"].features, length)
+        for split, part in splits.items():
+            splits[split] = replace(part, features=encode(part.features, length, vocabulary))
+    return splits, vocabulary
 
 
 def _pixels(picture: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -109,47 +88,29 @@ def _pixels(picture: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         return np.atleast_3d(np.asarray(opened.convert("L" if grey else "RGB")))
 
 
-@contextmanager
-def _reading(path: Path, where: str = "") -> Iterator[None]:
-    """Turn whatever a damaged or foreign file provokes into a DatasetError that names it."""
-    try:
-        yield
-    except DatasetError:
-        raise
-    except Exception as error:  # decoders of pictures and of Parquet raise many kinds
-        raise DatasetError(f"{path}{where} cannot be read: {error}") from error
-
-
 def _count(paths: list[Path]) -> int:
     total = 0
     for path in paths:
-        with _reading(path):
+        with reading(path):
             total += pq.read_metadata(path).num_rows
     return total
 
 
-def _read(path: Path, record: Record, bar: Any) -> dict[str, NDArray[Any]]:
+def _read(path: Path, record: Record, bar: Any) -> Split:
     """All that is wanted of a file; DatasetError unless it has labels, and a value everywhere."""
-    with _reading(path):
-        file = pq.ParquetFile(path)
-        table, needed = file.read(), [*record.features, record.label]
-        names = table.column_names
-        if not len(table) or len(table) != file.metadata.num_rows:
-            raise ValueError(f"it holds {len(table):,} of {file.metadata.num_rows:,} examples")
-        for name in (*needed, *(record.columns or ())):
-            one_of("column", name, names)
-        others = [name for name in names if name not in needed]
+    with reading(path):
+        table = pq.ParquetFile(path).read()
+        needed = (*record.features, record.label)
+        others = [name for name in table.column_names if name not in needed]
         kept = others if record.columns is None else record.columns
-        if odd := [name for name in kept if not re.fullmatch(r"[\w.-]+", name)]:
-            raise ValueError(f"column {odd[0]!r} cannot be kept, it would name a file")
-        columns = {cache.EXTRA + name: _plain(name, table.column(name)) for name in kept}
-        labels, classes = _plain(record.label, table.column(record.label)), len(record.class_names)
+        columns = {name: _plain(name, table.column(name)) for name in kept}
+        labels = _plain(record.label, table.column(record.label))
         if labels.dtype.kind not in "iu":
             raise ValueError(f"column {record.label!r} must hold integers, not {labels.dtype}")
+        classes = len(record.class_names)
         for row in np.flatnonzero((labels < 0) | (labels >= (classes or np.inf))):
             raise ValueError(f"row {row:,}: label {labels[row]} is outside 0..{classes - 1}")
-        features = _features(path, record, table, bar)
-    return {"features": features, "labels": labels.astype(np.int64), **columns}
+        return Split(_features(path, record, table, bar), labels.astype(np.int64), columns)
 
 
 def _features(path: Path, record: Record, table: pa.Table, bar: Any) -> NDArray[Any]:
@@ -159,7 +120,7 @@ def _features(path: Path, record: Record, table: pa.Table, bar: Any) -> NDArray[
     _complete(name, cells)
     if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
         return np.asarray(cells.to_numpy())
-    if record.is_text:
+    if len(record.shape) == 1:
         raise ValueError(f"column {name!r} must be text, not {cells.type}")
     if pa.types.is_list(cells.type) or pa.types.is_fixed_size_list(cells.type):
         return np.array(cells.to_pylist())
@@ -170,7 +131,7 @@ def _features(path: Path, record: Record, table: pa.Table, bar: Any) -> NDArray[
     shape = shape or _pixels(pictures[0].as_py(), ()).shape
     seen = np.empty((len(cells), *shape), np.uint8)
     for i, picture in enumerate(pictures):
-        with _reading(path, f", row {i:,}"):
+        with reading(path, f", row {i:,}"):
             seen[i] = _pixels(picture.as_py(), shape)
         bar.update()
     return seen

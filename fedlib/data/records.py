@@ -1,6 +1,8 @@
 """What a dataset is, and the small records of the ones that are known."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,15 @@ class DatasetError(RuntimeError):
     """A dataset cannot be had; the message says what was looked for, where, and what to do."""
 
 
-class MissingDataError(DatasetError, FileNotFoundError):
-    """A dataset is in none of the places it may be in."""
+@contextmanager
+def reading(path: Path, where: str = "") -> Iterator[None]:
+    """Turn whatever a damaged or foreign file provokes into a DatasetError that names it."""
+    try:
+        yield
+    except DatasetError:
+        raise
+    except Exception as error:  # decoders of pictures and of Parquet raise many kinds
+        raise DatasetError(f"{path}{where} cannot be read: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,11 +117,6 @@ class Record:
     label: str = "label"
     columns: tuple[str, ...] | None = None
     splits: tuple[str, ...] = ("train", "test")
-
-    @property
-    def is_text(self) -> bool:
-        """Whether examples are texts, not pictures."""
-        return len(self.shape) == 1
 
 
 _told: dict[str, dict[str, Any]] = json.loads(

@@ -159,10 +159,6 @@ class GateNet(Family):
     activation: str = "leaky_relu"
     init: str = "orthogonal"
 
-    def check(self) -> None:
-        if min(self.hidden, default=1) < 1:
-            raise ValueError(f"GateNet.hidden must be >= 1, got {self.hidden}")
-
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the hidden layers; see ``Family``."""
         kind = ACTIVATIONS[self.activation]
@@ -198,29 +194,21 @@ class Module(Family):
     head: str = ""
     frozen: tuple[str, ...] = ()
 
-    def check(self) -> None:
-        package, _, name = self.function.partition(":")
-        if not all(word.isidentifier() for word in (*package.split("."), name)):
-            raise ValueError(f"Module.function must be 'package:function', got {self.function!r}")
-
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the module without its head; see ``Family``."""
         try:
             module = self._made()
             with torch.no_grad():
                 h = module.eval()(some(module, shape, 2))
-            if not isinstance(h, Tensor) or h.ndim != 2 or len(h) != 2:
-                what = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
-                raise ValueError(f"makes {what} of two examples, not features [2, D]")
+            if h.ndim != 2 or len(h) != 2:
+                raise ValueError(f"makes {list(h.shape)} of two examples, not features [2, D]")
         except Exception as error:  # whatever somebody's function raises
             raise ValueError(f"{self}, for examples {list(shape)}: {error}") from error
         return module.train(), h.shape[1]
 
     def _made(self) -> nn.Module:
         package, _, name = self.function.partition(":")
-        module = getattr(import_module(package), name)(**dict(self.arguments))
-        if not isinstance(module, nn.Module):
-            raise TypeError(f"it is a {type(module).__name__}, no torch.nn.Module")
+        module: nn.Module = getattr(import_module(package), name)(**dict(self.arguments))
         if self.head:
             module.get_submodule(self.head)  # an error if there is none
             owner, _, name = self.head.rpartition(".")
@@ -257,12 +245,6 @@ class ResNet(Family):
     blocks: int = 3
     widths: tuple[int, ...] = (16, 32, 64)
     groups: int = 2
-
-    def check(self) -> None:
-        if any(width % self.groups for width in self.widths):
-            raise ValueError(
-                f"ResNet.groups must divide every width, got {self.groups} for {self.widths}"
-            )
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the network up to its global average pooling; see ``Family``."""

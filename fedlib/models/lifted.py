@@ -23,7 +23,6 @@ BatchNorm = nn.modules.batchnorm._BatchNorm
 AFTER, USED = "statistics", "used"
 _STATISTICS = (".running_mean", ".running_var")
 _ATTENTION = F.scaled_dot_product_attention
-_ALPHA = -1.7580993408473766  # what SELU tends to (Klambauer et al., 2017)
 
 
 def is_statistic(name: str) -> bool:
@@ -71,7 +70,7 @@ class Lifted(TorchFunctionMode):
         return u.reshape(examples, *shape[:axis], *shape[axis + 1 :]).movedim(0, axis)
 
 
-def _dropping(axes: int | None = None, alpha: bool = False) -> Callable[..., Tensor]:
+def _dropping(axes: int | None = None) -> Callable[..., Tensor]:
     """Return a dropout of single values, or of all that the first ``axes`` axes point at."""
 
     def drop(
@@ -81,22 +80,12 @@ def _dropping(axes: int | None = None, alpha: bool = False) -> Callable[..., Ten
             return x
         u = lifted.draw(x.shape[:axes])
         keep = (u >= p).to(x.dtype).view(*u.shape, *[1] * (x.ndim - u.ndim))
-        if not alpha:
-            return x * (keep / ((1 - p) or 1))
-        a = ((1 - p) * (1 + p * _ALPHA**2)) ** -0.5 if p < 1 else 0.0
-        return a * (x * keep + _ALPHA * (1 - keep)) - a * _ALPHA * p
+        return x * (keep / ((1 - p) or 1))
 
     return drop
 
 
 _drop = _dropping()
-
-
-def _bernoulli(lifted: Lifted, x: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
-    """Draw zeros and ones of the shape of ``x``: what stochastic depth is made of."""
-    if lifted.noise is None:
-        return x.bernoulli_(p, generator=generator)
-    return (lifted.draw(x.shape) < p).to(x.dtype)
 
 
 def _attend(
@@ -171,10 +160,7 @@ def _group(lifted: Lifted, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 _ANSWERS: dict[Any, Callable[..., Tensor]] = {
     F.dropout: _drop,
-    F.alpha_dropout: _dropping(alpha=True),
     **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), _dropping(2)),
-    F.feature_alpha_dropout: _dropping(2, alpha=True),
-    Tensor.bernoulli_: _bernoulli,
     F.scaled_dot_product_attention: _attend,
     F.multi_head_attention_forward: _attend_in_heads,
     F.batch_norm: _normalise,
@@ -184,32 +170,21 @@ _ANSWERS: dict[Any, Callable[..., Tensor]] = {
 
 @contextmanager
 def blamed(module: nn.Module) -> Iterator[None]:
-    """Name the innermost module in what its forward pass raises, or if it draws by itself.
+    """Name the module in what its forward pass raises, or if it draws by itself.
 
     ValueError, with what to use instead of a module that draws from torch's own generator.
     """
-    inside: list[str] = []
-    names = {m: f"{type(m).__name__} {n}".strip() for n, m in module.named_modules()}
     begun = torch.get_rng_state()
-
-    def leave(*_: Any) -> None:
+    try:
+        yield
         if not torch.equal(torch.get_rng_state(), begun):
             raise ValueError(
                 "draws random numbers of its own, which would be others in every run: "
-                "use nn.Dropout and its relatives, or stochastic depth"
+                "use nn.Dropout and its relatives"
             )
-        inside.pop()
-
-    hooks = [m.register_forward_pre_hook(lambda m, _: inside.append(names[m])) for m in names]
-    hooks += [m.register_forward_hook(leave) for m in names]
-    try:
-        yield
     except Exception as error:
-        where = inside[-1] if inside else next(iter(names.values()))
-        raise ValueError(f"{where}: {error}") from error
+        raise ValueError(f"{type(module).__name__}: {error}") from error
     finally:
-        for hook in hooks:
-            hook.remove()
         torch.set_rng_state(begun)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -51,8 +51,6 @@ class Lifting(NamedTuple):
 
 
 WATCHED = nn.MultiheadAttention | nn.modules.dropout._DropoutNd | nn.GroupNorm | BatchNorm
-# What is known of networks that were lifted once, by family, shape and classes.
-_LIFTED: dict[Any, Lifting] = {}
 
 
 class Net:
@@ -132,12 +130,7 @@ class Net:
 
         ValueError, naming the module, for one that cannot be trained here.
         """
-        key = self._spec, self.shape, self.classes
-        if key not in _LIFTED:
-            with _outside_vmap(), torch.no_grad():
-                net = self if str(self._device) == "cpu" else Net(*key)
-                _LIFTED[key] = net._rehearsed()  # on a CPU, where all draws are seen
-        return _LIFTED[key]
+        return _lifting(self._spec, self.shape, self.classes)
 
     def features(self, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
         """Return h(x), ``[B, D]``; only the leaves ``base.*`` of ``params`` are read.
@@ -177,6 +170,7 @@ class Net:
         x = some(base, self.shape, 3)
         with blamed(base):
             h = self.features(leaves, x)
+        with blamed(base):
             if not torch.allclose(h[:1], self.features(leaves, x[:1]), 1e-3, 1e-4, True):
                 raise ValueError("what it says of an example depends on who shares its batch")
             if not torch.allclose(h, twin.base(x), 1e-3, 1e-4, True):
@@ -281,13 +275,18 @@ class Net:
         return sum(p.numel() for p in self.module.parameters())
 
 
+@cache
+def _lifting(spec: Any, shape: tuple[int, ...], classes: int) -> Lifting:
+    with _outside_vmap(), torch.no_grad():
+        return Net(spec, shape, classes)._rehearsed()  # on a CPU, where all draws are seen
+
+
 def _outside_vmap() -> AbstractContextManager[Any]:
     """Return a context in which a module may be built although a program is being vmapped.
 
     A resumed run asks for a net there first, and drawing its (unused) numbers is refused by vmap.
     """
-    disable = getattr(torch._C, "_DisableFuncTorch", None)
-    return disable() if disable else nullcontext()
+    return torch._C._DisableFuncTorch()
 
 
 def _slots(module: nn.Module) -> list[Slot]:

@@ -46,26 +46,10 @@ def examples(
     labels: ArrayLike, pool: ArrayLike | None = None, classes: int | None = None,
     columns: Mapping[str, ArrayLike] | None = None,
 ) -> Pool:  # fmt: skip
-    """The pool of examples that these describe, checked; ValueError names what does not fit."""
-    values = _numbers("labels", labels, classes)
-    positions = np.arange(len(values)) if pool is None else _numbers("pool", pool, len(values))
-    if len(np.unique(positions)) != len(positions):
-        raise ValueError("pool names some example more than once")
+    """The pool of examples that these describe; see ``Request.split``."""
+    values = np.asarray(labels, np.int64)
+    positions = np.arange(len(values)) if pool is None else np.asarray(pool, np.int64)
     return Pool(values, positions, classes or int(values.max()) + 1, columns or {})
-
-
-def _numbers(what: str, given: ArrayLike, limit: int | None) -> Ints:
-    values = np.asarray(given)
-    if values.ndim != 1 or not len(values) or values.dtype.kind not in "iu":
-        raise ValueError(
-            f"{what} must be a list of whole numbers, one at least, not {values.dtype} of shape "
-            f"{values.shape}"
-        )
-    low, high = int(values.min()), int(values.max())
-    if low < 0 or (limit is not None and high >= limit):
-        most = high if limit is None else limit - 1
-        raise ValueError(f"{what} must lie in 0..{most}, but lie in {low}..{high}")
-    return values.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,27 +59,11 @@ class Partition:
     index: int64 [clients, width], positions in the split, each row padded at its end with -1.
     sizes: int64 [clients], how many entries of each row count.
     side: arrays [clients, width] of per-example information (a rotation angle, ...), by name.
-    Raises ValueError where the three do not fit together. The arrays become read-only.
     """
 
     index: Ints
     sizes: Ints
-    side: dict[str, NDArray[Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        index, sizes = np.asarray(self.index, np.int64), np.asarray(self.sizes, np.int64)
-        shapes = [np.shape(values) for values in self.side.values()]
-        if index.ndim != 2 or sizes.shape != index.shape[:1] or set(shapes) - {index.shape}:
-            raise ValueError(
-                f"index must be [clients, width], sizes [clients] and side information as index, "
-                f"not {index.shape}, {sizes.shape} and {shapes}"
-            )
-        held = np.arange(index.shape[1]) < sizes[:, None]
-        if np.any(held.sum(1) != sizes) or np.any((index >= 0) != held) or np.any(index < -1):
-            raise ValueError("each row of index must hold its size of positions, then only -1")
-        side = {name: _frozen(values) for name, values in self.side.items()}
-        for name, values in (("index", _frozen(index)), ("sizes", _frozen(sizes)), ("side", side)):
-            object.__setattr__(self, name, values)
+    side: dict[str, Ints] = field(default_factory=dict)
 
     @classmethod
     def from_lists(cls, lists: Iterable[ArrayLike]) -> Partition:
@@ -133,7 +101,7 @@ class Partition:
 
     def counts(self, labels: ArrayLike, classes: int) -> Ints:
         """How many examples of each class each client holds, int64 [clients, classes]."""
-        values = examples(labels, None, classes).labels[self.index[self.index >= 0]]
+        values = np.asarray(labels)[self.index[self.index >= 0]]
         cell = np.repeat(np.arange(self.clients), self.sizes) * classes + values
         return np.bincount(cell, minlength=self.clients * classes).reshape(self.clients, classes)
 
@@ -144,13 +112,6 @@ class Partition:
     def __repr__(self) -> str:
         side = f", with {', '.join(sorted(self.side))}" if self.side else ""
         return f"Partition({self.clients:,} clients, {int(self.sizes.sum()):,} examples{side})"
-
-
-def _frozen(array: ArrayLike) -> NDArray[Any]:
-    """A read-only view, so that the caller's own array stays writable."""
-    view = np.asarray(array).view()
-    view.flags.writeable = False
-    return view
 
 
 def enough(what: str, needed: int, available: int) -> None:
@@ -199,19 +160,9 @@ def draw_labels(generator: np.random.Generator, alpha: float, left: Ints, size: 
     return counts
 
 
-def concentration_of(alpha: float, kinds: int) -> Floats:
-    """alpha for each of so many kinds, [kinds]."""
-    # Beyond 1e12 the shares equal their mean to six digits, and gamma draws would overflow.
-    return np.full(kinds, min(alpha, 1e12))
-
-
 def draw_shares(generator: np.random.Generator, alpha: float, kinds: int) -> Floats:
     """One draw of Dir(alpha) over so many kinds, [kinds]."""
-    shares = generator.dirichlet(concentration_of(alpha, kinds))
-    if not shares.sum() > 0.5:  # the limit of a vanishing alpha is a single kind
-        shares[:] = 0
-        shares[generator.choice(kinds, p=np.full(kinds, 1 / kinds))] = 1
-    return shares
+    return generator.dirichlet(np.full(kinds, alpha))
 
 
 def apportion(weights: ArrayLike, total: int) -> Ints:

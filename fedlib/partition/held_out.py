@@ -1,9 +1,8 @@
 """What a client does not train on: twins from elsewhere, some of its own, what opted out."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +11,6 @@ from fedlib.partition import draws
 from fedlib.partition.base import Request
 from fedlib.partition.draws import Ints, Partition, examples
 from fedlib.values import value, within
-
-
-class Examples(Protocol):
-    """A split as far as partitions look at it: labels [N] and other columns [N] by name."""
-
-    @property
-    def labels(self) -> Ints: ...
-
-    @property
-    def columns(self) -> Mapping[str, NDArray[Any]]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +42,7 @@ class Mirrored:
     test: int = 100
     source: str = "train"
 
-    def divide(
-        self, request: Request, train: Examples, test: Examples, classes: int, seed: int
-    ) -> Division:
+    def divide(self, request: Request, train: Any, test: Any, classes: int, seed: int) -> Division:
         """The division of a request; see `divide`."""
         if not len(test.labels):
             raise ValueError("there is no test split to mirror clients in; use Own, not Mirrored")
@@ -94,9 +81,7 @@ class Own:
     merge: bool = False
     train: float = 1.0
 
-    def divide(
-        self, request: Request, train: Examples, test: Examples, classes: int, seed: int
-    ) -> Division:
+    def divide(self, request: Request, train: Any, test: Any, classes: int, seed: int) -> Division:
         """The division of a request; see `divide`."""
         labels, columns = train.labels, dict(train.columns)
         if self.merge:
@@ -128,7 +113,7 @@ def thinned(whole: Partition, labels: Ints, share: float, seed: int) -> Partitio
 
 
 def divide(
-    request: Request, held_out: Mirrored | Own, train: Examples, test: Examples,
+    request: Request, held_out: Mirrored | Own, train: Any, test: Any,
     classes: int, seed: int,
 ) -> Division:  # fmt: skip
     """Who trains, validates and tests on what: one partition each, with side information.

@@ -204,25 +204,21 @@ class Pachinko(Request):
 class ByColumn(Request):
     """The natural partition: one client for each distinct value of a column, such as its writer.
 
-    Clients are in the order of their values and hold all of their examples. Values with fewer
-    than `least` examples are left out; `clients`, when given, is how many of the others take
-    part, drawn at random by the seed of the run.
+    Clients are in the order of their values and hold all of their examples. `clients`, when given,
+    is how many of them take part, drawn at random by the seed of the run.
     """
 
-    limits = within(clients="> 0", least="> 0")
+    limits = within(clients="> 0")
     column: str = "writer_id"
     clients: int | None = None
-    least: int = 1
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         """ValueError with too few clients."""
         given = pool.column(self.column)
-        distinct, who, sizes = np.unique(given, return_inverse=True, return_counts=True)
-        chosen = np.flatnonzero(sizes >= self.least)
-        wanted = 1 if self.clients is None else self.clients
-        what = f"clients, values of {self.column!r} with {self.least:,} examples or more"
-        draws.enough(what, wanted, len(chosen))
+        distinct, who = np.unique(given, return_inverse=True)
+        chosen = np.arange(len(distinct))
         if self.clients is not None:
+            draws.enough(f"values of {self.column!r}", self.clients, len(distinct))
             generator = draws.generator_of(seed, "by column")
             chosen = np.sort(generator.choice(chosen, self.clients, replace=False))
         row = np.full(len(distinct), -1)
@@ -284,7 +280,7 @@ class ClassDirichlet(Request):
         return draws.cut_rows(rows, share, lambda client, n: state.permutation(n))
 
     def _one_try(self, stacks: list[Ints], total: int, state: np.random.RandomState) -> list[Ints]:
-        clients, concentration = self.clients, draws.concentration_of(self.alpha, self.clients)
+        clients, concentration = self.clients, np.full(self.clients, self.alpha)
         held = np.zeros(clients, np.int64)
         pieces: list[list[Ints]] = [[] for _ in range(clients)]
         for stack in stacks:

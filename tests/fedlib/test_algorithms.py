@@ -78,10 +78,6 @@ SERVERS = {
     "average": (sgd(1.0), lambda p: torch.optim.SGD(p, lr=1.0)),
     "momentum": (sgd(0.5, 0.9), lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9)),
     "adam": (Optimizer("adam", 0.02, eps=1e-3), lambda p: torch.optim.Adam(p, 0.02, eps=1e-3)),
-    "adagrad": (
-        Optimizer("adagrad", 0.05, eps=1e-3),
-        lambda p: torch.optim.Adagrad(p, 0.05, eps=1e-3),
-    ),
 }
 
 
@@ -207,7 +203,7 @@ LIMITS = {
         alg.ClusteredFedMix(experts=1, server=sgd(1.0), **FAST), ONCE, only("experts."), cohort=3
     ),
 }
-for server in (adam(1e-2), sgd(1.0), Optimizer("yogi", lr=0.01)):
+for server in (adam(1e-2), sgd(1.0), Optimizer("adamw", lr=0.01)):
     same = {"server": server, **FAST}
     for objective in ("map", "entropy", "likelihood"):
         method = alg.FedMix(experts=1, objective=objective, **same)

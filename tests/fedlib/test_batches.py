@@ -24,7 +24,7 @@ from fedlib.partition import IID, Mirrored
 from fedlib.tasks import CropFlip, Task
 
 
-def plain(image, noise, padding, flip):
+def plain(image, noise, padding):
     """One image, pixel by pixel."""
     height, width, depth = image.shape
     wide = np.zeros((height + 2 * padding, width + 2 * padding, depth), np.uint8)
@@ -33,7 +33,7 @@ def plain(image, noise, padding, flip):
     out = np.zeros_like(image)
     for i in range(height):
         for j in range(width):
-            from_column = width - 1 - j if flip and noise[2] < 0.5 else j
+            from_column = width - 1 - j if noise[2] < 0.5 else j
             out[i, j] = wide[down + i, right + from_column]
     return out
 
@@ -41,25 +41,24 @@ def plain(image, noise, padding, flip):
 @settings(max_examples=30)
 @given(
     padding=st.integers(0, 5),
-    flip=st.booleans(),
     shape=st.tuples(st.integers(1, 7), st.integers(1, 7), st.integers(1, 3)),
     seed=st.integers(0, 10**6),
 )
-def test_crops_and_mirrors_by_a_plain_loop(padding, flip, shape, seed):
+def test_crops_and_mirrors_by_a_plain_loop(padding, shape, seed):
     rng = np.random.default_rng(seed)
     images = rng.integers(1, 256, (5, *shape), dtype=np.uint8)
     noise = rng.random((5, 3), dtype=np.float32)
-    got = CropFlip(padding, flip)(torch.tensor(images), torch.tensor(noise))
+    got = CropFlip(padding)(torch.tensor(images), torch.tensor(noise))
     assert got.dtype == torch.uint8
     for i in range(5):
-        np.testing.assert_array_equal(got[i].numpy(), plain(images[i], noise[i], padding, flip))
+        np.testing.assert_array_equal(got[i].numpy(), plain(images[i], noise[i], padding))
 
 
 def test_every_crop_can_happen():
     """Noise next to 0 and to 1 takes the first and the last of the 2 p + 1 places."""
     image = torch.arange(1, 10, dtype=torch.uint8).view(1, 3, 3, 1)
     below_one = float(np.nextafter(np.float32(1), np.float32(0)))
-    first, last = (CropFlip(1, False)(image, torch.tensor([[n, n, 0.9]])) for n in (0.0, below_one))
+    first, last = (CropFlip(1)(image, torch.tensor([[n, n, 0.9]])) for n in (0.0, below_one))
     assert first[0, :, :, 0].tolist() == [[0, 0, 0], [0, 1, 2], [0, 4, 5]]
     assert last[0, :, :, 0].tolist() == [[5, 6, 0], [8, 9, 0], [0, 0, 0]]
     with pytest.raises(ValueError, match="padding must be >= 0, got -1"):
@@ -115,7 +114,7 @@ def test_training_sees_exactly_the_images_of_its_noise():
         assert "noise" not in batch  # all of it was the augmentation's
         for b in range(plan.counts[0, t]):
             example = fed.train.index[0, plan.positions[0, t, b]]
-            image = plain(fed.train.x[example].numpy(), noise[0, b], 2, True)
+            image = plain(fed.train.x[example].numpy(), noise[0, b], 2)
             expected = torch.tensor(image / 128 - 1).movedim(-1, 0).float()
             torch.testing.assert_close(batch["x"][0, b], expected)
 

@@ -217,9 +217,9 @@ def test_data_are_listed_and_fetched(ask, monkeypatch):
     assert code == 0 and said.startswith("digits: 1,437 + 360 examples")
 
     def lost(name):
-        raise datasets.MissingDataError("nowhere")
+        raise datasets.DatasetError("nowhere")
 
-    monkeypatch.setattr(datasets, "fetch", lost)
+    monkeypatch.setattr(datasets, "load", lost)
     assert ask("data", "fetch", "mnist") == (1, "", "fedlib: nowhere\n")
 
 

@@ -10,7 +10,6 @@ import threading
 import time
 from urllib.parse import unquote
 
-import huggingface_hub
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,7 +32,7 @@ class Hub(http.server.ThreadingHTTPServer):
     """What a hub has, {repository: {path: body}}, how it misbehaves, and what was asked of it.
 
     faults: for the next files that are sent, one each, "" for an honest answer; always: for all
-    that follow. listed: changes to what the listing says of every file; etag: of all of them.
+    that follow. listed: changes to what the listing says of every file.
     """
 
     daemon_threads = True
@@ -42,7 +41,6 @@ class Hub(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.sets, self.faults, self.always, self.listed = {}, [], "", {}
-        self.etag = None
         self.asked = []
 
     def offer(self, name, files, elsewhere=None):
@@ -102,7 +100,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.send_error(int(fault))
         if fault == "corrupt":
             body = bytes(b ^ 1 for b in body)
-        headers = {"ETag": f'"{hub.etag or sha256(whole)}"', "X-Repo-Commit": commit}
+        headers = {"ETag": f'"{sha256(whole)}"', "X-Repo-Commit": commit}
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
         half = (len(body) - start) // 2 if fault == "truncate" else len(body)
@@ -118,7 +116,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def served(places, monkeypatch):
     """A hub on this machine, which HF_ENDPOINT names, and an impatient huggingface_hub."""
     server = Hub()
-    for name in ("FEDLIB_DATA", "FEDLIB_DOWNLOAD", "http_proxy", "HTTP_PROXY", "all_proxy"):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    for name in ("FEDLIB_DATA", "http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
@@ -162,7 +161,7 @@ def test_a_set_of_several_files_is_fetched_once(served, places, monkeypatch):
     asked = len(served.asked)
     assert served.sent() == ["", ""]
     assert datasets.load("femnist").fingerprint == data.fingerprint
-    assert datasets.verify("femnist") == [] and datasets.describe("femnist").place == "cache"
+    assert datasets.describe("femnist")[0] == "cache"
     assert len(served.asked) == asked
 
 
@@ -183,38 +182,24 @@ def test_pictures_come_from_the_commit_of_their_record(served, places, monkeypat
     assert all(RECORDS[name].revision in path for path in paths) and len(paths) > 2
 
 
-@pytest.mark.parametrize("faults", [["corrupt"], ["truncate"] * 3])
-def test_a_fault_that_passes_is_survived(served, femnist, faults):
-    served.faults = list(faults)
+def test_a_fault_that_passes_is_survived(served, femnist):
+    served.faults = ["truncate"] * 3
     assert np.array_equal(datasets.load("femnist").train.features, femnist)
-    assert len(served.sent()) == 1 + len(faults)
+    assert len(served.sent()) == 4
 
 
-def test_a_file_that_stays_corrupt_is_refused(served, femnist, places):
+def test_a_file_that_is_corrupt_is_refused(served, femnist, places):
     served.always = "corrupt"
-    body = next(iter(served.sets["flwrlabs/femnist"].values()))
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(DatasetError, match=f"{TRAIN} cannot be read.*Set FEDLIB_DATA.*HF_ENDPOINT"):
         datasets.load("femnist")
-    wrong = sha256(bytes(b ^ 1 for b in body))
-    for words in (f"data/{TRAIN} of flwrlabs/femnist", wrong, sha256(body), "Set FEDLIB_DATA",
-                  "HF_ENDPOINT"):  # fmt: skip
-        assert words in str(caught.value)
-    assert len(served.sent()) == 2 and not folders(places)
-    served.always = ""
-    assert len(datasets.fetch("femnist").train) == 3
+    assert not folders(places)
 
 
-def test_a_damaged_download_is_fetched_again(served, femnist, places):
+def test_damaged_arrays_are_decoded_again_from_what_was_downloaded(served, femnist, places):
     before = datasets.load("femnist").fingerprint
     (entry_of(places, "femnist") / "train.features.npy").write_bytes(b"damaged")
-    assert "has changed" in datasets.verify("femnist")[0]
     assert datasets.load("femnist").fingerprint == before
-    assert len(served.sent()) == 1  # what was downloaded is still there
-    (entry_of(places, "femnist") / "train.features.npy").write_bytes(b"damaged")
-    link = next((places / "cache" / "downloads").rglob(TRAIN))
-    link.resolve().write_bytes(b"damaged too")
-    assert datasets.load("femnist").fingerprint == before
-    assert len(served.sent()) == 2
+    assert len(served.sent()) == 1
 
 
 @pytest.mark.parametrize("fault", ["404", "500", "truncate"])
@@ -241,12 +226,10 @@ def test_offline_what_was_downloaded_is_all_there_is(served, femnist, places, mo
     ("files", "message"),
     [
         ({TRAIN: 4}, r"holds 4 training .* official femnist has 3"),
-        ({"valid-00000-of-00001.parquet": 3}, "no files of split 'train'"),
-        ({"train-00000-of-99999999999.parquet": 3}, "no files of split 'train'"),
-        ({"train-00001-of-00002.parquet": 3}, "each of the 2 files of split 'train' once, but has"),
-        ({TRAIN: 3, "train-00000-of-00001-abc.parquet": 3}, "each of the 1 files .* has .*abc"),
+        ({"valid-00000-of-00001.parquet": 3}, "no files of all splits .'train',. in data"),
+        ({TRAIN: 3, "train-00000-of-00001-abc.parquet": 3}, r"holds 6 training"),
     ],
-    ids=["size", "split", "number", "half", "twice"],
+    ids=["size", "split", "twice"],
 )
 def test_a_hub_with_another_set(served, femnist, places, files, message):
     served.offer("femnist", {name: pictures(places, "femnist", n)[1] for name, n in files.items()})
@@ -256,17 +239,12 @@ def test_a_hub_with_another_set(served, femnist, places, files, message):
 
 
 @pytest.mark.parametrize(
-    ("path", "etag", "message"),
-    [
-        (None, "0" * 40, f"but {'0' * 40} is expected"),  # a file that git holds has no SHA-256
-        (None, "../../etc", "but etc is expected"),
-        (f"../../data/{TRAIN}", None, "femnist' failed"),
-        ("/etc/evil", None, "no files of split"),
-    ],
-    ids=["no checksum", "odd checksum", "above", "root"],
+    ("path", "message"),
+    [(f"../../data/{TRAIN}", "femnist' failed"), ("/etc/evil", "no files of all splits")],
+    ids=["above", "root"],
 )
-def test_a_hub_is_not_believed(served, femnist, places, path, etag, message):
-    served.listed, served.etag = {"path": path} if path else {}, etag
+def test_a_hub_is_not_believed(served, femnist, places, path, message):
+    served.listed = {"path": path}
     with pytest.raises(DatasetError, match=message):
         datasets.load("femnist")
     assert not folders(places) and not list((places / "data").iterdir())
@@ -314,8 +292,8 @@ def test_a_set_of_the_hub_by_the_columns_to_use(served, places, features, shape,
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"features": "foto"}, "unknown column 'foto'.*did you mean 'photo'"),
-        ({"columns": ["hospital"]}, "unknown column 'hospital'"),
+        ({"features": "foto"}, "Field .foto. does not exist"),
+        ({"columns": ["hospital"]}, "Field .hospital. does not exist"),
         ({"columns": ["odd"]}, "column 'odd' of type struct.* cannot be kept"),
         ({"label": "age"}, "column 'age' must hold integers, not float64"),
         ({"features": "gap"}, "row 3: column 'gap' holds no value"),
@@ -323,7 +301,7 @@ def test_a_set_of_the_hub_by_the_columns_to_use(served, places, features, shape,
         ({"features": ("age", "ward")}, "features must be uint8"),
         ({"features": "endless"}, "example 5 has features that are NaN or infinite"),
         ({"label": "beds", "columns": ["ward"], "class_names": "abc"}, "12 different names"),
-        ({"folder": "y"}, "who/wards has no files of split 'train' in y"),
+        ({"folder": "y"}, "who/wards has no files of all splits .* in y"),
         ({"name": "mnist"}, "'mnist' is the name of a dataset that is known"),
     ],
 )
@@ -336,25 +314,3 @@ def test_what_is_no_set_of_the_hub_is_refused_and_nothing_written(served, places
     with pytest.raises((DatasetError, ValueError), match=said):
         datasets.add_from_hub(repository="who/wards", splits=("train",), **{**usual, **asked})
     assert not (places / "cache" / "datasets").exists()
-
-
-def test_downloads_can_be_forbidden(served, femnist, monkeypatch):
-    monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
-    for function in (datasets.load, datasets.fetch, lambda name: datasets.add_from_hub("my", name)):
-        with pytest.raises(FileNotFoundError, match="FEDLIB_DOWNLOAD"):
-            function("femnist")
-    assert datasets.describe("femnist").place == "missing"
-    monkeypatch.delenv("FEDLIB_DOWNLOAD")
-    for name in datasets.names():
-        datasets.describe(name)
-        datasets.verify(name)
-    assert not served.asked
-
-
-def test_a_full_disk_is_not_taken_for_the_network(served, femnist, monkeypatch):
-    def full(*args, **kwargs):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", full)
-    with pytest.raises(DatasetError, match="Free some space"):
-        datasets.load("femnist")

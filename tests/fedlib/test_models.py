@@ -131,7 +131,6 @@ def test_init_is_drawn_from_its_seed_and_from_nothing_else():
     ("make", "message"),
     [
         (lambda: LeNet(channels=()), r"LeNet.channels must be >= 1, got \(\)"),
-        (lambda: ResNet(groups=3), r"ResNet.groups must divide every width, got 3"),
         (lambda: LeNet(dropout=1.0), r"LeNet.dropout must lie in \[0, 1\)"),
         (lambda: Net(LeNet(), (1, 1, 1), 10), r"LeNet\(\) does not fit images of 1x1 pixels"),
         (lambda: Net(LeNet(), TEXT, 4), "is for images, and an example here is of shape"),

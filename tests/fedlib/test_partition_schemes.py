@@ -46,7 +46,7 @@ SCHEMES = {
                  st.sampled_from(["distinct", "disjoint"])),
     "Shards": (Shards, clients, some),
     "Pachinko": (Pachinko, clients, sizes, alphas, alphas, st.just("family")),
-    "ByColumn": (ByColumn, st.just("writer"), st.none() | some, some),
+    "ByColumn": (ByColumn, st.just("writer"), st.none() | some),
 }  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def check_sizes(request, part, labels, pool, columns):
         assert sizes.tolist() == [each] * request.clients
     elif isinstance(request, ByColumn):
         own = {w: sorted(p for p in pool if columns["writer"][p] == w) for w in "abcde"}
-        own = {w: mine for w, mine in own.items() if len(mine) >= request.least}
+        own = {w: mine for w, mine in own.items() if mine}
         assert part.clients == (request.clients or len(own))
         assert [row for row in own.values() if row in rows(part)] == rows(part)
 
@@ -254,7 +254,7 @@ def test_pachinko_has_the_distribution_of_one_draw_at_a_time():
 
 def test_writers_by_hand_and_some_of_them_at_random():
     labels, names = [0, 1, 0, 1, 1], ["b", "a", "a", "c", "b"]
-    assert rows(deal(ByColumn(least=2), labels, writer_id=names)) == [[1, 2], [0, 4]]
+    assert rows(deal(ByColumn(), labels, writer_id=names)) == [[1, 2], [0, 4], [3]]
     assert rows(deal(ByColumn(), labels, 0, [3, 4], writer_id=names)) == [[4], [3]]
     writer, some = np.repeat(np.arange(40), 5), ByColumn(clients=10)
     one, other = (
@@ -301,7 +301,7 @@ def test_permutations_are_assigned_at_random():
 
 
 def test_a_repeated_deal_is_several_deals():
-    part = deal(Repeated(Rotated(ByColumn(least=2)), 3), [0] * 5, writer_id=[0, 0, 0, 1, 1])
+    part = deal(Repeated(Rotated(ByColumn()), 3), [0] * 5, writer_id=[0, 0, 0, 1, 1])
     assert part.index.tolist() == [[0, 1, 2], [3, 4, -1]] * 3 and set(part.side) == {"angle"}
     labels = balanced(4, 25)
     one, two = deal(IID(5), labels), deal(Repeated(IID(5)), labels)

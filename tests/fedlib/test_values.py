@@ -42,7 +42,7 @@ Phase: optimizer=... | Optimizer(name='adam'); epochs=1 | 2; batch_size=64 | Non
     ('head.',); loss='loss' | 'nll'; stop=None | EarlyStop(); noise=() | (('label', 3), ('policy',
     'features')); watch='nll' | 'loss'; side='both' | 'local'
 FedAvg: epochs=1 | 2; batch_size=64 | None; client=Optimizer() | Optimizer(name='adam');
-    server=Optimizer(lr=1.0) | Optimizer(name='yogi'); weighting='size' | 'uniform'
+    server=Optimizer(lr=1.0) | Optimizer(name='adamw'); weighting='size' | 'uniform'
 Explore: eps=0.33 | 0.5; decay=0.0 | 1.0
 ClusterStop: every=10 | 5; patience=10 | 3
 Dirichlet: clients=100 | 7; alpha=1.0 | 0.5; size=None | 3
@@ -53,13 +53,13 @@ Majority: clients=100 | 7; size=100 | 3; p=0.8 | 0.5; pairs='distinct' | 'disjoi
 Shards: clients=100 | 7; shards=2 | 3
 Pachinko: clients=500 | 7; size=100 | 3; root_alpha=0.1 | 0.5; leaf_alpha=10.0 | 1.0;
     coarse='coarse_label' | 'kind'
-ByColumn: column='writer_id' | 'speaker'; clients=None | 7; least=1 | 3
+ByColumn: column='writer_id' | 'speaker'; clients=None | 7
 Repeated: of=... | Shards(); times=2 | 3
 Rotated: of=... | Shards(); angles=(0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0) | (0.0,
     180.0); alpha=1.0 | None
 LabelPermuted: of=... | Rotated(of=Shards()); permutations=4 | 3
 Clients: of=... | Rotated(of=Shards()); first=0 | 3; last=100 | 50
-CropFlip: padding=4 | 2; flip=True | False
+CropFlip: padding=4 | 2
 Mirrored: pool=5000 | 100; validation=50 | 5; test=100 | 5; source='train' | 'test'
 OptOut: clients=0.9 | 0.5; share=1.0 | 0.5
 Own: test=0.25 | 0.2; validation=0.1 | 0.0; merge=False | True; train=1.0 | 0.2
@@ -74,7 +74,7 @@ GateNet: hidden=(128, 256, 128) | (8,); activation='leaky_relu' | 'mish'; init='
     'spectral'
 Uniform: low=... | 0.05; high=... | 0.3; log=True | False
 Choice: of=... | (3,)
-FedMix < FedAvg: server=Optimizer(name='adam', lr=0.001) | Optimizer(name='yogi'); experts=4 | 2;
+FedMix < FedAvg: server=Optimizer(name='adam', lr=0.001) | Optimizer(name='adamw'); experts=4 | 2;
     condition='label' | 'angle'; objective='map' | 'entropy'; gates='local' | 'averaged';
     marginal_entropy=1.0 | 0.0; phi_scale=0.0 | 0.01;
     personal_bias=False | True

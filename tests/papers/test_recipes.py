@@ -142,7 +142,6 @@ def test_stored_results_are_sound_planned_and_of_committed_code(monkeypatch):
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
 def test_the_quick_scale_downloads_nothing_and_plays(section, monkeypatch):
     monkeypatch.delenv("FEDLIB_DATA", raising=False)
-    monkeypatch.setenv("FEDLIB_DOWNLOAD", "0")
     for dataset in section.settings("quick"):
         whole = one_of_each(section, "quick", dataset)
         last = [e for e in whole.values() if e.after is None][-1]
