@@ -343,7 +343,7 @@ ODD = {
     "noisy": (lambda m, h: h + torch.rand_like(h), "Odd: draws random numbers of its own"),
     "functional": (lambda m, h: F.dropout(h), "Odd: draws random numbers of its own"),
     "shared": (
-        lambda m, h: h * torch.empty(1, 6).bernoulli_(0.5) if m.training else h,
+        lambda m, h: h * F.dropout(torch.ones(1, 6), training=m.training),
         "numbers that the examples of a batch share",
     ),
     "counting": (lambda m, h: h + 0 * m.calls.add_(m.training), "would change calls"),
