@@ -18,14 +18,11 @@ from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
 OWN, POLICY = "own.", "policy."
-LOG_COUNTS = "log_counts"
-WHO = "who"
 NOISE = noise_of("policy")
 THEIRS = "cp:received"
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels
 LABELS, STEERED = "labels.weight", "steered."
 SIDES = ("scale", "shift")
-EVERYBODY, MINE, EMBEDDED = "everybody", "mine", "received_labels"
 VECTOR, RUNNING, CONSENSUS = "own.mean", "running.mean", "consensus.mean"
 PREPARED = "server/prepared"  # bytes down and up of the round that found the consensus
 
@@ -56,14 +53,14 @@ class FedRoD(Split):
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the logarithm of how often a client holds each label, ``[clients, classes]``."""
-        return {LOG_COUNTS: fed.train.counts(fed.classes)[rows].to(torch.float32).log()}
+        return {"log_counts": fed.train.counts(fed.classes)[rows].to(torch.float32).log()}
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the balanced loss of base and generic head, and that of the personal head."""
         y, weight = batch["y"], batch["weight"]
         h = self.features(net, params, batch)
         generic = net.logits(params, h)
-        balanced = generic + ctx[LOG_COUNTS]
+        balanced = generic + ctx["log_counts"]
         both = generic.detach() + self.private(net, params, h.detach())
         return mean_cross_entropy(balanced, y, weight) + mean_cross_entropy(both, y, weight)
 
@@ -108,7 +105,7 @@ class FedCP(Split):
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return who each client is, ``[clients, D]``."""
-        return {WHO: normalize(state.local[f"{OWN}weight"][rows].sum(1), dim=-1)}
+        return {"who": normalize(state.local[f"{OWN}weight"][rows].sum(1), dim=-1)}
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the received base."""
@@ -144,7 +141,7 @@ class FedCP(Split):
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the personal share of the features, and what the global head makes of the rest."""
         h, policy = code["h"], part(params, POLICY)
-        said = linear(h * ctx[WHO], policy["layer.weight"], policy["layer.bias"])
+        said = linear(h * ctx["who"], policy["layer.weight"], policy["layer.bias"])
         said = layer_norm(said, said.shape[-1:], policy["norm.weight"], policy["norm.bias"])
         mine, theirs = relu(said).unflatten(-1, (2, net.width)).unbind(-2)
         chance = mine - theirs
@@ -215,22 +212,22 @@ class GPFL(Split):
         """Return the contexts, ``[clients, D]`` each."""
         share = fed.shares("label")[rows]
         labels = state.shared[LABELS].expand(len(rows), -1, -1)
-        return {EVERYBODY: labels.mean(1), MINE: (share.unsqueeze(1) @ labels).squeeze(1)}
+        return {"everybody": labels.mean(1), "mine": (share.unsqueeze(1) @ labels).squeeze(1)}
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the received embeddings."""
-        return {EMBEDDED: state.shared[LABELS]}
+        return {"received_labels": state.shared[LABELS]}
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the head's cross-entropy, and what the embeddings say of the steered features."""
         y, weight = batch["y"], batch["weight"]
         h = self.features(net, params, batch)
-        said = net.logits(params, steer(params, h, ctx[MINE]))
-        everybody = steer(params, h, ctx[EVERYBODY])
+        said = net.logits(params, steer(params, h, ctx["mine"]))
+        everybody = steer(params, h, ctx["everybody"])
         cosine = normalize(everybody, dim=-1) @ normalize(params[LABELS], dim=-1).mT
         right, near = (cross_entropy(a, y, reduction="none") for a in (said, cosine))
         losses = right + near
-        far = root(((everybody - ctx[EMBEDDED][y]) ** 2).sum(-1))
+        far = root(((everybody - ctx["received_labels"][y]) ** 2).sum(-1))
         loss = mean(losses, weight) + self.near * mean(far, weight)
         decayed = [params[LABELS], *part(params, STEERED).values()]
         return loss + self.decay / 2 * torch.stack([(t**2).sum() for t in decayed]).sum()
@@ -238,7 +235,7 @@ class GPFL(Split):
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features steered by the client's own labels."""
         h = code["h"]
-        return Opened(steer(params, h, ctx[MINE]), h.new_zeros(len(h), net.classes))
+        return Opened(steer(params, h, ctx["mine"]), h.new_zeros(len(h), net.classes))
 
 
 def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
@@ -263,34 +260,30 @@ def root(squares: Tensor) -> Tensor:
 class DBE(Split):
     """The whole model is shared, a vector v_j of D numbers, added to the features, is private.
 
-    ``kappa`` is kappa, ``momentum`` mu of the running mean m_j of the client's features, which
-    starts anew every round and passes gradients through the batch's mean; g is the consensus.
+    ``kappa`` is kappa; m_j are the mean features of the client's mini-batch, g is the consensus.
 
         logits = head(f(x) + v_j)
-        m_j    <- (1 - mu) m_j + mu mean_batch f(x)
+        m_j    = mean_batch f(x)
         loss   = CE + kappa mean_d (m_jd - g_d)^2 / 2
 
-    g is the mean of the clients' m_j after one epoch of plain training from the initial model,
+    g is the mean of the clients' last m_j after one epoch of plain training from the initial model,
     weighted by examples, and stays as it is. For that epoch the initial model goes to every client
     that takes part, and D numbers come back: the first round is charged for it, whoever is in its
     cohort, in equal parts.
 
     Reference: Zhang et al., Eliminating domain bias for federated learning in representation space,
-    NeurIPS 2023 (kappa 50, for news 0.1, mu 1, as in 004; PFLlib's default is kappa 0). A method of
-    004. Deviation: v_j moves at the clients' rate, in plain SGD steps.
-
-    >>> running({"running.mean": torch.tensor([1.0])}, torch.tensor([3.0]), 0.25)  # mu = 1/4
-    tensor([1.5000])
+    NeurIPS 2023 (kappa 50, for news 0.1, as in 004; PFLlib's default is kappa 0). A method of 004.
+    Deviation: v_j moves at the clients' rate, in plain SGD steps; m_j is no running mean over
+    batches (the paper's mu is 1, as in 004).
     """
 
     experts = VECTOR
     trains: ClassVar[tuple[str, ...]] = ("base.", "head.", VECTOR, RUNNING)
     keeps = (RUNNING,)
     plain = True
-    limits = within(kappa=">= 0", momentum="(0, 1]")
+    limits = within(kappa=">= 0")
     joined = through_head
     kappa: float = 50.0
-    momentum: float = 1.0
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and vectors that start at zero."""
@@ -303,17 +296,16 @@ class DBE(Split):
         begun = FedAvg.init(self, fed, seed, first)
         if not self.kappa or (first and CONSENSUS in first.shared):
             return begun
-        fields = {n: getattr(self, n) for n in ("batch_size", "client", "momentum")}
         # The initial model stays as it is.
         fresh = State(dict(begun.shared), {n: torch.zeros_like(t) for n, t in begun.local.items()})
-        once = _Consensus(kappa=0.0, **fields)
+        once = _Consensus(batch_size=self.batch_size, client=self.client, kappa=0.0)
         found, report = play_round(once, fed, fresh, round=0, seed=seed, cohort=1.0)
         begun.shared[CONSENSUS] = found.shared[CONSENSUS]
         begun.memory[PREPARED] = torch.stack([report.down.sum(), report.up.sum()])
         return begun
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return the received model and the client's vector; the running mean starts anew."""
+        """Return the received model and the client's vector; its mean features start anew."""
         begun = FedAvg.start(self, fed, state, rows)
         return {**begun, RUNNING: torch.zeros_like(begun[RUNNING])}
 
@@ -324,12 +316,11 @@ class DBE(Split):
         said = net.logits(params, h + params[VECTOR])
         loss = mean_cross_entropy(said, batch["y"], weight)
         center = mean_of(h, weight)
-        m = running(params, center, self.momentum)
-        loss = loss + self.kappa / 2 * ((m - params[CONSENSUS]) ** 2).mean()
-        # Zero in value; its SGD step moves the running mean by one batch.
+        loss = loss + self.kappa / 2 * ((center - params[CONSENSUS]) ** 2).mean()
+        # Zero in value; its SGD step remembers the batch's mean.
         back = params[RUNNING] - center.detach()
         step = (back**2).sum() - (back.detach() ** 2).sum()
-        return loss + self.momentum / (2 * self.client.lr) * step
+        return loss + 1 / (2 * self.client.lr) * step
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes of a round, of the first one with those of the consensus.
@@ -355,7 +346,7 @@ class DBE(Split):
 
 @dataclass(frozen=True)
 class _Consensus(DBE):
-    """One epoch of plain training whose clients send their running mean, and nothing else."""
+    """One epoch of plain training whose clients send their last mean, and nothing else."""
 
     trains = ("base.", "head.", RUNNING)
 
@@ -365,8 +356,3 @@ class _Consensus(DBE):
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         model = others(state.shared, CONSENSUS)  # there is none yet
         return FedAvg.communication_bytes(self, replace(state, shared=model), rows, messages)
-
-
-def running(params: Params, center: Tensor, momentum: float) -> Tensor:
-    """Return the running mean ``[D]`` after a batch; gradients pass through the batch's mean."""
-    return (1 - momentum) * params[RUNNING].detach() + momentum * center

@@ -9,7 +9,7 @@ from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import error_spread, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, Split
-from fedlib.engine import Algorithm, EarlyStop, Known, Phase, Prediction, State, tabulate
+from fedlib.engine import Algorithm, Known, Phase, Prediction, State, tabulate
 from fedlib.federation import Federation
 from fedlib.models import GateNet, Net, Params, each, named, part
 from fedlib.optim import Optimizer, sgd
@@ -63,7 +63,6 @@ class PMMoE(SecondStage):
     denoise: float = 0.0
     temperature: float = 1.0
     favour: float = 0.0
-    stop: EarlyStop | None = None
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is a client's: its gate, and what ``of`` keeps there."""
@@ -135,7 +134,7 @@ class PMMoE(SecondStage):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the gate."""
-        return (self.phase(stop=self.stop, watch="loss", side="local"),)
+        return (self.phase(side="local"),)
 
     def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
         """Return what experts say of examples, and what the gate sees of them if not the image."""

@@ -82,10 +82,10 @@ def test_run_trains_what_it_is_given(ask, write, how):
 
 def test_parts_are_values(ask):
     options = ["--set", "experts=2", "--set", 'server=Optimizer("adam", lr=0.003)']
-    options += ["--set", "weighting=uniform", "--seed", 4]
+    options += ["--set", "gates=averaged", "--seed", 4]
     code, said, _ = ask("run", *PARTS, "--algorithm", "FedMix", *options, "--plan")
     assert code == 0 and "seed=4" in said
-    assert "server=Optimizer(name='adam', lr=0.003), weighting='uniform', experts=2)" in said
+    assert "server=Optimizer(name='adam', lr=0.003), experts=2, gates='averaged')" in said
     whole = [*PARTS[:2], "--rounds", 1, "--algorithm", "FedAvg", "--cohort", "1.0"]
     assert "cohort=1.0" in ask("run", *whole, "--plan")[1]
     said = ask("sweep", *ONE, "--algorithm", "FedMix", "--seed", 0, "--seed", 7, "--plan")[1]

@@ -191,8 +191,6 @@ def test_bad_phases_are_errors(fed):
         FedAvg(batch_size=0)
     with pytest.raises(ValueError, match="patience must be >= 1"):
         EarlyStop(patience=0)
-    with pytest.raises(ValueError, match="chunk must be >= 1"):
-        after(FedAvg(), fed, chunk=0)
 
 
 TASK = Task(

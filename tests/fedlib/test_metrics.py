@@ -143,8 +143,6 @@ def test_features_of_two_bases_lie_in_a_plane_each():
     figure, drawn = plotting.embedding(points, ("a", "b", "c"))
     assert len(figure.axes) == 2 and len(drawn) == 60
     assert {t.get_text() for t in figure.legends[0].get_texts()} <= {"a", "b", "c"}
-    with pytest.raises(ValueError, match="client 0 has 6 test examples"):
-        metrics.embedded(make_federation((30, 30)), bases, client=0)
 
 
 def test_the_neighbours_of_the_client_with_most_classes():
@@ -154,8 +152,6 @@ def test_the_neighbours_of_the_client_with_most_classes():
         fed.train.y[fed.train.index[row]] = torch.tensor(labels)
     # Five examples of a class are too few to count: so client 1 and not 2.
     assert metrics.neighbours(fed) == (1, 2, 3)
-    with pytest.raises(ValueError, match="needs three clients or more, got 2"):
-        metrics.neighbours(make_federation((6, 6)))
 
 
 # Theorem 3.1 of 004: bound, exact expectation, and draws.
@@ -187,12 +183,6 @@ def test_draws_agree_with_the_expectation(experts, p, alpha):
 def test_without_a_preference_or_a_choice_a_gate_is_as_good_as_its_experts(p, alpha):
     assert expected(3, p, alpha) == pytest.approx(p, abs=1e-12)
     assert promised(3, p, alpha) == pytest.approx(p, abs=1e-12)
-
-
-@pytest.mark.parametrize("alpha", [-1, float("inf"), float("nan")])
-def test_bad_numbers_are_errors(alpha):
-    with pytest.raises(ValueError, match="alpha >= 0"):
-        promised(20, 0.5, alpha)
 
 
 HELD = Mirrored(pool=600, validation=20, test=30)

@@ -26,7 +26,7 @@ from fedlib.privacy import (
     set_from_rows,
     total_variation,
 )
-from fedlib.privacy.hiding import balanced_accuracy, best_threshold, noisy, summed
+from fedlib.privacy.hiding import balanced_accuracy, best_threshold, noisy
 from fedlib.privacy.labels import from_rows_together
 from fedlib.runs import Experiment, run
 from fedlib.tasks import Task
@@ -85,9 +85,6 @@ def test_g8_the_sign_matters():
     moved = report.messages["head.bias"].double().numpy()
     np.testing.assert_allclose(from_step(moved, 0.05), truth, atol=1e-6)
     np.testing.assert_allclose(from_step(-moved, 0.05), 2 / 3 - truth, atol=1e-6)
-    for rate in (0.0, -1.0):
-        with pytest.raises(ValueError, match=f"rate must be > 0, got {rate}"):
-            from_step(np.zeros(3), rate)
 
 
 @pytest.mark.parametrize(
@@ -192,12 +189,6 @@ def test_differences_below_the_resolution_are_rounding():
     np.testing.assert_allclose(p, [0.3, 0.3, 0.4], atol=1e-4)
 
 
-@pytest.mark.parametrize(("q_s", "q_y"), [((3,), (4, 2)), ((2, 1), (4, 2)), ((4,), (4,))])
-def test_shapes_that_do_not_match_are_errors(q_s, q_y):
-    with pytest.raises(ValueError, match=r"q_s must be \[K\] and q_y \[classes, K\]"):
-        from_marginal(np.ones(q_s), np.ones(q_y))
-
-
 def test_total_variation_by_hand():
     p, q = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]), np.array([[0.2, 0.5, 0.3], [0.0, 0.0, 1]])
     np.testing.assert_allclose(total_variation(p, q), [0.3, 1.0])
@@ -289,8 +280,6 @@ def test_a_cohort_tells_the_factors():
     shares = np.vstack([SHARES, [0, 1, 0]])
     moved = (shares * GAP)[..., None] * np.array([-1.0, 1.0])
     np.testing.assert_allclose(from_rows_together(moved, UNIFORM), shares, atol=1e-12)
-    with pytest.raises(ValueError, match="as many clients as classes"):
-        from_rows_together(MOVED, UNIFORM)
     still = from_rows_together(0 * moved, UNIFORM)
     np.testing.assert_allclose(still, np.full((3, 3), 1 / 3))
 
@@ -300,8 +289,6 @@ def test_q_weighs_what_moved():
     q = np.array([[0.5, 0.5], [0.9, 0.1]])
     moved = np.array([0.4, 0.6])[:, None] * q * np.array([1.0, -1.0])
     np.testing.assert_allclose(from_rows(moved, q), [0.4, 0.6])
-    with pytest.raises(ValueError, match="must match"):
-        from_rows(moved, q[:1])
 
 
 def test_one_step_moves_a_row_by_its_share_as_worked_out():
@@ -356,9 +343,6 @@ def test_a_saturated_q_is_silent_and_never_wrong():
 
 
 def test_a_sum_tells_the_cohorts_labels_only():
-    total = summed(MOVED, np.array([3, 1]))
-    np.testing.assert_allclose(total, 0.75 * MOVED[0] + 0.25 * MOVED[1])
-    assert set_from_rows(total).tolist() == [True, True, True]
     told = leak_of_sums(MOVED, UNIFORM, SHARES, np.array([0.5, 0.5]), (1, 2))
     assert told["clients"].tolist() == [1, 2]
     assert told["set"].tolist() == [1.0, 0.5]  # alone all is told; together every label is there
