@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from fedlib.algorithms.arithmetic import at_label, entropy, mean
-from fedlib.algorithms.fedavg import FedAvg, rows_of
+from fedlib.algorithms.fedavg import rows_of
 from fedlib.algorithms.ifca import CLUSTERS, count, log_probs, used
 from fedlib.algorithms.local import LocalTraining
 from fedlib.engine import UNSEEN, Algorithm, EarlyStop, Known, Phase, Prediction, State, tabulate
@@ -76,11 +76,6 @@ class Mixture(LocalTraining):
     gate: Family | None = None
     frozen: bool = False
     used_only: bool = False
-
-    def check(self) -> None:
-        FedAvg.check(self)
-        if self.frozen and self.train_global:
-            raise ValueError("frozen experts do not move: give either frozen or train_global")
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is a client's: all but those of the federation's models."""

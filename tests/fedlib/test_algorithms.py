@@ -148,7 +148,6 @@ BAD = [
     (lambda: Explore(decay=-1.0), "Explore.decay must be >= 0"),
     (lambda: ClusterStop(patience=0), "ClusterStop.patience must be >= 1"),
     (lambda: alg.IFCA(least_share=1.5), r"least_share must lie in \[0, 1\], got 1.5"),
-    (lambda: alg.Mixture(frozen=True, train_global=True), "give either frozen or train_global"),
     (lambda: alg.Mixture(pool="logs"), "unknown pool 'logs'.*did you mean 'log'"),
     *(
         (lambda o=o: alg.Densities(**o), "Densities.* must be >= 1")

@@ -13,7 +13,7 @@ from playing import play
 
 from companion import plotting
 from fedlib import metrics
-from fedlib.algorithms import CommonestLabel, FedAvg
+from fedlib.algorithms import CommonestLabel
 from fedlib.engine import evaluate, evaluate_global
 from fedlib.federation import OPTED_IN
 from fedlib.metrics import divergences, gradient_divergence, majority_floor, over_clients
@@ -247,12 +247,6 @@ def test_what_opted_out_counts_at_home_only():
     inside = fed.taking_part().train.counts(10).sum(0)
     assert inside.sum() == 120 and int(said.argmax()) == int(inside.argmax())
     torch.testing.assert_close(said[0].exp(), (inside + 1) / 130)
-
-
-def test_it_follows_no_stage():
-    fed = make_federation()
-    with pytest.raises(ValueError, match="give it no stage as `after`"):
-        CommonestLabel().init(fed, 0, FedAvg().init(fed, 0))
 
 
 def test_a_floor_of_counts_by_hand():

@@ -9,7 +9,7 @@ from playing import SPLIT as FAST
 from torch.nn.functional import cross_entropy
 
 from fedlib import algorithms as alg
-from fedlib.algorithms import heads
+from fedlib.algorithms import splitting
 from fedlib.algorithms.server_training import HELD, PROTOTYPES
 from fedlib.engine import evaluate, evaluate_global, play_round
 from fedlib.engine.batches import make_plan
@@ -142,8 +142,8 @@ def test_discrepancy_against_a_plain_loop():
 
     pairs = [(i, j) for i in range(3) for j in range(3)]
     expected = sum(k(a[i], a[j]) + k(b[i], b[j]) - 2 * k(a[i], b[j]) for i, j in pairs) / 9
-    assert float(heads.discrepancy(a, b, weight)) == pytest.approx(expected, rel=1e-5)
-    assert float(heads.discrepancy(a, a, weight)) == pytest.approx(0, abs=1e-6)
+    assert float(splitting.discrepancy(a, b, weight)) == pytest.approx(expected, rel=1e-5)
+    assert float(splitting.discrepancy(a, a, weight)) == pytest.approx(0, abs=1e-6)
 
 
 def test_gpfls_contexts_and_steering_by_hand():
@@ -152,18 +152,18 @@ def test_gpfls_contexts_and_steering_by_hand():
     state, _ = play(algorithm, fed)
     params, ctx = client(fed, algorithm, state, 2)
     held = fed.train.y[fed.train.index[2, :9]]
-    labels = state.shared[heads.LABELS]
+    labels = state.shared[splitting.LABELS]
     torch.testing.assert_close(ctx["mine"], labels[held].mean(0))
     torch.testing.assert_close(ctx["everybody"], labels.mean(0))
     sides = {}
     for side in ("scale", "shift"):
         layer, norm = torch.nn.Linear(6, 6), torch.nn.LayerNorm(6)
-        layer.load_state_dict(part(params, f"{heads.STEERED}{side}.layer."))
-        norm.load_state_dict(part(params, f"{heads.STEERED}{side}.norm."))
+        layer.load_state_dict(part(params, f"{splitting.STEERED}{side}.layer."))
+        norm.load_state_dict(part(params, f"{splitting.STEERED}{side}.norm."))
         sides[side] = norm(torch.relu(layer(ctx["mine"]))).detach()
     h = torch.randn(4, 6)
     expected = torch.relu(h * (sides["scale"] + 1) + sides["shift"])
-    torch.testing.assert_close(heads.steer(params, h, ctx["mine"]), expected)
+    torch.testing.assert_close(splitting.steer(params, h, ctx["mine"]), expected)
 
 
 def test_gpfls_weight_decay_is_that_of_the_optimiser():
@@ -176,7 +176,7 @@ def test_gpfls_weight_decay_is_that_of_the_optimiser():
         before = {n: t.clone() for n, t in start.shared.items()}
         ends.append(play_round(algorithm, fed, start, round=0, seed=0, cohort=1)[0].shared)
     for n, t in before.items():
-        less = 0.2 * 0.3 * t if n.startswith((heads.LABELS, heads.STEERED)) else 0 * t
+        less = 0.2 * 0.3 * t if n.startswith((splitting.LABELS, splitting.STEERED)) else 0 * t
         torch.testing.assert_close(ends[1][n], ends[0][n] - less)
 
 
@@ -187,7 +187,7 @@ def test_without_its_two_ideas_dbe_is_fedavg():
     expected, state = alg.FedAvg(batch_size=None, client=sgd(0.2)), algorithm.init(fed, 0)
     plain = expected.init(fed, 0)
     for t in range(3):
-        state.local[heads.VECTOR].zero_()
+        state.local[splitting.VECTOR].zero_()
         state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
         plain, _ = play_round(expected, fed, plain, round=t, seed=0, cohort=2)
     for n, t in plain.shared.items():
@@ -213,9 +213,9 @@ def test_dbes_consensus_by_hand():
             w = stepped(w, loss_on(fed, x, y), 0.1)
         means.append(m)
     expected = (4 * means[0] + 8 * means[1]) / 12
-    torch.testing.assert_close(state.shared[heads.CONSENSUS], expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(state.shared[splitting.CONSENSUS], expected, rtol=1e-4, atol=1e-6)
     after, _ = play(algorithm, fed, cohort=2)
-    torch.testing.assert_close(after.shared[heads.CONSENSUS], expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(after.shared[splitting.CONSENSUS], expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("cohort", [2, 1])
@@ -241,15 +241,15 @@ def test_dbes_vector_is_trained_and_its_regulariser_counts_the_mean_features():
     algorithm = alg.DBE(kappa=2.0, batch_size=None, client=sgd(0.1))
     state = algorithm.init(fed, 0)
     params, _ = client(fed, algorithm, state, 0)
-    params[heads.RUNNING] = torch.randn(6)
+    params[splitting.RUNNING] = torch.randn(6)
     batch = one(fed)
     h = fed.net.features(params, batch["x"])
     m = h.mean(0)
-    expected = cross_entropy(fed.net.logits(params, h + params[heads.VECTOR]), batch["y"])
-    expected = expected + 2.0 * (0.5 * (m - params[heads.CONSENSUS]) ** 2).mean()
+    expected = cross_entropy(fed.net.logits(params, h + params[splitting.VECTOR]), batch["y"])
+    expected = expected + 2.0 * (0.5 * (m - params[splitting.CONSENSUS]) ** 2).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, {}, batch), expected)
     after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
-    assert after.local[heads.VECTOR].abs().sum() > 0
+    assert after.local[splitting.VECTOR].abs().sum() > 0
 
 
 def test_what_others_can_borrow():
@@ -382,8 +382,8 @@ def test_steered_features_have_the_same_bits_wherever_the_context_lies():
     width, names = 50, ("layer.weight", "layer.bias", "norm.weight", "norm.bias")
     shapes = ((width, width), (width,), (width,), (width,))
     params = {
-        f"{heads.STEERED}{side}.{name}": torch.randn(shape, generator=gen)
-        for side in heads.SIDES
+        f"{splitting.STEERED}{side}.{name}": torch.randn(shape, generator=gen)
+        for side in splitting.SIDES
         for name, shape in zip(names, shapes, strict=True)
     }
     h, context = torch.randn(8, width, generator=gen), torch.randn(width, generator=gen)
@@ -391,5 +391,5 @@ def test_steered_features_have_the_same_bits_wherever_the_context_lies():
     for offset in range(16):
         place = torch.empty(width + 16)
         place[offset : offset + width] = context
-        said.append(heads.steer(params, h, place[offset : offset + width]))
+        said.append(splitting.steer(params, h, place[offset : offset + width]))
     assert all(torch.equal(one, said[0]) for one in said)
