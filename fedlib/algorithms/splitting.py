@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,11 +39,6 @@ class Opened(NamedTuple):
     rest: Tensor
 
 
-def through_head(self: Any, net: Net, params: Params, out: Tensor) -> Tensor:
-    """Return what features of a private part add to the logits, ``[B, classes]``."""
-    return out @ params["head.weight"].mT
-
-
 @dataclass(frozen=True)
 class Split(FedAvg):
     """A client's logits are those of shared parts and those of a private one: what 004 mixes.
@@ -61,6 +56,9 @@ class Split(FedAvg):
     experts: ClassVar[str]
     """How the names of the private part's leaves begin."""
 
+    below_head: ClassVar[bool] = False
+    """Whether the private part makes features, which the shared head reads, and no logits."""
+
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is of the private part, or otherwise the client's."""
         return name.startswith((self.experts, *self.keeps))
@@ -77,8 +75,8 @@ class Split(FedAvg):
         return net.logits(named(part(params, self.experts), "head."), entry)
 
     def joined(self, net: Net, params: Params, out: Tensor) -> Tensor:
-        """Return what that adds to the logits, ``[B, classes]``: by default itself."""
-        return out
+        """Return what that adds to the logits, ``[B, classes]``."""
+        return out @ params["head.weight"].mT if self.below_head else out
 
     def logits(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the client's logits ``[B, classes]``."""
@@ -163,6 +161,7 @@ class LGFedAvg(Personal):
     """
 
     experts = "base."
+    below_head = True
     local: tuple[str, ...] = ("base.",)
 
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
@@ -172,8 +171,6 @@ class LGFedAvg(Personal):
     def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
         """Return the features of a base."""
         return net.features(params, entry)
-
-    joined = through_head
 
 
 @value
@@ -530,7 +527,7 @@ class DBE(Split):
     keeps = (RUNNING,)
     plain = True
     limits = within(kappa=">= 0")
-    joined = through_head
+    below_head = True
     kappa: float = 50.0
 
     def leaves(self, fed: Federation, seed: int) -> Params:

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from fedlib import algorithms as alg
 from fedlib.algorithms import FedAvg
 from fedlib.algorithms.drift import APART
-from fedlib.algorithms.pmmoe import ENTRY
+from fedlib.algorithms.mixture import ENTRY
 from fedlib.algorithms.splitting import THEIRS as CP_THEIRS
 from fedlib.engine import EarlyStop, costs, evaluate, play_round, train
 from fedlib.engine.batches import look, make_plan
