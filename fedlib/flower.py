@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -184,14 +184,7 @@ class Clients:
 
 @dataclass(eq=False)
 class Absent(Table):
-    """A split of which the server knows the sizes; ``ask`` asks clients for label shares."""
-
-    ask: Callable[[str], Tensor] | None = None
-
-    def counts(self, classes: int) -> Tensor:
-        """Return how often each client holds each label, as they tell."""
-        assert self.ask is not None
-        return (self.ask("label") * torch.as_tensor(self.sizes)[:, None]).round().to(torch.int64)
+    """A split of which the server knows the sizes."""
 
     def _missing(self, *args: Any, **more: Any) -> Any:
         raise RuntimeError("the examples are at the clients, and the server asks for some")
@@ -203,14 +196,15 @@ class Absent(Table):
 class Told(Federation):
     """A federation as its server knows it: who there is, and of how many examples.
 
-    What else an algorithm's server asks about, p(y|s), clients are asked for once.
+    What else an algorithm's server asks about, p(y|s), clients are asked for once, with ``ask``.
     """
+
+    ask: Callable[[str], Tensor] = field(kw_only=True)
 
     def shares(self, condition: str) -> Tensor:
         """Return p(condition | s), float32 ``[clients, values]``, as the clients tell."""
-        assert isinstance(self.train, Absent) and self.train.ask is not None
         if condition not in self._shares:
-            self._shares[condition] = self.train.ask(condition)
+            self._shares[condition] = self.ask(condition)
         return self._shares[condition]
 
 
@@ -227,11 +221,12 @@ def joined(e: Experiment, grid: Grid, clients: int) -> tuple[Clients, Told]:
     ((shape, classes),), found = forms, Clients(grid, [node for node, _ in there.values()])
     none, sizes = torch.zeros(0, dtype=torch.int64), [say["examples"] for _, say in there.values()]
     index = torch.full((len(there), 1), -1)
-    train = Absent(none, none, index, np.array(sizes), none, none, ask=found.shares)
+    train = Absent(none, none, index, np.array(sizes), none, none)
     other = replace(train, sizes=np.zeros_like(sizes))
     net, kinds = Net(e.task.model, shape, classes), e.task.partition.kinds()
-    where = torch.device("cpu")
-    return found, Told(net, classes, where, train, other, other, np.array([*there]), kinds=kinds)
+    ids, where = np.array([*there]), torch.device("cpu")
+    tables = train, other, other
+    return found, Told(net, classes, where, *tables, ids, kinds=kinds, ask=found.shares)
 
 
 def play(
