@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from fedlib.values import from_code
 NODE = "client"  # in a node's configuration: whose machine it is
 SERVER, LEDGER = "server.safetensors", "wire.json"
 RAW = "fedlib.raw"  # how tensors are packed: their bytes, without a header
-FIRST, PACE = 600.0, 0.5  # seconds to wait for all clients to join, and between two looks
+PACE = 0.5  # seconds between two looks who has joined
 
 Mine = Callable[[Experiment, Mapping[str, Any]], Federation]
 
@@ -49,11 +49,9 @@ def packed(leaves: Params) -> ArrayRecord:
 
 
 def unpacked(record: ArrayRecord, device: str | torch.device = "cpu") -> Params:
-    """Return the tensors that ``packed`` was given, bit by bit; ValueError for other arrays."""
+    """Return the tensors that ``packed`` was given, bit by bit."""
     leaves = {}
     for name, array in record.items():
-        if array.stype != RAW:
-            raise ValueError(f"{name} is packed as {array.stype!r}, not as {RAW!r}")
         raw = torch.from_numpy(np.frombuffer(array.data, dtype=np.uint8).copy())
         leaves[name] = raw.view(getattr(torch, array.dtype)).view(array.shape).to(device)
     return leaves
@@ -70,9 +68,7 @@ def asked(context: Context) -> Experiment:
 
     ValueError for what a wire has no use for: stages after others, and clients that send nothing.
     """
-    experiment = from_code(str(context.run_config["experiment"]))
-    if not isinstance(experiment, Experiment):
-        raise ValueError(f"not an experiment: {experiment!r}")
+    experiment: Experiment = from_code(str(context.run_config["experiment"]))
     if experiment.after or not experiment.algorithm.federates:
         raise ValueError(f"nothing travels in {experiment}: only a federation from its start does")
     return experiment
@@ -161,14 +157,10 @@ def _trained(e: Experiment, fed: Federation, content: RecordDict, file: Path) ->
 
 @dataclass(eq=False)
 class Clients:
-    """The clients at the other end of a grid, ``nodes`` in the order of the federation's rows.
-
-    ``beside`` counts the bytes of arrays that travelled beside rounds: label shares, if any.
-    """
+    """The clients at the other end of a grid, ``nodes`` in the order of the federation's rows."""
 
     grid: Grid
     nodes: Sequence[int]
-    beside: int = 0
 
     def ask(self, what: str, contents: Mapping[int, RecordDict]) -> list[RecordDict]:
         """Return the answers to questions, each to a row; RuntimeError if one does not come."""
@@ -187,20 +179,12 @@ class Clients:
         """Return p(condition | s) of every client, which each is asked for."""
         question = RecordDict({"asked": ConfigRecord({"condition": condition})})
         answers = self.ask("query.shares", {r: question for r in range(len(self.nodes))})
-        self.beside += sum(map(payload, answers))
         return torch.cat([unpacked(a.array_records["told"])["shares"] for a in answers])
 
 
 @dataclass(eq=False)
 class Absent(Table):
-    """A split of which the server knows the sizes; ``ask`` asks clients for label shares."""
-
-    ask: Callable[[str], Tensor] | None = None
-
-    def counts(self, classes: int) -> Tensor:
-        """Return how often each client holds each label, as they tell."""
-        assert self.ask is not None
-        return (self.ask("label") * torch.as_tensor(self.sizes)[:, None]).round().to(torch.int64)
+    """A split of which the server knows the sizes."""
 
     def _missing(self, *args: Any, **more: Any) -> Any:
         raise RuntimeError("the examples are at the clients, and the server asks for some")
@@ -212,23 +196,21 @@ class Absent(Table):
 class Told(Federation):
     """A federation as its server knows it: who there is, and of how many examples.
 
-    What else an algorithm's server asks about, p(y|s), clients are asked for once.
+    What else an algorithm's server asks about, p(y|s), clients are asked for once, with ``ask``.
     """
+
+    ask: Callable[[str], Tensor] = field(kw_only=True)
 
     def shares(self, condition: str) -> Tensor:
         """Return p(condition | s), float32 ``[clients, values]``, as the clients tell."""
-        assert isinstance(self.train, Absent) and self.train.ask is not None
         if condition not in self._shares:
-            self._shares[condition] = self.train.ask(condition)
+            self._shares[condition] = self.ask(condition)
         return self._shares[condition]
 
 
 def joined(e: Experiment, grid: Grid, clients: int) -> tuple[Clients, Told]:
     """Wait for the nodes of so many clients; return those that take part, and what they tell."""
-    until = time.monotonic() + FIRST
     while len(nodes := [*grid.get_node_ids()]) < clients:
-        if time.monotonic() > until:
-            raise RuntimeError(f"{len(nodes)} of {clients} clients have joined in {FIRST:.0f} s")
         time.sleep(PACE)
     answers = Clients(grid, nodes).ask("query.join", {r: RecordDict() for r in range(len(nodes))})
     told = {int(a["told"][NODE]): (node, a["told"]) for node, a in zip(nodes, answers, strict=True)}
@@ -239,11 +221,12 @@ def joined(e: Experiment, grid: Grid, clients: int) -> tuple[Clients, Told]:
     ((shape, classes),), found = forms, Clients(grid, [node for node, _ in there.values()])
     none, sizes = torch.zeros(0, dtype=torch.int64), [say["examples"] for _, say in there.values()]
     index = torch.full((len(there), 1), -1)
-    train = Absent(none, none, index, np.array(sizes), none, none, ask=found.shares)
+    train = Absent(none, none, index, np.array(sizes), none, none)
     other = replace(train, sizes=np.zeros_like(sizes))
     net, kinds = Net(e.task.model, shape, classes), e.task.partition.kinds()
-    where = torch.device("cpu")
-    return found, Told(net, classes, where, train, other, other, np.array([*there]), kinds=kinds)
+    ids, where = np.array([*there]), torch.device("cpu")
+    tables = train, other, other
+    return found, Told(net, classes, where, *tables, ids, kinds=kinds, ask=found.shares)
 
 
 def play(
@@ -251,7 +234,7 @@ def play(
 ) -> tuple[State, dict[str, Any]]:
     """Play round ``t``; return the next state, and the bytes that were to go and that went."""
     algorithm, rows = e.algorithm, select(fed, e.cohort, e.seed, t)
-    where, before = torch.as_tensor(rows), clients.beside
+    where = torch.as_tensor(rows)
     if type(algorithm).decide is Algorithm.decide:  # else clients decide, and tell in their message
         state = algorithm.before_round(fed, state, where, round=t, seed=e.seed)
     common = algorithm.broadcast(fed, state)
@@ -274,7 +257,6 @@ def play(
         "clients": fed.ids[rows].tolist(),
         "ledger": [sent.tolist() for sent in ledger],
         "wire": [[*map(payload, sent)] for sent in (down.values(), up)],
-        "beside": clients.beside - before,
     }
 
 

@@ -7,17 +7,19 @@ tests that all of them must pass.
 from fedlib.algorithms.drift import MOON, SCAFFOLD, FedProx
 from fedlib.algorithms.fedavg import FedAvg, LastClient
 from fedlib.algorithms.fedmix import ClusteredFedMix, FedMix, PrunedFedMix
-from fedlib.algorithms.heads import DBE, GPFL, FedCP, FedRoD
 from fedlib.algorithms.ifca import IFCA
 from fedlib.algorithms.local import CommonestLabel, Densities, Local, Newcomers
-from fedlib.algorithms.mixture import Mixture
-from fedlib.algorithms.pmmoe import FedSynMoE, PMMoE
+from fedlib.algorithms.mixture import FedSynMoE, Mixture, PMMoE
 from fedlib.algorithms.server_training import FedGen, FedGH
 from fedlib.algorithms.splitting import (
+    DBE,
+    GPFL,
     FedBABU,
     FedBN,
+    FedCP,
     FedPer,
     FedRep,
+    FedRoD,
     LGFedAvg,
     LocalGlobal,
     Personal,

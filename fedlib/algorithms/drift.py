@@ -15,7 +15,6 @@ from fedlib.values import value, within
 
 RECEIVED = "received."  # the global model as it came, among what all clients know
 CONTROL, DRIFT = "control.", "drift."  # the server's control variate c, and a client's c_j
-STEPS = "steps"
 PREVIOUS = "previous."  # the model that a client had at the end of its last round
 APART = "moon:apart"
 LEAST = 1e-8  # length of features, as in torch's cosine
@@ -76,7 +75,6 @@ class SCAFFOLD(FedAvg):
     trains = ("base.", "head.")
     keeps = (DRIFT,)
     plain = True
-    weighting: str = "uniform"
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and control variates that start at zero."""
@@ -88,7 +86,7 @@ class SCAFFOLD(FedAvg):
         """Return how many steps each client takes, ``[clients]``."""
         n = fed.sizes[rows]
         per_epoch = (n / (self.batch_size or max(1.0, float(fed.sizes.max())))).ceil()
-        return {STEPS: (per_epoch * self.epochs).clamp(min=1).to(torch.float32)}
+        return {"steps": (per_epoch * self.epochs).clamp(min=1).to(torch.float32)}
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, with a linear term whose gradient is c - c_j."""
@@ -99,12 +97,16 @@ class SCAFFOLD(FedAvg):
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return the client's new control variate; before - after of the model, and its change."""
-        scale = 1 / (ctx[STEPS] * self.client.lr)
+        scale = 1 / (ctx["steps"] * self.client.lr)
         server = part(before, CONTROL)
         _, model = FedAvg.client_update(self, net, before, after, ctx)
         own = {n: before[DRIFT + n] - c + model[n] * scale for n, c in server.items()}
         change = {n: t - before[DRIFT + n] for n, t in own.items()}
         return named(own, DRIFT), {**model, **named(change, CONTROL)}
+
+    def share(self, fed: Federation, rows: Tensor) -> Tensor:
+        """Return 1 / |S| for every client."""
+        return torch.ones_like(fed.sizes[rows]) / len(rows)
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Average the models, and move the control variate by the mean change of all clients."""

@@ -1,6 +1,6 @@
 """FedAvg, whose methods are every algorithm's default, and what 001's released code makes of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from fedlib.federation import Federation
 from fedlib.models import Net, Params, is_statistic, named, part
 from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed
-from fedlib.values import value, within
+from fedlib.values import value
 
 Bytes = tuple[Tensor, Tensor]  # sent to, and by, every client of a cohort, int64 ``[clients]`` each
 AVERAGE = "average."  # in LastClient's memory: FedAvg's model
@@ -25,7 +25,7 @@ class FedAvg(Algorithm):
 
     ``epochs`` E, ``batch_size`` B (None: all examples at once), ``client`` the optimiser of w_s
     (SGD with rate alpha), ``server`` that of w (with rate beta; SGD with rate 1 is plain averaging,
-    Adam generalised FedAvg), ``weighting`` p(s): "size" is N_s / N_S', "uniform" 1 / |S'|.
+    Adam generalised FedAvg). p(s) = N_s / N_S' is a client's share of the cohort's examples.
 
         w_s <- w_s - alpha grad (1/B) sum_i -log p_w_s(y_i|x_i)     from w_s = w     (000, eq. 1)
         w   <- w - beta sum_s p(s) (w - w_s)                        over the cohort  (000, eq. 7)
@@ -51,14 +51,10 @@ class FedAvg(Algorithm):
     keeps: ClassVar[tuple[str, ...]] = ()
     """How the names of the leaves begin that stay with their client."""
 
-    limits: ClassVar[Mapping[str, Any]] = within(weighting=("size", "uniform"))
-    """What fields may be: names or an interval, beside the limits of the classes below."""
-
     epochs: int = 1
     batch_size: int | None = 64
     client: Optimizer = Optimizer()
     server: Optimizer = sgd(1.0)
-    weighting: str = "size"
 
     def check(self) -> None:
         self.phases()
@@ -145,7 +141,6 @@ class FedAvg(Algorithm):
     def share(self, fed: Federation, rows: Tensor) -> Tensor:
         """Return p(s) over the cohort, float64 ``[clients]``."""
         n = fed.sizes[rows]
-        n = n if self.weighting == "size" else torch.ones_like(n)
         return n / n.sum()
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:

@@ -424,14 +424,10 @@ class ClusteredFedMix(FedMix):
     tensor([0.7311, 0.2689])
     """
 
+    plain = True
     limits = within(damping="[0, 1)", entropy_weight="> 0", objective=("map",))
     damping: float = 0.75
     entropy_weight: float = 1.0
-
-    def check(self) -> None:
-        if not self.client.is_plain:
-            raise ValueError(f"the damped step of pi needs plain SGD, got {self.client}")
-        FedMix.check(self)
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return FedMix's leaves with a uniform pi in place of phi."""
@@ -449,7 +445,7 @@ class ClusteredFedMix(FedMix):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase in which pi moves at the rate 1 - damping."""
-        rates = (("pi", 1 - self.damping), *self.client.rates)
+        rates = (("pi", 1 - self.damping),)
         return (self.phase(optimizer=replace(self.client, rates=rates)),)
 
     def marginal(self, params: Params, ctx: Params) -> Tensor:

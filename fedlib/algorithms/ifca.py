@@ -10,7 +10,7 @@ from fedlib.algorithms.arithmetic import at_label, one_hot
 from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, others, placed
 from fedlib.engine import Prediction, State, encode
 from fedlib.federation import Federation, Table
-from fedlib.metrics import adjusted_rand_index, truth
+from fedlib.metrics import truth
 from fedlib.models import Net, Params, each, named, part, stack
 from fedlib.randomness import generator, torch_seed
 from fedlib.values import value, within
@@ -263,11 +263,14 @@ class IFCA(FedAvg):
         """Return how many clusters are open, which fits whom, and whether they are the true ones.
 
         "recovery:" and the name of side information that tells groups of clients apart, an angle
-        for one, is the adjusted Rand index of the clusters that clients settle for.
+        for one, is the adjusted Rand index of the clusters that clients settle for: 1 for the same
+        groups under any names, about 0 for random ones (Hubert and Arabie, 1985).
         """
         seen = {"open_clusters": state.memory[OPEN].sum().double()}
         if FIT not in state.memory:
             return seen
+        from sklearn.metrics import adjusted_rand_score  # slow to import
+
         order, best = fed.by_id, best_fit(state)
         mine = one_hot(best[order], self.clusters).double()
         fit = state.memory[FIT][order].nan_to_num(torch.inf)
@@ -275,7 +278,7 @@ class IFCA(FedAvg):
         for name in fed.kinds:
             true = truth(fed.train.side[name].cpu().numpy(), np.asarray(fed.train.sizes))
             if true is not None:
-                index = adjusted_rand_index(best.cpu().numpy(), true)
+                index = adjusted_rand_score(true, best.cpu().numpy())
                 seen[f"recovery:{name}"] = torch.tensor(index, dtype=torch.float64)
         return seen
 

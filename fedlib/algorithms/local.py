@@ -169,12 +169,7 @@ class CommonestLabel(LocalTraining):
     """
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the counts of labels: the federation's, and at home every client's own.
-
-        ValueError after a ``first`` stage, which it would forget.
-        """
-        if first is not None:
-            raise ValueError("CommonestLabel goes on from nothing: give it no stage as `after`")
+        """Return the counts of labels: the federation's, and at home every client's own."""
         together = fed.taking_part().train.counts(fed.classes).sum(0)
         return State({TOGETHER: together}, {COUNTS: fed.train.counts(fed.classes)})
 

@@ -76,7 +76,7 @@ class FedGen(FedAvg):
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the share of the labels up to each one."""
-        counts = fed.train.counts(fed.classes).sum(0).to(torch.float64)
+        counts = (fed.shares("label") * fed.sizes.unsqueeze(1)).round().sum(0)
         return {POOL: (counts.cumsum(0) / counts.sum()).to(torch.float32)}
 
     def phases(self) -> tuple[Phase, ...]:

@@ -1,18 +1,31 @@
 """Models in two parts, one of them private: a head, a base, a vector, or the first layers."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, layer_norm, linear, normalize, relu
 
-from fedlib.algorithms.fedavg import FedAvg
-from fedlib.engine import Phase, Prediction, State
+from fedlib.algorithms.arithmetic import mean, mean_cross_entropy, mean_of
+from fedlib.algorithms.drift import RECEIVED
+from fedlib.algorithms.fedavg import Bytes, FedAvg, others, placed
+from fedlib.engine import FEATURES, Known, Phase, Prediction, State, Update, noise_of, play_round
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, named, part
+from fedlib.models import Net, Params, drawn, named, part
+from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
 MEAN = "running_mean"  # what a BatchNorm layer's leaves have
+OWN, POLICY = "own.", "policy."
+NOISE = noise_of("policy")
+THEIRS = "cp:received"
+WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels
+LABELS, STEERED = "labels.weight", "steered."
+SIDES = ("scale", "shift")
+VECTOR, RUNNING, CONSENSUS = "own.mean", "running.mean", "consensus.mean"
+PREPARED = "server/prepared"  # bytes down and up of the round that found the consensus
 
 
 class Opened(NamedTuple):
@@ -24,11 +37,6 @@ class Opened(NamedTuple):
 
     entry: Tensor
     rest: Tensor
-
-
-def through_head(self: Any, net: Net, params: Params, out: Tensor) -> Tensor:
-    """Return what features of a private part add to the logits, ``[B, classes]``."""
-    return out @ params["head.weight"].mT
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,9 @@ class Split(FedAvg):
     experts: ClassVar[str]
     """How the names of the private part's leaves begin."""
 
+    below_head: ClassVar[bool] = False
+    """Whether the private part makes features, which the shared head reads, and no logits."""
+
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is of the private part, or otherwise the client's."""
         return name.startswith((self.experts, *self.keeps))
@@ -64,8 +75,8 @@ class Split(FedAvg):
         return net.logits(named(part(params, self.experts), "head."), entry)
 
     def joined(self, net: Net, params: Params, out: Tensor) -> Tensor:
-        """Return what that adds to the logits, ``[B, classes]``: by default itself."""
-        return out
+        """Return what that adds to the logits, ``[B, classes]``."""
+        return out @ params["head.weight"].mT if self.below_head else out
 
     def logits(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the client's logits ``[B, classes]``."""
@@ -150,6 +161,7 @@ class LGFedAvg(Personal):
     """
 
     experts = "base."
+    below_head = True
     local: tuple[str, ...] = ("base.",)
 
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
@@ -159,8 +171,6 @@ class LGFedAvg(Personal):
     def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
         """Return the features of a base."""
         return net.features(params, entry)
-
-    joined = through_head
 
 
 @value
@@ -260,3 +270,334 @@ class LocalGlobal(FedAvg):
     def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
         """Return what the global layers make of the mean representation."""
         return net.above(shared, votes["r"], self.cut).log_softmax(-1)
+
+
+@value
+class FedRoD(Split):
+    """One base f below a generic head h and a personal one h_s: logits = h(f(x)) + h_s(f(x)).
+
+    Base and generic head are shared and minimise the balanced softmax, which adds log n_y to the
+    logit of a label that the client holds n_y times. The personal head, which begins as a copy of
+    the generic one, minimises the cross-entropy of the sum and moves nothing else.
+
+        f, h:  CE( h(f(x)) + log n )        h_s:  CE( h(f(x)) + h_s(f(x)) )
+
+    A newcomer gets the generic model.
+
+    Reference: Chen and Chao, On bridging generic and personalized federated learning for image
+    classification, ICLR 2022. A method of 004. Deviation: the paper's hypernetwork head is left
+    out, as in PFLlib and 004.
+    """
+
+    experts = OWN
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the model and a second head."""
+        model = FedAvg.leaves(self, fed, seed)
+        return {**model, **named(part(model, "head."), OWN)}
+
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return the logarithm of how often a client holds each label, ``[clients, classes]``."""
+        return {"log_counts": fed.train.counts(fed.classes)[rows].to(torch.float32).log()}
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the balanced loss of base and generic head, and that of the personal head."""
+        y, weight = batch["y"], batch["weight"]
+        h = self.features(net, params, batch)
+        generic = net.logits(params, h)
+        balanced = generic + ctx["log_counts"]
+        both = generic.detach() + self.private(net, params, h.detach())
+        return mean_cross_entropy(balanced, y, weight) + mean_cross_entropy(both, y, weight)
+
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+        """Return the generic logits: those of a client for a newcomer."""
+        return {"logits": net.logits(params, code["h"])}
+
+
+@value
+class FedCP(Split):
+    """A policy divides every feature h between a personal and a global head, r + s = 1.
+
+        logits = own(r * h) + head(s * h)
+        r = soft Gumbel choice at temperature 1 of ReLU(LayerNorm(Linear(h * v_j)))
+
+    v_j, who the client is, is the sum of the rows of its personal head's weight at unit length; the
+    policy is shared. Base, policy and personal head are trained; the received head is not, and
+    what is sent back for it is the mean of it and the personal one. ``apart`` is lambda of the
+    maximum mean discrepancy that keeps features near those of the received base:
+
+        CE + lambda MMD^2(f(x), f_g(x))
+
+    Reference: Zhang et al., FedCP: separating feature information for personalized federated
+    learning via conditional policy, KDD 2023 (lambda 5; PFLlib and 004: 1). A method of 004.
+    Deviation: for predictions r is chosen without noise; as released every evaluation has other
+    noise (A36).
+    """
+
+    experts = OWN
+    trains = ("base.", POLICY, OWN)
+    limits = within(apart=">= 0")
+    apart: float = 5.0
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the model, a second head like the first, and the policy."""
+        model, d = FedAvg.leaves(self, fed, seed), fed.net.width
+        policy = drawn(
+            lambda: {"layer": nn.Linear(d, 2 * d), "norm": nn.LayerNorm(2 * d)},
+            torch_seed(seed, "model", 1),
+        )
+        return {**model, **named(part(model, "head."), OWN), **placed(named(policy, POLICY), fed)}
+
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return who each client is, ``[clients, D]``."""
+        return {"who": normalize(state.local[f"{OWN}weight"][rows].sum(1), dim=-1)}
+
+    def broadcast(self, fed: Federation, state: State) -> Params:
+        """Return the received base."""
+        return named(part(state.shared, "base."), f"{RECEIVED}base.")
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase that trains all but the received head."""
+        return (self.phase(noise=(("policy", FEATURES),)),)
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the cross-entropy, and how far features are from the received base's."""
+        h, weight = self.features(net, params, batch), batch["weight"]
+        said = self.logits(net, params, ctx, {**batch, "h": h})
+        loss = mean_cross_entropy(said, batch["y"], weight)
+        theirs = batch[THEIRS] if THEIRS in batch else self._theirs(net, ctx, batch)
+        return loss + self.apart * discrepancy(h, theirs, weight)
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return the received base's features, and the client's own where these stand still."""
+        own = Split.known(self, net, frozen, ctx, batch).instead
+        return Known({THEIRS: self._theirs(net, ctx, batch)}, own)
+
+    def _theirs(self, net: Net, ctx: Params, batch: Params) -> Tensor:
+        return net.features(part(ctx, RECEIVED), batch["x"])
+
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        """Return before - after, where the head after is the mean of received and personal one."""
+        own, sent = FedAvg.client_update(self, net, before, after, ctx)
+        for name, mine in named(part(after, OWN), "head.").items():
+            sent[name] = (before[name] - mine) / 2
+        return own, sent
+
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
+        """Return the personal share of the features, and what the global head makes of the rest."""
+        h, policy = code["h"], part(params, POLICY)
+        said = linear(h * ctx["who"], policy["layer.weight"], policy["layer.bias"])
+        said = layer_norm(said, said.shape[-1:], policy["norm.weight"], policy["norm.bias"])
+        mine, theirs = relu(said).unflatten(-1, (2, net.width)).unbind(-2)
+        chance = mine - theirs
+        if NOISE in code:  # The difference of two Gumbel variables is logistic.
+            chance = chance + torch.logit(code[NOISE], eps=1e-6)
+        mine = torch.sigmoid(chance) * h
+        return Opened(mine, net.logits(params, h - mine))
+
+
+def discrepancy(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+    """Return the squared maximum mean discrepancy of rows ``[B, D]`` with ``weight`` ``[B]``.
+
+    Under the sum of four Gaussian kernels e^(-d^2 / 2 w), diagonals included, as in FedCP's code.
+    """
+    rows = torch.cat([a, b], -2)
+    share = torch.cat([weight, -weight]) / weight.sum().clamp(min=1)
+    squares = (rows**2).sum(-1)
+    far = (squares.unsqueeze(-1) + squares - 2 * rows @ rows.mT).clamp(min=0)
+    # All kernels in one tensor: a small batch's time is that of launching operations.
+    narrow = far.new_tensor(WIDTHS).mul(-2).reciprocal().view(-1, *[1] * 2)
+    return ((far * narrow).exp().sum(0) * (share.unsqueeze(-1) * share)).sum()
+
+
+@value
+class GPFL(Split):
+    """Base below a personal head, which reads features steered by what the client's labels are.
+
+    Every label y has a shared embedding e_y of D numbers; scale and shift, shared, are a linear
+    layer, ReLU and layer normalisation each. ``near`` is lambda, ``decay`` mu, the weight decay of
+    embeddings and steering.
+
+        steer(h; c) = ReLU(h (scale(c) + 1) + shift(c))
+        logits      = head_s(steer(h; c_s)),  c_s = sum_y p(y|s) e_y,  c_g = mean_y e_y
+        loss        = CE(logits) + CE(cos(steer(h; c_g), e)) + lambda |steer(h; c_g) - e_y|
+                      + mu/2 (|e|^2 + |steering|^2)
+
+    Contexts c and the e_y of the distance are of the received embeddings.
+
+    Reference: Zhang et al., GPFL: simultaneously learning global and personalized feature
+    information for personalized federated learning, ICCV 2023. A method of 004. Deviation: as
+    released contexts are of the embeddings that the client had before, at first zero, and the
+    distance is of whole batches.
+
+    >>> root(torch.tensor([4.0, 0.0]))  # distances; the gradient at 0 is 0
+    tensor([2., 0.])
+    """
+
+    experts = "head."
+    trains = ("base.", "head.", LABELS, STEERED)
+    limits = within(near=">= 0", decay=">= 0")
+    near: float = 0.01
+    decay: float = 0.1
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the model, the labels' embeddings and the steering."""
+        model, d = FedAvg.leaves(self, fed, seed), fed.net.width
+        new = drawn(
+            lambda: {
+                "labels": nn.Embedding(fed.classes, d),
+                **{f"{STEERED}{side}.layer": nn.Linear(d, d) for side in SIDES},
+                **{f"{STEERED}{side}.norm": nn.LayerNorm(d) for side in SIDES},
+            },
+            torch_seed(seed, "model", 1),
+        )
+        return {**model, **placed(new, fed)}
+
+    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return the contexts, ``[clients, D]`` each."""
+        share = fed.shares("label")[rows]
+        labels = state.shared[LABELS].expand(len(rows), -1, -1)
+        return {"everybody": labels.mean(1), "mine": (share.unsqueeze(1) @ labels).squeeze(1)}
+
+    def broadcast(self, fed: Federation, state: State) -> Params:
+        """Return the received embeddings."""
+        return {"received_labels": state.shared[LABELS]}
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the head's cross-entropy, and what the embeddings say of the steered features."""
+        y, weight = batch["y"], batch["weight"]
+        h = self.features(net, params, batch)
+        said = net.logits(params, steer(params, h, ctx["mine"]))
+        everybody = steer(params, h, ctx["everybody"])
+        cosine = normalize(everybody, dim=-1) @ normalize(params[LABELS], dim=-1).mT
+        right, near = (cross_entropy(a, y, reduction="none") for a in (said, cosine))
+        losses = right + near
+        far = root(((everybody - ctx["received_labels"][y]) ** 2).sum(-1))
+        loss = mean(losses, weight) + self.near * mean(far, weight)
+        decayed = [params[LABELS], *part(params, STEERED).values()]
+        return loss + self.decay / 2 * torch.stack([(t**2).sum() for t in decayed]).sum()
+
+    def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
+        """Return the features steered by the client's own labels."""
+        h = code["h"]
+        return Opened(steer(params, h, ctx["mine"]), h.new_zeros(len(h), net.classes))
+
+
+def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
+    """Return features ``[B, D]`` steered by a context ``[D]``."""
+
+    def read(layer: Params) -> Tensor:
+        # In memory of its own: of a view the bits would hang on where it begins.
+        said = relu(linear(context.clone(), layer["layer.weight"], layer["layer.bias"]))
+        return layer_norm(said, said.shape[-1:], layer["norm.weight"], layer["norm.bias"])
+
+    scale, shift = (read(part(params, f"{STEERED}{side}.")) for side in SIDES)
+    return relu(h * (scale + 1) + shift)
+
+
+def root(squares: Tensor) -> Tensor:
+    """Return the square root, whose gradient at 0 is 0."""
+    some = squares > 0
+    return torch.where(some, torch.where(some, squares, 1).sqrt(), 0)
+
+
+@value
+class DBE(Split):
+    """The whole model is shared, a vector v_j of D numbers, added to the features, is private.
+
+    ``kappa`` is kappa; m_j are the mean features of the client's mini-batch, g is the consensus.
+
+        logits = head(f(x) + v_j)
+        m_j    = mean_batch f(x)
+        loss   = CE + kappa mean_d (m_jd - g_d)^2 / 2
+
+    g is the mean of the clients' last m_j after one epoch of plain training from the initial model,
+    weighted by examples, and stays as it is. For that epoch the initial model goes to every client
+    that takes part, and D numbers come back: the first round is charged for it, whoever is in its
+    cohort, in equal parts.
+
+    Reference: Zhang et al., Eliminating domain bias for federated learning in representation space,
+    NeurIPS 2023 (kappa 50, for news 0.1, as in 004; PFLlib's default is kappa 0). A method of 004.
+    Deviation: v_j moves at the clients' rate, in plain SGD steps; m_j is no running mean over
+    batches (the paper's mu is 1, as in 004).
+    """
+
+    experts = VECTOR
+    trains: ClassVar[tuple[str, ...]] = ("base.", "head.", VECTOR, RUNNING)
+    keeps = (RUNNING,)
+    plain = True
+    limits = within(kappa=">= 0")
+    below_head = True
+    kappa: float = 50.0
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the model, and vectors that start at zero."""
+        zero = torch.zeros(fed.net.width)
+        vectors = {n: zero.clone() for n in (VECTOR, RUNNING, CONSENSUS)}
+        return {**FedAvg.leaves(self, fed, seed), **placed(vectors, fed)}
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the initial model with the consensus, for which every client trains one epoch."""
+        begun = FedAvg.init(self, fed, seed, first)
+        if not self.kappa or (first and CONSENSUS in first.shared):
+            return begun
+        # The initial model stays as it is.
+        fresh = State(dict(begun.shared), {n: torch.zeros_like(t) for n, t in begun.local.items()})
+        once = _Consensus(batch_size=self.batch_size, client=self.client, kappa=0.0)
+        found, report = play_round(once, fed, fresh, round=0, seed=seed, cohort=1.0)
+        begun.shared[CONSENSUS] = found.shared[CONSENSUS]
+        begun.memory[PREPARED] = torch.stack([report.down.sum(), report.up.sum()])
+        return begun
+
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return the received model and the client's vector; its mean features start anew."""
+        begun = FedAvg.start(self, fed, state, rows)
+        return {**begun, RUNNING: torch.zeros_like(begun[RUNNING])}
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the cross-entropy, and how far the mean features are from the consensus."""
+        weight = batch["weight"]
+        h = self.features(net, params, batch)
+        said = net.logits(params, h + params[VECTOR])
+        loss = mean_cross_entropy(said, batch["y"], weight)
+        center = mean_of(h, weight)
+        loss = loss + self.kappa / 2 * ((center - params[CONSENSUS]) ** 2).mean()
+        # Zero in value; its SGD step remembers the batch's mean.
+        back = params[RUNNING] - center.detach()
+        step = (back**2).sum() - (back.detach() ** 2).sum()
+        return loss + 1 / (2 * self.client.lr) * step
+
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+        """Return the bytes of a round, of the first one with those of the consensus.
+
+        What all clients exchanged for that is dealt to the first cohort: where everybody is in it,
+        each has its own. The server's memory of it ends with the first round.
+        """
+        down, up = FedAvg.communication_bytes(self, state, rows, messages)
+        if PREPARED not in state.memory:
+            return down, up
+        once, clients = state.memory[PREPARED].cpu().unsqueeze(1), len(rows)
+        more = once // clients + (torch.arange(clients) < once % clients)
+        return down + more[0], up + more[1]
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+        """Average the models; what finding the consensus took has been charged."""
+        return replace(FedAvg.aggregate(self, fed, state, rows, messages), memory={})
+
+    def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
+        """Return the client's vector for every example."""
+        return params[VECTOR].expand(len(entry), -1)
+
+
+@dataclass(frozen=True)
+class _Consensus(DBE):
+    """One epoch of plain training whose clients send their last mean, and nothing else."""
+
+    trains = ("base.", "head.", RUNNING)
+
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        return {}, {CONSENSUS: before[CONSENSUS] - after[RUNNING]}
+
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+        model = others(state.shared, CONSENSUS)  # there is none yet
+        return FedAvg.communication_bytes(self, replace(state, shared=model), rows, messages)

@@ -82,12 +82,6 @@ class Phase:
     watch: str = "nll"
     side: str = "both"
 
-    def check(self) -> None:
-        for name, count in self.noise:
-            number = 0 if count == FEATURES or isinstance(count, Family) else count
-            if isinstance(number, str) or number < 0:
-                raise ValueError(f"Phase.noise, {name}: numbers must be >= 0, got {count!r}")
-
     def moves(self, leaves: Iterable[str], local: Collection[str]) -> tuple[str, ...]:
         """Return which of some leaves move, given which ones are local."""
         sides = {"both": (True, False), "local": (True,), "shared": (False,)}[self.side]

@@ -9,13 +9,11 @@ def promised(experts: int, p: float, alpha: float) -> float:
     Each of the ``experts`` is right with the probability ``p``, and one that is right is drawn
     1 + ``alpha`` times as readily as one that is wrong: (1 + a) p / (1 + a (p + (1 - p) / M)).
     """
-    _check(experts, p, alpha)
     return (1 + alpha) * p / (1 + alpha * (p + (1 - p) / experts))
 
 
 def expected(experts: int, p: float, alpha: float) -> float:
     """Return that accuracy exactly: the mean of (1 + a) k / (M + a k) over k of Bin(M, p)."""
-    _check(experts, p, alpha)
     from scipy import stats  # slow to import
 
     k = np.arange(experts + 1)
@@ -26,7 +24,6 @@ def expected(experts: int, p: float, alpha: float) -> float:
 
 def drawn(experts: int, p: float, alpha: float, draws: int, seed: int) -> tuple[float, float]:
     """Return the share of ``draws`` in which the drawn expert is right, and its standard error."""
-    _check(experts, p, alpha)
     rng = np.random.default_rng(seed)
     right = rng.random((draws, experts)) < p
     weight = np.where(right, 1 + alpha, 1.0)
@@ -34,11 +31,3 @@ def drawn(experts: int, p: float, alpha: float, draws: int, seed: int) -> tuple[
     chosen = (rng.standard_exponential((draws, experts)) / weight).argmin(1)
     hit = right[np.arange(draws), chosen]
     return float(hit.mean()), float(hit.std() / np.sqrt(draws))
-
-
-def _check(experts: int, p: float, alpha: float) -> None:
-    if experts < 1 or not 0 <= p <= 1 or not 0 <= alpha < np.inf:
-        raise ValueError(
-            f"needs experts >= 1, p in [0, 1] and a finite alpha >= 0, got "
-            f"{experts}, {p} and {alpha}"
-        )

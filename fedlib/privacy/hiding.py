@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # tables of studies: who trains needs no pandas
     import pandas as pd
 
 DRAWS = 20  # whose mean is a number of a table
-DRAW = "noise/phi"  # in the server's memory during a round only: its seed and number
+DRAW = "noise/phi"  # in the server's memory: the seed and number of a round
 
 
 @value
@@ -43,7 +43,7 @@ class NoisyFedMix(FedMix):
         return replace(state, memory={**state.memory, DRAW: torch.tensor([seed, round])})
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return p(y|s), and during a round each client's standard normal numbers."""
+        """Return p(y|s), and each client's standard normal numbers of the round."""
         known = FedMix.client_context(self, fed, state, rows)
         if DRAW not in state.memory:
             return known
@@ -61,19 +61,6 @@ class NoisyFedMix(FedMix):
             size = message["phi"].square().mean().sqrt()
             message["phi"] = message["phi"] + self.noise * size * ctx["drawn"]
         return own, message
-
-    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
-        """Take FedMix's step; the draws end with their round."""
-        kept = {n: t for n, t in state.memory.items() if n != DRAW}
-        return FedMix.aggregate(self, fed, replace(state, memory=kept), rows, messages)
-
-
-def summed(difference: Floats, share: Floats) -> Floats:
-    """Return all that secure aggregation shows of phi's updates: their weighted mean.
-
-    ``difference`` ``[S, classes, K]`` and p(s) over the cohort ``[S]`` make ``[classes, K]``.
-    """
-    return np.tensordot(share / share.sum(), difference, 1)
 
 
 def noisy(difference: Floats, noise: float, rng: np.random.Generator) -> Floats:
@@ -127,8 +114,9 @@ def leak_of_sums(
 
     def judged(size: float, rng: np.random.Generator) -> dict[str, float]:
         some = rng.choice(len(truth), int(size), replace=False)
-        seen, held = summed(difference[some], share[some]), truth[some] > 0
-        shares, mean = from_rows(seen, q_y), share[some] @ truth[some] / share[some].sum()
+        p, held = share[some], truth[some] > 0
+        seen = np.tensordot(p / p.sum(), difference[some], 1)  # all that secure aggregation shows
+        shares, mean = from_rows(seen, q_y), p @ truth[some] / p.sum()
         return {
             "set": balanced_accuracy(np.broadcast_to(set_from_rows(seen), held.shape), held),
             "own": float(total_variation(shares, truth[some]).mean()),

@@ -96,10 +96,8 @@ def from_step(difference: Floats, rate: float) -> Floats:
     ``difference`` is bias before - after, ``[..., classes]``, and ``rate`` the client's. The
     cross-entropy's gradient is the mean softmax output minus p(y|s); with uniform outputs, as of a
     fresh model, p(y|s) = 1 / C - difference / rate exactly (eq. 15, sign corrected:
-    docs/READINGS.md, A13). ValueError for a rate that is not positive.
+    docs/READINGS.md, A13).
     """
-    if rate <= 0:
-        raise ValueError(f"rate must be > 0, got {rate}")
     return 1 / difference.shape[-1] - difference / rate
 
 
@@ -119,10 +117,7 @@ def from_marginal(q_s: Floats, q_y: Floats, resolution: float = RESOLUTION) -> F
     ``q_s`` ``[K]`` and ``q_y`` ``[classes, K]``. Least squares under p >= 0 and sum p = 1; where
     several p explain q(z|s) equally well, as with more classes than experts, the one nearest to
     uniform. Parts of q(z|s) smaller than ``resolution`` are taken for rounding and explain nothing.
-    ValueError if shapes do not match.
     """
-    if q_y.ndim != 2 or q_s.shape != (q_y.shape[1],):
-        raise ValueError(f"q_s must be [K] and q_y [classes, K], got {q_s.shape} and {q_y.shape}")
     # As sum p = 1, what is left unexplained is sum_y p(y) (q(z|y) - q(z|s)): what all labels have
     # in common is gone, however nearly equal they are.
     _, sizes, directions = np.linalg.svd((q_y - q_s).T, full_matrices=False)
@@ -201,11 +196,9 @@ def from_rows_together(difference: Floats, q_y: Floats) -> Floats:
 
     As `from_rows`, with a factor of every label that is the same for all clients and found by non-
     negative least squares from the cohort's messages: every client's shares must sum to 1.
-    ValueError with fewer clients than classes, which do not determine the factors.
+    Fewer clients than classes do not determine the factors.
     """
     moved = _moved(difference, q_y)
-    if moved.ndim != 2 or moved.shape[0] < moved.shape[1]:
-        raise ValueError(f"needs at least as many clients as classes, got {moved.shape}")
     scale = moved.sum(-1).mean()
     if scale == 0:
         return _normalised(moved)
@@ -217,8 +210,6 @@ def from_rows_together(difference: Floats, q_y: Floats) -> Floats:
 def _moved(difference: Floats, q_y: Floats) -> Floats:
     """Return the mean over experts of |difference| / q(z|y); 0 / 0 is 0: nothing moved there."""
     size = np.abs(difference)
-    if size.shape[-2:] != q_y.shape:
-        raise ValueError(f"phi's update and q(z|y) must match, got {size.shape} and {q_y.shape}")
     q = np.broadcast_to(q_y, size.shape)
     return np.asarray(np.divide(size, q, out=np.zeros_like(size), where=q > 0).mean(-1))
 

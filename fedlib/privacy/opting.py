@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedlib.engine import Algorithm, State, play_round, playing
+from fedlib.engine import Algorithm, play_round, playing
 from fedlib.federation import OPTED_IN, Federation
 
 
@@ -22,14 +22,12 @@ def tampered(fed: Federation, inside: bool = False) -> Federation:
     """Return the federation with other training examples in place of those that opted out.
 
     Their inputs are turned into their negatives and their labels into the next class. With
-    ``inside`` this befalls the training examples that take part instead, as a control. ValueError
-    where nothing opted out.
+    ``inside`` this befalls the training examples that take part instead, as a control. KeyError
+    where nobody opts out.
     """
     home = fed.at_home()
-    flag = home.train.side.get(OPTED_IN)
-    if flag is None:
-        raise ValueError("nobody opts out of this federation: give its task an OptOut")
-    rows = home.train.index[home.train.real & ((flag > 0) == inside)]
+    taking_part = home.train.side[OPTED_IN] > 0
+    rows = home.train.index[home.train.real & (taking_part == inside)]
     x, y = home.train.x.clone(), home.train.y.clone()
     x[rows] = x.max() - x[rows]
     y[rows] = (y[rows] + 1) % fed.classes
@@ -44,18 +42,16 @@ def trace(
     cohort: int,
     seed: int = 0,
     inside: bool = False,
-    first: State | None = None,
 ) -> Trace:
     """Play some rounds twice, once on what ``tampered`` returns, and compare what the server saw.
 
     That is every tensor of every message, the number of bytes that each client of a cohort sent,
-    and all leaves that the server holds after each round. ``first`` is the state of an earlier
-    stage.
+    and all leaves that the server holds after each round.
     """
 
     def seen(fed: Federation) -> Iterator[Tensor]:
         """Yield the tensors that a server sees, in one order."""
-        state = algorithm.init(playing(algorithm, fed), seed, first)
+        state = algorithm.init(playing(algorithm, fed), seed)
         for t in range(rounds):
             state, report = play_round(algorithm, fed, state, round=t, seed=seed, cohort=cohort)
             for leaves in (report.messages, state.shared, state.optimizer, state.memory):

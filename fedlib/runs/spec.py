@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from torch import Tensor
 
 from fedlib.algorithms import FedAvg
-from fedlib.engine import Report, Scores
+from fedlib.engine import Report
+from fedlib.engine.evaluate import Scores
 from fedlib.metrics import divergences
 from fedlib.tasks import Task
 from fedlib.values import key_of, shown, value, within

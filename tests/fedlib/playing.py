@@ -193,14 +193,14 @@ BATTERY |= SECOND | {
     "FedRep, fast": alg.FedRep(head_epochs=2, **FAST),
     "FedCP, fast": alg.FedCP(apart=1.0, **FAST),
     "GPFL, fast": alg.GPFL(**FAST),
-    "DBE, fast": alg.DBE(momentum=0.1, **FAST),
+    "DBE, fast": alg.DBE(**FAST),
     "FedSynMoE, fast": alg.FedSynMoE(**FAST),
     "PMMoE, bases": alg.PMMoE(of=alg.LGFedAvg(**FAST), denoise=0.4, **GATED),
     "PMMoE, vectors": alg.PMMoE(
         of=alg.DBE(kappa=0.0, client=sgd(0.5), **FAST), favour=3.0, **GATED
     ),
     "PMMoE, FedCP": alg.PMMoE(of=alg.FedCP(**FAST), **GATED),
-    "FedMix, all options": alg.FedMix(experts=2, phi_scale=0.1, weighting="uniform", **FAST),
+    "FedMix, all options": alg.FedMix(experts=2, phi_scale=0.1, **FAST),
 }
 every = pytest.mark.parametrize("algorithm", BATTERY.values(), ids=BATTERY)
 
@@ -214,6 +214,6 @@ NINE = {
     "FedGH": alg.FedGH(**SPLIT),
     "FedCP": alg.FedCP(**SPLIT),
     "GPFL": alg.GPFL(**SPLIT),
-    "DBE": alg.DBE(kappa=1.0, momentum=0.5, **SPLIT),
+    "DBE": alg.DBE(kappa=1.0, **SPLIT),
 }
 nine = pytest.mark.parametrize("of", NINE.values(), ids=NINE)

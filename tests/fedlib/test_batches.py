@@ -13,13 +13,13 @@ from playing import MIXED, NINE, play
 from fedlib import algorithms as alg
 from fedlib.algorithms import FedAvg
 from fedlib.algorithms.drift import APART
-from fedlib.algorithms.heads import THEIRS as CP_THEIRS
-from fedlib.algorithms.pmmoe import ENTRY
+from fedlib.algorithms.mixture import SAID
+from fedlib.algorithms.splitting import THEIRS as CP_THEIRS
 from fedlib.engine import EarlyStop, costs, evaluate, train
 from fedlib.engine.batches import make_plan
 from fedlib.federation import UNSEEN, Known
 from fedlib.models import MLP, LeNet, Net
-from fedlib.optim import adam, sgd
+from fedlib.optim import sgd
 from fedlib.partition import IID, Mirrored
 from fedlib.tasks import CropFlip, Task
 
@@ -135,7 +135,8 @@ def test_evaluation_sees_images_as_they_are():
 RAGGED = (11, 0, 4, 17)
 FOUR = {"batch_size": 4, "client": sgd(0.1)}
 STOP = EarlyStop(every=1, patience=2)
-LATER = {**FOUR, "epochs": 3, "stop": STOP}
+THREE = {**FOUR, "epochs": 3}
+LATER = {**THREE, "stop": STOP}
 MIXES = alg.FedMix(experts=2), MIXED, alg.PrunedFedMix(experts=2, eta=0.5)
 ALGORITHMS = (
     alg.FedRep(**FOUR, head_epochs=3),
@@ -143,8 +144,8 @@ ALGORITHMS = (
     alg.FedCP(**FOUR, epochs=2),
     alg.FedBABU(**FOUR),
     *(alg.Newcomers(of=of, **LATER) for of in (*NINE.values(), alg.Personal(), *MIXES)),
-    *(alg.PMMoE(of=of, **LATER) for of in (alg.FedPer(), alg.LGFedAvg(), alg.FedCP(), alg.DBE())),
-    alg.PMMoE(of=alg.FedPer(), **LATER, denoise=0.4),
+    *(alg.PMMoE(of=of, **THREE) for of in (alg.FedPer(), alg.LGFedAvg(), alg.FedCP(), alg.DBE())),
+    alg.PMMoE(of=alg.FedPer(), **THREE, denoise=0.4),
     alg.Mixture(**LATER),
     alg.Mixture(**LATER, frozen=True),
     alg.Mixture(**LATER, train_global=True),
@@ -262,10 +263,9 @@ def test_a_leaf_that_moves_is_never_asked(fed):
 
 
 def test_early_stopping_on_the_loss_knows_validation_examples_too(convolutional):
-    later = alg.PMMoE(of=alg.FedPer(), **{**LATER, "client": adam(0.01)})
-    (seen,), (held,), _ = asked(later, convolutional)
-    assert {*held.instead} == {*seen.instead} and not seen.beside
-    assert held.instead[ENTRY].shape == (4, 6, 9)
+    seen, held, _ = asked(alg.Mixture(**LATER), convolutional)
+    assert len(seen) == len(held) == 4 and not any(s.instead for s in seen)
+    assert all(h.beside[SAID].shape == (1, 6, 1) for h in held) and SAID in seen[0].beside
     (seen,), none, _ = asked(alg.Newcomers(of=alg.FedPer(), **LATER), convolutional)
     assert seen.instead and not none  # which watches predictions
     assert not any(map(any, asked(alg.Local(), convolutional)[0]))

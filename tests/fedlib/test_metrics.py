@@ -13,7 +13,7 @@ from playing import play
 
 from companion import plotting
 from fedlib import metrics
-from fedlib.algorithms import CommonestLabel, FedAvg
+from fedlib.algorithms import CommonestLabel
 from fedlib.engine import evaluate, evaluate_global
 from fedlib.federation import OPTED_IN
 from fedlib.metrics import divergences, gradient_divergence, majority_floor, over_clients
@@ -128,8 +128,6 @@ def test_features_of_two_bases_lie_in_a_plane_each():
     figure, drawn = plotting.embedding(points, ("a", "b", "c"))
     assert len(figure.axes) == 2 and len(drawn) == 60
     assert {t.get_text() for t in figure.legends[0].get_texts()} <= {"a", "b", "c"}
-    with pytest.raises(ValueError, match="client 0 has 6 test examples"):
-        metrics.embedded(make_federation((30, 30)), bases, client=0)
 
 
 def test_the_neighbours_of_the_client_with_most_classes():
@@ -139,8 +137,6 @@ def test_the_neighbours_of_the_client_with_most_classes():
         fed.train.y[fed.train.index[row]] = torch.tensor(labels)
     # Five examples of a class are too few to count: so client 1 and not 2.
     assert metrics.neighbours(fed) == (1, 2, 3)
-    with pytest.raises(ValueError, match="needs three clients or more, got 2"):
-        metrics.neighbours(make_federation((6, 6)))
 
 
 # Theorem 3.1 of 004: bound, exact expectation, and draws.
@@ -172,12 +168,6 @@ def test_draws_agree_with_the_expectation(experts, p, alpha):
 def test_without_a_preference_or_a_choice_a_gate_is_as_good_as_its_experts(p, alpha):
     assert expected(3, p, alpha) == pytest.approx(p, abs=1e-12)
     assert promised(3, p, alpha) == pytest.approx(p, abs=1e-12)
-
-
-@pytest.mark.parametrize("alpha", [-1, float("inf"), float("nan")])
-def test_bad_numbers_are_errors(alpha):
-    with pytest.raises(ValueError, match="alpha >= 0"):
-        promised(20, 0.5, alpha)
 
 
 HELD = Mirrored(pool=600, validation=20, test=30)
@@ -242,12 +232,6 @@ def test_what_opted_out_counts_at_home_only():
     inside = fed.taking_part().train.counts(10).sum(0)
     assert inside.sum() == 120 and int(said.argmax()) == int(inside.argmax())
     torch.testing.assert_close(said[0].exp(), (inside + 1) / 130)
-
-
-def test_it_follows_no_stage():
-    fed = make_federation()
-    with pytest.raises(ValueError, match="give it no stage as `after`"):
-        CommonestLabel().init(fed, 0, FedAvg().init(fed, 0))
 
 
 def test_a_floor_of_counts_by_hand():

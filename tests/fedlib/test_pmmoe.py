@@ -9,7 +9,7 @@ from conftest import make_federation
 from playing import SIZES, SPLIT, client, close, nine, one, play, texts
 
 from fedlib import algorithms as alg
-from fedlib.algorithms.pmmoe import GATE, KEPT, POOL
+from fedlib.algorithms.mixture import GATE, KEPT, POOL
 from fedlib.engine import State, evaluate, play_round
 from fedlib.models import ACTIVATIONS, GateNet, Net, part
 from fedlib.optim import adam, sgd

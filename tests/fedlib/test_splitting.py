@@ -9,7 +9,7 @@ from playing import SPLIT as FAST
 from torch.nn.functional import cross_entropy
 
 from fedlib import algorithms as alg
-from fedlib.algorithms import heads
+from fedlib.algorithms import splitting
 from fedlib.algorithms.server_training import HELD, PROTOTYPES
 from fedlib.engine import evaluate, evaluate_global, play_round
 from fedlib.engine.batches import make_plan
@@ -105,10 +105,10 @@ def test_fedcps_pieces_by_hand():
     state, _ = play(algorithm, fed)
     params, ctx = client(fed, algorithm, state, 1)
     rows = params["own.weight"].sum(0)
-    torch.testing.assert_close(ctx[heads.WHO], rows / rows.norm())
+    torch.testing.assert_close(ctx["who"], rows / rows.norm())
     x = fed.test.inputs(torch.arange(10))
     h = fed.net.features(params, x)
-    said = (h * ctx[heads.WHO]) @ params["policy.layer.weight"].T + params["policy.layer.bias"]
+    said = (h * ctx["who"]) @ params["policy.layer.weight"].T + params["policy.layer.bias"]
     norm = torch.nn.LayerNorm(12)
     norm.load_state_dict(part(params, "policy.norm."))
     choice = torch.relu(norm(said)).view(10, 2, 6).softmax(1)
@@ -142,8 +142,8 @@ def test_discrepancy_against_a_plain_loop():
 
     pairs = [(i, j) for i in range(3) for j in range(3)]
     expected = sum(k(a[i], a[j]) + k(b[i], b[j]) - 2 * k(a[i], b[j]) for i, j in pairs) / 9
-    assert float(heads.discrepancy(a, b, weight)) == pytest.approx(expected, rel=1e-5)
-    assert float(heads.discrepancy(a, a, weight)) == pytest.approx(0, abs=1e-6)
+    assert float(splitting.discrepancy(a, b, weight)) == pytest.approx(expected, rel=1e-5)
+    assert float(splitting.discrepancy(a, a, weight)) == pytest.approx(0, abs=1e-6)
 
 
 def test_gpfls_contexts_and_steering_by_hand():
@@ -152,18 +152,18 @@ def test_gpfls_contexts_and_steering_by_hand():
     state, _ = play(algorithm, fed)
     params, ctx = client(fed, algorithm, state, 2)
     held = fed.train.y[fed.train.index[2, :9]]
-    labels = state.shared[heads.LABELS]
-    torch.testing.assert_close(ctx[heads.MINE], labels[held].mean(0))
-    torch.testing.assert_close(ctx[heads.EVERYBODY], labels.mean(0))
+    labels = state.shared[splitting.LABELS]
+    torch.testing.assert_close(ctx["mine"], labels[held].mean(0))
+    torch.testing.assert_close(ctx["everybody"], labels.mean(0))
     sides = {}
     for side in ("scale", "shift"):
         layer, norm = torch.nn.Linear(6, 6), torch.nn.LayerNorm(6)
-        layer.load_state_dict(part(params, f"{heads.STEERED}{side}.layer."))
-        norm.load_state_dict(part(params, f"{heads.STEERED}{side}.norm."))
-        sides[side] = norm(torch.relu(layer(ctx[heads.MINE]))).detach()
+        layer.load_state_dict(part(params, f"{splitting.STEERED}{side}.layer."))
+        norm.load_state_dict(part(params, f"{splitting.STEERED}{side}.norm."))
+        sides[side] = norm(torch.relu(layer(ctx["mine"]))).detach()
     h = torch.randn(4, 6)
     expected = torch.relu(h * (sides["scale"] + 1) + sides["shift"])
-    torch.testing.assert_close(heads.steer(params, h, ctx[heads.MINE]), expected)
+    torch.testing.assert_close(splitting.steer(params, h, ctx["mine"]), expected)
 
 
 def test_gpfls_weight_decay_is_that_of_the_optimiser():
@@ -176,7 +176,7 @@ def test_gpfls_weight_decay_is_that_of_the_optimiser():
         before = {n: t.clone() for n, t in start.shared.items()}
         ends.append(play_round(algorithm, fed, start, round=0, seed=0, cohort=1)[0].shared)
     for n, t in before.items():
-        less = 0.2 * 0.3 * t if n.startswith((heads.LABELS, heads.STEERED)) else 0 * t
+        less = 0.2 * 0.3 * t if n.startswith((splitting.LABELS, splitting.STEERED)) else 0 * t
         torch.testing.assert_close(ends[1][n], ends[0][n] - less)
 
 
@@ -187,17 +187,16 @@ def test_without_its_two_ideas_dbe_is_fedavg():
     expected, state = alg.FedAvg(batch_size=None, client=sgd(0.2)), algorithm.init(fed, 0)
     plain = expected.init(fed, 0)
     for t in range(3):
-        state.local[heads.VECTOR].zero_()
+        state.local[splitting.VECTOR].zero_()
         state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
         plain, _ = play_round(expected, fed, plain, round=t, seed=0, cohort=2)
     for n, t in plain.shared.items():
         torch.testing.assert_close(state.shared[n], t)
 
 
-@pytest.mark.parametrize("momentum", [1.0, 0.3])
-def test_dbes_consensus_by_hand(momentum):
+def test_dbes_consensus_by_hand():
     fed = make_federation((4, 8), model=MLP((6,)))
-    algorithm = alg.DBE(momentum=momentum, batch_size=4, client=sgd(0.1))
+    algorithm = alg.DBE(batch_size=4, client=sgd(0.1))
     state = algorithm.init(fed, 0)
     model = {n: t for n, t in state.shared.items() if n.startswith(("base.", "head."))}
     fresh = alg.FedAvg().init(fed, 0).shared
@@ -206,17 +205,17 @@ def test_dbes_consensus_by_hand(momentum):
     for row, size in ((0, 4), (1, 8)):
         who = np.array([row]), np.array([size])
         plan = make_plan(*who, batch_size=4, epochs=1, seed=0, where=(0, 0))
-        w, m = fresh, torch.zeros(6)
+        w = fresh
         for t in range(plan.steps):
             held = fed.train.index[row, plan.positions[0, t]]
             x, y = fed.train.inputs(held), fed.train.y[held]
-            m = (1 - momentum) * m + momentum * fed.net.features(w, x).mean(0)
+            m = fed.net.features(w, x).mean(0)
             w = stepped(w, loss_on(fed, x, y), 0.1)
         means.append(m)
     expected = (4 * means[0] + 8 * means[1]) / 12
-    torch.testing.assert_close(state.shared[heads.CONSENSUS], expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(state.shared[splitting.CONSENSUS], expected, rtol=1e-4, atol=1e-6)
     after, _ = play(algorithm, fed, cohort=2)
-    torch.testing.assert_close(after.shared[heads.CONSENSUS], expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(after.shared[splitting.CONSENSUS], expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("cohort", [2, 1])
@@ -237,20 +236,20 @@ def test_dbes_first_round_is_charged_for_the_consensus(cohort):
     assert (int(report.down.sum()), int(report.up.sum())) == usual
 
 
-def test_dbes_vector_is_trained_and_its_regulariser_counts_the_running_mean():
+def test_dbes_vector_is_trained_and_its_regulariser_counts_the_mean_features():
     fed = make_federation((8,), model=MLP((6,)))
-    algorithm = alg.DBE(kappa=2.0, momentum=0.3, batch_size=None, client=sgd(0.1))
+    algorithm = alg.DBE(kappa=2.0, batch_size=None, client=sgd(0.1))
     state = algorithm.init(fed, 0)
     params, _ = client(fed, algorithm, state, 0)
-    params[heads.RUNNING] = torch.randn(6)
+    params[splitting.RUNNING] = torch.randn(6)
     batch = one(fed)
     h = fed.net.features(params, batch["x"])
-    m = 0.7 * params[heads.RUNNING] + 0.3 * h.mean(0)
-    expected = cross_entropy(fed.net.logits(params, h + params[heads.VECTOR]), batch["y"])
-    expected = expected + 2.0 * (0.5 * (m - params[heads.CONSENSUS]) ** 2).mean()
+    m = h.mean(0)
+    expected = cross_entropy(fed.net.logits(params, h + params[splitting.VECTOR]), batch["y"])
+    expected = expected + 2.0 * (0.5 * (m - params[splitting.CONSENSUS]) ** 2).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, {}, batch), expected)
     after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
-    assert after.local[heads.VECTOR].abs().sum() > 0
+    assert after.local[splitting.VECTOR].abs().sum() > 0
 
 
 def test_what_others_can_borrow():
@@ -366,8 +365,8 @@ def test_one_expert_with_a_personal_bias_is_biased_fedavg():
 def test_steered_features_have_the_same_bits_wherever_the_context_lies():
     fed = make_federation(SIZES, model=MLP((50,)))
     params, ctx = client(fed, alg.GPFL(), alg.GPFL().init(fed, 0), 0)
-    context, h = ctx[heads.MINE], torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
-    expected = heads.steer(params, h, context)
+    context, h = ctx[splitting.MINE], torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
+    expected = splitting.steer(params, h, context)
     for offset in range(16):
         place = torch.cat([torch.zeros(offset), context])[offset:]
-        assert torch.equal(heads.steer(params, h, place), expected)
+        assert torch.equal(splitting.steer(params, h, place), expected)

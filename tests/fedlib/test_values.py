@@ -42,7 +42,7 @@ Phase: optimizer=... | Optimizer(name='adam'); epochs=1 | 2; batch_size=64 | Non
     ('head.',); loss='loss' | 'nll'; stop=None | EarlyStop(); noise=() | (('label', 3), ('policy',
     'features')); watch='nll' | 'loss'; side='both' | 'local'
 FedAvg: epochs=1 | 2; batch_size=64 | None; client=Optimizer() | Optimizer(name='adam');
-    server=Optimizer(lr=1.0) | Optimizer(name='adamw'); weighting='size' | 'uniform'
+    server=Optimizer(lr=1.0) | Optimizer(name='adamw')
 Explore: eps=0.33 | 0.5; decay=0.0 | 1.0
 ClusterStop: every=10 | 5; patience=10 | 3
 Dirichlet: clients=100 | 7; alpha=1.0 | 0.5; size=None | 3
@@ -94,7 +94,7 @@ Densities < FedAvg: epochs=100 | 2; batch_size=10 | None; client=Optimizer(name=
     | Optimizer(name='adam', lr=0.1); of=FedAvg() | FedMix(); hidden=(512, 256) | (8,); latent=32
     | 2; samples=1 | 4; stop=EarlyStop(every=1, patience=3) | EarlyStop()
 FedProx < FedAvg: mu=0.01 | 0.1
-SCAFFOLD < FedAvg: client=Optimizer() | Optimizer(lr=0.5); weighting='uniform' | 'size'
+SCAFFOLD < FedAvg: client=Optimizer() | Optimizer(lr=0.5)
 MOON < FedAvg: mu=1.0 | 5.0; tau=0.5 | 1.0
 FedGen < FedAvg: noise=512 | 4; hidden=512 | 8; fit=Optimizer(name='adam', lr=0.005) |
     Optimizer(); steps=1000 | 3; invented=10 | 5; alpha=1.0 | 2.0
@@ -102,12 +102,11 @@ FedBN < FedAvg:
 FedRoD < FedAvg:
 FedCP < FedAvg: apart=5.0 | 1.0
 GPFL < FedAvg: near=0.01 | 0.1; decay=0.1 | 0.0
-DBE < FedAvg: client=Optimizer() | Optimizer(lr=0.5); kappa=50.0 | 0.0; momentum=1.0 | 0.1
+DBE < FedAvg: client=Optimizer() | Optimizer(lr=0.5); kappa=50.0 | 0.0
 FedSynMoE < FedAvg: gate=GateNet() | GateNet(hidden=(4,))
 PMMoE < FedAvg: epochs=50 | 2; batch_size=10 | None; client=Optimizer(lr=0.1) |
     Optimizer(name='adam'); of=FedPer() | DBE(); gate=GateNet() | GateNet(hidden=(4,)); top=0 | 2;
-    renormalised=False | True; denoise=0.0 | 0.2; temperature=1.0 | 0.1; favour=0.0 | 1.0;
-    stop=None | EarlyStop()
+    renormalised=False | True; denoise=0.0 | 0.2; temperature=1.0 | 0.1; favour=0.0 | 1.0
 PrunedFedMix < FedMix: objective='map'; eta=0.5 | 0.9
 ClusteredFedMix < FedMix: client=Optimizer() | Optimizer(lr=0.5); objective='map'; damping=0.75 |
     0.5; entropy_weight=1.0 | 2.0
@@ -215,7 +214,7 @@ def test_golden_keys():
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (Experiment(TASK, FedAvg(client=Optimizer(lr=0.05), weighting="size"), 3, 10), FIRST),
+        (Experiment(TASK, FedAvg(client=Optimizer(lr=0.05), epochs=1), 3, 10), FIRST),
         (Optimizer(lr=1), Optimizer(lr=1.0)),
         (Optimizer(lr=-0.0), Optimizer(lr=0.0)),
         (Optimizer(betas=(0, 0.5)), Optimizer(betas=(0.0, 0.5))),
