@@ -8,7 +8,7 @@ what notebooks end with.
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -19,19 +19,9 @@ from scipy import stats
 
 from companion import findings as companion
 from companion import frames
-from companion.claims import (
-    FAILS,
-    HOLDS,
-    OPEN,
-    TESTED,
-    UNTESTED,
-    Claim,
-    above,
-    greater,
-)
-from companion.findings import Finding, Unsupported
+from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTESTED, Claim, above, greater
 from companion.panels import Panel, stored
-from companion.sections import SCALES, Section
+from companion.sections import Section
 from fedlib import paths
 from papers.adaptive import claims as adaptive
 from papers.adaptive.experiments import ADAPTIVE_ROTATED, ADAPTIVE_WRITERS
@@ -60,6 +50,10 @@ any more.
 WORDS = {HOLDS: "holds", FAILS: "does not hold", OPEN: "is undecided"}
 Claims = Mapping[str, Sequence[Claim]]
 Numbers = dict[str, object]
+
+
+class Unsupported(ValueError):
+    """A sentence that its numbers no longer bear out."""
 
 
 class Missing(LookupError):
@@ -279,40 +273,32 @@ def _table(name: str) -> dict[str, dict[str, str]]:
     return {row["name"]: row for row in csv.DictReader(lines)}
 
 
-def findings() -> list[Finding]:
-    """Return what was found, of those sentences whose runs are stored.
+def page() -> str:
+    """Return what was found as Markdown: those sentences whose runs are stored.
 
     Unsupported if stored results contradict one.
     """
-    found = []
+    parts = [HEAD.strip()]
     for name, row in _table("findings.csv").items():
         try:
-            numbers = NUMBERS[name]()
+            said = row["sentence"].format(**NUMBERS[name]())
         except Missing:
             continue
-        figure = f"{SCALE}/{row['figure']}.png"
-        told = Finding(row["sentence"], partial(dict, numbers), bool, row["notebook"], figure)
-        found.append(told)
-    return found
+        figure, notebook = f"figures/{SCALE}/{row['figure']}.png", f"{row['notebook']}.ipynb"
+        parts.append(f"- {said} ([figure]({figure}), [notebook](notebooks/{notebook}))")
+    return "\n\n".join(parts) + "\n"
 
 
 def learned(notebook: str, table: pd.DataFrame) -> Markdown:
     """Return a notebook's last sentences: what the paper says, what was found, how sure that is.
 
-    ``table`` are its claims; one of them speaks, that `papers/learned.csv` has a pattern of, at the
-    largest scale at which it was tested.
+    ``table`` are its claims; one of them speaks, that `papers/learned.csv` has a pattern of.
     """
-    row, texts = _table("learned.csv")[notebook], table["claim"]
-    known = table[texts.str.match(row["claim"])]
-    tested = known[known["verdict"].isin(TESTED)]
-    if not len(tested):
-        return Markdown(f"**The paper says** {row['says']}\n\n**Found:** nothing yet.")
-    scale = next(s for s in SCALES[::-1] if tested["tested on"].str.contains(s).any())
-    claim = tested.loc[tested["tested on"].str.contains(scale), "claim"].iloc[-1]
-    found = {verdict: f"“{{claim}}” {word} on {{tested on}}." for verdict, word in WORDS.items()}
-    return companion.learned(tested, row["says"], claim, found)
+    row = _table("learned.csv")[notebook]
+    return companion.learned(table, row["says"], row["claim"], WORDS)
 
 
 if __name__ == "__main__":
-    file = paths.ROOT / "FINDINGS.md"
-    print(companion.write(findings(), HEAD, file))
+    text, file = page(), paths.ROOT / "FINDINGS.md"
+    file.write_text(text)
+    print(file)
