@@ -131,7 +131,7 @@ def tune(
 ) -> None:
     """Tune adaptive experts in four stages, or continue; keep the trials."""
     from papers.adaptive import experiments as adaptive
-    from papers.adaptive.settings import Adaptive
+    from papers.adaptive.experiments import Adaptive
 
     ((dataset, setting),) = adaptive.ADAPTIVE.settings(scale).items()
     assert isinstance(setting, Adaptive)

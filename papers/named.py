@@ -14,8 +14,8 @@ from typing import Any
 from companion.sections import SCALES
 from fedlib.tasks import Task
 from fedlib.values import one_of
-from papers.adaptive import settings as adaptive
-from papers.fedmix import settings as fedmix
+from papers.adaptive import experiments as adaptive
+from papers.fedmix import experiments as fedmix
 from papers.pm_moe import experiments as pm_moe
 from papers.specialists import experiments as specialists
 
