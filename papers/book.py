@@ -150,25 +150,12 @@ def why_not() -> pd.Series:
         "a choice or a moment, not an accuracy; see the notebook": metric.isin(
             ["eps", "J", "rounds"]
         ),
-        RESCALED: item.eq("Table 1e") & ~metric.str.endswith("DERIVED") & _has_rescaled(rows),
+        RESCALED: metric.eq("global_test_accuracy") & item.eq("Table 1e") & rows["value"].lt(25),
     }
     said = pd.Series("", index=rows["row"])
     for reason, where in reversed(reasons.items()):
         said[rows["row"][where]] = reason
     return said
-
-
-def _has_rescaled(rows: pd.DataFrame) -> pd.Series:
-    """Return whether a rescaled number of the same method and p is there."""
-    p = rows["setting"].str.extract(r"p=([\d.]+)")[0]
-    key = rows["method"] + p.fillna("")
-    derived = rows["metric"].str.endswith("DERIVED")
-    return (
-        rows["metric"].str.startswith("global_test_accuracy")
-        & ~derived
-        & rows["dataset"].eq("AG News")
-        & key.isin(key[derived])
-    )
 
 
 BOOK = Book(

@@ -401,24 +401,18 @@ def trial(setting: Adaptive, stage: str, chosen: Mapping[Any, Any]) -> Experimen
 
 
 def tune(
-    setting: Adaptive,
-    spaces: Mapping[str, Space],
-    *,
-    trials: int,
-    workers: int = 1,
-    address: str | None = None,
-    device: str = "cpu",
+    setting: Adaptive, spaces: Mapping[str, Space], **how: Any
 ) -> tuple[Adaptive, pd.DataFrame]:
     """Tune the four stages one after another, each with the best of those before it.
 
-    Returns the tuned setting and every trial: stage, trial, score (the clients' mean validation
+    ``how`` they are trained is that of `tuning.search`: trials, workers, address, device. Returns
+    the tuned setting and every trial: stage, trial, score (the clients' mean validation
     accuracy), best and the parameters. Source: 003, sec. 4.4.
     """
-    how: dict[str, Any] = {"trials": trials, "workers": workers, "address": address}
     tables = []
     for stage, space in spaces.items():
         one = partial(trial, setting, stage)
-        table = pd.DataFrame(tuning.search(stage, one, space, seed=SEED, device=device, **how))
+        table = pd.DataFrame(tuning.search(stage, one, space, seed=SEED, **how))
         table = table.assign(stage=stage, trial=range(len(table)))
         best = int(table["score"].argmax())
         tables.append(table.assign(best=table.index == best))
