@@ -29,6 +29,10 @@ UNTESTED, ELSEWHERE = "not tested", "not at this scale"
 TESTED = (HOLDS, FAILS, OPEN)
 PAPER, AUDIT, IDENTITY, OURS = KINDS = ("paper", "audit", "identity", "ours")
 POINT = 0.01  # accuracies that differ by less than a percentage point count as the same
+# What a claim may say, by how far a number may lie from what it is compared with: above and below,
+# at most a point below or above, within a point.
+RULES = {">": (0.0, inf), "<": (-inf, 0.0)}
+RULES |= {">=": (-POINT, inf), "<=": (-inf, POINT), "~": (-POINT, POINT)}
 BARELY = 0.005  # above the floor: a run that is no better is the floor
 ORDERED = 0.5  # the rank correlation below which an order is not the published one
 BySeed = Mapping[int, float]
@@ -78,46 +82,22 @@ class Claim:
             raise ValueError(f"unknown kind of claim {self.kind!r}; allowed: {', '.join(KINDS)}")
 
 
-def above(
-    text: str, place: str, values: BySeed | Sequence[float], bound: float, **about: Any
-) -> Claim:
-    """Test that a number, one per seed, lies above ``bound``.
+def judge(
+    text: str, place: str, a: BySeed | Sequence[float], b: BySeed | float, rule: str = ">",
+    **about: Any,
+) -> Claim:  # fmt: skip
+    """Test that a number, one per seed, lies above ``b`` (or as the ``rule`` says: ``RULES``).
 
+    ``b`` is a bound, or numbers by seed: then paired differences are judged. "~" is equivalence: it
+    holds if both ends of the interval lie within a percentage point (two one-sided tests).
     ``about`` are fields of the claim (kind, quote, exploratory), ``limits`` of the number's range
     if they are others than its values say, ``floor`` by seed, and ``here``, False where the
     statement is about another scale.
     """
-    return _judge(text, place, values, least=bound, **about)
-
-
-def below(
-    text: str, place: str, values: BySeed | Sequence[float], bound: float, **about: Any
-) -> Claim:
-    """Test that a number, one per seed, lies below ``bound``; ``about`` as in `above`."""
-    return _judge(text, place, values, most=bound, **about)
-
-
-def greater(text: str, place: str, a: BySeed, b: BySeed, **about: Any) -> Claim:
-    """Test a > b on the same seeds, by the paired differences; ``about`` as in `above`."""
-    return _compare(text, place, a, b, least=0.0, **about)
-
-
-def on_par(text: str, place: str, a: BySeed, b: BySeed, **about: Any) -> Claim:
-    """Test that a is at most one percentage point below b on the same seeds."""
-    return _compare(text, place, a, b, least=-POINT, **about)
-
-
-def at_most(text: str, place: str, a: BySeed, b: BySeed, **about: Any) -> Claim:
-    """Test that a is at most one percentage point above b on the same seeds."""
-    return _compare(text, place, a, b, most=POINT, **about)
-
-
-def alike(text: str, place: str, a: BySeed, b: BySeed, **about: Any) -> Claim:
-    """Test that a and b differ by less than a percentage point either way: equivalence.
-
-    It holds if both ends of the interval lie within the margin (two one-sided tests).
-    """
-    return _compare(text, place, a, b, least=-POINT, most=POINT, **about)
+    least, most = RULES[rule]
+    if isinstance(b, Mapping):
+        return _compare(text, place, a, b, least=least, most=most, **about)
+    return _judge(text, place, a, least=b + least, most=b + most, **about)
 
 
 def ordered(
@@ -157,11 +137,6 @@ def ordered(
     return replace(judged, measured=chance, verdict=verdict, p=judged.p if verdict == FAILS else p)
 
 
-def differences(a: BySeed, b: BySeed) -> list[float]:
-    """Return a - b on every seed that both have, seeds in order."""
-    return [a[s] - b[s] for s in sorted(a.keys() & b.keys())]
-
-
 def table(claims: Mapping[str, Sequence[Claim]]) -> pd.DataFrame:
     """Return claims by where they were tested (data set and scale) as a frame for a notebook."""
     rows = [{"tested on": where, **vars(c)} for where, tested in claims.items() for c in tested]
@@ -195,7 +170,7 @@ def _compare(text: str, place: str, a: BySeed, b: BySeed, **how: Any) -> Claim:
     share = all(0 <= v <= 1 for side in sides for v in side)
     how = {"limits": (-1.0, 1.0) if share else None, "unit": "points" if share else "", **how}
     runs = {s: max(a[s], b[s]) for s in seeds}
-    claim = _judge(text, place, differences(a, b), runs=runs, **how)
+    claim = _judge(text, place, [a[s] - b[s] for s in seeds], runs=runs, **how)
     if not seeds:
         return claim
     first, second = (f"{np.mean(side):.3f}" for side in sides)

@@ -105,12 +105,6 @@ def report() -> None:
     scorecard.main(BOOK)
 
 
-@app.command()
-def floors() -> None:
-    """Compute the floors beside published numbers, from the labels of the data at hand."""
-    print(f"{len(scorecard.write_floors(BOOK))} floors: {BOOK.floors}")
-
-
 @app.command(epilog="[bold]Example[/bold]  tune --scale paper --trials 50 --address auto")
 def tune(
     scale: Scale = "standard",

@@ -4,12 +4,11 @@ And which run a published number is to be compared with, and which have none.
 """
 
 from functools import partial
-from pathlib import Path
 
 import pandas as pd
 
 from companion.panels import Panel
-from companion.sections import Book, Exhibit, Floored, Section
+from companion.sections import Book, Exhibit, Section
 from papers import comparison
 from papers.adaptive import analysis as adaptive
 from papers.adaptive import experiments as adaptive_runs
@@ -21,7 +20,7 @@ from papers.pm_moe import analysis as pm_moe
 from papers.pm_moe import experiments as pm_moe_runs
 from papers.pm_moe import family
 from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
-from papers.published import published
+from papers.published import floors, published
 from papers.specialists import analysis as specialists
 from papers.specialists import experiments as specialists_runs
 from papers.specialists.experiments import FIRST_VERSION, SPECIALISTS
@@ -164,11 +163,6 @@ BOOK = Book(
     exhibits=EXHIBITS,
     published=published,
     why_not=why_not,
-    floored={
-        "001": Floored(SPECIALISTS, "p", but=specialists.GLOBAL),
-        "002": Floored(FIRST_VERSION, "p", "validation", but=specialists.GLOBAL),
-        "003": Floored(ADAPTIVE, "p", but=specialists.GLOBAL),
-        "004": Floored(FOURTEEN, "S", weighted=True, but=specialists.GLOBAL),
-    },
-    floors=Path(__file__).with_name("floors.csv"),
+    floors=floors,
+    floored={"001": "p", "002": "p", "003": "p", "004": "S"},
 )

@@ -19,7 +19,7 @@ from scipy import stats
 
 from companion import findings as companion
 from companion import frames
-from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTESTED, Claim, above, greater
+from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTESTED, Claim, judge
 from companion.panels import Panel, stored
 from companion.sections import Section
 from fedlib import paths
@@ -158,7 +158,7 @@ def _last_client() -> Numbers:
     last = released[released["departure"] == stages.LAST_CLIENT]
     ps = last["p"].unique().tolist()
     theirs, average = (by(rows, metric=GLOBAL)(FEDAVG, p=ps) for rows in (last, plain))
-    lost = greater("The average beats the last client's model", "", average, theirs)
+    lost = judge("The average beats the last client's model", "", average, theirs)
     known = two_experts.printed()
     off = specialists.released_claims(released, plain, known[known["data"] == "cifar10"])
     nearer = number(next(c for c in off if "further off, global" in c.text), HOLDS)
@@ -230,7 +230,7 @@ def _energies(dimensions: int = 512, experts: int = 20, clients: int = 50) -> Nu
     v = said * own / norms[..., None]
     energies, cosines = np.logaddexp.reduce(v, axis=-1), v.sum(-1)
     same = [float(stats.spearmanr(*pair).statistic) for pair in zip(energies, cosines, strict=True)]
-    number(above("Denoising at T = 1 orders by a cosine", "", same, 0.99), HOLDS)
+    number(judge("Denoising at T = 1 orders by a cosine", "", same, 0.99), HOLDS)
     constant, spread = f"{np.log(dimensions):.2f}", f"{energies.std(1).mean():.4f}"
     found = {"same": f"{np.mean(same):.4f}", "constant": constant, "spread": spread}
     return {**found, "clients": clients, "dimensions": dimensions}
@@ -240,7 +240,7 @@ def _equal_size() -> Numbers:
     panel = next(iter(_panels(LONG).values()))
     at = by(frames.ended(panel.frame, "test_accuracy"))
     word = {HOLDS: "is ahead of", FAILS: "is behind", OPEN: "cannot be told from"}
-    size, own = (greater("", "", at(FEDMIX), at(other)) for other in (FEDAVG, ENSEMBLE))
+    size, own = (judge("", "", at(FEDMIX), at(other)) for other in (FEDAVG, ENSEMBLE))
     said = {"size": number(size, *TESTED), "ensemble": number(own, *TESTED)}
     words = {"large": word[size.verdict], "own": word[own.verdict]}
     return {**said, **words, "rounds": f"{fedmix.final_rounds(panel.frame):,}"}

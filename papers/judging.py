@@ -1,6 +1,6 @@
 """How claims of the papers are judged: what they say, numbers by seed, rules, and the floor."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -8,20 +8,8 @@ from typing import Any
 import pandas as pd
 
 from companion import frames
-from companion.claims import BySeed, Claim, above, alike, at_most, below, greater, on_par
+from companion.claims import BySeed, Claim, judge
 from papers.scaled import MAJORITY
-
-# What a claim says of two sides, or of numbers and a bound: above another method's, or a bound;
-# below a bound; at most a point below, or above; within a point.
-RULES: dict[str, Callable[..., Claim]] = {
-    ">": lambda text, place, a, b, **about: (greater if isinstance(b, Mapping) else above)(
-        text, place, a, b, **about
-    ),
-    "<": below,
-    ">=": on_par,
-    "<=": at_most,
-    "~": alike,
-}
 
 
 class Numbers(dict[int, float]):
@@ -48,7 +36,7 @@ def said(paper: str, name: str, /, **words: object) -> tuple[str, str, dict[str,
 
 
 def judged(paper: str, rows: Iterable[tuple[Any, ...]], /, **words: object) -> list[Claim]:
-    """Test rows of (name, a, rule, b), of which ``RULES`` says what the rules are.
+    """Test rows of (name, a, rule, b), the rules being those of `companion.claims.RULES`.
 
     A name is that of a claim, whose open ``words`` are given for all rows, or as the row's last
     entry; ``here`` among them is False where the statement is about another scale. Sides are
@@ -62,7 +50,7 @@ def _judged(
 ) -> Claim:
     claim, place, about = said(paper, name, **words)
     floor = getattr(a, "floor", None) or None
-    return RULES[rule](claim, place, a, b, here=here, floor=floor, **about)
+    return judge(claim, place, a, b, rule, here=here, floor=floor, **about)
 
 
 def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[Claim]:

@@ -35,8 +35,8 @@ def published(paper: str = "", item: str = "") -> pd.DataFrame:
 def floors(paper: str = "") -> pd.DataFrame:
     """Return the accuracy of always saying a client's commonest label, on the papers' partitions.
 
-    Columns paper, dataset, at (the p or S of the partition) and floor, a fraction. Written by
-    `python -m papers floors`, from labels alone; ``paper`` "" is all.
+    Columns paper, dataset, at (the p or S of the partition) and floor, a fraction. They follow
+    from labels alone, as ``tests/papers/test_floor.py`` counts; ``paper`` "" is all.
     """
     with files("papers").joinpath("floors.csv").open("rb") as file:
         rows = pd.read_csv(file, dtype={"paper": str})

@@ -165,8 +165,7 @@ def at_equal_traffic(frame: pd.DataFrame) -> ByMethod:
     course = frames.against_traffic(frame, "test_accuracy")
     ends = course[course["method"] == names.FEDAVG].groupby("seed").last()
     budget = frames.by_seed(ends, "gigabytes")
-    found = {str(m): frames.at_traffic(course, str(m), budget) for m in course["method"].unique()}
-    return ByMethod({**found, names.FEDAVG: frames.by_seed(ends)})
+    return ByMethod(frames.at_traffic(course, budget) | {names.FEDAVG: frames.by_seed(ends)})
 
 
 def tuning_claims(frame: pd.DataFrame) -> list[Claim]:

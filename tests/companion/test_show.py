@@ -179,7 +179,7 @@ def test_an_explorer_that_cannot_draw_fails_at_once():
 
 
 def test_claims_are_shown_by_colour_and_kept_for_the_scorecard():
-    table = claims.table({"here": [claims.above("one is one", "Sec. 1", [1, 1, 1], 0)]})
+    table = claims.table({"here": [claims.judge("one is one", "Sec. 1", [1, 1, 1], 0)]})
     shown = claims_table(table, "00_claims", "quick").data
     assert '<b style="color:#0173b2">holds</b>' in shown and "clear" not in shown
     kept = pd.read_csv(paths.figures() / "quick" / "00_claims.csv")

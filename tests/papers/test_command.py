@@ -9,8 +9,8 @@ from fedlib.runs import StoreError
 from papers.__main__ import app, main
 from papers.book import BOOK
 
-COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "results", "report", "floors",
-            "tune", "tasks"]  # fmt: skip
+COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "results", "report", "tune",
+            "tasks"]  # fmt: skip
 HOW = {"device": "auto", "workers": 1, "probe": True, "plan": False}
 HOW |= {"address": None, "dirty_anyway": False}
 
