@@ -6,10 +6,8 @@ an error and not a sentence; one whose runs are not stored is left out. `papers/
 what notebooks end with.
 """
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -32,7 +30,7 @@ from papers.judging import by, scored
 from papers.pm_moe import NINE, TRADITIONAL, analysis
 from papers.pm_moe import claims as pm_moe
 from papers.pm_moe.experiments import PRIVATE_PARTS
-from papers.published import published
+from papers.published import published, words
 from papers.scaled import FEDAVG
 from papers.specialists import analysis as two_experts
 from papers.specialists import claims as specialists
@@ -242,8 +240,8 @@ def _equal_size() -> Numbers:
     word = {HOLDS: "is ahead of", FAILS: "is behind", OPEN: "cannot be told from"}
     size, own = (judge("", "", at(FEDMIX), at(other)) for other in (FEDAVG, ENSEMBLE))
     said = {"size": number(size, *TESTED), "ensemble": number(own, *TESTED)}
-    words = {"large": word[size.verdict], "own": word[own.verdict]}
-    return {**said, **words, "rounds": f"{fedmix.final_rounds(panel.frame):,}"}
+    said |= {"large": word[size.verdict], "own": word[own.verdict]}
+    return {**said, "rounds": f"{fedmix.final_rounds(panel.frame):,}"}
 
 
 def _label_sets() -> Numbers:
@@ -268,18 +266,13 @@ _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
 NUMBERS = {of.__name__.strip("_").replace("_", " "): of for of in _FUNCTIONS}
 
 
-def _table(name: str) -> dict[str, dict[str, str]]:
-    lines = files("papers").joinpath(name).read_text().splitlines()
-    return {row["name"]: row for row in csv.DictReader(lines)}
-
-
 def page() -> str:
     """Return what was found as Markdown: those sentences whose runs are stored.
 
     Unsupported if stored results contradict one.
     """
     parts = [HEAD.strip()]
-    for name, row in _table("findings.csv").items():
+    for name, row in words("findings.csv", "name").items():
         try:
             said = row["sentence"].format(**NUMBERS[name]())
         except Missing:
@@ -294,7 +287,7 @@ def learned(notebook: str, table: pd.DataFrame) -> Markdown:
 
     ``table`` are its claims; one of them speaks, that `papers/learned.csv` has a pattern of.
     """
-    row = _table("learned.csv")[notebook]
+    row = words("learned.csv", "name")[notebook]
     return companion.learned(table, row["says"], row["claim"], WORDS)
 
 

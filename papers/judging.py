@@ -1,14 +1,13 @@
 """How claims of the papers are judged: what they say, numbers by seed, rules, and the floor."""
 
 from collections.abc import Callable, Iterable
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import pandas as pd
 
 from companion import frames
 from companion.claims import BySeed, Claim, judge
+from papers.published import words as table_of
 from papers.scaled import MAJORITY
 
 
@@ -18,19 +17,12 @@ class Numbers(dict[int, float]):
     floor: BySeed = {}  # noqa: RUF012
 
 
-@cache
-def _statements() -> dict[tuple[str, str], dict[str, str]]:
-    with files("papers").joinpath("claims.csv").open("rb") as file:
-        rows = pd.read_csv(file, dtype=str, keep_default_na=False).set_index(["paper", "name"])
-    return rows.to_dict("index")  # type: ignore[return-value]
-
-
 def said(paper: str, name: str, /, **words: object) -> tuple[str, str, dict[str, Any]]:
     """Return a claim's text and place, with its open ``words``, and whose it is as fields of it.
 
     ``papers/claims.csv`` has them: kind, the paper's words, and whether numbers were seen before.
     """
-    row = _statements()[paper, name]
+    row = table_of("claims.csv", "paper", "name")[paper, name]
     about = {"kind": row["kind"], "quote": row["quote"], "exploratory": bool(row["exploratory"])}
     return row["claim"].format(**words), row["place"].format(**words), about
 

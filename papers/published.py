@@ -1,10 +1,20 @@
 """The papers' numbers, with table and row, as data."""
 
+from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import pandas as pd
 
 from fedlib.values import suggest
+
+
+@cache
+def words(name: str, *index: str) -> dict[Any, dict[str, str]]:
+    """Return a table of words that lies beside this file: its rows by one column or several."""
+    with files("papers").joinpath(name).open("rb") as file:
+        rows = pd.read_csv(file, dtype=str, keep_default_na=False).set_index([*index])
+    return rows.to_dict("index")  # type: ignore[return-value]
 
 
 def published(paper: str = "", item: str = "") -> pd.DataFrame:

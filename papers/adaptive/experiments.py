@@ -351,7 +351,6 @@ ADAPTIVE_OPTIONS = Section("adaptive_options", CIFAR10, _options)
 # The stages in which 003 tunes, each after the last (sec. 4.4): local experts, cluster model, gate
 # and exploration; and which optimiser and network the first three change.
 _CHANGED = {"local": ("local", "own"), "global": ("cluster", "task"), "gate": ("gate", "chooser")}
-STAGES = (*_CHANGED, "exploration")
 SEED = 11  # of a task that no figure shows
 # What is searched: learning rates, and widths of both convolutions and the hidden layer. Shorter
 # runs need larger rates.

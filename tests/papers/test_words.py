@@ -13,7 +13,7 @@ from fedlib import paths
 from papers import findings
 from papers.findings import Missing, Unsupported, learned, number
 from papers.judging import by, judged, said
-from papers.published import published
+from papers.published import published, words
 from papers.scaled import MAJORITY
 
 ROWS = list(csv.DictReader((paths.ROOT / "papers" / "claims.csv").open(newline="")))
@@ -77,17 +77,17 @@ def test_a_sentence_has_its_number_or_is_none():
 
 
 def test_every_sentence_has_its_numbers_a_notebook_and_a_figure():
-    for name, row in findings._table("findings.csv").items():
+    for name, row in words("findings.csv", "name").items():
         assert name in findings.NUMBERS
         assert (paths.ROOT / "notebooks" / f"{row['notebook']}.ipynb").exists()
         assert (paths.ROOT / "figures" / "standard" / f"{row['figure']}.png").exists(), name
-    assert {*findings._table("findings.csv")} == {*findings.NUMBERS}
+    assert {*words("findings.csv", "name")} == {*findings.NUMBERS}
 
 
 @pytest.mark.parametrize("name", ["floor", "too small", "energies"])
 def test_sentences_of_what_is_printed_need_no_runs(name):
     numbers = findings.NUMBERS[name]()
-    sentence = findings._table("findings.csv")[name]["sentence"]
+    sentence = words("findings.csv", "name")[name]["sentence"]
     assert {f for _, f, _, _ in Formatter().parse(sentence) if f} == {*numbers}
     expected = {"floor": ("points", "10.8"), "too small": ("count", 16), "energies": ("same", "1.")}
     word, value = expected[name]
@@ -122,7 +122,7 @@ def test_every_notebook_has_what_its_paper_says():
     assert "generalises better" in lines[0] and "does not hold on CIFAR-10" in lines[1]
     assert "-3.0 points" in lines[2] and "3 seeds" in lines[2]
     numbers = {path.name[:2] for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
-    assert {*findings._table("learned.csv")} == numbers - {"00", "16"}
+    assert {*words("learned.csv", "name")} == numbers - {"00", "16"}
 
 
 def test_a_number_that_is_printed_twice_is_marked_once():
