@@ -38,6 +38,7 @@ ORDERED = 0.5  # the rank correlation below which an order is not the published 
 BySeed = Mapping[int, float]
 MOST_MOVED = 0.05
 """The share of trained verdicts that may leave their boundary, or reach it, by chance."""
+VERDICTS = "verdicts.csv"  # beside the notebooks; `make notebooks` writes it
 COLUMNS = ("notebook", "tested on", "claim", "verdict", "clear")
 _ANEW = "(quick)"  # in the name of a place: runs of the other scales are stored with the project
 
@@ -256,21 +257,14 @@ def _said(mean: float, low: float, high: float, least: float, most: float, unit:
 # What notebooks have told, and whether another execution tells the same.
 
 
-def file() -> Path:
-    """Return the table of stored verdicts; `make notebooks` writes it."""
-    return paths.notebooks() / "verdicts.csv"
-
-
 def stored() -> pd.DataFrame:
     """Return the stored verdicts: ``COLUMNS``, the notebook by its number ("07")."""
-    return _read(file()) if file().exists() else pd.DataFrame(columns=list(COLUMNS))
+    return _read(sorted(paths.notebooks().glob(VERDICTS)))
 
 
 def drawn(folder: Path) -> pd.DataFrame:
     """Return the verdicts that notebooks have written into a folder of figures."""
-    files = sorted(folder.glob("[0-9][0-9]_claims.csv"))
-    parts = [_read(one).assign(notebook=one.name[:2]) for one in files]
-    return pd.concat(parts)[list(COLUMNS)] if parts else pd.DataFrame(columns=list(COLUMNS))
+    return _read(sorted(folder.glob("[0-9][0-9]_claims.csv")))
 
 
 def keep(notebook: Path, folder: Path) -> None:
@@ -280,9 +274,9 @@ def keep(notebook: Path, folder: Path) -> None:
     parts = [old[old["notebook"].isin(there)], new[new["notebook"] == number]]
     rows = pd.concat(parts).sort_values("notebook", kind="stable")
     if len(rows) or len(old):
-        scratch = file().with_suffix(".writing")
+        scratch = paths.notebooks() / "verdicts.writing"
         rows.to_csv(scratch, index=False, lineterminator="\n")
-        scratch.replace(file())
+        scratch.replace(scratch.with_name(VERDICTS))
 
 
 def compare(folder: Path) -> bool:
@@ -311,6 +305,10 @@ def compare(folder: Path) -> bool:
     return bool(agree)
 
 
-def _read(table: Path) -> pd.DataFrame:
-    words = dict.fromkeys(COLUMNS[:-1], str)
-    return pd.read_csv(table, keep_default_na=False, dtype=words)
+def _read(tables: Sequence[Path]) -> pd.DataFrame:
+    """Return the verdicts of some tables; one without a notebook is that of the name's number."""
+    parts = [pd.DataFrame(columns=list(COLUMNS))] * (not tables)
+    for one in tables:
+        rows = pd.read_csv(one, keep_default_na=False, dtype=dict.fromkeys(COLUMNS[:-1], str))
+        parts.append(rows.assign(notebook=rows.get("notebook", one.name[:2])))
+    return pd.concat(parts)[list(COLUMNS)]

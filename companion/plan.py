@@ -120,13 +120,13 @@ def campaign(
     device: str,
     workers: int,
     address: str | None,
-    dirty_anyway: bool,
 ) -> int:
     """Print what is not stored yet and what it would cost; train it, unless this is the ``plan``.
 
     ``sections`` are parts as `planned` takes them, none for all in the order of the book. What a
     cluster will need, a probe of this machine does not say: with an ``address`` none is made. The
-    same command continues what was interrupted (130). 0 if all is there in the end, 1 if runs
+    same command continues what was interrupted (130). ValueError from the standard scale on in a
+    checkout that names no code. 0 if all is there in the end, 1 if runs
     failed.
     """
     asked = planned(book, scale, sections or in_order(book, scale))
@@ -139,8 +139,11 @@ def campaign(
         print(sums.to_string(float_format="{:.2f}".format))
     if plan or not missing:
         return 0
-    if scale != "quick" and not dirty_anyway:
-        _refuse_uncommitted()
+    if scale != "quick" and commit().endswith(DIRTY):
+        raise ValueError(
+            f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): what it trains "
+            "could never be exported. Commit them, or train from a checkout of its own."
+        )
     try:
         train([p.experiment for p in missing], workers=workers, device=device, address=address)
     except SweepFailed as error:
@@ -167,16 +170,6 @@ def summed(plan: Sequence[Planned], missing: Sequence[Planned], costs: Costs) ->
     sums = table.groupby(where, sort=False).sum()
     sums.loc[("all", ""), :] = sums.sum()
     return sums.astype({"runs": int, "left": int, "no estimate": int})
-
-
-def _refuse_uncommitted() -> None:
-    """ValueError in a checkout that names no code: what it trains could not be kept."""
-    if commit().endswith(DIRTY):
-        raise ValueError(
-            f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): what it trains "
-            "could never be exported. Commit them, or train from a checkout of its own; a pilot, "
-            "whose runs are to be thrown away, has --dirty-anyway and a FEDLIB_RUNS of its own."
-        )
 
 
 def probed(missing: Iterable[Planned], device: str = "auto") -> Costs:

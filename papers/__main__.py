@@ -44,7 +44,6 @@ Sections = Annotated[
 Probe = Annotated[bool, typer.Option(help="estimate costs by a few rounds of every kind of run")]
 Fields = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE")]
 _RAY = "a Ray cluster: auto or HOST:PORT"
-_PILOT = "a pilot: train uncommitted code, whose runs cannot be exported"
 
 
 @app.command(epilog="[bold]Example[/bold]  figures --only 00,05 --scale standard --seeds 3")
@@ -85,11 +84,10 @@ def campaign(
     probe: Probe = True,
     plan: Annotated[bool, typer.Option("--plan", help="only say what would be trained")] = False,
     address: Annotated[str, typer.Option(help=_RAY, envvar="RAY_ADDRESS")] = "",
-    dirty_anyway: Annotated[bool, typer.Option("--dirty-anyway", help=_PILOT)] = False,
 ) -> None:
     """Say how many runs of a scale are left and what they cost; train them, or continue."""
     how = {"plan": plan, "probe": probe, "device": device, "workers": workers}
-    how |= {"address": address or None, "dirty_anyway": dirty_anyway}
+    how["address"] = address or None
     raise typer.Exit(planning.campaign(BOOK, scale, section, **how))
 
 

@@ -106,8 +106,6 @@ def cifar10(scale: str, p: float = 0.6) -> Task:
 
 def rotated_cifar10(scale: str, orientations: int = 2) -> Task:
     """Adaptive expert models and IFCA: every group of clients sees all images, turned its way."""
-    if orientations not in (2, 4):
-        raise ValueError(f"orientations must be 2 or 4, got {orientations}")
     sizes, test = ((20, 60), (20, 200), (200, 500)), Mirrored(2000, 100, 100, source="test")
     few, some, many = (_turned(clients, size, orientations) for clients, size in sizes)
     standard = Task("cifar10", some, LeNet(), test, portion=0.4)

@@ -12,7 +12,7 @@ from papers.book import BOOK
 COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "results", "report", "tune",
             "tasks"]  # fmt: skip
 HOW = {"device": "auto", "workers": 1, "probe": True, "plan": False}
-HOW |= {"address": None, "dirty_anyway": False}
+HOW |= {"address": None}
 
 
 def test_every_command_explains_itself(capsys):
@@ -35,11 +35,10 @@ def test_every_command_explains_itself(capsys):
         ("notebooks --only 07", "companion.notebooks.refresh", ("07", 0), {}),
         ("campaign --plan", "companion.plan.campaign", (BOOK, "paper", []), HOW | {"plan": True}),
         (
-            "campaign --section gates@2 --section long --no-probe --workers 4 --dirty-anyway"
-            " --address auto",
+            "campaign --section gates@2 --section long --no-probe --workers 4 --address auto",
             "companion.plan.campaign",
             (BOOK, "paper", ["gates@2", "long"]),
-            HOW | {"workers": 4, "probe": False, "address": "auto", "dirty_anyway": True},
+            HOW | {"workers": 4, "probe": False, "address": "auto"},
         ),
         ("results", "companion.keep.main", (BOOK, "standard"), {}),
         ("report", "companion.scorecard.main", (BOOK,), {}),
