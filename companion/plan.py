@@ -3,7 +3,6 @@
 First seeds come first, or what is wanted; costs are those of short probes on this machine.
 """
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from fedlib.progress import duration
 from fedlib.runs import Experiment, begun, find
 from fedlib.runs.provenance import DIRTY, commit
 from fedlib.runs.store import complete
-from fedlib.runs.sweep import SweepFailed, train
+from fedlib.runs.sweep import train
 from fedlib.values import one_of
 
 Costs = Mapping[Experiment, float | str]
@@ -120,14 +119,13 @@ def campaign(
     device: str,
     workers: int,
     address: str | None,
-) -> int:
+) -> None:
     """Print what is not stored yet and what it would cost; train it, unless this is the ``plan``.
 
     ``sections`` are parts as `planned` takes them, none for all in the order of the book. What a
     cluster will need, a probe of this machine does not say: with an ``address`` none is made. The
-    same command continues what was interrupted (130). ValueError from the standard scale on in a
-    checkout that names no code. 0 if all is there in the end, 1 if runs
-    failed.
+    same command continues what was interrupted. ValueError from the standard scale on in a
+    checkout that names no code. SweepFailed if runs failed.
     """
     asked = planned(book, scale, sections or in_order(book, scale))
     missing = [p for p in asked if find(p.experiment) is None]
@@ -138,7 +136,7 @@ def campaign(
         sums.insert(3, f"hours / {workers}", sums["hours"] / workers)
         print(sums.to_string(float_format="{:.2f}".format))
     if plan or not missing:
-        return 0
+        return
     if scale != "quick" and commit().endswith(DIRTY):
         raise ValueError(
             f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): what it trains "
@@ -146,17 +144,10 @@ def campaign(
         )
     try:
         train([p.experiment for p in missing], workers=workers, device=device, address=address)
-    except SweepFailed as error:
-        print(f"fedlib: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as stop:
-        print(f"fedlib: {stop or 'interrupted'}; the same command continues", file=sys.stderr)
-        return 130
     finally:
         left = [p for p in missing if not complete(p.experiment)]
         said = f"{len(left)} runs are left:\n{listed(left)}" if left else "all runs are stored"
         print(said, flush=True)
-    return 0
 
 
 def summed(plan: Sequence[Planned], missing: Sequence[Planned], costs: Costs) -> pd.DataFrame:

@@ -86,9 +86,8 @@ def campaign(
     address: Annotated[str, typer.Option(help=_RAY, envvar="RAY_ADDRESS")] = "",
 ) -> None:
     """Say how many runs of a scale are left and what they cost; train them, or continue."""
-    how = {"plan": plan, "probe": probe, "device": device, "workers": workers}
-    how["address"] = address or None
-    raise typer.Exit(planning.campaign(BOOK, scale, section, **how))
+    how = {"device": device, "workers": workers, "address": address or None}
+    planning.campaign(BOOK, scale, section, plan=plan, probe=probe, **how)
 
 
 @app.command()
@@ -144,7 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app(arguments, prog_name="python -m papers")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        print(f"fedlib: {stop or 'interrupted'}; the same command continues", file=sys.stderr)
         return 130
     except Exception as error:
         ours = type(error).__module__.partition(".")[0] in ("fedlib", "companion", "papers")

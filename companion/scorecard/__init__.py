@@ -53,7 +53,7 @@ def main(book: Book) -> None:
         print(file.relative_to(paths.ROOT) if file.is_relative_to(paths.ROOT) else file)
 
 
-def collected(folder: Path | None = None) -> pd.DataFrame:
+def collected() -> pd.DataFrame:
     """Return every claim that some notebook has tested: notebook, those of `claims.table`, counted.
 
     A claim that was tested on the same data at the same scale by runs of several scales' notebooks
@@ -62,8 +62,9 @@ def collected(folder: Path | None = None) -> pd.DataFrame:
     5%: what does not survive is undecided. Identities are checks, and left out. No rows where no
     notebook has been run.
     """
-    home = folder or paths.figures()
-    found = [f for scale in LARGEST_FIRST for f in sorted((home / scale).glob("*_claims.csv"))]
+    found = [
+        f for scale in LARGEST_FIRST for f in sorted((paths.figures() / scale).glob("*_claims.csv"))
+    ]
     parts = [pd.read_csv(f).assign(notebook=_name(f)) for f in found]
     rows = pd.concat([claims_frame({}).assign(notebook=""), *parts], ignore_index=True)
     rows = rows.fillna({"kind": PAPER, "exploratory": False, "clear": True, "needed": 0})
