@@ -211,10 +211,12 @@ def reported(
 
 
 # Without validation examples no round can be chosen.
-RULES: dict[str, Callable[[pd.Series, pd.Series], float]] = {
+RULES: dict[str, Callable[[pd.Series, pd.Series], Any]] = {
     "last": lambda test, held: test.iloc[-1],
     "last ten": lambda test, held: test.iloc[-10:].mean(),
-    "best on validation": lambda test, held: test[held.idxmax()] if held.notna().any() else np.nan,
+    "best on validation": lambda test, held: (
+        test.loc[held.idxmax()] if held.notna().any() else np.nan
+    ),
 }
 
 
@@ -244,9 +246,7 @@ def last(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 def final(frame: pd.DataFrame, metric: str) -> ByMethod:
     """Return a metric after each run's last round that has it, averaged over clients."""
-    course = curve(frame, metric).sort_values("round")
-    ends = course.groupby(run_columns(course), as_index=False, dropna=False).last()
-    return by_method(ends)
+    return by_method(last(frame, metric))
 
 
 def ended(
@@ -305,7 +305,8 @@ def at_traffic(course: pd.DataFrame, budget: Mapping[int, float]) -> ByMethod:
     seed whose run has sent less than its budget, or that has none, is left out.
     """
     found = ByMethod()
-    for (method, seed), run in course.sort_values("gigabytes").groupby(["method", "seed"]):
+    runs: Any = course.sort_values("gigabytes").groupby(["method", "seed"])
+    for (method, seed), run in runs:
         most = budget.get(seed, np.inf)
         if most <= run["gigabytes"].iloc[-1]:
             value = float(np.interp(most, run["gigabytes"], run["value"]))

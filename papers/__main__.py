@@ -6,7 +6,7 @@ Exit codes: 0 all went well, 1 something failed, 2 the question was wrong, 130 i
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import print as told
@@ -86,7 +86,7 @@ def campaign(
     address: Annotated[str, typer.Option(help=_RAY, envvar="RAY_ADDRESS")] = "",
 ) -> None:
     """Say how many runs of a scale are left and what they cost; train them, or continue."""
-    how = {"device": device, "workers": workers, "address": address or None}
+    how: dict[str, Any] = {"device": device, "workers": workers, "address": address or None}
     planning.campaign(BOOK, scale, section, plan=plan, probe=probe, **how)
 
 

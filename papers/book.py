@@ -77,12 +77,6 @@ def _most_clusters(panel: Panel) -> pd.DataFrame:
     return pd.concat([table[~alone], *both], ignore_index=True)
 
 
-def _appendix_f(dataset: str) -> pd.DataFrame:
-    if not dataset.startswith("two_class_mnist"):
-        return pd.DataFrame(columns=["row", "what", "method", "value"])
-    return fedmix.printed()
-
-
 def _of_004(item: str, notebook: str) -> Exhibit:
     section = FOURTEEN if item == "Table 1" else PRIVATE_PARTS
     keys, printed = ("method", "stage", "S"), partial(pm_moe.printed, item)
@@ -100,7 +94,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
         "000",
         NEW_CLIENTS,
         "07_new_clients",
-        _appendix_f,
+        lambda dataset: fedmix.printed(),
         lambda panel: fedmix.measured(panel.frame),
         keys=("what", "method"),
         apart=("what",),
