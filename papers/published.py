@@ -6,8 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from fedlib.values import suggest
-
 
 @cache
 def words(name: str, *index: str) -> dict[Any, dict[str, str]]:
@@ -25,8 +23,7 @@ def published(paper: str = "", item: str = "") -> pd.DataFrame:
     a number that is printed for the first time.
 
     ``paper`` is the number of a seed ("000") and ``item`` the beginning of a table or figure
-    ("Table 1"); empty is all. Values that the paper's text does not give are missing (NaN). An
-    unknown paper raises ValueError.
+    ("Table 1"); empty is all. Values that the paper's text does not give are missing (NaN).
     """
     with files("papers").joinpath("published.csv").open("rb") as file:
         rows = pd.read_csv(file)
@@ -35,9 +32,6 @@ def published(paper: str = "", item: str = "") -> pd.DataFrame:
     numbers = rows[["paper", "dataset", "method", "metric", "value"]].assign(at=at).astype(str)
     first = rows["row"].groupby([numbers[c] for c in numbers]).transform("first")
     rows["repeats"] = first.where(rows["value"].notna() & first.ne(rows["row"]), -1)
-    known = sorted({p.split("_")[0] for p in rows["paper"]})
-    if paper and paper not in known:
-        raise ValueError(f"unknown paper {paper!r}; {suggest(paper, known)}")
     chosen = rows["paper"].str.startswith(paper) & rows["table_or_figure"].str.startswith(item)
     return rows[chosen].reset_index(drop=True)
 

@@ -68,8 +68,6 @@ def test_a_claim_says_whose_it_is_and_one_about_another_scale_is_not_judged():
     assert {n: getattr(claim, n) for n in about} == about
     far = claims.judge(*SAID, [1.0, 1.1, 1.2], 0.5, here=False)
     assert far.verdict == ELSEWHERE and math.isnan(far.p) and far.needed == 0
-    with pytest.raises(ValueError, match="unknown kind of claim 'theirs'; allowed: paper, audit"):
-        claims.judge(*SAID, [1.0, 1.1, 1.2], 0.5, kind="theirs")
 
 
 @pytest.mark.parametrize(("above", "verdict"), [(0.0, OPEN), (0.004, OPEN), (0.02, HOLDS)])
