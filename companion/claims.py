@@ -160,7 +160,7 @@ def _seeds(claim: Mapping[Any, Any]) -> str:
     return f"{claim['seeds']} ({more} would decide)"
 
 
-def _compare(text: str, place: str, a: BySeed, b: BySeed, **how: Any) -> Claim:
+def _compare(text: str, place: str, a: Any, b: BySeed, **how: Any) -> Claim:
     """Judge the paired differences of two sides, and tell both."""
     seeds = sorted(a.keys() & b.keys())
     sides = [[side[s] for s in seeds] for side in (a, b)]

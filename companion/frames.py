@@ -215,7 +215,7 @@ RULES: dict[str, Callable[[pd.Series, pd.Series], Any]] = {
     "last": lambda test, held: test.iloc[-1],
     "last ten": lambda test, held: test.iloc[-10:].mean(),
     "best on validation": lambda test, held: (
-        test.loc[held.idxmax()] if held.notna().any() else np.nan
+        test[held.eq(held.max())].iloc[0] if held.notna().any() else np.nan
     ),
 }
 
@@ -246,7 +246,9 @@ def last(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 def final(frame: pd.DataFrame, metric: str) -> ByMethod:
     """Return a metric after each run's last round that has it, averaged over clients."""
-    return by_method(last(frame, metric))
+    course = curve(frame, metric).sort_values("round")
+    ends = course.groupby(run_columns(course), as_index=False, dropna=False).last()
+    return by_method(ends)
 
 
 def ended(
