@@ -197,13 +197,12 @@ def _run_of(exhibit: Exhibit, panel: Panel, measured: pd.DataFrame) -> Run | Non
     columns to say so, it is the last of those that they can be of.
     """
     runs = exhibit.section.runs(panel.scale, panel.dataset, [*measured["method"].unique()])
-    return next((run for run in reversed(runs) if _stands_at(run, measured)), None)
 
+    def stands_there(run: Run) -> bool:
+        said = {name: measured[name].unique() for name in run.where if name in measured}
+        return all(run.where[name] in values for name, values in said.items())
 
-def _stands_at(run: Run, rows: pd.DataFrame) -> bool:
-    """Return whether the columns of some rows name a run's place, as far as both say."""
-    said = {name: rows[name].unique() for name in run.where if name in rows}
-    return all(run.where[name] in values for name, values in said.items())
+    return next((run for run in reversed(runs) if stands_there(run)), None)
 
 
 def _of_paper(exhibit: Exhibit, dataset: str) -> set[Experiment]:
