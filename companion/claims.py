@@ -29,11 +29,16 @@ UNTESTED, ELSEWHERE = "not tested", "not at this scale"
 TESTED = (HOLDS, FAILS, OPEN)
 PAPER, AUDIT, IDENTITY, OURS = KINDS = ("paper", "audit", "identity", "ours")
 POINT = 0.01  # accuracies that differ by less than a percentage point count as the same
+# What a claim may say, by how far a number may lie from what it is compared with: above and below,
+# at most a point below or above, within a point.
+RULES = {">": (0.0, inf), "<": (-inf, 0.0)}
+RULES |= {">=": (-POINT, inf), "<=": (-inf, POINT), "~": (-POINT, POINT)}
 BARELY = 0.005  # above the floor: a run that is no better is the floor
 ORDERED = 0.5  # the rank correlation below which an order is not the published one
 BySeed = Mapping[int, float]
 MOST_MOVED = 0.05
 """The share of trained verdicts that may leave their boundary, or reach it, by chance."""
+VERDICTS = "verdicts.csv"  # beside the notebooks; `make notebooks` writes it
 COLUMNS = ("notebook", "tested on", "claim", "verdict", "clear")
 _ANEW = "(quick)"  # in the name of a place: runs of the other scales are stored with the project
 
@@ -73,51 +78,23 @@ class Claim:
     p: float = nan
     values: str = ""
 
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"unknown kind of claim {self.kind!r}; allowed: {', '.join(KINDS)}")
 
+def judge(
+    text: str, place: str, a: BySeed | Sequence[float], b: BySeed | float, rule: str = ">",
+    **about: Any,
+) -> Claim:  # fmt: skip
+    """Test that a number, one per seed, lies above ``b`` (or as the ``rule`` says: ``RULES``).
 
-def above(
-    text: str, place: str, values: BySeed | Sequence[float], bound: float, **about: Any
-) -> Claim:
-    """Test that a number, one per seed, lies above ``bound``.
-
+    ``b`` is a bound, or numbers by seed: then paired differences are judged. "~" is equivalence: it
+    holds if both ends of the interval lie within a percentage point (two one-sided tests).
     ``about`` are fields of the claim (kind, quote, exploratory), ``limits`` of the number's range
     if they are others than its values say, ``floor`` by seed, and ``here``, False where the
     statement is about another scale.
     """
-    return _judge(text, place, values, least=bound, **about)
-
-
-def below(
-    text: str, place: str, values: BySeed | Sequence[float], bound: float, **about: Any
-) -> Claim:
-    """Test that a number, one per seed, lies below ``bound``; ``about`` as in `above`."""
-    return _judge(text, place, values, most=bound, **about)
-
-
-def greater(text: str, place: str, a: BySeed, b: BySeed, **about: Any) -> Claim:
-    """Test a > b on the same seeds, by the paired differences; ``about`` as in `above`."""
-    return _compare(text, place, a, b, least=0.0, **about)
-
-
-def on_par(text: str, place: str, a: BySeed, b: BySeed, **about: Any) -> Claim:
-    """Test that a is at most one percentage point below b on the same seeds."""
-    return _compare(text, place, a, b, least=-POINT, **about)
-
-
-def at_most(text: str, place: str, a: BySeed, b: BySeed, **about: Any) -> Claim:
-    """Test that a is at most one percentage point above b on the same seeds."""
-    return _compare(text, place, a, b, most=POINT, **about)
-
-
-def alike(text: str, place: str, a: BySeed, b: BySeed, **about: Any) -> Claim:
-    """Test that a and b differ by less than a percentage point either way: equivalence.
-
-    It holds if both ends of the interval lie within the margin (two one-sided tests).
-    """
-    return _compare(text, place, a, b, least=-POINT, most=POINT, **about)
+    least, most = RULES[rule]
+    if isinstance(b, Mapping):
+        return _compare(text, place, a, b, least=least, most=most, **about)
+    return _judge(text, place, a, least=b + least, most=b + most, **about)
 
 
 def ordered(
@@ -157,11 +134,6 @@ def ordered(
     return replace(judged, measured=chance, verdict=verdict, p=judged.p if verdict == FAILS else p)
 
 
-def differences(a: BySeed, b: BySeed) -> list[float]:
-    """Return a - b on every seed that both have, seeds in order."""
-    return [a[s] - b[s] for s in sorted(a.keys() & b.keys())]
-
-
 def table(claims: Mapping[str, Sequence[Claim]]) -> pd.DataFrame:
     """Return claims by where they were tested (data set and scale) as a frame for a notebook."""
     rows = [{"tested on": where, **vars(c)} for where, tested in claims.items() for c in tested]
@@ -194,14 +166,14 @@ def enough(needed: float) -> str:
     return f"over {MOST_SEEDS}" if needed > MOST_SEEDS else f"{needed:g}"
 
 
-def _compare(text: str, place: str, a: BySeed, b: BySeed, **how: Any) -> Claim:
+def _compare(text: str, place: str, a: Any, b: BySeed, **how: Any) -> Claim:
     """Judge the paired differences of two sides, and tell both."""
     seeds = sorted(a.keys() & b.keys())
     sides = [[side[s] for s in seeds] for side in (a, b)]
     share = all(0 <= v <= 1 for side in sides for v in side)
     how = {"limits": (-1.0, 1.0) if share else None, "unit": "points" if share else "", **how}
     runs = {s: max(a[s], b[s]) for s in seeds}
-    claim = _judge(text, place, differences(a, b), runs=runs, **how)
+    claim = _judge(text, place, [a[s] - b[s] for s in seeds], runs=runs, **how)
     if not seeds:
         return claim
     first, second = (f"{np.mean(side):.3f}" for side in sides)
@@ -288,21 +260,14 @@ def _said(mean: float, low: float, high: float, least: float, most: float, unit:
 # What notebooks have told, and whether another execution tells the same.
 
 
-def file() -> Path:
-    """Return the table of stored verdicts; `make notebooks` writes it."""
-    return paths.notebooks() / "verdicts.csv"
-
-
 def stored() -> pd.DataFrame:
     """Return the stored verdicts: ``COLUMNS``, the notebook by its number ("07")."""
-    return _read(file()) if file().exists() else pd.DataFrame(columns=list(COLUMNS))
+    return _read(sorted(paths.notebooks().glob(VERDICTS)))
 
 
 def drawn(folder: Path) -> pd.DataFrame:
     """Return the verdicts that notebooks have written into a folder of figures."""
-    files = sorted(folder.glob("[0-9][0-9]_claims.csv"))
-    parts = [_read(one).assign(notebook=one.name[:2]) for one in files]
-    return pd.concat(parts)[list(COLUMNS)] if parts else pd.DataFrame(columns=list(COLUMNS))
+    return _read(sorted(folder.glob("[0-9][0-9]_claims.csv")))
 
 
 def keep(notebook: Path, folder: Path) -> None:
@@ -312,9 +277,9 @@ def keep(notebook: Path, folder: Path) -> None:
     parts = [old[old["notebook"].isin(there)], new[new["notebook"] == number]]
     rows = pd.concat(parts).sort_values("notebook", kind="stable")
     if len(rows) or len(old):
-        scratch = file().with_suffix(".writing")
+        scratch = paths.notebooks() / "verdicts.writing"
         rows.to_csv(scratch, index=False, lineterminator="\n")
-        scratch.replace(file())
+        scratch.replace(scratch.with_name(VERDICTS))
 
 
 def compare(folder: Path) -> bool:
@@ -343,6 +308,10 @@ def compare(folder: Path) -> bool:
     return bool(agree)
 
 
-def _read(table: Path) -> pd.DataFrame:
-    words = dict.fromkeys(COLUMNS[:-1], str)
-    return pd.read_csv(table, keep_default_na=False, dtype=words)
+def _read(tables: Sequence[Path]) -> pd.DataFrame:
+    """Return the verdicts of some tables; one without a notebook is that of the name's number."""
+    parts = [pd.DataFrame(columns=list(COLUMNS))] * (not tables)
+    for one in tables:
+        rows = pd.read_csv(one, keep_default_na=False, dtype=dict.fromkeys(COLUMNS[:-1], str))
+        parts.append(rows.assign(notebook=rows.get("notebook", one.name[:2])))
+    return pd.concat(parts)[list(COLUMNS)]

@@ -1,6 +1,6 @@
 """From stored metrics to the tidy frames that figures draw and claims test."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,6 @@ import pandas as pd
 from companion.inference import interval
 from fedlib.metrics import over_clients
 from fedlib.runs import Result
-from fedlib.values import one_of
 
 # What a row of metrics says besides which run it is of, and what tables made of it add.
 _OF_ROWS = {"round", "metric", "client", "expert", "item", "value"}
@@ -33,8 +32,8 @@ def by_run(table: pd.DataFrame, *more: str, sort: bool = True) -> Any:
 
 def by_seed(table: pd.DataFrame, column: str = "value") -> dict[int, float]:
     """Return a column's mean by seed, over all else: what claims compare."""
-    means = table.groupby("seed")[column].mean()
-    return {int(str(seed)): float(value) for seed, value in means.items()}
+    means: dict[Any, float] = table.groupby("seed")[column].mean().to_dict()
+    return means
 
 
 def same_seeds(table: pd.DataFrame) -> pd.DataFrame:
@@ -128,15 +127,12 @@ def divergence(frame: pd.DataFrame, over: str = "mean", tensor: str = "") -> pd.
     rows = divergences(frame)
     if tensor:
         rows = rows[rows["item"].str.endswith(tensor)]
-    one_of("over", over, ("mean", "sum"))
     by_expert = by_run(rows, "round", "expert")["value"].sum()
     return by_run(by_expert, "round")["value"].agg(over)
 
 
 def smooth(curve: pd.DataFrame, window: int) -> pd.DataFrame:
     """Return a curve averaged over a sliding window of rounds (the first window-1 rounds drop)."""
-    if window < 1:
-        raise ValueError(f"window must be >= 1, got {window}")
     ordered = curve.sort_values([*run_columns(curve), "round"])
     mean = by_run(ordered)["value"].transform(lambda v: v.rolling(window).mean())
     return ordered.assign(value=mean).dropna(subset="value").reset_index(drop=True)
@@ -206,19 +202,22 @@ def reported(
     run = run_columns(test)
     both = test.merge(held, on=[*run, "round"], suffixes=("", "_held"))
     both = both.sort_values("round", kind="stable")  # runs stay in the order of their plan
-    rows = []
-    for name, course in both.groupby(run, sort=False, dropna=False):
-        held_out = course["value_held"].to_numpy()
-        best = np.nan  # without validation examples nothing can be chosen
-        if not np.isnan(held_out).all():
-            best = course["value"].iloc[int(np.nanargmax(held_out))]
-        values = {
-            "last": course["value"].iloc[-1],
-            "last ten": course["value"].iloc[-10:].mean(),
-            "best on validation": best,
-        }
-        rows += [(*name, rule, value) for rule, value in values.items()]
+    rows = [
+        (*name, rule, said(course["value"], course["value_held"]))
+        for name, course in both.groupby(run, sort=False, dropna=False)
+        for rule, said in RULES.items()
+    ]
     return pd.DataFrame(rows, columns=[*run, "rule", "value"])
+
+
+# Without validation examples no round can be chosen.
+RULES: dict[str, Callable[[pd.Series, pd.Series], Any]] = {
+    "last": lambda test, held: test.iloc[-1],
+    "last ten": lambda test, held: test.iloc[-10:].mean(),
+    "best on validation": lambda test, held: (
+        test[held.eq(held.max())].iloc[0] if held.notna().any() else np.nan
+    ),
+}
 
 
 def spread_over_clients(frame: pd.DataFrame) -> pd.DataFrame:
@@ -301,19 +300,19 @@ def against_traffic(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     return curve(frame, metric).merge(gigabytes(frame), on=[*run_columns(frame), "round"])
 
 
-def at_traffic(course: pd.DataFrame, method: str, budget: Mapping[int, float]) -> dict[int, float]:
-    """Return a method's value by seed when it had sent the seed's ``budget`` in gigabytes.
+def at_traffic(course: pd.DataFrame, budget: Mapping[int, float]) -> ByMethod:
+    """Return each method's value by seed when it had sent the seed's ``budget`` in gigabytes.
 
     ``course`` is one of ``against_traffic``; between two evaluations the value is interpolated. A
     seed whose run has sent less than its budget, or that has none, is left out.
     """
-    rows = course[course["method"] == method].sort_values("gigabytes")
-    found = {}
-    for seed in rows["seed"].unique().tolist():
-        run = rows[rows["seed"] == seed]
+    found = ByMethod()
+    runs: Any = course.sort_values("gigabytes").groupby(["method", "seed"])
+    for (method, seed), run in runs:
         most = budget.get(seed, np.inf)
         if most <= run["gigabytes"].iloc[-1]:
-            found[seed] = float(np.interp(most, run["gigabytes"], run["value"]))
+            value = float(np.interp(most, run["gigabytes"], run["value"]))
+            found.setdefault(method, {})[seed] = value
     return found
 
 

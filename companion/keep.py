@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from companion.plan import by_seed, listed, planned
 from companion.sections import SCALES, Book
-from fedlib.runs import Experiment, Result, StoreError, export, exported, find
+from fedlib.runs import Experiment, Result, export, exported, find
 from fedlib.runs.exported import files, held, refusal, writing
 from fedlib.runs.provenance import dirty
 
@@ -86,15 +86,8 @@ def arrange(results: Iterable[Result], places: Mapping[str, str]) -> list[Path]:
 
 
 def main(book: Book, scale: str = "standard") -> int:
-    """Export one scale and say what was written and what has not been run.
-
-    1 if runs were refused, or nothing can be written; 2 if what is there cannot be read.
-    """
-    try:
-        kept = keep(book, scale)
-    except (ValueError, StoreError) as error:
-        print(f"fedlib: {error}", file=sys.stderr)
-        return 1 if isinstance(error, StoreError) else 2
+    """Export one scale and say what was written and what has not been run; 1 if some is refused."""
+    kept = keep(book, scale)
     size = sum(f.stat().st_size for f in kept.files) / 1e6
     count = sum(len(held(f)) for f in kept.files)
     print(f"{count} results in {len(kept.files)} files of {size:.1f} MB")

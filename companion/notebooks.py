@@ -24,8 +24,8 @@ from companion.sections import SCALES
 from fedlib import paths
 from fedlib.values import one_of
 
-_ERROR, _TOLD = "Exception encountered at", 30  # how papermill names the cell; lines of its error
-_RUNNING, _FAILED = ".running.ipynb", ".failed.ipynb"
+_ERROR, _LINES = "Exception encountered at", 30  # how papermill names the cell; lines of its error
+_FAILED = ".failed.ipynb"  # the name of a copy until it is complete
 _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -122,14 +122,17 @@ def run(
                 say(source, f"started{' with ' + told if told else ''}")
             time.sleep(0.1)
             for source in [s for s, process in running.items() if process.poll() is not None]:
-                bad = running.pop(source).returncode != 0
-                say(source, "failed" if bad else "done")
-                _named(folder / source.name, bad)
-                finished(source, folder / source.name)
+                good = running.pop(source).returncode == 0
+                say(source, "done" if good else "failed")
+                if not good:
+                    raise Failure(_told(folder / source.name))
+                target = folder / source.name
+                finished(source, target.with_suffix(_FAILED).rename(target))
     finally:
         for source, process in running.items():
-            _stop(process)
-            (folder / source.name).with_suffix(_RUNNING).unlink(missing_ok=True)
+            process.terminate()  # its kernel follows within a second of losing its parent
+            process.wait()
+            (folder / source.name).with_suffix(_FAILED).unlink(missing_ok=True)
             say(source, "stopped")
         if waiting:
             print(f"not started: {', '.join(source.stem for source in waiting)}", flush=True)
@@ -139,8 +142,7 @@ def _started(
     source: Path, target: Path, values: Mapping[str, object], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Start papermill on a notebook, which says what it does in a log beside its copy."""
-    target.with_suffix(_FAILED).unlink(missing_ok=True)
-    copy = str(target.with_suffix(_RUNNING))
+    copy = str(target.with_suffix(_FAILED))
     command = [sys.executable, "-m", "papermill", str(source), copy, "-k", "python3", "--cwd"]
     command += [str(source.parent), "--start-timeout", "120", "--log-output", "--no-progress-bar"]
     # YAML reads JSON, and keeps the types that papermill's -p would guess.
@@ -150,26 +152,12 @@ def _started(
         return subprocess.Popen(command, stdout=log, env=_environment(environment), **how)
 
 
-def _named(target: Path, bad: bool) -> None:
-    """Give the copy of an ended process the name that it deserves; Failure if it failed."""
-    copy, failed = target.with_suffix(_RUNNING), target.with_suffix(_FAILED)
-    if copy.exists():
-        os.replace(copy, failed if bad else target)
-    if bad:
-        log = target.with_suffix(".log").read_text(errors="replace")
-        cell, *error = log[max(log.rfind(_ERROR), 0) :].strip().splitlines() or ["no message"]
-        said = [f"{target.stem} failed: {cell}", *error[-_TOLD:], f"executed copy: {failed}"]
-        raise Failure("\n".join(said))
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Terminate papermill; its kernel follows within a second of losing its parent."""
-    process.terminate()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _told(target: Path) -> str:
+    """Return what a failed notebook says: the cell, its error and where the copy lies."""
+    log = target.with_suffix(".log").read_text(errors="replace")
+    cell, *error = log[max(log.rfind(_ERROR), 0) :].strip().splitlines() or ["no message"]
+    copy = target.with_suffix(_FAILED)
+    return "\n".join([f"{target.stem} failed: {cell}", *error[-_LINES:], f"executed copy: {copy}"])
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:

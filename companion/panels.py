@@ -1,7 +1,7 @@
 """What a notebook shows: the methods of a section on the data sets of a scale, side by side."""
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,58 +129,43 @@ def comparable(
     ones: methods and places are left out, those that lack most first, until every method is at
     every place at which it should be.
     """
-    there = [_in_a_row(results) for _, results in found]
-    least = LEAST_SEEDS if max(there, default=0) >= LEAST_SEEDS else 1
-    whole = [
-        n >= min(least, max(len(results), 1)) for n, (_, results) in zip(there, found, strict=True)
+    there = [
+        next((i for i, result in enumerate(results) if result is None), len(results))
+        for _, results in found
     ]
-    kept = _without_holes([run for run, _ in found], whole)
-    most = min((there[i] for i in kept if there[i] < len(found[i][1])), default=None)
-    return [(found[i][0], [r for r in found[i][1][:most] if r is not None]) for i in kept]
-
-
-def _in_a_row(results: Sequence[Result | None]) -> int:
-    """Return how many of the first seeds are there."""
-    return next((i for i, result in enumerate(results) if result is None), len(results))
-
-
-def _without_holes(runs: Sequence[Run], whole: Sequence[bool]) -> list[int]:
-    """Return which runs are of methods that are at all of their places; see ``comparable``."""
-    asked = [*range(len(runs))]
-    while not all(whole[i] for i in asked):
-        lines: dict[Hashable, list[bool]] = {}
-        for i in asked:
-            for line in _lines(runs[i]):
-                lines.setdefault(line, []).append(not whole[i])
-        worst = max(lines, key=lambda line: sum(lines[line]) / len(lines[line]))
-        asked = [i for i in asked if worst not in _lines(runs[i])]
-    return asked
-
-
-def _lines(run: Run) -> tuple[Hashable, Hashable]:
-    """Return the method and the place of a run."""
-    return ("method", run.method), ("place", tuple(run.where.items()))
+    least = LEAST_SEEDS if max(there, default=0) >= LEAST_SEEDS else 1
+    rows = pd.DataFrame({"seeds": there, "asked": [len(results) for _, results in found]})
+    rows = rows.assign(
+        place=[str(run.where) for run, _ in found], method=[run.method for run, _ in found]
+    )
+    while (lacks := rows["seeds"] < rows["asked"].clip(1, least)).any():
+        shares = {
+            (line, name): share
+            for line in ("place", "method")
+            for name, share in lacks.groupby(rows[line], sort=False).mean().items()
+        }
+        line, name = max(shares, key=lambda one: shares[one])
+        rows = rows[rows[line] != name]
+    most = rows.loc[rows["seeds"] < rows["asked"], "seeds"].min()
+    kept = ((*found[i], None if pd.isna(most) else int(most)) for i in rows.index)
+    return [(run, [r for r in results[:count] if r is not None]) for run, results, count in kept]
 
 
 def costs(section: Section, panel: Panel, *, seeds: int = 0, rounds: int = 0) -> pd.DataFrame:
     """Return what every method of a panel cost, its first stages included.
 
-    Columns method, seed; megabytes that all clients sent and received, seconds of training on the
-    machine that trained it, and client_mib, what a client holds in the end (NaN where older runs
-    did not say).
+    Of a section that runs each method at one place. Columns method, seed; megabytes that all
+    clients sent and received, seconds of training on the machine that trained it, and client_mib,
+    what a client holds in the end (NaN where older runs did not say).
     """
     rows = []
     for run in section.runs(panel.scale, panel.dataset):
-        there = panel.frame["method"].eq(run.method)
-        for column, place in run.where.items():
-            there &= panel.frame[column].eq(place)
-        own = set(panel.frame.loc[there, "seed"])
-        where = {"method": run.method, **run.where}
+        own = set(panel.frame.loc[panel.frame["method"] == run.method, "seed"])
         for one in section.experiments(panel.scale, panel.dataset, run, seeds=seeds, rounds=rounds):
             stages = [find(stage) for stage in one.stages]
             known = [result for result in stages if result is not None]
             if one.seed in own and len(known) == len(stages):
-                rows.append({**where, "seed": one.seed, **_spent(known)})
+                rows.append({"method": run.method, "seed": one.seed, **_spent(known)})
     return pd.DataFrame(rows)
 
 

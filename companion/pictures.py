@@ -9,6 +9,7 @@ out. Pictures are SVG on a card of their own, so that they can be read on a dark
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 INK, PALE, CARD, FIELD = "#222222", "#8a8a8a", "#ffffff", "#f3f4f6"
@@ -20,15 +21,9 @@ SHAPES = {
     "base": "M-13 12H13L7 -12H-7Z",
     "h": "M-13 -9H13V9H-13Z",
 }
-KEY = {
-    "e": "expert",
-    "h": "private part",
-    "base": "shared part",
-    "x": "own model",
-    "gate": "gate",
-    "phi": "q(z|y)",
-    "data": "data",
-}
+KEY = {"e": "expert", "h": "private part", "base": "shared part", "x": "own model"}
+KEY |= {"gate": "gate", "phi": "q(z|y)", "data": "data"}
+SKEWED = ((0.8, 0.1, 0.1), (0.1, 0.7, 0.2), (0.2, 0.2, 0.6))  # the clients' data
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,6 @@ class Client:
     down: str | None = None
     up: str | None = None
     said: str = ""
-    shares: tuple[float, ...] = (0.6, 0.3, 0.1)
 
 
 @dataclass(frozen=True)
@@ -54,32 +48,26 @@ class Picture:
     clients: Sequence[Client]
     said: str
 
-    def _repr_svg_(self) -> str:
-        return self.svg()
-
     def svg(self) -> str:
         """Return the picture as the text of an SVG file."""
         width = len(self.clients) * (WIDE + 24) + 24
-        drawn = [_text(width / 2, 26, self.title, 15, weight="bold"), *self._server(width)]
+        things, words = self.server.split(), self.server
+        half = max(80.0, len(things) * STEP / 2 + 46)
+        drawn = [
+            _text(width / 2, 26, self.title, 15, weight="bold"),
+            _field(width / 2 - half, 42, 2 * half, 66),
+            _text(width / 2 - half + 32, 79, "server", 12),
+            *_things(width / 2 + 22, 75, things),
+        ]
         for i, client in enumerate(self.clients):
             drawn += _client(24 + i * (WIDE + 24), i, client)
-        there = [name for name in KEY if name in {_kind(word) for word in self._words()}]
-        drawn += _key(there, width)
+            words += f" {client.stays} {client.down or ''} {client.up or ''}"
+        there = {_kind(word) for word in words.split()}
+        drawn += _key([name for name in KEY if name in there], width)
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} 400" width="{width}"'
         label = f' role="img" aria-label="{html.escape(self.said)}" font-family="sans-serif">'
         card = f'<rect width="{width}" height="400" rx="10" fill="{CARD}"/>'
         return "\n".join([head + label, card, *drawn, "</svg>\n"])
-
-    def _server(self, width: float) -> list[str]:
-        things = self.server.split()
-        half = max(80.0, len(things) * STEP / 2 + 46)
-        field = _field(width / 2 - half, 42, 2 * half, 66)
-        middle = width / 2 + 22
-        return [field, _text(width / 2 - half + 32, 79, "server", 12), *_things(middle, 75, things)]
-
-    def _words(self) -> list[str]:
-        said = [self.server, *(f"{c.stays} {c.down or ''} {c.up or ''}" for c in self.clients)]
-        return " ".join(said).split()
 
 
 def _kind(word: str) -> str:
@@ -90,14 +78,17 @@ def _kind(word: str) -> str:
 def _client(left: float, i: int, client: Client) -> list[str]:
     middle = left + WIDE / 2
     drawn = [_field(left, 236, WIDE, HIGH), _text(left + 30, 256, f"client {i + 1}", 12)]
-    ways = [(client.down, middle - 50, 118, 228), (client.up, middle + 50, 228, 118)]
-    for words, x, start, end in ways:
+    for words, x, start, end in (
+        (client.down, middle - 50, 118, 228),
+        (client.up, middle + 50, 228, 118),
+    ):
         if words is not None:
-            drawn.append(_arrow(x, start, end))
-            drawn += _things(x, 172, words.split(), step=22, size=0.62, card=True)
-    stays = client.stays.split()
-    drawn += [_one(word, x, 296, 1.0, client.shares) for word, x in _places(middle, stays, STEP)]
-    return [*drawn, _text(middle, 348, client.said, 12, fill=PALE)]
+            half = 11 * len(words.split()) + 2
+            card = f'x="{x - half}" y="158" width="{2.0 * half}" height="28" fill="{CARD}"'
+            drawn += [_arrow(x, start, end), f"<rect {card}/>"]
+            drawn += _things(x, 172, words.split(), 22, 0.62)
+    drawn += _things(middle, 296, client.stays.split(), shares=SKEWED[i])
+    return [*drawn, _text(middle, 348, client.said, 12, PALE)]
 
 
 def _places(middle: float, words: Sequence[str], step: float) -> list[tuple[str, float]]:
@@ -106,30 +97,21 @@ def _places(middle: float, words: Sequence[str], step: float) -> list[tuple[str,
 
 
 def _things(
-    middle: float,
-    y: float,
-    words: Sequence[str],
-    step: float = STEP,
-    size: float = 1.0,
-    *,
-    card: bool = False,
+    x: float, y: float, words: Sequence[str], step: float = STEP, size: float = 1.0, **how: Any
 ) -> list[str]:
-    half = step * len(words) / 2 + 2
-    behind = (
-        f'<rect x="{middle - half}" y="{y - 14}" width="{2 * half}" height="28" fill="{CARD}"/>'
-    )
-    drawn = [_one(word, x, y, size) for word, x in _places(middle, words, step)]
-    return [behind, *drawn] if card else drawn
+    return [_one(word, at, y, size, **how) for word, at in _places(x, words, step)]
 
 
 def _one(
-    word: str, x: float, y: float, size: float = 1.0, shares: Sequence[float] = (0.6, 0.3, 0.1)
+    word: str, x: float, y: float, size: float, shares: Sequence[float] = (0.6, 0.3, 0.1)
 ) -> str:
     """Return one thing, about 28 units wide, with its middle at a place."""
     kind, number = _kind(word), word[-1]
     fill, ink = (COLOURS[int(number) - 1], CARD) if number.isdecimal() else (FIELD, INK)
     if kind == "data":
-        body = _bars(shares)
+        bars = [(9 * i - 12, 24 * share) for i, share in enumerate(shares)]
+        rect = '<rect x="{}" y="{:g}" width="7" height="{:g}" fill="' + PALE + '"/>'
+        body = "".join(rect.format(at, 12 - high, high) for at, high in bars)
     elif kind == "e":
         body = f'<circle r="13" fill="{fill}"/>'
     else:
@@ -137,13 +119,6 @@ def _one(
     body += _text(0, 4.5, number, 13, ink, weight="bold") if number.isdecimal() else ""
     faint = ' opacity="0.2"' if word.startswith("-") else ""
     return f'<g transform="translate({x:g} {y:g}) scale({size:g})"{faint}>{body}</g>'
-
-
-def _bars(shares: Sequence[float]) -> str:
-    bars = [(9 * i - 12, 24 * share) for i, share in enumerate(shares)]
-    return "".join(
-        f'<rect x="{x}" y="{12 - h:g}" width="7" height="{h:g}" fill="{PALE}"/>' for x, h in bars
-    )
 
 
 def _key(names: Sequence[str], width: float) -> list[str]:
@@ -166,14 +141,8 @@ def _arrow(x: float, start: float, end: float) -> str:
 
 
 def _text(
-    x: float,
-    y: float,
-    said: str,
-    size: float,
-    fill: str = INK,
-    *,
-    weight: str = "normal",
+    x: float, y: float, said: str, size: float, fill: str = INK, weight: str = "normal",
     anchor: str = "middle",
-) -> str:
+) -> str:  # fmt: skip
     style = f'font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" fill="{fill}"'
     return f'<text x="{x:g}" y="{y:g}" {style}>{html.escape(said)}</text>' if said else ""

@@ -3,7 +3,6 @@
 First seeds come first, or what is wanted; costs are those of short probes on this machine.
 """
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from fedlib.optim import Optimizer
 from fedlib.runs import Experiment, begun, find
 from fedlib.runs.provenance import DIRTY, commit
 from fedlib.runs.store import complete
-from fedlib.runs.sweep import SweepFailed, train
+from fedlib.runs.sweep import train
 from fedlib.values import one_of
 
 Costs = Mapping[Experiment, float | str]
@@ -119,14 +118,13 @@ def campaign(
     device: str,
     workers: int,
     address: str | None,
-    dirty_anyway: bool,
-) -> int:
+) -> None:
     """Print what is not stored yet and what it would cost; train it, unless this is the ``plan``.
 
     ``sections`` are parts as `planned` takes them, none for all in the order of the book. What a
     cluster will need, a probe of this machine does not say: with an ``address`` none is made. The
-    same command continues what was interrupted (130). 0 if all is there in the end, 1 if runs
-    failed.
+    same command continues what was interrupted. ValueError from the standard scale on in a
+    checkout that names no code. SweepFailed if runs failed.
     """
     asked = planned(book, scale, sections or in_order(book, scale))
     missing = [p for p in asked if find(p.experiment) is None]
@@ -137,22 +135,18 @@ def campaign(
         sums.insert(3, f"hours / {workers}", sums["hours"] / workers)
         print(sums.to_string(float_format="{:.2f}".format))
     if plan or not missing:
-        return 0
-    if scale != "quick" and not dirty_anyway:
-        _refuse_uncommitted()
+        return
+    if scale != "quick" and commit().endswith(DIRTY):
+        raise ValueError(
+            f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): what it trains "
+            "could never be exported. Commit them, or train from a checkout of its own."
+        )
     try:
         train([p.experiment for p in missing], workers=workers, device=device, address=address)
-    except SweepFailed as error:
-        print(f"fedlib: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as stop:
-        print(f"fedlib: {stop or 'interrupted'}; the same command continues", file=sys.stderr)
-        return 130
     finally:
         left = [p for p in missing if not complete(p.experiment)]
         said = f"{len(left)} runs are left:\n{listed(left)}" if left else "all runs are stored"
         print(said, flush=True)
-    return 0
 
 
 def summed(plan: Sequence[Planned], missing: Sequence[Planned], costs: Costs) -> pd.DataFrame:
@@ -166,16 +160,6 @@ def summed(plan: Sequence[Planned], missing: Sequence[Planned], costs: Costs) ->
     sums = table.groupby(where, sort=False).sum()
     sums.loc[("all", ""), :] = sums.sum()
     return sums.astype({"runs": int, "left": int, "no estimate": int})
-
-
-def _refuse_uncommitted() -> None:
-    """ValueError in a checkout that names no code: what it trains could not be kept."""
-    if commit().endswith(DIRTY):
-        raise ValueError(
-            f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): what it trains "
-            "could never be exported. Commit them, or train from a checkout of its own; a pilot, "
-            "whose runs are to be thrown away, has --dirty-anyway and a FEDLIB_RUNS of its own."
-        )
 
 
 def probed(missing: Iterable[Planned], device: str = "auto") -> Costs:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import Self
 
 import pandas as pd
@@ -194,28 +193,14 @@ class Exhibit:
 
 
 @dataclass(frozen=True, eq=False)
-class Floored:
-    """The section whose partitions a paper's numbers on clients' own tests have floors on.
-
-    ``by`` is the place that tells its partitions apart, ``part`` what is scored; clients count by
-    their examples if ``weighted``. Numbers of the metric ``but`` are not on own tests.
-    """
-
-    section: Section
-    by: str
-    part: str = "test"
-    weighted: bool = False
-    but: str = ""
-
-
-@dataclass(frozen=True, eq=False)
 class Book:
     """Everything that the companion plans, trains, keeps and judges.
 
     ``sections`` by name; ``order``, the parts of a campaign as `plan.planned` takes them;
     ``published()``, every published number with its ``row``, and in ``repeats`` the earlier row of
     the same number (-1 for none); ``why_not()``, by row why a number is compared with no run (""
-    where it is); ``floored`` by paper, and the file of the ``floors``.
+    where it is); ``floors()``, what a client's commonest label is worth on a paper's partitions
+    (paper, dataset, at, floor), and in ``floored`` by paper the column that ``at`` is.
     """
 
     sections: Mapping[str, Section]
@@ -223,5 +208,5 @@ class Book:
     exhibits: tuple[Exhibit, ...]
     published: Callable[[], pd.DataFrame]
     why_not: Callable[[], pd.Series]
-    floored: Mapping[str, Floored]
-    floors: Path
+    floors: Callable[[], pd.DataFrame]
+    floored: Mapping[str, str]

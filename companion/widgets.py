@@ -92,7 +92,7 @@ def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None
         algorithm = replace(experiment.algorithm, **chosen)
         if algorithm != live[0].experiment.algorithm:
             live[0] = LiveRun(replace(experiment, algorithm=algorithm))
-        live[0].advance(max(round, live[0].completed))
+        live[0].advance(round)
         return specialisation_frame(live[0], round)
 
     return w.VBox([clock, *explorer(draw, round=at, **(settings or {})).children])
@@ -112,29 +112,17 @@ class LiveRun:
 
     def __init__(self, experiment: Experiment, device: str = "auto") -> None:
         self.experiment = experiment
-        self._fed = experiment.task.build(experiment.seed, device)
-        start = experiment.algorithm.init(self._fed, experiment.seed)
-        self._course = rounds(experiment, self._fed, start)
+        self.fed = experiment.task.build(experiment.seed, device)
+        start = experiment.algorithm.init(self.fed, experiment.seed)
+        self._course = rounds(experiment, self.fed, start)
         self.history: list[dict[str, np.ndarray]] = []
         self.advance(0)
 
-    @property
-    def completed(self) -> int:
-        """Rounds played so far."""
-        return len(self.history) - 1
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The names of the labels."""
-        return self._fed.class_names
-
     def advance(self, to: int) -> None:
-        """Play rounds until ``to`` are completed; ValueError beyond the experiment's rounds."""
-        if not 0 <= to <= self.experiment.rounds:
-            raise ValueError(f"round must be between 0 and {self.experiment.rounds}, got {to}")
-        while self.completed < to:
-            self._state, _, _ = next(self._course)
-            seen = self.experiment.algorithm.observe(self._fed, self._state)
+        """Play rounds until ``to`` are completed; StopIteration beyond the experiment's rounds."""
+        while len(self.history) <= to:
+            state, _, _ = next(self._course)
+            seen = self.experiment.algorithm.observe(self.fed, state)
             self.history.append({n: np.asarray(t.cpu()) for n, t in seen.items()})
 
 
@@ -147,7 +135,7 @@ def specialisation_frame(live: LiveRun, at: int) -> Figure:
     left.imshow(q, cmap="Greys", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     left.set(title=f"q(z|y), round {at}", xlabel="expert z", ylabel="label y")
     left.set_xticks(range(q.shape[1]), [str(k + 1) for k in range(q.shape[1])])
-    left.set_yticks(range(len(live.labels)), live.labels)
+    left.set_yticks(range(len(q)), live.fed.class_names)
     told = {"q_entropy": "mean entropy of a row", "q_marginal_entropy": "entropy of the marginal"}
     for name, label in told.items():
         right.plot([float(h[name]) for h in live.history[: at + 1]], label=label)

@@ -6,12 +6,21 @@ Exit codes: 0 all went well, 1 something failed, 2 the question was wrong, 130 i
 import signal
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any
 
 import typer
+from rich import print as told
+from rich.markup import escape
 
+from companion import claims, keep, scorecard
+from companion import notebooks as runner
+from companion import plan as planning
 from companion.sections import SCALES
+from fedlib import paths
+from fedlib.values import from_code
+from papers import named
+from papers.adaptive import experiments as adaptive
+from papers.book import BOOK
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,8 +43,7 @@ Sections = Annotated[
 ]
 Probe = Annotated[bool, typer.Option(help="estimate costs by a few rounds of every kind of run")]
 Fields = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE")]
-Address = partial(typer.Option, help="a Ray cluster: auto or HOST:PORT")
-_PILOT = "a pilot: train uncommitted code, whose runs cannot be exported"
+_RAY = "a Ray cluster: auto or HOST:PORT"
 
 
 @app.command(epilog="[bold]Example[/bold]  figures --only 00,05 --scale standard --seeds 3")
@@ -50,27 +58,20 @@ def figures(
     stored: Annotated[bool, typer.Option("--stored", help="train nothing: what is there")] = False,
 ) -> None:
     """Run notebooks into executed copies and draw their figures into figures/<scale>/."""
-    from companion import notebooks
-
     more: dict[str, Any] = {"only": only, "jobs": jobs, "stored": stored}
-    notebooks.figures(scale, dataset, seeds, rounds, device, **more)
+    runner.figures(scale, dataset, seeds, rounds, device, **more)
 
 
 @app.command(epilog="[bold]Example[/bold]  notebooks --only 07")
 def notebooks(only: Only = "", jobs: Jobs = 0) -> None:
     """Run notebooks at quick scale; write their outputs, and verdicts, back to the sources."""
-    from companion import notebooks
-
-    notebooks.refresh(only, jobs)
+    runner.refresh(only, jobs)
 
 
 @app.command()
 def verdicts() -> None:
     """Compare the stored verdicts with those of the figures folder, quick scale."""
-    from companion.claims import compare
-    from fedlib import paths
-
-    raise typer.Exit(not compare(paths.figures() / "quick"))
+    raise typer.Exit(not claims.compare(paths.figures() / "quick"))
 
 
 @app.command(
@@ -84,43 +85,23 @@ def campaign(
     workers: Workers = 1,
     probe: Probe = True,
     plan: Annotated[bool, typer.Option("--plan", help="only say what would be trained")] = False,
-    address: Annotated[str | None, Address(envvar="RAY_ADDRESS")] = None,
-    dirty_anyway: Annotated[bool, typer.Option("--dirty-anyway", help=_PILOT)] = False,
+    address: Annotated[str, typer.Option(help=_RAY, envvar="RAY_ADDRESS")] = "",
 ) -> None:
     """Say how many runs of a scale are left and what they cost; train them, or continue."""
-    from companion.plan import campaign
-    from papers.book import BOOK
-
-    how: dict[str, Any] = {"device": device, "workers": workers, "probe": probe, "plan": plan}
-    more: dict[str, Any] = {"address": address or None, "dirty_anyway": dirty_anyway}
-    raise typer.Exit(campaign(BOOK, scale, section, **how, **more))
+    how: dict[str, Any] = {"device": device, "workers": workers, "address": address or None}
+    planning.campaign(BOOK, scale, section, plan=plan, probe=probe, **how)
 
 
 @app.command()
 def results(scale: Scale = "standard") -> None:
     """Keep the finished seeds of a scale with the project, in results/."""
-    from companion import keep
-    from papers.book import BOOK
-
     raise typer.Exit(keep.main(BOOK, scale))
 
 
 @app.command()
 def report() -> None:
     """Write the scorecard: every published number and claim beside what was measured."""
-    from companion import scorecard
-    from papers.book import BOOK
-
     scorecard.main(BOOK)
-
-
-@app.command()
-def floors() -> None:
-    """Compute the floors beside published numbers, from the labels of the data at hand."""
-    from companion.scorecard import write_floors
-    from papers.book import BOOK
-
-    print(f"{len(write_floors(BOOK))} floors: {BOOK.floors}")
 
 
 @app.command(epilog="[bold]Example[/bold]  tune --scale paper --trials 50 --address auto")
@@ -128,18 +109,14 @@ def tune(
     scale: Scale = "standard",
     trials: Annotated[int, typer.Option(min=1, help="per stage")] = 8,
     workers: Workers = 1,
-    address: Annotated[str | None, Address()] = None,
+    address: Annotated[str, typer.Option(help=_RAY)] = "",
     device: Device = "cpu",
 ) -> None:
     """Tune adaptive experts in four stages, or continue; keep the trials."""
-    from papers.adaptive import experiments as adaptive
-    from papers.adaptive.settings import Adaptive
-
-    ((dataset, setting),) = adaptive.ADAPTIVE.settings(scale).items()
-    assert isinstance(setting, Adaptive)
-    how: dict[str, Any] = {"workers": workers, "address": address, "device": device}
-    start, spaces = setting.at(min(setting.ps)), adaptive.spaces(scale)
-    best, table = adaptive.tune(start, spaces, trials=trials, **how)
+    spaces = adaptive.spaces(scale)
+    ((dataset, setting),) = adaptive.CIFAR10[scale].items()
+    start, how = setting.at(min(setting.ps)), {"workers": workers, "address": address or None}
+    best, table = adaptive.tune(start, spaces, trials=trials, device=device, **how)
     print(table.to_string(index=False))
     print(f"tuned: {best}")
     file = adaptive.trials_file(f"{dataset}_{scale}")
@@ -155,20 +132,12 @@ def tasks(
     options: Fields = [],  # noqa: B006
 ) -> None:
     """List the papers' settings by name, or show one as the code of its task."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from fedlib.values import from_code
-    from papers import named
-
     if name:
         said = (option.partition("=") for option in options)
         print(named.named(name, scale, **{field: from_code(code) for field, _, code in said}))
         return
-    table = Table("task", "what it is", box=None)
     for known in named.names():
-        table.add_row(known, named.about(known).replace("[", r"\["))
-    Console().print(table)
+        told(f"[bold]{known:24}[/bold] {escape(named.about(known))}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,7 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app(arguments, prog_name="python -m papers")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        print(f"fedlib: {stop or 'interrupted'}; the same command continues", file=sys.stderr)
         return 130
     except Exception as error:
         ours = type(error).__module__.partition(".")[0] in ("fedlib", "companion", "papers")

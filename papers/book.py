@@ -4,12 +4,11 @@ And which run a published number is to be compared with, and which have none.
 """
 
 from functools import partial
-from pathlib import Path
 
 import pandas as pd
 
 from companion.panels import Panel
-from companion.sections import Book, Exhibit, Floored, Section
+from companion.sections import Book, Exhibit, Section
 from papers import comparison
 from papers.adaptive import analysis as adaptive
 from papers.adaptive import experiments as adaptive_runs
@@ -21,7 +20,7 @@ from papers.pm_moe import analysis as pm_moe
 from papers.pm_moe import experiments as pm_moe_runs
 from papers.pm_moe import family
 from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
-from papers.published import published
+from papers.published import floors, published
 from papers.specialists import analysis as specialists
 from papers.specialists import experiments as specialists_runs
 from papers.specialists.experiments import FIRST_VERSION, SPECIALISTS
@@ -78,12 +77,6 @@ def _most_clusters(panel: Panel) -> pd.DataFrame:
     return pd.concat([table[~alone], *both], ignore_index=True)
 
 
-def _appendix_f(dataset: str) -> pd.DataFrame:
-    if not dataset.startswith("two_class_mnist"):
-        return pd.DataFrame(columns=["row", "what", "method", "value"])
-    return fedmix.printed()
-
-
 def _of_004(item: str, notebook: str) -> Exhibit:
     section = FOURTEEN if item == "Table 1" else PRIVATE_PARTS
     keys, printed = ("method", "stage", "S"), partial(pm_moe.printed, item)
@@ -101,7 +94,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
         "000",
         NEW_CLIENTS,
         "07_new_clients",
-        _appendix_f,
+        lambda dataset: fedmix.printed(),
         lambda panel: fedmix.measured(panel.frame),
         keys=("what", "method"),
         apart=("what",),
@@ -150,25 +143,12 @@ def why_not() -> pd.Series:
         "a choice or a moment, not an accuracy; see the notebook": metric.isin(
             ["eps", "J", "rounds"]
         ),
-        RESCALED: item.eq("Table 1e") & ~metric.str.endswith("DERIVED") & _has_rescaled(rows),
+        RESCALED: metric.eq("global_test_accuracy") & item.eq("Table 1e") & rows["value"].lt(25),
     }
     said = pd.Series("", index=rows["row"])
     for reason, where in reversed(reasons.items()):
         said[rows["row"][where]] = reason
     return said
-
-
-def _has_rescaled(rows: pd.DataFrame) -> pd.Series:
-    """Return whether a rescaled number of the same method and p is there."""
-    p = rows["setting"].str.extract(r"p=([\d.]+)")[0]
-    key = rows["method"] + p.fillna("")
-    derived = rows["metric"].str.endswith("DERIVED")
-    return (
-        rows["metric"].str.startswith("global_test_accuracy")
-        & ~derived
-        & rows["dataset"].eq("AG News")
-        & key.isin(key[derived])
-    )
 
 
 BOOK = Book(
@@ -177,11 +157,6 @@ BOOK = Book(
     exhibits=EXHIBITS,
     published=published,
     why_not=why_not,
-    floored={
-        "001": Floored(SPECIALISTS, "p", but=specialists.GLOBAL),
-        "002": Floored(FIRST_VERSION, "p", "validation", but=specialists.GLOBAL),
-        "003": Floored(ADAPTIVE, "p", but=specialists.GLOBAL),
-        "004": Floored(FOURTEEN, "S", weighted=True, but=specialists.GLOBAL),
-    },
-    floors=Path(__file__).with_name("floors.csv"),
+    floors=floors,
+    floored={"001": "p", "002": "p", "003": "p", "004": "S"},
 )

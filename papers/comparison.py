@@ -170,12 +170,12 @@ def frontier(table: pd.DataFrame, x: str = ALL, y: str = OWN) -> pd.DataFrame:
     return _unbeaten(means.rename(columns={x: "x", y: "y"})[["x", "y"]], sign=1)
 
 
-def by_bytes(table: pd.DataFrame, costs: pd.DataFrame, y: str = OWN) -> pd.DataFrame:
+def by_bytes(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     """Return the same over the megabytes sent: fewer are better.
 
     Who sends none is left out, but for the floor.
     """
-    means = table[table["kind"] == y].groupby("method", sort=False)["value"].mean()
+    means = table[table["kind"] == OWN].groupby("method", sort=False)["value"].mean()
     sent = costs.groupby("method")["megabytes"].mean()
     both = pd.DataFrame({"x": sent.reindex(means.index), "y": means})
     return _unbeaten(both[(both["x"] > 0) | (both.index == MAJORITY)], sign=-1)

@@ -6,10 +6,8 @@ an error and not a sentence; one whose runs are not stored is left out. `papers/
 what notebooks end with.
 """
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from importlib.resources import files
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,19 +17,9 @@ from scipy import stats
 
 from companion import findings as companion
 from companion import frames
-from companion.claims import (
-    FAILS,
-    HOLDS,
-    OPEN,
-    TESTED,
-    UNTESTED,
-    Claim,
-    above,
-    greater,
-)
-from companion.findings import Finding, Unsupported
+from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTESTED, Claim, judge
 from companion.panels import Panel, stored
-from companion.sections import SCALES, Section
+from companion.sections import Section
 from fedlib import paths
 from papers.adaptive import claims as adaptive
 from papers.adaptive.experiments import ADAPTIVE_ROTATED, ADAPTIVE_WRITERS
@@ -42,7 +30,7 @@ from papers.judging import by, scored
 from papers.pm_moe import NINE, TRADITIONAL, analysis
 from papers.pm_moe import claims as pm_moe
 from papers.pm_moe.experiments import PRIVATE_PARTS
-from papers.published import published
+from papers.published import published, words
 from papers.scaled import FEDAVG
 from papers.specialists import analysis as two_experts
 from papers.specialists import claims as specialists
@@ -60,6 +48,10 @@ any more.
 WORDS = {HOLDS: "holds", FAILS: "does not hold", OPEN: "is undecided"}
 Claims = Mapping[str, Sequence[Claim]]
 Numbers = dict[str, object]
+
+
+class Unsupported(ValueError):
+    """A sentence that its numbers no longer bear out."""
 
 
 class Missing(LookupError):
@@ -164,7 +156,7 @@ def _last_client() -> Numbers:
     last = released[released["departure"] == stages.LAST_CLIENT]
     ps = last["p"].unique().tolist()
     theirs, average = (by(rows, metric=GLOBAL)(FEDAVG, p=ps) for rows in (last, plain))
-    lost = greater("The average beats the last client's model", "", average, theirs)
+    lost = judge("The average beats the last client's model", "", average, theirs)
     known = two_experts.printed()
     off = specialists.released_claims(released, plain, known[known["data"] == "cifar10"])
     nearer = number(next(c for c in off if "further off, global" in c.text), HOLDS)
@@ -236,7 +228,7 @@ def _energies(dimensions: int = 512, experts: int = 20, clients: int = 50) -> Nu
     v = said * own / norms[..., None]
     energies, cosines = np.logaddexp.reduce(v, axis=-1), v.sum(-1)
     same = [float(stats.spearmanr(*pair).statistic) for pair in zip(energies, cosines, strict=True)]
-    number(above("Denoising at T = 1 orders by a cosine", "", same, 0.99), HOLDS)
+    number(judge("Denoising at T = 1 orders by a cosine", "", same, 0.99), HOLDS)
     constant, spread = f"{np.log(dimensions):.2f}", f"{energies.std(1).mean():.4f}"
     found = {"same": f"{np.mean(same):.4f}", "constant": constant, "spread": spread}
     return {**found, "clients": clients, "dimensions": dimensions}
@@ -246,10 +238,10 @@ def _equal_size() -> Numbers:
     panel = next(iter(_panels(LONG).values()))
     at = by(frames.ended(panel.frame, "test_accuracy"))
     word = {HOLDS: "is ahead of", FAILS: "is behind", OPEN: "cannot be told from"}
-    size, own = (greater("", "", at(FEDMIX), at(other)) for other in (FEDAVG, ENSEMBLE))
+    size, own = (judge("", "", at(FEDMIX), at(other)) for other in (FEDAVG, ENSEMBLE))
     said = {"size": number(size, *TESTED), "ensemble": number(own, *TESTED)}
-    words = {"large": word[size.verdict], "own": word[own.verdict]}
-    return {**said, **words, "rounds": f"{fedmix.final_rounds(panel.frame):,}"}
+    said |= {"large": word[size.verdict], "own": word[own.verdict]}
+    return {**said, "rounds": f"{fedmix.final_rounds(panel.frame):,}"}
 
 
 def _label_sets() -> Numbers:
@@ -274,45 +266,32 @@ _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
 NUMBERS = {of.__name__.strip("_").replace("_", " "): of for of in _FUNCTIONS}
 
 
-def _table(name: str) -> dict[str, dict[str, str]]:
-    lines = files("papers").joinpath(name).read_text().splitlines()
-    return {row["name"]: row for row in csv.DictReader(lines)}
-
-
-def findings() -> list[Finding]:
-    """Return what was found, of those sentences whose runs are stored.
+def page() -> str:
+    """Return what was found as Markdown: those sentences whose runs are stored.
 
     Unsupported if stored results contradict one.
     """
-    found = []
-    for name, row in _table("findings.csv").items():
+    parts = [HEAD.strip()]
+    for name, row in words("findings.csv", "name").items():
         try:
-            numbers = NUMBERS[name]()
+            said = row["sentence"].format(**NUMBERS[name]())
         except Missing:
             continue
-        figure = f"{SCALE}/{row['figure']}.png"
-        told = Finding(row["sentence"], partial(dict, numbers), bool, row["notebook"], figure)
-        found.append(told)
-    return found
+        figure, notebook = f"figures/{SCALE}/{row['figure']}.png", f"{row['notebook']}.ipynb"
+        parts.append(f"- {said} ([figure]({figure}), [notebook](notebooks/{notebook}))")
+    return "\n\n".join(parts) + "\n"
 
 
 def learned(notebook: str, table: pd.DataFrame) -> Markdown:
     """Return a notebook's last sentences: what the paper says, what was found, how sure that is.
 
-    ``table`` are its claims; one of them speaks, that `papers/learned.csv` has a pattern of, at the
-    largest scale at which it was tested.
+    ``table`` are its claims; one of them speaks, that `papers/learned.csv` has a pattern of.
     """
-    row, texts = _table("learned.csv")[notebook], table["claim"]
-    known = table[texts.str.match(row["claim"])]
-    tested = known[known["verdict"].isin(TESTED)]
-    if not len(tested):
-        return Markdown(f"**The paper says** {row['says']}\n\n**Found:** nothing yet.")
-    scale = next(s for s in SCALES[::-1] if tested["tested on"].str.contains(s).any())
-    claim = tested.loc[tested["tested on"].str.contains(scale), "claim"].iloc[-1]
-    found = {verdict: f"“{{claim}}” {word} on {{tested on}}." for verdict, word in WORDS.items()}
-    return companion.learned(tested, row["says"], claim, found)
+    row = words("learned.csv", "name")[notebook]
+    return companion.learned(table, row["says"], row["claim"], WORDS)
 
 
 if __name__ == "__main__":
-    file = paths.ROOT / "FINDINGS.md"
-    print(companion.write(findings(), HEAD, file))
+    text, file = page(), paths.ROOT / "FINDINGS.md"
+    file.write_text(text)
+    print(file)

@@ -1,27 +1,14 @@
 """How claims of the papers are judged: what they say, numbers by seed, rules, and the floor."""
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from importlib.resources import files
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pandas as pd
 
 from companion import frames
-from companion.claims import BySeed, Claim, above, alike, at_most, below, greater, on_par
+from companion.claims import BySeed, Claim, judge
+from papers.published import words as table_of
 from papers.scaled import MAJORITY
-
-# What a claim says of two sides, or of numbers and a bound: above another method's, or a bound;
-# below a bound; at most a point below, or above; within a point.
-RULES: dict[str, Callable[..., Claim]] = {
-    ">": lambda text, place, a, b, **about: (greater if isinstance(b, Mapping) else above)(
-        text, place, a, b, **about
-    ),
-    "<": below,
-    ">=": on_par,
-    "<=": at_most,
-    "~": alike,
-}
 
 
 class Numbers(dict[int, float]):
@@ -37,25 +24,18 @@ class Numbers(dict[int, float]):
         return found
 
 
-@cache
-def _statements() -> dict[tuple[str, str], dict[str, str]]:
-    with files("papers").joinpath("claims.csv").open("rb") as file:
-        rows = pd.read_csv(file, dtype=str, keep_default_na=False).set_index(["paper", "name"])
-    return rows.to_dict("index")  # type: ignore[return-value]
-
-
 def said(paper: str, name: str, /, **words: object) -> tuple[str, str, dict[str, Any]]:
     """Return a claim's text and place, with its open ``words``, and whose it is as fields of it.
 
     ``papers/claims.csv`` has them: kind, the paper's words, and whether numbers were seen before.
     """
-    row = _statements()[paper, name]
+    row = table_of("claims.csv", "paper", "name")[paper, name]
     about = {"kind": row["kind"], "quote": row["quote"], "exploratory": bool(row["exploratory"])}
     return row["claim"].format(**words), row["place"].format(**words), about
 
 
 def judged(paper: str, rows: Iterable[tuple[Any, ...]], /, **words: object) -> list[Claim]:
-    """Test rows of (name, a, rule, b), of which ``RULES`` says what the rules are.
+    """Test rows of (name, a, rule, b), the rules being those of `companion.claims.RULES`.
 
     A name is that of a claim, whose open ``words`` are given for all rows, or as the row's last
     entry; ``here`` among them is False where the statement is about another scale. Sides are
@@ -69,7 +49,7 @@ def _judged(
 ) -> Claim:
     claim, place, about = said(paper, name, **words)
     floor = getattr(a, "floor", None) or None
-    return RULES[rule](claim, place, a, b, here=here, floor=floor, **about)
+    return judge(claim, place, a, b, rule, here=here, floor=floor, **about)
 
 
 def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[Claim]:

@@ -14,8 +14,8 @@ from typing import Any
 from companion.sections import SCALES
 from fedlib.tasks import Task
 from fedlib.values import one_of
-from papers.adaptive import settings as adaptive
-from papers.fedmix import settings as fedmix
+from papers.adaptive import experiments as adaptive
+from papers.fedmix import experiments as fedmix
 from papers.pm_moe import experiments as pm_moe
 from papers.specialists import experiments as specialists
 
@@ -30,9 +30,8 @@ def names() -> tuple[str, ...]:
 
 def about(name: str) -> str:
     """What a setting is, in one line, with its options and their defaults."""
-    one_of("task", name, TASKS)
-    said = " ".join((inspect.getdoc(TASKS[name]) or "").split())
     options = ", ".join(f"{n}={default!r}" for n, default in options_of(name).items())
+    said = " ".join((inspect.getdoc(TASKS[name]) or "").split())
     return said + (f" [{options}]" if options else "")
 
 
@@ -45,16 +44,15 @@ def options_of(name: str) -> dict[str, Any]:
 
 def scales_of(name: str) -> tuple[str, ...]:
     """The scales that a setting has: texts have no quick one."""
-    one_of("task", name, TASKS)
     return tuple(scale for scale in SCALES if TASKS[name](scale) is not None)
 
 
 def named(name: str, scale: str = "quick", **options: Any) -> Task:
     """The task of a setting at a scale; ValueError for names, scales and options it has not."""
     one_of("scale", scale, SCALES)
+    known = options_of(name)
     for option in options:
-        one_of(f"option of {name}", option, options_of(name))
-    one_of("task", name, TASKS)
+        one_of(f"option of {name}", option, known)
     task = TASKS[name](scale, **options)
     if task is None:
         have = ", ".join(scales_of(name))

@@ -1,10 +1,18 @@
 """The papers' numbers, with table and row, as data."""
 
+from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import pandas as pd
 
-from fedlib.values import suggest
+
+@cache
+def words(name: str, *index: str) -> dict[Any, dict[str, str]]:
+    """Return a table of words that lies beside this file: its rows by one column or several."""
+    with files("papers").joinpath(name).open("rb") as file:
+        rows = pd.read_csv(file, dtype=str, keep_default_na=False).set_index([*index])
+    return rows.to_dict("index")  # type: ignore[return-value]
 
 
 def published(paper: str = "", item: str = "") -> pd.DataFrame:
@@ -15,8 +23,7 @@ def published(paper: str = "", item: str = "") -> pd.DataFrame:
     a number that is printed for the first time.
 
     ``paper`` is the number of a seed ("000") and ``item`` the beginning of a table or figure
-    ("Table 1"); empty is all. Values that the paper's text does not give are missing (NaN). An
-    unknown paper raises ValueError.
+    ("Table 1"); empty is all. Values that the paper's text does not give are missing (NaN).
     """
     with files("papers").joinpath("published.csv").open("rb") as file:
         rows = pd.read_csv(file)
@@ -25,9 +32,6 @@ def published(paper: str = "", item: str = "") -> pd.DataFrame:
     numbers = rows[["paper", "dataset", "method", "metric", "value"]].assign(at=at).astype(str)
     first = rows["row"].groupby([numbers[c] for c in numbers]).transform("first")
     rows["repeats"] = first.where(rows["value"].notna() & first.ne(rows["row"]), -1)
-    known = sorted({p.split("_")[0] for p in rows["paper"]})
-    if paper and paper not in known:
-        raise ValueError(f"unknown paper {paper!r}; {suggest(paper, known)}")
     chosen = rows["paper"].str.startswith(paper) & rows["table_or_figure"].str.startswith(item)
     return rows[chosen].reset_index(drop=True)
 
@@ -35,8 +39,8 @@ def published(paper: str = "", item: str = "") -> pd.DataFrame:
 def floors(paper: str = "") -> pd.DataFrame:
     """Return the accuracy of always saying a client's commonest label, on the papers' partitions.
 
-    Columns paper, dataset, at (the p or S of the partition) and floor, a fraction. Written by
-    `python -m papers floors`, from labels alone; ``paper`` "" is all.
+    Columns paper, dataset, at (the p or S of the partition) and floor, a fraction. They follow
+    from labels alone, as ``tests/papers/test_floor.py`` counts; ``paper`` "" is all.
     """
     with files("papers").joinpath("floors.csv").open("rb") as file:
         rows = pd.read_csv(file, dtype={"paper": str})

@@ -208,12 +208,9 @@ def counts_picture(
     """Draw counts ``[clients, classes]`` as tiles, white where a client has none of a class.
 
     ``names`` ``[classes]`` is what the classes are called, ``most`` the count of the darkest tile,
-    the largest of ``counts`` by default, ``bar`` whether colours are explained. ValueError unless
-    there is one name per class.
+    the largest of ``counts`` by default, ``bar`` whether colours are explained.
     """
     clients, classes = counts.shape
-    if names is not None and len(names) != classes:
-        raise ValueError(f"{len(names)} names for {classes} classes")
     most = most or max(int(counts.max(initial=0)), 1)
     # The palest colours are left out: a single example should be seen on white.
     colours = ListedColormap(colormaps["viridis_r"](np.linspace(0.15, 1, 256)))

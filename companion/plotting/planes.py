@@ -36,13 +36,7 @@ def plane(
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
-        sides = [
-            bands(style.ordered(numbers[numbers["metric"] == metric]), by=("method", by))
-            for metric in (x, y)
-        ]
-        sides[1] = sides[1].drop(columns="seeds")
-        both = sides[0].merge(sides[1], on=["method", by], suffixes=("_x", "_y"))
-        both, floor = style.parted(both)
+        both, floor = style.parted(_side_by_side(style.ordered(numbers), x, y, by))
         for method, rows in both.groupby("method", sort=False):
             rows, colour = rows.sort_values(by), style.look_of(str(method))["color"]
             ax.plot(rows["mean_x"], rows["mean_y"], color=colour, linewidth=0.8, alpha=0.5)
@@ -50,7 +44,7 @@ def plane(
             rows = style.inside(rows, labels["ylabel"], ("low_y", "high_y"))
             x_ends, y_ends = ([rows[f"{k}_{c}"] for k in ENDS] for c in "xy")
             _cross(ax, str(method), x_ends, y_ends, style.form_of(str(method)))
-        theirs = _side_by_side((printed or {}).get(name, numbers[:0]), x, y, ["method", by])
+        theirs = _side_by_side((printed or {}).get(name, numbers[:0]), x, y, by)
         hollow(ax, theirs, "mean_x", "mean_y")
         ax.plot(floor["mean_x"], floor["mean_y"], **(style.FLOOR if len(floor) else {}))
         _beside(ax, pd.concat([both, floor, theirs]), by)
@@ -159,11 +153,10 @@ def frontier(panels: Mapping[str, pd.DataFrame], *, log: bool = False, **labels:
     return figure, pd.concat([drawn, *floors], ignore_index=True)
 
 
-def _side_by_side(rows: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> pd.DataFrame:
-    """Return two metrics of a table as columns mean_x and mean_y."""
-    rows = rows[rows["metric"].isin([x, y])]
-    wide = rows.pivot_table("value", [*by], "metric", sort=False).reset_index()
-    return wide.rename(columns={x: "mean_x", y: "mean_y"}).dropna()
+def _side_by_side(rows: pd.DataFrame, x: str, y: str, by: str) -> pd.DataFrame:
+    """Return two metrics of a table with their intervals: columns mean_x, low_x, ..., seeds."""
+    one, other = (bands(rows[rows["metric"] == m], by=("method", by)) for m in (x, y))
+    return one.merge(other.drop(columns="seeds"), on=["method", by], suffixes=("_x", "_y"))
 
 
 def _beside(ax: Axes, rows: pd.DataFrame, by: str) -> None:

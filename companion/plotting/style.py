@@ -15,9 +15,7 @@ from matplotlib.figure import Figure
 
 from companion.frames import interval
 from companion.looks import Dash, looks
-from companion.sections import SCALES
 from fedlib import paths
-from fedlib.values import one_of
 
 Drawn = tuple[Figure, pd.DataFrame]
 Style = dict[str, Any]
@@ -68,7 +66,6 @@ def save(figure: Figure, frame: pd.DataFrame, name: str, scale: str) -> Path:
 
 def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
     """Write a frame as ``figures/<scale>/<name>.csv``; return its path."""
-    one_of("scale", scale, SCALES)
     folder = paths.figures() / scale
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.csv"

@@ -16,15 +16,13 @@ from companion.panels import Panel, stored
 from companion.scorecard import page as words
 from companion.sections import SCALES, Book, Exhibit, Run
 from fedlib import paths
-from fedlib.algorithms import CommonestLabel
-from fedlib.data import DatasetError
-from fedlib.metrics import majority_floor
 from fedlib.runs import Experiment, find
 from fedlib.runs.exported import path_of
 
 LARGEST_FIRST = SCALES[::-1]
 # The quick scale has data of its own, which no paper has numbers for.
 WITH_NUMBERS = [scale for scale in LARGEST_FIRST if scale != "quick"]
+BALANCED = "balanced_accuracy"  # of all classes alike, and on no client's own test
 TEXTS = ("group", "family", "scale", "notebook", "key", "device", "commit", "file")
 MEASURED = ("mean", "low", "high", "seeds", "values", "same", *TEXTS)
 
@@ -55,7 +53,7 @@ def main(book: Book) -> None:
         print(file.relative_to(paths.ROOT) if file.is_relative_to(paths.ROOT) else file)
 
 
-def collected(folder: Path | None = None) -> pd.DataFrame:
+def collected() -> pd.DataFrame:
     """Return every claim that some notebook has tested: notebook, those of `claims.table`, counted.
 
     A claim that was tested on the same data at the same scale by runs of several scales' notebooks
@@ -64,8 +62,9 @@ def collected(folder: Path | None = None) -> pd.DataFrame:
     5%: what does not survive is undecided. Identities are checks, and left out. No rows where no
     notebook has been run.
     """
-    home = folder or paths.figures()
-    found = [f for scale in LARGEST_FIRST for f in sorted((home / scale).glob("*_claims.csv"))]
+    found = [
+        f for scale in LARGEST_FIRST for f in sorted((paths.figures() / scale).glob("*_claims.csv"))
+    ]
     parts = [pd.read_csv(f).assign(notebook=_name(f)) for f in found]
     rows = pd.concat([claims_frame({}).assign(notebook=""), *parts], ignore_index=True)
     rows = rows.fillna({"kind": PAPER, "exploratory": False, "clear": True, "needed": 0})
@@ -198,13 +197,12 @@ def _run_of(exhibit: Exhibit, panel: Panel, measured: pd.DataFrame) -> Run | Non
     columns to say so, it is the last of those that they can be of.
     """
     runs = exhibit.section.runs(panel.scale, panel.dataset, [*measured["method"].unique()])
-    return next((run for run in reversed(runs) if _stands_at(run, measured)), None)
 
+    def stands_there(run: Run) -> bool:
+        said = {name: measured[name].unique() for name in run.where if name in measured}
+        return all(run.where[name] in values for name, values in said.items())
 
-def _stands_at(run: Run, rows: pd.DataFrame) -> bool:
-    """Return whether the columns of some rows name a run's place, as far as both say."""
-    said = {name: rows[name].unique() for name in run.where if name in rows}
-    return all(run.where[name] in values for name, values in said.items())
+    return next((run for run in reversed(runs) if stands_there(run)), None)
 
 
 def _of_paper(exhibit: Exhibit, dataset: str) -> set[Experiment]:
@@ -261,61 +259,17 @@ def orders(table: pd.DataFrame) -> pd.DataFrame:
     return found.assign(verdict=np.where(kept, "the published order", OPEN))
 
 
-# What always saying the commonest label is worth on the papers' own partitions.
-
-
-def floors(book: Book) -> pd.DataFrame:
-    """Return the stored floors: paper, dataset, at (the place of the partition), floor."""
-    return pd.read_csv(book.floors, dtype={"paper": str})
-
-
-def write_floors(book: Book) -> pd.DataFrame:
-    """Compute every floor from labels, as far as data sets are at hand, and store them.
-
-    Those of other data sets stay as they were stored.
-    """
-    rows = [row for paper in book.floored for row in computed(book, paper)]
-    new = pd.DataFrame(rows, columns=["paper", "dataset", "at", "floor"])
-    both = pd.concat([new, floors(book)])
-    table = both.drop_duplicates(["paper", "dataset", "at"]).astype({"at": float, "floor": float})
-    table = table.sort_values(["paper", "dataset", "at"], ignore_index=True)
-    table.to_csv(book.floors, index=False, float_format="%.6f", lineterminator="\n")
-    return table
-
-
-def computed(book: Book, paper: str) -> Iterator[tuple[str, str, float, float]]:
-    """Yield paper, data set, place and floor, for the data sets that can be opened.
-
-    Of the first seed; who is tested is what the section of the paper's scale says.
-    """
-    own = book.floored[paper]
-    printed = [e.printed for e in book.exhibits if e.paper == paper]
-    for dataset in own.section.settings("paper"):
-        if not any(len(numbers(dataset)) for numbers in printed):
-            continue
-        for run in own.section.runs("paper", dataset):
-            if not isinstance(run.experiment.algorithm, CommonestLabel):
-                continue
-            try:
-                counts = run.experiment.task.counts(0)
-            except DatasetError:
-                break
-            tested = counts[own.part]
-            floor, sizes = majority_floor(counts["train"], tested), tested.sum(1)
-            there = sizes > 0
-            mean = np.average(floor[there], weights=sizes[there] if own.weighted else None)
-            yield paper, dataset, float(run.where[own.by]), float(mean)
-
-
 def of_rows(book: Book) -> pd.Series:
-    """Return the floor in percent by the row of a published number; none for one of all classes."""
-    known = floors(book).set_index(["paper", "dataset", "at"])["floor"]
+    """Return by the row of a published number on clients' own tests its floor, in percent.
+
+    That is what always saying a client's commonest label is worth on the paper's own partition.
+    """
+    known = book.floors().set_index(["paper", "dataset", "at"])["floor"]
     found: dict[Any, float] = {}
     for exhibit in (e for e in book.exhibits if e.paper in book.floored):
-        own = book.floored[exhibit.paper]
         for dataset in known.loc[exhibit.paper].index.unique("dataset"):
             rows = exhibit.printed(dataset)
-            rows = rows[rows["metric"] != own.but] if "metric" in rows else rows
-            at = rows.set_index("row")[own.by].map(known[exhibit.paper, dataset])
-            found |= at.dropna().to_dict()
+            rows = rows[rows["metric"] != BALANCED] if "metric" in rows else rows
+            at = rows.set_index("row")[book.floored[exhibit.paper]]
+            found |= at.map(known[exhibit.paper, dataset]).dropna().to_dict()
     return pd.Series(found, dtype=float) * 100

@@ -138,13 +138,13 @@ def worth(frame: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index().merge(mixture, how="left")
 
 
-def matrices(frame: pd.DataFrame, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return expert accuracies ``[clients, J + 1]`` of one seed by p, at most J and exploration.
+def matrices(frame: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return expert accuracies ``[clients, J + 1]`` of seed 0 by p, at most J and exploration.
 
     On the clients' own tests; the last expert is the local one.
     """
     rows = frames.last(frame[frame["method"] == MOE], "expert_accuracy")
-    rows = at_most(rows[rows["seed"] == seed], "J", "eps")
+    rows = at_most(rows[rows["seed"] == 0], "J", "eps")
     rows = rows.assign(client=rows["item"].astype(int))
     return {
         f"p = {p:g}": at_p.pivot_table("value", "client", "expert").to_numpy()

@@ -18,14 +18,15 @@ from companion.frames import ByMethod, by_method, final
 from fedlib.algorithms import PrunedFedMix
 from fedlib.runs import Experiment
 from papers import fedmix as names
-from papers.fedmix import FEDAVG, FEDMIX, analysis, settings
+from papers.fedmix import FEDAVG, FEDMIX, analysis
 from papers.fedmix.analysis import GUESSING, LABEL_SET, MESSAGES, SOURCES, TRUTH, late, newcomers
+from papers.fedmix.experiments import LABEL_SKEW
 from papers.judging import judged
 
 ONE_HOT = 0.1  # a row of q(z|y) counts as one-hot below this share of log K
 UNIFORM = 0.9  # ... and as uniform above this one
 # What sec. 4.1 says of CIFAR-10 it says of all but "the initial training phase".
-PAPER_ROUNDS = settings.LABEL_SKEW["paper"]["cifar10"].rounds
+PAPER_ROUNDS = LABEL_SKEW.settings("paper")["cifar10"].rounds
 _judged = partial(judged, "000")
 
 
@@ -164,8 +165,7 @@ def at_equal_traffic(frame: pd.DataFrame) -> ByMethod:
     course = frames.against_traffic(frame, "test_accuracy")
     ends = course[course["method"] == names.FEDAVG].groupby("seed").last()
     budget = frames.by_seed(ends, "gigabytes")
-    found = {str(m): frames.at_traffic(course, str(m), budget) for m in course["method"].unique()}
-    return ByMethod({**found, names.FEDAVG: frames.by_seed(ends)})
+    return ByMethod(frames.at_traffic(course, budget) | {names.FEDAVG: frames.by_seed(ends)})
 
 
 def tuning_claims(frame: pd.DataFrame) -> list[Claim]:

@@ -201,20 +201,21 @@ def unchosen(table: pd.DataFrame, *but: str) -> pd.DataFrame:
 
 
 def varied(
-    table: pd.DataFrame, choice: str, default: float, given: Mapping[str, float] | None = None
+    table: pd.DataFrame, choice: str, default: float | str, given: Mapping[str, float] | None = None
 ) -> pd.DataFrame:
-    """Return the mixtures in which one number was chosen otherwise, and those of the ``default``.
+    """Return the mixtures in which one thing was chosen otherwise, and those of the ``default``.
 
-    ``table`` are scores; ``choice`` is one of ``NUMBERS``, and ``given`` says which others are not
-    left as they are. Columns method, stage, S, seed, value, and the choice.
+    ``table`` are scores; ``choice`` is one of ``NUMBERS`` or ``PARTS``, and ``given`` says which
+    others are not left as they are. Columns method, stage, S, seed, value, and the choice.
     """
     given = given or {}
     rows = unchosen(table[table[STAGE] == WITH_MOE], choice, *given)
-    rows = rows[rows[[*given]].eq(pd.Series(given)).all(axis=1)].fillna({choice: default})
+    rows = rows[rows[[*given]].eq(pd.Series(given)).all(axis=1)]
+    rows = rows.assign(**{choice: rows[choice].replace("", np.nan).fillna(default)})
     return rows[[*RUN, choice, "value"]]
 
 
-def from_default(rows: pd.DataFrame, choice: str, default: float) -> pd.DataFrame:
+def from_default(rows: pd.DataFrame, choice: str, default: float | str) -> pd.DataFrame:
     """Return the rows of ``varied`` with values less that of the ``default``, by run and seed."""
     base = rows.loc[rows[choice] == default, [*RUN, "value"]]
     both = rows.merge(base, on=RUN, suffixes=("", "_base"))
@@ -227,12 +228,10 @@ def made_of(table: pd.DataFrame) -> pd.DataFrame:
     ``table`` are scores; the mixture of which nothing else is said is what the first choices make.
     Columns method, part, choice, S, seed, value.
     """
-    mixed, found = table[table[STAGE] == WITH_MOE], []
-    base = unchosen(mixed)[[*RUN, "value"]]
-    for part, choices in PARTS.items():
-        rows = unchosen(mixed, part).merge(base, on=RUN, suffixes=("", "_base"))
-        rows = rows.assign(part=part, value=rows["value"] - rows["value_base"])
-        found += [rows[rows[part] == choice].assign(choice=choice) for choice in choices[1:]]
+    found = []
+    for part, (first, *others) in PARTS.items():
+        rows = from_default(varied(table, part, first), part, first)
+        found += [rows[rows[part] == c].assign(part=part, choice=c) for c in others]
     every = pd.concat(found, ignore_index=True)
     return every[["method", "part", "choice", "S", "seed", "value"]]
 

@@ -22,36 +22,34 @@ SAID = "x", "Fig. 0"
 
 def test_differences_are_paired_by_seed_and_told_in_points():
     a, b = {0: 0.5, 1: 0.9, 2: 0.1}, {2: 0.0, 0: 0.4, 1: 0.79, 7: 5.0}
-    claim = claims.greater(*SAID, a, b)
+    claim = claims.judge(*SAID, a, b)
     assert claim.verdict == HOLDS and claim.seeds == 3 and claim.unit == "points"
     assert claim.effect == pytest.approx(31 / 3) and claim.values == "0.1 0.11 0.1"
     assert claim.measured.startswith("0.500 vs 0.397: +10.3 points [8.9, 11.8] (criterion: > 0)")
-    assert claims.greater(*SAID, b, a).verdict == FAILS
-    assert claims.greater(*SAID, a, {}).verdict == UNTESTED
-    assert claims.above(*SAID, [1.0, 1.1], 0.5).verdict == UNTESTED
-    traffic = claims.greater(*SAID, {s: 30.0 + s for s in a}, dict.fromkeys(a, 20.0))
+    assert claims.judge(*SAID, b, a).verdict == FAILS
+    assert claims.judge(*SAID, a, {}).verdict == UNTESTED
+    assert claims.judge(*SAID, [1.0, 1.1], 0.5).verdict == UNTESTED
+    traffic = claims.judge(*SAID, {s: 30.0 + s for s in a}, dict.fromkeys(a, 20.0))
     assert (traffic.unit, traffic.effect) == ("", 11.0)
 
 
 def test_a_claim_says_whose_it_is_and_one_about_another_scale_is_not_judged():
     about = {"kind": "ours", "exploratory": True, "quote": "it is"}
-    claim = claims.above(*SAID, [1.0, 1.1, 1.2], 0.5, **about)
+    claim = claims.judge(*SAID, [1.0, 1.1, 1.2], 0.5, **about)
     assert {n: getattr(claim, n) for n in about} == about
-    far = claims.above(*SAID, [1.0, 1.1, 1.2], 0.5, here=False)
+    far = claims.judge(*SAID, [1.0, 1.1, 1.2], 0.5, here=False)
     assert far.verdict == ELSEWHERE and math.isnan(far.p) and far.needed == 0
-    with pytest.raises(ValueError, match="unknown kind of claim 'theirs'; allowed: paper, audit"):
-        claims.above(*SAID, [1.0, 1.1, 1.2], 0.5, kind="theirs")
 
 
 @pytest.mark.parametrize(("above", "verdict"), [(0.0, OPEN), (0.004, OPEN), (0.02, HOLDS)])
 def test_what_every_run_has_by_the_floor_alone_does_not_hold(above, verdict):
     floor = {0: 0.4, 1: 0.5, 2: 0.6}
     a, b = ({s: v + above for s, v in floor.items()}, {s: v - 0.1 for s, v in floor.items()})
-    claim = claims.greater(*SAID, a, b, floor=floor)
+    claim = claims.judge(*SAID, a, b, floor=floor)
     assert claim.verdict == verdict and ("the floor" in claim.measured) == (verdict == OPEN)
-    assert claims.on_par(*SAID, a, a, floor=floor).verdict == verdict
-    assert claims.above(*SAID, a, 0.1, floor=floor).verdict == verdict
-    assert claims.greater(*SAID, b, a, floor=floor).verdict == FAILS  # what fails may fail
+    assert claims.judge(*SAID, a, a, ">=", floor=floor).verdict == verdict
+    assert claims.judge(*SAID, a, 0.1, floor=floor).verdict == verdict
+    assert claims.judge(*SAID, b, a, floor=floor).verdict == FAILS  # what fails may fail
 
 
 def seeds(claim):
@@ -59,13 +57,13 @@ def seeds(claim):
 
 
 def test_what_seeds_would_decide_is_told_with_an_undecided_claim():
-    near = claims.greater(*SAID, {0: 0.52, 1: 0.54, 2: 0.53}, {0: 0.53, 1: 0.5, 2: 0.5})
+    near = claims.judge(*SAID, {0: 0.52, 1: 0.54, 2: 0.53}, {0: 0.53, 1: 0.5, 2: 0.5})
     assert near.verdict == OPEN and 3 < near.needed < 30
     assert seeds(near) == f"3 ({near.needed} would decide)"
-    none = claims.above(*SAID, [0.1, -0.1, 0.0], 0.0)
+    none = claims.judge(*SAID, [0.1, -0.1, 0.0], 0.0)
     assert seeds(none) == "3 (over 1000 would decide)"
-    clear = claims.above(*SAID, [10.0, 10.1, 10.2], 0.5)
-    close = claims.above(*SAID, [0.52, 0.56, 0.60], 0.45)
+    clear = claims.judge(*SAID, [10.0, 10.1, 10.2], 0.5)
+    close = claims.judge(*SAID, [0.52, 0.56, 0.60], 0.45)
     assert clear.verdict == close.verdict == HOLDS and clear.clear and not close.clear
     assert seeds(clear) == "3"
 
@@ -100,8 +98,8 @@ shares = st.lists(st.integers(0, 1000).map(lambda i: i / 1000), min_size=3, max_
 
 @given(shares, st.sampled_from([0.1, 0.5, 0.95]))
 def test_shares_are_judged_as_by_hand_and_their_intervals_stay_in_range(values, bound):
-    for rule, ends in ((claims.above, (bound, math.inf)), (claims.below, (-math.inf, bound))):
-        found = rule(*SAID, values, bound)
+    for rule, ends in ((">", (bound, math.inf)), ("<", (-math.inf, bound))):
+        found = claims.judge(*SAID, values, bound, rule)
         verdict, (low, high) = naive(values, *ends, (0, 1))
         assert (found.low, found.high) == pytest.approx((low, high), abs=1e-6)
         assert 0 <= found.low <= found.effect <= found.high <= 1
@@ -116,10 +114,10 @@ def test_differences_are_judged_as_by_hand(values, data):
     a, b = (dict(enumerate(side)) for side in (values, other))
     gaps = [x - y for x, y in zip(values, other, strict=True)]
     for rule, least, most in (
-        (claims.greater, 0, math.inf), (claims.on_par, -0.01, math.inf),
-        (claims.at_most, -math.inf, 0.01), (claims.alike, -0.01, 0.01),
+        (">", 0, math.inf), (">=", -0.01, math.inf),
+        ("<=", -math.inf, 0.01), ("~", -0.01, 0.01),
     ):  # fmt: skip
-        found = rule(*SAID, a, b)
+        found = claims.judge(*SAID, a, b, rule)
         verdict, ends = naive(gaps, least, most, (-1, 1))
         assert (found.low, found.high) == pytest.approx([100 * e for e in ends], abs=1e-4)
         if min(abs(e - x) for e in ends for x in (least, most)) > 1e-6:

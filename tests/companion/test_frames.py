@@ -30,8 +30,6 @@ def test_divergence_sums_tensors_and_averages_or_sums_experts():
     assert frames.divergence(rows)["value"].tolist() == pytest.approx([0.5])
     assert frames.divergence(rows, "sum")["value"].tolist() == pytest.approx([1.0])
     assert frames.divergence(rows, tensor="head.bias")["value"].tolist() == pytest.approx([0.3])
-    with pytest.raises(ValueError, match="unknown over 'median'"):
-        frames.divergence(rows, "median")
 
 
 def test_smooth_is_a_mean_over_past_rounds_within_a_run():
@@ -40,8 +38,6 @@ def test_smooth_is_a_mean_over_past_rounds_within_a_run():
     assert smooth[["seed", "round", "value"]].to_numpy().tolist() == [
         [0, 2, 1.5], [0, 3, 2.5], [1, 2, 11.5], [1, 3, 12.5],
     ]  # fmt: skip
-    with pytest.raises(ValueError, match="window must be >= 1, got 0"):
-        frames.smooth(smooth, 0)
 
 
 def accuracy(round, test, held, seed=0):
@@ -110,9 +106,9 @@ def test_accuracy_at_a_budget_is_interpolated_and_never_extrapolated():
     )  # fmt: skip
     course = frames.against_traffic(rows, "test_accuracy")
     assert course["gigabytes"].tolist() == [0, 4, 0, 2]
-    assert frames.at_traffic(course, FEDMIX, {0: 1.0, 1: 2.0}) == pytest.approx({0: 0.2, 1: 0.9})
-    assert frames.at_traffic(course, FEDMIX, {0: 4.1, 7: 1.0}) == {}
-    assert frames.at_traffic(course, FEDAVG, {0: 1.0}) == {}
+    found = frames.at_traffic(course, {0: 1.0, 1: 2.0})
+    assert found[FEDMIX] == pytest.approx({0: 0.2, 1: 0.9}) and found[FEDAVG] == {}
+    assert frames.at_traffic(course, {0: 4.1, 7: 1.0}) == {}
 
 
 def test_adapted_accuracy_is_compared_on_the_clients_of_the_cohort():

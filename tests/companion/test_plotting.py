@@ -47,8 +47,6 @@ def test_save_writes_three_files_whose_bytes_do_not_change():
         written.append({f.name: f.read_bytes() for f in sorted(png.parent.iterdir())})
     assert list(written[0]) == ["x.csv", "x.pdf", "x.png"] and written[0] == written[1]
     assert png.parent == paths.figures() / "quick"
-    with pytest.raises(ValueError, match="unknown scale 'tiny'; allowed: paper, quick, standard"):
-        plotting.save(figure, frame, "x", "tiny")
     path = plotting.save_table(pd.DataFrame({"a": [1 / 3]}), "numbers", "quick")
     assert path.read_text() == "a\n0.333333\n"
 
@@ -191,8 +189,6 @@ def test_the_picture_has_a_tile_for_every_class_that_a_client_holds():
     shown = ax.images[0].get_array()
     assert shown.filled(0).tolist() == [[4, 0], [0, 0], [0, 1]] and shown.mask.sum() == 4
     assert [text.get_text() for text in ax.get_yticklabels()] == ["cat", "dog", "cow"]
-    with pytest.raises(ValueError, match="2 names for 3 classes"):
-        counts_picture(counts, ax, ["cat", "dog"])
 
 
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)

@@ -36,12 +36,12 @@ def test_live_run_equals_the_stored_run_and_remembers():
     live = LiveRun(experiment, device="cpu")
     live.advance(2)
     live.advance(4)
-    assert live.completed == 4 and live.history[0]["q"].shape == (10, 4)
+    assert len(live.history) == 5 and live.history[0]["q"].shape == (10, 4)
     frame = together([(FEDMIX, {}, [run(experiment, device="cpu", progress=False)])])
     np.testing.assert_array_equal(
         matrix(frame, "q", FEDMIX, 0, 4).astype(np.float32), live.history[4]["q"]
     )
-    with pytest.raises(ValueError, match="round must be between 0 and 4, got 5"):
+    with pytest.raises(StopIteration):
         live.advance(5)
 
 
@@ -170,7 +170,7 @@ def test_the_live_view_trains_to_the_round_it_is_asked_for_and_anew_with_other_s
 
 
 def test_claims_are_shown_by_colour_and_kept_for_the_scorecard():
-    table = claims.table({"here": [claims.above("one is one", "Sec. 1", [1, 1, 1], 0)]})
+    table = claims.table({"here": [claims.judge("one is one", "Sec. 1", [1, 1, 1], 0)]})
     shown = claims_table(table, "00_claims", "quick").data
     assert '<b style="color:#0173b2">holds</b>' in shown and "clear" not in shown
     kept = pd.read_csv(paths.figures() / "quick" / "00_claims.csv")
@@ -180,8 +180,6 @@ def test_claims_are_shown_by_colour_and_kept_for_the_scorecard():
 def test_published_numbers():
     assert published("000", "Sec 4.1").query("metric == 'channels'")["value"].tolist() == [61, 113]
     assert len(published()) > 500 and published("003")["value"].notna().any()
-    with pytest.raises(ValueError, match="unknown paper '005'; allowed: 000, 001"):
-        published("005")
 
 
 @pytest.mark.slow

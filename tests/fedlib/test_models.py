@@ -28,9 +28,8 @@ from fedlib.models import (
 )
 from fedlib.models.families import MaxPool2d
 from fedlib.optim import adam, sgd
-from papers.adaptive.experiments import ADAPTIVE
-from papers.adaptive.settings import CLUSTER
-from papers.adaptive.settings import TURNED as TURNED
+from papers.adaptive.experiments import ADAPTIVE, CLUSTER
+from papers.adaptive.experiments import TURNED as TURNED
 
 COLOUR, GREY, TEXT = (32, 32, 3), (28, 28, 1), (200,)
 

@@ -179,11 +179,6 @@ def test_differences_below_the_resolution_are_rounding():
     np.testing.assert_allclose(p, [0.3, 0.3, 0.4], atol=1e-4)
 
 
-def test_what_cannot_be_read_is_an_error():
-    with pytest.raises(ValueError, match="as many clients as classes"):
-        from_rows_together(MOVED, UNIFORM)
-
-
 def test_total_variation_by_hand():
     p, q = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]), np.array([[0.2, 0.5, 0.3], [0.0, 0.0, 1]])
     np.testing.assert_allclose(total_variation(p, q), [0.3, 1.0])

@@ -365,7 +365,7 @@ def test_one_expert_with_a_personal_bias_is_biased_fedavg():
 def test_steered_features_have_the_same_bits_wherever_the_context_lies():
     fed = make_federation(SIZES, model=MLP((50,)))
     params, ctx = client(fed, alg.GPFL(), alg.GPFL().init(fed, 0), 0)
-    context, h = ctx[splitting.MINE], torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
+    context, h = ctx["mine"], torch.randn(8, 50, generator=torch.Generator().manual_seed(0))
     expected = splitting.steer(params, h, context)
     for offset in range(16):
         place = torch.cat([torch.zeros(offset), context])[offset:]

@@ -10,13 +10,16 @@ import pytest
 
 from companion import plotting
 from companion.claims import FAILS, HOLDS, OPEN
-from companion.scorecard import computed, of_rows
+from companion.scorecard import of_rows
+from fedlib.metrics import majority_floor
 from papers.book import BOOK
 from papers.judging import floor_claims, without_floor
 from papers.pm_moe import TRADITIONAL
 from papers.pm_moe.analysis import beside_floor
+from papers.pm_moe.experiments import FOURTEEN
 from papers.published import floors, published
 from papers.scaled import MAJORITY
+from papers.specialists.experiments import FIRST_VERSION
 
 
 def scored(**by_method):
@@ -65,16 +68,23 @@ def test_stored_floors_are_those_of_the_papers_partitions_by_hand():
     assert known["004", "fashion_mnist", 0.0] == pytest.approx(0.765, abs=5e-4)
 
 
-@pytest.mark.parametrize("paper", ["002", "004"])
-def test_stored_floors_are_what_counting_says(paper):
+@pytest.mark.parametrize(
+    ("paper", "section", "at", "part", "weighted"),
+    [("002", FIRST_VERSION, "p", "validation", False), ("004", FOURTEEN, "S", "test", True)],
+)
+def test_stored_floors_are_what_counting_says(paper, section, at, part, weighted):
+    """Of the first seed; clients count by their examples where 004 weighs them so."""
     root = os.environ.get("FEDLIB_DATA")
     if not root or not (Path(root) / "cifar10").is_dir():
         pytest.skip("$FEDLIB_DATA holds no cifar10")
     known = floors().set_index(["paper", "dataset", "at"])["floor"]
-    again = [row for row in computed(BOOK, paper) if row[1] == "cifar10"]
-    assert again
-    for *at, floor in again:
-        assert known[tuple(at)] == pytest.approx(floor, abs=1e-6)
+    runs = [run for run in section.runs("paper", "cifar10") if run.method == MAJORITY]
+    assert runs
+    for run in runs:
+        counts = run.experiment.task.counts(0)
+        floor, sizes = majority_floor(counts["train"], counts[part]), counts[part].sum(1)
+        mean = np.average(floor[sizes > 0], weights=sizes[sizes > 0] if weighted else None)
+        assert known[paper, "cifar10", run.where[at]] == pytest.approx(mean, abs=1e-6)
 
 
 def test_a_published_number_on_own_tests_has_its_floor():

@@ -8,13 +8,12 @@ import pandas as pd
 import pytest
 from rows import verdicts
 
-from companion import findings as companion
-from companion.claims import FAILS, HOLDS, KINDS, OPEN, PAPER, Claim, greater, table
+from companion.claims import FAILS, HOLDS, KINDS, OPEN, PAPER, Claim, judge, table
 from fedlib import paths
 from papers import findings
 from papers.findings import Missing, Unsupported, learned, number
 from papers.judging import by, judged, said
-from papers.published import published
+from papers.published import published, words
 from papers.scaled import MAJORITY
 
 ROWS = list(csv.DictReader((paths.ROOT / "papers" / "claims.csv").open(newline="")))
@@ -62,7 +61,7 @@ def test_what_is_the_floor_cannot_hold():
 
 
 def claim(a, b=None):
-    return greater("a", "", a, b or dict.fromkeys(a, 0.0))
+    return judge("a", "", a, b or dict.fromkeys(a, 0.0))
 
 
 def test_a_sentence_has_its_number_or_is_none():
@@ -78,17 +77,17 @@ def test_a_sentence_has_its_number_or_is_none():
 
 
 def test_every_sentence_has_its_numbers_a_notebook_and_a_figure():
-    for name, row in findings._table("findings.csv").items():
+    for name, row in words("findings.csv", "name").items():
         assert name in findings.NUMBERS
         assert (paths.ROOT / "notebooks" / f"{row['notebook']}.ipynb").exists()
         assert (paths.ROOT / "figures" / "standard" / f"{row['figure']}.png").exists(), name
-    assert {*findings._table("findings.csv")} == {*findings.NUMBERS}
+    assert {*words("findings.csv", "name")} == {*findings.NUMBERS}
 
 
 @pytest.mark.parametrize("name", ["floor", "too small", "energies"])
 def test_sentences_of_what_is_printed_need_no_runs(name):
     numbers = findings.NUMBERS[name]()
-    sentence = findings._table("findings.csv")[name]["sentence"]
+    sentence = words("findings.csv", "name")[name]["sentence"]
     assert {f for _, f, _, _ in Formatter().parse(sentence) if f} == {*numbers}
     expected = {"floor": ("points", "10.8"), "too small": ("count", 16), "energies": ("same", "1.")}
     word, value = expected[name]
@@ -113,21 +112,17 @@ def test_the_page_is_what_stored_results_say(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
     page = (paths.ROOT / "FINDINGS.md").read_text()
-    assert companion.document(findings.findings(), findings.HEAD) == page
+    assert findings.page() == page
 
 
-def test_a_notebook_ends_with_the_largest_scale_that_was_tested():
+def test_every_notebook_has_what_its_paper_says():
     text = "The mixture generalises better than fine-tuning: global test, all p"
-    half = dict.fromkeys(POINTS, 0.5)
-    quick, standard = (
-        greater(text, "", {s: 0.5 + sign * v for s, v in POINTS.items()}, half) for sign in (1, -1)
-    )
-    tested = table({"Digits (quick)": [quick], "CIFAR-10 (standard)": [standard]})
-    lines = learned("09", tested).data.split("\n\n")
-    assert "generalises better" in lines[0] and "does not hold on CIFAR-10 (standard)" in lines[1]
-    assert "holds on Digits (quick)" in learned("09", tested[:1]).data
-    few = table({"Digits (quick)": [greater(text, "", {0: 0.5}, {0: 0.4})]})
-    assert learned("09", few).data.endswith("**Found:** nothing yet.")
+    worse = judge(text, "", {s: 0.5 - v for s, v in POINTS.items()}, dict.fromkeys(POINTS, 0.5))
+    lines = learned("09", table({"CIFAR-10 (standard)": [worse]})).data.split("\n\n")
+    assert "generalises better" in lines[0] and "does not hold on CIFAR-10" in lines[1]
+    assert "-3.0 points" in lines[2] and "3 seeds" in lines[2]
+    numbers = {path.name[:2] for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
+    assert {*words("learned.csv", "name")} == numbers - {"00", "16"}
 
 
 def test_a_number_that_is_printed_twice_is_marked_once():
