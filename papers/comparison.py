@@ -36,11 +36,11 @@ EXPLORING = "IFCA, exploring"
 CLUSTER_TUNED = "IFCA, fine-tuned"
 # What each paper proposes for clients that differ in their labels.
 PROPOSED: dict[str, tuple[str, ...]] = {
-    "000": (FEDMIX, BIAS, PRUNING),
-    "001": (MIXTURE,),
-    "002": (BOTH_TRAINED,),
-    "003": (MOE,),
-    "004": MIXED,
+    "FedMix": (FEDMIX, BIAS, PRUNING),
+    "Local and global experts": (MIXTURE,),
+    "Local and global experts, first version": (BOTH_TRAINED,),
+    "Adaptive experts": (MOE,),
+    "PM-MoE": MIXED,
 }
 # What a method has instead of one model for all.
 FAMILIES: dict[str, tuple[str, ...]] = {

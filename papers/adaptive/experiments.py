@@ -191,9 +191,9 @@ WRITERS = side_by_side(Adaptive, ("uneven_digits", "writers", "writers"), {
 
 
 BEST, MOE, ALL_EQUAL = "IFCA", "MoE", "Ensemble"
-EAGER = "MoE, eager gate"
+EAGER = "MoE, faster gate"
 # What each part of the released protocol changes (A29).
-BY_TRAINING, PEEKING, BEST_PEEKING = "IFCA, by training loss", "MoE, peeking", "IFCA, peeking"
+BY_TRAINING, PEEKING, BEST_PEEKING = "IFCA, by training loss", "MoE, chosen on tests", "IFCA, chosen on tests"
 USED, ALL_RELEASED = "MoE, used clusters only", "MoE, as released"
 # Other ways to find clusters.
 FADING, SLOWLY = "IFCA, exploring as 1/t", "IFCA, exploring as 1/sqrt(t)"
@@ -244,7 +244,7 @@ def ways(setting: Adaptive, clusters: int, eps: float) -> dict[str, Experiment]:
 def _compared(setting: Adaptive, dataset: str, **where: float) -> list[Run]:
     """Return every way at every number of clusters and rate of exploration.
 
-    Between no exploration and the most of it only the best cluster and the mixture; the eager gate
+    Between no exploration and the most of it only the best cluster and the mixture; the faster gate
     only where clusters and exploration are most.
     """
     runs = placed({LOCAL: alone(setting), MAJORITY: floor(setting.task)}, **where)

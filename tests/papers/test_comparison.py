@@ -51,7 +51,7 @@ def test_methods_that_others_know_are_the_same_runs():
             if one.where["S"] == 0 and name in ours:
                 assert one.experiment == ours[name]
                 found.add(name)
-    assert found >= {*FOURTEEN.methods("quick", "digits"), *PROPOSED["004"]}
+    assert found >= {*FOURTEEN.methods("quick", "digits"), *PROPOSED["PM-MoE"]}
 
 
 def test_the_best_on_own_tests_comes_first_and_costs_follow():
@@ -82,7 +82,7 @@ def test_nobody_beats_the_unbeaten_in_both():
 
 def test_claims_are_judged_by_what_is_measured():
     ends = {FEDAVG: ((0.5, 0.5), 0.9, 0.9), TUNED: ((0.8, 0.8), 0.5, 0.5)}
-    ends |= dict.fromkeys(PROPOSED["000"], ((0.7, 0.7), 0.6, 0.6))
+    ends |= dict.fromkeys(PROPOSED["FedMix"], ((0.7, 0.7), 0.6, 0.6))
     said = {c.text: c.verdict for c in leaderboard_claims(standings(ends))}
     of_fedmix = {t.split(" beats ")[1].split(" on ")[0]: v for t, v in said.items() if "000" in t}
     # Differences that are the same on every seed: an interval without width.
