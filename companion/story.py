@@ -13,6 +13,8 @@ from companion.panels import Panel
 from companion.plotting import title
 from companion.sections import Section
 from fedlib import data
+from fedlib.data import DatasetError
+from fedlib.data.records import RECORDS
 from fedlib.models import Net
 from fedlib.optim import Optimizer
 from fedlib.runs import Experiment
@@ -40,10 +42,8 @@ def _told(section: Section, scale: str, dataset: str, seeds: int = 0) -> dict[st
     every = [stage for experiment in last for stage in experiment.stages]
     federated = [e for e in every if e.algorithm.federates and _clients(e) != 1] or every
     task = last[0].task
-    known = data.describe(task.dataset)
-    images = f"{known.train:,} + {known.test:,}" if known.train and known.test else "not at hand"
     return {
-        "examples, training + test": images,
+        "examples, training + test": _examples(task.dataset),
         "clients": _several(_clients(e) or "one per writer" for e in federated),
         "clients per round": _several(_cohort(e) for e in federated),
         "rounds": _several(e.rounds for e in federated),
@@ -54,6 +54,19 @@ def _told(section: Section, scale: str, dataset: str, seeds: int = 0) -> dict[st
         "server's optimiser": _several(_optimiser(e.algorithm.server) for e in federated),
         "seeds": f"{seeds or section.settings(scale)[dataset].seeds}",
     }
+
+
+def _sizes(name: str) -> tuple[int, int]:
+    found = data.load(name)
+    return len(found.train), len(found.test)
+
+
+def _examples(name: str) -> str:
+    try:
+        sizes = RECORDS[name].sizes if name in RECORDS else _sizes(name)
+    except DatasetError:
+        return "not at hand"
+    return " + ".join(f"{count:,}" for count in sizes)
 
 
 def _clients(experiment: Experiment) -> int | None:
