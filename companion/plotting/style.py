@@ -12,6 +12,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from companion.frames import interval
 from companion.looks import Dash, looks
@@ -210,6 +211,8 @@ def fields(
         ax.set_ylabel(ylabel)
     for ax in figure.axes:
         trim(ax, xlabel or ax.get_xlabel(), ylabel or ax.get_ylabel())
+        if ax.get_xlabel().endswith("round") and ax.get_xscale() == "linear":
+            ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     finish(figure, heading)
     return figure, pd.concat(drawn, ignore_index=True)
 
