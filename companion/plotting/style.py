@@ -136,7 +136,7 @@ def seeds_of(drawn: pd.DataFrame) -> str:
 
 
 def finding(numbers: pd.DataFrame, method: str, other: str) -> str:
-    """Return in words whether a method is ahead of another on the same seeds, if that is clear.
+    """Return in words whether a method is above another on the same seeds, if that is clear.
 
     ``numbers`` has columns method, seed and value. Clear is what a 95% interval says.
     """
@@ -146,7 +146,17 @@ def finding(numbers: pd.DataFrame, method: str, other: str) -> str:
         return f"too few seeds to tell {method} from {other}"
     if low <= 0 <= high:
         return f"no clear difference between {method} and {other}"
-    return f"{method} is {abs(mean):.3f} {'ahead of' if mean > 0 else 'behind'} {other}"
+    return f"{method} is {abs(mean):.3f} {'above' if mean > 0 else 'below'} {other}"
+
+
+def findings(panels: Mapping[str, pd.DataFrame], method: str, other: str) -> str:
+    """Return a heading of curves: the ``finding`` of every panel's last round that has both."""
+    told = []
+    for name, curve in panels.items():
+        if {method, other} <= set(curve["method"]):
+            last = curve[curve["round"] == curve["round"].max()]
+            told.append(f"{name}, last round: {finding(last, method, other)}")
+    return "\n".join(told)
 
 
 def parted(frame: pd.DataFrame, column: str = "method") -> tuple[pd.DataFrame, pd.DataFrame]:
