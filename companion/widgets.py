@@ -63,8 +63,8 @@ class Explorer(w.VBox):
 def explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
     """Return controls above a figure: ``draw(**values)`` is called anew when a value changes.
 
-    A page without a kernel shows the first figure. A menu without items, as of panels that the chosen data set does not have, leaves only a line
-    that says so.
+    A page without a kernel shows the first figure. A menu without items, as of panels that the
+    chosen data set does not have, leaves only a line that says so.
     """
     for control in controls.values():
         if isinstance(control, w.Dropdown) and not control.options:
