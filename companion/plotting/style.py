@@ -40,7 +40,11 @@ What = TypeVar("What")
 
 
 def use_style() -> None:
-    """Set the companion's look: small type, colour-blind palette, no boxes, embedded fonts."""
+    """Set the companion's look: small type, colour-blind palette, no boxes, embedded fonts.
+
+    Tables show words whole.
+    """
+    pd.set_option("display.max_colwidth", None)
     look = {
         "axes.spines.right": False,
         "axes.spines.top": False,
