@@ -134,7 +134,9 @@ def test_source_notebooks_keep_the_rules(path: Path):
     assert complaints(path) == []
 
 
-# The rules' own tests; good notebooks are there.
+# The rules' own test; good notebooks are there.
+
+LINES = "\n".join(f"{line}  # what it is" for line in PARAMETERS)
 
 
 def test_a_notebook_that_breaks_all_other_rules_is_told_of_each(tmp_path: Path):
