@@ -192,12 +192,15 @@ def write_back(source: Path, copy: Path) -> None:
 
 
 def _kept(outputs: list[Any]) -> list[Any]:
-    """Return outputs without widgets, with the pieces of a printed stream joined.
+    """Return outputs, of widgets their first picture, with pieces of a printed stream joined.
 
     A stream is cut into pieces by the clock, so that equal runs would differ.
     """
     kept: list[Any] = []
-    for output in (o for o in outputs if _WIDGET not in o.get("data", {})):
+    for output in outputs:
+        data = output.get("data", {})
+        if data.pop(_WIDGET, None) and "image/png" not in data:
+            continue
         last = kept[-1] if kept else None
         if last and output.output_type == "stream" and last.get("name") == output.name:
             last.text += output.text

@@ -95,7 +95,7 @@ def _pages() -> None:
     for name, source in TEXTS.items():
         text = (paths.ROOT / source).read_text()
         text = PICTURE.sub(r'<img src="_images/\1" width="\2">', text)
-        text = text.replace("figures/standard/", "figures/")
+        text = re.sub("figures/(standard|quick)/", "figures/", text)
         for other, file in TEXTS.items():
             text = text.replace(f"({file})", f"({other}.md)")
         (SOURCES / f"{name}.md").write_text(text)

@@ -87,14 +87,18 @@ def test_intervals_stay_where_a_quantity_can_be():
         assert style.inside(wide, label).loc[0].tolist() == ends
 
 
-def test_a_finding_is_put_into_words():
-    rows = [(m, s, v + 0.1 * s) for m, v in (("a", 0.5), ("b", 0.4)) for s in range(3)]
-    table = pd.DataFrame(rows, columns=["method", "seed", "value"])
-    assert plotting.finding(table, "a", "b") == "a is 0.100 ahead of b"
-    assert plotting.finding(table, "b", "a") == "b is 0.100 behind a"
-    table["value"] += [0.0, 0.3, -0.3, 0.0, 0.0, 0.0]
-    assert plotting.finding(table, "a", "b") == "no clear difference between a and b"
-    assert plotting.finding(table[table["seed"] < 2], "a", "b") == "too few seeds to tell a from b"
+def test_a_finding_is_put_into_words_at_the_last_round():
+    rows = [(m, s, r, v + 0.1 * s - r) for m, v in (("a", 0.5), ("b", 0.4)) for s in range(3)
+            for r in (0, 1)]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["method", "seed", "round", "value"])
+    alone = {"other": table[table["method"] == "a"]}
+    told = "here, last round: "
+    assert plotting.findings({"here": table} | alone, "a", "b") == f"{told}a is 0.100 above b"
+    assert plotting.findings({"here": table}, "b", "a") == f"{told}b is 0.100 below a"
+    few = table[table["seed"] < 2]
+    assert plotting.findings({"here": few}, "a", "b") == f"{told}too few seeds to tell a from b"
+    table["value"] += [0.0, 0.0, 0.0, 0.3, 0.0, -0.3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert "no clear difference between a and b" in plotting.findings({"here": table}, "a", "b")
 
 
 def test_drawn_label_sets_say_what_is_wrong():

@@ -1,5 +1,7 @@
 """Plots, explorers and live runs: what a reader sees."""
 
+from base64 import b64decode
+
 import ipywidgets as w
 import numpy as np
 import pytest
@@ -119,6 +121,8 @@ def test_explorers_redraw_and_say_what_went_wrong():
 
     slider = w.IntSlider(1, 0, 5)
     box = explorer(draw, n=slider)
+    still = box._repr_mimebundle_()["image/png"]  # what a page without a kernel shows
+    assert b64decode(still).startswith(b"\x89PNG")
     status = box.children[1]
     slider.value = 2
     assert drawn == [1, 2] and status.value == ""
