@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import play
 
-from companion import plotting
 from fedlib import metrics
 from fedlib.algorithms import CommonestLabel
 from fedlib.engine import evaluate, evaluate_global
@@ -113,21 +112,6 @@ def test_neighbours_of_a_label_far_from_others_name_it():
     # An example among five of the other label is the only one of its own: named wrongly.
     lonely = np.array([1] + [0] * 7)
     assert metrics.purity(features[:8], lonely) == pytest.approx(7 / 8)
-
-
-def test_features_of_two_bases_lie_in_a_plane_each():
-    fed = make_federation((30, 30))
-    fed.test = fed.train
-    bases = {"one": fed.net.init(0), "other": fed.net.init(1)}
-    points = metrics.embedded(fed, bases, client=1)
-    assert points.groupby("base").size().to_dict() == {"one": 30, "other": 30}
-    assert points["label"].tolist()[:30] == fed.train.y[fed.train.index[1]].tolist()
-    features = fed.net.features(bases["one"], fed.train.inputs(fed.train.index[1])).numpy()
-    near = metrics.purity(features, fed.train.y[fed.train.index[1]].numpy())
-    assert points.query("base == 'one'")["purity"].unique().tolist() == [near]
-    figure, drawn = plotting.embedding(points, ("a", "b", "c"))
-    assert len(figure.axes) == 2 and len(drawn) == 60
-    assert {t.get_text() for t in figure.legends[0].get_texts()} <= {"a", "b", "c"}
 
 
 def test_the_neighbours_of_the_client_with_most_classes():
