@@ -23,17 +23,15 @@ Numbers = Sequence[float] | pd.Series
 Limits = tuple[float, float] | None
 
 
-def interval(
-    values: Numbers, level: float = LEVEL, limits: Limits = None
-) -> tuple[float, float, float]:
-    """Return mean, lower and upper end of the interval over runs; NaN ends for one or two.
+def interval(values: Numbers, limits: Limits = None) -> tuple[float, float, float]:
+    """Return mean, lower and upper end of the 95% interval over runs; NaN ends for one or two.
 
     ``limits`` are the ends of the quantity's range, if it has any: ValueError outside.
     """
     mean, error = _moments(values)
     if len(values) < LEAST_SEEDS:
         return mean, float("nan"), float("nan")
-    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1)) * error
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
     if limits is None or half == 0:
         return mean, mean - half, mean + half
     (least, most), at = limits, _angle(mean, limits)

@@ -176,7 +176,7 @@ def write_back(source: Path, copy: Path) -> None:
     What differs between two equal executions is left out: metadata of papermill and of the
     execution, names of kernels, and views of widgets, which are dead without a kernel.
     """
-    notebook, executed = _read(source), _read(copy)
+    notebook, executed = (nbformat.read(path, as_version=4) for path in (source, copy))
     if [c.source for c in notebook.cells] != [c.source for c in executed.cells]:
         raise Failure(f"{source.name} changed while it was executed: run it again")
     for cell, done in zip(notebook.cells, executed.cells, strict=True):
@@ -207,7 +207,3 @@ def _kept(outputs: list[Any]) -> list[Any]:
         else:
             kept.append(output)
     return kept
-
-
-def _read(notebook: Path) -> Any:
-    return nbformat.read(notebook, as_version=4)

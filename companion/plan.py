@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import pandas as pd
@@ -51,14 +52,6 @@ def planned(book: Book, scale: str, wanted: Sequence[str] = ()) -> list[Planned]
             for stage in one.experiment.stages:
                 found.setdefault(stage, replace(one, experiment=stage))
     return [*found.values()]
-
-
-def in_order(book: Book, scale: str) -> list[str]:
-    """Return the parts of a scale in the order of the book, then all sections."""
-    parts = {part: _read(part) for part in book.order}
-    there = {name: {"", *section.settings(scale)} for name, section in book.sections.items()}
-    known = [part for part, (name, dataset, _) in parts.items() if dataset in there[name]]
-    return [*known, *book.sections]
 
 
 def by_seed(book: Book, scale: str) -> list[list[Experiment]]:
@@ -121,12 +114,12 @@ def campaign(
 ) -> None:
     """Print what is not stored yet and what it would cost; train it, unless this is the ``plan``.
 
-    ``sections`` are parts as `planned` takes them, none for all in the order of the book. What a
+    ``sections`` are parts as `planned` takes them, none for all. What a
     cluster will need, a probe of this machine does not say: with an ``address`` none is made. The
     same command continues what was interrupted. ValueError from the standard scale on in a
     checkout that names no code. SweepFailed if runs failed.
     """
-    asked = planned(book, scale, sections or in_order(book, scale))
+    asked = planned(book, scale, sections)
     missing = [p for p in asked if find(p.experiment) is None]
     print(f"{len(asked)} runs at the {scale} scale, {len(missing)} of them to be trained")
     if missing:
@@ -179,7 +172,7 @@ def probed(missing: Iterable[Planned], device: str = "auto") -> Costs:
         cost = unit if isinstance(unit, str) else _total(one.experiment, *unit)
         found[one.experiment] = cost
         if new:
-            said = cost if isinstance(cost, str) else f"about {duration(cost)}"
+            said = cost if isinstance(cost, str) else f"about {timedelta(seconds=round(cost))}"
             print(f"  {one.section}, {one.dataset}, {one.method}: {said}", flush=True)
     return found
 
@@ -242,12 +235,3 @@ def _now(fed: Federation) -> float:
     if fed.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words."""
-    for unit, length in (("s", 90.0), ("min", 90.0), ("h", 48.0)):
-        if seconds < length:
-            return f"{seconds:.1f} h" if unit == "h" else f"{seconds:.0f} {unit}"
-        seconds /= 60
-    return f"{seconds * 60 / 24:.0f} days"

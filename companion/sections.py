@@ -196,15 +196,14 @@ class Exhibit:
 class Book:
     """Everything that the companion plans, trains, keeps and judges.
 
-    ``sections`` by name; ``order``, the parts of a campaign as `plan.planned` takes them;
-    ``published()``, every published number with its ``row``, and in ``repeats`` the earlier row of
-    the same number (-1 for none); ``why_not()``, by row why a number is compared with no run (""
-    where it is); ``floors()``, what a client's commonest label is worth on a paper's partitions
-    (paper, dataset, at, floor), and in ``floored`` by paper the column that ``at`` is.
+    ``sections`` by name; ``published()``, every published number with its ``row``, and in
+    ``repeats`` the earlier row of the same number (-1 for none); ``why_not()``, by row why a number
+    is compared with no run ("" where it is); ``floors()``, what a client's commonest label is worth
+    on a paper's partitions (paper, dataset, at, floor), and in ``floored`` by paper the column that
+    ``at`` is.
     """
 
     sections: Mapping[str, Section]
-    order: tuple[str, ...]
     exhibits: tuple[Exhibit, ...]
     published: Callable[[], pd.DataFrame]
     why_not: Callable[[], pd.Series]

@@ -47,7 +47,9 @@ def _told(section: Section, scale: str, dataset: str, seeds: int = 0) -> dict[st
     return {
         "examples, training + test": _examples(task.dataset),
         "clients": _several(_clients(e) or "one per writer" for e in federated),
-        "clients per round": _several(_cohort(e) for e in federated),
+        "clients per round": _several(
+            f"{e.cohort:.0%}" if isinstance(e.cohort, float) else e.cohort for e in federated
+        ),
         "rounds": _several(e.rounds for e in federated),
         "network": _several(as_code(e.task.model) for e in federated),
         "parameters": _several(_parameters(e.task) for e in federated),
@@ -88,11 +90,6 @@ def _optimiser(one: Optimizer) -> str:
     options += [f"weight decay {one.weight_decay:g}"] if one.weight_decay else []
     options += [f"{name} {rate:g}" for name, rate in one.rates]
     return ", ".join([f"{_OPTIMISERS[one.name]}, rate {one.lr:g}", *options])
-
-
-def _cohort(experiment: Experiment) -> str:
-    share = experiment.cohort
-    return f"{share:.0%}" if isinstance(share, float) else f"{share}"
 
 
 def _parameters(task: Task) -> str:

@@ -33,27 +33,6 @@ SECTIONS = {
     if isinstance(section, Section)
 }
 
-# In which order `make paper` trains: parts as `companion.plan.planned` takes them, of their first
-# seeds. What a scale does not have is left out, and all else follows.
-_ROWS = ("specialists", "specialists_rates", "specialists_dirichlet", "architectures",
-         "as_released", "first_version", "adaptive", "adaptive_participation")  # fmt: skip
-_SECOND = ("fourteen", "private_parts", "gates", "every_method")  # of 004
-_FIVE = ("adaptive_writers", "permuted", "communication:femnist", "communication:cifar100",
-         "rotated", "privacy", "specialists:fashion_mnist", "specialists_dirichlet",
-         "first_version:cifar100", "adaptive_rotated", "label_skew:fashion_mnist")  # fmt: skip
-_FEDMIX = ("privacy", "communication:femnist", "communication:cifar100", "rotated", "permuted",
-           "label_skew")  # fmt: skip
-ORDER = (
-    *(f"{name}@3" for name in _FEDMIX),
-    *(f"{name}@3" for name in _ROWS),
-    *(f"{name}:{dataset}" for dataset in ("mnist", "fashion_mnist") for name in _SECOND),
-    *_FIVE,
-    "opt_out",
-    *(f"{name}:cifar10" for name in _SECOND),
-    "long@1",
-)
-
-
 REPEATED = "printed before, in an earlier table, where it is compared"
 RESCALED = "printed 7.6 times too small (its code divides by 7,600): the rescaled row is compared"
 
@@ -153,7 +132,6 @@ def why_not() -> pd.Series:
 
 BOOK = Book(
     sections=SECTIONS,
-    order=ORDER,
     exhibits=EXHIBITS,
     published=published,
     why_not=why_not,

@@ -1,5 +1,7 @@
-"""The claims of FedMix (000) and their tests; `papers/claims.csv` has their words and places.
+"""The claims of FedMix (000) and their tests.
 
+`papers/claims.csv` has their words and places, and `papers/compared.csv` what those compare that
+set one method beside another.
 What phi tells of clients' labels is no claim of the paper: those claims are ours, and say so.
 """
 
@@ -19,9 +21,10 @@ from fedlib.algorithms import PrunedFedMix
 from fedlib.runs import Experiment
 from papers import fedmix as names
 from papers.fedmix import FEDAVG, FEDMIX, analysis
-from papers.fedmix.analysis import GUESSING, LABEL_SET, MESSAGES, SOURCES, TRUTH, late, newcomers
+from papers.fedmix.analysis import GUESSING, LABEL_SET, SOURCES, TRUTH, late, newcomers
 from papers.fedmix.experiments import LABEL_SKEW
 from papers.judging import judged
+from papers.published import words
 
 ONE_HOT = 0.1  # a row of q(z|y) counts as one-hot below this share of log K
 UNIFORM = 0.9  # ... and as uniform above this one
@@ -30,10 +33,24 @@ PAPER_ROUNDS = LABEL_SKEW.settings("paper")["cifar10"].rounds
 _judged = partial(judged, "000")
 
 
-def _of(values: Mapping[Any, BySeed], *rows: tuple[Any, ...], **words: Any) -> list[Claim]:
+def _asked(figure: str, dataset: str = "") -> list[dict[str, str]]:
+    """Return what claims of a figure compare on a data set: rows of ``papers/compared.csv``.
+
+    Digits are asked what CIFAR-10 is, whose label skew they have.
+    """
+    of = ", ".join([figure, *[dataset.replace("digits", "cifar10")] * bool(dataset)])
+    known = words("compared.csv", "of", "name", "a").items()
+    return [{"name": name, "a": a, **row} for (there, name, a), row in known if there == of]
+
+
+def _sides(row: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(row[column] for column in ("name", "a", "rule", "b"))
+
+
+def _of(values: Mapping[Any, BySeed], *rows: tuple[Any, ...], **more: Any) -> list[Claim]:
     """Test rows of (name, a, rule, b), whose sides are keys of ``values``; they are words too."""
     pairs = ((name, values[a], rule, values[b], {"a": a, "b": b}) for name, a, rule, b in rows)
-    return _judged(pairs, **words)
+    return _judged(pairs, **more)
 
 
 # Divergence and specialisation: sec. 1 and 2, Fig. 1, 3 and 14.
@@ -102,40 +119,11 @@ def most_used(frame: pd.DataFrame, method: str) -> dict[int, BySeed]:
 
 # Performance against communication: sec. 4.1, Fig. 4 and 13, App. G.
 
-# By data set: claim, part of the figure, what is compared, a, rule, b.
-LATE = ("rounds.4", "traffic.4", "traffic.2", "traffic.pruning", "traffic.10")
-FIG_4 = {
-    "cifar10": (
-        ("rounds.4", "d", "last", FEDMIX, ">", FEDAVG),
-        ("sized.4", "d", "last", FEDMIX, ">", names.WIDE[4]),
-        ("sized.2", "d", "last", names.TWO, ">", names.WIDE[2]),
-        ("bias.helps", "d", "last", names.BIAS, ">", FEDMIX),
-        ("traffic.4", "a", "traffic", FEDMIX, ">", FEDAVG),
-        ("traffic.2", "a", "traffic", names.TWO, ">", FEDAVG),
-        ("traffic.pruning", "a", "traffic", names.PRUNING, ">", FEDAVG),
-        ("fewer", "a", "megabytes", FEDMIX, ">", names.PRUNING),
-    ),
-    "cifar100": (
-        ("progress.4", "e", "last", FEDMIX, ">", FEDAVG),
-        ("progress.10", "e", "last", names.TEN, ">", FEDAVG),
-        ("biased.better", "e", "last", names.BIASED, ">", FEDAVG),
-        ("biased.best", "e", "last", names.BIASED, ">", names.TEN),
-        ("faster", "e", "rounds", FEDMIX, ">", FEDAVG),
-        ("traffic.10", "b", "traffic", names.TEN_PRUNED, ">", FEDAVG),
-    ),
-    "femnist": (
-        ("writers.lose", "f", "last", FEDAVG, ">", names.TWO),
-        ("writers.more", "f", "last", FEDMIX, ">", names.TWO),
-        ("writers.alike", "f", "last", names.BIASED, "~", FEDAVG),
-    ),
-}
-
 
 def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
     """Test what sec. 4.1 says of Fig. 4 on one data set.
 
-    Accuracies are those of the last round with the server's parameters; data without claims of
-    their own (digits) are asked those of CIFAR-10, whose label skew they have.
+    Accuracies are those of the last round with the server's parameters.
     """
     values = {
         "last": final(frame, "test_accuracy"),
@@ -145,9 +133,9 @@ def communication_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
     }
     whole = final_rounds(frame) >= PAPER_ROUNDS
     claims = []
-    for name, part, what, *sides in FIG_4.get(dataset, FIG_4["cifar10"]):
-        here = whole or name not in LATE
-        claims += _of(values[what], (name, *sides), part=part, here=here)
+    for row in _asked("Fig. 4", dataset):
+        here = whole or not row["late"]
+        claims += _of(values[row["what"]], _sides(row), part=row["part"], here=here)
     return claims
 
 
@@ -239,26 +227,10 @@ def own_experts(frame: pd.DataFrame, method: str) -> dict[int, float]:
 
 # Rotated MNIST: sec. 4.2, Fig. 5 and 6.
 
-# By data set, of which the first has clients that differ in the angles of their digits only.
-FIG_5_AND_6 = {
-    names.TURNED: (
-        ("turned.source", names.BY_ANGLE, ">", names.BY_LABEL),
-        ("turned.has", names.BY_ANGLE, ">", FEDAVG),
-        ("turned.also", names.BY_LABEL, ">", FEDAVG),
-        ("turned.alike", names.BIASED, "~", FEDAVG),
-    ),
-    names.TURNED_AND_SKEWED: (
-        ("skewed.bias", names.BIASED, ">", FEDAVG),
-        ("skewed.more", names.BY_LABEL, ">", names.BIASED),
-        ("skewed.has", names.BY_LABEL, ">", FEDAVG),
-        ("skewed.also", names.BY_ANGLE, ">", FEDAVG),
-    ),
-}
-
 
 def rotated_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
     """Test Fig. 5 or 6, by data set; and whether an expert is of one angle, or one label."""
-    last = _of(final(frame, "test_accuracy"), *FIG_5_AND_6[dataset])
+    last = _of(final(frame, "test_accuracy"), *map(_sides, _asked("Sec. 4.2", dataset)))
     kinds = (("angles.one", names.BY_ANGLE), ("labels.one", names.BY_LABEL))
     return last + _judged((n, one_hotness(frame, method), "<", ONE_HOT) for n, method in kinds)
 
@@ -297,43 +269,18 @@ def cluster_claims(frame: pd.DataFrame, permutations: analysis.Truth) -> list[Cl
 
 # New clients: sec. 2, Fig. 12, App. F.
 
-# By data set: claim, which accuracy, a, rule, b.
-FIG_12 = {
-    "cifar10": (
-        ("new.biased", "global", FEDAVG, ">", names.BIASED),
-        ("new.local", "global", FEDAVG, ">", names.LOCAL_GLOBAL),
-        ("new.over_biased", "global", FEDMIX, ">", names.BIASED),
-        ("new.over_local", "global", FEDMIX, ">", names.LOCAL_GLOBAL),
-        ("new.fedmix", "global", FEDMIX, ">", FEDAVG),
-        ("new.bias", "global", names.BIAS, ">", FEDAVG),
-        ("new.bias_seen", "test", names.BIAS, ">", FEDMIX),
-    ),
-    "cifar100": (
-        ("new.alike", "global", names.BIASED, "~", FEDAVG),
-        ("new.fedavg", "global", FEDAVG, ">", FEDMIX),
-        ("new.and_biased", "global", names.BIASED, ">", FEDMIX),
-    ),
-    "femnist": (),
-    "appendix": (
-        ("appendix.seen", "validation", FEDMIX, ">", FEDAVG),
-        ("appendix.new", "global", FEDAVG, ">", FEDMIX),
-        ("appendix.densities", "global", FEDMIX, ">", names.DENSITIES),
-    ),
-}
-
 
 def new_client_claims(frame: pd.DataFrame, dataset: str) -> list[Claim]:
     """Test Fig. 12: accuracy on a new client without labels, last round.
 
-    Of CIFAR-100 the paper says other things than of CIFAR-10 (which the digits follow), and of
-    FEMNIST nothing. "appendix" is App. F: FedAvg and FedMix on seen clients, and p(s) against
-    p(s|x) on a new one.
+    Of CIFAR-100 the paper says other things than of CIFAR-10, and of FEMNIST nothing. "appendix" is
+    App. F: FedAvg and FedMix on seen clients, and p(s) against p(s|x) on a new one.
     """
     there = frame[frame["who"] != names.NEW] if "who" in frame else frame
-    asked = FIG_12.get(dataset, FIG_12["cifar10"])
-    values = {of: final(there, f"{of}_accuracy") for _, of, *_ in asked}
-    rows = [row for row in asked if row[2] != names.BIAS or names.BIAS in values["global"]]
-    return [c for name, of, *sides in rows for c in _of(values[of], (name, *sides))]
+    values = {of: final(there, f"{of}_accuracy") for of in ("global", "test", "validation")}
+    asked = _asked("Fig. 12", dataset)
+    rows = [row for row in asked if row["a"] != names.BIAS or names.BIAS in values["global"]]
+    return [claim for row in rows for claim in _of(values[row["what"]], _sides(row))]
 
 
 def joining_claims(frame: pd.DataFrame, classes: int) -> list[Claim]:
@@ -352,27 +299,7 @@ def joining_claims(frame: pd.DataFrame, classes: int) -> list[Claim]:
 
 # What messages tell of labels: App. C.
 
-STEP, EPOCH, TRAINED = MESSAGES
-BIAS, WEIGHTS, Q, PHI, COHORT = SOURCES.values()
-# By method: claim, and of which message and source it is further off than of the others.
-LEAKS = {
-    FEDAVG: (
-        ("leak.steps", EPOCH, BIAS, STEP, BIAS),
-        ("leak.still", EPOCH, GUESSING, EPOCH, BIAS),
-        ("leak.trained", TRAINED, GUESSING, TRAINED, BIAS),
-    ),
-    names.BIASED: tuple(("leak.weights", m, GUESSING, m, WEIGHTS) for m in MESSAGES),
-    FEDMIX: (
-        *(("leak.q", m, Q, m, BIAS) for m in (EPOCH, TRAINED)),
-        ("leak.special", TRAINED, Q, EPOCH, Q),
-    ),
-    PHI: (
-        *(("phi.more", m, Q, m, PHI) for m in MESSAGES),
-        ("phi.trained", TRAINED, BIAS, TRAINED, PHI),
-        ("phi.fresh", STEP, PHI, STEP, BIAS),
-        ("phi.cohort", STEP, PHI, STEP, COHORT),
-    ),
-}
+BIAS, PHI = SOURCES["labels_from_bias"], SOURCES["labels_from_phi"]
 
 
 def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
@@ -382,23 +309,20 @@ def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
     said of phi where runs were audited before it was.
     """
     known = analysis.leaks(frame)
-    groups = known.groupby(["method", "message", "source"])
+    methods, told = {FEDAVG, FEDMIX, *known["method"]}, {*known["source"]}
+    groups = known.groupby(["method", known["message"] + ": " + known["source"]])
     off = defaultdict(dict, {key: frames.by_seed(rows) for key, rows in groups})
-
-    def further(of: str) -> list[Claim]:
-        who = FEDMIX if of == PHI else of
-        rows = ((name, off[who, m, a], ">", off[who, n, b], m) for name, m, a, n, b in LEAKS[of])
-        return _judged((*row, {"message": message}) for *row, message in rows)
-
-    step, guess = (off[FEDAVG, STEP, source] for source in (BIAS, GUESSING))
-    rows = (
+    step, guess = (off[FEDAVG, f"{names.STEP}: {source}"] for source in (BIAS, GUESSING))
+    rows: list[tuple[Any, ...]] = [
         ("leak.step", step, "<", 0.1),
         ("leak.share", [step[s] / guess[s] for s in step if guess.get(s)], "<", 0.2),
-    )
-    told = {*known["source"]}
-    of = [FEDAVG, names.BIASED, FEDMIX, *([PHI] if PHI in told else [])]
-    there = [m for m in of if m != names.BIASED or m in {*known["method"]}]
-    return _judged(rows) + [claim for m in there for claim in further(m)]
+    ]
+    for row in _asked("App. C"):
+        name, a, rule, b = _sides(row)
+        if (of := row["what"]) in methods and (PHI in told or "phi" not in name):
+            message = {"message": a.partition(": ")[0]}
+            rows.append((name, off[of, a], rule, off[of, b], message))
+    return _judged(rows)
 
 
 def wrong_sets(frame: pd.DataFrame) -> pd.Series:

@@ -94,16 +94,12 @@ def _of_gates(table: pd.DataFrame, setting: PrivateParts) -> list[Claim]:
     top, rate = partial(at, "k", best), partial(at, "lr", setting.gate_rate)
     gated, most, length = (setting.gated, max(setting.gate_epochs), partial(at, "epochs"))
     rows = (
-        *((part, _zero(others), ">", others) for part, others in lost.items()),
+        *((part, dict.fromkeys(others, 0.0), ">", others) for part, others in lost.items()),
         *((most_of, top(best), ">", top(k), {"other": k}) for k in (few, other)),
         ("rate", rate(fast), ">", rate(slow)),
         ("epochs", length(gated, gated), ">=", length(gated, most)),
     )
     return judged("004", rows, s=shared, best=best, fast=fast, slow=slow, gated=gated, most=most)
-
-
-def _zero(values: dict[int, float]) -> dict[int, float]:
-    return dict.fromkeys(values, 0.0)
 
 
 def _second(table: pd.DataFrame) -> pd.DataFrame:

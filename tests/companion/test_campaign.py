@@ -5,13 +5,13 @@ from itertools import groupby
 
 import pytest
 
-from companion.plan import Planned, by_seed, epochs_of, in_order, kind_of, planned, probed
+from companion.plan import Planned, by_seed, epochs_of, kind_of, planned, probed
 from companion.sections import SCALES
 from fedlib.algorithms import FedAvg, Local, PMMoE
 from fedlib.runs import Experiment, find, run
 from fedlib.runs.sweep import SweepFailed
 from papers.__main__ import main
-from papers.book import BOOK, ORDER
+from papers.book import BOOK
 from papers.fedmix import FEDAVG
 from papers.fedmix.experiments import LABEL_SKEW
 from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
@@ -26,17 +26,16 @@ def _quiet(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
-def test_every_run_of_a_scale_is_planned_once_in_whatever_order(scale):
+def test_every_run_of_a_scale_is_planned_once(scale):
     groups = by_seed(BOOK, scale)
     asked = {stage for group in groups for e in group for stage in e.stages}
     assert all({*e.before} <= {*group} for group in groups for e in group)
-    plans = [[p.experiment for p in planned(BOOK, scale, w)] for w in ((), in_order(BOOK, scale))]
-    seeds = [e.seed for e in plans[0]]
+    plan = [p.experiment for p in planned(BOOK, scale)]
+    seeds = [e.seed for e in plan]
     assert seeds == sorted(seeds) and len(set(seeds)) > 1
-    for plan in plans:
-        place = {e: i for i, e in enumerate(plan)}
-        assert len(place) == len(plan) and place.keys() == asked
-        assert all(place[stage] < i for e, i in place.items() for stage in e.before)
+    place = {e: i for i, e in enumerate(plan)}
+    assert len(place) == len(plan) and place.keys() == asked
+    assert all(place[stage] < i for e, i in place.items() for stage in e.before)
 
 
 def parts(plan):
@@ -54,13 +53,6 @@ def test_parts_come_in_the_order_in_which_they_are_asked_for():
     assert len({p.experiment for p in some}) == len(some)
     alone = planned(BOOK, "standard", ["rotated:rotated_mnist"])
     assert {p.dataset for p in alone} == {"rotated_mnist"}
-
-
-def test_a_campaign_asks_for_sections_that_there_are_with_first_seeds_of_small_data_before_large():
-    ordered = parts(planned(BOOK, "standard", in_order(BOOK, "standard")))
-    first = ("fourteen", "fashion_mnist", 0), ("permuted", "permuted_cifar10", 4)
-    assert ordered.index(first[0]) < ordered.index(first[1])
-    assert {part.partition("@")[0].partition(":")[0] for part in ORDER} <= {*BOOK.sections}
 
 
 @pytest.mark.parametrize(("part", "said"), [("gates@x", "a part is"), ("gates:x", "data set.*'x'")])

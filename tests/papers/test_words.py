@@ -9,8 +9,10 @@ import pytest
 from rows import verdicts
 
 from companion.claims import FAILS, HOLDS, KINDS, OPEN, PAPER, Claim, judge, table
+from companion.sections import SCALES
 from fedlib import paths
 from papers import findings
+from papers.book import SECTIONS
 from papers.findings import Missing, Unsupported, learned, number
 from papers.judging import by, judged, said
 from papers.published import published, words
@@ -34,10 +36,25 @@ def test_a_claim_of_a_paper_has_its_words_and_their_place_and_no_other_has():
 def test_every_claim_is_asked_somewhere():
     folder = paths.ROOT / "papers"
     code = "".join(file.read_text() for file in folder.rglob("*.py"))
+    asked = {name for _, name, _ in words("compared.csv", "of", "name", "a")}
     patterns = re.findall(r'f"([a-z]+\.)\{', code)
     for row in ROWS:
         name = row["name"]
-        assert f'"{name}"' in code or any(name.startswith(p) for p in patterns), name
+        assert name in asked or f'"{name}"' in code or any(name.startswith(p) for p in patterns), (
+            name
+        )
+
+
+def test_what_has_a_look_is_run_or_drawn_somewhere():
+    runs = [
+        run.method
+        for section in SECTIONS.values()
+        for scale in SCALES
+        for dataset in section.settings(scale)
+        for run in section.runs(scale, dataset, costly=True)
+    ]
+    drawn = {"one epoch", "trained, one epoch", "bound", "exact", "drawn"}
+    assert {*words("looks.csv", "method")} <= {*runs} | drawn
 
 
 def test_open_words_are_filled_and_the_paper_is_quoted():
