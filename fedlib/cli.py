@@ -67,9 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `fedlib runs | head`, and that is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt as stopped:
-        said = str(stopped) or "interrupted: the same command continues from what is stored"
-        print(f"\nfedlib: {said}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("\nfedlib: interrupted: the same command continues from there", file=sys.stderr)
         return 130
     except Refused as error:
         said = " ".join(error.format_message().split())

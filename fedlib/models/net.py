@@ -13,15 +13,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedlib.models.families import SMALL, Family, Params, some
-from fedlib.models.lifted import (
-    AFTER,
-    USED,
-    BatchNorm,
-    Lifted,
-    blamed,
-    drawn_by,
-    is_statistic,
-)
+from fedlib.models.lifted import AFTER, USED, BatchNorm, Lifted, blamed, drawn_by, is_statistic
 
 Slot = tuple[str, dict[str, Any], str]
 

@@ -188,7 +188,7 @@ def test_ctrl_c_is_code_130_and_says_how_to_go_on(ask, monkeypatch, write):
     code, _, err = ask("run", repr(AVG), *HERE)
     assert code == 130 and "the same command continues" in err
     code, _, err = ask("sweep", write("runs.txt", AVG, MIX), *HERE)
-    assert code == 130 and "0 of 2 runs are done" in err and "the same call continues" in err
+    assert code == 130 and "the same command continues" in err
 
 
 def test_a_full_disk_is_code_1(ask, monkeypatch, write):
