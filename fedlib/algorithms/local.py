@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import mean
-from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, rows_of
+from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.ifca import FIT, settled
-from fedlib.engine import Algorithm, EarlyStop, Phase, Prediction, State, noise_of
+from fedlib.engine import Algorithm, EarlyStop, Known, Phase, Prediction, State
+from fedlib.engine.protocol import noise_of
 from fedlib.federation import Federation
-from fedlib.models import AutoEncoder, Net, Params, named, part
+from fedlib.models import Family, Net, Params, named, part
+from fedlib.models.families import AutoEncoder
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
@@ -45,7 +47,7 @@ class Local(LocalTraining):
     From fresh weights this is the baseline "local"; after a first stage (``Experiment.after``)
     every client starts from that stage's global model, which is "fine-tuned", or after ``IFCA``
     from the model of its cluster. ``stop`` ends a client's training on its own validation loss and
-    keeps its best weights.
+    keeps its best weights. ``model`` is the network, the task's where None.
 
     Reference: a baseline of all papers; Step 2 of Listo Zec et al. (001), fine-tuning of FedBABU.
     """
@@ -53,6 +55,11 @@ class Local(LocalTraining):
     reads_examples = True
     keeps = ("",)
     stop: EarlyStop | None = None
+    model: Family | None = None
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the fresh leaves of one client."""
+        return placed(fed.net.like(self.model).init(torch_seed(seed, "model", 0)), fed)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return every client's leaves, beside what a ``first`` stage shared."""
@@ -64,7 +71,20 @@ class Local(LocalTraining):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over all leaves, with early stopping if asked for."""
-        return (self.phase(stop=self.stop),)
+        noise = (("dropout", self.model),) if self.model else ()
+        return (self.phase(stop=self.stop, noise=noise),)
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the mean cross-entropy of one client's mini-batch."""
+        return FedAvg.loss(self, net.like(self.model), params, ctx, batch)
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return the features where the network's base is frozen."""
+        return FedAvg.known(self, net.like(self.model), frozen, ctx, batch)
+
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
+        """Return the client's own model's prediction."""
+        return Prediction.single(net.like(self.model).logp(params, code["x"]))
 
 
 def _as_of(name: str) -> Any:

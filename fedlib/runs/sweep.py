@@ -197,11 +197,8 @@ class Processes(Pool):
         except (EOFError, OSError):
             process = self._team.pop(pipe)
             process.join(SECONDS_TO_END)
-            return "ended", WorkerDied(
-                f"its process ended (exit code {process.exitcode}: -9 may be for want of memory; 1 "
-                "has its traceback above, and may be for a class that is in no module, or a script "
-                "without `if __name__ == '__main__':`); the same call continues from what it stored"
-            )
+            how = f"exit code {process.exitcode}: -9 may be for want of memory"
+            return "ended", WorkerDied(f"its process ended ({how}); see what it has said above")
 
     def stop(self) -> None:
         for process in self._team.values():

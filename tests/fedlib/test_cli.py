@@ -102,7 +102,6 @@ def test_code_and_files_can_be_asked_for_together(ask, write):
         (["run", repr(AVG), "--device", "cdua"], "unknown device 'cdua'"),
         (["run", repr(AVG), "--device", "cuda:63"], "is not there"),
         (["run", "Experiment(FedAvg(), FedAvg(), 2)"], "task must be Task, got FedAvg()"),
-        (["algorithms", "Locl"], "did you mean 'Local'?"),
         (["data", "fetch", "minst"], "did you mean 'mnist'?"),
         (["data", "fetch"], "needs the names"),
         (["show", "abc"], "0 stored runs begin with 'abc'"),
@@ -203,11 +202,9 @@ def test_an_error_of_the_library_itself_is_not_hidden(monkeypatch):
         main(["run", repr(AVG), *HERE])
 
 
-def test_algorithms_are_listed_and_explained(ask):
+def test_algorithms_are_listed(ask):
     said = ask("algorithms")[1]
     assert all(f"\n{name} " in said for name in cli.KINDS) and "FedMix" in cli.KINDS
-    said = ask("algorithms", "FedMix")[1]
-    assert "experts" in said and "Optimizer(name='adam', lr=0.001)" in said and "K" in said
 
 
 def test_data_are_listed_and_fetched(ask, monkeypatch):

@@ -341,6 +341,18 @@ def test_clusters_that_are_nobodys_best_can_be_left_out(fed, clusters, alone):
     assert evaluate(fed, algorithm, state, fed.test).accuracy.shape == (4,)
 
 
+def test_local_networks_have_a_size_of_their_own(fed, clusters):
+    state, _ = play(Local(model=MLP((3,)), **FAST), fed, rounds=2, cohort=4)
+    assert {n: t.shape[1:] for n, t in state.local.items()} == {
+        n: t.shape for n, t in fed.net.like(MLP((3,))).init(0).items()
+    }
+    first = State(clusters.shared, state.local)
+    algorithm, both = mixed(fed, first, expert=MLP((3,)))
+    begun = algorithm.init(fed, 0, first)
+    assert all(torch.equal(begun.local[OWN + n], t) for n, t in state.local.items())
+    assert 0 <= evaluate(fed, algorithm, both, fed.test).accuracy.mean() <= 1
+
+
 def test_one_cluster_is_the_mixture_of_001():
     fed = make_federation(SIZES)
     plain, _ = play(FedAvg(**FAST), fed, rounds=3)

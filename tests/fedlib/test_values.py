@@ -80,7 +80,7 @@ FedMix < FedAvg: server=Optimizer(name='adam', lr=0.001) | Optimizer(name='adamw
     personal_bias=False | True
 LastClient < FedAvg:
 CommonestLabel < FedAvg:
-Local < FedAvg: stop=None | EarlyStop(every=1)
+Local < FedAvg: stop=None | EarlyStop(every=1); model=None | MLP(hidden=(5,))
 Mixture < FedAvg: epochs=500 | 2; batch_size=10 | None; client=Optimizer(name='adam', lr=1e-05) |
     Optimizer(name='adam'); stop=EarlyStop(min_delta=0.01) | None; pool='probabilities' | 'log';
     train_global=False | True; expert=None | MLP(); gate=None | MLP(hidden=(5,)); frozen=False |
