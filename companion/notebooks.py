@@ -9,6 +9,7 @@ and not threads, because kernels started from one process race for ports.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -67,11 +68,17 @@ def figures(
 
 
 def refresh(only: str = "", jobs: int = 0) -> None:
-    """Run notebooks at the quick scale from an empty store; keep their outputs and verdicts."""
+    """Run notebooks at the quick scale from an empty store; keep their outputs and verdicts.
+
+    And of their figures those that texts show, which lie in docs/figures.
+    """
 
     def finished(source: Path, copy: Path) -> None:
         write_back(source, copy)
-        claims.keep(source, paths.figures() / "quick")
+        drawn = paths.figures() / "quick"
+        claims.keep(source, drawn)
+        for picture in (paths.ROOT / "docs" / "figures").glob(f"{source.name[:3]}*.png"):
+            shutil.copy(drawn / picture.name, picture)
 
     with tempfile.TemporaryDirectory(prefix="fedlib-runs-") as empty:
         folder, store = paths.build() / "refresh", {"FEDLIB_RUNS": empty}

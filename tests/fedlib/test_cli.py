@@ -68,7 +68,6 @@ def test_run_trains_what_it_is_given(ask, write, how):
         (["run", repr(AVG), "--device", "cdua"], "unknown device 'cdua'"),
         (["run", repr(AVG), "--device", "cuda:63"], "is not there"),
         (["run", "Experiment(FedAvg(), FedAvg(), 2)"], "task must be Task, got FedAvg()"),
-        (["algorithms", "Locl"], "did you mean 'Local'?"),
         (["data", "fetch", "minst"], "did you mean 'mnist'?"),
         (["data", "fetch"], "needs the names"),
         (["show", "abc"], "0 stored runs begin with 'abc'"),
@@ -154,7 +153,7 @@ def test_ctrl_c_is_code_130_and_says_how_to_go_on(ask, monkeypatch, write):
     code, _, err = ask("run", repr(AVG), *HERE)
     assert code == 130 and "the same command continues" in err
     code, _, err = ask("sweep", write("runs.txt", AVG, MIX), *HERE)
-    assert code == 130 and "0 of 2 runs are done" in err and "the same call continues" in err
+    assert code == 130 and "the same command continues" in err
 
 
 def test_an_error_of_the_library_itself_is_not_hidden(monkeypatch):
@@ -163,11 +162,9 @@ def test_an_error_of_the_library_itself_is_not_hidden(monkeypatch):
         main(["run", repr(AVG), *HERE])
 
 
-def test_algorithms_are_listed_and_explained(ask):
+def test_algorithms_are_listed(ask):
     said = ask("algorithms")[1]
     assert all(f"\n{name} " in said for name in cli.KINDS) and "FedMix" in cli.KINDS
-    said = ask("algorithms", "FedMix")[1]
-    assert "experts" in said and "Optimizer(name='adam', lr=0.001)" in said and "K" in said
 
 
 def test_data_are_listed_and_fetched(ask, monkeypatch):

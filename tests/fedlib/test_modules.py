@@ -17,13 +17,13 @@ from fedlib.models import (
     MLP,
     BiLSTM,
     FastText,
-    GateNet,
     LeNet,
     Module,
     Net,
     ResNet,
     is_statistic,
 )
+from fedlib.models.families import GateNet
 from fedlib.models.lifted import AFTER, Lifted
 from fedlib.optim import adam, sgd
 
