@@ -9,6 +9,7 @@ and not threads, because kernels started from one process race for ports.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -67,11 +68,17 @@ def figures(
 
 
 def refresh(only: str = "", jobs: int = 0) -> None:
-    """Run notebooks at the quick scale from an empty store; keep their outputs and verdicts."""
+    """Run notebooks at the quick scale from an empty store; keep their outputs and verdicts.
+
+    And of their figures those that texts show, which lie in docs/figures.
+    """
 
     def finished(source: Path, copy: Path) -> None:
         write_back(source, copy)
-        claims.keep(source, paths.figures() / "quick")
+        drawn = paths.figures() / "quick"
+        claims.keep(source, drawn)
+        for picture in (paths.ROOT / "docs" / "figures").glob(f"{source.name[:3]}*.png"):
+            shutil.copy(drawn / picture.name, picture)
 
     with tempfile.TemporaryDirectory(prefix="fedlib-runs-") as empty:
         folder, store = paths.build() / "refresh", {"FEDLIB_RUNS": empty}
@@ -192,12 +199,15 @@ def write_back(source: Path, copy: Path) -> None:
 
 
 def _kept(outputs: list[Any]) -> list[Any]:
-    """Return outputs without widgets, with the pieces of a printed stream joined.
+    """Return outputs, of widgets their first picture, with pieces of a printed stream joined.
 
     A stream is cut into pieces by the clock, so that equal runs would differ.
     """
     kept: list[Any] = []
-    for output in (o for o in outputs if _WIDGET not in o.get("data", {})):
+    for output in outputs:
+        data = output.get("data", {})
+        if data.pop(_WIDGET, None) and "image/png" not in data:
+            continue
         last = kept[-1] if kept else None
         if last and output.output_type == "stream" and last.get("name") == output.name:
             last.text += output.text

@@ -18,10 +18,12 @@ from fedlib.data.records import RECORDS
 from fedlib.models import Net
 from fedlib.optim import Optimizer
 from fedlib.runs import Experiment
+from fedlib.tasks import Task
 from fedlib.values import as_code
 
 MOST_TOLD = 4  # different values of one thing, beside each other
 WHOLE = "paper"
+_OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 
 
 def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
@@ -49,7 +51,8 @@ def _told(section: Section, scale: str, dataset: str, seeds: int = 0) -> dict[st
             f"{e.cohort:.0%}" if isinstance(e.cohort, float) else e.cohort for e in federated
         ),
         "rounds": _several(e.rounds for e in federated),
-        "network": _several(_network(e) for e in federated),
+        "network": _several(as_code(e.task.model) for e in federated),
+        "parameters": _several(_parameters(e.task) for e in federated),
         "batch size": _several(e.algorithm.batch_size or "all" for e in federated),
         "local epochs": _several(e.algorithm.epochs for e in federated),
         "client's optimiser": _several(_optimiser(e.algorithm.client) for e in federated),
@@ -86,13 +89,11 @@ def _optimiser(one: Optimizer) -> str:
     options = [f"momentum {one.momentum:g}"] if one.momentum else []
     options += [f"weight decay {one.weight_decay:g}"] if one.weight_decay else []
     options += [f"{name} {rate:g}" for name, rate in one.rates]
-    return ", ".join([f"{one.name} at {one.lr:g}", *options])
+    return ", ".join([f"{_OPTIMISERS[one.name]}, rate {one.lr:g}", *options])
 
 
-def _network(experiment: Experiment) -> str:
-    task = experiment.task
-    size = Net(task.model, *data.form(task.dataset)).parameters()
-    return f"{as_code(task.model)}, {size:,} parameters"
+def _parameters(task: Task) -> str:
+    return f"{Net(task.model, *data.form(task.dataset)).parameters():,}"
 
 
 def _several(values: Iterable[object]) -> str:

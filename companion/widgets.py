@@ -6,6 +6,7 @@ made, and shows later errors in a line of its own.
 
 import re
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
@@ -45,11 +46,25 @@ def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
     return w.Dropdown(options=options, description="data", layout={"width": width})
 
 
+class Explorer(w.VBox):
+    """Controls above a figure; where nothing is live, the figure alone as it was at first."""
+
+    def __init__(self, parts: Sequence[w.Widget]) -> None:
+        super().__init__(parts)
+        self._first = parts[-1].value
+
+    def _repr_mimebundle_(self, **how: Any) -> dict[str, Any]:
+        """Return the live view, and for pages without a kernel the first picture."""
+        picture = b64encode(self._first).decode()
+        still = {"image/png": picture, "text/plain": "Controls: open the notebook in JupyterLab."}
+        return {**super()._repr_mimebundle_(**how), **still}
+
+
 def explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
     """Return controls above a figure: ``draw(**values)`` is called anew when a value changes.
 
-    A menu without items, as of panels that the chosen data set does not have, leaves only a line
-    that says so.
+    A page without a kernel shows the first figure. A menu without items, as of panels that the
+    chosen data set does not have, leaves only a line that says so.
     """
     for control in controls.values():
         if isinstance(control, w.Dropdown) and not control.options:
@@ -74,7 +89,7 @@ def explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
     show()
     for control in controls.values():
         control.observe(redraw, names="value")
-    return w.VBox([w.HBox(list(controls.values()), layout=_WRAP), status, image])
+    return Explorer([w.HBox(list(controls.values()), layout=_WRAP), status, image])
 
 
 def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None) -> w.VBox:
@@ -95,7 +110,7 @@ def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None
         live[0].advance(round)
         return specialisation_frame(live[0], round)
 
-    return w.VBox([clock, *explorer(draw, round=at, **(settings or {})).children])
+    return Explorer([clock, *explorer(draw, round=at, **(settings or {})).children])
 
 
 _COLOURS = {HOLDS: "#0173b2", FAILS: "#a8480b"}

@@ -3,7 +3,6 @@
 Exit codes: 0 all went well, 1 something failed, 2 the question was wrong, 130 interrupted.
 """
 
-import dataclasses
 import inspect
 import json
 import os
@@ -26,7 +25,7 @@ from fedlib.runs import Entry, Experiment, Result, find, inventory, run, store
 from fedlib.runs.exported import read_run
 from fedlib.runs.sweep import sweep
 from fedlib.tasks import pick_device
-from fedlib.values import UnknownName, as_code, from_code, from_dict, one_of
+from fedlib.values import UnknownName, from_code, from_dict, one_of
 
 NAME = "python -m fedlib"
 WIDE = 1000  # columns of what is no terminal: a file or a program gets words whole
@@ -67,9 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `fedlib runs | head`, and that is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt as stopped:
-        said = str(stopped) or "interrupted: the same command continues from what is stored"
-        print(f"\nfedlib: {said}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("\nfedlib: interrupted: the same command continues from there", file=sys.stderr)
         return 130
     except Refused as error:
         said = " ".join(error.format_message().split())
@@ -219,16 +217,10 @@ def _read(entry: Entry) -> Result:
 
 
 @app.command()
-def algorithms(name: Annotated[str, Argument(metavar="NAME")] = "") -> None:
-    """List the algorithms, or show the fields of one."""
-    if not name:
-        rows = [(n, (inspect.getdoc(kind) or "").split("\n")[0]) for n, kind in KINDS.items()]
-        show_table(("algorithm", "what it is"), rows)
-        return
-    one_of("algorithm", name, KINDS)
-    print(f"{name}\n\n{inspect.getdoc(KINDS[name])}\n")
-    fields = [(f.name, str(f.type), as_code(f.default)) for f in dataclasses.fields(KINDS[name])]
-    show_table(("field", "type", "default"), fields)
+def algorithms() -> None:
+    """List the algorithms."""
+    rows = [(name, (inspect.getdoc(kind) or "").split("\n")[0]) for name, kind in KINDS.items()]
+    show_table(("algorithm", "what it is"), rows)
 
 
 @app.command()

@@ -180,11 +180,9 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how a tensor is made again."""
-        return (
-            (torch.from_numpy, (obj.detach().numpy(),))
-            if isinstance(obj, Tensor)
-            else NotImplemented
-        )
+        if isinstance(obj, Tensor):
+            return torch.from_numpy, (obj.detach().numpy(),)
+        return NotImplemented
 
 
 def _memory() -> BinaryIO:

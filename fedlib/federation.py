@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -17,7 +16,6 @@ from fedlib.models import Net, Params
 from fedlib.values import one_of, value, within
 
 _NONE = np.zeros(0, dtype=np.float32)
-AHEAD = 2**18  # numbers of the steps whose inputs are computed at once: a CPU's cache holds them
 OPTED_IN = "opted_in"  # side information: 1 for a training example that may take part, else 0
 
 
@@ -112,9 +110,8 @@ class Table:
         wide = max((column.shape[1] for column in columns.values()), default=0)
         places = picked[1] + wide * torch.arange(len(rows), device=rows.device)[:, None, None]
         split = {name: values.unbind(1) for name, values in held.items()}
-        images = repeat(None) if known.instead else self._seen(examples, widths)
         steps = enumerate(widths.tolist())
-        for (t, width), drawn, x in zip(steps, noise or repeat(_NONE), images, strict=False):
+        for (t, width), drawn in zip(steps, noise or repeat(_NONE), strict=False):
             seen = {name: values[t] for name, values in split.items()}
             if width < positions.shape[2]:
                 seen = {name: values[:, :width] for name, values in seen.items()}
@@ -124,25 +121,9 @@ class Table:
                 change, rest = u.tensor_split([self.noise_taken], dim=-1)
                 seen |= {"noise": rest} if rest.shape[-1] else {}
             seen |= {name: _at(column, places[:, t, :width]) for name, column in columns.items()}
-            if x is None and not known.instead:
-                x = self.inputs(examples[:, t, :width], change)
-            yield seen if x is None else {"x": x, **seen}
-
-    def _seen(self, examples: Tensor, widths: np.ndarray) -> Iterator[Tensor | None]:
-        """Yield the inputs of every step, some steps computed at once where batches are small.
-
-        None where an input is for one step alone, as it is augmented or large.
-        """
-        clients, steps, batch = examples.shape
-        numbers = clients * batch * math.prod(self.x.shape[1:])
-        ahead = 1 if self.augment or examples.is_cuda else AHEAD // max(numbers, 1)
-        if ahead < 2:
-            yield from repeat(None, steps)
-            return
-        for start in range(0, steps, ahead):
-            some = widths[start : start + ahead]
-            x = self.inputs(examples[:, start : start + ahead, : some.max()].transpose(0, 1))
-            yield from (one[:, :width] for one, width in zip(x, some.tolist(), strict=True))
+            if not known.instead:
+                seen["x"] = self.inputs(examples[:, t, :width], change)
+            yield seen
 
     @property
     def noise_taken(self) -> int:

@@ -23,7 +23,8 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedlib import paths
-from fedlib.engine import Algorithm, State, clients_round, draw, hand_out, playing, select
+from fedlib.engine import Algorithm, State, clients_round, draw, hand_out, select
+from fedlib.engine.protocol import playing
 from fedlib.federation import Federation, Table
 from fedlib.models import Net, Params
 from fedlib.runs import Experiment

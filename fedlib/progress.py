@@ -7,18 +7,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import (
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from tqdm.auto import tqdm
 
-WIDTH_OF_NUMBERS = 40  # columns of a row of the table that are not its text
 # Told after every round: rounds completed, rounds in all, the round's training loss.
 Watcher = Callable[[int, int, float], None]
 
@@ -55,57 +45,37 @@ def told(progress: bool | Watcher, text: str, total: int, done: int) -> Iterator
         yield tell
 
 
-class Table:
-    """Counts the runs of a sweep and shows them: a summary, and a row per run under way.
+class Tally:
+    """Counts the runs of a sweep on a bar, beside what was last heard of one.
 
-    ``names`` are the runs by key. Drawn in a terminal or notebook; a log gets lines.
+    ``names`` are the runs by key. Drawn in a terminal or notebook; a log gets a line for each run.
     """
 
     def __init__(self, names: Mapping[str, str], *, show: bool = True) -> None:
-        self.finished, self.failed, self._names = 0, 0, names
-        shown = show and not quiet()
-        self._logged = shown and not watched()
-        self._rows: dict[str, TaskID] = {}
-        self._bars = Progress(
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}", markup=False),
-            console=Console(stderr=True),
-            disable=not (shown and watched()),
-        )
-        self._all = self._bars.add_task("runs done", total=len(names))
+        self.ended, self.failed, self._names = 0, 0, names
+        self._logged = show and not quiet() and not watched()
+        self._bar = bar(len(names), "runs done", show=show)
 
-    def __enter__(self) -> Table:
-        self._bars.start()
+    def __enter__(self) -> Tally:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for row in self._rows.values():
-            self._bars.remove_task(row)
-        self._bars.stop()
+        self._bar.close()
 
     def round(self, key: str, done: int, total: int, loss: float, where: str = "") -> None:
-        """A run has completed ``done`` of ``total`` rounds; where it begins, the loss is nan.
+        """A run has completed ``done`` of ``total`` rounds.
 
         ``where`` is the name of the machine that trains it, if that is another one.
         """
-        if key not in self._rows:
-            self._rows[key] = self._bars.add_task("", total=total)
-        if loss != loss:  # a stage, or a checkpoint: earlier rounds say nothing of the speed
-            self._bars.reset(self._rows[key], total=total, completed=done)
-        said = f"{key[:8]} loss {loss:.4g} {where} {self._names[key]}"
-        space = max(20, self._bars.console.width - WIDTH_OF_NUMBERS)
-        self._bars.update(self._rows[key], completed=done, description=said[:space])
+        self._bar.set_postfix_str(f"{key[:8]} {done}/{total} loss {loss:.4g} {where}")
 
     def end(self, key: str, error: BaseException | None = None) -> None:
         """A run is complete and stored, or has failed."""
-        self.finished, self.failed = self.finished + (not error), self.failed + bool(error)
-        failed = f", {self.failed} failed" if self.failed else ""
-        self._bars.update(self._all, completed=self.finished, description=f"runs done{failed}")
-        if key in self._rows:  # a short run may end before it is heard of
-            self._bars.remove_task(self._rows.pop(key))
+        self.ended, self.failed = self.ended + 1, self.failed + bool(error)
+        if self.failed:
+            self._bar.set_description(f"runs done, {self.failed} failed", refresh=False)
+        self._bar.update()
         if self._logged:
-            ended = f"[{self.finished + self.failed}/{len(self._names)}]"
             what = f"failed: {type(error).__name__}: {str(error)[:200]}" if error else "done"
-            print(f"{ended} {key} {self._names[key]}: {what}", file=sys.stderr, flush=True)
+            count = f"[{self.ended}/{len(self._names)}]"
+            print(f"{count} {key} {self._names[key]}: {what}", file=sys.stderr, flush=True)

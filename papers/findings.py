@@ -277,7 +277,7 @@ def page() -> str:
             said = row["sentence"].format(**NUMBERS[name]())
         except Missing:
             continue
-        figure, notebook = f"figures/{SCALE}/{row['figure']}.png", f"{row['notebook']}.ipynb"
+        figure, notebook = f"{row['figure']}.png", f"{row['notebook']}.ipynb"
         parts.append(f"- {said} ([figure]({figure}), [notebook](notebooks/{notebook}))")
     return "\n\n".join(parts) + "\n"
 

@@ -101,14 +101,6 @@ def timed(**by_way):
     return pd.DataFrame(rows, columns=["repetition", "way", "seconds"])
 
 
-@pytest.mark.slow
-def test_throughput_compares_two_processes_with_one():
-    case = replace(CASES["F"], shape=(4, 4, 1), clients=2, size=3, cohort=1)
-    frame = throughput.measure(case, rounds=1, repeat=2)
-    assert set(frame["way"]) == {throughput.ONE, throughput.TWO} and len(frame) == 4
-    assert "times the throughput" in bench.throughput_text(frame)
-
-
 def test_ratios_are_medians_within_a_repetition():
     frame = timed(floor=[1.0, 10.0, 1.0], engine=[2.0, 20.0, 8.0], plain=[4.0, 40.0, 8.0])
     assert bench.ratio(frame, "engine", "floor") == bench.ratio(frame, "plain", "engine") == 2.0

@@ -13,7 +13,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from fedlib import paths
 
@@ -134,48 +134,9 @@ def test_source_notebooks_keep_the_rules(path: Path):
     assert complaints(path) == []
 
 
-# The rules' own tests; good notebooks are there.
+# The rules' own test; good notebooks are there.
 
 LINES = "\n".join(f"{line}  # what it is" for line in PARAMETERS)
-SOURCES = {
-    "x = 1;": "has a semicolon",
-    "ax.plot([1, 2])": "ends with ax.plot",
-    "import sys\nsys.exit(0)": "ends the kernel",
-    "open('../data')": "relative to the working directory",
-    "!pip install x": "installs packages",
-    "import os\nos.chdir('x')": "changes the working directory",
-    "import sys\nsys.path.append('x')": "changes the import path",
-    "class A:\n    pass": "defines the class A",
-    "def f():\n" + "    x = 1\n" * 10: "defines f, 11 lines long",
-    " ": "is empty",
-    "%matplotlib inline\nx = 1": "",
-    "print('sum;')  # a; b": "",
-    "_ = ax.plot([1])": "",
-    "our.plot([1])": "",
-}
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_what_a_cell_may_not_hold_is_told(source: str):
-    found = "; ".join(_of_source(source))
-    assert SOURCES[source] in found and bool(found) == bool(SOURCES[source])
-
-
-@pytest.mark.parametrize(
-    ("output", "said"),
-    [
-        (new_output("error", ename="KeyError", evalue="x", traceback=[]), "ended with KeyError"),
-        (new_output("stream", name="stderr", text="50%"), "wrote to stderr"),
-        (new_output("stream", name="stdout", text="<a at 0x7f12ab34cd>"), "shows a memory address"),
-        (new_output("stream", name="stdout", text="/home/me/x"), "shows a path of one machine"),
-        (None, "is to be compared and has no output"),
-    ],
-)
-def test_what_may_not_be_shown_is_told(output: Any, said: str):
-    cell = new_code_cell("x", execution_count=1, metadata={"tags": ["nbval-check-output"]})
-    cell.outputs = [] if output is None else [output]
-    (found,) = _of_outputs(cell, 1)
-    assert found.startswith(said)
 
 
 def test_a_notebook_that_breaks_all_other_rules_is_told_of_each(tmp_path: Path):
@@ -190,16 +151,6 @@ def test_a_notebook_that_breaks_all_other_rules_is_told_of_each(tmp_path: Path):
         "tagged parameters", "41 cells", "201 lines", "tagged nbval", "count None",
     ):  # fmt: skip
         assert said in found
-
-
-@pytest.mark.parametrize(("old", "new"), [("", ""), ('"quick"', '"paper"'), ("  # what it is", "")])
-def test_parameters_are_the_companions_with_a_comment_each(old: str, new: str):
-    cell, other = (
-        new_code_cell(code, metadata={"tags": ["parameters"]})
-        for code in (LINES.replace(old, new), "x = 1")
-    )
-    assert bool(_of_parameters([cell])) == (old != new)
-    assert _of_parameters([cell, other]) and _of_parameters([new_code_cell("x = 1"), cell])
 
 
 def test_links_of_notebooks_and_texts_lead_to_files():

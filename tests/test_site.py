@@ -1,7 +1,6 @@
 """The sources of the static site, as they are laid out before Sphinx reads them."""
 
 import importlib.util
-from types import SimpleNamespace
 
 import pytest
 
@@ -57,15 +56,3 @@ def test_formulas_of_docstrings_are_no_markup():
     lines = ["the mean of |u - v| and w*, but ``a * b`` stays"]
     load("conf").escaped(None, "function", "f", None, None, lines)
     assert lines == [r"the mean of \|u - v\| and w\*, but ``a * b`` stays"]
-
-
-def test_formulas_are_written_into_the_pages():
-    pytest.importorskip("latex2mathml")
-    docutils = pytest.importorskip("docutils.nodes")
-
-    writer = SimpleNamespace(body=[])
-    visit, _ = load("conf").written("block")
-    with pytest.raises(docutils.SkipNode):
-        visit(writer, docutils.math_block("", r"\arg\max_z q_\phi(z \mid y) \tag{6}"))
-    (formula,) = writer.body
-    assert "<math" in formula and "\\" not in formula and "(6)" in formula

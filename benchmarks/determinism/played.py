@@ -15,7 +15,8 @@ from torch import Tensor
 from benchmarks.determinism.deviation import bits, distance
 from benchmarks.determinism.subjects import SEED, Subject
 from benchmarks.determinism.trained import EVERYBODY, REFERENCE, trained
-from fedlib.engine import Report, State, evaluate, play_round, playing
+from fedlib.engine import Report, State, evaluate, play_round
+from fedlib.engine.protocol import playing
 from fedlib.federation import Federation, Table
 
 GROWN = (1, 5, 20)

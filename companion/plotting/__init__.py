@@ -25,7 +25,7 @@ from companion.plotting.numbers import (
 from companion.plotting.planes import cloud, embedding, frontier, plane, versus
 from companion.plotting.style import (
     PAGE,
-    finding,
+    findings,
     look_of,
     ordered,
     save,

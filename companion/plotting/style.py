@@ -12,6 +12,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from companion.frames import interval
 from companion.looks import Dash, looks
@@ -39,7 +40,11 @@ What = TypeVar("What")
 
 
 def use_style() -> None:
-    """Set the companion's look: small type, colour-blind palette, no boxes, embedded fonts."""
+    """Set the companion's look: small type, colour-blind palette, no boxes, embedded fonts.
+
+    Tables show words whole.
+    """
+    pd.set_option("display.max_colwidth", None)
     look = {
         "axes.spines.right": False,
         "axes.spines.top": False,
@@ -135,7 +140,7 @@ def seeds_of(drawn: pd.DataFrame) -> str:
 
 
 def finding(numbers: pd.DataFrame, method: str, other: str) -> str:
-    """Return in words whether a method is ahead of another on the same seeds, if that is clear.
+    """Return in words whether a method is above another on the same seeds, if that is clear.
 
     ``numbers`` has columns method, seed and value. Clear is what a 95% interval says.
     """
@@ -145,7 +150,17 @@ def finding(numbers: pd.DataFrame, method: str, other: str) -> str:
         return f"too few seeds to tell {method} from {other}"
     if low <= 0 <= high:
         return f"no clear difference between {method} and {other}"
-    return f"{method} is {abs(mean):.3f} {'ahead of' if mean > 0 else 'behind'} {other}"
+    return f"{method} is {abs(mean):.3f} {'above' if mean > 0 else 'below'} {other}"
+
+
+def findings(panels: Mapping[str, pd.DataFrame], method: str, other: str) -> str:
+    """Return a heading of curves: the ``finding`` of every panel's last round that has both."""
+    told = []
+    for name, curve in panels.items():
+        if {method, other} <= set(curve["method"]):
+            last = curve[curve["round"] == curve["round"].max()]
+            told.append(f"{name}, last round: {finding(last, method, other)}")
+    return "\n".join(told)
 
 
 def parted(frame: pd.DataFrame, column: str = "method") -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -210,6 +225,8 @@ def fields(
         ax.set_ylabel(ylabel)
     for ax in figure.axes:
         trim(ax, xlabel or ax.get_xlabel(), ylabel or ax.get_ylabel())
+        if ax.get_xlabel().endswith("round") and ax.get_xscale() == "linear":
+            ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     finish(figure, heading)
     return figure, pd.concat(drawn, ignore_index=True)
 

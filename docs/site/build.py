@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 SOURCES, SITE = paths.ROOT / "build" / "site-src", paths.ROOT / "build" / "site"
 # A link to a stored run in the scorecard, and a picture in the README.
 RUN = re.compile(r'<a href="\.\./results/[^"]*" (title="[^"]*")>([^<]*)</a>')
-PICTURE = re.compile(r'<img src="figures/[^"]*/([^"/]+\.png)" width="(\d+)">')
+PICTURE = re.compile(r'<img src="[^"]*figures/(?:[^"]*/)?([^"/]+\.png)" width="(\d+)">')
 
 
 def main() -> int:
@@ -95,7 +95,7 @@ def _pages() -> None:
     for name, source in TEXTS.items():
         text = (paths.ROOT / source).read_text()
         text = PICTURE.sub(r'<img src="_images/\1" width="\2">', text)
-        text = text.replace("figures/standard/", "figures/")
+        text = re.sub("(docs/figures|figures/standard)/", "figures/", text)
         for other, file in TEXTS.items():
             text = text.replace(f"({file})", f"({other}.md)")
         (SOURCES / f"{name}.md").write_text(text)

@@ -13,9 +13,11 @@ from torch import Tensor
 from fedlib.algorithms.arithmetic import mean
 from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.ifca import FIT, settled
-from fedlib.engine import Algorithm, EarlyStop, Known, Phase, Prediction, State, noise_of
+from fedlib.engine import Algorithm, EarlyStop, Known, Phase, Prediction, State
+from fedlib.engine.protocol import noise_of
 from fedlib.federation import Federation
-from fedlib.models import AutoEncoder, Family, Net, Params, named, part
+from fedlib.models import Family, Net, Params, named, part
+from fedlib.models.families import AutoEncoder
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within

@@ -14,7 +14,8 @@ from fedlib.algorithms.local import LocalTraining, SecondStage
 from fedlib.algorithms.splitting import FedPer, Split
 from fedlib.engine import UNSEEN, Algorithm, EarlyStop, Known, Phase, Prediction, State, tabulate
 from fedlib.federation import OPTED_IN, Federation
-from fedlib.models import Family, GateNet, Net, Params, each, named, part
+from fedlib.models import Family, Net, Params, each, named, part
+from fedlib.models.families import GateNet
 from fedlib.optim import Optimizer, adam, sgd
 from fedlib.partition import whole_part
 from fedlib.randomness import torch_seed

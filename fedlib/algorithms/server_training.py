@@ -10,9 +10,11 @@ from torch.nn.functional import cross_entropy, linear, relu
 from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot, weighted_sum
 from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, placed
 from fedlib.algorithms.splitting import LGFedAvg
-from fedlib.engine import BLOCK, Phase, State, Update, noise_of, vmap_clients
+from fedlib.engine import BLOCK, Phase, State, Update, vmap_clients
+from fedlib.engine.protocol import noise_of
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, drawn, named, part
+from fedlib.models import Net, Params, named, part
+from fedlib.models.families import drawn
 from fedlib.optim import Optimizer, adam, recall, remembered, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within

@@ -11,9 +11,11 @@ from torch.nn.functional import cross_entropy, layer_norm, linear, normalize, re
 from fedlib.algorithms.arithmetic import mean, mean_cross_entropy, mean_of
 from fedlib.algorithms.drift import RECEIVED
 from fedlib.algorithms.fedavg import Bytes, FedAvg, others, placed
-from fedlib.engine import FEATURES, Known, Phase, Prediction, State, Update, noise_of, play_round
+from fedlib.engine import Known, Phase, Prediction, State, Update, play_round
+from fedlib.engine.protocol import FEATURES, noise_of
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, drawn, named, part
+from fedlib.models import Net, Params, named, part
+from fedlib.models.families import drawn
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
@@ -190,10 +192,8 @@ class FedRep(Personal):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return a phase of the head and one of the base."""
-        return (
-            self.phase(train=("head.",), epochs=self.head_epochs),
-            self.phase(train=("base.",)),
-        )
+        head = self.phase(train=("head.",), epochs=self.head_epochs)
+        return head, self.phase(train=("base.",))
 
 
 @value

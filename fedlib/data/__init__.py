@@ -166,14 +166,15 @@ def add_from_hub(
     folder: str = "data",
     revision: str = "main",
     class_names: Sequence[str] = (),
+    normalise: bool = True,
 ) -> Dataset:
     """Store a dataset of the Hugging Face hub under a name of one's own, as `add` does.
 
     repository: owner/name; folder: where its files <split>-00000-of-0000N.parquet lie. features: a
     column of pictures, texts (200 tokens of each are kept) or lists of numbers, or some columns of
     numbers; label: of class numbers; columns: others to keep, such as whose an example is. splits:
-    the one for training and, if there is one, the one for tests. The errors of `add`, and
-    DatasetError when files cannot be had or are of another kind.
+    the one for training and, if there is one, the one for tests; class_names and normalise: as for
+    `add`. The errors of `add`, and DatasetError when files cannot be had or are of another kind.
     """
     chosen = (features,) if isinstance(features, str) else tuple(features)
     record = Record((), (), (), (), (0, 0), revision=revision, splits=tuple(splits),
@@ -181,7 +182,7 @@ def add_from_hub(
     files = _fetched(repository, folder, record)
     made, vocabulary = parquet.decoded(files, record, name)
     train, *tests = ((part.features, part.labels, part.columns) for part in made.values())
-    return add(name, train, tests[0] if tests else None, class_names, vocabulary)
+    return add(name, train, tests[0] if tests else None, class_names, vocabulary, normalise)
 
 
 def _fetched(repository: str, folder: str, record: Record) -> parquet.Files:

@@ -25,6 +25,7 @@ def add(
     test: Given | None = None,
     class_names: Sequence[str] = (),
     vocabulary: Sequence[str] = (),
+    normalise: bool = True,
 ) -> Dataset:
     """Store examples and labels in the cache under a name of one's own, for good; return them.
 
@@ -32,7 +33,8 @@ def add(
     such as whose an example is, for `ByColumn`. Features are images uint8 [N, H, W, C] with one
     channel or three, tokens [N, T] of any other integers, or numbers [N, ...], kept as float32.
     Images and numbers are brought to mean 0 and deviation 1 in training, per channel (the last
-    axis). Without a test split, tasks can only hold out clients' `Own` examples.
+    axis), unless `normalise` is False: then numbers stay as they are, and pixels are in [0, 1].
+    Without a test split, tasks can only hold out clients' `Own` examples.
     class_names: of all labels, "0", "1", ... if there are none. vocabulary: what tokens stand for.
     What the name held before is replaced. ValueError for other arrays and for names that are taken,
     with nothing written; DatasetError when the cache cannot be written.
@@ -49,6 +51,8 @@ def add(
     if len(set(kinds.values())) > 1 or not len(splits["train"]):
         raise ValueError(f"features are {kinds}: shapes differ, or there is nothing to train on")
     look = _look(splits["train"].features)
+    if not normalise:
+        look = {"mean": [0.0] * len(look["mean"]), "std": [1.0] * len(look["std"])}
     told = {"source": OWN, "class_names": _named(splits, class_names), **look}
     return cache.get(name, None, told, lambda: (splits, tuple(vocabulary)))
 

@@ -159,11 +159,7 @@ def evaluate_everywhere(
 
 
 def tabulate(
-    fed: Federation,
-    algorithm: Algorithm,
-    state: State,
-    table: Table,
-    method: Callable[..., Tensor],
+    fed: Federation, algorithm: Algorithm, state: State, table: Table, method: Callable[..., Tensor]
 ) -> Tensor:
     """Return ``method(net, params, ctx, code) [B, ...]`` of every client's own examples.
 

@@ -126,12 +126,7 @@ def _telling(
 
     def told(leaves: Params, context: Params, batch: Params) -> tuple[Tensor, Params]:
         after: dict[Any, Any] = {id(leaves[n]): leaves[n] for n in statistics}
-        try:
-            value = loss(leaves, context, {**batch, AFTER: after})
-        except KeyError as error:
-            if error.args == ("x",):
-                error.add_note("The base stands still: see `features` for what is known of it.")
-            raise
+        value = loss(leaves, context, {**batch, AFTER: after})
         if needed and USED not in after:
             kind = type(algorithm).__name__
             raise ValueError(

@@ -37,17 +37,6 @@ def over_clients(accuracy: np.ndarray, sizes: np.ndarray) -> dict[str, float]:
     }
 
 
-def majority_floor(train: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Return every client's accuracy if it always says its commonest training label.
-
-    From counts of labels ``[clients, classes]``, float64 ``[clients]``; ties go to the smallest
-    label, and a client without tests has nan.
-    """
-    right = np.take_along_axis(test, train.argmax(1)[:, None], 1)[:, 0]
-    with np.errstate(invalid="ignore"):
-        return np.asarray(right / test.sum(1), dtype=np.float64)
-
-
 def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:
     """Return GD = sum_ij w_i w_j (1 - cos(D_i, D_j)) / 2 for one tensor (eq. 16; eq. 17 with p(s)).
 

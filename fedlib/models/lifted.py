@@ -7,6 +7,7 @@ in and out here, so that any module is a pure function: of its leaves, of noise,
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -30,6 +31,7 @@ def is_statistic(name: str) -> bool:
     return name.endswith(_STATISTICS)
 
 
+@dataclass(eq=False)
 class Lifted(TorchFunctionMode):
     """The calls of torch that a module makes on one batch, with what is random in them handed in.
 
@@ -39,17 +41,12 @@ class Lifted(TorchFunctionMode):
     whose statistics are not in there stands still. ``shapes`` are those of the draws.
     """
 
-    def __init__(
-        self,
-        noise: Tensor | None = None,
-        axes: tuple[int, ...] | None = None,
-        weight: Tensor | None = None,
-        after: dict[Any, Any] | None = None,
-    ) -> None:
-        super().__init__()
-        self.noise, self.axes, self.weight, self.after = noise, axes, weight, after or {}
-        self.shapes: list[tuple[int, ...]] = []
-        self._taken = 0
+    noise: Tensor | None = None
+    axes: tuple[int, ...] | None = None
+    weight: Tensor | None = None
+    after: dict[Any, Any] = field(default_factory=dict)
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    _taken: int = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Answer a call of torch, from elsewhere if it is random or looks at the whole batch."""
@@ -112,10 +109,7 @@ def _attend(
 def _attend_in_heads(lifted: Lifted, *args: Any, **kwargs: Any) -> Any:
     """Return torch's multi-head attention, whose inner calls no mode sees."""
     drop, attend = partial(_drop, lifted), partial(_attend, lifted)
-    with (
-        patch.object(F, "dropout", drop),
-        patch.object(F, "scaled_dot_product_attention", attend),
-    ):
+    with patch.multiple(F, dropout=drop, scaled_dot_product_attention=attend):
         return F.multi_head_attention_forward(*args, **kwargs)
 
 

@@ -13,15 +13,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedlib.models.families import SMALL, Family, Params, some
-from fedlib.models.lifted import (
-    AFTER,
-    USED,
-    BatchNorm,
-    Lifted,
-    blamed,
-    drawn_by,
-    is_statistic,
-)
+from fedlib.models.lifted import AFTER, USED, BatchNorm, Lifted, blamed, drawn_by, is_statistic
 
 Slot = tuple[str, dict[str, Any], str]
 
@@ -94,10 +86,7 @@ class Net:
         return {n: owner[key].detach() for n, owner, key in _slots(self.module_of(seed))}
 
     def like(
-        self,
-        family: Any = None,
-        outputs: int | None = None,
-        shape: tuple[int, ...] | None = None,
+        self, family: Any = None, outputs: int | None = None, shape: tuple[int, ...] | None = None
     ) -> Net:
         """Return the net of another family, with other outputs, or for examples of other shape."""
         asked = family or self._spec, shape or self.shape, outputs or self.classes
@@ -145,7 +134,7 @@ class Net:
         if noise is None and (after is None or not self._remembers):
             return self._call(self.module.base, self._base, params, x)
         axes = tuple(axis for _, axis in self.lifting.draws)
-        return self._trained(params, x, Lifted(noise, axes, batch["weight"], after))
+        return self._trained(params, x, Lifted(noise, axes, batch["weight"], after or {}))
 
     def _trained(self, params: Params, x: Tensor, lifted: Lifted) -> Tensor:
         base = self.module.base

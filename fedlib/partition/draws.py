@@ -109,10 +109,6 @@ class Partition:
         """Label shares of each client, float64 [clients, classes]; zeros for an empty client."""
         return self.counts(labels, classes) / np.maximum(self.sizes, 1)[:, None]
 
-    def __repr__(self) -> str:
-        side = f", with {', '.join(sorted(self.side))}" if self.side else ""
-        return f"Partition({self.clients:,} clients, {int(self.sizes.sum()):,} examples{side})"
-
 
 def enough(what: str, needed: int, available: int) -> None:
     """ValueError, with the numbers, unless as many are available as are needed."""

@@ -127,11 +127,7 @@ def leak_of_sums(
 
 
 def leak_behind_noise(
-    difference: Floats,
-    q_y: Floats,
-    truth: Floats,
-    levels: Sequence[float],
-    seed: int = 0,
+    difference: Floats, q_y: Floats, truth: Floats, levels: Sequence[float], seed: int = 0
 ) -> pd.DataFrame:
     """Return what single noisy updates of phi say, by the noise that `noisy` adds.
 

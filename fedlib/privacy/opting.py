@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedlib.engine import Algorithm, play_round, playing
+from fedlib.engine import Algorithm, play_round
+from fedlib.engine.protocol import playing
 from fedlib.federation import OPTED_IN, Federation
 
 

@@ -23,7 +23,7 @@ import torch
 
 import fedlib
 from fedlib.cores import sendable
-from fedlib.progress import Table
+from fedlib.progress import Tally
 from fedlib.runs import Experiment, store
 from fedlib.runs.sweep import Ended, Pool, WorkerDied, trained
 from fedlib.values import one_of
@@ -71,10 +71,10 @@ class Cluster(Pool):
     reached, UnfitNode if a machine has other code, or cannot run it.
     """
 
-    def __init__(self, address: str, options: dict[str, Any], table: Table) -> None:
+    def __init__(self, address: str, options: dict[str, Any], tally: Tally) -> None:
         self.ray = ray = connected(address)
         device = device_for(options["device"], ray.cluster_resources())
-        super().__init__({**options, "device": device}, table)
+        super().__init__({**options, "device": device}, tally)
         self.jobs = dict[Any, Experiment]()
         self.lost = Counter[str]()  # attempts at a run since something came back
         self.unit = "GPU" if device == "cuda" else "CPU"
@@ -118,7 +118,7 @@ class Cluster(Pool):
             for at, packed in files.items():
                 _keep(experiment.stages[at], packed)
                 self.lost[experiment.key] = 0
-            self.table.round(experiment.key, done, total, loss, f"on {node}")
+            self.tally.round(experiment.key, done, total, loss, f"on {node}")
 
     def _take_back(self, job: Any) -> Ended | None:
         """Store a run that has ended; one that was lost is handed out again."""

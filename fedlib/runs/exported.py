@@ -66,10 +66,9 @@ def refusal(results: Sequence[Result]) -> str:
     told = [r.experiment for r in results[:MOST_NAMED]]
     lines = [f"  {e.key}: {e.algorithm} on {e.task.dataset}, seed {e.seed}\n" for e in told]
     return (
-        f"{len(results)} runs are not exported: they, or stages before them, were trained from a "
-        "checkout with uncommitted changes, so that nobody could say by which code:\n"
-        f"{''.join(lines)}Commit the changes, move the folders of these runs out of "
-        f"{paths.runs()}, and train them again."
+        f"{len(results)} runs are not exported: they, or stages before them, were trained by "
+        f"uncommitted code:\n{''.join(lines)}Commit it, move these runs out of {paths.runs()}, and "
+        "train them again."
     )
 
 

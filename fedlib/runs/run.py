@@ -14,18 +14,9 @@ import pyarrow.compute as pc
 import torch
 
 from fedlib.cores import all_cores
-from fedlib.engine import (
-    Report,
-    State,
-    TrainingDiverged,
-    encode,
-    evaluate,
-    evaluate_everywhere,
-    evaluate_global,
-    play_round,
-    playing,
-    predicting,
-)
+from fedlib.engine import Report, State, TrainingDiverged, play_round
+from fedlib.engine.evaluate import encode, evaluate, evaluate_everywhere, evaluate_global
+from fedlib.engine.protocol import playing, predicting
 from fedlib.federation import Federation
 from fedlib.memory import keep_freed
 from fedlib.privacy import audit

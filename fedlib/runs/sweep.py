@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fedlib.cores import sendable
-from fedlib.progress import Table, Watcher
+from fedlib.progress import Tally, Watcher
 from fedlib.runs import Experiment, Result, find, run, run_with_state, store
 
 __all__ = ["SweepFailed", "sweep", "train"]
@@ -32,10 +32,10 @@ class WorkerDied(RuntimeError):
 
 
 class Pool:
-    """Who trains, and tells a ``Table`` how far; this one: this process, one run after the other."""
+    """Who trains, and tells a ``Tally`` how far; this one: this process, one run after the other."""
 
-    def __init__(self, options: dict[str, Any], table: Table) -> None:
-        self.options, self.table = options, table
+    def __init__(self, options: dict[str, Any], tally: Tally) -> None:
+        self.options, self.tally = options, tally
         self._ends: list[Ended] = []
 
     def slots(self) -> int:
@@ -44,7 +44,7 @@ class Pool:
 
     def give(self, experiment: Experiment) -> None:
         """Let it train a run."""
-        tell = partial(self.table.round, experiment.key)
+        tell = partial(self.tally.round, experiment.key)
         self._ends.append((experiment, trained(experiment, tell, self.options)))
 
     def ended(self) -> list[Ended]:
@@ -82,12 +82,11 @@ def train(
     each, which on a CPU is faster than one process with many threads. With the ``address`` of a Ray
     cluster ("auto", "HOST:PORT") the cluster trains, and the results come into this store: with one
     GPU per run if ``device`` is "cuda", or "auto" and the cluster has GPUs. ``progress`` shows a
-    live table; ``retry`` trains runs again that diverged before.
+    bar; ``retry`` trains runs again that diverged before.
 
     Failures, a killed worker among them, are collected and raised together as SweepFailed after
     everything else has finished; on a cluster a run that was lost is first tried elsewhere.
-    Interrupted with Ctrl-C, KeyboardInterrupt says how far it came, and the same call continues
-    from the last checkpoints.
+    After Ctrl-C the same call continues from the last checkpoints.
     """
     lacking = [e for e in experiments if find(e) is None]
     # Stages before them with their state: nothing can follow an exported result, which lacks it.
@@ -96,31 +95,25 @@ def train(
     if not missing:
         return
     options = {"device": device, "chunk": chunk, "retry": retry}
-    with Table({e.key: _name(e) for e in missing}, show=progress) as table:
-        try:
-            pool = _pool(min(workers, len(missing)), address, options, table)
-            failures = _train(pool, missing, table)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"the sweep was interrupted: {table.finished} of {len(missing)} runs are done, "
-                "those under way are stored up to their last checkpoint; the same call continues"
-            ) from None
+    with Tally({e.key: _name(e) for e in missing}, show=progress) as tally:
+        pool = _pool(min(workers, len(missing)), address, options, tally)
+        failures = _train(pool, missing, tally)
     if failures:
         said = [f"{e}\n  key {e.key}: {_in_words(x)}" for e, x in failures]
         text = f"{len(failures)} of {len(missing)} runs failed, what finished is stored:\n\n"
         raise SweepFailed(text + "\n\n".join(said)) from failures[0][1]
 
 
-def _pool(workers: int, address: str | None, options: dict[str, Any], table: Table) -> Pool:
+def _pool(workers: int, address: str | None, options: dict[str, Any], tally: Tally) -> Pool:
     if address is not None:
         from fedlib.runs.cluster import Cluster
 
-        return Cluster(address, options, table)
-    return Processes(workers, options, table) if workers > 1 else Pool(options, table)
+        return Cluster(address, options, tally)
+    return Processes(workers, options, tally) if workers > 1 else Pool(options, tally)
 
 
 def _train(
-    pool: Pool, missing: Sequence[Experiment], table: Table
+    pool: Pool, missing: Sequence[Experiment], tally: Tally
 ) -> list[tuple[Experiment, BaseException]]:
     """Hand runs out in their order, those that build on others when these have ended."""
     waiting = {e.key: e for e in missing}
@@ -131,7 +124,7 @@ def _train(
         left.discard(experiment.key)
         if error is not None:
             failed[experiment.key] = experiment, error
-        table.end(experiment.key, error)
+        tally.end(experiment.key, error)
 
     def ready() -> Experiment | None:
         return next((e for key, e in waiting.items() if not needs[key] & left), None)
@@ -163,8 +156,8 @@ def _in_words(error: BaseException) -> str:
 class Processes(Pool):
     """Spawned processes, each with a pipe of its own: who dies takes only its own run."""
 
-    def __init__(self, workers: int, options: dict[str, Any], table: Table) -> None:
-        super().__init__(options, table)
+    def __init__(self, workers: int, options: dict[str, Any], tally: Tally) -> None:
+        super().__init__(options, tally)
         self._workers = workers
         self._team = dict[Connection, SpawnProcess]()
         self._under_way = dict[Connection, Experiment]()
@@ -193,7 +186,7 @@ class Processes(Pool):
             assert isinstance(pipe, Connection)
             kind, said = self._heard(pipe)
             if kind == "round":
-                self.table.round(self._under_way[pipe].key, *said)
+                self.tally.round(self._under_way[pipe].key, *said)
             else:
                 ends.append((self._under_way.pop(pipe), said))
         return ends
@@ -204,11 +197,8 @@ class Processes(Pool):
         except (EOFError, OSError):
             process = self._team.pop(pipe)
             process.join(SECONDS_TO_END)
-            return "ended", WorkerDied(
-                f"its process ended (exit code {process.exitcode}: -9 may be for want of memory; 1 "
-                "has its traceback above, and may be for a class that is in no module, or a script "
-                "without `if __name__ == '__main__':`); the same call continues from what it stored"
-            )
+            how = f"exit code {process.exitcode}: -9 may be for want of memory"
+            return "ended", WorkerDied(f"its process ended ({how}); see what it has said above")
 
     def stop(self) -> None:
         for process in self._team.values():

@@ -7,7 +7,7 @@ import pandas as pd
 from scipy import stats
 
 from companion import frames
-from fedlib.models import ACTIVATIONS, INITS
+from fedlib.models.families import ACTIVATIONS, INITS
 from fedlib.randomness import generator
 from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, WITH_MOE, called
 from papers.published import floors, published

@@ -8,7 +8,8 @@ from typing import Any, Self
 from companion.sections import SCALES, Run, Section, Setting, federated, placed
 from fedlib import algorithms
 from fedlib.algorithms import FedAvg
-from fedlib.models import ACTIVATIONS, INITS, FastText, GateNet, LeNet
+from fedlib.models import FastText, LeNet
+from fedlib.models.families import ACTIVATIONS, INITS, GateNet
 from fedlib.optim import sgd
 from fedlib.partition import ClassDirichlet, Own
 from fedlib.runs import Experiment

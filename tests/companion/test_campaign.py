@@ -1,6 +1,5 @@
 """All runs of a scale: each once, in the order asked for, with a cost that a probe tells."""
 
-import sys
 from dataclasses import replace
 from itertools import groupby
 
@@ -151,12 +150,3 @@ def test_uncommitted_code_trains_nothing_that_is_to_be_kept(monkeypatch, capsys)
     monkeypatch.setattr("companion.plan.commit", lambda: "0123")
     main(["campaign", "--scale", "standard", "--no-probe"])
     assert trained == [[p.experiment for p in plan]] * 2
-
-
-def test_no_cluster_is_an_error_of_one_line_and_nothing_is_probed(monkeypatch, capsys):
-    """What this machine takes says nothing of a cluster."""
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setattr("companion.plan.probed", None)
-    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    assert main(["campaign", "--scale", "quick", "--section", "label_skew"]) == 1
-    assert 'a Ray address needs Ray: pip install "fedlib[ray]"' in capsys.readouterr().err

@@ -128,7 +128,7 @@ def test_only_takes_numbers_and_names(only, folder):
     assert select("") == notebooks
 
 
-def test_a_source_edited_meanwhile_is_not_overwritten_and_views_of_widgets_are_left_out(folder):
+def test_a_source_edited_meanwhile_is_not_overwritten_and_of_widgets_a_picture_is_kept(folder):
     source, copy = write(folder, "00_good", SHOW), write(folder, "copy", "print()")
     before = source.read_bytes()
     with pytest.raises(Failure, match=r"00_good\.ipynb changed while it was executed"):
@@ -136,10 +136,12 @@ def test_a_source_edited_meanwhile_is_not_overwritten_and_views_of_widgets_are_l
     assert source.read_bytes() == before
     notebook = nbformat.read(source, as_version=4)
     view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "x"}
-    notebook.cells[2].outputs = [new_output("display_data", view)]
+    drawn = {**view, "image/png": "cGljdHVyZQ=="}
+    notebook.cells[2].outputs = [new_output("display_data", v) for v in (view, drawn)]
     nbformat.write(notebook, copy)
     write_back(source, copy)
-    assert nbformat.read(source, as_version=4).cells[2].outputs == []
+    (kept,) = nbformat.read(source, as_version=4).cells[2].outputs
+    assert {*kept.data} == {"text/plain", "image/png"}
 
 
 def test_paths_are_absolute_and_follow_their_variables(tmp_path, monkeypatch):

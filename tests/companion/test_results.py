@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from companion import keep
-from companion.plan import Planned, planned
+from companion.plan import Planned
 from fedlib import paths
-from fedlib.__main__ import main
 from fedlib.algorithms import FedAvg
 from fedlib.models import MLP
 from fedlib.partition import Dirichlet, Mirrored
@@ -74,16 +73,6 @@ def test_a_run_is_read_without_the_others():
         assert read_run(target, key).experiment.key == key
     states = {entry.key: entry.state for entry in inventory()}
     assert [states[key] for key in order] == ["exported", "exported", "damaged", "exported"]
-
-
-def test_a_footer_is_read_once_until_the_file_is_replaced(monkeypatch):
-    reads, plain = [], pq.read_metadata
-    monkeypatch.setattr(module.pq, "read_metadata", lambda f: reads.append(1) or plain(f))
-    export([made(e) for e in RUNS], "some")
-    assert all(find(e) is not None for e in RUNS for _ in range(3)) and len(reads) == 1
-    export([made(RUNS[0], value=0.7)], "some")
-    assert find(RUNS[1]) is None and len(reads) == 2
-    same(find(RUNS[0]), made(RUNS[0], value=0.7))
 
 
 def test_who_reads_while_a_file_is_replaced_gets_one_or_the_other():
@@ -223,22 +212,3 @@ def test_a_dirty_stage_makes_what_is_built_on_it_dirty(plan, capsys):
     said = capsys.readouterr()
     assert "1 results in 1 files" in said.out and "2 runs are not exported" in said.err
     assert RUNS[1].key in said.err and SECOND.key in said.err
-
-
-def test_keep_says_what_is_left_by_section_data_and_seed(monkeypatch, capsys):
-    some = [p.experiment for p in planned(BOOK, "quick", ["privacy"])]
-    monkeypatch.setattr(keep, "keep", lambda book, scale: keep.Kept([], some[:2], [], [RUNS[0]]))
-    assert keep.main(BOOK, "quick") == 0
-    said = capsys.readouterr().out
-    assert "0 results in 0 files of 0.0 MB" in said and "2 experiments have not been run" in said
-    assert "  privacy on digits, seed 0: " in said
-    assert f"dropped, nothing names it any more: {RUNS[0].key}" in said
-
-
-def test_show_reads_a_run_out_of_a_file(capsys):
-    export([made(e) for e in RUNS], "some")
-    assert main(["show", RUNS[2].key]) == 0
-    said = capsys.readouterr().out
-    assert "some.parquet" in said and "exported" in said and "seed=2" in said
-    assert main(["runs"]) == 0
-    assert "4 runs\n" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import pytest
 
 from companion import claims, scorecard
 from companion.claims import FAILS, HOLDS, OPEN
-from companion.plotting import dumbbells, save_table
+from companion.plotting import save_table
 from companion.scorecard import judged, not_at_hand, numbers, orders
 from companion.scorecard.page import (
     ABSENT,
@@ -86,19 +86,6 @@ def test_false_discoveries_are_undecided_and_only_the_papers_claims_count():
     assert found["counted"].tolist() == [True] * 4 + [False] * 12
     assert found["verdict"].tolist() == [HOLDS, FAILS, OPEN, OPEN] + [HOLDS, FAILS, HOLDS, OPEN] * 3
     assert found["needed"].tolist() == [0, 0, 7, 0] + [0] * 12  # at 1%, what survives
-
-
-def test_a_dumbbell_has_runs_or_their_interval_and_its_widest_gap_on_top():
-    rows = [("a", 50, 52, [51, 53, 52], "agrees"), ("b", 60, 40, [*range(37, 44)], "differs"),
-            ("c", 70, 65, [65], "other scale")]  # fmt: skip
-    frame = pd.DataFrame(rows, columns=["name", "value", "mean", "values", "verdict"])
-    frame = frame.assign(low=frame["mean"] - 3, high=frame["mean"] + 3, floor=[NAN, 30, NAN])
-    figure, drawn = dumbbells({"x": frame})
-    assert drawn["name"].tolist() == ["a", "c", "b"] and drawn["gap"].tolist() == [2, -5, -20]
-    lines = [[*line.get_xdata()] for line in figure.axes[0].get_lines()]
-    assert [51, 53, 52] in lines and [37, 43] in lines and [49, 55] not in lines
-    named = [t.get_text() for t in figure.legends[0].get_texts()]
-    assert named[0] == "published" and "measured: not judged" in named
 
 
 def test_what_the_standard_scale_has_a_sample_of_is_not_at_hand():

@@ -32,7 +32,8 @@ from benchmarks.robustness import odd
 from fedlib import algorithms as alg
 from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.engine import EarlyStop, State, evaluate, evaluate_global, play_round
-from fedlib.models import GateNet, part
+from fedlib.models import part
+from fedlib.models.families import GateNet
 from fedlib.optim import Optimizer, adam, sgd
 
 

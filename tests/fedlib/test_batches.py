@@ -84,20 +84,6 @@ def test_noise_is_uniform_and_of_its_own_client_round_phase_and_run():
     assert len({noise.tobytes() for noise in first}) == len(first)
 
 
-@pytest.mark.parametrize("rows", [[0], [0, 2, 1]])
-def test_inputs_computed_some_steps_ahead_are_those_of_every_step(rows, monkeypatch):
-    fed = make_federation((11, 4, 9), model=LENET, shape=(12, 12, 1))
-    plan = plan_of(rows, sizes=fed.train.sizes[rows], where=(0, 0))
-    asked = torch.tensor(rows), plan.positions, plan.counts, plan.counts.max(0)
-    ahead = [*fed.train.batches(*asked)]
-    monkeypatch.setattr("fedlib.federation.AHEAD", 0)
-    alone = [*fed.train.batches(*asked)]
-    assert len(ahead) == len(alone) == plan.steps
-    for one, other in zip(ahead, alone, strict=True):
-        assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
-        assert one["x"].stride()[1:] == other["x"].stride()[1:]
-
-
 def augmented(augment):
     fed = make_federation((11, 4, 9), model=LENET, shape=(12, 12, 1))
     fed.train.augment = augment

@@ -1,8 +1,6 @@
 """The command line: it does what it is asked, and says what was wrong with the question."""
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
@@ -41,32 +39,6 @@ def write(tmp_path):
     return write
 
 
-@pytest.mark.slow
-def test_every_command_runs_without_what_a_notebook_needs():
-    code = """
-import sys
-for name in ("IPython", "ipykernel", "ipywidgets", "matplotlib", "pandas", "ray", "seaborn"):
-    sys.modules[name] = None
-import fedlib.cli
-fedlib.cli.main(["--help"])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    for command in ("run", "sweep", "runs", "show", "algorithms", "data"):
-        assert f" {command} " in done.stdout
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_pipe_that_nobody_reads_is_no_error(unbuffered):
-    command = [sys.executable, "-m", "fedlib", "--help"]
-    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    read, out = os.pipe()
-    os.close(read)
-    done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, env=env, timeout=300)
-    os.close(out)
-    assert done.stderr == b""
-
-
 @pytest.mark.parametrize("how", ["code", "spec"])
 def test_run_trains_what_it_is_given(ask, write, how):
     spec = write("spec.json", json.dumps(to_dict(AVG)))
@@ -77,12 +49,6 @@ def test_run_trains_what_it_is_given(ask, write, how):
     assert code == 0 and find(AVG) is not None
     assert f"key {AVG.key}" in said and "test accuracy" in said
     assert ask("run", given, "--plan")[1].startswith(f"{AVG.key}  stored ")
-
-
-def test_code_and_files_can_be_asked_for_together(ask, write):
-    code, said, _ = ask("sweep", TWO, write("runs.txt", AVG, MIX), "--plan")
-    assert code == 0 and said.endswith("3 experiments, 0 stored\n")
-    assert "FedMix(experts=2), rounds=2, cohort=1.0, seed=4)" in said.splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +68,6 @@ def test_code_and_files_can_be_asked_for_together(ask, write):
         (["run", repr(AVG), "--device", "cdua"], "unknown device 'cdua'"),
         (["run", repr(AVG), "--device", "cuda:63"], "is not there"),
         (["run", "Experiment(FedAvg(), FedAvg(), 2)"], "task must be Task, got FedAvg()"),
-        (["algorithms", "Locl"], "did you mean 'Local'?"),
         (["data", "fetch", "minst"], "did you mean 'mnist'?"),
         (["data", "fetch"], "needs the names"),
         (["show", "abc"], "0 stored runs begin with 'abc'"),
@@ -188,13 +153,7 @@ def test_ctrl_c_is_code_130_and_says_how_to_go_on(ask, monkeypatch, write):
     code, _, err = ask("run", repr(AVG), *HERE)
     assert code == 130 and "the same command continues" in err
     code, _, err = ask("sweep", write("runs.txt", AVG, MIX), *HERE)
-    assert code == 130 and "0 of 2 runs are done" in err and "the same call continues" in err
-
-
-def test_a_full_disk_is_code_1(ask, monkeypatch, write):
-    monkeypatch.setenv("FEDLIB_RUNS", str(write("file") / "runs"))
-    code, _, err = ask("run", repr(AVG), *HERE)
-    assert code == 1 and "cannot write the lock" in err and "FEDLIB_RUNS" in err
+    assert code == 130 and "the same command continues" in err
 
 
 def test_an_error_of_the_library_itself_is_not_hidden(monkeypatch):
@@ -203,11 +162,9 @@ def test_an_error_of_the_library_itself_is_not_hidden(monkeypatch):
         main(["run", repr(AVG), *HERE])
 
 
-def test_algorithms_are_listed_and_explained(ask):
+def test_algorithms_are_listed(ask):
     said = ask("algorithms")[1]
     assert all(f"\n{name} " in said for name in cli.KINDS) and "FedMix" in cli.KINDS
-    said = ask("algorithms", "FedMix")[1]
-    assert "experts" in said and "Optimizer(name='adam', lr=0.001)" in said and "K" in said
 
 
 def test_data_are_listed_and_fetched(ask, monkeypatch):
@@ -221,8 +178,3 @@ def test_data_are_listed_and_fetched(ask, monkeypatch):
 
     monkeypatch.setattr(datasets, "load", lost)
     assert ask("data", "fetch", "mnist") == (1, "", "fedlib: nowhere\n")
-
-
-def test_a_table_shows_words_as_they_are(capsys):
-    cli.show_table(("a", "n"), [("[p=1]", 1), ("long", 22)])
-    assert capsys.readouterr().out.split() == ["a", "n", "[p=1]", "1", "long", "22"]

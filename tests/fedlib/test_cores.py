@@ -166,20 +166,6 @@ def test_an_error_reaches_another_process_with_the_place_that_it_came_from():
         assert str(error) in str(sent) and "test_cores.py" in str(sent.__cause__)
 
 
-def test_an_error_in_a_copy_brings_its_traceback(forks):
-    here = os.getpid()
-
-    def only_in_a_copy(i):
-        if os.getpid() != here:
-            raise KeyError("no such leaf")
-        time.sleep(0.3 * bool(i))
-        return i
-
-    with pytest.raises(KeyError, match="no such leaf") as caught:
-        on(2, lambda: [*spread(only_in_a_copy, range(4), "test")])
-    assert "in only_in_a_copy" in str(caught.value.__cause__)
-
-
 def test_a_copy_that_is_killed_is_an_error(forks):
     here = os.getpid()
 

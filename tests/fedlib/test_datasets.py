@@ -3,8 +3,6 @@
 import os
 import re
 import resource
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -92,14 +90,6 @@ def test_colour_and_any_picture_format(places, kind):
     assert np.abs(data.train.features.astype(int) - pixels[:4]).max() <= (0 if kind == "PNG" else 8)
 
 
-def test_several_files_per_split(mnist, places):
-    folder = places / "data" / "mnist"
-    (folder / TRAIN).unlink()
-    for i, part in enumerate((mnist[:12], mnist[12:20])):
-        write(folder / f"train-0000{i}-of-00002.parquet", part)
-    assert np.array_equal(datasets.load("mnist_sample").train.features, mnist[:20])
-
-
 @pytest.mark.parametrize("name", ["train.features.npy", "meta.json"])
 @pytest.mark.parametrize(
     "damage",
@@ -135,20 +125,6 @@ def test_what_a_killed_process_left_is_no_entry_and_removed(mnist, places, monke
     assert entry.exists() and not left.exists()
 
 
-def test_two_at_once_decode_once(mnist, monkeypatch):
-    decoded, plain = [], parquet.decoded
-
-    def slow(*args):
-        decoded.append(1)
-        time.sleep(0.3)
-        return plain(*args)
-
-    monkeypatch.setattr(parquet, "decoded", slow)
-    with ThreadPoolExecutor(2) as pool:
-        one, two = pool.map(datasets.load, ["mnist_sample"] * 2)
-    assert one.fingerprint == two.fingerprint and len(decoded) == 1
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_or_closed_disk_is_an_error_that_names_the_place(mnist, places, monkeypatch):
     save = cache._save
@@ -179,17 +155,6 @@ def test_a_disk_that_fills_up_loses_nothing_silently(tmp_path, values):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     cache._save(path, values)
     assert np.array_equal(np.load(path), values)
-
-
-def test_a_cache_can_be_read_by_whom_its_maker_lets_read(mnist, places):
-    before = os.umask(0o027)
-    try:
-        datasets.load("mnist_sample")
-    finally:
-        os.umask(before)
-    entry = entry_of(places)
-    assert entry.stat().st_mode & 0o777 == 0o750
-    assert {path.stat().st_mode & 0o777 for path in entry.iterdir()} == {0o640}
 
 
 @pytest.mark.parametrize("damage", ["start", "end", "gone"])

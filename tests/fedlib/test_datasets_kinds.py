@@ -360,6 +360,14 @@ def test_numbers_are_scaled_by_training_alone(shape, model):
     np.testing.assert_allclose(seen, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_numbers_that_are_not_to_be_scaled_stay_what_they_were():
+    x, (_, y) = floats(), some()
+    data = datasets.add("mine", (x, y), normalise=False)
+    assert (data.mean, data.std) == ((0.0,) * 5, (1.0,) * 5)
+    fed = Task("mine", IID(clients=2, size=30), MLP((5,)), Own(test=0.2, validation=0.2)).build(0)
+    assert np.array_equal(fed.train.inputs(torch.arange(60)).numpy(), x.astype(np.float32))
+
+
 @pytest.mark.parametrize(
     ("x", "model"),
     [(floats(), MLP((5,))), (floats(shape=(8, 8, 2)), LeNet((3,), (4,))),

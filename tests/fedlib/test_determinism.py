@@ -8,19 +8,18 @@ import pandas as pd
 import pytest
 import torch
 from conftest import LENET, make_federation
-from playing import BATTERY, SIZES, begun, play
+from playing import BATTERY, SIZES, begun, play, texts
 from small import TASK, bits, interrupted, undisturbed
-from test_models import DROPS, SHAPE, readers
+from test_models import DROPS, SHAPE, TEXTS
 from test_modules import NORMED
 
 import fedlib.algorithms
-from benchmarks.determinism import report
 from benchmarks.determinism.deviation import Deviation, compare, distance
 from benchmarks.determinism.subjects import subjects
 from fedlib.algorithms import GPFL, FedAvg, FedBN, FedMix, Local, PMMoE
 from fedlib.engine import EarlyStop, State, clients_round, draw, hand_out, play_round
 from fedlib.engine.costs import CACHE_BYTES, chunk_of, numbers
-from fedlib.models import MLP
+from fedlib.models import MLP, Net
 from fedlib.runs import Experiment, run, run_with_state
 
 FAST = {"batch_size": 4, "epochs": 2}
@@ -33,7 +32,7 @@ def on(kind):
         "convolutional": lambda: make_federation(SIZES, model=LENET, shape=(12, 12, 1)),
         "dropout": lambda: make_federation(SIZES, model=DROPS, shape=SHAPE),
         "normed": lambda: make_federation(SIZES, model=NORMED),
-        "text": readers,
+        "text": lambda: replace(texts(), net=Net(TEXTS[0], (10,), 3)),
     }[kind]()
 
 
@@ -139,16 +138,3 @@ def test_a_deviation_is_seen_and_named():
     assert not compare((minus, frame), (plus, frame)).same, "two zeros have other bits"
     with pytest.raises(ValueError, match="other leaves"):
         distance(minus, state)
-
-
-def test_a_broken_promise_is_listed():
-    titles = [s.title for s in subjects()]
-    found = report.Findings(subjects(), {"device": "cpu"})
-    ways = (*report.BITS, *report.ROUNDED)
-    found.deviations = {w: dict.fromkeys(titles, Deviation(True)) for w in ways}
-    found.played = dict.fromkeys(titles, report.InMemory(True, True, 0.0, True, 0.0, 0.0))
-    assert not any(found.broken().values())
-    assert report.NO_GPU in report.text(found)
-    found.deviations[report.RESUMED][titles[3]] = Deviation(False, 1.0, 1.0)
-    assert [names for names in found.broken().values() if names] == [[titles[3]]]
-    assert f"| {len(titles) - 1} of {len(titles)} | {titles[3]} |" in report.text(found)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from playing import equal
@@ -16,11 +15,10 @@ from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 from benchmarks.robustness import child
 from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Local
-from fedlib.data import DatasetError
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.models import MLP
 from fedlib.optim import adam
-from fedlib.partition import Dirichlet, Own, QuantitySkew
+from fedlib.partition import Own, QuantitySkew
 from fedlib.runs import Experiment, export, exported, find, run, run_with_state, store
 from fedlib.runs.run import best_of
 from fedlib.runs.spec import Log
@@ -243,43 +241,6 @@ def test_run_folders_come_before_exported_results():
     assert set(find(AVG).metrics["value"].to_pylist()) == {0.5}
 
 
-def _changed(path, **columns):
-    table = pq.read_table(path)
-    for name, said in columns.items():
-        column = pa.array(said if isinstance(said, list) else [said] * len(table))
-        at = table.schema.get_field_index(name)
-        table = table.set_column(at, name, column.dictionary_encode())
-    pq.write_table(table, path)
-
-
-def _unknown_field(path):
-    said = json.loads(pq.read_table(path)["run"][0].as_py())
-    said["spec"]["speed"] = 3
-    _changed(path, run=json.dumps(said))
-
-
-DAMAGES = {
-    "columns": lambda p: pq.write_table(pq.read_table(p).drop_columns("item"), p),
-    "no spec": lambda p: _changed(p, run="{}"),
-    "no experiment": lambda p: _changed(p, run='{"spec": {"kind": "FedAvg"}, "provenance": {}}'),
-    "unknown field": _unknown_field,
-    "empty": lambda p: p.write_bytes(b""),
-    "text": lambda p: p.write_bytes(b"no parquet"),
-    "cut": lambda p: p.write_bytes(p.read_bytes()[:-100]),
-    "half": lambda p: p.write_bytes(p.read_bytes()[:1000]),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_result_is_an_error_that_names_the_file(damage, tmp_path, monkeypatch):
-    target = export([play(AVG)], "some")
-    damage(target)
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "empty"))
-    for look in (lambda: find(AVG), exported):
-        with pytest.raises(ValueError, match=r"some\.parquet is no exported result of fedlib"):
-            look()
-
-
 def test_a_run_folder_says_what_it_is_and_its_provenance_where_and_with_what():
     said, home = play(AVG).provenance, store.folder(AVG)
     assert sorted(p.name for p in home.iterdir()) == [
@@ -294,12 +255,3 @@ def test_a_run_folder_says_what_it_is_and_its_provenance_where_and_with_what():
     assert said["data"].startswith("embedded in scikit-learn, ")
     assert said["seconds"] >= 0
     assert str(Path.home()) not in json.dumps(said)
-
-
-def test_missing_data_is_an_error_and_stores_nothing(monkeypatch, tmp_path):
-    monkeypatch.delenv("FEDLIB_DATA", raising=False)
-    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))
-    lost = Experiment(Task("cifar10", Dirichlet(), MLP()), FedAvg(), rounds=1)
-    with pytest.raises(DatasetError, match=r"downloading 'cifar10' failed: .*HF_HUB_OFFLINE"):
-        play(lost)
-    assert find(lost) is None and store.restore(lost) is None

@@ -17,13 +17,13 @@ from fedlib.models import (
     MLP,
     BiLSTM,
     FastText,
-    GateNet,
     LeNet,
     Module,
     Net,
     ResNet,
     is_statistic,
 )
+from fedlib.models.families import GateNet
 from fedlib.models.lifted import AFTER, Lifted
 from fedlib.optim import adam, sgd
 
@@ -411,23 +411,3 @@ def test_torchvisions_resnet18_is_federated():
     frozen = make_federation((4, 3), model=replace(whole, frozen=("",)), shape=(32, 32, 3))
     state, _ = play(FedAvg(client=sgd(0.1)), frozen, rounds=1)
     assert {*state.shared} == {"head.weight", "head.bias"}
-
-
-SMALL_VIT = (
-    ("image_size", 32), ("patch_size", 8), ("num_layers", 2), ("num_heads", 2),
-    ("hidden_dim", 16), ("mlp_dim", 24), ("dropout", 0.1), ("attention_dropout", 0.1),
-)  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "head", "arguments", "draws"),
-    [
-        ("VisionTransformer", "heads", SMALL_VIT, True),
-        ("mobilenet_v3_small", "classifier", (), False),
-    ],
-)
-def test_torchvisions_networks_share_programs(name, head, arguments, draws):
-    _library = torchvision()
-    net = Net(Module(f"torchvision.models:{name}", arguments, head), (32, 32, 3), 5)
-    assert not net.lifting.alone and bool(net.noise) is draws

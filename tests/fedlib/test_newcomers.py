@@ -12,7 +12,8 @@ from playing import play
 from fedlib import algorithms as alg
 from fedlib.algorithms.local import NOISE, VAE
 from fedlib.engine import EarlyStop, evaluate, evaluate_global, play_round
-from fedlib.models import MLP, AutoEncoder, part
+from fedlib.models import MLP, part
+from fedlib.models.families import AutoEncoder
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Clients, Dirichlet, Mirrored, Own, Rotated
 from fedlib.tasks import Task

@@ -350,18 +350,3 @@ def test_only_training_is_thinned(request_):
     for client in range(full.parts["train"].clients):
         kept = few.parts["train"].client(client)
         assert set(kept) <= set(full.parts["train"].client(client)) and len(set(kept)) == len(kept)
-
-
-@pytest.mark.parametrize(
-    "drawn",
-    [
-        lambda seed: divide(IID(1), Own(0.25), alike(20), alike(20), 1, seed).parts["test"],
-        lambda seed: thinned(Partition.from_lists([range(20)]), np.zeros(20, int), 0.25, seed),
-    ],
-    ids=["tests", "what training keeps"],
-)
-def test_every_example_of_a_client_is_as_likely(drawn):
-    times = np.zeros(20)
-    for seed in range(400):
-        times[drawn(seed).client(0)] += 1
-    assert np.abs(times - 100).max() < 4 * np.sqrt(400 * 3 / 16)

@@ -162,16 +162,6 @@ def test_clients_before_a_class_runs_out_do_not_depend_on_how_many_follow(scheme
     assert np.array_equal(three.index, five.index[:3])
 
 
-def test_unequal_sizes_follow_one_dirichlet_draw():
-    labels, clients, alpha = balanced(10, 20_000), 200, 2.0
-    sizes = deal(QuantitySkew(clients, alpha, least=1), labels).sizes
-    assert sizes.sum() == len(labels) and sizes.min() >= 1
-    spread = (1 - 1 / clients) / clients / (clients * alpha + 1)
-    # A gamma's excess kurtosis is 6 / alpha: four standard errors of a variance.
-    error = 4 * np.sqrt((2 + 6 / alpha) / clients)
-    assert (sizes / len(labels)).var() == pytest.approx(spread, rel=error)
-
-
 @few
 @given(st.integers(1, 12), st.integers(1, 100), st.integers(0, 100), seeds)
 @example(clients=1, size=100, percent=58, seed=0)

@@ -11,7 +11,8 @@ from playing import SIZES, SPLIT, client, close, nine, one, play, texts
 from fedlib import algorithms as alg
 from fedlib.algorithms.mixture import GATE, KEPT, POOL
 from fedlib.engine import State, evaluate, play_round
-from fedlib.models import ACTIVATIONS, GateNet, Net, part
+from fedlib.models import Net, part
+from fedlib.models.families import ACTIVATIONS, GateNet
 from fedlib.optim import adam, sgd
 
 FIRM = 1e4  # a gate's bias that leaves nothing to the others

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import save_file
-from small import ALONE, AVG, BAD, MIX, TASK, Rounds, bits, play, running, undisturbed
+from small import ALONE, AVG, BAD, MIX, TASK, bits, play, running, undisturbed
 
 from benchmarks.robustness import child
 from fedlib import paths
@@ -26,7 +26,6 @@ from fedlib.runs import (
     StoreError,
     export,
     find,
-    inventory,
     run,
     run_with_state,
     store,
@@ -53,20 +52,6 @@ def test_kills_between_any_two_touches_of_files_change_no_bit(at_once, tmp_path,
             deaths += child.call(child.dying_at(n, lambda: play(experiment))).killed
     play(experiment)
     assert deaths >= 4 and bits(experiment) == expected
-
-
-def test_ctrl_c_leaves_the_last_checkpoint(at_once, monkeypatch, tmp_path):
-    expected = undisturbed(ALONE, tmp_path)
-    with monkeypatch.context() as patch:
-        Rounds(patch).after = 2
-        with pytest.raises(KeyboardInterrupt):
-            play(ALONE)
-    assert store.restore(ALONE).completed == 2
-    play(ALONE)
-    assert bits(ALONE) == expected
-    segments = find(ALONE).provenance["segments"]
-    assert [s["rounds"] for s in segments] == [[0, 2], [2, 4]]
-    assert all(s["torch"] == torch.__version__ and s["commit"] for s in segments)
 
 
 # Damaged files
@@ -164,28 +149,6 @@ def test_half_files_of_killed_processes_are_cleaned_up_by_the_next_claim_or_expo
         half.write_text("half")
     export([play(AVG)], "some")
     assert not any(half.exists() for half in halves) and path_of(AVG).exists()
-
-
-def test_the_inventory_says_what_is_there(at_once, monkeypatch):
-    export([play(MIX)], "some")
-    os.rename(store.folder(MIX), paths.runs() / "0123456789abcdef")
-    play(AVG)
-    with pytest.raises(RunDiverged):
-        play(BAD)
-    (paths.runs() / "feed").mkdir()
-    (paths.runs() / "feed" / "spec.json").write_text("{")
-    (paths.runs() / "empty").mkdir()
-    (paths.runs() / "mine").mkdir()
-    (paths.runs() / "mine" / "spec.json").write_text('{"kind": "Mine"}')
-    said = {entry.key: entry for entry in inventory()}
-    assert {k: e.state for k, e in said.items()} == {
-        MIX.key: "exported", AVG.key: "complete", BAD.key: "diverged", "feed": "damaged",
-        "0123456789abcdef": "outdated", "mine": "damaged",
-    }  # fmt: skip
-    assert said[AVG.key].experiment == AVG and said[AVG.key].completed == 2
-    assert "spec.json is no JSON" in said["feed"].note
-    (store.folder(AVG) / store.PROVENANCE).unlink()
-    assert {e.key: e.state for e in inventory()}[AVG.key] == "unfinished"
 
 
 # Other data
@@ -306,15 +269,6 @@ def test_a_loss_that_is_not_finite_names_round_and_client():
     assert isinstance(copy, FloatingPointError)
 
 
-def test_what_comes_from_elsewhere_replaces_a_failure(tmp_path, monkeypatch):
-    play(AVG)
-    files = store.pack(AVG)
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path / "other"))
-    store.tell(AVG, store.FAILURE, {"round": 1})
-    store.unpack(AVG, files)
-    assert store.failure(AVG) is None and find(AVG) is not None
-
-
 def test_a_flipped_bit_of_stored_metrics_is_seen():
     play(AVG)
     path = store.folder(AVG) / store.METRICS
@@ -337,16 +291,6 @@ def test_what_was_stored_without_checksums_is_still_read(monkeypatch):
     save_file(tensors, home / store.CHECKPOINT, metadata=said)
     assert store.restore(AVG).completed == AVG.rounds
     assert find(AVG).metrics.equals(result.metrics)
-
-
-@pytest.mark.parametrize("said", [{"round": "x"}, {"clients": 3}])
-def test_a_failure_of_which_no_error_can_be_made_is_damage(said):
-    store.tell(AVG, store.FAILURE, said)
-    with pytest.warns(DamagedWarning, match=r"failure.json .* moved to"):
-        play(AVG)
-    store.tell(MIX, store.FAILURE, {"round": 1})
-    with pytest.raises(RunDiverged):
-        play(MIX)
 
 
 @pytest.mark.parametrize("said", ["", "x", "a commit", "a line that moves what follows"])

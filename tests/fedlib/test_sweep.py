@@ -15,9 +15,11 @@ from unittest.mock import MagicMock
 import pytest
 from small import AVG, BAD, MIX, TUNED, bits, go, play, running
 
-from fedlib import paths
 from fedlib.algorithms import Local
-from fedlib.progress import Table
+<<<<<<< HEAD
+=======
+from fedlib.progress import Tally
+>>>>>>> r_lib
 from fedlib.runs import RunDiverged, cluster, export, find, store
 from fedlib.runs import sweep as module
 from fedlib.runs.cluster import UnfitNode
@@ -78,7 +80,7 @@ def test_a_killed_worker_takes_only_its_own_run(monkeypatch):
     assert len(killed) == 1
 
 
-def test_an_interrupted_sweep_says_how_far_it_came_and_continues(playing, monkeypatch):
+def test_an_interrupted_sweep_continues(playing, monkeypatch):
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
     moments = [3]
 
@@ -88,7 +90,7 @@ def test_an_interrupted_sweep_says_how_far_it_came_and_continues(playing, monkey
             raise KeyboardInterrupt
 
     playing(stop)
-    with pytest.raises(KeyboardInterrupt, match=r"1 of 2 runs are done.*the same call continues"):
+    with pytest.raises(KeyboardInterrupt):
         go([AVG, MIX])
     assert find(AVG) is not None and store.restore(MIX).completed == 3
     assert len(go([AVG, MIX])) == 2
@@ -100,10 +102,6 @@ def test_a_run_asked_for_twice_is_trained_once(playing):
     results = go([AVG, dataclasses.replace(AVG), AVG])
     assert len(results) == 3 and played == [("FedAvg", 0), ("FedAvg", 1)]
     assert all(r.provenance == results[0].provenance for r in results)
-
-
-def test_no_runs_are_no_results():
-    assert go([]) == [] == go([], workers=3)
 
 
 @pytest.fixture
@@ -178,12 +176,6 @@ def test_a_cluster_that_does_not_answer_is_an_error(ray):
     ray.init = lambda address, **_: (_ for _ in ()).throw(ConnectionError("refused"))
     with pytest.raises(RuntimeError, match="no Ray cluster answers at 'auto': refused"):
         go([AVG], address="auto")
-
-
-def test_who_watches_hears_of_the_beginning_of_both_stages_and_of_every_end():
-    told = []
-    assert module.trained(TUNED, lambda *said: told.append(said[:2]), {"device": "cpu"}) is None
-    assert told == [(0, 2), (1, 2), (2, 2)] * 2
 
 
 def test_a_cluster_trains_elsewhere_and_its_files_come_back(ray, monkeypatch):
@@ -271,17 +263,6 @@ def test_a_lost_run_goes_on_from_the_checkpoint_that_came_back(ray, playing, mon
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_what_a_killed_process_left_of_a_run_goes_with_it(ray, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with cluster._own_store(AVG, "300"):
-        play(AVG)
-        left = shutil.copytree(paths.runs(), tmp_path / "left")
-    assert [*tmp_path.glob("fedlib-*")] == []
-    left.rename(tmp_path / f"fedlib-{os.getuid()}-{AVG.key}")
-    assert len(go([AVG], address="auto")) == 1
-    assert [*tmp_path.glob("fedlib-*")] == []
-
-
 def test_a_machine_with_other_code_stops_the_sweep_and_is_named(ray, monkeypatch):
     codes = iter(["older", "older", *["newer"] * 9])  # of two orders, and of who takes them
     monkeypatch.setattr(cluster, "code", lambda: {"fedlib": next(codes)})
@@ -297,36 +278,20 @@ def test_first_stages_of_which_only_the_result_is_kept_are_trained_once(ray):
     assert ray.log[2:] == [e.key for e in (AVG, *TUNINGS)]
 
 
-def test_the_table_says_who_is_where_and_never_scrolls(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("LINES", "8")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
-    err = Terminal()
-    monkeypatch.setattr(sys, "stderr", err)
-    many = {f"{n:016x}": f"FedAvg() on digits, seed {n}" + " and more" * 9 for n in range(20)}
-    first, second, *others = many
-
-    def drawn():
-        table._bars.refresh()
-        return err.getvalue().split("\x1b[2K")[-1].splitlines()
-
-    with Table(many) as table:
-        for key in (first, second):
-            table.round(key, 0, 9, float("nan"), "on node-7" if key == first else "")
-        table.round(first, 4, 9, 2.25, "on node-7")
-        table.end(second, ValueError("no"))
-        lines = drawn()
-        assert "0/20" in lines[-2] and "runs done, 1 failed" in lines[-2]
-        assert "4/9" in lines[-1] and "00000000 loss 2.25 on node-7 FedAvg" in lines[-1]
-        for key in others:
-            table.round(key, 0, 9, float("nan"))
-        assert len(drawn()) == 8
-
-
 class Terminal(io.StringIO):
     def isatty(self):
         return True
+
+
+def test_the_bar_says_how_far_and_what_was_heard_last(monkeypatch):
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.setattr(sys, "stderr", err := Terminal())
+    with Tally({"a" * 16: "one", "b" * 16: "two"}) as tally:
+        tally.end("b" * 16, ValueError("no"))
+        tally.round("a" * 16, 4, 9, 2.25, "on node-7")
+    said = err.getvalue()
+    assert "runs done, 1 failed:  50%" in said and "1/2" in said
+    assert "aaaaaaaa 4/9 loss 2.25 on node-7" in said
 
 
 def test_a_terminal_is_redrawn_a_log_gets_lines_and_quiet_is_quiet(monkeypatch):

@@ -2,14 +2,12 @@
 
 import contextlib
 import dataclasses
-import inspect
 import json
 import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import AVG
 
 from benchmarks.robustness import hyper
 from companion.sections import Setting
@@ -19,7 +17,7 @@ from fedlib.engine import EarlyStop
 from fedlib.models import MLP, LeNet
 from fedlib.optim import Optimizer
 from fedlib.partition import IID, Dirichlet, Mirrored
-from fedlib.runs import Experiment, run
+from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import UnknownName, from_code, from_dict, key_of, to_dict
 from papers.pm_moe.experiments import PrivateParts
@@ -282,17 +280,6 @@ def test_any_experiment_is_read_back_with_defaults_said_and_in_any_order(item, o
     assert_same(through_json(said), item)
     assert_same(through_json(to_dict(item)), item)
     assert_same(from_code(f"  {item}\n"), item)
-
-
-def test_how_a_run_is_made_is_no_part_of_it():
-    """Device, chunk, progress and retry are arguments of run, and no field of a value."""
-    how = set(inspect.signature(run).parameters) - {"experiment"}
-    assert how == {"device", "chunk", "progress", "retry"}
-    assert not how & {field for fields in FIELDS.values() for field in fields}
-    first = run(AVG, device="cpu", chunk=2, progress=False)
-    asked = []
-    again = run(AVG, chunk=1, progress=lambda *said: asked.append(said))
-    assert again.provenance == first.provenance and not asked
 
 
 DEEP: list = []

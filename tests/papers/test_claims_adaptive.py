@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from rows import frame_of
 
-from companion import plotting
 from companion.claims import FAILS, HOLDS
 from fedlib import paths
 from fedlib.models import LeNet
@@ -109,25 +108,6 @@ def test_table_2_stands_beside_the_papers():
     assert cell.startswith("0.8") and cell.endswith("(3) {0.058} [0.724]")
     assert "[" not in analysis.table_2(table, known[:0]).loc[(0.2, 0.33), MOE]
     assert both.loc[(1.0, 0.0), LOCAL]
-
-
-def test_clusters_are_counted_most_popular_first():
-    held = [1, 1, 1, 2]  # cluster of each client
-    here = {"method": BEST, "p": 0.6, "J": 3, "eps": np.nan, "metric": "clusters"}
-    rows = [
-        {**here, "round": t, "item": c, "expert": j, "value": float(held[c] == j)}
-        for t, c, j in product((0, 5), range(4), range(3))
-    ]
-    sizes = analysis.sizes(frame_of(*rows))
-    assert sizes.sort_values("rank")["value"].tolist() == [3, 1, 0]
-
-
-def test_shares_of_clients_rise_to_one():
-    table = analysis.clients(table_2(seeds=1))
-    figure, drawn = plotting.cumulative({"x": table[table["method"] == LOCAL]}, xlabel="a")
-    assert drawn["value"].is_monotonic_increasing and drawn["share"].iloc[-1] == 1
-    assert drawn["share"].iloc[0] == pytest.approx(1 / 8)
-    assert figure.axes[0].get_legend_handles_labels()[1] == [LOCAL]
 
 
 @pytest.mark.parametrize(

@@ -148,34 +148,6 @@ def test_which_fedavg_is_published_is_told_by_the_distance():
     assert "0.161 vs 0.01" in found[0].measured  # published: 0.2000, here 0.361 and 0.212
 
 
-def test_rates_are_compared_on_validation_examples():
-    frame = grid(
-        {(FEDAVG, "balanced_validation_accuracy"): 0}, p=(0.2, 1.0), lr=(1e-4, 1e-3), seed=(0, 1)
-    )
-    table = analysis.tried(frame.assign(value=100 * frame["p"] + frame["lr"]))
-    assert set(table["method"]) == {"p = 0.2", "p = 1"} and len(table) == 8
-    np.testing.assert_allclose(table[table["lr"] == 1e-3]["value"] % 1, 1e-3, rtol=1e-9)
-
-
-def test_the_plane_and_the_curves_draw_what_they_are_given():
-    table = table_of(PUBLISHED)
-    figure, drawn = plotting.plane(
-        {"CIFAR-10": table}, x=GLOBAL, y=OWN, by="p", xlabel="x", ylabel="y",
-        printed={"CIFAR-10": CIFAR10},
-    )  # fmt: skip
-    assert len(drawn) == 8 and {"mean_x", "low_y"} <= set(drawn)
-    labels = figure.axes[0].get_legend_handles_labels()[1]
-    assert {FEDAVG, LOCAL, TUNED, MIXTURE, "published"} == set(labels)
-    assert {t.get_text() for t in figure.axes[0].texts} >= {"0.2", "0.3"}
-    ratio = analysis.of_fedavg(table, GLOBAL, "p")
-    axes = {"x": "p", "xlabel": "p", "ylabel": "r"}
-    figure, drawn = plotting.over({"x": ratio}, level=1, log=True, **axes)
-    assert len(drawn) == 6 and figure.axes[0].get_xscale() == "log"
-    theirs = pd.DataFrame({"method": [MIXTURE], "p": [0.3], "value": [0.9]})
-    figure, _ = plotting.over({"x": ratio}, printed={"x": theirs}, **axes)
-    assert figure.axes[0].collections[-1].get_offsets().tolist() == [[0.3, 0.9]]
-
-
 def test_every_client_is_a_dot():
     values = {(FEDAVG, GLOBAL): 0.4, (FEDAVG, OWN): 0.5, (TUNED, OWN): 0.6}
     frame = grid(values, seed=(0, 1), client=range(3)).assign(p=0.6, q=0.5)
@@ -230,16 +202,3 @@ def test_training_alone_is_all_there_is_where_everybody_opts_out():
     assert analysis.of_figure(table) == [0.0, 0.9, 0.95]
     for some in ([0.0, 0.75], [0.0]):
         assert analysis.of_figure(table[table["q"].isin(some)]) == some
-
-
-def test_losses_are_fedavgs_at_the_least_and_most_skewed():
-    ps, methods, parts = (0.2, 0.6, 1.0), (FEDAVG, MIXTURE), []
-    for metric, clients in (("train_loss", [0]), ("validation_nll", [0, 1])):
-        values = {(method, metric): 0 for method in methods}
-        parts.append(grid(values, p=ps, round=(0, 1), client=clients))
-    frame = pd.concat(parts, ignore_index=True)
-    frame["value"] = 10 * frame["p"] + frame["round"] + frame["client"]
-    found = analysis.losses(frame).set_index(["method", "round"])["value"]
-    names = {f"{p} p, {of}" for p in ("least", "largest") for of in ("training", "validation")}
-    assert set(found.index.get_level_values(0)) == names and len(found) == 8
-    assert found["largest p, training", 1] == 11.0 and found["least p, validation", 0] == 2.5

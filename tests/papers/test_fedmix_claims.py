@@ -232,24 +232,6 @@ def test_the_papers_figures_5_and_6_and_the_other_way_round(dataset, runs, expec
     assert initials(claims.rotated_claims(runs, dataset)) == expected
 
 
-def test_one_hotness_is_a_share_of_log_k():
-    even = rotated(**{BY_ANGLE: 0.8}, q=0.5)
-    assert claims.one_hotness(even, BY_ANGLE) == pytest.approx([1] * 3)
-    assert max(claims.one_hotness(rotated(**{BY_ANGLE: 0.8}, q=0.999), BY_ANGLE)) < 0.02
-    assert claims.one_hotness(rotated(0.8), FEDAVG) == []
-    assert claims.one_hotness(even, BY_ANGLE, rate=0.2) == pytest.approx([1] * 3)  # round 10
-    assert claims.one_hotness(even, BY_ANGLE, rate=0.1) == []  # would be round 20
-
-
-def test_ahead_of_fedavg_is_paired():
-    stored = pd.concat([rotated(0.8, seeds=2), rotated(**{BIASED: 0.85})])
-    gain = analysis.ahead_of_fedavg(stored)
-    assert set(gain["method"]) == {BIASED} and set(gain["seed"]) == {0, 1}
-    last = gain[gain["round"] == 10].sort_values("seed")["value"].tolist()
-    assert last == pytest.approx([0.05, 0.05 + OWN[BIASED]])
-    assert analysis.ahead_of_fedavg(rotated(**{BIASED: 0.85})).empty
-
-
 # New clients.
 
 
@@ -322,10 +304,3 @@ def test_three_ways_to_test():
     missing = analysis.first_stage("quick", "two_class_digits")
     assert missing.empty
     assert {*analysis.three_ways(joining(), missing)["way"]} == {analysis.BEFORE, analysis.AFTER}
-
-
-def test_seen_and_new_are_beside_each_other():
-    rows = analysis.seen_and_new(last(0.6, None, None, 0.7))
-    assert rows["method"].tolist() == [FEDAVG] * 3 + [FEDMIX] * 3
-    assert rows["x"].tolist() == rows["y"].tolist()
-    assert rows.groupby("method")["x"].mean().tolist() == pytest.approx([0.6, 0.7])

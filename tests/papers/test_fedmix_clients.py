@@ -224,19 +224,6 @@ def test_shares_and_one_client():
     assert analysis.of_client(analysis.audited(rows, FEDMIX, STEP, 0), 1) == {}
 
 
-def test_ranges_and_summary_are_in_the_order_of_sources_and_messages():
-    leaked = analysis.leaks(every())
-    ranges = analysis.ranges(leaked)
-    mix = ranges[ranges["method"] == FEDMIX]
-    assert mix["row"].tolist() == [s for s in [*analysis.SOURCES.values()][:3] for _ in MESSAGES]
-    assert mix["group"].tolist() == [*MESSAGES] * 3
-    table = analysis.summary(leaked)
-    assert list(table.columns) == [*MESSAGES]
-    assert (BIASED, "output bias") not in table.index
-    assert table.loc[(FEDMIX, "q(z|s)"), STEP] == pytest.approx(0.22)
-    assert table.loc[(FEDAVG, analysis.GUESSING), STEP] == pytest.approx(0.3)
-
-
 def test_the_claims_follow_the_distances():
     assert initials(claims.privacy_claims(every(0.01, 0.03, 0.1))) == "h" * 11
     bad = claims.privacy_claims(every(0.4, 0.35, 0.2))
