@@ -16,10 +16,7 @@ import pytest
 from small import AVG, BAD, MIX, TUNED, bits, go, play, running
 
 from fedlib.algorithms import Local
-<<<<<<< HEAD
-=======
 from fedlib.progress import Tally
->>>>>>> r_lib
 from fedlib.runs import RunDiverged, cluster, export, find, store
 from fedlib.runs import sweep as module
 from fedlib.runs.cluster import UnfitNode

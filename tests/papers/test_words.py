@@ -97,7 +97,7 @@ def test_every_sentence_has_its_numbers_a_notebook_and_a_figure():
     for name, row in words("findings.csv", "name").items():
         assert name in findings.NUMBERS
         assert (paths.ROOT / "notebooks" / f"{row['notebook']}.ipynb").exists()
-        assert (paths.ROOT / "figures" / f"{row['figure']}.png").exists(), name
+        assert (paths.ROOT / f"{row['figure']}.png").exists(), name
     assert {*words("findings.csv", "name")} == {*findings.NUMBERS}
 
 
