@@ -23,13 +23,4 @@ from companion.plotting.numbers import (
     trials,
 )
 from companion.plotting.planes import cloud, embedding, frontier, plane, versus
-from companion.plotting.style import (
-    PAGE,
-    findings,
-    look_of,
-    ordered,
-    save,
-    save_table,
-    title,
-    use_style,
-)
+from companion.plotting.style import PAGE, findings, ordered, save, save_table, title, use_style

@@ -144,4 +144,4 @@ def test_no_two_methods_of_a_figure_look_the_same(section):
             known = [m for m in section.methods(scale, dataset) if m in looks().methods]
             # A second stage looks as its first one, which it is drawn above or beside.
             known = [m for m in known if not m.endswith(f" {WITH_MOE}")]
-            assert len({str(plotting.look_of(m)) for m in known}) == len(known)
+            assert len({str(style.look_of(m)) for m in known}) == len(known)
