@@ -277,9 +277,7 @@ def keep(notebook: Path, folder: Path) -> None:
     parts = [old[old["notebook"].isin(there)], new[new["notebook"] == number]]
     rows = pd.concat(parts).sort_values("notebook", kind="stable")
     if len(rows) or len(old):
-        scratch = paths.notebooks() / "verdicts.writing"
-        rows.to_csv(scratch, index=False, lineterminator="\n")
-        scratch.replace(scratch.with_name(VERDICTS))
+        rows.to_csv(paths.notebooks() / VERDICTS, index=False, lineterminator="\n")
 
 
 def compare(folder: Path) -> bool:

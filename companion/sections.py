@@ -33,7 +33,7 @@ class Setting:
 
     task: Task
     rounds: int
-    seeds: int
+    seeds: int = 3
     cohort: int | float = 10
     batch_size: int = 64
     server_rate: float = 1e-3

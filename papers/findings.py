@@ -15,11 +15,10 @@ import pandas as pd
 from IPython.display import Markdown
 from scipy import stats
 
-from companion import findings as companion
 from companion import frames
-from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTESTED, Claim, judge
+from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTESTED, Claim, enough, judge, shown
 from companion.panels import Panel, stored
-from companion.sections import Section
+from companion.sections import SCALES, Section
 from fedlib import paths
 from papers.adaptive import claims as adaptive
 from papers.adaptive.experiments import ADAPTIVE_ROTATED, ADAPTIVE_WRITERS
@@ -285,10 +284,26 @@ def page() -> str:
 def learned(notebook: str, table: pd.DataFrame) -> Markdown:
     """Return a notebook's last sentences: what the paper says, what was found, how sure that is.
 
-    ``table`` are its claims; one of them speaks, that `papers/learned.csv` has a pattern of.
+    ``table`` are its claims. Of those that the pattern in `papers/learned.csv` fits one speaks, at
+    the largest scale at which one was tested.
     """
-    row = words("learned.csv", "name")[notebook]
-    return companion.learned(table, row["says"], row["claim"], WORDS)
+    says, pattern = (words("learned.csv", "name")[notebook][column] for column in ("says", "claim"))
+    rows = table[table["claim"].str.match(pattern) & table["verdict"].isin(TESTED)]
+    if not len(rows):
+        return Markdown(f"**The paper says** {says}\n\n**Found:** nothing yet.")
+    scale = next(s for s in SCALES[::-1] if rows["tested on"].str.contains(s).any())
+    rows = rows[rows["tested on"].str.contains(scale)]
+    rows = rows[rows["claim"].eq(rows["claim"].iloc[-1])]
+    row, told = rows.iloc[0], shown(rows).iloc[0]
+    sure = f"{told['measured']} on {row['tested on']}, from {row['seeds']} seeds"
+    sees = f", which can detect a difference of {told['can detect']}" if told["can detect"] else ""
+    decide = f"; at the effect seen {enough(row['needed'])} would decide" if row["needed"] else ""
+    lines = (
+        f"**The paper says** {says}",
+        f"**Found:** “{row['claim']}” {WORDS[row['verdict']]} on {row['tested on']}.",
+        f"**How sure:** {sure}{sees}{decide}.",
+    )
+    return Markdown("\n\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -14,14 +14,9 @@ from papers.scaled import MAJORITY
 class Numbers(dict[int, float]):
     """Numbers by seed, and what the floor has at the same place; {} where there is none."""
 
-    floor: BySeed = {}  # noqa: RUF012
-
-    @classmethod
-    def over(cls, floor: BySeed, numbers: BySeed) -> "Numbers":
-        """Return numbers with the floor of their place."""
-        found = cls(numbers)
-        found.floor = floor
-        return found
+    def __init__(self, numbers: BySeed, floor: BySeed) -> None:
+        super().__init__(numbers)
+        self.floor = floor
 
 
 def said(paper: str, name: str, /, **words: object) -> tuple[str, str, dict[str, Any]]:
@@ -98,6 +93,6 @@ def by(table: pd.DataFrame, column: str = "value", **always: Any) -> Callable[..
     def at(method: str, **where: Any) -> Numbers:
         place = {**always, **where}
         floor = scored(table, method=MAJORITY, **place) if column == "value" else {}
-        return Numbers.over(floor, scored(table, column, method=method, **place))
+        return Numbers(scored(table, column, method=method, **place), floor)
 
     return at

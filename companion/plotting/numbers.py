@@ -122,6 +122,7 @@ def dots(
 
     def draw(ax: Axes, name: str, parts: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
         frame, floor = parts
+        across: Any = ax.get_yaxis_transform()  # x goes from 0 at a field's left to 1 at its right
         for j, group in enumerate(groups):
             colour = "black" if group == black else style.SHADES[j % len(style.SHADES)]
             mine = frame[frame["group"] == group]
@@ -132,9 +133,9 @@ def dots(
             form = style.FORMS[j % len(style.FORMS)]
             ax.plot(mine["mean"], at, form, color=colour, markersize=4.5, label=group)
         ax.grid(visible=False, axis="y")
-        ax.hlines(np.arange(len(rows) - 1) + 0.5, 0, 1, "0.9", lw=0.6, transform=_across(ax))
+        ax.hlines(np.arange(len(rows) - 1) + 0.5, 0, 1, "0.9", lw=0.6, transform=across)
         for row in set(rows) - set(frame["row"]):
-            middle: Style = {"ha": "center", "va": "center", "transform": _across(ax)}
+            middle: Style = {"ha": "center", "va": "center", "transform": across}
             ax.text(0.5, rows.index(row), empty, color="grey", fontsize="small", **middle)
         if marks and name in marks:
             ax.axvline(marks[name], label=mark, **style.MARK)
@@ -246,10 +247,8 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
         how: Style = {"color": "black", "fillstyle": "none", "markersize": 5}
         ax.plot(rows["value"], rows.index, "o", label="published", **how)
         floor = rows["floor"].dropna()
-        crosses: Style = (
-            {"color": style.FLOOR["color"], "label": style.CALLED} if len(floor) else {}
-        )
-        ax.plot(floor, floor.index, "x", **crosses)
+        if len(floor):
+            ax.plot(floor, floor.index, "x", color=style.FLOOR["color"], label=style.CALLED)
         for at, of in enumerate(rows.to_dict("records")):
             judged = of["verdict"] in JUDGED
             look: Style = {"color": JUDGED.get(of["verdict"], "#777777"), "zorder": 1}
@@ -267,8 +266,3 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     most = max(map(len, panels.values()))
     axes: Style = {"xlabel": "percent", **labels}
     return fields(panels, draw, (style.PAGE, 0.16 * most + 0.9), columns=1, room=0.4, **axes)
-
-
-def _across(ax: Axes) -> Any:
-    """Return the coordinates of a field whose x goes from 0 at its left to 1 at its right."""
-    return ax.get_yaxis_transform()

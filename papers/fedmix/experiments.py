@@ -289,7 +289,6 @@ _CIFAR: Row = ("digits", "cifar10", "cifar10")
 _USUAL: dict[str, Row] = {
     #                  quick     standard   paper
     "rounds":         (120,      300,       2000),
-    "seeds":          (3,        3,         3),
     "cohort":         (5,        10,        10),
     "batch_size":     (20,       64,        64),
     "server_rate":    (5e-3,     1e-3,      1e-3),

@@ -60,7 +60,7 @@ def mixture_claims(frame: pd.DataFrame) -> list[Claim]:
             ("synchronous", scored(here, stage=WITH_MOE), ">", scored(here, method=SYNCHRONOUS)),
         )
         floor = scored(here, method=MAJORITY)
-        claims += judged("004", ((n, Numbers.over(floor, a), *of) for n, a, *of in rows), s=s)
+        claims += judged("004", ((n, Numbers(a, floor), *of) for n, a, *of in rows), s=s)
     told = analysis.reporting(frame)
     largest, all_of_them = (frames.by_seed(told, column) for column in ("maximum", "all"))
     chosen = {seed: largest[seed] - all_of_them[seed] for seed in largest}

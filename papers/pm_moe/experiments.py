@@ -105,7 +105,6 @@ class PrivateParts(Setting):
 _NUMBERS: dict[str, Row] = {
     #                quick         standard               paper
     "rounds":       (20,           40,                    2000),
-    "seeds":        (3,            3,                     3),
     "batch_size":   (10,           10,                    10),
     "evaluate_every": (3,          5,                     10),
     "rate":         (0.1,          0.05,                  0.005),

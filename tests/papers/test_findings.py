@@ -3,8 +3,7 @@
 import pandas as pd
 
 from companion import claims
-from companion.claims import FAILS, HOLDS
-from companion.findings import learned
+from papers import findings
 
 RUNS = {s: 0.6 + 0.01 * s for s in range(3)}
 
@@ -14,14 +13,15 @@ def of_gain(gain, where="CIFAR-10 (standard)", text="a beats b"):
     return claims.table({where: [claims.judge(text, "Fig. 1", RUNS, b)]})
 
 
-def test_a_notebook_ends_with_what_was_learned_at_the_largest_scale():
+def test_a_notebook_ends_with_what_was_learned_at_the_largest_scale(monkeypatch):
     other = of_gain(-0.05, text="b beats a")
     both = pd.concat([of_gain(0.05), of_gain(-0.05, "Digits (quick)"), other], ignore_index=True)
-    words = {HOLDS: "holds", FAILS: "does not hold"}
-    told = learned(both, "a is better.", "a be", words).data.split("\n\n")
+    rows = {"01": {"says": "a is better.", "claim": "a be"}, "02": {"says": "", "claim": "c"}}
+    monkeypatch.setattr(findings, "words", lambda *table: rows)
+    told = findings.learned("01", both).data.split("\n\n")
     assert told[0] == "**The paper says** a is better."
     assert told[1] == "**Found:** “a beats b” holds on CIFAR-10 (standard)."
     assert "+5.1 points" in told[2]
     assert "from 3 seeds, which can detect a difference of 0.33 points." in told[2]
-    assert "does not hold on Digits (quick)" in learned(both[1:], "", "a be", words).data
-    assert learned(both, "", "c", words).data.endswith("**Found:** nothing yet.")
+    assert "does not hold on Digits (quick)" in findings.learned("01", both[1:]).data
+    assert findings.learned("02", both).data.endswith("**Found:** nothing yet.")
