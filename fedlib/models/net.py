@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -16,6 +16,9 @@ from fedlib.models.families import SMALL, Family, Params, some
 from fedlib.models.lifted import AFTER, USED, BatchNorm, Lifted, blamed, drawn_by, is_statistic
 
 Slot = tuple[str, dict[str, Any], str]
+# Lets a module be built although a program is being vmapped: a resumed run asks for a net there
+# first, and drawing its (unused) numbers is refused by vmap.
+OutsideVmap = torch._C._DisableFuncTorch
 
 
 class Classifier(nn.Module):
@@ -93,7 +96,7 @@ class Net:
         if asked == (self._spec, self.shape, self.classes):
             return self
         if asked not in self._others:
-            with _outside_vmap():
+            with OutsideVmap():
                 self._others[asked] = Net(*asked, self._device)
         return self._others[asked]
 
@@ -266,16 +269,8 @@ class Net:
 
 @cache
 def _lifting(spec: Any, shape: tuple[int, ...], classes: int) -> Lifting:
-    with _outside_vmap(), torch.no_grad():
+    with OutsideVmap(), torch.no_grad():
         return Net(spec, shape, classes)._rehearsed()  # on a CPU, where all draws are seen
-
-
-def _outside_vmap() -> AbstractContextManager[Any]:
-    """Return a context in which a module may be built although a program is being vmapped.
-
-    A resumed run asks for a net there first, and drawing its (unused) numbers is refused by vmap.
-    """
-    return torch._C._DisableFuncTorch()
 
 
 def _slots(module: nn.Module) -> list[Slot]:

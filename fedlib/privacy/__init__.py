@@ -1,13 +1,5 @@
 """What a server can infer about its clients, and whether opting out keeps its promise."""
 
 from fedlib.privacy.hiding import NoisyFedMix, leak_behind_noise, leak_of_sums
-from fedlib.privacy.labels import (
-    audit,
-    from_marginal,
-    from_rows,
-    from_step,
-    from_update,
-    set_from_rows,
-    total_variation,
-)
+from fedlib.privacy.labels import audit, total_variation
 from fedlib.privacy.opting import Trace, tampered, trace

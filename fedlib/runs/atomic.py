@@ -20,6 +20,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedlib import paths
+from fedlib.progress import quiet
 
 MOST_SAID = 500  # characters of what a decoder says of a damaged file, which may quote all of it
 CHECKSUM = "crc32"  # safetensors has none, and training would go on from a flipped weight unawares
@@ -124,7 +125,8 @@ def alone(lock: Path, what: str) -> Iterator[None]:
         try:
             claim = held.acquire(timeout=0)
         except Timeout:
-            print(f"fedlib: another process holds {lock}: waiting for it", file=sys.stderr)
+            if not quiet():
+                print(f"fedlib: another process holds {lock}: waiting for it", file=sys.stderr)
             claim = held.acquire()
     with claim:
         yield

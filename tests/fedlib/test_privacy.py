@@ -15,20 +15,16 @@ from small import play
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, Local, Personal, PrunedFedMix
 from fedlib.engine import State, play_round
 from fedlib.optim import Optimizer, adam, sgd
-from fedlib.privacy import (
-    NoisyFedMix,
-    audit,
+from fedlib.privacy import NoisyFedMix, audit, leak_behind_noise, leak_of_sums, total_variation
+from fedlib.privacy.hiding import balanced_accuracy, best_threshold, noisy
+from fedlib.privacy.labels import (
     from_marginal,
     from_rows,
+    from_rows_together,
     from_step,
     from_update,
-    leak_behind_noise,
-    leak_of_sums,
     set_from_rows,
-    total_variation,
 )
-from fedlib.privacy.hiding import balanced_accuracy, best_threshold, noisy
-from fedlib.privacy.labels import from_rows_together
 from fedlib.runs import Experiment
 
 SIZES = (11, 4, 9)
