@@ -24,7 +24,6 @@ from fedlib.algorithms import FedAvg
 from fedlib.runs import Entry, Experiment, Result, find, inventory, run, store
 from fedlib.runs.exported import read_run
 from fedlib.runs.sweep import sweep
-from fedlib.tasks import pick_device
 from fedlib.values import UnknownName, from_code, from_dict, one_of
 
 NAME = "python -m fedlib"
@@ -104,8 +103,6 @@ def train(
     """
     asked = [e for source in sources for e in experiments(source)]
     how: dict[str, Any] = {"device": device, "chunk": chunk, "retry": retry}
-    if address is None:  # a cluster has devices of its own
-        pick_device(device)
     if plan:
         found = [find(e) is not None for e in asked]
         for experiment, stored in zip(asked, found, strict=True):

@@ -110,7 +110,7 @@ def look(
     """
     sizes, columns = table.sizes[rows.cpu().numpy()], Known({}, {})
     size = costs.asked_together(fed)
-    if fed.train.augment is not None or not _says(table, method, rows, frozen, context):
+    if fed.train.augment is not None:
         return columns
     for start in range(0, len(rows), size):
         some = slice(start, start + size)
@@ -121,6 +121,8 @@ def look(
         for batch in table.blocks(rows[some], costs.AT_ONCE):
             with torch.no_grad():
                 said: Known = ask(own, ctx, batch)
+            if not any(said):
+                return columns
             for known, found in zip(columns, said, strict=True):
                 for name, t in found.items():
                     if name not in known:
@@ -128,19 +130,3 @@ def look(
                     known[name][some, at : at + t.shape[1]] = t
             at += costs.AT_ONCE
     return columns
-
-
-def _says(
-    table: Table,
-    method: Callable[[Params, Params, Params], Known],
-    rows: Tensor,
-    frozen: Params,
-    context: Params,
-) -> bool:
-    """Return whether anything is known of examples, asked of one."""
-    own, ctx = ({n: t[:1] for n, t in part.items()} for part in (frozen, context))
-    once = np.ones((1, 1), dtype=np.int64)
-    batch = next(table.batches(rows[:1], 0 * once[None], once, once[0]))
-    with torch.no_grad():
-        said: Known = vmap_clients(method, 1)(own, ctx, batch)
-    return any(said)

@@ -55,11 +55,6 @@ def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:
     return 0.5 * (w.sum(0) ** 2 - (resultant**2).sum(-1)).clamp(min=0)
 
 
-def divergences(messages: Params, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the divergence of every aggregated tensor of a round, by leaf name."""
-    return {n: gradient_divergence(messages[n], w) for n, w in weights.items()}
-
-
 def truth(values: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:
     """Return the group of every client whose side information ``[clients, width]`` is one value.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedlib.algorithms import FedAvg
 from fedlib.engine import Report
 from fedlib.engine.evaluate import Scores
-from fedlib.metrics import divergences
+from fedlib.metrics import gradient_divergence
 from fedlib.tasks import Task
 from fedlib.values import key_of, shown, value, within
 
@@ -183,7 +183,8 @@ class Log:
         self.add(round, "train_loss", loss)
         self.add(round, "bytes_down", int(report.down.sum()))
         self.add(round, "bytes_up", int(report.up.sum()))
-        for name, gd in sorted(divergences(report.messages, report.weights).items()):
+        for name, weights in sorted(report.weights.items()):
+            gd = gradient_divergence(report.messages[name], weights)
             self.array(round, "divergence", gd, name)
         for split, accuracy in report.adapted.items():
             self.clients(round, f"adapted_{split}_accuracy", ids[report.rows], accuracy.numpy())

@@ -15,7 +15,7 @@ from fedlib import metrics
 from fedlib.algorithms import CommonestLabel
 from fedlib.engine import evaluate, evaluate_global
 from fedlib.federation import OPTED_IN
-from fedlib.metrics import divergences, gradient_divergence, over_clients
+from fedlib.metrics import gradient_divergence, over_clients
 from fedlib.metrics.gating import drawn, expected, promised
 from fedlib.models import MLP
 from fedlib.partition import Dirichlet, Majority, Mirrored, OptOut
@@ -63,15 +63,6 @@ def test_divergence_per_expert_equals_every_experts_double_sum(clients, experts,
 def test_divergence_by_hand(updates, weights, expected):
     got = gradient_divergence(torch.tensor(updates), torch.tensor(weights, dtype=torch.float64))
     assert float(got) == pytest.approx(expected, abs=1e-12)
-
-
-def test_every_weighted_tensor_is_measured_and_nothing_else():
-    eye = torch.eye(2)
-    messages = {"w": eye, "experts": eye.unsqueeze(1), "q_s": eye}
-    half = torch.full((2,), 0.5).double()
-    got = divergences(messages, {"w": half, "experts": half.unsqueeze(1)})
-    assert set(got) == {"w", "experts"}
-    assert float(got["w"]) == pytest.approx(0.25) == float(got["experts"][0])
 
 
 @pytest.mark.parametrize(
