@@ -28,11 +28,6 @@ from fedlib.values import UnknownName, from_code, from_dict, one_of
 
 NAME = "python -m fedlib"
 WIDE = 1000  # columns of what is no terminal: a file or a program gets words whole
-KINDS: dict[str, type[FedAvg]] = {
-    name: kind
-    for name in known_algorithms.__all__
-    if isinstance(kind := getattr(known_algorithms, name), type) and issubclass(kind, FedAvg)
-}
 # What typer raises when a question is wrong: every version calls it something else.
 Refused: Any = typer.BadParameter.__mro__[-4]
 
@@ -216,7 +211,9 @@ def _read(entry: Entry) -> Result:
 @app.command()
 def algorithms() -> None:
     """List the algorithms."""
-    rows = [(name, (inspect.getdoc(kind) or "").split("\n")[0]) for name, kind in KINDS.items()]
+    every = (getattr(known_algorithms, name) for name in known_algorithms.__all__)
+    kinds = [k for k in every if isinstance(k, type) and issubclass(k, FedAvg)]
+    rows = [(k.__name__, (inspect.getdoc(k) or "").split("\n")[0]) for k in kinds]
     show_table(("algorithm", "what it is"), rows)
 
 

@@ -179,7 +179,7 @@ class Task:
         tables = self._tables(data, division, seed, where)
         train = tables["train"]
         train.augment = self.augment if len(data.shape) == 3 else None
-        net = Net(self.model, data.shape, data.classes)
+        net = Net(self.model, data.shape, data.classes, where)
         kinds = nn.Embedding | nn.EmbeddingBag
         if any(isinstance(m, kinds) for m in net.module.modules()) == bool(data.mean):
             what = "numbers" if data.mean else "tokens"
@@ -188,7 +188,6 @@ class Task:
             among, labels = self.partition.among(), _labels(data, division.origin["train"])
             inside = self.opt_out.stays_in(division.parts["train"], labels, seed, *among)
             train.side[OPTED_IN] = torch.tensor(inside.astype(np.int64), device=where)
-        net = Net(self.model, data.shape, data.classes, where)
         _ = net.lifting  # an error for one that cannot be trained here
         return Federation(
             net=net,

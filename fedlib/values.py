@@ -14,6 +14,7 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar, dataclass_transform
 
@@ -160,14 +161,12 @@ def _read(node: ast.expr, text: str) -> Any:
             if len(given) < len(node.args) + len(node.keywords):
                 raise ValueError(f"{kind} has too many arguments, or one twice")
             return _make(kind, given)
-        case ast.Constant(value=bool() | int() | float() | str() | None as constant):
-            return constant
         case ast.Tuple(elts=items) | ast.List(elts=items):
             return tuple(_read(item, text) for item in items)
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)) if (
-            not isinstance(number, bool)
-        ):
-            return -number
+        case ast.Constant() | ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
+            with suppress(ValueError):  # minus a word
+                if isinstance(found := ast.literal_eval(node), int | float | str | None):
+                    return found
         case ast.Name(id=name):
             raise UnknownName(f"{name!r} is no value: write Kind(...); {suggest(name, _KINDS)}")
     part = shown(ast.get_source_segment(text, node) or text)
@@ -175,15 +174,14 @@ def _read(node: ast.expr, text: str) -> Any:
 
 
 def _told(item: Any) -> list[tuple[str, Any]]:
-    told = []
-    for field in dataclasses.fields(item):
-        now = getattr(item, field.name)
-        if _needed(field) or not _is_default(field, now, _hints(item.__class__)[field.name]):
-            told.append((field.name, now))
-    return told
+    hints, now = _hints(item.__class__), vars(item)
+    told = [f for f in dataclasses.fields(item) if not _is_default(f, now[f.name], hints[f.name])]
+    return [(f.name, now[f.name]) for f in told]
 
 
 def _is_default(field: dataclasses.Field[Any], now: Any, hint: Any) -> bool:
+    if _needed(field):
+        return False
     default = _checked(field.name, field.default, hint)
     return type(now) is type(default) and now == default  # 1 client is not a fraction of 1.0
 
@@ -212,20 +210,16 @@ def _validate(self: Any) -> None:
 
 def _limit(item: Any, name: str, limit: str | Iterable[str]) -> None:
     given = getattr(item, name)
-    if not isinstance(limit, str):
-        return one_of(name, given, limit)
     numbers = given if isinstance(given, tuple) else (given,)
-    if given is not None and not (numbers and all(_lies_in(n, limit) for n in numbers)):
+    if not isinstance(limit, str):
+        one_of(name, given, limit)
+    elif given is not None and not (numbers and all(_lies_in(n, limit) for n in numbers)):
         be = "be" if limit[0] == ">" else "lie in"
         raise ValueError(f"{type(item).__name__}.{name} must {be} {limit}, got {shown(given)}")
-    return None
 
 
 def _lies_in(number: float, limit: str) -> bool:
-    if limit[0] == ">":
-        low, high = limit.lstrip(">= "), "inf"
-    else:
-        low, high = limit[1:-1].split(",")
+    low, high = limit[1:-1].split(",") if limit[0] != ">" else (limit.lstrip(">= "), "inf")
     ends = (low, "=" in limit or "[" in limit), (high, "]" in limit)
     return float(low) < number < float(high) or any(
         legal and number == float(end) for end, legal in ends

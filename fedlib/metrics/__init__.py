@@ -26,15 +26,12 @@ def over_clients(accuracy: np.ndarray, sizes: np.ndarray) -> dict[str, float]:
     """
     there = np.asarray(sizes) > 0
     a, n = np.asarray(accuracy, dtype=float)[there], np.asarray(sizes)[there]
+    names = ("mean", "weighted", "std", "worst_decile")
     if not len(a):
-        return dict.fromkeys(("mean", "weighted", "std", "worst_decile"), float("nan"))
+        return dict.fromkeys(names, float("nan"))
     worst = np.sort(a)[: max(1, len(a) // 10)]
-    return {
-        "mean": float(a.mean()),
-        "weighted": float((a * n).sum() / n.sum()),
-        "std": float(a.std()),
-        "worst_decile": float(worst.mean()),
-    }
+    told = a.mean(), (a * n).sum() / n.sum(), a.std(), worst.mean()
+    return dict(zip(names, map(float, told), strict=True))
 
 
 def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:

@@ -126,23 +126,14 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-def _normal(weight: Tensor) -> Tensor:
-    return nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
-
-
-def _spectral(weight: Tensor) -> Tensor:
-    """Return the weight with 1 as its largest singular value."""
-    return weight / torch.linalg.matrix_norm(weight, 2)
-
-
 # PyTorch's own initialisation of a layer is uniform.
 INITS: dict[str, Callable[[Tensor], Tensor]] = {
     "uniform": lambda w: w,
-    "normal": _normal,
+    "normal": lambda w: nn.init.normal_(w, std=w.shape[1] ** -0.5),
     "xavier": nn.init.xavier_uniform_,
     "kaiming": nn.init.kaiming_uniform_,
     "orthogonal": nn.init.orthogonal_,
-    "spectral": _spectral,
+    "spectral": lambda w: w / torch.linalg.matrix_norm(w, 2),  # the largest singular value is 1
 }
 
 

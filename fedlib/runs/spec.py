@@ -69,9 +69,7 @@ class Experiment:
     def check(self) -> None:
         whole = isinstance(self.cohort, int)
         if not (self.cohort >= 1 if whole else 0 < self.cohort <= 1):
-            raise ValueError(
-                f"cohort must be a number >= 1 or a fraction in (0, 1], got {self.cohort}"
-            )
+            raise ValueError(f"cohort must be >= 1 or a fraction in (0, 1], got {self.cohort}")
         for name in ("after", "beside"):
             stage = getattr(self, name)
             if stage is not None and not isinstance(stage, Experiment):
