@@ -300,5 +300,5 @@ def test_a_terminal_is_redrawn_a_log_gets_lines_and_quiet_is_quiet(monkeypatch):
         sweep([dataclasses.replace(AVG, seed=len(said))], device="cpu")
         said[stream, quiet] = err.getvalue()
     log = said[io.StringIO, "0"]
-    assert "1/1" in said[Terminal, "0"] and said[Terminal, "1"] == ""
+    assert "runs done" in said[Terminal, "0"] and said[Terminal, "1"] == ""
     assert f"[1/1] {AVG.key} FedAvg() on digits, " in log and len(log.splitlines()) == 1
