@@ -4,6 +4,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any, TypeVar
 
 import matplotlib.pyplot as plt
@@ -29,6 +30,7 @@ CALLED = "always the commonest label"
 FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth": 0.9}
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
+LETTERS = 12.5  # of a heading, to the inch
 DOTTED = 5  # seeds: with no more, runs are dots and no interval is drawn
 # Where quantities end, by what their labels say: the first that fits.
 ENDS = {
@@ -237,7 +239,9 @@ def finish(figure: Figure, heading: str = "") -> None:
     Methods are in the order of their looks, then comes what else was drawn; the floor is last.
     """
     if heading:
-        figure.suptitle(heading, fontsize="medium")
+        wide = int(LETTERS * figure.get_figwidth())
+        lines = [fill(line, wide) for line in heading.splitlines()]
+        figure.suptitle("\n".join(lines), fontsize="medium")
     known: dict[str, Any] = {}
     for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):

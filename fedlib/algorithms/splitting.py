@@ -420,8 +420,8 @@ class GPFL(Split):
 
         steer(h; c) = ReLU(h (scale(c) + 1) + shift(c))
         logits      = head_s(steer(h; c_s)),  c_s = sum_y p(y|s) e_y,  c_g = mean_y e_y
-        loss        = CE(logits) + CE(cos(steer(h; c_g), e)) + lambda |steer(h; c_g) - e_y|
-                      + mu/2 (|e|^2 + |steering|^2)
+        near        = CE(cos(steer(h; c_g), e)) + lambda |steer(h; c_g) - e_y|
+        loss        = CE(logits) + near + mu/2 (|e|^2 + |steering|^2)
 
     Contexts c and the e_y of the distance are of the received embeddings.
 
