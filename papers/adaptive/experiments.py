@@ -183,6 +183,7 @@ WRITERS = side_by_side(Adaptive, ("uneven_digits", "writers", "writers"), {
     **_EACH,
     "task":           (*map(femnist, SCALES),),
     "rounds":         (30,                    30,                          4000),
+    "seeds":          (3,                     11,                          6),
     "cohort":         (5,                     5,                           0.03),
     "js":             ((1, 3),                (1, 3),                      (1, 2, 3, 6, 9)),
     "eps":            ((0.0, 0.33),           (0.0, 0.33),                 (0.0, 0.0615, 0.33)),

@@ -168,6 +168,7 @@ AG_NEWS = side_by_side(Stages, (None, "ag_news", "ag_news"), {
     **_CIFAR10,
     "task":           (*map(ag_news, SCALES),),
     "rounds":         (None,                   60,                          1250),
+    "seeds":          (None,                   9,                           4),
     "cohort":         (None,                   5,                           50),
     "federated":      (None,                   5e-3,                        5e-4),
     "personal":       (None,                   5e-4,                        1e-6),
@@ -180,7 +181,7 @@ _FIRST_CIFAR10: dict[str, Row] = {
     **_CIFAR10,
     "task":           (*map(first_cifar10, SCALES),),
     "rounds":         (45,                     45,                          45),
-    "seeds":          (3,                      3,                           3),
+    "seeds":          (3,                      9,                           3),
     "cohort":         (1.0,                    1.0,                         1.0),
     "evaluate_every": (5,                      5,                           5),
     "federated":      (3e-3,                   5e-4,                        1e-4),
@@ -194,7 +195,7 @@ _FIRST_CIFAR100: dict[str, Row] = {
     **_FIRST_CIFAR10,
     "task":           (*map(first_cifar100, SCALES),),
     "rounds":         (None,                   20,                          45),
-    "seeds":          (None,                   5,                           3),
+    "seeds":          (None,                   9,                           3),
     "qs":             (None,                   (0.0,),                      (0.0,)),
     "opted_ps":       (None,                   (0.2, 0.4, 0.6, 0.8, 1.0),   TENTHS),
 }
@@ -208,8 +209,8 @@ FIRST = merged(
     side_by_side(Stages, (None, "cifar100", "cifar100"), _FIRST_CIFAR100),
 )
 # What runs fastest has more seeds at the standard scale.
-MORE_CIFAR10 = side_by_side(Stages, _DIGITS, {**_CIFAR10, "seeds": (3, 5, 4)})
-MORE_FASHION = side_by_side(Stages, _CLOTHES, {**_FASHION, "seeds": (3, 5, 4)})
+MORE_CIFAR10 = side_by_side(Stages, _DIGITS, {**_CIFAR10, "seeds": (3, 9, 4)})
+MORE_FASHION = side_by_side(Stages, _CLOTHES, {**_FASHION, "seeds": (3, 9, 4)})
 
 MIXTURE = "Mixture"
 SMALL = f"{MIXTURE}, small specialist and gate"
