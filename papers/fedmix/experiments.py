@@ -358,6 +358,7 @@ _NEW_CLIENTS_SIDES = _sides(tuple(VAE), {
     **_USUAL,
     "task":           (*map(two_class_mnist, SCALES),),
     "rounds":         (100,      200,       600),
+    "seeds":          (3,        5,         3),
     "server_rate":    (5e-3,     3e-3,      1e-3),
     "costly":         ((),       ((names.DENSITIES, 1),), ()),
 })
