@@ -16,6 +16,7 @@ from fedlib.models import Net, Params
 from fedlib.values import one_of, value, within
 
 _NONE = np.zeros(0, dtype=np.float32)
+AHEAD = 2**20  # numbers of the steps whose inputs are computed at once, 4 MiB of floats
 OPTED_IN = "opted_in"  # side information: 1 for a training example that may take part, else 0
 
 
@@ -110,6 +111,8 @@ class Table:
         wide = max((column.shape[1] for column in columns.values()), default=0)
         places = picked[1] + wide * torch.arange(len(rows), device=rows.device)[:, None, None]
         split = {name: values.unbind(1) for name, values in held.items()}
+        by_step, numbers = examples.transpose(0, 1), examples[:, :1].numel() * self.x[:1].numel()
+        ahead = 1 if self.augment or rows.is_cuda else max(1, AHEAD // max(numbers, 1))
         steps = enumerate(widths.tolist())
         for (t, width), drawn in zip(steps, noise or repeat(_NONE), strict=False):
             seen = {name: values[t] for name, values in split.items()}
@@ -117,12 +120,14 @@ class Table:
                 seen = {name: values[:, :width] for name, values in seen.items()}
             change = None
             if drawn.size:
-                u = torch.as_tensor(drawn, device=rows.device)[:, :width]
+                u = torch.as_tensor(drawn, device=rows.device)
                 change, rest = u.tensor_split([self.noise_taken], dim=-1)
-                seen |= {"noise": rest} if rest.shape[-1] else {}
+                seen |= {"noise": rest[:, :width]} if rest.shape[-1] else {}
             seen |= {name: _at(column, places[:, t, :width]) for name, column in columns.items()}
             if not known.instead:
-                seen["x"] = self.inputs(examples[:, t, :width], change)
+                if t % ahead == 0:
+                    x = self.inputs(by_step[t : t + ahead], change)
+                seen["x"] = x[t % ahead, :, :width]
             yield seen
 
     @property

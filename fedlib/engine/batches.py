@@ -110,8 +110,12 @@ def look(
     """
     sizes, columns = table.sizes[rows.cpu().numpy()], Known({}, {})
     size = costs.asked_together(fed)
-    if fed.train.augment is not None:
-        return columns
+    with torch.no_grad():
+        once = np.ones((1, 1), dtype=np.int64)
+        one = next(table.batches(rows[:1], 0 * once[None], once, once[0]))
+        first = {n: t[:1] for n, t in frozen.items()}, {n: t[:1] for n, t in context.items()}
+        if fed.train.augment is not None or not any(vmap_clients(method, 1)(*first, one)):
+            return columns
     for start in range(0, len(rows), size):
         some = slice(start, start + size)
         if not sizes[some].any():
@@ -121,8 +125,6 @@ def look(
         for batch in table.blocks(rows[some], costs.AT_ONCE):
             with torch.no_grad():
                 said: Known = ask(own, ctx, batch)
-            if not any(said):
-                return columns
             for known, found in zip(columns, said, strict=True):
                 for name, t in found.items():
                     if name not in known:

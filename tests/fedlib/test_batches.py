@@ -90,6 +90,19 @@ def augmented(augment):
     return fed
 
 
+@pytest.mark.parametrize("rows", [[0], [0, 2, 1]])
+def test_inputs_computed_some_steps_ahead_are_those_of_every_step(rows, monkeypatch):
+    fed = make_federation((11, 4, 9), model=LENET, shape=(12, 12, 1))
+    plan = plan_of(rows, sizes=fed.train.sizes[rows], where=(0, 0))
+    asked = torch.tensor(rows), plan.positions, plan.counts, plan.counts.max(0)
+    ahead = [*fed.train.batches(*asked)]
+    monkeypatch.setattr("fedlib.federation.AHEAD", 0)
+    alone = [*fed.train.batches(*asked)]
+    assert len(ahead) == len(alone) == plan.steps
+    for one, other in zip(ahead, alone, strict=True):
+        assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
 def test_training_sees_exactly_the_images_of_its_noise():
     fed = augmented(CropFlip(2))
     plan = plan_of([0], sizes=(11,), where=(0, 0))

@@ -280,7 +280,7 @@ def test_a_frozen_backbone_is_computed_once_and_never_sent(monkeypatch):
     monkeypatch.setattr(Net, "features", features)
     algorithm = FedAvg(batch_size=None, epochs=3, client=sgd(0.5))
     _, report = play(algorithm, fed, rounds=1)
-    assert said == [max(SIZES)], "all clients' examples together, in three epochs once"
+    assert said == [1, max(SIZES)], "all clients' together, in three epochs once, after one example"
     for place, row in enumerate(report.rows):
         x, y = held_by(fed.train, row)
         head = nn.Linear(9, 3)
