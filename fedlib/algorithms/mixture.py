@@ -71,6 +71,7 @@ class Mixture(LocalTraining):
     """
 
     reads_examples = True
+    keeps = (COPY, OWN, GATE)
     limits = within(pool=("probabilities", "log", "mean"))
     epochs: int = 500
     batch_size: int | None = 10
@@ -82,10 +83,6 @@ class Mixture(LocalTraining):
     gate: Family | None = None
     frozen: bool = False
     used_only: bool = False
-
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is a client's: all but those of the federation's models."""
-        return not name.startswith(GLOBAL)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return generalists, specialists and fresh gates, equal ones for all clients.
@@ -337,7 +334,7 @@ class PMMoE(SecondStage):
         if self.of.experts != "base.":
             return code
         bases = named(part(shared, POOL), "base.")
-        return {**code, "out": torch.stack(each(net.features, bases, x), 1)}
+        return code | each(lambda w, x: {"out": net.features(w, x)}, bases, x)
 
     def _outputs(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return what every expert makes of its entry, ``[B, M, ...]``."""
@@ -345,8 +342,7 @@ class PMMoE(SecondStage):
             return code["out"]
         entry = self.of.opened(net, params, ctx, code).entry
         pool = named(part(params, POOL), self.of.experts)
-        ask = each(lambda w: self.of.private(net, {**params, **w}, entry), pool)
-        return torch.stack(ask, 1)
+        return each(lambda w: {"out": self.of.private(net, {**params, **w}, entry)}, pool)["out"]
 
     def _consulted(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return rest ``[B, C]``, experts' logits ``[B, M, C]`` and what the gate sees."""
