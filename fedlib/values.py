@@ -249,7 +249,10 @@ def _checked_items(where: str, items: tuple[Any, ...], hints: tuple[Any, ...]) -
 
 def shown(given: Any) -> str:
     """Return the beginning of what ``given`` prints as."""
-    text = repr(given)
+    try:
+        text = repr(given)
+    except Exception as error:  # a number of 5,000 digits, or somebody's own __repr__
+        return f"what cannot be printed: {error}"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 

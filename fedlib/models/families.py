@@ -330,10 +330,7 @@ def auto_encoder(inputs: int, hidden: tuple[int, ...], latent: int, seed: int) -
     code. 784 ``inputs``, (512, 256) and 32 have 549,696 + 542,224 parameters (000, App. F). Leaves
     are ``encoder.<layer>.weight`` ``[out, in]`` and so on, initialised as PyTorch does by default.
     """
-    halves = {
-        "encoder": (inputs, *hidden, 2 * latent),
-        "decoder": (latent, *reversed(hidden), inputs),
-    }
+    halves = {"encoder": (inputs, *hidden, 2 * latent), "decoder": (latent, *hidden[::-1], inputs)}
     return drawn(
         lambda: {
             f"{half}.{i}": nn.Linear(n, out)
