@@ -229,8 +229,6 @@ def data(
     data fetch cifar10 mnist     bring them here
     """
     one_of("action", action, ("list", "fetch"))
-    for name in names:
-        one_of("dataset", name, datasets.names())
     if action == "list":
         rows = [(name, *datasets.describe(name)) for name in names or datasets.names()]
         show_table(("dataset", "state", "where"), rows)

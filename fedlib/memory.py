@@ -9,15 +9,13 @@ _LARGEST_MMAP_THRESHOLD = 2**25
 
 
 @cache
-def keep_freed() -> bool:
-    """Let this process keep the memory that it frees; return whether its C library can.
+def keep_freed() -> None:
+    """Let this process keep the memory that it frees, where its C library can.
 
     A step of training frees its gradients and asks for as much again. Given back to the system in
     between, every page must be cleared anew, which can double the time of a wide layer.
     """
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    mallopt = ctypes.CDLL(None).mallopt
-    return bool(
-        mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD) and mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-    )
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)

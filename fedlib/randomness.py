@@ -8,15 +8,8 @@ from typing import Any
 
 import numpy as np
 
-PURPOSES = {
-    "model": 1,
-    "cohort": 2,
-    "batches": 3,
-    "noise": 4,
-    "explore": 5,
-    "search": 6,
-    "server": 7,
-}
+# A purpose's place is in all of its draws: a new one goes to the end.
+PURPOSES = ("model", "cohort", "batches", "noise", "explore", "search", "server")
 
 
 def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:
@@ -33,4 +26,4 @@ def torch_seed(seed: int, purpose: str, *where: int) -> int:
 
 
 def _sequence(seed: int, purpose: str, where: Any) -> np.random.SeedSequence:
-    return np.random.SeedSequence([seed, PURPOSES[purpose], *where])
+    return np.random.SeedSequence([seed, 1 + PURPOSES.index(purpose), *where])

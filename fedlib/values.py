@@ -75,12 +75,12 @@ def as_code(item: Any) -> str:
     """Return the Python expression that makes ``item``, fields left at their default omitted."""
     if not dataclasses.is_dataclass(item) or isinstance(item, type):
         return repr(item)
-    fields = ", ".join(f"{name}={as_code(v)}" for name, v in _told(item))
+    fields = ", ".join(f"{name}={as_code(v)}" for name, v in _changed(item))
     return f"{type(item).__name__}({fields})"
 
 
 def to_dict(item: Any) -> Any:
-    """Return ``item`` as JSON-able data; a value becomes ``{"kind": ..., told fields}``.
+    """Return ``item`` as JSON-able data; a value becomes ``{"kind": ..., field: ...}``.
 
     TypeError for a class, or a subclass, that is not decorated with ``value``.
     """
@@ -90,7 +90,7 @@ def to_dict(item: Any) -> Any:
             _KINDS.setdefault(kind.__name__, kind)  # unpickled: a cluster gets a notebook's classes
         if _place(_KINDS.get(kind.__name__, object)) != _place(kind):
             raise TypeError(f"{kind.__name__} is no kind of value: decorate it with @value")
-        return {"kind": kind.__name__, **{n: to_dict(v) for n, v in _told(item)}}
+        return {"kind": kind.__name__, **{n: to_dict(v) for n, v in _changed(item)}}
     if isinstance(item, tuple | list):
         return [to_dict(v) for v in item]
     return item
@@ -98,21 +98,14 @@ def to_dict(item: Any) -> Any:
 
 def from_dict(data: Any) -> Any:
     """Rebuild what ``to_dict`` wrote; unknown kinds and fields raise ValueError. Runs no code."""
-    try:
-        return _rebuilt(data)
-    except RecursionError as error:
-        raise ValueError("not what a value is stored as: nested too deeply") from error
-
-
-def _rebuilt(data: Any) -> Any:
     if isinstance(data, list):
-        return tuple(_rebuilt(v) for v in data)
+        return tuple(from_dict(v) for v in data)
     if not isinstance(data, dict):
         return data
     rest = dict(data)
     kind = rest.pop("kind", None)
     one_of("kind of value", str(kind), _KINDS)
-    return _make(str(kind), {name: _rebuilt(v) for name, v in rest.items()})
+    return _make(str(kind), {name: from_dict(v) for name, v in rest.items()})
 
 
 def from_code(text: str) -> Any:
@@ -135,18 +128,10 @@ def key_of(item: Any, *, version: int) -> str:
 
 
 def _make(kind: str, given: dict[str, Any]) -> Any:
-    """Return the value of a kind with some fields; the errors name what is wrong or lacking."""
-    fields = [f for f in dataclasses.fields(_KINDS[kind]) if f.init]
+    """Return the value of a kind with some fields; TypeError names those that are missing."""
     for name in given:
-        one_of(f"field of {kind}", name, [f.name for f in fields])
-    lacking = [f.name for f in fields if f.name not in given and _needed(f)]
-    if lacking:
-        raise ValueError(f"{kind} needs {', '.join(lacking)}")
+        one_of(f"field of {kind}", name, [f.name for f in dataclasses.fields(_KINDS[kind])])
     return _KINDS[kind](**given)
-
-
-def _needed(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING
 
 
 def _read(node: ast.expr, text: str) -> Any:
@@ -154,10 +139,10 @@ def _read(node: ast.expr, text: str) -> Any:
     match node:
         case ast.Call(func=ast.Name(id=kind)):
             one_of("kind of value", kind, _KINDS)
-            names = [f.name for f in dataclasses.fields(_KINDS[kind]) if f.init]
-            told = [(str(word.arg), word.value) for word in node.keywords]
-            told += zip(names, node.args, strict=False)
-            given = {name: _read(part, text) for name, part in told}
+            names = [f.name for f in dataclasses.fields(_KINDS[kind])]
+            parts = [(str(word.arg), word.value) for word in node.keywords]
+            parts += zip(names, node.args, strict=False)
+            given = {name: _read(part, text) for name, part in parts}
             if len(given) < len(node.args) + len(node.keywords):
                 raise ValueError(f"{kind} has too many arguments, or one twice")
             return _make(kind, given)
@@ -173,14 +158,15 @@ def _read(node: ast.expr, text: str) -> Any:
     raise ValueError(f"{part} is no part of a value's code: only Kind(...) and literals are")
 
 
-def _told(item: Any) -> list[tuple[str, Any]]:
+def _changed(item: Any) -> list[tuple[str, Any]]:
+    """Return names and values of the fields that are not at their default."""
     hints, now = _hints(item.__class__), vars(item)
-    told = [f for f in dataclasses.fields(item) if not _is_default(f, now[f.name], hints[f.name])]
-    return [(f.name, now[f.name]) for f in told]
+    fields = dataclasses.fields(item)
+    return [(f.name, now[f.name]) for f in fields if not _is_default(f, now[f.name], hints[f.name])]
 
 
 def _is_default(field: dataclasses.Field[Any], now: Any, hint: Any) -> bool:
-    if _needed(field):
+    if field.default is dataclasses.MISSING:
         return False
     default = _checked(field.name, field.default, hint)
     return type(now) is type(default) and now == default  # 1 client is not a fraction of 1.0
@@ -262,7 +248,7 @@ def _checked_items(where: str, items: tuple[Any, ...], hints: tuple[Any, ...]) -
 
 
 def shown(given: Any) -> str:
-    """Return the beginning of what prints as ``given``, whatever that is."""
+    """Return the beginning of what ``given`` prints as."""
     try:
         text = repr(given)
     except Exception as error:  # a number of 5,000 digits, or somebody's own __repr__

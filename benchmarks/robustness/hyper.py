@@ -46,7 +46,7 @@ def plain(cls: type) -> Any:
     if cls in PLAIN:
         return PLAIN[cls]
     hints = typing.get_type_hints(cls)
-    needed = [f for f in dataclasses.fields(cls) if values._needed(f)]  # type: ignore[arg-type]
+    needed = [f for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING]  # type: ignore[arg-type]
     return cls(**{f.name: _small(hints[f.name], i + 1) for i, f in enumerate(needed)})
 
 

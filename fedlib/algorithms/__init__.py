@@ -9,7 +9,8 @@ from fedlib.algorithms.fedavg import FedAvg, LastClient
 from fedlib.algorithms.fedmix import ClusteredFedMix, FedMix, PrunedFedMix
 from fedlib.algorithms.ifca import IFCA
 from fedlib.algorithms.local import CommonestLabel, Densities, Local, Newcomers
-from fedlib.algorithms.mixture import FedSynMoE, Mixture, PMMoE
+from fedlib.algorithms.mixture import Mixture
+from fedlib.algorithms.pmmoe import FedSynMoE, PMMoE
 from fedlib.algorithms.server_training import FedGen, FedGH
 from fedlib.algorithms.splitting import (
     DBE,

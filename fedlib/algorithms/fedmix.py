@@ -115,12 +115,11 @@ class FedMix(FedAvg):
         """
         none = {BIAS: x.new_zeros(net.classes)} if self.personal_bias else {}
 
-        def expert(w: Params, x: Tensor) -> tuple[Tensor, Tensor]:
+        def expert(w: Params, x: Tensor) -> Params:
             h = net.features(w, x)
-            return h, net.logits({**w, **none}, h).log_softmax(-1)
+            return {"h": h, "logp": net.logits({**w, **none}, h).log_softmax(-1)}
 
-        out = each(expert, part(shared, EXPERTS), x)
-        return {n: torch.stack([o[i] for o in out], 1) for i, n in enumerate(("h", "logp"))}
+        return each(expert, part(shared, EXPERTS), x)
 
     def log_probs(self, params: Params, logp: Tensor) -> Tensor:
         """Return the experts' log-probabilities with the client's bias, if that is personal."""

@@ -288,8 +288,7 @@ def log_probs(net: Net, leaves: Params, x: Tensor) -> Tensor:
     own, rest = part(leaves, CLUSTERS), others(leaves, CLUSTERS)
     if not own:
         return net.logp(leaves, x).unsqueeze(-2)
-    said = each(lambda w, x: net.logp({**rest, **w}, x), own, x)
-    return torch.stack(said, 1)
+    return each(lambda w, x: {"logp": net.logp({**rest, **w}, x)}, own, x)["logp"]
 
 
 def count(leaves: Params) -> int:
@@ -302,11 +301,6 @@ def pick(shared: Params, choice: Tensor) -> Params:
     own = {n: t[choice] for n, t in part(shared, CLUSTERS).items()}
     rest = others(shared, CLUSTERS)
     return {**own, **{n: t.expand(len(choice), *t.shape) for n, t in rest.items()}}
-
-
-def settled(first: State) -> Params:
-    """Return each client's model after a first stage that shared clusters, ``[clients, ...]``."""
-    return pick(first.shared, best_fit(first))
 
 
 def used(first: State) -> Params:

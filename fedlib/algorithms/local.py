@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -12,12 +11,12 @@ from torch import Tensor
 
 from fedlib.algorithms.arithmetic import mean
 from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
-from fedlib.algorithms.ifca import FIT, settled
+from fedlib.algorithms.ifca import FIT, best_fit, pick
 from fedlib.engine import Algorithm, EarlyStop, Known, Phase, Prediction, State
 from fedlib.engine.protocol import noise_of
 from fedlib.federation import Federation
 from fedlib.models import Family, Net, Params, named, part
-from fedlib.models.families import AutoEncoder
+from fedlib.models.families import auto_encoder, evidence, evidence_bound
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
@@ -66,7 +65,8 @@ class Local(LocalTraining):
         if first is None:
             return FedAvg.init(self, fed, seed)
         if FIT in first.memory:
-            first = State({}, {n: t.clone() for n, t in settled(first).items()})
+            mine = pick(first.shared, best_fit(first))
+            first = State({}, {n: t.clone() for n, t in mine.items()})
         return State(first.shared, FedAvg.init(self, fed, seed, first).local)
 
     def phases(self) -> tuple[Phase, ...]:
@@ -241,7 +241,8 @@ class Densities(SecondStage):
         """Return the first stage's leaves and one fresh auto-encoder for every client."""
         if first is None:
             raise ValueError("Densities follow a federation: give its experiment as `after`")
-        fresh = named(_encoder(fed.net, self).init(torch_seed(seed, "model", 0)), VAE)
+        inputs, draw = math.prod(fed.net.shape), torch_seed(seed, "model", 0)
+        fresh = named(auto_encoder(inputs, self.hidden, self.latent, draw), VAE)
         return replace(first, local={**first.local, **rows_of(fresh, fed)})
 
     def broadcast(self, fed: Federation, state: State) -> Params:
@@ -253,8 +254,7 @@ class Densities(SecondStage):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the auto-encoders, stopped by their own bound."""
-        noise = ((LATENT, self.latent),)
-        return (self.phase(stop=self.stop, noise=noise, watch="loss"),)
+        return (self.phase(stop=self.stop, noise=((LATENT, self.latent),), watch="loss"),)
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""
@@ -263,8 +263,7 @@ class Densities(SecondStage):
             normal = torch.special.ndtri(batch[NOISE].clamp(1e-7, 1 - 1e-7))
         else:
             normal = pixels.new_zeros(self.latent)
-        bound = _encoder(net, self).bound(part(params, VAE), pixels, normal)
-        return -mean(bound, batch["weight"])
+        return -mean(evidence_bound(part(params, VAE), pixels, normal), batch["weight"])
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return no bytes down, and every client's auto-encoder up."""
@@ -277,14 +276,7 @@ class Densities(SecondStage):
     def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the estimate of log p(x|s), ``[B]``."""
         pixels = _pixels(code["vae:x"], ctx)
-        return _encoder(net, self).evidence(part(params, VAE), pixels, ctx["vae:noise"])
-
-
-_encoder_of = cache(AutoEncoder)
-
-
-def _encoder(net: Net, of: Densities) -> AutoEncoder:
-    return _encoder_of(math.prod(net.shape), of.hidden, of.latent)
+        return evidence(part(params, VAE), pixels, ctx["vae:noise"])
 
 
 def _pixels(x: Tensor, ctx: Params) -> Tensor:

@@ -1,31 +1,25 @@
-"""Gates over experts: a federation's and a client's own (001, 003), or private parts (004)."""
+"""A gate per client over a federation's experts and the client's own (001, 003)."""
 
 import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, normalize
+from torch.nn.functional import logsigmoid
 
-from fedlib.algorithms.arithmetic import at_label, entropy, mean, mean_cross_entropy, one_hot
-from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
+from fedlib.algorithms.arithmetic import at_label, entropy, mean
+from fedlib.algorithms.fedavg import rows_of
 from fedlib.algorithms.ifca import CLUSTERS, count, log_probs, used
-from fedlib.algorithms.local import LocalTraining, SecondStage
-from fedlib.algorithms.splitting import FedPer, Split
+from fedlib.algorithms.local import LocalTraining
 from fedlib.engine import UNSEEN, Algorithm, EarlyStop, Known, Phase, Prediction, State, tabulate
 from fedlib.federation import OPTED_IN, Federation
-from fedlib.models import Family, Net, Params, each, named, part
-from fedlib.models.families import GateNet
-from fedlib.optim import Optimizer, adam, sgd
-from fedlib.partition import whole_part
+from fedlib.models import Family, Net, Params, named, part
+from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
 GLOBAL, COPY, OWN, GATE = "global.", "copy.", "own.", "gate."
-POOL, KEPT, PLACE = "pool.", "kept.experts", "place"
-# Columns of a batch: what experts that stay say of an example, of its label or in logits, what the
-# rest adds to these, and what the gate sees.
-SAID, REST, ENTRY = "moe:said", "moe:rest", "moe:entry"
+SAID = "mixture:said"  # in a batch: what experts that stay say of an example's label
 
 
 def pooled(said: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
@@ -71,6 +65,7 @@ class Mixture(LocalTraining):
     """
 
     reads_examples = True
+    keeps = (COPY, OWN, GATE)
     limits = within(pool=("probabilities", "log", "mean"))
     epochs: int = 500
     batch_size: int | None = 10
@@ -82,10 +77,6 @@ class Mixture(LocalTraining):
     gate: Family | None = None
     frozen: bool = False
     used_only: bool = False
-
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is a client's: all but those of the federation's models."""
-        return not name.startswith(GLOBAL)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return generalists, specialists and fresh gates, equal ones for all clients.
@@ -205,275 +196,6 @@ class Mixture(LocalTraining):
         return torch.cat([logsigmoid(-a), logsigmoid(a)], -1)
 
 
-@value
-class PMMoE(SecondStage):
-    """A gate G_j per client j mixes the private parts v_1 ... v_M of a finished federation.
-
-    ``of`` is the method that split models: v_l are heads, bases or vectors. They stay as they are,
-    as does all else; only the ``gate`` is trained.
-
-        a      = softmax G_j(x),  of which the ``top`` largest count (k; 0: all)
-        logits = rest(x) + joined( sum_l a_l v_l(entry(x)) )                          (eq. 5 to 8)
-        G_j   <- G_j - eta grad CE(logits)                                            (eq. 13)
-        H_l    = T log sum_d exp(o_ld o_jd / (|o_l| |o_j| T))  for outputs o_l = v_l  (eq. 10 to 12)
-
-    The gate sees what the private part is given: features below a head or a vector, the raw image
-    below a base, for text the client's own features (A33). Weights are divided by their sum if they
-    are to be ``renormalised`` (A32). ``denoise`` is gamma: floor(gamma M) experts are left out, for
-    each client those of the least energy H averaged over its training examples, never its own
-    (A31). ``temperature`` is T. ``favour`` adds to the initial bias of the own expert, so that the
-    mixture begins near the client's own prediction: an extension (A42). After FedBABU's ``Local``
-    stage ``of`` says which base is used: ``FedBABU()`` the server's, ``Personal(local=("base.",
-    "head."))`` the client's own, as released (A43). Play one round with every client (cohort 1.0).
-
-    Reference: Feng et al., PM-MoE: mixture of experts on private model parameters for personalized
-    federated learning, WWW 2025 (004). Deviation: experts stay as they are, also after FedCP (A41).
-
-    >>> PMMoE(denoise=0.4).clean(torch.tensor([[0.9, 0.1, 0.5]]).expand(3, 3))  # one leaves
-    tensor([[1., 0., 1.],
-            [1., 1., 0.],
-            [1., 0., 1.]])
-    """
-
-    trains = (GATE,)
-    limits = within(top=">= 0", denoise="[0, 1)", temperature="> 0")
-    of: Split = FedPer()
-    epochs: int = 50
-    batch_size: int | None = 10
-    client: Optimizer = sgd(0.1)
-    gate: GateNet = GateNet()
-    top: int = 0
-    renormalised: bool = False
-    denoise: float = 0.0
-    temperature: float = 1.0
-    favour: float = 0.0
-
-    def is_local(self, name: str) -> bool:
-        """Return whether a leaf is a client's: its gate, and what ``of`` keeps there."""
-        return name.startswith((GATE, KEPT)) or self.of.is_local(name)
-
-    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the federation's leaves, the pool of private parts, and fresh gates.
-
-        ValueError without a first stage that has all leaves of ``of``, and where somebody opts out.
-        """
-        if fed.at_home() is not fed.taking_part():
-            raise ValueError("PMMoE hands every private part to everybody: nobody can opt out")
-        needed, there = self.of.leaves(fed, seed), first or State({}, {})
-        sides = {n: there.local if self.of.is_local(n) else there.shared for n in needed}
-        if lacking := [n for n, side in sides.items() if n not in side]:
-            raise ValueError(
-                f"PMMoE mixes the private parts of a finished {type(self.of).__name__}: "
-                f"give its experiment as `after` (it lacks {', '.join(lacking)})"
-            )
-        mine = {n: there.local[n].clone() for n in needed if self.of.is_local(n)}
-        shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
-        pool = {POOL + n: t.clone() for n, t in part(mine, self.of.experts).items()}
-        if not pool:
-            raise ValueError(f"{self.of} has no private part that others could borrow")
-        experts = len(next(iter(pool.values())))
-        mine |= rows_of(fresh_gate(self.gate, fed.net, experts, self._sees(fed.net), seed), fed)
-        mine[f"{GATE}head.bias"] += self.favour * torch.eye(experts, device=fed.device)
-        mine[KEPT] = torch.ones(fed.clients, experts, device=fed.device)
-        state = State({**shared, **pool}, mine)
-        if self.denoise:
-            mine[KEPT] = self.clean(self.energies(fed, state))
-        return state
-
-    def _sees(self, net: Net) -> tuple[int, ...]:
-        """Return the shape of what the gate sees: an image, or features."""
-        return below_base(net) if self.of.experts == "base." else (net.width,)
-
-    def energies(self, fed: Federation, state: State) -> Tensor:
-        """Return every expert's energy score for every client, ``[clients, M]``.
-
-        The mean over its training examples; NaN for a client without any.
-        """
-        each_example = tabulate(fed, self, state, fed.train, self._energy)
-        sizes = torch.as_tensor(fed.train.sizes, device=fed.device)
-        total = torch.where(fed.train.real.unsqueeze(-1), each_example, 0).sum(1)
-        return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
-
-    def _energy(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
-        """Return the experts' energy scores, ``[B, M]``."""
-        said = normalize(self._outputs(net, params, ctx, code), dim=-1)
-        own = one_hot(ctx[PLACE], said.shape[-2]).to(said.dtype)
-        mine = (said * own.unsqueeze(-1)).sum(-2, keepdim=True)
-        return self.temperature * (said * mine / self.temperature).logsumexp(-1)
-
-    def clean(self, energies: Tensor) -> Tensor:
-        """Return 1 for experts that stay and 0 for those left out, floor(gamma M) of M.
-
-        ``[clients, M]``, from ``energies`` of the same shape; a client's own is in its own place.
-        """
-        experts = energies.shape[-1]
-        own = torch.eye(experts, device=energies.device).bool()
-        ranks = torch.where(own, torch.inf, energies.nan_to_num(0.0)).argsort(-1).argsort(-1)
-        gone = min(whole_part(self.denoise * experts), experts - 1)
-        return (ranks >= gone).to(energies.dtype)
-
-    def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return what ``of`` tells its clients, and which expert is a client's own."""
-        return {**self.of.client_context(fed, state, rows), PLACE: rows}
-
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
-        """Return what experts say of examples, and what the gate sees of them if not the image."""
-        told = self._consulted(net, frozen, ctx, self.encode(net, frozen, batch["x"]))
-        if told[ENTRY].ndim > 2:
-            return Known({n: told[n] for n in (REST, SAID)}, {})
-        return Known({}, told)
-
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
-        """Return the cross-entropy of the mixture on one client's mini-batch."""
-        told = batch
-        if SAID not in batch:
-            told = self._consulted(net, params, ctx, self.encode(net, params, batch["x"]))
-        logits, _ = self._mixed(net, params, told)
-        return mean_cross_entropy(logits, batch["y"], batch["weight"])
-
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
-        """Return what ``of`` has, and where bases are lent, their features ``[B, M, D]``."""
-        code = self.of.encode(net, shared, x)
-        if self.of.experts != "base.":
-            return code
-        bases = named(part(shared, POOL), "base.")
-        return {**code, "out": torch.stack(each(net.features, bases, x), 1)}
-
-    def _outputs(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
-        """Return what every expert makes of its entry, ``[B, M, ...]``."""
-        if "out" in code:
-            return code["out"]
-        entry = self.of.opened(net, params, ctx, code).entry
-        pool = named(part(params, POOL), self.of.experts)
-        ask = each(lambda w: self.of.private(net, {**params, **w}, entry), pool)
-        return torch.stack(ask, 1)
-
-    def _consulted(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
-        """Return rest ``[B, C]``, experts' logits ``[B, M, C]`` and what the gate sees."""
-        entry, rest = self.of.opened(net, params, ctx, code)
-        said = self.of.joined(net, params, self._outputs(net, params, ctx, code))
-        if not entry.is_floating_point():
-            entry = self.of.private(net, params, entry)
-        return {REST: rest, SAID: said, ENTRY: entry}
-
-    def _mixed(self, net: Net, params: Params, told: Params) -> tuple[Tensor, Tensor]:
-        """Return the mixture's logits ``[B, C]`` and the weights of the experts, ``[B, M]``."""
-        entry = told[ENTRY] if ENTRY in told else told["x"]
-        own = part(params, GATE)
-        experts = own["head.bias"].shape[-1]
-        a = net.like(self.gate, experts, self._sees(net))(own, entry)
-        a = torch.where(params[KEPT] > 0, a, -torch.inf).softmax(-1)
-        if 0 < self.top < experts:
-            least = a.topk(self.top, -1).values[..., -1:]
-            a = torch.where(a >= least, a, 0)
-            a = a / a.sum(-1, keepdim=True) if self.renormalised else a
-        return told[REST] + (a.unsqueeze(-1) * told[SAID]).sum(-2), a
-
-    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
-        """Return the mixture's prediction and the gate, ``[B, M]``."""
-        logits, gate = self._mixed(net, params, self._consulted(net, params, ctx, code))
-        return Prediction(logits.log_softmax(-1), gate)
-
-    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
-        """Return the client's logits, as its prediction's logarithm."""
-        return {"logits": self.predict(net, params, ctx, code).logp}
-
-    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
-        """Return the bytes: the private part goes up, everybody's and the global model go down.
-
-        As in 004, algorithm 1, lines 1 and 2: what ``of`` shares is sent once more.
-        """
-        mine = {n: t[0] for n, t in part(state.shared, POOL).items()}
-        return alike_bytes(rows, state.shared, mine)
-
-    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return what experts are worth to clients, whom gates trust, and how energies tell.
-
-        ``[clients, M]``: "expert_accuracy" and "gate_share" on the client's tests,
-        "expert_energy" and "kept_experts"; ``[clients, 1]``: "gate_entropy" (nats) and
-        "error_spread", the variance of how many experts are right over what it would be if they
-        erred independently (Theorem 3.1 assumes 1; M experts that always agree have M).
-        """
-        tests = on_tests(fed, self, state, self._asked)
-        return {
-            **expert_diagnostics(tests),
-            "error_spread": error_spread(tests),
-            "expert_energy": self.energies(fed, state)[fed.by_id],
-            "kept_experts": state.local[KEPT][fed.by_id],
-        }
-
-    def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
-        """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
-        told = self._consulted(net, params, ctx, code)
-        labels = (told[REST].unsqueeze(-2) + told[SAID]).argmax(-1)
-        _, gate = self._mixed(net, params, told)
-        return torch.cat([labels.to(gate.dtype), gate], -1)
-
-
-@value
-class FedSynMoE(FedAvg):
-    """A global and a local base below one head, mixed by a gate that is trained with them.
-
-        logits = head( g(x) f_g(x) + (1 - g(x)) f_l(x) )
-
-    The global base f_g and the head are shared, the local base f_l and the ``gate`` g stay at home;
-    the gate sees what PM-MoE's does below bases. A newcomer gets the global base and the head.
-
-    Reference: Feng et al., PM-MoE (004), Table 4. Deviation: the released code makes fresh gates in
-    every round and predicts with the global base only, so that what it reports is not the method
-    that it describes, which is this one.
-    """
-
-    reads_examples = True
-    known = Algorithm.known  # nothing: the gate looks at the examples themselves
-    keeps = (OWN, GATE)
-    gate: GateNet = GateNet()
-
-    def leaves(self, fed: Federation, seed: int) -> Params:
-        """Return the shared model, a local base like its own, and a gate."""
-        model = FedAvg.leaves(self, fed, seed)
-        own = named(part(model, "base."), f"{OWN}base.")
-        gate = fresh_gate(self.gate, fed.net, 2, below_base(fed.net), seed)
-        return {**model, **own, **placed(gate, fed)}
-
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
-        """Return the cross-entropy of the mixture on one mini-batch."""
-        said, _ = self._mixed(net, params, self.encode(net, params, batch["x"]))
-        return mean_cross_entropy(said, batch["y"], batch["weight"])
-
-    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
-        """Return the batch itself, and the features of the global base."""
-        return {"x": x, "h": net.features(shared, x)}
-
-    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
-        """Return the prediction of the mixture and the gate, ``[B, 2]``: global, local."""
-        said, gate = self._mixed(net, params, code)
-        return Prediction(said.log_softmax(-1), gate)
-
-    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
-        """Return the logits of the global base."""
-        return {"logits": net.logits(params, code["h"])}
-
-    def _mixed(self, net: Net, params: Params, code: Params) -> tuple[Tensor, Tensor]:
-        x, theirs = code["x"], code["h"]
-        mine = net.features(part(params, OWN), x)
-        seen = x if x.is_floating_point() else mine
-        gate = net.like(self.gate, 2, below_base(net))(part(params, GATE), seen).softmax(-1)
-        both = torch.stack([theirs, mine], -2)
-        return net.logits(params, (gate.unsqueeze(-1) * both).sum(-2)), gate
-
-
-def below_base(net: Net) -> tuple[int, ...]:
-    """Return the shape of what a gate over bases sees: an image, or a text's features."""
-    return net.shape if len(net.shape) == 3 else (net.width,)
-
-
-def fresh_gate(gate: GateNet, net: Net, experts: int, sees: tuple[int, ...], seed: int) -> Params:
-    """Return the leaves of a fresh gate over some experts, which sees inputs of a shape."""
-    draw = torch_seed(seed, "model", 1)
-    return named(gate.begun(net.like(gate, experts, sees).init(draw), draw), GATE)
-
-
 def on_tests(
     fed: Federation, algorithm: Algorithm, state: State, asked: Callable[..., Tensor]
 ) -> list[tuple[Tensor, Tensor]]:
@@ -499,16 +221,3 @@ def expert_diagnostics(tests: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
         "gate_share": torch.stack([gate.mean(0) for _, gate in tests]),
         "gate_entropy": torch.stack([entropy(gate).mean() for _, gate in tests]).unsqueeze(1),
     }
-
-
-def error_spread(tests: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Return how far experts err together, ``[clients, 1]``: 1 independently, M always alike.
-
-    The variance of how many are right over what it would be if they erred independently, which
-    Theorem 3.1 of 004 assumes.
-    """
-    alike = torch.stack([right.sum(1).var(correction=0) for right, _ in tests])
-    rates = torch.stack([right.mean(0) for right, _ in tests])
-    alone = (rates * (1 - rates)).sum(1)
-    spread = torch.where(alone > 0, alike / torch.where(alone > 0, alone, 1), 1.0)
-    return spread.unsqueeze(1)

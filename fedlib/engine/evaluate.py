@@ -20,14 +20,12 @@ from fedlib.models import Net, Params
 class Scores:
     """What an evaluation found, client by client.
 
-    ``accuracy`` and ``nll`` float64 ``[clients]`` (nan for a client without examples), ``sizes``
-    int64 ``[clients]``; ``gate`` float64 ``[classes, K]`` or None: the mean of p(z|x, s) over the
-    examples of each label.
+    ``accuracy`` and ``nll`` float64 ``[clients]`` (nan for a client without examples); ``gate``
+    float64 ``[classes, K]`` or None: the mean of p(z|x, s) over the examples of each label.
     """
 
     accuracy: np.ndarray
     nll: np.ndarray
-    sizes: np.ndarray
     gate: np.ndarray | None = None
 
 
@@ -98,7 +96,7 @@ def evaluate(
     gates = [found[i][2:] for i in range(len(groups)) if found[i][3].shape[-1]]
     gate = _by_label(gates, fed.classes) if gates else None
     with np.errstate(invalid="ignore", divide="ignore"):
-        return Scores(hits.numpy() / sizes, lost.numpy() / sizes, sizes, gate)
+        return Scores(hits.numpy() / sizes, lost.numpy() / sizes, gate)
 
 
 def evaluate_global(

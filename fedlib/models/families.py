@@ -12,7 +12,6 @@ from importlib import import_module
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
 from fedlib.values import value, within
 
@@ -204,13 +203,11 @@ class Module(Family):
             module.get_submodule(self.head)  # an error if there is none
             owner, _, name = self.head.rpartition(".")
             setattr(module.get_submodule(owner), name, nn.Identity())
-        fixed = [
-            p.requires_grad_(False)
-            for n, p in module.named_parameters()
-            if n.startswith(self.frozen)
-        ]
+        fixed = [p for n, p in module.named_parameters() if n.startswith(self.frozen)]
         if self.frozen and not fixed:
             raise ValueError("freezes nothing: there is no such parameter")
+        for parameter in fixed:
+            parameter.requires_grad_(False)
         return module
 
 
@@ -267,11 +264,8 @@ class _Block(nn.Module):
 
 
 def _normed(depth: int, width: int, kernel: int, stride: int, groups: int) -> list[nn.Module]:
-    padding = kernel // 2
-    return [
-        nn.Conv2d(depth, width, kernel, stride, padding, bias=False),
-        nn.GroupNorm(groups, width),
-    ]
+    convolution = nn.Conv2d(depth, width, kernel, stride, kernel // 2, bias=False)
+    return [convolution, nn.GroupNorm(groups, width)]
 
 
 class MaxPool2d(nn.MaxPool2d):
@@ -329,69 +323,63 @@ def drawn(layers: Callable[[], dict[str, nn.Module]], seed: int) -> Params:
         }
 
 
-class AutoEncoder:
-    """A dense VAE on ``inputs`` values in [0, 1] (Kingma and Welling, 2014).
+def auto_encoder(inputs: int, hidden: tuple[int, ...], latent: int, seed: int) -> Params:
+    """Return fresh leaves of a dense VAE on values in [0, 1] (Kingma and Welling, 2014).
 
     ``hidden`` are the encoder's widths, mirrored by the decoder; ``latent`` is the length of the
-    code. 784 inputs, (512, 256) and 32 have 549,696 + 542,224 parameters (000, App. F). Leaves are
-    ``encoder.<layer>.weight`` ``[out, in]`` and so on.
+    code. 784 ``inputs``, (512, 256) and 32 have 549,696 + 542,224 parameters (000, App. F). Leaves
+    are ``encoder.<layer>.weight`` ``[out, in]`` and so on, initialised as PyTorch does by default.
     """
+    halves = {"encoder": (inputs, *hidden, 2 * latent), "decoder": (latent, *hidden[::-1], inputs)}
+    return drawn(
+        lambda: {
+            f"{half}.{i}": nn.Linear(n, out)
+            for half, widths in halves.items()
+            for i, (n, out) in enumerate(itertools.pairwise(widths))
+        },
+        seed,
+    )
 
-    def __init__(self, inputs: int, hidden: tuple[int, ...], latent: int) -> None:
-        self.encoder = (inputs, *hidden, 2 * latent)
-        self.decoder = (latent, *reversed(hidden), inputs)
 
-    def init(self, seed: int) -> Params:
-        """Return fresh parameters (PyTorch's default initialisation) drawn from ``seed``."""
-        halves = {"encoder": self.encoder, "decoder": self.decoder}
-        return drawn(
-            lambda: {
-                f"{half}.{i}": nn.Linear(n, out)
-                for half, widths in halves.items()
-                for i, (n, out) in enumerate(itertools.pairwise(widths))
-            },
-            seed,
-        )
+def evidence_bound(leaves: Params, pixels: Tensor, noise: Tensor) -> Tensor:
+    """Return an auto-encoder's evidence lower bound of log p(x) in nats, ``[B]``.
 
-    def bound(self, leaves: Params, pixels: Tensor, noise: Tensor) -> Tensor:
-        """Return the evidence lower bound of log p(x) in nats, ``[B]``.
+    ``pixels`` ``[B, inputs]`` are read as Bernoulli means; ``noise`` is standard normal,
+    ``[B, latent]``: zeros give the bound at the posterior mean.
+    """
+    mean, log_variance = _through(leaves, "encoder", pixels).chunk(2, -1)
+    code = mean + (log_variance / 2).exp() * noise
+    divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1)
+    return _log_likelihood(leaves, code, pixels) - divergence
 
-        ``pixels`` ``[B, inputs]`` are read as Bernoulli means; ``noise`` is standard normal,
-        ``[B, latent]``: zeros give the bound at the posterior mean.
-        """
-        mean, log_variance = self._posterior(leaves, pixels)
-        code = mean + (log_variance / 2).exp() * noise
-        apart = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(-1)
-        return self._likelihood(leaves, code, pixels) - apart
 
-    def evidence(self, leaves: Params, pixels: Tensor, noise: Tensor) -> Tensor:
-        """Return the importance-weighted estimate of log p(x), ``[B]`` (Burda et al., 2016).
+def evidence(leaves: Params, pixels: Tensor, noise: Tensor) -> Tensor:
+    """Return the importance-weighted estimate of log p(x), ``[B]`` (Burda et al., 2016).
 
-        ``noise`` is standard normal, ``[samples, latent]``, the same for all examples. With one
-        sample it is an unbiased estimate of the bound, with more it rises towards log p(x).
-        """
-        mean, log_variance = self._posterior(leaves, pixels)
-        each = []
-        for normal in noise:
-            code = mean + (log_variance / 2).exp() * normal
-            prior = -0.5 * code.square().sum(-1)
-            posterior = -0.5 * (normal.square().sum() + log_variance.sum(-1))
-            each.append(prior - posterior + self._likelihood(leaves, code, pixels))
-        return torch.stack(each).logsumexp(0) - math.log(len(noise))
+    ``noise`` is standard normal, ``[samples, latent]``, the same for all examples. With one
+    sample it is an unbiased estimate of the bound, with more it rises towards log p(x).
+    """
+    mean, log_variance = _through(leaves, "encoder", pixels).chunk(2, -1)
+    each = []
+    for normal in noise:
+        code = mean + (log_variance / 2).exp() * normal
+        prior = -0.5 * code.square().sum(-1)
+        posterior = -0.5 * (normal.square().sum() + log_variance.sum(-1))
+        each.append(prior - posterior + _log_likelihood(leaves, code, pixels))
+    return torch.stack(each).logsumexp(0) - math.log(len(noise))
 
-    def _posterior(self, leaves: Params, pixels: Tensor) -> tuple[Tensor, ...]:
-        """Return mean and log-variance of the code, ``[B, latent]`` each."""
-        return _through(leaves, "encoder", pixels).chunk(2, -1)
 
-    def _likelihood(self, leaves: Params, code: Tensor, pixels: Tensor) -> Tensor:
-        """Return log p(x|code), ``[B]``."""
-        logits = _through(leaves, "decoder", code)
-        return -binary_cross_entropy_with_logits(logits, pixels, reduction="none").sum(-1)
+def _log_likelihood(leaves: Params, code: Tensor, pixels: Tensor) -> Tensor:
+    """Return log p(x|code), ``[B]``."""
+    logits = _through(leaves, "decoder", code)
+    loss = functional.binary_cross_entropy_with_logits(logits, pixels, reduction="none")
+    return -loss.sum(-1)
 
 
 def _through(leaves: Params, half: str, x: Tensor) -> Tensor:
+    """Return the output of an auto-encoder's encoder or decoder."""
     last = max(int(n.split(".")[1]) for n in leaves if n.startswith(half))
     for i in range(last + 1):
-        x = linear(x, leaves[f"{half}.{i}.weight"], leaves[f"{half}.{i}.bias"])
+        x = functional.linear(x, leaves[f"{half}.{i}.weight"], leaves[f"{half}.{i}.bias"])
         x = x.relu() if i < last else x
     return x

@@ -304,30 +304,26 @@ def named(leaves: Params, prefix: str) -> Params:
     return {prefix + n: t for n, t in leaves.items()}
 
 
-def stack(rows: list[Params]) -> Params:
-    """Stack the same leaves of several models along a new first axis."""
-    return {n: torch.stack([row[n] for row in rows]) for n in rows[0]}
+def stack(rows: list[Params], axis: int = 0) -> Params:
+    """Stack tensors of the same names along a new axis, the first by default."""
+    return {n: torch.stack([row[n] for row in rows], axis) for n in rows[0]}
 
 
 def each(
-    fn: Callable[..., Any], leaves: Params, *shared: Any, together: bool | None = None
-) -> list[Any]:
-    """Return ``[fn(row, *shared) for row in leaves]``, e.g. every expert's output on one batch.
+    fn: Callable[..., Params], leaves: Params, *shared: Any, together: bool | None = None
+) -> Params:
+    """Return what ``fn(row, *shared)`` returns of every row of some leaves, ``[B, rows, ...]``.
 
-    By default one row after another on a CPU, where a vmapped convolution becomes a slow grouped
-    one, and as one vmapped program (``together``) elsewhere, where launching kernels is what costs.
+    That is every expert's output on one batch, for example. By default one row after another on a
+    CPU, where a vmapped convolution becomes a slow grouped one, and as one vmapped program
+    (``together``) elsewhere, where launching kernels is what costs.
     """
     first = next(iter(leaves.values()))
-    rows = len(first)
     if first.is_cuda if together is None else together:
-        out = vmap(fn, in_dims=(0, *[None] * len(shared)))(leaves, *shared)
-        return [_pick(out, k) for k in range(rows)]
+        return vmap(fn, in_dims=(0, *[None] * len(shared)), out_dims=1)(leaves, *shared)
     split = {n: t.unbind(0) for n, t in leaves.items()}
-    return [fn({n: t[k] for n, t in split.items()}, *shared) for k in range(rows)]
-
-
-def _pick(out: Any, k: int) -> Any:
-    return tuple(o[k] for o in out) if isinstance(out, tuple) else out[k]
+    rows = ({n: t[k] for n, t in split.items()} for k in range(len(first)))
+    return stack([fn(row, *shared) for row in rows], 1)
 
 
 def widened(model: Family, times: float, shape: tuple[int, ...], classes: int) -> Family:
@@ -343,11 +339,8 @@ def widened(model: Family, times: float, shape: tuple[int, ...], classes: int) -
     layers = "channels" if hasattr(model, "channels") else "hidden"
     widths = getattr(model, layers)
     wanted = times * Net(model, shape, classes).parameters()
-    best, miss = model, float("inf")
-    for first in range(widths[0], int(widths[0] * times) + 2):
-        wider = tuple(round(n * first / widths[0]) for n in widths)
-        wide = replace(model, **{layers: wider})
-        off = abs(Net(wide, shape, classes).parameters() - wanted)
-        if off < miss:
-            best, miss = wide, off
-    return best
+    wider = (
+        replace(model, **{layers: tuple(round(n * first / widths[0]) for n in widths)})
+        for first in range(widths[0], int(widths[0] * times) + 2)
+    )
+    return min(wider, key=lambda m: abs(Net(m, shape, classes).parameters() - wanted))

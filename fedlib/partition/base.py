@@ -121,11 +121,6 @@ class Rotated(Seen):
     angles: tuple[float, ...] = (0.0, 45.0, 90.0, 135.0, 180.0, 225.0, 270.0, 315.0)
     alpha: float | None = 1.0
 
-    def check(self) -> None:
-        super().check()
-        if len({angle % 360 for angle in self.angles}) < len(self.angles):
-            raise ValueError(f"angles must be different ones, not {self.angles}")
-
     @property
     def told(self) -> tuple[str, int]:
         return "angle", len(self.angles)

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from fedlib import paths
+from fedlib.algorithms.fedavg import nbytes
 from fedlib.engine import State
 from fedlib.engine.costs import chunk_of, numbers
 from fedlib.federation import Federation
-from fedlib.models import Params
 
 DIRTY = "-dirty"
 CPUINFO = Path("/proc/cpuinfo")  # of Linux
@@ -26,20 +26,17 @@ def provenance(fed: Federation, segments: list[dict[str, Any]], state: State) ->
 
     ``client_mib`` is what a client holds of the final ``state``: all that is shared, and its own.
     """
+    held = nbytes(state.shared) + nbytes(state.local) / fed.clients
     return {
         **_made_with(fed),
         "python": platform.python_version(),
         "numpy": version("numpy"),
         "threads": torch.get_num_threads(),
         "seconds": round(sum(s["seconds"] for s in segments), 1),
-        "client_mib": round((_bytes(state.shared) + _bytes(state.local) / fed.clients) / 2**20, 4),
+        "client_mib": round(held / 2**20, 4),
         "data": fed.source,
         "segments": segments,
     }
-
-
-def _bytes(leaves: Params) -> int:
-    return sum(t.numel() * t.element_size() for t in leaves.values())
 
 
 def segment(

@@ -145,7 +145,7 @@ def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> 
     if earlier:
         state, *beside = (_moved(each, fed) for each in earlier)
         first = replace(state, local=beside[0].local) if beside else state
-        of = experiment.after.algorithm
+        of = experiment.before[0].algorithm
         first = of.assign_models(predicting(of, fed), first)
     return algorithm.init(playing(algorithm, fed), experiment.seed, first)
 

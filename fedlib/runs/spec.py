@@ -17,7 +17,7 @@ from fedlib.engine import Report
 from fedlib.engine.evaluate import Scores
 from fedlib.metrics import gradient_divergence
 from fedlib.tasks import Task
-from fedlib.values import key_of, shown, value, within
+from fedlib.values import key_of, value, within
 
 # Raise this when the same experiment would give other numbers than before (a change of default, a
 # repaired bug): old results then keep their key and are no longer found.
@@ -59,10 +59,10 @@ class Experiment:
     cohort: int | float = 10
     seed: int = 0
     evaluate_every: int = 10
-    after: Any = None
+    after: Experiment | None = None
     audit: bool = False
     keep: str = "last"
-    beside: Any = None
+    beside: Experiment | None = None
 
     limits = within(rounds=">= 1", evaluate_every=">= 0", seed=">= 0", keep=("last", "best"))
 
@@ -70,10 +70,6 @@ class Experiment:
         whole = isinstance(self.cohort, int)
         if not (self.cohort >= 1 if whole else 0 < self.cohort <= 1):
             raise ValueError(f"cohort must be >= 1 or a fraction in (0, 1], got {self.cohort}")
-        for name in ("after", "beside"):
-            stage = getattr(self, name)
-            if stage is not None and not isinstance(stage, Experiment):
-                raise TypeError(f"{name} must be an Experiment or None, got {shown(stage)}")
         if self.beside is not None and self.after is None:
             raise ValueError("beside needs a first stage to be beside of: give `after` too")
 

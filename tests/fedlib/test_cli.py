@@ -58,7 +58,7 @@ def test_run_trains_what_it_is_given(ask, write, how):
         (["run"], "Missing argument"),
         (["sweep", TWO, "--workers", "0"], "greater than or equal to 1"),
         (["run", "Experimant()"], "did you mean 'Experiment'?"),
-        (["run", "Experiment(rounds=3)"], "Experiment needs task, algorithm"),
+        (["run", "Experiment(rounds=3)"], "arguments: 'task' and 'algorithm'"),
         (["run", "FedAvg()"], "not an experiment: FedAvg()"),
         (["run", "nowhere.json"], "No such file or directory: 'nowhere.json'"),
         (["run", TWO.replace("FedMix", "FedMx")], "did you mean 'FedMix'?"),

@@ -146,13 +146,13 @@ def test_each_equals_a_loop_over_rows_and_their_gradients():
     rows = [net.init(s) for s in range(3)]
     leaves = {n: t.requires_grad_(True) for n, t in stack(rows).items()}
     x = torch.randn(5, 1, 12, 12)
-    got = each(net, leaves, x)
-    assert len(got) == 3
-    torch.stack(got).square().sum().backward()
+    got = each(lambda w, x: {"logits": net(w, x)}, leaves, x)["logits"]
+    assert got.shape == (5, 3, 4)
+    got.square().sum().backward()
     for k, row in enumerate(rows):
         own = {n: t.requires_grad_(True) for n, t in row.items()}
         expected = net(own, x)
-        torch.testing.assert_close(got[k], expected)
+        torch.testing.assert_close(got[:, k], expected)
         expected.square().sum().backward()
         for name, leaf in own.items():
             torch.testing.assert_close(leaves[name].grad[k], leaf.grad, rtol=1e-4, atol=1e-5)

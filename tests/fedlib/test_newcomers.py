@@ -13,7 +13,7 @@ from fedlib import algorithms as alg
 from fedlib.algorithms.local import NOISE, VAE
 from fedlib.engine import EarlyStop, evaluate, evaluate_global, play_round
 from fedlib.models import MLP, part
-from fedlib.models.families import AutoEncoder
+from fedlib.models.families import auto_encoder, evidence, evidence_bound
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Clients, Dirichlet, Mirrored, Own, Rotated
 from fedlib.tasks import Task
@@ -168,7 +168,7 @@ def fitted(algorithm, fed, first=None, **more):
 
 
 def test_the_auto_encoder_has_the_papers_parameters():
-    leaves = AutoEncoder(784, (512, 256), 32).init(0)
+    leaves = auto_encoder(784, (512, 256), 32, seed=0)
     assert (count(leaves, "encoder"), count(leaves, "decoder")) == (549_696, 542_224)
     assert alg.Densities().hidden == (512, 256) and alg.Densities().latent == 32
 
@@ -183,8 +183,7 @@ def dense(leaves, half, x, layers):
 
 @pytest.mark.parametrize("noise", [0.0, 0.7])
 def test_the_bound_by_hand(noise):
-    model = AutoEncoder(3, (4,), 2)
-    leaves = model.init(1)
+    leaves = auto_encoder(3, (4,), 2, seed=1)
     x = torch.tensor([[0.0, 0.3, 1.0], [0.9, 0.5, 0.2]])
     code = dense(leaves, "encoder", x.numpy(), 2)
     mean, log_variance = code[:, :2], code[:, 2:]
@@ -193,14 +192,13 @@ def test_the_bound_by_hand(noise):
     said = (x.numpy() * np.log(p) + (1 - x.numpy()) * np.log(1 - p)).sum(1)
     variance = np.exp(log_variance)
     apart = (variance + mean**2 - 1 - np.log(variance)).sum(1) / 2
-    got = model.bound(leaves, x, torch.full((2, 2), noise))
+    got = evidence_bound(leaves, x, torch.full((2, 2), noise))
     np.testing.assert_allclose(got.numpy(), said - apart, rtol=1e-5)
 
 
 def test_the_evidence_of_a_code_of_one_number_is_the_integral():
     """Importance weighting is unbiased for p(x): a sum over a fine grid is the oracle."""
-    model = AutoEncoder(2, (3,), 1)
-    leaves = model.init(2)
+    leaves = auto_encoder(2, (3,), 1, seed=2)
     x = torch.tensor([[0.2, 0.9]])
     grid = torch.linspace(-8, 8, 4001)[:, None]
     logits = torch.tensor(dense(leaves, "decoder", grid.numpy(), 2))
@@ -210,7 +208,7 @@ def test_the_evidence_of_a_code_of_one_number_is_the_integral():
     prior = -0.5 * grid[:, 0] ** 2 - 0.5 * math.log(2 * math.pi)
     exact = (said + prior).logsumexp(0) + math.log(16 / 4000)
     noise = torch.randn(20_000, 1, generator=torch.Generator().manual_seed(0))
-    got = model.evidence(leaves, x, noise[:3000])[0]
+    got = evidence(leaves, x, noise[:3000])[0]
     assert float(got) == pytest.approx(float(exact), abs=0.02)
 
 
@@ -244,10 +242,10 @@ def test_the_auto_encoder_sees_stored_pixels_and_noise():
     ctx = algorithm.broadcast(fed, alg.FedAvg().init(fed, 0))
     batch = {"x": fed.train.inputs(fed.train.index[0]), "weight": torch.ones(5)}
     u = torch.tensor([0.1586553, 0.8413447]).expand(5, 2)  # a standard deviation to either side
-    model, pixels = AutoEncoder(64, (6, 5), 2), fed.train.x[fed.train.index[0]].flatten(1) / 255
-    expected = -model.bound(part(params, VAE), pixels, torch.tensor([-1.0, 1.0])).mean()
+    pixels = fed.train.x[fed.train.index[0]].flatten(1) / 255
+    expected = -evidence_bound(part(params, VAE), pixels, torch.tensor([-1.0, 1.0])).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, {**batch, NOISE: u}), expected)
-    plain = -model.bound(part(params, VAE), pixels, torch.zeros(2)).mean()
+    plain = -evidence_bound(part(params, VAE), pixels, torch.zeros(2)).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, batch), plain)
 
 
@@ -266,7 +264,7 @@ def test_votes_are_weighed_by_who_knows_the_example(of):
     code = of.encode(fed.net, state.shared, x)
     for row, n in enumerate(VOTERS):
         params, ctx = parts_of(fed, algorithm, state, row)
-        log_p = AutoEncoder(64, (6, 5), 2).evidence(part(params, VAE), pixels, noise)
+        log_p = evidence(part(params, VAE), pixels, noise)
         scores.append(math.log(n / sum(VOTERS)) + log_p)
         votes.append(of.client_output(fed.net, params, ctx, code))
     weight = torch.stack(scores).softmax(0)

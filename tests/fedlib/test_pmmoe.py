@@ -9,7 +9,8 @@ from conftest import make_federation
 from playing import SIZES, SPLIT, client, close, nine, one, play, texts
 
 from fedlib import algorithms as alg
-from fedlib.algorithms.mixture import GATE, KEPT, POOL
+from fedlib.algorithms.mixture import GATE
+from fedlib.algorithms.pmmoe import KEPT, POOL
 from fedlib.engine import State, evaluate, play_round
 from fedlib.models import Net, part
 from fedlib.models.families import ACTIVATIONS, GateNet
