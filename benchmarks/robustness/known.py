@@ -2,25 +2,25 @@
 
 HOW = {
     "storms": (
-        "Forked processes train a run of one second that stores every round, and are killed with "
-        "SIGKILL: half of them after a random time, half just before a random operation on a file "
+        "Forked processes train a run of a second, storing every round, and are killed with "
+        "SIGKILL: half of them after a random time, half just before a random touch of a file "
         "(open, rename, remove, mkdir, chmod, lock). After every kill the store is read and "
-        "listed; after one to eight kills the work may finish, and its metrics file and every "
+        "listed; after one to eight kills the work is let end, and its metrics file and every "
         "tensor are compared, byte by byte, with those of an undisturbed run."
     ),
     "sweeps": (
         "A sweep of three runs with shared first stages over two workers (forked, and not spawned "
-        "as usual, with nothing open but their own pipe). One worker, only the parent, or all "
-        "three at once are killed after a random time. Workers must end by themselves when their "
-        "parent is gone; the same sweep may then finish, and is compared."
+        "as usual, with nothing open but their own pipe). Killed is one worker, the parent only, "
+        "or all three at once, after a random time. Workers must end by themselves when their "
+        "parent is gone; the same sweep is then let end and compared."
     ),
     "written": (
-        "The same for a process that decodes a data set of 360 pictures into the cache, whose "
-        "source changes between kills, and for one that exports results."
+        "The same storms over whoever decodes a data set of 360 pictures into the cache, whose "
+        "source changes between them, and over whoever exports results."
     ),
     "full": (
-        "A tmpfs has room for n pages, or for n files, and n grows until there is enough (where "
-        "none may be mounted, the kernel limits the size of files). Each time the act must "
+        "Where a tmpfs may be mounted: one with room for n pages, or for n files, for growing n "
+        "until there is enough (else files limited in size by the kernel). Each time the act must "
         "end in one line that names folder and variable, or be done; then room is made and the "
         "same act must come to the right result."
     ),
@@ -37,8 +37,8 @@ HOW = {
     "files": (
         "Each case spoils one file: cut at a random place, a bit flipped, a stretch of garbage or "
         "zeros, all garbage; JSON with a hostile part (nested 100,000 deep, numbers of 5,000 "
-        "digits, NaN, names of classes); safetensors headers with wrong lengths, places, shapes "
-        "and types; Parquet files with other columns or types, and files of another kind. Children "
+        "digits, NaN, names of classes); safetensors headers that lie of lengths, places, shapes "
+        "and kinds; Parquet files of other columns or kinds, and files of another kind. Children "
         "with limited memory and time read them, and watch for any process started or pickle "
         "opened. A damaged run is moved aside, and one of twenty is trained again and compared."
     ),
@@ -57,21 +57,21 @@ FOUND = (
     "A flipped bit in stored metrics or in an exported result could change a number unnoticed. "
     "Parquet pages now carry checksums, which are compared when they are read; files without them "
     "are still read.",
-    "A flipped bit in a checkpoint's weights entered training unnoticed. Checkpoints now "
-    "carry a CRC-32 of their tensors and of their metadata.",
+    "A flipped bit in a checkpoint's weights went on into training unnoticed. Checkpoints now "
+    "carry a CRC-32 of their tensors and of what is said of them.",
     "JSON nested deeper than Python's stack (spec, provenance, exported metadata) ended in a "
-    "RecursionError and a run that could not be trained again. It counts as damage now, like any "
-    "error of a decoder; where memory is lacking, the file is named.",
-    "Metrics whose columns held something other than numbers and text ended in a TypeError, and a "
-    "failure.json of wrong types could not be reported. Both are moved aside.",
-    "An exported file with the spec of something other than an experiment ended in an "
+    "RecursionError and a run that could not be trained again. It is damage now, like all that a "
+    "decoder raises of a file; where memory is lacking, the file is named.",
+    "Metrics whose columns held something else than numbers and text ended in a TypeError, and a "
+    "failure.json of wrong types could not be told. Both are moved aside.",
+    "An exported file with the spec of something else than an experiment ended in an "
     "AttributeError.",
     "A killed export left a temporary file in results/ for ever; the next export deletes it.",
     "A killed decoding of files that then changed, and a killed deletion of what an older state of "
-    "them had left, stayed in the cache for ever; when a user's data were added again, the "
-    "older ones could be opened. Every source has one place there, and the next decoding replaces "
+    "them had left, stayed in the cache for ever; of data of one's own that were added again the "
+    "older could be opened. Every source has one place there, and the next decoding replaces "
     "whatever lies in it.",
-    "FedMix with a client without examples in a cohort: its q(z|s) was 0 / 0, which gave every "
+    "FedMix with a client without examples in a cohort: its q(z|s) was 0 / 0, and that gave every "
     "client's experts the weight 0 in that round. It is uniform now.",
     "Whole numbers of any length were values that could not be printed, and errors quoted all of "
     "what was given. Whole numbers have at most 63 bits, and errors show the beginning.",
@@ -89,8 +89,8 @@ UNPROTECTED = (
     "hand: exported results carry their spec, metrics in a run folder do not.",
     "Decoded data whose bytes change under an unchanged size and time: opening a data set "
     "compares nothing else.",
-    "Parquet files of a data set whose labels are changed by hand: their fingerprint differs, "
-    "which every run stores and a checkpoint is compared with, but nothing shows that it is "
+    "Parquet files of a data set whose labels are changed by hand: their fingerprint is another, "
+    "which every run stores and a checkpoint is compared with, but it cannot be known to be "
     "wrong.",
     "A crash of the machine while a data set is decoded into the cache: those files are renamed "
     "but not flushed, unlike those of runs and results.",
