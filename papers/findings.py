@@ -41,8 +41,8 @@ HEAD = """# What was found
 
 Every number is computed from stored results of the standard scale, which has fewer rounds and
 smaller networks than the papers, or from what they print; in brackets are 95% intervals over seeds.
-`python -m papers.findings` writes this page, and fails where a number does not support its sentence
-any more.
+`python -m papers.findings` writes this page, and fails where a number no longer supports its
+sentence.
 """
 WORDS = {HOLDS: "holds", FAILS: "does not hold", OPEN: "is undecided"}
 Claims = Mapping[str, Sequence[Claim]]
@@ -94,7 +94,7 @@ def _each(section: Section, judge: Callable[[Panel], Sequence[Claim]]) -> Claims
 
 
 def _told(claims: Claims, start: str, *wanted: str) -> str:
-    """Return the numbers of one claim on every data set: "-1.2 points [-3.0, 1.0] on MNIST"."""
+    """Return the numbers of a claim on every data set, as in "-1.2 points [-3.0, 1.0] on MNIST"."""
     return ", ".join(f"{number(starting(c, start), *wanted)} on {of}" for of, c in claims.items())
 
 
@@ -297,11 +297,11 @@ def learned(notebook: str, table: pd.DataFrame) -> Markdown:
     row, told = rows.iloc[0], shown(rows).iloc[0]
     sure = f"{told['measured']} on {row['tested on']}, from {row['seeds']} seeds"
     sees = f", which can detect a difference of {told['can detect']}" if told["can detect"] else ""
-    decide = f"; at the effect seen {enough(row['needed'])} would decide" if row["needed"] else ""
+    need = f"; at this effect, {enough(row['needed'])} seeds would decide" if row["needed"] else ""
     lines = (
         f"**The paper says** {says}",
         f"**Found:** “{row['claim']}” {WORDS[row['verdict']]} on {row['tested on']}.",
-        f"**How sure:** {sure}{sees}{decide}.",
+        f"**How sure:** {sure}{sees}{need}.",
     )
     return Markdown("\n\n".join(lines))
 

@@ -37,13 +37,13 @@ number of threads, or on another device. Draws (cohorts, batches, noise, initial
 same bits; sums are taken in another order. A difference begins at the spacing of floats, a relative
 {EPSILON:.1e}, and grows with the steps of training as the one between float32 and float64 does.
 
-**Not promised.** Rounding is not small for ever: training amplifies it, and where something is
+**Not promised.** Rounding does not stay small: training amplifies it, and where something is
 *decided* (IFCA's cluster, the experts that pruning sends, the step at which early stopping stops,
 the round that a run keeps) a tie can go the other way, and what follows is another run, as valid
-as the first. So it is where a gradient is zero but for rounding and Adam makes whole steps of it:
-a bias that batch normalisation takes out again (FedGen's generator; no prediction changes), the
-gate of a `Mixture` whose specialists still equal the generalist. Whoever compares single runs to
-the last digit fixes `chunk` and threads: they are not in an experiment's key, but in a run's
+as the first. The same happens where a gradient is zero but for rounding and Adam turns it into full
+steps: a bias that batch normalisation takes out again (FedGen's generator; no prediction changes),
+the gate of a `Mixture` whose specialists still equal the generalist. To compare single runs to
+the last digit, fix `chunk` and threads: they are not in an experiment's key, but in a run's
 provenance, segment by segment. Other versions of torch, instruction sets and BLAS libraries round
 differently, too. On a GPU some of torch's kernels add in no fixed order, and nothing here forbids
 them.
@@ -83,11 +83,11 @@ def text(found: Findings) -> str:
             "## The same bits\n",
             _bits(found),
             "\n## Rounding: other chunks, other numbers of threads\n",
-            "`=` is the same bits as the default chunk with one thread. Else the norm of the "
+            "`=` is the same bits as the default chunk with one thread; else, the norm of the "
             "difference of all weights over their norm; 0 where only a stored metric or a "
-            "server's memory differs. The last columns are the most that any of "
-            "these ways differs: in one number of the state, in how many integers (choices), in "
-            "the mean test accuracy and in a single client's.\n",
+            "server's memory differs. The last columns are the largest differences of "
+            "these ways: of one number of the state, the count of integers (choices), "
+            "the mean test accuracy and a single client's.\n",
             _rounding(found),
             "\n## Growth over rounds\n",
             "The relative difference of all weights, one client at a time against all in one "
