@@ -133,24 +133,27 @@ def _run_folder(plan: Plan, safe: Path, base: Path, name: str, ways: tuple[mangl
             _restored(safe, base, f"runs/{RUN.key}")
 
     def _looked(number: int) -> str:
-        inventory()
+        (listed,) = [entry.state for entry in inventory() if entry.key == RUN.key]
         seen = find(RUN)
         if seen is not None and not seen.metrics.equals(found.metrics):
             return "!other numbers, unnoticed"
         store.mend(RUN)
-        kept = store.restore(RUN)
-        whole = (store.folder(RUN) / store.PROVENANCE).exists()
-        if whole and (kept is None or tiny.bits(RUN)[1] != expected[1]):
+        if _aside().exists():
+            return _begun_anew(number)
+        if tiny.bits(RUN)[1] != expected[1]:
             return "!another state, unnoticed"
-        if not _aside().exists():
-            same = seen is not None and seen.provenance == found.provenance
-            return "harmless" if same else "unnoticed in the provenance only"
-        if number % TRAINED_AGAIN == 0:
-            tiny.play(RUN)
-            if tiny.bits(RUN) != expected:
-                return "!trained again to other bits"
-            return "moved aside, trained again to the same bits"
-        return "moved aside"
+        if seen is None or seen.provenance != found.provenance:
+            return "unnoticed in the provenance only"
+        return "harmless" if listed == "complete" else f"listed as {listed}, and harmless"
+
+    def _begun_anew(number: int) -> str:
+        if store.folder(RUN).exists():
+            return "!not moved aside whole"
+        if number % TRAINED_AGAIN:
+            return "moved aside"
+        tiny.play(RUN)
+        same = tiny.bits(RUN) == expected
+        return "moved aside, trained again to the same bits" if same else "!trained to other bits"
 
     every(row, _Numbered.of(_cases(plan, name, ways, data)), act)
     if not paths.results().exists():

@@ -9,7 +9,7 @@ from benchmarks.robustness import child, disks, tiny, written
 from benchmarks.robustness.plan import Plan, Row
 from fedlib.runs import export, find
 
-PAGE, MOST = 4, 60
+PAGE, MOST = 4, 120
 ROOM = "size=64m,nr_inodes=100k"
 RUN = tiny.BEST
 

@@ -25,7 +25,7 @@ HOW = {
         "same act must come to the right result."
     ),
     "readonly": (
-        "A store with one run finished and one half done, and a decoded data set, sealed in two "
+        "A store with one run finished and one begun, and a decoded data set, sealed in two "
         "ways. What is there must be read; what needs to write must be refused in one line that "
         "names the folder and the variable (FEDLIB_RUNS, FEDLIB_RESULTS, FEDLIB_CACHE)."
     ),
@@ -40,11 +40,12 @@ HOW = {
         "digits, NaN, names of classes); safetensors headers that lie of lengths, places, shapes "
         "and kinds; Parquet files of other columns or kinds, and files of another kind. Children "
         "with limited memory and time read them, and watch for any process started or pickle "
-        "opened. A damaged run is moved aside, and one of twenty is trained again and compared."
+        "opened. A damaged run is moved aside whole, and one of twenty is trained again and "
+        "compared. A damaged spec is told in the list of runs, and nothing else reads it."
     ),
     "hyper": (
         "Every field of every public value is given numbers (negative, zero, not finite, huge), "
-        "texts, containers and objects. It must refuse by name with a ValueError or a TypeError, "
+        "texts, containers, arrays and objects. It must refuse by name with a ValueError or a TypeError, "
         "or be a value that prints as code, has a key and reads back from code and from JSON."
     ),
     "odd": (
@@ -61,22 +62,22 @@ FOUND = (
     "carry a CRC-32 of their tensors and of what is said of them.",
     "JSON nested deeper than Python's stack (spec, provenance, exported metadata) ended in a "
     "RecursionError and a run that could not be trained again. It is damage now, like all that a "
-    "decoder raises of a file; where memory is lacking, the file is named.",
+    "decoder raises of a file, but for a lack of memory.",
     "Metrics whose columns held something else than numbers and text ended in a TypeError, and a "
-    "failure.json of wrong types could not be told. Both are moved aside.",
+    "failure.json of wrong types could not be told. Such runs are moved aside.",
     "An exported file with the spec of something else than an experiment ended in an "
     "AttributeError.",
     "A killed export left a temporary file in results/ for ever; the next export deletes it.",
     "A killed decoding of files that then changed, and a killed deletion of what an older state of "
     "them had left, stayed in the cache for ever; of data of one's own that were added again the "
-    "older could be opened. Every source has one place there, and the next decoding replaces "
+    "older could be opened. Every data set has one place there, and the next decoding replaces "
     "whatever lies in it.",
     "FedMix with a client without examples in a cohort: its q(z|s) was 0 / 0, and that gave every "
     "client's experts the weight 0 in that round. It is uniform now.",
     "Whole numbers of any length were values that could not be printed, and errors quoted all of "
     "what was given. Whole numbers have at most 63 bits, and errors show the beginning.",
-    "Choice took NaN and lists; EarlyStop.min_delta and every "
-    "number of a recipe's Setting could be negative. They are refused.",
+    "Choice took NaN and lists; EarlyStop.min_delta and every number of a recipe's Setting could "
+    "be negative. They are refused.",
     "Fields of BiLSTM, FastText, FedRep, Densities, ClusteredFedMix and Optimizer were refused "
     "without their names.",
 )

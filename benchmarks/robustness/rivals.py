@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.robustness import child, tiny, written
 from benchmarks.robustness.plan import Plan, Row
 from fedlib import paths
-from fedlib.data import parquet
+from fedlib.data import cache
 
 RUN = tiny.BEST
 running = importlib.import_module("fedlib.runs.run")
@@ -73,7 +73,7 @@ def _of_an_entry(plan: Plan, rivals: int, again: int) -> Row:
     row = Row(f"{rivals} processes asked for one data set that is not decoded")
 
     def act() -> str:
-        _counting(parquet, "store", paths.cache().parent / "marks")
+        _counting(cache, "_write", paths.cache().parent / "marks")
         return written.opened()
 
     for n in range(again):
