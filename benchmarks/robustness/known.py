@@ -45,8 +45,9 @@ HOW = {
     ),
     "hyper": (
         "Every field of every public value is given numbers (negative, zero, not finite, huge), "
-        "texts, containers, arrays and objects. It must refuse by name with a ValueError or a TypeError, "
-        "or be a value that prints as code, has a key and reads back from code and from JSON."
+        "texts, containers, arrays and objects. It must refuse by name with a ValueError or a "
+        "TypeError, or be a value that prints as code, has a key and reads back from code and "
+        "from JSON."
     ),
     "odd": (
         "Every algorithm plays two rounds with everybody, and is evaluated; batches are larger "
