@@ -1,4 +1,9 @@
-"""Hostile hyper-parameters: every field of every value is refused by name, or the value is one."""
+"""Hostile hyper-parameters: every field of every value is refused by name, or the value is one.
+
+Every field of every public value is given numbers (negative, zero, not finite, huge), texts,
+containers, arrays and objects. It must refuse by name with a ValueError or a TypeError, or be a
+value that prints as code, has a key and reads back from code and from JSON.
+"""
 
 import dataclasses
 import importlib

@@ -1,4 +1,8 @@
-"""Several processes asked for the same thing at once: one does it, the others wait and read."""
+"""Several processes asked for the same thing at once: one does it, the others wait and read.
+
+Two or four processes begin at the same moment; rounds played and data sets decoded are counted over
+all of them. In the last row one of two is killed while it trains and the other waits.
+"""
 
 import importlib
 import os
