@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedlib.engine import evaluate_global, play_round
+from fedlib.engine import evaluate_global
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, LeNet, Net
 
@@ -103,16 +103,6 @@ def scatter(state, seed=0, scale=1.0):
     draw = torch.Generator().manual_seed(seed)
     for leaf in state.local.values():
         leaf += scale * torch.randn(leaf.shape, generator=draw)
-    return state
-
-
-def after(algorithm, fed, rounds=1, *, seed=0, chunk=None, first=None):
-    """The state after rounds of all clients."""
-    state = algorithm.init(fed, seed, first)
-    for t in range(rounds):
-        state, _ = play_round(
-            algorithm, fed, state, round=t, seed=seed, cohort=fed.clients, chunk=chunk
-        )
     return state
 
 

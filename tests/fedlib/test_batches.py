@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import LENET, after, assert_alike, make_federation, scatter
+from conftest import LENET, assert_alike, make_federation, scatter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import MIXED, NINE, play
@@ -221,7 +221,7 @@ def test_every_example_is_asked_once_in_large_batches(monkeypatch):
         return there(net, params, x, batch)
 
     monkeypatch.setattr(Net, "features", features)
-    after(alg.FedRep(**FOUR), fed)
+    play(alg.FedRep(**FOUR), fed, 1)
     assert sorted(said) == [40, 120]
 
 
@@ -245,7 +245,7 @@ def test_a_leaf_that_moves_is_never_asked(fed):
             return Known({"h": net.features(frozen, batch["x"])}, {})
 
     with pytest.raises(KeyError, match=r"base\."):
-        after(Wrong(), fed)
+        play(Wrong(), fed, 1)
 
 
 def test_early_stopping_on_the_loss_knows_validation_examples_too(convolutional):
