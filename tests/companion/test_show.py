@@ -18,13 +18,6 @@ from papers.fedmix.experiments import LABEL_SKEW
 from papers.published import published
 
 
-@pytest.fixture(autouse=True)
-def _headless():
-    plt.switch_backend("agg")
-    yield
-    plt.close("all")
-
-
 def small(rounds=4):
     return LABEL_SKEW.experiments("quick", "digits", FEDMIX, seeds=1, rounds=rounds)[0]
 
