@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedlib.engine import evaluate_global, play_round
+from fedlib.engine import evaluate_global
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, LeNet, Net
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the network
+os.environ["MPLBACKEND"] = "agg"  # or opens a window
 
 torch.set_num_threads(1)
 # No test asserts a time, so that a slow machine fails none.
@@ -104,24 +105,6 @@ def scatter(state, seed=0, scale=1.0):
     for leaf in state.local.values():
         leaf += scale * torch.randn(leaf.shape, generator=draw)
     return state
-
-
-def after(algorithm, fed, rounds=1, *, seed=0, chunk=None, first=None):
-    """The state after rounds of all clients."""
-    state = algorithm.init(fed, seed, first)
-    for t in range(rounds):
-        state, _ = play_round(
-            algorithm, fed, state, round=t, seed=seed, cohort=fed.clients, chunk=chunk
-        )
-    return state
-
-
-def assert_alike(state, other, rtol=1e-4, atol=1e-6):
-    """Compare all leaves of two states."""
-    one, two = state.flat(), other.flat()
-    assert one.keys() == two.keys()
-    for name, leaf in one.items():
-        torch.testing.assert_close(two[name], leaf, rtol=rtol, atol=atol, equal_nan=True)
 
 
 @pytest.fixture

@@ -53,6 +53,3 @@ def test_fuzzing_goes_on_after_a_crash_and_tells_of_everything(tmp_path):
         fuzz.every(row, ["a", "crash", "ours", "foreign", "b", "code"], act)
     assert row.outcomes == {"fine": 2, "clear error": 1, "BROKEN": 3} and row.times == 6
     assert [said.split()[0] for said in row.broken] == ["SIGUSR1:", "KeyError", "code"]
-
-
-# Not a set: workers collect the same tests in the same order.

@@ -130,6 +130,8 @@ def _one(subject: Subject, way: Way, device: str) -> None:
         except KeyboardInterrupt:
             if store.restore(experiment) is not None:
                 break
+    kept = store.restore(experiment)
+    assert kept is not None and kept.completed == (HALF if way.stop else experiment.rounds)
 
 
 def main(arguments: list[str]) -> None:

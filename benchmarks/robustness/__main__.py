@@ -76,7 +76,7 @@ def _asked(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.robustness", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=KINDS, default=[*KINDS], metavar="NAME")
     parser.add_argument("--kills", type=int, default=60, help="of runs; of others a part of them")
-    parser.add_argument("--cases", type=int, default=150, help="of every kind of hostile file")
+    parser.add_argument("--cases", type=int, default=100, help="of every kind of hostile file")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="write benchmarks/ROBUSTNESS.md")
     asked = parser.parse_args(arguments)

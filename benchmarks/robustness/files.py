@@ -1,4 +1,13 @@
-"""Hostile files where fedlib reads: every one is seen to be damaged, or does no harm."""
+"""Hostile files where fedlib reads: every one is seen to be damaged, or does no harm.
+
+Each case spoils one file: cut at a random place, a bit flipped, a stretch of garbage or zeros, all
+garbage; JSON with a hostile part (nested 100,000 deep, numbers of 5,000 digits, NaN, names of
+classes); safetensors headers that lie of lengths, places, shapes and kinds; Parquet files of other
+columns or kinds, and files of another kind. Children with limited memory and time read them, and
+watch for any process started or pickle opened. A damaged run is moved aside whole, and one of
+twenty is trained again and compared. A damaged spec is told in the list of runs, and nothing else
+reads it.
+"""
 
 from __future__ import annotations
 
@@ -67,14 +76,15 @@ def measure(plan: Plan) -> list[Row]:
 def _cases(plan: Plan, name: str, ways: tuple[mangle.Way, ...], data: bytes) -> list[Any]:
     """Return so many ways to spoil these bytes, each with a name."""
     rng = plan.rng("files", name)
-    return [_Case(way, rng.randrange(2**32), data) for way in rng.choices(ways, k=plan.cases)]
+    chosen = enumerate(rng.choices(ways, k=plan.cases))
+    return [_Case(number, way, rng.randrange(2**32), data) for number, way in chosen]
 
 
 class _Case:
     """One spoilt file, made when it is needed: some hold megabytes."""
 
-    def __init__(self, way: mangle.Way, seed: int, data: bytes) -> None:
-        self.way, self.seed, self._data = way, seed, data
+    def __init__(self, number: int, way: mangle.Way, seed: int, data: bytes) -> None:
+        self.number, self.way, self.seed, self._data = number, way, seed, data
 
     def __str__(self) -> str:
         return f"{self.way.__name__} {self.seed}"
@@ -124,49 +134,40 @@ def _run_folder(plan: Plan, safe: Path, base: Path, name: str, ways: tuple[mangl
     assert found is not None
     shutil.rmtree(paths.results())
 
-    def act(numbered: tuple[int, _Case]) -> str:
-        number, case = numbered
+    def act(case: _Case) -> str:
         path.write_bytes(case.bytes())
         try:
-            return _looked(number)
+            return _looked(case.number)
         finally:
             _restored(safe, base, f"runs/{RUN.key}")
 
     def _looked(number: int) -> str:
-        inventory()
+        (listed,) = [entry.state for entry in inventory() if entry.key == RUN.key]
         seen = find(RUN)
         if seen is not None and not seen.metrics.equals(found.metrics):
             return "!other numbers, unnoticed"
         store.mend(RUN)
-        kept = store.restore(RUN)
-        whole = (store.folder(RUN) / store.PROVENANCE).exists()
-        if whole and (kept is None or tiny.bits(RUN)[1] != expected[1]):
+        if _aside().exists():
+            return _begun_anew(number)
+        if tiny.bits(RUN)[1] != expected[1]:
             return "!another state, unnoticed"
-        if not _aside().exists():
-            same = seen is not None and seen.provenance == found.provenance
-            return "harmless" if same else "unnoticed in the provenance only"
-        if number % TRAINED_AGAIN == 0:
-            tiny.play(RUN)
-            if tiny.bits(RUN) != expected:
-                return "!trained again to other bits"
-            return "moved aside, trained again to the same bits"
-        return "moved aside"
+        if seen is None or seen.provenance != found.provenance:
+            return "unnoticed in the provenance only"
+        return "harmless" if listed == "complete" else f"listed as {listed}, and harmless"
 
-    every(row, _Numbered.of(_cases(plan, name, ways, data)), act)
+    def _begun_anew(number: int) -> str:
+        if store.folder(RUN).exists():
+            return "!not moved aside whole"
+        if number % TRAINED_AGAIN:
+            return "moved aside"
+        tiny.play(RUN)
+        same = tiny.bits(RUN) == expected
+        return "moved aside, trained again to the same bits" if same else "!trained to other bits"
+
+    every(row, _cases(plan, name, ways, data), act)
     if not paths.results().exists():
         shutil.copytree(safe / "results", paths.results())
     return row
-
-
-class _Numbered(tuple[int, _Case]):
-    """A case and its number, told by the case."""
-
-    @classmethod
-    def of(cls, cases: list[_Case]) -> list[_Numbered]:
-        return [cls(pair) for pair in enumerate(cases)]
-
-    def __str__(self) -> str:
-        return str(self[1])
 
 
 def _failure(plan: Plan) -> Row:

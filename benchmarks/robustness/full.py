@@ -1,4 +1,10 @@
-"""Full disks: a tmpfs with room for n pages or n files, for every n until there is enough."""
+"""Full disks: a tmpfs with room for n pages or n files, for every n until there is enough.
+
+Where a tmpfs may be mounted: one with room for n pages, or for n files, for growing n until there
+is enough (else files limited in size by the kernel). Each time the act must end in one line that
+names folder and variable, or be done; then room is made and the same act must come to the right
+result.
+"""
 
 import resource
 from collections.abc import Callable
@@ -9,7 +15,7 @@ from benchmarks.robustness import child, disks, tiny, written
 from benchmarks.robustness.plan import Plan, Row
 from fedlib.runs import export, find
 
-PAGE, MOST = 4, 60
+PAGE, MOST = 4, 120
 ROOM = "size=64m,nr_inodes=100k"
 RUN = tiny.BEST
 

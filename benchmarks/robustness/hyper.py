@@ -1,4 +1,9 @@
-"""Hostile hyper-parameters: every field of every value is refused by name, or the value is one."""
+"""Hostile hyper-parameters: every field of every value is refused by name, or the value is one.
+
+Every field of every public value is given numbers (negative, zero, not finite, huge), texts,
+containers, arrays and objects. It must refuse by name with a ValueError or a TypeError, or be a
+value that prints as code, has a key and reads back from code and from JSON.
+"""
 
 import dataclasses
 import importlib
@@ -6,6 +11,9 @@ import json
 import types
 import typing
 from typing import Any
+
+import numpy as np
+import torch
 
 from benchmarks.robustness.plan import Plan, Row
 from fedlib import values
@@ -22,6 +30,7 @@ NUMBERS = (-1, 0, -0.0, -0.5, 1.5, float("nan"), float("inf"), -float("inf"), Tr
 OTHERS: tuple[Any, ...] = (
     "", "x", "os.system", "\ud800", b"x", None, (), [], {}, [[]], (None,), ("",), (-1,),
     (float("nan"),), ((1, 2), (3,)), {"kind": "FedAvg"}, 1j, object(), FedAvg, len, "x" * 10_000,
+    {1, 2}, np.float64(0.5), np.array([0.1, 0.2]), torch.tensor(0.5),
 )  # fmt: skip
 HOSTILE = (*NUMBERS, *HUGE, *OTHERS)
 # What stands for a class of values that a field asks for.
@@ -105,7 +114,7 @@ def _told(hostile: Any) -> str:
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Put everything hostile into every field, and build what is accepted of models and tasks."""
+    """Put everything hostile into every field."""
     row = Row(f"hostile values in {len(fields())} fields of {len(kinds())} kinds of value")
     for cls, name in fields():
         for hostile in HOSTILE:

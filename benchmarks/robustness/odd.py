@@ -1,4 +1,8 @@
-"""Odd clients: empty, of one example, of one class, alone; every algorithm copes or refuses."""
+"""Odd clients: empty, of one example, of one class, alone; every algorithm copes or refuses.
+
+Every algorithm plays two rounds with everybody, and is evaluated; batches are larger than any
+client. All numbers must be finite, or the refusal clear.
+"""
 
 import math
 from collections.abc import Sequence

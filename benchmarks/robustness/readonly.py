@@ -1,4 +1,9 @@
-"""Folders that may not be written: what is stored can be read, the rest is one clear line."""
+"""Folders that may not be written: what is stored can be read, the rest is one clear line.
+
+A store with one run finished and one begun, and a decoded data set, sealed in two ways. What is
+there must be read; what needs to write must be refused in one line that names the folder and the
+variable (FEDLIB_RUNS, FEDLIB_RESULTS, FEDLIB_CACHE).
+"""
 
 import os
 import shutil

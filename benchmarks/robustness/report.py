@@ -1,16 +1,17 @@
 """The report: what was done, how often, what came of it, where, and what is not protected."""
 
+import importlib
 import os
 import platform
+import subprocess
 import tempfile
 from importlib.metadata import version
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from benchmarks.__main__ import machine
-from benchmarks.robustness.known import FOUND, HOW, UNPROTECTED
+from benchmarks.robustness.known import FOUND, UNPROTECTED
 from benchmarks.robustness.plan import Row
 from fedlib.runs.provenance import commit
 
@@ -45,7 +46,7 @@ def written(parts: list[Part], kills: int, cases: int, seed: int) -> str:
         f"Measured at {commit()} on {_machine()}.",
     ]
     for part in parts:
-        lines += ["", f"## {part.title}", "", HOW[part.name], ""]
+        lines += ["", f"## {part.title}", "", _how(part), ""]
         lines += ["| what | times | what came of it | broken |", "|---|---:|---|---:|"]
         lines += [_cells(row) for row in part.rows]
         told = [f"- {row.what}: {_escaped(b)}" for row in part.rows for b in row.broken[:MOST_TOLD]]
@@ -53,6 +54,12 @@ def written(parts: list[Part], kills: int, cases: int, seed: int) -> str:
     lines += ["", "## Found by this and mended", "", *(f"- {text}" for text in FOUND)]
     lines += ["", "## Not protected against", "", *(f"- {text}" for text in UNPROTECTED)]
     return "\n".join(lines) + "\n"
+
+
+def _how(part: Part) -> str:
+    """Return how a trouble is made, which its module says below its first line."""
+    said = importlib.import_module(f"benchmarks.robustness.{part.name}").__doc__ or ""
+    return " ".join(said.partition("\n\n")[2].split())
 
 
 def _cells(row: Row) -> str:
@@ -75,13 +82,6 @@ def _machine() -> str:
 
 
 def _file_system() -> str:
-    """Return the kind of file system of temporary files, as the system tells it."""
-    place, best, kind = str(Path(tempfile.gettempdir()).resolve()), "", "unknown file system"
-    try:
-        mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    except OSError:
-        return kind
-    for _, point, name, *_rest in mounts:
-        if (place == point or place.startswith(point.rstrip("/") + "/")) and len(point) > len(best):
-            best, kind = point, name
-    return kind
+    """Return the kind of file system of temporary files, as util-linux tells it."""
+    call = ["findmnt", "--noheadings", "--output=FSTYPE", "--target", tempfile.gettempdir()]
+    return subprocess.run(call, capture_output=True, text=True, check=False).stdout.strip()

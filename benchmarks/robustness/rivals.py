@@ -1,4 +1,8 @@
-"""Several processes asked for the same thing at once: one does it, the others wait and read."""
+"""Several processes asked for the same thing at once: one does it, the others wait and read.
+
+Two or four processes begin at the same moment; rounds played and data sets decoded are counted over
+all of them. In the last row one of two is killed while it trains and the other waits.
+"""
 
 import importlib
 import os
@@ -10,7 +14,7 @@ from typing import Any
 from benchmarks.robustness import child, tiny, written
 from benchmarks.robustness.plan import Plan, Row
 from fedlib import paths
-from fedlib.data import parquet
+from fedlib.data import cache
 
 RUN = tiny.BEST
 running = importlib.import_module("fedlib.runs.run")
@@ -73,7 +77,7 @@ def _of_an_entry(plan: Plan, rivals: int, again: int) -> Row:
     row = Row(f"{rivals} processes asked for one data set that is not decoded")
 
     def act() -> str:
-        _counting(parquet, "store", paths.cache().parent / "marks")
+        _counting(cache, "_write", paths.cache().parent / "marks")
         return written.opened()
 
     for n in range(again):

@@ -1,4 +1,11 @@
-"""kill -9 of runs at random moments: at a random time, or before a random touch of a file."""
+"""kill -9 of runs at random moments: at a random time, or before a random touch of a file.
+
+Forked processes train a run of a second, storing every round, and are killed with SIGKILL: half of
+them after a random time, half just before a random touch of a file (open, rename, remove, mkdir,
+chmod, lock). After every kill the store is read and listed; after one to eight kills the work is
+let end, and its metrics file and every tensor are compared, byte by byte, with those of an
+undisturbed run.
+"""
 
 import random
 import time

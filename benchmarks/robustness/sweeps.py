@@ -1,4 +1,10 @@
-"""kill -9 of a sweep over two processes: of a worker, of the parent, of all at once."""
+"""kill -9 of a sweep over two processes: of a worker, of the parent, of all at once.
+
+A sweep of three runs with shared first stages over two workers (forked, and not spawned as usual,
+with nothing open but their own pipe). Killed is one worker, the parent only, or all three at once,
+after a random time. Workers must end by themselves when their parent is gone; the same sweep is
+then let end and compared.
+"""
 
 import multiprocessing
 import os

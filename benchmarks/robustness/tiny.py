@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -34,17 +35,8 @@ BEST = Experiment(
     evaluate_every=1,
     keep="best",
 )
-ALONE = Experiment(
-    TASK,
-    Local(batch_size=5, client=adam(0.05)),
-    rounds=4,
-    cohort=3,
-    evaluate_every=1,
-    keep="best",
-)
-TUNED = Experiment(
-    TASK, Local(batch_size=5), rounds=3, cohort=3, evaluate_every=1, after=BEST, keep="best"
-)
+ALONE = replace(BEST, algorithm=Local(batch_size=5, client=adam(0.05)), rounds=4, cohort=3)
+TUNED = replace(ALONE, algorithm=Local(batch_size=5), rounds=3, after=BEST)
 MIXED = Experiment(TASK, Mixture(batch_size=5), rounds=3, cohort=3, after=BEST, beside=ALONE)
 
 RUNS = {
@@ -99,10 +91,9 @@ def all_bits(experiment: Experiment) -> dict[str, Bits]:
     return {stage.key: bits(stage) for stage in experiment.stages}
 
 
-def litter(*folders: Path) -> list[str]:
+def litter(folder: Path) -> list[str]:
     """Return the names of temporary and half-written files that lie about."""
-    found = [p for folder in folders for p in folder.rglob("*")]
-    return [p.name for p in found if p.suffix in (".tmp", ".partial")]
+    return [p.name for p in folder.rglob("*") if p.suffix in (".tmp", ".partial")]
 
 
 def stored() -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""kill -9 of whoever decodes a data set into the cache, and of whoever exports results."""
+"""kill -9 of whoever decodes a data set into the cache, and of whoever exports results.
+
+The same storms over whoever decodes a data set of 360 pictures into the cache, whose source changes
+between them, and over whoever exports results.
+"""
 
 import io
 import os
@@ -76,14 +80,10 @@ def _cache(plan: Plan) -> Row:
                 os.utime(path, (life, life))
             storm(row, rng, opened, how, lambda: None)
             row.check(opened() == expected, "finished with the same examples")
-            left = [p.name for p in _entries() if p.is_dir()]
+            left = [p.name for p in (paths.cache() / "datasets").iterdir() if p.is_dir()]
             row.check(len(left) == 1, "one entry and no litter", f"left in the cache: {left}")
             row.check(not tiny.litter(paths.cache()), "no temporary file")
     return row
-
-
-def _entries() -> list[Path]:
-    return sorted((paths.cache() / "datasets").iterdir())
 
 
 def _exports(plan: Plan) -> Row:

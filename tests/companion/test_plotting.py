@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 
 from companion import plotting
 from companion.looks import looks
@@ -16,13 +15,6 @@ from papers.fedmix import FEDAVG, FEDMIX
 from papers.pm_moe import WITH_MOE
 
 LABELS = np.array([[0.8, 0.2], [0.2, 0.8]])  # two clients, two labels
-
-
-@pytest.fixture(autouse=True)
-def _headless():
-    plt.switch_backend("agg")
-    yield
-    plt.close("all")
 
 
 def curve(**ends):

@@ -4,10 +4,10 @@ import importlib
 
 import pytest
 
-from benchmarks.robustness.tiny import MIX, TASK
+from benchmarks.robustness.tiny import MIX, TASK, bits
 from fedlib.algorithms import FedAvg, Local
 from fedlib.optim import Optimizer
-from fedlib.runs import Experiment, run, store
+from fedlib.runs import Experiment, run
 from fedlib.runs.sweep import sweep
 
 __all__ = ["ALONE", "AVG", "BAD", "MIX", "TASK", "TUNED", "bits", "go", "play", "running"]
@@ -28,14 +28,6 @@ def play(experiment):
 
 def go(experiments, workers=1, **options):
     return sweep(experiments, workers=workers, device="cpu", progress=False, **options)
-
-
-def bits(experiment):
-    """The final metrics as bytes of their file, and every tensor of the final state."""
-    kept = store.restore(experiment)
-    assert kept.completed == experiment.rounds
-    file = (store.folder(experiment) / store.METRICS).read_bytes()
-    return file, {n: (t.dtype, t.numpy().tobytes()) for n, t in kept.state.flat().items()}
 
 
 def undisturbed(experiment, tmp_path):

@@ -1,6 +1,6 @@
 """A sweep over a Ray cluster of two nodes: whatever is killed, the bits are those of one process.
 
-Ray is an optional extra: pip install -e '.[ray]', then pytest tests/test_cluster.py.
+Ray is an optional extra: pip install -e '.[ray]', then pytest tests/fedlib/test_cluster.py.
 """
 
 import dataclasses

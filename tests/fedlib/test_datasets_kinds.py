@@ -251,34 +251,6 @@ def test_hostile_meta_data_is_no_entry(places, sample, meta):
         assert datasets.load("mnist_sample").fingerprint == sample.fingerprint
 
 
-def test_malformed_parquet_is_an_error_or_harmless(places):
-    """Flipped and cut files: a DatasetError that names the file, or data of the right shape."""
-    folder = pair(places, counts=(3, 3), place=["a", "b", "c"])
-    sound = (folder / TRAIN).read_bytes()
-    random = np.random.default_rng(5)
-    refused = 0
-    for trial in range(120):
-        content = bytearray(sound)
-        if trial % 4 == 0:
-            content = content[: random.integers(len(content))]
-        # The end of the file describes the rest, so most of the trials go there.
-        low = 0 if trial % 4 == 1 else max(len(content) - 900, 0)
-        for at in random.integers(low, max(len(content), 1), 1 + trial % 5):
-            if at < len(content):
-                content[at] = random.integers(256)
-        (folder / TRAIN).write_bytes(content)
-        try:
-            data = datasets.load("mnist_sample")
-        except DatasetError as error:
-            refused += TRAIN in str(error)
-        else:
-            assert data.train.features.shape[1:] == (28, 28, 1)
-            assert (
-                not len(data.train) or 0 <= data.train.labels.min() <= data.train.labels.max() < 10
-            )
-    assert refused > 60
-
-
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path / "cache"))

@@ -165,6 +165,7 @@ def test_converged_clusters_leave_with_their_best_weights():
     for t in range(12):
         state, report = play_round(harm, fed, state, round=t, seed=0, cohort=4)
         left.append(int(state.memory[ifca.OPEN].sum()))
+        assert float(harm.observe(fed, state)["open_clusters"]) == left[-1]
         assert set(report.down.tolist()) == {left[-1] * size}
         choice = state.memory[ifca.CHOICE][report.rows]
         expected = state.memory[ifca.OPEN][choice].long() * (size + 8)
@@ -364,19 +365,6 @@ def test_one_cluster_is_the_mixture_of_001():
     scores = [evaluate(fed, *mixed(fed, first), fed.test) for first in states]
     np.testing.assert_allclose(scores[0].nll, scores[1].nll, rtol=1e-5)
     assert scores[0].gate.shape == scores[1].gate.shape == (3, 2)
-
-
-def test_a_run_whose_clusters_leave_is_stored_and_sends_less():
-    common = {"rounds": 6, "cohort": 0.5, "evaluate_every": 3}
-    algorithm = IFCA(clusters=2, batch_size=10, client=sgd(0.5))
-    stop = ifca.ClusterStop(every=1, patience=1)
-    sent = []
-    for each in (algorithm, replace(algorithm, stop=stop)):
-        found = run(Experiment(SKEWED, each, **common), device="cpu", progress=False)
-        metrics = found.metrics.to_pandas()
-        sent.append(metrics.query("metric == 'bytes_down'")["value"].sum())
-    left = metrics.query("metric == 'open_clusters'")["value"]
-    assert left.iloc[-1] < 2 and left.is_monotonic_decreasing and sent[1] < sent[0]
 
 
 def test_the_stages_of_a_run_and_its_diagnostics():

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import after, assert_alike, make_federation
-from playing import texts
+from conftest import make_federation
+from playing import close, play, texts
 from torch import nn
 
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture
@@ -242,19 +242,19 @@ def test_a_net_drops_with_noise_only_and_forgets_it():
 def test_a_client_drops_the_same_whoever_shares_its_program(algorithm):
     fed, still = (make_federation((9, 5, 7), model=m, shape=SHAPE) for m in (DROPS, PLAIN))
     made = algorithm(epochs=2, batch_size=4, client=sgd(0.1))
-    one, without = after(made, fed, 2, chunk=1), after(made, still, 2).flat()
-    assert_alike(one, after(made, fed, 2, chunk=3))
+    one, without = play(made, fed, 2, chunk=1)[0], play(made, still, 2)[0].flat()
+    close(one.flat(), play(made, fed, 2, chunk=3)[0].flat())
     moved = {n: t for n, t in one.flat().items() if n.endswith("head.weight")}
     assert moved and not any(torch.allclose(t, without[n]) for n, t in moved.items())
 
 
 def test_specialist_and_gate_drop_units_of_their_own():
     fed = make_federation((9, 5, 7), model=PLAIN, shape=SHAPE)
-    first = after(FedAvg(batch_size=4), fed, 2)
+    first = play(FedAvg(batch_size=4), fed, 2)[0]
     home = {"epochs": 2, "batch_size": 4, "client": sgd(0.1), "stop": None}
     both, plain = (Mixture(**home, expert=m, gate=m) for m in (DROPS, PLAIN))
     assert [numbers_of(fed.net, n) for _, n in both.phases()[0].noise] == [15, 15]
-    ends = [after(mixture, fed, first=first).local for mixture in (both, plain)]
+    ends = [play(mixture, fed, 1, first=first)[0].local for mixture in (both, plain)]
     for name in ("own.head.weight", "gate.head.weight"):
         assert not torch.allclose(ends[0][name], ends[1][name])
 
@@ -268,7 +268,7 @@ def test_the_papers_networks_drop_as_in_table_1():
 def test_an_algorithm_without_dropout_says_so():
     fed = make_federation((9, 5, 7), model=DROPS, shape=SHAPE)
     with pytest.raises(ValueError, match="FedMix trains without dropout and BatchNorm"):
-        after(FedMix(), fed)
+        play(FedMix(), fed, 1)
 
 
 @pytest.mark.parametrize("spec", TEXTS, ids=repr)
@@ -284,9 +284,9 @@ def test_an_algorithm_without_dropout_says_so():
 def test_a_cohort_reads_together_what_each_would_read_alone(algorithm, spec):
     fed = texts((9, 4, 7))
     fed.net = Net(spec, (10,), 3)
-    together, one, two = (after(algorithm, fed, 2, chunk=c) for c in (None, 1, 2))
-    assert_alike(together, one)
-    assert_alike(together, two)
+    together, one, two = (play(algorithm, fed, 2, chunk=c)[0] for c in (None, 1, 2))
+    close(together.flat(), one.flat())
+    close(together.flat(), two.flat())
 
 
 def test_the_steps_written_out_are_those_of_nn_lstm():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import LENET, after, assert_alike, make_federation, parts_of
+from conftest import LENET, make_federation, parts_of
 from playing import BATTERY, SKEWED, close, equal, held_by, play, trained_alone
 from torch import nn
 from torch.nn import functional as F
@@ -135,8 +135,8 @@ def test_what_is_said_of_an_example_depends_on_no_other_and_on_no_chance(family)
 @pytest.mark.parametrize("family", [*FOREIGN, ResNet(blocks=1, widths=(4, 8))], ids=repr)
 def test_clients_in_one_program_are_trained_as_one_at_a_time(family):
     fed = images(family)
-    one, three = (after(FedAvg(**FAST), fed, 2, chunk=chunk) for chunk in (1, 3))
-    assert_alike(one, three, rtol=1e-3, atol=1e-5)
+    one, three = (play(FedAvg(**FAST), fed, 2, chunk=chunk)[0] for chunk in (1, 3))
+    close(one.flat(), three.flat(), rtol=1e-3, atol=1e-5)
     _, alone = play(FedAvg(**FAST), fed, 1, chunk=1)
     _, mine = play(FedAvg(**FAST), replace(fed, members=np.array([1])), 1, cohort=1, chunk=1)
     place = alone.rows.tolist().index(1)
@@ -249,8 +249,8 @@ def test_a_loss_that_forgets_the_batch_is_an_error():
             return F.cross_entropy(net(params, batch["x"]), batch["y"])
 
     with pytest.raises(ValueError, match="Forgetting trains without dropout and BatchNorm"):
-        after(Forgetting(), images(NORMED))
-    after(Forgetting(), images(FOREIGN[1]))
+        play(Forgetting(), images(NORMED), 1)
+    play(Forgetting(), images(FOREIGN[1]), 1)
 
 
 def test_fedbn_keeps_batchnorm_at_home():
@@ -319,9 +319,9 @@ class Branching(nn.Module):
 @pytest.mark.parametrize(("name", "who"), [("recurrent", "Rows"), ("Branching", "Branching")])
 def test_what_cannot_be_vmapped_is_trained_one_client_at_a_time(name, who):
     fed, algorithm = images(foreign(name)), FedAvg(**FAST)
-    assert_alike(after(algorithm, fed), after(algorithm, fed, chunk=1), rtol=0, atol=0)
+    assert equal(*(play(algorithm, fed, 1, chunk=c)[0].flat() for c in (None, 1)))
     with pytest.raises(ValueError, match=f"leave chunk out, or give 1. {who}: "):
-        after(algorithm, fed, chunk=2)
+        play(algorithm, fed, 1, chunk=2)
     state, _ = play(FedBN(**FAST), fed, rounds=1)
     assert evaluate(fed, FedBN(**FAST), state, fed.test).accuracy.shape == (3,)
 

@@ -29,7 +29,7 @@ def trusting(state, gate):
     """The state in which client s trusts expert gate[s] only, whatever it sees."""
     local = {n: t * 0 if n.startswith(GATE) else t for n, t in state.local.items()}
     local[f"{GATE}head.bias"][range(len(gate)), gate] = FIRM
-    return State(state.shared, local)
+    return State(state.shared, local, memory=state.memory)
 
 
 def said(fed, of, state, row):
@@ -248,18 +248,12 @@ def test_texts_are_gated_by_their_features(kind):
     assert state.local["gate.base.1.weight"].shape == (3, 128, 6)
 
 
-def leaning(state, gate):
-    """The state with gates that trust the global (0) or the local (1) base only."""
-    local = {n: t * 0 if n.startswith("gate.") else t for n, t in state.local.items()}
-    local["gate.head.bias"][:, gate] = 1e4
-    return State(state.shared, local, memory=state.memory)
-
-
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_one_hot_gate_is_its_base(side):
+    """The global base (0) or the local one (1)."""
     fed = make_federation(SIZES)
     algorithm = alg.FedSynMoE(**SPLIT)
-    state = leaning(play(algorithm, fed)[0], side)
+    state = trusting(play(algorithm, fed)[0], [side] * 3)
     x = fed.test.inputs(torch.arange(9))
     for row in range(3):
         params, _ = client(fed, algorithm, state, row)
@@ -272,7 +266,7 @@ def test_a_one_hot_gate_is_its_base(side):
 def test_a_gate_that_trusts_the_global_base_only_is_fedavg():
     fed = make_federation(SIZES)
     algorithm, plain = alg.FedSynMoE(**SPLIT), alg.FedAvg(**SPLIT)
-    state, expected = leaning(algorithm.init(fed, 0), 0), plain.init(fed, 0)
+    state, expected = trusting(algorithm.init(fed, 0), [0] * 3), plain.init(fed, 0)
     for t in range(3):
         state, _ = play_round(algorithm, fed, state, round=t, seed=0, cohort=2)
         expected, _ = play_round(plain, fed, expected, round=t, seed=0, cohort=2)

@@ -77,22 +77,6 @@ def test_a_killed_worker_takes_only_its_own_run(monkeypatch):
     assert len(killed) == 1
 
 
-def test_an_interrupted_sweep_continues(playing, monkeypatch):
-    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
-    moments = [3]
-
-    def stop(_, at):
-        if at in moments:
-            moments.remove(at)
-            raise KeyboardInterrupt
-
-    playing(stop)
-    with pytest.raises(KeyboardInterrupt):
-        go([AVG, MIX])
-    assert find(AVG) is not None and store.restore(MIX).completed == 3
-    assert len(go([AVG, MIX])) == 2
-
-
 def test_a_run_asked_for_twice_is_trained_once(playing):
     played = []
     playing(lambda *told: played.append(told))

@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -116,7 +115,6 @@ def test_the_floor_is_a_line_and_no_method_in_figures():
     fields = {"a": without_floor(table), "b": table}  # a legend tells of what its first field lacks
     figure, _ = plotting.over(fields, x="p", xlabel="p", ylabel="accuracy")
     assert [t.get_text() for t in figure.legends[0].get_texts()] == named
-    plt.close("all")
 
 
 def test_published_numbers_below_the_floor_are_marked():
@@ -124,4 +122,3 @@ def test_published_numbers_below_the_floor_are_marked():
     below = frame[frame["below"] & frame["dataset"].eq("cifar10")]
     assert set(below["S"]) == {0.0} and set(below["method"]) == {*TRADITIONAL}
     assert len(figure.axes) == 8 and frame.groupby(["dataset", "S"]).size().eq(14).all()
-    plt.close("all")
