@@ -38,8 +38,19 @@ def test_links_of_the_texts_point_into_the_site(build):
     build._pages()
     readme = (build.SOURCES / "readme.md").read_text()
     assert "(architecture.md)" in readme and "(ARCHITECTURE.md)" not in readme
-    assert '<img src="_images/00_partition.png" width="160">' in readme
-    assert "figures/standard/" not in readme
+    first = build._index([])
+    assert '<img src="_images/00_partition.png" width="160">' in first
+    assert "figures/standard/" not in first + readme
+
+
+def test_the_site_opens_with_what_was_found(build):
+    build._pages()
+    readme, first = (build.SOURCES / "readme.md").read_text(), build._index([])
+    told = [
+        first.index(x) for x in ("docs/pictures/", "What was found", "make test", "## Notebooks")
+    ]
+    assert told == sorted(told) and "## Three scales" not in first
+    assert "## Three scales" in readme and "## Notebooks" not in readme
 
 
 def test_every_room_and_notebook_has_a_page(build):
