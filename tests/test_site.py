@@ -28,8 +28,12 @@ def test_a_figure_is_shown_at_its_largest_scale(build):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.png").write_text(scale)
     build._figures()
-    shown = {f.name: f.read_text() for f in (build.SOURCES / "figures").iterdir()}
-    assert shown == {"01_a.png": "standard", "02_b_c.png": "quick"}
+    shown = build.SOURCES / "figures"
+    assert (shown / "01_a.png").read_text() == "standard"
+    assert (shown / "02_b_c.png").read_text() == "quick"
+    assert {f.name for f in (paths.ROOT / "docs/figures").iterdir()} <= {
+        f.name for f in shown.iterdir()
+    }, "what the README shows is there before any figure is drawn"
     page = (build.SOURCES / "figures.md").read_text()
     assert "## Notebook 01" in page and "*b c, quick scale*" in page
 

@@ -53,8 +53,10 @@ def _notebooks() -> list[str]:
 def _figures() -> None:
     """Copy every figure at its largest scale, and write a page that shows them all."""
     found: dict[str, tuple[str, Path]] = {}
-    for scale in LARGEST_FIRST:
-        for picture in sorted((paths.figures() / scale).glob("*.png")):
+    folders = [(scale, paths.figures() / scale) for scale in LARGEST_FIRST]
+    folders.append(("quick", paths.ROOT / "docs" / "figures"))  # the README's, ever there
+    for scale, folder in folders:
+        for picture in sorted(folder.glob("*.png")):
             found.setdefault(picture.name, (scale, picture))
     (SOURCES / "figures").mkdir()
     lines = ["# Figures", "", "Each at the largest scale at which it has been drawn.", ""]
