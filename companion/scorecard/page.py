@@ -129,8 +129,9 @@ def _asset(name: str) -> str:
 def _counts(table: pd.DataFrame, by: str) -> str:
     if not len(table):
         return "<p>None yet: run <code>make figures</code>.</p>"
-    verdicts = table["verdict"].map(_verdict)
-    counts = pd.crosstab(table[by], verdicts, margins=True, margins_name="all")
+    counts = pd.crosstab(
+        table[by], table["verdict"].map(_verdict), margins=True, margins_name="all"
+    )
     return _table(counts.rename_axis(columns=None).reset_index())
 
 
@@ -164,8 +165,7 @@ def _table(shown: pd.DataFrame, name: str = "") -> str:
     """Return a table of HTML; one that has a name can be sorted, and filtered by a box above it."""
     how: Any = {"index": False, "escape": False, "border": 0, "justify": "left", "na_rep": ""}
     with pd.option_context("display.max_colwidth", None):
-        html = shown.to_html(table_id=name or None, classes="sortable" if name else None, **how)
-    table = f'<div class="wide">{html}</div>'
+        table = f'<div class="wide">{shown.to_html(table_id=name or None, **how)}</div>'
     box = f'<input type="search" data-for="{name}" placeholder="show rows with all these words">'
     return box + table if name else table
 
