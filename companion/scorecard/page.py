@@ -126,12 +126,10 @@ def _asset(name: str) -> str:
     return files("companion.scorecard").joinpath(name).read_text()
 
 
-def _counts(table: pd.DataFrame, by: str) -> str:
-    if not len(table):
+def _counts(rows: pd.DataFrame, by: str) -> str:
+    if not len(rows):
         return "<p>None yet: run <code>make figures</code>.</p>"
-    counts = pd.crosstab(
-        table[by], table["verdict"].map(_verdict), margins=True, margins_name="all"
-    )
+    counts = pd.crosstab(rows[by], rows["verdict"].map(_verdict), margins=True, margins_name="all")
     return _table(counts.rename_axis(columns=None).reset_index())
 
 
