@@ -1,19 +1,22 @@
 """Pictures of systems in one grammar: a server, clients, what travels between them, what stays.
 
 A system is told in words, one for each thing: "e1" to "e6" are experts, "h1" to "h6" the private
-parts of clients, "base" is what these share, "x" a client's own model, "gate" and "phi" are what
+parts of clients, "base" is what these share, "x" a client's local expert, "gate" and "phi" are what
 they are called, "data" is a client's examples. A "-" before a word draws it faint: there, and left
-out. Pictures are SVG on a card of their own, so that they can be read on a dark page.
+out; a "/" begins a row. Pictures are SVG on a card of their own, so that they can be read on a dark
+page, and narrow enough for the letters to be read on a phone.
 """
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
-INK, PALE, CARD, FIELD = "#222222", "#8a8a8a", "#ffffff", "#f3f4f6"
-STEP, WIDE, HIGH = 34, 200, 96  # between things; a client's field
+INK, PALE, CARD, FIELD = "#222222", "#707070", "#ffffff", "#f3f4f6"
+STEP, WIDE, HIGH, TALL = 32, 144, 106, 432  # between things; a client's field; the whole
+MIDDLE, BOLD = 'text-anchor="middle"', 'text-anchor="middle" font-weight="bold"'
 SHAPES = {
     "x": "M-12 -12H12V12H-12ZM-12 -12L12 12M-12 12L12 -12",
     "gate": "M0 -14L14 0L0 14L-14 0Z",
@@ -21,8 +24,8 @@ SHAPES = {
     "base": "M-13 12H13L7 -12H-7Z",
     "h": "M-13 -9H13V9H-13Z",
 }
-KEY = {"e": "expert", "h": "private part", "base": "shared part", "x": "own model"}
-KEY |= {"gate": "gate", "phi": "q(z|y)", "data": "data"}
+KEY = {"e": "expert", "h": "private part", "base": "shared part", "x": "local expert"}
+KEY |= {"gate": "gate", "phi": "q(z|y)", "data": "data", "-": "left out"}
 SKEWED = ((0.8, 0.1, 0.1), (0.1, 0.7, 0.2), (0.2, 0.2, 0.6))  # the clients' data
 
 
@@ -50,24 +53,26 @@ class Picture:
 
     def svg(self) -> str:
         """Return the picture as the text of an SVG file."""
-        width = len(self.clients) * (WIDE + 24) + 24
+        width = len(self.clients) * (WIDE + 8) + 8
         things, words = self.server.split(), self.server
-        half = max(80.0, len(things) * STEP / 2 + 46)
+        half = len(things) * STEP / 2 + 46
+        name, _, what = self.title.partition(": ")
         drawn = [
-            _text(width / 2, 26, self.title, 15, weight="bold"),
-            _field(width / 2 - half, 42, 2 * half, 66),
-            _text(width / 2 - half + 32, 79, "server", 12),
-            *_things(width / 2 + 22, 75, things),
+            _field(0, 0, width, TALL, CARD),
+            _text(width / 2, 24, name, 16, how=BOLD),
+            _text(width / 2, 46, what, 15),
+            _field(width / 2 - half, 60, 2 * half, 56),
+            _text(width / 2 - half + 34, 93, "server", 14),
+            *_things(width / 2 + 28, 88, things),
         ]
         for i, client in enumerate(self.clients):
-            drawn += _client(24 + i * (WIDE + 24), i, client)
+            drawn += _client(8 + i * (WIDE + 8), i, client)
             words += f" {client.stays} {client.down or ''} {client.up or ''}"
-        there = {_kind(word) for word in words.split()}
-        drawn += _key([name for name in KEY if name in there], width)
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} 400" width="{width}"'
+        told = words.replace("/", "").split()[::-1]
+        drawn += _key({"-" if word[0] == "-" else _kind(word): word for word in told}, width)
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {TALL}"'
         label = f' role="img" aria-label="{html.escape(self.said)}" font-family="sans-serif">'
-        card = f'<rect width="{width}" height="400" rx="10" fill="{CARD}"/>'
-        return "\n".join([head + label, card, *drawn, "</svg>\n"])
+        return "\n".join([f'{head} width="{width}"{label}', *drawn, "</svg>\n"])
 
 
 def _kind(word: str) -> str:
@@ -77,21 +82,21 @@ def _kind(word: str) -> str:
 
 def _client(left: float, i: int, client: Client) -> list[str]:
     middle = left + WIDE / 2
-    drawn = [_field(left, 236, WIDE, HIGH), _text(left + 30, 256, f"client {i + 1}", 12)]
-    for words, x, start, end in (
-        (client.down, middle - 50, 118, 228),
-        (client.up, middle + 50, 228, 118),
-    ):
-        if words is not None:
-            half = 11 * len(words.split()) + 2
-            card = f'x="{x - half}" y="158" width="{2.0 * half}" height="28" fill="{CARD}"'
-            drawn += [_arrow(x, start, end), f"<rect {card}/>"]
-            drawn += _things(x, 172, words.split(), 22, 0.62)
-    drawn += _things(middle, 296, client.stays.split(), shares=SKEWED[i])
-    return [*drawn, _text(middle, 348, client.said, 12, PALE)]
+    drawn = [_field(left, 244, WIDE, HIGH), _text(left + 33, 263, f"client {i + 1}", 14)]
+    down, up = (client.down, middle - 36, 124, 236), (client.up, middle + 36, 236, 124)
+    for sent, x, start, end in (down, up):
+        if sent is not None:
+            things, drawn = sent.split(), [*drawn, _arrow(x, start, end)]
+            for row, y in _places(180, [things[:2], things[2:]] if things[3:] else [things], 28):
+                drawn.append(_field(x - 12 * len(row), y - 14, 24 * len(row), 28, CARD))
+                drawn += _things(x, y, row, 23, 0.78)
+    for row, y in _places(305, [row.split() for row in client.stays.split("/")], 34):
+        drawn += _things(middle, y, row, shares=SKEWED[i])
+    lines = wrap(client.said, 20)
+    return drawn + [_text(middle, 368 + 17 * k, line, 14, PALE) for k, line in enumerate(lines)]
 
 
-def _places(middle: float, words: Sequence[str], step: float) -> list[tuple[str, float]]:
+def _places(middle: float, words: Sequence[Any], step: float) -> list[tuple[Any, float]]:
     first = middle - step * (len(words) - 1) / 2
     return [(word, first + step * i) for i, word in enumerate(words)]
 
@@ -102,12 +107,11 @@ def _things(
     return [_one(word, at, y, size, **how) for word, at in _places(x, words, step)]
 
 
-def _one(
-    word: str, x: float, y: float, size: float, shares: Sequence[float] = (0.6, 0.3, 0.1)
-) -> str:
+def _one(word: str, x: float, y: float, size: float, shares: Sequence[float] = SKEWED[0]) -> str:
     """Return one thing, about 28 units wide, with its middle at a place."""
     kind, number = _kind(word), word[-1]
-    fill, ink = (COLOURS[int(number) - 1], CARD) if number.isdecimal() else (FIELD, INK)
+    fill = COLOURS[int(number) - 1] if number.isdecimal() else FIELD
+    ink = CARD if number in "16" else INK
     if kind == "data":
         bars = [(9 * i - 12, 24 * share) for i, share in enumerate(shares)]
         rect = '<rect x="{}" y="{:g}" width="7" height="{:g}" fill="' + PALE + '"/>'
@@ -116,22 +120,24 @@ def _one(
         body = f'<circle r="13" fill="{fill}"/>'
     else:
         body = f'<path d="{SHAPES[kind]}" fill="{fill}" stroke="{INK}" stroke-width="1.4"/>'
-    body += _text(0, 4.5, number, 13, ink, weight="bold") if number.isdecimal() else ""
-    faint = ' opacity="0.2"' if word.startswith("-") else ""
+    body += _text(0, 5.2, number, 15, ink, BOLD) if number.isdecimal() else ""
+    faint = ' opacity="0.3"' if word.startswith("-") else ""
     return f'<g transform="translate({x:g} {y:g}) scale({size:g})"{faint}>{body}</g>'
 
 
-def _key(names: Sequence[str], width: float) -> list[str]:
-    drawn = []
-    for name, x in _places(width / 2, names, min(112.0, (width - 40) / len(names))):
-        word = name + "1" if name in "eh" else name
-        drawn += [_one(word, x - 34, 378, 0.55), _text(x - 22, 382, KEY[name], 11, anchor="start")]
+def _key(words: Mapping[str, str], width: float) -> list[str]:
+    """Return the key: a word for each of the names that are there."""
+    said = [(KEY[name], words[name]) for name in KEY if name in words]
+    drawn, x = [], (width - sum(34 + 7 * len(name) for name, _ in said)) / 2
+    for name, word in said:
+        drawn += [_one(word, x + 8, 412, 0.55), _text(x + 20, 416, name, 12.5, how="")]
+        x += 34 + 7 * len(name)
     return drawn
 
 
-def _field(x: float, y: float, width: float, height: float) -> str:
+def _field(x: float, y: float, width: float, height: float, fill: str = FIELD) -> str:
     at = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="8"'
-    return f'<rect {at} fill="{FIELD}" stroke="{PALE}"/>'
+    return f'<rect {at} fill="{fill}" stroke="{PALE if fill == FIELD else fill}"/>'
 
 
 def _arrow(x: float, start: float, end: float) -> str:
@@ -140,9 +146,6 @@ def _arrow(x: float, start: float, end: float) -> str:
     return line + f'<path d="M{x - 5:g} {end - tip:g}H{x + 5:g}L{x:g} {end:g}Z" fill="{INK}"/>'
 
 
-def _text(
-    x: float, y: float, said: str, size: float, fill: str = INK, weight: str = "normal",
-    anchor: str = "middle",
-) -> str:  # fmt: skip
-    style = f'font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" fill="{fill}"'
-    return f'<text x="{x:g}" y="{y:g}" {style}>{html.escape(said)}</text>' if said else ""
+def _text(x: float, y: float, said: str, size: float, fill: str = INK, how: str = MIDDLE) -> str:
+    style = f'font-size="{size}" fill="{fill}" {how}'
+    return f'<text x="{x:g}" y="{y:g}" {style}>{html.escape(said)}</text>'

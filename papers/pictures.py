@@ -2,12 +2,12 @@
 
 from companion.pictures import Client, Picture
 
-_MIXED = Client("data gate", "e1 e2 e3 phi", "e1 e2 e3 phi", "trains all experts and its gate")
+_MIXED = Client("data gate", "e1 e2 e3 phi", "e1 e2 e3 phi", "trains experts and its gate")
 _POOL = "h1 h2 h3"
 
 
 def _pooled(own: int, choice: str = _POOL, said: str = "trains its gate only") -> Client:
-    return Client(f"data {choice} gate", f"base {_POOL}", f"h{own}", said)
+    return Client(f"{choice} / data gate", f"base {_POOL}", f"h{own}", said)
 
 
 PICTURES = {
@@ -30,17 +30,17 @@ PICTURES = {
         "the server no longer sends it.",
     ),
     "opt_out": Picture(
-        "Local and global experts: everyone has both, and shares data or not",
+        "Local and global experts: every client has both, and may opt out",
         "e1",
         [
-            *[Client("data e1 x gate", "e1", "e1", "opts in")] * 2,
-            Client("data e1 x gate", "e1", None, "opts out: sends nothing"),
+            *[Client("e1 x / data gate", "e1", "e1", "opts in")] * 2,
+            Client("e1 x / data gate", "e1", None, "opts out, sends nothing"),
         ],
         "The server's model is the global expert. Each client has a copy, a local expert and a "
         "gate between them. A client that opts out receives the global expert and sends nothing.",
     ),
     "ifca": Picture(
-        "Adaptive experts: each client trains one cluster, now and then a random one",
+        "Adaptive experts: a client trains one cluster, at times a random one",
         "e1 e2 e3",
         [
             Client("data", "e1 e2 e3", "e1 -e2 -e3", "1 fits best"),
@@ -51,9 +51,9 @@ PICTURES = {
         "with a small probability one at random, and sends back that one only.",
     ),
     "mixture": Picture(
-        "Adaptive experts: then each client mixes all clusters with its own model",
+        "Adaptive experts: then a gate mixes clusters and a local expert",
         "e1 e2 e3",
-        [Client("data x gate", "e1 e2 e3", None, "trains x, then its gate")] * 3,
+        [Client("e1 e2 e3 x / data gate", "e1 e2 e3", None, "trains local expert, then gate")] * 3,
         "Each client receives all cluster models, trains a local expert, and then a gate over all "
         "of them. Nothing is sent back.",
     ),
@@ -72,12 +72,12 @@ PICTURES = {
         "Nothing of these is trained any more; each client trains a gate that mixes them.",
     ),
     "denoising": Picture(
-        "Energy denoising: parts that are sure of the wrong examples are left out",
+        "Energy denoising: parts that do not know an example are left out",
         f"base {_POOL}",
         [
-            _pooled(1, "h1 h2 -h3", "leaves out the third"),
-            _pooled(2, "-h1 h2 h3", "leaves out the first"),
-            _pooled(3, "h1 -h2 h3", "leaves out the second"),
+            _pooled(1, "h1 h2 -h3", "leaves out part 3"),
+            _pooled(2, "-h1 h2 h3", "leaves out part 1"),
+            _pooled(3, "h1 -h2 h3", "leaves out part 2"),
         ],
         "As PM-MoE, but for each example the private parts whose energy says that they do not "
         "know it are left out before the gate mixes the others.",

@@ -28,8 +28,12 @@ def test_a_figure_is_shown_at_its_largest_scale(build):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.png").write_text(scale)
     build._figures()
-    shown = {f.name: f.read_text() for f in (build.SOURCES / "figures").iterdir()}
-    assert shown == {"01_a.png": "standard", "02_b_c.png": "quick"}
+    shown = build.SOURCES / "figures"
+    assert (shown / "01_a.png").read_text() == "standard"
+    assert (shown / "02_b_c.png").read_text() == "quick"
+    assert {f.name for f in (paths.ROOT / "docs/figures").iterdir()} <= {
+        f.name for f in shown.iterdir()
+    }, "what the README shows is there before any figure is drawn"
     page = (build.SOURCES / "figures.md").read_text()
     assert "## Notebook 01" in page and "*b c, quick scale*" in page
 
@@ -38,8 +42,19 @@ def test_links_of_the_texts_point_into_the_site(build):
     build._pages()
     readme = (build.SOURCES / "readme.md").read_text()
     assert "(architecture.md)" in readme and "(ARCHITECTURE.md)" not in readme
-    assert '<img src="_images/00_partition.png" width="160">' in readme
-    assert "figures/standard/" not in readme
+    first = build._index([])
+    assert '<img src="_images/00_partition.png" width="160">' in first
+    assert "figures/standard/" not in first + readme
+
+
+def test_the_site_opens_with_what_was_found(build):
+    build._pages()
+    readme, first = (build.SOURCES / "readme.md").read_text(), build._index([])
+    told = [
+        first.index(x) for x in ("docs/pictures/", "What was found", "make test", "## Notebooks")
+    ]
+    assert told == sorted(told) and "## Three scales" not in first
+    assert "## Three scales" in readme and "## Notebooks" not in readme
 
 
 def test_every_room_and_notebook_has_a_page(build):

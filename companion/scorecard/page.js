@@ -1,4 +1,4 @@
-for (const table of document.querySelectorAll("table.sortable")) {
+for (const table of document.querySelectorAll("table[id]")) {
   const rows = [...table.tBodies[0].rows], heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, k) => {
     const text = (row) => row.cells[k].textContent;

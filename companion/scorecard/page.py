@@ -28,7 +28,7 @@ VERDICTS = {
     ABSENT: "no run is stored, and of the data set the standard scale has a sample at most",
     NO: "there is nothing to compare it with, for the reason that is given",
 }
-COLOURS = dict.fromkeys((HOLDS, AGREES), "#0072b2") | dict.fromkeys((FAILS, DIFFERS), "#b34700")
+CLASSES = dict.fromkeys((HOLDS, AGREES), "good") | dict.fromkeys((FAILS, DIFFERS), "bad")
 
 
 def page(numbers: pd.DataFrame, orders: pd.DataFrame, claims: pd.DataFrame) -> str:
@@ -44,7 +44,7 @@ def page(numbers: pd.DataFrame, orders: pd.DataFrame, claims: pd.DataFrame) -> s
     lost = int((counted["verdict"] != counted["before"]).sum())
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>fedlib: scorecard</title>
-<style>{_asset("page.css")}</style></head><body>
+<meta name="viewport" content="width=device-width"><style>{_asset("page.css")}</style></head><body>
 <h1>Scorecard</h1>
 <p>Every number that the five papers publish, beside what stored runs have at the largest scale at
 which there are any, and every claim that the notebooks test. Nothing here is typed by hand:
@@ -126,11 +126,10 @@ def _asset(name: str) -> str:
     return files("companion.scorecard").joinpath(name).read_text()
 
 
-def _counts(table: pd.DataFrame, by: str) -> str:
-    if not len(table):
+def _counts(rows: pd.DataFrame, by: str) -> str:
+    if not len(rows):
         return "<p>None yet: run <code>make figures</code>.</p>"
-    verdicts = table["verdict"].map(_verdict)
-    counts = pd.crosstab(table[by], verdicts, margins=True, margins_name="all")
+    counts = pd.crosstab(rows[by], rows["verdict"].map(_verdict), margins=True, margins_name="all")
     return _table(counts.rename_axis(columns=None).reset_index())
 
 
@@ -164,13 +163,13 @@ def _table(shown: pd.DataFrame, name: str = "") -> str:
     """Return a table of HTML; one that has a name can be sorted, and filtered by a box above it."""
     how: Any = {"index": False, "escape": False, "border": 0, "justify": "left", "na_rep": ""}
     with pd.option_context("display.max_colwidth", None):
-        table = shown.to_html(table_id=name or None, classes="sortable" if name else None, **how)
+        table = f'<div class="wide">{shown.to_html(table_id=name or None, **how)}</div>'
     box = f'<input type="search" data-for="{name}" placeholder="show rows with all these words">'
     return box + table if name else table
 
 
 def _verdict(verdict: str) -> str:
-    return f'<span style="color:{COLOURS.get(verdict, "inherit")}">{escape(verdict)}</span>'
+    return f'<span class="{CLASSES.get(verdict, "open")}">{escape(verdict)}</span>'
 
 
 def _notebook(name: str) -> str:

@@ -28,6 +28,8 @@ def main() -> int:
     shutil.rmtree(SITE, ignore_errors=True)
     (SOURCES / "notebooks").mkdir(parents=True)
     shutil.copy(HERE / "conf.py", SOURCES)
+    (SOURCES / "_static").mkdir()
+    shutil.copy(HERE / "site.css", SOURCES / "_static")
     shutil.copytree(paths.ROOT / "docs" / "pictures", SOURCES / "docs" / "pictures")
     names = _notebooks()
     _figures()
@@ -51,8 +53,10 @@ def _notebooks() -> list[str]:
 def _figures() -> None:
     """Copy every figure at its largest scale, and write a page that shows them all."""
     found: dict[str, tuple[str, Path]] = {}
-    for scale in LARGEST_FIRST:
-        for picture in sorted((paths.figures() / scale).glob("*.png")):
+    folders = [(scale, paths.figures() / scale) for scale in LARGEST_FIRST]
+    folders.append(("quick", paths.ROOT / "docs" / "figures"))  # the README's, ever there
+    for scale, folder in folders:
+        for picture in sorted(folder.glob("*.png")):
             found.setdefault(picture.name, (scale, picture))
     (SOURCES / "figures").mkdir()
     lines = ["# Figures", "", "Each at the largest scale at which it has been drawn.", ""]
@@ -78,6 +82,7 @@ def _scorecard() -> None:
     (SOURCES / "extra").mkdir()
     page = files[0].read_text().replace("../notebooks/", "notebooks/").replace(".ipynb", ".html")
     page = RUN.sub(r"<span \1>\2</span>", page)  # runs are not part of the site
+    page = page.replace("<h1>", '<p><a href="index.html">fedlib</a></p>\n<h1>', 1)
     (SOURCES / "extra" / "scorecard.html").write_text(page)
 
 
@@ -91,40 +96,59 @@ TEXTS = {
 
 
 def _pages() -> None:
-    """Copy the texts, their links made to point into the site."""
+    """Copy the texts; the README from its third part on, what is before is the first page."""
     for name, source in TEXTS.items():
-        text = (paths.ROOT / source).read_text()
-        text = PICTURE.sub(r'<img src="_images/\1" width="\2">', text)
-        text = re.sub("(docs/figures|figures/standard)/", "figures/", text)
-        for other, file in TEXTS.items():
-            text = text.replace(f"({file})", f"({other}.md)")
+        text = _text(source)
+        if name == "readme":
+            text = "# How to use it\n\n" + text[_opening(text) :]
         (SOURCES / f"{name}.md").write_text(text)
 
 
-def _index(names: list[str]) -> str:
-    listed = "\n".join(f"notebooks/{name}" for name in names)
-    return f"""# fedlib
+def _text(source: str) -> str:
+    """Return a text, its links made to point into the site."""
+    text = (paths.ROOT / source).read_text()
+    text = PICTURE.sub(r'<img src="_images/\1" width="\2">', text)
+    text = re.sub("(docs/figures|figures/standard)/", "figures/", text)
+    for other, file in TEXTS.items():
+        text = text.replace(f"({file})", f"({other}.md)")
+    return text
 
-Federated mixtures of experts: five papers, every figure and table regenerated beside what was
-published, on one engine. See [what was found](findings.md),
-[start here](notebooks/00_start_here), see all
-[figures](figures.md), or the <a href="scorecard.html">scorecard</a>.
+
+def _opening(readme: str) -> int:
+    """Return where the README's second part ends: what it is, what was found, the notebooks."""
+    return [found.start() for found in re.finditer("^## ", readme, re.MULTILINE)][1]
+
+
+def _index(names: list[str]) -> str:
+    """Return the first page: the README's opening, and what the other pages are."""
+    readme = _text("README.md")
+    listed = "\n".join(f"notebooks/{name}" for name in names)
+    return f"""{readme[: _opening(readme)]}
+
+**More:** [what was found](findings.md), with intervals; all [figures](figures.md); the
+<a href="scorecard.html">scorecard</a> of published and measured numbers;
+[how to use it](readme.md); the [API](api.md).
 
 ```{{toctree}}
-:maxdepth: 1
+:hidden:
 findings
-readme
 figures
-architecture
-readings
-flower
-api
+readme
 ```
 
 ```{{toctree}}
 :caption: Notebooks
-:maxdepth: 1
+:hidden:
 {listed}
+```
+
+```{{toctree}}
+:caption: How it works
+:hidden:
+architecture
+readings
+flower
+api
 ```
 """
 

@@ -20,9 +20,11 @@ def test_a_stored_picture_is_the_one_that_is_drawn(name):
 def test_what_is_left_out_is_faint_and_what_does_not_travel_has_no_arrow():
     told = Picture("<A>", "e1", [Client("data x", "e1", "-e1"), Client("x", "e1")], "said")
     svg = told.svg()
-    assert svg.count('opacity="0.2"') == 1 and "&lt;A&gt;" in svg
+    assert svg.count('opacity="0.3"') == 2 and "&lt;A&gt;" in svg
     assert svg.count('Z" fill="#222222"') == 3, "the tips of three arrows"
-    assert ">own model<" in svg and ">gate<" not in svg, "the key has what is there"
+    assert ">local expert<" in svg and ">left out<" in svg and ">gate<" not in svg, (
+        "the key has what is there"
+    )
 
 
 def test_an_unknown_thing_is_refused():
