@@ -53,13 +53,12 @@ def _told(section: Section, scale: str, dataset: str) -> dict[str, str]:
     runs = section.runs(scale, dataset)
     last = [section.experiments(scale, dataset, run, seeds=1)[0] for run in runs]
     every = [stage for experiment in last for stage in experiment.stages]
-    federated = [
-        e for e in every if e.algorithm.federates and dealt_to(e.task.partition) != 1
-    ] or every
+    clients = {e: dealt_to(e.task.partition) for e in every}
+    federated = [e for e in every if e.algorithm.federates and clients[e] != 1] or every
     nets = [Net(e.task.model, *data.form(e.task.dataset)) for e in federated]
     return {
         "examples, training + test": _examples(last[0].task.dataset),
-        "clients": _several(dealt_to(e.task.partition) or "one per writer" for e in federated),
+        "clients": _several(clients[e] or "one per writer" for e in federated),
         "clients per round": _several(
             f"{e.cohort:.0%}" if isinstance(e.cohort, float) else e.cohort for e in federated
         ),

@@ -82,22 +82,8 @@ def corrected(claims: pd.DataFrame) -> pd.DataFrame:
     tested = counted & claims["verdict"].isin(TESTED) & claims["p"].notna()
     survives = inference.discoveries(claims["p"].astype(float).where(tested))
     lost = tested & claims["verdict"].isin((HOLDS, FAILS)) & ~survives
-    level = claims.loc[survives, "p"].max() if survives.any() else 0.05 / max(1, tested.sum())
     out = claims.assign(counted=counted, before=claims["verdict"])
-    out["verdict"] = out["verdict"].mask(lost, OPEN)
-    for i in out.index[lost]:
-        out.loc[i, "needed"] = _needed(out.loc[i], float(level))
-    return out
-
-
-def _needed(claim: pd.Series, level: float) -> int:
-    """Return how many seeds would decide a claim at a level, where they are known."""
-    values = [float(v) for v in str(claim["values"]).split()]
-    scale = 100 if claim["unit"] else 1
-    bounds = [claim[c] / scale for c in ("least", "most") if np.isfinite(claim[c])]
-    if not values or not bounds:
-        return 0
-    return inference.needed(values, min(bounds, key=lambda b: abs(np.mean(values) - b)), level)
+    return out.assign(verdict=out["verdict"].mask(lost, OPEN))
 
 
 def _name(file: Path) -> str:
