@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from companion.sections import Run, Section
 from fedlib import paths
 from fedlib.runs import Experiment, find
 from fedlib.runs.atomic import read_json
@@ -31,6 +32,13 @@ def diverged(experiments: Iterable[Experiment]) -> dict[Experiment, int]:
     known = kept().set_index("key")["rounds"]
     rounds = {e: [_round(stage, known) for stage in e.stages] for e in experiments}
     return {e: max(each) for e, each in rounds.items() if max(each) >= 0}
+
+
+def lost(section: Section, scale: str, dataset: str) -> list[tuple[Run, int]]:
+    """Return the runs of a section that diverged on a data set, each with its seed."""
+    runs = section.runs(scale, dataset)
+    asked = {e: run for run in runs for e in section.experiments(scale, dataset, run)}
+    return [(asked[e], e.seed) for e in diverged(asked)]
 
 
 def _round(one: Experiment, known: pd.Series) -> int:

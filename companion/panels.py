@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from companion.diverged import diverged
+from companion.diverged import lost
 from companion.frames import frame_of, together
 from companion.inference import LEAST_SEEDS
 from companion.plotting import title
@@ -102,13 +102,13 @@ def stored(
     """
     shown = []
     for name, setting in section.settings(scale).items():
-        asked = [
-            (run, section.experiments(scale, name, run))
+        found = [
+            (run, [find(e) for e in section.experiments(scale, name, run)])
             for run in section.runs(scale, name, methods)
         ]
-        there = comparable([(run, [find(e) for e in es]) for run, es in asked])
-        settled = [r.method for r, _ in there] + [r.method for r, es in asked if diverged(es)]
-        lacking = _compared(r for r, _ in asked).difference(settled)
+        there = comparable(found)
+        settled = {r.method for r, _ in [*there, *lost(section, scale, name)]}
+        lacking = _compared(r for r, _ in found) - settled
         if there and (partly or not lacking):
             frame = together((run.method, run.where, results) for run, results in there)
             shown.append(Panel(name, scale, setting, frame, trained=False))

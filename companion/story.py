@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from IPython.display import Markdown
 
-from companion.diverged import diverged
+from companion.diverged import lost
 from companion.panels import Panel
 from companion.plotting import title
 from companion.sections import Section, dealt_to
@@ -33,20 +33,13 @@ def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
     columns = {}
     for p in shown:
         told = _told(section, p.scale, p.dataset) | {"seeds": str(p.frame["seed"].nunique())}
-        if lost := _diverged(section, p):
-            told["diverged, not shown"] = lost
+        if gone := [f"{run.name} (seed {seed})" for run, seed in lost(section, p.scale, p.dataset)]:
+            told["diverged, not shown"] = "; ".join(gone)
         columns[p.name] = told
     theirs = section.settings(WHOLE)
     same = [name for name in theirs if name in {p.dataset for p in shown}] or [*theirs][:1]
     columns |= {f"{title(name)} (the paper's scale)": _told(section, WHOLE, name) for name in same}
     return pd.DataFrame(columns).fillna("")
-
-
-def _diverged(section: Section, panel: Panel) -> str:
-    runs = section.runs(panel.scale, panel.dataset)
-    each = {r.name: section.experiments(panel.scale, panel.dataset, r) for r in runs}
-    lost = [(name, one.seed) for name, asked in each.items() for one in diverged(asked)]
-    return "; ".join(f"{name} (seed {seed})" for name, seed in lost)
 
 
 def _told(section: Section, scale: str, dataset: str) -> dict[str, str]:

@@ -11,11 +11,11 @@ import pandas as pd
 from companion import inference
 from companion.claims import FAILS, HOLDS, IDENTITY, OPEN, PAPER, TESTED
 from companion.claims import table as claims_frame
-from companion.diverged import diverged
+from companion.diverged import lost
 from companion.inference import LEAST_SEEDS, interval
 from companion.panels import Panel, stored
 from companion.scorecard import page as words
-from companion.sections import SCALES, Book, Exhibit, Run, Section
+from companion.sections import SCALES, Book, Exhibit, Run
 from fedlib import paths
 from fedlib.runs import Experiment, find
 from fedlib.runs.exported import path_of
@@ -143,12 +143,17 @@ def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
     A method of which a run diverged is left out of its panel: by itself it has its other places.
     What diverged comes last.
     """
-    lost = _diverged(exhibit.section)
+    section = exhibit.section
+    gone = [
+        (scale, dataset, run)
+        for scale in WITH_NUMBERS
+        for dataset in section.settings(scale)
+        for run, _ in lost(section, scale, dataset)
+    ]
     for scale in WITH_NUMBERS:
-        shown = stored(exhibit.section, [], scale, partly=True)
-        for dataset, run in lost[scale]:
-            alone = stored(exhibit.section, [run.method], scale, partly=True)
-            shown += [panel for panel in alone if panel.dataset == dataset]
+        shown = stored(section, [], scale, partly=True)
+        for method in {run.method for at, _, run in gone if at == scale}:
+            shown += stored(section, [method], scale, partly=True)
         for panel in shown:
             printed = exhibit.printed(panel.dataset).dropna(subset="value")
             runs = dict(iter(exhibit.measured(panel).groupby(list(exhibit.keys))))
@@ -157,26 +162,12 @@ def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
                 measured = runs.get(tuple(row[k] for k in exhibit.keys))
                 if measured is not None:
                     yield _row(exhibit, panel, row, measured, theirs)
-    for scale, runs in lost.items():
-        for dataset, run in runs:
-            for _, row in exhibit.printed(dataset).iterrows():
-                where = {"method": run.method, **run.where}
-                if all(row.get(name, at) == at for name, at in where.items()):
-                    told = {"scale": scale, "notebook": exhibit.notebook}
-                    yield {"row": row["row"], "seeds": 0, "diverged": True, **told}
-
-
-def _diverged(section: Section) -> dict[str, list[tuple[str, Run]]]:
-    """Return by scale the data sets and runs of which some seed diverged."""
-    return {
-        scale: [
-            (dataset, run)
-            for dataset in section.settings(scale)
-            for run in section.runs(scale, dataset)
-            if diverged(section.experiments(scale, dataset, run))
-        ]
-        for scale in WITH_NUMBERS
-    }
+    for scale, dataset, run in gone:
+        where = {"method": run.method, **run.where}
+        for _, row in exhibit.printed(dataset).iterrows():
+            if all(row.get(name, at) == at for name, at in where.items()):
+                told = {"scale": scale, "notebook": exhibit.notebook}
+                yield {"row": row["row"], "seeds": 0, "diverged": True, **told}
 
 
 def _row(

@@ -195,7 +195,8 @@ def test_a_method_that_diverged_is_named_and_nothing_waits_for_it():
     found = found[found["dataset"].eq("FMNIST")]
     said = found[found["method"].eq("FedGH")].set_index("setting")["verdict"]
     assert sorted(said) == [DIVERGED, OTHER] and said.idxmin().endswith("S=0")
-    assert set(found.loc[found["method"].ne("FedGH"), "verdict"]) == {OTHER}
+    others = found[~found["method"].isin(["FedGH", "PM-MOE"])]
+    assert len(others) == 26 and set(others["verdict"]) == {OTHER}
 
 
 def claims_of(scale, verdict):

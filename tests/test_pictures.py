@@ -1,12 +1,14 @@
 """Pictures of systems: well-formed, told in words, and stored as they are drawn."""
 
+from runpy import run_path
 from xml.etree import ElementTree
 
 import pytest
 
-from companion.pictures import Client, Picture
 from fedlib import paths
-from papers.pictures import PICTURES
+
+DRAWN = run_path(str(paths.ROOT / "docs" / "site" / "pictures.py"))
+Client, Picture, PICTURES = (DRAWN[name] for name in ("Client", "Picture", "PICTURES"))
 
 
 @pytest.mark.parametrize("name", PICTURES)

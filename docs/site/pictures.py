@@ -1,14 +1,17 @@
-"""Pictures of systems in one grammar: a server, clients, what travels between them, what stays.
+"""Pictures of the papers' systems in one grammar, written as docs/pictures/*.svg.
 
+Each has a server, clients, what travels between them and what stays.
 A system is told in words, one for each thing: "e1" to "e6" are experts, "h1" to "h6" the private
 parts of clients, "base" is what these share, "x" a client's own model, "gate" and "phi" are what
 they are called, "data" is a client's examples. A "-" before a word draws it faint: there, and left
 out. Pictures are SVG on a card of their own, so that they can be read on a dark page.
+`python docs/site/pictures.py` writes them anew.
 """
 
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
@@ -146,3 +149,91 @@ def _text(
 ) -> str:  # fmt: skip
     style = f'font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" fill="{fill}"'
     return f'<text x="{x:g}" y="{y:g}" {style}>{html.escape(said)}</text>' if said else ""
+
+
+_MIXED = Client("data gate", "e1 e2 e3 phi", "e1 e2 e3 phi", "trains all experts and its gate")
+_POOL = "h1 h2 h3"
+
+
+def _pooled(own: int, choice: str = _POOL, said: str = "trains its gate only") -> Client:
+    return Client(f"data {choice} gate", f"base {_POOL}", f"h{own}", said)
+
+
+PICTURES = {
+    "fedmix": Picture(
+        "FedMix: experts are shared, gates stay at home",
+        "e1 e2 e3 phi",
+        [_MIXED] * 3,
+        "The server sends all experts and the table q(z|y) to each client. A client trains them "
+        "and a gate of its own, which never leaves it, and sends experts and table back.",
+    ),
+    "pruning": Picture(
+        "FedMix with pruning: only the experts that a client uses travel",
+        "e1 e2 e3 phi",
+        [
+            Client("data gate", "e1 e2 -e3 phi", "e1 -e2 -e3 phi", "prunes another one"),
+            Client("data gate", "-e1 e2 -e3 phi", "-e1 e2 -e3 phi", "uses expert 2 only"),
+            Client("data gate", "-e1 e2 e3 phi", "-e1 e2 e3 phi", "uses experts 2 and 3"),
+        ],
+        "An expert of which a client makes little use is neither trained nor sent back, and later "
+        "the server no longer sends it.",
+    ),
+    "opt_out": Picture(
+        "Local and global experts: everyone has both, and shares data or not",
+        "e1",
+        [
+            *[Client("data e1 x gate", "e1", "e1", "opts in")] * 2,
+            Client("data e1 x gate", "e1", None, "opts out: sends nothing"),
+        ],
+        "The server's model is the global expert. Each client has a copy, a local expert and a "
+        "gate between them. A client that opts out receives the global expert and sends nothing.",
+    ),
+    "ifca": Picture(
+        "Adaptive experts: each client trains one cluster, now and then a random one",
+        "e1 e2 e3",
+        [
+            Client("data", "e1 e2 e3", "e1 -e2 -e3", "1 fits best"),
+            Client("data", "e1 e2 e3", "-e1 e2 -e3", "2 fits best"),
+            Client("data", "e1 e2 e3", "-e1 -e2 e3", "2 fits best: explores 3"),
+        ],
+        "The server sends all cluster models. A client trains the one that fits its data best, or "
+        "with a small probability one at random, and sends back that one only.",
+    ),
+    "mixture": Picture(
+        "Adaptive experts: then each client mixes all clusters with its own model",
+        "e1 e2 e3",
+        [Client("data x gate", "e1 e2 e3", None, "trains x, then its gate")] * 3,
+        "Each client receives all cluster models, trains a local expert, and then a gate over all "
+        "of them. Nothing is sent back.",
+    ),
+    "parts": Picture(
+        "Personalised methods: one part of the model is shared, one stays",
+        "base",
+        [Client(f"data h{i}", "base", "base", "trains both") for i in (1, 2, 3)],
+        "The server averages the base of the model; each client's head never leaves it. "
+        "Methods differ in which part stays and in how the parts are trained.",
+    ),
+    "pm_moe": Picture(
+        "PM-MoE: every client chooses among the private parts of all",
+        f"base {_POOL}",
+        [_pooled(1), _pooled(2), _pooled(3)],
+        "Clients send their private parts to the server, which sends all of them to everybody. "
+        "Nothing of these is trained any more; each client trains a gate that mixes them.",
+    ),
+    "denoising": Picture(
+        "Energy denoising: parts that are sure of the wrong examples are left out",
+        f"base {_POOL}",
+        [
+            _pooled(1, "h1 h2 -h3", "leaves out the third"),
+            _pooled(2, "-h1 h2 h3", "leaves out the first"),
+            _pooled(3, "h1 -h2 h3", "leaves out the second"),
+        ],
+        "As PM-MoE, but for each example the private parts whose energy says that they do not "
+        "know it are left out before the gate mixes the others.",
+    ),
+}
+"""FedMix, its pruning, opting out, clusters, the mixture over them, parts, PM-MoE, denoising."""
+
+if __name__ == "__main__":
+    for name, picture in PICTURES.items():
+        (Path(__file__).parents[1] / "pictures" / f"{name}.svg").write_text(picture.svg())
