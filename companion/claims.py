@@ -4,7 +4,9 @@ The rule. A claim says where a number lies, of which there is one per seed: abov
 one, or within a margin of zero; that is its criterion. The 95% interval over the seeds decides
 (`companion.inference`): wholly where the claim says it ``holds``, wholly elsewhere it ``does not
 hold``, and an interval that contains a boundary leaves it ``undecided``. With fewer than three
-seeds it is ``not tested``. No claim holds of which every run is the floor.
+seeds it is ``not tested``. No claim holds of which every run is the floor. A number that is the
+boundary itself in every seed, as the difference of two sides that are the same model, is not beyond
+it: the claim ``does not hold``, or if every run is the floor it is ``not at this scale``.
 
 Verdicts are stored with the notebooks, and compared with what another execution tells. Training
 amplifies the last bit of a float, so that a processor with other instructions trains other models
@@ -225,10 +227,13 @@ def _judge(
     )
     if not here:
         return replace(claim, verdict=ELSEWHERE, needed=0, p=nan)
-    if runs and floor and all(v <= floor.get(s, -inf) + BARELY for s, v in runs.items()):
-        said = f"{claim.measured}; every run is the floor"
-        return replace(claim, measured=said, verdict=OPEN if verdict == HOLDS else verdict)
-    return claim
+    floored = floor and runs and all(v <= floor.get(s, -inf) + BARELY for s, v in runs.items())
+    if floored:
+        claim = replace(claim, measured=f"{claim.measured}; every run is the floor")
+    if low == high and low in bounds:  # nothing is left to chance, and nothing to more seeds
+        verdict = ELSEWHERE if floored else FAILS
+        return replace(claim, verdict=verdict, needed=0, p=nan)
+    return replace(claim, verdict=OPEN) if floored and verdict == HOLDS else claim
 
 
 def _seen(values: Sequence[float], bounds: Sequence[float]) -> Limits:

@@ -67,28 +67,28 @@ def detectable(values: Numbers) -> float:
     return float("nan") if len(values) < LEAST_SEEDS else _noncentrality(len(values)) * error
 
 
-def needed(values: Numbers, bound: float, level: float = 1 - LEVEL) -> int:
+def needed(values: Numbers, bound: float) -> int:
     """Return how many runs would detect the difference from ``bound`` that is seen, with 80% power.
 
-    ``level`` is that of the test. ``MOST_SEEDS`` + 1 if so many are not enough.
+    ``MOST_SEEDS`` + 1 if so many are not enough.
     """
     mean, error = _moments(values)
     if error == 0:
         return LEAST_SEEDS if mean != bound else MOST_SEEDS + 1
     effect = abs(mean - bound) / (error * np.sqrt(len(values)))
     counts = range(LEAST_SEEDS, MOST_SEEDS + 1)
-    enough = bisect_left(counts, True, key=lambda n: _noncentrality(n, level) <= effect * n**0.5)
+    enough = bisect_left(counts, True, key=lambda n: _noncentrality(n) <= effect * n**0.5)
     return LEAST_SEEDS + enough
 
 
-def discoveries(p_values: pd.Series, level: float = 1 - LEVEL) -> pd.Series:
+def discoveries(p_values: pd.Series) -> pd.Series:
     """Return which p survive Benjamini and Hochberg's (1995) control of false discoveries.
 
     NaN is no test, and counts as none.
     """
     tested = p_values.dropna()
     adjusted = stats.false_discovery_control(tested) if len(tested) else []
-    return pd.Series(adjusted, tested.index, dtype=float).reindex(p_values.index).le(level)
+    return pd.Series(adjusted, tested.index, dtype=float).reindex(p_values.index).le(1 - LEVEL)
 
 
 def concordance(
@@ -129,8 +129,8 @@ def _angle(value: float, limits: tuple[float, float]) -> float:
 
 
 @cache
-def _noncentrality(n: int, level: float = 1 - LEVEL) -> float:
+def _noncentrality(n: int) -> float:
     """Return how many standard errors a t test of n runs detects with 80% power."""
-    edge = float(stats.t.isf(level / 2, n - 1))
+    edge = float(stats.t.isf((1 - LEVEL) / 2, n - 1))
     # The other tail is never reached with such power.
     return float(optimize.brentq(lambda d: stats.nct.sf(edge, n - 1, d) - POWER, 0.0, 3 * edge))

@@ -1,7 +1,8 @@
 """Keep finished runs with the project: `make results SCALE=standard`.
 
 A run lies in the file of the section and data set that first ask for it,
-``results/<section>-<dataset>.parquet``. What is there stays as it is.
+``results/<section>-<dataset>.parquet``. What is there stays as it is. Runs that diverged have no
+result: ``results/diverged.csv`` names them.
 """
 
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from companion import diverged
 from companion.plan import by_seed, listed, planned
 from companion.sections import SCALES, Book
 from fedlib.runs import Experiment, Result, export, exported, find
@@ -38,21 +40,27 @@ def homes(book: Book) -> dict[str, str]:
 def keep(book: Book, scale: str) -> Kept:
     """Export the finished seeds of a scale, and leave out what is no longer planned at any.
 
-    A seed of a section's data set is exported when all of its runs are there: with half of it,
-    methods would be compared over different seeds.
+    A seed of a section's data set is exported when all of its runs are there or have diverged: with
+    half of it, methods would be compared over different seeds.
     """
     with writing():
         before = {r.experiment: r for r in exported()}
         places = homes(book)
         kept = {e: r for e, r in before.items() if e.key in places}
-        found = {e: kept.get(e) or find(e) for e in (p.experiment for p in planned(book, scale))}
+        plan = {p.experiment: p for p in planned(book, scale)}
+        found = {e: kept.get(e) or find(e) for e in plan}
         bad = tainted([*kept.values(), *(r for r in found.values() if r is not None)])
+        gone = diverged.diverged(found)
         for group in by_seed(book, scale):
-            whole = [r for e in group if (r := found[e]) is not None and e not in bad]
-            if len(whole) == len(group):
-                kept |= {r.experiment: r for r in whole}
+            whole = {e: r for e in group if (r := found[e]) is not None and e not in bad}
+            if {*group} <= whole.keys() | gone.keys():
+                kept |= whole
         files = arrange([r for e, r in kept.items() if e not in bad], places)
-    missing = [e for e, result in found.items() if result is None]
+        first = [e for e in gone if gone.keys().isdisjoint(e.before)]
+        diverged.keep(
+            [(e.key, f"{plan[e]}", gone[e]) for e in first], places.keys() - {e.key for e in plan}
+        )
+    missing = [e for e, result in found.items() if result is None and e not in gone]
     return Kept(files, missing, [*bad.values()], [e for e in before if e.key not in places])
 
 
@@ -91,6 +99,8 @@ def main(book: Book, scale: str = "standard") -> int:
     size = sum(f.stat().st_size for f in kept.files) / 1e6
     count = sum(len(held(f)) for f in kept.files)
     print(f"{count} results in {len(kept.files)} files of {size:.1f} MB")
+    for _, run, rounds in diverged.kept().itertuples(index=False):
+        print(f"  diverged after {rounds} rounds: {run}")
     for experiment in kept.dropped:
         print(f"  dropped, nothing names it any more: {experiment.key} {experiment}")
     print(f"{len(kept.missing)} experiments have not been run")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from companion.diverged import lost
 from companion.frames import frame_of, together
 from companion.inference import LEAST_SEEDS
 from companion.plotting import title
@@ -97,7 +98,7 @@ def stored(
 
     While a campaign is under way methods have different seeds: see ``comparable``. A data set of
     which some method is still missing everywhere is left out, unless what is there is to be shown
-    ``partly``.
+    ``partly``, or the method diverged.
     """
     shown = []
     for name, setting in section.settings(scale).items():
@@ -106,7 +107,8 @@ def stored(
             for run in section.runs(scale, name, methods)
         ]
         there = comparable(found)
-        lacking = _compared(r for r, _ in found) - _compared(r for r, _ in there)
+        settled = {r.method for r, _ in [*there, *lost(section, scale, name)]}
+        lacking = _compared(r for r, _ in found) - settled
         if there and (partly or not lacking):
             frame = together((run.method, run.where, results) for run, results in there)
             shown.append(Panel(name, scale, setting, frame, trained=False))

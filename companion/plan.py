@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from companion.diverged import diverged
 from companion.sections import Book, Section
 from fedlib import paths
 from fedlib.engine import State, evaluate, play_round
@@ -36,6 +37,9 @@ class Planned:
     dataset: str
     method: str
     experiment: Experiment
+
+    def __str__(self) -> str:
+        return f"{self.section} on {self.dataset}, {self.method}, seed {self.experiment.seed}"
 
 
 def planned(book: Book, scale: str, wanted: Sequence[str] = ()) -> list[Planned]:
@@ -120,8 +124,11 @@ def campaign(
     checkout that names no code. SweepFailed if runs failed.
     """
     asked = planned(book, scale, sections)
-    missing = [p for p in asked if find(p.experiment) is None]
+    gone = diverged(p.experiment for p in asked)
+    missing = [p for p in asked if p.experiment not in gone and find(p.experiment) is None]
     print(f"{len(asked)} runs at the {scale} scale, {len(missing)} of them to be trained")
+    if gone:
+        print(f"{len(gone)} have diverged, or build on what has, and are not tried again")
     if missing:
         costs = probed(missing, device) if probe and address is None else {}
         sums = summed(asked, missing, costs)

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Self
+from typing import Any, Self
 
 import pandas as pd
 
 from fedlib.optim import Optimizer
-from fedlib.partition import Request
+from fedlib.partition import Clients, Request
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import one_of, value, within
@@ -46,8 +46,8 @@ class Setting:
 
     @property
     def clients(self) -> int:
-        """The number of clients M."""
-        return int(self.task.partition.clients)  # type: ignore[attr-defined]
+        """The number of clients M; 0 where a column of the data says whose is what."""
+        return dealt_to(self.task.partition)
 
     def dealt(self, partition: Request) -> Self:
         """Return the setting with another partition."""
@@ -58,6 +58,14 @@ class Setting:
         """The server's Adam, with a rate of its own for phi if that differs."""
         rates = (("phi", self.phi_rate),) if self.phi_rate != self.server_rate else ()
         return Optimizer("adam", lr=self.server_rate, rates=rates)
+
+
+def dealt_to(part: Any) -> int:
+    """Return how many clients a partition has, 0 where a column of the data says whose is what."""
+    if isinstance(part, Clients):
+        return part.last - part.first
+    inner = getattr(part, "of", None)
+    return dealt_to(inner) * getattr(part, "times", 1) if inner else part.clients or 0
 
 
 @dataclass(frozen=True, eq=False)

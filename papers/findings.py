@@ -277,7 +277,8 @@ def page() -> str:
         except Missing:
             continue
         figure, notebook = f"{row['figure']}.png", f"{row['notebook']}.ipynb"
-        parts.append(f"- {said} ([figure]({figure}), [notebook](notebooks/{notebook}))")
+        shows = "figure, of digits" if row["figure"].endswith("_digits") else "figure"
+        parts.append(f"- {said} ([{shows}]({figure}), [notebook](notebooks/{notebook}))")
     return "\n\n".join(parts) + "\n"
 
 

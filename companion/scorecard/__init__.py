@@ -11,6 +11,7 @@ import pandas as pd
 from companion import inference
 from companion.claims import FAILS, HOLDS, IDENTITY, OPEN, PAPER, TESTED
 from companion.claims import table as claims_frame
+from companion.diverged import lost
 from companion.inference import LEAST_SEEDS, interval
 from companion.panels import Panel, stored
 from companion.scorecard import page as words
@@ -24,7 +25,7 @@ LARGEST_FIRST = SCALES[::-1]
 WITH_NUMBERS = [scale for scale in LARGEST_FIRST if scale != "quick"]
 BALANCED = "balanced_accuracy"  # of all classes alike, and on no client's own test
 TEXTS = ("group", "family", "scale", "notebook", "key", "device", "commit", "file")
-MEASURED = ("mean", "low", "high", "seeds", "values", "same", *TEXTS)
+MEASURED = ("mean", "low", "high", "seeds", "values", "same", "diverged", *TEXTS)
 
 
 def write(book: Book) -> tuple[list[Path], pd.DataFrame, pd.DataFrame]:
@@ -81,22 +82,8 @@ def corrected(claims: pd.DataFrame) -> pd.DataFrame:
     tested = counted & claims["verdict"].isin(TESTED) & claims["p"].notna()
     survives = inference.discoveries(claims["p"].astype(float).where(tested))
     lost = tested & claims["verdict"].isin((HOLDS, FAILS)) & ~survives
-    level = claims.loc[survives, "p"].max() if survives.any() else 0.05 / max(1, tested.sum())
     out = claims.assign(counted=counted, before=claims["verdict"])
-    out["verdict"] = out["verdict"].mask(lost, OPEN)
-    for i in out.index[lost]:
-        out.loc[i, "needed"] = _needed(out.loc[i], float(level))
-    return out
-
-
-def _needed(claim: pd.Series, level: float) -> int:
-    """Return how many seeds would decide a claim at a level, where they are known."""
-    values = [float(v) for v in str(claim["values"]).split()]
-    scale = 100 if claim["unit"] else 1
-    bounds = [claim[c] / scale for c in ("least", "most") if np.isfinite(claim[c])]
-    if not values or not bounds:
-        return 0
-    return inference.needed(values, min(bounds, key=lambda b: abs(np.mean(values) - b)), level)
+    return out.assign(verdict=out["verdict"].mask(lost, OPEN))
 
 
 def _name(file: Path) -> str:
@@ -112,10 +99,10 @@ def numbers(book: Book) -> pd.DataFrame:
     Columns of what is published, then floor (on own tests, in percent: always a client's commonest
     label on the paper's own partition; NaN elsewhere), mean, low, high (95% over seeds, in
     percent), seeds, values (by seed), same (whether the run is planned at the papers' own scale),
-    group (of numbers that are ranked together) and family, scale, notebook, key (of the first
-    seed's run), its device and commit and the file of ``results/`` that holds it, why_not, at_hand,
-    gap (mean - value), repeats (whether an earlier row is the same number) and
-    verdict.
+    diverged (whether it has no seeds because a run did), group (of numbers that are ranked
+    together) and family, scale, notebook, key (of the first seed's run), its device and commit and
+    the file of ``results/`` that holds it, why_not, at_hand, gap (mean - value), repeats (whether
+    an earlier row is the same number) and verdict.
     """
     table = book.published().set_index("row", drop=False)
     rows = [row for exhibit in book.exhibits for row in _measured(exhibit)]
@@ -123,7 +110,7 @@ def numbers(book: Book) -> pd.DataFrame:
     table = table.assign(floor=of_rows(book)).join(found)
     table = table.assign(why_not=book.why_not(), at_hand=~table.index.isin(not_at_hand(book)))
     table = table.fillna({"seeds": 0} | dict.fromkeys(TEXTS, ""))
-    table["same"] = table["same"].eq(True)
+    table[["same", "diverged"]] = table[["same", "diverged"]].eq(True)
     table["group"] = table["group"].where(table["group"].ne(""), table["table_or_figure"])
     # Published in percent; what is measured are fractions.
     ends = ["mean", "low", "high"]
@@ -151,9 +138,23 @@ def not_at_hand(book: Book) -> list[int]:
 
 
 def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
-    """Yield what was measured for each number of an exhibit, the largest scale first."""
+    """Yield what was measured for each number of an exhibit, the largest scale first.
+
+    A method of which a run diverged is left out of its panel: by itself it has its other places.
+    What diverged comes last.
+    """
+    section = exhibit.section
+    gone = [
+        (scale, dataset, run)
+        for scale in WITH_NUMBERS
+        for dataset in section.settings(scale)
+        for run, _ in lost(section, scale, dataset)
+    ]
     for scale in WITH_NUMBERS:
-        for panel in stored(exhibit.section, [], scale, partly=True):
+        shown = stored(section, [], scale, partly=True)
+        for method in {run.method for at, _, run in gone if at == scale}:
+            shown += stored(section, [method], scale, partly=True)
+        for panel in shown:
             printed = exhibit.printed(panel.dataset).dropna(subset="value")
             runs = dict(iter(exhibit.measured(panel).groupby(list(exhibit.keys))))
             theirs = _of_paper(exhibit, panel.dataset)
@@ -161,6 +162,12 @@ def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
                 measured = runs.get(tuple(row[k] for k in exhibit.keys))
                 if measured is not None:
                     yield _row(exhibit, panel, row, measured, theirs)
+    for scale, dataset, run in gone:
+        where = {"method": run.method, **run.where}
+        for _, row in exhibit.printed(dataset).iterrows():
+            if all(row.get(name, at) == at for name, at in where.items()):
+                told = {"scale": scale, "notebook": exhibit.notebook}
+                yield {"row": row["row"], "seeds": 0, "diverged": True, **told}
 
 
 def _row(
@@ -220,23 +227,23 @@ def judged(table: pd.DataFrame) -> pd.Series:
     """Return the verdict of every number.
 
     ``table`` has columns value, std (published, NaN for none), mean, low, high, seeds (0: never
-    run), same, at_hand (whether its data set is), and why_not ("" where a run is to be compared).
+    run), diverged, same, at_hand (whether its data set is), and why_not ("" where a run is to be
+    compared).
     """
     margin = table["std"].fillna(0.0).clip(lower=words.POINTS)
     wide = ((table["high"] - table["low"]) / 2).gt(words.WIDEST) | table["seeds"].lt(LEAST_SEEDS)
     far = (table["low"] - table["value"]).gt(margin) | (table["value"] - table["high"]).gt(margin)
-    said = np.select(
-        [
-            table["why_not"].ne(""),
-            table["seeds"].eq(0) & ~table["at_hand"],
-            table["seeds"].eq(0),
-            ~table["same"],
-            wide & ~far,
-            (table["mean"] - table["value"]).abs().le(margin),
-        ],
-        [words.NO, words.ABSENT, words.NEVER, words.OTHER, words.IMPRECISE, words.AGREES],
-        words.DIFFERS,
-    )
+    never = table["seeds"].eq(0)
+    verdicts = {
+        words.NO: table["why_not"].ne(""),
+        words.DIVERGED: never & table["diverged"],
+        words.ABSENT: never & ~table["at_hand"],
+        words.NEVER: never,
+        words.OTHER: ~table["same"],
+        words.IMPRECISE: wide & ~far,
+        words.AGREES: (table["mean"] - table["value"]).abs().le(margin),
+    }
+    said = np.select([*verdicts.values()], [*verdicts], words.DIFFERS)
     return pd.Series(said, index=table.index)
 
 

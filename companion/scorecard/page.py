@@ -1,13 +1,10 @@
 """The scorecard as one page that needs nothing else, and its words."""
 
-from base64 import b64encode
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
-from io import BytesIO
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 
 from companion import plotting
@@ -16,7 +13,7 @@ from companion.inference import LEAST_SEEDS
 
 POINTS, WIDEST = 2.0, 3.0  # percentage points: the margin of agreement, the widest half interval
 AGREES, DIFFERS, IMPRECISE, OTHER = "agrees", "differs", "imprecise", "other scale"
-NEVER, ABSENT, NO = "not run", "data not at hand", "not comparable"
+NEVER, ABSENT, NO, DIVERGED = "not run", "data not at hand", "not comparable", "diverged"
 VERDICTS = {
     AGREES: f"within {POINTS:g} points of the published number, or within its published deviation; "
     f"the 95% interval of the mean over seeds is at most {WIDEST:g} points wide to each side",
@@ -24,11 +21,13 @@ VERDICTS = {
     IMPRECISE: f"the interval is wider, or there are fewer than {LEAST_SEEDS} seeds",
     OTHER: "the run is smaller than the paper's: of its numbers only the order is judged, within "
     "families of methods",
+    DIVERGED: "training stopped, because a number in it was not finite any more",
     NEVER: "no run is stored",
     ABSENT: "no run is stored, and of the data set the standard scale has a sample at most",
     NO: "there is nothing to compare it with, for the reason that is given",
 }
-CLASSES = dict.fromkeys((HOLDS, AGREES), "good") | dict.fromkeys((FAILS, DIFFERS), "bad")
+CLASSES = dict.fromkeys((HOLDS, AGREES), "good")
+CLASSES |= dict.fromkeys((FAILS, DIFFERS, DIVERGED), "bad")
 
 
 def page(numbers: pd.DataFrame, orders: pd.DataFrame, claims: pd.DataFrame) -> str:
@@ -57,8 +56,7 @@ which there are any, and every claim that the notebooks test. Nothing here is ty
 and how often shuffling the measured ones within families does as well. An order is the published
 one where that survives at a false discovery rate of 5% among all of these.</p>
 {_table(orders.round(3).astype(str).map(escape), "orders") if len(orders) else ""}
-<h3>Published and measured</h3>
-{_pictures(numbers)}
+<p>{_notebook("16_scorecard")} draws published and measured numbers side by side.</p>
 <h2>Claims</h2>
 <p>Counted are claims of the papers, not ours, nor those made after their numbers were seen, on the
 papers' data. Over all of them false discoveries are controlled at 5% (Benjamini and Hochberg):
@@ -89,7 +87,7 @@ def _summary(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
     """Return in a few lines what was reproduced, what was not, and what nobody can tell yet."""
     rows = (
         ("Reproduced", (AGREES,), (HOLDS,)),
-        ("Not reproduced", (DIFFERS,), (FAILS,)),
+        ("Not reproduced", (DIFFERS, DIVERGED), (FAILS,)),
         ("Nobody can tell yet", (IMPRECISE, OTHER, NEVER, ABSENT), (OPEN,)),
     )
     parts = []
@@ -108,18 +106,6 @@ def _summary(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
             "</details>"
         )
     return "".join(parts)
-
-
-def _pictures(numbers: pd.DataFrame) -> str:
-    parts = []
-    for name, rows in exhibits(numbers).items():
-        figure, _ = plotting.dumbbells({name: rows})
-        png = BytesIO()
-        figure.savefig(png, format="png", dpi=100)
-        plt.close(figure)
-        data = b64encode(png.getvalue()).decode()
-        parts.append(f'<img alt="{escape(name)}" src="data:image/png;base64,{data}">')
-    return "\n".join(parts)
 
 
 def _asset(name: str) -> str:

@@ -15,6 +15,7 @@ from scipy import stats
 
 from companion import claims, inference
 from companion.claims import ELSEWHERE, FAILS, HOLDS, OPEN, UNTESTED
+from companion.scorecard import corrected
 from fedlib import paths
 
 SAID = "x", "Fig. 0"
@@ -50,6 +51,22 @@ def test_what_every_run_has_by_the_floor_alone_does_not_hold(above, verdict):
     assert claims.judge(*SAID, a, a, ">=", floor=floor).verdict == verdict
     assert claims.judge(*SAID, a, 0.1, floor=floor).verdict == verdict
     assert claims.judge(*SAID, b, a, floor=floor).verdict == FAILS  # what fails may fail
+
+
+def test_two_sides_that_are_the_same_in_every_seed_differ_in_nothing():
+    a, one = {0: 0.4, 1: 0.5, 2: 0.6}, {"p": pytest.approx(math.nan, nan_ok=True), "needed": 0}
+    for rule, verdict in ((">", FAILS), ("<", FAILS), ("~", HOLDS), (">=", HOLDS)):
+        claim = claims.judge(*SAID, a, dict(a), rule)
+        assert claim.verdict == verdict and (claim.low, claim.high) == (0, 0)
+        if verdict == FAILS:
+            assert {name: getattr(claim, name) for name in one} == one
+    assert claims.judge(*SAID, [0.5] * 3, 0.5).verdict == FAILS
+    assert claims.judge(*SAID, a, {**a, 2: 0.61}).verdict == OPEN
+    assert claims.judge(*SAID, a, dict(a), floor=a).verdict == ELSEWHERE
+    # No chance, no false discovery: the verdict survives beside others.
+    chance = claims.judge(*SAID, {0: 0.1, 1: 0.3, 2: 0.8}, a)
+    table = claims.table({"CIFAR-10": [claims.judge(*SAID, a, dict(a)), *[chance] * 9]})
+    assert corrected(table)["verdict"].tolist() == [FAILS, *[OPEN] * 9]
 
 
 def seeds(claim):
@@ -89,7 +106,8 @@ def naive(values, least, most, limits):
         angles = max(at - turn, 0), min(at + turn, math.pi)
         ends = [a + (b - a) * (1 - math.cos(angle)) / 2 for angle in angles]
     inside = all(least < end < most for end in ends)
-    outside = ends[1] < least or ends[0] > most
+    # Beyond a boundary is not on it.
+    outside = ends[1] < least or ends[0] > most or ends[0] == ends[1] in (least, most)
     return HOLDS if inside else FAILS if outside else OPEN, ends
 
 

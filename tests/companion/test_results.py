@@ -9,12 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from companion import keep
+from companion.diverged import diverged
+from companion.diverged import kept as kept_diverged
 from companion.plan import Planned
 from fedlib import paths
 from fedlib.algorithms import FedAvg
 from fedlib.models import MLP
 from fedlib.partition import Dirichlet, Mirrored
-from fedlib.runs import Experiment, Result, StoreError, export, exported, find, inventory
+from fedlib.runs import Experiment, Result, StoreError, export, exported, find, inventory, store
 from fedlib.runs.exported import files, held, path_of, read_run
 from fedlib.runs.spec import Log
 from fedlib.tasks import Task
@@ -172,6 +174,30 @@ def test_whole_seeds_are_kept_and_what_is_missing_is_named(plan):
     before = [(f.read_bytes(), f.stat().st_mtime_ns) for f in kept.files]
     again = keep.keep(BOOK, "quick").files
     assert [(f.read_bytes(), f.stat().st_mtime_ns) for f in again] == before
+
+
+def failed(experiment, commit="aaa"):
+    """What a run leaves whose loss stopped being finite after a round."""
+    store.tell(experiment, store.FAILURE, {"round": 1, "message": "no", "commit": commit})
+
+
+def test_a_run_that_diverged_keeps_no_seed_waiting_and_is_named(plan, capsys):
+    stored, places = plan
+    stored |= {RUNS[0]: made(RUNS[0])}
+    failed(RUNS[1], "bbb-dirty")
+    assert keep.keep(BOOK, "standard").missing == [RUNS[1], SECOND] and not len(kept_diverged())
+    failed(RUNS[1])
+    assert keep.keep(BOOK, "standard").missing == []  # nor does what builds on it
+    assert kept_diverged()["key"].tolist() == [RUNS[1].key] and there() == {"a-x": {RUNS[0].key}}
+    store.forget_failure(RUNS[1])  # as on another machine
+    assert diverged(RUNS) == {RUNS[1]: 1} and diverged([replace(SECOND, after=RUNS[1])])
+    keep.main(BOOK)
+    assert "diverged after 1 rounds: a on x, FedAvg, seed 1" in capsys.readouterr().out
+    export([made(RUNS[1])], "a-x")  # tried again, and it went well
+    assert not diverged(RUNS)
+    del places[RUNS[1].key]
+    keep.keep(BOOK, "standard")
+    assert not len(kept_diverged())
 
 
 def test_what_left_the_plan_is_dropped_and_what_moved_is_moved(plan):

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from companion import claims, scorecard
+from companion import claims, panels, scorecard
 from companion.claims import FAILS, HOLDS, OPEN
 from companion.plotting import save_table
 from companion.scorecard import judged, not_at_hand, numbers, orders
@@ -15,6 +15,7 @@ from companion.scorecard.page import (
     ABSENT,
     AGREES,
     DIFFERS,
+    DIVERGED,
     IMPRECISE,
     NEVER,
     NO,
@@ -23,7 +24,8 @@ from companion.scorecard.page import (
     exhibits,
     page,
 )
-from fedlib.runs import Result, export
+from companion.story import what_ran
+from fedlib.runs import Result, export, store
 from papers.book import BOOK, RESCALED
 from papers.pm_moe.experiments import FOURTEEN
 from papers.published import published
@@ -53,10 +55,12 @@ NAN = float("nan")
 )
 def test_a_number_is_judged_by_the_stated_rule(value, std, mean, half, seeds, said):
     row = {"value": value, "std": std, "mean": mean, "low": mean - half, "high": mean + half}
-    one = pd.DataFrame([{**row, "seeds": seeds, "why_not": "", "same": True, "at_hand": True}])
+    row |= {"seeds": seeds, "why_not": "", "diverged": False, "same": True, "at_hand": True}
+    one = pd.DataFrame([row])
     assert judged(one).item() == said and said in VERDICTS
     assert judged(one.assign(same=False)).item() == (OTHER if seeds else NEVER)
     assert judged(one.assign(at_hand=False)).item() == (said if seeds else ABSENT)
+    assert judged(one.assign(diverged=True)).item() == (said if seeds else DIVERGED)
     assert judged(one.assign(why_not="no")).item() == NO
 
 
@@ -85,7 +89,6 @@ def test_false_discoveries_are_undecided_and_only_the_papers_claims_count():
     found = scorecard.corrected(pd.concat([one, *others], ignore_index=True))
     assert found["counted"].tolist() == [True] * 4 + [False] * 12
     assert found["verdict"].tolist() == [HOLDS, FAILS, OPEN, OPEN] + [HOLDS, FAILS, HOLDS, OPEN] * 3
-    assert found["needed"].tolist() == [0, 0, 7, 0] + [0] * 12  # at 1%, what survives
 
 
 def test_what_the_standard_scale_has_a_sample_of_is_not_at_hand():
@@ -177,6 +180,25 @@ def test_a_run_of_the_papers_own_scale_is_compared_by_the_margin():
     assert row["gap"] == pytest.approx(-1.9)
 
 
+def test_a_method_that_diverged_is_named_and_nothing_waits_for_it():
+    for run in FOURTEEN.runs("standard", "fashion_mnist"):
+        if run.name != "FedGH, S = 0":
+            stored(FOURTEEN, "fashion_mnist", run.name, 0.5)
+    gone = FOURTEEN.experiments("standard", "fashion_mnist", "FedGH, S = 0")
+    assert not panels.stored(FOURTEEN, [], "standard")
+    store.tell(gone[0], store.FAILURE, {"round": 37, "message": "no", "commit": "abc"})
+    (panel,) = panels.stored(FOURTEEN, [], "standard")
+    assert "FedGH" not in set(panel.frame["method"]) and panel.frame["S"].nunique() == 2
+    assert what_ran(FOURTEEN, [panel]).iloc[-1, 0] == "FedGH, S = 0 (seed 0)"
+    found = numbers(ONE)
+    found = found[found["paper"].str.startswith("004") & found["table_or_figure"].eq("Table 1")]
+    found = found[found["dataset"].eq("FMNIST")]
+    said = found[found["method"].eq("FedGH")].set_index("setting")["verdict"]
+    assert sorted(said) == [DIVERGED, OTHER] and said.idxmin().endswith("S=0")
+    others = found[~found["method"].isin(["FedGH", "PM-MOE"])]
+    assert len(others) == 26 and set(others["verdict"]) == {OTHER}
+
+
 def claims_of(scale, verdict):
     claim = claims.Claim("a > b & <c>", "Table 1", "0.5 vs 0.4", verdict, seeds=3)
     save_table(claims.table({"CIFAR-10 (standard)": [claim]}), "12_claims", scale)
@@ -202,6 +224,6 @@ def test_the_page_stands_alone_and_escapes_what_it_shows():
     assert "http://" not in text and "https://" not in text and "<script src" not in text
     assert text.count("<tr>") > len(table)
     assert "../notebooks/12_fourteen_baselines.ipynb" in text
-    assert text.count("data:image/png") == 1 and [*exhibits(table)] == ["PM-MoE, Table 1"]
+    assert [*exhibits(table)] == ["PM-MoE, Table 1"]
     assert len(pd.read_parquet(files[1])) == len(table) == len(published())
     assert len(pd.read_parquet(files[2])) == len(told) == 1

@@ -1,0 +1,59 @@
+"""Runs that diverged: a number of theirs stopped being finite, and would do so again.
+
+That is a result too. A campaign tries them no more, and no section waits for them:
+``results/diverged.csv`` keeps them with the project, and what is shown says so.
+"""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from companion.sections import Run, Section
+from fedlib import paths
+from fedlib.runs import Experiment, find
+from fedlib.runs.atomic import read_json
+from fedlib.runs.provenance import DIRTY
+from fedlib.runs.store import FAILURE, folder
+
+COLUMNS = ["key", "run", "rounds"]
+
+
+def kept() -> pd.DataFrame:
+    """Return the diverged runs that are kept with the project: key, words, rounds completed."""
+    file = paths.results() / "diverged.csv"
+    return pd.read_csv(file, dtype={"key": str}) if file.exists() else pd.DataFrame(columns=COLUMNS)
+
+
+def diverged(experiments: Iterable[Experiment]) -> dict[Experiment, int]:
+    """Return those that diverged, or build on what did, and after how many rounds.
+
+    A run that has a result has not diverged; the failure of uncommitted code does not count.
+    """
+    known = kept().set_index("key")["rounds"]
+    rounds = {e: [_round(stage, known) for stage in e.stages] for e in experiments}
+    return {e: max(each) for e, each in rounds.items() if max(each) >= 0}
+
+
+def lost(section: Section, scale: str, dataset: str) -> list[tuple[Run, int]]:
+    """Return the runs of a section that diverged on a data set, each with its seed."""
+    runs = section.runs(scale, dataset)
+    asked = {e: run for run in runs for e in section.experiments(scale, dataset, run)}
+    return [(asked[e], e.seed) for e in diverged(asked)]
+
+
+def _round(one: Experiment, known: pd.Series) -> int:
+    """Return after how many rounds a stage diverged, -1 if it did not."""
+    failure = folder(one) / FAILURE
+    said = read_json(failure) if failure.exists() else {"commit": DIRTY}
+    kept_as = known.get(one.key, -1)
+    after = int(kept_as if said["commit"].endswith(DIRTY) else said["round"])
+    return -1 if after >= 0 and find(one) else after
+
+
+def keep(rows: Iterable[tuple[str, str, int]], others: Iterable[str]) -> None:
+    """Have the file hold these rows, and of those that it has the ones with ``others``' keys."""
+    old = kept()
+    every = pd.concat([old[old["key"].isin([*others])], pd.DataFrame(rows, columns=COLUMNS)])
+    if len(every) or len(old):
+        file = paths.results() / "diverged.csv"
+        every.sort_values("key").to_csv(file, index=False, lineterminator="\n")
