@@ -131,7 +131,9 @@ def _small(figure: Figure) -> bytes:
     """Return a figure as a PNG for a page with many of them: fewer pixels, of few colours."""
     png = BytesIO()
     picture = Image.open(BytesIO(_png(figure, _COARSE))).convert("RGB")
-    picture.quantize(_FEW, dither=Image.Dither.NONE).save(png, format="png", optimize=True)
+    picture.quantize(_FEW, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        png, format="png", optimize=True
+    )
     return png.getvalue()
 
 
@@ -190,7 +192,7 @@ def _remembered(experiment: Experiment) -> Iterator[tuple[str, bytes]]:
 
 _COLOURS = {HOLDS: "#0173b2", FAILS: "#a8480b"}
 _FRAME = 500  # milliseconds between two frames of a live view
-_COARSE, _FEW = 120, 32  # pixels per inch and colours of such a frame
+_COARSE, _FEW = 144, 64  # pixels per inch and colours of such a frame
 _ENTROPIES = {"q_entropy": "mean entropy of a row", "q_marginal_entropy": "entropy of the marginal"}
 _WRAP = w.Layout(flex_flow="row wrap", grid_gap="4px 16px")
 _MOVING = Template(Path(__file__).with_name("moving.html").read_text())
