@@ -1,6 +1,7 @@
 """Plots, explorers and live runs: what a reader sees."""
 
-from base64 import b64decode
+import re
+from base64 import b64decode, b64encode
 
 import ipywidgets as w
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib import pyplot as plt
 from companion.frames import matrix, together
 from companion.panels import comparable, panels, stored
 from companion.sections import Run
-from companion.widgets import LiveRun, explorer, watch
+from companion.widgets import LiveRun, explorer, moving, watch
 from fedlib import paths
 from fedlib.runs import run
 from papers.fedmix import FEDAVG, FEDMIX
@@ -40,6 +41,7 @@ def test_live_run_equals_the_stored_run_and_remembers():
     np.testing.assert_array_equal(
         matrix(frame, "q", FEDMIX, 0, 4).astype(np.float32), live.history[4]["q"]
     )
+    assert [*watch(experiment).frames] == ["round 0", "round 4"]
     with pytest.raises(StopIteration):
         live.advance(5)
 
@@ -135,9 +137,33 @@ def test_explorers_redraw_and_say_what_went_wrong():
     assert watch(small(2)) is not None
 
 
+def test_a_page_without_a_kernel_has_a_frame_for_every_value_of_one_control():
+    def draw(alpha, n):
+        figure, ax = plt.subplots(figsize=(2, 1))
+        ax.barh(0, alpha * n)
+        return figure
+
+    slider = w.SelectionSlider(options=[("0.1", 0.1), ("1", 1.0), ("</b>", 5.0)], description="a")
+    slider.index = 1
+    box = explorer(draw, moves="alpha", alpha=slider, n=w.IntSlider(2, 0, 5))
+    assert [*box.frames] == ["a 0.1", "a 1", "a </b>"] and slider.index == 1
+    assert len({*box.frames.values()}) == 3 and max(map(len, box.frames.values())) < 25_000
+    html = box._repr_mimebundle_()["text/html"]
+    pictures = [f"data:image/png;base64,{b64encode(png).decode()}" for png in box.frames.values()]
+    assert [html.count(picture) for picture in pictures] == [1, 1, 1]
+    without_script = html.partition("<script>")[0]
+    assert pictures[1] in without_script and 'alt="a 1"' in without_script
+    assert html.count("</script>") == 1 and "</b>" not in html and "http" not in html
+    keys = {re.search('data-frames="(.*?)"', moving(box.frames, i))[1] for i in (0, 1)}
+    assert len(keys) == 2  # so that no script takes another one's card
+    assert "text/html" not in explorer(draw, alpha=slider, n=w.IntSlider(2))._repr_mimebundle_()
+
+
 def test_the_live_view_trains_to_the_round_it_is_asked_for_and_anew_with_other_settings():
     experts = w.IntSlider(4, -3, 8, description="K")
-    clock, controls, status, image = watch(small(6), {"experts": experts}).children
+    box = watch(small(6), {"experts": experts})
+    clock, controls, status, image = box.children
+    assert not box.frames  # nothing is stored
     at, shown = controls.children[0], {image.value}
     for move in (lambda: setattr(clock, "value", 2), lambda: setattr(experts, "value", 2)):
         move()
