@@ -138,18 +138,14 @@ def test_explorers_redraw_and_say_what_went_wrong():
 
 
 def test_a_page_without_a_kernel_has_a_frame_for_every_value_of_one_control():
-    def draw(wide):
-        return plt.figure(figsize=(wide, 1))
-
-    options = [("1", 1.0), ("2", 2.0), ("</b>", 3.0)]
-    slider = w.SelectionSlider(options=options, value=2.0, description="a")
-    box = explorer(draw, moves="wide", wide=slider)
-    assert [*box.frames] == ["a 1", "a 2", "a </b>"] and slider.value == 2.0
+    slider = w.SelectionSlider(options=["1", "22", "</b>"], value="22", description="a")
+    box = explorer(lambda of: plt.figure(figsize=(len(of), 1)), moves="of", of=slider)
+    assert [*box.frames] == ["a 1", "a 22", "a </b>"] and slider.value == "22"
     html = box._repr_mimebundle_()["text/html"]
     pictures = [f"data:image/png;base64,{b64encode(png).decode()}" for png in box.frames.values()]
     assert [html.count(picture) for picture in pictures] == [1, 1, 1]
     without_script = html.partition("<script>")[0]
-    assert pictures[1] in without_script and 'alt="a 2"' in without_script
+    assert pictures[1] in without_script and 'alt="a 22"' in without_script
     assert html.count("</script>") == 1 and "</b>" not in html and "http" not in html
     keys = {re.search('data-frames="(.*?)"', moving(box.frames, i))[1] for i in (0, 1)}
     assert len(keys) == 2  # so that no script takes another one's card
