@@ -183,7 +183,7 @@ def _remembered(experiment: Experiment) -> Iterator[tuple[str, bytes]]:
     frame, past = frames.together([("", {}, [found])]), LiveRun(experiment)
     course = frame[frame["metric"].isin(_ENTROPIES)].pivot_table("value", "round", "metric")
     past.history = [
-        dict(zip(course, map(np.asarray, row), strict=True)) for row in course.to_numpy()
+        dict(zip(map(str, course), map(np.asarray, row), strict=True)) for row in course.to_numpy()
     ]
     for t in frames.logged_rounds(frame, "q", ""):
         past.history[t]["q"] = frames.matrix(frame, "q", "", experiment.seed, t)
