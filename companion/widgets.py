@@ -1,16 +1,21 @@
 """Explorers for JupyterLab: thin controls over the same functions that draw the static figures.
 
 An error inside a widget callback would vanish, so every explorer draws once directly when it is
-made, and shows later errors in a line of its own.
+made, and shows later errors in a line of its own. Pages without a kernel show pictures that were
+drawn beforehand, the values of one control as frames with a slider of their own.
 """
 
+import json
 import re
 import threading
+import zlib
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from io import BytesIO
+from pathlib import Path
+from string import Template
 from typing import Any
 
 import ipywidgets as w
@@ -19,11 +24,12 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML
 from matplotlib.figure import Figure
+from PIL import Image
 
-from companion import claims, plotting
+from companion import claims, frames, plotting
 from companion.claims import FAILS, HOLDS
 from companion.panels import Panel
-from fedlib.runs import Experiment, rounds
+from fedlib.runs import Experiment, find, rounds
 
 
 def claims_table(frame: pd.DataFrame, name: str = "", scale: str = "quick") -> HTML:
@@ -47,24 +53,33 @@ def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
 
 
 class Explorer(w.VBox):
-    """Controls above a figure; where nothing is live, the figure alone as it was at first."""
+    """Controls above a figure; where nothing is live, the figure as it was at first, or frames.
 
-    def __init__(self, parts: Sequence[w.Widget]) -> None:
+    ``frames`` are PNGs by what a reader is told of them, and ``start`` is the first one shown.
+    """
+
+    def __init__(
+        self, parts: Sequence[w.Widget], frames: Mapping[str, bytes] | None = None, start: int = 0
+    ) -> None:
         super().__init__(parts)
-        self._first = parts[-1].value
+        self._first, self.frames, self._start = parts[-1].value, {**(frames or {})}, start
 
     def _repr_mimebundle_(self, **how: Any) -> dict[str, Any]:
-        """Return the live view, and for pages without a kernel the first picture."""
+        """Return the live view, and what pages without a kernel show."""
         picture = b64encode(self._first).decode()
         still = {"image/png": picture, "text/plain": "Controls: open the notebook in JupyterLab."}
+        if self.frames:
+            still["text/html"] = moving(self.frames, self._start)
         return {**super()._repr_mimebundle_(**how), **still}
 
 
-def explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
+def explorer(draw: Callable[..., Figure], *, moves: str = "", **controls: w.Widget) -> w.VBox:
     """Return controls above a figure: ``draw(**values)`` is called anew when a value changes.
 
-    A page without a kernel shows the first figure. A menu without items, as of panels that the
-    chosen data set does not have, leaves only a line that says so.
+    A page without a kernel shows the first figure, or if a control ``moves``, one that chooses
+    among options, figures of all its options, drawn here: the other controls stand still there. A
+    menu without items, as of panels that the chosen data set does not have, leaves only a line that
+    says so.
     """
     for control in controls.values():
         if isinstance(control, w.Dropdown) and not control.options:
@@ -72,11 +87,11 @@ def explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
     status, drawing = w.HTML(), threading.Lock()  # several threads may deliver what controls say
     image = w.Image(format="png", layout={"max_width": "100%", "align_self": "flex-start"})
 
+    def drawn() -> Figure:
+        return draw(**{name: c.value for name, c in controls.items()})
+
     def show() -> None:
-        figure, png = draw(**{name: c.value for name, c in controls.items()}), BytesIO()
-        figure.savefig(png, format="png", dpi="figure")
-        plt.close(figure)
-        image.value = png.getvalue()
+        image.value = _png(drawn())
 
     def redraw(_: object) -> None:
         with drawing:
@@ -87,16 +102,63 @@ def explorer(draw: Callable[..., Figure], **controls: w.Widget) -> w.VBox:
                 status.value = f"<b>{type(error).__name__}</b>: {escape(str(error))}"
 
     show()
+    mover = controls[moves] if moves else None
+    start = mover.index if mover else 0
+    seen = {label: _small(drawn()) for label in _options(mover)} if mover else {}
     for control in controls.values():
         control.observe(redraw, names="value")
-    return Explorer([w.HBox(list(controls.values()), layout=_WRAP), status, image])
+    above = w.HBox(list(controls.values()), layout=_WRAP)
+    return Explorer([above, status, image], seen, start)
+
+
+def _options(control: Any) -> Iterator[str]:
+    """Set a control to each of its options; yield what a reader is told of it."""
+    start = control.index
+    for i in range(len(control.options)):
+        control.index = i
+        yield f"{control.description} {control.label}".strip()
+    control.index = start
+
+
+def _png(figure: Figure, dpi: float | str = "figure") -> bytes:
+    png = BytesIO()
+    figure.savefig(png, format="png", dpi=dpi)
+    plt.close(figure)
+    return png.getvalue()
+
+
+def _small(figure: Figure) -> bytes:
+    """Return a figure as a PNG for a page with many of them: fewer pixels, of few colours."""
+    png = BytesIO()
+    picture = Image.open(BytesIO(_png(figure, _COARSE))).convert("RGB")
+    picture.quantize(_FEW, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        png, format="png", optimize=True
+    )
+    return png.getvalue()
+
+
+def moving(frames: Mapping[str, bytes], start: int = 0) -> str:
+    """Return HTML that shows frames, PNGs by what is told of them, with a slider and a button.
+
+    It loads nothing, can stand on a page several times, and is readable on a dark one. Where
+    scripts do not run, the frame ``start`` remains.
+    """
+    told = [*frames]
+    pictures = [f"data:image/png;base64,{b64encode(png).decode()}" for png in frames.values()]
+    later = ["" if i == start else picture for i, picture in enumerate(pictures)]
+    given = json.dumps([*zip(told, later, strict=True)]).replace("</", r"<\/")
+    wide = Image.open(BytesIO(frames[told[start]])).width * 96 // _COARSE
+    return _MOVING.substitute(
+        key=f"{zlib.crc32(given.encode()):08x}", frames=given, start=start, last=len(told) - 1,
+        said=escape(told[start]), first=pictures[start], wide=wide,
+    )  # fmt: skip
 
 
 def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None) -> w.VBox:
     """Return a live view of q(z|y) forming while ``experiment`` trains: play, stop, step, scrub.
 
     ``settings`` are fields of its algorithm with the widgets that set them; another value trains a
-    new run as far as the one before.
+    new run as far as the one before. A page without a kernel shows the experiment as it is stored.
     """
     at = w.IntSlider(0, 0, experiment.rounds, description="round", continuous_update=False)
     clock = w.Play(max=experiment.rounds, interval=_FRAME)
@@ -110,12 +172,30 @@ def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None
         live[0].advance(round)
         return specialisation_frame(live[0], round)
 
-    return Explorer([clock, *explorer(draw, round=at, **(settings or {})).children])
+    parts = [clock, *explorer(draw, round=at, **(settings or {})).children]
+    return Explorer(parts, dict(_remembered(experiment)))
+
+
+def _remembered(experiment: Experiment) -> Iterator[tuple[str, bytes]]:
+    """Yield frames of a stored run, by round: none if it is not there."""
+    if (found := find(experiment)) is None:
+        return
+    frame, past = frames.together([("", {}, [found])]), LiveRun(experiment)
+    course = frame[frame["metric"].isin(_ENTROPIES)].pivot_table("value", "round", "metric")
+    past.history = [
+        dict(zip(map(str, course), map(np.asarray, row), strict=True)) for row in course.to_numpy()
+    ]
+    for t in frames.logged_rounds(frame, "q", ""):
+        past.history[t]["q"] = frames.matrix(frame, "q", "", experiment.seed, t)
+        yield f"round {t}", _small(specialisation_frame(past, t))
 
 
 _COLOURS = {HOLDS: "#0173b2", FAILS: "#a8480b"}
 _FRAME = 500  # milliseconds between two frames of a live view
+_COARSE, _FEW = 144, 64  # pixels per inch and colours of such a frame
+_ENTROPIES = {"q_entropy": "mean entropy of a row", "q_marginal_entropy": "entropy of the marginal"}
 _WRAP = w.Layout(flex_flow="row wrap", grid_gap="4px 16px")
+_MOVING = Template(Path(__file__).with_name("moving.html").read_text())
 
 
 class LiveRun:
@@ -151,8 +231,7 @@ def specialisation_frame(live: LiveRun, at: int) -> Figure:
     left.set(title=f"q(z|y), round {at}", xlabel="expert z", ylabel="label y")
     left.set_xticks(range(q.shape[1]), [str(k + 1) for k in range(q.shape[1])])
     left.set_yticks(range(len(q)), live.fed.class_names)
-    told = {"q_entropy": "mean entropy of a row", "q_marginal_entropy": "entropy of the marginal"}
-    for name, label in told.items():
+    for name, label in _ENTROPIES.items():
         right.plot([float(h[name]) for h in live.history[: at + 1]], label=label)
     most = float(np.log(q.shape[1]))
     right.axhline(most, color="grey", linewidth=0.8, linestyle=":", label="log K")

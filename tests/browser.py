@@ -3,7 +3,8 @@
     python tests/browser.py [00 13 ...]
 
 Works on copies in build/browser and leaves a screenshot of every notebook's controls there. Fails
-where a cell ends in an error or writes to stderr, or where moving a control changes nothing.
+where a cell ends in an error or writes to stderr, or where moving a control changes nothing. Of the
+site, if it is built (`make site`), it moves the frames of the same notebooks' pages.
 What `make figures` has trained is not trained again. Needs Chromium and its driver
 (Debian: chromium, chromium-driver).
 """
@@ -48,6 +49,7 @@ const lines = '.jp-Notebook .widget-html-content';
 return [...document.querySelectorAll(pictures)].map(i => i.src).join() +
   [...document.querySelectorAll(lines)].map(i => i.innerText).join()
 """
+FRAMES = "return [...document.querySelectorAll('[data-frames] img')].map(i => i.src)"
 # Where an explorer says what went wrong.
 COMPLAINTS = """
 return [...document.querySelectorAll('.jp-Notebook .widget-html b')]
@@ -67,6 +69,8 @@ def main(numbers: list[str]) -> int:
     with _lab() as address, _chromium() as driver:
         for notebook in chosen:
             wrong += not _tried(driver, f"{address}/lab/tree/{notebook.name}?reset", notebook.stem)
+            page = paths.ROOT / "build" / "site" / "notebooks" / f"{notebook.stem}.html"
+            wrong += page.exists() and not _frames_move(driver, page)
     print(f"{len(chosen)} notebooks, {wrong} with something wrong; screenshots in {WORK}")
     return int(wrong > 0)
 
@@ -143,6 +147,17 @@ def _tried(driver: webdriver.Chrome, address: str, name: str) -> bool:
         "window.jupyterapp.commands.execute('kernelmenu:shutdown').then(arguments[0])"
     )
     return not trouble
+
+
+def _frames_move(driver: webdriver.Chrome, page: Path) -> bool:
+    """Move the sliders of a page of the site; say how many, return whether all pictures changed."""
+    driver.get(page.as_uri())
+    before = driver.execute_script(FRAMES)
+    for slider in driver.find_elements(By.CSS_SELECTOR, "[data-frames] input"):
+        slider.send_keys(Keys.ARROW_RIGHT)
+    moved = sum(a != b for a, b in zip(before, driver.execute_script(FRAMES), strict=True))
+    print(f"   on its page {moved} of {len(before)} sets of frames move")
+    return moved == len(before)
 
 
 def _moved(driver: webdriver.Chrome) -> Iterator[tuple[str, bool]]:

@@ -1,6 +1,7 @@
 """Plots, explorers and live runs: what a reader sees."""
 
-from base64 import b64decode
+import re
+from base64 import b64decode, b64encode
 
 import ipywidgets as w
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib import pyplot as plt
 from companion.frames import matrix, together
 from companion.panels import comparable, panels, stored
 from companion.sections import Run
-from companion.widgets import LiveRun, explorer, watch
+from companion.widgets import LiveRun, explorer, moving, watch
 from fedlib import paths
 from fedlib.runs import run
 from papers.fedmix import FEDAVG, FEDMIX
@@ -32,6 +33,7 @@ def test_live_run_equals_the_stored_run_and_remembers():
     np.testing.assert_array_equal(
         matrix(frame, "q", FEDMIX, 0, 4).astype(np.float32), live.history[4]["q"]
     )
+    assert [*watch(experiment).frames] == ["round 0", "round 4"]
     with pytest.raises(StopIteration):
         live.advance(5)
 
@@ -125,6 +127,20 @@ def test_explorers_redraw_and_say_what_went_wrong():
     with pytest.raises(ZeroDivisionError):  # what cannot draw at all fails at once
         explorer(lambda n: 1 / n, n=w.IntSlider(0, 0, 5))
     assert watch(small(2)) is not None
+
+
+def test_a_page_without_a_kernel_has_a_frame_for_every_value_of_one_control():
+    slider = w.SelectionSlider(options=["1", "22", "</b>"], value="22", description="a")
+    box = explorer(lambda of: plt.figure(figsize=(len(of), 1)), moves="of", of=slider)
+    assert [*box.frames] == ["a 1", "a 22", "a </b>"] and slider.value == "22"
+    html = box._repr_mimebundle_()["text/html"]
+    pictures = [f"data:image/png;base64,{b64encode(png).decode()}" for png in box.frames.values()]
+    assert [html.count(picture) for picture in pictures] == [1, 1, 1]
+    without_script = html.partition("<script>")[0]
+    assert pictures[1] in without_script and 'alt="a 22"' in without_script
+    assert html.count("</script>") == 1 and "</b>" not in html and "http" not in html
+    keys = {re.search('data-frames="(.*?)"', moving(box.frames, i))[1] for i in (0, 1)}
+    assert len(keys) == 2  # so that no script takes another one's card
 
 
 def test_the_live_view_trains_to_the_round_it_is_asked_for_and_anew_with_other_settings():
