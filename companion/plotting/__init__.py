@@ -18,7 +18,6 @@ from companion.plotting.numbers import (
     dumbbells,
     grouped,
     points,
-    ranked,
     standings,
     trials,
 )

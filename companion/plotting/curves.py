@@ -27,10 +27,10 @@ def curves(
     at: Sequence[float] = (),
     **labels: Any,
 ) -> Drawn:
-    """Draw curves by method, one panel each: the mean over seeds and its 95% interval.
+    """Draw curves by method, one panel each: the mean over seeds, and every seed as a thin line.
 
-    With fewer than three seeds no interval is drawn: it would be wider than the figure. ``at`` are
-    rounds to mark with a dotted line, one per panel.
+    With more than five seeds a band stands for them, the mean's 95% interval; without ``band``
+    there is neither. ``at`` are rounds to mark with a dotted line, one per panel.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, round and value.
     """
@@ -40,6 +40,8 @@ def curves(
         curve, floor = style.parted(curve)
         drawn = bands(curve)
         _lines(ax, style.inside(drawn, labels["ylabel"]), "round", alpha=0.18 if band else 0)
+        _seeds(ax, curve, "round", alpha=0.35 if band else 0)
+        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         style.draw_floor(ax, floor["value"])
         if style.ends_of(labels["ylabel"]) == (0, np.inf):
             ax.set_ylim(bottom=0)
@@ -69,9 +71,9 @@ class Cell(NamedTuple):
 def grid(rows: Sequence[Sequence[Cell]], **labels: Any) -> Drawn:
     """Draw fields of curves by method in rows and columns, with one legend for all.
 
-    Each curve is the mean over seeds at every evaluated round with its 95% interval (from three
-    seeds on), at the mean of x. The axis of y fits the means after the beginning: what comes
-    before, and intervals, may lie outside.
+    Each curve is the mean over seeds at every evaluated round, at the mean of x, with thin lines
+    of the seeds, or with the 95% interval of more than five. The axis of y fits the means after
+    the beginning: what comes before, seeds and intervals may lie outside.
     """
     wide = max(map(len, rows))
     cells = [
@@ -105,6 +107,8 @@ def draw_cell(ax: Axes, cell: Cell, quantity: str = "") -> pd.DataFrame:
     shown = style.inside(drawn, quantity).assign(**{cell.x: drawn[cell.x] * scale})
     crowded = drawn["method"].nunique() > CROWDED
     _lines(ax, shown, cell.x, alpha=0.08 if crowded else 0.18)
+    runs = curve.assign(**{cell.x: curve[cell.x] * scale})
+    _seeds(ax, runs, cell.x, alpha=0.15 if crowded else 0.35)
     if cell.zero:
         ax.axhline(0, color="black", linewidth=0.8)
     if cell.mark is not None:
@@ -143,7 +147,7 @@ def over(
         numbers, floor = style.parted(numbers)
         shown = bands(style.ordered(numbers), by=("method", x))
         few = shown["seeds"].max() <= style.DOTTED
-        _lines(ax, style.inside(shown, labels["ylabel"]), x, forms=True, alpha=0 if few else 0.15)
+        _lines(ax, style.inside(shown, labels["ylabel"]), x, forms=True, alpha=0.15)
         for method, runs in numbers.groupby("method") if few and seeds else ():
             colour = style.look_of(str(method))["color"]
             ax.plot(runs[x], runs["value"], ".", color=colour, alpha=0.45, ms=6, zorder=1.8)
@@ -195,6 +199,14 @@ def hollow(ax: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
         how: Style = {"facecolors": "none", "linewidths": 0.9}
         ax.scatter(rows[x], rows[y], s=26, edgecolors=colours, **how)
         ax.plot([], [], "o", color="black", fillstyle="none", markersize=5, label="published")
+
+
+def _seeds(ax: Axes, curve: pd.DataFrame, x: str, *, alpha: float) -> None:
+    """Draw a thin line for every run, if they are few and ``alpha`` is not 0."""
+    if alpha and 1 < curve["seed"].nunique() <= style.DOTTED:
+        for (method, _), run in curve.groupby(["method", "seed"], sort=False):
+            look: Style = {"color": style.look_of(str(method))["color"], "alpha": alpha}
+            ax.plot(run[x], run["value"], linewidth=0.6, zorder=1.8, **look)
 
 
 def _lines(ax: Axes, drawn: pd.DataFrame, x: str, *, alpha: float, forms: bool = False) -> None:

@@ -12,7 +12,6 @@ from matplotlib.ticker import MaxNLocator
 
 from companion.frames import bands
 from companion.plotting import style
-from companion.plotting.curves import Cell, draw_cell
 from companion.plotting.style import Drawn, Style, fields
 
 JUDGED = {"agrees": "#0072b2", "differs": "#d55e00"}  # colours that the colour-blind tell apart
@@ -28,42 +27,21 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any)
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
-        drawn = _standing(ax, numbers, xlabel)
+        drawn = bands(numbers, by=("method",)).sort_values("mean").reset_index(drop=True)
+        for place, of in enumerate(style.inside(drawn, xlabel).to_dict("records")):
+            colour = style.look_of(of["method"])["color"]
+            runs = numbers.loc[numbers["method"] == of["method"], "value"]
+            ax.plot(runs, [place] * len(runs), "o", color=colour, alpha=0.6, markersize=4)
+            ax.plot([of["mean"]], [place], "|", color=colour, markersize=12, markeredgewidth=2)
+            ax.hlines(place, of["low"], of["high"], color=colour, linewidth=1.6)
+        ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
+        ax.set_ylim(-0.6, len(drawn) - 0.4)
+        ax.grid(axis="x", alpha=0.25)
         ax.set_title(f"{name}, {style.seeds_of(drawn)}", fontsize="small")
         return drawn
 
     most = max(frame["method"].nunique() for frame in panels.values())
     return fields(panels, draw, (3.6, 0.24 * most + 0.9), xlabel=xlabel, **labels)
-
-
-def ranked(curve: Cell, numbers: pd.DataFrame, *, xlabel: str) -> Drawn:
-    """Draw curves, and beside them one number per run by method as in ``standings``.
-
-    ``numbers`` has columns method, seed and value. The methods' names at their numbers are the
-    legend of the curves.
-    """
-    size = (style.PAGE + 1.2, 3.3)
-    figure, (left, right) = plt.subplots(1, 2, figsize=size, width_ratios=[1.2, 1])
-    draw_cell(left, curve)
-    drawn = _standing(right, numbers, xlabel)
-    right.set_xlabel(xlabel)
-    right.yaxis.tick_right()
-    return figure, drawn
-
-
-def _standing(ax: Axes, numbers: pd.DataFrame, label: str) -> pd.DataFrame:
-    drawn = bands(numbers, by=("method",)).sort_values("mean").reset_index(drop=True)
-    for place, of in enumerate(style.inside(drawn, label).to_dict("records")):
-        colour = style.look_of(of["method"])["color"]
-        runs = numbers.loc[numbers["method"] == of["method"], "value"]
-        ax.plot(runs, [place] * len(runs), "o", color=colour, alpha=0.6, markersize=4)
-        ax.plot([of["mean"]], [place], "|", color=colour, markersize=12, markeredgewidth=2)
-        if of["seeds"] > style.DOTTED:
-            ax.hlines(place, of["low"], of["high"], color=colour, linewidth=1.6)
-    ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
-    ax.set_ylim(-0.6, len(drawn) - 0.4)
-    ax.grid(axis="x", alpha=0.25)
-    return drawn
 
 
 def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Drawn:
@@ -86,8 +64,8 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
         form = style.form_of(method)
         ax.plot(runs[x].map(at), runs["value"], form, color=colour, ms=4, alpha=0.6, label=method)
         ax.plot(ends[x].map(at), ends["mean"], "_", color=colour, ms=13, markeredgewidth=2)
-        many = style.inside(ends[ends["seeds"] > style.DOTTED], ylabel)
-        ax.vlines(many[x].map(at), many["low"], many["high"], color=colour, linewidth=1.3)
+        ends = style.inside(ends, ylabel)
+        ax.vlines(ends[x].map(at), ends["low"], ends["high"], color=colour, linewidth=1.3)
     for i, place in enumerate(places):
         level = floor.loc[floor[x] == place, "value"]
         if len(level):
@@ -109,12 +87,14 @@ def dots(
     black: str = "",
     **labels: Any,
 ) -> Drawn:
-    """Draw means with their ranges in rows, one panel each.
+    """Draw means in rows, one panel each, with their runs as strokes, or their ranges.
 
-    A panel's frame has columns row, group, mean, low, high: rows from top to bottom, groups by
-    colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``; ``empty``
+    A panel's frame has columns row, group, mean, low, high, and values if ranges are 95% intervals
+    of these: they are drawn instead if they are five or fewer. Rows go from top to bottom, groups
+    by colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``; ``empty``
     is written where a panel has nothing of a row; the group ``black`` is drawn so. No range goes
-    beyond the ends of what ``xlabel`` names. The floor is no row but a thin upright line.
+    beyond the ends of what ``xlabel`` names. The floor is no row but a thin upright line. The
+    heading says how many intervals lie beyond their mark.
     """
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()])
@@ -128,6 +108,10 @@ def dots(
             mine = frame[frame["group"] == group]
             shift = (j - (len(groups) - 1) / 2) * 0.75 / len(groups)
             at = [rows.index(row) + shift for row in mine["row"]]
+            if "values" in mine:
+                mine = mine.assign(seeds=mine["values"].map(len))
+                runs = mine.assign(at=at)[mine["seeds"].between(2, style.DOTTED)].explode("values")
+                ax.plot(runs["values"], runs["at"], "|", color=colour, markersize=6)
             mine = style.inside(mine, labels["xlabel"])
             ax.hlines(at, mine["low"], mine["high"], color=colour, linewidth=1.3)
             form = style.FORMS[j % len(style.FORMS)]
@@ -143,14 +127,27 @@ def dots(
         ax.set(title=fill(name, 28), yticks=range(len(rows)), yticklabels=rows)
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
-        return frame
+        return frame.drop(columns="values", errors="ignore")
 
     wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / len(panels)
     tall = (0.19 * len(groups) + 0.12) * len(rows) + 1.3
     share: Style = {"sharex": True, "sharey": True, **labels}
+    if marks and "values" in every:
+        share["heading"] = "\n".join([labels.get("heading", ""), _beyond(panels, marks, mark)])
     figure, drawn = fields(split, draw, (wide, tall), **share)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     return figure, pd.concat([drawn, *floors], ignore_index=True)
+
+
+def _beyond(panels: Mapping[str, pd.DataFrame], marks: Mapping[str, float], mark: str) -> str:
+    """Return in words how many means of each group are clearly above and below their mark."""
+    every = pd.concat([rows.assign(mark=marks[name]) for name, rows in panels.items()])
+    told = [
+        f"{group}: {(rows['low'] > rows['mark']).sum()} of {len(rows)} clearly above {mark}, "
+        f"{(rows['high'] < rows['mark']).sum()} below"
+        for group, rows in every.dropna(subset="low").groupby("group", sort=False)
+    ]
+    return "\n".join(told)
 
 
 def grouped(
@@ -194,7 +191,8 @@ def trials(table: pd.DataFrame, **labels: Any) -> Drawn:
         return rows
 
     stages = {str(stage): rows for stage, rows in table.groupby("stage", sort=False)}
-    figure, _ = fields(stages, draw, (style.PAGE / len(stages), 2.3), **labels)
+    size = style.PAGE / len(stages), 2.3
+    figure, _ = fields(stages, draw, size, columns=len(stages), **labels)
     return figure, table
 
 
@@ -259,7 +257,9 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
                 ax.plot(of["values"], [at] * len(of["values"]), "|", markersize=7, **look)
             else:
                 ax.plot([of["low"], of["high"]], [at, at], linewidth=2.6, alpha=0.5, **look)
-        ax.set_yticks(rows.index, rows["name"], fontsize="x-small")
+        alike = rows["name"].duplicated(keep=False)
+        names = rows["name"].mask(alike, rows["name"] + "\n" + rows["setting"])
+        ax.set_yticks(rows.index, names.map(lambda told: fill(told, 40)), fontsize="x-small")
         ax.set_ylim(-0.6, len(rows) - 0.4)
         return rows.drop(columns="values")
 

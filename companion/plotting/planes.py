@@ -27,8 +27,9 @@ def plane(
 ) -> Drawn:
     """Draw two numbers of every method against each other, a point per value of ``by``.
 
-    Each point is the mean over seeds with both 95% intervals, and says its value of ``by``; a
-    line joins the points of a method in that order. Where points crowd, some go without.
+    Each point is the mean over seeds, and says its value of ``by``; a line joins the points of a
+    method in that order. Where points crowd, some go without. Small dots are the runs; more than
+    five have both 95% intervals instead.
     ``panels`` maps a panel's title to a frame with columns method, seed, ``by``, metric and value,
     of which the metrics ``x`` and ``y`` are drawn.
     ``printed`` are a paper's numbers in the same form, without seeds, drawn hollow. The floor is a
@@ -44,6 +45,10 @@ def plane(
             rows = style.inside(rows, labels["ylabel"], ("low_y", "high_y"))
             x_ends, y_ends = ([rows[f"{k}_{c}"] for k in ENDS] for c in "xy")
             _cross(ax, str(method), x_ends, y_ends, style.form_of(str(method)))
+            mine = numbers[(numbers["method"] == method) & numbers["metric"].isin([x, y])]
+            wide = mine.pivot_table("value", ["seed", by], "metric")
+            if wide.index.get_level_values("seed").nunique() <= style.DOTTED:
+                ax.plot(wide[x], wide[y], ".", color=colour, alpha=0.4, markersize=3)
         theirs = _side_by_side((printed or {}).get(name, numbers[:0]), x, y, by)
         hollow(ax, theirs, "mean_x", "mean_y")
         ax.plot(floor["mean_x"], floor["mean_y"], **(style.FLOOR if len(floor) else {}))
@@ -82,10 +87,10 @@ def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, **labels: Any) 
 
 
 def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
-    """Draw one accuracy against another by method, one panel each: mean, interval, and every run.
+    """Draw one accuracy against another by method, one panel each: the mean, and every run.
 
-    A panel's frame has columns method, seed, x, y. The dotted line is where both are the same. No
-    interval is drawn beyond 0 or 1, where accuracies end.
+    A panel's frame has columns method, seed, x, y. The dotted line is where both are the same. More
+    than five seeds have their 95% intervals, which end at 0 and 1.
     """
 
     def draw(ax: Axes, name: str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -102,8 +107,7 @@ def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
         _diagonal(ax, frame[["x", "y"]].min().min(), frame[["x", "y"]].max().max())
         return drawn
 
-    wide = len(panels) if len(panels) <= 3 else 2
-    return fields(panels, draw, (style.COLUMN, 2.9), columns=wide, room=0.5, **labels)
+    return fields(panels, draw, (style.COLUMN, 2.9), room=0.5, **labels)
 
 
 def embedding(points: pd.DataFrame, names: Sequence[str] = (), **labels: Any) -> Drawn:
