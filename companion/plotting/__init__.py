@@ -21,5 +21,5 @@ from companion.plotting.numbers import (
     standings,
     trials,
 )
-from companion.plotting.planes import cloud, embedding, frontier, plane, versus
+from companion.plotting.planes import embedding, frontier, plane, versus
 from companion.plotting.style import PAGE, findings, ordered, save, save_table, title, use_style

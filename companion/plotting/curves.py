@@ -14,7 +14,6 @@ from companion.plotting import style
 from companion.plotting.style import Drawn, Style, fields
 
 ROUNDS = "communication round"
-CROWDED = 5  # with more curves than this, bands are paler
 BEGINNING = 0.15  # of the rounds: the steep rise, which would squeeze what follows
 FEW = 6  # places on a logarithmic axis that are all named
 
@@ -83,14 +82,13 @@ def grid(rows: Sequence[Sequence[Cell]], **labels: Any) -> Drawn:
     ]
 
     def draw(ax: Axes, name: str, labelled: tuple[Cell, str]) -> pd.DataFrame:
-        cell, label = labelled
-        return draw_cell(ax, cell, label).assign(panel=name, x=cell.x)
+        return _cell(ax, *labelled).assign(panel=name, x=labelled[0].x)
 
     size = (2.75 + 0.4 / wide, 2.2)
     return fields(cells, draw, size, columns=wide, least=5.2, room=0.8, **labels)
 
 
-def draw_cell(ax: Axes, cell: Cell, quantity: str = "") -> pd.DataFrame:
+def _cell(ax: Axes, cell: Cell, quantity: str) -> pd.DataFrame:
     """Draw one field; return what is drawn: mean and interval by method and round.
 
     Intervals stop where a ``quantity`` of this name ends.
@@ -105,10 +103,8 @@ def draw_cell(ax: Axes, cell: Cell, quantity: str = "") -> pd.DataFrame:
         scale, label = (1e3, "megabytes") if small else (1.0, "gigabytes")
         label += " sent, down and up"
     shown = style.inside(drawn, quantity).assign(**{cell.x: drawn[cell.x] * scale})
-    crowded = drawn["method"].nunique() > CROWDED
-    _lines(ax, shown, cell.x, alpha=0.08 if crowded else 0.18)
-    runs = curve.assign(**{cell.x: curve[cell.x] * scale})
-    _seeds(ax, runs, cell.x, alpha=0.15 if crowded else 0.35)
+    _lines(ax, shown, cell.x, alpha=0.12)
+    _seeds(ax, curve.assign(**{cell.x: curve[cell.x] * scale}), cell.x, alpha=0.25)
     if cell.zero:
         ax.axhline(0, color="black", linewidth=0.8)
     if cell.mark is not None:

@@ -91,10 +91,10 @@ def dots(
 
     A panel's frame has columns row, group, mean, low, high, and values if ranges are 95% intervals
     of these: they are drawn instead if they are five or fewer. Rows go from top to bottom, groups
-    by colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``; ``empty``
-    is written where a panel has nothing of a row; the group ``black`` is drawn so. No range goes
-    beyond the ends of what ``xlabel`` names. The floor is no row but a thin upright line. The
-    heading says how many intervals lie beyond their mark.
+    by colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``;
+    ``empty`` is written where a panel has nothing of a row; the group ``black`` is drawn so. No
+    range goes beyond the ends of what ``xlabel`` names. The floor is no row but a thin upright
+    line. The heading says how many intervals lie beyond their mark.
     """
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()])

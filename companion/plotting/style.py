@@ -105,13 +105,13 @@ def ends_of(label: str) -> tuple[float, float]:
     return next((e for words, e in ENDS.items() if re.search(words, label)), (-np.inf, np.inf))
 
 
-def inside(drawn: pd.DataFrame, label: str, columns: Sequence[str] = ("low", "high")) -> Any:
+def inside(drawn: pd.DataFrame, label: str) -> Any:
     """Return a frame whose intervals stop where the quantity ends that ``label`` names.
 
     None is shown with five seeds or fewer, whose runs can be seen themselves.
     """
     many = drawn.get("seeds", pd.Series(np.inf, drawn.index)) > DOTTED
-    return drawn.assign(**{c: drawn[c].clip(*ends_of(label)).where(many) for c in columns})
+    return drawn.assign(**{c: drawn[c].clip(*ends_of(label)).where(many) for c in ("low", "high")})
 
 
 def trim(ax: Axes, xlabel: str, ylabel: str) -> None:
@@ -279,9 +279,9 @@ def finish(figure: Figure, heading: str = "") -> None:
 
 
 def _at_ends(figure: Figure, names: Sequence[str]) -> bool:
-    """Write the names of few curves at their ends, at the right of a figure; return whether it fits.
+    """Write the names of few curves at their ends, at the right of a figure; return if they fit.
 
-    It does not where ends are closer than letters are high, or what has a name is no curve.
+    They do not where ends are closer than letters are high, or what has a name is no curve.
     """
     last = [ax for ax in figure.axes if ax.get_visible() and ax.get_subplotspec().is_last_col()]
     ends = []
