@@ -21,19 +21,16 @@ STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels 
 def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any) -> Drawn:
     """Draw one number per run by method, best at the top: a dot per run, a stroke at the mean.
 
-    With more than five seeds a line is the mean's 95% interval.
-
     ``panels`` maps a panel's title to a frame with columns method, seed and value.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
         drawn = bands(numbers, by=("method",)).sort_values("mean").reset_index(drop=True)
-        for place, of in enumerate(style.inside(drawn, xlabel).to_dict("records")):
+        for place, of in enumerate(drawn.to_dict("records")):
             colour = style.look_of(of["method"])["color"]
             runs = numbers.loc[numbers["method"] == of["method"], "value"]
             ax.plot(runs, [place] * len(runs), "o", color=colour, alpha=0.6, markersize=4)
             ax.plot([of["mean"]], [place], "|", color=colour, markersize=12, markeredgewidth=2)
-            ax.hlines(place, of["low"], of["high"], color=colour, linewidth=1.6)
         ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
         ax.set_ylim(-0.6, len(drawn) - 0.4)
         ax.grid(axis="x", alpha=0.25)
@@ -46,8 +43,6 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any)
 
 def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Drawn:
     """Draw a dot per run and a stroke at the mean, by method and ``x``.
-
-    With more than five seeds there is also the mean's 95% interval.
 
     ``frame`` has columns method, seed, value and the one that ``x`` names. The floor is a thin line
     across each place that has one.
@@ -64,8 +59,6 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
         form = style.form_of(method)
         ax.plot(runs[x].map(at), runs["value"], form, color=colour, ms=4, alpha=0.6, label=method)
         ax.plot(ends[x].map(at), ends["mean"], "_", color=colour, ms=13, markeredgewidth=2)
-        ends = style.inside(ends, ylabel)
-        ax.vlines(ends[x].map(at), ends["low"], ends["high"], color=colour, linewidth=1.3)
     for i, place in enumerate(places):
         level = floor.loc[floor[x] == place, "value"]
         if len(level):
@@ -90,11 +83,11 @@ def dots(
     """Draw means in rows, one panel each, with their runs as strokes, or their ranges.
 
     A panel's frame has columns row, group, mean, low, high, and values if ranges are 95% intervals
-    of these: they are drawn instead if they are five or fewer. Rows go from top to bottom, groups
+    of these: they are drawn instead. Rows go from top to bottom, groups
     by colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``;
-    ``empty`` is written where a panel has nothing of a row; the group ``black`` is drawn so. No
-    range goes beyond the ends of what ``xlabel`` names. The floor is no row but a thin upright
-    line. The heading says how many intervals lie beyond their mark.
+    ``empty`` is written where a panel has nothing of a row; the group ``black`` is drawn so. The
+    floor is no row but a thin upright line. The heading says how many intervals lie beyond their
+    mark.
     """
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()])
@@ -109,11 +102,10 @@ def dots(
             shift = (j - (len(groups) - 1) / 2) * 0.75 / len(groups)
             at = [rows.index(row) + shift for row in mine["row"]]
             if "values" in mine:
-                mine = mine.assign(seeds=mine["values"].map(len))
-                runs = mine.assign(at=at)[mine["seeds"].between(2, style.DOTTED)].explode("values")
+                runs = mine.assign(at=at)[mine["values"].map(np.size) > 1].explode("values")
                 ax.plot(runs["values"], runs["at"], "|", color=colour, markersize=6)
-            mine = style.inside(mine, labels["xlabel"])
-            ax.hlines(at, mine["low"], mine["high"], color=colour, linewidth=1.3)
+            else:
+                ax.hlines(at, mine["low"], mine["high"], color=colour, linewidth=1.3)
             form = style.FORMS[j % len(style.FORMS)]
             ax.plot(mine["mean"], at, form, color=colour, markersize=4.5, label=group)
         ax.grid(visible=False, axis="y")
@@ -141,13 +133,15 @@ def dots(
 
 def _beyond(panels: Mapping[str, pd.DataFrame], marks: Mapping[str, float], mark: str) -> str:
     """Return in words how many means of each group are clearly above and below their mark."""
-    every = pd.concat([rows.assign(mark=marks[name]) for name, rows in panels.items()])
-    told = [
-        f"{group}: {(rows['low'] > rows['mark']).sum()} of {len(rows)} clearly above {mark}, "
-        f"{(rows['high'] < rows['mark']).sum()} below"
-        for group, rows in every.dropna(subset="low").groupby("group", sort=False)
-    ]
-    return "\n".join(told)
+    every = pd.concat(
+        rows.assign(above=rows["low"] > marks[name], below=rows["high"] < marks[name])
+        for name, rows in panels.items()
+    )
+    said = "{}: {} of {} clearly above {}, {} below"
+    return "\n".join(
+        said.format(name, of["above"].sum(), len(of), mark, of["below"].sum())
+        for name, of in every.dropna(subset="low").groupby("group", sort=False)
+    )
 
 
 def grouped(
@@ -233,10 +227,9 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     """Draw published and measured numbers at the ends of a line, a row each, the widest gap on top.
 
     A panel's frame has columns name, value (published), mean, low, high, values (by seed), floor
-    (NaN for none) and verdict. With more than five seeds the measured number has its interval, else
-    its runs themselves; the floor is a cross. What is published is a hollow circle, and what lies
-    beyond it a filled one, in blue where both agree, orange where they differ and grey where that
-    is not judged. Returns what is drawn, with the gap.
+    (NaN for none) and verdict. Strokes are the runs; the floor is a cross. What is published is a
+    hollow circle, and what lies beyond it a filled one, in blue where both agree, orange where they
+    differ and grey where that is not judged. Returns what is drawn, with the gap.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -253,10 +246,7 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
             ax.plot([of["value"], of["mean"]], [at, at], linewidth=0.8, **look)
             label = f"measured: {of['verdict'] if judged else 'not judged'}"
             ax.plot([of["mean"]], [at], "o", markersize=4, label=label, **look)
-            if len(of["values"]) <= style.DOTTED:
-                ax.plot(of["values"], [at] * len(of["values"]), "|", markersize=7, **look)
-            else:
-                ax.plot([of["low"], of["high"]], [at, at], linewidth=2.6, alpha=0.5, **look)
+            ax.plot(of["values"], [at] * len(of["values"]), "|", markersize=7, **look)
         alike = rows["name"].duplicated(keep=False)
         names = rows["name"].mask(alike, rows["name"] + "\n" + rows["setting"])
         ax.set_yticks(rows.index, names.map(lambda told: fill(told, 40)), fontsize="x-small")

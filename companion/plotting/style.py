@@ -29,9 +29,8 @@ CALLED = "always the commonest label"
 FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth": 0.9}
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
-LETTERS = 12.5  # of a heading, to the inch
+LETTERS = 14  # of a heading, to the inch
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
-DOTTED = 5  # seeds: with no more, runs are dots and no interval is drawn
 # Where quantities end, by what their labels say: the first that fits.
 ENDS = {
     r"minus|gain|change|difference": (-1.0, 1.0),
@@ -105,15 +104,6 @@ def ends_of(label: str) -> tuple[float, float]:
     return next((e for words, e in ENDS.items() if re.search(words, label)), (-np.inf, np.inf))
 
 
-def inside(drawn: pd.DataFrame, label: str) -> Any:
-    """Return a frame whose intervals stop where the quantity ends that ``label`` names.
-
-    None is shown with five seeds or fewer, whose runs can be seen themselves.
-    """
-    many = drawn.get("seeds", pd.Series(np.inf, drawn.index)) > DOTTED
-    return drawn.assign(**{c: drawn[c].clip(*ends_of(label)).where(many) for c in ("low", "high")})
-
-
 def trim(ax: Axes, xlabel: str, ylabel: str) -> None:
     """Take away ticks at values that the quantities of both axes cannot have."""
     for axis, label in ((ax.xaxis, xlabel), (ax.yaxis, ylabel)):
@@ -137,11 +127,8 @@ def _places() -> dict[str, int]:
 
 
 def seeds_of(drawn: pd.DataFrame) -> str:
-    """Return how many seeds a drawing has, in words: of each method where few differ."""
+    """Return how many seeds a drawing has, in words."""
     least, most = int(drawn["seeds"].min()), int(drawn["seeds"].max())
-    each = drawn.groupby("method", sort=False)["seeds"].max()
-    if each.nunique() > 1 and len(each) <= 3:
-        return "seeds: " + ", ".join(f"{n} ({method})" for method, n in each.items())
     return f"{most} seed{'s' * (most > 1)}" if least == most else f"{least} to {most} seeds"
 
 
@@ -283,18 +270,19 @@ def _at_ends(figure: Figure, names: Sequence[str]) -> bool:
 
     They do not where ends are closer than letters are high, or what has a name is no curve.
     """
-    last = [ax for ax in figure.axes if ax.get_visible() and ax.get_subplotspec().is_last_col()]
-    ends = []
-    for ax in last:
-        curves = {c.get_label(): c for c in ax.lines if len(c.get_xdata()) > 2}
-        curves = {name: c for name, c in curves.items() if c.get_linestyle() != "None"}
-        if len(names) > CURVES or not set(names) <= set(curves):
+    ends = [
+        [c for c in ax.lines if c.get_label() in names and len(c.get_xdata()) > 2]
+        for ax in figure.axes
+        if ax.get_visible() and ax.get_subplotspec().is_last_col()
+    ]
+    for curves in ends:
+        heights = [c.axes.transData.transform(c.get_xydata()[-1])[1] for c in curves]
+        apart = np.diff(sorted(heights)).min(initial=np.inf) * 72 / figure.dpi
+        lines = len(curves) == len(names) <= CURVES and all(c.get_ls() != "None" for c in curves)
+        if apart < APART or not lines:
             return False
-        ends += [(ax, name, curves[name].get_xydata()[-1], curves[name]) for name in names]
-        heights = sorted(ax.transData.transform(end)[1] for at, _, end, _ in ends if at is ax)
-        if len(names) > 1 and min(np.diff(heights)) < APART * figure.dpi / 72:
-            return False
-    for ax, name, end, curve in ends:
-        how: Style = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-        ax.annotate(name, end, color=curve.get_color(), fontsize="small", **how)
+    how: Style = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+    for c in (c for curves in ends for c in curves):
+        how |= {"color": c.get_color(), "fontsize": "small"}
+        c.axes.annotate(c.get_label(), c.get_xydata()[-1], **how)
     return bool(ends)

@@ -170,8 +170,7 @@ def appendix_f(frame: pd.DataFrame) -> pd.DataFrame:
 def beside(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table of `appendix_f` as `plotting.dots` draws it, with the runs' values."""
     ours = table.assign(row=table["method"] + "\n" + table["what"], group="measured")
-    ours["values"] = [v if isinstance(v, list) else [] for v in table["values"]]
-    missing = {"low": float("nan"), "high": float("nan"), "values": [[]] * len(table)}
+    missing = dict.fromkeys(("low", "high", "values"), float("nan"))
     said = ours.assign(group="published (MNIST)", mean=table["published"], **missing)
     columns = ["row", "group", "mean", "low", "high", "values"]
     return pd.concat([ours, said], ignore_index=True)[columns]

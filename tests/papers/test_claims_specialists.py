@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from rows import frame_of, initials
 
-from companion import frames, plotting
+from companion import frames
 from papers.scaled import FEDAVG, LOCAL, TUNED
 from papers.specialists import analysis, claims
 from papers.specialists.analysis import GLOBAL, HELD, OWN
