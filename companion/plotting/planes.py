@@ -71,8 +71,8 @@ def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
             ax.plot(runs["x"], runs["y"], ".", color=colour, alpha=0.4, markersize=4)
             form = style.form_of(str(method))
             ax.plot(rows["x_mean"], rows["y_mean"], form, color=colour, label=method, ms=6)
-        ends = frame[["x", "y"]].min().min(), frame[["x", "y"]].max().max()
-        ax.plot(ends, ends, zorder=0, **style.MARK)
+        same = frame[["x", "y"]].min().min(), frame[["x", "y"]].max().max()
+        ax.plot(same, same, zorder=0, **style.MARK)
         return drawn
 
     return fields(panels, draw, (style.COLUMN, 2.9), room=0.5, **labels)

@@ -270,15 +270,18 @@ def _at_ends(figure: Figure, names: Sequence[str]) -> bool:
 
     They do not where ends are closer than letters are high, or what has a name is no curve.
     """
+    shown: list[Any] = [ax for ax in figure.axes if ax.get_visible()]
     ends = [
-        [c for c in ax.lines if c.get_label() in names and len(c.get_xdata()) > 2]
-        for ax in figure.axes
-        if ax.get_visible() and ax.get_subplotspec().is_last_col()
+        [c for c in ax.lines if c.get_label() in names and len(c.get_xydata()) > 2]
+        for ax in shown
+        if ax.get_subplotspec().is_last_col()
     ]
     for curves in ends:
         heights = [c.axes.transData.transform(c.get_xydata()[-1])[1] for c in curves]
         apart = np.diff(sorted(heights)).min(initial=np.inf) * 72 / figure.dpi
-        lines = len(curves) == len(names) <= CURVES and all(c.get_ls() != "None" for c in curves)
+        lines = len(curves) == len(names) <= CURVES and all(
+            c.get_linestyle() != "None" for c in curves
+        )
         if apart < APART or not lines:
             return False
     how: Style = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
