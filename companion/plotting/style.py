@@ -29,7 +29,7 @@ CALLED = "always the commonest label"
 FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth": 0.9}
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
-LETTERS = 14  # of a heading, to the inch
+LETTERS = 15  # of a heading, to the inch
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
 # Where quantities end, by what their labels say: the first that fits.
 ENDS = {
@@ -245,10 +245,6 @@ def finish(figure: Figure, heading: str = "") -> None:
     places = _places()
     names = sorted(known, key=lambda name: (name == CALLED, places.get(name, len(places))))
     figure.draw_without_rendering()  # else nothing has its place yet
-    for ax in figure.axes:
-        label, high = ax.yaxis.label, ax.get_window_extent().height
-        if (long := label.get_window_extent().height) > high:
-            label.set_text(fill(label.get_text(), int(len(label.get_text()) * high / long)))
     if names and not _at_ends(figure, names):
         # As many columns as fit: of each a handle, and letters of its longest name, in inches.
         across = len(names)
@@ -263,6 +259,11 @@ def finish(figure: Figure, heading: str = "") -> None:
             ncols=across,
             handlelength=2.8,
         )
+    figure.draw_without_rendering()  # as high as fields are above the legend
+    for ax in figure.axes:
+        label, high = ax.yaxis.label, ax.get_window_extent().height
+        if (long := label.get_window_extent().height) > high:
+            label.set_text(fill(label.get_text(), int(len(label.get_text()) * high / long)))
 
 
 def _at_ends(figure: Figure, names: Sequence[str]) -> bool:
