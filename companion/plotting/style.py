@@ -263,7 +263,8 @@ def finish(figure: Figure, heading: str = "") -> None:
     for ax in figure.axes:
         label, high = ax.yaxis.label, ax.get_window_extent().height
         if (long := label.get_window_extent().height) > high:
-            label.set_text(fill(label.get_text(), int(len(label.get_text()) * high / long)))
+            wide = max(8, int(len(label.get_text()) * high / long))
+            label.set_text(fill(label.get_text(), wide, break_long_words=False))
 
 
 def _at_ends(figure: Figure, names: Sequence[str]) -> bool:
