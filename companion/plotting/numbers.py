@@ -119,7 +119,7 @@ def dots(
         ax.set(title=fill(name, 28), yticks=range(len(rows)), yticklabels=rows)
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
-        return frame.drop(columns="values", errors="ignore")
+        return frame
 
     wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / len(panels)
     tall = (0.19 * len(groups) + 0.12) * len(rows) + 1.3
@@ -128,7 +128,8 @@ def dots(
         share["heading"] = "\n".join([labels.get("heading", ""), _beyond(panels, marks, mark)])
     figure, drawn = fields(split, draw, (wide, tall), **share)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
-    return figure, pd.concat([drawn, *floors], ignore_index=True)
+    drawn = pd.concat([drawn, *floors], ignore_index=True)
+    return figure, drawn.drop(columns="values", errors="ignore")
 
 
 def _beyond(panels: Mapping[str, pd.DataFrame], marks: Mapping[str, float], mark: str) -> str:
