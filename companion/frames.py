@@ -72,13 +72,20 @@ def stated(
     return f"{mean:.3f}{half} ({len(values)}){clients}{said}"
 
 
-def bands(curve: pd.DataFrame, by: Sequence[str] = ("method", "round")) -> pd.DataFrame:
-    """Return mean, low, high (95% over seeds) and the number of seeds of a curve."""
+def bands(
+    curve: pd.DataFrame, by: Sequence[str] = ("method", "round"), *, each: bool = False
+) -> pd.DataFrame:
+    """Return mean, low, high (95% over seeds) and the number of seeds of a curve.
+
+    With ``each`` also their values, a list.
+    """
     rows = []
     for key, group in curve.groupby(list(by), sort=False):
-        mean, low, high = interval(group["value"].tolist())
-        rows.append((*(key if isinstance(key, tuple) else (key,)), mean, low, high, len(group)))
-    return pd.DataFrame(rows, columns=[*by, "mean", "low", "high", "seeds"])
+        values = group["value"].tolist()
+        key = key if isinstance(key, tuple) else (key,)
+        rows.append((*key, *interval(values), len(group), values))
+    drawn = pd.DataFrame(rows, columns=[*by, "mean", "low", "high", "seeds", "values"])
+    return drawn if each else drawn.drop(columns="values")
 
 
 # What runs logged.

@@ -18,9 +18,8 @@ from companion.plotting.numbers import (
     dumbbells,
     grouped,
     points,
-    ranked,
     standings,
     trials,
 )
-from companion.plotting.planes import cloud, embedding, frontier, plane, versus
+from companion.plotting.planes import embedding, frontier, plane, versus
 from companion.plotting.style import PAGE, findings, ordered, save, save_table, title, use_style

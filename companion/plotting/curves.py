@@ -14,7 +14,6 @@ from companion.plotting import style
 from companion.plotting.style import Drawn, Style, fields
 
 ROUNDS = "communication round"
-CROWDED = 5  # with more curves than this, bands are paler
 BEGINNING = 0.15  # of the rounds: the steep rise, which would squeeze what follows
 FEW = 6  # places on a logarithmic axis that are all named
 
@@ -22,15 +21,13 @@ FEW = 6  # places on a logarithmic axis that are all named
 def curves(
     panels: Mapping[str, pd.DataFrame],
     *,
-    band: bool = True,
-    share_y: bool = False,
+    seeds: bool = True,
     at: Sequence[float] = (),
     **labels: Any,
 ) -> Drawn:
-    """Draw curves by method, one panel each: the mean over seeds and its 95% interval.
+    """Draw curves by method, one panel each: the mean over seeds, and every seed as a thin line.
 
-    With fewer than three seeds no interval is drawn: it would be wider than the figure. ``at`` are
-    rounds to mark with a dotted line, one per panel.
+    Without ``seeds`` there are none. ``at`` are rounds to mark with a dotted line, one per panel.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, round and value.
     """
@@ -39,7 +36,8 @@ def curves(
     def draw(ax: Axes, name: str, curve: pd.DataFrame) -> pd.DataFrame:
         curve, floor = style.parted(curve)
         drawn = bands(curve)
-        _lines(ax, style.inside(drawn, labels["ylabel"]), "round", alpha=0.18 if band else 0)
+        _lines(ax, drawn, "round", curve if seeds else curve[:0])
+        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         style.draw_floor(ax, floor["value"])
         if style.ends_of(labels["ylabel"]) == (0, np.inf):
             ax.set_ylim(bottom=0)
@@ -48,7 +46,7 @@ def curves(
         ax.set_title(f"{name}, {style.seeds_of(drawn)}")
         return drawn
 
-    return fields(panels, draw, (style.COLUMN, 2.7), sharey=share_y, **{"xlabel": ROUNDS} | labels)
+    return fields(panels, draw, (style.COLUMN, 2.7), **{"xlabel": ROUNDS} | labels)
 
 
 class Cell(NamedTuple):
@@ -69,30 +67,19 @@ class Cell(NamedTuple):
 def grid(rows: Sequence[Sequence[Cell]], **labels: Any) -> Drawn:
     """Draw fields of curves by method in rows and columns, with one legend for all.
 
-    Each curve is the mean over seeds at every evaluated round with its 95% interval (from three
-    seeds on), at the mean of x. The axis of y fits the means after the beginning: what comes
-    before, and intervals, may lie outside.
+    Each curve is the mean over seeds at every evaluated round, at the mean of x, with thin lines
+    of the seeds. The axis of y fits the means after the beginning: what comes before, and seeds,
+    may lie outside.
     """
     wide = max(map(len, rows))
-    cells = [
-        (c.title, (c, r[0].ylabel)) if c else ("", None)  # the first one's label is its row's
-        for r in rows
-        for c in [*r, *[None] * wide][:wide]
-    ]
-
-    def draw(ax: Axes, name: str, labelled: tuple[Cell, str]) -> pd.DataFrame:
-        cell, label = labelled
-        return draw_cell(ax, cell, label).assign(panel=name, x=cell.x)
-
+    every = [c for r in rows for c in [*r, *[None] * wide][:wide]]
+    cells = [(c.title if c else "", c) for c in every]
     size = (2.75 + 0.4 / wide, 2.2)
-    return fields(cells, draw, size, columns=wide, least=5.2, room=0.8, **labels)
+    return fields(cells, _cell, size, columns=wide, least=5.2, room=0.8, **labels)
 
 
-def draw_cell(ax: Axes, cell: Cell, quantity: str = "") -> pd.DataFrame:
-    """Draw one field; return what is drawn: mean and interval by method and round.
-
-    Intervals stop where a ``quantity`` of this name ends.
-    """
+def _cell(ax: Axes, name: str, cell: Cell) -> pd.DataFrame:
+    """Draw one field; return what is drawn: mean and interval by method and round."""
     curve, floor = style.parted(cell.curve)
     drawn = bands(style.ordered(curve))
     scale, label = 1.0, ROUNDS
@@ -102,9 +89,8 @@ def draw_cell(ax: Axes, cell: Cell, quantity: str = "") -> pd.DataFrame:
         small = drawn[cell.x].max() < 0.1
         scale, label = (1e3, "megabytes") if small else (1.0, "gigabytes")
         label += " sent, down and up"
-    shown = style.inside(drawn, quantity).assign(**{cell.x: drawn[cell.x] * scale})
-    crowded = drawn["method"].nunique() > CROWDED
-    _lines(ax, shown, cell.x, alpha=0.08 if crowded else 0.18)
+    shown, runs = (rows.assign(**{cell.x: rows[cell.x] * scale}) for rows in (drawn, curve))
+    _lines(ax, shown, cell.x, runs)
     if cell.zero:
         ax.axhline(0, color="black", linewidth=0.8)
     if cell.mark is not None:
@@ -115,8 +101,8 @@ def draw_cell(ax: Axes, cell: Cell, quantity: str = "") -> pd.DataFrame:
     room = 0.08 * (max(ends) - min(ends)) or 0.05
     limits = min(ends) - room, max(ends) + room
     ax.set(xlabel=label, ylabel=cell.ylabel, xlim=(0, None), ylim=limits)
-    ax.set_title(f"{cell.title}, {style.seeds_of(drawn)}", fontsize="small")
-    return drawn
+    ax.set_title(f"{name}, {style.seeds_of(drawn)}", fontsize="small")
+    return drawn.assign(panel=name, x=cell.x)
 
 
 def over(
@@ -131,8 +117,6 @@ def over(
 ) -> Drawn:
     """Draw a number by method over a parameter ``x``: mean over seeds, and every run as a dot.
 
-    With more than five seeds a band stands for the runs, the mean's 95% interval.
-
     ``panels`` maps a panel's title to a frame with columns method, seed, ``x`` and value. ``log``
     is for x; ``level`` draws a line at some y, ``seeds`` tells how many there are. ``printed`` are
     a paper's numbers in the same form, without seeds, drawn hollow. The floor is a thin line, level
@@ -142,9 +126,8 @@ def over(
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
         numbers, floor = style.parted(numbers)
         shown = bands(style.ordered(numbers), by=("method", x))
-        few = shown["seeds"].max() <= style.DOTTED
-        _lines(ax, style.inside(shown, labels["ylabel"]), x, forms=True, alpha=0 if few else 0.15)
-        for method, runs in numbers.groupby("method") if few and seeds else ():
+        _lines(ax, shown, x, numbers[:0], forms=True)
+        for method, runs in numbers.groupby("method") if seeds else ():
             colour = style.look_of(str(method))["color"]
             ax.plot(runs[x], runs["value"], ".", color=colour, alpha=0.45, ms=6, zorder=1.8)
         hollow(ax, (printed or {}).get(name, numbers[:0]), x, "value")
@@ -197,13 +180,14 @@ def hollow(ax: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
         ax.plot([], [], "o", color="black", fillstyle="none", markersize=5, label="published")
 
 
-def _lines(ax: Axes, drawn: pd.DataFrame, x: str, *, alpha: float, forms: bool = False) -> None:
-    """Draw the mean of each method over x, and its interval as a band unless ``alpha`` is 0."""
+def _lines(
+    ax: Axes, drawn: pd.DataFrame, x: str, runs: pd.DataFrame, *, forms: bool = False
+) -> None:
+    """Draw the mean of each method over x, and ``runs`` as thin lines."""
     for method, rows in drawn.groupby("method", sort=False):
         rows = rows.sort_values("round" if "round" in rows else x)
         look = style.look_of(str(method))
         marker: Style = {"marker": style.form_of(str(method)), "markersize": 4} if forms else {}
         ax.plot(rows[x], rows["mean"], label=method, linewidth=1.6, **look, **marker)
-        if alpha:
-            ends = rows["low"], rows["high"]
-            ax.fill_between(rows[x], *ends, color=look["color"], alpha=alpha, linewidth=0)
+        for _, run in runs[runs["method"] == method].groupby("seed"):
+            ax.plot(run[x], run["value"], linewidth=0.6, alpha=0.3, color=look["color"], zorder=1.8)

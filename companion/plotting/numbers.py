@@ -12,7 +12,6 @@ from matplotlib.ticker import MaxNLocator
 
 from companion.frames import bands
 from companion.plotting import style
-from companion.plotting.curves import Cell, draw_cell
 from companion.plotting.style import Drawn, Style, fields
 
 JUDGED = {"agrees": "#0072b2", "differs": "#d55e00"}  # colours that the colour-blind tell apart
@@ -22,13 +21,19 @@ STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels 
 def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any) -> Drawn:
     """Draw one number per run by method, best at the top: a dot per run, a stroke at the mean.
 
-    With more than five seeds a line is the mean's 95% interval.
-
     ``panels`` maps a panel's title to a frame with columns method, seed and value.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
-        drawn = _standing(ax, numbers, xlabel)
+        drawn = bands(numbers, by=("method",)).sort_values("mean").reset_index(drop=True)
+        for place, of in enumerate(drawn.to_dict("records")):
+            colour = style.look_of(of["method"])["color"]
+            runs = numbers.loc[numbers["method"] == of["method"], "value"]
+            ax.plot(runs, [place] * len(runs), "o", color=colour, alpha=0.6, markersize=4)
+            ax.plot([of["mean"]], [place], "|", color=colour, markersize=12, markeredgewidth=2)
+        ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
+        ax.set_ylim(-0.6, len(drawn) - 0.4)
+        ax.grid(axis="x", alpha=0.25)
         ax.set_title(f"{name}, {style.seeds_of(drawn)}", fontsize="small")
         return drawn
 
@@ -36,40 +41,8 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any)
     return fields(panels, draw, (3.6, 0.24 * most + 0.9), xlabel=xlabel, **labels)
 
 
-def ranked(curve: Cell, numbers: pd.DataFrame, *, xlabel: str) -> Drawn:
-    """Draw curves, and beside them one number per run by method as in ``standings``.
-
-    ``numbers`` has columns method, seed and value. The methods' names at their numbers are the
-    legend of the curves.
-    """
-    size = (style.PAGE + 1.2, 3.3)
-    figure, (left, right) = plt.subplots(1, 2, figsize=size, width_ratios=[1.2, 1])
-    draw_cell(left, curve)
-    drawn = _standing(right, numbers, xlabel)
-    right.set_xlabel(xlabel)
-    right.yaxis.tick_right()
-    return figure, drawn
-
-
-def _standing(ax: Axes, numbers: pd.DataFrame, label: str) -> pd.DataFrame:
-    drawn = bands(numbers, by=("method",)).sort_values("mean").reset_index(drop=True)
-    for place, of in enumerate(style.inside(drawn, label).to_dict("records")):
-        colour = style.look_of(of["method"])["color"]
-        runs = numbers.loc[numbers["method"] == of["method"], "value"]
-        ax.plot(runs, [place] * len(runs), "o", color=colour, alpha=0.6, markersize=4)
-        ax.plot([of["mean"]], [place], "|", color=colour, markersize=12, markeredgewidth=2)
-        if of["seeds"] > style.DOTTED:
-            ax.hlines(place, of["low"], of["high"], color=colour, linewidth=1.6)
-    ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
-    ax.set_ylim(-0.6, len(drawn) - 0.4)
-    ax.grid(axis="x", alpha=0.25)
-    return drawn
-
-
 def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Drawn:
     """Draw a dot per run and a stroke at the mean, by method and ``x``.
-
-    With more than five seeds there is also the mean's 95% interval.
 
     ``frame`` has columns method, seed, value and the one that ``x`` names. The floor is a thin line
     across each place that has one.
@@ -86,8 +59,6 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
         form = style.form_of(method)
         ax.plot(runs[x].map(at), runs["value"], form, color=colour, ms=4, alpha=0.6, label=method)
         ax.plot(ends[x].map(at), ends["mean"], "_", color=colour, ms=13, markeredgewidth=2)
-        many = style.inside(ends[ends["seeds"] > style.DOTTED], ylabel)
-        ax.vlines(many[x].map(at), many["low"], many["high"], color=colour, linewidth=1.3)
     for i, place in enumerate(places):
         level = floor.loc[floor[x] == place, "value"]
         if len(level):
@@ -109,12 +80,14 @@ def dots(
     black: str = "",
     **labels: Any,
 ) -> Drawn:
-    """Draw means with their ranges in rows, one panel each.
+    """Draw means in rows, one panel each, with their runs as strokes, or their ranges.
 
-    A panel's frame has columns row, group, mean, low, high: rows from top to bottom, groups by
-    colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``; ``empty``
-    is written where a panel has nothing of a row; the group ``black`` is drawn so. No range goes
-    beyond the ends of what ``xlabel`` names. The floor is no row but a thin upright line.
+    A panel's frame has columns row, group, mean, low, high, and values if ranges are 95% intervals
+    of these: they are drawn instead. Rows go from top to bottom, groups
+    by colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``;
+    ``empty`` is written where a panel has nothing of a row; the group ``black`` is drawn so. The
+    floor is no row but a thin upright line. The heading says how many intervals lie beyond their
+    mark.
     """
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()])
@@ -128,8 +101,11 @@ def dots(
             mine = frame[frame["group"] == group]
             shift = (j - (len(groups) - 1) / 2) * 0.75 / len(groups)
             at = [rows.index(row) + shift for row in mine["row"]]
-            mine = style.inside(mine, labels["xlabel"])
-            ax.hlines(at, mine["low"], mine["high"], color=colour, linewidth=1.3)
+            if "values" in mine:
+                runs = mine.assign(at=at)[mine["values"].map(np.size) > 1].explode("values")
+                ax.plot(runs["values"], runs["at"], "|", color=colour, markersize=6)
+            else:
+                ax.hlines(at, mine["low"], mine["high"], color=colour, linewidth=1.3)
             form = style.FORMS[j % len(style.FORMS)]
             ax.plot(mine["mean"], at, form, color=colour, markersize=4.5, label=group)
         ax.grid(visible=False, axis="y")
@@ -148,9 +124,25 @@ def dots(
     wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / len(panels)
     tall = (0.19 * len(groups) + 0.12) * len(rows) + 1.3
     share: Style = {"sharex": True, "sharey": True, **labels}
+    if marks and "values" in every:
+        share["heading"] = "\n".join([labels.get("heading", ""), _beyond(panels, marks, mark)])
     figure, drawn = fields(split, draw, (wide, tall), **share)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
-    return figure, pd.concat([drawn, *floors], ignore_index=True)
+    drawn = pd.concat([drawn, *floors], ignore_index=True)
+    return figure, drawn.drop(columns="values", errors="ignore")
+
+
+def _beyond(panels: Mapping[str, pd.DataFrame], marks: Mapping[str, float], mark: str) -> str:
+    """Return in words how many means of each group are clearly above and below their mark."""
+    every = pd.concat(
+        rows.assign(above=rows["low"] > marks[name], below=rows["high"] < marks[name])
+        for name, rows in panels.items()
+    )
+    said = "{}: {} of {} clearly above {}, {} below"
+    return "\n".join(
+        said.format(name, of["above"].sum(), len(of), mark, of["below"].sum())
+        for name, of in every.dropna(subset="low").groupby("group", sort=False)
+    )
 
 
 def grouped(
@@ -194,7 +186,8 @@ def trials(table: pd.DataFrame, **labels: Any) -> Drawn:
         return rows
 
     stages = {str(stage): rows for stage, rows in table.groupby("stage", sort=False)}
-    figure, _ = fields(stages, draw, (style.PAGE / len(stages), 2.3), **labels)
+    size = style.PAGE / len(stages), 2.3
+    figure, _ = fields(stages, draw, size, columns=len(stages), **labels)
     return figure, table
 
 
@@ -235,10 +228,9 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
     """Draw published and measured numbers at the ends of a line, a row each, the widest gap on top.
 
     A panel's frame has columns name, value (published), mean, low, high, values (by seed), floor
-    (NaN for none) and verdict. With more than five seeds the measured number has its interval, else
-    its runs themselves; the floor is a cross. What is published is a hollow circle, and what lies
-    beyond it a filled one, in blue where both agree, orange where they differ and grey where that
-    is not judged. Returns what is drawn, with the gap.
+    (NaN for none) and verdict. Strokes are the runs; the floor is a cross. What is published is a
+    hollow circle, and what lies beyond it a filled one, in blue where both agree, orange where they
+    differ and grey where that is not judged. Returns what is drawn, with the gap.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -255,11 +247,10 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
             ax.plot([of["value"], of["mean"]], [at, at], linewidth=0.8, **look)
             label = f"measured: {of['verdict'] if judged else 'not judged'}"
             ax.plot([of["mean"]], [at], "o", markersize=4, label=label, **look)
-            if len(of["values"]) <= style.DOTTED:
-                ax.plot(of["values"], [at] * len(of["values"]), "|", markersize=7, **look)
-            else:
-                ax.plot([of["low"], of["high"]], [at, at], linewidth=2.6, alpha=0.5, **look)
-        ax.set_yticks(rows.index, rows["name"], fontsize="x-small")
+            ax.plot(of["values"], [at] * len(of["values"]), "|", markersize=7, **look)
+        alike = rows["name"].duplicated(keep=False)
+        names = rows["name"].mask(alike, rows["name"] + "\n" + rows["setting"])
+        ax.set_yticks(rows.index, names.map(lambda told: fill(told, 40)), fontsize="x-small")
         ax.set_ylim(-0.6, len(rows) - 0.4)
         return rows.drop(columns="values")
 

@@ -27,8 +27,8 @@ def plane(
 ) -> Drawn:
     """Draw two numbers of every method against each other, a point per value of ``by``.
 
-    Each point is the mean over seeds with both 95% intervals, and says its value of ``by``; a
-    line joins the points of a method in that order. Where points crowd, some go without.
+    Each point is the mean over seeds, and says its value of ``by``; a line joins the points of a
+    method in that order. Where points crowd, some go without. Small dots are the runs.
     ``panels`` maps a panel's title to a frame with columns method, seed, ``by``, metric and value,
     of which the metrics ``x`` and ``y`` are drawn.
     ``printed`` are a paper's numbers in the same form, without seeds, drawn hollow. The floor is a
@@ -40,10 +40,11 @@ def plane(
         for method, rows in both.groupby("method", sort=False):
             rows, colour = rows.sort_values(by), style.look_of(str(method))["color"]
             ax.plot(rows["mean_x"], rows["mean_y"], color=colour, linewidth=0.8, alpha=0.5)
-            rows = style.inside(rows, labels["xlabel"], ("low_x", "high_x"))
-            rows = style.inside(rows, labels["ylabel"], ("low_y", "high_y"))
-            x_ends, y_ends = ([rows[f"{k}_{c}"] for k in ENDS] for c in "xy")
-            _cross(ax, str(method), x_ends, y_ends, style.form_of(str(method)))
+            form = style.form_of(str(method))
+            ax.plot(rows["mean_x"], rows["mean_y"], form, color=colour, label=method, ms=5)
+            mine = numbers[(numbers["method"] == method) & numbers["metric"].isin([x, y])]
+            runs = mine.pivot_table("value", ["seed", by], "metric")
+            ax.plot(runs[x], runs[y], ".", color=colour, alpha=0.4, markersize=3)
         theirs = _side_by_side((printed or {}).get(name, numbers[:0]), x, y, by)
         hollow(ax, theirs, "mean_x", "mean_y")
         ax.plot(floor["mean_x"], floor["mean_y"], **(style.FLOOR if len(floor) else {}))
@@ -54,38 +55,10 @@ def plane(
     return fields(panels, draw, (3.4, 3.6), **labels)
 
 
-def cloud(panels: Mapping[str, pd.DataFrame], *, x: str, y: str, **labels: Any) -> Drawn:
-    """Draw two numbers of every client against each other: a dot each, and a method's mean.
-
-    ``panels`` maps a panel's title to a frame with columns method, seed, client, metric and value,
-    of which the metrics ``x`` and ``y`` are drawn. Panels share their axes, from 0 to 1. The floor
-    is left out: it looks at no example.
-    """
-
-    def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
-        rows, _ = style.parted(numbers[numbers["metric"].isin([x, y])])
-        wide = rows.pivot_table("value", ["method", "seed", "client"], "metric", sort=False)
-        wide = style.ordered(wide.dropna().reset_index())
-        for place, (method, dots) in enumerate(wide.groupby("method", sort=False)):
-            look: Style = {
-                "color": style.look_of(str(method))["color"],
-                "marker": style.FORMS[place % len(style.FORMS)],
-            }
-            ax.scatter(dots[x], dots[y], s=9, alpha=0.35, lw=0, **look)
-            means = dots[x].mean(), dots[y].mean()
-            ax.scatter(*means, s=70, edgecolors="black", label=str(method), **look)
-        _diagonal(ax, 0, 1)
-        ax.set(xlim=(0, 1), ylim=(0, 1))
-        return wide
-
-    return fields(panels, draw, (3.2, 3.6), sharey=True, **labels)
-
-
 def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
-    """Draw one accuracy against another by method, one panel each: mean, interval, and every run.
+    """Draw one accuracy against another by method, one panel each: the mean, and every run.
 
-    A panel's frame has columns method, seed, x, y. The dotted line is where both are the same. No
-    interval is drawn beyond 0 or 1, where accuracies end.
+    A panel's frame has columns method, seed, x, y. The dotted line is where both are the same.
     """
 
     def draw(ax: Axes, name: str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -96,14 +69,13 @@ def versus(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
             runs = frame[frame["method"] == method]
             colour = style.look_of(str(method))["color"]
             ax.plot(runs["x"], runs["y"], ".", color=colour, alpha=0.4, markersize=4)
-            shown = style.inside(rows, "accuracy", ("x_low", "x_high", "y_low", "y_high"))
-            x_ends, y_ends = ([shown[f"{c}_{k}"] for k in ENDS] for c in "xy")
-            _cross(ax, str(method), x_ends, y_ends, "o")
-        _diagonal(ax, frame[["x", "y"]].min().min(), frame[["x", "y"]].max().max())
+            form = style.form_of(str(method))
+            ax.plot(rows["x_mean"], rows["y_mean"], form, color=colour, label=method, ms=6)
+        same = frame[["x", "y"]].min().min(), frame[["x", "y"]].max().max()
+        ax.plot(same, same, zorder=0, **style.MARK)
         return drawn
 
-    wide = len(panels) if len(panels) <= 3 else 2
-    return fields(panels, draw, (style.COLUMN, 2.9), columns=wide, room=0.5, **labels)
+    return fields(panels, draw, (style.COLUMN, 2.9), room=0.5, **labels)
 
 
 def embedding(points: pd.DataFrame, names: Sequence[str] = (), **labels: Any) -> Drawn:
@@ -173,20 +145,6 @@ def _beside(ax: Axes, rows: pd.DataFrame, by: str) -> None:
             ax.annotate(
                 f"{value:g}", (place[0], place[1]), color=style.look_of(method)["color"], **how
             )
-
-
-def _cross(
-    ax: Axes, method: str, x: Sequence[pd.Series], y: Sequence[pd.Series], form: str
-) -> None:
-    """Draw means with both their intervals; of x and of y mean, lower and upper end."""
-    xerr, yerr = ((mean - low, high - mean) for mean, low, high in (x, y))
-    how: Style = {"fmt": form, "markersize": 5, "elinewidth": 0.8, "label": method}
-    ax.errorbar(x[0], y[0], xerr=xerr, yerr=yerr, color=style.look_of(method)["color"], **how)
-
-
-def _diagonal(ax: Axes, low: float, high: float) -> None:
-    """Draw the line on which both numbers are the same."""
-    ax.plot([low, high], [low, high], zorder=0, **style.MARK)
 
 
 def _front(ax: Axes, best: pd.DataFrame) -> None:

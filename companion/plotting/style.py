@@ -13,7 +13,6 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from companion.frames import interval
 from companion.looks import Dash, looks
@@ -30,8 +29,8 @@ CALLED = "always the commonest label"
 FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth": 0.9}
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
-LETTERS = 12.5  # of a heading, to the inch
-DOTTED = 5  # seeds: with no more, runs are dots and no interval is drawn
+LETTERS = 15  # of a heading, to the inch
+CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
 # Where quantities end, by what their labels say: the first that fits.
 ENDS = {
     r"minus|gain|change|difference": (-1.0, 1.0),
@@ -105,11 +104,6 @@ def ends_of(label: str) -> tuple[float, float]:
     return next((e for words, e in ENDS.items() if re.search(words, label)), (-np.inf, np.inf))
 
 
-def inside(drawn: pd.DataFrame, label: str, columns: Sequence[str] = ("low", "high")) -> Any:
-    """Return a frame whose intervals stop where the quantity ends that ``label`` names."""
-    return drawn.assign(**{c: drawn[c].clip(*ends_of(label)) for c in columns})
-
-
 def trim(ax: Axes, xlabel: str, ylabel: str) -> None:
     """Take away ticks at values that the quantities of both axes cannot have."""
     for axis, label in ((ax.xaxis, xlabel), (ax.yaxis, ylabel)):
@@ -133,11 +127,8 @@ def _places() -> dict[str, int]:
 
 
 def seeds_of(drawn: pd.DataFrame) -> str:
-    """Return how many seeds a drawing has, in words: of each method where few differ."""
+    """Return how many seeds a drawing has, in words."""
     least, most = int(drawn["seeds"].min()), int(drawn["seeds"].max())
-    each = drawn.groupby("method", sort=False)["seeds"].max()
-    if each.nunique() > 1 and len(each) <= 3:
-        return "seeds: " + ", ".join(f"{n} ({method})" for method, n in each.items())
     return f"{most} seed{'s' * (most > 1)}" if least == most else f"{least} to {most} seeds"
 
 
@@ -155,13 +146,20 @@ def finding(numbers: pd.DataFrame, method: str, other: str) -> str:
     return f"{method} is {abs(mean):.3f} {'above' if mean > 0 else 'below'} {other}"
 
 
-def findings(panels: Mapping[str, pd.DataFrame], method: str, other: str) -> str:
-    """Return a heading of curves: the ``finding`` of every panel's last round that has both."""
+def findings(panels: Mapping[str, pd.DataFrame], method: str, other: str, x: str = "round") -> str:
+    """Return a heading: the ``finding`` of every panel at the largest ``x`` that both methods have.
+
+    Of all rows where ``x`` is "". Panels that lack one of the methods have none.
+    """
     told = []
-    for name, curve in panels.items():
-        if {method, other} <= set(curve["method"]):
-            last = curve[curve["round"] == curve["round"].max()]
-            told.append(f"{name}, last round: {finding(last, method, other)}")
+    for name, rows in panels.items():
+        rows = rows[rows["method"].isin([method, other])]
+        if rows["method"].nunique() == 2:
+            if x:
+                last = rows.groupby("method")[x].max().min()
+                rows = rows[rows[x] == last]
+                name += ", last round" if x == "round" else f", {x} = {last:g}"
+            told.append(f"{name}: {finding(rows, method, other)}")
     return "\n".join(told)
 
 
@@ -200,7 +198,7 @@ def fields(
     heading: str = "",
     **share: Any,
 ) -> Drawn:
-    """Draw fields in rows of ``columns``, all side by side by default, with one legend and heading.
+    """Draw fields in rows of ``columns``, three by default, with one legend and heading.
 
     ``draw(ax, name, what)`` draws one of the ``panels``, whose name is its title, and returns the
     frame behind it; nothing is drawn where there is none. A field's ``size`` is width and height in
@@ -209,7 +207,7 @@ def fields(
     with a column panel.
     """
     given: list[tuple[str, Any]] = [*panels.items()] if isinstance(panels, Mapping) else [*panels]
-    wide = min(columns or len(given), len(given))
+    wide = min(columns or (2 if len(given) == 4 else 3), len(given))
     high = -(-len(given) // wide)
     whole = (max(size[0] * wide, least), size[1] * high + room)
     figure, axes = plt.subplots(high, wide, figsize=whole, squeeze=False, **share)
@@ -227,8 +225,6 @@ def fields(
         ax.set_ylabel(ylabel)
     for ax in figure.axes:
         trim(ax, xlabel or ax.get_xlabel(), ylabel or ax.get_ylabel())
-        if ax.get_xlabel().endswith("round") and ax.get_xscale() == "linear":
-            ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     finish(figure, heading)
     return figure, pd.concat(drawn, ignore_index=True)
 
@@ -248,7 +244,8 @@ def finish(figure: Figure, heading: str = "") -> None:
             known.setdefault(label, handle)
     places = _places()
     names = sorted(known, key=lambda name: (name == CALLED, places.get(name, len(places))))
-    if names:
+    figure.draw_without_rendering()  # else nothing has its place yet
+    if names and not _at_ends(figure, names):
         # As many columns as fit: of each a handle, and letters of its longest name, in inches.
         across = len(names)
         while across > 2 and figure.get_figwidth() < sum(
@@ -262,3 +259,35 @@ def finish(figure: Figure, heading: str = "") -> None:
             ncols=across,
             handlelength=2.8,
         )
+    figure.draw_without_rendering()  # as high as fields are above the legend
+    for ax in figure.axes:
+        label, high = ax.yaxis.label, ax.get_window_extent().height
+        if (long := label.get_window_extent().height) > high:
+            wide = max(8, int(len(label.get_text()) * high / long))
+            label.set_text(fill(label.get_text(), wide, break_long_words=False))
+
+
+def _at_ends(figure: Figure, names: Sequence[str]) -> bool:
+    """Write the names of few curves at their ends, at the right of a figure; return if they fit.
+
+    They do not where ends are closer than letters are high, or what has a name is no curve.
+    """
+    shown: list[Any] = [ax for ax in figure.axes if ax.get_visible()]
+    ends = [
+        [c for c in ax.lines if c.get_label() in names and len(c.get_xydata()) > 2]
+        for ax in shown
+        if ax.get_subplotspec().is_last_col()
+    ]
+    for curves in ends:
+        heights = [c.axes.transData.transform(c.get_xydata()[-1])[1] for c in curves]
+        apart = np.diff(sorted(heights)).min(initial=np.inf) * 72 / figure.dpi
+        lines = len(curves) == len(names) <= CURVES and all(
+            c.get_linestyle() != "None" for c in curves
+        )
+        if apart < APART or not lines:
+            return False
+    how: Style = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+    for c in (c for curves in ends for c in curves):
+        how |= {"color": c.get_color(), "fontsize": "small"}
+        c.axes.annotate(c.get_label(), c.get_xydata()[-1], **how)
+    return bool(ends)

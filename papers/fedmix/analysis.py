@@ -159,20 +159,21 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
 def appendix_f(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the numbers of App. F, published beside measured.
 
-    Columns what, method, published, mean, low, high (95% over three seeds or more), seeds; what was
-    not run has missing numbers.
+    Columns what, method, published, mean, low, high (95% over three seeds or more), seeds, values
+    (of these); what was not run has missing numbers.
     """
     said = printed().drop(columns="row").rename(columns={"value": "published"})
-    ours = frames.bands(measured(frame), ("what", "method"))
+    ours = frames.bands(measured(frame), ("what", "method"), each=True)
     return said.merge(ours, "left", ["what", "method"]).fillna({"seeds": 0}).astype({"seeds": int})
 
 
 def beside(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of `appendix_f` as `plotting.dots` draws it: row, group, mean, low, high."""
+    """Return the table of `appendix_f` as `plotting.dots` draws it, with the runs' values."""
     ours = table.assign(row=table["method"] + "\n" + table["what"], group="measured")
-    missing = {"low": float("nan"), "high": float("nan")}
+    missing = dict.fromkeys(("low", "high", "values"), float("nan"))
     said = ours.assign(group="published (MNIST)", mean=table["published"], **missing)
-    return pd.concat([ours, said], ignore_index=True)[["row", "group", "mean", "low", "high"]]
+    columns = ["row", "group", "mean", "low", "high", "values"]
+    return pd.concat([ours, said], ignore_index=True)[columns]
 
 
 def first_stage(scale: str, dataset: str, seeds: int = 0, rounds: int = 0) -> pd.DataFrame:
@@ -207,8 +208,8 @@ def three_ways(frame: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_way(ways: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame of `three_ways` as `plotting.dots` draws it: row, group, mean, low, high."""
-    bands = frames.bands(ways, by=("method", "way"))
+    """Return the frame of `three_ways` as `plotting.dots` draws it, with the runs' values."""
+    bands = frames.bands(ways, by=("method", "way"), each=True)
     return bands.rename(columns={"method": "row", "way": "group"})
 
 

@@ -115,13 +115,15 @@ def ranges(groups: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Return the means of several tables by method, a frame per S, as dots need them.
 
     ``groups`` are tables with columns method, S, value: a row per seed, or one if published. What
-    the first does not have is left out. Columns row, group, mean, low, high: the 95% interval over
-    rows, none for fewer than three.
+    the first does not have is left out. Columns row, group, mean, low, high, values: the 95%
+    interval over rows, none for fewer than three, and these.
     """
     every = pd.concat([called(table).assign(group=group) for group, table in groups.items()])
     first = every[every["group"] == next(iter(groups))]
     there = every["method"].isin(first["method"]) & every["S"].isin(first["S"])
-    means = frames.bands(every[there].dropna(subset="value"), by=("S", "method", "group"))
+    means = frames.bands(
+        every[there].dropna(subset="value"), by=("S", "method", "group"), each=True
+    )
     means = means.rename(columns={"method": "row"}).drop(columns="seeds")
     return {f"S = {float(str(s)):g}": rows.drop(columns="S") for s, rows in means.groupby("S")}
 

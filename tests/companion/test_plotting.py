@@ -55,28 +55,40 @@ def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     assert "3 seeds" in figure.axes[0].get_title()
 
 
-def test_standings_put_the_best_at_the_top_and_curves_can_stand_beside_them():
+def test_standings_put_the_best_at_the_top():
     every = curve(a=0.2, b=0.6, c=0.4)
     figure, frame = plotting.standings({"here": every.query("round == 4")}, xlabel="accuracy")
     assert frame["method"].tolist() == ["a", "c", "b"]  # from below
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["a", "c", "b"]
     assert figure.axes[0].get_title() == "here, 3 seeds"
-    figure, frame = plotting.ranked(Cell("here", every), every.query("round == 4"), xlabel="last")
-    left, right = figure.axes
-    assert len(left.get_lines()) == 3 and right.get_xlabel() == "last"
     assert frame["mean"].tolist() == pytest.approx([0.21, 0.41, 0.61])
 
 
-def test_intervals_stay_where_a_quantity_can_be():
-    wide = pd.DataFrame({"low": [-0.2], "high": [1.3]})
-    for label, ends in (
-        ("mean client accuracy", [0.0, 1.0]),
-        ("gain in accuracy", [-0.2, 1.0]),
-        ("global accuracy / FedAvg's", [0.0, 1.3]),
-        ("clients", [0.0, 1.3]),
-        ("a sum", [-0.2, 1.3]),
-    ):
-        assert style.inside(wide, label).loc[0].tolist() == ends
+def test_few_curves_are_named_at_their_ends_and_show_their_seeds():
+    figure, frame = plotting.curves({"here": curve(FedAvg=0.2, FedMix=0.6)}, ylabel="y")
+    (ax,) = figure.axes
+    assert [t.get_text() for t in ax.texts] == [FEDAVG, FEDMIX] and not figure.legends
+    assert len(ax.get_lines()) == 2 + 6 and frame["low"].notna().all()  # of what is not drawn too
+    together, _ = plotting.curves({"here": curve(FedAvg=0.2, FedMix=0.201)}, ylabel="y")
+    assert together.legends and not together.axes[0].texts
+
+
+def test_few_runs_of_a_row_are_drawn_themselves_and_clear_ones_are_counted():
+    rows = [("a", "ours", 0.5, 0.4, 0.6, [0.4, 0.5, 0.6]), ("b", "ours", 0.1, -0.1, 0.3, [0.1] * 3)]
+    frame = pd.DataFrame(rows, columns=["row", "group", "mean", "low", "high", "values"])
+    figure, drawn = plotting.dots({"here": frame}, xlabel="x", marks={"here": 0.0}, mark="none")
+    assert figure.get_suptitle().strip() == "ours: 1 of 2 clearly above none, 0 below"
+    assert [0.4, 0.5, 0.6, 0.1, 0.1, 0.1] in [
+        list(line.get_xdata()) for line in figure.axes[0].lines
+    ]
+    assert "values" not in drawn
+
+
+def test_a_label_says_where_a_quantity_ends():
+    ends = {"mean client accuracy": (0.0, 1.0), "gain in accuracy": (-1.0, 1.0)}
+    ends |= {"global accuracy / FedAvg's": (0.0, np.inf), "clients": (0.0, np.inf)}
+    assert {label: style.ends_of(label) for label in ends} == ends
+    assert style.ends_of("a sum") == (-np.inf, np.inf)
 
 
 def test_a_finding_is_put_into_words_at_the_last_round():

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from rows import frame_of, initials
 
-from companion import frames, plotting
+from companion import frames
 from papers.scaled import FEDAVG, LOCAL, TUNED
 from papers.specialists import analysis, claims
 from papers.specialists.analysis import GLOBAL, HELD, OWN
@@ -154,10 +154,6 @@ def test_every_client_is_a_dot():
     frame["value"] += 0.01 * frame["client"]
     dots = analysis.scores(frame, 2, (GLOBAL, OWN), each=True)
     assert len(dots) == 3 * 2 * 2 and set(dots["q"]) == {0.5} and set(dots["client"]) == {0, 1}
-    figure, drawn = plotting.cloud({"x": dots}, x=GLOBAL, y=OWN, xlabel="x", ylabel="y")
-    assert len(drawn) == 4, "a client without both numbers is no dot"
-    np.testing.assert_allclose(drawn[drawn["client"] == 1][[GLOBAL, OWN]], [[0.41, 0.51]] * 2)
-    assert figure.axes[0].get_legend_handles_labels()[1] == [FEDAVG]
 
 
 def test_the_ledger_tells_who_sent():
