@@ -164,18 +164,17 @@ _FASHION: dict[str, Row] = {
     "swept_ps":       (None,                   (0.3, 0.6, 1.0),             TENTHS),
     "released_ps":    (None,                   TABLE,                       (0.3, 0.6, 0.8, 1.0)),
 }
-AG_NEWS = side_by_side(Stages, (None, "ag_news", "ag_news"), {
+_AG_NEWS: dict[str, Row] = {
     **_CIFAR10,
     "task":           (*map(ag_news, SCALES),),
     "rounds":         (None,                   60,                          1250),
-    "seeds":          (None,                   9,                           4),
     "cohort":         (None,                   5,                           50),
     "federated":      (None,                   5e-3,                        5e-4),
     "personal":       (None,                   5e-4,                        1e-6),
     "most":           (None,                   20,                          500),
     "ps":             (None,                   NEWS,                        NEWS),
     "swept_ps":       (None,                   (0.5, 0.8, 1.0),             NEWS),
-})
+}
 # 002: every client takes part in every one of few rounds.
 _FIRST_CIFAR10: dict[str, Row] = {
     **_CIFAR10,
@@ -202,8 +201,10 @@ _FIRST_CIFAR100: dict[str, Row] = {
 # fmt: on
 
 _DIGITS, _CLOTHES = ("digits", "cifar10", "cifar10"), (None, "fashion_mnist", "fashion_mnist")
+_TEXTS = (None, "ag_news", "ag_news")
 CIFAR10 = side_by_side(Stages, _DIGITS, _CIFAR10)
 FASHION = side_by_side(Stages, _CLOTHES, _FASHION)
+AG_NEWS = side_by_side(Stages, _TEXTS, _AG_NEWS)
 FIRST = merged(
     side_by_side(Stages, _DIGITS, _FIRST_CIFAR10),
     side_by_side(Stages, (None, "cifar100", "cifar100"), _FIRST_CIFAR100),
@@ -211,6 +212,7 @@ FIRST = merged(
 # What runs fastest has more seeds at the standard scale.
 MORE_CIFAR10 = side_by_side(Stages, _DIGITS, {**_CIFAR10, "seeds": (3, 9, 4)})
 MORE_FASHION = side_by_side(Stages, _CLOTHES, {**_FASHION, "seeds": (3, 9, 4)})
+MORE_NEWS = side_by_side(Stages, _TEXTS, {**_AG_NEWS, "seeds": (None, 9, 4)})
 
 MIXTURE = "Mixture"
 SMALL = f"{MIXTURE}, small specialist and gate"
@@ -359,7 +361,7 @@ def _first_version(setting: Stages, dataset: str) -> list[Run]:
     return runs
 
 
-SPECIALISTS = Section("specialists", merged(CIFAR10, MORE_FASHION, AG_NEWS), _by_fraction)
+SPECIALISTS = Section("specialists", merged(CIFAR10, MORE_FASHION, MORE_NEWS), _by_fraction)
 RATE_SWEEP = Section("specialists_rates", merged(CIFAR10, FASHION, AG_NEWS), _by_rate)
 DIRICHLET = Section("specialists_dirichlet", merged(MORE_CIFAR10, MORE_FASHION), _by_alpha)
 ARCHITECTURES = Section("architectures", CIFAR10, _architectures)
