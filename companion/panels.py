@@ -131,15 +131,10 @@ def comparable(
     ones: methods and places are left out, those that lack most first, until every method is at
     every place at which it should be.
     """
-    there = [
-        next((i for i, result in enumerate(results) if result is None), len(results))
-        for _, results in found
-    ]
+    there = [[*results, None].index(None) for _, results in found]
     least = LEAST_SEEDS if max(there, default=0) >= LEAST_SEEDS else 1
-    rows = pd.DataFrame({"seeds": there, "asked": [len(results) for _, results in found]})
-    rows = rows.assign(
-        place=[str(run.where) for run, _ in found], method=[run.method for run, _ in found]
-    )
+    told = [(len(results), str(run.where), run.method) for run, results in found]
+    rows = pd.DataFrame(told, columns=["asked", "place", "method"]).assign(seeds=there)
     while (lacks := rows["seeds"] < rows["asked"].clip(1, least)).any():
         shares = {
             (line, name): share
