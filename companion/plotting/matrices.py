@@ -161,15 +161,10 @@ def images(
     return figure, drawn.drop(columns="panel")
 
 
-def label_counts(
-    counts: np.ndarray, names: Sequence[str], heading: str = "", most: int = 0
-) -> Drawn:
-    """Draw who holds which labels, ``counts [clients, classes]``, one row per label.
-
-    ``most`` is the count of the darkest tile, the largest of ``counts`` by default.
-    """
+def label_counts(counts: np.ndarray, names: Sequence[str], heading: str = "") -> Drawn:
+    """Draw who holds which labels, ``counts [clients, classes]``, one row per label."""
     figure, ax = plt.subplots(figsize=(style.PAGE, 0.22 * counts.shape[1] + 1.0))
-    counts_picture(counts, ax, names, most)
+    counts_picture(counts, ax, names)
     ax.set(ylabel="label", title=heading)
     return figure, pd.DataFrame(_cells("client", "label", examples=counts))
 
@@ -224,5 +219,5 @@ def counts_picture(
 def _cells(row: str, column: str, **matrices: np.ndarray) -> dict[str, np.ndarray]:
     """Return matrices of one shape as columns: an entry's row, its column, its values."""
     rows, columns = np.indices(next(iter(matrices.values())).shape)
-    every = {row: rows, column: columns, **matrices}
+    every: dict[str, np.ndarray] = {row: rows, column: columns, **matrices}
     return {name: entries.ravel() for name, entries in every.items()}
