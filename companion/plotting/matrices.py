@@ -219,5 +219,5 @@ def counts_picture(
 def _cells(row: str, column: str, **matrices: np.ndarray) -> dict[str, np.ndarray]:
     """Return matrices of one shape as columns: an entry's row, its column, its values."""
     rows, columns = np.indices(next(iter(matrices.values())).shape)
-    every: dict[str, np.ndarray] = {row: rows, column: columns, **matrices}
-    return {name: entries.ravel() for name, entries in every.items()}
+    places = {row: rows.ravel(), column: columns.ravel()}
+    return {**places, **{name: m.ravel() for name, m in matrices.items()}}
