@@ -82,7 +82,6 @@ def bands(
     rows = []
     for key, group in curve.groupby(list(by), sort=False):
         values = group["value"].tolist()
-        key = key if isinstance(key, tuple) else (key,)
         rows.append((*key, *interval(values), len(group), values))
     drawn = pd.DataFrame(rows, columns=[*by, "mean", "low", "high", "seeds", "values"])
     return drawn if each else drawn.drop(columns="values")

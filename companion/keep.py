@@ -79,17 +79,12 @@ def arrange(results: Iterable[Result], places: Mapping[str, str]) -> list[Path]:
     """
     every = {r.experiment.key: r for r in results}
     there = {path.stem: {*held(path)} for path in files()}
-    wanted: dict[str, set[str]] = {name: set() for name in there}
-    for key in every:
-        wanted.setdefault(places[key], set()).add(key)
-    for name, keys in wanted.items():
-        now = there.setdefault(name, set())
-        if keys - now:  # a run that will leave stays for now
-            there[name] = keys | now & every.keys()
-            export([every[key] for key in there[name]], name)
-    for name, keys in wanted.items():
-        if keys != there[name]:
-            export([every[key] for key in keys], name)
+    for staying in ({*every}, set[str]()):  # at first also those that move elsewhere
+        for name in {*there, *(places[key] for key in every)}:
+            now = there.get(name, set())
+            there[name] = {key for key in every if places[key] == name} | now & staying
+            if there[name] != now:
+                export([every[key] for key in there[name]], name)
     return files()
 
 

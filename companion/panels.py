@@ -1,7 +1,7 @@
 """What a notebook shows: the methods of a section on the data sets of a scale, side by side."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,16 +108,12 @@ def stored(
         ]
         there = comparable(found)
         settled = {r.method for r, _ in [*there, *lost(section, scale, name)]}
-        lacking = _compared(r for r, _ in found) - settled
-        if there and (partly or not lacking):
+        # The floor is a line behind the others: a figure can do without.
+        compared = [r for r, _ in found if not isinstance(r.experiment.algorithm, CommonestLabel)]
+        if there and (partly or settled.issuperset(r.method for r in compared)):
             frame = together((run.method, run.where, results) for run, results in there)
             shown.append(Panel(name, scale, setting, frame, trained=False))
     return shown
-
-
-def _compared(runs: Iterable[Run]) -> set[str]:
-    """Return the methods of runs but the floor, a line behind them: a figure can do without."""
-    return {r.method for r in runs if not isinstance(r.experiment.algorithm, CommonestLabel)}
 
 
 def comparable(
@@ -131,15 +127,10 @@ def comparable(
     ones: methods and places are left out, those that lack most first, until every method is at
     every place at which it should be.
     """
-    there = [
-        next((i for i, result in enumerate(results) if result is None), len(results))
-        for _, results in found
-    ]
+    there = [[*results, None].index(None) for _, results in found]
     least = LEAST_SEEDS if max(there, default=0) >= LEAST_SEEDS else 1
-    rows = pd.DataFrame({"seeds": there, "asked": [len(results) for _, results in found]})
-    rows = rows.assign(
-        place=[str(run.where) for run, _ in found], method=[run.method for run, _ in found]
-    )
+    told = [(len(results), str(run.where), run.method) for run, results in found]
+    rows = pd.DataFrame(told, columns=["asked", "place", "method"]).assign(seeds=there)
     while (lacks := rows["seeds"] < rows["asked"].clip(1, least)).any():
         shares = {
             (line, name): share

@@ -81,19 +81,13 @@ def _asked(book: Book, scale: str) -> list[Planned]:
 
 
 def _part(book: Book, scale: str, wanted: str) -> list[Planned]:
-    name, dataset, seeds = _read(wanted)
-    one_of("section", name, book.sections)
-    runs = _of_section(book.sections[name], scale, dataset)
-    return [p for p in runs if p.experiment.seed < seeds or not seeds]
-
-
-def _read(wanted: str) -> tuple[str, str, int]:
-    """Return the section, data set ("" for all) and number of seeds (0 for all) of a part."""
     part, _, seeds = wanted.partition("@")
     name, colon, dataset = part.partition(":")
     if (colon and not dataset) or ("@" in wanted and not (seeds.isdecimal() and int(seeds))):
         raise ValueError(f"a part is NAME, NAME:DATASET or either with @SEEDS, got {wanted!r}")
-    return name, dataset, int(seeds or 0)
+    one_of("section", name, book.sections)
+    runs = _of_section(book.sections[name], scale, dataset)
+    return [p for p in runs if not seeds or p.experiment.seed < int(seeds)]
 
 
 def _of_section(section: Section, scale: str, dataset: str = "") -> list[Planned]:

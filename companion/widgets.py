@@ -58,11 +58,9 @@ class Explorer(w.VBox):
     ``frames`` are PNGs by what a reader is told of them, and ``start`` is the first one shown.
     """
 
-    def __init__(
-        self, parts: Sequence[w.Widget], frames: Mapping[str, bytes] | None = None, start: int = 0
-    ) -> None:
+    def __init__(self, parts: Sequence[w.Widget], frames: Mapping[str, bytes], start: int) -> None:
         super().__init__(parts)
-        self._first, self.frames, self._start = parts[-1].value, {**(frames or {})}, start
+        self._first, self.frames, self._start = parts[-1].value, frames, start
 
     def _repr_mimebundle_(self, **how: Any) -> dict[str, Any]:
         """Return the live view, and what pages without a kernel show."""
@@ -85,23 +83,21 @@ def explorer(draw: Callable[..., Figure], *, moves: str = "", **controls: w.Widg
         if isinstance(control, w.Dropdown) and not control.options:
             return w.VBox([w.HTML(f"Nothing to explore: no {control.description} to choose from.")])
     status, drawing = w.HTML(), threading.Lock()  # several threads may deliver what controls say
-    image = w.Image(format="png", layout={"max_width": "100%", "align_self": "flex-start"})
 
     def drawn() -> Figure:
         return draw(**{name: c.value for name, c in controls.items()})
 
-    def show() -> None:
-        image.value = _png(drawn())
+    layout = {"max_width": "100%", "align_self": "flex-start"}
+    image = w.Image(value=_png(drawn()), format="png", layout=layout)
 
     def redraw(_: object) -> None:
         with drawing:
             try:
-                show()
+                image.value = _png(drawn())
                 status.value = ""
             except Exception as error:
                 status.value = f"<b>{type(error).__name__}</b>: {escape(str(error))}"
 
-    show()
     mover = controls[moves] if moves else None
     start = mover.index if mover else 0
     seen = {label: _small(drawn()) for label in _options(mover)} if mover else {}
@@ -173,7 +169,7 @@ def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None
         return specialisation_frame(live[0], round)
 
     parts = [clock, *explorer(draw, round=at, **(settings or {})).children]
-    return Explorer(parts, dict(_remembered(experiment)))
+    return Explorer(parts, dict(_remembered(experiment)), start=0)
 
 
 def _remembered(experiment: Experiment) -> Iterator[tuple[str, bytes]]:

@@ -47,9 +47,8 @@ def heatmaps(
         told = range(0, m.shape[1], 1 if m.shape[1] <= 8 else 5)
         ax.set_xticks(told, [str(k + first) for k in told])
         ax.set_yticks(range(len(rows)), rows)
-        item, expert = _indices(m)
-        cells = {"panel": name, "item": item, "expert": expert + first, "value": m.ravel()}
-        return pd.DataFrame(cells)
+        cells = _cells("item", "expert", value=m)
+        return pd.DataFrame({"panel": name, **cells}).assign(expert=cells["expert"] + first)
 
     wide = min(columns, len(matrices))
     inches = inches or (0.95 if max(m.shape[1] for m in matrices.values()) <= 8 else 2.2)
@@ -95,9 +94,7 @@ def label_sets(
         ax.set_title(f"{name}: {right} of {clients} label sets are right", fontsize="small")
         ax.set_yticks(range(classes), names, fontsize=6)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        who, which = _indices(truth)
-        cells = {"client": who, "label": which, "true": truth.ravel(), "read": read.ravel()}
-        return pd.DataFrame({"panel": name, **cells})
+        return pd.DataFrame({"panel": name, **_cells("client", "label", true=truth, read=read)})
 
     axes: Style = {"xlabel": "client (grey: its share of each label; white: it has none)"}
     axes |= {"ylabel": "label", "sharex": True, **labels}
@@ -128,10 +125,8 @@ def label_bars(
     size, share = (style.PAGE / wide, min(1.0, 6.2 / wide)), Style(sharex=True, sharey=True)
     labels["heading"] = f"{labels.get('heading', '')}; in each field {truth.shape[1]} classes"
     figure, _ = fields(pairs, draw, size, columns=wide, room=0.9, ylabel="share", **share, **labels)
-    who, label = _indices(truth)
-    cells = {"client": np.asarray(clients)[who], "label": label}
-    cells |= {"true": truth.ravel(), "reconstructed": guess.ravel()}
-    return figure, pd.DataFrame(cells)
+    cells = _cells("client", "label", true=truth, reconstructed=guess)
+    return figure, pd.DataFrame(cells).assign(client=np.asarray(clients)[cells["client"]])
 
 
 def images(
@@ -166,17 +161,12 @@ def images(
     return figure, drawn.drop(columns="panel")
 
 
-def label_counts(
-    counts: np.ndarray, names: Sequence[str], heading: str = "", most: int = 0
-) -> Drawn:
-    """Draw who holds which labels, ``counts [clients, classes]``, one row per label.
-
-    ``most`` is the count of the darkest tile, the largest of ``counts`` by default.
-    """
+def label_counts(counts: np.ndarray, names: Sequence[str], heading: str = "") -> Drawn:
+    """Draw who holds which labels, ``counts [clients, classes]``, one row per label."""
     figure, ax = plt.subplots(figsize=(style.PAGE, 0.22 * counts.shape[1] + 1.0))
-    counts_picture(counts, ax, names, most)
+    counts_picture(counts, ax, names)
     ax.set(ylabel="label", title=heading)
-    return figure, _cells(counts)
+    return figure, pd.DataFrame(_cells("client", "label", examples=counts))
 
 
 def partitions(counts: Mapping[str, np.ndarray], columns: int = 2) -> Drawn:
@@ -190,7 +180,7 @@ def partitions(counts: Mapping[str, np.ndarray], columns: int = 2) -> Drawn:
         least, most = each.sum(1).min(), each.sum(1).max()
         size = f"{least:,} each" if least == most else f"{least:,} to {most:,}"
         ax.set(title=f"{name}: {len(each)} clients, {size}", xlabel="", ylabel="")
-        return _cells(each)
+        return pd.DataFrame(_cells("client", "label", examples=each))
 
     figure, drawn = fields(counts, draw, (style.PAGE / columns, 1.75), columns=columns)
     figure.supxlabel("client", fontsize="medium")
@@ -226,12 +216,8 @@ def counts_picture(
         ax.figure.colorbar(marks, ax=ax, label="examples", pad=0.01)
 
 
-def _cells(counts: np.ndarray) -> pd.DataFrame:
-    client, label = _indices(counts)
-    return pd.DataFrame({"client": client, "label": label, "examples": counts.ravel()})
-
-
-def _indices(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and the column of each entry, row by row."""
-    row, column = np.indices(matrix.shape)
-    return row.ravel(), column.ravel()
+def _cells(row: str, column: str, **matrices: np.ndarray) -> dict[str, np.ndarray]:
+    """Return matrices of one shape as columns: an entry's row, its column, its values."""
+    rows, columns = np.indices(next(iter(matrices.values())).shape)
+    places = {row: rows.ravel(), column: columns.ravel()}
+    return {**places, **{name: m.ravel() for name, m in matrices.items()}}

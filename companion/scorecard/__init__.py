@@ -15,9 +15,9 @@ from companion.diverged import lost
 from companion.inference import LEAST_SEEDS, interval
 from companion.panels import Panel, stored
 from companion.scorecard import page as words
-from companion.sections import SCALES, Book, Exhibit, Run
+from companion.sections import SCALES, Book, Exhibit
 from fedlib import paths
-from fedlib.runs import Experiment, find
+from fedlib.runs import Experiment, Result, find
 from fedlib.runs.exported import path_of
 
 LARGEST_FIRST = SCALES[::-1]
@@ -184,32 +184,27 @@ def _row(
     told = {"row": row["row"], **dict(ends), "seeds": len(values), "values": values}
     told |= {"group": ", ".join(group), "family": exhibit.family(str(row.get("method", "")))}
     told |= {"scale": panel.scale, "notebook": exhibit.notebook}
-    run = _run_of(exhibit, panel, measured)
-    if run is None:
-        return told
-    one = exhibit.section.experiments(panel.scale, panel.dataset, run)[0]
-    result = find(one)
+    result = _result_of(exhibit, panel, measured)
     if result is not None:
-        file, made = path_of(one), result.provenance
+        one, made = result.experiment, result.provenance
+        file = path_of(one)
         told |= {"key": one.key, "file": file.name if file is not None else ""}
         told |= {name: made.get(name, "") for name in ("device", "commit")}
         told["same"] = _bare(one) in theirs
     return told
 
 
-def _run_of(exhibit: Exhibit, panel: Panel, measured: pd.DataFrame) -> Run | None:
-    """Return the run behind a number, None where no method has its name.
+def _result_of(exhibit: Exhibit, panel: Panel, measured: pd.DataFrame) -> Result | None:
+    """Return the first seed's run behind a number, None where no method has its name.
 
     ``measured`` are the number's rows: the run stands where they stand. Where they keep too few
     columns to say so, it is the last of those that they can be of.
     """
-    runs = exhibit.section.runs(panel.scale, panel.dataset, [*measured["method"].unique()])
-
-    def stands_there(run: Run) -> bool:
-        said = {name: measured[name].unique() for name in run.where if name in measured}
-        return all(run.where[name] in values for name, values in said.items())
-
-    return next((run for run in reversed(runs) if stands_there(run)), None)
+    section, scale, dataset = exhibit.section, panel.scale, panel.dataset
+    for run in reversed(section.runs(scale, dataset, [*measured["method"].unique()])):
+        if all(v in measured[name].unique() for name, v in run.where.items() if name in measured):
+            return find(section.experiments(scale, dataset, run)[0])
+    return None
 
 
 def _of_paper(exhibit: Exhibit, dataset: str) -> set[Experiment]:
