@@ -8,7 +8,6 @@ what notebooks end with.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,7 +33,6 @@ from papers.scaled import FEDAVG
 from papers.specialists import analysis as two_experts
 from papers.specialists import claims as specialists
 from papers.specialists import experiments as stages
-from papers.specialists.analysis import GLOBAL
 
 SCALE = "standard"
 HEAD = """# What was found
@@ -99,8 +97,7 @@ def _told(claims: Claims, start: str, *wanted: str) -> str:
 
 
 def _scores(panel: Panel) -> pd.DataFrame:
-    setting: Any = panel.setting
-    return two_experts.scores(panel.frame, setting.tested)
+    return two_experts.scores(panel.frame, panel.setting.tested)  # type: ignore[attr-defined]
 
 
 def _floor() -> Numbers:
@@ -154,7 +151,7 @@ def _last_client() -> Numbers:
     )
     last = released[released["departure"] == stages.LAST_CLIENT]
     ps = last["p"].unique().tolist()
-    theirs, average = (by(rows, metric=GLOBAL)(FEDAVG, p=ps) for rows in (last, plain))
+    theirs, average = (by(rows, metric=two_experts.GLOBAL)(FEDAVG, p=ps) for rows in (last, plain))
     lost = judge("The average beats the last client's model", "", average, theirs)
     known = two_experts.printed()
     off = specialists.released_claims(released, plain, known[known["data"] == "cifar10"])
@@ -200,9 +197,9 @@ def _divergence() -> Numbers:
     frame = _panels(LABEL_SKEW)["cifar10"].frame
     less, grows = fedmix.divergence_claims(frame)
     mean = scored(fedmix.late(frames.divergence(frame)), method=FEDAVG)
-    said = {"less": number(less, HOLDS), "grows": number(grows, HOLDS)}
     return {
-        **said,
+        "less": number(less, HOLDS),
+        "grows": number(grows, HOLDS),
         "mean": f"{np.mean([*mean.values()]):.2f}",
         "rounds": fedmix.final_rounds(frame),
     }
