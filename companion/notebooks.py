@@ -49,7 +49,8 @@ def figures(
     """Run notebooks with these parameters into copies in the build folder.
 
     ``only`` names some of them, as in "00,01"; ``jobs`` run at once, one per core for 0. With
-    ``stored`` runs of a scale but the quick one are those that are there: nothing is trained.
+    ``stored`` runs of a scale but the quick one are those that are there: nothing is trained, and a
+    notebook that cannot do with them is left out.
     ValueError for what does not exist, before anything runs; Failure where a notebook fails.
     """
     from fedlib import data
@@ -64,7 +65,7 @@ def figures(
     given = {"scale": scale, "dataset": dataset, "seeds": seeds, "rounds": rounds, "device": device}
     values = {name: v for name, v in given.items() if v not in ("quick", "", 0, "auto")}
     more = {"FEDLIB_STORED": "1"} if stored else {}
-    run(select(only), values, paths.build() / scale, jobs, more)
+    run(select(only), values, paths.build() / scale, jobs, more, partly=stored)
 
 
 def refresh(only: str = "", jobs: int = 0) -> None:
@@ -106,12 +107,13 @@ def run(
     jobs: int = 0,
     environment: Mapping[str, str] | None = None,
     finished: Callable[[Path, Path], None] = lambda source, copy: None,
+    partly: bool = False,
 ) -> None:
     """Execute notebooks with the parameters ``values`` into `folder`, `jobs` at once.
 
     Sources are only read. A copy appears under its final name when it is complete;
     `finished(source, copy)` is then called. The first failure terminates the others and
-    raises Failure; its copy is kept as `NAME.failed.ipynb`.
+    raises Failure, unless some may do (``partly``); its copy is kept as `NAME.failed.ipynb`.
     """
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     waiting, running, began = [*sources], dict[Path, subprocess.Popen[bytes]](), time.monotonic()
@@ -129,12 +131,14 @@ def run(
                 say(source, f"started{' with ' + told if told else ''}")
             time.sleep(0.1)
             for source in [s for s, process in running.items() if process.poll() is not None]:
-                good = running.pop(source).returncode == 0
+                good, target = running.pop(source).returncode == 0, folder / source.name
                 say(source, "done" if good else "failed")
-                if not good:
-                    raise Failure(_told(folder / source.name))
-                target = folder / source.name
-                finished(source, target.with_suffix(_FAILED).rename(target))
+                if good:
+                    finished(source, target.with_suffix(_FAILED).rename(target))
+                elif partly:
+                    print(_told(target).splitlines()[-2], flush=True)
+                else:
+                    raise Failure(_told(target))
     finally:
         for source, process in running.items():
             process.terminate()  # its kernel follows within a second of losing its parent

@@ -207,6 +207,8 @@ def fields(
     with a column panel.
     """
     given: list[tuple[str, Any]] = [*panels.items()] if isinstance(panels, Mapping) else [*panels]
+    if not given:
+        raise ValueError("no panel to draw: of no data set all runs are stored")
     wide = min(columns or (2 if len(given) == 4 else 3), len(given))
     high = -(-len(given) // wide)
     whole = (max(size[0] * wide, least), size[1] * high + room)
