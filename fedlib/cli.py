@@ -45,13 +45,22 @@ class Usage(ValueError):
     """The question was wrong: the command line ends with code 2."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments ask and return the exit code; errors of ours are one message."""
+def main(
+    arguments: Sequence[str] | None = None,
+    commands: typer.Typer = app,
+    name: str = NAME,
+    ours: Sequence[str] = ("fedlib",),
+    wrong: tuple[type[Exception], ...] = (UnknownName, Usage),
+) -> int:
+    """Do what the arguments ask of some ``commands`` and return the exit code.
+
+    Errors of ``ours``, packages, are one message; ``wrong`` are those of a wrong question.
+    """
     try:
         # Not typer's own main, which forgets what an interruption has said.
-        command = get_command(app)
+        command = get_command(commands)
         words = [*(sys.argv[1:] if arguments is None else arguments)]
-        with command.make_context(NAME, words) as context:
+        with command.make_context(name, words) as context:
             command.invoke(context)
         sys.stdout.flush()  # here, where it can still be caught that nobody reads on
         return 0
@@ -65,15 +74,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except Refused as error:
         said = " ".join(error.format_message().split())
-        print(f"fedlib: {said}\n(see {NAME} --help)", file=sys.stderr)
+        print(f"fedlib: {said}\n(see {name} --help)", file=sys.stderr)
         return 2
     except Exception as error:
         # A message is enough where it is ours, of a value out of range, or of the system.
-        ours = type(error).__module__.startswith("fedlib.")
-        if not (ours or isinstance(error, ValueError | OSError)):
+        of = type(error).__module__.partition(".")[0]
+        if not (of in ours or isinstance(error, ValueError | OSError)):
             raise
         print(f"fedlib: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UnknownName | Usage) else 1
+        return 2 if isinstance(error, wrong) else 1
 
 
 @app.command("run")

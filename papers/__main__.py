@@ -16,7 +16,7 @@ from companion import claims, keep, scorecard
 from companion import notebooks as runner
 from companion import plan as planning
 from companion.sections import SCALES
-from fedlib import paths
+from fedlib import cli, paths
 from fedlib.values import from_code
 from papers import named
 from papers.adaptive import experiments as adaptive
@@ -142,20 +142,8 @@ def tasks(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the arguments ask and return the exit code; errors of ours are one message."""
-    try:
-        app(arguments, prog_name="python -m papers")
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
-    except KeyboardInterrupt as stop:
-        print(f"fedlib: {stop or 'interrupted'}; the same command continues", file=sys.stderr)
-        return 130
-    except Exception as error:
-        ours = type(error).__module__.partition(".")[0] in ("fedlib", "companion", "papers")
-        if not (ours or isinstance(error, ValueError)):
-            raise
-        print(f"fedlib: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError) else 1
-    return 0
+    ours = "fedlib", "companion", "papers"
+    return cli.main(arguments, app, "python -m papers", ours, wrong=(ValueError,))
 
 
 if __name__ == "__main__":
