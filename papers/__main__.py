@@ -19,7 +19,6 @@ from companion.sections import SCALES
 from fedlib import cli, paths
 from fedlib.values import from_code
 from papers import named
-from papers.adaptive import experiments as adaptive
 from papers.book import BOOK
 
 app = typer.Typer(
@@ -43,7 +42,6 @@ Sections = Annotated[
 ]
 Probe = Annotated[bool, typer.Option(help="estimate costs by a few rounds of every kind of run")]
 Fields = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE")]
-_RAY = "a Ray cluster: auto or HOST:PORT"
 
 
 @app.command(epilog="[bold]Example[/bold]  figures --only 00,05 --scale standard --seeds 3")
@@ -85,7 +83,9 @@ def campaign(
     workers: Workers = 1,
     probe: Probe = True,
     plan: Annotated[bool, typer.Option("--plan", help="only say what would be trained")] = False,
-    address: Annotated[str, typer.Option(help=_RAY, envvar="RAY_ADDRESS")] = "",
+    address: Annotated[
+        str, typer.Option(help="a Ray cluster: auto or HOST:PORT", envvar="RAY_ADDRESS")
+    ] = "",
 ) -> None:
     """Say how many runs of a scale are left and what they cost; train them, or continue."""
     how: dict[str, Any] = {"device": device, "workers": workers, "address": address or None}
@@ -102,27 +102,6 @@ def results(scale: Scale = "standard") -> None:
 def report() -> None:
     """Write the scorecard: every published number and claim beside what was measured."""
     scorecard.main(BOOK)
-
-
-@app.command(epilog="[bold]Example[/bold]  tune --scale paper --trials 50 --address auto")
-def tune(
-    scale: Scale = "standard",
-    trials: Annotated[int, typer.Option(min=1, help="per stage")] = 8,
-    workers: Workers = 1,
-    address: Annotated[str, typer.Option(help=_RAY)] = "",
-    device: Device = "cpu",
-) -> None:
-    """Tune adaptive experts in four stages, or continue; keep the trials."""
-    spaces = adaptive.spaces(scale)
-    ((dataset, setting),) = adaptive.CIFAR10[scale].items()
-    start, how = setting.at(min(setting.ps)), {"workers": workers, "address": address or None}
-    best, table = adaptive.tune(start, spaces, trials=trials, device=device, **how)
-    print(table.to_string(index=False))
-    print(f"tuned: {best}")
-    file = adaptive.trials_file(f"{dataset}_{scale}")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(file, index=False, float_format="%.6g", lineterminator="\n")
-    print(f"kept in {file}")
 
 
 @app.command(epilog="[bold]Example[/bold]  tasks 001/dirichlet_cifar10 --set alpha=0.1")

@@ -9,7 +9,7 @@ from fedlib.runs import StoreError
 from papers.__main__ import app, main
 from papers.book import BOOK
 
-COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "results", "report", "tune",
+COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "results", "report",
             "tasks"]  # fmt: skip
 HOW = {"device": "auto", "workers": 1, "probe": True, "plan": False}
 HOW |= {"address": None}
