@@ -78,16 +78,21 @@ def starting(claims: Sequence[Claim], start: str) -> Claim:
     return one
 
 
-def _panels(section: Section) -> dict[str, Panel]:
-    """Return what is stored of a section, by data set; Missing if that is nothing."""
-    found = {p.dataset: p for p in stored(section, [], SCALE, partly=True)}
+def _panels(section: Section, partly: bool = True) -> dict[str, Panel]:
+    """Return what is stored of a section, by data set; Missing if that is nothing.
+
+    Data sets of which a method is missing are there unless ``partly`` is false.
+    """
+    found = {p.dataset: p for p in stored(section, [], SCALE, partly=partly)}
     if not found:
         raise Missing(section.name)
     return found
 
 
-def _each(section: Section, judge: Callable[[Panel], Sequence[Claim]]) -> Claims:
-    panels = _panels(section).values()
+def _each(
+    section: Section, judge: Callable[[Panel], Sequence[Claim]], partly: bool = True
+) -> Claims:
+    panels = _panels(section, partly).values()
     return {panel.name.removesuffix(f" ({SCALE})"): judge(panel) for panel in panels}
 
 
@@ -250,7 +255,7 @@ def _label_sets() -> Numbers:
 
 
 def _gains() -> Numbers:
-    claims = _each(PRIVATE_PARTS, lambda panel: pm_moe.mixture_claims(panel.frame))
+    claims = _each(PRIVATE_PARTS, lambda panel: pm_moe.mixture_claims(panel.frame), partly=False)
     gain = _told(claims, "PM-MoE improves on its first stage (mean of nine, S = 0)", *TESTED)
     return {"gain": gain, "chosen": _told(claims, "Reporting the largest", *TESTED)}
 
@@ -274,8 +279,7 @@ def page() -> str:
         except Missing:
             continue
         figure, notebook = f"{row['figure']}.png", f"{row['notebook']}.ipynb"
-        shows = "figure, of digits" if row["figure"].endswith("_digits") else "figure"
-        parts.append(f"- {said} ([{shows}]({figure}), [notebook](notebooks/{notebook}))")
+        parts.append(f"- {said} ([figure]({figure}), [notebook](notebooks/{notebook}))")
     return "\n\n".join(parts) + "\n"
 
 
