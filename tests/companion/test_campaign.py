@@ -129,7 +129,11 @@ def test_a_campaign_that_ends_says_what_is_left(monkeypatch, capsys, stop, code)
         raise stop
 
     monkeypatch.setattr("companion.plan.train", trained)
-    assert main(["campaign", "--scale", "quick", "--no-probe"]) == code
+    try:
+        ended = main(["campaign", "--scale", "quick", "--no-probe"])
+    except SystemExit as terminated:  # by a signal, and handed on
+        ended = terminated.code
+    assert ended == code
     said = capsys.readouterr().out
     assert "2 runs are left:\n  label_skew on digits, seed 1: 1 to run" in said
     assert "all runs are stored" not in said
