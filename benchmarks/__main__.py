@@ -101,10 +101,11 @@ def measure(case: Case, repeat: int, device: torch.device) -> pd.DataFrame:
 
 
 def describe(case: Case, frame: pd.DataFrame) -> str:
-    """Return the table and the ratios as text."""
-    wide = max(14, *map(len, case.ways))
+    """Return the table and the ratios as text, of those ways that were measured."""
+    ways = [way for way in case.ways if way in {*frame["way"]}]
+    wide = max(14, *map(len, ways))
     lines = [f"   {'way':<{wide}}  s/round   (fastest, slowest)   peak MiB"]
-    for way in case.ways:
+    for way in ways:
         rows = frame[frame["way"] == way]
         s = rows["seconds"]
         span = f"({s.min():.3f}, {s.max():.3f})"
@@ -112,6 +113,8 @@ def describe(case: Case, frame: pd.DataFrame) -> str:
             f"   {way:<{wide}}{s.median():>9.3f}   {span:<20}{rows['peak_mib'].median():>8.0f}"
         )
     for over, under, most in case.ratios:
+        if not {over, under} <= {*ways}:
+            continue
         wanted = f"   (wanted: at most {most:.3g})" if math.isfinite(most) else ""
         lines.append(f"   {over} / {under}: {ratio(frame, over, under):.2f}{wanted}")
     return "\n".join(lines)
