@@ -81,9 +81,9 @@ def corrected(claims: pd.DataFrame) -> pd.DataFrame:
     counted = theirs & ~claims["tested on"].str.contains("(quick)", regex=False)
     tested = counted & claims["verdict"].isin(TESTED) & claims["p"].notna()
     survives = inference.discoveries(claims["p"].astype(float).where(tested))
-    lost = tested & claims["verdict"].isin((HOLDS, FAILS)) & ~survives
+    doubtful = tested & claims["verdict"].isin((HOLDS, FAILS)) & ~survives
     out = claims.assign(counted=counted, before=claims["verdict"])
-    return out.assign(verdict=out["verdict"].mask(lost, OPEN))
+    return out.assign(verdict=out["verdict"].mask(doubtful, OPEN))
 
 
 def _name(file: Path) -> str:

@@ -209,7 +209,8 @@ FIRST = merged(
     side_by_side(Stages, _DIGITS, _FIRST_CIFAR10),
     side_by_side(Stages, (None, "cifar100", "cifar100"), _FIRST_CIFAR100),
 )
-# What runs fastest has more seeds at the standard scale.
+# What runs fastest has more seeds at the standard scale; docs/READINGS.md says when they were
+# planned.
 MORE_CIFAR10 = side_by_side(Stages, _DIGITS, {**_CIFAR10, "seeds": (3, 9, 4)})
 MORE_FASHION = side_by_side(Stages, _CLOTHES, {**_FASHION, "seeds": (3, 9, 4)})
 MORE_NEWS = side_by_side(Stages, _TEXTS, {**_AG_NEWS, "seeds": (None, 9, 4)})
