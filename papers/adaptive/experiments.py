@@ -39,7 +39,6 @@ from papers.scaled import (
 )
 
 MIDDLE = LeNet(channels=(16, 32), hidden=(128,))
-SMALL_GATE = LeNet(channels=(2, 4), hidden=(8,))
 # 003, Table 1: a cluster's model, a local expert and a gate; then FEMNIST's, rotated CIFAR-10's.
 CLUSTER = LeNet(channels=(128, 32), hidden=(1024,), dropout=0.8)
 OWN = LeNet(channels=(32, 256), hidden=(256,), dropout=0.76)
@@ -58,10 +57,9 @@ class Adaptive(AtHome):
     optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as released, ``own`` and
     ``chooser`` are the networks of the local expert and the gate (None: the task's). ``eager`` is
     how many times larger the rate of a gate is that does leave its initial weights (D11). At
-    ``some_p`` the released protocol is judged and other ways to find ``some`` clusters are
-    compared: initial models are redrawn until each suits ``least_share`` of the clients,
-    ``converged`` clusters leave. So are the ``cohorts``, numbers of clients in a round or fractions
-    as ``cohort`` is, at equal local work.
+    ``some_p`` the released protocol is judged and other ways to find three clusters are
+    compared, of which ``converged`` ones leave. So are the ``cohorts``, numbers of clients in a
+    round or fractions as ``cohort`` is, at equal local work.
     """
 
     _: KW_ONLY
@@ -75,9 +73,7 @@ class Adaptive(AtHome):
     own: Family | None = None
     chooser: Family | None = None
     whole: tuple[float, ...] = ()
-    some: int = 3
     some_p: float = 0.6
-    least_share: float = 0.1
     converged: ClusterStop = ClusterStop()
     cohorts: tuple[int | float, ...] = ()
 
@@ -146,7 +142,7 @@ _EACH: dict[str, Row] = {
     "local":          (_adamw(5e-3),          _adamw(1e-3, 9.89e-3),      _adamw(2.69e-4, 9.89e-3)),
     "gate":           (_adamw(2e-4),          _adamw(3e-4, 6.88e-4),       _adamw(3e-6, 6.88e-4)),
     "tuned":          (_adamw(5e-3),          _adamw(3e-4),                _adamw(1e-4)),
-    "chooser":        (None,                  SMALL_GATE,                  GATE),
+    "chooser":        (None,                  LeNet((2, 4), (8,)),         GATE),
     "most":           (40,                    12,                          200),
     "stop":           (EarlyStop(patience=2), EarlyStop(2, 2),             EarlyStop(5, 10)),
     "eager":          (100.0,                 10.0,                        300.0),
@@ -328,11 +324,11 @@ def _as_released(setting: Adaptive, dataset: str) -> list[Run]:
 def _options(setting: Adaptive, dataset: str) -> list[Run]:
     """Return other ways to find clusters, at one majority fraction."""
     here, most = setting.at(setting.some_p), max(setting.eps)
-    found = partial(clustered, here, setting.some)
+    found = partial(clustered, here, 3)
     others = {
         FADING: found(1.0, explore=Explore(1.0, decay=1.0)),
         SLOWLY: found(1.0, explore=Explore(1.0, decay=0.5)),
-        REDRAWN: found(0.0, least_share=setting.least_share),
+        REDRAWN: found(0.0, least_share=0.1),
         LAST_LAYER: found(most, clustered="head."),
         STOPPED: found(most, stop=setting.converged),
         MAJORITY: floor(here.task),

@@ -31,10 +31,8 @@ from papers.scaled import (
 )
 
 TENTHS = tuple(i / 10 for i in range(2, 11))
-FIFTHS = TENTHS[::2]
 TABLE = (0.3, 0.6, 0.7, 0.8, 1.0)  # 001, Table 1
 NEWS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # 001, Table 1e
-EARLIER = (0.2, 0.4, 0.6, 0.8, 0.9, 1.0)  # those of 002, Table 1, and the rest of the curve
 ALPHAS = (0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
 RATES = (1e-7, 5e-7, 1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3)  # 001, sec. 4
 MORE_RATES = (*RATES[:-1], 3e-3, RATES[-1])  # fewer rounds need larger ones
@@ -150,7 +148,7 @@ _CIFAR10: dict[str, Row] = {
     "stop":           (EarlyStop(patience=2),  EarlyStop(5, 3, 0.01),       EarlyStop(5, 10, 0.01)),
     "tested":         (20,                     10,                          20),
     "balanced":       (100,                    1000,                        1000),
-    "ps":             (FIFTHS,                 (0.2, *TABLE),               TENTHS),
+    "ps":             (TENTHS[::2],            (0.2, *TABLE),               TENTHS),
     "qs":             ((0.5, 0.75, 0.9), (0.1, 0.25, 0.5, 0.75, 0.9, 0.95), (0.5, 0.9, 0.95)),
     "opted_ps":       ((0.2, 0.6, 1.0),        (0.2, 0.5, 0.8, 1.0),        TENTHS),
     "alphas":         (ALPHAS[:-1],            ALPHAS,                      ALPHAS),
@@ -184,13 +182,12 @@ _FIRST_CIFAR10: dict[str, Row] = {
     "seeds":          (3,                      9,                           3),
     "cohort":         (1.0,                    1.0,                         1.0),
     "evaluate_every": (5,                      5,                           5),
-    "batch_size":     (25,                     20,                          10),
     "federated":      (5e-3,                   5e-4,                        1e-4),
     "personal":       (5e-3,                   5e-4,                        1e-4),
     "most":           (40,                     60,                          100),
     "stop":           (EarlyStop(patience=2),  EarlyStop(patience=4),       EarlyStop()),
     "qs":             ((0.0,),                 (0.0, 0.5, 0.9),             (0.0, 0.5, 0.9)),
-    "opted_ps":       (FIFTHS,                 EARLIER,                     TENTHS),
+    "opted_ps":       (TENTHS[::2], (0.2, 0.4, 0.6, 0.8, 0.9, 1.0),         TENTHS),
 }
 _FIRST_CIFAR100: dict[str, Row] = {
     **_FIRST_CIFAR10,
@@ -198,7 +195,7 @@ _FIRST_CIFAR100: dict[str, Row] = {
     "rounds":         (None,                   20,                          45),
     "seeds":          (None,                   9,                           3),
     "qs":             (None,                   (0.0,),                      (0.0,)),
-    "opted_ps":       (None,                   FIFTHS,                      TENTHS),
+    "opted_ps":       (None,                   TENTHS[::2],                 TENTHS),
 }
 # fmt: on
 
