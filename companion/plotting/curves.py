@@ -112,22 +112,25 @@ def over(
     log: bool = False,
     level: float | None = None,
     seeds: bool = True,
+    apart: float = 0.0,
     printed: Mapping[str, pd.DataFrame] | None = None,
     **labels: Any,
 ) -> Drawn:
     """Draw a number by method over a parameter ``x``: mean over seeds, and every run as a dot.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, ``x`` and value. ``log``
-    is for x; ``level`` draws a line at some y, ``seeds`` tells how many there are. ``printed`` are
-    a paper's numbers in the same form, without seeds, drawn hollow. The floor is a thin line, level
-    where it has no ``x``.
+    is for x; ``level`` draws a line at some y, ``seeds`` tells how many there are. Methods are
+    drawn so far ``apart`` in x, lest they cover each other. ``printed`` are a paper's numbers in
+    the same form, without seeds, drawn hollow. The floor is a thin line, level where it has no
+    ``x``.
     """
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
-        numbers, floor = style.parted(numbers)
-        shown = bands(style.ordered(numbers), by=("method", x))
-        _lines(ax, shown, x, numbers[:0], forms=True)
-        for method, runs in numbers.groupby("method") if seeds else ():
+        numbers, floor = style.parted(style.ordered(numbers))
+        shown, places = bands(numbers, by=("method", x)), pd.factorize(numbers["method"])[0]
+        moved = numbers.assign(**{x: numbers[x] + apart * (places - places.mean())})
+        _lines(ax, bands(moved, by=("method", x)), x, numbers[:0], forms=True)
+        for method, runs in moved.groupby("method") if seeds else ():
             colour = style.look_of(str(method))["color"]
             ax.plot(runs[x], runs["value"], ".", color=colour, alpha=0.45, ms=6, zorder=1.8)
         hollow(ax, (printed or {}).get(name, numbers[:0]), x, "value")

@@ -57,18 +57,21 @@ def at_eps(table: pd.DataFrame, eps: float) -> pd.DataFrame:
 
 
 def by_exploration(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows without exploration and those with the most of it, by name."""
-    return {WITHOUT: at_eps(table, 0.0), "exploring": at_most(table, "eps")}
+    """Return the rows without exploration and those with the most of it, by name.
+
+    One cluster leaves nothing to explore: it is in both. So is *Local*, which has no clusters.
+    """
+    one = table["J"].eq(1) if "J" in table else table["eps"].isna()
+    most = table["eps"].isin([table["eps"].max(), np.nan]) | one
+    return {WITHOUT: at_eps(table, 0.0), "exploring": table[most]}
 
 
 def strategies(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with the most exploration and those without, which have it in their name.
 
-    One cluster leaves nothing to explore: it is both. So is *Local*, which has no clusters. The
-    floor is in once.
+    The floor is in once.
     """
-    one = table["J"].eq(1) | table["J"].isna()
-    most, none = (table[table["eps"].eq(eps) | one] for eps in (table["eps"].max(), 0.0))
+    none, most = by_exploration(table).values()
     none = none[none["method"] != MAJORITY]
     none = none.assign(method=none["method"] + f", {WITHOUT}")
     return pd.concat([most, none], ignore_index=True)

@@ -39,7 +39,6 @@ from papers.scaled import (
 )
 
 MIDDLE = LeNet(channels=(16, 32), hidden=(128,))
-SMALL_GATE = LeNet(channels=(2, 4), hidden=(8,))
 # 003, Table 1: a cluster's model, a local expert and a gate; then FEMNIST's, rotated CIFAR-10's.
 CLUSTER = LeNet(channels=(128, 32), hidden=(1024,), dropout=0.8)
 OWN = LeNet(channels=(32, 256), hidden=(256,), dropout=0.76)
@@ -58,10 +57,9 @@ class Adaptive(AtHome):
     optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as released, ``own`` and
     ``chooser`` are the networks of the local expert and the gate (None: the task's). ``eager`` is
     how many times larger the rate of a gate is that does leave its initial weights (D11). At
-    ``some_p`` the released protocol is judged and other ways to find ``some`` clusters are
-    compared: initial models are redrawn until each suits ``least_share`` of the clients,
-    ``converged`` clusters leave. So are the ``cohorts``, numbers of clients in a round or fractions
-    as ``cohort`` is, at equal local work.
+    ``some_p`` the released protocol is judged and other ways to find three clusters are
+    compared, of which ``converged`` ones leave. So are the ``cohorts``, numbers of clients in a
+    round or fractions as ``cohort`` is, at equal local work.
     """
 
     _: KW_ONLY
@@ -75,9 +73,7 @@ class Adaptive(AtHome):
     own: Family | None = None
     chooser: Family | None = None
     whole: tuple[float, ...] = ()
-    some: int = 3
     some_p: float = 0.6
-    least_share: float = 0.1
     converged: ClusterStop = ClusterStop()
     cohorts: tuple[int | float, ...] = ()
 
@@ -138,15 +134,15 @@ _EACH: dict[str, Row] = {
     #                   quick                  standard                     paper
     "seeds":          (3,                     5,                           6),
     "evaluate_every": (5,                     15,                          10),
-    "batch_size":     (10,                    25,                          10),
+    "batch_size":     (20,                    25,                          10),
     "local_epochs":   (3,                     3,                           3),
-    "js":             ((1, 3),                (1, 2, 3, 6),                (1, 2, 3, 6, 9)),
+    "js":             ((1, 2, 3, 4, 6),       (1, 2, 3, 6),                (1, 2, 3, 6, 9)),
     "eps":            ((0.0, 0.33),           (0.0, 0.1, 0.33),            (0.0, 0.1, 0.33)),
-    "cluster":        (_sgd(0.1),             _sgd(0.05, 1.1e-3),          _sgd(5.86e-3, 1.10e-3)),
-    "local":          (_adamw(3e-3),          _adamw(1e-3, 9.89e-3),      _adamw(2.69e-4, 9.89e-3)),
-    "gate":           (_adamw(1e-4),          _adamw(3e-4, 6.88e-4),       _adamw(3e-6, 6.88e-4)),
-    "tuned":          (_adamw(3e-3),          _adamw(3e-4),                _adamw(1e-4)),
-    "chooser":        (None,                  SMALL_GATE,                  GATE),
+    "cluster":        (_sgd(0.2),             _sgd(0.05, 1.1e-3),          _sgd(5.86e-3, 1.10e-3)),
+    "local":          (_adamw(5e-3),          _adamw(1e-3, 9.89e-3),      _adamw(2.69e-4, 9.89e-3)),
+    "gate":           (_adamw(2e-4),          _adamw(3e-4, 6.88e-4),       _adamw(3e-6, 6.88e-4)),
+    "tuned":          (_adamw(5e-3),          _adamw(3e-4),                _adamw(1e-4)),
+    "chooser":        (None,                  LeNet((2, 4), (8,)),         GATE),
     "most":           (40,                    12,                          200),
     "stop":           (EarlyStop(patience=2), EarlyStop(2, 2),             EarlyStop(5, 10)),
     "eager":          (100.0,                 10.0,                        300.0),
@@ -161,21 +157,21 @@ CIFAR10 = side_by_side(Adaptive, ("digits", "cifar10", "cifar10"), {
     "seeds":          (3,                     3,                           6),
     "cohort":         (5,                     25,                          0.1),
     "evaluate_every": (5,                     6,                           10),
-    "gate":           (_adamw(1e-4),          _adamw(1e-4, 6.88e-4),       _adamw(3e-6, 6.88e-4)),
+    "gate":           (_adamw(2e-4),          _adamw(1e-4, 6.88e-4),       _adamw(3e-6, 6.88e-4)),
     "own":            (None,                  None,                        OWN),
     "most":           (40,                    16,                          200),
     "eager":          (100.0,                 30.0,                        300.0),
-    "ps":             ((0.2, 0.6, 1.0), (0.2, 0.4, 0.6, 0.8, 1.0), (0.2, 0.4, 0.6, 0.8, 1.0)),
-    "whole":          ((),                    (0.6,),                      ()),
+    "ps":             ((0.2, 0.4, 0.6, 0.8, 1.0),) * 3,
+    "whole":          ((0.6,),                (0.6,),                      ()),
     "converged":      (ClusterStop(2, 2),     ClusterStop(2, 3),           ClusterStop(10, 10)),
-    "cohorts":        ((3, 5, 10),            (5, 10, 25),                 (0.1, 0.2, 0.5)),
+    "cohorts":        ((2, 3, 5, 10),         (5, 10, 25),                 (0.1, 0.2, 0.5)),
 })
 ROTATED = side_by_side(Adaptive, ("rotated_digits", "rotated_cifar10", "rotated_cifar10"), {
     **_EACH,
     "task":           (*map(rotated_cifar10, SCALES),),
     "rounds":         (30,                    30,                          600),
     "cohort":         (5,                     5,                           0.1),
-    "batch_size":     (10,                    25,                          50),
+    "batch_size":     (20,                    25,                          50),
     "local_epochs":   (3,                     3,                           5),
     "eps":            ((0.0, 0.33),           (0.0, 0.1, 0.33),            (0.0, 0.1, 0.82)),
 })
@@ -328,11 +324,11 @@ def _as_released(setting: Adaptive, dataset: str) -> list[Run]:
 def _options(setting: Adaptive, dataset: str) -> list[Run]:
     """Return other ways to find clusters, at one majority fraction."""
     here, most = setting.at(setting.some_p), max(setting.eps)
-    found = partial(clustered, here, setting.some)
+    found = partial(clustered, here, 3)
     others = {
         FADING: found(1.0, explore=Explore(1.0, decay=1.0)),
         SLOWLY: found(1.0, explore=Explore(1.0, decay=0.5)),
-        REDRAWN: found(0.0, least_share=setting.least_share),
+        REDRAWN: found(0.0, least_share=0.1),
         LAST_LAYER: found(most, clustered="head."),
         STOPPED: found(most, stop=setting.converged),
         MAJORITY: floor(here.task),

@@ -33,7 +33,6 @@ from papers.scaled import (
 TENTHS = tuple(i / 10 for i in range(2, 11))
 TABLE = (0.3, 0.6, 0.7, 0.8, 1.0)  # 001, Table 1
 NEWS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # 001, Table 1e
-EARLIER = (0.2, 0.4, 0.6, 0.8, 0.9, 1.0)  # those of 002, Table 1, and the rest of the curve
 ALPHAS = (0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
 RATES = (1e-7, 5e-7, 1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3)  # 001, sec. 4
 MORE_RATES = (*RATES[:-1], 3e-3, RATES[-1])  # fewer rounds need larger ones
@@ -137,24 +136,24 @@ TASKS = {
 _CIFAR10: dict[str, Row] = {
     #                   quick                   standard                     paper
     "task":           (*map(cifar10, SCALES),),
-    "rounds":         (40,                     100,                         1250),
+    "rounds":         (30,                     100,                         1250),
     "seeds":          (3,                      3,                           4),
     "cohort":         (5,                      5,                           5),
-    "batch_size":     (10,                     20,                          10),
+    "batch_size":     (20,                     20,                          10),
     "local_epochs":   (3,                      3,                           3),
     "evaluate_every": (5,                      20,                          50),
-    "federated":      (3e-3,                   1e-3,                        5e-5),
-    "personal":       (1e-3,                   2e-4,                        1e-5),
+    "federated":      (5e-3,                   1e-3,                        5e-5),
+    "personal":       (2e-3,                   2e-4,                        1e-5),
     "most":           (40,                     50,                          500),
     "stop":           (EarlyStop(patience=2),  EarlyStop(5, 3, 0.01),       EarlyStop(5, 10, 0.01)),
     "tested":         (20,                     10,                          20),
     "balanced":       (100,                    1000,                        1000),
-    "ps":             ((0.2, 0.6, 1.0),        (0.2, *TABLE),               TENTHS),
-    "qs":             ((0.75,),                (0.5, 0.9, 0.95),            (0.5, 0.9, 0.95)),
-    "opted_ps":       ((0.2, 1.0),             (0.2, 1.0),                  TENTHS),
-    "alphas":         ((0.1, 10.0),            ALPHAS,                      ALPHAS),
+    "ps":             (TENTHS[::2],            (0.2, *TABLE),               TENTHS),
+    "qs":             ((0.5, 0.75, 0.9),       (0.5, 0.9, 0.95),            (0.5, 0.9, 0.95)),
+    "opted_ps":       ((0.2, 0.6, 1.0),        (0.2, 1.0),                  TENTHS),
+    "alphas":         (ALPHAS[:-1],            ALPHAS,                      ALPHAS),
     "swept_ps":       ((0.2, 1.0),             (0.2, 0.6, 1.0),             TENTHS),
-    "rates":          ((1e-4, 1e-3, 1e-2),     MORE_RATES,                  RATES),
+    "rates":          ((1e-4, 5e-4, 1e-3, 5e-3, 1e-2), MORE_RATES,          RATES),
     "released_ps":    ((1.0,),                 (0.8,),                      (0.3, 0.6, 0.8, 1.0)),
 }
 _FASHION: dict[str, Row] = {
@@ -183,12 +182,12 @@ _FIRST_CIFAR10: dict[str, Row] = {
     "seeds":          (3,                      9,                           3),
     "cohort":         (1.0,                    1.0,                         1.0),
     "evaluate_every": (5,                      5,                           5),
-    "federated":      (3e-3,                   5e-4,                        1e-4),
-    "personal":       (3e-3,                   5e-4,                        1e-4),
+    "federated":      (5e-3,                   5e-4,                        1e-4),
+    "personal":       (5e-3,                   5e-4,                        1e-4),
     "most":           (40,                     60,                          100),
     "stop":           (EarlyStop(patience=2),  EarlyStop(patience=4),       EarlyStop()),
     "qs":             ((0.0,),                 (0.0, 0.5, 0.9),             (0.0, 0.5, 0.9)),
-    "opted_ps":       ((0.2, 1.0),             EARLIER,                     TENTHS),
+    "opted_ps":       (TENTHS[::2], (0.2, 0.4, 0.6, 0.8, 0.9, 1.0),         TENTHS),
 }
 _FIRST_CIFAR100: dict[str, Row] = {
     **_FIRST_CIFAR10,
@@ -196,7 +195,7 @@ _FIRST_CIFAR100: dict[str, Row] = {
     "rounds":         (None,                   20,                          45),
     "seeds":          (None,                   9,                           3),
     "qs":             (None,                   (0.0,),                      (0.0,)),
-    "opted_ps":       (None,                   (0.2, 0.4, 0.6, 0.8, 1.0),   TENTHS),
+    "opted_ps":       (None,                   TENTHS[::2],                 TENTHS),
 }
 # fmt: on
 
