@@ -12,7 +12,8 @@ from fedlib.engine import State
 from fedlib.federation import Federation
 from fedlib.models.families import ACTIVATIONS, INITS
 from fedlib.randomness import generator
-from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, UNTUNED, WITH_MOE, called
+from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, WITH_MOE, called, family
+from papers.judging import without_floor
 from papers.published import floors, published
 from papers.scaled import MAJORITY
 
@@ -29,7 +30,7 @@ PRINTED = {
 _WRITTEN = {"FedGEN": "FedGen", "+PM-MOE": WITH_MOE, "+MOE": WITH_MOE, "+MOE+Denoising": DENOISED}
 RUN = ["method", "seed", "S", STAGE]
 BEST = "PM-MOE"  # as 004 calls the best of nine
-SIDES = "sharing a part (mean of nine)", "sharing all (mean of five)"  # what headings tell of
+SIDES = family(NINE[0]), family(TRADITIONAL[0])  # what headings compare
 NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
 # What a gate is made of: the choice of 004 first, then the others that Fig. 5 compares.
 PARTS: dict[str, tuple[int | str, ...]] = {
@@ -94,13 +95,13 @@ def beside_floor() -> pd.DataFrame:
 
 
 def sides(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of the fourteen methods under the names of ``SIDES``, a frame per S.
+    """Return the rows of methods under the names of their families, ``SIDES``, a frame per S.
 
-    ``table`` has columns method, S, and any others. FedBABU counts with and without fine-tuning.
+    ``table`` has columns method, S, and any others; the floor, which is no method, is left out.
     """
-    names = dict.fromkeys((*NINE, UNTUNED), SIDES[0]) | dict.fromkeys(TRADITIONAL, SIDES[1])
-    known = table.assign(method=table["method"].map(names)).dropna(subset="method")
-    return {f"S = {s:g}": rows for s, rows in known.groupby("S")}
+    rows = without_floor(table)
+    rows = rows.assign(method=rows["method"].map(family))
+    return {f"S = {s:g}": here for s, here in rows.groupby("S")}
 
 
 def released_log() -> pd.DataFrame:
