@@ -12,8 +12,8 @@ from fedlib.engine import State
 from fedlib.federation import Federation
 from fedlib.models.families import ACTIVATIONS, INITS
 from fedlib.randomness import generator
-from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, WITH_MOE, called, family
 from papers.judging import without_floor
+from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, WITH_MOE, called, family
 from papers.published import floors, published
 from papers.scaled import MAJORITY
 
