@@ -72,15 +72,16 @@ PICTURES = {
         "Nothing of these is trained any more; each client trains a gate that mixes them.",
     ),
     "denoising": Picture(
-        "Energy denoising: parts that do not know an example are left out",
+        "Energy denoising: parts least like a client's own are left out",
         f"base {_POOL}",
         [
             _pooled(1, "h1 h2 -h3", "leaves out part 3"),
             _pooled(2, "-h1 h2 h3", "leaves out part 1"),
             _pooled(3, "h1 -h2 h3", "leaves out part 2"),
         ],
-        "As PM-MoE, but for each example the private parts whose energy says that they do not "
-        "know it are left out before the gate mixes the others.",
+        "As PM-MoE, but before a client trains its gate, it leaves out the private parts with the "
+        "least energy score: those whose outputs on its training examples agree least with its "
+        "own part's.",
     ),
 }
 """FedMix, its pruning, opting out, clusters, the mixture over them, parts, PM-MoE, denoising."""

@@ -1,15 +1,19 @@
 """From what runs of 004 stored to what its tables and figures show, and what it published."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import torch
 from scipy import stats
 
 from companion import frames
+from fedlib.engine import State
+from fedlib.federation import Federation
 from fedlib.models.families import ACTIVATIONS, INITS
 from fedlib.randomness import generator
-from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, WITH_MOE, called
+from papers.judging import without_floor
+from papers.pm_moe import DENOISED, NINE, STAGE, TRADITIONAL, WITH_MOE, called, family
 from papers.published import floors, published
 from papers.scaled import MAJORITY
 
@@ -26,6 +30,7 @@ PRINTED = {
 _WRITTEN = {"FedGEN": "FedGen", "+PM-MOE": WITH_MOE, "+MOE": WITH_MOE, "+MOE+Denoising": DENOISED}
 RUN = ["method", "seed", "S", STAGE]
 BEST = "PM-MOE"  # as 004 calls the best of nine
+SIDES = family(NINE[0]), family(TRADITIONAL[0])  # what headings compare
 NUMBERS = ("k", "lr", "epochs", "gamma", "T", "layers")
 # What a gate is made of: the choice of 004 first, then the others that Fig. 5 compares.
 PARTS: dict[str, tuple[int | str, ...]] = {
@@ -89,6 +94,16 @@ def beside_floor() -> pd.DataFrame:
     return rows[["dataset", "S", "method", "value", "floor"]].reset_index(drop=True)
 
 
+def sides(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the rows of methods under the names of their families, ``SIDES``, a frame per S.
+
+    ``table`` has columns method, S, and any others; the floor, which is no method, is left out.
+    """
+    rows = without_floor(table)
+    rows = rows.assign(method=rows["method"].map(family))
+    return {f"S = {s:g}": here for s, here in rows.groupby("S")}
+
+
 def released_log() -> pd.DataFrame:
     """Return what the released logs of FedCP's 2,001 rounds say (S = 20), in percent, by data set.
 
@@ -134,13 +149,11 @@ def gains(table: pd.DataFrame, stage: str = WITH_MOE, over: str = "") -> pd.Data
     And what they have after and before it. Of the nine methods, in their order.
     """
     keys = ["method", "S", "seed"]
-    one, other = (table[table[STAGE].eq(s) & table["method"].isin(NINE)] for s in (stage, over))
-    both = one.merge(other, on=keys, suffixes=("_after", "_before"))
-    both = both.rename(columns={"value_after": "after", "value_before": "before"})
-    both["value"] = both["after"] - both["before"]
-    both = both.sort_values("method", key=lambda m: m.map(NINE.index), kind="stable")
-    columns = [*keys, "value", "after", "before"]
-    return both[columns].dropna(subset="value").reset_index(drop=True)
+    nine = table[table["method"].isin(NINE)].set_index(keys)
+    after, before = (nine.loc[nine[STAGE] == s, "value"] for s in (stage, over))
+    both = pd.DataFrame({"value": after - before, "after": after, "before": before}).dropna()
+    both = both.reset_index().sort_values("method", key=lambda m: m.map(NINE.index), kind="stable")
+    return both.reset_index(drop=True)
 
 
 def ablation(table: pd.DataFrame) -> pd.DataFrame:
@@ -150,11 +163,9 @@ def ablation(table: pd.DataFrame) -> pd.DataFrame:
     nothing to mix.
     """
     steps = {"": "alone", WITH_MOE: "PM-MoE", DENOISED: "denoised"}
-    rows = table[table["method"].isin([*NINE, MAJORITY]) & table[STAGE].isin([*steps])]
-    said = rows.groupby(["method", STAGE])["value"].agg(frames.stated).unstack()
-    said = said.reindex(columns=[*steps]).rename(columns=steps).rename_axis(columns=None)
-    there = [m for m in (*NINE, MAJORITY) if m in said.index]
-    return said.loc[there].rename_axis(None).astype(object).fillna("")
+    said = table.groupby(["method", STAGE])["value"].agg(frames.stated).unstack()
+    said = said.reindex([*NINE, MAJORITY], columns=[*steps]).dropna(how="all")
+    return said.set_axis([*steps.values()], axis=1).rename_axis(None).astype(object).fillna("")
 
 
 def prefixes(
@@ -188,18 +199,33 @@ def reporting(frame: pd.DataFrame) -> pd.DataFrame:
     ``all`` is the gain of the federation in which all clients are converted, ``maximum`` that of
     the best of 004's evaluations, which cannot be negative.
     """
-    runs = gains(scores(frame))
-    rows = []
-    for method, s, seed in runs[["method", "S", "seed"]].itertuples(index=False):
-        course = evaluated(frame, method, s, seed)
-        rows.append((method, s, seed, course[-1] - course[0], course.max() - course[0]))
-    return pd.DataFrame(rows, columns=["method", "S", "seed", "all", "maximum"])
+    runs = gains(scores(frame))[["method", "S", "seed"]]
+    courses = [evaluated(frame, *run) for run in runs.itertuples(index=False)]
+    gained = {"all": [c[-1] - c[0] for c in courses], "maximum": [c.max() - c[0] for c in courses]}
+    return runs.assign(**gained)
+
+
+def told_gains(frame: pd.DataFrame, known: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the gains of PM-MoE by how they are told: in both ways of ``reporting``, and printed.
+
+    ``known`` is what ``printed`` returns. Columns method, S, seed, value, and others.
+    """
+    told = reporting(frame)
+    ways = {"all converted": told["all"], "largest of M + 1": told["maximum"]}
+    ours = {way: told.assign(value=values) for way, values in ways.items()}
+    return {**ours, "published": gains(known.assign(seed=0))}
 
 
 def unchosen(table: pd.DataFrame, *but: str) -> pd.DataFrame:
     """Return the runs in which nothing of a gate was chosen otherwise, ``but`` for some choices."""
     others = table[table.columns.difference([*RUN, "value", *but])]
     return table[others.isin([np.nan, ""]).all(axis=1)]
+
+
+def second_stages(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the scores of second stages, as ``called``: no row of the nine alone."""
+    named = called(table)
+    return named[~named["method"].isin(NINE)]
 
 
 def varied(
@@ -222,6 +248,12 @@ def from_default(rows: pd.DataFrame, choice: str, default: float | str) -> pd.Da
     base = rows.loc[rows[choice] == default, [*RUN, "value"]]
     both = rows.merge(base, on=RUN, suffixes=("", "_base"))
     return both.assign(value=both["value"] - both["value_base"])[rows.columns]
+
+
+def by_value(panels: Mapping[str, pd.DataFrame], choice: str) -> dict[str, pd.DataFrame]:
+    """Return tables whose methods are the values of a choice, "k = 10", for what headings tell."""
+    text = f"{choice} = {{:g}}".format
+    return {name: rows.assign(method=rows[choice].map(text)) for name, rows in panels.items()}
 
 
 def made_of(table: pd.DataFrame) -> pd.DataFrame:
@@ -268,3 +300,36 @@ def told(energies: Mapping[float, np.ndarray], dimensions: int) -> pd.DataFrame:
         rows.append((t, t * np.log(dimensions), scores.mean(), scores.std(1).mean(), np.mean(same)))
     names = ["T", "T log D", "mean score", "spread", f"order as at T = {first:g}"]
     return pd.DataFrame(rows, columns=names).set_index("T")
+
+
+def heads_say(fed: Federation, state: State) -> torch.Tensor:
+    """Return what all heads that FedPer leaves say of all tests, logits ``[tests, clients, C]``."""
+    images = fed.test.inputs(torch.arange(len(fed.test.y), device=fed.device))
+    h = fed.net.features(state.shared, images)
+    weight, bias = (state.local[f"head.{name}"] for name in ("weight", "bias"))
+    return (torch.einsum("nd,mcd->nmc", h, weight) + bias).cpu()
+
+
+def evened(said: torch.Tensor, t: float) -> torch.Tensor:
+    """Return every client's mixture: its own head weighs 1 - t, and t is dealt evenly to all heads.
+
+    ``said`` are logits ``[..., clients, C]`` of heads, and so is what is returned, of mixtures.
+    """
+    return said.lerp(said.mean(-2, keepdim=True), t)
+
+
+def toward_even(
+    said: torch.Tensor, y: torch.Tensor, tests: Sequence[torch.Tensor], ts: Sequence[float]
+) -> pd.DataFrame:
+    """Return how often clients are right as their gates go from one-hot to even, mean over clients.
+
+    ``said`` ``[tests, clients, C]`` and labels ``y`` ``[tests]`` are of all tests, of which
+    ``tests`` has the places of each client's own. Columns method (whose tests), seed, t, value.
+    """
+    rows = []
+    for t in ts:
+        right = evened(said, t).argmax(-1).eq(y[:, None]).double()
+        own = torch.stack([right[mine, c].mean() for c, mine in enumerate(tests)]).mean()
+        rows.append(("own tests", 0, t, float(own)))
+        rows.append(("everybody's tests", 0, t, float(right[torch.cat([*tests])].mean())))
+    return pd.DataFrame(rows, columns=["method", "seed", "t", "value"])

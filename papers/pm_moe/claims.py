@@ -7,16 +7,7 @@ import pandas as pd
 from companion import frames
 from companion.claims import Claim, ordered
 from papers.judging import Numbers, by, floor_claims, judged, said, scored
-from papers.pm_moe import (
-    DENOISED,
-    NINE,
-    SYNCHRONOUS,
-    TRADITIONAL,
-    WITH_MOE,
-    analysis,
-    called,
-    family,
-)
+from papers.pm_moe import DENOISED, NINE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis, family
 from papers.pm_moe.experiments import PrivateParts
 from papers.scaled import MAJORITY
 
@@ -35,7 +26,7 @@ def fourteen_claims(table: pd.DataFrame, known: pd.DataFrame) -> list[Claim]:
     )
     claims = judged("004", rows, none=none, some=some)
     orders = [_ordered(table, known, s) for s in (ratios if len(known) else [])]
-    return [*claims, *orders, *floor_claims(called(table), "S")]
+    return [*claims, *orders, *floor_claims(table, "S")]
 
 
 def _ordered(table: pd.DataFrame, known: pd.DataFrame, s: float) -> Claim:
@@ -65,7 +56,8 @@ def mixture_claims(frame: pd.DataFrame) -> list[Claim]:
     largest, all_of_them = (frames.by_seed(told, column) for column in ("maximum", "all"))
     chosen = {seed: largest[seed] - all_of_them[seed] for seed in largest}
     claims += judged("004", [("largest", chosen, ">", HALF_A_POINT)])
-    return claims + floor_claims(_second(table), "S")
+    # What the nine have alone is judged with the fourteen.
+    return claims + floor_claims(analysis.second_stages(table), "S")
 
 
 def _sides(gained: pd.DataFrame) -> tuple[dict[int, float], str, dict[int, float]]:
@@ -76,7 +68,7 @@ def _sides(gained: pd.DataFrame) -> tuple[dict[int, float], str, dict[int, float
 def gate_claims(table: pd.DataFrame, setting: PrivateParts) -> list[Claim]:
     """Test what 004 says of its gates at every S (Fig. 5 to 8)."""
     claims = [claim for _, here in table.groupby("S") for claim in _of_gates(here, setting)]
-    judged = _second(analysis.unchosen(table, *analysis.NUMBERS))
+    judged = analysis.second_stages(analysis.unchosen(table, *analysis.NUMBERS))
     return [*claims, *floor_claims(judged, "S", ", with every choice of a number")]
 
 
@@ -100,9 +92,3 @@ def _of_gates(table: pd.DataFrame, setting: PrivateParts) -> list[Claim]:
         ("epochs", length(gated, gated), ">=", length(gated, most)),
     )
     return judged("004", rows, s=shared, best=best, fast=fast, slow=slow, gated=gated, most=most)
-
-
-def _second(table: pd.DataFrame) -> pd.DataFrame:
-    """Return what second stages have: what the nine have alone is judged with the fourteen."""
-    named = called(table)
-    return named[~named["method"].isin(NINE)]

@@ -6,13 +6,14 @@ from functools import partial
 from typing import Any, Self
 
 from companion.sections import SCALES, Run, Section, Setting, federated, placed
-from fedlib import algorithms
+from fedlib import algorithms, metrics
 from fedlib.algorithms import FedAvg
-from fedlib.models import FastText, LeNet
+from fedlib.federation import Federation
+from fedlib.models import FastText, LeNet, Params
 from fedlib.models.families import ACTIVATIONS, INITS, GateNet
 from fedlib.optim import sgd
 from fedlib.partition import ClassDirichlet, Own
-from fedlib.runs import Experiment
+from fedlib.runs import Experiment, rounds, run_with_state
 from fedlib.tasks import Task
 from fedlib.values import value, within
 from papers.pm_moe import DENOISED, NINE, SERVERS_BASE, STAGE, SYNCHRONOUS, UNTUNED, WITH_MOE
@@ -216,6 +217,21 @@ def mixed(setting: PrivateParts, method: str, own_base: bool = True, **options: 
 def synchronous(setting: PrivateParts) -> Experiment:
     """Return Fed-Syn-MoE, a mixture that is trained from the start (Table 4)."""
     return federated(setting, algorithms.FedSynMoE(**local_round(setting)), cohort=1.0)
+
+
+def bases(own: Experiment, central: FedAvg) -> tuple[Federation, int, dict[str, Params]]:
+    """Return a federation, one of its clients, and bases of models by whose they are.
+
+    ``own`` has private bases: those of the client and of the clients whose classes are most and
+    least like its own. ``central`` is played with the same task on all data in one place.
+    """
+    fed, (_, state) = own.task.build(own.seed), run_with_state(own, progress=False)
+    everything, (client, near, far) = fed.pooled(), metrics.neighbours(fed)
+    first = central.init(everything, own.seed)
+    *_, (pooled, _, _) = rounds(replace(own, algorithm=central), everything, first)
+    whose = {"its own": client, "most alike": near, "least alike": far}
+    theirs = {name: {k: t[c] for k, t in state.local.items()} for name, c in whose.items()}
+    return fed, client, {"trained on all data": pooled.shared, **theirs}
 
 
 def _each_ratio(plan: Callable[[PrivateParts], Sequence[Run]]) -> Callable[..., Sequence[Run]]:

@@ -9,8 +9,11 @@ import pytest
 import torch
 from rows import frame_of
 
+from companion import plotting
 from companion.claims import FAILS, HOLDS
 from fedlib.models import MLP
+from fedlib.runs import run_with_state
+from papers import pm_moe
 from papers.pm_moe import DENOISED, NINE, STAGE, SYNCHRONOUS, TRADITIONAL, WITH_MOE, analysis
 from papers.pm_moe.analysis import PARTS, called, gains, made_of, printed, ranks, scores, varied
 from papers.pm_moe.claims import fourteen_claims, gate_claims, mixture_claims
@@ -121,6 +124,23 @@ def test_the_claims_about_mixtures_follow_the_runs(gain, verdict):
     np.testing.assert_allclose(gains(table, DENOISED, WITH_MOE)["value"], 0.02)
 
 
+def test_gains_are_told_in_three_ways():
+    ways = analysis.told_gains(mixtures(-0.05), printed("Table 2", "cifar10"))
+    means = {way: rows.loc[rows["S"] == 0, "value"].mean() for way, rows in ways.items()}
+    assert means["all converted"] == pytest.approx(-0.05 + 0.001 * SIZES[0] / sum(SIZES))
+    assert means["largest of M + 1"] == 0 and means["published"] > 0
+
+
+def test_headings_compare_those_that_share_a_part_with_those_that_share_all():
+    """0.2 more for the nine, whose places in Table 1's order are 7 later in the mean."""
+    table = table_1(0)
+    floor = table[table["method"] == FEDAVG].assign(method=MAJORITY, value=0.0)
+    (name, one), (_, other) = analysis.sides(pd.concat([table, floor])).items()
+    assert {*one["method"]} == {*analysis.SIDES} and len(one) == len(other) == 3 * 14
+    told = plotting.findings({name: one}, *analysis.SIDES, "")
+    assert told == "S = 0: parts private is 0.270 above all shared"
+
+
 def test_tables_say_what_is_published():
     table = scores(mixtures(0.05))
     text = analysis.tabled(table, printed("Table 2", "cifar10"))["S = 0"]
@@ -210,6 +230,8 @@ def test_a_number_varies_and_the_rest_stays():
     assert rows.groupby("k").size().to_dict() == {2: 3, 5: 3, 10: 3}
     assert rows[rows["k"] == 2]["value"].mean() == pytest.approx(0.9, abs=0.01)
     assert {*rows} == {"method", STAGE, "S", "seed", "k", "value"}
+    (named,) = analysis.by_value({"here": rows}, "k").values()
+    assert plotting.findings({"here": named}, "k = 2", "k = 5", "").startswith("here: k = 2 is 0.")
     cold = varied(table, "T", 1.0, {"gamma": SETTING.gamma})
     assert sorted(cold["T"].unique()) == sorted(SETTING.temperatures)
 
@@ -248,3 +270,31 @@ def test_at_a_high_temperature_all_but_the_constant_is_the_cosine():
     np.testing.assert_allclose(energies[1e-4], v.max(-1).values.numpy(), atol=1e-3)
     last = table.columns[-1]
     assert table.loc[100.0, last] == pytest.approx(1) and table.loc[1e-4, last] < 0.99
+
+
+def test_from_ones_own_head_to_the_mean_of_all():
+    """Heads that say 0 and 1 of everything; the second one's mixture says 0 once t > 2 / 3."""
+    said = torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]).expand(2, 2, 2)
+    assert analysis.evened(said, 1.0).tolist() == [[[1.0, 0.5]] * 2] * 2
+    tests, ts = [torch.tensor([0]), torch.tensor([1])], (0.0, 0.6, 0.7, 1.0)
+    course = analysis.toward_even(said, torch.tensor([0, 1]), tests, ts)
+    found = course.groupby("method")["value"].apply(list).to_dict()
+    assert found == {"own tests": [1.0, 1.0, 0.5, 0.5], "everybody's tests": [0.5] * 4}
+
+
+def test_heads_and_bases_are_those_of_clients(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
+    per, lg = (
+        PRIVATE_PARTS.experiments("quick", "digits", f"{m}, S = 0", rounds=1)[0]
+        for m in ("FedPer", "LG-FedAvg")
+    )
+    fed, (_, state) = per.task.build(0), run_with_state(per, progress=False)
+    said, client = analysis.heads_say(fed, state), 3
+    own = state.shared | {name: t[client] for name, t in state.local.items()}
+    logits = fed.net.logits(own, fed.net.features(own, fed.test.inputs(torch.arange(5))))
+    torch.testing.assert_close(said[:5, client], logits)
+    fed, client, found = pm_moe.experiments.bases(lg, fourteen(SETTING)["FedAvg"])
+    assert [*found] == ["trained on all data", "its own", "most alike", "least alike"]
+    _, state = run_with_state(lg, progress=False)
+    assert all(torch.equal(found["its own"][n], t[client]) for n, t in state.local.items())
+    assert {n for n in found["trained on all data"]} > {*state.local}
