@@ -57,7 +57,7 @@ class Adaptive(AtHome):
     most clusters, explored most and not at all. ``cluster``, ``local`` and ``gate`` are the
     optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as released, ``own`` and
     ``chooser`` are the networks of the local expert and the gate (None: the task's). ``eager`` is
-    how many times larger the rate of a gate is that does leave its initial weights (D11). At
+    how many times larger the rate of a gate is that does leave its initial weights. At
     ``some_p`` the released protocol is judged and other ways to find ``some`` clusters are
     compared: initial models are redrawn until each suits ``least_share`` of the clients,
     ``converged`` clusters leave. So are the ``cohorts``, numbers of clients in a round or fractions
