@@ -136,7 +136,7 @@ def test_what_uncommitted_code_has_trained_is_not_exported():
     text = str(caught.value)
     assert text.startswith("1 runs are not exported")
     assert RUNS[1].key in text and RUNS[0].key not in text
-    assert "seed 1" in text and "Commit it" in text and str(paths.runs()) in text
+    assert "seed=1" in text and "Commit it" in text and str(paths.runs()) in text
     assert files() == []
 
 

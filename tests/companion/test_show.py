@@ -52,7 +52,7 @@ def test_panels_train_a_scale_and_add_what_is_stored():
 
 def test_a_scale_of_which_nothing_is_stored_is_named(monkeypatch):
     monkeypatch.setenv("FEDLIB_STORED", "1")
-    with pytest.raises(NothingStored, match="of long no data set .* --scale paper --section long"):
+    with pytest.raises(NothingStored, match=r"of long no data set .* --scale paper --section long"):
         panels(LONG, [], "paper")
     with pytest.raises(NothingStored, match="of long, label_skew no data set"):
         several((LONG, LABEL_SKEW), "paper")
