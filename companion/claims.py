@@ -120,12 +120,12 @@ def ordered(
     if len(names) < 2 or not seeds:
         return Claim(text, place, "no runs", UNTESTED, 0, **about)
 
-    def told(some: Sequence[int]) -> tuple[float, float]:
+    def concordance(some: Sequence[int]) -> tuple[float, float]:
         means = [float(np.mean([ours[m][s] for s in some])) for m in names]
         groups = [families.get(m, "") for m in names]
         return inference.concordance(means, [theirs[m] for m in names], groups)
 
-    (all_of_them, p), each = told(seeds), [told([s])[0] for s in seeds]
+    (all_of_them, p), each = concordance(seeds), [concordance([s])[0] for s in seeds]
     judged = _judge(text, place, each, least=ORDERED, limits=(-1.0, 1.0), **about)
     chance = f"{all_of_them:.2f} within families, p = {p:.2g} against shuffling"
     if judged.verdict not in TESTED:
@@ -205,11 +205,11 @@ def _judge(
     ends = _seen(values, bounds) if isinstance(limits, str) else limits
     mean, low, high = inference.interval(values, limits=ends)
     scale = 100 if unit else 1
-    told = " ".join(f"{v:.9g}" for v in values)
+    by_seed = " ".join(f"{v:.9g}" for v in values)
     claim = Claim(
-        text, place, _said(mean, low, high, least, most, unit), UNTESTED, len(values),
+        text, place, _in_words(mean, low, high, least, most, unit), UNTESTED, len(values),
         effect=scale * mean, low=scale * low, high=scale * high, unit=unit,
-        least=scale * least, most=scale * most, values=told, **about,
+        least=scale * least, most=scale * most, values=by_seed, **about,
     )  # fmt: skip
     if len(values) < LEAST_SEEDS:
         return claim
@@ -247,7 +247,7 @@ def _seen(values: Sequence[float], bounds: Sequence[float]) -> Limits:
     return None
 
 
-def _said(mean: float, low: float, high: float, least: float, most: float, unit: str) -> str:
+def _in_words(mean: float, low: float, high: float, least: float, most: float, unit: str) -> str:
     """Return a number, its interval and criterion: "+3.2 points [1.1, 5.3] (criterion: > 0)"."""
     if unit:
         number, ends = f"{100 * mean:+.1f} {unit}", f"[{100 * low:.1f}, {100 * high:.1f}]"
@@ -262,7 +262,7 @@ def _said(mean: float, low: float, high: float, least: float, most: float, unit:
     return f"{number}{'' if np.isnan(low) else ' ' + ends} (criterion: {criterion})"
 
 
-# What notebooks have told, and whether another execution tells the same.
+# The verdicts that notebooks have written, and whether another execution writes the same.
 
 
 def stored() -> pd.DataFrame:
@@ -299,8 +299,8 @@ def compare(folder: Path) -> bool:
     may = moved & anew & close & was.isin(TESTED) & now.isin(TESTED) & (was.eq(OPEN) | now.eq(OPEN))
     for kind, rows in (("near its boundary", both[may]), ("contradiction", both[moved & ~may])):
         for of in rows.fillna("not tested").to_dict("records"):
-            said = f"{of['claim']}: was {of['verdict was']!r}, is {of['verdict is']!r}"
-            print(f"{kind}: {of['notebook']}, {of['tested on']}: {said}")
+            change = f"{of['claim']}: was {of['verdict was']!r}, is {of['verdict is']!r}"
+            print(f"{kind}: {of['notebook']}, {of['tested on']}: {change}")
     trained, wrong = int((anew & was.notna()).sum()), int((moved & ~may).sum())
     agree = not wrong and may.sum() <= MOST_MOVED * trained
     print(

@@ -9,11 +9,9 @@ from collections.abc import Iterable
 import pandas as pd
 
 from companion.sections import Run, Section
-from fedlib import paths
+from fedlib import paths, runs
 from fedlib.runs import Experiment, find
-from fedlib.runs.atomic import read_json
 from fedlib.runs.provenance import DIRTY
-from fedlib.runs.store import FAILURE, folder
 
 COLUMNS = ["key", "run", "rounds"]
 
@@ -43,10 +41,9 @@ def lost(section: Section, scale: str, dataset: str) -> list[tuple[Run, int]]:
 
 def _round(one: Experiment, known: pd.Series) -> int:
     """Return after how many rounds a stage diverged, -1 if it did not."""
-    failure = folder(one) / FAILURE
-    said = read_json(failure) if failure.exists() else {"commit": DIRTY}
-    kept_as = known.get(one.key, -1)
-    after = int(kept_as if said["commit"].endswith(DIRTY) else said["round"])
+    failure = runs.diverged(one)
+    counts = failure is not None and not failure.commit.endswith(DIRTY)
+    after = failure.round if failure and counts else int(known.get(one.key, -1))
     return -1 if after >= 0 and find(one) else after
 
 

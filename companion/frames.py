@@ -68,8 +68,8 @@ def stated(
     mean, low, high = interval(values)
     half = "" if np.isnan(low) else f" ± {(high - low) / 2:.3f}"
     clients = "" if spread is None else f" {{{spread:.3f}}}"
-    said = "" if published is None else f" [{published:.3f}]"
-    return f"{mean:.3f}{half} ({len(values)}){clients}{said}"
+    theirs = "" if published is None else f" [{published:.3f}]"
+    return f"{mean:.3f}{half} ({len(values)}){clients}{theirs}"
 
 
 def bands(
@@ -195,23 +195,20 @@ def logged_rounds(frame: pd.DataFrame, metric: str, method: str) -> list[int]:
     return sorted(rows["round"].unique().tolist())
 
 
-def reported(
-    frame: pd.DataFrame, metric: str = "test_accuracy", weighted: bool = False
-) -> pd.DataFrame:
+def reported(frame: pd.DataFrame, weighted: bool = False) -> pd.DataFrame:
     """Return each run's mean client accuracy: last round, last ten evaluations, best on validation.
 
     Columns method, seed, rule, value. The round is chosen on validation data, never on test data.
-    ``metric`` is the accuracy to report: "global_accuracy" is that on the whole test set.
     ``weighted``: by the clients' examples, see ``curve``.
     """
-    test, held = (curve(frame, m, weighted) for m in (metric, "validation_accuracy"))
+    test, held = (curve(frame, f"{part}_accuracy", weighted) for part in ("test", "validation"))
     run = run_columns(test)
     both = test.merge(held, on=[*run, "round"], suffixes=("", "_held"))
     both = both.sort_values("round", kind="stable")  # runs stay in the order of their plan
     rows = [
-        (*name, rule, said(course["value"], course["value_held"]))
+        (*name, rule, choose(course["value"], course["value_held"]))
         for name, course in both.groupby(run, sort=False, dropna=False)
-        for rule, said in RULES.items()
+        for rule, choose in RULES.items()
     ]
     return pd.DataFrame(rows, columns=[*run, "rule", "value"])
 

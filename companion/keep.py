@@ -49,7 +49,8 @@ def keep(book: Book, scale: str) -> Kept:
         kept = {e: r for e, r in before.items() if e.key in places}
         plan = {p.experiment: p for p in planned(book, scale)}
         found = {e: kept.get(e) or find(e) for e in plan}
-        bad = tainted([*kept.values(), *(r for r in found.values() if r is not None)])
+        runs = {**kept, **{e: r for e, r in found.items() if r is not None}}
+        bad = {e: r for e, r in runs.items() if dirty(r.provenance)}
         gone = diverged.diverged(found)
         for group in by_seed(book, scale):
             whole = {e: r for e in group if (r := found[e]) is not None and e not in bad}
@@ -62,13 +63,6 @@ def keep(book: Book, scale: str) -> Kept:
         )
     missing = [e for e, result in found.items() if result is None and e not in gone]
     return Kept(files, missing, [*bad.values()], [e for e in before if e.key not in places])
-
-
-def tainted(results: Iterable[Result]) -> dict[Experiment, Result]:
-    """Return the runs that come from uncommitted code, or after a stage that does."""
-    runs = {r.experiment: r for r in results}
-    bad = {e for e, r in runs.items() if dirty(r.provenance)}
-    return {e: r for e, r in runs.items() if not bad.isdisjoint(e.stages)}
 
 
 def arrange(results: Iterable[Result], places: Mapping[str, str]) -> list[Path]:

@@ -21,7 +21,7 @@ from typing import Any
 import nbformat
 
 from companion import claims
-from companion.sections import SCALES
+from companion.sections import SCALES, NothingStored
 from fedlib import paths
 from fedlib.values import one_of
 
@@ -50,7 +50,7 @@ def figures(
 
     ``only`` names some of them, as in "00,01"; ``jobs`` run at once, one per core for 0. With
     ``stored`` runs of a scale but the quick one are those that are there: nothing is trained, and a
-    notebook that cannot do with them is left out.
+    notebook of which nothing is stored is left out.
     ValueError for what does not exist, before anything runs; Failure where a notebook fails.
     """
     from fedlib import data
@@ -113,7 +113,8 @@ def run(
 
     Sources are only read. A copy appears under its final name when it is complete;
     `finished(source, copy)` is then called. The first failure terminates the others and
-    raises Failure, unless some may do (``partly``); its copy is kept as `NAME.failed.ipynb`.
+    raises Failure; its copy is kept as `NAME.failed.ipynb`. If ``partly``, a notebook that ends
+    with NothingStored is left out and is no failure.
     """
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     waiting, running, began = [*sources], dict[Path, subprocess.Popen[bytes]](), time.monotonic()
@@ -121,32 +122,31 @@ def run(
     def say(source: Path, text: str) -> None:
         print(f"[{time.monotonic() - began:5.0f} s] {source.stem}: {text}", flush=True)
 
-    told = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    given = ", ".join(f"{name}={value!r}" for name, value in values.items())
     folder.mkdir(parents=True, exist_ok=True)
     try:
         while waiting or running:
             while waiting and len(running) < (jobs or here):
                 source = waiting.pop(0)
                 running[source] = _started(source, folder / source.name, values, environment or {})
-                say(source, f"started{' with ' + told if told else ''}")
+                say(source, f"started{' with ' + given if given else ''}")
             time.sleep(0.1)
             for source in [s for s, process in running.items() if process.poll() is not None]:
                 good, target = running.pop(source).returncode == 0, folder / source.name
-                say(source, "done" if good else "failed")
                 if good:
+                    say(source, "done")
                     finished(source, target.with_suffix(_FAILED).rename(target))
-                elif partly:
-                    print(_told(target).splitlines()[-2], flush=True)
+                elif partly and (why := _nothing_stored(target.with_suffix(_FAILED))):
+                    say(source, f"left out: {why}")
                 else:
-                    raise Failure(_told(target))
+                    say(source, "failed")
+                    raise Failure(_description(target))
     finally:
         for source, process in running.items():
             process.terminate()  # its kernel follows within a second of losing its parent
             process.wait()
             (folder / source.name).with_suffix(_FAILED).unlink(missing_ok=True)
             say(source, "stopped")
-        if waiting:
-            print(f"not started: {', '.join(source.stem for source in waiting)}", flush=True)
 
 
 def _started(
@@ -163,8 +163,15 @@ def _started(
         return subprocess.Popen(command, stdout=log, env=_environment(environment), **how)
 
 
-def _told(target: Path) -> str:
-    """Return what a failed notebook says: the cell, its error and where the copy lies."""
+def _nothing_stored(copy: Path) -> str:
+    """Return what a failed copy says of its NothingStored, "" if it failed for another reason."""
+    cells = nbformat.read(copy, as_version=4).cells if copy.exists() else []
+    errors = (o for c in cells for o in c.get("outputs", []) if o.output_type == "error")
+    return next((e.evalue for e in errors if e.ename == NothingStored.__name__), "")
+
+
+def _description(target: Path) -> str:
+    """Return why a notebook failed: the cell, its error and where the copy lies."""
     log = target.with_suffix(".log").read_text(errors="replace")
     cell, *error = log[max(log.rfind(_ERROR), 0) :].strip().splitlines() or ["no message"]
     copy = target.with_suffix(_FAILED)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from companion.diverged import lost
 from companion.frames import frame_of, together
 from companion.inference import LEAST_SEEDS
 from companion.plotting import title
-from companion.sections import Run, Section, Setting
+from companion.sections import NothingStored, Run, Section, Setting
 from fedlib.algorithms import CommonestLabel
 from fedlib.runs import Result, find
 from fedlib.runs.sweep import sweep
@@ -55,11 +56,17 @@ def panels(
     the exported results of the standard scale follow, as far as they are there: what a newcomer's
     machine has just computed beside what the paper's data give. ``larger`` are methods that the
     quick scale leaves out. FEDLIB_STORED=1 asks for what is stored of a larger scale: nothing is
-    trained then, and a data set that is not whole is left out.
+    trained then, and a data set that is not whole is left out; NothingStored if none is.
     """
     every = [*methods, *larger]
-    if scale != "quick" and os.environ.get("FEDLIB_STORED") == "1":
-        return [p for p in stored(section, every, scale) if dataset in ("", p.dataset)]
+    if only_stored(scale):
+        if found := [p for p in stored(section, every, scale) if dataset in ("", p.dataset)]:
+            return found
+        part = f"{section.name}:{dataset}".rstrip(":")
+        raise NothingStored(
+            f"of {part} no data set is stored whole at the {scale} scale; to train what is left: "
+            f"python -m papers campaign --scale {scale} --section {part}"
+        )
     methods = methods if scale == "quick" else every
     shown = []
     for name, setting in section.settings(scale, dataset).items():
@@ -78,7 +85,8 @@ def several(
 ) -> Callable[[Section], list[Panel]]:
     """Return a function that gives `panels` of each section: none where it lacks the data set.
 
-    UnknownName if all of them lack it. ``more`` is handed on.
+    And none where only what is stored is asked for, and nothing is: NothingStored if that is so of
+    all of them, UnknownName if all of them lack the data set. ``more`` is handed on.
     """
     if dataset:
         known = [name for section in sections for name in section.settings(scale)]
@@ -86,9 +94,19 @@ def several(
 
     def shown(section: Section) -> list[Panel]:
         lacking = dataset and dataset not in section.settings(scale)
-        return [] if lacking else panels(section, [], scale, dataset, **more)
+        with suppress(NothingStored):
+            return [] if lacking else panels(section, [], scale, dataset, **more)
+        return []
 
+    if only_stored(scale) and not any(map(shown, sections)):
+        names = ", ".join(section.name for section in sections)
+        raise NothingStored(f"of {names} no data set is stored whole at the {scale} scale")
     return shown
+
+
+def only_stored(scale: str) -> bool:
+    """Return whether nothing is to be trained: at larger scales, if FEDLIB_STORED=1 says so."""
+    return scale != "quick" and os.environ.get("FEDLIB_STORED") == "1"
 
 
 def stored(
@@ -129,8 +147,8 @@ def comparable(
     """
     there = [[*results, None].index(None) for _, results in found]
     least = LEAST_SEEDS if max(there, default=0) >= LEAST_SEEDS else 1
-    told = [(len(results), str(run.where), run.method) for run, results in found]
-    rows = pd.DataFrame(told, columns=["asked", "place", "method"]).assign(seeds=there)
+    asked = [(len(results), str(run.where), run.method) for run, results in found]
+    rows = pd.DataFrame(asked, columns=["asked", "place", "method"]).assign(seeds=there)
     while (lacks := rows["seeds"] < rows["asked"].clip(1, least)).any():
         shares = {
             (line, name): share

@@ -33,13 +33,13 @@ SKEWED = ((0.8, 0.1, 0.1), (0.1, 0.7, 0.2), (0.2, 0.2, 0.6))  # the clients' dat
 class Client:
     """A client of a picture: what stays with it, what it is sent and what it sends, in words.
 
-    ``down`` and ``up`` are None where nothing travels. ``said`` stands below its field.
+    ``down`` and ``up`` are None where nothing travels. ``caption`` stands below its field.
     """
 
     stays: str
     down: str | None = None
     up: str | None = None
-    said: str = ""
+    caption: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Picture:
     title: str
     server: str
     clients: Sequence[Client]
-    said: str
+    alt: str
 
     def svg(self) -> str:
         """Return the picture as the text of an SVG file."""
@@ -68,10 +68,10 @@ class Picture:
         for i, client in enumerate(self.clients):
             drawn += _client(8 + i * (WIDE + 8), i, client)
             words += f" {client.stays} {client.down or ''} {client.up or ''}"
-        told = words.replace("/", "").split()[::-1]
-        drawn += _key({"-" if word[0] == "-" else _kind(word): word for word in told}, width)
+        each = words.replace("/", "").split()[::-1]
+        drawn += _key({"-" if word[0] == "-" else _kind(word): word for word in each}, width)
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {TALL}"'
-        label = f' role="img" aria-label="{html.escape(self.said)}" font-family="sans-serif">'
+        label = f' role="img" aria-label="{html.escape(self.alt)}" font-family="sans-serif">'
         return "\n".join([f'{head} width="{width}"{label}', *drawn, "</svg>\n"])
 
 
@@ -92,7 +92,7 @@ def _client(left: float, i: int, client: Client) -> list[str]:
                 drawn += _things(x, y, row, 23, 0.78)
     for row, y in _places(305, [row.split() for row in client.stays.split("/")], 34):
         drawn += _things(middle, y, row, shares=SKEWED[i])
-    lines = wrap(client.said, 20)
+    lines = wrap(client.caption, 20)
     return drawn + [_text(middle, 368 + 17 * k, line, 14, PALE) for k, line in enumerate(lines)]
 
 
@@ -127,9 +127,9 @@ def _one(word: str, x: float, y: float, size: float, shares: Sequence[float] = S
 
 def _key(words: Mapping[str, str], width: float) -> list[str]:
     """Return the key: a word for each of the names that are there."""
-    said = [(KEY[name], words[name]) for name in KEY if name in words]
-    drawn, x = [], (width - sum(34 + 7 * len(name) for name, _ in said)) / 2
-    for name, word in said:
+    names = [(KEY[name], words[name]) for name in KEY if name in words]
+    drawn, x = [], (width - sum(34 + 7 * len(name) for name, _ in names)) / 2
+    for name, word in names:
         drawn += [_one(word, x + 8, 412, 0.55), _text(x + 20, 416, name, 12.5, how="")]
         x += 34 + 7 * len(name)
     return drawn
@@ -146,6 +146,6 @@ def _arrow(x: float, start: float, end: float) -> str:
     return line + f'<path d="M{x - 5:g} {end - tip:g}H{x + 5:g}L{x:g} {end:g}Z" fill="{INK}"/>'
 
 
-def _text(x: float, y: float, said: str, size: float, fill: str = INK, how: str = MIDDLE) -> str:
+def _text(x: float, y: float, text: str, size: float, fill: str = INK, how: str = MIDDLE) -> str:
     style = f'font-size="{size}" fill="{fill}" {how}'
-    return f'<text x="{x:g}" y="{y:g}" {style}>{html.escape(said)}</text>'
+    return f'<text x="{x:g}" y="{y:g}" {style}>{html.escape(text)}</text>'

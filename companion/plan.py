@@ -139,8 +139,8 @@ def campaign(
         train([p.experiment for p in missing], workers=workers, device=device, address=address)
     finally:
         left = [p for p in missing if not complete(p.experiment)]
-        said = f"{len(left)} runs are left:\n{listed(left)}" if left else "all runs are stored"
-        print(said, flush=True)
+        text = f"{len(left)} runs are left:\n{listed(left)}" if left else "all runs are stored"
+        print(text, flush=True)
 
 
 def summed(plan: Sequence[Planned], missing: Sequence[Planned], costs: Costs) -> pd.DataFrame:
@@ -173,8 +173,8 @@ def probed(missing: Iterable[Planned], device: str = "auto") -> Costs:
         cost = unit if isinstance(unit, str) else _total(one.experiment, *unit)
         found[one.experiment] = cost
         if new:
-            said = cost if isinstance(cost, str) else f"about {timedelta(seconds=round(cost))}"
-            print(f"  {one.section}, {one.dataset}, {one.method}: {said}", flush=True)
+            text = cost if isinstance(cost, str) else f"about {timedelta(seconds=round(cost))}"
+            print(f"  {one.section}, {one.dataset}, {one.method}: {text}", flush=True)
     return found
 
 

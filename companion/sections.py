@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Self
+from typing import Self
 
 import pandas as pd
 
 from fedlib.optim import Optimizer
-from fedlib.partition import Clients, Request
+from fedlib.partition import Request
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import one_of, value, within
@@ -47,7 +47,7 @@ class Setting:
     @property
     def clients(self) -> int:
         """The number of clients M; 0 where a column of the data says whose is what."""
-        return dealt_to(self.task.partition)
+        return self.task.partition.population()
 
     def dealt(self, partition: Request) -> Self:
         """Return the setting with another partition."""
@@ -58,14 +58,6 @@ class Setting:
         """The server's Adam, with a rate of its own for phi if that differs."""
         rates = (("phi", self.phi_rate),) if self.phi_rate != self.server_rate else ()
         return Optimizer("adam", lr=self.server_rate, rates=rates)
-
-
-def dealt_to(part: Any) -> int:
-    """Return how many clients a partition has, 0 where a column of the data says whose is what."""
-    if isinstance(part, Clients):
-        return part.last - part.first
-    inner = getattr(part, "of", None)
-    return dealt_to(inner) * getattr(part, "times", 1) if inner else part.clients or 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +74,8 @@ class Run:
     @property
     def name(self) -> str:
         """The run in words, e.g. "Mixture, p = 0.8"."""
-        told = (v if isinstance(v, str) else f"{n} = {v:g}" for n, v in self.where.items())
-        return ", ".join([self.method, *told])
+        place = (v if isinstance(v, str) else f"{n} = {v:g}" for n, v in self.where.items())
+        return ", ".join([self.method, *place])
 
 
 def placed(experiments: Mapping[str, Experiment], **where: float | str) -> list[Run]:
@@ -174,6 +166,10 @@ def seeded(experiment: Experiment, seed: int, rounds: int = 0, usual: int = 0) -
     )
     length = rounds if rounds and experiment.rounds == usual else experiment.rounds
     return replace(experiment, seed=seed, rounds=length, after=after, beside=beside)
+
+
+class NothingStored(ValueError):
+    """Of what is to be shown no run is stored, or too few, and none are to be trained."""
 
 
 # What is reproduced, as one value: the companion is handed it and knows no paper by name.

@@ -12,14 +12,14 @@ from IPython.display import Markdown
 from companion.diverged import lost
 from companion.panels import Panel
 from companion.plotting import title
-from companion.sections import Section, dealt_to
+from companion.sections import Section
 from fedlib import data
 from fedlib.data.records import RECORDS
 from fedlib.models import Net
 from fedlib.optim import Optimizer
 from fedlib.values import as_code
 
-MOST_TOLD = 4  # different values of one thing, beside each other
+MOST_SHOWN = 4  # different values of one thing, beside each other
 WHOLE = "paper"
 _OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 
@@ -32,21 +32,21 @@ def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
     """
     columns = {}
     for p in shown:
-        told = _told(section, p.scale, p.dataset) | {"seeds": str(p.frame["seed"].nunique())}
+        column = _setup(section, p.scale, p.dataset) | {"seeds": str(p.frame["seed"].nunique())}
         if gone := [f"{run.name} (seed {seed})" for run, seed in lost(section, p.scale, p.dataset)]:
-            told["diverged, not shown"] = "; ".join(gone)
-        columns[p.name] = told
+            column["diverged, not shown"] = "; ".join(gone)
+        columns[p.name] = column
     theirs = section.settings(WHOLE)
     same = [name for name in theirs if name in {p.dataset for p in shown}] or [*theirs][:1]
-    columns |= {f"{title(name)} (the paper's scale)": _told(section, WHOLE, name) for name in same}
+    columns |= {f"{title(name)} (the paper's scale)": _setup(section, WHOLE, name) for name in same}
     return pd.DataFrame(columns).fillna("")
 
 
-def _told(section: Section, scale: str, dataset: str) -> dict[str, str]:
+def _setup(section: Section, scale: str, dataset: str) -> dict[str, str]:
     runs = section.runs(scale, dataset)
     last = [section.experiments(scale, dataset, run, seeds=1)[0] for run in runs]
     every = [stage for experiment in last for stage in experiment.stages]
-    clients = {e: dealt_to(e.task.partition) for e in every}
+    clients = {e: e.task.partition.population() for e in every}
     federated = [e for e in every if e.algorithm.federates and clients[e] != 1] or every
     nets = [Net(e.task.model, *data.form(e.task.dataset)) for e in federated]
     return {
@@ -85,8 +85,8 @@ def _optimiser(one: Optimizer) -> str:
 
 def _several(values: Iterable[object]) -> str:
     """Return different values beside each other, in the order in which they come."""
-    told = [*dict.fromkeys(map(str, values))]
-    return "; ".join([*told[:MOST_TOLD], *["..."][: len(told) - MOST_TOLD]])
+    known = [*dict.fromkeys(map(str, values))]
+    return "; ".join([*known[:MOST_SHOWN], *["..."][: len(known) - MOST_SHOWN]])
 
 
 def source(*functions: Callable[..., Any]) -> Markdown:

@@ -32,13 +32,12 @@ from companion.panels import Panel
 from fedlib.runs import Experiment, find, rounds
 
 
-def claims_table(frame: pd.DataFrame, name: str = "", scale: str = "quick") -> HTML:
+def claims_table(frame: pd.DataFrame, name: str, scale: str) -> HTML:
     """Return a frame of claims as a table in which verdicts stand out by word and colour.
 
-    With a ``name`` they are also written into ``figures/<scale>``, where the scorecard finds them.
+    They are also written into ``figures/<scale>`` under this name, where the scorecard finds them.
     """
-    if name:
-        plotting.save_table(frame, name, scale)
+    plotting.save_table(frame, name, scale)
     shown = claims.shown(frame)
     formats = {"verdict": lambda v: f'<b style="color:{_COLOURS.get(v, "inherit")}">{v}</b>'}
     with pd.option_context("display.max_colwidth", None):
@@ -55,19 +54,21 @@ def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
 class Explorer(w.VBox):
     """Controls above a figure; where nothing is live, the figure as it was at first, or frames.
 
-    ``frames`` are PNGs by what a reader is told of them, and ``start`` is the first one shown.
+    ``pictures`` are PNGs by their labels, and ``start`` is the first one shown.
     """
 
-    def __init__(self, parts: Sequence[w.Widget], frames: Mapping[str, bytes], start: int) -> None:
+    def __init__(
+        self, parts: Sequence[w.Widget], pictures: Mapping[str, bytes], start: int
+    ) -> None:
         super().__init__(parts)
-        self._first, self.frames, self._start = parts[-1].value, frames, start
+        self._first, self.pictures, self._start = parts[-1].value, pictures, start
 
     def _repr_mimebundle_(self, **how: Any) -> dict[str, Any]:
         """Return the live view, and what pages without a kernel show."""
         picture = b64encode(self._first).decode()
         still = {"image/png": picture, "text/plain": "Controls: open the notebook in JupyterLab."}
-        if self.frames:
-            still["text/html"] = moving(self.frames, self._start)
+        if self.pictures:
+            still["text/html"] = moving(self.pictures, self._start)
         return {**super()._repr_mimebundle_(**how), **still}
 
 
@@ -108,7 +109,7 @@ def explorer(draw: Callable[..., Figure], *, moves: str = "", **controls: w.Widg
 
 
 def _options(control: Any) -> Iterator[str]:
-    """Set a control to each of its options; yield what a reader is told of it."""
+    """Set a control to each of its options; yield the label of its picture."""
     start = control.index
     for i in range(len(control.options)):
         control.index = i
@@ -133,20 +134,20 @@ def _small(figure: Figure) -> bytes:
     return png.getvalue()
 
 
-def moving(frames: Mapping[str, bytes], start: int = 0) -> str:
-    """Return HTML that shows frames, PNGs by what is told of them, with a slider and a button.
+def moving(pictures: Mapping[str, bytes], start: int = 0) -> str:
+    """Return HTML that shows pictures, PNGs by their labels, with a slider and a button.
 
     It loads nothing, can stand on a page several times, and is readable on a dark one. Where
-    scripts do not run, the frame ``start`` remains.
+    scripts do not run, the picture ``start`` remains.
     """
-    told = [*frames]
-    pictures = [f"data:image/png;base64,{b64encode(png).decode()}" for png in frames.values()]
-    later = ["" if i == start else picture for i, picture in enumerate(pictures)]
-    given = json.dumps([*zip(told, later, strict=True)]).replace("</", r"<\/")
-    wide = Image.open(BytesIO(frames[told[start]])).width * 96 // _COARSE
+    labels = [*pictures]
+    sources = [f"data:image/png;base64,{b64encode(png).decode()}" for png in pictures.values()]
+    later = ["" if i == start else picture for i, picture in enumerate(sources)]
+    given = json.dumps([*zip(labels, later, strict=True)]).replace("</", r"<\/")
+    wide = Image.open(BytesIO(pictures[labels[start]])).width * 96 // _COARSE
     return _MOVING.substitute(
-        key=f"{zlib.crc32(given.encode()):08x}", frames=given, start=start, last=len(told) - 1,
-        said=escape(told[start]), first=pictures[start], wide=wide,
+        key=f"{zlib.crc32(given.encode()):08x}", frames=given, start=start, last=len(labels) - 1,
+        label=escape(labels[start]), first=sources[start], wide=wide,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich import print as told
+from rich import print as show
 from rich.markup import escape
 
 from companion import claims, keep, scorecard
@@ -112,11 +112,11 @@ def tasks(
 ) -> None:
     """List the papers' settings by name, or show one as the code of its task."""
     if name:
-        said = (option.partition("=") for option in options)
-        print(named.named(name, scale, **{field: from_code(code) for field, _, code in said}))
+        given = (option.partition("=") for option in options)
+        print(named.named(name, scale, **{field: from_code(code) for field, _, code in given}))
         return
     for known in named.names():
-        told(f"[bold]{known:24}[/bold] {escape(named.about(known))}")
+        show(f"[bold]{known:24}[/bold] {escape(named.about(known))}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -124,10 +124,10 @@ def why_not() -> pd.Series:
         ),
         RESCALED: metric.eq("global_test_accuracy") & item.eq("Table 1e") & rows["value"].lt(25),
     }
-    said = pd.Series("", index=rows["row"])
+    found = pd.Series("", index=rows["row"])
     for reason, where in reversed(reasons.items()):
-        said[rows["row"][where]] = reason
-    return said
+        found[rows["row"][where]] = reason
+    return found
 
 
 BOOK = Book(

@@ -44,8 +44,8 @@ def heatmaps(
         ax.imshow(m, aspect="auto", **shade)
         ax.grid(visible=False)
         ax.set_title(name, fontsize="small")
-        told = range(0, m.shape[1], 1 if m.shape[1] <= 8 else 5)
-        ax.set_xticks(told, [str(k + first) for k in told])
+        ticks = range(0, m.shape[1], 1 if m.shape[1] <= 8 else 5)
+        ax.set_xticks(ticks, [str(k + first) for k in ticks])
         ax.set_yticks(range(len(rows)), rows)
         cells = _cells("item", "expert", value=m)
         return pd.DataFrame({"panel": name, **cells}).assign(expert=cells["expert"] + first)
@@ -110,10 +110,10 @@ def label_bars(
     Every client has a field of its own with the classes from left to right, the true share on the
     left of each pair and the reconstructed one on its right.
     """
-    told = {"true label shares p(y|s)": style.RED, "reconstructed by the server": style.BLUE}
+    colours = {"true label shares p(y|s)": style.RED, "reconstructed by the server": style.BLUE}
 
     def draw(ax: Axes, name: str, shares: np.ndarray) -> pd.DataFrame:
-        for k, (label, colour) in enumerate(told.items()):
+        for k, (label, colour) in enumerate(colours.items()):
             at = np.arange(shares.shape[1]) + 0.4 * k
             ax.bar(at, shares[k], 0.4, color=colour, align="edge", linewidth=0, label=label)
         ax.set(xticks=[], ylim=(0, max(truth.max(), guess.max())))

@@ -66,7 +66,6 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
     ax.set_xticks(range(len(places)), places, rotation=30 if len(places) > 6 else 0)
     ax.set(ylabel=ylabel, xlim=(-0.6, len(places) - 0.4))
     ax.grid(axis="y", alpha=0.25)
-    style.trim(ax, "", ylabel)
     style.finish(figure, heading)
     return figure, drawn
 
@@ -138,9 +137,9 @@ def _beyond(panels: Mapping[str, pd.DataFrame], marks: Mapping[str, float], mark
         rows.assign(above=rows["low"] > marks[name], below=rows["high"] < marks[name])
         for name, rows in panels.items()
     )
-    said = "{}: {} of {} clearly above {}, {} below"
+    sentence = "{}: {} of {} clearly above {}, {} below"
     return "\n".join(
-        said.format(name, of["above"].sum(), len(of), mark, of["below"].sum())
+        sentence.format(name, of["above"].sum(), len(of), mark, of["below"].sum())
         for name, of in every.dropna(subset="low").groupby("group", sort=False)
     )
 
@@ -250,7 +249,7 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
             ax.plot(of["values"], [at] * len(of["values"]), "|", markersize=7, **look)
         alike = rows["name"].duplicated(keep=False)
         names = rows["name"].mask(alike, rows["name"] + "\n" + rows["setting"])
-        ax.set_yticks(rows.index, names.map(lambda told: fill(told, 40)), fontsize="x-small")
+        ax.set_yticks(rows.index, names.map(lambda label: fill(label, 40)), fontsize="x-small")
         ax.set_ylim(-0.6, len(rows) - 0.4)
         return rows.drop(columns="values")
 

@@ -15,43 +15,35 @@ from companion.diverged import lost
 from companion.inference import LEAST_SEEDS, interval
 from companion.panels import Panel, stored
 from companion.scorecard import page as words
-from companion.sections import SCALES, Book, Exhibit
+from companion.sections import SCALES, Book, Exhibit, Run
 from fedlib import paths
 from fedlib.runs import Experiment, Result, find
-from fedlib.runs.exported import path_of
 
 LARGEST_FIRST = SCALES[::-1]
 # The quick scale has data of its own, which no paper has numbers for.
 WITH_NUMBERS = [scale for scale in LARGEST_FIRST if scale != "quick"]
 BALANCED = "balanced_accuracy"  # of all classes alike, and on no client's own test
-TEXTS = ("group", "family", "scale", "notebook", "key", "device", "commit", "file")
+TEXTS = ("group", "family", "scale", "notebook", "key", "device", "commit")
 MEASURED = ("mean", "low", "high", "seeds", "values", "same", "diverged", *TEXTS)
 
 
-def write(book: Book) -> tuple[list[Path], pd.DataFrame, pd.DataFrame]:
-    """Write scorecard.html, .parquet and scorecard_claims.parquet; return them.
-
-    Also the tables that are in them: published numbers and claims.
-    """
-    home = paths.figures()
-    home.mkdir(parents=True, exist_ok=True)
+def write(book: Book) -> tuple[Path, pd.DataFrame, pd.DataFrame]:
+    """Write the page scorecard.html; return its path and what it shows, numbers and claims."""
+    file = paths.figures() / "scorecard.html"
+    file.parent.mkdir(parents=True, exist_ok=True)
     table, claims = numbers(book), collected()
-    written = [home / f"scorecard{end}" for end in (".html", ".parquet", "_claims.parquet")]
-    written[0].write_text(words.page(table, orders(table), claims))
-    table.to_parquet(written[1], index=False)
-    claims.astype({"measured": str, "seeds": str, "values": str}).to_parquet(written[2])
-    return written, table, claims
+    file.write_text(words.page(table, orders(table), claims))
+    return file, table, claims
 
 
 def main(book: Book) -> None:
-    """Write page and tables; say where, and how verdicts are spread."""
-    written, numbers, claims = write(book)
+    """Write the page; say where, and how verdicts are spread."""
+    file, numbers, claims = write(book)
     counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
     for name, table in zip(("published numbers", "claims of the papers"), counted, strict=True):
-        said = ", ".join(f"{n} {v}" for v, n in table["verdict"].value_counts().items())
-        print(f"{len(table)} {name}: {said or 'none tested yet, run make figures'}")
-    for file in written:
-        print(file.relative_to(paths.ROOT) if file.is_relative_to(paths.ROOT) else file)
+        counts = ", ".join(f"{n} {v}" for v, n in table["verdict"].value_counts().items())
+        print(f"{len(table)} {name}: {counts or 'none tested yet, run make figures'}")
+    print(file.relative_to(paths.ROOT) if file.is_relative_to(paths.ROOT) else file)
 
 
 def collected() -> pd.DataFrame:
@@ -89,8 +81,7 @@ def corrected(claims: pd.DataFrame) -> pd.DataFrame:
 def _name(file: Path) -> str:
     """Return the name of the notebook that wrote a file "NN_claims.csv"."""
     number = file.name[:2]
-    there = sorted((paths.ROOT / "notebooks").glob(f"{number}_*.ipynb"))
-    return there[0].stem if there else number
+    return next((n.stem for n in paths.notebooks().glob(f"{number}_*.ipynb")), number)
 
 
 def numbers(book: Book) -> pd.DataFrame:
@@ -100,9 +91,9 @@ def numbers(book: Book) -> pd.DataFrame:
     label on the paper's own partition; NaN elsewhere), mean, low, high (95% over seeds, in
     percent), seeds, values (by seed), same (whether the run is planned at the papers' own scale),
     diverged (whether it has no seeds because a run did), group (of numbers that are ranked
-    together) and family, scale, notebook, key (of the first seed's run), its device and commit and
-    the file of ``results/`` that holds it, why_not, at_hand, gap (mean - value), repeats (whether
-    an earlier row is the same number) and verdict.
+    together) and family, scale, notebook, key (of the first seed's run), its device and commit,
+    why_not, at_hand, gap (mean - value), repeats (whether an earlier row is the same number) and
+    verdict.
     """
     table = book.published().set_index("row", drop=False)
     rows = [row for exhibit in book.exhibits for row in _measured(exhibit)]
@@ -143,16 +134,12 @@ def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
     A method of which a run diverged is left out of its panel: by itself it has its other places.
     What diverged comes last.
     """
-    section = exhibit.section
-    gone = [
-        (scale, dataset, run)
-        for scale in WITH_NUMBERS
-        for dataset in section.settings(scale)
-        for run, _ in lost(section, scale, dataset)
-    ]
+    section, without = exhibit.section, list[dict[str, object]]()
     for scale in WITH_NUMBERS:
+        gone = [(d, run) for d in section.settings(scale) for run, _ in lost(section, scale, d)]
+        without += [row for d, run in gone for row in _diverged(exhibit, scale, d, run)]
         shown = stored(section, [], scale, partly=True)
-        for method in {run.method for at, _, run in gone if at == scale}:
+        for method in dict.fromkeys(run.method for _, run in gone):
             shown += stored(section, [method], scale, partly=True)
         for panel in shown:
             printed = exhibit.printed(panel.dataset).dropna(subset="value")
@@ -162,12 +149,16 @@ def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
                 measured = runs.get(tuple(row[k] for k in exhibit.keys))
                 if measured is not None:
                     yield _row(exhibit, panel, row, measured, theirs)
-    for scale, dataset, run in gone:
-        where = {"method": run.method, **run.where}
-        for _, row in exhibit.printed(dataset).iterrows():
-            if all(row.get(name, at) == at for name, at in where.items()):
-                told = {"scale": scale, "notebook": exhibit.notebook}
-                yield {"row": row["row"], "seeds": 0, "diverged": True, **told}
+    yield from without
+
+
+def _diverged(exhibit: Exhibit, scale: str, dataset: str, run: Run) -> Iterator[dict[str, object]]:
+    """Yield the numbers of an exhibit that a run which diverged has left without a measurement."""
+    place = {"method": run.method, **run.where}
+    found = {"seeds": 0, "diverged": True, "scale": scale, "notebook": exhibit.notebook}
+    for _, row in exhibit.printed(dataset).iterrows():
+        if all(row.get(name, at) == at for name, at in place.items()):
+            yield {"row": row["row"], **found}
 
 
 def _row(
@@ -181,17 +172,16 @@ def _row(
     limits = (0.0, 1.0) if all(0 <= v <= 1 for v in values) else None
     ends = zip(("mean", "low", "high"), interval(values, limits=limits), strict=True)
     group = (exhibit.paper, panel.dataset, *(str(row.get(k, k)) for k in exhibit.apart))
-    told = {"row": row["row"], **dict(ends), "seeds": len(values), "values": values}
-    told |= {"group": ", ".join(group), "family": exhibit.family(str(row.get("method", "")))}
-    told |= {"scale": panel.scale, "notebook": exhibit.notebook}
+    found = {"row": row["row"], **dict(ends), "seeds": len(values), "values": values}
+    found |= {"group": ", ".join(group), "family": exhibit.family(str(row.get("method", "")))}
+    found |= {"scale": panel.scale, "notebook": exhibit.notebook}
     result = _result_of(exhibit, panel, measured)
     if result is not None:
         one, made = result.experiment, result.provenance
-        file = path_of(one)
-        told |= {"key": one.key, "file": file.name if file is not None else ""}
-        told |= {name: made.get(name, "") for name in ("device", "commit")}
-        told["same"] = _bare(one) in theirs
-    return told
+        found |= {"key": one.key}
+        found |= {name: made.get(name, "") for name in ("device", "commit")}
+        found["same"] = _bare(one) in theirs
+    return found
 
 
 def _result_of(exhibit: Exhibit, panel: Panel, measured: pd.DataFrame) -> Result | None:
@@ -238,8 +228,8 @@ def judged(table: pd.DataFrame) -> pd.Series:
         words.IMPRECISE: wide & ~far,
         words.AGREES: (table["mean"] - table["value"]).abs().le(margin),
     }
-    said = np.select([*verdicts.values()], [*verdicts], words.DIFFERS)
-    return pd.Series(said, index=table.index)
+    chosen = np.select([*verdicts.values()], [*verdicts], words.DIFFERS)
+    return pd.Series(chosen, index=table.index)
 
 
 def orders(table: pd.DataFrame) -> pd.DataFrame:

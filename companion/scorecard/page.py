@@ -17,8 +17,10 @@ NEVER, ABSENT, NO, DIVERGED = "not run", "data not at hand", "not comparable", "
 VERDICTS = {
     AGREES: f"within {POINTS:g} points of the published number, or within its published deviation; "
     f"the 95% interval of the mean over seeds is at most {WIDEST:g} points wide to each side",
-    DIFFERS: "it is not, at such an interval, or at a wider one that lies wholly outside",
-    IMPRECISE: f"the interval is wider, or there are fewer than {LEAST_SEEDS} seeds",
+    DIFFERS: "the mean is further away than that, and the interval as narrow; or the interval is "
+    "wider, but all of it is further away",
+    IMPRECISE: "the interval is wider, and not all of it is further away; or there are fewer than "
+    f"{LEAST_SEEDS} seeds",
     OTHER: "the run is smaller than the paper's: of its numbers only the order is judged, within "
     "families of methods",
     DIVERGED: "training stopped, because a number in it was not finite any more",
@@ -33,8 +35,8 @@ CLASSES |= dict.fromkeys((FAILS, DIFFERS, DIVERGED), "bad")
 def page(numbers: pd.DataFrame, orders: pd.DataFrame, claims: pd.DataFrame) -> str:
     """Return the scorecard as HTML: what came out, every claim, every published number.
 
-    Columns sort by a click and a box filters rows; links go to the notebook that shows a number and
-    to the stored run behind it.
+    Columns sort by a click and a box filters rows; links go to the notebook that shows a number.
+    `python -m fedlib show KEY` shows the stored run behind it.
     """
     rules = "".join(
         f"<li><b>{_verdict(v)}</b>: {escape(text)}</li>" for v, text in VERDICTS.items()
@@ -77,8 +79,8 @@ def exhibits(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
     found = {}
     for (paper, item), rows in measured.groupby(["paper", "table_or_figure"], sort=False):
         places = rows["group"].str.split(", ", expand=True)
-        told = places.loc[:, places.nunique().gt(1)].fillna("")
-        names = [", ".join(of) for of in told.assign(method=rows["method"]).to_numpy()]
+        differing = places.loc[:, places.nunique().gt(1)].fillna("")
+        names = [", ".join(of) for of in differing.assign(method=rows["method"]).to_numpy()]
         found[f"{plotting.title(str(paper)[:3])}, {item}"] = rows.assign(name=names)
     return found
 
@@ -95,14 +97,14 @@ def _summary(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
         some = claims[claims["verdict"].isin(of_claims)]
         count = int(numbers["verdict"].isin(of_numbers).sum())
         kinds = ", ".join(of_numbers)
-        told = "".join(
+        items = "".join(
             f"<li>{escape(str(of['claim']))} <i>({escape(str(of['place']))}; "
             f"{escape(str(of['tested on']))}; {_notebook(str(of['notebook']))})</i></li>"
             for of in some.to_dict("records")
         )
         parts.append(
             f"<details><summary><b>{head}</b>: {len(some)} of {len(claims)} claims of the papers, "
-            f"{count} of {len(numbers)} published numbers ({kinds})</summary><ul>{told}</ul>"
+            f"{count} of {len(numbers)} published numbers ({kinds})</summary><ul>{items}</ul>"
             "</details>"
         )
     return "".join(parts)
@@ -120,10 +122,10 @@ def _counts(rows: pd.DataFrame, by: str) -> str:
 
 
 def _claims(claims: pd.DataFrame) -> str:
-    told = shown(claims).astype(str).map(escape)
-    told["verdict"] = claims["verdict"].map(_verdict)
-    told.insert(0, "notebook", claims["notebook"].map(_notebook))
-    return _table(told, "claims")
+    columns = shown(claims).astype(str).map(escape)
+    columns["verdict"] = claims["verdict"].map(_verdict)
+    columns.insert(0, "notebook", claims["notebook"].map(_notebook))
+    return _table(columns, "claims")
 
 
 def _numbers(numbers: pd.DataFrame) -> str:
@@ -138,7 +140,7 @@ def _numbers(numbers: pd.DataFrame) -> str:
     texts["95% interval"] = ["" if pd.isna(a) else f"{a:.3g} to {b:.3g}" for a, b in ends]
     texts["seeds"] = numbers["seeds"].astype(int).astype(str).replace("0", "")
     texts["scale"] = numbers["scale"]
-    texts["run"] = [_run(*run) for run in numbers[["key", "file", "device", "commit"]].to_numpy()]
+    texts["run"] = [_run(*run) for run in numbers[["key", "device", "commit"]].to_numpy()]
     texts["notebook"] = numbers["notebook"].map(_notebook)
     why = numbers["why_not"].map(lambda text: f": {escape(text)}" if text else "")
     again = numbers["repeats"].map({True: " (printed before)", False: ""})
@@ -162,9 +164,7 @@ def _notebook(name: str) -> str:
     return f'<a href="../notebooks/{escape(name)}.ipynb">{escape(name)}</a>' if name else ""
 
 
-def _run(key: str, file: str, device: str, commit: str) -> str:
-    """Return the key of a run, with where and from which code it comes; a link to its file."""
-    said = f'title="{escape(f"{device}, commit {commit}")}">{escape(key[:8])}'
-    if not file:
-        return f"<span {said}</span>" if key else ""
-    return f'<a href="../results/{escape(file)}" {said}</a>'
+def _run(key: str, device: str, commit: str) -> str:
+    """Return the key of a run, which tells where and by which code it was trained."""
+    made = escape(f"{device}, commit {commit}")
+    return f'<span title="{made}">{escape(key)}</span>' if key else ""

@@ -18,7 +18,6 @@ from papers.book import BOOK
 HERE = Path(__file__).parent
 SOURCES, SITE = paths.ROOT / "build" / "site-src", paths.ROOT / "build" / "site"
 # A link to a stored run in the scorecard, and a picture in the README.
-RUN = re.compile(r'<a href="\.\./results/[^"]*" (title="[^"]*")>([^<]*)</a>')
 PICTURE = re.compile(r'<img src="[^"]*figures/(?:[^"]*/)?([^"/]+\.png)" width="(\d+)">')
 
 
@@ -78,10 +77,9 @@ def _figures() -> None:
 
 def _scorecard() -> None:
     """Write the scorecard anew and put its page beside the site's."""
-    files, _, _ = write(BOOK)
+    file, _, _ = write(BOOK)
     (SOURCES / "extra").mkdir()
-    page = files[0].read_text().replace("../notebooks/", "notebooks/").replace(".ipynb", ".html")
-    page = RUN.sub(r"<span \1>\2</span>", page)  # runs are not part of the site
+    page = file.read_text().replace("../notebooks/", "notebooks/").replace(".ipynb", ".html")
     page = page.replace("<h1>", '<p><a href="index.html">fedlib</a></p>\n<h1>', 1)
     (SOURCES / "extra" / "scorecard.html").write_text(page)
 

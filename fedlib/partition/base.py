@@ -19,7 +19,8 @@ from fedlib.values import value, within
 class Request:
     """How examples are dealt to clients, as a value that prints as code; the base of them all.
 
-    A scheme of one's own is a subclass made a value with ``@value`` that has a `deal`.
+    A scheme of one's own is a subclass made a value with ``@value`` that has a `deal`, and a
+    `population` if it knows that beforehand otherwise than by a field ``clients``.
     """
 
     def split(
@@ -37,6 +38,10 @@ class Request:
     def deal(self, pool: Pool, seed: int) -> Partition:
         """Who gets what of a pool; ValueError, with the numbers, for the impossible."""
         raise NotImplementedError(f"{type(self).__name__} does not say how to deal")
+
+    def population(self) -> int:
+        """How many clients it deals to; 0 where the data decide, as who wrote what."""
+        return vars(self).get("clients") or 0
 
     def among(self) -> tuple[int, int]:
         """The number of its first client and of all clients, where it is some of another's.
@@ -70,6 +75,9 @@ class Around(Request):
 
     def kinds(self) -> dict[str, int]:
         return self.of.kinds()
+
+    def population(self) -> int:
+        return self.of.population()
 
     def deal(self, pool: Pool, seed: int) -> Partition:
         return self.of.deal(pool, seed)
@@ -197,6 +205,9 @@ class Repeated(Around):
     limits = within(times="> 0")
     times: int = 2
 
+    def population(self) -> int:
+        return self.times * self.of.population()
+
     def deal(self, pool: Pool, seed: int) -> Partition:
         rows: list[Ints] = []
         for deal in range(self.times):
@@ -229,6 +240,9 @@ class Clients(Around):
             raise ValueError(f"first must be at least 0, last above it; got {self}")
         if isinstance(self.of, Rotated) and self.of.alpha is None:
             raise ValueError("angles by blocks of clients go around Clients, not inside")
+
+    def population(self) -> int:
+        return self.last - self.first
 
     def among(self) -> tuple[int, int]:
         """The first, and how many the other request has; ValueError where that depends on data."""

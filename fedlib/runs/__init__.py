@@ -4,4 +4,4 @@ from fedlib.runs.atomic import Damaged, DamagedWarning, StoreError
 from fedlib.runs.exported import export, exported
 from fedlib.runs.run import begun, rounds, run, run_with_state
 from fedlib.runs.spec import Experiment, Result
-from fedlib.runs.store import Entry, RunDiverged, find, inventory
+from fedlib.runs.store import Entry, RunDiverged, diverged, find, inventory

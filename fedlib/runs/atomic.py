@@ -22,7 +22,7 @@ from torch import Tensor
 from fedlib import paths
 from fedlib.progress import quiet
 
-MOST_SAID = 500  # characters of what a decoder says of a damaged file, which may quote all of it
+LONGEST_REASON = 500  # characters of a decoder's complaint, which may quote the whole file
 CHECKSUM = "crc32"  # safetensors has none, and training would go on from a flipped weight unawares
 # A file sorts its names, and a sum over leaves has the bits of an undisturbed run in its order.
 ORDER = "order"
@@ -88,17 +88,17 @@ def reading(path: Path, what: str) -> Iterator[None]:
         refused = getattr(error, "errno", None) not in (None, errno.ENOENT)
         if refused or isinstance(error, MemoryError | Damaged):
             raise
-        said = " ".join(f"{error}".split())[:MOST_SAID] or type(error).__name__
-        raise Damaged(f"{path} is no {what}: {said}") from error
+        why = " ".join(f"{error}".split())[:LONGEST_REASON] or type(error).__name__
+        raise Damaged(f"{path} is no {what}: {why}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return what a JSON file of the store says; Damaged if it is no JSON object."""
     with reading(path, "JSON object"):
-        said = json.loads(path.read_bytes())
-        if not isinstance(said, dict):
-            raise ValueError(f"it holds a {type(said).__name__}")
-        return said
+        read = json.loads(path.read_bytes())
+        if not isinstance(read, dict):
+            raise ValueError(f"it holds a {type(read).__name__}")
+        return read
 
 
 def set_aside(home: Path, why: Damaged) -> None:
@@ -132,32 +132,32 @@ def alone(lock: Path, what: str) -> Iterator[None]:
         yield
 
 
-def save_tensors(path: Path, tensors: dict[str, Tensor], said: dict[str, str]) -> None:
-    """Write tensors, and what is said of them, with their checksum."""
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write tensors and metadata, with their checksum."""
     whole = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
-    said = {**said, ORDER: json.dumps([*whole])}
-    path.write_bytes(save(whole, {**said, CHECKSUM: _checksum(whole, said)}))
+    metadata = {**metadata, ORDER: json.dumps([*whole])}
+    path.write_bytes(save(whole, {**metadata, CHECKSUM: _checksum(whole, metadata)}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors of a file, and what is said of them.
+    """Return the tensors of a file, and its metadata.
 
     Damaged unless they are those that were written; a file without a checksum is believed.
     """
     with reading(path, "readable checkpoint"), safe_open(path, framework="pt") as file:
-        said = file.metadata() or {}
+        metadata = file.metadata() or {}
         tensors = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
-        written = said.pop(CHECKSUM, None)
-        if written is not None and written != _checksum(tensors, said):
+        written = metadata.pop(CHECKSUM, None)
+        if written is not None and written != _checksum(tensors, metadata):
             raise ValueError("its checksum differs")
-        order = json.loads(said.pop(ORDER, "null")) or [*tensors]
+        order = json.loads(metadata.pop(ORDER, "null")) or [*tensors]
         # Copies begin where torch puts tensors, not where the file does: some sums hang on that.
-        return {n: tensors[n].clone() for n in order}, said
+        return {n: tensors[n].clone() for n in order}, metadata
 
 
-def _checksum(tensors: dict[str, Tensor], said: dict[str, str]) -> str:
-    """Return the CRC-32 of names, kinds, shapes and bytes, and of what is said."""
-    checksum = zlib.crc32(json.dumps(said, sort_keys=True).encode())
+def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """Return the CRC-32 of names, kinds, shapes and bytes, and of the metadata."""
+    checksum = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         checksum = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), checksum)
         checksum = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, checksum)

@@ -46,15 +46,15 @@ class UnfitNode(RuntimeError):
 
 
 class Mailbox:
-    """Keeps the last that every run has told, and its checkpoint, until the driver takes them."""
+    """Keeps how far every run last was, and its checkpoint, until the driver takes them."""
 
     def __init__(self) -> None:
         self._mail: dict[str, Mail] = {}
 
-    def post(self, key: str, told: tuple[Any, ...], files: dict[int, Files]) -> None:
+    def post(self, key: str, progress: tuple[Any, ...], files: dict[int, Files]) -> None:
         """Keep how far a run is, and the files of those of its stages that have changed."""
         _, before = self._mail.get(key, ((), {}))
-        self._mail[key] = told, {**before, **files}
+        self._mail[key] = progress, {**before, **files}
 
     def take(self) -> dict[str, Mail]:
         """Return what has come since the last time."""
@@ -141,8 +141,8 @@ class Cluster(Pool):
         if self.lost[experiment.key] < ATTEMPTS:
             self.give(experiment)
             return None
-        said = f"{type(why).__name__}: {why}".splitlines()[0]
-        text = f"its worker was lost {ATTEMPTS} times, at last: {said}; what came back is kept"
+        reason = f"{type(why).__name__}: {why}".splitlines()[0]
+        text = f"its worker was lost {ATTEMPTS} times, at last: {reason}; what came back is kept"
         return experiment, WorkerDied(text)
 
 
@@ -197,12 +197,12 @@ def train(
             _keep(stage, files)
         seen, last = [_changed(stage) for stage in stages], 0.0
 
-        def tell(*told: Any) -> None:
+        def tell(*progress: Any) -> None:
             nonlocal seen, last
             if time.monotonic() - last > SECONDS_BETWEEN_MESSAGES:
                 now = [_changed(stage) for stage in stages]
                 new = {i: store.pack(stages[i]) for i in range(len(now)) if now[i] != seen[i]}
-                mailbox.post.remote(experiment.key, (node, *told), new)
+                mailbox.post.remote(experiment.key, (node, *progress), new)
                 seen, last = now, time.monotonic()
 
         error = trained(experiment, tell, options)

@@ -63,8 +63,7 @@ def writing() -> Iterator[None]:
 
 def refusal(results: Sequence[Result]) -> str:
     """Return why runs that come from uncommitted code are not exported, which, and what to do."""
-    told = [r.experiment for r in results[:MOST_NAMED]]
-    lines = [f"  {e.key}: {e.algorithm} on {e.task.dataset}, seed {e.seed}\n" for e in told]
+    lines = [f"  {r.experiment.key}: {r.experiment}\n" for r in results[:MOST_NAMED]]
     return (
         f"{len(results)} runs are not exported: they, or stages before them, were trained by "
         f"uncommitted code:\n{''.join(lines)}Commit it, move these runs out of {paths.runs()}, and "
@@ -74,9 +73,9 @@ def refusal(results: Sequence[Result]) -> str:
 
 def _table(key: str, result: Result) -> pa.Table:
     metrics = tidy(result.metrics)
-    said = {"spec": to_dict(result.experiment), "provenance": result.provenance}
+    run = {"spec": to_dict(result.experiment), "provenance": result.provenance}
     rows = pa.array([0] * metrics.num_rows, pa.int32())
-    same = (key, json.dumps(said, sort_keys=True))
+    same = (key, json.dumps(run, sort_keys=True))
     columns = [pa.DictionaryArray.from_arrays(rows, [text]) for text in same]
     for name in COLUMNS:
         column = metrics[name].combine_chunks()
@@ -116,8 +115,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, pq.FileMetaData, dict[str, int]]]
     It stays the file that the footer is of if it is being replaced.
     """
     with atomic.reading(path, WHAT), path.open("rb") as file:
-        said = os.fstat(file.fileno())
-        stamp = said.st_mtime_ns, said.st_size, said.st_ino
+        stat = os.fstat(file.fileno())
+        stamp = stat.st_mtime_ns, stat.st_size, stat.st_ino
         if path not in _FOOTERS or _FOOTERS[path][0] != stamp:
             footer = pq.read_metadata(file)
             _FOOTERS[path] = stamp, footer, _groups(footer)
@@ -146,11 +145,11 @@ def read_run(path: Path, key: str) -> Result:
     with _opened(path) as (file, footer, groups):
         parquet = pq.ParquetFile(file, metadata=footer, page_checksum_verification=True)
         table = parquet.read_row_group(groups[key], use_threads=False)
-        said = json.loads(table["run"][0].as_py())
-        spec = from_dict(said["spec"])
+        run = json.loads(table["run"][0].as_py())
+        spec = from_dict(run["spec"])
         if not isinstance(spec, Experiment):
             raise ValueError("it does not say of which experiment it is")
-        return Result(spec, tidy(table), said["provenance"])
+        return Result(spec, tidy(table), run["provenance"])
 
 
 def path_of(experiment: Experiment) -> Path | None:

@@ -57,26 +57,26 @@ def stages_of(earlier: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, lis
     ``earlier`` are their keys and provenances.
     """
     found: dict[str, list[str]] = {}
-    for key, said in earlier:
-        found |= {**_stages(said), key: sorted(_commits(said))}
+    for key, made in earlier:
+        found |= {**_stages(made), key: sorted(_commits(made))}
     return found
 
 
-def dirty(said: Mapping[str, Any]) -> list[str]:
+def dirty(made: Mapping[str, Any]) -> list[str]:
     """Return the commits of a run, and of the stages that it builds on, that do not hold the code.
 
     They are those of a checkout with uncommitted changes.
     """
-    made = _commits(said).union(*_stages(said).values())
-    return sorted(c for c in made if c.endswith(DIRTY))
+    commits = _commits(made).union(*_stages(made).values())
+    return sorted(c for c in commits if c.endswith(DIRTY))
 
 
-def _commits(said: Mapping[str, Any]) -> set[str]:
-    return {str(part["commit"]) for part in (said, *said.get("segments", ())) if "commit" in part}
+def _commits(made: Mapping[str, Any]) -> set[str]:
+    return {str(part["commit"]) for part in (made, *made.get("segments", ())) if "commit" in part}
 
 
-def _stages(said: Mapping[str, Any]) -> dict[str, list[str]]:
-    parts = (part.get("stages", {}) for part in said.get("segments", ()))
+def _stages(made: Mapping[str, Any]) -> dict[str, list[str]]:
+    parts = (part.get("stages", {}) for part in made.get("segments", ()))
     return {key: commits for part in parts for key, commits in part.items()}
 
 
@@ -87,10 +87,10 @@ def commit() -> str:
     It ends with "-dirty" if files of the package are changed or new; other files, results for one,
     may differ. An installed copy is of no commit, whatever checkout it lies in or is asked from.
     """
-    said = _git("describe", "--always", "--abbrev=12") if paths.IN_CHECKOUT else ""
-    if not said:
+    name = _git("describe", "--always", "--abbrev=12") if paths.IN_CHECKOUT else ""
+    if not name:
         return "unknown"
-    return said + (DIRTY if _git("status", "--porcelain", "--", "fedlib") else "")
+    return name + (DIRTY if _git("status", "--porcelain", "--", "fedlib") else "")
 
 
 def _git(*words: str) -> str:
@@ -106,7 +106,7 @@ def processor() -> str:
     """Return the model of the processor, on which the last bits of sums depend."""
     with suppress(OSError, StopIteration):
         lines = (line.partition(":") for line in CPUINFO.read_text().splitlines())
-        return next(said.strip() for name, _, said in lines if name.strip() == "model name")
+        return next(model.strip() for name, _, model in lines if name.strip() == "model name")
     return platform.processor() or platform.machine()
 
 

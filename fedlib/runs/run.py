@@ -86,7 +86,7 @@ def _claim_and_train(experiment: Experiment, how: How) -> Result:
         if not store.complete(experiment):
             if how.retry:
                 store.forget_failure(experiment)
-            if failure := store.failure(experiment):
+            if failure := store.diverged(experiment):
                 raise failure
             with all_cores(pick_device(how.device), experiment.cohort):
                 _train(experiment, how)
@@ -216,9 +216,7 @@ class Course:
         state, best = self.state, self._best
         if best is not None and self.completed == self.experiment.rounds:
             state, best = best, None
-        kept = Kept(
-            state, self.completed, self.log.table(), self.fed.source, self.segments(), best
-        )
+        kept = Kept(state, self.completed, self.log.table(), self.fed.source, self.segments(), best)
         store.checkpoint(self.experiment, kept)
 
     def diverged(self, error: TrainingDiverged) -> RunDiverged:

@@ -45,10 +45,11 @@ class RunDiverged(TrainingDiverged):
     """A run stopped because a number was not finite; its metrics before that are stored.
 
     ``round`` is the round that failed (so many were completed), ``clients`` who failed in it (none
-    if it was the server).
+    if it was the server), ``commit`` the code that trained it.
     """
 
     round: int = 0
+    commit: str = ""
 
     @classmethod
     def of(cls, failure: dict[str, Any], folder: Path) -> RunDiverged:
@@ -60,7 +61,7 @@ class RunDiverged(TrainingDiverged):
             "with retry.",
             failure.get("clients", ()),
         )
-        error.round = at
+        error.round, error.commit = at, str(failure.get("commit", ""))
         return error
 
 
@@ -133,9 +134,9 @@ def checkpoint(experiment: Experiment, kept: Kept) -> None:
     write_metrics(experiment, kept.metrics)
     best = kept.best.flat() if kept.best else {}
     flat = {**kept.state.flat(), **{BEST + n: t for n, t in best.items()}}
-    said = {"completed": str(kept.completed), "data": kept.data}
-    said |= {"segments": json.dumps(kept.segments)}
-    put = partial(atomic.save_tensors, tensors=flat, said=said)
+    metadata = {"completed": str(kept.completed), "data": kept.data}
+    metadata |= {"segments": json.dumps(kept.segments)}
+    put = partial(atomic.save_tensors, tensors=flat, metadata=metadata)
     atomic.write(folder(experiment) / CHECKPOINT, put, f"the checkpoint of round {kept.completed}")
 
 
@@ -144,24 +145,28 @@ def restore(experiment: Experiment) -> Kept | None:
     path = folder(experiment) / CHECKPOINT
     if not path.exists():
         return None
-    flat, said = atomic.load_tensors(path)
+    flat, metadata = atomic.load_tensors(path)
     best = {n.removeprefix(BEST): t for n, t in flat.items() if n.startswith(BEST)}
     state = State.from_flat({n: t for n, t in flat.items() if not n.startswith(BEST)})
     with atomic.reading(path, "checkpoint of this library"):
-        completed, segments = int(said["completed"]), list(json.loads(said.get("segments", "[]")))
+        completed = int(metadata["completed"])
+        segments = list(json.loads(metadata.get("segments", "[]")))
     metrics = read_metrics(path.parent, completed).filter(pc.field("round") <= completed)
     held = State.from_flat(best) if best else None
-    return Kept(state, completed, metrics, said.get("data", ""), segments, held)
+    return Kept(state, completed, metrics, metadata.get("data", ""), segments, held)
 
 
-def tell(experiment: Experiment, name: str, said: dict[str, Any]) -> None:
+def tell(experiment: Experiment, name: str, record: dict[str, Any]) -> None:
     """Write its spec, its provenance, with which a run is complete, or why it stopped."""
-    text = json.dumps(said, indent=1)
+    text = json.dumps(record, indent=1)
     atomic.write(folder(experiment) / name, lambda p: p.write_text(text), f"the {name}")
 
 
-def failure(experiment: Experiment) -> RunDiverged | None:
-    """Return why a run stopped, or None; Damaged if an error cannot be made of what is written."""
+def diverged(experiment: Experiment) -> RunDiverged | None:
+    """Return when and why a run in this store stopped, a number not being finite; None if none did.
+
+    The error is not raised. Damaged if it cannot be made of what is written.
+    """
     path = folder(experiment) / FAILURE
     if not path.exists():
         return None
@@ -192,7 +197,7 @@ def mend(experiment: Experiment) -> None:
     atomic.clean(home)
     try:
         kept = restore(experiment)
-        failure(experiment)
+        diverged(experiment)
         if (home / PROVENANCE).exists():
             read_json(home / PROVENANCE)
             if kept is None or kept.completed < experiment.rounds:

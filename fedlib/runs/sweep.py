@@ -17,8 +17,6 @@ from fedlib.cores import sendable
 from fedlib.progress import Tally, Watcher
 from fedlib.runs import Experiment, Result, find, run, run_with_state, store
 
-__all__ = ["SweepFailed", "sweep", "train"]
-
 SECONDS_TO_END = 20.0
 Ended = tuple[Experiment, BaseException | None]
 
@@ -99,9 +97,9 @@ def train(
         pool = _pool(min(workers, len(missing)), address, options, tally)
         failures = _train(pool, missing, tally)
     if failures:
-        said = [f"{e}\n  key {e.key}: {_in_words(x)}" for e, x in failures]
+        lines = [f"{e}\n  key {e.key}: {_in_words(x)}" for e, x in failures]
         text = f"{len(failures)} of {len(missing)} runs failed, what finished is stored:\n\n"
-        raise SweepFailed(text + "\n\n".join(said)) from failures[0][1]
+        raise SweepFailed(text + "\n\n".join(lines)) from failures[0][1]
 
 
 def _pool(workers: int, address: str | None, options: dict[str, Any], tally: Tally) -> Pool:
@@ -184,11 +182,11 @@ class Processes(Pool):
         ends: list[Ended] = []
         for pipe in wait([*self._under_way], timeout=1.0):
             assert isinstance(pipe, Connection)
-            kind, said = self._heard(pipe)
+            kind, what = self._heard(pipe)
             if kind == "round":
-                self.tally.round(self._under_way[pipe].key, *said)
+                self.tally.round(self._under_way[pipe].key, *what)
             else:
-                ends.append((self._under_way.pop(pipe), said))
+                ends.append((self._under_way.pop(pipe), what))
         return ends
 
     def _heard(self, pipe: Connection) -> tuple[str, Any]:
@@ -198,7 +196,7 @@ class Processes(Pool):
             process = self._team.pop(pipe)
             process.join(SECONDS_TO_END)
             how = f"exit code {process.exitcode}: -9 may be for want of memory"
-            return "ended", WorkerDied(f"its process ended ({how}); see what it has said above")
+            return "ended", WorkerDied(f"its process ended ({how}); see its last words above")
 
     def stop(self) -> None:
         for process in self._team.values():
@@ -211,8 +209,8 @@ def _serve(pipe: Connection, options: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
     torch.set_num_threads(1)
 
-    def tell(*said: Any) -> None:
-        pipe.send(("round", said))
+    def tell(*progress: Any) -> None:
+        pipe.send(("round", progress))
 
     with suppress(EOFError, OSError):
         while True:

@@ -84,7 +84,7 @@ def writer_claims(frame: pd.DataFrame) -> list[Claim]:
 
 
 def protocol_claims(frame: pd.DataFrame) -> list[Claim]:
-    """Test what the released protocol is worth (A29, D3 to D6)."""
+    """Test what the released protocol is worth (docs/READINGS.md, A29)."""
     at, first = by(analysis.clients(frame)), analysis.FIRST
     peeking, released = experiments.PEEKING, experiments.ALL_RELEASED
     rows = (

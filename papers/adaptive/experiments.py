@@ -56,7 +56,7 @@ class Adaptive(AtHome):
     most clusters, explored most and not at all. ``cluster``, ``local`` and ``gate`` are the
     optimisers of 003, Table 1, ``tuned`` is that of fine-tuning as released, ``own`` and
     ``chooser`` are the networks of the local expert and the gate (None: the task's). ``eager`` is
-    how many times larger the rate of a gate is that does leave its initial weights (D11). At
+    how many times larger the rate of a gate is that does leave its initial weights. At
     ``some_p`` the released protocol is judged and other ways to find three clusters are
     compared, of which ``converged`` ones leave. So are the ``cohorts``, numbers of clients in a
     round or fractions as ``cohort`` is, at equal local work.

@@ -54,9 +54,6 @@ def test_the_round_is_chosen_on_validation_and_never_on_test():
     assert said["best on validation"] == pytest.approx(0.5)
     assert said["last"] == pytest.approx(0.5)
     assert said["last ten"] == pytest.approx((0.2 + 0.9 + 0.5) / 3)
-    other = [(FEDAVG, 0, t, "global_accuracy", -1, -1, "", v) for t, v in ((0, 0.3), (20, 0.4))]
-    said = frames.reported(pd.concat([rows, frame(*other)]), "global_accuracy").set_index("rule")
-    assert said.loc["last", "value"] == said.loc["best on validation", "value"] == 0.4
 
 
 def test_spread_over_clients_weighs_by_examples_where_they_are_known():

@@ -136,7 +136,7 @@ def test_what_uncommitted_code_has_trained_is_not_exported():
     text = str(caught.value)
     assert text.startswith("1 runs are not exported")
     assert RUNS[1].key in text and RUNS[0].key not in text
-    assert "seed 1" in text and "Commit it" in text and str(paths.runs()) in text
+    assert "seed=1" in text and "Commit it" in text and str(paths.runs()) in text
     assert files() == []
 
 
@@ -230,7 +230,8 @@ def test_a_run_that_moves_is_never_nowhere(plan, monkeypatch):
 
 def test_a_dirty_stage_makes_what_is_built_on_it_dirty(plan, capsys):
     stored, _ = plan
-    stored |= {RUNS[0]: made(RUNS[0]), RUNS[1]: made(RUNS[1], DIRTY), SECOND: made(SECOND)}
+    after = CLEAN | {"segments": [{"stages": {RUNS[1].key: [DIRTY["commit"]]}}]}
+    stored |= {RUNS[0]: made(RUNS[0]), RUNS[1]: made(RUNS[1], DIRTY), SECOND: made(SECOND, after)}
     kept = keep.keep(BOOK, "standard")
     assert {r.experiment for r in kept.dirty} == {RUNS[1], SECOND}
     assert there() == {"a-x": {RUNS[0].key}}

@@ -9,13 +9,13 @@ import pytest
 from matplotlib import pyplot as plt
 
 from companion.frames import matrix, together
-from companion.panels import comparable, panels, stored
-from companion.sections import Run
+from companion.panels import comparable, panels, several, stored
+from companion.sections import NothingStored, Run
 from companion.widgets import LiveRun, explorer, moving, watch
 from fedlib import paths
 from fedlib.runs import run
 from papers.fedmix import FEDAVG, FEDMIX
-from papers.fedmix.experiments import LABEL_SKEW
+from papers.fedmix.experiments import LABEL_SKEW, LONG
 
 
 def small(rounds=4):
@@ -33,7 +33,7 @@ def test_live_run_equals_the_stored_run_and_remembers():
     np.testing.assert_array_equal(
         matrix(frame, "q", FEDMIX, 0, 4).astype(np.float32), live.history[4]["q"]
     )
-    assert [*watch(experiment).frames] == ["round 0", "round 4"]
+    assert [*watch(experiment).pictures] == ["round 0", "round 4"]
     with pytest.raises(StopIteration):
         live.advance(5)
 
@@ -48,6 +48,14 @@ def test_panels_train_a_scale_and_add_what_is_stored():
     assert stored(LABEL_SKEW, [FEDAVG], "standard") == []
     with pytest.raises(ValueError, match="unknown data set at scale 'quick' 'cifar10'"):
         panels(LABEL_SKEW, [FEDAVG], "quick", "cifar10")
+
+
+def test_a_scale_of_which_nothing_is_stored_is_named(monkeypatch):
+    monkeypatch.setenv("FEDLIB_STORED", "1")
+    with pytest.raises(NothingStored, match=r"of long no data set .* --scale paper --section long"):
+        panels(LONG, [], "paper")
+    with pytest.raises(NothingStored, match="of long, label_skew no data set"):
+        several((LONG, LABEL_SKEW), "paper")
 
 
 def found_of(stored, methods=("FedAvg", "Mixture"), places=(0.3, 0.7), asked=5):
@@ -132,14 +140,14 @@ def test_explorers_redraw_and_say_what_went_wrong():
 def test_a_page_without_a_kernel_has_a_frame_for_every_value_of_one_control():
     slider = w.SelectionSlider(options=["1", "22", "</b>"], value="22", description="a")
     box = explorer(lambda of: plt.figure(figsize=(len(of), 1)), moves="of", of=slider)
-    assert [*box.frames] == ["a 1", "a 22", "a </b>"] and slider.value == "22"
+    assert [*box.pictures] == ["a 1", "a 22", "a </b>"] and slider.value == "22"
     html = box._repr_mimebundle_()["text/html"]
-    pictures = [f"data:image/png;base64,{b64encode(png).decode()}" for png in box.frames.values()]
+    pictures = [f"data:image/png;base64,{b64encode(png).decode()}" for png in box.pictures.values()]
     assert [html.count(picture) for picture in pictures] == [1, 1, 1]
     without_script = html.partition("<script>")[0]
     assert pictures[1] in without_script and 'alt="a 22"' in without_script
     assert html.count("</script>") == 1 and "</b>" not in html and "http" not in html
-    keys = {re.search('data-frames="(.*?)"', moving(box.frames, i))[1] for i in (0, 1)}
+    keys = {re.search('data-frames="(.*?)"', moving(box.pictures, i))[1] for i in (0, 1)}
     assert len(keys) == 2  # so that no script takes another one's card
 
 

@@ -148,7 +148,7 @@ def test_a_sweep_over_two_nodes(nodes, check):
     runs = [MIX, *SEEDS, *TUNINGS]
     with pytest.raises(SweepFailed, match="1 of 9 runs failed"):
         go([BAD, *runs], address=nodes.address)
-    assert store.failure(BAD).round == 0
+    assert store.diverged(BAD).round == 0
     assert all(segments(e) == [[0, e.rounds]] for e in [AVG, *runs])
     check([AVG, *runs])
     assert nodes.litter() == []

@@ -248,7 +248,7 @@ def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(monkeypatch
     else:
         assert error.clients == () and "after the server's step" in str(error)
     assert error.round == 2 and str(home) in str(error)
-    assert store.failure(experiment).round == 2
+    assert store.diverged(experiment).round == 2
     assert store.last_round(store.read_metrics(home)) == 2
     with pytest.raises(RunDiverged, match=r"round 2: .* not finite") as again:
         play(experiment)

@@ -13,7 +13,7 @@ import types
 from unittest.mock import MagicMock
 
 import pytest
-from small import AVG, BAD, MIX, TUNED, bits, go, play, running
+from small import AVG, BAD, MIX, TUNED, bits, go, interrupted, play, running, undisturbed
 
 from fedlib.algorithms import Local
 from fedlib.progress import Tally
@@ -75,6 +75,15 @@ def test_a_killed_worker_takes_only_its_own_run(monkeypatch):
         go(victims, workers=2)
     assert [find(e) is None for e in victims] == [e in killed for e in victims]
     assert len(killed) == 1
+
+
+def test_a_run_left_half_done_is_taken_up_and_completed(playing, tmp_path):
+    expected, played = undisturbed(AVG, tmp_path), []
+    interrupted(AVG, 1)
+    assert find(AVG) is None
+    playing(lambda *told: played.append(told))
+    go([AVG])
+    assert played == [("FedAvg", 1)] and bits(AVG) == expected
 
 
 def test_a_run_asked_for_twice_is_trained_once(playing):
@@ -168,7 +177,7 @@ def test_a_cluster_trains_elsewhere_and_its_files_come_back(ray, monkeypatch):
     assert sorted(ray.log[2:]) == sorted(e.key for e in (BAD, AVG, TUNED, MIX))
     assert os.environ["FEDLIB_RUNS"] == runs
     assert find(TUNED) is not None and find(AVG) is not None, "the stage before it, too"
-    assert find(MIX) is not None and store.failure(BAD).round == 0
+    assert find(MIX) is not None and store.diverged(BAD).round == 0
     here = bits(MIX)
     monkeypatch.setenv("FEDLIB_RUNS", f"{runs}-here")
     go([MIX])

@@ -14,7 +14,7 @@ def test_a_stored_picture_is_the_one_that_is_drawn(name):
     svg = PICTURES[name].svg()
     assert (paths.ROOT / "docs" / "pictures" / f"{name}.svg").read_text() == svg
     root = ElementTree.fromstring(svg)
-    assert root.get("aria-label") == PICTURES[name].said
+    assert root.get("aria-label") == PICTURES[name].alt
 
 
 def test_what_is_left_out_is_faint_and_what_does_not_travel_has_no_arrow():

@@ -11,7 +11,6 @@ from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Newcomers, PrunedFedMix
 from fedlib.engine import play_round
 from fedlib.engine.rounds import cohort_size
-from fedlib.partition import Clients
 from fedlib.runs import exported
 from fedlib.runs.exported import files, held
 from fedlib.values import from_dict, to_dict
@@ -47,13 +46,6 @@ def one_of_each(section, scale, dataset):
     return {run.name: run.experiment for run in section.runs(scale, dataset)}
 
 
-def population(partition):
-    """How many clients a request deals to, None if the data decide."""
-    if isinstance(partition, Clients):
-        return partition.last - partition.first
-    return population(partition.of) if hasattr(partition, "of") else partition.clients
-
-
 @each_setting
 def test_every_setting_gives_valid_experiments(section, scale, dataset):
     setting, every = setting_of(scale, dataset, section), one_of_each(section, scale, dataset)
@@ -69,7 +61,7 @@ def test_every_setting_gives_valid_experiments(section, scale, dataset):
             assert experiment.task.dataset == setting.task.dataset
             assert experiment.after is None or experiment.after.seed == experiment.seed
             for one in (experiment, experiment.after or experiment):
-                clients = population(one.task.partition)
+                clients = one.task.partition.population()
                 assert clients is None or cohort_size(one.cohort, clients) >= 1
 
 
