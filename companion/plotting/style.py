@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from companion.frames import interval
@@ -30,6 +31,7 @@ FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth":
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
 LETTERS = 15  # of a heading, to the inch
+CONTRAST = 3.1  # of letters with white, at least
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
 # Where quantities end, by what their labels say: the first that fits.
 ENDS = {
@@ -92,6 +94,14 @@ def look_of(method: str) -> Style:
     dash: Dash = ("-", "--", "-.", ":")[unknown // 10 % 4]
     place, dash = looks().methods.get(method, (unknown % 10, dash))
     return {"color": BLIND[place], "linestyle": dash}
+
+
+def legible(colour: Any) -> Sequence[float]:
+    """Return a colour, darkened until its contrast with white is enough for letters (WCAG 2.2)."""
+    rgb = np.array(to_rgb(colour))
+    while 1.05 / (rgb**2.2 @ (0.2126, 0.7152, 0.0722) + 0.05) < CONTRAST:
+        rgb = 0.95 * rgb
+    return tuple(rgb)
 
 
 def form_of(method: str) -> str:
@@ -290,6 +300,6 @@ def _at_ends(figure: Figure, names: Sequence[str]) -> bool:
             return False
     how: Style = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
     for c in (c for curves in ends for c in curves):
-        how |= {"color": c.get_color(), "fontsize": "small"}
+        how |= {"color": legible(c.get_color()), "fontsize": "small"}
         c.axes.annotate(c.get_label(), c.get_xydata()[-1], **how)
     return bool(ends)
