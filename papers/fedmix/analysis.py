@@ -24,7 +24,7 @@ from fedlib.privacy.labels import from_rows
 from fedlib.runs import Experiment, Result, find
 from fedlib.tasks import Task
 from papers import fedmix as names
-from papers.fedmix.experiments import NEW_CLIENTS, Heard, overheard
+from papers.fedmix.experiments import NEW_CLIENTS, overheard
 from papers.published import published
 
 PAPER_TRAVEL = 2.0  # 2,000 rounds at the rate 1e-3
@@ -358,16 +358,12 @@ MESSAGES = (names.STEP, names.EPOCH, names.TRAINED)
 GUESSING = "guessing"
 MOST = 0.8  # the share of clients that a range holds
 COHORTS, NOISES = (1, 2, 3, 5, 10), (0, 0.1, 0.3, 1, 3, 10)  # and all clients; in units of updates
-HIDDEN = {"set": "labels guessed rightly", "own": "a client's shares"}
-HIDDEN |= {"cohort": "the cohort's shares"}
 
 
-def audited(
-    frame: pd.DataFrame, method: str, message: str, seed: int | None = None
-) -> pd.DataFrame:
-    """Return the rows of one run, the audit of one message of every client; of all seeds for None."""
-    mine = frame["method"].eq(method) & frame["message"].eq(message)
-    return frame[mine & (frame["seed"].eq(seed) | (seed is None))]
+def audited(frame: pd.DataFrame, method: str, message: str, seed: int) -> pd.DataFrame:
+    """Return the rows of one run: the audit of one message of every client."""
+    mine = (frame["method"] == method) & (frame["message"] == message) & (frame["seed"] == seed)
+    return frame[mine]
 
 
 def shares(audit: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -407,7 +403,8 @@ def leaks(frame: pd.DataFrame) -> pd.DataFrame:
 
 def by_source(leaked: pd.DataFrame, method: str, message: str) -> pd.DataFrame:
     """Return one message's rows of `leaks` with the source as the method, to compare sources."""
-    return audited(leaked, method, message).assign(method=leaked["source"])
+    mine = leaked[leaked["method"].eq(method) & leaked["message"].eq(message)]
+    return mine.assign(method=mine["source"])
 
 
 def ranges(leaked: pd.DataFrame) -> pd.DataFrame:
@@ -450,11 +447,6 @@ def hidden(runs: Mapping[str, Sequence[Experiment]]) -> tuple[pd.DataFrame, pd.D
     return pd.concat(sums, ignore_index=True), pd.concat(noise, ignore_index=True)
 
 
-def kinds(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the numbers of one of the tables of `hidden` by what they are, each as its value."""
-    return {of: table.assign(value=table[name]) for name, of in HIDDEN.items() if name in table}
-
-
 def least_and_most(fields: Mapping[str, pd.DataFrame], x: str) -> str:
     """Return in words how far values at the largest ``x`` are from those at the least, by field."""
     at = {
@@ -464,9 +456,10 @@ def least_and_most(fields: Mapping[str, pd.DataFrame], x: str) -> str:
     return plotting.findings(at, ends.iloc[-1], ends.iloc[0], "")
 
 
-def guess(heard: Heard, client: int, told: bool) -> Figure:
+def guess(heard: tuple[Any, ...], client: int, told: bool) -> Figure:
     """Draw a client's message of phi and, once it is ``told``, what it holds and what was read.
 
+    ``heard`` is what `overheard` returns.
     Colours are cube roots of parts of the largest update, so that small steps are seen; a row that
     has not moved is white.
     """

@@ -4,12 +4,10 @@
 rounds and a smaller model, ``paper`` is the paper's own setting.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
-
-import numpy as np
 
 from companion.sections import SCALES, Run, Section, Setting, federated, placed
 from fedlib import algorithms, data
@@ -26,7 +24,6 @@ from papers import fedmix as names
 from papers.scaled import FEW, ONCE, OWN_FIFTH, OWN_TENTHS, SMALL, Row, merged, scaled, side_by_side
 
 SKEW = Dirichlet(clients=100, alpha=1.0, size=450)
-Heard = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Sequence[str]]
 
 
 def _task(scale: str, dataset: str, few: Any, some: Any, all_: Any = None) -> Task:
@@ -265,7 +262,7 @@ def with_noise(setting: Setting, noise: float) -> Experiment:
     return federated(setting, NoisyFedMix(noise=noise, **fedmix(setting)))
 
 
-def overheard(experiment: Experiment) -> Heard:
+def overheard(experiment: Experiment) -> tuple[Any, ...]:
     """Return what the messages of a FedMix's audited run say of phi, played anew, and the truth.
 
     The clients' updates of phi ``[S, classes, K]``, q(z|y) before ``[classes, K]``, the clients'

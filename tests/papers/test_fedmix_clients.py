@@ -236,12 +236,11 @@ def test_sources_are_compared_on_the_same_message():
 
 def test_what_hides_labels_is_told_from_the_least_to_the_most():
     rows = [(seed, n, 1 - n / 40, 0.1 * n) for seed in range(3) for n in (20, 3, 1)]
-    table = pd.DataFrame(rows, columns=["seed", "clients", "set", "own"])
-    fields = analysis.kinds(table)
-    assert [*fields] == ["labels guessed rightly", "a client's shares"]
+    table = pd.DataFrame(rows, columns=["seed", "clients", "labels guessed rightly", "own"])
+    fields = {name: table.assign(value=table[name]) for name in table.columns[2:]}
     assert analysis.least_and_most(fields, "clients").splitlines() == [
         "labels guessed rightly: clients = 20 is 0.475 below clients = 1",
-        "a client's shares: clients = 20 is 1.900 above clients = 1",
+        "own: clients = 20 is 1.900 above clients = 1",
     ]
 
 
