@@ -401,12 +401,6 @@ def leaks(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(found[1:] or found, ignore_index=True)
 
 
-def by_source(leaked: pd.DataFrame, method: str, message: str) -> pd.DataFrame:
-    """Return one message's rows of `leaks` with the source as the method, to compare sources."""
-    mine = leaked[leaked["method"].eq(method) & leaked["message"].eq(message)]
-    return mine.assign(method=mine["source"])
-
-
 def ranges(leaked: pd.DataFrame) -> pd.DataFrame:
     """Return mean, low and high by method, source and message: the range of ``MOST`` clients.
 
@@ -415,10 +409,9 @@ def ranges(leaked: pd.DataFrame) -> pd.DataFrame:
     """
     known = leaked[leaked["source"] != GUESSING]
     known = known.rename(columns={"source": "row", "message": "group"})
-    low, high = ((1 + sign * MOST) / 2 for sign in (-1, 1))
     by = known.groupby(["method", "row", "group"], sort=False)["value"]
-    ends = {"mean": by.mean(), "low": by.quantile(low), "high": by.quantile(high)}
-    table = pd.DataFrame(ends).reset_index()
+    low, high = (by.quantile((1 + sign * MOST) / 2) for sign in (-1, 1))
+    table = pd.DataFrame({"mean": by.mean(), "low": low, "high": high}).reset_index()
     order = {source: i for i, source in enumerate((*SOURCES.values(), *MESSAGES))}
     return table.sort_values(["row", "group"], key=lambda c: c.map(order), kind="stable")
 
@@ -459,9 +452,8 @@ def least_and_most(fields: Mapping[str, pd.DataFrame], x: str) -> str:
 def guess(heard: tuple[Any, ...], client: int, told: bool) -> Figure:
     """Draw a client's message of phi and, once it is ``told``, what it holds and what was read.
 
-    ``heard`` is what `overheard` returns.
-    Colours are cube roots of parts of the largest update, so that small steps are seen; a row that
-    has not moved is white.
+    ``heard`` is what `overheard` returns. Colours are cube roots of parts of the largest update, so
+    that small steps are seen; a row that has not moved is white.
     """
     (updates, q, truth, _, labels), at = heard, np.arange(len(heard[1]))
     sent, held, read = updates[client], truth[client], from_rows(updates[client], q)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows import initials, logged
 
-from companion import plotting
 from papers import fedmix as names
 from papers.fedmix import analysis, claims, with_k
 from papers.fedmix.experiments import PERMUTED, PRIVACY
@@ -224,14 +223,6 @@ def test_shares_and_one_client():
     assert list(found) == ["true", "output bias", "q(z|s)"]
     assert found["q(z|s)"] == pytest.approx([0.3, 0.7])
     assert analysis.of_client(analysis.audited(rows, FEDMIX, STEP, 0), 1) == {}
-
-
-def test_sources_are_compared_on_the_same_message():
-    leaked = analysis.leaks(every(0.01, 0.03, 0.1))
-    rows = analysis.by_source(leaked, FEDMIX, EPOCH)
-    assert set(rows["message"]) == {EPOCH} and analysis.GUESSING in set(rows["method"])
-    told = plotting.findings({"epoch": rows}, "q(z|s)", "output bias", "")
-    assert told == "epoch: q(z|s) is 0.200 above output bias"
 
 
 def test_what_hides_labels_is_told_from_the_least_to_the_most():
