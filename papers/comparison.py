@@ -176,8 +176,7 @@ def by_bytes(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     Who sends none is left out, but for the floor.
     """
     means = table[table["kind"] == OWN].groupby("method", sort=False)["value"].mean()
-    sent = costs.groupby("method")["megabytes"].mean()
-    both = pd.DataFrame({"x": sent.reindex(means.index), "y": means})
+    both = pd.DataFrame({"y": means}).assign(x=costs.groupby("method")["megabytes"].mean())
     return _unbeaten(both[(both["x"] > 0) | (both.index == MAJORITY)], sign=-1)
 
 

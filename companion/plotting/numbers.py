@@ -66,6 +66,7 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
     ax.set_xticks(range(len(places)), places, rotation=30 if len(places) > 6 else 0)
     ax.set(ylabel=ylabel, xlim=(-0.6, len(places) - 0.4))
     ax.grid(axis="y", alpha=0.25)
+    style.trim(ax, "", ylabel)
     style.finish(figure, heading)
     return figure, drawn
 
@@ -247,12 +248,15 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
             label = f"measured: {of['verdict'] if judged else 'not judged'}"
             ax.plot([of["mean"]], [at], "o", markersize=4, label=label, **look)
             ax.plot(of["values"], [at] * len(of["values"]), "|", markersize=7, **look)
-        alike = rows["name"].duplicated(keep=False)
-        names = rows["name"].mask(alike, rows["name"] + "\n" + rows["setting"])
-        ax.set_yticks(rows.index, names.map(lambda label: fill(label, 40)), fontsize="x-small")
+        ax.set_yticks(rows.index, rows["label"], fontsize="x-small")
         ax.set_ylim(-0.6, len(rows) - 0.4)
-        return rows.drop(columns="values")
+        return rows.drop(columns=["values", "label"])
 
-    most = max(map(len, panels.values()))
-    axes: Style = {"xlabel": "percent", **labels}
-    return fields(panels, draw, (style.PAGE, 0.16 * most + 0.9), columns=1, room=0.4, **axes)
+    named, high = {}, []
+    for item, rows in panels.items():
+        alike = rows["name"].duplicated(keep=False)
+        label = rows["name"].mask(alike, rows["name"] + "\n" + rows["setting"])
+        named[item] = rows.assign(label=label.map(lambda name: fill(name, 40)))
+        high.append(len(rows) * (0.06 + 0.1 * named[item]["label"].str.count("\n").add(1).max()))
+    axes: Style = {"xlabel": "percent", "height_ratios": high, **labels}
+    return fields(named, draw, (style.PAGE, np.mean(high) + 0.75), columns=1, room=0.4, **axes)

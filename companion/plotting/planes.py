@@ -142,9 +142,8 @@ def _beside(ax: Axes, rows: pd.DataFrame, by: str) -> None:
     for place, dot, method, value in zip(places, dots, rows["method"], rows[by], strict=True):
         if all((abs(dot - other) > (14, 8)).any() for other in written):
             written.append(dot)
-            ax.annotate(
-                f"{value:g}", (place[0], place[1]), color=style.look_of(method)["color"], **how
-            )
+            how["color"] = style.legible(style.look_of(method)["color"])
+            ax.annotate(f"{value:g}", (place[0], place[1]), **how)
 
 
 def _front(ax: Axes, best: pd.DataFrame) -> None:

@@ -1,5 +1,6 @@
 """What all figures share: colours, the floor's line, fields side by side, where they are saved."""
 
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from companion.frames import interval
@@ -30,6 +32,14 @@ FLOOR: Style = {"color": (0.3, 0.3, 0.3), "linestyle": (0, (4, 3)), "linewidth":
 FLOOR |= {"zorder": 1.5, "label": CALLED}
 MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
 LETTERS = 15  # of a heading, to the inch
+CONTRAST = 3.1  # of letters with white, at least
+CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
+# Where quantities end, by what their labels say: the first that fits.
+ENDS = {
+    r"minus|gain|change|difference": (-1.0, 1.0),
+    r" / |ratio|^clients$|distance|divergence|entropy|sent": (0.0, np.inf),
+    r"accuracy|^share|marginal|right expert|own kind|largest entry": (0.0, 1.0),
+}
 What = TypeVar("What")
 
 
@@ -87,9 +97,32 @@ def look_of(method: str) -> Style:
     return {"color": BLIND[place], "linestyle": dash}
 
 
+def legible(colour: Any) -> Sequence[float]:
+    """Return a colour, darkened until its contrast with white is enough for letters (WCAG 2.2)."""
+    rgb = np.array(to_rgb(colour))
+    while 1.05 / (rgb**2.2 @ (0.2126, 0.7152, 0.0722) + 0.05) < CONTRAST:
+        rgb = 0.95 * rgb
+    return tuple(rgb)
+
+
 def form_of(method: str) -> str:
     """Return a method's marker: the same for methods of one colour."""
     return FORMS[BLIND.index(look_of(method)["color"]) if method != looks().floor else 0]
+
+
+def ends_of(label: str) -> tuple[float, float]:
+    """Return the least and the largest value of what an axis with this label shows."""
+    return next((e for words, e in ENDS.items() if re.search(words, label)), (-np.inf, np.inf))
+
+
+def trim(ax: Axes, xlabel: str, ylabel: str) -> None:
+    """Take away ticks at values that the quantities of both axes cannot have."""
+    for axis, label in ((ax.xaxis, xlabel), (ax.yaxis, ylabel)):
+        (least, most), ticks = ends_of(label), axis.get_majorticklocs()
+        low, high = axis.get_view_interval()
+        seen = ticks[(ticks >= low) & (ticks <= high)]
+        if len(seen) and (seen[0] < least - 1e-9 or seen[-1] > most + 1e-9):
+            axis.set_ticks(seen[(seen >= least - 1e-9) & (seen <= most + 1e-9)])
 
 
 def ordered(frame: pd.DataFrame) -> pd.DataFrame:
@@ -203,6 +236,8 @@ def fields(
         ax.set_xlabel(xlabel)
     for ax in axes[:, 0] if ylabel else ():
         ax.set_ylabel(ylabel)
+    for ax in figure.axes:
+        trim(ax, xlabel or ax.get_xlabel(), ylabel or ax.get_ylabel())
     finish(figure, heading)
     return figure, pd.concat(drawn, ignore_index=True)
 
@@ -222,7 +257,8 @@ def finish(figure: Figure, heading: str = "") -> None:
             known.setdefault(label, handle)
     places = _places()
     names = sorted(known, key=lambda name: (name == CALLED, places.get(name, len(places))))
-    if names:
+    figure.draw_without_rendering()  # else nothing has its place yet
+    if names and not _at_ends(figure, names):
         # As many columns as fit: of each a handle, and letters of its longest name, in inches.
         across = len(names)
         while across > 2 and figure.get_figwidth() < sum(
@@ -242,3 +278,29 @@ def finish(figure: Figure, heading: str = "") -> None:
         if (long := label.get_window_extent().height) > high:
             wide = max(8, int(len(label.get_text()) * high / long))
             label.set_text(fill(label.get_text(), wide, break_long_words=False))
+
+
+def _at_ends(figure: Figure, names: Sequence[str]) -> bool:
+    """Write the names of few curves at their ends, at the right of a figure; return if they fit.
+
+    They do not where ends are closer than letters are high, or what has a name is no curve.
+    """
+    shown: list[Any] = [ax for ax in figure.axes if ax.get_visible()]
+    ends = [
+        [c for c in ax.lines if c.get_label() in names and len(c.get_xydata()) > 2]
+        for ax in shown
+        if ax.get_subplotspec().is_last_col()
+    ]
+    for curves in ends:
+        heights = [c.axes.transData.transform(c.get_xydata()[-1])[1] for c in curves]
+        apart = np.diff(sorted(heights)).min(initial=np.inf) * 72 / figure.dpi
+        lines = len(curves) == len(names) <= CURVES and all(
+            c.get_linestyle() != "None" for c in curves
+        )
+        if apart < APART or not lines:
+            return False
+    how: Style = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+    for c in (c for curves in ends for c in curves):
+        how |= {"color": legible(c.get_color()), "fontsize": "small"}
+        c.axes.annotate(c.get_label(), c.get_xydata()[-1], **how)
+    return bool(ends)

@@ -7,21 +7,24 @@ App. B), and what messages tell of a client's labels (App. C).
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
 
-from companion import frames
+from companion import frames, plotting
 from companion.frames import ByMethod, final
 from fedlib import data as datasets
 from fedlib.algorithms import FedAvg, FedMix
 from fedlib.models import Net
-from fedlib.privacy import total_variation
+from fedlib.privacy import leak_behind_noise, leak_of_sums, total_variation
+from fedlib.privacy.labels import from_rows
 from fedlib.runs import Experiment, Result, find
 from fedlib.tasks import Task
 from papers import fedmix as names
-from papers.fedmix.experiments import NEW_CLIENTS
+from papers.fedmix.experiments import NEW_CLIENTS, overheard
 from papers.published import published
 
 PAPER_TRAVEL = 2.0  # 2,000 rounds at the rate 1e-3
@@ -354,6 +357,7 @@ METHODS = (names.FEDAVG, names.BIASED, names.FEDMIX)
 MESSAGES = (names.STEP, names.EPOCH, names.TRAINED)
 GUESSING = "guessing"
 MOST = 0.8  # the share of clients that a range holds
+COHORTS, NOISES = (1, 2, 3, 5, 10), (0, 0.1, 0.3, 1, 3, 10)  # and all clients; in units of updates
 
 
 def audited(frame: pd.DataFrame, method: str, message: str, seed: int) -> pd.DataFrame:
@@ -405,12 +409,9 @@ def ranges(leaked: pd.DataFrame) -> pd.DataFrame:
     """
     known = leaked[leaked["source"] != GUESSING]
     known = known.rename(columns={"source": "row", "message": "group"})
-    low, high = ((1 + sign * MOST) / 2 for sign in (-1, 1))
-    table = known.groupby(["method", "row", "group"], as_index=False, sort=False).agg(
-        mean=("value", lambda v: v.mean()),
-        low=("value", lambda v: np.quantile(v, low)),
-        high=("value", lambda v: np.quantile(v, high)),
-    )
+    by = known.groupby(["method", "row", "group"], sort=False)["value"]
+    low, high = (by.quantile((1 + sign * MOST) / 2) for sign in (-1, 1))
+    table = pd.DataFrame({"mean": by.mean(), "low": low, "high": high}).reset_index()
     order = {source: i for i, source in enumerate((*SOURCES.values(), *MESSAGES))}
     return table.sort_values(["row", "group"], key=lambda c: c.map(order), kind="stable")
 
@@ -425,9 +426,48 @@ def label_sets(frame: pd.DataFrame, message: str, seed: int = 0) -> tuple[np.nda
     return shares(audit, TRUTH).reindex(told.index).to_numpy(), told.to_numpy() > 0
 
 
-def summary(leaked: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean total variation over clients and seeds: method and source by message."""
-    order = pd.MultiIndex.from_product([METHODS, [*SOURCES.values(), GUESSING]])
-    table = leaked.pivot_table("value", ["method", "source"], "message")
-    table = table.reindex(order).reindex(columns=list(MESSAGES)).rename_axis(columns=None)
-    return table.dropna(how="all").dropna(axis=1, how="all")
+def hidden(runs: Mapping[str, Sequence[Experiment]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return what phi tells of labels in sums over clients, and behind noise.
+
+    ``runs`` are audited ones of FedMix by message. Columns method (the message), seed, and those of
+    `leak_of_sums` and `leak_behind_noise`.
+    """
+    heard = [(overheard(run), {"method": m, "seed": run.seed}) for m in runs for run in runs[m]]
+    sums = [
+        leak_of_sums(*of[:4], (*COHORTS, len(of[0])), at["seed"]).assign(**at) for of, at in heard
+    ]
+    noise = [leak_behind_noise(*of[:3], NOISES, at["seed"]).assign(**at) for of, at in heard]
+    return pd.concat(sums, ignore_index=True), pd.concat(noise, ignore_index=True)
+
+
+def least_and_most(fields: Mapping[str, pd.DataFrame], x: str) -> str:
+    """Return in words how far values at the largest ``x`` are from those at the least, by field."""
+    at = {
+        of: rows.assign(method=rows[x].map(f"{x} = {{:g}}".format)) for of, rows in fields.items()
+    }
+    ends = pd.concat(at.values()).sort_values(x)["method"]
+    return plotting.findings(at, ends.iloc[-1], ends.iloc[0], "")
+
+
+def guess(heard: tuple[Any, ...], client: int, told: bool) -> Figure:
+    """Draw a client's message of phi and, once it is ``told``, what it holds and what was read.
+
+    ``heard`` is what `overheard` returns. Colours are cube roots of parts of the largest update, so
+    that small steps are seen; a row that has not moved is white.
+    """
+    (updates, q, truth, _, labels), at = heard, np.arange(len(heard[1]))
+    sent, held, read = updates[client], truth[client], from_rows(updates[client], q)
+    figure, (left, right) = plt.subplots(1, 2, sharey=True, figsize=(plotting.PAGE, 3.0))
+    moved = np.cbrt(np.where(sent == 0, np.nan, sent / abs(sent).max()))
+    left.imshow(moved, cmap="PuOr", vmin=-1, vmax=1, aspect="auto")
+    left.set(title=f"client {client}: what it sends of phi", xlabel="expert", ylabel="label")
+    left.set_xticks(range(q.shape[1]), [str(z + 1) for z in range(q.shape[1])])
+    left.set_yticks(at, labels)
+    right.set(xlim=(0, 1), title="Which labels does it hold, and which most?")
+    if told:
+        right.barh(at - 0.2, held, 0.4, label="held")
+        right.barh(at + 0.2, read, 0.4, label="read off the message")
+        off = f"client {client}: {total_variation(read, held):.2f} off"
+        right.set(title=off, xlabel="share of its examples")
+        right.legend(loc="center right")
+    return figure

@@ -13,8 +13,7 @@ from companion.sections import SCALES, Run, Section, Setting, federated, placed
 from fedlib import algorithms, data
 from fedlib import partition as parts
 from fedlib.algorithms import FedAvg, FedMix, LocalGlobal, Personal, PrunedFedMix
-from fedlib.engine import EarlyStop, Report, State, play_round
-from fedlib.federation import Federation
+from fedlib.engine import EarlyStop, State, play_round
 from fedlib.models import MLP, LeNet, ResNet, fedmix_lenet5, widened
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, ByColumn, Clients, Dirichlet, LabelPermuted, Mirrored, Rotated
@@ -263,8 +262,11 @@ def with_noise(setting: Setting, noise: float) -> Experiment:
     return federated(setting, NoisyFedMix(noise=noise, **fedmix(setting)))
 
 
-def overheard(experiment: Experiment) -> tuple[Federation, State, Report]:
-    """Return the federation, the state before and the report of an audited run, played anew.
+def overheard(experiment: Experiment) -> tuple[Any, ...]:
+    """Return what the messages of a FedMix's audited run say of phi, played anew, and the truth.
+
+    The clients' updates of phi ``[S, classes, K]``, q(z|y) before ``[classes, K]``, the clients'
+    label shares ``[S, classes]``, p(s) ``[S]``, and what the classes are called.
 
     On the CPU, in memory; a first stage is trained unless it is stored. What an audit stores are
     its findings: this has the messages themselves.
@@ -275,7 +277,9 @@ def overheard(experiment: Experiment) -> tuple[Federation, State, Report]:
     before = State(dict(state.shared), {}, dict(state.optimizer), dict(state.memory))
     seed, cohort = experiment.seed, experiment.cohort
     _, report = play_round(experiment.algorithm, fed, state, round=0, seed=seed, cohort=cohort)
-    return fed, before, report
+    q = before.shared["phi"].double().softmax(-1).numpy()
+    of = (each.double().numpy()[report.rows] for each in (fed.shares("label"), fed.sizes))
+    return report.messages["phi"].double().numpy(), q, *of, fed.class_names
 
 
 def _dense(task: Any, width: int = 64) -> Row:

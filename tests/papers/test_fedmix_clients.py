@@ -9,7 +9,7 @@ from rows import initials, logged
 
 from papers import fedmix as names
 from papers.fedmix import analysis, claims, with_k
-from papers.fedmix.experiments import PERMUTED
+from papers.fedmix.experiments import PERMUTED, PRIVACY
 
 FEDAVG, BIASED, FEDMIX = analysis.METHODS
 STEP, EPOCH, TRAINED = MESSAGES = analysis.MESSAGES
@@ -156,6 +156,7 @@ def test_truth_is_the_permutation_of_the_data_and_that_of_stored_runs_needs_none
 
 LABELS = np.array([[0.8, 0.2], [0.2, 0.8]])  # two clients, two labels
 BIAS, WEIGHTS, Q, PHI, COHORT = analysis.SOURCES
+AUDITED = {run.where["message"]: run for run in PRIVACY.runs("quick", "digits", [FEDMIX])}
 
 
 def audit(method, message, seed, off, sets=None):
@@ -222,6 +223,35 @@ def test_shares_and_one_client():
     assert list(found) == ["true", "output bias", "q(z|s)"]
     assert found["q(z|s)"] == pytest.approx([0.3, 0.7])
     assert analysis.of_client(analysis.audited(rows, FEDMIX, STEP, 0), 1) == {}
+
+
+def test_what_hides_labels_is_told_from_the_least_to_the_most():
+    rows = [(seed, n, 1 - n / 40, 0.1 * n) for seed in range(3) for n in (20, 3, 1)]
+    table = pd.DataFrame(rows, columns=["seed", "clients", "labels guessed rightly", "own"])
+    fields = {name: table.assign(value=table[name]) for name in table.columns[2:]}
+    assert analysis.least_and_most(fields, "clients").splitlines() == [
+        "labels guessed rightly: clients = 20 is 0.475 below clients = 1",
+        "own: clients = 20 is 1.900 above clients = 1",
+    ]
+
+
+def test_a_guess_shows_what_is_held_only_when_it_is_told():
+    update, q = -np.array([[[0.2, -0.2], [0.0, 0.0]]]), np.full((2, 2), 0.5)
+    heard = update, q, np.array([[0.75, 0.25]]), np.ones(1), ["a", "b"]
+    asked, told = (analysis.guess(heard, 0, told) for told in (False, True))
+    left, right = told.axes
+    assert left.images[0].get_array().mask.tolist() == [[False, False], [True, True]]
+    assert [bar.get_width() for bar in right.patches] == [0.75, 0.25, 1.0, 0.0]
+    assert right.get_title() == "client 0: 0.25 off" and not asked.axes[1].patches
+
+
+def test_what_is_overheard_leaks_less_in_larger_sums_and_more_noise():
+    run = PRIVACY.experiments("quick", "digits", AUDITED[EPOCH], seeds=1)[0]
+    sums, noise = analysis.hidden({EPOCH: [run]})
+    assert sums["clients"].tolist() == [1, 2, 3, 5, 10, 20] and set(noise["method"]) == {EPOCH}
+    for table in (sums, noise):
+        assert table["set"].iloc[0] == 1.0 > table["set"].iloc[-1]
+        assert table["own"].iloc[0] < table["own"].iloc[-1]
 
 
 def test_the_claims_follow_the_distances():
