@@ -357,7 +357,7 @@ METHODS = (names.FEDAVG, names.BIASED, names.FEDMIX)
 MESSAGES = (names.STEP, names.EPOCH, names.TRAINED)
 GUESSING = "guessing"
 MOST = 0.8  # the share of clients that a range holds
-COHORTS, NOISES = (1, 2, 3, 5, 10), (0, 0.1, 0.3, 1, 3, 10)  # and all clients; in units of updates
+SIZES, NOISES = (1, 2, 3, 5, 10), (0, 0.1, 0.3, 1, 3, 10)  # and all clients; in units of updates
 
 
 def audited(frame: pd.DataFrame, method: str, message: str, seed: int) -> pd.DataFrame:
@@ -432,11 +432,9 @@ def hidden(runs: Mapping[str, Sequence[Experiment]]) -> tuple[pd.DataFrame, pd.D
     ``runs`` are audited ones of FedMix by message. Columns method (the message), seed, and those of
     `leak_of_sums` and `leak_behind_noise`.
     """
-    heard = [(overheard(run), {"method": m, "seed": run.seed}) for m in runs for run in runs[m]]
-    sums = [
-        leak_of_sums(*of[:4], (*COHORTS, len(of[0])), at["seed"]).assign(**at) for of, at in heard
-    ]
-    noise = [leak_behind_noise(*of[:3], NOISES, at["seed"]).assign(**at) for of, at in heard]
+    told = [(overheard(run), {"method": m, "seed": run.seed}) for m in runs for run in runs[m]]
+    sums = [leak_of_sums(*of[:4], (*SIZES, len(of[0])), at["seed"]).assign(**at) for of, at in told]
+    noise = [leak_behind_noise(*of[:3], NOISES, at["seed"]).assign(**at) for of, at in told]
     return pd.concat(sums, ignore_index=True), pd.concat(noise, ignore_index=True)
 
 
