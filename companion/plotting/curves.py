@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -39,7 +38,7 @@ def curves(
         _lines(ax, drawn, "round", curve if seeds else curve[:0])
         ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         style.draw_floor(ax, floor["value"])
-        if style.ends_of(labels["ylabel"]) == (0, np.inf):
+        if style.FROM_ZERO.search(labels["ylabel"]):
             ax.set_ylim(bottom=0)
         if name in marks:
             ax.axvline(marks[name], **style.MARK)

@@ -66,7 +66,6 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
     ax.set_xticks(range(len(places)), places, rotation=30 if len(places) > 6 else 0)
     ax.set(ylabel=ylabel, xlim=(-0.6, len(places) - 0.4))
     ax.grid(axis="y", alpha=0.25)
-    style.trim(ax, "", ylabel)
     style.finish(figure, heading)
     return figure, drawn
 

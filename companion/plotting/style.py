@@ -34,12 +34,7 @@ MARK: Style = {"color": "black", "linestyle": ":", "linewidth": 0.9}
 LETTERS = 15  # of a heading, to the inch
 CONTRAST = 3.1  # of letters with white, at least
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
-# Where quantities end, by what their labels say: the first that fits.
-ENDS = {
-    r"minus|gain|change|difference": (-1.0, 1.0),
-    r" / |ratio|^clients$|distance|divergence|entropy|sent": (0.0, np.inf),
-    r"accuracy|^share|marginal|right expert|own kind|largest entry": (0.0, 1.0),
-}
+FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent")  # quantities
 What = TypeVar("What")
 
 
@@ -108,21 +103,6 @@ def legible(colour: Any) -> Sequence[float]:
 def form_of(method: str) -> str:
     """Return a method's marker: the same for methods of one colour."""
     return FORMS[BLIND.index(look_of(method)["color"]) if method != looks().floor else 0]
-
-
-def ends_of(label: str) -> tuple[float, float]:
-    """Return the least and the largest value of what an axis with this label shows."""
-    return next((e for words, e in ENDS.items() if re.search(words, label)), (-np.inf, np.inf))
-
-
-def trim(ax: Axes, xlabel: str, ylabel: str) -> None:
-    """Take away ticks at values that the quantities of both axes cannot have."""
-    for axis, label in ((ax.xaxis, xlabel), (ax.yaxis, ylabel)):
-        (least, most), ticks = ends_of(label), axis.get_majorticklocs()
-        low, high = axis.get_view_interval()
-        seen = ticks[(ticks >= low) & (ticks <= high)]
-        if len(seen) and (seen[0] < least - 1e-9 or seen[-1] > most + 1e-9):
-            axis.set_ticks(seen[(seen >= least - 1e-9) & (seen <= most + 1e-9)])
 
 
 def ordered(frame: pd.DataFrame) -> pd.DataFrame:
@@ -236,8 +216,6 @@ def fields(
         ax.set_xlabel(xlabel)
     for ax in axes[:, 0] if ylabel else ():
         ax.set_ylabel(ylabel)
-    for ax in figure.axes:
-        trim(ax, xlabel or ax.get_xlabel(), ylabel or ax.get_ylabel())
     finish(figure, heading)
     return figure, pd.concat(drawn, ignore_index=True)
 

@@ -64,11 +64,13 @@ def test_standings_put_the_best_at_the_top():
     assert frame["mean"].tolist() == pytest.approx([0.21, 0.41, 0.61])
 
 
-def test_curves_show_their_seeds():
+def test_few_curves_are_named_at_their_ends_and_show_their_seeds():
     figure, frame = plotting.curves({"here": curve(FedAvg=0.2, FedMix=0.6)}, ylabel="y")
-    (ax,), (legend,) = figure.axes, figure.legends
-    assert [t.get_text() for t in legend.get_texts()] == [FEDAVG, FEDMIX]
+    (ax,) = figure.axes
+    assert [t.get_text() for t in ax.texts] == [FEDAVG, FEDMIX] and not figure.legends
     assert len(ax.get_lines()) == 2 + 6 and frame["low"].notna().all()  # of what is not drawn too
+    together, _ = plotting.curves({"here": curve(FedAvg=0.2, FedMix=0.201)}, ylabel="y")
+    assert together.legends and not together.axes[0].texts
 
 
 def test_few_runs_of_a_row_are_drawn_themselves_and_clear_ones_are_counted():
