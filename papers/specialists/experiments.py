@@ -153,7 +153,7 @@ _CIFAR10: dict[str, Row] = {
     "opted_ps":       ((0.2, 0.6, 1.0),        (0.2, 1.0),                  TENTHS),
     "alphas":         (ALPHAS[:-1],            ALPHAS,                      ALPHAS),
     "swept_ps":       ((0.2, 1.0),             (0.2, 0.6, 1.0),             TENTHS),
-    "rates":          ((1e-4, 5e-4, 1e-3, 5e-3, 1e-2), MORE_RATES,          RATES),
+    "rates":          ((1e-4, 3e-4, 1e-3, 3e-3, 1e-2), MORE_RATES,          RATES),
     "released_ps":    ((1.0,),                 (0.8,),                      (0.3, 0.6, 0.8, 1.0)),
 }
 _FASHION: dict[str, Row] = {
