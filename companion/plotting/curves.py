@@ -126,8 +126,8 @@ def over(
 
     def draw(ax: Axes, name: str, numbers: pd.DataFrame) -> pd.DataFrame:
         numbers, floor = style.parted(style.ordered(numbers))
-        shown, places = bands(numbers, by=("method", x)), pd.factorize(numbers["method"])[0]
-        moved = numbers.assign(**{x: numbers[x] + apart * (places - places.mean())})
+        shown, order = bands(numbers, by=("method", x)), pd.factorize(numbers["method"])[0]
+        moved = numbers.assign(**{x: numbers[x] + apart * (order - order.mean())})
         _lines(ax, bands(moved, by=("method", x)), x, numbers[:0], forms=True)
         for method, runs in moved.groupby("method") if seeds else ():
             colour = style.look_of(str(method))["color"]

@@ -258,4 +258,6 @@ def dumbbells(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
         named[item] = rows.assign(label=label.map(lambda name: fill(name, 40)))
         high.append(len(rows) * (0.06 + 0.1 * named[item]["label"].str.count("\n").add(1).max()))
     axes: Style = {"xlabel": "percent", "height_ratios": high, **labels}
-    return fields(named, draw, (style.PAGE, np.mean(high) + 0.75), columns=1, room=0.4, **axes)
+    return fields(
+        named, draw, (style.PAGE, sum(high) / len(high) + 0.75), columns=1, room=0.4, **axes
+    )

@@ -432,11 +432,14 @@ def hidden(runs: Mapping[str, Sequence[Experiment]]) -> tuple[pd.DataFrame, pd.D
     ``runs`` are audited ones of FedMix by message. Columns method (the message), seed, and those of
     `leak_of_sums` and `leak_behind_noise`.
     """
-    told: list[Any] = [
-        (overheard(run), {"method": m, "seed": run.seed}) for m in runs for run in runs[m]
-    ]
-    sums = [leak_of_sums(*of[:4], (*SIZES, len(of[0])), at["seed"]).assign(**at) for of, at in told]
-    noise = [leak_behind_noise(*of[:3], NOISES, at["seed"]).assign(**at) for of, at in told]
+    sums, noise = [], []
+    for message, every in runs.items():
+        for run in every:
+            at = {"method": message, "seed": run.seed}
+            update, q, truth, share, _ = overheard(run)
+            sizes = (*SIZES, len(update))
+            sums.append(leak_of_sums(update, q, truth, share, sizes, run.seed).assign(**at))
+            noise.append(leak_behind_noise(update, q, truth, NOISES, run.seed).assign(**at))
     return pd.concat(sums, ignore_index=True), pd.concat(noise, ignore_index=True)
 
 
