@@ -435,7 +435,7 @@ def hidden(runs: Mapping[str, Sequence[Experiment]]) -> tuple[pd.DataFrame, pd.D
     sums, noise = [], []
     for message, every in runs.items():
         for run in every:
-            at = {"method": message, "seed": run.seed}
+            at: dict[str, Any] = {"method": message, "seed": run.seed}
             update, q, truth, share, _ = overheard(run)
             sizes = (*SIZES, len(update))
             sums.append(leak_of_sums(update, q, truth, share, sizes, run.seed).assign(**at))
