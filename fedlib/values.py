@@ -98,14 +98,22 @@ def to_dict(item: Any) -> Any:
 
 def from_dict(data: Any) -> Any:
     """Rebuild what ``to_dict`` wrote; unknown kinds and fields raise ValueError. Runs no code."""
+    try:
+        return _rebuilt(data)
+    except RecursionError as error:
+        raise ValueError("not the data of a value: nested too deeply") from error
+
+
+def _rebuilt(data: Any) -> Any:
+    """Return the value, or the part of one, that JSON-able data stands for."""
     if isinstance(data, list):
-        return tuple(from_dict(v) for v in data)
+        return tuple(_rebuilt(v) for v in data)
     if not isinstance(data, dict):
         return data
     rest = dict(data)
     kind = rest.pop("kind", None)
     one_of("kind of value", str(kind), _KINDS)
-    return _make(str(kind), {name: from_dict(v) for name, v in rest.items()})
+    return _make(str(kind), {name: _rebuilt(v) for name, v in rest.items()})
 
 
 def from_code(text: str) -> Any:

@@ -9,6 +9,8 @@ FOUND = (
     "JSON nested deeper than Python's stack (spec, provenance, exported metadata) ended in a "
     "RecursionError and a run that could not be trained again. It is damage now, like all that a "
     "decoder raises of a file, but for a lack of memory.",
+    "JSON of a value, nested deep enough to be read and too deep to be rebuilt, ended in a "
+    "RecursionError outside the store, too. It is a ValueError.",
     "Metrics whose columns held something else than numbers and text ended in a TypeError, and a "
     "failure.json of wrong types could not be told. Such runs are moved aside.",
     "An exported file with the spec of something else than an experiment ended in an "

@@ -336,8 +336,9 @@ def test_what_a_field_cannot_be_is_an_error_that_names_it(make, message):
         ("", "not the code of a value"),
         ("\0", "not the code of a value"),
         ("-" * 100_000 + "1", "not the code of a value"),
+        (json.loads("[" * 600 + "]" * 600), "not the data of a value: nested too deeply"),
     ],
-    ids=range(17),
+    ids=range(18),
 )
 def test_what_is_written_and_no_value_is_an_error_that_names_the_part(said, message):
     with pytest.raises((TypeError, ValueError), match=message) as error:

@@ -1,8 +1,5 @@
 """The floor under what papers publish and runs measure: stored, claimed, and drawn."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,10 +11,8 @@ from papers.book import BOOK
 from papers.judging import floor_claims, without_floor
 from papers.pm_moe import TRADITIONAL
 from papers.pm_moe.analysis import beside_floor
-from papers.pm_moe.experiments import FOURTEEN
 from papers.published import floors, published
 from papers.scaled import MAJORITY
-from papers.specialists.experiments import FIRST_VERSION
 
 
 def scored(**by_method):
@@ -64,27 +59,6 @@ def test_stored_floors_are_those_of_the_papers_partitions_by_hand():
     for dataset, shared, floor in (("cifar10", 0.0, 0.745), ("cifar10", 20.0, 0.617)):
         assert known["004", dataset, shared] == pytest.approx(floor, abs=5e-4)
     assert known["004", "fashion_mnist", 0.0] == pytest.approx(0.765, abs=5e-4)
-
-
-@pytest.mark.parametrize(
-    ("paper", "section", "at", "part", "weighted"),
-    [("002", FIRST_VERSION, "p", "validation", False), ("004", FOURTEEN, "S", "test", True)],
-)
-def test_stored_floors_are_what_counting_says(paper, section, at, part, weighted):
-    """Of the first seed; clients count by their examples where 004 weighs them so."""
-    root = os.environ.get("FEDLIB_DATA")
-    if not root or not (Path(root) / "cifar10").is_dir():
-        pytest.skip("$FEDLIB_DATA holds no cifar10")
-    known = floors().set_index(["paper", "dataset", "at"])["floor"]
-    runs = [run for run in section.runs("paper", "cifar10") if run.method == MAJORITY]
-    assert runs
-    for run in runs:
-        counts = run.experiment.task.counts(0)
-        sizes, commonest = counts[part].sum(1), counts["train"].argmax(1)
-        with np.errstate(invalid="ignore"):  # a client without examples has no floor
-            floor = counts[part][range(len(sizes)), commonest] / sizes
-        mean = np.average(floor[sizes > 0], weights=sizes[sizes > 0] if weighted else None)
-        assert known[paper, "cifar10", run.where[at]] == pytest.approx(mean, abs=1e-6)
 
 
 def test_a_published_number_on_own_tests_has_its_floor():
