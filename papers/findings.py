@@ -145,9 +145,10 @@ def _small_experts() -> Numbers:
 def _opted_out() -> Numbers:
     claims = _each(stages.OPT_OUT, lambda panel: specialists.opt_out_claims(_scores(panel)))
     q = pd.concat([p.frame["q"] for p in _panels(stages.OPT_OUT).values()]).max()
+    tuned = _told(claims, f"q = {q:g}: the mixture generalises better", HOLDS)
     start = f"q = {q:g}, i.i.d. (p = 0.2): the mixture beats FedAvg in "
-    general, own = (_told(claims, start + way, OPEN, FAILS) for way in ("gen", "spec"))
-    return {"share": f"{q:.0%}", "general": general, "own": own}
+    own, general = _told(claims, f"{start}spec", HOLDS), _told(claims, f"{start}gen", OPEN)
+    return {"share": f"{q:.0%}", "tuned": tuned, "own": own, "general": general}
 
 
 def _last_client() -> Numbers:
@@ -189,12 +190,19 @@ def _gate() -> Numbers:
     tuned, equal = (
         _told(claims, f"The mixture beats the {what}", OPEN, FAILS) for what in ("fine", "ens")
     )
-    return {"best": best, "tuned": tuned, "equal": equal}
+    ahead = number(starting(_of_writers(), "The mixture beats the best"), HOLDS)
+    behind = number(starting(_of_writers(), "The mixture beats the fine"), FAILS, sign=-1)
+    return {"best": best, "tuned": tuned, "equal": equal, "ahead": ahead, "behind": behind}
+
+
+@cache
+def _of_writers() -> Sequence[Claim]:
+    claims = _each(ADAPTIVE_WRITERS, lambda panel: adaptive.writer_claims(panel.frame))
+    return next(iter(claims.values()))
 
 
 def _writers() -> Numbers:
-    claims = _each(ADAPTIVE_WRITERS, lambda panel: adaptive.writer_claims(panel.frame))
-    one = starting(next(iter(claims.values())), "Exploration makes writers more alike")
+    one = starting(_of_writers(), "Exploration makes writers more alike")
     return {"spread": number(one, FAILS, sign=-1)}
 
 
