@@ -186,8 +186,8 @@ _FIRST_CIFAR10: dict[str, Row] = {
     "personal":       (5e-3,                   5e-4,                        1e-4),
     "most":           (40,                     60,                          100),
     "stop":           (EarlyStop(patience=2),  EarlyStop(patience=4),       EarlyStop()),
-    "qs":             ((0.0,),                 (0.0, 0.5, 0.9),             (0.0, 0.5, 0.9)),
-    "opted_ps":       (TENTHS[::2], (0.2, 0.4, 0.6, 0.8, 0.9, 1.0),         TENTHS),
+    "qs":             ((0.0,),                 (0.0, 0.9),                  (0.0, 0.5, 0.9)),
+    "opted_ps":       (TENTHS[::2],            (0.2, 0.8, 1.0),             TENTHS),
 }
 _FIRST_CIFAR100: dict[str, Row] = {
     **_FIRST_CIFAR10,
