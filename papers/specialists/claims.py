@@ -95,5 +95,5 @@ def first_version_claims(table: pd.DataFrame, q: float = 0.0) -> list[Claim]:
         ("falls", held(FEDAVG, p=low), ">", held(FEDAVG, p=high)),
         ("degraded", held(LOCAL, p=high), ">", held(TUNED, p=high)),
     )
-    floors = floor_claims(here[here["metric"] == OWN], "p")
+    floors = floor_claims(here[here["metric"] == OWN], "p", f", q = {q:g}")
     return judged("002", rows, q=q, low=low, high=high) + floors
