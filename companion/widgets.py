@@ -51,6 +51,21 @@ def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
     return w.Dropdown(options=options, description="data", layout={"width": width})
 
 
+def follow(control: Any, menu: w.Dropdown, offers: Callable[[Any], Sequence[Any]]) -> None:
+    """Have a control offer what the menu's choice has, now and later; it keeps its value if it can.
+
+    To be called before both go into an explorer, which would otherwise redraw first.
+    """
+
+    def offer(_: object) -> None:
+        kept, control.options = control.value, [*offers(menu.value)]
+        if kept in control.options:
+            control.value = kept
+
+    menu.observe(offer, names="value")
+    offer(None)
+
+
 class Explorer(w.VBox):
     """Controls above a figure; where nothing is live, the figure as it was at first, or frames.
 
@@ -104,8 +119,7 @@ def explorer(draw: Callable[..., Figure], *, moves: str = "", **controls: w.Widg
     seen = {label: _small(drawn()) for label in _options(mover)} if mover else {}
     for control in controls.values():
         control.observe(redraw, names="value")
-    above = w.HBox(list(controls.values()), layout=_WRAP)
-    return Explorer([above, status, image], seen, start)
+    return Explorer([w.HBox([*controls.values()], layout=_WRAP), status, image], seen, start)
 
 
 def _options(control: Any) -> Iterator[str]:
@@ -157,8 +171,9 @@ def watch(experiment: Experiment, settings: Mapping[str, w.Widget] | None = None
     ``settings`` are fields of its algorithm with the widgets that set them; another value trains a
     new run as far as the one before. A page without a kernel shows the experiment as it is stored.
     """
-    at = w.IntSlider(0, 0, experiment.rounds, description="round", continuous_update=False)
-    clock = w.Play(max=experiment.rounds, interval=_FRAME)
+    start = min(8, experiment.rounds)  # by then what is set can be told apart by eye
+    at = w.IntSlider(start, 0, experiment.rounds, description="round", continuous_update=False)
+    clock = w.Play(value=start, max=experiment.rounds, interval=_FRAME)
     w.link((clock, "value"), (at, "value"))
     live = [LiveRun(experiment)]
 

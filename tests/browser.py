@@ -199,9 +199,10 @@ def _choose_two(control: WebElement) -> bool:
 
 
 def _slide(control: WebElement) -> bool:
-    at, most = (float(control.get_attribute(f"aria-value{x}") or 0) for x in ("now", "max"))
+    ends = ("min", "now", "max")
+    least, at, most = (float(control.get_attribute(f"aria-value{x}") or 0) for x in ends)
     control.send_keys(Keys.ARROW_RIGHT if at < most else Keys.ARROW_LEFT)
-    return True
+    return least < most
 
 
 def _click(control: WebElement) -> bool:

@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 from companion.frames import matrix, together
 from companion.panels import comparable, panels, several, stored
 from companion.sections import NothingStored, Run
-from companion.widgets import LiveRun, explorer, moving, watch
+from companion.widgets import LiveRun, explorer, follow, moving, watch
 from fedlib import paths
 from fedlib.runs import run
 from papers.fedmix import FEDAVG, FEDMIX
@@ -135,6 +135,13 @@ def test_explorers_redraw_and_say_what_went_wrong():
     with pytest.raises(ZeroDivisionError):  # what cannot draw at all fails at once
         explorer(lambda n: 1 / n, n=w.IntSlider(0, 0, 5))
     assert watch(small(2)) is not None
+
+
+def test_a_control_offers_what_the_menu_s_choice_has_and_keeps_its_value():
+    menu, at = w.Dropdown(options=["ab", "bc"]), w.SelectionSlider(options=["b"])
+    follow(at, menu, list)
+    menu.value = "bc"
+    assert at.options == ("b", "c") and at.value == "b"
 
 
 def test_a_page_without_a_kernel_has_a_frame_for_every_value_of_one_control():
