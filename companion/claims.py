@@ -4,9 +4,9 @@ The rule. A claim says where a number lies, of which there is one per seed: abov
 one, or within a margin of zero; that is its criterion. The 95% interval over the seeds decides
 (`companion.inference`): wholly where the claim says it ``holds``, wholly elsewhere it ``does not
 hold``, and an interval that contains a boundary leaves it ``undecided``. With fewer than three
-seeds it is ``not tested``. No claim holds of which every run is the floor. A number that is the
-boundary itself in every seed, as the difference of two sides that are the same model, is not beyond
-it: the claim ``does not hold``, or if every run is the floor it is ``not at this scale``.
+seeds it is ``not tested``. No claim holds of which every run is the floor: it is ``not at this
+scale``. A number that is the boundary itself in every seed, as the difference of two sides that are
+the same model, is not beyond it: the claim ``does not hold``.
 
 Verdicts are stored with the notebooks, and compared with what another execution tells. Training
 amplifies the last bit of a float, so that a processor with other instructions trains other models
@@ -230,10 +230,10 @@ def _judge(
     floored = floor and runs and all(v <= floor.get(s, -inf) + BARELY for s, v in runs.items())
     if floored:
         claim = replace(claim, measured=f"{claim.measured}; every run is the floor")
-    if low == high and low in bounds:  # nothing is left to chance, and nothing to more seeds
-        verdict = ELSEWHERE if floored else FAILS
-        return replace(claim, verdict=verdict, needed=0, p=nan)
-    return replace(claim, verdict=OPEN) if floored and verdict == HOLDS else claim
+    # Where nothing is left to chance, or no method beats the floor, more seeds decide nothing.
+    if (low == high and low in bounds) or (floored and verdict == HOLDS):
+        return replace(claim, verdict=ELSEWHERE if floored else FAILS, needed=0, p=nan)
+    return claim
 
 
 def _seen(values: Sequence[float], bounds: Sequence[float]) -> Limits:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from rows import verdicts
 
-from companion.claims import FAILS, HOLDS, KINDS, OPEN, PAPER, Claim, judge, table
+from companion.claims import ELSEWHERE, FAILS, HOLDS, KINDS, PAPER, Claim, judge, table
 from companion.sections import SCALES
 from fedlib import paths
 from papers import findings
@@ -74,7 +74,7 @@ def test_what_is_the_floor_cannot_hold():
     at = by(pd.DataFrame(rows, columns=["method", "seed", "value"]))
     words = {"where": "own"}
     found = judged("001", [("small", at(m), ">", at("other")) for m in ("one", "far")], **words)
-    assert verdicts(found) == [OPEN, HOLDS] and "floor" in found[0].measured
+    assert verdicts(found) == [ELSEWHERE, HOLDS] and "floor" in found[0].measured
 
 
 def claim(a, b=None):
