@@ -254,12 +254,18 @@ class _Block(nn.Module):
         super().__init__()
         self.first = nn.Sequential(*_normed(depth, width, 3, stride, groups), nn.ReLU())
         self.second = nn.Sequential(*_normed(width, width, 3, 1, groups))
-        same = depth == width and stride == 1
-        self.project = None if same else nn.Sequential(*_normed(depth, width, 1, stride, groups))
+        same, self.stride = depth == width and stride == 1, stride
+        self.project = None if same else nn.Sequential(*_normed(depth, width, 1, 1, groups))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output ``[B, width, H / stride, W / stride]``."""
-        past = x if self.project is None else self.project(x)
+        """Return the block's output ``[B, width, H / stride, W / stride]``.
+
+        The 1x1 convolution is dense on the pixels that its stride would visit: the same numbers,
+        and never the strided one whose gradient oneDNN writes out of bounds (``corrupts``).
+        """
+        past = x
+        if self.project is not None:
+            past = self.project(x[:, :, :: self.stride, :: self.stride])
         return functional.relu(self.second(self.first(x)) + past)
 
 

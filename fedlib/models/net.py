@@ -74,6 +74,7 @@ class Net:
         self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
         # What torch makes of some of these at rest are no calls that vmap knows.
         self._watched = any(isinstance(m, WATCHED) for m in modules)
+        self._plain = any(corrupts(m) for m in modules)
         self._remembers = any(is_statistic(name) for name, _, _ in self._base)
         self._flat = [m for m in modules if isinstance(m, nn.RNNBase)]
 
@@ -236,6 +237,7 @@ class Net:
         which for a small net takes as long as its arithmetic.
         """
         own = [owner[key] for _, owner, key in slots]
+        x = x.contiguous() if self._plain else x
         try:
             for name, owner, key in slots:
                 owner[key] = params[name]
@@ -271,6 +273,18 @@ class Net:
 def _lifting(spec: Any, shape: tuple[int, ...], classes: int) -> Lifting:
     with OutsideVmap(), torch.no_grad():
         return Net(spec, shape, classes)._rehearsed()  # on a CPU, where all draws are seen
+
+
+def corrupts(module: nn.Module) -> bool:
+    """Return whether a module's own weights may be of a convolution that corrupts memory.
+
+    With AVX2 and channels last, oneDNN writes the gradient of a 1x1 convolution with a stride and
+    fewer than 8 input channels out of bounds. A weight of that shape counts unless its module is a
+    convolution without a stride, as a module may call torch's functions by itself.
+    """
+    dense = isinstance(module, nn.modules.conv._ConvNd) and {*module.stride} == {1}
+    weights = [p for p in module._parameters.values() if p is not None and p.ndim > 3]
+    return not dense and any({*p.shape[2:]} == {1} and p.shape[1] < 8 for p in weights)
 
 
 def _slots(module: nn.Module) -> list[Slot]:

@@ -1,54 +1,88 @@
 """Where and with what a run was made."""
 
+import hashlib
+import os
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedlib import paths
+import fedlib
+from fedlib import paths, processor
 from fedlib.algorithms.fedavg import nbytes
 from fedlib.engine import State
 from fedlib.engine.costs import chunk_of, numbers
 from fedlib.federation import Federation
 
 DIRTY = "-dirty"
-CPUINFO = Path("/proc/cpuinfo")  # of Linux
 
 
-def provenance(fed: Federation, segments: list[dict[str, Any]], state: State) -> dict[str, Any]:
-    """Return commit, versions, processor, time, and the segments of an interrupted run.
+def provenance(
+    fed: Federation, segments: list[dict[str, Any]], state: State, ending: State
+) -> dict[str, Any]:
+    """Return commit, versions, processor, cost, and the segments of an interrupted run.
 
-    ``client_mib`` is what a client holds of the final ``state``: all that is shared, and its own.
+    ``client_mib`` is what a client holds of the last ``state``: all that is shared, and its own.
+    ``state`` is the digest of the ``ending`` that a later stage begins with, ``seconds`` are wall
+    time, and ``cpu_seconds`` what the process and its copies have computed.
     """
     held = nbytes(state.shared) + nbytes(state.local) / fed.clients
+    sums = {
+        name: round(sum(s[name] for s in segments), 1)
+        for name in ("seconds", "cpu_seconds")
+        if all(name in s for s in segments)  # a run begun by an older version has no CPU seconds
+    }
     return {
         **_made_with(fed),
         "python": platform.python_version(),
         "numpy": version("numpy"),
         "threads": torch.get_num_threads(),
-        "seconds": round(sum(s["seconds"] for s in segments), 1),
+        **sums,
         "client_mib": round(held / 2**20, 4),
         "data": fed.source,
+        "state": digest(ending),
         "segments": segments,
     }
 
 
 def segment(
-    fed: Federation, start: int, end: int, seconds: float, chunk: int | None, state: State
+    fed: Federation, start: int, end: int, chunk: int | None, state: State
 ) -> dict[str, Any]:
-    """Return what trained the rounds ``start`` to ``end``: commit, versions, processor, time.
+    """Return what trained the rounds ``start`` to ``end``: commit, versions, processor.
 
     Chunk and threads too, on which the last bits depend; by default the chunk depends on how large
     the ``state`` is.
     """
     how = {"chunk": chunk_of(fed, chunk, numbers(state)), "threads": torch.get_num_threads()}
-    return {"rounds": [start, end], **_made_with(fed), **how, "seconds": round(seconds, 1)}
+    return {"rounds": [start, end], **_made_with(fed), **how}
+
+
+def cpu_seconds() -> float:
+    """Return what this process and its copies that have ended have computed so far, in seconds."""
+    return sum(os.times()[:4])
+
+
+def digest(state: State) -> str:
+    """Return 16 hex digits that stand for all bits of a state, whatever the order of its leaves."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(state.flat().items()):
+        whole = tensor.detach().cpu().contiguous()
+        found.update(f"{name} {whole.dtype} {tuple(whole.shape)} ".encode())
+        found.update(whole.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()[:16]
+
+
+def began_with(made: Mapping[str, Any]) -> dict[str, str]:
+    """Return by the keys of all stages before a run the digest of the state that each ended with.
+
+    Empty for a first stage, and for a run that was trained before digests were noted.
+    """
+    parts = (part.get("began_with", {}) for part in made.get("segments", ()))
+    return {key: state for part in parts for key, state in part.items()}
 
 
 def stages_of(earlier: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, list[str]]:
@@ -101,22 +135,14 @@ def _git(*words: str) -> str:
         return ""
 
 
-@cache
-def processor() -> str:
-    """Return the model of the processor, on which the last bits of sums depend."""
-    with suppress(OSError, StopIteration):
-        lines = (line.partition(":") for line in CPUINFO.read_text().splitlines())
-        return next(model.strip() for name, _, model in lines if name.strip() == "model name")
-    return platform.processor() or platform.machine()
-
-
-def _made_with(fed: Federation) -> dict[str, str]:
+def _made_with(fed: Federation) -> dict[str, str | bool]:
     cuda = fed.device.type == "cuda"
     return {
         "commit": commit(),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(fed.device) if cuda else platform.machine(),
-        "processor": processor(),
+        "processor": processor.model(),
         # The vector instructions that torch uses here, "AVX2" for one.
         "instructions": str(torch.backends.cpu.get_cpu_capability()),
+        "pinned": fedlib.PINNED,
     }

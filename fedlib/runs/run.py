@@ -23,7 +23,15 @@ from fedlib.privacy import audit
 from fedlib.progress import Watcher, told
 from fedlib.runs import store
 from fedlib.runs.atomic import Damaged, StoreError
-from fedlib.runs.provenance import commit, provenance, segment, stages_of
+from fedlib.runs.provenance import (
+    began_with,
+    commit,
+    cpu_seconds,
+    digest,
+    provenance,
+    segment,
+    stages_of,
+)
 from fedlib.runs.spec import Experiment, Log, Result
 from fedlib.runs.store import Kept, RunDiverged
 from fedlib.tasks import pick_device
@@ -116,7 +124,8 @@ def _train(experiment: Experiment, how: How) -> None:
         except TrainingDiverged as error:
             raise course.diverged(error) from error
     course.save()
-    store.tell(experiment, store.PROVENANCE, provenance(fed, course.segments(), course.state))
+    made = provenance(fed, course.segments(), course.state, course.ending)
+    store.tell(experiment, store.PROVENANCE, made)
 
 
 def rounds(
@@ -158,9 +167,15 @@ class Course:
         self.seen = playing(experiment.algorithm, fed)
         self.log, self.start, self.completed = Log(), 0, 0
         self.state = State({}, {})
-        self._began, self._earlier = time.monotonic(), list[dict[str, Any]]()
+        self._earlier = list[dict[str, Any]]()
         self._best: State | None = None
         self._stages: dict[str, list[str]] = {}
+        self._began_with: dict[str, str] = {}
+        self._clock()
+
+    def _clock(self) -> None:
+        """Count from now on: what stages before have cost stands in their own provenance."""
+        self._since, self._cpu = time.monotonic(), cpu_seconds()
 
     def begin(self) -> State:
         """Return the state to start from: a checkpoint's, or a fresh one after earlier stages."""
@@ -180,6 +195,9 @@ class Course:
             return self.state
         made = [run_with_state(stage, **self.how._asdict()) for stage in e.before]
         self._stages = stages_of((r.experiment.key, r.provenance) for r, _ in made)
+        for result, ended in made:
+            self._began_with |= began_with(result.provenance) | {result.experiment.key: digest(ended)}
+        self._clock()
         state = begun(e, self.fed, [state for _, state in made])
         self.log.clients(0, "examples", self.fed.ids, self.fed.train.sizes)
         if self.fed.taking_part() is not self.fed:  # some opted out
@@ -213,11 +231,16 @@ class Course:
 
     def save(self) -> None:
         """Store the last round; at the end the state that the run is to end with."""
-        state, best = self.state, self._best
-        if best is not None and self.completed == self.experiment.rounds:
-            state, best = best, None
-        kept = Kept(state, self.completed, self.log.table(), self.fed.source, self.segments(), best)
+        best = None if self.completed == self.experiment.rounds else self._best
+        table, state = self.log.table(), self.ending
+        kept = Kept(state, self.completed, table, self.fed.source, self.segments(), best)
         store.checkpoint(self.experiment, kept)
+
+    @property
+    def ending(self) -> State:
+        """The last state, or after the last round the one that the run is to end with."""
+        last = self.completed == self.experiment.rounds
+        return self._best if last and self._best is not None else self.state
 
     def diverged(self, error: TrainingDiverged) -> RunDiverged:
         """Store the metrics, and the failure after them; return the error to raise."""
@@ -236,10 +259,14 @@ class Course:
         """Return the stretches of rounds that processes have trained, this one's last."""
         if self.completed <= self.start:
             return self._earlier
-        spent, chunk = time.monotonic() - self._began, self.how.chunk
-        now = segment(self.fed, self.start, self.completed, spent, chunk, self.state)
+        spent = {
+            "seconds": round(time.monotonic() - self._since, 1),
+            "cpu_seconds": round(cpu_seconds() - self._cpu, 1),
+        }
+        now = segment(self.fed, self.start, self.completed, self.how.chunk, self.state) | spent
         # Only what began the run has seen the stages before.
-        return [*self._earlier, now | ({"stages": self._stages} if self._stages else {})]
+        before = {"stages": self._stages, "began_with": self._began_with} if self._stages else {}
+        return [*self._earlier, now | before]
 
     def _assess(self, state: State, completed: int) -> None:
         """Score every client on validation and test data, and the federation on all test data.

@@ -249,7 +249,7 @@ def test_a_run_folder_says_what_it_is_and_its_provenance_where_and_with_what():
     assert from_dict(json.loads((home / "spec.json").read_text())) == AVG
     assert set(said) == {
         "commit", "python", "torch", "numpy", "device", "processor", "instructions", "threads",
-        "seconds", "client_mib", "data", "segments",
+        "pinned", "seconds", "cpu_seconds", "client_mib", "data", "state", "segments",
     }  # fmt: skip
     assert said["torch"] == torch.__version__
     assert said["data"].startswith("embedded in scikit-learn, ")

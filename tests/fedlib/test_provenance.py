@@ -1,7 +1,9 @@
 """What a run says of where it comes from: code, processor, and the stages before it."""
 
+import os
 import platform
 import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,7 +11,8 @@ import torch
 from small import interrupted, play
 
 from benchmarks.robustness.tiny import BEST, TUNED
-from fedlib import paths
+from fedlib import paths, processor
+from fedlib.engine import State
 from fedlib.runs import provenance, store
 
 INTEL = (
@@ -23,14 +26,14 @@ INTEL = (
 )
 def test_the_processor_is_named_as_the_system_names_it(tmp_path, monkeypatch, text, expected):
     (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(provenance, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(platform, "processor", lambda: "fallback")
-    assert provenance.processor.__wrapped__() == expected
+    assert processor.model() == expected
 
 
 def test_a_run_resumed_on_another_machine_names_both(monkeypatch):
     machine = {"processor": "first"}
-    monkeypatch.setattr(provenance, "processor", lambda: machine["processor"])
+    monkeypatch.setattr(processor, "model", lambda: machine["processor"])
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     interrupted(BEST, 2)
     machine["processor"] = "second"
@@ -53,6 +56,54 @@ def test_a_stage_says_which_code_made_the_stages_before_it(monkeypatch):
     assert said["segments"][0]["stages"] == {BEST.key: ["aaa-dirty"], TUNED.key: ["bbb"]}
     assert provenance.dirty(said) == ["aaa-dirty"]
     assert provenance.dirty(store.find(BEST).provenance) == ["aaa-dirty"]
+
+
+def test_a_stage_holds_the_digest_of_every_state_that_it_stands_on():
+    """A first stage that is trained again elsewhere, with other bits, is told from the old one."""
+    first, tuned = play(BEST).provenance, play(TUNED).provenance
+    assert provenance.began_with(first) == {}
+    assert provenance.began_with(tuned) == {BEST.key: first["state"]}
+    third = play(replace(TUNED, after=TUNED, rounds=1)).provenance
+    assert provenance.began_with(third) == {BEST.key: first["state"], TUNED.key: tuned["state"]}
+    assert first["state"] == provenance.digest(
+        store.restore(BEST).state
+    )  # of the state that it kept
+
+
+def test_a_digest_is_of_the_bits_and_of_nothing_else():
+    a, b = torch.tensor([1.0, 2.0]), torch.tensor([[0.0]])
+    one = provenance.digest(State({"a": a, "b": b}, {}))
+    assert one == provenance.digest(State({"b": b.clone(), "a": a.clone()}, {}))
+    others = [{"a": a, "b": -b}, {"a": a[None], "b": b}, {"a": a.double(), "b": b}, {"a": a}]
+    assert one not in [provenance.digest(State(other, {})) for other in others]
+
+
+def test_costs_are_those_of_this_process_and_not_of_stages_before():
+    """A stage that had to train the stages before it costs what it costs without them."""
+    tuned = play(TUNED).provenance
+    assert 0 <= tuned["cpu_seconds"] == sum(s["cpu_seconds"] for s in tuned["segments"])
+    assert tuned["cpu_seconds"] <= provenance.cpu_seconds()
+
+
+PINNED = "import sys; import fedlib; assert 'torch' not in sys.modules; import torch; "
+PINNED += "print(fedlib.PINNED, torch.backends.cpu.get_cpu_capability())"
+
+
+@pytest.mark.skipif(not processor.has_avx2(), reason="another kind of processor")
+@pytest.mark.parametrize(
+    ("code", "variables", "expected"),
+    [
+        (PINNED, {}, "True AVX2"),
+        ("import torch, fedlib; print(fedlib.PINNED)", {}, "False"),
+        ("import fedlib; print(fedlib.PINNED)", {"FEDLIB_PIN": "0"}, "False"),
+        ("import fedlib; print(fedlib.PINNED)", {"MKL_CBWR": "COMPATIBLE"}, "False"),
+    ],
+)
+def test_torch_is_held_to_avx2_before_it_is_imported(code, variables, expected):
+    clean = {n: v for n, v in os.environ.items() if n not in (*processor.SHARED, "FEDLIB_PIN")}
+    asked = [sys.executable, "-c", code]
+    said = subprocess.run(asked, env={**clean, **variables}, capture_output=True, text=True)
+    assert said.stdout.strip() == expected, said.stderr
 
 
 def test_clean_code_is_clean():

@@ -1,0 +1,51 @@
+"""The same bits on every x86-64 processor with AVX2: torch is held to that instruction set.
+
+torch, oneDNN and MKL choose their kernels by the processor, and kernels round differently. The
+choice is made when torch is imported, so this is imported before it and imports nothing of it.
+"""
+
+import os
+import platform
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")  # of Linux
+VARIABLE = "FEDLIB_PIN"
+SHARED = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_CBWR": "AVX2",
+}
+"""What torch, oneDNN and MKL read from the environment, and what is put there."""
+
+
+def pin() -> bool:
+    """Hold torch to AVX2 in this process and those that it starts; return whether it is held.
+
+    Nothing is set where torch is imported already, where the processor lacks AVX2 or is not known
+    to have it, and where ``FEDLIB_PIN=0`` frees it. What a user has set stays as it is.
+    """
+    if os.environ.get(VARIABLE) == "0" or not has_avx2():
+        return False
+    if "torch" not in sys.modules:
+        for name, value in SHARED.items():
+            os.environ.setdefault(name, value)
+    return all(os.environ.get(name) == value for name, value in SHARED.items())
+
+
+def has_avx2() -> bool:
+    """Return whether this is an x86-64 processor that lists AVX2; only Linux lists it."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    with suppress(OSError):
+        return "avx2" in CPUINFO.read_text().split()
+    return False
+
+
+def model() -> str:
+    """Return the model of the processor."""
+    with suppress(OSError, StopIteration):
+        lines = (line.partition(":") for line in CPUINFO.read_text().splitlines())
+        return next(model.strip() for name, _, model in lines if name.strip() == "model name")
+    return platform.processor() or platform.machine()

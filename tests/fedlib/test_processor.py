@@ -1,0 +1,102 @@
+"""The same bits on any processor with AVX2, and nothing handed to torch that crashes there.
+
+Each test is a process of its own: the instruction set is chosen when torch is imported, and what is
+tested against ends a process.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedlib import paths, processor
+
+pytestmark = pytest.mark.skipif(not processor.has_avx2(), reason="no x86-64 with AVX2")
+
+GOLDEN = """
+from fedlib import PINNED
+from fedlib.algorithms import FedMix
+from fedlib.models import LeNet
+from fedlib.optim import adam
+from fedlib.partition import Dirichlet, Mirrored
+from fedlib.runs import Experiment, run
+from fedlib.tasks import Task
+import torch
+
+torch.set_num_threads(1)
+net = LeNet(channels=(8, 8), hidden=(32,), kernel=3)
+task = Task("digits", Dirichlet(clients=6, size=40), net, Mirrored(pool=200, validation=20, test=30))
+method = FedMix(experts=3, epochs=2, server=adam(0.01), client=adam(0.003))
+result = run(Experiment(task, method, rounds=3, cohort=4, evaluate_every=1), progress=False)
+scores = [*result.curve("test_nll").values()]
+print(PINNED, result.provenance["state"], " ".join(f"{s:.12f}" for s in scores))
+"""
+# Of torch 2.13.0's build for CPUs, on an EPYC with AVX2 and without AVX-512.
+STATE = "ae95101380c94a5c"
+SCORES = "2.294416385227 2.256888071696 2.220153003269 2.179622883267"
+
+STRIDED = """
+import torch
+from torch import nn
+from torch.func import vmap
+from fedlib.models import Module, Net, ResNet
+
+class Weight(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(8, 4, 1, 1))
+    def forward(self, x):
+        return nn.functional.conv2d(x, self.w, stride=2)
+
+def foreign(inner):
+    first, last = nn.Conv2d(3, 4, 3, padding=1), (nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(first, nn.ReLU(), inner, *last)
+
+def strided():
+    return foreign(nn.Conv2d(4, 8, 1, stride=2))
+
+def called():
+    return foreign(Weight())
+
+def grouped():
+    return foreign(nn.Sequential(nn.Conv2d(4, 32, 1), nn.Conv2d(32, 32, 1, stride=2, groups=8)))
+
+torch.set_num_threads(1)
+families = [ResNet(blocks=1, widths=(4, 8)), ResNet(blocks=1, widths=(2, 4, 6))]
+families += [Module(f"__main__:{f.__name__}") for f in (strided, called, grouped)]
+for family in families:
+    net = Net(family, (8, 8, 3), 3)
+    leaves = {n: t.requires_grad_() for n, t in net.init(0).items()}
+    stacked = {n: torch.stack([t.detach()] * 3).requires_grad_() for n, t in leaves.items()}
+    for _ in range(60):
+        x = torch.rand(3, 4, 8, 8, 3).movedim(-1, 2)  # channels last, as images arrive
+        net(leaves, x[0]).square().sum().backward()
+        vmap(net)(stacked, x).square().sum().backward()
+print("ok")
+"""
+
+
+def alone(code: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own, with stores of its own."""
+    stores = {f"FEDLIB_{name}": str(folder / name) for name in ("RUNS", "RESULTS")}
+    clean = {n: v for n, v in os.environ.items() if n not in processor.SHARED}
+    env = {**clean, **stores, "PYTHONPATH": str(paths.ROOT), **variables}
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(
+    torch.__version__.split("+")[0] != "2.13.0", reason="golden bits of torch 2.13.0"
+)
+def test_a_short_fedmix_has_the_golden_bits(tmp_path):
+    """Convolutions, dense layers, Adam at both ends and evaluation, pinned."""
+    said = alone(GOLDEN, tmp_path)
+    assert said.stdout.split() == ["True", STATE, *SCORES.split()], said.stderr
+
+
+def test_strided_convolutions_of_few_channels_train(tmp_path):
+    """oneDNN corrupts the heap in their gradient with AVX2 and channels last."""
+    said = alone(STRIDED, tmp_path, ONEDNN_MAX_CPU_ISA="AVX2")
+    assert (said.returncode, said.stdout) == (0, "ok\n"), said.stderr
