@@ -90,13 +90,17 @@ def _several(values: Iterable[object]) -> str:
 
 
 def source(*functions: Callable[..., Any]) -> Markdown:
-    """Return the code of functions of the library as it runs, without their docstrings."""
+    """Return the code of functions of the library as it runs, with its comments.
+
+    Of a docstring the first sentence stays, as a comment.
+    """
     parts = []
     for function in functions:
         code = textwrap.dedent(inspect.getsource(function))
         made: Any = ast.parse(code).body[0]
         lines, first = code.splitlines(), made.body[0]
-        if ast.get_docstring(made) is not None:
-            lines[first.lineno - 1 : first.end_lineno] = []
+        if told := ast.get_docstring(made):
+            said = textwrap.wrap(" ".join(told.split("\n\n")[0].split()), 90)
+            lines[first.lineno - 1 : first.end_lineno] = [f"    # {line}" for line in said]
         parts.append(f"# {function.__module__}: {function.__qualname__}\n" + "\n".join(lines))
     return Markdown("```python\n" + "\n\n".join(parts) + "\n```")

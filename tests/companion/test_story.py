@@ -32,7 +32,9 @@ def test_every_section_can_tell_what_ran(section):
     assert table.notna().all(axis=None) and not table.drop("seeds").eq("").any(axis=None)
 
 
-def test_source_is_the_code_that_runs_without_its_docstring():
+def test_source_is_the_code_that_runs_with_its_comments():
     told = source(FedProx.loss, FedMix.loss).data
     assert told.startswith("```python\n# fedlib.algorithms.drift: FedProx.loss\ndef loss(")
     assert "self.mu / 2" in told and "FedMix.loss" in told and '"""' not in told
+    assert "batch[\"y\"])  # log p(y|x, z)" in told
+    assert "    # Return the negative bound of eq. 6, or of eq. 3, on one client's mini" in told

@@ -1,0 +1,63 @@
+"""The methods that notebooks build from nothing end with the numbers of the library."""
+
+import ast
+import json
+import re
+
+import pytest
+
+from fedlib import paths
+
+CELLS = {"00_start_here": ("nothing-fedavg", 28), "02_specialization": ("nothing-fedmix", 28)}
+
+
+def cells(name):
+    """The code of a notebook's cells that build a method from nothing, by id, in order."""
+    read = json.loads((paths.ROOT / "notebooks" / f"{name}.ipynb").read_text())
+    code = {c["id"]: "".join(c["source"]) for c in read["cells"] if c["cell_type"] == "code"}
+    first = next(source for source in code.values() if source.startswith(("import", "from")))
+    made = [n for n in ast.parse(first).body if isinstance(n, ast.Import | ast.ImportFrom)]
+    imports = "\n".join(map(ast.unparse, made))
+    own = {name: source for name, source in code.items() if name.startswith("nothing-")}
+    return {"imports": imports + "\nfrom fedlib.algorithms import FedAvg, FedMix\n", **own}
+
+
+def played(parts, *changed):
+    """What the cells define, run in order; pairs of old and new text are changed in them first."""
+    source = "\n".join(parts.values()).replace("ROUNDS = 0.1, 10, 5, 20", "ROUNDS = 0.1, 10, 5, 5")
+    for old, new in changed:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    found = {}
+    exec(compile(source, "cells", "exec"), found)
+    return found
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_what_is_built_from_nothing_asserts_that_it_is_the_library(name):
+    parts = cells(name)
+    assert played(parts)["apart"] < 1e-6
+    asserts = [n for n in ast.walk(ast.parse(parts["nothing-check"])) if isinstance(n, ast.Assert)]
+    assert len(asserts) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("00_start_here", ("sizes[s] / examples", "1 / COHORT")),
+        ("02_specialization", ("mine = q * p[:, None] / (p @ q)", "mine = p[:, None].expand(-1, 4)")),
+        ("02_specialization", (" - grad(marginal_entropy)(w[n])", "")),
+    ],
+)  # fmt: skip
+def test_another_weight_or_a_term_less_is_noticed(name, changed):
+    with pytest.raises(AssertionError, match="the same"):
+        played(cells(name), changed)
+
+
+def test_from_nothing_is_short_plain_torch_with_its_equations():
+    for name, (cell, most) in CELLS.items():
+        source = cells(name)[cell]
+        used = {n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name)}
+        assert not used & {"federation", "play_round", "run_with_state", "FedMix", "evaluate"}
+        assert sum(bool(line.strip()) for line in source.splitlines()) <= most
+        assert len(re.findall(r"\(eq\. \d\)", source)) >= 2
