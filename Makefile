@@ -21,9 +21,18 @@ endif
 JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
+# The instruction set that all x86-64 processors with AVX2 share, as fedlib pins it: the same bits on
+# all of them, also where torch is imported before it. FEDLIB_PIN=0 frees it.
+ifneq ($(FEDLIB_PIN),0)
+ifneq ($(shell grep -om1 avx2 /proc/cpuinfo 2>/dev/null),)
+export ATEN_CPU_CAPABILITY ?= avx2
+export ONEDNN_MAX_CPU_ISA ?= AVX2
+export MKL_CBWR ?= AVX2
+endif
+endif
 
 # A misspelt variable would be ignored by make, and the run would not be what was asked for.
-KNOWN := VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS SECTIONS RAY_ADDRESS
+KNOWN := VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS SECTIONS BLOCKS RAY_ADDRESS
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(name)))
 UNKNOWN := $(filter-out $(KNOWN) MAKEFLAGS MAKEOVERRIDES -*,$(GIVEN))
 $(if $(strip $(UNKNOWN)),$(error unknown variable: $(strip $(UNKNOWN)); known are $(KNOWN)))
@@ -34,9 +43,9 @@ OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call optio
 	$(call option,ROUNDS,rounds) $(call option,DEVICE,device)
 
 CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) --workers '$(or $(WORKERS),1)' \
-	$(foreach part,$(SECTIONS),--section '$(part)')
+	$(foreach part,$(SECTIONS),--section '$(part)') $(foreach number,$(BLOCKS),--block '$(number)')
 
-.PHONY: help env figures notebooks results plan paper report site check test wire browser format lab bench \
+.PHONY: help env figures notebooks results plan campaign paper report site check test wire browser format lab bench \
 	determinism robust clean
 
 help:  ## this list
@@ -45,6 +54,7 @@ help:  ## this list
 	@echo "  Variables of figures, each optional: SCALE=quick|standard|paper DATASET=name SEEDS=n"
 	@echo "  ROUNDS=n DEVICE=auto|cpu|cuda|cuda:N ONLY=00,01 JOBS=processes at once ($(JOBS) here)"
 	@echo "  Of plan and paper: SCALE DEVICE WORKERS=n SECTIONS='fourteen:mnist@3 opt_out', in that order"
+	@echo "  Of plan and campaign: BLOCKS='1 2', DEVICE, WORKERS"
 	@echo "  Of test: PYTEST='options' STORE=folder that keeps what its notebooks train"
 
 env: $(ENV)  ## make .venv with the pinned packages; instant when nothing changed
@@ -67,8 +77,11 @@ notebooks: $(ENV)  ## run the source notebooks at quick scale and write their ou
 results: $(ENV)  ## keep the finished seeds of SCALE with the project, in results/
 	$(PY) -m papers results $(call option,SCALE,scale)
 
-plan: $(ENV)  ## how many runs the papers' own scale has, and what they would cost here
-	$(PY) -m papers campaign --plan $(CAMPAIGN)
+plan: $(ENV)  ## the campaign's blocks and what is done; of SCALE, SECTIONS or BLOCKS what is left
+	$(PY) -m papers $(if $(SCALE)$(SECTIONS)$(BLOCKS),campaign --plan $(CAMPAIGN),blocks)
+
+campaign: $(ENV)  ## train BLOCKS of the campaign in their order, or all, and continue them
+	$(PY) -m papers campaign $(if $(BLOCKS),,$(foreach n,1 2 3 4 5 6 7 8 9 10 11 12 13 14 15,--block $(n))) $(CAMPAIGN)
 
 paper: $(ENV)  ## train all of them, on this machine's GPU or on a Ray cluster (RAY_ADDRESS=)
 	$(PY) -m papers campaign $(CAMPAIGN)

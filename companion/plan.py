@@ -1,32 +1,26 @@
-"""All runs of a scale: their order, what they cost, their training: `make plan`, `make paper`.
+"""All runs of a scale or of the campaign: their order, what they cost, and their training.
 
-First seeds come first, or what is wanted; costs are those of short probes on this machine.
+That is `make plan`, `make campaign` and `make paper`. First seeds come first, or what is wanted;
+costs are CPU seconds of stored runs of the same kind.
 """
 
-import time
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pandas as pd
-import torch
 
 from companion.diverged import diverged
-from companion.sections import Book, Section
+from companion.sections import Block, Book, Run, Section
 from fedlib import paths
-from fedlib.engine import State, evaluate, play_round
-from fedlib.federation import Federation
 from fedlib.optim import Optimizer
-from fedlib.runs import Experiment, begun, find
+from fedlib.runs import Experiment, find
 from fedlib.runs.provenance import DIRTY, commit
 from fedlib.runs.store import complete
 from fedlib.runs.sweep import train
 from fedlib.values import one_of
-
-Costs = Mapping[Experiment, float | str]
-PROBED = 2  # rounds, after one that is not counted
 
 
 @dataclass(frozen=True)
@@ -47,8 +41,9 @@ def planned(book: Book, scale: str, wanted: Sequence[str] = ()) -> list[Planned]
 
     So an interrupted campaign has one run of everything rather than all runs of something. A first
     stage stands before what builds on it. ``wanted`` are parts, each with its first seeds first, in
-    the order in which they are to come: "section", "section:data set", and of either the first
-    seeds, "section@3"; none for all at once. ValueError for an unknown one.
+    the order in which they are to come: "section", "section:data set", of either the first seeds,
+    "section@3", and of those what stands somewhere, "section@3/p=0.2,1/method=FedAvg"; none for all
+    at once. ValueError for an unknown one.
     """
     found: dict[Experiment, Planned] = {}
     for asked in [_part(book, scale, name) for name in wanted] or [_asked(book, scale)]:
@@ -81,22 +76,60 @@ def _asked(book: Book, scale: str) -> list[Planned]:
 
 
 def _part(book: Book, scale: str, wanted: str) -> list[Planned]:
-    part, _, seeds = wanted.partition("@")
+    whole, *filters = wanted.split("/")
+    part, at, seeds = whole.partition("@")
     name, colon, dataset = part.partition(":")
-    if (colon and not dataset) or ("@" in wanted and not (seeds.isdecimal() and int(seeds))):
-        raise ValueError(f"a part is NAME, NAME:DATASET or either with @SEEDS, got {wanted!r}")
+    bad = colon and not dataset, at and not (seeds.isdecimal() and int(seeds))
+    if any(bad) or not all("=" in each for each in filters):
+        raise ValueError(
+            "a part is NAME, NAME:DATASET or either with @SEEDS, and then /FIELD=VALUE,VALUE as "
+            f"in adaptive:cifar10@3/p=0.2,1/method=MoE; got {wanted!r}"
+        )
     one_of("section", name, book.sections)
-    runs = _of_section(book.sections[name], scale, dataset)
+    runs = _of_section(book.sections[name], scale, dataset, [f.partition("=") for f in filters])
     return [p for p in runs if not seeds or p.experiment.seed < int(seeds)]
 
 
-def _of_section(section: Section, scale: str, dataset: str = "") -> list[Planned]:
+def _stands(run: Run, field: str, values: str) -> bool:
+    """Return whether a run's method, or a field of where it stands, is one of some values."""
+    here = {"method": run.method, **run.where}.get(field)
+    return any(
+        here == (float(v) if isinstance(here, float | int) else v) for v in values.split(",")
+    )
+
+
+def _of_section(
+    section: Section, scale: str, dataset: str = "", filters: Sequence[Sequence[str]] = ()
+) -> list[Planned]:
     return [
         Planned(section.name, dataset, run.name, experiment)
         for dataset in section.settings(scale, dataset)
         for run in section.runs(scale, dataset)
+        if all(_stands(run, field, values) for field, _, values in filters)
         for experiment in section.experiments(scale, dataset, run)
     ]
+
+
+def of_block(book: Book, block: Block) -> list[Planned]:
+    """Return every run of a block of the campaign once, first stages first."""
+    every = [p for scale, part in block.parts for p in planned(book, scale, [part])]
+    return [*{p.experiment: p for p in every}.values()]
+
+
+def progress(book: Book) -> pd.DataFrame:
+    """Return how far the campaign is: of every block its runs, the stored ones, and CPU hours.
+
+    Hours spent are those of stored runs whose CPU seconds are known; planned ones were fixed before
+    the first run.
+    """
+    rows = []
+    for block in book.blocks:
+        found = [find(p.experiment) for p in of_block(book, block)]
+        stored = [r.provenance for r in found if r is not None]
+        spent = sum(made.get("cpu_seconds", 0.0) for made in stored) / 3600
+        rows.append((block.number, block.what, len(found), len(stored), spent, block.hours))
+    names = ["block", "what", "runs", "stored", "CPU hours spent", "planned"]
+    return pd.DataFrame(rows, columns=names).set_index("block")
 
 
 def campaign(
@@ -104,33 +137,39 @@ def campaign(
     scale: str,
     sections: Sequence[str],
     *,
+    blocks: Sequence[int] = (),
     plan: bool,
-    probe: bool,
     device: str,
     workers: int,
     address: str | None,
 ) -> None:
-    """Print what is not stored yet and what it would cost; train it, unless this is the ``plan``.
+    """Print what is not stored yet and what it costs; train it, unless this is the ``plan``.
 
-    ``sections`` are parts as `planned` takes them, none for all. What a
-    cluster will need, a probe of this machine does not say: with an ``address`` none is made. The
-    same command continues what was interrupted. ValueError from the standard scale on in a
-    checkout that names no code. SweepFailed if runs failed.
+    ``sections`` are parts of a scale as `planned` takes them, none for all; ``blocks`` are those of
+    the campaign, in place of both. The same command continues what was interrupted. ValueError from
+    the standard scale on in a checkout that names no code. SweepFailed if runs failed.
     """
-    asked = planned(book, scale, sections)
+    if blocks:
+        chosen = {b.number: b for b in book.blocks}
+        for number in blocks:
+            one_of("block", str(number), map(str, chosen))
+        asked = [p for n in blocks for p in of_block(book, chosen[n])]
+        what = f"block {', '.join(map(str, blocks))} of the campaign"
+    else:
+        asked, what = planned(book, scale, sections), f"the {scale} scale"
+    asked = [*{p.experiment: p for p in asked}.values()]
     gone = diverged(p.experiment for p in asked)
     missing = [p for p in asked if p.experiment not in gone and find(p.experiment) is None]
-    print(f"{len(asked)} runs at the {scale} scale, {len(missing)} of them to be trained")
+    print(f"{len(asked)} runs of {what}, {len(missing)} of them to be trained")
     if gone:
         print(f"{len(gone)} have diverged, or build on what has, and are not tried again")
     if missing:
-        costs = probed(missing, device) if probe and address is None else {}
-        sums = summed(asked, missing, costs)
+        sums = summed(asked, missing)
         sums.insert(3, f"hours / {workers}", sums["hours"] / workers)
         print(sums.to_string(float_format="{:.2f}".format))
     if plan or not missing:
         return
-    if scale != "quick" and commit().endswith(DIRTY):
+    if (blocks or scale != "quick") and commit().endswith(DIRTY):
         raise ValueError(
             f"{paths.ROOT} has uncommitted changes in fedlib/ (commit {commit()}): what it trains "
             "could never be exported. Commit them, or train from a checkout of its own."
@@ -143,39 +182,45 @@ def campaign(
         print(text, flush=True)
 
 
-def summed(plan: Sequence[Planned], missing: Sequence[Planned], costs: Costs) -> pd.DataFrame:
-    """Return runs, what is left, and estimated hours by section and data set, and of all."""
+def summed(plan: Sequence[Planned], missing: Sequence[Planned]) -> pd.DataFrame:
+    """Return runs, what is left, and its CPU hours by section and data set, and of all.
+
+    A run costs what stored runs of its kind cost (`kind_of`), by rounds and epochs. Where none of
+    its kind is stored there is no estimate.
+    """
     left, where = {p.experiment for p in missing}, ["section", "data set"]
     table = pd.DataFrame([(p.section, p.dataset) for p in plan], columns=where).assign(runs=1)
     table["left"] = [int(p.experiment in left) for p in plan]
-    seconds = pd.to_numeric([costs.get(p.experiment) for p in plan], errors="coerce")
-    table["hours"] = seconds / 3600
+    costs = costs_of(p.experiment for p in plan)
+    seconds = [costs.get(p.experiment, np.nan) if p.experiment in left else 0.0 for p in plan]
+    table["hours"] = np.array(seconds) / 3600
     table["no estimate"] = table["left"] * table["hours"].isna()
     sums = table.groupby(where, sort=False).sum()
     sums.loc[("all", ""), :] = sums.sum()
     return sums.astype({"runs": int, "left": int, "no estimate": int})
 
 
-def probed(missing: Iterable[Planned], device: str = "auto") -> Costs:
-    """Return the estimated seconds of every run, or why there is no estimate; print every probe.
+def costs_of(experiments: Iterable[Experiment]) -> dict[Experiment, float]:
+    """Return what runs cost in CPU seconds: their own, or what stored ones of their kind do."""
+    known, unknown = dict[Experiment, float](), []
+    rates: dict[Hashable, list[float]] = {}
+    for one in experiments:
+        found = find(one)
+        cost = None if found is None else found.provenance.get("cpu_seconds")
+        if cost is None:
+            unknown.append(one)
+        else:
+            known[one] = cost
+            rates.setdefault(kind_of(one), []).append(cost / _length(one))
+    return known | {
+        one: float(np.mean(rates[kind])) * _length(one)
+        for one in unknown
+        if (kind := kind_of(one)) in rates
+    }
 
-    Runs that differ in seeds, lengths and rates only are probed once: a few rounds are played and
-    the clients scored, of a stage that trains for many epochs one epoch. What early stopping may
-    save is not known beforehand, so that all epochs count.
-    """
-    print("probing a few rounds of every kind of run:")
-    found: dict[Experiment, float | str] = {}
-    units: dict[Hashable, tuple[float, float] | str] = {}
-    for one in missing:
-        kind = kind_of(one.experiment)
-        new = kind not in units
-        unit = units[kind] = _tried(one.experiment, device) if new else units[kind]
-        cost = unit if isinstance(unit, str) else _total(one.experiment, *unit)
-        found[one.experiment] = cost
-        if new:
-            text = cost if isinstance(cost, str) else f"about {timedelta(seconds=round(cost))}"
-            print(f"  {one.section}, {one.dataset}, {one.method}: {text}", flush=True)
-    return found
+
+def _length(one: Experiment) -> int:
+    return one.rounds * epochs_of(one)
 
 
 def kind_of(experiment: Experiment) -> Hashable:
@@ -196,43 +241,3 @@ def _shape(value: Any, without_epochs: bool = False) -> Hashable:
 def epochs_of(experiment: Experiment) -> int:
     """Return how many epochs a stage at home trains; 1 for what federates, whose rounds count."""
     return experiment.algorithm.epochs if experiment.rounds == 1 else 1
-
-
-def _total(experiment: Experiment, per_round: float, per_scoring: float) -> float:
-    every = experiment.evaluate_every
-    scorings = 1 + (experiment.rounds // every if every else 0)
-    return per_round * experiment.rounds * epochs_of(experiment) + per_scoring * scorings
-
-
-def _tried(one: Experiment, device: str) -> tuple[float, float] | str:
-    """Return the seconds of a round and of a scoring; the reason if they cannot be had here."""
-    if epochs_of(one) > 1:
-        one = replace(one, algorithm=replace(one.algorithm, epochs=1))
-    try:
-        return _measured(one, device)
-    except (OSError, RuntimeError, ValueError, MemoryError) as error:
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
-def _measured(one: Experiment, device: str) -> tuple[float, float]:
-    fed = one.task.build(one.seed, device)
-    state, algorithm = _untrained(one, fed), one.algorithm
-    times = []
-    for t in range(PROBED + 1):
-        state, _ = play_round(algorithm, fed, state, round=t, seed=one.seed, cohort=one.cohort)
-        times.append(_now(fed))
-    state = algorithm.assign_models(fed, state)
-    for table in (fed.validation, fed.test):
-        evaluate(fed, algorithm, state, table)
-    return (times[-1] - times[0]) / PROBED, _now(fed) - times[-1]
-
-
-def _untrained(one: Experiment, fed: Federation) -> State:
-    """Return a state that a stage can begin with, after fresh first stages, which cost nothing."""
-    return begun(one, fed, [_untrained(stage, fed) for stage in one.before])
-
-
-def _now(fed: Federation) -> float:
-    if fed.device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()

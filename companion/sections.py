@@ -196,6 +196,19 @@ class Exhibit:
     family: Callable[[str], str] = lambda method: ""
 
 
+@dataclass(frozen=True)
+class Block:
+    """Runs that are trained and land together: parts of scales, as `companion.plan` reads them.
+
+    ``hours`` are the CPU hours that they were expected to take before the first of them ran.
+    """
+
+    number: int
+    what: str
+    parts: tuple[tuple[str, str], ...]
+    hours: float
+
+
 @dataclass(frozen=True, eq=False)
 class Book:
     """Everything that the companion plans, trains, keeps and judges.
@@ -204,7 +217,7 @@ class Book:
     ``repeats`` the earlier row of the same number (-1 for none); ``why_not()``, by row why a number
     is compared with no run ("" where it is); ``floors()``, what a client's commonest label is worth
     on a paper's partitions (paper, dataset, at, floor), and in ``floored`` by paper the column that
-    ``at`` is.
+    ``at`` is; ``blocks`` of the campaign, in their order.
     """
 
     sections: Mapping[str, Section]
@@ -213,3 +226,4 @@ class Book:
     why_not: Callable[[], pd.Series]
     floors: Callable[[], pd.DataFrame]
     floored: Mapping[str, str]
+    blocks: tuple[Block, ...] = ()

@@ -38,9 +38,11 @@ Count = Annotated[int, typer.Option(min=0, help="0 for the scale's own")]
 Workers = Annotated[int, typer.Option(min=1, help="processes at once")]
 Sections = Annotated[
     list[str],
-    typer.Option("--section", metavar="NAME[:DATASET][@SEEDS]", help="parts, in this order"),
+    typer.Option(
+        "--section", metavar="NAME[:DATASET][@SEEDS][/FIELD=VALUE]", help="parts, in this order"
+    ),
 ]
-Probe = Annotated[bool, typer.Option(help="estimate costs by a few rounds of every kind of run")]
+Blocks = Annotated[list[int], typer.Option("--block", help="of the campaign, in this order")]
 Fields = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE")]
 
 
@@ -79,17 +81,23 @@ def verdicts() -> None:
 def campaign(
     scale: Scale = "paper",
     section: Sections = [],  # noqa: B006
+    block: Blocks = [],  # noqa: B006
     device: Device = "auto",
     workers: Workers = 1,
-    probe: Probe = True,
     plan: Annotated[bool, typer.Option("--plan", help="only say what would be trained")] = False,
     address: Annotated[
         str, typer.Option(help="a Ray cluster: auto or HOST:PORT", envvar="RAY_ADDRESS")
     ] = "",
 ) -> None:
-    """Say how many runs of a scale are left and what they cost; train them, or continue."""
+    """Train the runs of a scale, of sections or of blocks that are left; --plan only lists them."""
     how: dict[str, Any] = {"device": device, "workers": workers, "address": address or None}
-    planning.campaign(BOOK, scale, section, plan=plan, probe=probe, **how)
+    planning.campaign(BOOK, scale, section, blocks=block, plan=plan, **how)
+
+
+@app.command()
+def blocks() -> None:
+    """List the blocks of the campaign: what is stored of each, and what it cost."""
+    print(planning.progress(BOOK).to_string(float_format="{:.2f}".format))
 
 
 @app.command()

@@ -13,6 +13,7 @@ from papers import comparison
 from papers.adaptive import analysis as adaptive
 from papers.adaptive import experiments as adaptive_runs
 from papers.adaptive.experiments import ADAPTIVE
+from papers.campaign import BLOCKS
 from papers.fedmix import analysis as fedmix
 from papers.fedmix import experiments as fedmix_runs
 from papers.fedmix.experiments import NEW_CLIENTS
@@ -137,4 +138,5 @@ BOOK = Book(
     why_not=why_not,
     floors=floors,
     floored={"001": "p", "002": "p", "003": "p", "004": "S"},
+    blocks=BLOCKS,
 )

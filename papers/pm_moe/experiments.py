@@ -122,6 +122,7 @@ _NUMBERS: dict[str, Row] = {
     "phi_rate":     (10.0,         2.0,                   1.0),
 }
 _OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
+    ("standard", "fashion_mnist"): {"seeds": 5},
     ("standard", "cifar10"): {"rounds": 60, "evaluate_every": 6},
     ("paper", "ag_news"): {"kappa": 0.1, "near": 1e-4, "decay": 0.0},
 }
@@ -129,17 +130,22 @@ _OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def known(
-    standard: Sequence[str], paper: Sequence[str] = tuple(DATASETS)
+    standard: Sequence[str], paper: Sequence[str] = tuple(DATASETS), **changed: Any
 ) -> dict[str, dict[str, PrivateParts]]:
-    """Return the settings by scale of some data sets; the quick scale has digits."""
+    """Return the settings by scale of some data sets; the quick scale has digits.
+
+    ``changed`` are fields of one section's own.
+    """
     names = dict(zip(SCALES, (("digits",), standard, paper), strict=True))
-    return {scale: {name: _setting(scale, name) for name in names[scale]} for scale in SCALES}
+    return {
+        scale: {name: _setting(scale, name, **changed) for name in names[scale]} for scale in SCALES
+    }
 
 
-def _setting(scale: str, dataset: str) -> PrivateParts:
+def _setting(scale: str, dataset: str, **changed: Any) -> PrivateParts:
     numbers = {name: each[SCALES.index(scale)] for name, each in _NUMBERS.items()}
     numbers["task"] = task("mnist" if dataset == "digits" else dataset, scale)
-    return PrivateParts(**{**numbers, **_OTHERWISE.get((scale, dataset), {})})
+    return PrivateParts(**{**numbers, **_OTHERWISE.get((scale, dataset), {}), **changed})
 
 
 def _named(dataset: str, about: str) -> Callable[..., Task | None]:
@@ -294,4 +300,5 @@ def _choices(setting: PrivateParts) -> list[tuple[dict[str, Any], dict[str, Any]
 _KNOWN = known(("mnist", "fashion_mnist", "cifar10"))
 FOURTEEN = Section("fourteen", _KNOWN, _each_ratio(lambda setting: placed(first_stages(setting))))
 PRIVATE_PARTS = Section("private_parts", _KNOWN, _each_ratio(_mixtures))
-GATES = Section("gates", known(("cifar10",), ("cifar10",)), _each_ratio(_study))
+_STUDIED = known(("fashion_mnist",), ("cifar10",), seeds=3)
+GATES = Section("gates", _STUDIED, _each_ratio(_study))

@@ -1,20 +1,23 @@
-"""All runs of a scale: each once, in the order asked for, with a cost that a probe tells."""
+"""All runs of a scale and of the campaign: each once, in the order asked for, with its cost."""
 
 from dataclasses import replace
 from itertools import groupby
 
 import pytest
 
-from companion.plan import Planned, by_seed, epochs_of, kind_of, planned, probed
-from companion.sections import SCALES
-from fedlib.algorithms import FedAvg, Local, PMMoE
-from fedlib.runs import Experiment, find, run
+from companion.plan import by_seed, costs_of, epochs_of, kind_of, of_block, planned
+from companion.sections import SCALES, Block
+from fedlib import paths
+from fedlib.algorithms import FedAvg, Local
+from fedlib.runs import Experiment, Result, find, run
+from fedlib.runs.exported import files, held
+from fedlib.runs.spec import SCHEMA
 from fedlib.runs.sweep import SweepFailed
 from papers.__main__ import main
 from papers.book import BOOK
 from papers.fedmix import FEDAVG
 from papers.fedmix.experiments import LABEL_SKEW
-from papers.pm_moe.experiments import FOURTEEN, PRIVATE_PARTS
+from papers.pm_moe.experiments import FOURTEEN
 
 ONE = FOURTEEN.experiments("quick", "digits", "FedAvg, S = 0")[0]
 
@@ -44,12 +47,12 @@ def parts(plan):
 
 
 def test_parts_come_in_the_order_in_which_they_are_asked_for():
-    some = planned(BOOK, "standard", ["gates:cifar10@2", "rotated", "gates"])
+    some = planned(BOOK, "standard", ["gates:fashion_mnist@2", "rotated", "gates"])
     found = parts(some)
-    assert found[:2] == [("gates", "cifar10", 0), ("gates", "cifar10", 1)]
+    assert found[:2] == [("gates", "fashion_mnist", 0), ("gates", "fashion_mnist", 1)]
     rotated = [seed for name, _, seed in found if name == "rotated"]
     assert rotated == sorted(rotated) and rotated[-1] >= 2
-    assert found[-1] == ("gates", "cifar10", 2)
+    assert found[-1] == ("gates", "fashion_mnist", 2)
     assert len({p.experiment for p in some}) == len(some)
     alone = planned(BOOK, "standard", ["rotated:rotated_mnist"])
     assert {p.dataset for p in alone} == {"rotated_mnist"}
@@ -61,38 +64,76 @@ def test_an_unknown_part_is_named(part, said):
         planned(BOOK, "quick", [part])
 
 
-def of(*runs):
-    return [Planned("a", "x", "m", one) for one in runs]
+def test_a_part_can_be_what_stands_somewhere():
+    some = planned(BOOK, "standard", ["adaptive:cifar10@1/p=0.2,1/method=IFCA", "adaptive@1"])
+    first = [p.method for p in some[:4]]
+    assert first == [
+        f"IFCA, p = {p}, J = 6, eps = {e}" for p in ("0.2", "1") for e in ("0", "0.33")
+    ]
+    assert len(some) > 4
 
 
-def test_costs_grow_with_rounds_and_epochs_at_home(monkeypatch):
-    """Two seconds a round and three a scoring, whatever the machine."""
-    monkeypatch.setattr("companion.plan._measured", lambda one, device: (2.0, 3.0))
+def test_costs_are_those_of_stored_runs_of_the_kind(monkeypatch):
+    """Thirty CPU seconds for twenty rounds are sixty for forty; of other kinds none is known."""
+    monkeypatch.setattr("companion.plan.find", lambda one: stored.get(one))
+    stored = {ONE: Result(ONE, SCHEMA.empty_table(), {"cpu_seconds": 30.0, "seconds": 500.0})}
     home = Experiment(ONE.task, Local(epochs=5), 1, cohort=1.0, evaluate_every=1)
-    runs = [ONE, replace(ONE, rounds=40, evaluate_every=0), home]
-    costs = probed(of(*runs))
-    # Before the first round and after every third of twenty; the last one counts as the next.
-    assert costs[ONE] == 20 * 2 + (1 + 20 // 3) * 3
-    assert costs[runs[1]] == 40 * 2 + 3 and costs[home] == 5 * 2 + 2 * 3
-    longer = replace(home, algorithm=replace(home.algorithm, epochs=70))
-    assert kind_of(home) == kind_of(longer)
+    old = replace(ONE, seed=1)
+    stored[old] = Result(old, SCHEMA.empty_table(), {"seconds": 500.0})  # before CPU seconds
+    longer = replace(ONE, rounds=40, seed=2)
+    assert costs_of([ONE, old, longer, home]) == {ONE: 30.0, old: 30.0, longer: 60.0}
+    stored[home] = Result(home, SCHEMA.empty_table(), {"cpu_seconds": 5.0})
+    more = replace(home, algorithm=replace(home.algorithm, epochs=70))
+    assert costs_of([home, more])[more] == 70.0
     assert kind_of(replace(ONE, cohort=3)) != kind_of(ONE) == kind_of(replace(ONE, seed=3))
-    assert epochs_of(longer) == 70 and epochs_of(ONE) == 1
+    assert epochs_of(more) == 70 and epochs_of(ONE) == 1
 
 
-def test_a_probe_plays_what_will_be_played_or_says_why_not(monkeypatch, capsys):
-    stage = PRIVATE_PARTS.experiments("quick", "digits", "FedPer, S = 0, + PM-MoE")[0]
-    assert isinstance(stage.algorithm, PMMoE)
-    costs = probed(of(ONE, stage, replace(ONE, seed=2)), "cpu")
-    assert capsys.readouterr().out.count("  a, x, m: about ") == 2
-    assert len(costs) == 3 and all(isinstance(c, float) and c > 0 for c in costs.values())
-    assert find(ONE) is None  # nothing is stored
+# Of every block the seeds of each part, as they were fixed before the first run of it.
+SEEDS = {
+    1: (3, 3), 2: ({"cifar10": 3, "cifar100": 5, "femnist": 5}, 5), 3: (3, 5), 4: (5, 5, 5),
+    5: (3,), 6: (3, 3, 3), 7: (12,), 8: (6, 6), 9: (5, 5), 10: (5,), 11: (5, 5),
+    12: (3, 3), 13: (3, 3),
+    14: (3,), 15: (3, 5, 3),
+}  # fmt: skip
 
-    def measured(one, device):
-        raise OSError("no")
 
-    monkeypatch.setattr("companion.plan._measured", measured)
-    assert probed(of(ONE)) == {ONE: "OSError: no"}
+@pytest.mark.slow
+def test_the_campaign_has_the_seeds_that_were_fixed_before_it():
+    for block in BOOK.blocks:
+        for (scale, part), seeds in zip(block.parts, SEEDS[block.number], strict=True):
+            found = {}
+            for p in planned(BOOK, scale, [part]):
+                found.setdefault(p.dataset, set()).add(p.experiment.seed)
+            asked = seeds if isinstance(seeds, dict) else dict.fromkeys(found, seeds)
+            assert found == {name: {*range(n)} for name, n in asked.items()}, (block, part)
+    assert [b.number for b in BOOK.blocks] == [*SEEDS] == [*range(1, 16)]
+
+
+# Of three seeds, two are stored, and the third was dropped when the campaign was fixed.
+DROPPED = {"label_skew on fashion_mnist, FedMix, seed 0"}
+
+
+@pytest.mark.slow
+def test_the_standard_scale_plans_what_is_stored_and_the_campaign(monkeypatch):
+    """And nothing else, so that no run is left over that no block trains."""
+    monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
+    stored = {key for file in files() for key in held(file)}
+    campaign = {p.experiment for block in BOOK.blocks for p in of_block(BOOK, block)}
+    asked = [p for p in planned(BOOK, "standard") if f"{p}" not in DROPPED]
+    assert [
+        f"{p}" for p in asked if p.experiment not in campaign and p.experiment.key not in stored
+    ] == []
+
+
+def test_the_blocks_are_listed_with_what_is_done(monkeypatch, capsys):
+    block = Block(1, "a first look", (("quick", "label_skew@1"),), 0.5)
+    monkeypatch.setattr("papers.__main__.BOOK", replace(BOOK, blocks=(block,)))
+    assert main(["blocks"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[-4:] == ["6", "0", "0.00", "0.50"]
+    assert main(["campaign", "--plan", "--block", "1"]) == 0
+    assert "6 runs of block 1 of the campaign, 6 of them" in capsys.readouterr().out
+    assert main(["campaign", "--plan", "--block", "7"]) == 2
 
 
 @pytest.mark.slow
@@ -106,7 +147,7 @@ def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "2 runs at the quick scale, 2 of them to be trained" in said and "label_skew" in said
     assert find(few[0]) is None
-    assert main(["campaign", "--scale", "quick", "--no-probe", "--device", "cpu"]) == 0
+    assert main(["campaign", "--scale", "quick", "--device", "cpu"]) == 0
     assert "all runs are stored" in capsys.readouterr().out
     assert all(find(e) is not None for e in few)
     assert main(["campaign", "--scale", "quick"]) == 0
@@ -130,7 +171,7 @@ def test_a_campaign_that_ends_says_what_is_left(monkeypatch, capsys, stop, code)
 
     monkeypatch.setattr("companion.plan.train", trained)
     try:
-        ended = main(["campaign", "--scale", "quick", "--no-probe"])
+        ended = main(["campaign", "--scale", "quick"])
     except SystemExit as terminated:  # by a signal, and handed on
         ended = terminated.code
     assert ended == code
@@ -145,12 +186,12 @@ def test_uncommitted_code_trains_nothing_that_is_to_be_kept(monkeypatch, capsys)
     monkeypatch.setattr("companion.plan.train", lambda runs, **how: trained.append(runs))
     monkeypatch.setattr("companion.plan.commit", lambda: "0123-dirty")
     for scale in ("standard", "paper"):
-        assert main(["campaign", "--scale", scale, "--no-probe"]) == 2
+        assert main(["campaign", "--scale", scale]) == 2
         said = capsys.readouterr().err
         assert "0123-dirty" in said
-        assert main(["campaign", "--plan", "--scale", scale, "--no-probe"]) == 0
+        assert main(["campaign", "--plan", "--scale", scale]) == 0
     assert not trained
-    main(["campaign", "--scale", "quick", "--no-probe"])
+    main(["campaign", "--scale", "quick"])
     monkeypatch.setattr("companion.plan.commit", lambda: "0123")
-    main(["campaign", "--scale", "standard", "--no-probe"])
+    main(["campaign", "--scale", "standard"])
     assert trained == [[p.experiment for p in plan]] * 2
