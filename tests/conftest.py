@@ -80,9 +80,9 @@ def make_federation(
 
 def told_newcomers(algorithm, fed, state) -> torch.Tensor:
     """What the engine tells a newcomer of every test example: log p(y|x), [examples, classes]."""
-    said, there = [], type(algorithm).ensemble
+    said, there = [], algorithm.ensemble
 
-    def ensemble(*args):
+    def ensemble(_, *args):
         said.append(there(*args))
         return said[-1]
 

@@ -8,7 +8,7 @@ from torch.nn.functional import normalize, softplus
 
 from fedlib.algorithms.arithmetic import mean, mean_cross_entropy
 from fedlib.algorithms.fedavg import FedAvg, others
-from fedlib.engine import Known, State, Update
+from fedlib.engine import Known, State, Update, looks_up
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, is_statistic, named, part
 from fedlib.values import value, within
@@ -44,6 +44,7 @@ class FedProx(FedAvg):
         """Return the received model."""
         return named(state.shared, RECEIVED)
 
+    @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy and the proximal term of one mini-batch."""
         return FedAvg.loss(self, net, params, ctx, batch) + self.mu / 2 * far(params, ctx)
@@ -88,6 +89,7 @@ class SCAFFOLD(FedAvg):
         per_epoch = (n / (self.batch_size or max(1.0, float(fed.sizes.max())))).ceil()
         return {"steps": (per_epoch * self.epochs).clamp(min=1).to(torch.float32)}
 
+    @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, with a linear term whose gradient is c - c_j."""
         loss = FedAvg.loss(self, net, params, ctx, batch)
@@ -155,6 +157,7 @@ class MOON(FedAvg):
         )
         return Known({APART: (mine - theirs) / self.tau}, {})
 
+    @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy and the contrastive term of one mini-batch."""
         weight = batch["weight"]

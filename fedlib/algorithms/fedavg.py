@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, mean, mean_cross_entropy, weighted_sum
-from fedlib.engine import UNSEEN, Algorithm, Known, Phase, Prediction, State, Update
+from fedlib.engine import UNSEEN, Algorithm, Known, Phase, Prediction, State, Update, looks_up
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, is_statistic, named, part
 from fedlib.optim import Optimizer, server_step, sgd
@@ -107,6 +107,7 @@ class FedAvg(Algorithm):
         """Return one phase over the leaves that clients train."""
         return (self.phase(),)
 
+    @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         y, logits = batch["y"], net.logits(params, self.features(net, params, batch))

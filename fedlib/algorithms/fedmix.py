@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, entropy, mean, mean_of, weighted_sum
 from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, others, placed
-from fedlib.engine import UNSEEN, Known, Phase, Prediction, State, Update
+from fedlib.engine import UNSEEN, Known, Phase, Prediction, State, Update, looks_up
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, each, named, part, stack
 from fedlib.optim import Optimizer, adam
@@ -147,6 +147,7 @@ class FedMix(FedAvg):
             return UNSEEN
         return Known({}, self.encode(net, frozen, batch["x"]))
 
+    @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
         code = batch if "logp" in batch else self.encode(net, params, batch["x"])

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedlib.algorithms.arithmetic import mean
 from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.ifca import FIT, best_fit, pick
-from fedlib.engine import Algorithm, EarlyStop, Known, Phase, Prediction, State
+from fedlib.engine import EarlyStop, Known, Phase, Prediction, State, looks_up
 from fedlib.engine.protocol import noise_of
 from fedlib.federation import Federation
 from fedlib.models import Family, Net, Params, named, part
@@ -74,6 +74,7 @@ class Local(LocalTraining):
         noise = (("dropout", self.model),) if self.model else ()
         return (self.phase(stop=self.stop, noise=noise),)
 
+    @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         return FedAvg.loss(self, net.like(self.model), params, ctx, batch)
@@ -87,14 +88,9 @@ class Local(LocalTraining):
         return Prediction.single(net.like(self.model).logp(params, code["x"]))
 
 
-def _as_of(name: str) -> Any:
-    """Return a method that asks ``of``, the algorithm that a stage stands on."""
-
-    def method(stage: SecondStage, *args: Any, **named: Any) -> Any:
-        return getattr(stage.of, name)(*args, **named)
-
-    method.__name__, method.__doc__ = name, f"Return what ``of.{name}`` says."
-    return method
+def as_of(name: str) -> Any:
+    """Return an attribute that is that of ``of``, the algorithm that another one stands on."""
+    return property(lambda stage: getattr(stage.of, name), doc=f"That of ``of``: its ``{name}``.")
 
 
 @dataclass(frozen=True)
@@ -105,16 +101,16 @@ class SecondStage(LocalTraining):
     """
 
     of: FedAvg = FedAvg()  # noqa: RUF009, a value
-    reads_examples = property(lambda stage: stage.of.reads_examples)
-    is_local = _as_of("is_local")
-    alike = _as_of("alike")
-    client_context = _as_of("client_context")
-    broadcast = _as_of("broadcast")
-    encode = _as_of("encode")
-    predict = _as_of("predict")
-    client_output = _as_of("client_output")
-    ensemble = _as_of("ensemble")
-    assign_models = _as_of("assign_models")
+    reads_examples = as_of("reads_examples")
+    is_local = as_of("is_local")
+    alike = as_of("alike")
+    client_context = as_of("client_context")
+    broadcast = as_of("broadcast")
+    encode = as_of("encode")
+    predict = as_of("predict")
+    client_output = as_of("client_output")
+    ensemble = as_of("ensemble")
+    assign_models = as_of("assign_models")
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what ``of`` sends, with all that the clients have kept."""
@@ -137,8 +133,7 @@ class Newcomers(SecondStage):
     Reference: Reisser et al., Federated mixture of experts (000).
     """
 
-    known = _as_of("known")
-    loss = _as_of("loss")
+    loss = as_of("loss")
     communication_bytes = FedAvg.communication_bytes  # what is shared comes down, nothing goes up
     stop: EarlyStop | None = None
 
@@ -223,7 +218,6 @@ class Densities(SecondStage):
 
     federates = True  # they send their auto-encoders
     trains = (VAE,)
-    known = Algorithm.known  # nothing: auto-encoders look at the examples themselves
     limits = within(hidden=">= 1", latent=">= 1", samples=">= 1")
     epochs: int = 100
     batch_size: int | None = 10

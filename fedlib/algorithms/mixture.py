@@ -11,7 +11,17 @@ from fedlib.algorithms.arithmetic import at_label, entropy, mean
 from fedlib.algorithms.fedavg import rows_of
 from fedlib.algorithms.ifca import CLUSTERS, count, log_probs, used
 from fedlib.algorithms.local import LocalTraining
-from fedlib.engine import UNSEEN, Algorithm, EarlyStop, Known, Phase, Prediction, State, tabulate
+from fedlib.engine import (
+    UNSEEN,
+    Algorithm,
+    EarlyStop,
+    Known,
+    Phase,
+    Prediction,
+    State,
+    looks_up,
+    tabulate,
+)
 from fedlib.federation import OPTED_IN, Federation
 from fedlib.models import Family, Net, Params, named, part
 from fedlib.optim import Optimizer, adam
@@ -124,6 +134,7 @@ class Mixture(LocalTraining):
         logp = self.say(net, frozen, code, {}) if self.frozen else code["logp"]
         return Known({SAID: at_label(logp, batch["y"])}, {})
 
+    @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""
         x, y, said = batch["x"], batch["y"], batch.get(SAID)

@@ -9,7 +9,7 @@ from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, Split
-from fedlib.engine import Algorithm, Known, Prediction, State, tabulate
+from fedlib.engine import Known, Prediction, State, looks_up, tabulate
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, each, named, part
 from fedlib.models.families import GateNet
@@ -141,6 +141,7 @@ class PMMoE(SecondStage):
             return Known({n: told[n] for n in (REST, SAID)}, {})
         return Known({}, told)
 
+    @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one client's mini-batch."""
         told = batch
@@ -242,7 +243,6 @@ class FedSynMoE(FedAvg):
     """
 
     reads_examples = True
-    known = Algorithm.known  # nothing: the gate looks at the examples themselves
     keeps = (OWN, GATE)
     gate: GateNet = GateNet()
 

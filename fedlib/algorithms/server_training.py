@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, linear, relu
 from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot, weighted_sum
 from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, placed
 from fedlib.algorithms.splitting import LGFedAvg
-from fedlib.engine import BLOCK, Phase, State, Update, vmap_clients
+from fedlib.engine import BLOCK, Phase, State, Update, looks_up, vmap_clients
 from fedlib.engine.protocol import noise_of
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
@@ -85,6 +85,7 @@ class FedGen(FedAvg):
         """Return one phase that trains the model; the generator is the server's."""
         return (self.phase(noise=(("generator", self.noise), ("label", 1))),)
 
+    @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy on real examples and on as many invented ones."""
         noise, weight = batch[noise_of("generator")], batch["weight"]

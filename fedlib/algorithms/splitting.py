@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, layer_norm, linear, normalize, re
 from fedlib.algorithms.arithmetic import mean, mean_cross_entropy, mean_of
 from fedlib.algorithms.drift import RECEIVED
 from fedlib.algorithms.fedavg import Bytes, FedAvg, others, placed
-from fedlib.engine import Known, Phase, Prediction, State, Update, play_round
+from fedlib.engine import Known, Phase, Prediction, State, Update, looks_up, play_round
 from fedlib.engine.protocol import FEATURES, noise_of
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
@@ -300,6 +300,7 @@ class FedRoD(Split):
         """Return the logarithm of how often a client holds each label, ``[clients, classes]``."""
         return {"log_counts": fed.train.counts(fed.classes)[rows].to(torch.float32).log()}
 
+    @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the balanced loss of base and generic head, and that of the personal head."""
         y, weight = batch["y"], batch["weight"]
@@ -360,6 +361,7 @@ class FedCP(Split):
         """Return one phase that trains all but the received head."""
         return (self.phase(noise=(("policy", FEATURES),)),)
 
+    @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, and how far features are from the received base's."""
         h, weight = self.features(net, params, batch), batch["weight"]
@@ -463,6 +465,7 @@ class GPFL(Split):
         """Return the received embeddings."""
         return {"received_labels": state.shared[LABELS]}
 
+    @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the head's cross-entropy, and what the embeddings say of the steered features."""
         y, weight = batch["y"], batch["weight"]
@@ -554,6 +557,7 @@ class DBE(Split):
         begun = FedAvg.start(self, fed, state, rows)
         return {**begun, RUNNING: torch.zeros_like(begun[RUNNING])}
 
+    @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, and how far the mean features are from the consensus."""
         weight = batch["weight"]

@@ -3,7 +3,15 @@
 from fedlib.engine.costs import BLOCK
 from fedlib.engine.evaluate import encode, evaluate, evaluate_everywhere, evaluate_global, tabulate
 from fedlib.engine.program import vmap_clients
-from fedlib.engine.protocol import Algorithm, EarlyStop, Phase, Prediction, State, Update
+from fedlib.engine.protocol import (
+    Algorithm,
+    EarlyStop,
+    Phase,
+    Prediction,
+    State,
+    Update,
+    looks_up,
+)
 from fedlib.engine.rounds import Report, clients_round, draw, hand_out, play_round, select
 from fedlib.engine.train import TrainingDiverged
 from fedlib.federation import UNSEEN, Known

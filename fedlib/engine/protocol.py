@@ -6,14 +6,14 @@ default here, ``FedAvg`` has all others; another algorithm overrides the ones in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from fedlib.federation import UNSEEN, Federation, Known
+from fedlib.federation import Federation, Known
 from fedlib.models import Family, Net, Params
 from fedlib.optim import Optimizer
 from fedlib.values import value, within
@@ -137,6 +137,28 @@ class Prediction(NamedTuple):
 
 
 Update = tuple[Params, Params]  # what one client keeps, and what it sends
+Loss = TypeVar("Loss", bound=Callable[..., Tensor])
+
+
+def looks_up(known: str) -> Callable[[Loss], Loss]:
+    """Mark a loss that finds in its batch what the algorithm's method ``known`` says of examples.
+
+    ``known(self, net, frozen, ctx, batch)`` returns what the leaves that a phase does not train say
+    of examples, ``[B, ...]`` each. It is asked once per example before the phase. A loss without
+    this mark is given the examples, whatever the loss that it overrides or calls looks up.
+    """
+
+    def mark(loss: Loss) -> Loss:
+        loss.looks_up = known  # type: ignore[attr-defined]
+        return loss
+
+    return mark
+
+
+def known_to(loss: Any) -> Callable[..., Known] | None:
+    """Return what an algorithm's loss, a bound method, looks up; None: it reads examples."""
+    known = getattr(loss, "looks_up", None)
+    return known and getattr(loss.__self__, known)
 
 
 class Algorithm(Protocol):
@@ -197,13 +219,6 @@ class Algorithm(Protocol):
 
     def phases(self) -> tuple[Phase, ...]:
         """Return the stretches of local training."""
-
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
-        """Return what the leaves that a phase does not train say of examples, ``[B, ...]`` each.
-
-        It is computed once per example, and the loss finds it in its batch.
-        """
-        return UNSEEN
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return one client's loss on one mini-batch, a scalar."""

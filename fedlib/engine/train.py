@@ -14,7 +14,7 @@ from fedlib.engine import costs
 from fedlib.engine.batches import Plan, look
 from fedlib.engine.evaluate import nll
 from fedlib.engine.program import Program, on_tensors, one_client, vmap_clients
-from fedlib.engine.protocol import Algorithm, Phase, noise_of, numbers_of
+from fedlib.engine.protocol import Algorithm, Phase, known_to, noise_of, numbers_of
 from fedlib.federation import UNSEEN, Federation, Known
 from fedlib.models import AFTER, USED, Params, is_statistic
 
@@ -69,15 +69,9 @@ def train(
     moving = phase.moves(cohort.leaves, local)
     if not moving:
         return replace(cohort, loss=torch.zeros(clients, device=fed.device))
-    known = one_client(algorithm.known, fed.net, cohort.common)
-    frozen = {n: t for n, t in cohort.leaves.items() if n not in moving}
-    asked = known, cohort.rows, frozen, cohort.context
-    seen = look(fed, fed.train, *asked)
-    watched = phase.stop is not None and phase.watch == "loss" and any(seen)
-    held = look(fed, fed.validation, *asked) if watched else UNSEEN
-    cohort = replace(cohort, seen=seen, held=held)
+    cohort = looked_up(algorithm, cohort, phase, moving)
     trained = {n: cohort.leaves[n] for n in moving}
-    size = costs.together(fed, chunk, usual, trained, bool(seen.instead))
+    size = costs.together(fed, chunk, usual, trained, bool(cohort.seen.instead))
     parts = [slice(start, start + size) for start in range(0, clients, size)]
     ends = [
         train_together(algorithm, cohort.part(some), phase, plan.rows(some), moving)
@@ -88,6 +82,21 @@ def train(
         after = {n: torch.cat([leaves[n] for leaves, _ in ends]) for n in moving}
         loss = torch.cat([loss for _, loss in ends])
     return replace(cohort, leaves={**cohort.leaves, **after}, loss=loss, seen=UNSEEN, held=UNSEEN)
+
+
+def looked_up(
+    algorithm: Algorithm, cohort: Cohort, phase: Phase, moving: Collection[str]
+) -> Cohort:
+    """Return a cohort that knows what the loss of a phase, in which some leaves move, looks up."""
+    fed, known = cohort.fed, known_to(getattr(algorithm, phase.loss))
+    if known is None:
+        return cohort
+    frozen = {n: t for n, t in cohort.leaves.items() if n not in moving}
+    asked = one_client(known, fed.net, cohort.common), cohort.rows, frozen, cohort.context
+    seen = look(fed, fed.train, *asked)
+    watched = phase.stop is not None and phase.watch == "loss" and any(seen)
+    held = look(fed, fed.validation, *asked) if watched else UNSEEN
+    return replace(cohort, seen=seen, held=held)
 
 
 def train_together(
@@ -105,7 +114,7 @@ def train_together(
     watched = loss if phase.watch == "loss" else one_client(nll(algorithm), net, cohort.common)
     keeper = _Keeper(cohort, phase, plan, watched, program)
     losses = []
-    for t, batch in enumerate(_batches(cohort, phase, plan)):
+    for t, batch in enumerate(batches(cohort, phase, plan)):
         losses.append(program.step(batch))
         if keeper.after_step(t):
             break
@@ -121,8 +130,8 @@ def _telling(
     ValueError if the network would not be in training although something depends on it.
     """
     statistics = [n for n in moving if is_statistic(n)]
-    still = cohort.fed.net.has_base([n for n in cohort.leaves if n not in moving])
-    needed = statistics or (cohort.fed.net.noise and not still)
+    drops = cohort.fed.net.noise and cohort.fed.net.has_copy({n: cohort.leaves[n] for n in moving})
+    needed = statistics or drops
 
     def told(leaves: Params, context: Params, batch: Params) -> tuple[Tensor, Params]:
         after: dict[Any, Any] = {id(leaves[n]): leaves[n] for n in statistics}
@@ -138,7 +147,7 @@ def _telling(
     return told
 
 
-def _batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Params]:
+def batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Params]:
     """Yield each step's batch, on a CPU cut to the widest client, on a GPU always of one shape."""
     fed, rows = cohort.fed, cohort.rows
     widths = plan.counts.max(0, initial=0)
@@ -147,11 +156,11 @@ def _batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Params]:
     named = {n: numbers_of(fed.net, k) for n, k in phase.noise}
     numbers = fed.train.noise_taken + sum(named.values()) + fed.net.noise
     drawn = plan.noise(numbers) if numbers else None
-    batches = fed.train.batches(rows, plan.positions, plan.counts, widths, drawn, cohort.seen)
+    seen = fed.train.batches(rows, plan.positions, plan.counts, widths, drawn, cohort.seen)
     if not numbers > fed.train.noise_taken:
-        yield from batches
+        yield from seen
         return
-    for batch in batches:
+    for batch in seen:
         parts = batch["noise"].split([*named.values(), fed.net.noise], -1)
         yield batch | {noise_of(n): u for n, u in zip(named, parts, strict=False)}
 

@@ -196,6 +196,15 @@ class Net:
         """Return whether leaves of these names are all that ``features`` reads."""
         return all(name in leaves for name, _, _ in self._base)
 
+    def has_copy(self, leaves: Params) -> bool:
+        """Return whether some leaves are those of a base, whatever stands before their names."""
+        sizes = {base: tuple(owner[key].shape) for base, owner, key in self._base}
+        return any(
+            name.endswith(base) and tuple(leaf.shape)[leaf.ndim - len(size) :] == size
+            for name, leaf in leaves.items()
+            for base, size in sizes.items()
+        )
+
     @property
     def cuts(self) -> dict[int, str]:
         """Where the features can be cut in two: how many modules lie below, and which the last are.

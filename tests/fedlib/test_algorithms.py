@@ -4,6 +4,7 @@ import copy
 import doctest
 import importlib
 import pkgutil
+from itertools import product
 
 import numpy as np
 import pytest
@@ -31,10 +32,14 @@ import fedlib.algorithms
 from benchmarks.robustness import odd
 from fedlib import algorithms as alg
 from fedlib.algorithms.ifca import ClusterStop, Explore
-from fedlib.engine import EarlyStop, State, evaluate, evaluate_global, play_round
-from fedlib.models import part
+from fedlib.engine import EarlyStop, State, evaluate, evaluate_global, looks_up, play_round
+from fedlib.engine.program import one_client, vmap_clients
+from fedlib.engine.rounds import draw, hand_out
+from fedlib.engine.train import batches, looked_up
+from fedlib.models import named, part
 from fedlib.models.families import GateNet
 from fedlib.optim import Optimizer, adam, sgd
+from fedlib.values import value
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
@@ -269,6 +274,64 @@ def test_one_client_at_a_time_is_the_oracle_of_the_cohort(algorithm, model):
     # What batch normalisation takes out again has no gradient but rounding.
     ends[0].pop("shared:generator.first.bias", None)
     close(ends[0], ends[1], rtol=1e-3, atol=1e-4)
+
+
+def played_apart(algorithm, fed, state):
+    """Every phase's losses of every client: with what its loss looks up, and on raw examples."""
+    for row, (k, phase) in product(range(fed.clients), enumerate(algorithm.phases())):
+        (plan,) = draw(algorithm, fed, np.array([row]), round=0, seed=0)[k : k + 1]
+        cohort = hand_out(algorithm, fed, state, torch.tensor([row]))
+        moving = phase.moves(cohort.leaves, state.local)
+        loss = one_client(getattr(algorithm, phase.loss), fed.net, cohort.common)
+        both = looked_up(algorithm, cohort, phase, moving), cohort
+        yield [
+            torch.cat(
+                [vmap_clients(loss, 1)(c.leaves, c.context, b) for b in batches(c, phase, plan)]
+            )
+            for c in both
+        ]
+
+
+def test_a_phases_loss_is_that_on_raw_examples(played):
+    algorithm, fed, state, _ = played
+    for looked, raw in played_apart(algorithm, fed, state):
+        torch.testing.assert_close(looked, raw)
+
+
+@value
+class Beside(alg.FedAvg):
+    """A model of each client's own, trained by FedAvg's loss, as somebody writes it first."""
+
+    reads_examples = True
+    keeps = ("own.",)
+
+    def leaves(self, fed, seed):
+        model = alg.FedAvg.leaves(self, fed, seed)
+        return {**model, **named(model, "own.")}
+
+    def phases(self):
+        return self.phase(side="shared"), self.phase(train=("own.",), loss="personal")
+
+    def personal(self, net, params, ctx, batch):
+        return alg.FedAvg.loss(self, net, part(params, "own."), ctx, batch)
+
+
+@value
+class Trapped(Beside):
+    """The same with the word that it must not say: it is given the features of the other model."""
+
+    @looks_up("known")
+    def personal(self, net, params, ctx, batch):
+        return Beside.personal(self, net, params, ctx, batch)
+
+
+def test_a_second_model_is_trained_on_examples_unless_it_asks_for_something_else():
+    apart = []
+    for algorithm in (Beside(**FAST), Trapped(**FAST)):
+        fed = ragged()
+        ends = played_apart(algorithm, fed, play(algorithm, fed)[0])
+        apart.append(max(float((looked - raw).abs().max()) for looked, raw in ends))
+    assert apart[0] == 0 and apart[1] > 0.01
 
 
 def test_predictions_are_distributions_and_the_same_for_everybodys_tests(played):

@@ -22,6 +22,8 @@ from fedlib.models import (
     Net,
     ResNet,
     is_statistic,
+    named,
+    part,
 )
 from fedlib.models.families import GateNet
 from fedlib.models.lifted import AFTER, Lifted
@@ -241,6 +243,23 @@ def test_every_algorithm_trains_with_batchnorm_or_says_that_it_does_not(name):
     assert all(t.isfinite().all() for t in state.flat().values() if t.is_floating_point())
     moved = [n for n in state.flat() if is_statistic(n)]
     assert moved or name == "CommonestLabel"
+
+
+def test_a_second_model_that_forgets_the_batch_is_an_error():
+    """Also where the model that is called base stands still meanwhile."""
+
+    class Second(FedAvg):
+        trains, keeps = ("own.",), ("own.",)
+
+        def leaves(self, fed, seed):
+            model = FedAvg.leaves(self, fed, seed)
+            return {**model, **named(model, "own.")}
+
+        def loss(self, net, params, ctx, batch):
+            return F.cross_entropy(net(part(params, "own."), batch["x"]), batch["y"])
+
+    with pytest.raises(ValueError, match="Second trains without dropout and BatchNorm"):
+        play(Second(), images(foreign("dropping")), 1)
 
 
 def test_a_loss_that_forgets_the_batch_is_an_error():
