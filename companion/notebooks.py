@@ -6,6 +6,7 @@ copy says is read, or written back to its source, its verdicts with it. One pape
 and not threads, because kernels started from one process race for ports.
 """
 
+import base64
 import json
 import os
 import re
@@ -15,10 +16,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from PIL import Image
 
 from companion import claims
 from companion.sections import SCALES, NothingStored
@@ -209,6 +212,20 @@ def write_back(source: Path, copy: Path) -> None:
     os.replace(scratch, source)
 
 
+def with_palette(picture: str) -> str:
+    """Return a PNG, in base64, with 256 colours where it had more: a third of the size.
+
+    Figures have few colours, and the many shades are of smoothed edges.
+    """
+    with Image.open(BytesIO(base64.b64decode(picture))) as image:
+        if image.mode == "P":
+            return picture
+        small, file = image.convert("RGB").quantize(256, dither=Image.Dither.NONE), BytesIO()
+        small.save(file, "png", optimize=True, dpi=image.info.get("dpi", (72, 72)))
+    found = base64.b64encode(file.getvalue()).decode()
+    return found if len(found) < len(picture) else picture
+
+
 def _kept(outputs: list[Any]) -> list[Any]:
     """Return outputs, of widgets their first picture, with pieces of a printed stream joined.
 
@@ -219,6 +236,8 @@ def _kept(outputs: list[Any]) -> list[Any]:
         data = output.get("data", {})
         if data.pop(_WIDGET, None) and "image/png" not in data:
             continue
+        if picture := data.get("image/png"):
+            data["image/png"] = with_palette(picture)
         last = kept[-1] if kept else None
         if last and output.output_type == "stream" and last.get("name") == output.name:
             last.text += output.text

@@ -1,13 +1,17 @@
 """The driver of the notebooks, end to end on throw-away notebooks."""
 
+import base64
 import json
 import os
 import time
+from io import BytesIO
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from PIL import Image
 from test_notebook_rules import LINES
 
 from companion.notebooks import Failure, select, write_back
@@ -146,12 +150,18 @@ def test_a_source_edited_meanwhile_is_not_overwritten_and_of_widgets_a_picture_i
     assert source.read_bytes() == before
     notebook = nbformat.read(source, as_version=4)
     view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "x"}
-    drawn = {**view, "image/png": "cGljdHVyZQ=="}
+    shades = np.random.default_rng(0).integers(256, size=(100, 100, 1)).repeat(3, axis=2)
+    picture, file = Image.fromarray(shades.astype(np.uint8)), BytesIO()
+    picture.save(file, "png", dpi=(144, 144))
+    drawn = {**view, "image/png": base64.b64encode(file.getvalue()).decode()}
     notebook.cells[2].outputs = [new_output("display_data", v) for v in (view, drawn)]
     nbformat.write(notebook, copy)
     write_back(source, copy)
     (kept,) = nbformat.read(source, as_version=4).cells[2].outputs
     assert {*kept.data} == {"text/plain", "image/png"}
+    again = Image.open(BytesIO(base64.b64decode(kept.data["image/png"])))
+    assert (again.mode, again.size, round(again.info["dpi"][0])) == ("P", (100, 100), 144)
+    assert np.abs(np.asarray(again.convert("RGB"), int) - shades).max() < 8
 
 
 def test_paths_are_absolute_and_follow_their_variables(tmp_path, monkeypatch):
