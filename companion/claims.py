@@ -26,6 +26,7 @@ from companion import inference
 from companion.inference import LEAST_SEEDS, MOST_SEEDS, Limits
 from fedlib import paths
 
+BASELINE = "majority-class baseline"  # the place of claims about it
 HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
 UNTESTED, ELSEWHERE = "not tested", "not at this scale"
 TESTED = (HOLDS, FAILS, OPEN)
@@ -141,6 +142,29 @@ def table(claims: Mapping[str, Sequence[Claim]]) -> pd.DataFrame:
     rows = [{"tested on": where, **vars(c)} for where, tested in claims.items() for c in tested]
     names = ["tested on", *Claim.__dataclass_fields__]
     return pd.DataFrame(rows, columns=names).rename(columns={"text": "claim"})
+
+
+def folded(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of claims, with those about the majority-class baseline in a row per place.
+
+    It holds if all of them hold, and names the methods of which it does not.
+    """
+    about = table["place"].eq(BASELINE)
+    rows = []
+    for _, group in table[about].groupby("tested on", sort=False):
+        held, others = group["verdict"].eq(HOLDS), group[group["verdict"].ne(HOLDS)]
+        missed = [
+            f"{verdict}: {', '.join(some['claim'].str.partition(' beats ')[0])}"
+            for verdict, some in others.groupby("verdict", sort=False)
+        ]
+        worst = next((v for v in (FAILS, OPEN, ELSEWHERE) if v in set(others["verdict"])), UNTESTED)
+        rows.append(
+            group.iloc[0].to_dict()
+            | {"claim": f"{held.sum()} of {len(group)} methods beat the majority-class baseline"}
+            | {"measured": "; ".join(missed), "detects": nan, "needed": 0, "values": ""}
+            | {"verdict": HOLDS if held.all() else worst, "seeds": group["seeds"].min()}
+        )
+    return pd.concat([table[~about], pd.DataFrame(rows, columns=table.columns)], ignore_index=True)
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:

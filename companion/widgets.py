@@ -35,10 +35,11 @@ from fedlib.runs import Experiment, find, rounds
 def claims_table(frame: pd.DataFrame, name: str, scale: str) -> HTML:
     """Return a frame of claims as a table in which verdicts stand out by word and colour.
 
-    They are also written into ``figures/<scale>`` under this name, where the scorecard finds them.
+    Those about the majority-class baseline are a single row per place. All are written into
+    ``figures/<scale>`` under this name, where the scorecard finds them.
     """
     plotting.save_table(frame, name, scale)
-    shown = claims.shown(frame)
+    shown = claims.shown(claims.folded(frame))
     formats = {"verdict": lambda v: f'<b style="color:{_COLOURS.get(v, "inherit")}">{v}</b>'}
     with pd.option_context("display.max_colwidth", None):
         table = shown.to_html(index=False, escape=False, formatters=formats, border=0)

@@ -48,8 +48,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "a part stays private": (BIASED, LOCAL_GLOBAL, *NINE, UNTUNED),
     "global experts, a gate each": (FEDMIX, BIAS, PRUNING, CLUSTERED),
     "clusters": (BEST, EXPLORING, CLUSTER_TUNED, ALL_EQUAL, MOE),
-    "a model at home": (LOCAL, TUNED, MIXTURE, BOTH_TRAINED, SYNCHRONOUS),
-    "everybody's private parts": MIXED,
+    "a local model": (LOCAL, TUNED, MIXTURE, BOTH_TRAINED, SYNCHRONOUS),
+    "private parts of all clients": MIXED,
     "no model": (MAJORITY,),
 }
 
@@ -117,15 +117,15 @@ def _second_stages(setting: PrivateParts, generalist: Experiment) -> dict[str, E
 
 EVERY_METHOD = Section("every_method", KNOWN, _every_method)
 
-OWN, WORST, ALL, NEW = "own tests", "worst tenth", "all tests", "newcomer"
+OWN, WORST, ALL, NEW = "local test sets", "worst tenth", "global test set", "unseen client"
 
 
 def standings(frame: pd.DataFrame) -> pd.DataFrame:
     """Return every run's accuracies in the end, four to a run: method, seed, kind, value.
 
-    "own tests" is the mean over clients, "worst tenth" that of the tenth with the lowest,
-    "all tests" how clients do on what anybody tests on, "newcomer" how all of them together label
-    these examples for someone who has no labels.
+    "local test sets" is the mean over clients, "worst tenth" that of the tenth with the lowest,
+    "global test set" the mean over clients on the union of these, "unseen client" what all of them
+    together predict there for a client without labels.
     """
     own, everywhere, new = (
         frames.last(frame, metric).groupby(["method", "seed"], sort=False)["value"]
@@ -138,7 +138,7 @@ def standings(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def leaderboard(table: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per method, the best on own tests first.
+    """Return a row per method, the best on local test sets first.
 
     Accuracies are means and half their 95% intervals over seeds; costs are means: megabytes sent
     and received by all clients in all rounds and stages, what a client holds in MiB, and the time

@@ -137,8 +137,8 @@ def _fedavg() -> Numbers:
 def _small_experts() -> Numbers:
     judge = specialists.architecture_claims
     claims = _each(stages.ARCHITECTURES, lambda panel: judge(_scores(panel)))
-    start = "A small specialist and a tiny gate beat FedAvg on the clients' "
-    own, general = _told(claims, f"{start}own", HOLDS), _told(claims, f"{start}global", FAILS)
+    start = "A small specialist and a tiny gate beat FedAvg on the "
+    own, general = _told(claims, f"{start}local", HOLDS), _told(claims, f"{start}global", FAILS)
     return {"own": own, "general": general}
 
 
@@ -221,7 +221,11 @@ def _divergence() -> Numbers:
 def _joining() -> Numbers:
     frame = _panels(NEW_CLIENTS)["two_class_mnist"].frame
     claims = fedmix.new_client_claims(frame, "appendix") + fedmix.joining_claims(frame, 10)
-    starts = {"seen": "FedMix beats FedAvg on seen", "new": "On a new", "fits": "A new client with"}
+    starts = {
+        "seen": "FedMix beats FedAvg on p",
+        "new": "On a new",
+        "fits": "A new client with",
+    }
     lost = starting(claims, "Without a gate")
     number(lost, FAILS)
     right = f"{lost.effect / 10:.1%} [{lost.low / 10:.1%}, {lost.high / 10:.1%}]"

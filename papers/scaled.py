@@ -22,7 +22,7 @@ Known = Mapping[str, Mapping[str, Setting]]  # by scale and data set, as a secti
 FEDAVG = "FedAvg"
 LOCAL = "Local"
 TUNED = "Fine-tuned"
-MAJORITY = "Commonest label"
+MAJORITY = "Majority class"
 
 # 1,437 training and 360 test digits, 36 per class: parts must be small.
 FEW = Mirrored(pool=200, validation=20, test=30)

@@ -112,15 +112,15 @@ def _sizes(algorithm: FedAvg, net: Net) -> dict[str, int]:
 
 # New clients: sec. 2, Fig. 12, App. F.
 
-SEEN = "seen client"
-UNLABELLED = "new, no labels"
-BEFORE = "new, labels, before fitting"
-AFTER = "new, labels, after fitting"
+SEEN = "participating client"
+UNLABELLED = "unseen client, no labels"
+BEFORE = "unseen client, before fitting"
+AFTER = "unseen client, after fitting"
 WAYS = (SEEN, AFTER, BEFORE, UNLABELLED)
 APPENDIX_F = (
     # what, method, metric here, and the place of the paper's number in ``published``
-    ("seen clients, validation", names.FEDAVG, "validation_accuracy", 1),
-    ("seen clients, validation", names.FEDMIX, "validation_accuracy", 0),
+    ("participating clients, validation", names.FEDAVG, "validation_accuracy", 1),
+    ("participating clients, validation", names.FEDMIX, "validation_accuracy", 0),
     ("new client", names.FEDAVG, "global_accuracy", 3),
     ("new client", names.FEDMIX, "global_accuracy", 4),
     ("new client", names.DENSITIES, "global_accuracy", 2),

@@ -17,7 +17,7 @@ MIXED = tuple(f"{method} {WITH_MOE}" for method in NINE)
 
 def family(method: str) -> str:
     """Return whether a method shares all of its model: orders are judged within families."""
-    return "all shared" if method in TRADITIONAL else "parts private"
+    return "non-personalised" if method in TRADITIONAL else "personalised"
 
 
 def called(table: pd.DataFrame) -> pd.DataFrame:

@@ -330,6 +330,6 @@ def toward_even(
     for t in ts:
         right = evened(said, t).argmax(-1).eq(y[:, None]).double()
         own = torch.stack([right[mine, c].mean() for c, mine in enumerate(tests)]).mean()
-        rows.append(("own tests", 0, t, float(own)))
-        rows.append(("everybody's tests", 0, t, float(right[torch.cat([*tests])].mean())))
+        rows.append(("local test sets", 0, t, float(own)))
+        rows.append(("global test set", 0, t, float(right[torch.cat([*tests])].mean())))
     return pd.DataFrame(rows, columns=["method", "seed", "t", "value"])

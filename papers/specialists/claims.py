@@ -39,7 +39,7 @@ def alpha_claims(table: pd.DataFrame) -> list[Claim]:
 def architecture_claims(table: pd.DataFrame) -> list[Claim]:
     """Test what 001 says of experts: any differentiable ones will do."""
     small = table[table["method"].isin([SMALL, MAJORITY]) & table["metric"].eq(OWN)]
-    kinds = {"own": by(table, metric=OWN), "global": by(table, metric=GLOBAL)}
+    kinds = {"local": by(table, metric=OWN), "global": by(table, metric=GLOBAL)}
     rows = [("small", at(SMALL), ">", at(FEDAVG), {"where": kind}) for kind, at in kinds.items()]
     return judged("001", rows) + floor_claims(small)
 
@@ -59,7 +59,7 @@ def released_claims(
         rows = table[here].join(theirs, on=["method", "metric", "p"]).dropna(subset="theirs")
         return frames.by_seed(rows.assign(off=(rows["value"] - rows["theirs"]).abs()), "off")
 
-    tests = {GLOBAL: "global test", OWN: "own tests"}.items()
+    tests = {GLOBAL: "global test", OWN: "local tests"}.items()
     rows = [("last", distance(plain, m), ">", distance(last, m), {"where": t}) for m, t in tests]
     return judged("001", rows)
 

@@ -33,7 +33,7 @@ def test_a_method_has_to_beat_the_floor_everywhere():
     good, half = floor_claims(table, "p")
     assert (good.verdict, half.verdict) == (HOLDS, FAILS) and good.seeds == 3
     assert half.measured.startswith("0.401 vs 0.501: -10.0 points")
-    assert good.text == "good beats guessing the commonest label at every p"
+    assert good.text == "good beats the majority-class baseline at every p"
     assert good.place == "not in the paper (floor)"
 
 
@@ -41,7 +41,7 @@ def test_a_floor_of_the_same_seed_is_the_one_to_beat():
     table = scored(one=(0.5, 0.5), floor=(0.4, 0.4))
     table.loc[table["method"].eq("one") & table["seed"].eq(2), "value"] = 0.3
     (claim,) = floor_claims(table[table["p"] == 1.0])
-    assert claim.verdict == OPEN and claim.text == "one beats guessing the commonest label"
+    assert claim.verdict == OPEN and claim.text == "one beats the majority-class baseline"
 
 
 def test_without_a_floor_nothing_is_claimed():
@@ -78,7 +78,7 @@ def test_the_floor_is_a_line_and_no_method_in_figures():
     table = scored(FedAvg=(0.6, 0.6), floor=(0.1, 0.5))
     figure, frame = plotting.over({"a": table}, x="p", xlabel="p", ylabel="accuracy")
     named = [t.get_text() for t in figure.legends[0].get_texts()]
-    assert named == ["FedAvg", "always the commonest label"]
+    assert named == ["FedAvg", "majority-class baseline"]
     line = next(one for one in figure.axes[0].lines if one.get_label() == named[1])
     np.testing.assert_allclose(line.get_xydata(), [[0.2, 0.101], [1.0, 0.501]])
     assert set(frame["method"]) == {"FedAvg", MAJORITY}

@@ -45,7 +45,7 @@ def test_what_is_built_from_nothing_asserts_that_it_is_the_library(name):
     ("name", "changed"),
     [
         ("00_start_here", ("sizes[s] / examples", "1 / COHORT")),
-        ("02_specialization", ("mine = q * p[:, None] / (p @ q)", "mine = p[:, None].expand(-1, 4)")),
+        ("02_specialization", ("q * p[:, None] / (p @ q)", "p[:, None].expand(-1, 4)")),
         ("02_specialization", (" - grad(marginal_entropy)(w[n])", "")),
     ],
 )  # fmt: skip

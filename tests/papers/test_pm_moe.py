@@ -138,7 +138,7 @@ def test_headings_compare_those_that_share_a_part_with_those_that_share_all():
     (name, one), (_, other) = analysis.sides(pd.concat([table, floor])).items()
     assert {*one["method"]} == {*analysis.SIDES} and len(one) == len(other) == 3 * 14
     told = plotting.findings({name: one}, *analysis.SIDES, "")
-    assert told == "S = 0: parts private is 0.270 above all shared"
+    assert told == "S = 0: personalised is 0.270 above non-personalised"
 
 
 def test_tables_say_what_is_published():
@@ -279,7 +279,7 @@ def test_from_ones_own_head_to_the_mean_of_all():
     tests, ts = [torch.tensor([0]), torch.tensor([1])], (0.0, 0.6, 0.7, 1.0)
     course = analysis.toward_even(said, torch.tensor([0, 1]), tests, ts)
     found = course.groupby("method")["value"].apply(list).to_dict()
-    assert found == {"own tests": [1.0, 1.0, 0.5, 0.5], "everybody's tests": [0.5] * 4}
+    assert found == {"local test sets": [1.0, 1.0, 0.5, 0.5], "global test set": [0.5] * 4}
 
 
 def test_heads_and_bases_are_those_of_clients(tmp_path, monkeypatch):
