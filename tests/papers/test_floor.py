@@ -34,7 +34,7 @@ def test_a_method_has_to_beat_the_floor_everywhere():
     assert (good.verdict, half.verdict) == (HOLDS, FAILS) and good.seeds == 3
     assert half.measured.startswith("0.401 vs 0.501: -10.0 points")
     assert good.text == "good beats the majority-class baseline at every p"
-    assert good.place == "not in the paper (floor)"
+    assert good.place == "majority-class baseline"
 
 
 def test_a_floor_of_the_same_seed_is_the_one_to_beat():
