@@ -29,6 +29,7 @@ from fedlib import paths
 BASELINE = "majority-class baseline"  # the place of claims about it
 HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
 UNTESTED, ELSEWHERE = "not tested", "not at this scale"
+MISSING = "not trained yet"  # what was measured for a claim whose runs are not there
 TESTED = (HOLDS, FAILS, OPEN)
 PAPER, AUDIT, IDENTITY, OURS = KINDS = ("paper", "audit", "identity", "ours")
 POINT = 0.01  # accuracies that differ by less than a percentage point count as the same
@@ -119,7 +120,7 @@ def ordered(
     names = [m for m in theirs if ours.get(m)]
     seeds = sorted(set.intersection(*(set(ours[m]) for m in names))) if names else []
     if len(names) < 2 or not seeds:
-        return Claim(text, place, "no runs", UNTESTED, 0, **about)
+        return Claim(text, place, MISSING, UNTESTED, 0, **about)
 
     def concordance(some: Sequence[int]) -> tuple[float, float]:
         means = [float(np.mean([ours[m][s] for s in some])) for m in names]
@@ -224,7 +225,7 @@ def _judge(
     runs = runs or (numbers if isinstance(numbers, Mapping) else None)
     values = [*(numbers.values() if isinstance(numbers, Mapping) else numbers)]
     if not values:
-        return Claim(text, place, "no runs", UNTESTED, 0, **about)
+        return Claim(text, place, MISSING, UNTESTED, 0, **about)
     bounds = [b for b in (least, most) if isfinite(b)]
     ends = _seen(values, bounds) if isinstance(limits, str) else limits
     mean, low, high = inference.interval(values, limits=ends)

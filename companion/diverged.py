@@ -14,6 +14,8 @@ from fedlib.runs import Experiment, find
 from fedlib.runs.provenance import DIRTY
 
 COLUMNS = ["key", "run", "rounds"]
+DIVERGED = "diverged"  # why a method is absent from a panel
+DIVERGED = "diverged"  # why a method is absent from a panel
 
 
 def kept() -> pd.DataFrame:

@@ -1,19 +1,18 @@
 """What a notebook shows: the methods of a section on the data sets of a scale, side by side."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
-from companion.diverged import lost
+from companion.diverged import DIVERGED, lost
 from companion.frames import frame_of, together
 from companion.inference import LEAST_SEEDS
-from companion.plotting import title
+from companion.plotting import Title, title
 from companion.sections import NothingStored, Run, Section, Setting
-from fedlib.algorithms import CommonestLabel
 from fedlib.runs import Result, find
 from fedlib.runs.sweep import sweep
 from fedlib.values import one_of
@@ -23,7 +22,8 @@ from fedlib.values import one_of
 class Panel:
     """Runs of several methods on one data set: their setting and their metrics.
 
-    ``trained`` is false when the runs come from the exported results of a larger scale.
+    ``trained`` is false when the runs come from the exported results of a larger scale. ``absent``
+    are methods that are not in the frame, and why: "2 of 3 seeds", "not trained yet".
     """
 
     dataset: str
@@ -31,11 +31,27 @@ class Panel:
     setting: Setting
     frame: pd.DataFrame
     trained: bool
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def name(self) -> str:
-        """The panel's title, e.g. "CIFAR-10 (standard)"."""
-        return f"{title(self.dataset)} ({self.scale})"
+    def name(self) -> Title:
+        """The panel's title, e.g. "CIFAR-10 (standard)"; figures also list what is absent."""
+        return Title(f"{title(self.dataset)} ({self.scale})", self.absent)
+
+    def only(self, methods: Collection[str]) -> "Panel":
+        """Return the panel of some methods: those that are there, and those that are absent."""
+        absent = {method: why for method, why in self.absent.items() if method in methods}
+        return replace(self, frame=self.frame[self.frame["method"].isin(methods)], absent=absent)
+
+    @property
+    def diverged(self) -> set[str]:
+        """The methods that no one waits for."""
+        return {method for method, why in self.absent.items() if why == DIVERGED}
+
+
+def having(shown: Sequence[Panel], *methods: str) -> list[Panel]:
+    """Return the panels in which all of these methods are."""
+    return [p for p in shown if {*methods} <= {*p.frame["method"]}]
 
 
 def panels(
@@ -56,7 +72,7 @@ def panels(
     the exported results of the standard scale follow, as far as they are there: what a newcomer's
     machine has just computed beside what the paper's data give. ``larger`` are methods that the
     quick scale leaves out. FEDLIB_STORED=1 asks for what is stored of a larger scale: nothing is
-    trained then, and a data set that is not whole is left out; NothingStored if none is.
+    trained then; NothingStored if that is nothing.
     """
     every = [*methods, *larger]
     if only_stored(scale):
@@ -64,7 +80,7 @@ def panels(
             return found
         part = f"{section.name}:{dataset}".rstrip(":")
         raise NothingStored(
-            f"of {part} no data set is stored whole at the {scale} scale; to train what is left: "
+            f"of {part} nothing is stored at the {scale} scale; to train it: "
             f"python -m papers campaign --scale {scale} --section {part}"
         )
     methods = methods if scale == "quick" else every
@@ -100,7 +116,7 @@ def several(
 
     if only_stored(scale) and not any(map(shown, sections)):
         names = ", ".join(section.name for section in sections)
-        raise NothingStored(f"of {names} no data set is stored whole at the {scale} scale")
+        raise NothingStored(f"of {names} nothing is stored at the {scale} scale")
     return shown
 
 
@@ -109,14 +125,11 @@ def only_stored(scale: str) -> bool:
     return scale != "quick" and os.environ.get("FEDLIB_STORED") == "1"
 
 
-def stored(
-    section: Section, methods: Sequence[str], scale: str, *, partly: bool = False
-) -> list[Panel]:
+def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
     """Return a panel per data set of ``scale`` from results that are there, training nothing.
 
-    While a campaign is under way methods have different seeds: see ``comparable``. A data set of
-    which some method is still missing everywhere is left out, unless what is there is to be shown
-    ``partly``, or the method diverged.
+    While a campaign is under way methods have different seeds: see ``comparable``. What is there is
+    shown, and what is not is listed as ``absent``.
     """
     shown = []
     for name, setting in section.settings(scale).items():
@@ -125,13 +138,30 @@ def stored(
             for run in section.runs(scale, name, methods)
         ]
         there = comparable(found)
-        settled = {r.method for r, _ in [*there, *lost(section, scale, name)]}
-        # The floor is a line behind the others: a figure can do without.
-        compared = [r for r, _ in found if not isinstance(r.experiment.algorithm, CommonestLabel)]
-        if there and (partly or settled.issuperset(r.method for r in compared)):
+        if there:
             frame = together((run.method, run.where, results) for run, results in there)
-            shown.append(Panel(name, scale, setting, frame, trained=False))
+            gone = _absent(found, {run.method for run, _ in there})
+            given_up = {run.method for run, _ in lost(section, scale, name)}
+            gone |= {method: DIVERGED for method in gone if method in given_up}
+            shown.append(Panel(name, scale, setting, frame, trained=False, absent=gone))
     return shown
+
+
+def _absent(
+    found: Sequence[tuple[Run, Sequence[Result | None]]], there: Collection[str]
+) -> dict[str, str]:
+    """Return why methods are not ``there``: how many of their seeds are stored, of all places."""
+    absent = {}
+    for method in dict.fromkeys(run.method for run, _ in found if run.method not in there):
+        places = [results for run, results in found if run.method == method]
+        stored = [sum(one is not None for one in results) for results in places]
+        least = min(range(len(places)), key=stored.__getitem__)
+        absent[method] = "not trained yet"
+        if stored[least]:
+            absent[method] = f"{stored[least]} of {len(places[least])} seeds"
+        elif any(stored):
+            absent[method] = f"{sum(map(bool, stored))} of {len(places)} places"
+    return absent
 
 
 def comparable(

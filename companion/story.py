@@ -30,7 +30,7 @@ def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
     That is of the same data set, or else of its first one. Its seeds are left out: they are this
     project's, while papers mostly ran once. What diverged stands in a row of its own.
     """
-    columns = {}
+    columns: dict[str, dict[str, str]] = {}
     for p in shown:
         column = _setup(section, p.scale, p.dataset) | {"seeds": str(p.frame["seed"].nunique())}
         if gone := [f"{run.name} (seed {seed})" for run, seed in lost(section, p.scale, p.dataset)]:

@@ -96,7 +96,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
         PRIVATE_PARTS,
         "13_pm_moe",
         pm_moe.best_printed,
-        lambda panel: pm_moe.best_of_nine(pm_moe.scores(panel.frame)),
+        lambda panel: pm_moe.best_of_nine(pm_moe.scores(panel.frame), panel.diverged),
         keys=("method", "stage", "S"),
         apart=("Table 1", "S"),
         family=family,

@@ -1,6 +1,6 @@
 """How claims of the papers are judged: what they say, numbers by seed, rules, and the floor."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import pandas as pd
@@ -68,6 +68,17 @@ def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[
         sides = frames.by_seed(least), ">", frames.by_seed(least, "floor")
         rows.append(("floor", *sides, {"method": method}))
     return judged("all", rows, where=where, ending=ending)
+
+
+def whole(
+    methods: Collection[str], table: pd.DataFrame, diverged: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return the methods whose mean is spoken of: none as long as one of them is still missing.
+
+    Those that ``diverged`` are not waited for, and not in the mean.
+    """
+    there = tuple(m for m in methods if m in set(table["method"]))
+    return there if {*methods} <= {*there, *diverged} else ()
 
 
 def without_floor(table: pd.DataFrame) -> pd.DataFrame:

@@ -22,4 +22,13 @@ from companion.plotting.numbers import (
     trials,
 )
 from companion.plotting.planes import embedding, frontier, plane, versus
-from companion.plotting.style import PAGE, findings, ordered, save, save_table, title, use_style
+from companion.plotting.style import (
+    PAGE,
+    Title,
+    findings,
+    ordered,
+    save,
+    save_table,
+    title,
+    use_style,
+)

@@ -37,7 +37,7 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any)
         ax.set_title(f"{name}, {style.seeds_of(drawn)}", fontsize="small")
         return drawn
 
-    most = max(frame["method"].nunique() for frame in panels.values())
+    most = max((frame["method"].nunique() for frame in panels.values()), default=0)
     return fields(panels, draw, (3.6, 0.24 * most + 0.9), xlabel=xlabel, **labels)
 
 
@@ -88,6 +88,8 @@ def dots(
     floor is no row but a thin upright line. The heading says how many intervals lie beyond their
     mark.
     """
+    if not panels:
+        return style.blank()
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()])
     rows, groups = (list(dict.fromkeys(every[c])) for c in ("row", "group"))

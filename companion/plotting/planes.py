@@ -103,7 +103,9 @@ def frontier(panels: Mapping[str, pd.DataFrame], *, log: bool = False, **labels:
     A panel's frame has columns method, family, x, y, best; the unbeaten are joined by a line.
     ``log`` is for x. The floor is no dot but a thin line at its y.
     """
-    split = {name: style.parted(frame) for name, frame in panels.items()}
+    split = {name: style.parted(frame) for name, frame in panels.items() if len(frame)}
+    if not split:
+        return style.blank()
     families = [*dict.fromkeys(pd.concat([frame["family"] for frame, _ in split.values()]))]
 
     def draw(ax: Axes, name: str, parts: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:

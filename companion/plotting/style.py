@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 
 from companion.frames import interval
 from companion.looks import Dash, looks
-from companion.sections import NothingStored
 from fedlib import paths
 
 Drawn = tuple[Figure, pd.DataFrame]
@@ -35,7 +34,24 @@ LETTERS = 15  # of a heading, to the inch
 CONTRAST = 3.1  # of letters with white, at least
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
 FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent")  # quantities
+MOST_ABSENT = 8  # methods that a legend lists as missing
 What = TypeVar("What")
+
+
+class Title(str):
+    """The title of a field, and in ``absent`` by method why it is not there: "2 of 3 seeds"."""
+
+    absent: Mapping[str, str]
+
+    def __new__(cls, text: str, absent: Mapping[str, str] | None = None) -> "Title":
+        """Return a title; what is added to it is still the title of the same field."""
+        made = super().__new__(cls, text)
+        made.absent = absent or {}
+        return made
+
+    def __add__(self, more: str) -> "Title":
+        """Return the title followed by more words."""
+        return Title(super().__add__(more), self.absent)
 
 
 def use_style() -> None:
@@ -192,14 +208,19 @@ def fields(
     """Draw fields in rows of ``columns``, three by default, with one legend and heading.
 
     ``draw(ax, name, what)`` draws one of the ``panels``, whose name is its title, and returns the
-    frame behind it; nothing is drawn where there is none. A field's ``size`` is width and height in
-    inches; the figure is at least so wide, for the legend's sake, and has some ``room`` below.
+    frame behind it; nothing is drawn where there is none, or a frame has no rows. A field's
+    ``size`` is width and height in inches; the figure is at least so wide, for the legend's sake,
+    and has some ``room`` below.
     Labels of y stand at the left, of x below if fields share it. Returns the figure and all frames,
     with a column panel.
     """
-    given: list[tuple[str, Any]] = [*panels.items()] if isinstance(panels, Mapping) else [*panels]
-    if not given:
-        raise NothingStored("no panel to draw: of no data set all runs are stored")
+    given: list[tuple[str, Any]]
+    if isinstance(panels, Mapping):
+        given = [(name, what) for name, what in panels.items() if not _empty(what)]
+    else:
+        given = [(name, None if _empty(what) else what) for name, what in panels]
+    if not any(what is not None for _, what in given):
+        return blank(heading)
     wide = min(columns or (2 if len(given) == 4 else 3), len(given))
     high = -(-len(given) // wide)
     whole = (max(size[0] * wide, least), size[1] * high + room)
@@ -216,14 +237,46 @@ def fields(
         ax.set_xlabel(xlabel)
     for ax in axes[:, 0] if ylabel else ():
         ax.set_ylabel(ylabel)
-    finish(figure, heading)
+    finish(figure, heading, absent_of([name for name, _ in given]))
     return figure, pd.concat(drawn, ignore_index=True)
 
 
-def finish(figure: Figure, heading: str = "") -> None:
+def _empty(what: Any) -> bool:
+    """Return whether there is nothing to draw: a frame, or a cell's curve, without rows."""
+    frame = getattr(what, "curve", what)
+    return isinstance(frame, pd.DataFrame) and not len(frame)
+
+
+def blank(heading: str = "") -> Drawn:
+    """Return a figure that tells that its runs are still to be trained, and an empty frame."""
+    figure, ax = plt.subplots(figsize=(4.6, 0.8))
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, "not trained yet", color="grey", ha="center", va="center")
+    finish(figure, heading)
+    return figure, pd.DataFrame(columns=["panel"])
+
+
+def absent_of(titles: Sequence[str]) -> str:
+    """Return in words which methods the fields with these titles lack, and why, a line each."""
+    lines = []
+    for title in dict.fromkeys(t for t in titles if getattr(t, "absent", {})):
+        whys: dict[str, list[str]] = {}
+        for method, why in title.absent.items():  # type: ignore[attr-defined]
+            whys.setdefault(why, []).append(method)
+        told = [
+            f"{why}: {'; '.join(of[:MOST_ABSENT])}"
+            + f"; and {len(of) - MOST_ABSENT} more" * (len(of) > MOST_ABSENT)
+            for why, of in whys.items()
+        ]
+        lines.append(f"{title}, {'. '.join(told)}")
+    return "\n".join(lines)
+
+
+def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     """Put ``heading`` above a figure and below it a legend of what its fields have drawn.
 
     Methods are in the order of their looks, then comes what else was drawn; the floor is last.
+    Above them stands in grey what is ``absent``.
     """
     if heading:
         wide = int(LETTERS * figure.get_figwidth())
@@ -236,20 +289,26 @@ def finish(figure: Figure, heading: str = "") -> None:
     places = _places()
     names = sorted(known, key=lambda name: (name == CALLED, places.get(name, len(places))))
     figure.draw_without_rendering()  # else nothing has its place yet
-    if names and not _at_ends(figure, names):
+    if names and _at_ends(figure, names):
+        names = []
+    if names or absent:
         # As many columns as fit: of each a handle, and letters of its longest name, in inches.
-        across = len(names)
+        across = max(len(names), 1)
         while across > 2 and figure.get_figwidth() < sum(
             0.6 + 0.065 * max(map(len, column)) for column in np.array_split(names, across)
         ):
             across -= 1
-        figure.legend(
+        wide = int(1.2 * LETTERS * figure.get_figwidth())  # small letters
+        legend = figure.legend(
             [known[name] for name in names],
             names,
             loc="outside lower center",
             ncols=across,
             handlelength=2.8,
+            title="\n".join(fill(line, wide) for line in absent.splitlines()) or None,
+            title_fontsize="small",
         )
+        legend.get_title().set_color("grey")
     figure.draw_without_rendering()  # as high as fields are above the legend
     for ax in figure.axes:
         label, high = ax.yaxis.label, ax.get_window_extent().height

@@ -138,9 +138,9 @@ def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
     for scale in WITH_NUMBERS:
         gone = [(d, run) for d in section.settings(scale) for run, _ in lost(section, scale, d)]
         without += [row for d, run in gone for row in _diverged(exhibit, scale, d, run)]
-        shown = stored(section, [], scale, partly=True)
+        shown = stored(section, [], scale)
         for method in dict.fromkeys(run.method for _, run in gone):
-            shown += stored(section, [method], scale, partly=True)
+            shown += stored(section, [method], scale)
         for panel in shown:
             printed = exhibit.printed(panel.dataset).dropna(subset="value")
             runs = dict(iter(exhibit.measured(panel).groupby(list(exhibit.keys))))

@@ -185,10 +185,12 @@ def test_a_method_that_diverged_is_named_and_nothing_waits_for_it():
         if run.name != "FedGH, S = 0":
             stored(FOURTEEN, "fashion_mnist", run.name, 0.5)
     gone = FOURTEEN.experiments("standard", "fashion_mnist", "FedGH, S = 0")
-    assert not panels.stored(FOURTEEN, [], "standard")
+    (panel,) = panels.stored(FOURTEEN, [], "standard")
+    assert panel.absent == {"FedGH": "1 of 2 places"} and not panel.diverged
     store.tell(gone[0], store.FAILURE, {"round": 37, "message": "no", "commit": "abc"})
     (panel,) = panels.stored(FOURTEEN, [], "standard")
     assert "FedGH" not in set(panel.frame["method"]) and panel.frame["S"].nunique() == 2
+    assert panel.diverged == {"FedGH"}
     assert what_ran(FOURTEEN, [panel]).iloc[-1, 0] == "FedGH, S = 0 (seed 0)"
     found = numbers(ONE)
     found = found[found["paper"].str.startswith("004") & found["table_or_figure"].eq("Table 1")]

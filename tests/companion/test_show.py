@@ -2,19 +2,23 @@
 
 import re
 from base64 import b64decode, b64encode
+from dataclasses import replace
 
 import ipywidgets as w
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from matplotlib import pyplot as plt
 
 from companion.frames import matrix, together
-from companion.panels import comparable, panels, several, stored
+from companion.panels import comparable, having, panels, several, stored
+from companion.plotting import curves
 from companion.sections import NothingStored, Run
 from companion.widgets import LiveRun, explorer, follow, moving, watch
 from fedlib import paths
-from fedlib.runs import run
-from papers.fedmix import FEDAVG, FEDMIX
+from fedlib.runs import Result, run
+from papers.fedmix import ENSEMBLE, FEDAVG, FEDMIX, UNREGULARISED
 from papers.fedmix.experiments import LABEL_SKEW, LONG
 
 
@@ -52,10 +56,35 @@ def test_panels_train_a_scale_and_add_what_is_stored():
 
 def test_a_scale_of_which_nothing_is_stored_is_named(monkeypatch):
     monkeypatch.setenv("FEDLIB_STORED", "1")
-    with pytest.raises(NothingStored, match=r"of long no data set .* --scale paper --section long"):
+    with pytest.raises(NothingStored, match=r"of long nothing .* --scale paper --section long"):
         panels(LONG, [], "paper")
-    with pytest.raises(NothingStored, match="of long, label_skew no data set"):
+    with pytest.raises(NothingStored, match="of long, label_skew nothing is stored"):
         several((LONG, LABEL_SKEW), "paper")
+
+
+def test_panels_draw_what_is_there_and_name_what_is_not(monkeypatch):
+    seeds = {FEDAVG: 3, FEDMIX: 2, ENSEMBLE: 0, UNREGULARISED: 3}
+
+    def find(one):
+        here = {runs[m]: m for m in seeds}
+        method = here.get(replace(one, seed=0))
+        there = method is not None and one.seed < seeds[method]
+        rows = {"round": [0, 1], "metric": "test_accuracy", "client": 0, "value": [0.1, 0.5]}
+        return (there and Result(one, pa.table(pd.DataFrame(rows)), {})) or None
+
+    monkeypatch.setattr("companion.panels.find", find)
+    runs = {r.method: r.experiment for r in LABEL_SKEW.runs("standard", "cifar10")}
+    panel = next(p for p in stored(LABEL_SKEW, [*seeds], "standard") if p.dataset == "cifar10")
+    assert set(panel.frame["method"]) == {FEDAVG, UNREGULARISED} and having([panel], FEDAVG)
+    asked = LABEL_SKEW.settings("standard")["cifar10"].seeds
+    assert panel.absent == {FEDMIX: f"2 of {asked} seeds", ENSEMBLE: "not trained yet"}
+    few = panel.only([FEDAVG, ENSEMBLE])
+    assert set(few.frame["method"]) == {FEDAVG} and [*few.absent] == [ENSEMBLE]
+    assert not having([few], FEDAVG, UNREGULARISED)
+    figure, _ = curves({few.name + ", here": few.frame}, ylabel="accuracy")
+    (legend,) = figure.legends
+    assert legend.get_title().get_text() == f"{few.name}, here, not trained yet: {ENSEMBLE}"
+    assert legend.get_title().get_color() == "grey"
 
 
 def found_of(stored, methods=("FedAvg", "Mixture"), places=(0.3, 0.7), asked=5):
