@@ -54,14 +54,15 @@ class PrivateParts(Setting):
 
     ``rate`` is that of every client's SGD, but for the methods in ``rates``. A method's own numbers
     are 004's, or where its scripts give none those of the method's paper: ``apart`` of FedCP,
-    ``near`` and ``decay`` of GPFL, ``kappa`` of DBE; ``header_rate`` is that of FedGH's server, on
-    the output layer; ``fitted`` are the steps of FedGen's generator per round and ``generator`` the
-    width of its noise and hidden layer, ``tuned`` the epochs of FedBABU's fine-tuning. A gate is trained for ``gated`` epochs at ``gate_rate``, over the M / 2
-    largest weights, or where a part of every class is shared over all M, as 004 finds best;
-    ``gamma`` of the experts is left out as noise. ``ratios`` (S / 100) of every class are shared
-    equally. What a gate is made of is studied on the methods ``studied``, one choice at a time:
-    ``tops``, ``gate_rates``, ``gate_epochs``, ``gammas`` and ``temperatures``. What has no default
-    here differs by scale.
+    ``near`` and ``decay`` of GPFL, ``kappa`` of DBE; ``header_rate`` is that of FedGH's server,
+    on the output layer; ``fitted`` are the steps of FedGen's generator per round and
+    ``generator`` the width of its noise and hidden layer, ``tuned`` the epochs of FedBABU's
+    fine-tuning. A gate is trained for ``gated`` epochs at ``gate_rate``, over the M / 2 largest
+    weights, or where a part of every class is shared over all M, as 004 finds best; ``gamma``
+    of the experts is left out as noise. ``ratios`` (S / 100) of every class are shared equally.
+    What a gate is made of is studied on the methods ``studied``, one choice at a time:
+    ``tops``, ``gate_rates``, ``gate_epochs``, ``gammas`` and ``temperatures``. What has no
+    default here differs by scale.
     """
 
     limits = within(ratios=">= 0")
@@ -103,9 +104,10 @@ class PrivateParts(Setting):
 # 0.01, 0.229 with 0.02; it diverges with 0.05. FedGH diverges on Fashion-MNIST with its server at 1
 # (S = 0, seed 0, round 37). On seed 100 its validation accuracy after 40 rounds and the largest
 # mean nll after 5 rounds or more are 0.755 and 14.5 with 1, also 0.804 and 15.4 with clients at
-# 0.02, 0.815 and 24.4 with clients at 0.01, but 0.877 and 5.3 with the server at 0.1. phi_rate is that of FedMix beside the others, of
-# which 004 knows nothing: on Fashion-MNIST, seed 100, the entropy of q(z|y) is 1.06 of 1.39 nats
-# after 12 rounds with 2.0; with 10.0 it is 0.07 after 8, before experts know anything.
+# 0.02, 0.815 and 24.4 with clients at 0.01, but 0.877 and 5.3 with the server at 0.1. phi_rate is
+# that of FedMix beside the others, of which 004 knows nothing: on Fashion-MNIST, seed 100, the
+# entropy of q(z|y) is 1.06 of 1.39 nats after 12 rounds with 2.0; with 10.0 it is 0.07 after 8,
+# before experts know anything.
 # fmt: off
 _NUMBERS: dict[str, Row] = {
     #                quick         standard               paper
