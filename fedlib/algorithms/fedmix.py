@@ -207,7 +207,7 @@ class FedMix(FedAvg):
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the client's p(z|x, s), and its bias if it has a personal one."""
         gate = self.open(params, ctx, code["h"]).exp()
-        own = {"bias": params["bias"].expand(len(gate), -1)} if self.personal_bias else {}
+        own = {"bias": params["bias"].expand(gate.shape[0], -1)} if self.personal_bias else {}
         return {"gate": gate, **own}
 
     def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
@@ -328,7 +328,7 @@ class PrunedFedMix(FedMix):
     def gate(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
         """Return log p_theta_s(z|x, s) over all experts, ``[B, K]``, from the features of some."""
         if h.shape[-2] < self.experts:
-            every = h.new_zeros(len(h), self.experts, h.shape[-1])
+            every = h.new_zeros(h.shape[0], self.experts, h.shape[-1])
             h = every.index_add(1, ctx["order"][: h.shape[-2]], h)
         return FedMix.gate(self, params, ctx, h)
 

@@ -180,15 +180,15 @@ class CommonestLabel(LocalTraining):
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return one number per example: nothing is looked at."""
-        return {"none": x.new_zeros(len(x), 1)}
+        return {"none": x.new_zeros(x.shape[0], 1)}
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the logarithms of the client's smoothed label shares."""
-        return Prediction.single(log_shares(params[COUNTS], len(code["none"])))
+        return Prediction.single(log_shares(params[COUNTS], code["none"].shape[0]))
 
     def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
         """Return those of the federation: by examples, where the mean vote would be by clients'."""
-        return log_shares(shared[TOGETHER], len(code["none"]))
+        return log_shares(shared[TOGETHER], code["none"].shape[0])
 
 
 def log_shares(counts: Tensor, examples: int) -> Tensor:

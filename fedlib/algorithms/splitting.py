@@ -131,7 +131,7 @@ class Personal(Split):
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features and nothing else."""
         h = self.features(net, params, code)
-        return Opened(h, h.new_zeros(len(h), net.classes))
+        return Opened(h, h.new_zeros(h.shape[0], net.classes))
 
     @property
     def reads_examples(self) -> bool:
@@ -168,7 +168,7 @@ class LGFedAvg(Personal):
 
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the examples, and the shared head's bias."""
-        return Opened(code["x"], params["head.bias"].expand(len(code["x"]), -1))
+        return Opened(code["x"], params["head.bias"].expand(code["x"].shape[0], -1))
 
     def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
         """Return the features of a base."""
@@ -483,7 +483,7 @@ class GPFL(Split):
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features steered by the client's own labels."""
         h = code["h"]
-        return Opened(steer(params, h, ctx["mine"]), h.new_zeros(len(h), net.classes))
+        return Opened(steer(params, h, ctx["mine"]), h.new_zeros(h.shape[0], net.classes))
 
 
 def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
@@ -590,7 +590,7 @@ class DBE(Split):
 
     def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
         """Return the client's vector for every example."""
-        return params[VECTOR].expand(len(entry), -1)
+        return params[VECTOR].expand(entry.shape[0], -1)
 
 
 @dataclass(frozen=True)

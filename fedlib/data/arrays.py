@@ -46,7 +46,7 @@ def add(
             f"name must be of small letters, digits and _, without _sample at its end; got {name!r}"
         )
     given = {"train": train} if test is None else {"train": train, "test": test}
-    splits = {split: _checked(split, *part) for split, part in given.items()}
+    splits = {split: checked(split, *part) for split, part in given.items()}
     kinds = {n: (p.features.dtype.name, *p.features.shape[1:]) for n, p in splits.items()}
     if len(set(kinds.values())) > 1 or not len(splits["train"]):
         raise ValueError(f"features are {kinds}: shapes differ, or there is nothing to train on")
@@ -67,7 +67,7 @@ def added() -> tuple[str, ...]:
     return tuple(names)
 
 
-def _checked(
+def checked(
     split: str, features: Any, labels: Any, columns: Mapping[str, Any] | None = None
 ) -> Split:
     """A split as it is stored; ValueError says what cannot be."""

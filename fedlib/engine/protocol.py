@@ -272,7 +272,7 @@ class Algorithm(Protocol):
     def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return how well a client knows examples, log p(x|s) ``[B]`` up to a constant."""
         first = next(iter(code.values()))
-        return first.new_zeros(len(first), dtype=torch.float32)
+        return first.new_zeros(first.shape[0], dtype=torch.float32)
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return quantities worth logging: scalars, ``[experts]``, or ``[item, experts]``."""

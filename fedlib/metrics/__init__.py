@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +17,46 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NEIGHBOURS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How well probabilities tell labels.
+
+    ``accuracy``; ``nll``, the mean of -log p(label), in nats; ``balanced_accuracy``, the mean over
+    classes of the share of their examples that is recognised; ``f1``, the mean over classes of the
+    harmonic mean of precision and recall, both over the classes that there are; ``confusion`` int64
+    ``[classes, classes]``, how many examples of a row's class were taken for a column's.
+    """
+
+    accuracy: float
+    nll: float
+    balanced_accuracy: float
+    f1: float
+    confusion: np.ndarray
+
+
+def evaluation(probabilities: np.ndarray, labels: np.ndarray) -> Evaluation:
+    """Return the scores of probabilities ``[N, classes]`` for labels ``[N]``, N > 0.
+
+    >>> p = np.array([[0.75, 0.25], [0.25, 0.75], [0.25, 0.75]])
+    >>> found = evaluation(p, np.array([0, 0, 1]))
+    >>> found.confusion.tolist(), found.balanced_accuracy
+    ([[1, 1], [0, 1]], 0.75)
+    """
+    from sklearn.metrics import confusion_matrix, f1_score, recall_score
+
+    said, classes = probabilities.argmax(1), probabilities.shape[1]
+    there: Any = {"labels": np.unique(labels), "average": "macro", "zero_division": 0}
+    with np.errstate(divide="ignore"):
+        nll = -np.log(probabilities[np.arange(len(labels)), labels].astype(float)).mean()
+    return Evaluation(
+        float((said == labels).mean()),
+        float(nll),
+        float(recall_score(labels, said, **there)),
+        float(f1_score(labels, said, **there)),
+        confusion_matrix(labels, said, labels=range(classes)),
+    )
 
 
 def over_clients(accuracy: np.ndarray, sizes: np.ndarray) -> dict[str, float]:

@@ -85,6 +85,15 @@ class Net:
             base, width = self._spec.base(self.shape)
             return Classifier(base, width, self.classes)
 
+    def filled(self, leaves: Params) -> Classifier | None:
+        """Return a module of its own with copies of some leaves; None if they are not its own."""
+        module = self.module_of(0).eval().to(self._device)
+        for name, owner, key in _slots(module):
+            if name not in leaves or leaves[name].shape != owner[key].shape:
+                return None
+            owner[key].detach().copy_(leaves[name])
+        return module
+
     def init(self, seed: int) -> Params:
         """Return fresh leaves (PyTorch's default initialisation) drawn from ``seed``."""
         return {n: owner[key].detach() for n, owner, key in _slots(self.module_of(seed))}

@@ -1,8 +1,11 @@
 """Running an experiment: look it up, else train it, resumably."""
 
+from __future__ import annotations
+
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -38,7 +41,26 @@ from fedlib.tasks import pick_device
 from fedlib.values import to_dict
 
 CHECKPOINT_SECONDS = 60.0
+OF_THE_END = ("everywhere_accuracy", "kept_round")  # what only the last round of a run logs
 Progress = bool | Watcher
+
+
+class Moment(NamedTuple):
+    """A run after a round: what ``simulate`` yields and callbacks are given.
+
+    ``round`` counts completed rounds, 0 is before the first. ``state`` holds all leaves; clients'
+    own ones are updated in place, so copy what is to last. ``metrics`` are the means of all that was
+    logged of this round, by name. ``report`` is what the engine returned of it, None of round 0.
+    """
+
+    round: int
+    state: State
+    metrics: dict[str, float]
+    report: Report | None
+    experiment: Experiment
+
+
+Callback = Callable[[Moment], bool | None]  # True stops the run
 
 
 class How(NamedTuple):
@@ -48,6 +70,8 @@ class How(NamedTuple):
     chunk: int | None = None
     progress: Progress = True
     retry: bool = False
+    callbacks: tuple[Callback, ...] = ()
+    debug: bool = False
 
 
 def run(
@@ -57,21 +81,38 @@ def run(
     chunk: int | None = None,
     progress: Progress = True,
     retry: bool = False,
+    callbacks: Sequence[Callback] = (),
+    debug: bool = False,
 ) -> Result:
     """Return the result of an experiment, training it only if it is not stored.
 
-    ``progress`` shows a bar; a function is called after every round with the rounds completed, the
-    rounds in all and the training loss, also those of a first stage.
-
     A run that was interrupted or killed continues from its last checkpoint (one a minute, or every
-    $FEDLIB_CHECKPOINT_SECONDS) and ends with the same bits, if on a CPU of the same kind with the
-    same chunk. There it uses as many cores as torch has threads (``cores.all_cores``), with the
-    same bits on any number of them. Two processes asked for the same experiment train it once. A
-    run whose numbers stopped being finite raises RunDiverged, and again when asked again, unless
-    ``retry``. StoreError when nothing can be stored, or when the checkpoint is of other data.
+    $FEDLIB_CHECKPOINT_SECONDS), and one of more rounds from the end of a shorter one that is
+    stored. Both end with the same bits, if on a CPU of the same kind with the same chunk. There a
+    run uses as many cores as torch has threads (``cores.all_cores``), with the same bits on any
+    number of them. Two processes asked for the same experiment train it once.
+
+    Args:
+        experiment: what to train.
+        device: "auto", "cpu", "cuda" or "cuda:N"; "auto" is a GPU where there is one.
+        chunk: how many clients share one program; None for a number that suits device and model.
+        progress: whether a bar is shown; a function is called after every round with the rounds
+            completed, the rounds in all and the training loss, also those of a first stage.
+        retry: whether a run that diverged before is trained again.
+        callbacks: called after every round that is trained with a ``Moment``. Where one returns
+            True the run stops: it is stored as unfinished and goes on when it is asked for again.
+        debug: one client after another in this process, without vmap: an error in a loss has its
+            plain traceback, and a debugger stops there.
+
+    Returns:
+        The result; of a run that a callback has stopped the metrics up to there.
+
+    Raises:
+        RunDiverged: for a run whose numbers stopped being finite, and again when asked again.
+        StoreError: when nothing can be stored, or when the checkpoint is of other data.
     """
-    stored = store.find(experiment)
-    return stored or _claim_and_train(experiment, How(device, chunk, progress, retry))
+    how = How(device, chunk, progress, retry, tuple(callbacks), debug)
+    return store.find(experiment) or _claim_and_train(experiment, how)
 
 
 def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
@@ -90,20 +131,24 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
 
 
 def _claim_and_train(experiment: Experiment, how: How) -> Result:
+    stopped = None
+    how = how._replace(chunk=1) if how.debug else how
     with store.claimed(experiment):
         if not store.complete(experiment):
             if how.retry:
                 store.forget_failure(experiment)
             if failure := store.diverged(experiment):
                 raise failure
-            with all_cores(pick_device(how.device), experiment.cohort):
-                _train(experiment, how)
-    found = store.find(experiment)
+            cohort = 1 if how.debug else experiment.cohort  # one client is dealt to no copies
+            with all_cores(pick_device(how.device), cohort):
+                stopped = _train(experiment, how)
+    found = stopped or store.find(experiment)
     assert found is not None
     return found
 
 
-def _train(experiment: Experiment, how: How) -> None:
+def _train(experiment: Experiment, how: How) -> Result | None:
+    """Train a run and store it; return the metrics so far of one that a callback has stopped."""
     interval = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or CHECKPOINT_SECONDS)
     keep_freed()
     commit()  # remembered now: the checkout may move on while this process runs what it has loaded
@@ -121,11 +166,16 @@ def _train(experiment: Experiment, how: How) -> None:
                     saved = time.monotonic()
                 if report is not None:
                     tell(completed, end, loss)
+                if course.stops(report):
+                    break
         except TrainingDiverged as error:
             raise course.diverged(error) from error
     course.save()
     made = provenance(fed, course.segments(), course.state, course.ending)
+    if course.completed < end:
+        return Result(experiment, course.log.table(), made)
     store.tell(experiment, store.PROVENANCE, made)
+    return None
 
 
 def rounds(
@@ -145,6 +195,37 @@ def rounds(
         yield state, t + 1, report
 
 
+def simulate(
+    experiment: Experiment, *, device: str = "auto", chunk: int | None = None, debug: bool = False
+) -> Iterator[Moment]:
+    """Play an experiment in memory, in this process, and store nothing; yield its moments.
+
+    The numbers are those of ``run``. Stages before it are played first.
+
+    Args:
+        experiment: what to play.
+        device, chunk, debug: as for ``run``.
+
+    Yields:
+        a ``Moment`` before the first round and one after every round.
+
+    Raises:
+        TrainingDiverged: when a number stops being finite.
+    """
+    how = How(device, 1 if debug else chunk)
+    return (course.moment(report) for course, report in _played(experiment, how))
+
+
+def _played(experiment: Experiment, how: How) -> Iterator[tuple[Course, Report | None]]:
+    """Play an experiment and the stages before it; yield its course after every round."""
+    course = Course(experiment, experiment.task.build(experiment.seed, how.device), how)
+    ends = (deque(_played(stage, how), maxlen=1)[0] for stage in experiment.before)
+    first = course.fresh([before.ending for before, _ in ends])
+    for state, completed, report in rounds(experiment, course.fed, first, 0, how.chunk):
+        course.log_round(state, completed, report)
+        yield course, report
+
+
 def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> State:
     """Return the state before round 0, given the final states of ``experiment.before``.
 
@@ -152,7 +233,7 @@ def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> 
     """
     first, algorithm = None, experiment.algorithm
     if earlier:
-        state, *beside = (_moved(each, fed) for each in earlier)
+        state, *beside = (moved(each, fed) for each in earlier)
         first = replace(state, local=beside[0].local) if beside else state
         of = experiment.before[0].algorithm
         first = of.assign_models(predicting(of, fed), first)
@@ -188,17 +269,25 @@ class Course:
                 f"are {here!r}. Bring the first data back, or move {store.folder(e)} "
                 "away to begin anew."
             )
-        if kept and kept.completed > 0:
+        kept = kept if kept and kept.completed > 0 else _shorter(e, here)
+        if kept:
             self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
-            self._best = _moved(kept.best, self.fed) if kept.best else None
-            self.state, self.completed = _moved(kept.state, self.fed), kept.completed
+            self._best = moved(kept.best, self.fed) if kept.best else None
+            self.state, self.completed = moved(kept.state, self.fed), kept.completed
             return self.state
-        made = [run_with_state(stage, **self.how._asdict()) for stage in e.before]
+        how = self.how._replace(callbacks=())._asdict()
+        made = [run_with_state(stage, **how) for stage in e.before]
         self._stages = stages_of((r.experiment.key, r.provenance) for r, _ in made)
         for result, ended in made:
-            self._began_with |= began_with(result.provenance) | {result.experiment.key: digest(ended)}
+            self._began_with |= began_with(result.provenance) | {
+                result.experiment.key: digest(ended)
+            }
         self._clock()
-        state = begun(e, self.fed, [state for _, state in made])
+        return self.fresh([state for _, state in made])
+
+    def fresh(self, earlier: Sequence[State]) -> State:
+        """Return the state before round 0, given the final states of the stages before."""
+        state = begun(self.experiment, self.fed, earlier)
         self.log.clients(0, "examples", self.fed.ids, self.fed.train.sizes)
         if self.fed.taking_part() is not self.fed:  # some opted out
             self.log.clients(0, "opted_in", self.fed.ids, self.fed.taking_part().train.sizes)
@@ -229,12 +318,25 @@ class Course:
         self.state, self.completed = state, completed
         return loss
 
+    def moment(self, report: Report | None) -> Moment:
+        """Return the run as it is after its last round."""
+        at = self.completed
+        return Moment(at, self.state, self.log.means(at), report, self.experiment)
+
+    def stops(self, report: Report | None) -> bool:
+        """Tell callbacks of the last round; return whether one stops the run."""
+        if not self.how.callbacks:
+            return False
+        moment = self.moment(report)
+        return any([bool(callback(moment)) for callback in self.how.callbacks])
+
     def save(self) -> None:
         """Store the last round; at the end the state that the run is to end with."""
-        best = None if self.completed == self.experiment.rounds else self._best
-        table, state = self.log.table(), self.ending
-        kept = Kept(state, self.completed, table, self.fed.source, self.segments(), best)
-        store.checkpoint(self.experiment, kept)
+        best, last = self._best, None
+        if self.completed == self.experiment.rounds and best is not None:
+            best, last = None, self.state
+        told = self.log.table(), self.fed.source, self.segments()
+        store.checkpoint(self.experiment, Kept(self.ending, self.completed, *told, best, last))
 
     @property
     def ending(self) -> State:
@@ -299,6 +401,45 @@ class Course:
                 self.log.add(completed, "kept_round", at)
 
 
+def _shorter(experiment: Experiment, source: str) -> Kept | None:
+    """Return the end of the longest stored run with fewer rounds, as it stands in this one.
+
+    None where there is none on the same data from which this one could go on with the same bits.
+    """
+    for rounds in range(experiment.rounds - 1, 0, -1):
+        less = replace(experiment, rounds=rounds)
+        if store.complete(less):
+            with suppress(Damaged):
+                kept = store.restore(less)
+                alike = kept and kept.data.rpartition(" ")[2] == source.rpartition(" ")[2]
+                if kept and alike and (found := _lengthened(kept, less, experiment)):
+                    return found
+    return None
+
+
+def _lengthened(kept: Kept, less: Experiment, more: Experiment) -> Kept | None:
+    """Return the last checkpoint of a run as a longer one has it after as many rounds.
+
+    A last round is scored where a longer run may not score it. What it logged then is taken out
+    again, and a best state that only the shorter run could keep is of no use.
+    """
+    at, metrics, best = less.rounds, kept.metrics, None
+    if more.keep == "best":
+        rows = metrics.filter(pc.field("metric") == "kept_round")
+        if kept.last is None or not more.evaluates(int(rows["value"][0].as_py())):
+            return None
+        best = kept.state
+    gone = pc.field("metric").isin(OF_THE_END)
+    if not more.evaluates(at):
+        plain = [t for t in range(1, at) if not less.evaluates(t)]
+        if not plain:
+            return None
+        usual = metrics.filter(pc.field("round").isin(plain))["metric"].unique()
+        gone = ~pc.field("metric").isin(usual)
+    metrics = metrics.filter((pc.field("round") != at) | ~gone)
+    return kept._replace(state=kept.last or kept.state, metrics=metrics, best=best, last=None)
+
+
 def best_of(metrics: pa.Table, members: np.ndarray) -> int:
     """Return the first round with the least mean validation nll over some clients."""
     theirs = pc.field("client").isin(pa.array(members, pa.int32()))
@@ -336,7 +477,7 @@ def check_finite(fed: Federation, state: State, report: Report, round: int) -> N
     raise TrainingDiverged(f"round {round}: after the server's step {names} is not finite")
 
 
-def _moved(state: State, fed: Federation) -> State:
+def moved(state: State, fed: Federation) -> State:
     """Return a stored state on the federation's device."""
     # torch.optim keeps its step counts on the CPU, whatever the device of what it moves.
     flat = {n: t if n.endswith("/step") else t.to(fed.device) for n, t in state.flat().items()}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedlib.algorithms import FedAvg
 from fedlib.engine import Report
@@ -111,6 +112,27 @@ class Result:
     metrics: pa.Table
     provenance: dict[str, Any]
 
+    def model(self, client: int | None = None, *, device: str = "cpu") -> nn.Module:
+        """Return what was trained, as a plain module of torch in eval mode.
+
+        It is the network itself where that is all a prediction is made of, and else a
+        ``fedlib.engine.trained.Trained``, which holds what the algorithm's ``predict`` reads. Its
+        ``forward`` takes normalised examples ``[B, ...]`` and returns scores ``[B, classes]``,
+        whose softmax is p(y|x). ``state_dict`` and torch's exporters work as for any module.
+
+        Args:
+            client: whose model, by id; None for what all say together to a newcomer, which is the
+                global model where there is one.
+            device: where it is to be.
+
+        Raises:
+            ValueError: for a client that there is not.
+            StoreError: where only the metrics of the run are stored.
+        """
+        from fedlib.runs.using import model
+
+        return model(self, client, device=device)
+
     def select(self, metric: str) -> pa.Table:
         """Return the rows of one metric."""
         return self.metrics.filter(pc.field("metric") == metric)
@@ -190,6 +212,13 @@ class Log:
         self.clients(round, f"{split}_nll", ids, scores.nll)
         if scores.gate is not None:
             self.array(round, f"{split}_gate", scores.gate)
+
+    def means(self, round: int) -> dict[str, float]:
+        """Return what was last logged, if it is of a round, averaged over all that it is of."""
+        values: dict[str, list[float]] = {}
+        for row in takewhile(lambda row: row[0] == round, reversed(self._rows)):
+            values.setdefault(row[1], []).append(row[-1])
+        return {name: float(np.mean(some)) for name, some in reversed(values.items())}
 
     def table(self) -> pa.Table:
         """Return all rows."""

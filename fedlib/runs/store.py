@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 
 from fedlib import paths
 from fedlib.engine import State, TrainingDiverged
+from fedlib.models import part
 from fedlib.runs import atomic
 from fedlib.runs.atomic import Damaged, DamagedWarning, read_json
 from fedlib.runs.exported import files, held, path_of, read_run
@@ -38,7 +39,7 @@ from fedlib.values import from_dict, to_dict
 
 SPEC, CHECKPOINT, METRICS = "spec.json", "checkpoint.safetensors", "metrics.parquet"
 PROVENANCE, FAILURE = "provenance.json", "failure.json"
-BEST = "best:"
+BEST, LAST = "best:", "last:"
 
 
 class RunDiverged(TrainingDiverged):
@@ -70,7 +71,8 @@ class Kept(NamedTuple):
 
     ``data`` names the data it was trained on; a segment is a stretch of rounds that one process
     trained, with its commit, versions, device and seconds. ``best`` is the best state so far of a
-    run that will end with that one.
+    run that will end with that one, and ``last`` where such a run has ended the state after its
+    last round, from which a longer one goes on.
     """
 
     state: State
@@ -79,6 +81,7 @@ class Kept(NamedTuple):
     data: str
     segments: list[dict[str, Any]]
     best: State | None = None
+    last: State | None = None
 
 
 def folder(experiment: Experiment) -> Path:
@@ -132,8 +135,9 @@ def write_metrics(experiment: Experiment, metrics: pa.Table) -> None:
 def checkpoint(experiment: Experiment, kept: Kept) -> None:
     """Store the state after some rounds, and the metrics before it."""
     write_metrics(experiment, kept.metrics)
-    best = kept.best.flat() if kept.best else {}
-    flat = {**kept.state.flat(), **{BEST + n: t for n, t in best.items()}}
+    beside = {BEST: kept.best, LAST: kept.last}
+    others = {p + n: t for p, s in beside.items() if s for n, t in s.flat().items()}
+    flat = {**kept.state.flat(), **others}
     metadata = {"completed": str(kept.completed), "data": kept.data}
     metadata |= {"segments": json.dumps(kept.segments)}
     put = partial(atomic.save_tensors, tensors=flat, metadata=metadata)
@@ -146,14 +150,15 @@ def restore(experiment: Experiment) -> Kept | None:
     if not path.exists():
         return None
     flat, metadata = atomic.load_tensors(path)
-    best = {n.removeprefix(BEST): t for n, t in flat.items() if n.startswith(BEST)}
-    state = State.from_flat({n: t for n, t in flat.items() if not n.startswith(BEST)})
+    state = State.from_flat({n: t for n, t in flat.items() if not n.startswith((BEST, LAST))})
+    best, last = (
+        State.from_flat(some) if (some := part(flat, prefix)) else None for prefix in (BEST, LAST)
+    )
     with atomic.reading(path, "checkpoint of this library"):
         completed = int(metadata["completed"])
         segments = list(json.loads(metadata.get("segments", "[]")))
     metrics = read_metrics(path.parent, completed).filter(pc.field("round") <= completed)
-    held = State.from_flat(best) if best else None
-    return Kept(state, completed, metrics, metadata.get("data", ""), segments, held)
+    return Kept(state, completed, metrics, metadata.get("data", ""), segments, best, last)
 
 
 def tell(experiment: Experiment, name: str, record: dict[str, Any]) -> None:

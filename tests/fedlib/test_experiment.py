@@ -14,12 +14,12 @@ from small import AVG, MIX, TASK, Rounds, bits, play, running, undisturbed
 
 from benchmarks.robustness import child
 from fedlib import paths
-from fedlib.algorithms import FedAvg, FedMix, Local
+from fedlib.algorithms import IFCA, FedAvg, FedMix, Local
 from fedlib.engine import EarlyStop, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.models import MLP
 from fedlib.optim import adam
 from fedlib.partition import Own, QuantitySkew
-from fedlib.runs import Experiment, export, exported, find, run, run_with_state, store
+from fedlib.runs import Experiment, export, exported, find, run, run_with_state, simulate, store
 from fedlib.runs.run import best_of
 from fedlib.runs.spec import Log
 from fedlib.tasks import Task
@@ -98,6 +98,7 @@ WORSENING = Experiment(
     TASK, FedAvg(batch_size=5, client=adam(0.05)), 8, cohort=4, evaluate_every=2, keep="best"
 )
 ALONE = replace(WORSENING, algorithm=Local(client=adam(0.1)))
+ALONE_AFTER = replace(WORSENING, algorithm=Local(batch_size=5), rounds=3, after=WORSENING)
 INTERRUPTED = [*((MIX, stop) for stop in (0, 1, 4)),
                *((e, stop) for e in (WORSENING, ALONE) for stop in (1, 5, 7))]  # fmt: skip
 
@@ -255,3 +256,68 @@ def test_a_run_folder_says_what_it_is_and_its_provenance_where_and_with_what():
     assert said["data"].startswith("embedded in scikit-learn, ")
     assert said["seconds"] >= 0
     assert str(Path.home()) not in json.dumps(said)
+
+
+LONGER = [
+    *((MIX, short) for short in (1, 3, 4)),
+    *((replace(MIX, evaluate_every=0), short) for short in (2, 4)),
+    *((WORSENING, short) for short in (2, 6)),
+    (ALONE, 5),
+    (Experiment(TASK, IFCA(clusters=2), 5, cohort=3, evaluate_every=3, audit=True), 4),
+    (replace(WORSENING, algorithm=Local(batch_size=5), rounds=3, after=AVG), 2),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("experiment", "short"), LONGER)
+def test_more_rounds_of_a_finished_run_continue_it(rounds, tmp_path, experiment, short):
+    """With the bits of one long run, though a last round is scored that is none of a longer one."""
+    play(replace(experiment, rounds=short))
+    before = rounds.played
+    play(experiment)
+    # Of one round alone nobody can tell what an unscored one logs.
+    alone = short == 1 and not experiment.evaluates(short)
+    assert rounds.played - before == experiment.rounds - (0 if alone else short)
+    parts = store.restore(experiment).segments
+    assert [part["rounds"] for part in parts][-1][1] == experiment.rounds
+    assert bits(experiment) == undisturbed(experiment, tmp_path)
+
+
+def test_a_best_state_that_a_longer_run_does_not_score_is_of_no_use(rounds):
+    """Round 3 is scored because it is the last, and is the best so far."""
+    improving = Experiment(TASK, FedAvg(batch_size=5), 5, 4, evaluate_every=2, keep="best")
+    ended = play(replace(improving, rounds=3)).select("kept_round")["value"].to_pylist()
+    assert ended == [3.0]
+    play(improving)
+    assert rounds.played == 3 + improving.rounds
+
+
+def test_callbacks_see_every_round_and_may_stop_a_run(rounds):
+    seen = []
+
+    def stop(moment):
+        seen.append((moment.round, moment.metrics.get("train_loss")))
+        assert moment.state.shared and moment.experiment == MIX
+        return moment.round == 3
+
+    stopped = run(MIX, device="cpu", progress=False, callbacks=[stop])
+    assert [at for at, _ in seen] == [0, 1, 2, 3] and find(MIX) is None
+    assert max(stopped.curve("train_loss")) == 3 and rounds.played == 3
+    whole = run(
+        MIX, device="cpu", progress=False, callbacks=[lambda m: seen.append((m.round, 0.0))]
+    )
+    assert [at for at, _ in seen] == [0, 1, 2, 3, 4, 5] and rounds.played == 5
+    curve = whole.curve("train_loss")
+    assert [loss for _, loss in seen[1:4]] == pytest.approx([curve[t] for t in (1, 2, 3)])
+
+
+@pytest.mark.parametrize("experiment", [MIX, WORSENING, ALONE_AFTER], ids=repr)
+def test_a_simulation_is_a_run_that_is_not_stored(experiment):
+    moments = [(m.round, m.metrics) for m in simulate(experiment, device="cpu")]
+    assert not paths.runs().exists() and [at for at, _ in moments] == [
+        *range(experiment.rounds + 1)
+    ]
+    result = play(experiment)
+    for metric in ("train_loss", "test_accuracy", "bytes_up"):
+        found = {at: means[metric] for at, means in moments if metric in means}
+        assert found == pytest.approx(result.curve(metric))

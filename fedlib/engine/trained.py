@@ -1,0 +1,169 @@
+"""What a client predicts with, as a plain module of torch."""
+
+from __future__ import annotations
+
+import keyword
+
+import torch
+from torch import Tensor, nn
+
+from fedlib.engine.protocol import Algorithm, State, playing, predicting
+from fedlib.federation import Federation
+from fedlib.models import Params, is_statistic
+
+EXAMPLES = 8  # on which a network is compared with what an algorithm predicts
+CONTEXT, SHARE = "context.", "share"  # constants, and among them log p(s)
+
+
+class Trained(nn.Module):
+    """An algorithm's ``predict`` for one client, or what clients predict together, as a module.
+
+    It holds what the prediction is made of under the names that the leaves have (a word of Python
+    gains a "_"): those of the server and the client as parameters, running statistics and constants
+    as buffers. Of all clients together it has a row for each. ``forward`` takes normalised examples
+    ``[B, ...]`` and returns scores ``[B, classes]``, whose softmax is p(y|x). Networks in it are in
+    eval mode.
+    """
+
+    def __init__(
+        self, fed: Federation, algorithm: Algorithm, state: State, rows: Tensor, *, alone: bool
+    ) -> None:
+        super().__init__()
+        self._net, self._algorithm, self._alone = fed.net, algorithm, alone
+        self._clients, context = len(rows), algorithm.client_context(fed, state, rows)
+        common = algorithm.broadcast(fed, state)
+        if self._clients > 1:
+            sizes = playing(algorithm, fed).sizes[rows]
+            common = {**common, SHARE: (sizes / sizes.sum()).to(torch.float32).log()}
+        own = {n: self._row(t[rows]) for n, t in state.local.items()}
+        context = {n: self._row(t) for n, t in context.items()}
+        # Names of tensors here, by what an algorithm calls them, for each of the four.
+        self._shared, self._own = self._hold(state.shared), self._hold(own)
+        self._context, self._common = self._hold(context, CONTEXT), self._hold(common, CONTEXT)
+
+    def _row(self, t: Tensor) -> Tensor:
+        return t[0] if self._alone else t
+
+    def _hold(self, leaves: Params, under: str = "") -> dict[str, str]:
+        """Register copies of some tensors, in modules that are made for their dotted names."""
+        names = {}
+        for name, leaf in leaves.items():
+            *path, last = (_word(step) for step in f"{under}{name}".split("."))
+            module: nn.Module = self
+            for step in path:
+                if step not in module._modules:
+                    module.add_module(step, nn.Module())
+                module = module.get_submodule(step)
+            own, trains = leaf.detach().clone(), leaf.is_floating_point() and not under
+            if trains and not is_statistic(name):
+                module.register_parameter(last, nn.Parameter(own))
+            else:
+                module.register_buffer(last, own)
+            names[name] = ".".join([*path, last])
+        return names
+
+    def leaves(self) -> Params:
+        """Return what the prediction is made of, besides constants, as the algorithm calls it."""
+        held = self._held()
+        return {n: held[at] for n, at in {**self._shared, **self._own}.items()}
+
+    def _held(self) -> Params:
+        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores ``[B, classes]`` of normalised examples ``[B, ...]``."""
+        held = self._held()
+        groups = (self._shared, self._own, self._context, self._common)
+        shared, own, context, common = ({n: held[at] for n, at in g.items()} for g in groups)
+        code = self._algorithm.encode(self._net, shared, x)
+        if self._alone:
+            mine = {**shared, **own}, {**context, **common}
+            return self._algorithm.predict(self._net, *mine, code).logp
+        clients = [
+            (
+                {**shared, **{n: t[i] for n, t in own.items()}},
+                {**{n: t[i] for n, t in context.items()}, **common},
+            )
+            for i in range(self._clients)
+        ]
+        return self._together(shared, clients, code)
+
+    def _together(
+        self, shared: Params, clients: list[tuple[Params, Params]], code: Params
+    ) -> Tensor:
+        """Return what clients say of a newcomer's examples; see ``evaluate_global``."""
+        net, algorithm = self._net, self._algorithm
+        outputs = [algorithm.client_output(net, w, ctx, code) for w, ctx in clients]
+        votes = outputs[0]
+        if len(clients) > 1:
+            known = [algorithm.log_density(net, w, ctx, code) for w, ctx in clients]
+            log_share = clients[0][1][SHARE].unsqueeze(1)
+            p = (log_share + torch.stack(known)).softmax(0)
+            stacked = {n: torch.stack([told[n] for told in outputs]) for n in votes}
+            votes = {n: torch.einsum("sb,sb...->b...", p, t) for n, t in stacked.items()}
+        return algorithm.ensemble(net, shared, code, votes)
+
+
+def _word(step: str) -> str:
+    """Return a part of a name as torch's exporters take it: they write it as code."""
+    return f"{step}_" if not step or keyword.iskeyword(step) else step
+
+
+def module_of(
+    fed: Federation, algorithm: Algorithm, state: State, client: int | None = None
+) -> nn.Module:
+    """Return what a client predicts with, or with None what clients say to a newcomer together.
+
+    Where that is the bare network, the same leaves and no other arithmetic, it is the network
+    itself, a ``Classifier``; else a ``Trained``. In eval mode, on the federation's device.
+
+    Args:
+        fed: the federation, as ``Task.build`` makes it.
+        algorithm: what was trained.
+        state: after some round.
+        client: a client's id, as in ``fed.ids``.
+
+    Raises:
+        ValueError: for a client that there is not.
+    """
+    ids = fed.ids.tolist()
+    if client is not None and client not in ids:
+        raise ValueError(f"there is no client {client}: clients are {min(ids)} to {max(ids)}")
+    seen = predicting(algorithm, fed)
+    state = algorithm.assign_models(seen, state)
+    row = 0 if client is None else ids.index(client)
+    some = torch.tensor([row], device=fed.device)
+    trained = Trained(seen, algorithm, state, some, alone=client is not None).eval()
+    leaves = trained.leaves()
+    if client is None:
+        leaves = {n: t for n, t in leaves.items() if n in state.shared}
+    if network := _bare(fed, trained, leaves):
+        return network
+    everyone = torch.arange(fed.clients, device=fed.device)
+    if client is None:
+        trained = Trained(seen, algorithm, state, everyone, alone=False).eval()
+    return trained
+
+
+def _bare(fed: Federation, trained: Trained, leaves: Params) -> nn.Module | None:
+    """Return the network with some leaves if a prediction is what it says, and reads no others.
+
+    Both are looked at: which tensors the scores of some examples depend on, and the scores.
+    """
+    network = fed.net.filled(leaves)
+    if network is None or not len(fed.test.y):
+        return None
+    x = fed.test.inputs(torch.arange(min(EXAMPLES, len(fed.test.y)), device=fed.device))
+    held = dict(trained.named_parameters()) | dict(trained.named_buffers())
+    other = {n: t for n, t in held.items() if n not in network.state_dict()}
+    other = {n: t for n, t in other.items() if t.is_floating_point() and not is_statistic(n)}
+    constants = [t.requires_grad_(True) for t in other.values() if not t.requires_grad]
+    said = trained(x)
+    asked = [*other.values()] if said.requires_grad else []
+    read = torch.autograd.grad(said.sum(), asked, allow_unused=True) if asked else ()
+    for t in constants:
+        t.requires_grad_(False)
+    with torch.no_grad():
+        p = fed.net.log_probs(network(x)).softmax(-1)
+    alike = torch.allclose(p, said.detach().softmax(-1), 1e-4, 1e-5)
+    return network if alike and all(g is None for g in read) else None

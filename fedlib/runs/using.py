@@ -1,0 +1,124 @@
+"""What a result is good for: its model, predictions and scores on new data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedlib.data.arrays import checked
+from fedlib.engine.costs import BLOCK
+from fedlib.engine.trained import module_of
+from fedlib.federation import Federation, Table
+from fedlib.metrics import Evaluation, evaluation
+from fedlib.runs import store
+from fedlib.runs.atomic import StoreError
+from fedlib.runs.run import moved
+from fedlib.runs.spec import Result
+
+
+def predict(
+    result: Result, features: Any, client: int | None = None, *, device: str = "auto"
+) -> np.ndarray:
+    """Return what a trained model says of new examples.
+
+    They are normalised as the data that it was trained on.
+
+    Args:
+        result: a run whose state is stored.
+        features: like the examples of the task's data set: images uint8 ``[N, H, W, C]``, tokens
+            ``[N, T]`` or numbers ``[N, ...]``.
+        client: whose model, by id; None for what all say together to a newcomer.
+        device: as for ``run``.
+
+    Returns:
+        probabilities, float32 ``[N, classes]``.
+
+    Raises:
+        ValueError: for examples of another kind or shape, and for a client that there is not.
+        StoreError: where only the metrics of the run are stored.
+
+    >>> result = run(tiny)
+    >>> digits = data.load("digits")
+    >>> predict(result, digits.test.features[:3], client=2).argmax(1).shape
+    (3,)
+    """
+    fed, model = _loaded(result, client, device)
+    return _said(fed, model, features)
+
+
+def evaluate(
+    result: Result, data: Any, client: int | None = None, *, device: str = "auto"
+) -> Evaluation:
+    """Return how well a trained model does on new examples.
+
+    Args:
+        result: a run whose state is stored.
+        data: a pair of features, as for ``predict``, and labels, integers ``[N]``; or a ``Split``.
+        client: whose model, by id; None for what all say together to a newcomer.
+        device: as for ``run``.
+
+    Returns:
+        accuracy, nll, balanced accuracy, F1 and the confusion matrix.
+
+    Raises:
+        ValueError: for other examples, for labels that are no class, and for a wrong client.
+        StoreError: where only the metrics of the run are stored.
+
+    >>> found = evaluate(run(tiny), data.load("digits").test, client=2)
+    >>> bool(found.confusion.trace() / found.confusion.sum() == found.accuracy)
+    True
+    """
+    features, labels = data if isinstance(data, tuple | list) else (data.features, data.labels)
+    fed, model = _loaded(result, client, device)
+    labels = np.asarray(labels)
+    if labels.shape != (len(features),) or labels.dtype.kind not in "iu" or not len(labels):
+        raise ValueError(
+            f"labels must be integers [{len(features)}], got {labels.dtype} {labels.shape}"
+        )
+    if not 0 <= labels.min() <= labels.max() < fed.classes:
+        raise ValueError(
+            f"labels must be 0 to {fed.classes - 1}, got {labels.min()}..{labels.max()}"
+        )
+    return evaluation(_said(fed, model, features), labels)
+
+
+def model(result: Result, client: int | None = None, *, device: str = "cpu") -> nn.Module:
+    """Return what a result has trained as a module of torch; see ``Result.model``."""
+    return _loaded(result, client, device)[1]
+
+
+def _loaded(result: Result, client: int | None, device: str) -> tuple[Federation, nn.Module]:
+    e = result.experiment
+    kept = store.restore(e)
+    if kept is None:
+        raise StoreError(
+            f"of run {e.key} only metrics are stored: train it again with run_with_state(experiment)"
+        )
+    fed = e.task.build(e.seed, device)
+    return fed, module_of(fed, e.algorithm, moved(kept.state, fed), client)
+
+
+def _said(fed: Federation, model: nn.Module, features: Any) -> np.ndarray:
+    given = checked("features", features, np.zeros(len(features), dtype=int)).features
+    x, like = torch.from_numpy(given), fed.test.x
+    if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
+        wanted = f"{like.dtype} [N, {', '.join(map(str, like.shape[1:]))}]"
+        raise ValueError(
+            f"examples must be {wanted} as those of the task, got {x.dtype} {[*x.shape]}"
+        )
+    none = np.zeros(0, dtype=np.int64)
+    table = Table(
+        x.to(fed.device),
+        torch.zeros(len(x)),
+        torch.zeros(0, 0),
+        none,
+        fed.test.scale,
+        fed.test.shift,
+    )
+    parts = torch.arange(len(x), device=fed.device).split(BLOCK)
+    with torch.no_grad():
+        said = [model(table.inputs(some)).softmax(-1).cpu() for some in parts if len(some)]
+    return torch.cat(said).numpy() if said else np.zeros((0, fed.classes), dtype=np.float32)
