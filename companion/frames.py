@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from companion.inference import interval
-from fedlib.metrics import over_clients
+from fedlib.metrics import interval, over_clients
 from fedlib.runs import Result
 
 # What a row of metrics says besides which run it is of, and what tables made of it add.

@@ -1,9 +1,7 @@
 """What a handful of seeds can say: intervals, tests, and how many seeds would say more.
 
-Student's interval of a mean, of its angle where the quantity is bounded: with mean u and standard
-error e on the unit interval, asin(sqrt(u)) -+ t e / (2 sqrt(u (1 - u))), ending where the range
-does. It is Student's own in the middle of the range. Tests use the same scale, so that p < 0.05
-exactly where the 95% interval leaves the bound out.
+Tests use the scale of ``fedlib.metrics.interval``, so that p < 0.05 exactly where the 95% interval
+leaves the bound out.
 """
 
 from bisect import bisect_left
@@ -14,31 +12,18 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
-LEVEL, POWER = 0.95, 0.80
-# Student's interval of two runs is 13 standard errors wide to each side: it would hold anything.
-LEAST_SEEDS = 3
+from fedlib.metrics.intervals import (
+    LEAST_SEEDS,
+    LEVEL,
+    Limits,
+    Numbers,
+    angle,
+    moments,
+)
+
+POWER = 0.80
 MOST_SEEDS = 1000
 """How many seeds are asked about; what needs more is told as one more than these."""
-Numbers = Sequence[float] | pd.Series
-Limits = tuple[float, float] | None
-
-
-def interval(values: Numbers, limits: Limits = None) -> tuple[float, float, float]:
-    """Return mean, lower and upper end of the 95% interval over runs; NaN ends for one or two.
-
-    ``limits`` are the ends of the quantity's range, if it has any: ValueError outside.
-    """
-    mean, error = _moments(values)
-    if len(values) < LEAST_SEEDS:
-        return mean, float("nan"), float("nan")
-    half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
-    if limits is None or half == 0:
-        return mean, mean - half, mean + half
-    (least, most), at = limits, _angle(mean, limits)
-    turn = half / (most - least) / np.sin(2 * at)
-    ends = np.clip([at - turn, at + turn], 0, np.pi / 2)
-    low, high = least + (most - least) * np.sin(ends) ** 2
-    return mean, float(low), float(high)
 
 
 def p_value(values: Numbers, bound: float, limits: Limits = None) -> float:
@@ -46,14 +31,14 @@ def p_value(values: Numbers, bound: float, limits: Limits = None) -> float:
 
     Runs that are all the same leave no doubt: 1 at the bound and 0 elsewhere.
     """
-    mean, error = _moments(values)
+    mean, error = moments(values)
     if len(values) < LEAST_SEEDS:
         return float("nan")
     if error == 0:
         return float(mean == bound)
     steps = (mean - bound) / error
     if limits is not None:
-        at, there = _angle(mean, limits), _angle(bound, limits)
+        at, there = angle(mean, limits), angle(bound, limits)
         steps = (at - there) * float(np.sin(2 * at)) * (limits[1] - limits[0]) / error
     return float(2 * stats.t.sf(abs(steps), len(values) - 1))
 
@@ -63,7 +48,7 @@ def detectable(values: Numbers) -> float:
 
     That of a t test at 5%, with the spread that the runs have; paired where they are differences.
     """
-    _, error = _moments(values)
+    _, error = moments(values)
     return float("nan") if len(values) < LEAST_SEEDS else _noncentrality(len(values)) * error
 
 
@@ -72,7 +57,7 @@ def needed(values: Numbers, bound: float) -> int:
 
     ``MOST_SEEDS`` + 1 if so many are not enough.
     """
-    mean, error = _moments(values)
+    mean, error = moments(values)
     if error == 0:
         return LEAST_SEEDS if mean != bound else MOST_SEEDS + 1
     effect = abs(mean - bound) / (error * np.sqrt(len(values)))
@@ -111,21 +96,6 @@ def concordance(
     shuffled[:, np.argsort(groups, kind="stable")] = one[np.argsort(keys, axis=1)]
     reached = int((shuffled @ two >= seen - 1e-9).sum())
     return seen / scale, (reached + 1) / (draws + 1)
-
-
-def _moments(values: Numbers) -> tuple[float, float]:
-    """Return the mean and its standard error; equal values have none, whatever rounding says."""
-    v = np.asarray(values, dtype=float)
-    if len(v) < 2 or np.ptp(v) == 0:
-        return float(v[0] if len(v) and np.ptp(v) == 0 else v.mean()), 0.0
-    return float(v.mean()), float(v.std(ddof=1) / np.sqrt(len(v)))
-
-
-def _angle(value: float, limits: tuple[float, float]) -> float:
-    """Return the angle whose squared sine is how far a value lies in its range."""
-    if not limits[0] <= value <= limits[1]:
-        raise ValueError(f"{value:g} is outside of {limits[0]:g} to {limits[1]:g}")
-    return float(np.arcsin(np.sqrt((value - limits[0]) / (limits[1] - limits[0]))))
 
 
 @cache

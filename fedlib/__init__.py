@@ -1,7 +1,59 @@
-"""fedlib: a companion to five papers on federated mixtures of experts."""
+"""fedlib: a companion to five papers on federated mixtures of experts.
+
+Everything that a program of one's own needs is here, and what ``dir(fedlib)`` lists is promised
+(see CHANGELOG.md). It is imported when it is first asked for: ``import fedlib`` costs nothing. ::
+
+    from fedlib import MLP, Dirichlet, Experiment, FedAvg, Mirrored, Task, simulate
+
+    clients = Dirichlet(clients=20, alpha=0.1, size=60)
+    task = Task("digits", clients, MLP((32,)), Mirrored(pool=200, validation=20, test=30))
+    for moment in simulate(Experiment(task, FedAvg(), rounds=20, cohort=5)):
+        print(moment.round, moment.metrics.get("test_accuracy"))
+"""
+
+from importlib import import_module
+from typing import Any
 
 from fedlib.processor import pin
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 PINNED: bool = pin()
 """Whether torch computes with the instruction set that all x86-64 processors with AVX2 share."""
+
+# What is offered, by the room that it comes from; __init__.pyi has the same for type checkers.
+_OFFERED = {
+    "runs": "Experiment Moment Result RunDiverged StoreError compare evaluate find frame predict "
+    "run run_with_state simulate",
+    "runs.sweep": "sweep",
+    "tasks": "Task",
+    "algorithms": "ClusteredFedMix CommonestLabel DBE Densities FedAvg FedBABU FedBN FedCP FedGH "
+    "FedGen FedMix FedPer FedProx FedRep FedRoD FedSynMoE GPFL IFCA LGFedAvg LastClient Local "
+    "LocalGlobal MOON Mixture Newcomers PMMoE Personal PrunedFedMix SCAFFOLD",
+    "models": "MLP BiLSTM FastText LeNet Module ResNet",
+    "partition": "IID ByColumn ClassDirichlet Dirichlet LabelPermuted Majority Mirrored OptOut Own "
+    "Pachinko QuantitySkew Rotated Shards",
+    "optim": "Optimizer adam sgd",
+    "engine": "EarlyStop Phase State",
+    "federation": "CropFlip",
+    "values": "value",
+    "callbacks": "CSV TensorBoard WandB",
+    "metrics": "Evaluation interval",
+}
+_ROOMS = ("algorithms", "callbacks", "data", "models", "partition")
+_HOMES = {name: room for room, names in _OFFERED.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Return what is offered under a name."""
+    if name in _ROOMS:
+        return import_module(f"fedlib.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedlib' has no attribute {name!r}")
+    found = getattr(import_module(f"fedlib.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """Return the names that are promised."""
+    return sorted([*_HOMES, *_ROOMS, "PINNED", "__version__"])

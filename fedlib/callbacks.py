@@ -25,8 +25,8 @@ class CSV:
     >>> write = CSV(Path(tempfile.mkdtemp()) / "run.csv")
     >>> for moment in simulate(tiny):
     ...     write(moment)
-    >>> print(*write.path.read_text().splitlines()[:2])
-    round,metric,value 0,examples,20.0
+    >>> write.path.read_text().splitlines()[:2]
+    ['round,metric,value', '0,examples,20.0']
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -45,6 +45,9 @@ class TensorBoard:
 
     Args:
         folder: what ``tensorboard --logdir`` is given.
+
+    >>> watch = TensorBoard("logs")  # doctest: +SKIP
+    >>> result = run(tiny, callbacks=[watch])  # doctest: +SKIP
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -64,6 +67,8 @@ class WandB:
 
     Args:
         options: as for ``wandb.init``: project, name, mode and others.
+
+    >>> result = run(tiny, callbacks=[WandB(project="mine", mode="offline")])  # doctest: +SKIP
     """
 
     def __init__(self, **options: Any) -> None:

@@ -3,6 +3,8 @@
 Exit codes: 0 all went well, 1 something failed, 2 the question was wrong, 130 interrupted.
 """
 
+from __future__ import annotations
+
 import inspect
 import json
 import os
@@ -10,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,13 +20,11 @@ from rich.table import Table
 from typer import Argument, Option
 from typer.main import get_command
 
-from fedlib import algorithms as known_algorithms
-from fedlib import data as datasets
-from fedlib.algorithms import FedAvg
-from fedlib.runs import Entry, Experiment, Result, find, inventory, run, store
-from fedlib.runs.exported import read_run
-from fedlib.runs.sweep import sweep
 from fedlib.values import UnknownName, from_code, from_dict, one_of
+
+# Whatever needs torch is imported by the command that needs it: --help answers at once.
+if TYPE_CHECKING:
+    from fedlib.runs import Entry, Experiment, Result
 
 NAME = "python -m fedlib"
 WIDE = 1000  # columns of what is no terminal: a file or a program gets words whole
@@ -81,7 +81,7 @@ def main(
         of = type(error).__module__.partition(".")[0]
         if not (of in ours or isinstance(error, ValueError | OSError)):
             raise
-        print(f"fedlib: {error}", file=sys.stderr)
+        print("\n".join([f"fedlib: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 2 if isinstance(error, wrong) else 1
 
 
@@ -105,6 +105,9 @@ def train(
     sweep experiments.txt --workers 4     one printed experiment per line, # for comments
     sweep specs.json                      a JSON list of specs
     """
+    from fedlib.runs import find, run
+    from fedlib.runs.sweep import sweep
+
     asked = [e for source in sources for e in experiments(source)]
     how: dict[str, Any] = {"device": device, "chunk": chunk, "retry": retry}
     if plan:
@@ -146,6 +149,8 @@ def _told(source: str) -> Iterator[tuple[Any, str]]:
 
 
 def _experiment(said: Any, where: str) -> Experiment:
+    from fedlib.runs import Experiment
+
     try:
         made = from_code(said) if isinstance(said, str) else from_dict(said)
     except (TypeError, ValueError) as error:
@@ -168,6 +173,8 @@ def _summarise(results: Sequence[Result]) -> None:
 @app.command()
 def runs() -> None:
     """List what is stored."""
+    from fedlib.runs import inventory
+
     rows, entries = [], inventory()
     for entry in entries:
         e = entry.experiment
@@ -188,6 +195,8 @@ def show(
     \b
     show 4f8a --curve test_accuracy
     """
+    from fedlib.runs import inventory
+
     found = {entry.key: entry for entry in inventory() if entry.key.startswith(key)}
     if len(found) != 1:
         raise Usage(f"{len(found)} stored runs begin with {key!r}: {', '.join([*found][:10])}")
@@ -208,6 +217,9 @@ def show(
 
 def _read(entry: Entry) -> Result:
     """Return what is stored of a run, its failure in place of a provenance if it has one."""
+    from fedlib.runs import Result, store
+    from fedlib.runs.exported import read_run
+
     if entry.experiment is None:
         raise ValueError(f"{entry.key} cannot be read: {entry.note}")
     if entry.path.is_file():
@@ -220,6 +232,9 @@ def _read(entry: Entry) -> Result:
 @app.command()
 def algorithms() -> None:
     """List the algorithms."""
+    from fedlib import algorithms as known_algorithms
+    from fedlib.algorithms import FedAvg
+
     every = (getattr(known_algorithms, name) for name in known_algorithms.__all__)
     kinds = [k for k in every if isinstance(k, type) and issubclass(k, FedAvg)]
     rows = [(k.__name__, (inspect.getdoc(k) or "").split("\n")[0]) for k in kinds]
@@ -237,6 +252,8 @@ def data(
     data                         where every data set is, or would come from
     data fetch cifar10 mnist     bring them here
     """
+    from fedlib import data as datasets
+
     one_of("action", action, ("list", "fetch"))
     if action == "list":
         rows = [(name, *datasets.describe(name)) for name in names or datasets.names()]

@@ -26,6 +26,10 @@ class CropFlip:
 
     Drawn anew for every batch. ``padding`` is the border's width in pixels (4: 000, CIFAR-100;
     He et al., 2016).
+
+    >>> from dataclasses import replace
+    >>> replace(tiny.task, augment=CropFlip(padding=2)).build(seed=0).train.noise_taken
+    3
     """
 
     limits = within(padding=">= 0")

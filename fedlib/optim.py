@@ -23,6 +23,12 @@ class Optimizer:
     ``rates`` are pairs (prefix of a leaf's name, learning rate) that override ``lr``. Stacked
     leaves need no special care: every optimiser here is element-wise, so that each client, a row,
     is moved as if it were alone.
+
+    ``name`` is "sgd", with ``momentum``, "adam" or "adamw", with ``betas`` and ``eps``; ``lr`` and
+    ``weight_decay`` are all of theirs.
+
+    >>> Optimizer("sgd", lr=0.1, rates=(("head.", 0.01),)).rate("head.bias")
+    0.01
     """
 
     limits = within(
@@ -65,12 +71,27 @@ class Optimizer:
 
 
 def sgd(lr: float = 0.05, momentum: float = 0.0) -> Optimizer:
-    """Return stochastic gradient descent; at a server with ``lr=1`` it is plain averaging."""
+    """Return stochastic gradient descent; at a server with ``lr=1`` it is plain averaging.
+
+    Args:
+        lr: the learning rate.
+        momentum: of the last steps, 0 for none.
+
+    >>> FedAvg(client=sgd(lr=0.1, momentum=0.9), server=sgd(lr=1.0))
+    FedAvg(client=Optimizer(lr=0.1, momentum=0.9))
+    """
     return Optimizer("sgd", lr=lr, momentum=momentum)
 
 
 def adam(lr: float = 1e-3) -> Optimizer:
-    """Return Adam with PyTorch's defaults."""
+    """Return Adam with PyTorch's defaults.
+
+    Args:
+        lr: the learning rate.
+
+    >>> FedAvg(server=adam(0.01)).server.name
+    'adam'
+    """
     return Optimizer("adam", lr=lr)
 
 

@@ -147,6 +147,13 @@ class Task:
     training examples that nobody trains on. ``validate_on`` "test" has every choice that validation
     examples should decide made on the tests themselves, as 003's released code does: only to show
     what that is worth.
+
+    ``dataset`` is the name of data that ``data.load`` has or gets, ``model`` the network.
+
+    >>> clients = Dirichlet(clients=20, alpha=0.1, size=60)
+    >>> task = Task("digits", clients, MLP((32,)), Mirrored(pool=200, validation=20, test=30))
+    >>> task.build(seed=0).clients
+    20
     """
 
     dataset: str

@@ -32,6 +32,16 @@ def value(cls: type[T]) -> type[T]:
     What its ``limits`` (see ``within``) and a method ``check(self)`` say runs after the type checks
     and raises ValueError for a value out of range. The name of a class stands for it in every key:
     give it another name when what it does changes. TypeError if the name is that of another class.
+
+    Args:
+        cls: a class with annotated fields; ``value`` is its decorator.
+
+    >>> @value
+    ... class Halved(FedAvg):
+    ...     "FedAvg whose server takes half a step."
+    ...     server: Optimizer = sgd(0.5)
+    >>> Halved(epochs=2)
+    Halved(epochs=2)
     """
     known = _KINDS.get(cls.__name__, cls)
     if _place(known) != _place(cls):

@@ -12,11 +12,12 @@ from companion import inference
 from companion.claims import FAILS, HOLDS, IDENTITY, OPEN, PAPER, TESTED
 from companion.claims import table as claims_frame
 from companion.diverged import lost
-from companion.inference import LEAST_SEEDS, interval
+from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
 from companion.scorecard import page as words
 from companion.sections import SCALES, Book, Exhibit, Run
 from fedlib import paths
+from fedlib.metrics import interval
 from fedlib.runs import Experiment, Result, find
 
 LARGEST_FIRST = SCALES[::-1]

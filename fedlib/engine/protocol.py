@@ -47,6 +47,9 @@ class EarlyStop:
     Checked every ``every`` epochs of the client; an improvement counts when larger than
     ``min_delta``; after ``patience`` checks without one the client stands still. ``keep`` "last"
     keeps the weights that it has then, as 001's released code does by mistake.
+
+    >>> Local(stop=EarlyStop(every=1, patience=3), epochs=50).phases()[0].stop.patience
+    3
     """
 
     limits = within(every=">= 1", patience=">= 1", min_delta=">= 0", keep=("best", "last"))
@@ -67,6 +70,12 @@ class Phase:
     stands for what a network of it takes. ``watch`` is
     what early stopping looks at, on validation examples: "nll", the negative log-likelihood of
     the algorithm's predictions, or "loss".
+
+    ``optimizer`` moves them for ``epochs`` passes over a client's examples in batches of
+    ``batch_size``, None for all at once; ``stop`` may end a client's training before.
+
+    >>> FedAvg(epochs=2).phases()
+    (Phase(optimizer=Optimizer(), epochs=2),)
     """
 
     limits = within(
@@ -95,6 +104,11 @@ class State:
     ``shared`` leaves live at the server; ``local`` leaves ``[population, ...]`` never leave their
     client. The server remembers two things: ``optimizer`` is what its optimiser does, ``memory``
     what an algorithm does, such as who chose which cluster. Memory lasts until it is replaced.
+
+    >>> for moment in simulate(tiny):
+    ...     state = moment.state
+    >>> [*state.shared], [*state.local]
+    (['base.1.weight', 'base.1.bias', 'head.weight', 'head.bias'], [])
     """
 
     shared: Params

@@ -125,6 +125,10 @@ def play_round(
             _put(told, sent.told, place, len(rows))
     except TrainingDiverged as error:
         raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
+    except Exception as error:
+        told = "client by client, without vmap: run(..., debug=True)"
+        error.add_note(f"in round {round} of {type(algorithm).__name__}; {told}")
+        raise
     if messages and not algorithm.federates:
         raise RuntimeError(f"{type(algorithm).__name__} does not federate, yet sends {[*messages]}")
     with torch.no_grad():

@@ -115,7 +115,12 @@ def train_together(
     keeper = _Keeper(cohort, phase, plan, watched, program)
     losses = []
     for t, batch in enumerate(batches(cohort, phase, plan)):
-        losses.append(program.step(batch))
+        try:
+            losses.append(program.step(batch))
+        except Exception as error:
+            who, what = ", ".join(map(str, plan.ids)), f"{type(algorithm).__name__}.{phase.loss}"
+            error.add_note(f"in {what} of client {who}, step {t}")
+            raise
         if keeper.after_step(t):
             break
     last = {n: keeper.kept.get(n, t) for n, t in program.moving.items()}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlib.federation import Federation
+from fedlib.metrics.intervals import interval
 from fedlib.models import Params
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ class Evaluation:
     classes of the share of their examples that is recognised; ``f1``, the mean over classes of the
     harmonic mean of precision and recall, both over the classes that there are; ``confusion`` int64
     ``[classes, classes]``, how many examples of a row's class were taken for a column's.
+
+    >>> evaluate(run(tiny), data.load("digits").test).confusion.shape
+    (10, 10)
     """
 
     accuracy: float

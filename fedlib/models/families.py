@@ -49,6 +49,12 @@ class LeNet(Family):
     the last convolution (003, Table 1 and its gate). ``output`` "softmax" is a mistake of 001's
     released code: what is trained, mixed and judged as log p is p itself, so that the loss is
     -p(y). ``FedAvg``, ``Local``, ``Mixture`` and ``IFCA``'s models read it, others do not.
+
+    ``kernel`` is the side of all convolutions.
+
+    >>> module, width = LeNet().base((32, 32, 3))
+    >>> width, sum(p.numel() for p in module.parameters()) + 10 * (width + 1)
+    (84, 62006)
     """
 
     limits = within(
@@ -101,7 +107,13 @@ def fedmix_lenet5(width: int = 32) -> LeNet:
 
 @value
 class MLP(Family):
-    """A multi-layer perceptron on flattened images; (200, 200) is the one of FedMix, App. F."""
+    """A multi-layer perceptron on flattened images; (200, 200) is the one of FedMix, App. F.
+
+    ``hidden`` are the widths of the hidden layers.
+
+    >>> sum(p.numel() for p in MLP((200, 200)).base((28, 28, 1))[0].parameters())
+    197200
+    """
 
     limits = within(hidden=">= 1")
     hidden: tuple[int, ...] = (200, 200)
@@ -227,6 +239,10 @@ class ResNet(Family):
     first block of every later stage halves the image. The defaults are ResNet-20: 278,324
     parameters with 100 classes. ``groups`` per normalisation, and a 1x1 convolution where
     widths change (000, A02).
+
+    >>> module, width = ResNet().base((32, 32, 3))
+    >>> width, sum(p.numel() for p in module.parameters()) + 100 * (width + 1)
+    (64, 278324)
     """
 
     limits = within(widths=">= 1", blocks=">= 1", groups=">= 1")

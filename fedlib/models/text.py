@@ -20,6 +20,12 @@ class BiLSTM(Family):
     ``vocabulary`` counts padding and unknown too: the default is the 10,000 most frequent words,
     1,085,708 parameters with 4 classes. ``tokens`` is how many of a text are read, None for all;
     padding is read like any token, as released.
+
+    ``hidden`` is the length of each direction's state.
+
+    >>> module, width = BiLSTM(vocabulary=50, hidden=8).base((200,))
+    >>> width
+    16
     """
 
     limits = within(vocabulary=">= 1", embedding=">= 1", hidden=">= 1", tokens=">= 1")
@@ -42,6 +48,12 @@ class FastText(Family):
 
     ``vocabulary`` counts padding and unknown too. The default sizes have 3,157,508 parameters with
     4 classes.
+
+    ``width`` is the length of an embedding.
+
+    >>> module, width = FastText(vocabulary=50, width=6).base((200,))
+    >>> width
+    6
     """
 
     limits = within(vocabulary=">= 1", width=">= 1")

@@ -123,6 +123,12 @@ class Rotated(Seen):
     and every example an angle drawn from it; None for one angle per client, in equal consecutive
     blocks of clients (two angles: the first half and the second half).
     Source: 000, Rotated MNIST (alpha 1); IFCA and 003, Rotated CIFAR-10 (None).
+
+    >>> halves = Rotated(Dirichlet(clients=6, alpha=1.0, size=20), angles=(0.0, 180.0), alpha=None)
+    >>> held = Mirrored(pool=200, validation=20, test=30)
+    >>> task = Task("digits", halves, MLP((8,)), held)
+    >>> task.build(seed=0).train.side["angle"][:, 0].tolist()
+    [0, 0, 0, 1, 1, 1]
     """
 
     limits = within(alpha="> 0", angles="(-inf, inf)")
@@ -155,6 +161,9 @@ class LabelPermuted(Seen):
 
     Each client is given one of `permutations` tables at random, one for all of its examples;
     `tables` says what they are. Source: 000, label permutations; IFCA.
+
+    >>> LabelPermuted(IID(clients=6, size=20), permutations=2).kinds()
+    {'permutation': 2}
     """
 
     limits = within(permutations="> 0")

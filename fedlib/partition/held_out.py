@@ -34,6 +34,11 @@ class Mirrored:
     the test split. source "train" deals the rest of the training split, source "test" all of it
     and mirrors tests on the rest of the test split. No example is in two kinds of parts, but
     clients may share validation and test examples. Source: 001 (docs/READINGS.md, A04).
+
+    >>> held = Mirrored(pool=200, validation=20, test=30)
+    >>> task = Task("digits", IID(clients=4, size=50), MLP((8,)), held)
+    >>> {name: int(part.sum(1)[0]) for name, part in task.counts(seed=0).items()}
+    {'train': 50, 'validation': 20, 'test': 30}
     """
 
     limits = within(pool="> 0", validation="> 0", test="> 0", source=("train", "test"))
@@ -73,6 +78,10 @@ class Own:
     loses a class; the rest is used by nobody. Validation and test parts stay as they are.
 
     ClassDirichlet draws the test shares as PFLlib does; 004 is ``Own(test=0.25, merge=True)``.
+
+    >>> task = Task("digits", IID(clients=4, size=100), MLP((8,)), Own(validation=0.1, test=0.2))
+    >>> {name: int(part.sum(1)[0]) for name, part in task.counts(seed=0).items()}
+    {'train': 72, 'validation': 8, 'test': 20}
     """
 
     limits = within(test="(0, 1)", validation="[0, 1)", train="(0, 1]")
@@ -134,6 +143,11 @@ class OptOut:
     ``share`` 1 is a client that stays out of the federation altogether (001's q is ``clients``). Of
     M clients round(clients M) opt out, with floor(share n) of their n examples of a class. Who and
     what is drawn so that those who opt out at one fraction also do at every larger one.
+
+    >>> from dataclasses import replace
+    >>> fed = replace(tiny.task, opt_out=OptOut(clients=0.5, share=1.0)).build(seed=0)
+    >>> int((fed.sizes == 0).sum()), fed.clients  # who takes no part has nothing to train on
+    (3, 6)
     """
 
     limits = within(clients="[0, 1]", share="[0, 1]")

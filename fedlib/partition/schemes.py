@@ -17,6 +17,13 @@ class Dirichlet(Request):
     and takes unused examples of them; a class that has run out is removed and p_s renormalised.
 
     Source: Hsu, Qi and Brown (2019), arXiv:1909.06335, section 3.
+
+    `clients` is how many there are.
+
+    >>> held = Mirrored(pool=200, validation=20, test=30)
+    >>> task = Task("digits", Dirichlet(clients=5, alpha=0.1, size=40), MLP((8,)), held)
+    >>> task.counts(seed=0)["train"].sum(1).tolist()
+    [40, 40, 40, 40, 40]
     """
 
     limits = within(clients="> 0", alpha="> 0", size="> 0")
@@ -42,7 +49,16 @@ def _in_amounts(dealt: Ints, sizes: Ints) -> Partition:
 
 @value
 class IID(Request):
-    """Shuffled examples, `size` for each client (all of them, evenly, when None)."""
+    """Shuffled examples, `size` for each client (all of them, evenly, when None).
+
+    `clients` is how many there are.
+
+    >>> held = Mirrored(pool=200, validation=20, test=30)
+    >>> task = Task("digits", IID(clients=4), MLP((8,)), held)
+    >>> counts = task.counts(seed=0)["train"]  # [clients, classes]
+    >>> bool(counts.min() > 0)
+    True
+    """
 
     limits = within(clients="> 0", size="> 0")
     clients: int = 100
@@ -60,6 +76,12 @@ class QuantitySkew(Request):
 
     The shares are redrawn until every client has at least `least` examples, 1,000 times at most.
     Rows are disjoint and together the pool. Source: Li et al. (2022), arXiv:2102.02079, sec. 4.
+
+    >>> held = Mirrored(pool=200, validation=20, test=30)
+    >>> task = Task("digits", QuantitySkew(clients=5, alpha=0.5), MLP((8,)), held)
+    >>> sizes = task.counts(seed=0)["train"].sum(1)
+    >>> bool(sizes.max() > 2 * sizes.min())
+    True
     """
 
     limits = within(clients="> 0", alpha="> 0", least="> 0")
@@ -90,6 +112,12 @@ class Shards(Request):
     Which examples of a class lie in which shard is random, as are the few that are left out
     where the pool does not divide. Rows are disjoint and equally long.
     Source: McMahan et al. (2017), arXiv:1602.05629, section 3.
+
+    >>> held = Mirrored(pool=200, validation=20, test=30)
+    >>> task = Task("digits", Shards(clients=10, shards=2), MLP((8,)), held)
+    >>> classes = (task.counts(seed=0)["train"] > 0).sum(1)
+    >>> bool(classes.max() <= 4)
+    True
     """
 
     limits = within(clients="> 0", shards="> 0")
@@ -116,6 +144,11 @@ class Majority(Request):
 
     pairs: "distinct" is two different classes drawn for each client; "disjoint" also uses no
     class for two clients, as the released code without its overlap. Source: 001, 002 and 003.
+
+    >>> held = Mirrored(pool=200, validation=20, test=30)
+    >>> task = Task("digits", Majority(clients=5, size=40, p=1.0), MLP((8,)), held)
+    >>> (task.counts(seed=0)["train"] > 0).sum(1).tolist()
+    [2, 2, 2, 2, 2]
     """
 
     limits = within(clients="> 0", size="> 0", p="[0, 1]", pairs=("distinct", "disjoint"))
@@ -164,6 +197,11 @@ class Pachinko(Request):
     `size` long. coarse: the column with the coarse labels.
 
     Source: Reddi et al. (2021), arXiv:2003.00295, app. F; 000's CIFAR-100.
+
+    `clients` is how many there are.
+
+    >>> Pachinko(clients=100, size=500, root_alpha=0.1).coarse
+    'coarse_label'
     """
 
     limits = within(clients="> 0", size="> 0", root_alpha="> 0", leaf_alpha="> 0")
@@ -206,6 +244,14 @@ class ByColumn(Request):
 
     Clients are in the order of their values and hold all of their examples. `clients`, when given,
     is how many of them take part, drawn at random by the seed of the run.
+
+    >>> rng = np.random.default_rng(0)
+    >>> who = np.repeat(["ann", "bob", "eve"], 40)
+    >>> train = rng.normal(size=(120, 5)), rng.integers(2, size=120), {"writer": who}
+    >>> _ = data.add("letters", train)
+    >>> task = Task("letters", ByColumn("writer"), MLP((8,)), Own(test=0.25))
+    >>> task.counts(seed=0)["train"].shape  # [clients, classes]
+    (3, 2)
     """
 
     limits = within(clients="> 0")
@@ -240,6 +286,11 @@ class ClassDirichlet(Request):
 
     Source: 004, sec. 5.1 (shared = 0.2 is its S = 20); PFLlib, where "dir" is shared = 0, draw for
     draw.
+
+    >>> own = Own(test=0.25, merge=True)
+    >>> task = Task("digits", ClassDirichlet(clients=5, alpha=0.5), MLP((8,)), own)
+    >>> sum(int(part.sum()) for part in task.counts(seed=0).values())
+    1797
     """
 
     limits = within(

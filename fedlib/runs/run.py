@@ -51,6 +51,10 @@ class Moment(NamedTuple):
     ``round`` counts completed rounds, 0 is before the first. ``state`` holds all leaves; clients'
     own ones are updated in place, so copy what is to last. ``metrics`` are the means of all that was
     logged of this round, by name. ``report`` is what the engine returned of it, None of round 0.
+
+    >>> losses = [moment.metrics["train_loss"] for moment in simulate(tiny) if moment.round]
+    >>> len(losses)
+    2
     """
 
     round: int
@@ -110,6 +114,10 @@ def run(
     Raises:
         RunDiverged: for a run whose numbers stopped being finite, and again when asked again.
         StoreError: when nothing can be stored, or when the checkpoint is of other data.
+
+    >>> result = run(tiny, progress=False)
+    >>> result.curve("test_accuracy").keys()
+    dict_keys([0, 2])
     """
     how = How(device, chunk, progress, retry, tuple(callbacks), debug)
     return store.find(experiment) or _claim_and_train(experiment, how)
@@ -119,6 +127,21 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
     """Return a result and its final state, retraining if only the exported metrics are there.
 
     Options are those of ``run``.
+
+    Args:
+        experiment: what to train.
+        how: options of ``run``.
+
+    Returns:
+        the result, and the state that the run ended with.
+
+    Raises:
+        RunDiverged: as ``run``.
+        StoreError: as ``run``.
+
+    >>> result, state = run_with_state(tiny, progress=False)
+    >>> state.shared["head.bias"].shape
+    torch.Size([10])
     """
     stored, kept = store.find(experiment), None
     with suppress(Damaged):
@@ -211,6 +234,9 @@ def simulate(
 
     Raises:
         TrainingDiverged: when a number stops being finite.
+
+    >>> [moment.round for moment in simulate(tiny)]
+    [0, 1, 2]
     """
     how = How(device, 1 if debug else chunk)
     return (course.moment(report) for course, report in _played(experiment, how))

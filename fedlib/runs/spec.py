@@ -52,6 +52,9 @@ class Experiment:
     of the "best" one, which has the least mean validation nll over the clients that take part.
     Device, chunk and threads are no part of it: they change a result by float rounding only, and
     stand in its provenance.
+
+    >>> Experiment(tiny.task, FedMix(experts=2), rounds=50, cohort=0.5, seed=1).algorithm
+    FedMix(experts=2)
     """
 
     task: Task
@@ -106,6 +109,12 @@ class Result:
 
     ``metrics`` has the columns round, metric, client, expert, item and value (``SCHEMA``);
     ``metrics.to_pandas()`` and ``polars.from_arrow(metrics)`` make frames of it.
+
+    >>> result = run(tiny)
+    >>> sorted(result.curve("train_loss"))
+    [1, 2]
+    >>> result.model(client=3).state_dict()["head.bias"].shape
+    torch.Size([10])
     """
 
     experiment: Experiment

@@ -93,6 +93,17 @@ def find(experiment: Experiment) -> Result | None:
     """Return the stored result, from the run folders or else the exported ones, or None.
 
     A damaged run counts as not stored, with a warning; a damaged exported file is a ValueError.
+
+    Args:
+        experiment: whose result.
+
+    Raises:
+        ValueError: for an exported file that is damaged.
+
+    >>> find(tiny) is None
+    True
+    >>> run(tiny, progress=False).experiment == find(tiny).experiment
+    True
     """
     home = folder(experiment)
     if (home / PROVENANCE).exists():

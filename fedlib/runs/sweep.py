@@ -55,9 +55,21 @@ class Pool:
 
 
 def sweep(experiments: Sequence[Experiment], *, device: str = "auto", **how: Any) -> list[Result]:
-    """Return the results of ``experiments`` in order, after ``train``, which says what is what.
+    """Return the results of experiments in order; train those that are not stored, side by side.
 
     Thousands of results may be more than the memory holds: then train, and find them one by one.
+
+    Args:
+        experiments: what to train.
+        device: as for ``run``.
+        how: other options of ``fedlib.runs.sweep.train``: ``workers`` is how many processes train
+            at once, ``address`` a Ray cluster's.
+
+    Raises:
+        SweepFailed: when a run failed, after all others; what finished is stored.
+
+    >>> [result.experiment.seed for result in sweep([tiny], progress=False)]
+    [0]
     """
     train(experiments, device=device, **how)
     return [run(e, device=device, progress=False) for e in experiments]

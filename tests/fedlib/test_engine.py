@@ -1,6 +1,8 @@
 """The engine against a plain loop of separate torch trainings, and its promises on randomness."""
 
 import math
+import os
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -23,6 +25,7 @@ from fedlib.engine.train import Cohort, train
 from fedlib.models import MLP, each
 from fedlib.optim import Optimizer, sgd
 from fedlib.runs import Experiment, run
+from fedlib.values import value
 
 OPTIMIZERS = {
     "sgd": Optimizer("sgd", lr=0.1),
@@ -237,3 +240,42 @@ def test_wide_layers_in_one_program_learn_what_each_learns_alone():
     for name, leaf in together.items():
         assert (leaf - state.shared[name]).abs().max() > 1e-4
         torch.testing.assert_close(leaf, alone[name], rtol=1e-4, atol=1e-6)
+
+
+@value
+class Faulty(FedAvg):
+    """Its loss looks for what no batch has."""
+
+    def loss(self, net, params, ctx, batch):
+        return batch["nothing"]
+
+
+@pytest.mark.parametrize("chunk", [1, None])
+def test_an_error_in_a_loss_names_algorithm_client_round_and_step(chunk):
+    fed, algorithm = make_federation(), Faulty()
+    state = algorithm.init(fed, 0)
+    with pytest.raises(KeyError, match="nothing") as told:
+        play_round(algorithm, fed, state, round=3, seed=0, cohort=3, chunk=chunk)
+    where, how = told.value.__notes__
+    clients = r"\d" if chunk else r"\d, \d, \d"
+    assert re.fullmatch(rf"in Faulty\.loss of client {clients}, step 0", where)
+    assert how.startswith("in round 3 of Faulty; ") and "debug=True" in how
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_with_debug_a_loss_runs_in_this_process_without_vmap(monkeypatch, debug):
+    """What all cores and vmap would hide: whose loss it is, and plain tensors."""
+    seen, torch_threads = [], torch.get_num_threads()
+
+    def loss(self, net, params, ctx, batch):
+        seen.append((os.getpid(), torch._C._functorch.is_batchedtensor(batch["y"])))
+        return FedAvg.loss(self, net, params, ctx, batch)
+
+    monkeypatch.setattr(Faulty, "loss", loss)
+    torch.set_num_threads(2)
+    try:
+        run(Experiment(TASK, Faulty(), 2, cohort=4), device="cpu", progress=False, debug=debug)
+    finally:
+        torch.set_num_threads(torch_threads)
+    assert not debug or {*seen} == {(os.getpid(), False)}
+    assert debug or any(batched for _, batched in seen)

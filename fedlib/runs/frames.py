@@ -1,0 +1,105 @@
+"""One's own runs side by side: as a frame, and with intervals over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from fedlib.metrics.intervals import Limits, interval
+from fedlib.runs.spec import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Compared(NamedTuple):
+    """A method's metric over seeds: mean, 95% interval and runs, and how far it is ahead.
+
+    ``ahead`` is the mean difference to the first method over the seeds that both have, with the
+    95% interval of these paired differences: NaN for the first, and ends for fewer than three.
+    """
+
+    method: str
+    mean: float
+    low: float
+    high: float
+    seeds: int
+    ahead: float
+    ahead_low: float
+    ahead_high: float
+
+
+def frame(results: Mapping[str, Sequence[Result]]) -> pd.DataFrame:
+    """Return the metrics of runs below each other, with columns method and seed (needs pandas).
+
+    Args:
+        results: a method's name and its runs.
+
+    Returns:
+        columns method, seed, round, metric, client, expert, item and value.
+
+    >>> table = frame({"FedAvg": [run(tiny)]})
+    >>> bool(table[table["metric"] == "test_accuracy"]["value"].between(0, 1).all())
+    True
+    """
+    import pandas as pd
+
+    parts = [
+        result.metrics.to_pandas().assign(method=method, seed=result.experiment.seed)
+        for method, runs in results.items()
+        for result in runs
+    ]
+    table = pd.concat(parts, ignore_index=True)
+    return table[["method", "seed", *table.columns[:-2]]]
+
+
+def compare(
+    results: Mapping[str, Sequence[Result]],
+    metric: str = "test_accuracy",
+    limits: Limits = (0.0, 1.0),
+) -> list[Compared]:
+    """Return what each method reached over its seeds, and how far ahead of the first it is.
+
+    ``pandas.DataFrame(compare(...))`` makes a table of it.
+
+    Args:
+        results: a method's name and its runs, one for each seed.
+        metric: averaged over clients, of the state that a run ended with.
+        limits: the ends of the metric's range, None if it has none.
+
+    Raises:
+        ValueError: for a metric that a run did not log, or two runs of one seed.
+
+    >>> from dataclasses import replace
+    >>> runs = {"mine": [run(replace(tiny, seed=s)) for s in range(3)]}
+    >>> found = compare(runs)[0]
+    >>> found.low <= found.mean <= found.high, found.seeds
+    (True, 3)
+    """
+    ends = {method: _by_seed(method, runs, metric) for method, runs in results.items()}
+    first = next(iter(ends.values()), {})
+    rows = []
+    for method, mine in ends.items():
+        ahead = [mine[s] - first[s] for s in mine if s in first and mine is not first]
+        nan = (float("nan"),) * 3
+        difference = interval(ahead) if ahead else nan
+        rows.append(Compared(method, *interval([*mine.values()], limits), len(mine), *difference))
+    return rows
+
+
+def _by_seed(method: str, runs: Sequence[Result], metric: str) -> dict[int, float]:
+    ends = {result.experiment.seed: _ended(result, metric) for result in runs}
+    if len(ends) < len(runs) or not ends:
+        raise ValueError(f"{method}: there must be one run for each seed, got {len(runs)} runs")
+    return ends
+
+
+def _ended(result: Result, metric: str) -> float:
+    """Return a metric of the state that a run ended with: the last one's, or the kept one's."""
+    curve, kept = result.curve(metric), result.curve("kept_round")
+    at = int(next(iter(kept.values()))) if kept else max(curve, default=-1)
+    if at not in curve:
+        raise ValueError(
+            f"{result.experiment} logged no {metric!r} of the state that it ended with"
+        )
+    return curve[at]

@@ -1,0 +1,71 @@
+"""What the library offers at its front door: names, their examples, and how little it imports."""
+
+import ast
+import dataclasses
+import doctest
+import inspect
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small import AVG
+
+import fedlib
+import fedlib.algorithms
+from fedlib import paths, simulate
+
+HOME = paths.ROOT / "fedlib"
+OFFERED = {name: getattr(fedlib, name) for name in dir(fedlib) if name[0] != "_"}
+SHOWN = {n: thing for n, thing in OFFERED.items() if callable(thing)}
+MORE = {"np": np, "Path": Path, "tempfile": tempfile}
+
+
+def test_the_front_door_offers_every_algorithm_and_tells_type_checkers_the_same():
+    assert {*fedlib.algorithms.__all__} <= OFFERED.keys(), "a line in fedlib/__init__.py and .pyi"
+    stub = ast.parse((HOME / "__init__.pyi").read_text())
+    told = {a.asname for n in stub.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    assert told == OFFERED.keys() - {"PINNED"}
+    with pytest.raises(AttributeError, match="no attribute 'FedNothing'"):
+        _ = fedlib.FedNothing
+
+
+def test_the_command_line_and_the_front_door_import_no_torch():
+    code = "import sys, fedlib, fedlib.cli; dir(fedlib); print('torch' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_is_offered_is_explained(name, places):
+    """Fields and arguments by name, and how it is used in an example that runs.
+
+    Algorithms have their equations, and examples that test_algorithms runs.
+    """
+    thing, text = SHOWN[name], inspect.getdoc(SHOWN[name]) or ""
+    assert text.split("\n\n")[0].endswith((".", ":")), "one sentence first"
+    fields = [f.name for f in dataclasses.fields(thing)] if dataclasses.is_dataclass(thing) else []
+    given = [*inspect.signature(thing).parameters] if inspect.isfunction(thing) else []
+    assert not given or "Args:" in text
+    if inspect.isclass(thing) and issubclass(thing, (fedlib.FedAvg, Exception)):
+        return
+    assert not [n for n in (*fields, *given) if not re.search(rf"\b{n}\b", text)]
+    globs = {**OFFERED, **MORE, "tiny": AVG, "__name__": __name__}
+    examples = doctest.DocTestFinder(recurse=False).find(thing, name, globs=globs)
+    assert any(test.examples for test in examples)
+    for test in examples:
+        assert not doctest.DocTestRunner().run(test).failed
+
+
+def test_a_callback_writes_what_a_simulation_says(tmp_path):
+    write = fedlib.CSV(tmp_path / "run.csv")
+    for moment in simulate(AVG):
+        write(moment)
+    rows = [line.split(",") for line in write.path.read_text().splitlines()]
+    assert rows[0] == ["round", "metric", "value"]
+    assert {row[0] for row in rows[1:]} == {"0", "1", "2"}
+    (loss,) = [float(v) for at, name, v in rows[1:] if (at, name) == ("2", "train_loss")]
+    assert loss == moment.metrics["train_loss"]
