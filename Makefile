@@ -114,7 +114,7 @@ test: $(ENV)  ## lint, types, all tests, and the notebooks against their stored 
 	export FEDLIB_FIGURES=$$scratch/figures && \
 	FEDLIB_QUIET=1 FEDLIB_RUNS=$(or $(STORE),$$scratch/runs) \
 		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
-		-n 2 --dist loadscope notebooks && \
+		-o faulthandler_timeout=1000 -n 2 --dist loadscope notebooks && \
 	$(PY) -m papers verdicts
 
 wire:  ## play experiments between Flower's processes, in an environment of its own

@@ -1,19 +1,14 @@
 """Optimisers as values, for clients and server alike: torch.optim does the work."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
+from torch.optim.adam import adam as adam_step
+from torch.optim.adamw import adamw as adamw_step
+from torch.optim.sgd import sgd as sgd_step
 
 from fedlib.values import value, within
 
 Params = dict[str, Tensor]
-# The optimisers and the fields that they read.
-_KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "sgd": (torch.optim.SGD, ("momentum", "weight_decay")),
-    "adam": (torch.optim.Adam, ("betas", "eps", "weight_decay")),
-    "adamw": (torch.optim.AdamW, ("betas", "eps", "weight_decay")),
-}
 
 
 @value
@@ -32,7 +27,7 @@ class Optimizer:
     """
 
     limits = within(
-        name=tuple(_KINDS),
+        name=("sgd", "adam", "adamw"),
         lr=">= 0",
         momentum=">= 0",
         weight_decay=">= 0",
@@ -52,22 +47,99 @@ class Optimizer:
         """Whether a step is -lr times the gradient: SGD without momentum and weight decay."""
         return self.name == "sgd" and not self.momentum and not self.weight_decay
 
-    def build(self, leaves: Params, *, fused: bool = False) -> torch.optim.Optimizer:
-        """Return the torch optimiser over ``leaves``, one parameter group per rate.
+    def build(
+        self, leaves: Params, *, fused: bool = False, memory: Params | None = None
+    ) -> "Stepper":
+        """Return what moves ``leaves`` along their gradients, step by step.
 
-        ``fused`` asks for the variant that moves all leaves in one pass, where torch has one.
+        ``fused`` asks for the variant that moves all leaves in one pass, where torch has one;
+        ``memory`` is what another ``Stepper`` over such leaves remembered.
         """
-        groups: dict[float, list[Tensor]] = {}
-        for name, leaf in leaves.items():
-            groups.setdefault(self.rate(name), []).append(leaf)
-        kind, names = _KINDS[self.name]
-        options = {name: getattr(self, name) for name in names}
-        parts = [{"params": p, "lr": lr} for lr, p in groups.items()]
-        return kind(parts, lr=self.lr, fused=fused or None, **options)
+        return Stepper(self, leaves, fused or None, memory or {})
 
     def rate(self, name: str) -> float:
         """Return the learning rate of the leaf called ``name``."""
         return next((lr for prefix, lr in self.rates if name.startswith(prefix)), self.lr)
+
+
+class Stepper:
+    """An optimiser and the ``leaves`` that it moves, with the bits of torch's own.
+
+    It calls the functions that torch's classes call. These import torch's compiler at the first
+    step of a process (two seconds, and about 800 modules), and at each they take longer over their
+    own work than the fused kernel over the leaves.
+    """
+
+    def __init__(self, kind: Optimizer, leaves: Params, fused: bool | None, memory: Params) -> None:
+        self._kind, self._leaves, self._fused = kind, leaves, fused
+        self._groups: dict[float, list[str]] = {}
+        for name in leaves:
+            self._groups.setdefault(kind.rate(name), []).append(name)
+        self._state: dict[str, Params] = {n: {} for n in leaves}
+        for key, tensor in memory.items():
+            name, _, quantity = key.rpartition("/")
+            if name in leaves:
+                self._state[name][quantity] = tensor.clone()
+
+    @property
+    def memory(self) -> Params:
+        """What it remembers of its leaves, ``{leaf/quantity: tensor}``, to be stored."""
+        return {f"{n}/{k}": t for n, state in self._state.items() for k, t in state.items()}
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for leaf in self._leaves.values():
+            leaf.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move every leaf that has a gradient; another stands still with all that belongs to it."""
+        move = self._sgd if self._kind.name == "sgd" else self._adam
+        for lr, names in self._groups.items():
+            awake = {n: w for n in names if (w := self._leaves[n]).grad is not None}
+            if awake:
+                move(lr, awake, [g for w in awake.values() if (g := w.grad) is not None])
+
+    def _sgd(self, lr: float, leaves: Params, grads: list[Tensor]) -> None:
+        kind, states = self._kind, [self._state[n] for n in leaves]
+        buffers = [s.get("momentum_buffer") for s in states] if kind.momentum else []
+        sgd_step(
+            [*leaves.values()],
+            grads,
+            buffers,
+            fused=self._fused,
+            lr=lr,
+            momentum=kind.momentum,
+            weight_decay=kind.weight_decay,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+        for state, buffer in zip(states, buffers, strict=False):
+            assert buffer is not None
+            state["momentum_buffer"] = buffer
+
+    def _adam(self, lr: float, leaves: Params, grads: list[Tensor]) -> None:
+        kind, states = self._kind, [self._state[n] for n in leaves]
+        for leaf, state in zip(leaves.values(), states, strict=True):
+            if not state:
+                state["step"] = torch.zeros((), device=leaf.device if self._fused else "cpu")
+                state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(leaf) for _ in "12")
+        (adam_step if kind.name == "adam" else adamw_step)(
+            [*leaves.values()],
+            grads,
+            *([s[q] for s in states] for q in ("exp_avg", "exp_avg_sq")),
+            max_exp_avg_sqs=[],
+            state_steps=[s["step"] for s in states],
+            fused=self._fused,
+            lr=lr,
+            beta1=kind.betas[0],
+            beta2=kind.betas[1],
+            eps=kind.eps,
+            weight_decay=kind.weight_decay,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 def sgd(lr: float = 0.05, momentum: float = 0.0) -> Optimizer:
@@ -117,28 +189,9 @@ def server_step(
     moved = {label: w.detach().clone().requires_grad_(True) for label, (w, _) in parts.items()}
     for label, (w, gradient) in parts.items():
         moved[label].grad = None if gradient is None else gradient.to(w.dtype)
-    engine = optimizer.build(moved)
-    recall(engine, moved, memory)
+    engine = optimizer.build(moved, memory=memory)
     engine.step()
-    return _join(leaves, moved), remembered(engine, moved)
-
-
-def recall(engine: torch.optim.Optimizer, leaves: Params, memory: Params) -> None:
-    """Give an optimiser over ``leaves`` back what ``remembered`` returned of one before it."""
-    for key, tensor in memory.items():
-        name, _, quantity = key.rpartition("/")
-        if name in leaves:
-            engine.state[leaves[name]][quantity] = tensor.clone()
-
-
-def remembered(engine: torch.optim.Optimizer, leaves: Params) -> Params:
-    """Return an optimiser's state over ``leaves`` as ``{leaf/quantity: tensor}``, to be stored."""
-    return {
-        f"{n}/{k}": t
-        for n, w in leaves.items()
-        for k, t in engine.state[w].items()
-        if t is not None
-    }
+    return _join(leaves, moved), engine.memory
 
 
 def _parts(

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 
 def mean(values: Tensor, weight: Tensor) -> Tensor:
@@ -17,7 +16,15 @@ def mean_of(values: Tensor, weight: Tensor) -> Tensor:
 
 def mean_cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """Return the weighted mean cross-entropy of logits ``[B, classes]`` at the labels ``[B]``."""
-    return mean(cross_entropy(logits, y, reduction="none"), weight)
+    return mean(cross_entropy(logits, y), weight)
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the cross-entropy ``[B]`` of logits ``[B, classes]`` at the labels ``[B]``.
+
+    torch's own has the same bits; vmapped, it imports a package for algebra (a second).
+    """
+    return -at_label(logits.log_softmax(-1), y)
 
 
 def one_hot(y: Tensor, classes: int) -> Tensor:

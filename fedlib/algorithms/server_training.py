@@ -15,7 +15,7 @@ from fedlib.engine.protocol import noise_of
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
 from fedlib.models.families import drawn
-from fedlib.optim import Optimizer, adam, recall, remembered, sgd
+from fedlib.optim import Optimizer, Stepper, adam, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
@@ -100,8 +100,7 @@ class FedGen(FedAvg):
         head = named(part(state.shared, "head."), "head.")
         heads = {n: t - weighted_sum(p, messages[n]) for n, t in head.items()}
         made = {n: t.clone().requires_grad_() for n, t in part(state.shared, MADE).items()}
-        optimizer = self.fit.build(made)
-        recall(optimizer, made, part(state.memory, FITTED))
+        optimizer = self.fit.build(made, memory=part(state.memory, FITTED))
         weight = torch.ones(self.invented, device=fed.device)
 
         def loss() -> Tensor:
@@ -115,7 +114,7 @@ class FedGen(FedAvg):
         after = FedAvg.aggregate(self, fed, state, rows, messages)
         for name, leaf in made.items():
             after.shared[MADE + name] = leaf.detach()
-        fitted = named(remembered(optimizer, made), FITTED)
+        fitted = named(optimizer.memory, FITTED)
         return replace(after, memory={**after.memory, **fitted})
 
 
@@ -202,7 +201,7 @@ def _generator(state: State) -> torch.Generator:
     return torch.Generator().manual_seed(int(state.memory[DRAW]))
 
 
-def _step(optimizer: torch.optim.Optimizer, loss: Callable[..., Tensor], *on: Tensor) -> None:
+def _step(optimizer: Stepper, loss: Callable[..., Tensor], *on: Tensor) -> None:
     with torch.enable_grad():
         optimizer.zero_grad()
         loss(*on).backward()

@@ -6,9 +6,9 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, layer_norm, linear, normalize, relu
+from torch.nn.functional import layer_norm, linear, normalize, relu
 
-from fedlib.algorithms.arithmetic import mean, mean_cross_entropy, mean_of
+from fedlib.algorithms.arithmetic import cross_entropy, mean, mean_cross_entropy, mean_of
 from fedlib.algorithms.drift import RECEIVED
 from fedlib.algorithms.fedavg import Bytes, FedAvg, others, placed
 from fedlib.engine import Known, Phase, Prediction, State, Update, looks_up, play_round
@@ -473,7 +473,7 @@ class GPFL(Split):
         said = net.logits(params, steer(params, h, ctx["mine"]))
         everybody = steer(params, h, ctx["everybody"])
         cosine = normalize(everybody, dim=-1) @ normalize(params[LABELS], dim=-1).mT
-        right, near = (cross_entropy(a, y, reduction="none") for a in (said, cosine))
+        right, near = (cross_entropy(a, y) for a in (said, cosine))
         losses = right + near
         far = root(((everybody - ctx["received_labels"][y]) ** 2).sum(-1))
         loss = mean(losses, weight) + self.near * mean(far, weight)

@@ -76,13 +76,15 @@ def evaluate(
     encoded = encoded or encode(fed, algorithm, state, table)
     hits, lost = torch.zeros(fed.clients).double(), torch.zeros(fed.clients).double()
     sizes = np.asarray(table.sizes)
+    counts = torch.as_tensor(sizes, device=fed.device)
     everyone = torch.as_tensor(np.flatnonzero(sizes), device=fed.device)
     ask = _asking(fed, algorithm, state)
     size = (fed, algorithm, encoded.code, table.index.shape[1])
 
     def score(rows: Tensor) -> tuple[Tensor, ...]:
         width = int(sizes[rows.cpu()].max())
-        held, mask = table.index[rows, :width].clamp(min=0), table.real[rows, :width]
+        held = table.index[rows, :width].clamp(min=0)
+        mask = torch.arange(width, device=fed.device) < counts[rows].unsqueeze(1)
         y, code = table.y[held], encoded.of(held)
         out = ask(algorithm.predict, rows, code)
         right = ((out.logp.argmax(-1) == y) & mask).sum(1).double().cpu()

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedlib.models import Net, Params, is_statistic
-from fedlib.optim import Optimizer
+from fedlib.optim import Optimizer, Stepper
 
 
 def vmap_clients(fn: Callable[..., Any], clients: int, common: int = 0) -> Callable[..., Any]:
@@ -84,7 +84,7 @@ class Program:
         self._parts = self._bare(leaves), self._bare(context)
         self._losses = loss if self._alone else vmap_clients(loss, clients)
         self._kind = optimizer
-        self.optimizer: torch.optim.Optimizer | None = None
+        self.optimizer: Stepper | None = None
 
     @property
     def moving(self) -> Params:
@@ -101,8 +101,7 @@ class Program:
         if self.optimizer is None:
             self.optimizer = self._begun(loss)
         else:
-            for leaf in self._trained.values():
-                leaf.grad = None
+            self.optimizer.zero_grad()
             loss.backward()
         self.optimizer.step()
         return losses.detach().view(-1)
@@ -112,7 +111,7 @@ class Program:
         trained = {n: t.mT if n in self._turned else t for n, t in self._trained.items()}
         return trained | self._statistics
 
-    def _begun(self, loss: Tensor) -> torch.optim.Optimizer:
+    def _begun(self, loss: Tensor) -> Stepper:
         """Take the first gradient, lay large leaves out as theirs comes, and build the optimiser.
 
         vmap hands the gradient of a linear layer's weight over transposed, and autograd would copy

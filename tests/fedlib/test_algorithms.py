@@ -266,14 +266,26 @@ def test_training_lowers_a_finite_loss(algorithm):
 @every
 @pytest.mark.parametrize("model", [None, LENET], ids=["mlp", "lenet"])
 def test_one_client_at_a_time_is_the_oracle_of_the_cohort(algorithm, model):
+    """No entry of a leaf differs by more than a fiftieth of the furthest that training moved one.
+
+    Adam divides a gradient by its size: where that is small (a gate that has made up its mind,
+    experts that are nearly the same), rounding moves a weight by a share of a step. So the measure
+    is the movement, and no fixed number, which no leaf that hardly moves could fail.
+    """
     fed, ends = make_federation(SIZES, model=model, shape=IMAGE), []
     first = begun(algorithm, fed)
     for chunk in (1, 3):
         state = copy.deepcopy(first)
         ends.append(play(algorithm, fed, 2, state=state, chunk=chunk)[0].flat())
-    # What batch normalisation takes out again has no gradient but rounding.
-    ends[0].pop("shared:generator.first.bias", None)
-    close(ends[0], ends[1], rtol=1e-3, atol=1e-4)
+    begin, one, other = ({n: t.double() for n, t in s.items()} for s in (first.flat(), *ends))
+    assert one.keys() == other.keys()
+    for name, alone in one.items():
+        if "first.bias" in name:  # what batch normalisation takes out has no gradient but rounding
+            continue
+        moved = (alone - begin.get(name, 0)).abs().max()
+        rounding = 1e-6 * alone.abs().max()
+        off = (other[name] - alone).abs().max()
+        assert off <= 0.02 * moved + rounding, f"{name}: off by {off:.1e}, moved by {moved:.1e}"
 
 
 def played_apart(algorithm, fed, state):
