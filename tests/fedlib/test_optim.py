@@ -1,5 +1,9 @@
 """The server: its optimiser against plain torch.optim, and what an algorithm remembers there."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from conftest import make_federation
@@ -51,6 +55,28 @@ def test_many_rounds_equal_torch_optim(name, rows):
         for n, twin in twins.items():
             assert torch.equal(leaves[n], twin.detach()), (n, t)
             assert not leaves[n].requires_grad
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("name", TWINS)
+def test_steps_have_the_bits_of_torch_optim(name, fused):
+    """Step by step in place, with leaves that begin later or stand still, and with two rates."""
+    kind, plain, how = TWINS[name]
+    optimizer = Optimizer(kind, rates=(("w.bias", 0.7),), **how)
+    mine, theirs = ({n: t.requires_grad_(True) for n, t in fresh().items()} for _ in "12")
+    engine = optimizer.build(mine, fused=fused)
+    groups = [{"params": [theirs["w"], theirs["w/odd"]]}, {"params": [theirs["w.bias"]], "lr": 0.7}]
+    twin = plain(groups, fused=fused or None, **how)
+    for t in range(5):
+        for n, gradient in fresh(seed=t + 1).items():
+            moves = n != "w.bias" or t not in (0, 3)
+            for leaves in (mine, theirs):
+                leaves[n].grad = gradient.clone() if moves else None
+        engine.step()
+        twin.step()
+        assert equal(mine, theirs)
+        state = [(f"{n}/{k}", v) for n, w in theirs.items() for k, v in twin.state[w].items()]
+        assert equal(engine.memory, {k: v for k, v in state if v is not None})
 
 
 def test_the_input_is_left_alone():
@@ -141,3 +167,21 @@ def test_checkpoints_with_both_memories_in_one_group_are_read(algorithm):
     again = State.from_flat(old)
     for part in ("shared", "local", "optimizer", "memory"):
         assert equal(getattr(again, part), getattr(state, part))
+
+
+@pytest.mark.slow
+def test_a_run_imports_no_compiler(tmp_path):
+    """Nor a package for algebra: a second or two of every process that trains, for nothing."""
+    code = """
+import sys
+from benchmarks.robustness.tiny import TASK
+from fedlib.algorithms import FedAvg, GPFL
+from fedlib.optim import adam
+from fedlib.runs import Experiment, run
+for a in (FedAvg(client=adam(), server=adam()), GPFL()):
+    run(Experiment(TASK, a, 1, cohort=2), device="cpu", progress=False)
+print(sorted({"torch._dynamo", "torch._inductor", "sympy"} & {*sys.modules}))
+"""
+    env = {**os.environ, "FEDLIB_RUNS": str(tmp_path)}
+    told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert told.stdout.splitlines()[-1:] == ["[]"], told.stderr
