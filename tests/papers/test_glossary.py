@@ -1,0 +1,70 @@
+"""Prose, titles and labels use the glossary's terms, and plain English."""
+
+import csv
+import json
+import re
+
+from fedlib import paths
+
+ROOT = paths.ROOT
+PATTERNS = {
+    r"\bbeside\b": "next to", r"\banew\b": "again", r"\b(right|wrong)ly\b": "correctly",
+    r"\bin the end\b": "after the last round", r"\bas far as\b": "if, where",
+    r"\b(experts?|models?|gates?|heads?) (say|says|said|tell|tells|told)\b": "models predict",
+    r"\b(ahead|behind|beats|costs?|trails|loses?)\b[^.;:|]{0,40} by \+\d": "sign and direction",
+    r"\b00[0-4](,|\b(?=[ ;:.)]))": "a paper's name",
+}  # fmt: skip
+TABLES = ("titles.csv", "looks.csv", "claims.csv", "findings.csv", "short.csv", "compared.csv")
+
+
+def refused() -> list[str]:
+    """What the glossary's last column refuses, as patterns."""
+    rows = [r.split("|") for r in (ROOT / "docs" / "GLOSSARY.md").read_text().splitlines()]
+    words = [w.strip() for r in rows if len(r) == 5 for w in r[3].split(",")]
+    words = [w for w in words if w and w not in ("instead of", "---")]
+    assert len(words) > 15
+    return [rf"\b{re.escape(w)}(s|'s)?\b" for w in words]
+
+
+def prose() -> dict[str, str]:
+    """All prose by where it stands, without code and quotations."""
+    texts = {p.name: p.read_text() for p in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
+    del texts["GLOSSARY.md"]
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        cells = json.loads(path.read_text())["cells"]
+        markdown = ["".join(c["source"]) for c in cells if c["cell_type"] == "markdown"]
+        code = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+        labels = re.findall(r'"([^"\n]* [^"\n]*)"', "\n".join(code))  # a label has a space in it
+        texts[path.name] = "\n\n".join([*markdown, *labels])
+    for name in TABLES:
+        rows = csv.DictReader((ROOT / "papers" / name).open(newline=""))
+        kept = ("title", "claim", "place", "sentence", "says", "found", "sure", "out", "asks")
+        texts[name] = "\n".join(r.get(k, "") for r in rows for k in kept)
+    texts["pictures.json"] = (ROOT / "papers" / "pictures.json").read_text()
+    code = re.compile(r"```.*?```|`[^`\n]*`|\*?[\"“][^\"”]*[\"”]\*?|\]\([^)]*\)", re.DOTALL)
+    return {name: code.sub(" ", text) for name, text in texts.items()}
+
+
+def complaints(texts: dict[str, str], patterns: list[str]) -> list[str]:
+    """Every place at which a pattern stands."""
+    found = []
+    for name, text in texts.items():
+        for pattern in patterns:
+            for match in re.finditer(pattern, text, re.IGNORECASE):
+                around = text[max(0, match.start() - 30) : match.end() + 30].replace("\n", " ")
+                found.append(f"{name}: {match[0]!r} in {around!r}")
+    return found
+
+
+def test_texts_use_the_terms_of_the_glossary():
+    assert complaints(prose(), refused()) == []
+
+
+def test_texts_are_plain_english():
+    assert complaints(prose(), [*PATTERNS]) == []
+
+
+def test_what_is_refused_is_found():
+    bad = {"x": "Always the commonest label; newcomers; behind by 3; it is behind by +2.7 points."}
+    assert len(complaints(bad, refused())) == 2 and len(complaints(bad, [*PATTERNS])) == 1
+    assert complaints({"x": "`newcomer` stays code"}, []) == []
