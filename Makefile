@@ -132,7 +132,7 @@ format: $(ENV)  ## format code and notebooks, and fix what the linter can
 	$(PY) -m ruff check --fix .
 
 lab: $(ENV)  ## open the notebooks in JupyterLab
-	$(PY) -m jupyter lab notebooks
+	$(PY) -m jupyter lab --config=docs/lab.py --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 bench: $(ENV)  ## measure speed and memory against a plain loop and the bare arithmetic
 	$(PY) -m benchmarks

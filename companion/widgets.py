@@ -82,7 +82,7 @@ class Explorer(w.VBox):
     def _repr_mimebundle_(self, **how: Any) -> dict[str, Any]:
         """Return the live view, and what pages without a kernel show."""
         picture = b64encode(self._first).decode()
-        still = {"image/png": picture, "text/plain": "Controls: open the notebook in JupyterLab."}
+        still = {"image/png": picture, "text/plain": STILL}
         if self.pictures:
             still["text/html"] = moving(self.pictures, self._start)
         return {**super()._repr_mimebundle_(**how), **still}
@@ -203,6 +203,7 @@ def _remembered(experiment: Experiment) -> Iterator[tuple[str, bytes]]:
         yield f"round {t}", _small(specialisation_frame(past, t))
 
 
+STILL = "Controls: open the notebook in JupyterLab."  # where no kernel runs
 _COLOURS = {HOLDS: "#0173b2", FAILS: "#a8480b"}
 _FRAME = 500  # milliseconds between two frames of a live view
 _COARSE, _FEW = 144, 64  # pixels per inch and colours of such a frame

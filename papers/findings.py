@@ -1,11 +1,15 @@
 """What was found, in sentences whose numbers are computed: `python -m papers.findings`.
 
+That writes FINDINGS.md, and README's table and line. `papers/short.csv` has what notebooks open
+with, and what came out in a line.
+
 `papers/findings.csv` has the sentences, of which the functions here compute the numbers from
 stored results, by the claims that notebooks test. A sentence that the numbers no longer support is
-an error and not a sentence; one whose runs are not stored is left out. `papers/learned.csv` has
-what notebooks end with.
+an error and not a sentence; where its runs are not stored, the column ``unknown`` has what stands
+instead, if anything. Brackets are filled as in `papers.short`.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
@@ -14,10 +18,11 @@ import pandas as pd
 from IPython.display import Markdown
 from scipy import stats
 
-from companion import frames
-from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTESTED, Claim, enough, judge, shown
+from companion import frames, scorecard
+from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTESTED, Claim, judge
 from companion.panels import Panel, stored
-from companion.sections import SCALES, Section
+from companion.scorecard.page import AGREES, OTHER
+from companion.sections import Section
 from fedlib import paths
 from papers.adaptive import claims as adaptive
 from papers.adaptive.experiments import ADAPTIVE_ROTATED, ADAPTIVE_WRITERS
@@ -30,19 +35,21 @@ from papers.pm_moe import claims as pm_moe
 from papers.pm_moe.experiments import PRIVATE_PARTS
 from papers.published import published, words
 from papers.scaled import FEDAVG
+from papers.short import SCALE, filled
 from papers.specialists import analysis as two_experts
 from papers.specialists import claims as specialists
 from papers.specialists import experiments as stages
 
-SCALE = "standard"
+README = paths.ROOT / "README.md"
+MARKS = "<!-- made by python -m papers.findings -->", "<!-- end -->"
+LINES = {"says": "The paper says", "found": "Found here", "sure": "How sure"}
 HEAD = """# What was found
 
-Every number is computed from stored results of the standard scale, which has fewer rounds and
-smaller networks than the papers, or from what they print; in brackets are 95% intervals over seeds.
-`python -m papers.findings` writes this page, and fails where a number no longer supports its
+Numbers come from stored runs of the standard scale, with fewer rounds and smaller networks than
+the papers', or from the papers' tables. Brackets hold 95% intervals over seeds, and the number of
+seeds. `python -m papers.findings` writes this page, and fails if a number no longer supports its
 sentence.
 """
-WORDS = {HOLDS: "holds", FAILS: "does not hold", OPEN: "is undecided"}
 Claims = Mapping[str, Sequence[Claim]]
 Numbers = dict[str, object]
 
@@ -56,7 +63,7 @@ class Missing(LookupError):
 
 
 def number(claim: Claim, *wanted: str, sign: int = 1) -> str:
-    """Return a claim's number and interval in words, or their negative.
+    """Return a claim's number, interval and seeds in words, or their negative; with a sign if open.
 
     Unsupported if its verdict is none of those ``wanted``, Missing if it was not tested.
     """
@@ -66,10 +73,9 @@ def number(claim: Claim, *wanted: str, sign: int = 1) -> str:
         told = f"{claim.text!r} {claim.verdict}: {claim.measured}"
         raise Unsupported(f"{told}; the sentence says it {' or '.join(wanted)}")
     low, high = sorted(sign * end for end in (claim.low, claim.high))
-    mean = sign * claim.effect
-    if claim.unit:
-        return f"{mean:+.1f} {claim.unit} [{low:.1f}, {high:.1f}]"
-    return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+    digits, plus = (1, "+" * (OPEN in wanted)) if claim.unit else (2, "")
+    mean = f"{sign * claim.effect:{plus}.{digits}f} {claim.unit}".strip()
+    return f"{mean} [{low:.{digits}f}, {high:.{digits}f}; {claim.seeds} seeds]"
 
 
 def starting(claims: Sequence[Claim], start: str) -> Claim:
@@ -271,7 +277,9 @@ _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
     _floor, _tuning, _fedavg, _last_client, _too_small, _small_experts, _opted_out, _gate, _writers,
     _divergence, _joining, _energies, _equal_size, _label_sets, _gains,
 )  # fmt: skip
+_KNOWN = {"scorecard": lambda: {"line": line()}}
 NUMBERS = {of.__name__.strip("_").replace("_", " "): of for of in _FUNCTIONS}
+_KNOWN |= NUMBERS
 
 
 def page() -> str:
@@ -282,40 +290,58 @@ def page() -> str:
     parts = [HEAD.strip()]
     for name, row in words("findings.csv", "name").items():
         try:
-            said = row["sentence"].format(**NUMBERS[name]())
+            said = filled(row["sentence"].format(**NUMBERS.get(name, dict)()), _KNOWN)
         except Missing:
-            continue
-        figure, notebook = f"{row['figure']}.png", f"{row['notebook']}.ipynb"
-        parts.append(f"- {said} ([figure]({figure}), [notebook](notebooks/{notebook}))")
+            said = row["unknown"]
+        links = [f"[figure]({row['figure']}.png)"] if row["figure"] else []
+        links.append(f"[notebook](notebooks/{row['notebook']}.ipynb)")
+        parts += [f"- {said} ({', '.join(links)})"] * bool(said)
     return "\n\n".join(parts) + "\n"
 
 
-def learned(notebook: str, table: pd.DataFrame) -> Markdown:
-    """Return a notebook's last sentences: what the paper says, what was found, how sure that is.
+def in_short(notebook: str) -> Markdown:
+    """Return the three sentences that a notebook opens with."""
+    row = words("short.csv", "name")[notebook]
+    head = {**LINES, "says": row["who"] or LINES["says"]}
+    lines = {name: filled(row[name], _KNOWN) for name in LINES}
+    return Markdown("\n\n".join(f"**{head[n]}.** {t[:1].upper()}{t[1:]}" for n, t in lines.items()))
 
-    ``table`` are its claims. Of those that the pattern in `papers/learned.csv` fits one speaks, at
-    the largest scale at which one was tested.
-    """
-    says, pattern = (words("learned.csv", "name")[notebook][column] for column in ("says", "claim"))
-    rows = table[table["claim"].str.match(pattern) & table["verdict"].isin(TESTED)]
-    if not len(rows):
-        return Markdown(f"**The paper says** {says}\n\n**Found:** nothing yet.")
-    scale = next(s for s in SCALES[::-1] if rows["tested on"].str.contains(s).any())
-    rows = rows[rows["tested on"].str.contains(scale)]
-    rows = rows[rows["claim"].eq(rows["claim"].iloc[-1])]
-    row, told = rows.iloc[0], shown(rows).iloc[0]
-    sure = f"{told['measured']} on {row['tested on']}, from {row['seeds']} seeds"
-    sees = f", which can detect a difference of {told['can detect']}" if told["can detect"] else ""
-    need = f"; at this effect, {enough(row['needed'])} seeds would decide" if row["needed"] else ""
-    lines = (
-        f"**The paper says** {says}",
-        f"**Found:** “{row['claim']}” {WORDS[row['verdict']]} on {row['tested on']}.",
-        f"**How sure:** {sure}{sees}{need}.",
+
+def table() -> str:
+    """Return README's table of notebooks: question, paper, and what came out on which data."""
+    lines = ["| notebook | question | what came out |", "|---|---|---|"]
+    for name, row in words("short.csv", "name").items():
+        (file,) = (paths.ROOT / "notebooks").glob(f"{name}_*.ipynb")
+        link = f"[{file.stem.replace('_', ' ')}](notebooks/{file.name})"
+        lines.append(f"| {link}<br>{row['where']} | {row['asks']} | {filled(row['out'], _KNOWN)} |")
+    return "\n".join(lines)
+
+
+def line() -> str:
+    """Return how many claims and published numbers were judged, and with which verdicts."""
+    claims, total = scorecard.collected(), len(published().query("repeats < 0"))
+    claims = claims[claims["counted"]]
+    held, fails, open_ = (int(claims["verdict"].eq(v).sum()) for v in (HOLDS, FAILS, OPEN))
+    measured = pd.read_csv(paths.ROOT / "figures" / SCALE / "16_agreement.csv")["verdict"]
+    full = int((measured != OTHER).sum())
+    agree = f", where {(measured == AGREES).sum()} agree" if full else ""
+    return (
+        f"Of {held + fails + open_} claims tested on the papers' data {held} hold, {fails} do not "
+        f"hold and {open_} are undecided. Of {total} published numbers {full} were measured at "
+        f"their own scale{agree}; {len(measured) - full} in smaller settings, where only the order "
+        "of methods can be compared."
     )
-    return Markdown("\n\n".join(lines))
+
+
+def written(text: str) -> str:
+    """Return README's text with what stands between the marks made anew."""
+    parts = iter((line(), table()))
+    begin, end = map(re.escape, MARKS)
+    fill = f"{MARKS[0]}\n{{}}\n{MARKS[1]}"
+    return re.sub(f"{begin}.*?{end}", lambda _: fill.format(next(parts)), text, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
-    text, file = page(), paths.ROOT / "FINDINGS.md"
-    file.write_text(text)
-    print(file)
+    for file, text in ((paths.ROOT / "FINDINGS.md", page()), (README, written(README.read_text()))):
+        file.write_text(text)
+        print(file)

@@ -1,8 +1,6 @@
-"""In short: what notebooks open with, and README's table, in sentences whose numbers are computed.
+"""Sentences whose numbers are computed: brackets that stand for what stored results say.
 
-`papers/short.csv` has the sentences, written by hand: what a paper says, what was found on real
-data, how sure that is, and what came out in a line. Brackets in them are filled from the stored
-results of the standard scale, by the claims that notebooks test:
+They are filled from the results of the standard scale, by the claims that notebooks test:
 
     [[section/dataset | claim | rival]]  "beats RIVAL by 1.8 points (95% CI 0.9 to 2.6, 3 seeds)",
                                          or trails it, or does not differ clearly, or no runs yet
@@ -10,25 +8,20 @@ results of the standard scale, by the claims that notebooks test:
     [[section/dataset | claim]]          the number, its interval and its seeds
     [[section/dataset]]                  how many seeds, and rounds beside the paper's
     [[finding | number]]                 a number of `papers.findings`
-    [[scorecard]]                        how many claims and numbers have which verdict
 
-``claim`` is how its text begins; "..." in it stands for anything. No sentence takes a side by
-itself, so that none is wrong when runs are added. `python -m papers.short` writes README's table.
+``claim`` is how its text begins; "..." in it stands for anything. What is filled in takes the side
+that results take, so that no sentence is wrong when runs are added.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 import pandas as pd
-from IPython.display import Markdown
 
-from companion import scorecard
-from companion.claims import ELSEWHERE, FAILS, HOLDS, OPEN, TESTED, UNTESTED, Claim
+from companion.claims import ELSEWHERE, TESTED, UNTESTED, Claim
 from companion.panels import Panel, stored
-from companion.scorecard.page import AGREES, OTHER
-from fedlib import paths
-from papers import comparison, findings
+from papers import comparison
 from papers.adaptive import analysis as clusters
 from papers.adaptive import claims as adaptive
 from papers.book import BOOK
@@ -36,14 +29,11 @@ from papers.fedmix import analysis as fedmix_analysis
 from papers.fedmix import claims as fedmix
 from papers.pm_moe import analysis as pm_moe_analysis
 from papers.pm_moe import claims as pm_moe
-from papers.published import published, words
 from papers.specialists import analysis as two_experts
 from papers.specialists import claims as specialists
 
 FIELD = re.compile(r"\[\[([^\]]+)\]\]")
-README = paths.ROOT / "README.md"
-MARKS = "<!-- made by python -m papers.short -->", "<!-- end -->"
-LINES = {"says": "The paper says", "found": "Found here", "sure": "How sure"}
+SCALE = "standard"
 
 
 def _scores(panel: Panel) -> pd.DataFrame:
@@ -99,7 +89,7 @@ CLAIMS: dict[str, Callable[[Panel], Sequence[Claim]]] = {
 @cache
 def _panels(section: str) -> dict[str, Panel]:
     """Return what is stored of a section at the standard scale, by data set."""
-    every = stored(BOOK.sections[section], [], findings.SCALE, partly=True)
+    every = stored(BOOK.sections[section], [], SCALE)
     return {panel.dataset: panel for panel in every}
 
 
@@ -109,17 +99,21 @@ def _claims(section: str, dataset: str) -> Sequence[Claim]:
     return CLAIMS[section](panel) if panel else ()
 
 
-def filled(sentence: str) -> str:
-    """Return a sentence with its brackets filled; ValueError for one that names no one claim."""
-    return FIELD.sub(lambda m: _field(*(part.strip() for part in m[1].split("|"))), sentence)
+def filled(sentence: str, numbers: Mapping[str, Callable[[], Mapping[str, object]]]) -> str:
+    """Return a sentence with its brackets filled, ``numbers`` being those of findings, by name.
+
+    ValueError for a bracket that names no one claim.
+    """
+
+    def field(match: re.Match[str]) -> str:
+        where, *rest = (part.strip() for part in match[1].split("|"))
+        return str(numbers[where]()[rest[0]]) if where in numbers else _field(where, *rest)
+
+    return FIELD.sub(field, sentence)
 
 
 def _field(where: str, start: str = "", rival: str = "") -> str:
-    if where == "scorecard":
-        return line()
     section, _, dataset = where.partition("/")
-    if not dataset:
-        return str(findings.NUMBERS[where]()[start])
     if not start:
         return _size(section, dataset)
     found = list(_claims(section, dataset))
@@ -183,48 +177,3 @@ def _number(value: float, claim: Claim, sign: str = "") -> str:
 def _interval(low: float, high: float, claim: Claim) -> str:
     digits = 1 if claim.unit else 2
     return f"95% CI {low:.{digits}f} to {high:.{digits}f}, {claim.seeds} seeds"
-
-
-def in_short(notebook: str) -> Markdown:
-    """Return the three sentences that a notebook opens with."""
-    row = words("short.csv", "name")[notebook]
-    head = {**LINES, "says": row["who"] or LINES["says"]}
-    return Markdown("\n\n".join(f"**{head[name]}.** {filled(row[name])}" for name in LINES))
-
-
-def table() -> str:
-    """Return README's table of notebooks: question, paper, and what came out on which data."""
-    lines = ["| notebook | question | what came out |", "|---|---|---|"]
-    for name, row in words("short.csv", "name").items():
-        (file,) = (paths.ROOT / "notebooks").glob(f"{name}_*.ipynb")
-        link = f"[{file.stem.replace('_', ' ')}](notebooks/{file.name})"
-        lines.append(f"| {link}<br>{row['where']} | {row['asks']} | {filled(row['out'])} |")
-    return "\n".join(lines)
-
-
-def line() -> str:
-    """Return how many claims and published numbers were judged, and with which verdicts."""
-    claims, total = scorecard.collected(), len(published().query("repeats < 0"))
-    claims = claims[claims["counted"]]
-    held, fails, open_ = (int(claims["verdict"].eq(v).sum()) for v in (HOLDS, FAILS, OPEN))
-    measured = pd.read_csv(paths.ROOT / "figures" / findings.SCALE / "16_agreement.csv")["verdict"]
-    return (
-        f"Of {held + fails + open_} claims tested on the papers' data {held} hold, {fails} do not "
-        f"hold and {open_} are undecided. Of {total} published numbers {len(measured)} were "
-        f"measured: {(measured != OTHER).sum()} at their own scale, of which "
-        f"{(measured == AGREES).sum()} agree, and the others in smaller settings, where only the "
-        "order of methods is compared."
-    )
-
-
-def written(text: str) -> str:
-    """Return README's text with what stands between the marks made anew."""
-    parts = iter((line(), table()))
-    begin, end = map(re.escape, MARKS)
-    fill = f"{MARKS[0]}\n{{}}\n{MARKS[1]}"
-    return re.sub(f"{begin}.*?{end}", lambda _: fill.format(next(parts)), text, flags=re.DOTALL)
-
-
-if __name__ == "__main__":
-    README.write_text(written(README.read_text()))
-    print(README)

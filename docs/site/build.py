@@ -5,19 +5,24 @@ Lays out sources in build/site-src and has Sphinx write build/site; nothing is d
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from companion.scorecard import LARGEST_FIRST, write
+from companion.widgets import STILL
 from fedlib import paths
 from papers.book import BOOK
 
 HERE = Path(__file__).parent
 SOURCES, SITE = paths.ROOT / "build" / "site-src", paths.ROOT / "build" / "site"
 # A link to a stored run in the scorecard, and a picture in the README.
+READ = ("nothing-", "try")  # how the ids of cells begin whose code is there to be read
+NEEDS_KERNEL = "*The controls need a running kernel: open the notebook in JupyterLab.*"
 PICTURE = re.compile(r'<img src="[^"]*figures/(?:[^"]*/)?([^"/]+\.png)" width="(\d+)">')
 
 
@@ -44,9 +49,23 @@ def _notebooks() -> list[str]:
     """Copy the notebooks with the outputs that they are stored with; return their names."""
     names = []
     for notebook in sorted((paths.ROOT / "notebooks").glob("*.ipynb")):
-        shutil.copy(notebook, SOURCES / "notebooks" / notebook.name)
+        read = json.loads(notebook.read_text())
+        for cell in read["cells"]:
+            if cell["cell_type"] == "code":
+                _adapt(cell)
+        (SOURCES / "notebooks" / notebook.name).write_text(json.dumps(read))
         names.append(notebook.stem)
     return names
+
+
+def _adapt(cell: dict[str, Any]) -> None:
+    """Fold a cell's code, unless it is there to be read; say where controls need a kernel."""
+    if not cell["id"].startswith(READ):
+        cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-input"]
+    shown = [output.get("data", {}) for output in cell["outputs"]]
+    if any(STILL in "".join(d.get("text/plain", "")) and "text/html" not in d for d in shown):
+        note = {"text/markdown": NEEDS_KERNEL, "text/plain": NEEDS_KERNEL}
+        cell["outputs"].append({"output_type": "display_data", "data": note, "metadata": {}})
 
 
 def _figures() -> None:
@@ -87,8 +106,10 @@ def _scorecard() -> None:
 TEXTS = {
     "findings": "FINDINGS.md",
     "readme": "README.md",
+    "glossary": "docs/GLOSSARY.md",
     "architecture": "ARCHITECTURE.md",
     "readings": "docs/READINGS.md",
+    "campaigns": "docs/CAMPAIGNS.md",
     "flower": "docs/FLOWER.md",
 }
 
@@ -108,7 +129,8 @@ def _text(source: str) -> str:
     text = PICTURE.sub(r'<img src="_images/\1" width="\2">', text)
     text = re.sub("(docs/figures|figures/standard)/", "figures/", text)
     for other, file in TEXTS.items():
-        text = text.replace(f"({file})", f"({other}.md)")
+        for link in (file, f"../{file}", Path(file).name):  # as texts link to it
+            text = text.replace(f"({link})", f"({other}.md)")
     return text
 
 
@@ -132,6 +154,7 @@ def _index(names: list[str]) -> str:
 findings
 figures
 readme
+glossary
 ```
 
 ```{{toctree}}
@@ -145,6 +168,7 @@ readme
 :hidden:
 architecture
 readings
+campaigns
 flower
 api
 ```

@@ -1,0 +1,79 @@
+"""What notebooks open with: sentences written by hand, whose numbers are computed."""
+
+import re
+
+import pytest
+
+from companion.claims import ELSEWHERE, UNTESTED, Claim, judge
+from fedlib import paths
+from papers import findings, short
+from papers.book import BOOK
+from papers.published import words
+
+ROWS = words("short.csv", "name")
+WRITTEN = ("says", "found", "sure", "out", "asks")
+ABOVE = {0: 0.530, 1: 0.531, 2: 0.532}
+
+
+def of(gain, **more):
+    return judge(
+        "a beats b", "", ABOVE, {s: v - gain - 0.001 * s for s, v in ABOVE.items()}, **more
+    )
+
+
+def fields():
+    every = (m[1] for row in ROWS.values() for k in WRITTEN for m in short.FIELD.finditer(row[k]))
+    return [[part.strip() for part in field.split("|")] for field in every]
+
+
+@pytest.mark.parametrize(
+    ("gain", "said"),
+    [
+        (0.05, "beats b by 5.1 points (95% CI 4.9 to 5.3, 3 seeds)"),
+        (-0.05, "trails b by 4.9 points (95% CI 4.7 to 5.1, 3 seeds)"),
+        (-0.001, "does not differ clearly from b (+0.0 points, 95% CI -0.2 to 0.2, 3 seeds)"),
+    ],
+)
+def test_a_number_has_a_direction_or_a_sign_and_never_both(gain, said):
+    assert short.told(of(gain), "b") == said
+
+
+def test_what_was_not_trained_is_said_to_be_so():
+    none = Claim("a beats b", "", "", UNTESTED, 0)
+    assert short.told(none, "b") == "is not compared with b (not trained here yet)"
+    assert short.short(Claim("a beats b", "", "", UNTESTED, 1)) == "too few seeds (1)"
+    smaller = of(0.05, here=False)
+    assert smaller.verdict == ELSEWHERE and short.short(smaller) == "+5.1 points [4.9, 5.3]"
+
+
+def test_every_field_names_a_section_a_data_set_and_a_claim():
+    claims = [row["claim"] for row in words("claims.csv", "paper", "name").values()]
+    texts = [re.split(r"\{[^}]*\}", text) for text in claims]
+    for where, *rest in fields():
+        section, _, dataset = where.partition("/")
+        if not dataset:
+            assert where in {*findings.NUMBERS, "scorecard"}
+            continue
+        assert dataset in BOOK.sections[section].settings("standard") and section in short.CLAIMS
+        if rest:
+            start = re.split(r"\.\.\.|\d", rest[0])[0].strip() or "..."
+            assert any(start.startswith(text[0][: len(start)]) for text in texts if text[0]), rest
+
+
+def test_every_notebook_opens_with_its_own_sentences():
+    for path in (paths.ROOT / "notebooks").glob("*.ipynb"):
+        assert f'in_short(\\"{path.name[:2]}\\")' in path.read_text(), path.name
+        assert all(ROWS[path.name[:2]][k] for k in WRITTEN)
+    readme = (paths.ROOT / "README.md").read_text()
+    assert all(readme.count(mark) == 2 for mark in findings.MARKS)
+
+
+@pytest.mark.slow
+def test_every_sentence_can_be_filled_and_the_readme_has_what_results_say(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
+    monkeypatch.setenv("FEDLIB_FIGURES", str(paths.ROOT / "figures"))
+    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
+    for name in ROWS:
+        assert "[[" not in findings.in_short(name).data
+    readme = (paths.ROOT / "README.md").read_text()
+    assert findings.written(readme) == readme
