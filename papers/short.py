@@ -20,6 +20,7 @@ from functools import cache
 import pandas as pd
 
 from companion.claims import ELSEWHERE, TESTED, UNTESTED, Claim
+from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
 from papers import comparison
 from papers.adaptive import analysis as clusters
@@ -145,8 +146,9 @@ def _known(claim: Claim) -> bool:
 def told(claim: Claim, rival: str = "") -> str:
     """Return a claim's number in words, or with a ``rival`` what follows a subject."""
     if not _known(claim):
-        why = f"{claim.seeds} of 3 seeds" if 0 < claim.seeds < 3 else "not trained here yet"
-        return f"is not compared with {rival} ({why})" if rival else f"an unknown number ({why})"
+        few = f"{claim.seeds} of {LEAST_SEEDS} seeds"
+        why = few if 0 < claim.seeds < LEAST_SEEDS else "not trained here yet"
+        return f"is not compared with {rival} ({why})" if rival else f"not known yet ({why})"
     low, high = claim.low, claim.high
     if not rival:
         return f"{_number(claim.effect, claim)} ({_interval(low, high, claim)})"

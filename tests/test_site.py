@@ -43,18 +43,31 @@ def test_links_of_the_texts_point_into_the_site(build):
     readme = (build.SOURCES / "readme.md").read_text()
     assert "(architecture.md)" in readme and "(ARCHITECTURE.md)" not in readme
     first = build._index([])
-    assert '<img src="_images/00_partition.png" width="160">' in first
+    assert "(figures/12_floor.png)" in first and "(campaigns.md)" in readme
     assert "figures/standard/" not in first + readme
 
 
-def test_the_site_opens_with_what_was_found(build):
+def test_the_site_opens_with_a_result_the_scorecard_and_what_came_out(build):
     build._pages()
     readme, first = (build.SOURCES / "readme.md").read_text(), build._index([])
-    told = [
-        first.index(x) for x in ("docs/pictures/", "What was found", "make test", "## Notebooks")
-    ]
-    assert told == sorted(told) and "## Three scales" not in first
-    assert "## Three scales" in readme and "## Notebooks" not in readme
+    parts = ("figures/12_floor.png", "scorecard as it stands", "make test", "## Notebooks")
+    told = [first.index(x) for x in parts]
+    assert told == sorted(told) and "## An algorithm of your own" not in first
+    assert "## An algorithm of your own" in readme and "## Notebooks" not in readme
+    assert readme.index("## An algorithm of your own") < readme.index("## Three scales")
+
+
+def test_code_is_folded_and_controls_without_a_kernel_are_said_to_be_so(build):
+    still = {"image/png": "", "text/plain": "Controls: open the notebook in JupyterLab."}
+    dead = {"output_type": "display_data", "data": still, "metadata": {}}
+    moves = {**dead, "data": {**still, "text/html": "<div>"}}
+    cells = [{"id": i, "metadata": {}, "outputs": [o]} for i, o in (("09-33", dead), ("x", moves))]
+    cells.append({"id": "nothing-fedavg", "metadata": {"tags": ["a"]}, "outputs": []})
+    for cell in cells:
+        build._adapt(cell)
+    assert [c["metadata"].get("tags") for c in cells] == [["hide-input"], ["hide-input"], ["a"]]
+    assert [len(c["outputs"]) for c in cells] == [2, 1, 0]
+    assert "kernel" in cells[0]["outputs"][1]["data"]["text/markdown"]
 
 
 def test_every_room_and_notebook_has_a_page(build):
