@@ -18,6 +18,7 @@ from fedlib.metrics.intervals import (
     Limits,
     Numbers,
     angle,
+    interval as interval,
     moments,
 )
 
