@@ -18,8 +18,10 @@ from fedlib.metrics.intervals import (
     Limits,
     Numbers,
     angle,
-    interval as interval,
     moments,
+)
+from fedlib.metrics.intervals import (
+    interval as interval,
 )
 
 POWER = 0.80
