@@ -25,6 +25,7 @@ import pandas as pd
 from companion import inference
 from companion.inference import LEAST_SEEDS, MOST_SEEDS, Limits
 from fedlib import paths
+from fedlib.metrics.intervals import interval
 
 BASELINE = "majority-class baseline"  # the place of claims about it
 HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
@@ -228,7 +229,7 @@ def _judge(
         return Claim(text, place, MISSING, UNTESTED, 0, **about)
     bounds = [b for b in (least, most) if isfinite(b)]
     ends = _seen(values, bounds) if isinstance(limits, str) else limits
-    mean, low, high = inference.interval(values, limits=ends)
+    mean, low, high = interval(values, limits=ends)
     scale = 100 if unit else 1
     by_seed = " ".join(f"{v:.9g}" for v in values)
     claim = Claim(

@@ -20,9 +20,6 @@ from fedlib.metrics.intervals import (
     angle,
     moments,
 )
-from fedlib.metrics.intervals import (
-    interval as interval,
-)
 
 POWER = 0.80
 MOST_SEEDS = 1000
