@@ -4,7 +4,7 @@ That is a result too. A campaign tries them no more, and no section waits for th
 ``results/diverged.csv`` keeps them with the project, and what is shown says so.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pandas as pd
 
@@ -49,10 +49,10 @@ def _round(one: Experiment, known: pd.Series) -> int:
     return -1 if after >= 0 and find(one) else after
 
 
-def keep(rows: Iterable[tuple[str, str, int]], others: Iterable[str]) -> None:
-    """Have the file hold these rows, and of those that it has the ones with ``others``' keys."""
+def keep(rows: Iterable[tuple[str, str, int]], judged: Collection[str]) -> None:
+    """Have the file hold these rows, and of those that it has the ones of keys not ``judged``."""
     old = kept()
-    every = pd.concat([old[old["key"].isin([*others])], pd.DataFrame(rows, columns=COLUMNS)])
+    every = pd.concat([old[~old["key"].isin(judged)], pd.DataFrame(rows, columns=COLUMNS)])
     if len(every) or len(old):
         file = paths.results() / "diverged.csv"
         every.sort_values("key").to_csv(file, index=False, lineterminator="\n")

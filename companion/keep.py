@@ -1,97 +1,121 @@
 """Keep finished runs with the project: `make results SCALE=standard`.
 
-A run lies in the file of the section and data set that first ask for it,
-``results/<section>-<dataset>.parquet``. What is there stays as it is. Runs that diverged have no
-result: ``results/diverged.csv`` names them.
+A run lies in a file of the section and data set that first ask for it,
+``results/<section>-<dataset>.parquet``. What is there stays as it is, also where no section asks
+for it any more; what is new comes in a file beside it, ``<section>-<dataset>.2.parquet``. Runs that
+diverged have no result: ``results/diverged.csv`` names them.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from companion import diverged
-from companion.plan import by_seed, listed, planned
+from companion.plan import listed, planned
 from companion.sections import SCALES, Book
-from fedlib.runs import Experiment, Result, export, exported, find
-from fedlib.runs.exported import files, held, refusal, writing
-from fedlib.runs.provenance import dirty
+from fedlib.runs import Experiment, Result, export, find
+from fedlib.runs.exported import (
+    files,
+    group_of,
+    place_of_more,
+    places,
+    read_run,
+    refusal,
+    writing,
+)
+from fedlib.runs.provenance import began_with, dirty
+
+Made = Mapping[Experiment, Mapping[str, Any]]  # provenances
 
 
 class Kept(NamedTuple):
     """What ``keep`` did: all files of results, and which runs it has not kept.
 
-    ``missing`` have not been run, ``dirty`` come from uncommitted code or build on what does and
-    are not kept, ``dropped`` were kept before and are in no plan any more.
+    ``missing`` have not been run, ``dirty`` come from uncommitted code or build on what does, and
+    ``waiting`` began with another first stage than is kept, on which others stand. ``unplanned``
+    are kept, though no section asks for them any more.
     """
 
     files: list[Path]
     missing: list[Experiment]
     dirty: list[Result]
-    dropped: list[Experiment]
+    waiting: list[Experiment]
+    unplanned: int
 
 
 def homes(book: Book) -> dict[str, str]:
-    """Return the name of the file of every planned run, by key."""
+    """Return the name of the files in which every planned run belongs, by key."""
     every = [p for scale in SCALES for p in planned(book, scale)]
     return {p.experiment.key: f"{p.section}-{p.dataset}" for p in reversed(every)}
 
 
 def keep(book: Book, scale: str) -> Kept:
-    """Export the finished seeds of a scale, and leave out what is no longer planned at any.
-
-    A seed of a section's data set is exported when all of its runs are there or have diverged: with
-    half of it, methods would be compared over different seeds.
-    """
+    """Export every finished run of a scale, whole chains only: see ``fitting``."""
     with writing():
-        before = {r.experiment: r for r in exported()}
-        places = homes(book)
-        kept = {e: r for e, r in before.items() if e.key in places}
+        there, home = places(), homes(book)
         plan = {p.experiment: p for p in planned(book, scale)}
-        found = {e: kept.get(e) or find(e) for e in plan}
-        runs = {**kept, **{e: r for e, r in found.items() if r is not None}}
-        bad = {e: r for e, r in runs.items() if dirty(r.provenance)}
-        gone = diverged.diverged(found)
-        for group in by_seed(book, scale):
-            whole = {e: r for e in group if (r := found[e]) is not None and e not in bad}
-            if {*group} <= whole.keys() | gone.keys():
-                kept |= whole
-        files = arrange([r for e, r in kept.items() if e not in bad], places)
+        old = {r.experiment: r.provenance for r in map(read_run, there.values(), there)}
+        found = {e: find(e) for e in plan}
+        new = {e: r for e, r in found.items() if r and r.provenance != old.get(e)}
+        sound = {e: r.provenance for e, r in new.items() if not dirty(r.provenance)}
+        now = fitting(old, sound)
+        added = [e for e, made in now.items() if made is not old.get(e)]
+        name = {e: group_of(there[e.key]) if e in old else home[e.key] for e in added}
+        for each in sorted({*name.values()}):
+            export([new[e] for e in added if name[e] == each], place_of_more(each))
+        gone = diverged.diverged(e for e in plan if e not in now)
         first = [e for e in gone if gone.keys().isdisjoint(e.before)]
-        diverged.keep(
-            [(e.key, f"{plan[e]}", gone[e]) for e in first], places.keys() - {e.key for e in plan}
-        )
-    missing = [e for e, result in found.items() if result is None and e not in gone]
-    return Kept(files, missing, [*bad.values()], [e for e in before if e.key not in places])
+        diverged.keep([(e.key, f"{plan[e]}", gone[e]) for e in first], {e.key for e in plan})
+    missing = [e for e in plan if found[e] is None and e not in gone]
+    waiting = [e for e in sound if e not in now]
+    bad = [r for e, r in new.items() if e not in sound]
+    return Kept(files(), missing, bad, waiting, len(there.keys() - home.keys()))
 
 
-def arrange(results: Iterable[Result], places: Mapping[str, str]) -> list[Path]:
-    """Have ``results/`` hold these results and nothing else; return its files.
+def fitting(old: Made, new: Made) -> dict[Experiment, Mapping[str, Any]]:
+    """Return which runs to keep, of those that are kept and those that were trained since.
 
-    Files whose runs stay are not touched. A run that moves is written to its new file before it
-    leaves the old one, so that whoever reads meanwhile finds it.
+    A later stage is kept with the first stages that it began with, or not at all. One that was
+    trained again replaces the old one only where another run can be kept for it, and together with
+    all that stands on it.
     """
-    every = {r.experiment.key: r for r in results}
-    there = {path.stem: {*held(path)} for path in files()}
-    for staying in ({*every}, set[str]()):  # at first also those that move elsewhere
-        for name in {*there, *(places[key] for key in every)}:
-            now = there.get(name, set())
-            there[name] = {key for key in every if places[key] == name} | now & staying
-            if there[name] != now:
-                export([every[key] for key in there[name]], name)
-    return files()
+    now = {**old, **new}
+
+    def anew(e: Experiment) -> bool:
+        return e in new and now.get(e) is new[e]
+
+    def give_way(e: Experiment) -> list[Experiment]:
+        """What must go back: itself, or stages that a run that stays did not begin with."""
+        return [] if _fits(e, now) else [e] if anew(e) else [s for s in e.stages if anew(s)]
+
+    while back := {one for e in now for one in give_way(e)}:
+        for e in back:
+            del now[e]
+        now |= {e: old[e] for e in back if e in old}
+    needed = {e for e in now if e not in old or (anew(e) and not _fits(e, old))}
+    again = {e for e in now if anew(e)} - needed
+    while more := {e for e in again if any(e in n.stages or n in e.stages for n in needed)}:
+        needed, again = needed | more, again - more
+    return {e: old[e] if e in again else made for e, made in now.items()}
+
+
+def _fits(one: Experiment, made: Made) -> bool:
+    """Return whether a run is there with all stages that it began with."""
+    began, before = began_with(made[one]), one.stages[:-1]
+    return all(s in made and began.get(s.key) == made[s].get("state") for s in before)
 
 
 def main(book: Book, scale: str = "standard") -> int:
     """Export one scale and say what was written and what has not been run; 1 if some is refused."""
     kept = keep(book, scale)
     size = sum(f.stat().st_size for f in kept.files) / 1e6
-    count = sum(len(held(f)) for f in kept.files)
-    print(f"{count} results in {len(kept.files)} files of {size:.1f} MB")
+    print(f"{len(places())} results in {len(kept.files)} files of {size:.1f} MB")
     for _, run, rounds in diverged.kept().itertuples(index=False):
         print(f"  diverged after {rounds} rounds: {run}")
-    for experiment in kept.dropped:
-        print(f"  dropped, nothing names it any more: {experiment.key} {experiment}")
+    print(f"{kept.unplanned} of them are asked for by no section any more")
+    for experiment in kept.waiting:
+        print(f"  waits for the others after its first stage: {experiment.key} {experiment}")
     print(f"{len(kept.missing)} experiments have not been run")
     lacking = {*kept.missing}
     if lacking:

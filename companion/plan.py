@@ -53,18 +53,6 @@ def planned(book: Book, scale: str, wanted: Sequence[str] = ()) -> list[Planned]
     return [*found.values()]
 
 
-def by_seed(book: Book, scale: str) -> list[list[Experiment]]:
-    """Return the runs that belong together: what a section asks for of a data set with one seed.
-
-    A run stands in every list that needs it, after its first stages.
-    """
-    found: dict[tuple[str, str, int], dict[Experiment, None]] = {}
-    for one in _asked(book, scale):
-        group = found.setdefault((one.section, one.dataset, one.experiment.seed), {})
-        group |= dict.fromkeys(one.experiment.stages)
-    return [[*group] for group in found.values()]
-
-
 def listed(plan: Iterable[Planned]) -> str:
     """Return how many runs of a plan there are, a line per section, data set and seed."""
     left = Counter(f"{p.section} on {p.dataset}, seed {p.experiment.seed}" for p in plan)

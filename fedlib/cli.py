@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +21,7 @@ from rich.table import Table
 from typer import Argument, Option
 from typer.main import get_command
 
-from fedlib.values import UnknownName, from_code, from_dict, one_of
+from fedlib.values import UnknownName, as_code, from_code, from_dict, is_kind, one_of
 
 # Whatever needs torch is imported by the command that needs it: --help answers at once.
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
+
+
+Imported = Annotated[
+    list[str], Option("--import", metavar="MODULE", help="with classes of your own")
+]
 
 
 class Usage(ValueError):
@@ -95,6 +101,7 @@ def train(
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N")] = "auto",
     chunk: Annotated[int | None, Option(min=1, help="clients that share one program")] = None,
     retry: Annotated[bool, Option("--retry", help="train again what diverged before")] = False,
+    modules: Imported = [],  # noqa: B006
 ) -> None:
     """Train experiments, or continue.
 
@@ -108,6 +115,7 @@ def train(
     from fedlib.runs import find, run
     from fedlib.runs.sweep import sweep
 
+    _import(modules)
     asked = [e for source in sources for e in experiments(source)]
     how: dict[str, Any] = {"device": device, "chunk": chunk, "retry": retry}
     if plan:
@@ -148,9 +156,20 @@ def _told(source: str) -> Iterator[tuple[Any, str]]:
             yield line, f"{source}, line {i}: "
 
 
+def _import(modules: Sequence[str]) -> None:
+    for name in modules:
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise Usage(f"{name} cannot be imported: {error}") from error
+
+
 def _experiment(said: Any, where: str) -> Experiment:
     from fedlib.runs import Experiment
+    from fedlib.runs.spec import MADE_OF
 
+    if isinstance(said, dict):
+        said.pop(MADE_OF, None)
     try:
         made = from_code(said) if isinstance(said, str) else from_dict(said)
     except (TypeError, ValueError) as error:
@@ -177,56 +196,88 @@ def runs() -> None:
 
     rows, entries = [], inventory()
     for entry in entries:
-        e = entry.experiment
-        what = (type(e.algorithm).__name__, e.task.dataset, e.seed, e.rounds) if e else (None,) * 4
+        what = _words(entry.spec) if entry.spec else (None,) * 4
         rows.append((entry.key, *what, entry.completed, entry.state))
     show_table(("key", "algorithm", "dataset", "seed", "rounds", "completed", "state"), rows)
     notes = [f"{entry.key}: {entry.note}" for entry in entries if entry.note]
     print("\n".join([f"{len(rows)} runs", *notes]))
 
 
+def _words(spec: dict[str, Any]) -> tuple[object, ...]:
+    kind = spec["algorithm"]["kind"]
+    name = kind if is_kind(kind) else f"{kind}, not imported here"
+    return name, spec["task"]["dataset"], spec.get("seed", 0), spec["rounds"]
+
+
 @app.command()
 def show(
     key: Annotated[str, Argument(metavar="KEY", help="a run's key, or how it begins")],
     curve: Annotated[str, Option(metavar="METRIC", help="a metric over the rounds")] = "",
+    modules: Imported = [],  # noqa: B006
 ) -> None:
     """Show one stored run.
 
     \b
     show 4f8a --curve test_accuracy
     """
-    from fedlib.runs import inventory
+    from fedlib.runs.spec import MADE_OF
 
-    found = {entry.key: entry for entry in inventory() if entry.key.startswith(key)}
-    if len(found) != 1:
-        raise Usage(f"{len(found)} stored runs begin with {key!r}: {', '.join([*found][:10])}")
-    (entry,) = found.values()
+    _import(modules)
+    entry = _only(key)
     result = _read(entry)
     names = sorted(result.metrics["metric"].unique().to_pylist())
     if curve:
         one_of("metric", curve, names)
         show_table(("round", curve), [*result.curve(curve).items()])
         return
-    e = result.experiment
-    print(f"{e}\nkey {entry.key}, {entry.completed}/{e.rounds} rounds, {entry.state}, {entry.path}")
-    for name, what in result.provenance.items():
+    spec, end = dict(entry.spec), f"{entry.completed}/{entry.spec['rounds']} rounds"
+    made_of = spec.pop(MADE_OF, [])
+    print(f"{as_code(spec)}\nkey {entry.key}, {end}, {entry.state}, {entry.path}")
+    for name, what in {**({MADE_OF: made_of} if made_of else {}), **result.provenance}.items():
         print(f"  {name}: {what if isinstance(what, str) else json.dumps(what)}")
     last = [(name, *[*result.curve(name).items()][-1]) for name in names]
     show_table(("metric", "round", "mean"), last)
 
 
+@app.command()
+def forget(
+    key: Annotated[str, Argument(metavar="KEY", help="a run's key, or how it begins")],
+) -> None:
+    """Delete one run folder: its result, its state, or why it stopped."""
+    from fedlib.runs import store
+
+    entry = _only(key)
+    if entry.path.is_file():
+        raise Usage(f"{entry.key} is exported: it lies with others in {entry.path}")
+    store.forget(entry.key)
+    print(f"{entry.key} is forgotten")
+
+
+def _only(key: str) -> Entry:
+    """Return the stored run whose key begins so."""
+    from fedlib.runs import inventory
+
+    found = inventory(key)
+    if len(found) != 1:
+        names = ", ".join(entry.key for entry in found[:10])
+        raise Usage(f"{len(found)} stored runs begin with {key!r}: {names}")
+    return found[0]
+
+
 def _read(entry: Entry) -> Result:
     """Return what is stored of a run, its failure in place of a provenance if it has one."""
     from fedlib.runs import Result, store
-    from fedlib.runs.exported import read_run
+    from fedlib.runs.exported import read_metrics, read_told
 
-    if entry.experiment is None:
+    if not entry.spec:
         raise ValueError(f"{entry.key} cannot be read: {entry.note}")
+    experiment: Any = entry.experiment
     if entry.path.is_file():
-        return read_run(entry.path, entry.key)
+        _, said = read_told(entry.path, entry.key)
+        return Result(experiment, read_metrics(entry.path, entry.key), said)
     told = (entry.path / name for name in (store.PROVENANCE, store.FAILURE))
     said = next((store.read_json(path) for path in told if path.exists()), {})
-    return Result(entry.experiment, store.read_metrics(entry.path), said)
+    return Result(experiment, store.read_metrics(entry.path), said)
 
 
 @app.command()

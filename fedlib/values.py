@@ -11,12 +11,13 @@ import difflib
 import hashlib
 import json
 import math
+import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import cache
-from typing import Any, TypeVar, dataclass_transform
+from functools import cache, partial
+from typing import Any, TypeVar, dataclass_transform, overload
 
 _KINDS: dict[str, type] = {}
 _BITS = 63  # of a whole number: enough for seeds, and for every reader of JSON
@@ -25,16 +26,21 @@ _PLAIN = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
 T = TypeVar("T")
 
 
+@overload
+def value(cls: type[T]) -> type[T]: ...
+@overload
+def value(*, kind: str) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-def value(cls: type[T]) -> type[T]:
+def value(cls: Any = None, *, kind: str = "") -> Any:
     """Make ``cls`` a frozen dataclass whose fields are type-checked and whose repr is code.
 
     What its ``limits`` (see ``within``) and a method ``check(self)`` say runs after the type checks
-    and raises ValueError for a value out of range. The name of a class stands for it in every key:
-    give it another name when what it does changes. TypeError if the name is that of another class.
+    and raises ValueError for a value out of range. A class from outside that has the name of one of
+    the library is of the kind "module.name". TypeError if another class has a kind.
 
     Args:
         cls: a class with annotated fields; ``value`` is its decorator.
+        kind: what stands for the class in every key, so that it can be renamed; else its name does.
 
     >>> @value
     ... class Halved(FedAvg):
@@ -43,13 +49,19 @@ def value(cls: type[T]) -> type[T]:
     >>> Halved(epochs=2)
     Halved(epochs=2)
     """
-    known = _KINDS.get(cls.__name__, cls)
-    if _place(known) != _place(cls):
-        raise TypeError(f"the name {cls.__name__} is taken by {'.'.join(_place(known))}")
-    cls.__post_init__ = _validate  # type: ignore[attr-defined]
-    cls.__repr__ = as_code  # type: ignore[method-assign]
+    if cls is None:
+        return partial(value, kind=kind)
+    module, name = _place(cls)
+    if not kind:
+        taken = _is_ours(_KINDS.get(name, cls)) and not _is_ours(cls)
+        kind = f"{module}.{cls.__name__}" if taken else cls.__name__
+    other = _KINDS.get(kind, cls)
+    if _place(other) != (module, name) and _is_ours(other) >= _is_ours(cls):
+        where = ".".join(_place(other))
+        raise TypeError(f"the kind {kind} is {where}: give {name} another, @value(kind=...)")
+    cls.__post_init__, cls.__repr__, cls.__kind__ = _validate, as_code, kind
     made = dataclasses.dataclass(frozen=True, repr=False)(cls)
-    _KINDS[cls.__name__] = made
+    _KINDS[kind] = made
     return made
 
 
@@ -81,12 +93,27 @@ def one_of(what: str, given: str, known: Iterable[str]) -> None:
         raise UnknownName(f"unknown {what} {given!r}; {suggest(given, names)}")
 
 
+def is_kind(name: str) -> bool:
+    """Return whether a kind of value of this name is known, so that data of it can be rebuilt."""
+    return name in _KINDS
+
+
 def as_code(item: Any) -> str:
-    """Return the Python expression that makes ``item``, fields left at their default omitted."""
-    if not dataclasses.is_dataclass(item) or isinstance(item, type):
+    """Return the Python expression that makes ``item``, fields left at their default omitted.
+
+    ``item`` is a value, or the data of one, of which the kinds need not be known.
+    """
+    if isinstance(item, dict):
+        kind = str(item.get("kind"))
+        name = _printed(_KINDS[kind]) if kind in _KINDS else kind
+        fields = [(field, v) for field, v in item.items() if field != "kind"]
+    elif dataclasses.is_dataclass(item) and not isinstance(item, type):
+        name, fields = _printed(type(item)), _changed(item)
+    elif isinstance(item, list):
+        return f"({', '.join(map(as_code, item))}{',' * (len(item) == 1)})"
+    else:
         return repr(item)
-    fields = ", ".join(f"{name}={as_code(v)}" for name, v in _changed(item))
-    return f"{type(item).__name__}({fields})"
+    return f"{name}({', '.join(f'{field}={as_code(v)}' for field, v in fields)})"
 
 
 def to_dict(item: Any) -> Any:
@@ -95,12 +122,12 @@ def to_dict(item: Any) -> Any:
     TypeError for a class, or a subclass, that is not decorated with ``value``.
     """
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
-        kind = type(item)
-        if vars(kind).get("__post_init__") is _validate:
-            _KINDS.setdefault(kind.__name__, kind)  # unpickled: a cluster gets a notebook's classes
-        if _place(_KINDS.get(kind.__name__, object)) != _place(kind):
-            raise TypeError(f"{kind.__name__} is no kind of value: decorate it with @value")
-        return {"kind": kind.__name__, **{n: to_dict(v) for n, v in _changed(item)}}
+        cls = type(item)
+        if "__kind__" not in vars(cls):
+            raise TypeError(f"{cls.__name__} is no kind of value: decorate it with @value")
+        kind = vars(cls)["__kind__"]
+        _KINDS.setdefault(kind, cls)  # unpickled: a cluster gets a notebook's classes
+        return {"kind": kind, **{n: to_dict(v) for n, v in _changed(item)}}
     if isinstance(item, tuple | list):
         return [to_dict(v) for v in item]
     return item
@@ -123,7 +150,7 @@ def _rebuilt(data: Any) -> Any:
     rest = dict(data)
     kind = rest.pop("kind", None)
     one_of("kind of value", str(kind), _KINDS)
-    return _make(str(kind), {name: _rebuilt(v) for name, v in rest.items()})
+    return _make(_KINDS[str(kind)], {name: _rebuilt(v) for name, v in rest.items()})
 
 
 def from_code(text: str) -> Any:
@@ -139,31 +166,36 @@ def from_code(text: str) -> Any:
         raise ValueError(f"not the code of a value: {error} in {shown(text)}") from error
 
 
-def key_of(item: Any, *, version: int) -> str:
-    """Return the 16-hex-digit name of a value, the same on every machine."""
-    text = json.dumps([version, to_dict(item)], sort_keys=True, allow_nan=False)
+def key_of(item: Any, *more: str, version: int) -> str:
+    """Return the 16-hex-digit name of a value, or of its data, the same on every machine.
+
+    ``more`` is what else the name stands for.
+    """
+    text = json.dumps([version, to_dict(item), *more], sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _make(kind: str, given: dict[str, Any]) -> Any:
-    """Return the value of a kind with some fields; TypeError names those that are missing."""
+def _make(cls: Any, given: dict[str, Any]) -> Any:
+    """Return a value with some fields; TypeError names those that are missing."""
     for name in given:
-        one_of(f"field of {kind}", name, [f.name for f in dataclasses.fields(_KINDS[kind])])
-    return _KINDS[kind](**given)
+        one_of(f"field of {_printed(cls)}", name, [f.name for f in dataclasses.fields(cls)])
+    return cls(**given)
 
 
 def _read(node: ast.expr, text: str) -> Any:
     """Return what one part of a value's code stands for."""
+    kinds = {_printed(cls): cls for cls in _KINDS.values()}
     match node:
-        case ast.Call(func=ast.Name(id=kind)):
-            one_of("kind of value", kind, _KINDS)
-            names = [f.name for f in dataclasses.fields(_KINDS[kind])]
+        case ast.Call(func=func) if isinstance(func, ast.Name) or ast.unparse(func) in kinds:
+            kind = ast.unparse(func)
+            one_of("kind of value", kind, kinds)
+            names = [f.name for f in dataclasses.fields(kinds[kind])]
             parts = [(str(word.arg), word.value) for word in node.keywords]
             parts += zip(names, node.args, strict=False)
             given = {name: _read(part, text) for name, part in parts}
             if len(given) < len(node.args) + len(node.keywords):
                 raise ValueError(f"{kind} has too many arguments, or one twice")
-            return _make(kind, given)
+            return _make(kinds[kind], given)
         case ast.Tuple(elts=items) | ast.List(elts=items):
             return tuple(_read(item, text) for item in items)
         case ast.Constant() | ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
@@ -171,7 +203,7 @@ def _read(node: ast.expr, text: str) -> Any:
                 if isinstance(found := ast.literal_eval(node), int | float | str | None):
                     return found
         case ast.Name(id=name):
-            raise UnknownName(f"{name!r} is no value: write Kind(...); {suggest(name, _KINDS)}")
+            raise UnknownName(f"{name!r} is no value: write Kind(...); {suggest(name, kinds)}")
     part = shown(ast.get_source_segment(text, node) or text)
     raise ValueError(f"{part} is no part of a value's code: only Kind(...) and literals are")
 
@@ -196,7 +228,18 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _place(cls: type) -> tuple[str, str]:
-    return cls.__module__, cls.__qualname__
+    # A spawned process imports a script as __mp_main__.
+    return cls.__module__.replace("__mp_main__", "__main__"), cls.__qualname__
+
+
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _printed(cls: type) -> str:
+    """Return what stands for a class in code: its name, or its kind if another has that name."""
+    kind = str(vars(cls).get("__kind__", ""))
+    return kind if "." in kind else cls.__name__
 
 
 def _validate(self: Any) -> None:
@@ -232,6 +275,8 @@ def _lies_in(number: float, limit: str) -> bool:
 
 def _checked(where: str, given: Any, hint: Any) -> Any:
     """Return ``given`` in the form ``hint`` asks for: 1 is 1.0, -0.0 is 0.0, with one key each."""
+    if "numpy" in sys.modules and isinstance(given, sys.modules["numpy"].generic):
+        given = given.item()
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     allowed = typing.get_args(hint) if union else (hint,)
     if Any in allowed or (given is None and type(None) in allowed):

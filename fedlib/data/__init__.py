@@ -20,6 +20,8 @@ steers them::
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache as remembered
 from functools import partial
 from pathlib import Path
 
@@ -67,6 +69,40 @@ def load(name: str) -> Dataset:
     not those of the official set, or when a download fails.
     """
     return _found(name)[-1]()
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is that of a dataset of one's own, and of no official set or sample."""
+    return _record(name) is None
+
+
+def fingerprint(name: str) -> str:
+    """The fingerprint of a dataset as it lies here now, "" where that is not known.
+
+    Nothing is downloaded, and an official set that was never opened here is not decoded for it.
+    DatasetError for data of one's own that are not there any more.
+    """
+    if is_own(name):
+        return str(cache.meta_of(name)["fingerprint"])
+    with suppress(DatasetError):
+        return _fingerprint(name, _state(name), cache.folder())
+    return ""
+
+
+@remembered
+def _fingerprint(name: str, state: object, where: Path) -> str:
+    """The same, once per process for files in a state, as long as they are decoded there."""
+    found, _, opened = _found(name)
+    new = found == "parquet" and name in RECORDS and not (where / name).exists()
+    return "" if new or found == "download" else opened().fingerprint
+
+
+def _state(name: str) -> tuple[object, ...]:
+    """Size and time of the files in `$FEDLIB_DATA` that a dataset would be decoded from."""
+    record, folder = _record(name), None if name == DIGITS else _data_folder(name)
+    files = parquet.files_of(folder, record).values() if folder and record else ()
+    states = [(path, path.stat()) for part in files for path in part]
+    return tuple((str(path), now.st_size, now.st_mtime_ns) for path, now in states)
 
 
 def describe(name: str) -> tuple[str, str]:

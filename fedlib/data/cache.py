@@ -52,7 +52,7 @@ def get(name: str, state: Any, told: dict[str, Any], build: Callable[[], Made]) 
         with FileLock(folder() / f"{name}.lock"):
             if state and (found := find(name, state)):
                 return found  # another process was faster
-            _write(name, {"state": state, **told}, *build())
+            _write(name, state, told, *build())
             return read(name)
     except OSError as error:
         raise DatasetError(
@@ -70,7 +70,11 @@ def find(name: str, state: Any = None) -> Dataset | None:
 
 
 def _write(
-    name: str, told: dict[str, Any], splits: dict[str, Split], vocabulary: tuple[str, ...]
+    name: str,
+    state: Any,
+    told: dict[str, Any],
+    splits: dict[str, Split],
+    vocabulary: tuple[str, ...],
 ) -> None:
     """Write an entry in place of the one that there was; a test split that is left out is empty."""
     train, partial = splits["train"], folder() / f"{name}.partial"
@@ -87,10 +91,10 @@ def _write(
                     raise DatasetError(f"column {column!r} cannot be kept, it would name a file")
                 _save(partial / f"{split}.{EXTRA}{column}.npy", values)
         states = {path.name: path.stat() for path in sorted(partial.iterdir())}
-        meta = told | {
+        meta = {"state": state, **told} | {
             "version": VERSION,
             "vocabulary": vocabulary,
-            "fingerprint": _fingerprint(splits, vocabulary),
+            "fingerprint": _fingerprint(splits, vocabulary, None if state else told),
             "files": {file: [now.st_size, now.st_mtime_ns] for file, now in states.items()},
         }
         meta["sum"] = zlib.crc32(json.dumps(meta).encode())
@@ -110,11 +114,20 @@ def _save(path: Path, values: NDArray[Any]) -> None:
         file.write(np.ascontiguousarray(values).data)
 
 
-def _fingerprint(splits: dict[str, Split], vocabulary: tuple[str, ...]) -> str:
-    """SHA-256, in hex, of what training sees: features, labels, and what token ids stand for."""
+def _fingerprint(
+    splits: dict[str, Split], vocabulary: tuple[str, ...], own: dict[str, Any] | None
+) -> str:
+    """SHA-256, in hex, of what training sees: features, labels, and what token ids stand for.
+
+    Of one's ``own`` also further columns and how they look, which no official set says.
+    """
     content = hashlib.sha256()
+    if own:
+        columns = [sorted(part.columns) for part in splits.values()]
+        content.update(json.dumps([own["mean"], own["std"], columns]).encode())
     for part in splits.values():
-        for values in (part.features, part.labels):
+        extra = [part.columns[name] for name in sorted(part.columns)] if own else []
+        for values in (part.features, part.labels, *extra):
             content.update(f"{values.dtype.str}{values.shape}".encode())
             content.update(np.ascontiguousarray(values).data)
     content.update(json.dumps(vocabulary).encode() if vocabulary else b"")

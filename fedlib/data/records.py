@@ -59,7 +59,8 @@ class Dataset:
     mean, std: per channel, of pixels scaled to [0, 1]; the customary constants, () for text. Of
     data of one's own per channel (the last axis), per feature or 0 and 1, as measured in training.
     source: where the examples came from, without any machine's folders. fingerprint: SHA-256, in
-    hex, of features, labels and vocabulary.
+    hex, of features, labels and vocabulary; of data of one's own also of their other columns, of
+    mean and of std.
     vocabulary: what each token id stands for, by descending frequency in the training texts after
     the padding (0) and the unknown token (1), so that V ids are kept by making ids >= V unknown;
     () for pictures.

@@ -36,8 +36,12 @@ class Damaged(ValueError):
     """A stored file is not what it should be."""
 
 
+class Other(Damaged):
+    """What is stored is sound, and of other data or another first stage than are here."""
+
+
 class DamagedWarning(UserWarning):
-    """A damaged run was passed over or set aside."""
+    """A run that is damaged, or is of something else than is here, was passed over or set aside."""
 
 
 def write(target: Path, put: Callable[[Path], Any], what: str) -> None:

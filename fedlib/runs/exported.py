@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from fedlib import paths
 from fedlib.runs import atomic
 from fedlib.runs.provenance import dirty
-from fedlib.runs.spec import COLUMNS, SCHEMA, Experiment, Result, tidy
-from fedlib.values import from_dict, to_dict
+from fedlib.runs.spec import COLUMNS, MADE_OF, SCHEMA, Experiment, Result, spec_of, tidy
+from fedlib.values import from_dict
 
 WHAT = "exported result of fedlib"
 MOST_NAMED = 20  # runs, in an error
@@ -73,7 +73,7 @@ def refusal(results: Sequence[Result]) -> str:
 
 def _table(key: str, result: Result) -> pa.Table:
     metrics = tidy(result.metrics)
-    run = {"spec": to_dict(result.experiment), "provenance": result.provenance}
+    run = {"spec": spec_of(result.experiment), "provenance": result.provenance}
     rows = pa.array([0] * metrics.num_rows, pa.int32())
     same = (key, json.dumps(run, sort_keys=True))
     columns = [pa.DictionaryArray.from_arrays(rows, [text]) for text in same]
@@ -100,8 +100,25 @@ def _write(tables: Iterable[pa.Table], path: Path) -> None:
 
 
 def files() -> list[Path]:
-    """Return the files of exported results that are there."""
-    return sorted(paths.results().glob("[!.]*.parquet"))
+    """Return the files of exported results that are there, those of one name as they were added."""
+    return sorted(paths.results().glob("[!.]*.parquet"), key=_numbered)
+
+
+def _numbered(path: Path) -> tuple[str, int]:
+    """Return a file's name and its number: "some.2.parquet" was added to "some.parquet"."""
+    name, _, number = path.stem.rpartition(".")
+    return (name, int(number)) if number.isdecimal() and name else (path.stem, 1)
+
+
+def place_of_more(name: str) -> str:
+    """Return under which name more results are exported beside those under ``name``."""
+    last = max((n for one, n in map(_numbered, files()) if one == name), default=0)
+    return f"{name}.{last + 1}" if last else name
+
+
+def group_of(path: Path) -> str:
+    """Return the name that a file shares with those that were added to it."""
+    return _numbered(path)[0]
 
 
 # Read once per process, and again when a file is replaced: of every file its time, size and inode.
@@ -142,25 +159,46 @@ def held(path: Path) -> list[str]:
 
 def read_run(path: Path, key: str) -> Result:
     """Return the run of a key in a file; Damaged if it cannot be read."""
+    spec, provenance = read_told(path, key)
+    with atomic.reading(path, WHAT):
+        experiment = from_dict({name: v for name, v in spec.items() if name != MADE_OF})
+        if not isinstance(experiment, Experiment):
+            raise ValueError("it does not say of which experiment it is")
+    return Result(experiment, read_metrics(path, key), provenance)
+
+
+def read_told(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the spec and the provenance of a key in a file; Damaged if they cannot be read."""
+    table = _read(path, key, ["run"])
+    with atomic.reading(path, WHAT):
+        run = json.loads(table["run"][0].as_py())
+        return dict(run["spec"]), dict(run["provenance"])
+
+
+def read_metrics(path: Path, key: str) -> pa.Table:
+    """Return the metrics of a key in a file; Damaged if they cannot be read."""
+    return tidy(_read(path, key, COLUMNS))
+
+
+def _read(path: Path, key: str, columns: Sequence[str]) -> pa.Table:
     with _opened(path) as (file, footer, groups):
         parquet = pq.ParquetFile(file, metadata=footer, page_checksum_verification=True)
-        table = parquet.read_row_group(groups[key], use_threads=False)
-        run = json.loads(table["run"][0].as_py())
-        spec = from_dict(run["spec"])
-        if not isinstance(spec, Experiment):
-            raise ValueError("it does not say of which experiment it is")
-        return Result(spec, tidy(table), run["provenance"])
+        return parquet.read_row_group(groups[key], columns=[*columns], use_threads=False)
+
+
+def places() -> dict[str, Path]:
+    """Return the file of every exported key: of files of one name the one that was added last.
+
+    Damaged if a file cannot be read, which may hold any.
+    """
+    return {key: path for path in files() for key in held(path)}
 
 
 def path_of(experiment: Experiment) -> Path | None:
-    """Return the file in which the exported result of an experiment lies, if it does.
-
-    ValueError if a file before it is damaged, which may hold it.
-    """
-    key = experiment.key  # hashed once, and not for every file
-    return next((path for path in files() if key in held(path)), None)
+    """Return the file in which the exported result of an experiment lies, if it does."""
+    return places().get(experiment.key)
 
 
 def exported() -> list[Result]:
     """Return every exported result."""
-    return [read_run(path, key) for path in files() for key in held(path)]
+    return [read_run(path, key) for key, path in places().items()]

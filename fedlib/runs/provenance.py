@@ -116,7 +116,7 @@ def _stages(made: Mapping[str, Any]) -> dict[str, list[str]]:
 
 @cache
 def commit() -> str:
-    """Return the commit as it was when this process first trained: the code that it runs.
+    """Return the commit as it was when this process imported the library: the code that it runs.
 
     It ends with "-dirty" if files of the package are changed or new; other files, results for one,
     may differ. An installed copy is of no commit, whatever checkout it lies in or is asked from.
@@ -133,6 +133,9 @@ def _git(*words: str) -> str:
         return subprocess.run(call, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
         return ""
+
+
+commit()  # remembered now: the checkout may move on while this process runs what it has loaded
 
 
 def _made_with(fed: Federation) -> dict[str, str | bool]:

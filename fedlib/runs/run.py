@@ -35,10 +35,9 @@ from fedlib.runs.provenance import (
     segment,
     stages_of,
 )
-from fedlib.runs.spec import Experiment, Log, Result
+from fedlib.runs.spec import Experiment, Log, Result, spec_of
 from fedlib.runs.store import Kept, RunDiverged
 from fedlib.tasks import pick_device
-from fedlib.values import to_dict
 
 CHECKPOINT_SECONDS = 60.0
 OF_THE_END = ("everywhere_accuracy", "kept_round")  # what only the last round of a run logs
@@ -76,6 +75,7 @@ class How(NamedTuple):
     retry: bool = False
     callbacks: tuple[Callback, ...] = ()
     debug: bool = False
+    again: bool = False
 
 
 def run(
@@ -87,8 +87,13 @@ def run(
     retry: bool = False,
     callbacks: Sequence[Callback] = (),
     debug: bool = False,
+    again: bool = False,
 ) -> Result:
     """Return the result of an experiment, training it only if it is not stored.
+
+    It is stored under what it was made of: its spec, code and data of one's own. Where one of these
+    is another now it is another run. With another known set, or after another first stage, than are
+    here it counts as not stored.
 
     A run that was interrupted or killed continues from its last checkpoint (one a minute, or every
     $FEDLIB_CHECKPOINT_SECONDS), and one of more rounds from the end of a shorter one that is
@@ -107,20 +112,24 @@ def run(
             True the run stops: it is stored as unfinished and goes on when it is asked for again.
         debug: one client after another in this process, without vmap: an error in a loss has its
             plain traceback, and a debugger stops there.
+        again: whether what is stored of it is forgotten first; its first stages are not.
 
     Returns:
         The result; of a run that a callback has stopped the metrics up to there.
 
     Raises:
         RunDiverged: for a run whose numbers stopped being finite, and again when asked again.
-        StoreError: when nothing can be stored, or when the checkpoint is of other data.
+        StoreError: when nothing can be stored, or when its code is another in this process than
+            where it was asked for.
 
     >>> result = run(tiny, progress=False)
     >>> result.curve("test_accuracy").keys()
     dict_keys([0, 2])
     """
-    how = How(device, chunk, progress, retry, tuple(callbacks), debug)
-    return store.find(experiment) or _claim_and_train(experiment, how)
+    how = How(device, chunk, progress, retry, tuple(callbacks), debug, again)
+    made = experiment.pinned()
+    result = (None if again else store.find(made)) or _claim_and_train(made, how)
+    return replace(result, experiment=experiment)
 
 
 def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
@@ -143,20 +152,23 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
     >>> state.shared["head.bias"].shape
     torch.Size([10])
     """
-    stored, kept = store.find(experiment), None
+    made, asked, kept = experiment.pinned(), How(**how), None
+    stored = store.find(made) if store.complete(made) and not asked.again else None
     with suppress(Damaged):
-        kept = store.restore(experiment)
-    if stored is None or kept is None or kept.completed < experiment.rounds:
-        stored = _claim_and_train(experiment, How(**how))
-        kept = store.restore(experiment)
+        kept = store.restore(made)
+    if stored is None or kept is None:
+        stored = _claim_and_train(made, asked)
+        kept = store.restore(made)
     assert kept is not None
-    return stored, kept.state
+    return replace(stored, experiment=experiment), kept.state
 
 
 def _claim_and_train(experiment: Experiment, how: How) -> Result:
     stopped = None
     how = how._replace(chunk=1) if how.debug else how
     with store.claimed(experiment):
+        if how.again:
+            store.forget(experiment.key)
         if not store.complete(experiment):
             if how.retry:
                 store.forget_failure(experiment)
@@ -174,9 +186,14 @@ def _train(experiment: Experiment, how: How) -> Result | None:
     """Train a run and store it; return the metrics so far of one that a callback has stopped."""
     interval = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or CHECKPOINT_SECONDS)
     keep_freed()
-    commit()  # remembered now: the checkout may move on while this process runs what it has loaded
+    if experiment.changed:
+        raise StoreError(
+            f"run {experiment.key} is not trained: code or data that it is made of are others in "
+            "this process than where it was asked for. Restart what asked for it."
+        )
     fed = experiment.task.build(experiment.seed, how.device)
-    store.tell(experiment, store.SPEC, to_dict(experiment))
+    store.mend(experiment)  # the data are open now, and can be compared
+    store.tell(experiment, store.SPEC, spec_of(experiment))
     course = Course(experiment, fed, how)
     first, start, end = course.begin(), course.start, experiment.rounds
     saved = time.monotonic()
@@ -287,21 +304,13 @@ class Course:
     def begin(self) -> State:
         """Return the state to start from: a checkpoint's, or a fresh one after earlier stages."""
         e, kept = self.experiment, store.restore(self.experiment)
-        # Of what they are and where they came from, the last word: their fingerprint.
-        data, here = kept.data if kept else "", self.fed.source
-        if data and data.rpartition(" ")[2] != here.rpartition(" ")[2]:
-            raise StoreError(
-                f"run {e.key} was begun on other data: its checkpoint is of {data!r}, here "
-                f"are {here!r}. Bring the first data back, or move {store.folder(e)} "
-                "away to begin anew."
-            )
-        kept = kept if kept and kept.completed > 0 else _shorter(e, here)
+        kept = kept if kept and kept.completed > 0 else _shorter(e, self.fed.source)
         if kept:
             self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
             self._best = moved(kept.best, self.fed) if kept.best else None
             self.state, self.completed = moved(kept.state, self.fed), kept.completed
             return self.state
-        how = self.how._replace(callbacks=())._asdict()
+        how = self.how._replace(callbacks=(), again=False)._asdict()
         made = [run_with_state(stage, **how) for stage in e.before]
         self._stages = stages_of((r.experiment.key, r.provenance) for r, _ in made)
         for result, ended in made:
@@ -379,6 +388,7 @@ class Course:
             "message": str(error),
             "commit": commit(),
             "data": self.fed.source,
+            "segments": [*self.segments(), {"began_with": self._began_with}],
         }
         store.tell(self.experiment, store.FAILURE, failure)
         return RunDiverged.of(failure, store.folder(self.experiment))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from typing import Any
@@ -13,12 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor, nn
 
+from fedlib import data as datasets
 from fedlib.algorithms import FedAvg
 from fedlib.engine import Report
 from fedlib.engine.evaluate import Scores
 from fedlib.metrics import gradient_divergence
+from fedlib.runs.source import digest, foreign
 from fedlib.tasks import Task
-from fedlib.values import key_of, value, within
+from fedlib.values import key_of, to_dict, value, within
 
 # Raise this when the same experiment would give other numbers than before (a change of default, a
 # repaired bug): old results then keep their key and are no longer found.
@@ -34,6 +36,7 @@ SCHEMA = pa.schema(
     }
 )
 COLUMNS = tuple(SCHEMA.names)
+MADE_OF = "made_of"  # in a stored spec
 NONE = -1  # client or expert of a row that belongs to no client or expert
 
 
@@ -77,10 +80,54 @@ class Experiment:
         if self.beside is not None and self.after is None:
             raise ValueError("beside needs a first stage to be beside of: give `after` too")
 
-    @cached_property
+    @property
     def key(self) -> str:
-        """The name of the stored result: 16 hex digits, the same on every machine."""
+        """The name of the stored result: 16 hex digits, the same on every machine.
+
+        It stands for the spec and for what it is ``made_of``, as that is now.
+        """
+        return key_of(self, *more, version=VERSION) if (more := self.made_of) else self._key
+
+    @property
+    def made_of(self) -> list[str]:
+        """What the spec does not hold: a digest of foreign code, and of each set of one's own data.
+
+        Empty where there is nothing but the library and data sets that it knows.
+        """
+        return list(vars(self).get("_made_of") or self._outside())
+
+    def pinned(self) -> Experiment:
+        """Return a copy that keeps its key, whatever becomes of code and data from now on."""
+        if self._plain or "_made_of" in vars(self):
+            return self
+        after, beside = (stage and stage.pinned() for stage in (self.after, self.beside))
+        copy = replace(self, after=after, beside=beside)
+        vars(copy).update(_made_of=self._outside(), _as_run=self._outside(readable=False))
+        return copy
+
+    @property
+    def changed(self) -> bool:
+        """Whether code or data of a pinned one are others here, in this process, than they were."""
+        return "_as_run" in vars(self) and vars(self)["_as_run"] != self._outside(readable=False)
+
+    @cached_property
+    def _key(self) -> str:
         return key_of(self, version=VERSION)
+
+    @cached_property
+    def _plain(self) -> bool:
+        return not foreign(self) and not self._own_data
+
+    @property
+    def _own_data(self) -> list[str]:
+        every = dict.fromkeys(stage.task.dataset for stage in self.stages)
+        return [name for name in every if datasets.is_own(name)]
+
+    def _outside(self, *, readable: bool = True) -> list[str]:
+        if self._plain:
+            return []
+        code = [f"code {digest(roots, readable=readable)}"] if (roots := foreign(self)) else []
+        return [*code, *(f"{name} {datasets.fingerprint(name)[:16]}" for name in self._own_data)]
 
     @property
     def before(self) -> tuple[Experiment, ...]:
@@ -96,6 +143,18 @@ class Experiment:
         """Return whether the clients are scored after ``completed`` rounds."""
         between = self.evaluate_every > 0 and completed % self.evaluate_every == 0
         return between or completed == self.rounds
+
+
+def spec_of(experiment: Experiment) -> dict[str, Any]:
+    """Return the spec that is stored of an experiment, with what else it is made of."""
+    more = experiment.made_of
+    return {**to_dict(experiment), **({MADE_OF: more} if more else {})}
+
+
+def key_in(spec: dict[str, Any]) -> str:
+    """Return the key of the experiment that a stored spec is of."""
+    plain = {name: v for name, v in spec.items() if name != MADE_OF}
+    return key_of(plain, *spec.get(MADE_OF, ()), version=VERSION)
 
 
 def tidy(table: pa.Table) -> pa.Table:

@@ -9,16 +9,18 @@
     runs/damaged/                    runs that were set aside
 
 A file that is damaged is never read on with: ``find`` passes its run over, and who claims the run
-moves the folder aside and begins anew.
+moves the folder aside and begins anew. The same goes for a run of other data than are here, or
+after another first stage than is stored here: a run stands for what it was made of.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -28,14 +30,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from fedlib import data as datasets
 from fedlib import paths
 from fedlib.engine import State, TrainingDiverged
 from fedlib.models import part
 from fedlib.runs import atomic
-from fedlib.runs.atomic import Damaged, DamagedWarning, read_json
-from fedlib.runs.exported import files, held, path_of, read_run
-from fedlib.runs.spec import Experiment, Result, tidy
-from fedlib.values import from_dict, to_dict
+from fedlib.runs.atomic import Damaged, DamagedWarning, Other, read_json
+from fedlib.runs.exported import files, held, path_of, read_told
+from fedlib.runs.exported import read_metrics as exported_metrics
+from fedlib.runs.provenance import began_with, digest
+from fedlib.runs.spec import MADE_OF, Experiment, Result, key_in, tidy
+from fedlib.values import from_dict
 
 SPEC, CHECKPOINT, METRICS = "spec.json", "checkpoint.safetensors", "metrics.parquet"
 PROVENANCE, FAILURE = "provenance.json", "failure.json"
@@ -92,7 +97,8 @@ def folder(experiment: Experiment) -> Path:
 def find(experiment: Experiment) -> Result | None:
     """Return the stored result, from the run folders or else the exported ones, or None.
 
-    A damaged run counts as not stored, with a warning; a damaged exported file is a ValueError.
+    A run that is damaged, or is of other data or another first stage than are here, counts as not
+    stored, with a warning.
 
     Args:
         experiment: whose result.
@@ -105,20 +111,87 @@ def find(experiment: Experiment) -> Result | None:
     >>> run(tiny, progress=False).experiment == find(tiny).experiment
     True
     """
-    home = folder(experiment)
-    if (home / PROVENANCE).exists():
+    for place, made in _served(experiment):
         try:
-            metrics = read_metrics(home, experiment.rounds)
-            return Result(experiment, metrics, read_json(home / PROVENANCE))
+            exported = place.is_file()
+            metrics = (
+                exported_metrics(place, experiment.key)
+                if exported
+                else read_metrics(place, experiment.rounds)
+            )
+            return Result(experiment, metrics, made)
         except Damaged as error:
-            warnings.warn(f"{error}; this run is passed over", DamagedWarning, stacklevel=2)
-    path = path_of(experiment)
-    return None if path is None else read_run(path, experiment.key)
+            if exported:
+                raise
+            _pass_over(error)
+    return None
 
 
 def complete(experiment: Experiment) -> bool:
     """Return whether a run folder holds everything: result, final state and provenance."""
-    return all((folder(experiment) / name).exists() for name in (METRICS, CHECKPOINT, PROVENANCE))
+    home = folder(experiment)
+    whole = all((home / name).exists() for name in (METRICS, CHECKPOINT, PROVENANCE))
+    return whole and any(place == home for place, _ in _served(experiment))
+
+
+def _served(experiment: Experiment) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield where a result is stored, the run folder first, and its provenance, if it counts."""
+    home = folder(experiment)
+    if (home / PROVENANCE).exists():
+        try:
+            made = read_json(home / PROVENANCE)
+            _require_same(experiment, home / PROVENANCE, made, read_json(home / SPEC))
+            yield home, made
+        except Damaged as error:
+            _pass_over(error)
+    if (path := path_of(experiment)) is not None:
+        spec, made = read_told(path, experiment.key)
+        try:
+            _require_same(experiment, path, made, spec)
+            yield path, made
+        except Other as error:
+            _pass_over(error)
+
+
+def _pass_over(error: Damaged) -> None:
+    warnings.warn(f"{error}; this run is passed over", DamagedWarning, stacklevel=3)
+
+
+def _require_same(
+    experiment: Experiment, file: Path, made: dict[str, Any], spec: dict[str, Any] | None = None
+) -> None:
+    """Raise Other unless what is stored was made of what is here; Damaged if it is another run."""
+    with atomic.reading(file, "account of a run"):
+        if spec is not None and key_in(spec) != experiment.key:
+            raise Damaged(f"{file} is of another run than {experiment.key}")
+        # Of what they are and where they came from, the last word: their fingerprint.
+        then = str(made.get("data", "")).rpartition(" ")[2]
+        now = datasets.fingerprint(experiment.task.dataset)[: len(then)]
+        if now and now != then:
+            raise Other(f"{file} is of {experiment.task.dataset} {then}, and here is {now}")
+        before = experiment.stages[:-1]
+        if file.suffix == ".parquet" and not any(folder(stage).exists() for stage in before):
+            return  # what is exported fits together
+        began = began_with(made)
+        for stage in before:
+            ended = _ending(stage, exactly=bool(began))
+            if ended and ended != began.get(stage.key, ""):
+                raise Other(f"{file} began with another {stage.key} than the one stored here")
+
+
+def _ending(stage: Experiment, exactly: bool) -> str:
+    """Return the digest of the state that a stored stage ended with, "" of one that is not there.
+
+    Those that were trained before digests were noted have one only if it is needed ``exactly``.
+    """
+    for place, made in _served(stage):
+        if "state" in made or not exactly:
+            return str(made.get("state", ""))
+        with suppress(Damaged):
+            if place.is_dir() and (kept := restore(stage)):
+                return digest(kept.state)
+        return "unknown"
+    return ""
 
 
 def read_metrics(home: Path, rounds: int = 0) -> pa.Table:
@@ -156,7 +229,7 @@ def checkpoint(experiment: Experiment, kept: Kept) -> None:
 
 
 def restore(experiment: Experiment) -> Kept | None:
-    """Return what a run begun earlier left, or None; Damaged if that cannot be read."""
+    """Return what a run begun earlier left, or None; Damaged if it cannot be read, Other if it is."""
     path = folder(experiment) / CHECKPOINT
     if not path.exists():
         return None
@@ -168,6 +241,8 @@ def restore(experiment: Experiment) -> Kept | None:
     with atomic.reading(path, "checkpoint of this library"):
         completed = int(metadata["completed"])
         segments = list(json.loads(metadata.get("segments", "[]")))
+    made = {"data": metadata.get("data", ""), "segments": segments}
+    _require_same(experiment, path, made)
     metrics = read_metrics(path.parent, completed).filter(pc.field("round") <= completed)
     return Kept(state, completed, metrics, metadata.get("data", ""), segments, best, last)
 
@@ -187,12 +262,23 @@ def diverged(experiment: Experiment) -> RunDiverged | None:
     if not path.exists():
         return None
     with atomic.reading(path, "description of a failure"):
-        return RunDiverged.of(read_json(path), folder(experiment))
+        failure = read_json(path)
+        error = RunDiverged.of(failure, folder(experiment))
+    with suppress(Other):  # the failure of what is not here
+        _require_same(experiment, path, failure)
+        return error
+    return None
 
 
 def forget_failure(experiment: Experiment) -> None:
     """Let a run that stopped be tried again."""
     (folder(experiment) / FAILURE).unlink(missing_ok=True)
+
+
+def forget(key: str) -> None:
+    """Delete a run folder; what is exported stays."""
+    with atomic.alone(paths.runs() / f"{key}.lock", "the lock"), suppress(FileNotFoundError):
+        shutil.rmtree(paths.runs() / key)
 
 
 @contextmanager
@@ -208,16 +294,18 @@ def claimed(experiment: Experiment) -> Iterator[None]:
 
 
 def mend(experiment: Experiment) -> None:
-    """Tidy a run folder: no half file; and none at all if one is damaged, or lost."""
+    """Tidy a run folder: no half file; none at all if one is damaged, lost or of something else."""
     home = folder(experiment)
     atomic.clean(home)
     try:
-        kept = restore(experiment)
+        spec = read_json(home / SPEC) if (home / SPEC).exists() else None
+        for name in (PROVENANCE, FAILURE):
+            if (home / name).exists():
+                _require_same(experiment, home / name, read_json(home / name), spec)
         diverged(experiment)
-        if (home / PROVENANCE).exists():
-            read_json(home / PROVENANCE)
-            if kept is None or kept.completed < experiment.rounds:
-                raise Damaged(f"{home} has lost its last state")
+        kept = restore(experiment)
+        if (home / PROVENANCE).exists() and (kept is None or kept.completed < experiment.rounds):
+            raise Damaged(f"{home} has lost its last state")
     except Damaged as error:
         atomic.set_aside(home, error)
 
@@ -238,57 +326,81 @@ def unpack(experiment: Experiment, files: dict[str, bytes]) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """One stored run.
+    """One stored run, as far as its spec and the ends of its files tell.
 
     ``state`` is "complete", "unfinished", "diverged", "exported", "damaged" or "outdated" (made by
-    another VERSION, so that no experiment of today finds it). ``experiment`` is None where the spec
-    cannot be read, of a kind of value that nobody has imported for one; ``note`` says what is
-    wrong. ``path`` is a run folder, or a file that holds several runs.
+    another VERSION, so that no experiment of today finds it); ``note`` says what is wrong. ``spec``
+    is its data, of kinds of value that nobody may have imported; empty where it cannot be read.
+    ``path`` is a run folder, or a file that holds several runs.
     """
 
     key: str
     path: Path
     state: str
-    experiment: Experiment | None = None
+    spec: dict[str, Any] = field(default_factory=dict)
     completed: int = 0
     note: str = ""
 
+    @property
+    def experiment(self) -> Experiment | None:
+        """The experiment, None where its classes are not imported or its data are gone."""
+        with suppress(TypeError, ValueError):
+            made = from_dict({name: v for name, v in self.spec.items() if name != MADE_OF})
+            return made if isinstance(made, Experiment) else None
+        return None
 
-def inventory() -> list[Entry]:
-    """Return every run folder and every exported result without one."""
+
+def inventory(begins: str = "") -> list[Entry]:
+    """Return every run folder and exported result without one, whose keys begin in a way.
+
+    Numbers are not read: what is damaged in them is found by who does.
+    """
     homes = sorted(path.parent for path in paths.runs().glob(f"[!.]*/{SPEC}"))
-    entries = {home.name: _of_folder(home) for home in homes}
+    entries = {home.name: _of_folder(home) for home in homes if home.name.startswith(begins)}
     for path in files():
         keys = [path.stem]  # of a file of which nothing can be read
         with suppress(Damaged, OSError):
-            keys = held(path)
-        entries |= {key: _of_file(path, key) for key in keys if key not in entries}
+            keys = [key for key in held(path) if key.startswith(begins)]
+        entries |= {
+            key: _of_file(path, key)
+            for key in keys
+            if key not in entries or entries[key].path.is_file()
+        }
     return [*entries.values()]
 
 
 def _of_file(path: Path, key: str) -> Entry:
     try:
-        e = read_run(path, key).experiment
+        spec, _ = read_told(path, key)
+        return _entry(key, path, "exported", spec, spec.get("rounds", 0))
     except (Damaged, OSError) as error:
         return Entry(key, path, "damaged", note=str(error))
-    return Entry(key, path, "exported" if e.key == key else "outdated", e, e.rounds)
 
 
 def _of_folder(home: Path) -> Entry:
     try:
-        with atomic.reading(home / SPEC, "spec"):
-            experiment = from_dict(read_json(home / SPEC))
-            if not isinstance(experiment, Experiment):
-                raise ValueError("it is no experiment's")
-        completed, state = 0, "diverged" if (home / FAILURE).exists() else "unfinished"
-        if (home / METRICS).exists():
-            completed = last_round(read_metrics(home))
+        spec, state = read_json(home / SPEC), "unfinished"
+        completed = _rounds_in(home / METRICS) if (home / METRICS).exists() else 0
         if (home / PROVENANCE).exists():
             read_json(home / PROVENANCE)
-            read_metrics(home, experiment.rounds)
             state = "complete"
-        if experiment.key != home.name:
-            state = "outdated"
+        elif (home / FAILURE).exists():
+            state = "diverged"
+        return _entry(home.name, home, state, spec, completed)
     except (Damaged, OSError) as error:
         return Entry(home.name, home, "damaged", note=str(error))
-    return Entry(home.name, home, state, experiment, completed)
+
+
+def _entry(key: str, path: Path, state: str, spec: dict[str, Any], completed: int) -> Entry:
+    with atomic.reading(path if path.is_file() else path / SPEC, "spec of an experiment"):
+        _ = spec["task"]["dataset"], spec["algorithm"]["kind"], spec["rounds"]
+        return Entry(key, path, state if key_in(spec) == key else "outdated", spec, completed)
+
+
+def _rounds_in(path: Path) -> int:
+    """Return the last round of stored metrics, as their footer says."""
+    with atomic.reading(path, "readable Parquet file"):
+        footer = pq.read_metadata(path)
+        at = footer.schema.names.index("round")
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        return max((int(g.column(at).statistics.max) for g in groups if g.num_rows), default=-1)

@@ -98,20 +98,27 @@ def train(
     everything else has finished; on a cluster a run that was lost is first tried elsewhere.
     After Ctrl-C the same call continues from the last checkpoints.
     """
-    lacking = [e for e in experiments if find(e) is None]
-    # Stages before them with their state: nothing can follow an exported result, which lacks it.
-    stages = (s for e in lacking for s in e.stages if s.key == e.key or not store.complete(s))
-    missing = [*{s.key: s for s in stages}.values()]
-    if not missing:
-        return
     options = {"device": device, "chunk": chunk, "retry": retry}
-    with Tally({e.key: _name(e) for e in missing}, show=progress) as tally:
-        pool = _pool(min(workers, len(missing)), address, options, tally)
-        failures = _train(pool, missing, tally)
-    if failures:
-        lines = [f"{e}\n  key {e.key}: {_in_words(x)}" for e, x in failures]
-        text = f"{len(failures)} of {len(missing)} runs failed, what finished is stored:\n\n"
-        raise SweepFailed(text + "\n\n".join(lines)) from failures[0][1]
+    asked = [e.pinned() for e in experiments]
+    # Twice, as what was stored after a first stage that is trained anew is to follow that one.
+    for _ in range(2):
+        if not (missing := _lacking(asked)):
+            return
+        with Tally({e.key: _name(e) for e in missing}, show=progress) as tally:
+            pool = _pool(min(workers, len(missing)), address, options, tally)
+            failures = _train(pool, missing, tally)
+        if failures:
+            lines = [f"{e}\n  key {e.key}: {_in_words(x)}" for e, x in failures]
+            text = f"{len(failures)} of {len(missing)} runs failed, what finished is stored:\n\n"
+            raise SweepFailed(text + "\n\n".join(lines)) from failures[0][1]
+
+
+def _lacking(experiments: Sequence[Experiment]) -> list[Experiment]:
+    """Return those that are not stored, after stages that are stored without their state."""
+    lacking = [e for e in experiments if find(e) is None]
+    # Nothing can follow an exported result, which lacks it.
+    stages = (s for e in lacking for s in e.stages if s.key == e.key or not store.complete(s))
+    return [*{s.key: s for s in stages}.values()]
 
 
 def _pool(workers: int, address: str | None, options: dict[str, Any], tally: Tally) -> Pool:

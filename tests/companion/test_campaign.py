@@ -5,7 +5,7 @@ from itertools import groupby
 
 import pytest
 
-from companion.plan import by_seed, costs_of, epochs_of, kind_of, of_block, planned
+from companion.plan import costs_of, epochs_of, kind_of, of_block, planned
 from companion.sections import SCALES, Block
 from fedlib import paths
 from fedlib.algorithms import FedAvg, Local
@@ -30,9 +30,14 @@ def _quiet(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_run_of_a_scale_is_planned_once(scale):
-    groups = by_seed(BOOK, scale)
-    asked = {stage for group in groups for e in group for stage in e.stages}
-    assert all({*e.before} <= {*group} for group in groups for e in group)
+    asked = {
+        stage
+        for section in BOOK.sections.values()
+        for dataset in section.settings(scale)
+        for run in section.runs(scale, dataset)
+        for e in section.experiments(scale, dataset, run)
+        for stage in e.stages
+    }
     plan = [p.experiment for p in planned(BOOK, scale)]
     seeds = [e.seed for e in plan]
     assert seeds == sorted(seeds) and len(set(seeds)) > 1

@@ -1,12 +1,10 @@
 """Runs that survive: killed at any moment, damaged files, full disks, numbers that explode."""
 
-import dataclasses
 import errno
 import os
 import pickle
 import re
 import resource
-import sys
 from itertools import product
 from pathlib import Path
 
@@ -23,7 +21,6 @@ from fedlib.engine import select
 from fedlib.runs import (
     DamagedWarning,
     RunDiverged,
-    StoreError,
     export,
     find,
     run,
@@ -92,7 +89,7 @@ DAMAGES = {
 }
 WAYS = [*DAMAGES]
 CASES = [
-    *product(WAYS[:3], (store.METRICS, store.PROVENANCE, store.CHECKPOINT), (True,)),
+    *product(WAYS[:3], (store.METRICS, store.PROVENANCE, store.CHECKPOINT, store.SPEC), (True,)),
     *product(WAYS[:3], (store.METRICS, store.CHECKPOINT), (False,)),
     *product([*WAYS[3:6], "shortened"], (store.METRICS,), (True,)),
     *product(("deep", "less deep"), (store.PROVENANCE,), (True,)),
@@ -112,7 +109,7 @@ def test_what_is_damaged_is_moved_aside_and_trained_again(way, name, finished):
     if not finished:
         (home / store.PROVENANCE).unlink()
     DAMAGES[way](home / name)
-    left, passed_over = files_of(home), name in (store.METRICS, store.PROVENANCE)
+    left, passed_over = files_of(home), name != store.CHECKPOINT
     with pytest.warns(DamagedWarning) as heard:
         assert (find(MIX) is None) == (passed_over or not finished)
         run_with_state(MIX, device="cpu", progress=False)
@@ -149,30 +146,6 @@ def test_half_files_of_killed_processes_are_cleaned_up_by_the_next_claim_or_expo
         half.write_text("half")
     export([play(AVG)], "some")
     assert not any(half.exists() for half in halves) and path_of(AVG).exists()
-
-
-# Other data
-
-
-def test_a_checkpoint_of_other_data_is_refused(at_once, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(running, "provenance", lambda *a: sys.exit(1))
-        with pytest.raises(SystemExit):
-            play(AVG)
-    build = type(TASK).build
-
-    def elsewhere(source):
-        def other(task, seed, device="cpu"):
-            return dataclasses.replace(build(task, seed, device), source=source)
-
-        return other
-
-    here = TASK.build(0).source
-    monkeypatch.setattr(type(TASK), "build", elsewhere("a mirror, ffffffffffff"))
-    with pytest.raises(StoreError, match=f"checkpoint is of '{here}', here are 'a mirror, ffff"):
-        play(AVG)
-    monkeypatch.setattr(type(TASK), "build", elsewhere(f"a mirror, {here.split()[-1]}"))
-    assert play(AVG).provenance["data"].startswith("a mirror"), "the same examples, another place"
 
 
 # Full and read-only disks

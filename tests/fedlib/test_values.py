@@ -5,6 +5,7 @@ import dataclasses
 import json
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -346,22 +347,60 @@ def test_what_is_written_and_no_value_is_an_error_that_names_the_part(said, mess
     assert isinstance(error.value, UnknownName) == ("unknown" in message or "is no val" in message)
 
 
-def test_a_name_stands_for_one_class():
-    """Two classes of one name would share their keys: one would be given the other's results."""
+@pytest.fixture
+def notebook(monkeypatch):
+    """Kinds of value that are forgotten after the test."""
+    monkeypatch.setattr(values, "_KINDS", dict(values._KINDS))
+
+
+def named(name):
+    return type(name, (FedAvg,), {"__module__": __name__})
+
+
+def test_a_kind_stands_for_one_class(notebook):
+    """Two classes of one kind would share their keys: one would be given the other's results."""
+    own = values.value(named("Local"))
+    theirs, ours = (dataclasses.replace(FIRST, algorithm=made()) for made in (own, Local))
+    assert from_dict(to_dict(theirs)) == theirs and from_dict(to_dict(ours)) == ours
+    assert to_dict(own()) == {"kind": f"{__name__}.Local"} and repr(own()) == f"{__name__}.Local()"
+    assert from_code(repr(theirs)) == theirs and from_code(repr(ours)) == ours
+    assert len({theirs.key, ours.key, FIRST.key}) == 3
     with pytest.raises(
-        TypeError, match=r"the name Local is taken by fedlib\.algorithms\.local\.Local"
+        TypeError, match=r"kind Local is fedlib\.algorithms\.local\.Local: give Mine"
     ):
-        values.value(type("Local", (FedAvg,), {}))
-    assert values._KINDS["Local"] is Local
+        values.value(kind="Local")(named("Mine"))
     sloppy = dataclasses.replace(FIRST, algorithm=type("Local", (FedAvg,), {})())
     with pytest.raises(TypeError, match="Local is no kind of value: decorate it with @value"):
         _ = sloppy.key
 
 
-@pytest.fixture
-def notebook(monkeypatch):
-    """Kinds of value that are forgotten after the test."""
-    monkeypatch.setattr(values, "_KINDS", dict(values._KINDS))
+def test_a_class_can_be_renamed_without_touching_a_key(notebook):
+    old = values.value(named("Old"))
+    said = to_dict(old(epochs=2))
+    values._KINDS.pop("Old")
+    new = values.value(kind="Old")(named("New"))
+    assert to_dict(new(epochs=2)) == said and from_dict(said) == new(epochs=2)
+    assert repr(new(epochs=2)) == "New(epochs=2)" and from_code("New(2)") == new(epochs=2)
+    assert values.as_code(said) == "New(epochs=2)"
+
+
+def test_data_print_as_the_code_of_their_value_also_where_the_kind_is_unknown():
+    for item in EVERY:
+        assert values.as_code(to_dict(item)) == repr(item)
+    said = {"kind": "Gone", "rates": [0.5], "of": {"kind": "FedAvg"}, "none": []}
+    assert values.as_code(said) == "Gone(rates=(0.5,), of=FedAvg(), none=())"
+
+
+def test_numbers_of_numpy_are_numbers():
+    rates = [Optimizer(lr=lr) for lr in np.logspace(-3, -1, 3)]
+    assert rates == [Optimizer(lr=0.001), Optimizer(lr=0.01), Optimizer(lr=0.1)]
+    said = dataclasses.replace(
+        FIRST, seed=np.int64(1), audit=np.bool_(True), cohort=np.float32(0.5)
+    )
+    assert_same(said, dataclasses.replace(FIRST, seed=1, audit=True, cohort=0.5))
+    assert_same(LeNet(channels=tuple(np.arange(6, 8))), LeNet(channels=(6, 7)))
+    with pytest.raises(TypeError, match="rounds must be int"):
+        dataclasses.replace(FIRST, rounds=np.float64(3.0))
 
 
 def test_a_class_of_a_notebook_is_a_value_and_may_be_run_again(notebook):

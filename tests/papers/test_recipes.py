@@ -5,18 +5,18 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from companion.keep import homes
 from companion.sections import SCALES
 from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Newcomers, PrunedFedMix
 from fedlib.engine import play_round
 from fedlib.engine.rounds import cohort_size
 from fedlib.runs import exported
-from fedlib.runs.exported import files, held
+from fedlib.runs.exported import places
+from fedlib.runs.provenance import began_with
 from fedlib.values import from_dict, to_dict
 from papers import fedmix as names
 from papers.adaptive.experiments import ADAPTIVE, ADAPTIVE_PARTICIPATION, ALL_EQUAL, BEST, MOE
-from papers.book import BOOK, SECTIONS
+from papers.book import SECTIONS
 from papers.fedmix import (
     FEDAVG,
     FEDMIX,
@@ -117,17 +117,15 @@ def test_however_many_take_part_the_local_work_is_the_same(scale):
 
 
 @pytest.mark.slow
-def test_stored_results_are_sound_and_planned(monkeypatch):
-    """A section or a default that changes would leave its exported results behind."""
+def test_stored_results_are_found_and_their_chains_are_whole(monkeypatch):
+    """Whatever changes: a default, a setting, another export."""
     monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
-    places, found = homes(BOOK), exported()
-    keys = [r.experiment.key for r in found]
-    assert len(set(keys)) == len(keys)
-    for path in files():
-        for key in held(path):
-            assert key in places, f"{key} in {path.name}: no section names it any more"
-            assert path.stem == places[key]
-    assert {*keys} == {key for path in files() for key in held(path)}, "VERSION has changed"
+    found = {r.experiment: r.provenance for r in exported()}
+    assert {e.key for e in found} == places().keys(), "VERSION has changed"
+    for e, made in found.items():
+        began = began_with(made)
+        assert not began or {*e.stages} <= {*found}
+        assert all(began.get(s.key) == found[s].get("state") for s in e.stages[:-1] if s in found)
 
 
 @pytest.mark.slow

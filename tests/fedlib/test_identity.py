@@ -1,0 +1,346 @@
+"""A run is what it was made of: spec, code and data of one's own, the stages that it began with."""
+
+import importlib
+import linecache
+import pickle
+import shutil
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small import AVG, MIX, TASK, TUNED, Rounds, go, play, running
+
+from fedlib import data as datasets
+from fedlib import paths, values
+from fedlib.algorithms import Local
+from fedlib.cli import main
+from fedlib.models import MLP, Module
+from fedlib.partition import IID, Own
+from fedlib.runs import (
+    DamagedWarning,
+    RunDiverged,
+    StoreError,
+    export,
+    find,
+    provenance,
+    run,
+    store,
+)
+from fedlib.runs.source import digest
+from fedlib.tasks import Task
+from fedlib.values import from_dict, to_dict
+
+BODY = '''
+from fedlib.algorithms import FedAvg
+from fedlib.values import value
+from torch import nn
+from torch.nn.functional import cross_entropy
+import helpers_of_users
+
+RATE = 1.0
+
+def scaled(losses):
+    """Words."""
+    return RATE * losses / helpers_of_users.deep(2.0)
+
+@value
+class Mine(FedAvg):
+    """Mine."""
+
+    part: float = 0.5
+
+    def loss(self, net, params, ctx, batch):
+        losses = cross_entropy(net(params, batch["x"], batch), batch["y"], reduction="none")
+        return scaled((losses * batch["weight"]).sum() / batch["weight"].sum())
+
+class Tower(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x).relu()
+
+def tower(width):
+    return Tower(nn.Flatten(), nn.Linear(256, width))
+'''
+HELPERS = "from math import sqrt\n\ndef deep(x):\n    return sqrt(x)\n"
+
+
+@pytest.fixture
+def rounds(monkeypatch):
+    return Rounds(monkeypatch)
+
+
+@pytest.fixture
+def imported(tmp_path, monkeypatch):
+    """Write a user's module, and what it imports, and import both anew, as after a restart."""
+    monkeypatch.setattr(values, "_KINDS", dict(values._KINDS))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def imported(body=BODY, helpers=HELPERS):
+        for name, text in (("helpers_of_users", helpers), ("module_of_users", body)):
+            (tmp_path / f"{name}.py").write_text(text)
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        return importlib.import_module("module_of_users")
+
+    return imported
+
+
+def of(module, **fields):
+    return replace(AVG, algorithm=module.Mine(batch_size=5, **fields))
+
+
+def through(module):
+    task = replace(TASK, model=Module("module_of_users:tower", (("width", 7),)))
+    return replace(AVG, task=task)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "who"),
+    [
+        ("reduction=", "label_smoothing=0.1, reduction=", "loss"),
+        ("RATE = 1.0", "RATE = 2.0", "loss"),
+        ("RATE * losses", "losses * RATE", "loss"),
+        ("part: float = 0.5", "part: float = 0.6", "loss"),
+        ("import cross_entropy", "import nll_loss as cross_entropy", "loss"),
+        ("sqrt(x)", "sqrt(x) + 0.0", "loss"),
+        ("import sqrt", "import exp as sqrt", "loss"),
+        (".relu()", ".tanh()", "net"),
+        ("Linear(256, width)", "Linear(256, width, bias=False)", "net"),
+        ('"""Words."""', '"""Other words."""  # and more', ""),
+        ('"""Mine."""', "", ""),
+        ("    return scaled((losses", "\n    # A comment.\n        return scaled(\n(losses", ""),
+        ("class Mine(", "class Another(FedAvg):\n    pass\n\n@value\nclass Mine(", ""),
+    ],
+)
+def test_code_of_ones_own_is_part_of_what_a_run_is(imported, old, new, who):
+    """What it says counts, how it is written does not, nor what is not used."""
+    first = imported()
+    before = {"loss": of(first).key, "net": through(first).key}
+    assert old in BODY + HELPERS
+    again = imported(BODY.replace(old, new), HELPERS.replace(old, new))
+    after = {"loss": of(again).key, "net": through(again).key}
+    assert {name for name in before if before[name] != after[name]} == ({who} - {""})
+    assert AVG.made_of == [] and len({*before.values(), AVG.key}) == 3
+
+
+def test_an_edited_algorithm_is_another_run_and_both_are_stored(imported, rounds):
+    first = play(of(imported()))
+    edited = play(of(imported(BODY.replace("RATE = 1.0", "RATE = 1e-9"))))
+    assert rounds.played == 2 * AVG.rounds and not first.metrics.equals(edited.metrics)
+    back = play(of(imported()))
+    assert rounds.played == 2 * AVG.rounds and back.metrics.equals(first.metrics)
+    stage = replace(TUNED, after=of(imported()))
+    other = replace(TUNED, after=of(imported(BODY.replace("RATE = 1.0", "RATE = 1e-9"))))
+    assert stage.key != other.key, "so is what builds on it"
+
+
+def test_a_file_that_was_edited_after_its_import_is_not_what_runs(imported, tmp_path):
+    """The old code runs on: what it trains is not the new code's."""
+    new = BODY.replace("RATE * losses", "2 * RATE * losses")
+    wanted = of(imported(new)).key
+    old = imported()
+    (tmp_path / "module_of_users.py").write_text(new)
+    assert of(old).key != wanted == of(imported(new)).key
+
+
+def test_mended_code_is_tried_again(imported):
+    broken = BODY.replace("RATE = 1.0", "RATE = float('nan')")
+    with pytest.raises(RunDiverged):
+        play(of(imported(broken)))
+    assert play(of(imported())).select("train_loss")["value"].null_count == 0
+    with pytest.raises(RunDiverged):
+        play(of(imported(broken)))
+
+
+def test_code_of_a_notebook_is_read_from_its_cell(imported):
+    """By what IPython leaves of a cell; the bytecode where there is nothing."""
+
+    def cell(number, text, readable):
+        name = f"<cell {number}>"
+        if readable:
+            linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+        space = {"__name__": "__main__", "by": 2}
+        exec(compile(text, name, "exec"), space)
+        return digest([space["f"]])
+
+    plain, words, other = (
+        f"def f(x):\n    {s}" for s in ("return by * x", "return by*x", "return x")
+    )
+    for readable in (True, False):
+        seen = [cell(i, text, readable) for i, text in enumerate((plain, "\n" + words, other))]
+        assert seen[0] == seen[1] != seen[2]
+
+
+def test_a_worker_that_would_run_other_code_is_refused(imported, monkeypatch):
+    """A spawned process imports files as they are by then."""
+    sent = pickle.dumps(of(imported()).pinned())
+    imported(BODY.replace("RATE = 1.0", "RATE = 2.0"))
+    arrived = pickle.loads(sent)
+    assert arrived.changed and arrived.key != of(sys.modules["module_of_users"]).key
+    with pytest.raises(StoreError, match="others in this process than where it was asked for"):
+        play(arrived)
+    imported()
+    assert play(pickle.loads(sent)).provenance["data"]
+
+
+# Data
+
+
+def own(labels):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)), np.arange(60) % 2
+    datasets.add("users_own", (x, y[::-1].copy() if labels else y, {"who": np.arange(60) // 20}))
+    task = Task("users_own", IID(3, 15), MLP(hidden=(4,)), Own(test=0.2))
+    return replace(AVG, task=task)
+
+
+def test_replaced_data_of_ones_own_are_another_run_and_both_are_stored(places, rounds):
+    one = own(False)
+    before, key = play(one), one.key
+    assert own(True) == one and one.key != key
+    after = play(one)
+    assert rounds.played == 2 * AVG.rounds
+    assert after.provenance["data"] != before.provenance["data"]
+    own(False)
+    assert play(one).provenance == before.provenance and rounds.played == 2 * AVG.rounds
+    datasets.add("users_own", ([[0.0], [1.0]] * 30, [0, 1] * 30, {"who": np.arange(60) // 30}))
+    whose = one.key
+    datasets.add("users_own", ([[0.0], [1.0]] * 30, [0, 1] * 30, {"who": np.arange(60) % 2}))
+    assert whose != one.key, "whose examples are which counts as well"
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """Have the known data set of these tests hold other examples."""
+    build, here = Task.build, TASK.build(0).source.split()[-1]
+
+    def decoded(fingerprint):
+        def other(task, seed, device="cpu"):
+            return replace(build(task, seed, device), source=f"a mirror, {fingerprint[:12]}")
+
+        monkeypatch.setattr(Task, "build", other)
+        monkeypatch.setattr(datasets, "fingerprint", lambda name: fingerprint)
+
+    return decoded, here
+
+
+def test_a_known_set_with_other_examples_is_not_served(rounds, decoded):
+    (put, here), first = decoded, play(AVG)
+    export([first], "some")
+    put(f"{here}00")
+    assert play(AVG).provenance == first.provenance, "the same, wherever they come from"
+    put("f" * 64)
+    with pytest.warns(DamagedWarning, match=f"is of digits {here}, and here is ffffffffff") as said:
+        assert find(AVG) is None and not store.complete(AVG)
+        assert play(AVG).provenance["data"] == "a mirror, ffffffffffff"
+    assert all(str(one.message).count("\n") == 0 for one in said)
+    assert rounds.played == 2 * AVG.rounds and len([*(paths.runs() / "damaged").iterdir()]) == 1
+    put(here)
+    with pytest.warns(DamagedWarning, match="is of digits ffff"):
+        assert find(AVG).provenance == first.provenance, "what is exported"
+
+
+def test_an_interrupted_run_or_a_failure_of_other_data_is_set_aside(rounds, decoded):
+    store.tell(AVG, store.FAILURE, {"round": 1, "message": "no", "data": "a mirror, aaaaaaaaaaaa"})
+    assert store.diverged(AVG) is None
+    with pytest.warns(DamagedWarning, match=r"failure\.json is of digits aaaaaaaaaaaa"):
+        play(AVG)
+    (store.folder(AVG) / store.PROVENANCE).unlink()
+    decoded[0]("f" * 64)
+    with pytest.warns(DamagedWarning, match=r"checkpoint\.safetensors is of digits"):
+        play(AVG)
+    assert rounds.played == 2 * AVG.rounds
+
+
+# First stages
+
+
+@pytest.mark.filterwarnings("ignore::fedlib.runs.DamagedWarning")
+def test_a_stage_is_served_only_with_the_first_stage_that_it_began_with(rounds, monkeypatch):
+    """A first stage is exported with what follows it, and trained again on another processor."""
+    other = replace(TUNED, algorithm=Local(batch_size=20))
+    results = [play(e) for e in (AVG, TUNED)]
+    export(results, "some")
+    shutil.rmtree(paths.runs())
+    there = AVG.rounds + TUNED.rounds
+    assert [find(e).provenance for e in (AVG, TUNED)] == [r.provenance for r in results]
+    play(other)  # trains the first stage again: the same bits, as it is the same processor
+    assert rounds.played == 2 * there and find(TUNED) is not None
+    shutil.rmtree(paths.runs())
+    for module in (running, provenance):
+        monkeypatch.setattr(module, "digest", lambda state: "another")
+    play(other)
+    assert find(AVG).provenance["state"] == "another", "and other bits, on another one"
+    with pytest.warns(DamagedWarning, match=f"began with another {AVG.key} than the one stored"):
+        assert find(TUNED) is None, "the new first stage is not what this one improves upon"
+    played = rounds.played
+    go([TUNED, other])
+    assert rounds.played == played + TUNED.rounds and find(TUNED) is not None
+    store.forget(AVG.key)
+    assert find(AVG).provenance == results[0].provenance
+    assert find(TUNED).provenance == results[1].provenance and find(other) is None
+
+
+def test_a_sweep_trains_again_what_followed_a_first_stage_that_it_trains_again(rounds, monkeypatch):
+    other = replace(TUNED, algorithm=Local(batch_size=20))
+    export([play(e) for e in (AVG, TUNED)], "some")
+    shutil.rmtree(paths.runs())
+    for module in (running, provenance):
+        monkeypatch.setattr(module, "digest", lambda state: "another")
+    played = rounds.played
+    with pytest.warns(DamagedWarning, match="began with another"):
+        results = go([AVG, TUNED, other])
+    assert rounds.played == played + AVG.rounds + 2 * TUNED.rounds
+    began = [r.provenance["segments"][0].get("began_with") for r in results]
+    assert began == [None, {AVG.key: "another"}, {AVG.key: "another"}]
+
+
+# What is stored, and asked for
+
+
+def test_a_run_under_the_key_of_another_is_not_served():
+    play(MIX)
+    shutil.copytree(store.folder(MIX), store.folder(AVG))
+    with pytest.warns(DamagedWarning, match=f"another run than {AVG.key}"):
+        assert find(AVG) is None
+
+
+def test_a_run_is_trained_again_or_forgotten_when_asked(rounds, capsys):
+    first = play(TUNED)
+    export([play(MIX)], "some")
+    run(TUNED, device="cpu", progress=False, again=True)
+    assert rounds.played == AVG.rounds + 2 * TUNED.rounds + MIX.rounds, "its first stage is not"
+    assert find(TUNED).metrics.equals(first.metrics)
+    assert main(["forget", TUNED.key[:7]]) == 0 and find(TUNED) is None
+    assert main(["forget", MIX.key]) == 0 and find(MIX) is not None, "what is exported stays"
+    assert main(["forget", MIX.key]) == 2 and "is exported" in capsys.readouterr().err
+
+
+def test_runs_of_classes_and_data_that_are_not_here_are_shown(imported, places, capsys, rounds):
+    mine = of(imported())
+    for one in (mine, own(False)):
+        play(one)
+    key, spec = mine.key, store.folder(mine) / store.SPEC
+    assert main(["run", str(spec), "--device", "cpu"]) == 0 and rounds.played == 2 * AVG.rounds
+    values._KINDS.pop("Mine")
+    shutil.rmtree(places / "cache")
+    capsys.readouterr()
+    assert main(["runs"]) == 0
+    said = capsys.readouterr().out
+    assert "Mine, not imported here" in said and said.count("2  complete") == 2
+    (other,) = [e.key for e in store.inventory() if e.key != key and not e.experiment]
+    for one, word in ((key, "algorithm=Mine(batch_size=5)"), (other, "dataset='users_own'")):
+        assert main(["show", one]) == 0
+        said = capsys.readouterr().out
+        assert word in said and "made_of: " in said and "train_loss" in said
+    assert main(["run", str(spec)]) == 2 and "kind of value 'Mine'" in capsys.readouterr().err
+    sys.modules.pop("module_of_users")
+    assert main(["run", str(spec), "--import", "module_of_users"]) == 0
+    assert rounds.played == 2 * AVG.rounds
+    assert main(["show", key, "--import", "no_such_module"]) == 2
+
+
+def test_what_is_listed_is_rebuilt_where_it_can_be():
+    play(AVG)
+    (entry,) = store.inventory(AVG.key[:3])
+    assert entry.experiment == AVG == from_dict(to_dict(AVG)) and store.inventory("x") == []
