@@ -26,15 +26,16 @@ _OFFERED = {
     "run run_with_state simulate",
     "runs.sweep": "sweep",
     "tasks": "Task",
-    "algorithms": "ClusteredFedMix CommonestLabel DBE Densities FedAvg FedBABU FedBN FedCP FedGH "
-    "FedGen FedMix FedPer FedProx FedRep FedRoD FedSynMoE GPFL IFCA LGFedAvg LastClient Local "
-    "LocalGlobal MOON Mixture Newcomers PMMoE Personal PrunedFedMix SCAFFOLD",
+    "algorithms": "APFL ClusteredFedMix CommonestLabel DBE Densities Ditto FedAMP FedAvg FedBABU "
+    "FedBN FedCP FedEM FedGH FedGen FedMix FedPer FedProx FedRep FedRoD FedSynMoE GPFL IFCA "
+    "LGFedAvg LastClient Local LocalGlobal MOON Mixture Newcomers PFedMe PMMoE Personal Private "
+    "PrunedFedMix SCAFFOLD SecureSum",
     "models": "MLP BiLSTM FastText LeNet Module ResNet",
     "partition": "IID ByColumn ClassDirichlet Dirichlet LabelPermuted Majority Mirrored OptOut Own "
     "Pachinko QuantitySkew Rotated Shards",
-    "optim": "Optimizer adam sgd",
-    "engine": "EarlyStop Phase State",
-    "federation": "CropFlip",
+    "optim": "Cosine Optimizer Schedule Step adam sgd",
+    "engine": "EarlyStop Phase Selection State looks_up",
+    "federation": "Augmentation CropFlip",
     "values": "value",
     "callbacks": "CSV TensorBoard WandB",
     "metrics": "Evaluation interval",

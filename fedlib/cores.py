@@ -31,7 +31,7 @@ _pace: dict[str, float] = {}  # seconds per item of each kind, as it was last me
 
 
 @contextmanager
-def all_cores(device: torch.device, cohort: int | float) -> Iterator[None]:
+def all_cores(device: torch.device, cohort: Any) -> Iterator[None]:
     """Let ``spread`` use as many processes as torch has threads, with one thread in each.
 
     Nothing changes on a GPU and beside one (whose threads no copy would have), for one client, or

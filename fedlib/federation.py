@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,28 @@ OPTED_IN = "opted_in"  # side information: 1 for a training example that may tak
 
 
 @value
-class CropFlip:
+class Augmentation:
+    """Any batched function of training examples, drawn anew for every batch; this one does nothing.
+
+    One's own is a value that inherits from this one and overrides ``__call__``. It is given what a
+    data set stores: uint8 ``[N, H, W, C]``, float32 ``[N, ...]`` or int32 tokens ``[N, T]``, and
+    ``numbers`` uniform ones in [0, 1) per example, ``[N, numbers]``, which are its only randomness.
+    Where it is ``images_only`` other examples stay as they are.
+
+    >>> replace(tiny.task, augment=Augmentation()).build(seed=0).train.noise_taken
+    1
+    """
+
+    numbers: ClassVar[int] = 1
+    images_only: ClassVar[bool] = False
+
+    def __call__(self, x: Tensor, noise: Tensor) -> Tensor:
+        """Return changed examples of the same shape and type."""
+        return x
+
+
+@value
+class CropFlip(Augmentation):
     """A crop of the image's own size from a black border, and a mirror image half of the time.
 
     Drawn anew for every batch. ``padding`` is the border's width in pixels (4: 000, CIFAR-100;
@@ -34,10 +55,12 @@ class CropFlip:
 
     limits = within(padding=">= 0")
     padding: int = 4
-    numbers = 3  # random ones that an example takes: down, right, mirrored
+    numbers = 3  # down, right, mirrored
+    images_only = True
 
-    def __call__(self, images: Tensor, noise: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, noise: Tensor) -> Tensor:
         """Return uint8 ``[N, H, W, C]`` cropped and mirrored by noise ``[N, 3]`` in [0, 1)."""
+        images = x
         height, width = images.shape[1:3]
         p = self.padding
         wide = functional.pad(images, (0, 0, p, p, p, p))
@@ -73,7 +96,7 @@ class Table:
     per-example side information, int64 ``[clients, width]`` each. ``scale`` and ``shift``, a number
     per value of an image ``[height * width * channels]``, turn pixels into normalised floats, and
     other numbers likewise; text has none.
-    ``augment`` changes images at random each time they are trained on.
+    ``augment`` changes examples at random each time they are trained on.
     """
 
     x: Tensor
@@ -83,7 +106,7 @@ class Table:
     scale: Tensor
     shift: Tensor
     side: dict[str, Tensor] = field(default_factory=dict)
-    augment: CropFlip | None = None
+    augment: Augmentation | None = None
 
     def batches(
         self,
@@ -157,18 +180,18 @@ class Table:
         """Return what a model takes: images ``[..., C, H, W]`` and other numbers normalised, or
         tokens ``[..., T]``.
 
-        With ``noise`` ``[..., numbers]`` images are augmented.
+        With ``noise`` ``[..., numbers]`` they are augmented.
 
         Pixels are stored channels-last and only viewed the other way, the layout in which
         convolutions run fastest on a CPU.
         """
         flat = self.x.flatten(1).index_select(0, examples.flatten())
         shape = (*examples.shape, *self.x.shape[1:])
+        if self.augment is not None and noise is not None:
+            rows = flat.view(-1, *self.x.shape[1:])
+            flat = self.augment(rows, noise.reshape(len(rows), -1)).flatten(1)
         if not len(self.scale):
             return flat.to(torch.int64).view(shape)
-        if self.augment is not None and noise is not None:
-            images = flat.view(-1, *self.x.shape[1:])
-            flat = self.augment(images, noise.reshape(len(images), -1)).flatten(1)
         # A number per value, not per channel: broadcasting over three channels is slow.
         seen = flat.to(torch.float32).mul_(self.scale).add_(self.shift).view(shape)
         return seen.movedim(-1, -3) if self.x.ndim == 4 else seen

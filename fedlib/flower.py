@@ -142,7 +142,7 @@ def _trained(e: Experiment, fed: Federation, content: RecordDict, file: Path) ->
     own = {n: leaf.to(fed.device) for n, leaf in own.items()}
     # In the order of the simulation: a sum over leaves has its bits.
     shared = {n: got["shared"][n] for n in first.shared if n in got["shared"]}
-    state = State(shared, own, memory={**first.memory, **got["memory"]})
+    state = State(shared, own, {}, {**first.memory, **got["memory"]}, t, e.seed)
     decided = algorithm.decide(fed, state, where, round=t, seed=e.seed)
     handed = hand_out(algorithm, fed, state.told(where, decided), where)
     handed = replace(handed, common={**handed.common, **got["common"]})
@@ -235,6 +235,7 @@ def play(
 ) -> tuple[State, dict[str, Any]]:
     """Play round ``t``; return the next state, and the bytes that were to go and that went."""
     algorithm, rows = e.algorithm, select(fed, e.cohort, e.seed, t)
+    state = replace(state, round=t, seed=e.seed)
     where = torch.as_tensor(rows)
     if type(algorithm).decide is Algorithm.decide:  # else clients decide, and tell in their message
         state = algorithm.before_round(fed, state, where, round=t, seed=e.seed)

@@ -1,5 +1,10 @@
 """Optimisers as values, for clients and server alike: torch.optim does the work."""
 
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.optim.adam import adam as adam_step
@@ -9,6 +14,79 @@ from torch.optim.sgd import sgd as sgd_step
 from fedlib.values import value, within
 
 Params = dict[str, Tensor]
+# Classes of torch.optim that move every number by itself, so that no row of a leaf moves another.
+ELEMENTWISE = (
+    "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop",
+    "SGD",
+)  # fmt: skip
+_CLASSES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}  # whose functions are called
+_TUNED = ("momentum", "weight_decay", "betas", "eps", "nesterov")
+
+
+@value
+class Schedule:
+    """A factor of an optimiser's rates by round; this one is 1 in all of them.
+
+    Any function of the round is a value with a method ``at``, so that it has a key:
+
+        @value
+        class Halved(Schedule):
+            after: int = 50
+
+            def at(self, round: int) -> float:
+                return 1.0 if round < self.after else 0.5
+
+    >>> Optimizer(lr=0.1, schedule=Schedule()).at(round=7).lr
+    0.1
+    """
+
+    def at(self, round: int) -> float:
+        """Return what the rates of a round (0 is the first) are multiplied by."""
+        return 1.0
+
+
+@value
+class Step(Schedule):
+    """The rate is multiplied by ``factor`` after every ``every`` rounds.
+
+    >>> [Step(every=2, factor=0.5).at(t) for t in range(5)]
+    [1.0, 1.0, 0.5, 0.5, 0.25]
+    """
+
+    limits = within(every=">= 1", factor="> 0")
+    every: int = 10
+    factor: float = 0.1
+
+    def at(self, round: int) -> float:
+        """Return the factor of a round."""
+        return self.factor ** (round // self.every)
+
+
+@value
+class Cosine(Schedule):
+    """The rate falls from 1 to ``least`` over ``rounds`` rounds, after a linear ``warmup``.
+
+        warmup:  (t + 1) / (warmup + 1)
+        then:    least + (1 - least) (1 + cos(pi (t - warmup) / rounds)) / 2,  at last ``least``
+
+    Reference: Loshchilov and Hutter, SGDR: stochastic gradient descent with warm restarts, ICLR
+    2017, eq. 5, without restarts.
+
+    >>> [round(Cosine(rounds=2, warmup=1).at(t), 2) for t in range(5)]
+    [0.5, 1.0, 0.5, 0.0, 0.0]
+    """
+
+    limits = within(rounds=">= 1", least="[0, 1]", warmup=">= 0")
+    rounds: int = 100
+    least: float = 0.0
+    warmup: int = 0
+
+    def at(self, round: int) -> float:
+        """Return the factor of a round."""
+        if round < self.warmup:
+            return (round + 1) / (self.warmup + 1)
+        done = min((round - self.warmup) / self.rounds, 1.0)
+        return self.least + (1 - self.least) * (1 + math.cos(math.pi * done)) / 2
 
 
 @value
@@ -19,15 +97,22 @@ class Optimizer:
     leaves need no special care: every optimiser here is element-wise, so that each client, a row,
     is moved as if it were alone.
 
-    ``name`` is "sgd", with ``momentum``, "adam" or "adamw", with ``betas`` and ``eps``; ``lr`` and
-    ``weight_decay`` are all of theirs.
+    ``name`` is "sgd", with ``momentum`` and ``nesterov``, "adam" or "adamw", with ``betas`` and
+    ``eps``; ``lr`` and ``weight_decay`` are all of theirs. It may also be that of a class of
+    ``torch.optim`` (``ELEMENTWISE``): fields at their default are then torch's. ``options`` are
+    other arguments of torch's class. ``clip`` is the greatest length of a client's gradient over
+    all leaves, or of the server's pseudo-gradient; longer ones are scaled down to it. ``schedule``
+    is a factor of all rates by round.
 
     >>> Optimizer("sgd", lr=0.1, rates=(("head.", 0.01),)).rate("head.bias")
     0.01
+    >>> Optimizer(lr=0.1, schedule=Step(every=10, factor=0.5)).at(20).lr
+    0.025
     """
 
     limits = within(
-        name=("sgd", "adam", "adamw"),
+        name=(*_CLASSES, *ELEMENTWISE),
+        clip="> 0",
         lr=">= 0",
         momentum=">= 0",
         weight_decay=">= 0",
@@ -41,21 +126,43 @@ class Optimizer:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     rates: tuple[tuple[str, float], ...] = ()
+    nesterov: bool = False
+    clip: float | None = None
+    schedule: Schedule | None = None
+    options: tuple[tuple[str, bool | float | tuple[float, float]], ...] = ()
+
+    def check(self) -> None:
+        if self.name in ELEMENTWISE or self.options or self.nesterov:
+            try:
+                TorchStepper(self, {"": torch.zeros(1)}, {})
+            except TypeError as error:
+                raise ValueError(f"{self}: {error}") from error
 
     @property
     def is_plain(self) -> bool:
-        """Whether a step is -lr times the gradient: SGD without momentum and weight decay."""
-        return self.name == "sgd" and not self.momentum and not self.weight_decay
+        """Whether a step is -lr times the gradient in every round: SGD and nothing else."""
+        more = self.momentum or self.weight_decay or self.clip or self.schedule or self.options
+        return self.name == "sgd" and not more
+
+    def at(self, round: int) -> Optimizer:
+        """Return the optimiser with its rates of a round."""
+        if self.schedule is None:
+            return self
+        by = self.schedule.at(round)
+        rates = tuple((prefix, lr * by) for prefix, lr in self.rates)
+        return replace(self, lr=self.lr * by, rates=rates, schedule=None)
 
     def build(
         self, leaves: Params, *, fused: bool = False, memory: Params | None = None
-    ) -> "Stepper":
+    ) -> Stepper:
         """Return what moves ``leaves`` along their gradients, step by step.
 
         ``fused`` asks for the variant that moves all leaves in one pass, where torch has one;
         ``memory`` is what another ``Stepper`` over such leaves remembered.
         """
-        return Stepper(self, leaves, fused or None, memory or {})
+        if self.name in _CLASSES and not self.options:
+            return Stepper(self, leaves, fused or None, memory or {})
+        return TorchStepper(self, leaves, memory or {})
 
     def rate(self, name: str) -> float:
         """Return the learning rate of the leaf called ``name``."""
@@ -112,7 +219,7 @@ class Stepper:
             momentum=kind.momentum,
             weight_decay=kind.weight_decay,
             dampening=0.0,
-            nesterov=False,
+            nesterov=kind.nesterov,
             maximize=False,
         )
         for state, buffer in zip(states, buffers, strict=False):
@@ -140,6 +247,35 @@ class Stepper:
             amsgrad=False,
             maximize=False,
         )
+
+
+class TorchStepper(Stepper):
+    """The same by one of torch's classes."""
+
+    def __init__(self, kind: Optimizer, leaves: Params, memory: Params) -> None:
+        self._leaves = leaves
+        groups: dict[float, list[Tensor]] = {}
+        for name, leaf in leaves.items():
+            groups.setdefault(kind.rate(name), []).append(leaf)
+        usual = vars(Optimizer)
+        told = {n: getattr(kind, n) for n in _TUNED if getattr(kind, n) != usual[n]}
+        made = getattr(torch.optim, _CLASSES.get(kind.name, kind.name))
+        parts = [{"params": some, "lr": lr} for lr, some in groups.items()]
+        self._engine = made(parts, lr=kind.lr, **told, **dict(kind.options))
+        for key, tensor in memory.items():
+            name, _, quantity = key.rpartition("/")
+            if name in leaves:
+                self._engine.state[leaves[name]][quantity] = tensor.clone()
+
+    @property
+    def memory(self) -> Params:
+        """What it remembers of its leaves, ``{leaf/quantity: tensor}``, to be stored."""
+        states = {n: self._engine.state[w] for n, w in self._leaves.items()}
+        return {f"{n}/{k}": t for n, s in states.items() for k, t in s.items() if t is not None}
+
+    def step(self) -> None:
+        """Move every leaf that has a gradient."""
+        self._engine.step()
 
 
 def sgd(lr: float = 0.05, momentum: float = 0.0) -> Optimizer:
@@ -189,6 +325,8 @@ def server_step(
     moved = {label: w.detach().clone().requires_grad_(True) for label, (w, _) in parts.items()}
     for label, (w, gradient) in parts.items():
         moved[label].grad = None if gradient is None else gradient.to(w.dtype)
+    if optimizer.clip is not None:
+        torch.nn.utils.clip_grad_norm_(moved.values(), optimizer.clip)
     engine = optimizer.build(moved, memory=memory)
     engine.step()
     return _join(leaves, moved), engine.memory

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 # A purpose's place is in all of its draws: a new one goes to the end.
-PURPOSES = ("model", "cohort", "batches", "noise", "explore", "search", "server")
+PURPOSES = (
+    "model",
+    "cohort",
+    "batches",
+    "noise",
+    "explore",
+    "search",
+    "server",
+    "presence",
+    "privacy",
+)
 
 
 def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:

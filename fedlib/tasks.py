@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from fedlib import data as datasets
 from fedlib.data import Dataset, Split
-from fedlib.federation import OPTED_IN, CropFlip, Federation, Table
+from fedlib.federation import OPTED_IN, Augmentation, Federation, Table
 from fedlib.models import Family, Net
 from fedlib.partition import LabelPermuted, Partition, Request, Rotated, balanced, holdout
 from fedlib.partition.held_out import Division, Mirrored, OptOut, Own, divide
@@ -140,7 +140,7 @@ class Task:
     ``partition`` deals the training examples to clients, ``held_out`` says what they are validated
     and tested on (docs/READINGS.md, A04): ``Mirrored`` elsewhere, or on their ``Own``. Model and
     round selection look at validation only. ``portion`` is the share of the data that is used at
-    all, class by class. ``augment`` changes training images at random in every batch. ``opt_out``
+    all, class by class. ``augment`` changes training examples at random in every batch. ``opt_out``
     says which training examples no federated algorithm gets to see. ``balanced`` is the size of a
     set that all clients share, with as many examples of each class, on which each is scored too
     (001); 0 for none. It is drawn from the "test" split, or, ``balanced_on`` "validation", from the
@@ -161,7 +161,7 @@ class Task:
     model: Family
     held_out: Mirrored | Own = Mirrored()
     portion: float = 1.0
-    augment: CropFlip | None = None
+    augment: Augmentation | None = None
     opt_out: OptOut | None = None
     balanced: int = 0
     balanced_on: str = "test"
@@ -185,7 +185,9 @@ class Task:
         data, division = self._divided(seed)
         tables = self._tables(data, division, seed, where)
         train = tables["train"]
-        train.augment = self.augment if len(data.shape) == 3 else None
+        train.augment = self.augment
+        if self.augment and self.augment.images_only and len(data.shape) != 3:
+            train.augment = None
         net = Net(self.model, data.shape, data.classes, where)
         kinds = nn.Embedding | nn.EmbeddingBag
         if any(isinstance(m, kinds) for m in net.module.modules()) == bool(data.mean):

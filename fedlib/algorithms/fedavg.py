@@ -144,6 +144,13 @@ class FedAvg(Algorithm):
         n = fed.sizes[rows]
         return n / n.sum()
 
+    def mass(self, p: Tensor, messages: Params) -> Params:
+        """Return what clients weigh in each leaf that they send, if ``p`` ``[clients]`` by itself.
+
+        ``weights`` are these divided by their sums: all that a server needs are two sums.
+        """
+        return dict.fromkeys(messages, p)
+
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Step the server's optimiser along the weighted mean of the messages.
 
@@ -153,11 +160,18 @@ class FedAvg(Algorithm):
         weights = self.weights(fed, state, rows, messages)
         gradients = {n: weighted_sum(w, messages[n]) for n, w in weights.items()}
         asleep = {n: w.sum(0) == 0 for n, w in weights.items() if w.ndim == 2}
+        return self.moved(fed, state, gradients, asleep)
+
+    def moved(
+        self, fed: Federation, state: State, gradients: Params, asleep: Params | None = None
+    ) -> State:
+        """Return the state after a step of the server along averaged differences."""
         gradients = self.regularise(fed, state, gradients)
         # Running statistics are averaged, whatever the optimiser.
         means = {n: state.shared[n] - g for n, g in gradients.items() if is_statistic(n)}
         moved = {n: g for n, g in gradients.items() if n not in means}
-        shared, memory = server_step(self.server, state.shared, moved, state.optimizer, asleep)
+        server = self.server.at(state.round)
+        shared, memory = server_step(server, state.shared, moved, state.optimizer, asleep)
         return replace(state, shared={**shared, **means}, optimizer=memory)
 
     def regularise(self, fed: Federation, state: State, gradients: Params) -> Params:

@@ -3,7 +3,10 @@
 Not the mixup method of the same name.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,8 +14,9 @@ from torch import Tensor
 from fedlib.algorithms.arithmetic import at_label, entropy, mean, mean_of, weighted_sum
 from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, others, placed
 from fedlib.engine import UNSEEN, Known, Phase, Prediction, State, Update, looks_up
+from fedlib.engine.protocol import DROPOUT
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, each, named, part, stack
+from fedlib.models import AFTER, USED, Net, Params, each, named, part, stack
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
@@ -106,20 +110,20 @@ class FedMix(FedAvg):
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase; the original mixture has no q and leaves phi alone."""
         moving = (EXPERTS, "gate.", "bias") if self.objective == "likelihood" else ("",)
-        return (self.phase(train=moving),)
+        return (self.phase(train=moving, noise=dropping(self.experts)),)
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return every expert's h_k(x) ``[B, K, D]`` and log p_{w_k}(y|x) ``[B, K, classes]``.
 
         A personal bias is not in there yet: ``log_probs`` adds it.
         """
+        return each(partial(self._said, net), part(shared, EXPERTS), x)
+
+    def _said(self, net: Net, w: Params, x: Tensor, batch: Params | None = None) -> Params:
+        """Return one expert's features and log-probabilities."""
         none = {BIAS: x.new_zeros(net.classes)} if self.personal_bias else {}
-
-        def expert(w: Params, x: Tensor) -> Params:
-            h = net.features(w, x)
-            return {"h": h, "logp": net.logits({**w, **none}, h).log_softmax(-1)}
-
-        return each(expert, part(shared, EXPERTS), x)
+        h = net.features(w, x, batch)
+        return {"h": h, "logp": net.logits({**w, **none}, h).log_softmax(-1)}
 
     def log_probs(self, params: Params, logp: Tensor) -> Tensor:
         """Return the experts' log-probabilities with the client's bias, if that is personal."""
@@ -150,7 +154,12 @@ class FedMix(FedAvg):
     @looks_up("known")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
-        code = batch if "logp" in batch else self.encode(net, params, batch["x"])
+        if "logp" in batch:
+            code = batch
+        elif net.differs_in_training:
+            code = in_training(partial(self._said, net), net, part(params, EXPERTS), batch)
+        else:
+            code = self.encode(net, params, batch["x"])
         said = at_label(self.log_probs(params, code["logp"]), batch["y"])  # log p(y|x, z)
         gate = self.gate(params, ctx, code["h"])
         if self.objective == "likelihood":
@@ -181,6 +190,15 @@ class FedMix(FedAvg):
         q = messages["q_s"].double() if "q_s" in messages else torch.ones(len(rows), self.experts)
         mine = client_given_expert(q.to(p), p)
         return {n: mine if n.startswith(EXPERTS) else p for n in state.shared if n in messages}
+
+    def mass(self, p: Tensor, messages: Params) -> Params:
+        """Return p q(z|s) ``[clients, K]`` for the experts, p for phi and gates.
+
+        Where nobody tells q(z|s) it is 1 / K.
+        """
+        uniform = p.new_full((len(p), self.experts), 1 / self.experts)
+        mine = p.unsqueeze(1) * messages.get("q_s", uniform).to(p)
+        return {n: mine if n.startswith(EXPERTS) else p for n in messages if n != "q_s"}
 
     def regularise(self, fed: Federation, state: State, gradients: Params) -> Params:
         """Subtract lambda_H grad_phi H(sum_c q(z|c) p(c)): keeps experts from dying early."""
@@ -222,6 +240,35 @@ class FedMix(FedAvg):
         q = state.shared["phi"].softmax(-1)
         p = self._prior(fed)
         return {"q": q, "q_entropy": p @ entropy(q), "q_marginal_entropy": entropy(p @ q)}
+
+
+def dropping(experts: int) -> tuple[tuple[str, str], ...]:
+    """Return the noise of a phase in which some experts, each by itself, may drop units.
+
+    Those of the last are a phase's own.
+    """
+    return tuple((f"expert:{k}", DROPOUT) for k in range(1, experts))
+
+
+def in_training(said: Callable[..., Params], net: Net, experts: Params, batch: Params) -> Params:
+    """Return what ``said(w, x, batch)`` says of every expert, ``[B, K, ...]``, as in training.
+
+    Each has noise of its own, and running statistics that move as a plain model's do.
+    """
+    count = len(next(iter(experts.values())))
+    rows = [{n: t[k] for n, t in experts.items()} for k in range(count)]
+    after: Any = batch.get(AFTER, {})
+    moving = [n for n, t in experts.items() if id(t) in after]
+    outputs, moved = [], []
+    for k, w in enumerate(rows):
+        own: Any = {**batch, AFTER: {id(w[n]): w[n] for n in moving}}
+        if "noise" in batch:
+            own["noise"] = batch["noise"][..., k * net.noise : (k + 1) * net.noise]
+        outputs.append(said(w, batch["x"], own))
+        moved.append({n: own[AFTER][id(w[n])] for n in moving})
+    if AFTER in batch:
+        after |= {id(experts[n]): torch.stack([m[n] for m in moved]) for n in moving} | {USED: True}
+    return stack(outputs, 1)
 
 
 def q_of_client(phi: Tensor, p_y: Tensor) -> Tensor:
@@ -446,7 +493,8 @@ class ClusteredFedMix(FedMix):
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase in which pi moves at the rate 1 - damping."""
         rates = (("pi", 1 - self.damping),)
-        return (self.phase(optimizer=replace(self.client, rates=rates)),)
+        noise = dropping(self.experts)
+        return (self.phase(optimizer=replace(self.client, rates=rates), noise=noise),)
 
     def marginal(self, params: Params, ctx: Params) -> Tensor:
         """Return pi = q(z|s), ``[K]``, a probability to the last bit."""

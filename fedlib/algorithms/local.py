@@ -134,6 +134,7 @@ class Newcomers(SecondStage):
     """
 
     loss = as_of("loss")
+    client_end = as_of("client_end")
     communication_bytes = FedAvg.communication_bytes  # what is shared comes down, nothing goes up
     stop: EarlyStop | None = None
 

@@ -9,7 +9,8 @@ from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, Split
-from fedlib.engine import Known, Prediction, State, looks_up, tabulate
+from fedlib.engine import Known, Phase, Prediction, State, looks_up, tabulate
+from fedlib.engine.protocol import DROPOUT
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, each, named, part
 from fedlib.models.families import GateNet
@@ -255,8 +256,13 @@ class FedSynMoE(FedAvg):
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""
-        said, _ = self._mixed(net, params, self.encode(net, params, batch["x"]))
+        code = {"x": batch["x"], "h": net.features(params, batch["x"], batch)}
+        said, _ = self._mixed(net, params, code, batch)
         return mean_cross_entropy(said, batch["y"], batch["weight"])
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase, in which both bases drop units by themselves."""
+        return (self.phase(noise=(("own", DROPOUT),)),)
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the batch itself, and the features of the global base."""
@@ -271,9 +277,13 @@ class FedSynMoE(FedAvg):
         """Return the logits of the global base."""
         return {"logits": net.logits(params, code["h"])}
 
-    def _mixed(self, net: Net, params: Params, code: Params) -> tuple[Tensor, Tensor]:
-        x, theirs = code["x"], code["h"]
-        mine = net.features(part(params, OWN), x)
+    def _mixed(
+        self, net: Net, params: Params, code: Params, batch: Params | None = None
+    ) -> tuple[Tensor, Tensor]:
+        x, theirs, batch = code["x"], code["h"], batch or {}
+        if "noise" in batch:  # the global base's are the last
+            batch = {**batch, "noise": batch["noise"][..., : net.noise]}
+        mine = net.features(part(params, OWN), x, batch)
         seen = x if x.is_floating_point() else mine
         gate = net.like(self.gate, 2, below_base(net))(part(params, GATE), seen).softmax(-1)
         both = torch.stack([theirs, mine], -2)

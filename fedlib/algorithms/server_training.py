@@ -12,6 +12,7 @@ from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, placed
 from fedlib.algorithms.splitting import LGFedAvg
 from fedlib.engine import BLOCK, Phase, State, Update, looks_up, vmap_clients
 from fedlib.engine.protocol import noise_of
+from fedlib.engine.train import Cohort
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, named, part
 from fedlib.models.families import drawn
@@ -21,17 +22,8 @@ from fedlib.values import value, within
 
 MADE = "generator."
 POOL = "pool"  # p(y) over all clients, cumulated
-DRAW = "server/seed"  # of what the server draws in this round
 FITTED = "server/fit:"  # what the generator's optimiser remembers, leaf/quantity
 PROTOTYPES, HELD = "prototypes", "held"
-
-
-def _seeded(
-    self: FedAvg, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
-) -> State:
-    """Return the state with the seed of the server's draws in this round."""
-    draw = torch.tensor(torch_seed(seed, "server", round))
-    return replace(state, memory={**state.memory, DRAW: draw})
 
 
 @value
@@ -55,7 +47,6 @@ class FedGen(FedAvg):
     """
 
     trains = ("base.", "head.")
-    before_round = _seeded
     limits = within(noise=">= 1", hidden=">= 1", invented=">= 1", steps=">= 0", alpha=">= 0")
     noise: int = 512
     hidden: int = 512
@@ -134,7 +125,6 @@ class FedGH(LGFedAvg):
     0's by mistake, here it is its own (A39).
     """
 
-    before_round = _seeded
     limits = within(pairs=">= 1")
     head: Optimizer = sgd(1.0)
     pairs: int = 10
@@ -143,10 +133,9 @@ class FedGH(LGFedAvg):
         """Return nothing: no leaf is sent back."""
         return {}, {}
 
-    def client_statistics(
-        self, fed: Federation, rows: Tensor, after: Params, context: Params
-    ) -> Params:
-        """Return the mean features ``[clients, classes, D]`` of every label that a client holds."""
+    def client_end(self, begun: Cohort, after: Params, update: Update) -> Update:
+        """Send the mean features ``[clients, classes, D]`` of every label that a client holds."""
+        fed, rows = begun.fed, begun.rows
         total = torch.zeros(len(rows), fed.classes, fed.net.width, device=fed.device)
         count = torch.zeros(len(rows), fed.classes, device=fed.device)
         features = vmap_clients(fed.net.features, len(rows))
@@ -155,7 +144,8 @@ class FedGH(LGFedAvg):
             total += labels.mT @ features(after, batch["x"])
             count += labels.sum(1)
         held = (count > 0).to(total.dtype)
-        return {PROTOTYPES: total / count.clamp(min=1).unsqueeze(-1), HELD: held}
+        means = total / count.clamp(min=1).unsqueeze(-1)
+        return update[0], {**update[1], PROTOTYPES: means, HELD: held}
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Train the output layer for one pass over the prototypes."""
@@ -198,7 +188,8 @@ def _label(u: Tensor, pool: Tensor) -> Tensor:
 
 
 def _generator(state: State) -> torch.Generator:
-    return torch.Generator().manual_seed(int(state.memory[DRAW]))
+    """Return the generator of what the server draws in this round."""
+    return torch.Generator().manual_seed(torch_seed(state.seed, "server", state.round))
 
 
 def _step(optimizer: Stepper, loss: Callable[..., Tensor], *on: Tensor) -> None:

@@ -13,5 +13,6 @@ from fedlib.engine.protocol import (
     looks_up,
 )
 from fedlib.engine.rounds import Report, clients_round, draw, hand_out, play_round, select
+from fedlib.engine.selection import Selection
 from fedlib.engine.train import TrainingDiverged
 from fedlib.federation import UNSEEN, Known

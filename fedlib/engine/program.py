@@ -64,7 +64,8 @@ class Program:
 
     ``loss`` is a function of ONE client ``(leaves, context, batch)``; it returns a scalar, and the
     running statistics that it moved. The leaves named in ``train`` are trained, in copies of what
-    was given; running statistics among them are as the loss left them.
+    was given; running statistics among them are as the loss left them. ``after``, a function of one
+    client too, returns what ``settle`` puts in the place of trained leaves.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Program:
         train: tuple[str, ...],
         leaves: Params,
         context: Params,
+        after: Callable[..., Params] | None = None,
     ) -> None:
         clients = len(next(iter(leaves.values())))
         self._alone = clients == 1
@@ -83,6 +85,7 @@ class Program:
         self._turned: frozenset[str] = frozenset()
         self._parts = self._bare(leaves), self._bare(context)
         self._losses = loss if self._alone else vmap_clients(loss, clients)
+        self._after = after if after is None or self._alone else vmap_clients(after, clients)
         self._kind = optimizer
         self.optimizer: Stepper | None = None
 
@@ -103,8 +106,32 @@ class Program:
         else:
             self.optimizer.zero_grad()
             loss.backward()
+        if self._kind.clip is not None:
+            self._clip(self._kind.clip)
         self.optimizer.step()
         return losses.detach().view(-1)
+
+    @torch.no_grad()
+    def settle(self, batch: Params) -> None:
+        """Let the algorithm put other values in the place of trained leaves, after a batch."""
+        if self._after is None:
+            return
+        leaves, context = self._parts
+        found = self._after({**leaves, **self._now()}, context, self._bare(batch))
+        for name, t in found.items():
+            if name in self._statistics:
+                self._statistics[name] = t
+            else:
+                self._trained[name].copy_(t.mT if name in self._turned else t)
+
+    def _clip(self, most: float) -> None:
+        """Scale every client's gradient over all leaves to the length ``most`` at most."""
+        grads = [leaf.grad for leaf in self._trained.values() if leaf.grad is not None]
+        rows = [g.unsqueeze(0) if self._alone else g for g in grads]
+        length = torch.stack([g.square().flatten(1).sum(1) for g in rows]).sum(0).sqrt()
+        scale = (most / (length + 1e-6)).clamp(max=1)  # as torch's own
+        for g in rows:
+            g.mul_(scale.view(-1, *[1] * (g.ndim - 1)))
 
     def _now(self) -> Params:
         """Return the trained leaves as the loss knows them."""

@@ -7,8 +7,8 @@ default here, ``FedAvg`` has all others; another algorithm overrides the ones in
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,8 +18,13 @@ from fedlib.models import Family, Net, Params
 from fedlib.optim import Optimizer
 from fedlib.values import value, within
 
-FEATURES = "features"  # as many random numbers as a model has features
+if TYPE_CHECKING:
+    from fedlib.engine.train import Cohort
 
+# As many random numbers as a model has features, or takes to drop units.
+FEATURES, DROPOUT = "features", "dropout"
+
+_GROUPS = ("shared", "local", "optimizer", "memory")  # of a state's tensors
 # How an algorithm's memory began in checkpoints that kept it together with the optimiser's.
 _REMEMBERED = ("clients/", "clusters/", "settled/", "average.", "server/")
 
@@ -37,7 +42,8 @@ def numbers_of(net: Net, count: int | str | Family) -> int:
     """Return how many numbers per example a phase of ``net`` asks for by a ``count``."""
     if isinstance(count, Family):
         return net.like(count).noise
-    return net.width if count == FEATURES else int(count)
+    named = {FEATURES: net.width, DROPOUT: net.noise}
+    return named[count] if isinstance(count, str) else count
 
 
 @value
@@ -66,10 +72,12 @@ class Phase:
     ``train`` are prefixes of the leaves that move, "" is all of them, among the ``side`` that is
     "local", "shared" or "both". ``loss`` names the algorithm's method to minimise. ``noise`` are
     pairs of a name and how many uniform random numbers per example the loss finds in its batch
-    under ``noise_of`` that name; "features" is one for each of the model's features, and a family
-    stands for what a network of it takes. ``watch`` is
+    under ``noise_of`` that name; "features" is one for each of the model's features, "dropout" what
+    the model takes, and a family stands for what a network of it takes. ``watch`` is
     what early stopping looks at, on validation examples: "nll", the negative log-likelihood of
-    the algorithm's predictions, or "loss".
+    the algorithm's predictions, or "loss". ``repeat`` steps are taken on every mini-batch.
+    ``after`` names a method ``(net, params, ctx, batch)`` that returns what then takes the place of
+    leaves that move, a projection for one.
 
     ``optimizer`` moves them for ``epochs`` passes over a client's examples in batches of
     ``batch_size``, None for all at once; ``stop`` may end a client's training before.
@@ -79,7 +87,11 @@ class Phase:
     """
 
     limits = within(
-        epochs=">= 1", batch_size=">= 1", watch=("nll", "loss"), side=("local", "shared", "both")
+        epochs=">= 1",
+        batch_size=">= 1",
+        repeat=">= 1",
+        watch=("nll", "loss"),
+        side=("local", "shared", "both"),
     )
     optimizer: Optimizer
     epochs: int = 1
@@ -90,6 +102,8 @@ class Phase:
     noise: tuple[tuple[str, int | str | Family], ...] = ()
     watch: str = "nll"
     side: str = "both"
+    repeat: int = 1
+    after: str = ""
 
     def moves(self, leaves: Iterable[str], local: Collection[str]) -> tuple[str, ...]:
         """Return which of some leaves move, given which ones are local."""
@@ -104,6 +118,8 @@ class State:
     ``shared`` leaves live at the server; ``local`` leaves ``[population, ...]`` never leave their
     client. The server remembers two things: ``optimizer`` is what its optimiser does, ``memory``
     what an algorithm does, such as who chose which cluster. Memory lasts until it is replaced.
+    ``round`` is the one that is played (or was last) and ``seed`` its experiment's: what a server
+    does at random follows from them.
 
     >>> for moment in simulate(tiny):
     ...     state = moment.state
@@ -115,6 +131,8 @@ class State:
     local: Params
     optimizer: Params = field(default_factory=dict)
     memory: Params = field(default_factory=dict)
+    round: int = 0
+    seed: int = 0
 
     def told(self, rows: Tensor, decided: Params) -> State:
         """Return the state in which the server remembers what some clients have decided."""
@@ -123,19 +141,19 @@ class State:
 
     def flat(self) -> Params:
         """Return every tensor under one name, for a checkpoint."""
-        groups = {g.name: getattr(self, g.name) for g in fields(self)}
+        groups = {g: getattr(self, g) for g in _GROUPS}
         return {f"{g}:{n}": t for g, leaves in groups.items() for n, t in leaves.items()}
 
     @classmethod
     def from_flat(cls, flat: Params) -> State:
         """Rebuild what ``flat`` returned, now or when both memories were one group, "server"."""
-        groups: dict[str, Params] = {g.name: {} for g in fields(cls)}
+        groups: dict[str, Params] = {g: {} for g in _GROUPS}
         for name, tensor in flat.items():
             group, _, leaf = name.partition(":")
             if group == "server":
                 group = "memory" if leaf.startswith(_REMEMBERED) else "optimizer"
             groups[group][leaf] = tensor
-        return cls(**groups)
+        return cls(groups["shared"], groups["local"], groups["optimizer"], groups["memory"])
 
 
 class Prediction(NamedTuple):
@@ -160,6 +178,14 @@ def looks_up(known: str) -> Callable[[Loss], Loss]:
     ``known(self, net, frozen, ctx, batch)`` returns what the leaves that a phase does not train say
     of examples, ``[B, ...]`` each. It is asked once per example before the phase. A loss without
     this mark is given the examples, whatever the loss that it overrides or calls looks up.
+
+    Args:
+        known: the name of that method.
+
+    >>> class Mine(FedAvg):
+    ...     @looks_up("known")
+    ...     def loss(self, net, params, ctx, batch):
+    ...         return 2 * FedAvg.loss(self, net, params, ctx, batch)
     """
 
     def mark(loss: Loss) -> Loss:
@@ -176,7 +202,10 @@ def known_to(loss: Any) -> Callable[..., Known] | None:
 
 
 class Algorithm(Protocol):
-    """The methods of an algorithm; ``ctx`` is ``context`` and ``common`` together, one client's."""
+    """The methods of an algorithm; ``ctx`` is ``context`` and ``common`` together, one client's.
+
+    In training ``ctx`` has the "round" and the "seed", too.
+    """
 
     @property
     def federates(self) -> bool:
@@ -237,11 +266,12 @@ class Algorithm(Protocol):
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return one client's loss on one mini-batch, a scalar."""
 
-    def client_statistics(
-        self, fed: Federation, rows: Tensor, after: Params, context: Params
-    ) -> Params:
-        """Return what clients say of their examples, ``[clients, ...]``: more of their message."""
-        return {}
+    def client_end(self, begun: Cohort, after: Params, update: Update) -> Update:
+        """Return what clients keep and send in the end, ``[clients, ...]``: ``update`` or more.
+
+        Each may look at its own examples in ``begun.fed``, and draw by round, seed and its id.
+        """
+        return update
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return what one client keeps of a round, and what it sends.

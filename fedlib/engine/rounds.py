@@ -1,8 +1,7 @@
 """One communication round: select, start, train, send back, aggregate."""
 
-import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +14,10 @@ from fedlib.engine.batches import Plan, make_plan
 from fedlib.engine.evaluate import accuracy
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.protocol import Algorithm, State, Update, playing
+from fedlib.engine.selection import Selection
 from fedlib.engine.train import Cohort, TrainingDiverged, train
 from fedlib.federation import Federation
 from fedlib.models import Params
-from fedlib.partition import whole_part
-from fedlib.randomness import generator
 
 SPLITS = ("validation", "test")
 
@@ -52,30 +50,14 @@ class Sent(NamedTuple):
     told: Params
 
 
-def select(fed: Federation, cohort: int | float, seed: int, round: int) -> np.ndarray:
+def select(fed: Federation, cohort: int | float | Selection, seed: int, round: int) -> np.ndarray:
     """Return the rows of the clients that take part, drawn without replacement by id.
 
-    ``cohort`` is a number of clients, or a fraction of the federation's members as a float.
+    ``cohort`` is a number of clients, a fraction of the federation's members as a float, or a
+    ``Selection``.
     """
-    rows = np.argsort(fed.ids, kind="stable")
-    if fed.members is not None:
-        rows = rows[np.isin(rows, fed.members)]
-    size = cohort_size(cohort, len(rows))
-    return rows[generator(seed, "cohort", round).choice(len(rows), size, replace=False)]
-
-
-def cohort_size(cohort: int | float, clients: int) -> int:
-    """Return the number of clients per round; ValueError if it is not between 1 and ``clients``.
-
-    Of a fraction C it is ceil(C K), as 003 has it (algorithm 1, line 3): 6 of 182 for 0.03.
-    """
-    size: float = cohort
-    if isinstance(cohort, float) and math.isfinite(cohort):
-        # Rounding leaves products just beside what is meant: -whole_part(-n) is that ceiling.
-        size = max(1, -whole_part(-cohort * clients))
-    if not 1 <= size <= clients or cohort <= 0:
-        raise ValueError(f"a cohort of {cohort} does not fit {clients} clients; use 1 to {clients}")
-    return int(size)
+    how = cohort if isinstance(cohort, Selection) else Selection(cohort)
+    return how.rows(fed, seed, round)
 
 
 def play_round(
@@ -85,7 +67,7 @@ def play_round(
     *,
     round: int,
     seed: int,
-    cohort: int | float,
+    cohort: int | float | Selection,
     chunk: int | None = None,
     score: bool = False,
 ) -> tuple[State, Report]:
@@ -98,7 +80,7 @@ def play_round(
     An algorithm that federates sees nothing of what opted out; RuntimeError for one that says it
     does not and has messages.
     """
-    fed = playing(algorithm, fed)
+    fed, state = playing(algorithm, fed), replace(state, round=round, seed=seed)
     rows = select(fed, cohort, seed, round)
     where = torch.as_tensor(rows, device=fed.device)
     plans = draw(algorithm, fed, rows, round=round, seed=seed)
@@ -152,12 +134,13 @@ def draw(
 
 def hand_out(algorithm: Algorithm, fed: Federation, state: State, rows: Tensor) -> Cohort:
     """Return some clients, which are alike, with what the server hands out and what they keep."""
+    now = {n: torch.tensor(getattr(state, n), device=fed.device) for n in ("round", "seed")}
     return Cohort(
         fed,
         rows,
         algorithm.start(fed, state, rows),
         algorithm.client_context(fed, state, rows),
-        algorithm.broadcast(fed, state),
+        {**algorithm.broadcast(fed, state), **now},
         torch.zeros(len(rows), device=fed.device),
     )
 
@@ -196,9 +179,9 @@ def _end(
 
     with torch.no_grad():
         update = vmap_clients(end, len(rows))
-        own, message = update(begun.leaves, trained.leaves, context)
+        ends = update(begun.leaves, trained.leaves, context)
+        own, message = algorithm.client_end(begun, trained.leaves, ends)
         after = {**trained.leaves, **own}
-        message |= algorithm.client_statistics(fed, rows, after, context)
         test = vmap_clients(one_client(accuracy(algorithm), fed.net, common), len(rows))
         tables = (fed.validation, fed.test) if score else ()
         scores = {

@@ -110,7 +110,10 @@ def train_together(
     net = cohort.fed.net
     loss = one_client(getattr(algorithm, phase.loss), net, cohort.common)
     told = _telling(algorithm, loss, cohort, moving)
-    program = Program(told, phase.optimizer, moving, cohort.leaves, cohort.context)
+    _, round, _ = plan.where
+    last = one_client(getattr(algorithm, phase.after), net, cohort.common) if phase.after else None
+    optimizer = phase.optimizer.at(round)
+    program = Program(told, optimizer, moving, cohort.leaves, cohort.context, last)
     watched = loss if phase.watch == "loss" else one_client(nll(algorithm), net, cohort.common)
     keeper = _Keeper(cohort, phase, plan, watched, program)
     losses = []
@@ -121,10 +124,13 @@ def train_together(
             who, what = ", ".join(map(str, plan.ids)), f"{type(algorithm).__name__}.{phase.loss}"
             error.add_note(f"in {what} of client {who}, step {t}")
             raise
+        for _ in range(1, phase.repeat):
+            program.step(batch)
+        program.settle(batch)
         if keeper.after_step(t):
             break
-    last = {n: keeper.kept.get(n, t) for n, t in program.moving.items()}
-    return last, _mean_loss(losses, plan)
+    ends = {n: keeper.kept.get(n, t) for n, t in program.moving.items()}
+    return ends, _mean_loss(losses, plan)
 
 
 def _telling(

@@ -134,6 +134,11 @@ class Net:
         """
         return _lifting(self._spec, self.shape, self.classes)
 
+    @property
+    def differs_in_training(self) -> bool:
+        """Whether it drops units, or normalises by the batch."""
+        return bool(self.noise or self._remembers)
+
     def features(self, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
         """Return h(x), ``[B, D]``; only the leaves ``base.*`` of ``params`` are read.
 

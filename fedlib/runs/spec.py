@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedlib import data as datasets
 from fedlib.algorithms import FedAvg
-from fedlib.engine import Report
+from fedlib.engine import Report, Selection
 from fedlib.engine.evaluate import Scores
 from fedlib.metrics import gradient_divergence
 from fedlib.runs.source import digest, foreign
@@ -44,7 +44,8 @@ NONE = -1  # client or expert of a row that belongs to no client or expert
 class Experiment:
     """An algorithm on a task for some rounds, with one seed for everything.
 
-    ``cohort`` is the number of clients per round, or a fraction of the population as a float.
+    ``cohort`` is the number of clients per round, a fraction of the population as a float, or a
+    ``Selection`` that also says which ones.
     Clients are scored every ``evaluate_every`` rounds, before the first and after the last; 0 is
     after the last only.
     ``after`` is a first stage whose final state this one starts from; ``beside`` is another,
@@ -63,7 +64,7 @@ class Experiment:
     task: Task
     algorithm: FedAvg
     rounds: int
-    cohort: int | float = 10
+    cohort: int | float | Selection = 10
     seed: int = 0
     evaluate_every: int = 10
     after: Experiment | None = None
@@ -74,9 +75,8 @@ class Experiment:
     limits = within(rounds=">= 1", evaluate_every=">= 0", seed=">= 0", keep=("last", "best"))
 
     def check(self) -> None:
-        whole = isinstance(self.cohort, int)
-        if not (self.cohort >= 1 if whole else 0 < self.cohort <= 1):
-            raise ValueError(f"cohort must be >= 1 or a fraction in (0, 1], got {self.cohort}")
+        if not isinstance(self.cohort, Selection):
+            Selection(self.cohort)  # an error for what no cohort has
         if self.beside is not None and self.after is None:
             raise ValueError("beside needs a first stage to be beside of: give `after` too")
 

@@ -14,12 +14,13 @@ from fedlib import algorithms, data
 from fedlib import partition as parts
 from fedlib.algorithms import FedAvg, FedMix, LocalGlobal, Personal, PrunedFedMix
 from fedlib.engine import EarlyStop, State, play_round
+from fedlib.federation import CropFlip
 from fedlib.models import MLP, LeNet, ResNet, fedmix_lenet5, widened
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, ByColumn, Clients, Dirichlet, LabelPermuted, Mirrored, Rotated
 from fedlib.privacy import NoisyFedMix
 from fedlib.runs import Experiment, begun, run_with_state
-from fedlib.tasks import CropFlip, Task
+from fedlib.tasks import Task
 from papers import fedmix as names
 from papers.scaled import FEW, ONCE, OWN_FIFTH, OWN_TENTHS, SMALL, Row, merged, scaled, side_by_side
 

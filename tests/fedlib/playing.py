@@ -157,6 +157,9 @@ SECOND = {
     ),
     "Newcomers": alg.Newcomers(of=alg.Personal(local=("head.",), **FAST), client=sgd(0.1), **FAST),
     "Newcomers, FedMix": alg.Newcomers(of=MIXED, client=sgd(1.0), **FAST),
+    "Private": alg.Private(of=alg.FedAvg(**FAST), clip=5.0, noise=0.01),
+    "Private, at the clients": alg.Private(of=MIXED, clip=5.0, noise=0.01, at="client"),
+    "SecureSum": alg.SecureSum(of=alg.FedMix(experts=2, **FAST)),
     "Densities": alg.Densities(
         of=MIXED, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST
     ),
@@ -190,6 +193,11 @@ BATTERY |= SECOND | {
         server=adam(0.01),
         **FAST,
     ),
+    "Ditto, fast": alg.Ditto(own=sgd(0.1), **FAST),
+    "APFL, adaptive": alg.APFL(adaptive=True, **FAST),
+    "PFedMe, fast": alg.PFedMe(steps=2, **FAST),
+    "FedAMP, near": alg.FedAMP(lam=1.0, sigma=1.0, alpha=0.2, **FAST),
+    "FedEM, fast": alg.FedEM(experts=2, **FAST),
     "FedRep, fast": alg.FedRep(head_epochs=2, **FAST),
     "FedCP, fast": alg.FedCP(apart=1.0, **FAST),
     "GPFL, fast": alg.GPFL(**FAST),

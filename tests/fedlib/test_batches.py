@@ -17,11 +17,11 @@ from fedlib.algorithms.mixture import SAID
 from fedlib.algorithms.splitting import THEIRS as CP_THEIRS
 from fedlib.engine import EarlyStop, costs, evaluate, train
 from fedlib.engine.batches import make_plan
-from fedlib.federation import UNSEEN, Known
+from fedlib.federation import UNSEEN, CropFlip, Known
 from fedlib.models import MLP, LeNet, Net
 from fedlib.optim import sgd
 from fedlib.partition import IID, Mirrored
-from fedlib.tasks import CropFlip, Task
+from fedlib.tasks import Task
 
 
 def plain(image, noise, padding):

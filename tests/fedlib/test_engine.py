@@ -20,7 +20,7 @@ from fedlib.algorithms.fedmix import MEMORY
 from fedlib.engine import EarlyStop, Phase, evaluate, play_round
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
-from fedlib.engine.rounds import cohort_size
+from fedlib.engine.selection import cohort_size
 from fedlib.engine.train import Cohort, train
 from fedlib.models import MLP, each
 from fedlib.optim import Optimizer, sgd

@@ -12,7 +12,7 @@ from playing import BATTERY, FAST
 
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture, PMMoE
 from fedlib.algorithms.local import SecondStage
-from fedlib.engine import evaluate, evaluate_global, play_round, select
+from fedlib.engine import evaluate, evaluate_global, hand_out, play_round, select
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP
 from fedlib.optim import adam
@@ -97,7 +97,7 @@ def asked(algorithm, fed):
     context = algorithm.client_context(fed, state, ROWS[:1])
     yield {**start, **{"ctx:" + n: t for n, t in context.items()}}
     yield {**algorithm.broadcast(fed, state), "alike": algorithm.alike(fed, state, ROWS)}
-    yield algorithm.client_statistics(fed, ROWS[:1], start, context)
+    yield algorithm.client_end(hand_out(algorithm, fed, state, ROWS[:1]), start, ({}, {}))[1]
     for table in (fed.train, fed.validation):
         held = table.index.clamp(min=0)[table.real]
         yield {"x": table.x[held], "y": table.y[held], "sizes": torch.as_tensor(table.sizes)}

@@ -35,11 +35,18 @@ MLP: hidden=(200, 200) | (200,)
 Module: function=... | 'torch.nn:Flatten'; arguments=() | (('start_dim', 1),); head='' | 'fc';
     frozen=() | ('conv1.',)
 Optimizer: name='sgd' | 'adam'; lr=0.05 | 0.1; momentum=0.0 | 0.9; weight_decay=0.0 | 0.1;
-    betas=(0.9, 0.999) | (0.9, 0.99); eps=1e-08 | 1e-07; rates=() | (('phi', 0.05),)
+    betas=(0.9, 0.999) | (0.9, 0.99); eps=1e-08 | 1e-07; rates=() | (('phi', 0.05),);
+    nesterov=False; clip=None | 1.0; schedule=None | Cosine(); options=() | (('foreach', True),)
+Schedule:
+Step: every=10 | 5; factor=0.1 | 0.5
+Cosine: rounds=100 | 7; least=0.0 | 0.1; warmup=0 | 3
+Selection: size=10 | 0.5; weighted=False | True; available=1.0 | 0.5; period=0 | 24; dropout=0.0 |
+    0.1
+Augmentation:
 EarlyStop: every=5 | 1; patience=10 | 1; min_delta=0.0 | 0.1; keep='best' | 'last'
 Phase: optimizer=... | Optimizer(name='adam'); epochs=1 | 2; batch_size=64 | None; train=('',) |
     ('head.',); loss='loss' | 'nll'; stop=None | EarlyStop(); noise=() | (('label', 3), ('policy',
-    'features')); watch='nll' | 'loss'; side='both' | 'local'
+    'features')); watch='nll' | 'loss'; side='both' | 'local'; repeat=1 | 2; after='' | 'nll'
 FedAvg: epochs=1 | 2; batch_size=64 | None; client=Optimizer() | Optimizer(name='adam');
     server=Optimizer(lr=1.0) | Optimizer(name='adamw')
 Explore: eps=0.33 | 0.5; decay=0.0 | 1.0
@@ -67,7 +74,7 @@ Task: dataset=... | 'mnist'; partition=... | IID(clients=20, size=60); model=...
     OptOut(); balanced=0 | 100; balanced_on='test' | 'validation'; validate_on='validation' |
     'test'
 Experiment: task=... | dataclasses.replace(TASK, portion=0.5); algorithm=... | Local();
-    rounds=... | 4; cohort=10 | 0.5; seed=0 | 1; evaluate_every=10 | 3; after=None | FIRST;
+    rounds=... | 4; cohort=10 | Selection(); seed=0 | 1; evaluate_every=10 | 3; after=None | FIRST;
     audit=False | True; keep='last' | 'best'; beside=None
 GateNet: hidden=(128, 256, 128) | (8,); activation='leaky_relu' | 'mish'; init='orthogonal' |
     'spectral'
@@ -106,6 +113,15 @@ FedSynMoE < FedAvg: gate=GateNet() | GateNet(hidden=(4,))
 PMMoE < FedAvg: epochs=50 | 2; batch_size=10 | None; client=Optimizer(lr=0.1) |
     Optimizer(name='adam'); of=FedPer() | DBE(); gate=GateNet() | GateNet(hidden=(4,)); top=0 | 2;
     renormalised=False | True; denoise=0.0 | 0.2; temperature=1.0 | 0.1; favour=0.0 | 1.0
+Ditto < FedAvg: lam=0.1 | 1.0; own=None | Optimizer()
+APFL < FedAvg: alpha=0.5 | 0.25; adaptive=False | True; rate=None | 0.1
+PFedMe < FedAvg: lam=15.0 | 1.0; steps=5 | 1; eta=0.01 | 0.02
+FedAMP < FedAvg: lam=0.01 | 0.1; sigma=10.0 | 1.0; alpha=None | 0.1
+FedEM < FedAvg: experts=3 | 2
+Private < FedAvg: epochs=1; batch_size=64; client=Optimizer(); server=Optimizer(lr=1.0);
+    of=FedAvg() | FedMix(); clip=1.0 | 0.5; noise=1.0 | 2.0; at='server' | 'client'
+SecureSum < FedAvg: epochs=1; batch_size=64; client=Optimizer(); server=Optimizer(lr=1.0);
+    of=FedAvg() | FedMix(); bits=20 | 16; most=1000 | 50
 PrunedFedMix < FedMix: objective='map'; eta=0.5 | 0.9
 ClusteredFedMix < FedMix: client=Optimizer() | Optimizer(lr=0.5); objective='map'; damping=0.75 |
     0.5; entropy_weight=1.0 | 2.0

@@ -9,7 +9,7 @@ from companion.sections import SCALES
 from fedlib import paths
 from fedlib.algorithms import FedAvg, FedMix, Newcomers, PrunedFedMix
 from fedlib.engine import play_round
-from fedlib.engine.rounds import cohort_size
+from fedlib.engine.selection import cohort_size
 from fedlib.runs import exported
 from fedlib.runs.exported import places
 from fedlib.runs.provenance import began_with

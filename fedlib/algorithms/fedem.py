@@ -1,0 +1,128 @@
+"""FedEM: clients as mixtures of a few distributions, by expectation and maximisation."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedlib.algorithms.arithmetic import at_label, mean
+from fedlib.algorithms.drift import RECEIVED
+from fedlib.algorithms.fedavg import FedAvg, placed
+from fedlib.algorithms.fedmix import EXPERTS, dropping, in_training
+from fedlib.engine import BLOCK, Known, Phase, Prediction, State, Update, looks_up, vmap_clients
+from fedlib.engine.program import one_client
+from fedlib.engine.train import Cohort
+from fedlib.federation import Federation
+from fedlib.models import Net, Params, each, named, part, stack
+from fedlib.randomness import torch_seed
+from fedlib.values import value, within
+
+PI = "pi"
+TOLD = "em:q"  # in a batch: which component an example is of
+
+
+@value
+class FedEM(FedAvg):
+    """K global components w_k; a client is a mixture of them, in shares pi_s of its own.
+
+        p(y|x, s)  = sum_k pi_sk p_w_k(y|x)
+        q_i(k)     ~ pi_sk p_w_k(y_i|x_i)                  w as received: the E-step, once a round
+        pi_sk      <- mean_i q_i(k)                        over all of the client's examples
+        w_s,k      <- w_s,k - eta grad mean_i q_i(k) (-log p_w_s,k(y_i|x_i))     from w_k
+        w_k        <- w_k - beta sum_s p(s) (w_k - w_s,k)                        at the server
+
+    ``experts`` is K. FedMix's nearest relative: it has a gate that looks at x where this has the
+    shares pi_s, a q that labels share, and weighs a client's expert by p(s|z), where this has p(s).
+    A newcomer gets the mean of the shares. With K = 1 this is FedAvg.
+
+    Reference: Marfoq, Neglia, Bellet, Kameni and Vidal, Federated multi-task learning under a
+    mixture of distributions, NeurIPS 2021 (algorithm 1; K is their M). Components start
+    differently, pi_s at 1 / K. A mini-batch's loss is the mean over its examples.
+
+    >>> posterior(torch.tensor([0.25, 0.75]), torch.tensor([[0.6, 0.2]]).log())  # equal products
+    tensor([[0.5000, 0.5000]])
+    """
+
+    trains = (EXPERTS,)
+    keeps = (PI,)
+    limits = within(experts=">= 1")
+    experts: int = 3
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return K differently initialised components, and equal shares."""
+        models = [fed.net.init(torch_seed(seed, "model", k)) for k in range(self.experts)]
+        shares = torch.full((self.experts,), 1 / self.experts)
+        return placed({**named(stack(models), EXPERTS), PI: shares}, fed)
+
+    def broadcast(self, fed: Federation, state: State) -> Params:
+        """Return the received components."""
+        return named(state.shared, RECEIVED)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over the components."""
+        return (self.phase(noise=dropping(self.experts)),)
+
+    def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
+        """Return every component's log p(y|x), ``[B, K, classes]``."""
+        return each(partial(_said, net), part(shared, EXPERTS), x)
+
+    def responsibilities(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return q_i(k) of the received components, ``[B, K]``."""
+        said = self.encode(net, part(ctx, RECEIVED), batch["x"])["logp"]
+        return posterior(params[PI], at_label(said, batch["y"])).detach()
+
+    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+        """Return q of every example, for all of the round."""
+        return Known({TOLD: self.responsibilities(net, frozen, ctx, batch)}, {})
+
+    @looks_up("known")
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the cross-entropies of one mini-batch, each example's in the shares q."""
+        asked = batch.get(TOLD)
+        q = self.responsibilities(net, params, ctx, batch) if asked is None else asked
+        if net.differs_in_training:
+            code = in_training(partial(_said, net), net, part(params, EXPERTS), batch)
+        else:
+            code = self.encode(net, params, batch["x"])
+        return -mean((q * at_label(code["logp"], batch["y"])).sum(-1), batch["weight"])
+
+    def client_end(self, begun: Cohort, after: Params, update: Update) -> Update:
+        """Return the client's new shares pi, the mean q over all of its examples."""
+        fed, rows = begun.fed, begun.rows
+        ask = vmap_clients(one_client(self.responsibilities, fed.net, begun.common), len(rows))
+        total = torch.zeros(len(rows), self.experts, device=fed.device)
+        for batch in fed.train.blocks(rows, BLOCK):
+            q = ask({PI: begun.leaves[PI]}, begun.context, batch)
+            total += (q * batch["weight"].unsqueeze(-1)).sum(1)
+        n = total.sum(1, keepdim=True)
+        pi = torch.where(n > 0, total / torch.where(n > 0, n, 1), begun.leaves[PI])
+        return {**update[0], PI: pi}, update[1]
+
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
+        """Return the mixture's prediction, and the shares pi as its gate."""
+        logp = code["logp"]
+        gate = params[PI].expand(len(logp), -1)
+        return Prediction((logp + gate.log().unsqueeze(-1)).logsumexp(-2), gate)
+
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+        """Return the client's shares."""
+        return {"gate": params[PI].expand(len(code["logp"]), -1)}
+
+    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
+        """Return the prediction of the mixture in the mean shares."""
+        return (code["logp"] + votes["gate"].log().unsqueeze(-1)).logsumexp(-2)
+
+    def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
+        """Return every client's shares, ``[clients, K]``, rows in the order of their ids."""
+        return {"clusters": state.local[PI][fed.by_id]}
+
+
+def _said(net: Net, w: Params, x: Tensor, batch: Params | None = None) -> Params:
+    return {"logp": net(w, x, batch).log_softmax(-1)}
+
+
+def posterior(shares: Tensor, said: Tensor) -> Tensor:
+    """Return q ~ pi_k p_k(y|x), ``[B, K]``, from shares ``[K]`` and log p_k(y|x) ``[B, K]``."""
+    return (shares.log() + said).softmax(-1)

@@ -1,0 +1,284 @@
+"""A model of each client's own beside the global one: held near it, mixed with it, or in its place.
+
+Clients predict with their own model, a newcomer with the global one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedlib.algorithms.drift import RECEIVED, far
+from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes
+from fedlib.engine import Phase, Prediction, State, Update
+from fedlib.federation import Federation
+from fedlib.models import Net, Params, is_statistic, named, part
+from fedlib.optim import Optimizer
+from fedlib.values import value, within
+
+OWN, MIX = "own.", "mix"
+MODELS, THERE = "clients/model.", "clients/there"  # in FedAMP's memory: w_s, and who has sent one
+
+
+@dataclass(frozen=True)
+class Beside(FedAvg):
+    """FedAvg's leaves, and the same once more for each client, ``own.*``."""
+
+    reads_examples = True
+    keeps = (OWN,)
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the model, and itself as every client's first own one."""
+        model = FedAvg.leaves(self, fed, seed)
+        return {**model, **named(model, OWN)}
+
+    def mine(self, params: Params) -> Params:
+        """Return the leaves that a client predicts with."""
+        return part(params, OWN)
+
+    def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
+        """Return the own model's prediction."""
+        return Prediction.single(net.logp(self.mine(params), code["x"]))
+
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+        """Return the global model's prediction."""
+        return {"p": net.logp(params, code["x"]).exp()}
+
+
+@value
+class Ditto(Beside):
+    """FedAvg, and beside it a model v_s of each client that is held near the received one.
+
+    ``lam`` is lambda (0: training alone, with as many more the global model); ``own`` moves v_s
+    (None: as ``client`` moves w_s), for ``epochs`` as long.
+
+        w_s <- w_s - eta grad F_s(w_s)                           from w_s = w; averaged
+        v_s <- v_s - eta [ grad F_s(v_s) + lambda (v_s - w) ]    stays with its client
+
+    Reference: Li, Hu, Beirami and Smith, Ditto: fair and robust federated learning through
+    personalization, ICML 2021 (algorithm 1). Deviation: the average weighs clients by examples.
+    """
+
+    limits = within(lam=">= 0")
+    lam: float = 0.1
+    own: Optimizer | None = None
+
+    def broadcast(self, fed: Federation, state: State) -> Params:
+        """Return the received model w."""
+        return named(state.shared, RECEIVED)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return a phase over the global model's copy, and one over the client's own."""
+        mine = self.phase(train=(OWN,), loss="personal", optimizer=self.own or self.client)
+        return self.phase(side="shared"), mine
+
+    def personal(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the own model's cross-entropy and proximal term of one mini-batch."""
+        own = self.mine(params)
+        return FedAvg.loss(self, net, own, ctx, batch) + self.lam / 2 * far(own, ctx)
+
+
+@value
+class APFL(Beside):
+    """A model v_s of each client, mixed weight by weight with its copy of the global one.
+
+    ``alpha`` is alpha, the own model's share; ``adaptive`` trains it, one for each client, from
+    there, with ``rate`` as its rate (None: ``client``'s).
+
+        m_s     = alpha_s v_s + (1 - alpha_s) w_s                what a client predicts with
+        w_s     <- w_s - eta grad F_s(w_s)                       from w_s = w; averaged
+        v_s     <- v_s - eta grad_v F_s(m_s)                     stays, on the same mini-batch
+        alpha_s <- alpha_s - eta <v_s - w_s, grad F_s(m_s)>      kept in [0, 1]
+
+    Reference: Deng, Kamani and Mahdavi, Adaptive personalized federated learning, 2020 (algorithm
+    1 and eq. 11). The paper's text moves alpha in every step, as here, its released code in the
+    first of a round. Predictions mix in the w that the server has now. Deviation: the average
+    weighs clients by examples.
+    """
+
+    keeps = (OWN, MIX)
+    limits = within(alpha="[0, 1]", rate="> 0")
+    alpha: float = 0.5
+    adaptive: bool = False
+    rate: float | None = None
+
+    def leaves(self, fed: Federation, seed: int) -> Params:
+        """Return the model, itself as the first own one, and alpha."""
+        mix = torch.tensor(self.alpha, device=fed.device)
+        return {**Beside.leaves(self, fed, seed), MIX: mix}
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase over both models, and alpha where it adapts."""
+        train = ("base.", "head.", OWN, *([MIX] if self.adaptive else []))
+        rates = ((MIX, self.rate),) if self.rate else ()
+        optimizer = replace(self.client, rates=(*rates, *self.client.rates))
+        after = "kept_within" if self.adaptive else ""
+        return (self.phase(train=train, optimizer=optimizer, after=after),)
+
+    def kept_within(self, net: Net, params: Params, ctx: Params, batch: Params) -> Params:
+        """Return alpha in [0, 1]."""
+        return {MIX: params[MIX].clamp(0, 1)}
+
+    def mine(self, params: Params) -> Params:
+        """Return alpha v + (1 - alpha) w, through which no gradient reaches w.
+
+        BatchNorm's statistics are the own model's, which sees the mixed one's batches.
+        """
+        a, own = params[MIX], part(params, OWN)
+        return {
+            n: v if is_statistic(n) else a * v + (1 - a) * params[n].detach()
+            for n, v in own.items()
+        }
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the sum of the global copy's and the mixed model's cross-entropy."""
+        models = (params, self.mine(params))
+        one, other = (FedAvg.loss(self, net, model, ctx, batch) for model in models)
+        return one + other
+
+
+@value
+class PFedMe(Beside):
+    """A model theta_s of each client that minimises its loss and the distance from w_s (pFedMe).
+
+    ``lam`` is lambda, ``steps`` K, ``eta`` eta; ``client`` moves theta_s (rate gamma); ``server``
+    is SGD with rate beta.
+
+        theta_s <- theta_s - gamma [ grad F_s(theta_s) + lambda (theta_s - w_s) ]     K times, then
+        w_s     <- w_s - eta lambda (w_s - theta_s)                         on every mini-batch
+        w       <- (1 - beta) w + beta sum_s p(s) w_s
+
+    A round starts with theta_s = w_s = w, and goes on from one mini-batch to the next with both.
+
+    Reference: T. Dinh, Tran and Nguyen, Personalized federated learning with Moreau envelopes,
+    NeurIPS 2020 (algorithm 1). How the inner problem is solved is left open there: K steps on the
+    mini-batch, as in the released code. Deviation: the average weighs clients by examples.
+    """
+
+    limits = within(lam="> 0", steps=">= 1", eta="> 0")
+    lam: float = 15.0
+    steps: int = 5
+    eta: float = 0.01
+
+    def check(self) -> None:
+        FedAvg.check(self)
+        if self.eta * self.lam > 1:
+            raise ValueError(f"w_s would move beyond theta_s: eta lam = {self.eta * self.lam} > 1")
+
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return the received model, which is where theta starts, too."""
+        begun = FedAvg.start(self, fed, state, rows)
+        return {n: begun[n.removeprefix(OWN)] for n in begun}
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return one phase of K steps on every mini-batch, after which w_s follows."""
+        return (self.phase(repeat=self.steps, after="followed"),)
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return theta's cross-entropy and proximal term of one mini-batch."""
+        own = self.mine(params)
+        near = {f"{RECEIVED}{n}": params[n].detach() for n in own}
+        return FedAvg.loss(self, net, own, ctx, batch) + self.lam / 2 * far(own, near)
+
+    def followed(self, net: Net, params: Params, ctx: Params, batch: Params) -> Params:
+        """Return w_s a step nearer to theta_s, whose running statistics it takes over."""
+        step = self.eta * self.lam
+        return {
+            n: theta if is_statistic(n) else params[n] - step * (params[n] - theta)
+            for n, theta in self.mine(params).items()
+        }
+
+
+@value
+class FedAMP(FedAvg):
+    """A model w_s of each client, and a mean u_s of all at the server that those near it make.
+
+    ``lam`` is lambda, ``sigma`` sigma, ``alpha`` alpha (None: sigma / M for M clients, with which
+    no weight is negative whatever the distances are). There is no global model.
+
+        xi_st = alpha A'(|w_s - w_t|^2),   A'(d) = e^(-d / sigma) / sigma      for t other than s
+        u_s   = (1 - sum_t xi_st) w_s + sum_t xi_st w_t                        at the server
+        w_s   <- w_s - eta [ grad F_s(w_s) + lambda / alpha (w_s - u_s) ]      from its last w_s
+
+    So similar clients pull at one another and dissimilar ones do not (A(d) = 1 - e^(-d / sigma)).
+    Who has not sent a model yet pulls at nobody. A newcomer gets the mean of the predictions.
+
+    Reference: Huang, Chu, Zhou, Wang, Liu, Pei and Zhang, Personalized cross-silo federated
+    learning on non-IID data, AAAI 2021 (algorithm 1 with FedAMP's eq. 3 to 6). There w_s minimises
+    its loss and lambda / 2 alpha |w_s - u_s|^2; here it takes the steps of a round towards that.
+
+    >>> models = {"w": torch.tensor([[0.0], [1.0], [100.0]])}
+    >>> attention(models, torch.tensor([0]), torch.ones(3).bool(), alpha=1.0, sigma=2.0)
+    tensor([[0.6967, 0.3033, 0.0000]])
+    """
+
+    reads_examples = True
+    trains = ("base.", "head.")
+    keeps = ("base.", "head.")
+    limits = within(lam=">= 0", sigma="> 0", alpha="> 0")
+    lam: float = 0.01
+    sigma: float = 10.0
+    alpha: float | None = None
+
+    def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
+        """Return the state before round 0: all models are the same, and the server has none."""
+        begun = FedAvg.init(self, fed, seed, first)
+        there = torch.zeros(fed.clients, dtype=torch.bool, device=fed.device)
+        copies = {n: t.clone() for n, t in named(begun.local, MODELS).items()}
+        return replace(begun, memory={**copies, THERE: there})
+
+    def broadcast(self, fed: Federation, state: State) -> Params:
+        """Return lambda / alpha."""
+        clients = len(state.memory[THERE])
+        pull = self.lam / (self.alpha or self.sigma / clients)
+        return {"pull": torch.tensor(pull, device=fed.device)}
+
+    def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Return every client's own model, and its u_s."""
+        own = FedAvg.start(self, fed, state, rows)
+        return {**own, **named(self._means(state, rows), RECEIVED)}
+
+    def _means(self, state: State, rows: Tensor) -> Params:
+        """Return u_s of some clients, ``[clients, ...]``."""
+        models, there = part(state.memory, MODELS), state.memory[THERE]
+        alpha = self.alpha or self.sigma / len(there)
+        xi = attention(models, rows, there, alpha, self.sigma)
+        return {n: torch.tensordot(xi, t, 1) for n, t in models.items()}
+
+    def handed(self, state: State, row: int) -> State:
+        """Return a client's u_s, as the only model that it is told of."""
+        mean = self._means(state, torch.tensor([row], device=state.memory[THERE].device))
+        return State({}, {}, memory={**named(mean, MODELS), THERE: state.memory[THERE][[row]]})
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+        """Return the cross-entropy and the proximal term of one mini-batch."""
+        return FedAvg.loss(self, net, params, ctx, batch) + ctx["pull"] / 2 * far(params, params)
+
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        """Return the client's model, to be sent."""
+        return {}, {MODELS + n: t for n, t in after.items() if self.is_local(n)}
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+        """Remember the models that were sent."""
+        told = state.told(rows, messages)
+        there = state.memory[THERE].index_fill(0, rows, True)
+        return replace(told, memory={**told.memory, THERE: there})
+
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+        """Return the bytes of one model down, and of one up."""
+        one = {n: t[0] for n, t in part(state.memory, MODELS).items()}
+        return alike_bytes(rows, one, one)
+
+
+def attention(models: Params, rows: Tensor, there: Tensor, alpha: float, sigma: float) -> Tensor:
+    """Return what every client of ``rows`` gives to all models, ``[rows, clients]``; sums are 1.
+
+    ``models`` ``[clients, ...]``; those that are not ``there``, bool ``[clients]``, get nothing.
+    """
+    kept = [t.flatten(1) for n, t in models.items() if not is_statistic(n)]
+    far = torch.stack([sum(((t - t[i]) ** 2).sum(1) for t in kept) for i in rows.tolist()])
+    others = there & (torch.arange(len(there), device=rows.device) != rows.unsqueeze(1))
+    xi = torch.where(others, alpha / sigma * (-far / sigma).exp(), 0)
+    return xi.scatter(1, rows.unsqueeze(1), 1 - xi.sum(1, keepdim=True))

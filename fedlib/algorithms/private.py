@@ -1,0 +1,237 @@
+"""Servers that learn little of single clients: differential privacy, and sums behind masks.
+
+Both hand the server a client's part of every average, u_s (w - w_s), and nothing else of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlib.algorithms.fedavg import Bytes, FedAvg
+from fedlib.algorithms.local import as_of
+from fedlib.engine import State, Update
+from fedlib.engine.train import Cohort
+from fedlib.federation import Federation
+from fedlib.models import Params, is_statistic
+from fedlib.randomness import torch_seed
+from fedlib.values import value, within
+
+HOOKS = (
+    "federates", "reads_examples", "is_local", "stays", "leaves", "init", "alike", "decide",
+    "before_round", "handed", "start", "client_context", "broadcast", "phases", "loss",
+    "client_update", "assign_models", "encode", "predict", "client_output", "ensemble",
+    "log_density", "observe",
+)  # fmt: skip
+MASS = "mass"  # in a message: what a client weighs, all of it, and in each expert
+MASSES = "mass.expert"
+RING = 2**32  # in which masked numbers are added
+KEY, SHARE = 32, 48  # bytes of a public key, and of a peer's encrypted share of a secret
+
+
+@dataclass(frozen=True)
+class Summed(FedAvg):
+    """``of`` behind a server that only adds up. All else is as ``of`` has it.
+
+    ValueError for an algorithm whose server needs more than weighted sums.
+    """
+
+    of: FedAvg = FedAvg()  # noqa: RUF009, a value
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what else ``of`` has: the losses that its phases name."""
+        if name.startswith("_") or name == "of":
+            raise AttributeError(name)
+        return getattr(self.of, name)
+
+    def check(self) -> None:
+        kind, of = type(self).__name__, type(self.of)
+        if of.aggregate is not FedAvg.aggregate or not self.of.federates:
+            raise ValueError(f"{kind} hands a server sums, and {of.__name__} needs more than these")
+        for field in fields(FedAvg):
+            if getattr(self, field.name) != field.default:
+                raise ValueError(f"{kind} trains as `of` does: give {field.name} to that")
+
+    def mass(self, p: Tensor, messages: Params) -> Params:
+        """Return what clients weigh in each leaf; see ``FedAvg.mass``."""
+        return self.of.mass(p, messages)
+
+    def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
+        """Return 1 / |S| for every client: what is sent is weighted already."""
+        p = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64, device=rows.device)
+        return {n: p for n in state.shared if n in messages}
+
+
+for hook in HOOKS:
+    setattr(Summed, hook, as_of(hook))
+
+
+@value
+class Private(Summed):
+    """``of`` with differential privacy of whole clients: clipped differences, Gaussian noise.
+
+    ``clip`` is C, ``noise`` is z; m clients take part. u_s is what a client weighs when all clients
+    count alike: 1, for an expert of FedMix q(z|s). So q(z|s) itself is not sent.
+
+        d_s   = all u_s (w - w_s) of a client, of every shared leaf
+        d_s   <- d_s min(1, C / |d_s|)                                    at the client
+        Delta = ( sum_s d_s + N(0, z^2 C^2 I) ) / D                       ``at`` the "server"
+        Delta = ( sum_s [ d_s + N(0, z^2 C^2 I) ] ) / D                   ``at`` the "client"
+        D     = m, for each of K experts m / K                            whoever takes part
+        w     <- a step of ``of.server`` along Delta
+
+    With noise at the server whoever sees w learns little of a client, and the server is trusted;
+    with noise at the client nobody is. What it costs in epsilon: ``privacy.epsilon``.
+
+    Reference: McMahan et al., Learning differentially private recurrent language models, ICLR 2018
+    (algorithm 1 with flat clipping and the fixed-denominator estimator); at the client Geyer et
+    al.'s setting made local. Deviation: clients count alike and cohorts have a fixed size, drawn
+    without replacement, where the paper draws each client by a coin.
+
+    >>> clipped({"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}, 1.0)["w"]  # of lengths 5 and 0.5
+    tensor([[0.6000, 0.8000],
+            [0.3000, 0.4000]])
+    """
+
+    limits = within(clip="> 0", noise=">= 0", at=("server", "client"))
+    clip: float = 1.0
+    noise: float = 1.0
+    at: str = "server"
+
+    def client_end(self, begun: Cohort, after: Params, update: Update) -> Update:
+        """Return what ``of`` keeps, and a client's clipped part of every average."""
+        own, message = self.of.client_end(begun, after, update)
+        one = torch.ones(len(begun.rows), device=begun.rows.device)
+        parts = clipped(weighted(self.mass(one, message), message), self.clip)
+        if statistics := [n for n in parts if is_statistic(n)]:
+            raise ValueError(f"noise would spoil BatchNorm's statistics: {', '.join(statistics)}")
+        if self.at == "client":
+            seed, round = int(begun.common["seed"]), int(begun.common["round"])
+            ids = begun.fed.ids[begun.rows.cpu().numpy()].tolist()
+            seeds = [torch_seed(seed, "privacy", round, i) for i in ids]
+            drawn = [self._drawn({n: t[0] for n, t in parts.items()}, s) for s in seeds]
+            parts = {n: t + torch.stack([d[n] for d in drawn]) for n, t in parts.items()}
+        return own, parts
+
+    def _drawn(self, like: Params, seed: int) -> Params:
+        """Return Gaussian noise of standard deviation z C for every number of some leaves."""
+        draw, size = torch.Generator().manual_seed(seed), self.noise * self.clip
+        by_name = sorted(like.items())  # so that no order of leaves is in the draw
+        return {n: size * torch.randn(t.shape, generator=draw).to(t) for n, t in by_name}
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+        """Step along the noisy sum over a denominator that does not hang on any client."""
+        total = {n: t.sum(0) for n, t in messages.items()}
+        if self.at == "server":
+            drawn = self._drawn(total, torch_seed(state.seed, "server", state.round))
+            total = {n: t + drawn[n] for n, t in total.items()}
+        one = torch.ones(len(rows), device=rows.device)
+        masses = {n: u.sum(0) for n, u in self.mass(one, total).items()}
+        return self.of.moved(fed, state, divided(total, masses))
+
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+        """Return the bytes of the shared leaves down, and of as many numbers up."""
+        return FedAvg.communication_bytes(self.of, state, rows, messages)
+
+
+@value
+class SecureSum(Summed):
+    """``of`` whose server is sent masked numbers, of which it can read the sum only: a simulation.
+
+    u_s is what a client weighs (N_s / ``most``, for an expert of FedMix times q(z|s)); ``bits`` is
+    f, the bits of a number behind the point. m_st is drawn from a key that s and t share.
+
+        v_s   = round( 2^f [ u_s (w - w_s), u_s ] )
+        c_s   = v_s + sum_{t > s} m_st - sum_{t < s} m_ts     mod 2^32    all that the server sees
+        Delta = sum_s c_s / 2^f,  its first part over its second          masks cancel
+
+    What is simulated: numbers are rounded and added as the server would, and so wrong by as much;
+    bytes count the numbers, two public keys of every client and the shares of two secrets with all
+    others. The masks, which leave no trace in the sum, are drawn in ``masked`` only; no key is
+    agreed on, nobody drops out, and on a real wire (``fedlib.flower``) this is an error.
+    ``most`` bounds the examples of a client; ValueError for more, and for sums beyond 2^31.
+
+    Reference: Bonawitz et al., Practical secure aggregation for privacy-preserving machine
+    learning, CCS 2017.
+    """
+
+    limits = within(bits="[1, 30]", most=">= 1")
+    bits: int = 20
+    most: int = 1000
+
+    def handed(self, state: State, row: int) -> State:
+        """Refuse: nothing would be masked."""
+        raise ValueError("SecureSum is simulated: on a wire its messages would be open")
+
+    def client_end(self, begun: Cohort, after: Params, update: Update) -> Update:
+        """Return what ``of`` keeps, and a client's part of every sum."""
+        own, message = self.of.client_end(begun, after, update)
+        n = begun.fed.sizes[begun.rows]
+        if n.max() > self.most:
+            raise ValueError(f"a client has {int(n.max())} examples, SecureSum.most is {self.most}")
+        masses = self.mass((n / self.most).to(torch.float32), message)
+        sent = {(MASSES if u.ndim > 1 else MASS): u for u in masses.values()}
+        return own, {**weighted(masses, message), **sent}
+
+    def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
+        """Step along the quotients of sums."""
+        total = {n: self.added(t) for n, t in messages.items()}
+        one = torch.ones(1, device=rows.device)
+        asked = {n: t for n, t in total.items() if n not in (MASS, MASSES)}
+        by = self.mass(one, asked)
+        masses = {n: total[MASSES if u.ndim > 1 else MASS] for n, u in by.items()}
+        asleep = {n: u == 0 for n, u in masses.items() if u.ndim}
+        return self.of.moved(fed, state, divided(total, masses), asleep)
+
+    def added(self, parts: Tensor) -> Tensor:
+        """Return the sum of parts ``[clients, ...]`` as the server finds it."""
+        total = self.whole(parts).sum(0)
+        wrapped = (total + RING // 2) % RING - RING // 2
+        if not torch.equal(wrapped, total):
+            raise ValueError(f"a sum does not fit into 32 bits: fewer than {self.bits} bits, then")
+        return (wrapped.double() / 2**self.bits).to(parts.dtype)
+
+    def whole(self, parts: Tensor) -> Tensor:
+        """Return numbers as whole ones, int64."""
+        return (parts.double() * 2**self.bits).round().to(torch.int64)
+
+    def masked(self, parts: Tensor, seed: int = 0) -> Tensor:
+        """Return what the server is sent of parts ``[clients, ...]``: numbers below 2^32, int64."""
+        sent = self.whole(parts) % RING
+        for s, t in itertools.combinations(range(len(parts)), 2):
+            draw = torch.Generator().manual_seed(torch_seed(seed, "privacy", s, t))
+            mask = torch.randint(RING, parts.shape[1:], generator=draw).to(parts.device)
+            sent[s], sent[t] = (sent[s] + mask) % RING, (sent[t] - mask) % RING
+        return sent
+
+    def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
+        """Return the bytes of the sums' parts, and of keys and shares."""
+        down, up = FedAvg.communication_bytes(self.of, state, rows, messages)
+        shares = (len(rows) - 1) * 2 * SHARE
+        return down + (len(rows) - 1) * 2 * KEY + shares, up + 2 * KEY + shares
+
+
+def weighted(masses: Params, message: Params) -> Params:
+    """Return u_s (w - w_s) of leaves ``[clients, ...]``, u ``[clients]`` or ``[clients, K]``."""
+    return {n: _beside(u, message[n]) * message[n] for n, u in masses.items()}
+
+
+def divided(total: Params, masses: Params) -> Params:
+    """Return sums over their masses, a number or ``[K]``; 0 where nobody has any."""
+    return {n: total[n] / _beside(torch.where(u == 0, 1, u), total[n]) for n, u in masses.items()}
+
+
+def _beside(u: Tensor, t: Tensor) -> Tensor:
+    return u.to(t.dtype).view(*u.shape, *[1] * (t.ndim - u.ndim))
+
+
+def clipped(parts: Params, most: float) -> Params:
+    """Return parts ``[clients, ...]``, all leaves of a client together of length ``most``."""
+    squares = [t.square().flatten(1).sum(1) for _, t in sorted(parts.items())]
+    length = torch.stack(squares).sum(0).sqrt()
+    scale = most / length.clamp(min=most)
+    return {n: _beside(scale, t) * t for n, t in parts.items()}

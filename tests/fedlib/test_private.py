@@ -1,0 +1,141 @@
+"""Differential privacy and secure sums: by hand, in their limits, and what a server is sent."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_federation
+from playing import FAST, SIZES, Linear, arrays, close, one_step, play
+
+from fedlib import algorithms as alg
+from fedlib.algorithms.private import clipped
+from fedlib.engine import play_round
+from fedlib.models import MLP
+from fedlib.optim import sgd
+from fedlib.privacy import epsilon
+
+SUMMED = [
+    alg.FedAvg(**FAST),
+    alg.FedProx(**FAST),
+    alg.FedPer(**FAST),
+    alg.FedMix(experts=3, phi_scale=0.5, **FAST),
+    alg.FedMix(experts=2, objective="likelihood", **FAST),
+    alg.ClusteredFedMix(experts=2, **FAST),
+]
+
+
+@pytest.mark.parametrize("of", SUMMED, ids=repr)
+def test_an_average_is_a_quotient_of_two_sums(of):
+    fed = make_federation(SIZES)
+    _, report = play(of, fed, 2)
+    rows = torch.as_tensor(report.rows)
+    masses = of.mass(fed.sizes[rows], report.messages)
+    assert masses.keys() == report.weights.keys()
+    for n, w in report.weights.items():
+        u = masses[n]
+        torch.testing.assert_close((u / u.sum(0)).to(w).expand_as(w), w, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("of", SUMMED, ids=repr)
+def test_a_secure_sum_is_the_sum(of):
+    """Rounded: a server's optimiser that is Adam would make full steps of what is rounded away."""
+    of = type(of)(**{**vars(of), "server": sgd(1.0)})
+    fed = make_federation(SIZES)
+    (plain, _), (masked, _) = (
+        play(a, fed, 2) for a in (of, alg.SecureSum(of=of, bits=26, most=12))
+    )
+    close(plain.shared, masked.shared, rtol=1e-3, atol=1e-5)
+
+
+def test_masks_hide_every_part_and_leave_no_trace_in_the_sum():
+    secure, parts = alg.SecureSum(bits=16), torch.randn(5, 4000)
+    sent = secure.masked(parts)
+    read = (sent.sum(0) + 2**31) % 2**32 - 2**31
+    torch.testing.assert_close((read.double() / 2**16).float(), secure.added(parts))
+    for one, plain in zip(sent.double() / 2**32, parts, strict=True):
+        assert abs(float(one.mean()) - 0.5) < 0.02 and abs(float(one.var()) - 1 / 12) < 0.005
+        assert abs(np.corrcoef(one, plain)[0, 1]) < 0.06
+    with pytest.raises(ValueError, match="does not fit into 32 bits"):
+        secure.added(torch.full((2, 1), 2.0**15))
+
+
+def test_clipped_differences_of_two_clients_by_hand():
+    fed, lr, most = make_federation((3, 12), model=Linear(), shape=(4, 4, 2)), 0.5, 0.02
+    of = alg.FedAvg(batch_size=None, client=sgd(lr))
+    algorithm = alg.Private(of=of, clip=most, noise=0.0)
+    state = algorithm.init(fed, 0)
+    w = arrays(state.shared)
+    steps = []
+    for row in (0, 1):
+        step = {n: w[n] - t for n, t in one_step(fed, row, w, lr).items()}
+        length = np.sqrt(sum((t**2).sum() for t in step.values()))
+        assert length > most
+        steps.append({n: t * most / length for n, t in step.items()})
+    after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=2)
+    for n, t in w.items():
+        expected = t - (steps[0][n] + steps[1][n]) / 2  # alike, whatever they hold
+        np.testing.assert_allclose(after.shared[n].numpy(), expected, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("of", SUMMED[:3], ids=repr)
+def test_without_noise_and_clipping_it_is_the_plain_average_of_equal_clients(of):
+    fed = make_federation((8, 8, 8))
+    (plain, _), (private, _) = (
+        play(a, fed, 2) for a in (of, alg.Private(of=of, clip=1e6, noise=0.0))
+    )
+    close(plain.shared, private.shared, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("at", "times"), [("server", 1.0), ("client", 3**0.5)])
+@pytest.mark.parametrize("experts", [0, 4])
+def test_the_noise_has_the_size_that_is_accounted_for(at, times, experts):
+    """Clients that stand still: what moves is noise."""
+    fed, still = make_federation(SIZES, model=MLP((64,))), {"client": sgd(0.0), "server": sgd(1.0)}
+    of = (
+        alg.FedMix(experts=experts, marginal_entropy=0.0, **still)
+        if experts
+        else alg.FedAvg(**still)
+    )
+    algorithm = alg.Private(of=of, clip=0.5, noise=3.0, at=at)
+    begun = algorithm.init(fed, 0)
+    ends = [play_round(algorithm, fed, begun, round=t, seed=0, cohort=3)[0] for t in (0, 0, 1)]
+    moved = [
+        torch.cat([(s.shared[n] - t).flatten() for n, t in begun.shared.items() if "weight" in n])
+        for s in ends
+    ]
+    assert torch.equal(moved[0], moved[1])
+    assert abs(float(torch.corrcoef(torch.stack(moved[1:]))[0, 1])) < 0.1
+    expected = 3.0 * 0.5 * times / (3 / (experts or 1))
+    assert float(moved[0].std()) == pytest.approx(expected, rel=0.05)
+
+
+def test_a_server_is_sent_no_share_of_experts_in_private():
+    fed = make_federation(SIZES)
+    _, report = play(alg.Private(of=alg.FedMix(experts=2, **FAST)), fed, 1)
+    assert "q_s" not in report.messages and "phi" in report.messages
+    for n, t in clipped(report.messages, 1.0).items():
+        torch.testing.assert_close(t, report.messages[n])  # within the bound already
+
+
+def test_what_is_no_sum_is_refused():
+    for of in (alg.SCAFFOLD(), alg.IFCA(), alg.PrunedFedMix(), alg.FedGH(), alg.Local()):
+        with pytest.raises(ValueError, match="hands a server sums"):
+            alg.Private(of=of)
+    with pytest.raises(ValueError, match="give epochs to that"):
+        alg.Private(epochs=3)
+    with pytest.raises(ValueError, match="a client has 10 examples"):
+        play(alg.SecureSum(most=9), make_federation((10, 3)), 1)
+    with pytest.raises(ValueError, match="on a wire"):
+        alg.SecureSum().handed(None, 0)
+
+
+def test_epsilon_is_that_of_the_gaussian_mechanism():
+    pytest.importorskip("dp_accounting", reason="epsilon needs fedlib[privacy]")
+    here = {"clients": 100, "rounds": 10, "delta": 1e-3}
+    private, local = (alg.Private(noise=8.0, at=at) for at in ("server", "client"))
+    everybody, some = (epsilon(private, cohort=m, **here) for m in (100, 10))
+    # By hand: Renyi divergence 10 a / (2 4^2) of order a, and the best order (Mironov, prop. 3).
+    orders = np.arange(1.1, 200, 0.01)
+    by_hand = (10 * orders / (2 * 4**2) + np.log(1 / 1e-3) / (orders - 1)).min()
+    assert some < everybody <= by_hand < 1.3 * everybody
+    assert epsilon(local, cohort=10, **here) == everybody
+    assert epsilon(alg.Private(noise=0.0), cohort=10, **here) == float("inf")

@@ -1,0 +1,253 @@
+"""What training can be told: rates by round, clipping, projections, who takes part, changes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import LENET, make_federation
+from playing import IMAGE, SIZES, Linear, arrays, equal, one_step, play, texts
+
+from fedlib.algorithms import FedAvg
+from fedlib.engine import Selection, draw, hand_out, play_round, select
+from fedlib.engine.train import batches
+from fedlib.federation import Augmentation
+from fedlib.optim import ELEMENTWISE, Cosine, Optimizer, Schedule, Step, server_step, sgd
+from fedlib.values import value
+
+
+@value
+class Named(Schedule):
+    """Any function of the round."""
+
+    power: float = 1.0
+
+    def at(self, round):
+        return (round + 1.0) ** -self.power
+
+
+@pytest.mark.parametrize("schedule", [Step(2, 0.5), Cosine(3, 0.1, warmup=1), Named(0.5)], ids=str)
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_a_schedule_is_the_rate_of_its_round(schedule, side):
+    """At the client and at the server: as if every round had a rate of its own."""
+    fed, states = make_federation(SIZES), {}
+    for how in ("schedule", "by hand"):
+        algorithm = FedAvg(batch_size=4)
+        state = algorithm.init(fed, 0)
+        for t in range(5):
+            rate = {"client": 0.2, "server": 1.0}[side]
+            told = sgd(rate * schedule.at(t)) if how == "by hand" else sgd(rate)
+            if how == "schedule":
+                told = replace(told, schedule=schedule)
+            now = replace(algorithm, **{side: told})
+            state, _ = play_round(now, fed, state, round=t, seed=0, cohort=3)
+        states[how] = state.shared
+    assert equal(states["schedule"], states["by hand"])
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_an_optimiser_of_torch_moves_every_client_as_if_it_were_alone(name):
+    optimizer = Optimizer(name, lr=0.05)
+    draws = [torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(s)) for s in range(5)]
+    start, gradients = draws[0], draws[1:]
+
+    def moved(rows):
+        leaf = start[rows].clone().requires_grad_()
+        engine = optimizer.build({"w": leaf})
+        for g in gradients:
+            leaf.grad = g[rows].clone()
+            engine.step()
+        return leaf.detach()
+
+    together = moved(slice(None))
+    assert not torch.equal(together, start)
+    for row in range(3):
+        torch.testing.assert_close(together[row : row + 1], moved(slice(row, row + 1)))
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_a_clients_gradient_is_clipped_over_all_its_leaves(chunk):
+    fed = make_federation((3, 12), model=Linear(), shape=(4, 4, 2))
+    most, lr = 0.05, 0.1
+    algorithm = FedAvg(batch_size=None, client=Optimizer(lr=lr, clip=most))
+    state = algorithm.init(fed, 0)
+    start = arrays(state.shared)
+    _, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=2, chunk=chunk)
+    for place, row in enumerate(report.rows.tolist()):
+        free = one_step(fed, row, start, lr)
+        step = {n: start[n] - free[n] for n in start}
+        length = np.sqrt(sum((s**2).sum() for s in step.values())) / lr
+        assert length > most
+        for n, s in step.items():
+            got = report.messages[n][place].numpy()
+            np.testing.assert_allclose(got, s * most / length, rtol=1e-3, atol=1e-7)
+
+
+def test_the_servers_step_is_clipped_too():
+    fed = make_federation(SIZES)
+    free, held = (FedAvg(batch_size=4, server=replace(sgd(1.0), clip=c)) for c in (None, 1e-3))
+    begun = free.init(fed, 0)
+    (a, _), (b, _) = (play(x, fed, 1, state=begun) for x in (free, held))
+    steps = [
+        torch.cat([(s.shared[n] - t).flatten() for n, t in begun.shared.items()]) for s in (a, b)
+    ]
+    torch.testing.assert_close(steps[1] * steps[0].norm() / 1e-3, steps[0], rtol=1e-3, atol=1e-5)
+
+
+TWINS = {
+    Optimizer(lr=0.1, momentum=0.9, nesterov=True): (
+        torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+    ),
+    Optimizer("RMSprop", lr=0.1, options=(("alpha", 0.5), ("centered", True))): (
+        torch.optim.RMSprop, {"lr": 0.1, "alpha": 0.5, "centered": True},
+    ),
+    Optimizer("adam", lr=0.1, options=(("amsgrad", True),)): (
+        torch.optim.Adam, {"lr": 0.1, "amsgrad": True},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", TWINS, ids=repr)
+def test_nesterov_and_options_are_torchs(optimizer):
+    """Also at a server, which makes its optimiser anew in every round."""
+    kind, how = TWINS[optimizer]
+    leaves, memory, twin = {"w": torch.ones(3)}, {}, torch.ones(3, requires_grad=True)
+    engine = kind([twin], **how)
+    for t in range(4):
+        twin.grad = torch.tensor([1.0, -2.0, 0.5]) * (t - 1.3)
+        leaves, memory = server_step(optimizer, leaves, {"w": twin.grad.clone()}, memory)
+        engine.step()
+        torch.testing.assert_close(leaves["w"], twin.detach())
+
+
+def test_what_torch_does_not_take_is_refused():
+    with pytest.raises(ValueError, match="unexpected keyword argument 'alpha'"):
+        Optimizer("Adagrad", options=(("alpha", 0.5),))
+    with pytest.raises(ValueError, match="Nesterov momentum requires a momentum"):
+        Optimizer(nesterov=True)
+    with pytest.raises(ValueError, match="unknown name 'LBFGS'"):  # moves rows together
+        Optimizer("LBFGS")
+
+
+class Projected(FedAvg):
+    """FedAvg whose weights are kept in a box, after so many steps on a batch."""
+
+    box, repeat = 0.05, 1
+
+    def phases(self):
+        return (self.phase(after="boxed", repeat=self.repeat),)
+
+    def boxed(self, net, params, ctx, batch):
+        return {n: t.clamp(-self.box, self.box) for n, t in params.items()}
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_a_projection_follows_every_step(chunk):
+    fed, algorithm = make_federation(SIZES, model=LENET, shape=IMAGE), Projected(batch_size=4)
+    state, _ = play(algorithm, fed, 2, chunk=chunk)
+    ends = [state.shared[n].abs().max() for n in state.shared]
+    assert max(ends) <= 0.05 + 1e-6
+    free, _ = play(FedAvg(batch_size=4), fed, 2)
+    assert max(t.abs().max() for t in free.shared.values()) > 0.1
+
+
+def test_steps_can_be_repeated_on_a_batch():
+    fed = make_federation((5,), model=Linear(), shape=(4, 4, 2))
+    algorithm = Projected(batch_size=None, client=sgd(0.1))
+    object.__setattr__(algorithm, "repeat", 3)
+    object.__setattr__(algorithm, "box", 100.0)
+    state = algorithm.init(fed, 0)
+    w = arrays(state.shared)
+    for _ in range(3):
+        w = one_step(fed, 0, w, 0.1)
+    after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)
+    for n, t in w.items():
+        np.testing.assert_allclose(after.shared[n].numpy(), t, rtol=1e-3, atol=1e-6)
+
+
+class Dated(FedAvg):
+    """A server and clients that look at the calendar."""
+
+    def client_update(self, net, before, after, ctx):
+        own, sent = FedAvg.client_update(self, net, before, after, ctx)
+        return own, {n: t + 0 * t + 100 * ctx["round"] + ctx["seed"] for n, t in sent.items()}
+
+    def aggregate(self, fed, state, rows, messages):
+        self.seen.append((state.round, state.seed, float(messages["head.bias"].mean().round())))
+        return state
+
+
+def test_round_and_seed_reach_clients_and_server():
+    fed, algorithm = make_federation(SIZES), Dated(batch_size=4)
+    object.__setattr__(algorithm, "seen", [])
+    play(algorithm, fed, 3, seed=7)
+    assert algorithm.seen == [(0, 7, 7.0), (1, 7, 107.0), (2, 7, 207.0)]
+
+
+def drawn(how, rounds=400, sizes=(10, 10, 10, 70)):
+    """Who was drawn in so many rounds, row by row, and how many each time."""
+    fed = make_federation(sizes)
+    picked = [select(fed, how, 3, t) for t in range(rounds)]
+    assert all(len(set(p.tolist())) == len(p) > 0 for p in picked)
+    return np.bincount(np.concatenate(picked), minlength=len(sizes)), np.array([*map(len, picked)])
+
+
+def test_a_number_is_a_uniform_selection():
+    fed = make_federation((4,) * 9)
+    for cohort in (3, 0.4):
+        for t in range(5):
+            np.testing.assert_array_equal(
+                select(fed, cohort, 1, t), select(fed, Selection(cohort), 1, t)
+            )
+
+
+def test_large_clients_are_drawn_more_often():
+    often, _ = drawn(Selection(1, weighted=True))
+    np.testing.assert_allclose(often / 400, [0.1, 0.1, 0.1, 0.7], atol=0.06)
+
+
+def test_who_is_away_or_drops_out_is_not_there():
+    often, sizes = drawn(Selection(4, available=0.5))
+    np.testing.assert_allclose(often / 400, 0.5, atol=0.08)
+    _, sizes = drawn(Selection(4, dropout=0.25))
+    np.testing.assert_allclose(sizes.mean(), 3, atol=0.1)
+    fed, day = make_federation((4,) * 9), Selection(9, available=0.5, period=10)
+    there = np.array([np.isin(range(9), select(fed, day, 0, t)) for t in range(40)])
+    np.testing.assert_array_equal(there[:10], there[10:20])  # every day alike
+    assert (np.abs(np.diff(there[:20].astype(int), axis=0)).sum(0) <= 4).all()  # in one stretch
+    assert there[:10].sum(0).tolist() == [5] * 9
+
+
+def test_a_selection_is_a_clients_own_and_a_value():
+    """Who is there does not hang on a client's row."""
+    how = Selection(9, available=0.4, dropout=0.3)
+    fed, order = make_federation((4,) * 9), np.random.default_rng(0).permutation(9)
+    for t in range(10):
+        one, other = select(fed, how, 0, t), select(fed.permuted(order), how, 0, t)
+        assert {*fed.ids[one]} == {*fed.permuted(order).ids[other]}
+    with pytest.raises(ValueError, match="available must lie in"):
+        Selection(3, available=0.0)
+    with pytest.raises(ValueError, match="cohort must be >= 1"):
+        Selection(0)
+
+
+@value
+class Shuffled(Augmentation):
+    """Whatever an example holds, in another order."""
+
+    def __call__(self, x, noise):
+        return x.flatten(1).flip(1).view(x.shape).where(noise.view(-1, *[1] * (x.ndim - 1)) < 2, x)
+
+
+@pytest.mark.parametrize("kind", ["texts", "images"])
+def test_any_batched_function_augments_any_examples(kind):
+    fed = texts() if kind == "texts" else make_federation(SIZES)
+    fed.train.augment = Shuffled()
+    algorithm = FedAvg(batch_size=None)
+    plan, rows = draw(algorithm, fed, np.array([1]), round=0, seed=0), torch.tensor([1])
+    (batch,) = batches(
+        hand_out(algorithm, fed, algorithm.init(fed, 0), rows), algorithm.phases()[0], plan[0]
+    )
+    fed.train.augment = None
+    plain = fed.train.inputs(fed.train.index[1, plan[0].positions[0, 0]])
+    torch.testing.assert_close(batch["x"][0].flatten(1), plain.flatten(1).flip(1))
