@@ -29,6 +29,7 @@ class Augmentation:
     ``numbers`` uniform ones in [0, 1) per example, ``[N, numbers]``, which are its only randomness.
     Where it is ``images_only`` other examples stay as they are.
 
+    >>> from dataclasses import replace
     >>> replace(tiny.task, augment=Augmentation()).build(seed=0).train.noise_taken
     1
     """

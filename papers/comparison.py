@@ -35,6 +35,9 @@ CLUSTERED = "FedMix, clustered"
 BOTH_TRAINED = "Mixture, global expert trained"
 EXPLORING = "IFCA, exploring"
 CLUSTER_TUNED = "IFCA, fine-tuned"
+# The field's own relatives of these methods, at the quick scale: what the larger ones run is fixed.
+BESIDE = ("Ditto", "APFL", "pFedMe", "FedAMP")
+FEDEM = "FedEM"
 # What each paper proposes for clients that differ in their labels.
 PROPOSED: dict[str, tuple[str, ...]] = {
     "FedMix": (FEDMIX, BIAS, PRUNING),
@@ -47,9 +50,9 @@ PROPOSED: dict[str, tuple[str, ...]] = {
 FAMILIES: dict[str, tuple[str, ...]] = {
     "one model for all": TRADITIONAL,
     "a part stays private": (BIASED, LOCAL_GLOBAL, *NINE, UNTUNED),
-    "global experts, a gate each": (FEDMIX, BIAS, PRUNING, CLUSTERED),
+    "global experts, a gate each": (FEDMIX, BIAS, PRUNING, CLUSTERED, FEDEM),
     "clusters": (BEST, EXPLORING, CLUSTER_TUNED, ALL_EQUAL, MOE),
-    "a local model": (LOCAL, TUNED, MIXTURE, BOTH_TRAINED, SYNCHRONOUS),
+    "a local model": (LOCAL, TUNED, MIXTURE, BOTH_TRAINED, SYNCHRONOUS, *BESIDE),
     "private parts of all clients": MIXED,
     "no model": (MAJORITY,),
 }
@@ -70,8 +73,29 @@ def _every_method(setting: PrivateParts, dataset: str) -> list[Run]:
             **_second_stages(here, first[FEDAVG]),
             **{name: pm_moe.mixed(here, m) for name, m in zip(MIXED, NINE, strict=True)},
             SYNCHRONOUS: pm_moe.synchronous(here),
+            **(_relatives(here) if dataset in EVERY_METHOD.known["quick"] else {}),
         }
     )
+
+
+def _relatives(setting: PrivateParts) -> dict[str, Experiment]:
+    """Return what other papers have: a model of each client's own, and a mixture by EM.
+
+    Their numbers are the algorithms' defaults, not tuned; pFedMe's lambda is smaller than the
+    paper's 15, as its product with the clients' rate must stay well below 2.
+    """
+    rounds = local_round(setting)
+    made: tuple[FedAvg, ...] = (
+        algorithms.Ditto(lam=0.1, **rounds),
+        algorithms.APFL(alpha=0.5, adaptive=True, **rounds),
+        algorithms.PFedMe(lam=5.0, eta=0.1, **rounds),
+        algorithms.FedAMP(**rounds),
+        algorithms.FedEM(experts=setting.experts, **rounds),
+    )
+    return {
+        name: federated(setting, algorithm, cohort=1.0)
+        for name, algorithm in zip((*BESIDE, FEDEM), made, strict=True)
+    }
 
 
 def _fedmixes(setting: PrivateParts) -> dict[str, Experiment]:

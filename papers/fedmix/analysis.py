@@ -4,7 +4,9 @@ Experts and traffic, new clients, clusters of clients whose labels are permuted 
 App. B), and what messages tell of a client's labels (App. C).
 """
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -16,16 +18,20 @@ from sklearn.metrics import adjusted_rand_score
 
 from companion import frames, plotting
 from companion.frames import ByMethod, final
+from companion.sections import Setting
 from fedlib import data as datasets
-from fedlib.algorithms import FedAvg, FedMix
+from fedlib.algorithms import FedAvg, FedMix, Private, SecureSum
 from fedlib.models import Net
-from fedlib.privacy import leak_behind_noise, leak_of_sums, total_variation
+from fedlib.privacy import epsilon, leak_behind_noise, leak_of_sums, total_variation
+from fedlib.privacy.hiding import best_threshold
 from fedlib.privacy.labels import from_rows
 from fedlib.runs import Experiment, Result, find
+from fedlib.runs import run as trained
 from fedlib.tasks import Task
 from papers import fedmix as names
-from papers.fedmix.experiments import NEW_CLIENTS, overheard
+from papers.fedmix.experiments import NEW_CLIENTS, guarded, overheard
 from papers.published import published
+from papers.scaled import ONCE
 
 PAPER_TRAVEL = 2.0  # 2,000 rounds at the rate 1e-3
 RUN = ["method", "seed"]
@@ -441,6 +447,50 @@ def hidden(runs: Mapping[str, Sequence[Experiment]]) -> tuple[pd.DataFrame, pd.D
             sums.append(leak_of_sums(update, q, truth, share, sizes, run.seed).assign(**at))
             noise.append(leak_behind_noise(update, q, truth, NOISES, run.seed).assign(**at))
     return pd.concat(sums, ignore_index=True), pd.concat(noise, ignore_index=True)
+
+
+def prices(setting: Setting, device: str = "cpu") -> pd.DataFrame:
+    """Return what secure sums and differential privacy cost FedMix, and what they hide, seed 0.
+
+    A row per method of `guarded`, columns "client accuracy", "entropy of q(z|y)" (nats), "KB up"
+    per client and round, "labels guessed", the balanced accuracy of the server's best test who
+    holds which label by what it is sent of phi in one round more (chance: 1/2), and "epsilon" for
+    delta = 1 / M^1.1 (NaN without the package dp-accounting). A server that adds the noise itself
+    is trusted: it is sent clipped messages as they are.
+    """
+    made, rows = guarded(setting), {}
+    for name, experiment in made.items():
+        result = trained(experiment, device=device, progress=False)
+        curve = {n: [*result.curve(n).values()] for n in ("test_accuracy", "q_entropy", "bytes_up")}
+        once = replace(experiment, after=made[names.FEDMIX], **ONCE)
+        rows[name] = {
+            "client accuracy": curve["test_accuracy"][-1],
+            "entropy of q(z|y)": curve["q_entropy"][-1],
+            "KB up": np.mean(curve["bytes_up"]) / setting.cohort / 1000,
+            "labels guessed": _told_by_phi(once),
+            "epsilon": _epsilon(experiment, setting),
+        }
+    return pd.DataFrame(rows).T
+
+
+def _told_by_phi(experiment: Experiment) -> float:
+    """Return how well a server tells who holds which label by the lengths of phi's rows."""
+    update, _, truth, _, _ = overheard(experiment)
+    if isinstance(experiment.algorithm, SecureSum):
+        update = np.broadcast_to(update.sum(0), update.shape)
+    length = np.sqrt((update**2).sum(-1))
+    whole = np.sqrt((length**2).mean(-1, keepdims=True))
+    return best_threshold(length / np.where(whole > 0, whole, 1), truth > 0)
+
+
+def _epsilon(experiment: Experiment, setting: Setting) -> float:
+    """Return epsilon of a run; infinity where nothing is promised."""
+    if not isinstance(experiment.algorithm, Private):
+        return np.inf
+    who = {"clients": setting.clients, "cohort": int(setting.cohort), "rounds": setting.rounds}
+    with contextlib.suppress(ImportError):
+        return epsilon(experiment.algorithm, delta=setting.clients**-1.1, **who)
+    return np.nan
 
 
 def least_and_most(fields: Mapping[str, pd.DataFrame], x: str) -> str:

@@ -12,7 +12,15 @@ from typing import Any
 from companion.sections import SCALES, Run, Section, Setting, federated, placed
 from fedlib import algorithms, data
 from fedlib import partition as parts
-from fedlib.algorithms import FedAvg, FedMix, LocalGlobal, Personal, PrunedFedMix
+from fedlib.algorithms import (
+    FedAvg,
+    FedMix,
+    LocalGlobal,
+    Personal,
+    Private,
+    PrunedFedMix,
+    SecureSum,
+)
 from fedlib.engine import EarlyStop, State, play_round
 from fedlib.federation import CropFlip
 from fedlib.models import MLP, LeNet, ResNet, fedmix_lenet5, widened
@@ -25,6 +33,7 @@ from papers import fedmix as names
 from papers.scaled import FEW, ONCE, OWN_FIFTH, OWN_TENTHS, SMALL, Row, merged, scaled, side_by_side
 
 SKEW = Dirichlet(clients=100, alpha=1.0, size=450)
+SUMS, CLIP = "secure sums", 0.03
 
 
 def _task(scale: str, dataset: str, few: Any, some: Any, all_: Any = None) -> Task:
@@ -257,6 +266,19 @@ def _privacy(setting: Setting, dataset: str) -> list[Run]:
 def with_noise(setting: Setting, noise: float) -> Experiment:
     """Return an ordinary training run in which clients hide what they send of phi behind noise."""
     return federated(setting, NoisyFedMix(noise=noise, **fedmix(setting)))
+
+
+def guarded(setting: Setting) -> dict[str, Experiment]:
+    """Return FedMix's training run as it is, behind secure sums, and with differential privacy.
+
+    ``CLIP`` is about what half of the clients send in a round of digits; noise is in units of it.
+    """
+    plain = FedMix(**fedmix(setting))
+    made: dict[str, FedAvg] = {names.FEDMIX: plain, SUMS: SecureSum(of=plain)}
+    for at, noise in (("server", 0.0), ("server", 0.3), ("server", 1.0), ("client", 1.0)):
+        name = f"clipped, noise {noise:g}, at the {at}" if noise else "clipped"
+        made[name] = Private(of=plain, clip=CLIP, noise=noise, at=at)
+    return {name: federated(setting, algorithm) for name, algorithm in made.items()}
 
 
 def overheard(experiment: Experiment) -> tuple[Any, ...]:
