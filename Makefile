@@ -74,7 +74,7 @@ figures: $(ENV)  ## run every notebook and draw its figures into figures/<scale>
 notebooks: $(ENV)  ## run the source notebooks at quick scale and write their outputs back
 	$(PY) -m papers notebooks $(call option,ONLY,only) --jobs '$(JOBS)'
 
-results: $(ENV)  ## keep the finished seeds of SCALE with the project, in results/
+results: $(ENV)  ## keep the finished runs of SCALE with the project, in results/
 	$(PY) -m papers results $(call option,SCALE,scale)
 
 plan: $(ENV)  ## the campaign's blocks and what is done; of SCALE, SECTIONS or BLOCKS what is left

@@ -2,8 +2,8 @@
 
 A run lies in a file of the section and data set that first ask for it,
 ``results/<section>-<dataset>.parquet``. What is there stays as it is, also where no section asks
-for it any more; what is new comes in a file beside it, ``<section>-<dataset>.2.parquet``. Runs that
-diverged have no result: ``results/diverged.csv`` names them.
+for it any more; what is new comes in a file of its own, ``<section>-<dataset>.2.parquet``. Runs
+that diverged have no result: ``results/diverged.csv`` names them.
 """
 
 import sys
@@ -82,19 +82,21 @@ def fitting(old: Made, new: Made) -> dict[Experiment, Mapping[str, Any]]:
     """
     now = {**old, **new}
 
-    def anew(e: Experiment) -> bool:
+    def retrained(e: Experiment) -> bool:
         return e in new and now.get(e) is new[e]
 
     def give_way(e: Experiment) -> list[Experiment]:
         """What must go back: itself, or stages that a run that stays did not begin with."""
-        return [] if _fits(e, now) else [e] if anew(e) else [s for s in e.stages if anew(s)]
+        if _fits(e, now):
+            return []
+        return [e] if retrained(e) else [s for s in e.stages if retrained(s)]
 
     while back := {one for e in now for one in give_way(e)}:
         for e in back:
             del now[e]
         now |= {e: old[e] for e in back if e in old}
-    needed = {e for e in now if e not in old or (anew(e) and not _fits(e, old))}
-    again = {e for e in now if anew(e)} - needed
+    needed = {e for e in now if e not in old or (retrained(e) and not _fits(e, old))}
+    again = {e for e in now if retrained(e)} - needed
     while more := {e for e in again if any(e in n.stages or n in e.stages for n in needed)}:
         needed, again = needed | more, again - more
     return {e: old[e] if e in again else made for e, made in now.items()}

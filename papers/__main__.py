@@ -102,7 +102,7 @@ def blocks() -> None:
 
 @app.command()
 def results(scale: Scale = "standard") -> None:
-    """Keep the finished seeds of a scale with the project, in results/."""
+    """Keep the finished runs of a scale with the project, in results/."""
     raise typer.Exit(keep.main(BOOK, scale))
 
 

@@ -111,7 +111,7 @@ def _numbered(path: Path) -> tuple[str, int]:
 
 
 def place_of_more(name: str) -> str:
-    """Return under which name more results are exported beside those under ``name``."""
+    """Return under which name more results are exported next to those under ``name``."""
     last = max((n for one, n in map(_numbered, files()) if one == name), default=0)
     return f"{name}.{last + 1}" if last else name
 

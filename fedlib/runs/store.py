@@ -9,7 +9,7 @@
     runs/damaged/                    runs that were set aside
 
 A file that is damaged is never read on with: ``find`` passes its run over, and who claims the run
-moves the folder aside and begins anew. The same goes for a run of other data than are here, or
+moves the folder aside and begins again. The same goes for a run of other data than are here, or
 after another first stage than is stored here: a run stands for what it was made of.
 """
 
@@ -326,7 +326,7 @@ def unpack(experiment: Experiment, files: dict[str, bytes]) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """One stored run, as far as its spec and the ends of its files tell.
+    """One stored run: what its spec and the ends of its files tell.
 
     ``state`` is "complete", "unfinished", "diverged", "exported", "damaged" or "outdated" (made by
     another VERSION, so that no experiment of today finds it); ``note`` says what is wrong. ``spec``

@@ -100,7 +100,7 @@ def train(
     """
     options = {"device": device, "chunk": chunk, "retry": retry}
     asked = [e.pinned() for e in experiments]
-    # Twice, as what was stored after a first stage that is trained anew is to follow that one.
+    # Twice, as what was stored after a first stage that is trained again is to follow that one.
     for _ in range(2):
         if not (missing := _lacking(asked)):
             return
