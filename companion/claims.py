@@ -3,8 +3,11 @@
 The rule. A claim says where a number lies, of which there is one per seed: above a bound, below
 one, or within a margin of zero; that is its criterion. The 95% interval over the seeds decides
 (`companion.inference`): wholly where the claim says it ``holds``, wholly elsewhere it ``does not
-hold``, and an interval that contains a boundary leaves it ``undecided``. With fewer than three
-seeds it is ``not tested``. No claim holds of which every run is the floor: it is ``not at this
+hold``, and an interval that contains a boundary leaves it ``undecided``. So does a p above
+``DISCOVERY``: among all that is tested one such interval in twenty would be wrong by chance. Where
+more seeds were run after a look, interval and p are those of as many looks. With fewer than three
+seeds it is ``not tested``, and ``not trained here`` where it hangs on a model that did not train
+(`companion.trained`). No claim holds of which every run is the floor: it is ``not at this
 scale``. A number that is the boundary itself in every seed, as the difference of two sides that are
 the same model, is not beyond it: the claim ``does not hold``.
 
@@ -30,6 +33,7 @@ from fedlib.metrics.intervals import interval
 BASELINE = "majority-class baseline"  # the place of claims about it
 HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
 UNTESTED, ELSEWHERE = "not tested", "not at this scale"
+UNTRAINED = "not trained here"  # it compares with a model that is no better than none
 MISSING = "not trained yet"  # what was measured for a claim whose runs are not there
 TESTED = (HOLDS, FAILS, OPEN)
 PAPER, AUDIT, IDENTITY, OURS = KINDS = ("paper", "audit", "identity", "ours")
@@ -40,11 +44,14 @@ RULES = {">": (0.0, inf), "<": (-inf, 0.0)}
 RULES |= {">=": (-POINT, inf), "<=": (-inf, POINT), "~": (-POINT, POINT)}
 BARELY = 0.005  # above the floor: a run that is no better is the floor
 ORDERED = 0.5  # the rank correlation below which an order is not the published one
+DISCOVERY = 0.02
+"""The largest p of a verdict. It controls false discoveries at 5% (Benjamini and Hochberg, 1995)
+among all claims that notebooks have tested on real data; a test holds it against them."""
 BySeed = Mapping[int, float]
 MOST_MOVED = 0.05
 """The share of trained verdicts that may leave their boundary, or reach it, by chance."""
 VERDICTS = "verdicts.csv"  # beside the notebooks; `make notebooks` writes it
-COLUMNS = ("notebook", "tested on", "claim", "verdict", "clear")
+COLUMNS = ("notebook", "tested on", "claim", "verdict", "clear", "p")
 _ANEW = "(quick)"  # in the name of a place: runs of the other scales are stored with the project
 
 
@@ -93,8 +100,8 @@ def judge(
     ``b`` is a bound, or numbers by seed: then paired differences are judged. "~" is equivalence: it
     holds if both ends of the interval lie within a percentage point (two one-sided tests).
     ``about`` are fields of the claim (kind, quote, exploratory), ``limits`` of the number's range
-    if they are others than its values say, ``floor`` by seed, and ``here``, False where the
-    statement is about another scale.
+    if they are others than its values say, ``floor`` by seed, ``looks``, by the number of seeds how
+    often they were looked at, and ``here``, False where the statement is about another scale.
     """
     least, most = RULES[rule]
     if isinstance(b, Mapping):
@@ -133,7 +140,7 @@ def ordered(
     chance = f"{all_of_them:.2f} within families, p = {p:.2g} against shuffling"
     if judged.verdict not in TESTED:
         return replace(judged, measured=chance)
-    if p <= 1 - inference.LEVEL:
+    if p <= DISCOVERY:
         return replace(judged, measured=chance, verdict=HOLDS, p=p, needed=0)
     verdict = FAILS if judged.verdict == FAILS else OPEN
     return replace(judged, measured=chance, verdict=verdict, p=judged.p if verdict == FAILS else p)
@@ -159,7 +166,10 @@ def folded(table: pd.DataFrame) -> pd.DataFrame:
             f"{verdict}: {', '.join(some['claim'].str.partition(' beats ')[0])}"
             for verdict, some in others.groupby("verdict", sort=False)
         ]
-        worst = next((v for v in (FAILS, OPEN, ELSEWHERE) if v in set(others["verdict"])), UNTESTED)
+        worst = next(
+            (v for v in (FAILS, OPEN, ELSEWHERE, UNTRAINED) if v in set(others["verdict"])),
+            UNTESTED,
+        )
         rows.append(
             group.iloc[0].to_dict()
             | {"claim": f"{held.sum()} of {len(group)} methods beat the majority-class baseline"}
@@ -220,6 +230,7 @@ def _judge(
     floor: BySeed | None = None,
     runs: BySeed | None = None,
     here: bool = True,
+    looks: Mapping[int, int] | None = None,
     **about: Any,
 ) -> Claim:
     """Test that a number, one per seed, lies between two bounds, of which one may be infinite."""
@@ -229,7 +240,8 @@ def _judge(
         return Claim(text, place, MISSING, UNTESTED, 0, **about)
     bounds = [b for b in (least, most) if isfinite(b)]
     ends = _seen(values, bounds) if isinstance(limits, str) else limits
-    mean, low, high = interval(values, limits=ends)
+    looked = (looks or {}).get(len(values), 1)
+    mean, low, high = interval(values, limits=ends, looks=looked)
     scale = 100 if unit else 1
     by_seed = " ".join(f"{v:.9g}" for v in values)
     claim = Claim(
@@ -249,8 +261,11 @@ def _judge(
         clear=min(abs(end - b) for end in (low, high) for b in bounds) > (high - low) / 2,
         detects=scale * inference.detectable(values),
         needed=inference.needed(values, nearest) if verdict == OPEN else 0,
-        p=max(inference.p_value(values, b, ends) for b in asked),
+        p=min(looked * max(inference.p_value(values, b, ends) for b in asked), 1.0),
     )
+    if verdict != OPEN and claim.p > DISCOVERY:
+        doubt = f"{claim.measured}; p = {claim.p:.2g}, which may be chance among so many claims"
+        claim = replace(claim, verdict=OPEN, clear=False, measured=doubt)
     if not here:
         return replace(claim, verdict=ELSEWHERE, needed=0, p=nan)
     floored = floor and runs and all(v <= floor.get(s, -inf) + BARELY for s, v in runs.items())
@@ -341,6 +356,7 @@ def _read(tables: Sequence[Path]) -> pd.DataFrame:
     """Return the verdicts of some tables; one without a notebook is that of the name's number."""
     parts = [pd.DataFrame(columns=list(COLUMNS))] * (not tables)
     for one in tables:
-        rows = pd.read_csv(one, keep_default_na=False, dtype=dict.fromkeys(COLUMNS[:-1], str))
-        parts.append(rows.assign(notebook=rows.get("notebook", one.name[:2])))
+        rows = pd.read_csv(one, keep_default_na=False, dtype=dict.fromkeys(COLUMNS[:4], str))
+        p = pd.to_numeric(rows["p"]) if "p" in rows else nan
+        parts.append(rows.assign(notebook=rows.get("notebook", one.name[:2]), p=p))
     return pd.concat(parts)[list(COLUMNS)]

@@ -8,11 +8,13 @@ from typing import Any
 
 import pandas as pd
 
+from companion.claims import Claim
 from companion.diverged import DIVERGED, lost
 from companion.frames import frame_of, together
 from companion.inference import LEAST_SEEDS
 from companion.plotting import Title, title
 from companion.sections import NothingStored, Run, Section, Setting
+from companion.trained import of, sound, untrained
 from fedlib.runs import Result, find
 from fedlib.runs.sweep import sweep
 from fedlib.values import one_of
@@ -24,6 +26,7 @@ class Panel:
 
     ``trained`` is false when the runs come from the exported results of a larger scale. ``absent``
     are methods that are not in the frame, and why: "2 of 3 seeds", "not trained yet".
+    ``untrained`` are runs of the frame that did not train: method, seed, where they stand, and why.
     """
 
     dataset: str
@@ -32,16 +35,26 @@ class Panel:
     frame: pd.DataFrame
     trained: bool
     absent: Mapping[str, str] = field(default_factory=dict)
+    untrained: pd.DataFrame = field(default_factory=lambda: untrained([]))
 
     @property
     def name(self) -> Title:
         """The panel's title, e.g. "CIFAR-10 (standard)"; figures also list what is absent."""
-        return Title(f"{title(self.dataset)} ({self.scale})", self.absent)
+        return Title(f"{title(self.dataset)} ({self.scale})", self.absent, self.untrained)
 
     def only(self, methods: Collection[str]) -> "Panel":
         """Return the panel of some methods: those that are there, and those that are absent."""
         absent = {method: why for method, why in self.absent.items() if method in methods}
         return replace(self, frame=self.frame[self.frame["method"].isin(methods)], absent=absent)
+
+    def judged(self, judge: Callable[[pd.DataFrame], Sequence[Claim]]) -> list[Claim]:
+        """Return the claims that ``judge`` makes of the frame: none rests on an untrained run."""
+        return sound(judge, self.frame, self.untrained)
+
+    @property
+    def even(self) -> pd.DataFrame:
+        """The frame at the seeds and places at which everybody has trained."""
+        return self.frame[~of(self.frame, self.untrained, anybody=True)]
 
     @property
     def diverged(self) -> set[str]:
@@ -91,8 +104,10 @@ def panels(
             for run in section.runs(scale, name, methods)
         ]
         done = iter(sweep([e for _, es in asked for e in es], workers=workers, device=device))
-        frame = together((r.method, r.where, [next(done) for _ in es]) for r, es in asked)
-        shown.append(Panel(name, scale, setting, frame, trained=True))
+        runs = [(run, [next(done) for _ in es]) for run, es in asked]
+        frame = together((run.method, run.where, results) for run, results in runs)
+        gone = untrained(runs)
+        shown.append(Panel(name, scale, setting, frame, trained=True, untrained=gone))
     return shown + (stored(section, every, "standard") if scale == "quick" else [])
 
 
@@ -143,7 +158,17 @@ def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
             gone = _absent(found, {run.method for run, _ in there})
             given_up = {run.method for run, _ in lost(section, scale, name)}
             gone |= {method: DIVERGED for method in gone if method in given_up}
-            shown.append(Panel(name, scale, setting, frame, trained=False, absent=gone))
+            shown.append(
+                Panel(
+                    name,
+                    scale,
+                    setting,
+                    frame,
+                    trained=False,
+                    absent=gone,
+                    untrained=untrained(there),
+                )
+            )
     return shown
 
 

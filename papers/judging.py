@@ -33,18 +33,20 @@ def judged(paper: str, rows: Iterable[tuple[Any, ...]], /, **words: object) -> l
     """Test rows of (name, a, rule, b), the rules being those of `companion.claims.RULES`.
 
     A name is that of a claim, whose open ``words`` are given for all rows, or as the row's last
-    entry; ``here`` among them is False where the statement is about another scale. Sides are
-    numbers by seed, or a bound.
+    entry; ``here`` among them is False where the statement is about another scale, and ``looks``
+    is that of `companion.claims.judge`. Sides are numbers by seed, or a
+    bound.
     """
     return [_judged(paper, *row[:4], **{**words, **dict(*row[4:])}) for row in rows]
 
 
 def _judged(
-    paper: str, name: str, a: Any, rule: str, b: Any, /, here: bool = True, **words: object
-) -> Claim:
+    paper: str, name: str, a: Any, rule: str, b: Any, /, here: bool = True, looks: Any = None,
+    **words: object,
+) -> Claim:  # fmt: skip
     claim, place, about = said(paper, name, **words)
     floor = getattr(a, "floor", None) or None
-    return judge(claim, place, a, b, rule, here=here, floor=floor, **about)
+    return judge(claim, place, a, b, rule, here=here, floor=floor, looks=looks, **about)
 
 
 def floor_claims(table: pd.DataFrame, over: str = "", ending: str = "") -> list[Claim]:

@@ -31,6 +31,10 @@ def standings(panels: Mapping[str, pd.DataFrame], *, xlabel: str, **labels: Any)
             runs = numbers.loc[numbers["method"] == of["method"], "value"]
             ax.plot(runs, [place] * len(runs), "o", color=colour, alpha=0.6, markersize=4)
             ax.plot([of["mean"]], [place], "|", color=colour, markersize=12, markeredgewidth=2)
+        places = dict(zip(drawn["method"], drawn.index, strict=True))
+        style.mark_untrained(
+            ax, name, numbers.assign(place=numbers["method"].map(places)), "value", "place"
+        )
         ax.set_yticks(range(len(drawn)), drawn["method"].tolist())
         ax.set_ylim(-0.6, len(drawn) - 0.4)
         ax.grid(axis="x", alpha=0.25)

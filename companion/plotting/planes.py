@@ -43,8 +43,9 @@ def plane(
             form = style.form_of(str(method))
             ax.plot(rows["mean_x"], rows["mean_y"], form, color=colour, label=method, ms=5)
             mine = numbers[(numbers["method"] == method) & numbers["metric"].isin([x, y])]
-            runs = mine.pivot_table("value", ["seed", by], "metric")
+            runs = mine.pivot_table("value", ["seed", by], "metric").reset_index()
             ax.plot(runs[x], runs[y], ".", color=colour, alpha=0.4, markersize=3)
+            style.mark_untrained(ax, name, runs.assign(method=method), x, y)
         theirs = _side_by_side((printed or {}).get(name, numbers[:0]), x, y, by)
         hollow(ax, theirs, "mean_x", "mean_y")
         ax.plot(floor["mean_x"], floor["mean_y"], **(style.FLOOR if len(floor) else {}))

@@ -34,24 +34,33 @@ LETTERS = 15  # of a heading, to the inch
 CONTRAST = 3.1  # of letters with white, at least
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
 FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent")  # quantities
+UNTRAINED = "did not train"
 MOST_ABSENT = 8  # methods that a legend lists as missing
 What = TypeVar("What")
 
 
 class Title(str):
-    """The title of a field, and in ``absent`` by method why it is not there: "2 of 3 seeds"."""
+    """The title of a field, and what a figure marks in it.
+
+    ``absent`` tells by method why it is not there, as "2 of 3 seeds"; ``untrained`` are runs that
+    did not train: method, seed, and where they stand.
+    """
 
     absent: Mapping[str, str]
+    untrained: pd.DataFrame
 
-    def __new__(cls, text: str, absent: Mapping[str, str] | None = None) -> "Title":
+    def __new__(
+        cls, text: str, absent: Mapping[str, str] | None = None, untrained: Any = None
+    ) -> "Title":
         """Return a title; what is added to it is still the title of the same field."""
         made = super().__new__(cls, text)
         made.absent = absent or {}
+        made.untrained = pd.DataFrame() if untrained is None else untrained
         return made
 
     def __add__(self, more: str) -> "Title":
         """Return the title followed by more words."""
-        return Title(super().__add__(more), self.absent)
+        return Title(super().__add__(more), self.absent, self.untrained)
 
 
 def use_style() -> None:
@@ -168,6 +177,17 @@ def findings(panels: Mapping[str, pd.DataFrame], method: str, other: str, x: str
                 name += ", last round" if x == "round" else f", {x} = {last:g}"
             found.append(f"{name}: {finding(rows, method, other)}")
     return "\n".join(found)
+
+
+def mark_untrained(ax: Axes, name: str, rows: pd.DataFrame, x: str, y: str) -> None:
+    """Cross out the runs of a field that did not train; ``name`` is its title.
+
+    ``rows`` have columns method, seed, x, y, and places of runs.
+    """
+    runs = getattr(name, "untrained", rows[:0])
+    keys = [c for c in runs.columns if c in rows and c != "why"]
+    if len(runs) and len(gone := rows.merge(runs[keys].drop_duplicates(), on=keys)):
+        ax.plot(gone[x], gone[y], "x", color="black", ms=6, zorder=3, label=UNTRAINED)
 
 
 def parted(frame: pd.DataFrame, column: str = "method") -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from companion import inference
-from companion.claims import FAILS, HOLDS, IDENTITY, OPEN, PAPER, TESTED
+from companion.claims import IDENTITY, OPEN, PAPER
 from companion.claims import table as claims_frame
 from companion.diverged import lost
 from companion.inference import LEAST_SEEDS
@@ -52,9 +52,8 @@ def collected() -> pd.DataFrame:
 
     A claim that was tested on the same data at the same scale by runs of several scales' notebooks
     is taken from the largest. ``counted`` are the papers' own claims, not made after their numbers
-    were seen, on data larger than the quick scale's. Of these false discoveries are controlled at
-    5%: what does not survive is undecided. Identities are checks, and left out. No rows where no
-    notebook has been run.
+    were seen, on data larger than the quick scale's. Identities are checks, and left out. No rows
+    where no notebook has been run.
     """
     found = [
         f for scale in LARGEST_FIRST for f in sorted((paths.figures() / scale).glob("*_claims.csv"))
@@ -65,18 +64,13 @@ def collected() -> pd.DataFrame:
     rows = rows.fillna(dict.fromkeys(("quote", "place", "unit", "values", "measured"), ""))
     unique = rows[rows["kind"].ne(IDENTITY)].drop_duplicates(["notebook", "tested on", "claim"])
     unique = unique.sort_values(["notebook", "tested on"], kind="stable").reset_index(drop=True)
-    return corrected(unique)
+    return counted(unique)
 
 
-def corrected(claims: pd.DataFrame) -> pd.DataFrame:
-    """Return claims with the column counted; those that may be false discoveries undecided."""
+def counted(claims: pd.DataFrame) -> pd.DataFrame:
+    """Return claims with the column counted: those of the papers, made before, on their data."""
     theirs = claims["kind"].eq(PAPER) & ~claims["exploratory"].astype(bool)
-    counted = theirs & ~claims["tested on"].str.contains("(quick)", regex=False)
-    tested = counted & claims["verdict"].isin(TESTED) & claims["p"].notna()
-    survives = inference.discoveries(claims["p"].astype(float).where(tested))
-    doubtful = tested & claims["verdict"].isin((HOLDS, FAILS)) & ~survives
-    out = claims.assign(counted=counted, before=claims["verdict"])
-    return out.assign(verdict=out["verdict"].mask(doubtful, OPEN))
+    return claims.assign(counted=theirs & ~claims["tested on"].str.contains("(quick)", regex=False))
 
 
 def _name(file: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from companion import plotting
-from companion.claims import FAILS, HOLDS, OPEN, shown
+from companion.claims import DISCOVERY, FAILS, HOLDS, OPEN, shown
 from companion.inference import LEAST_SEEDS
 
 POINTS, WIDEST = 2.0, 3.0  # percentage points: the margin of agreement, the widest half interval
@@ -42,7 +42,6 @@ def page(numbers: pd.DataFrame, orders: pd.DataFrame, claims: pd.DataFrame) -> s
         f"<li><b>{_verdict(v)}</b>: {escape(text)}</li>" for v, text in VERDICTS.items()
     )
     once, counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
-    lost = int((counted["verdict"] != counted["before"]).sum())
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>fedlib: scorecard</title>
 <meta name="viewport" content="width=device-width"><style>{_asset("page.css")}</style></head><body>
@@ -61,8 +60,8 @@ one where that survives at a false discovery rate of 5% among all of these.</p>
 <p>{_notebook("16_scorecard")} draws published and measured numbers side by side.</p>
 <h2>Claims</h2>
 <p>Counted are claims of the papers, not ours, nor those made after their numbers were seen, on the
-papers' data. Over all of them false discoveries are controlled at 5% (Benjamini and Hochberg):
-{lost} verdicts do not survive that and are undecided.</p>
+papers' data. A verdict needs p of {DISCOVERY:g} or less, which controls false discoveries at 5%
+among all claims, ours with the papers' (Benjamini and Hochberg).</p>
 {_counts(counted, "notebook")}
 {_claims(claims)}
 <h2>Every published number</h2><p>In the units of the paper, mostly percent. The floor of a number

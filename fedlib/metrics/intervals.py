@@ -12,7 +12,7 @@ Numbers = Sequence[float] | Any  # or an array, or a column of a frame
 Limits = tuple[float, float] | None
 
 
-def interval(values: Numbers, limits: Limits = None) -> tuple[float, float, float]:
+def interval(values: Numbers, limits: Limits = None, looks: int = 1) -> tuple[float, float, float]:
     """Return mean, lower and upper end of the 95% interval over runs.
 
     With mean u and standard error e on the unit interval it is asin(sqrt(u)) -+ t e / (2 sqrt(u (1
@@ -21,6 +21,7 @@ def interval(values: Numbers, limits: Limits = None) -> tuple[float, float, floa
     Args:
         values: one number for each run.
         limits: the ends of the quantity's range, None if it has none.
+        looks: how often runs were looked at, as they became more: each look has its part of the 5%.
 
     Returns:
         mean, low, high; NaN ends for one or two runs.
@@ -37,7 +38,7 @@ def interval(values: Numbers, limits: Limits = None) -> tuple[float, float, floa
     mean, error = moments(values)
     if len(values) < LEAST_SEEDS:
         return mean, float("nan"), float("nan")
-    half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
+    half = float(stats.t.isf((1 - LEVEL) / (2 * looks), len(values) - 1)) * error
     if limits is None or half == 0:
         return mean, mean - half, mean + half
     (least, most), at = limits, angle(mean, limits)

@@ -7,7 +7,6 @@ What phi tells of clients' labels is no claim of the paper: those claims are our
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -324,7 +323,7 @@ def privacy_claims(frame: pd.DataFrame) -> list[Claim]:
         if (of := row["what"]) in methods and (PHI in told or "phi" not in name):
             message = {"message": a.partition(": ")[0]}
             rows.append((name, off[of, a], rule, off[of, b], message))
-    return [replace(c, p=min(LOOKS.get(c.seeds, 1) * c.p, 1.0)) for c in _judged(rows)]
+    return _judged(rows, looks=LOOKS)
 
 
 def wrong_sets(frame: pd.DataFrame) -> pd.Series:

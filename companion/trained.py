@@ -1,0 +1,154 @@
+"""Which runs did not train: nothing is concluded from a model that is no better than none.
+
+A run is untrained if it kept the model that it began with (round 0), if it ended no better than at
+its first evaluation, or no better than a constant: than the majority class on the clients' own
+tests and than chance on those of all classes. So is what stands on such a run. Of first stages that
+train for one round only, as audits of a message do, nothing is expected.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import inf, nan
+
+import numpy as np
+import pandas as pd
+
+from companion import frames
+from companion.claims import BARELY, UNTESTED, UNTRAINED, Claim
+from companion.sections import Run
+from fedlib import data
+from fedlib.algorithms import CommonestLabel
+from fedlib.runs import Result, find
+
+KEPT, FIRST, CONSTANT = (
+    "kept round 0", "no better than its first evaluation", "no better than a constant"
+)  # fmt: skip
+OWN, OTHERS = "test_accuracy", ("balanced_accuracy", "global_accuracy")
+COLUMNS = ("method", "seed", "why")
+
+
+def untrained(runs: Iterable[tuple[Run, Sequence[Result]]]) -> pd.DataFrame:
+    """Return the runs that did not train: method, seed, where they stand, and why."""
+    given = [(run, result) for run, results in runs for result in results]
+    known = {result.experiment.key: result for _, result in given}
+    floors = {
+        (r.experiment.task, r.experiment.seed): frames.ended(_named(r), OWN)["value"].mean()
+        for _, r in given
+        if isinstance(r.experiment.algorithm, CommonestLabel)
+    }
+    told: dict[str, str] = {}
+
+    def why(result: Result) -> str:
+        for stage in result.experiment.stages:
+            key = stage.key
+            if key not in told:
+                one = known.get(key) or find(stage)
+                floor = floors.get((stage.task, stage.seed), nan)
+                told[key] = why_untrained(one, floor) if one else ""
+            if told[key]:
+                return told[key]
+        return ""
+
+    rows = [
+        {"method": run.method, "seed": result.experiment.seed, **run.where, "why": reason}
+        for run, result in given
+        if (reason := why(result))
+    ]
+    return pd.DataFrame(rows, columns=[*{**dict.fromkeys(COLUMNS), **(rows or [{}])[0]}])
+
+
+def why_untrained(result: Result, floor: float = nan) -> str:
+    """Return why a run counts as untrained, by its own stored metrics; "" if it does not.
+
+    ``floor`` is the accuracy of the majority class on the same clients' own tests, NaN if unknown.
+    """
+    one, frame = result.experiment, _named(result)
+    kept = frame.loc[frame["metric"] == "kept_round", "value"]
+    if len(kept) and kept.iloc[-1] == 0:
+        return KEPT
+    if one.after or one.rounds <= 1 or isinstance(one.algorithm, CommonestLabel):
+        return ""
+    ends = {m: frames.ended(frame, m)["value"].mean() for m in (OWN, *OTHERS)}
+    ends = {metric: float(value) for metric, value in ends.items() if not np.isnan(value)}
+    begun = frame[frame["round"].eq(0)].groupby("metric")["value"].mean()
+    if ends and all(value <= begun.get(metric, -inf) for metric, value in ends.items()):
+        return FIRST
+    chance = 1 / data.form(one.task.dataset)[1] + BARELY
+    others = [value <= chance for metric, value in ends.items() if metric != OWN]
+    own = [ends[OWN] <= floor + BARELY] if OWN in ends and not np.isnan(floor) else []
+    return CONSTANT if [*others, *own] and all([*others, *own]) else ""
+
+
+def _named(result: Result) -> pd.DataFrame:
+    return frames.frame_of(result).assign(method="", seed=0)
+
+
+def of(rows: pd.DataFrame, runs: pd.DataFrame, *, anybody: bool = False) -> pd.Series:
+    """Return which rows are of some ``runs``; or of ``anybody`` at their seeds and places.
+
+    A row that has no such place, as training alone has no clusters, stands at all of them.
+    """
+    found = pd.Series(False, rows.index)
+    places = [c for c in runs.columns if c in rows and c not in COLUMNS]
+    for run in runs.to_dict("records"):
+        here = rows["seed"].eq(run["seed"]) & (rows["method"].eq(run["method"]) | anybody)
+        for place in places:
+            if not pd.isna(run[place]):
+                here &= rows[place].eq(run[place]) | (rows[place].isna() & anybody)
+        found |= here
+    return found
+
+
+def sound(
+    judge: Callable[[pd.DataFrame], Sequence[Claim]], frame: pd.DataFrame, runs: pd.DataFrame
+) -> list[Claim]:
+    """Return what ``judge`` says of a frame's runs, without those that are untrained (``runs``).
+
+    A claim that hangs on one of them is judged on the seeds and places at which everybody trained:
+    a mean over places or seeds leaves the others out on both of its sides, and tells so. Where
+    nothing is left, or too few seeds, it is `UNTRAINED`.
+    """
+    every = [*judge(frame)]
+    if not len(runs):
+        return every
+    less, cut = (
+        _by_text(judge, frame[~of(frame, runs, anybody=anybody)]) for anybody in (False, True)
+    )
+    return [_sound(claim, less.get(_key(claim)), cut.get(_key(claim)), runs) for claim in every]
+
+
+def _sound(claim: Claim, less: Claim | None, cut: Claim | None, runs: pd.DataFrame) -> Claim:
+    if claim.verdict == UNTESTED and not claim.seeds:
+        return claim
+    if less and (less.values, less.measured) == (claim.values, claim.measured):
+        return claim
+    left = f"not trained, and left out: {_in_words(runs)}"
+    if cut is None or cut.verdict == UNTESTED:
+        return replace(claim, verdict=UNTRAINED, measured=left, effect=nan, low=nan, high=nan,
+                       detects=nan, needed=0, p=nan, values="")  # fmt: skip
+    return replace(cut, measured=f"{cut.measured}; {left}")
+
+
+def _key(claim: Claim) -> tuple[str, str]:
+    return claim.text, claim.place
+
+
+def _by_text(
+    judge: Callable[[pd.DataFrame], Sequence[Claim]], frame: pd.DataFrame
+) -> Mapping[tuple[str, str], Claim]:
+    return {_key(claim): claim for claim in judge(frame)} if len(frame) else {}
+
+
+def _in_words(runs: pd.DataFrame) -> str:
+    """Return which first methods did not train, where, and in how many seeds, in words."""
+    places = [c for c in runs.columns if c not in COLUMNS]
+    told = []
+    for at, rows in runs.groupby(places, dropna=False) if places else [((), runs)]:
+        where = ", ".join(
+            v if isinstance(v, str) else f"{n} = {v:g}"
+            for n, v in zip(places, at, strict=True)
+            if not pd.isna(v)
+        )
+        who = ", ".join(dict.fromkeys(rows["method"]))
+        told.append(f"{who}{' at ' * bool(where)}{where} ({rows['seed'].nunique()} seeds)")
+    return "; ".join(told)
