@@ -47,9 +47,12 @@ class Panel:
         absent = {method: why for method, why in self.absent.items() if method in methods}
         return replace(self, frame=self.frame[self.frame["method"].isin(methods)], absent=absent)
 
-    def judged(self, judge: Callable[[pd.DataFrame], Sequence[Claim]]) -> list[Claim]:
-        """Return the claims that ``judge`` makes of the frame: none rests on an untrained run."""
-        return sound(judge, self.frame, self.untrained)
+    def judged(self, judge: Callable[..., Sequence[Claim]], *more: Any) -> list[Claim]:
+        """Return the claims that ``judge`` makes of the frame: none rests on an untrained run.
+
+        ``more`` is handed to it after the frame.
+        """
+        return sound(lambda frame: judge(frame, *more), self.frame, self.untrained)
 
     @property
     def even(self) -> pd.DataFrame:

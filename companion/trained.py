@@ -7,6 +7,7 @@ train for one round only, as audits of a message do, nothing is expected.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf, nan
 
@@ -136,7 +137,10 @@ def _key(claim: Claim) -> tuple[str, str]:
 def _by_text(
     judge: Callable[[pd.DataFrame], Sequence[Claim]], frame: pd.DataFrame
 ) -> Mapping[tuple[str, str], Claim]:
-    return {_key(claim): claim for claim in judge(frame)} if len(frame) else {}
+    """Return the claims of a part of a frame, none where it lacks what they speak of."""
+    with suppress(LookupError, ValueError):
+        return {_key(claim): claim for claim in judge(frame)}
+    return {}
 
 
 def _in_words(runs: pd.DataFrame) -> str:

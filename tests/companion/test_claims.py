@@ -16,6 +16,7 @@ from scipy import stats
 from companion import claims, inference
 from companion.claims import ELSEWHERE, FAILS, HOLDS, OPEN, UNTESTED
 from fedlib import paths
+from papers.fedmix.claims import LOOKS
 
 SAID = "x", "Fig. 0"
 
@@ -77,7 +78,7 @@ def test_what_seeds_would_decide_is_told_with_an_undecided_claim():
     none = claims.judge(*SAID, [0.1, -0.1, 0.0], 0.0)
     assert seeds(none) == "3 (over 1000 would decide)"
     clear = claims.judge(*SAID, [10.0, 10.1, 10.2], 0.5)
-    close = claims.judge(*SAID, [0.52, 0.56, 0.60], 0.45)
+    close = claims.judge(*SAID, [0.54, 0.56, 0.58], 0.47)
     assert clear.verdict == close.verdict == HOLDS and clear.clear and not close.clear
     assert seeds(clear) == "3"
 
@@ -96,10 +97,11 @@ EDGES = {
 }
 
 
-def naive(values, least, most, limits):
+def naive(values, least, most, limits, looks=1):
     """Verdict and interval of runs, in plain Python."""
     n, mean = len(values), statistics.fmean(values)
-    half = EDGES[n] * statistics.stdev(values) / math.sqrt(n) if len(set(values)) > 1 else 0.0
+    edge = EDGES[n] if looks == 1 else stats.t.ppf(1 - 0.025 / looks, n - 1)
+    half = edge * statistics.stdev(values) / math.sqrt(n) if len(set(values)) > 1 else 0.0
     ends = [mean - half, mean + half]
     if limits and half:
         a, b = limits
@@ -126,7 +128,8 @@ def test_shares_are_judged_as_by_hand_and_their_intervals_stay_in_range(values, 
         assert (found.low, found.high) == pytest.approx((low, high), abs=1e-6)
         assert 0 <= found.low <= found.effect <= found.high <= 1
         if min(abs(low - bound), abs(high - bound)) > 1e-6:
-            assert found.verdict == verdict and (found.p <= 0.05) == (verdict != OPEN)
+            assert found.verdict == (OPEN if found.p > claims.DISCOVERY else verdict)
+            assert (found.p <= 0.05) == (verdict != OPEN)
 
 
 @given(shares, st.data())
@@ -143,7 +146,8 @@ def test_differences_are_judged_as_by_hand(values, data):
         verdict, ends = naive(gaps, least, most, (-1, 1))
         assert (found.low, found.high) == pytest.approx([100 * e for e in ends], abs=1e-4)
         if min(abs(e - x) for e in ends for x in (least, most)) > 1e-6:
-            assert found.verdict == verdict and (found.p <= 0.05) == (verdict != OPEN)
+            assert found.verdict == (OPEN if found.p > claims.DISCOVERY else verdict)
+            assert (found.p <= 0.05) == (verdict != OPEN)
 
 
 def test_every_stored_claim_is_what_its_numbers_by_seed_say():
@@ -159,10 +163,12 @@ def test_every_stored_claim_is_what_its_numbers_by_seed_say():
             least, most = (float(row[c]) / scale for c in ("least", "most"))
             # A difference of two sides that are no shares has no range: the table does not say so.
             ranges = [(-1, 1)] if row["unit"] else [inference_limits(values, least, most), None]
-            found = [naive(values, least, most, limits) for limits in ranges]
+            looks = {1, LOOKS.get(len(values), 1)} if file.name.startswith("08") else {1}
+            found = [naive(values, least, most, *of) for of in itertools.product(ranges, looks)]
             stored = pytest.approx([row["low"] / scale, row["high"] / scale], rel=1e-4, abs=1e-9)
             (verdict, _), *_ = [one for one in found if [*one[1]] == stored]
-            excused = ("the floor" in row["measured"], "shuffling" in row["measured"])
+            reasons = ("the floor", "shuffling", "may be chance")
+            excused = [reason in row["measured"] for reason in reasons]
             assert any(excused) or row["verdict"] == verdict, (file, row["claim"])
             checked += 1
     assert checked > 50
@@ -202,13 +208,13 @@ def test_false_discoveries_are_counted_by_rank():
 
 def test_a_verdict_that_may_be_chance_among_many_is_undecided_and_tells_why():
     """One bound, one p: what notebooks, findings and the scorecard say is this one verdict."""
-    values = [0.010, 0.014, 0.018, 0.001, 0.022]
+    values = [0.010, 0.014, 0.018, 0.004, 0.022]
     p = stats.ttest_1samp(values, 0).pvalue
     for shift, verdict in ((0.0, HOLDS), (-0.0035, OPEN)):
         claim = claims.judge(*SAID, [v + shift for v in values], 0.0)
         assert claim.verdict == verdict and claim.low > 0 and claim.clear <= (verdict == HOLDS)
         assert ("may be chance" in claim.measured) == (claim.p > claims.DISCOVERY)
-    assert claims.judge(*SAID, values, 0.0).p == pytest.approx(p)
+    assert claims.judge(*SAID, values, 0.0).p == pytest.approx(p, rel=1e-3)
 
 
 def test_more_seeds_after_a_look_widen_the_interval_that_decides():
@@ -216,7 +222,9 @@ def test_more_seeds_after_a_look_widen_the_interval_that_decides():
     once, twice = (claims.judge(*SAID, values, 0.0, looks=of) for of in ({}, {5: 2, 7: 3}))
     assert twice.p == pytest.approx(2 * once.p) and twice.effect == once.effect
     edge = stats.t.ppf(1 - 0.05 / 4, 4) * stats.sem(values)
-    assert (twice.low, twice.high) == pytest.approx((once.effect - edge, once.effect + edge))
+    assert (twice.low, twice.high) == pytest.approx(
+        (once.effect - edge, once.effect + edge), abs=1e-5
+    )
 
 
 def test_the_bound_controls_false_discoveries_among_the_stored_claims():
@@ -351,7 +359,7 @@ def test_every_notebook_of_claims_saves_them_and_has_its_verdicts_stored():
     kept = claims.stored()
     assert set(kept["notebook"]) == claiming and len(claiming) > 12
     assert not kept.duplicated(["notebook", "tested on", "claim"]).any(), "two would be one"
-    assert set(kept["verdict"]) <= {HOLDS, FAILS, OPEN, UNTESTED, ELSEWHERE}
+    assert set(kept["verdict"]) <= {HOLDS, FAILS, OPEN, UNTESTED, ELSEWHERE, claims.UNTRAINED}
 
 
 def test_the_claims_about_the_baseline_are_one_row_per_place():
