@@ -54,6 +54,10 @@ class Panel:
         """
         return sound(lambda frame: judge(frame, *more), self.frame, self.untrained)
 
+    def claims(self, judge: "Callable[[Panel], Sequence[Claim]]") -> list[Claim]:
+        """Return the claims that ``judge`` makes of the panel, in the same way."""
+        return self.judged(lambda frame: judge(replace(self, frame=frame)))
+
     @property
     def even(self) -> pd.DataFrame:
         """The frame at the seeds and places at which everybody has trained."""

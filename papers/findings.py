@@ -19,7 +19,7 @@ from IPython.display import Markdown
 from scipy import stats
 
 from companion import frames, scorecard
-from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTESTED, Claim, judge
+from companion.claims import FAILS, HOLDS, OPEN, TESTED, UNTESTED, UNTRAINED, Claim, judge
 from companion.panels import Panel, stored
 from companion.scorecard.page import AGREES, OTHER
 from companion.sections import Section
@@ -67,7 +67,7 @@ def number(claim: Claim, *wanted: str, sign: int = 1) -> str:
 
     Unsupported if its verdict is none of those ``wanted``, Missing if it was not tested.
     """
-    if claim.verdict == UNTESTED:
+    if claim.verdict in (UNTESTED, UNTRAINED):
         raise Missing(claim.text)
     if claim.verdict not in wanted:
         told = f"{claim.text!r} {claim.verdict}: {claim.measured}"
@@ -94,7 +94,7 @@ def _panels(section: Section) -> dict[str, Panel]:
 
 def _each(section: Section, judge: Callable[[Panel], Sequence[Claim]]) -> Claims:
     panels = _panels(section).values()
-    return {panel.name.removesuffix(f" ({SCALE})"): judge(panel) for panel in panels}
+    return {panel.name.removesuffix(f" ({SCALE})"): panel.claims(judge) for panel in panels}
 
 
 def _told(claims: Claims, start: str, *wanted: str) -> str:
@@ -160,10 +160,7 @@ def _last_client() -> Numbers:
     ps = last["p"].unique().tolist()
     theirs, average = (by(rows, metric=two_experts.GLOBAL)(FEDAVG, p=ps) for rows in (last, plain))
     lost = judge("The average beats the last client's model", "", average, theirs)
-    known = two_experts.printed()
-    off = specialists.released_claims(released, plain, known[known["data"] == "cifar10"])
-    nearer = number(next(c for c in off if "further off, global" in c.text), HOLDS)
-    return {"lost": number(lost, HOLDS).lstrip("+"), "nearer": nearer}
+    return {"lost": number(lost, HOLDS)}
 
 
 def _too_small() -> Numbers:
@@ -184,7 +181,7 @@ def _too_small() -> Numbers:
 def _gate() -> Numbers:
     claims: dict[str, Sequence[Claim]] = {}
     for panel in _panels(ADAPTIVE_ROTATED).values():
-        every = adaptive.recovery_claims(panel.frame)
+        every = panel.judged(adaptive.recovery_claims)
         for k in sorted(panel.frame["orientations"].unique()):
             claims[f"{k:g} orientations"] = [c for c in every if f"{k:g} orientations" in c.text]
     best = _told(claims, "The mixture beats the best cluster", HOLDS)
@@ -208,8 +205,8 @@ def _writers() -> Numbers:
 
 
 def _divergence() -> Numbers:
-    frame = _panels(LABEL_SKEW)["cifar10"].frame
-    less, grows = fedmix.divergence_claims(frame)
+    panel = _panels(LABEL_SKEW)["cifar10"]
+    frame, (less, grows) = panel.frame, panel.judged(fedmix.divergence_claims)
     mean = scored(fedmix.late(frames.divergence(frame)), method=FEDAVG)
     return {
         "less": number(less, HOLDS),
@@ -220,8 +217,9 @@ def _divergence() -> Numbers:
 
 
 def _joining() -> Numbers:
-    frame = _panels(NEW_CLIENTS)["two_class_mnist"].frame
-    claims = fedmix.new_client_claims(frame, "appendix") + fedmix.joining_claims(frame, 10)
+    panel = _panels(NEW_CLIENTS)["two_class_mnist"]
+    claims = panel.judged(fedmix.new_client_claims, "appendix")
+    claims += panel.judged(fedmix.joining_claims, 10)
     starts = {
         "seen": "FedMix beats FedAvg on p",
         "new": "On a new",

@@ -19,7 +19,7 @@ from functools import cache
 
 import pandas as pd
 
-from companion.claims import ELSEWHERE, TESTED, UNTESTED, Claim
+from companion.claims import ELSEWHERE, FAILS, HOLDS, TESTED, UNTESTED, UNTRAINED, Claim
 from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
 from papers import comparison
@@ -59,7 +59,7 @@ def _new_clients(panel: Panel) -> list[Claim]:
 
 def _fourteen(panel: Panel) -> list[Claim]:
     printed = pm_moe_analysis.printed("Table 1", panel.dataset)
-    return pm_moe.fourteen_claims(pm_moe_analysis.scores(panel.frame), printed)
+    return pm_moe.fourteen_claims(pm_moe_analysis.scores(panel.frame), printed, panel.diverged)
 
 
 def _gates(panel: Panel) -> list[Claim]:
@@ -81,9 +81,11 @@ CLAIMS: dict[str, Callable[[Panel], Sequence[Claim]]] = {
     "adaptive_rotated": lambda p: adaptive.recovery_claims(p.frame),
     "adaptive_writers": lambda p: adaptive.writer_claims(p.frame),
     "fourteen": _fourteen,
-    "private_parts": lambda p: pm_moe.mixture_claims(p.frame),
+    "private_parts": lambda p: pm_moe.mixture_claims(p.frame, p.diverged),
     "gates": _gates,
-    "every_method": lambda p: comparison.leaderboard_claims(comparison.standings(p.frame)),
+    "every_method": lambda p: comparison.leaderboard_claims(
+        comparison.standings(p.frame), p.diverged
+    ),
 }
 
 
@@ -97,7 +99,7 @@ def _panels(section: str) -> dict[str, Panel]:
 @cache
 def _claims(section: str, dataset: str) -> Sequence[Claim]:
     panel = _panels(section).get(dataset)
-    return CLAIMS[section](panel) if panel else ()
+    return panel.claims(CLAIMS[section]) if panel else ()
 
 
 def filled(sentence: str, numbers: Mapping[str, Callable[[], Mapping[str, object]]]) -> str:
@@ -148,13 +150,15 @@ def told(claim: Claim, rival: str = "") -> str:
     if not _known(claim):
         few = f"{claim.seeds} of {LEAST_SEEDS} seeds"
         why = few if 0 < claim.seeds < LEAST_SEEDS else "not trained here yet"
+        why = "one of them did not train" if claim.verdict == UNTRAINED else why
         return f"is not compared with {rival} ({why})" if rival else f"not known yet ({why})"
     low, high = claim.low, claim.high
     if not rival:
         return f"{_number(claim.effect, claim)} ({_interval(low, high, claim)})"
-    if low > 0:
+    decided = claim.verdict in (HOLDS, FAILS, ELSEWHERE)
+    if low > 0 and decided:
         return f"beats {rival} by {_number(claim.effect, claim)} ({_interval(low, high, claim)})"
-    if high < 0:
+    if high < 0 and decided:
         return (
             f"trails {rival} by {_number(-claim.effect, claim)} ({_interval(-high, -low, claim)})"
         )
@@ -164,6 +168,8 @@ def told(claim: Claim, rival: str = "") -> str:
 
 def short(claim: Claim) -> str:
     """Return a claim's signed number and interval, or that there is none."""
+    if claim.verdict == UNTRAINED:
+        return "one of them did not train"
     if not _known(claim):
         return "not trained here yet" if claim.seeds == 0 else f"too few seeds ({claim.seeds})"
     sign = "+" if claim.unit else ""
