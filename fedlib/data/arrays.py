@@ -103,6 +103,7 @@ def checked(
 
 def _named(splits: dict[str, Split], class_names: Sequence[str]) -> tuple[str, ...]:
     """The names of all classes; ValueError unless each has one, and a training example."""
+    class_names = tuple(class_names)  # an array has no truth value
     classes = 1 + max(int(part.labels.max(initial=-1)) for part in splits.values())
     if class_names and (len(set(class_names)) != len(class_names) or len(class_names) < classes):
         raise ValueError(f"class_names must be {classes:,} different names or more: {class_names}")
