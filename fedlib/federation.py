@@ -97,7 +97,8 @@ class Table:
     per-example side information, int64 ``[clients, width]`` each. ``scale`` and ``shift``, a number
     per value of an image ``[height * width * channels]``, turn pixels into normalised floats, and
     other numbers likewise; text has none.
-    ``augment`` changes examples at random each time they are trained on.
+    ``augment`` changes examples at random each time they are trained on. ``apart`` says that the
+    examples are no client's own, as a test split is.
     """
 
     x: Tensor
@@ -108,6 +109,7 @@ class Table:
     shift: Tensor
     side: dict[str, Tensor] = field(default_factory=dict)
     augment: Augmentation | None = None
+    apart: bool = False
 
     def batches(
         self,
@@ -215,12 +217,13 @@ class Federation:
     ``ids`` names the client behind every row; random draws follow the id, not the row.
     ``members`` are the rows that a cohort is drawn from, None for all.
 
-    Where ``train`` comes with side information ``OPTED_IN``, what opted out is in no index of the
-    federation: it has the training examples that take part, the validation examples of clients that
-    do, and these clients as members. So whoever is handed a federation cannot read the rest unless
-    he asks for it, with ``at_home``. ``home`` are the tables of that, training and validation, and
-    ``everything`` says that this is such a view.
+    Where ``train`` comes with side information ``OPTED_IN``, the federation's tables do not hold
+    what opted out: they have the training examples that take part, the validation examples of
+    clients that do, and these clients as members. The rest is in ``home``, tables for training and
+    validation, which ``at_home`` makes a view of (``everything``). An algorithm that federates is
+    handed ``taking_part()``, which has no ``home`` and no tests of those who stay out either.
 
+    ``ranks`` is what a data set's token ids have become, where these were ranked anew.
     ``balanced`` is a test set that all clients share, if there is one. ``source`` names the data
     and their fingerprint. ``kinds`` is how many values
     side information can take, by name, so that it need not be counted on what someone holds.
@@ -236,6 +239,7 @@ class Federation:
     balanced: Table | None = None
     class_names: tuple[str, ...] = ()
     source: str = ""
+    ranks: np.ndarray | None = field(default=None, repr=False)
     members: np.ndarray | None = None
     kinds: dict[str, int] = field(default_factory=dict)
     home: tuple[Table, Table] | None = field(default=None, repr=False)
@@ -247,7 +251,7 @@ class Federation:
     _predicting: Federation | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Take what opted out from the indices, into ``home``."""
+        """Take what opted out from the tables, into ``home``."""
         flag = self.train.side.get(OPTED_IN)
         if flag is None or self.everything:
             return
@@ -256,6 +260,7 @@ class Federation:
         self.members = np.flatnonzero(self.train.sizes)
         there = torch.as_tensor(self.train.sizes > 0, device=self.device).unsqueeze(1)
         self.validation = _restricted(self.validation, there)
+        self.balanced = self.balanced and _compact(self.balanced)
 
     @property
     def clients(self) -> int:
@@ -275,12 +280,15 @@ class Federation:
     def taking_part(self) -> Federation:
         """Return the federation without what opted out: examples, and whole clients.
 
-        Rows stay in their places. A client that has opted out altogether is no member, and has
-        neither training nor validation examples here. The same federation, unless it is a view.
+        Rows stay in their places. A client that has opted out altogether is no member, and has no
+        examples here; nothing leads from here to what it has. The same federation if nobody opts
+        out, or if it is such a view.
         """
         if self._inside is None and self.everything and OPTED_IN in self.train.side:
-            self._inside = replace(self, everything=False)
-            self._inside._home = self
+            self._inside = replace(self, everything=False).taking_part()
+        elif self._inside is None and self.home is not None:
+            there = torch.as_tensor(self.train.sizes > 0, device=self.device).unsqueeze(1)
+            self._inside = replace(self, test=_restricted(self.test, there), home=None)
         return self._inside or self
 
     def at_home(self) -> Federation:
@@ -293,7 +301,7 @@ class Federation:
             self._home = replace(
                 self, train=train, validation=validation, members=None, home=None, everything=True
             )
-            self._home._inside = self
+            self._home._inside = self.taking_part()
         return self._home or self
 
     def predicting(self) -> Federation:
@@ -302,15 +310,16 @@ class Federation:
         Members know what takes part. Those who opted out altogether decide for themselves only,
         with all that they have. The same federation if nobody opts out.
         """
-        home, inside = self.at_home(), self.taking_part()
-        if home is inside:
+        home = self.at_home()
+        if OPTED_IN not in home.train.side:
             return self
-        if inside._predicting is None:
+        if home._predicting is None:
+            inside = home.taking_part()
             alone = torch.as_tensor(inside.train.sizes == 0, device=self.device).unsqueeze(1)
             train = _restricted(home.train, (home.train.side[OPTED_IN] > 0) | alone)
-            inside._predicting = replace(home, train=train)
-            inside._predicting._inside, inside._predicting._home = inside, home
-        return inside._predicting
+            home._predicting = replace(home, train=train, validation=_compact(home.validation))
+            home._predicting._inside = inside
+        return home._predicting
 
     def values(self, condition: str) -> int:
         """Return how many values the label, or a named side information, can take."""
@@ -343,7 +352,8 @@ class Federation:
         Side information stays behind, and so does what has opted out.
         """
         ids = np.zeros(1, dtype=self.ids.dtype)
-        return self.taking_part()._changed(_pooled, ids=ids, members=None, home=None)
+        inside = replace(self.taking_part(), test=self.test)
+        return inside._changed(_pooled, ids=ids, members=None)
 
     def _changed(self, change: Callable[[Table], Table], **others: Any) -> Federation:
         """Return this federation with every client's table changed alike."""
@@ -371,13 +381,25 @@ def _count(values: Tensor, real: Tensor, kinds: int) -> Tensor:
 def _restricted(table: Table, chosen: Tensor) -> Table:
     """Return a table with the chosen entries of its rows only, ``[clients, width]`` or ``[.., 1]``.
 
-    The others are taken out of the index, so that nothing can read them, not even as padding.
+    The table does not hold the others, so that nothing can read them, not even as padding.
     """
     chosen = chosen & table.real
     order = torch.argsort(~chosen, dim=1, stable=True)
     side = {n: t.gather(1, order) for n, t in table.side.items() if n != OPTED_IN}
     index = torch.where(chosen, table.index, -1).gather(1, order)
-    return replace(table, index=index, sizes=chosen.sum(1).cpu().numpy(), side=side)
+    return _compact(replace(table, index=index, sizes=chosen.sum(1).cpu().numpy(), side=side))
+
+
+def _compact(table: Table) -> Table:
+    """Return a table without the examples that nobody holds, unless they are nobody's own."""
+    if table.apart:
+        return table
+    used, place = table.index[table.real].unique(return_inverse=True)
+    index = torch.full_like(table.index, -1)
+    index[table.real] = place
+    # What pads the row of a client without examples.
+    x, y = (t[used] if len(used) else torch.zeros_like(t[:1]) for t in (table.x, table.y))
+    return replace(table, x=x, y=y, index=index)
 
 
 def _pooled(table: Table) -> Table:

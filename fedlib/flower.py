@@ -3,13 +3,17 @@
 The server holds what is shared, its optimiser's state and its memory, every client its own examples
 and its rows of what is local. In a round go down what ``Algorithm.handed`` says and up a client's
 message, and before the first one a client tells how many examples it has. An algorithm is the same
-object as in the simulation, and ends with the same bits (docs/FLOWER.md). Needs ``fedlib[flower]``.
+object as in the simulation, and ends with the same bits (docs/FLOWER.md). Whether a client takes
+part is its own machine's word; what it says is checked before the server uses it, and who says what
+cannot be is left out and named. Needs ``fedlib[flower]``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,13 +29,20 @@ from torch import Tensor
 from fedlib import paths
 from fedlib.engine import Algorithm, State, clients_round, draw, hand_out, select
 from fedlib.engine.protocol import playing
-from fedlib.federation import Federation, Table
+from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import Net, Params
+from fedlib.models.families import reads_tokens
+from fedlib.partition import Partition
 from fedlib.runs import Experiment
 from fedlib.runs.atomic import load_tensors, save_tensors, write
-from fedlib.values import from_code
+from fedlib.values import from_code, shown
 
 NODE = "client"  # in a node's configuration: whose machine it is
+OPT_OUT = "opt_out"  # ... and the share of its examples that it keeps at home
+MOST = 2**24  # examples that a client may say it has, unless a run's configuration says more
+KINDS = (
+    "float16", "bfloat16", "float32", "float64", "bool", "uint8", "int8", "int16", "int32", "int64",
+)  # fmt: skip
 SERVER, LEDGER = "server.safetensors", "wire.json"
 RAW = "fedlib.raw"  # how tensors are packed: their bytes, without a header
 PACE = 0.5  # seconds between two looks who has joined
@@ -54,6 +65,8 @@ def unpacked(record: ArrayRecord, device: str | torch.device = "cpu") -> Params:
     leaves = {}
     for name, array in record.items():
         raw = torch.from_numpy(np.frombuffer(array.data, dtype=np.uint8).copy())
+        if array.dtype not in KINDS:
+            raise ValueError(f"{name} is of the unknown kind {shown(array.dtype)}")
         leaves[name] = raw.view(getattr(torch, array.dtype)).view(array.shape).to(device)
     return leaves
 
@@ -98,13 +111,18 @@ def client_app(mine: Mine = of_task) -> ClientApp:
     """Return the app of a client, whose federation of one ``mine`` returns.
 
     ``mine`` is given the experiment and the node's configuration; the ``ids`` of what it returns
-    name the client. What has opted out is in no index of what the app looks at.
+    name the client. The app looks at nothing that has opted out, and writes into the machine's log
+    what it tells the server.
     """
     app = ClientApp()
 
     def begun(context: Context) -> tuple[Experiment, Federation]:
         e = asked(context)
-        return e, playing(e.algorithm, mine(e, context.node_config))
+        fed = consenting(e, mine(e, context.node_config), context)
+        return e, playing(e.algorithm, fed)
+
+    def log(fed: Federation, said: str) -> None:
+        print(f"fedlib: client {fed.ids[0]} told the server {said}", flush=True)
 
     @app.query("join")
     def join(message: Message, context: Context) -> Message:
@@ -112,12 +130,17 @@ def client_app(mine: Mine = of_task) -> ClientApp:
         told: dict[str, Any] = {NODE: int(fed.ids[0]), "examples": int(fed.train.sizes[0])}
         if told["examples"]:
             told |= {"shape": [*fed.net.shape], "classes": fed.classes}
+        log(fed, f"of its examples {told}")
         return Message(RecordDict({"told": ConfigRecord(told)}), reply_to=message)
 
     @app.query("shares")
     def shares(message: Message, context: Context) -> Message:
-        _, fed = begun(context)
-        share = fed.shares(str(message.content["asked"]["condition"]))
+        e, fed = begun(context)
+        condition = str(message.content["asked"]["condition"])
+        if condition not in e.algorithm.shares_asked or not fed.train.sizes[0]:
+            raise RuntimeError(f"{e.algorithm} needs nobody's shares of {condition}: none are told")
+        share = fed.shares(condition)
+        log(fed, f"its shares of {condition}: {share[0].tolist()}")
         return Message(RecordDict({"told": packed({"shares": share})}), reply_to=message)
 
     @app.train()
@@ -127,15 +150,48 @@ def client_app(mine: Mine = of_task) -> ClientApp:
             raise RuntimeError(f"client {fed.ids[0]} has opted out: it does not train")
         file = kept(e, context) / f"client-{fed.ids[0]}.safetensors"
         sent = _trained(e, fed, message.content, file)
+        log(fed, f"round {int(message.content['round']['t']) + 1}: {', '.join(sent)}")
         return Message(RecordDict({"message": packed(sent)}), reply_to=message)
 
     return app
 
 
+def consenting(e: Experiment, fed: Federation, context: Context) -> Federation:
+    """Return a client's federation without what the experiment's ``OptOut`` takes from that client.
+
+    And without what it keeps at home itself: the share ``opt_out`` of the node's configuration (1:
+    all), the same examples whatever the server asks. No message changes that.
+    """
+    home, me = fed.at_home(), int(fed.ids[0])
+    train, held = home.train, home.train.index.cpu().numpy()
+    inside, part = held >= 0, Partition(held, home.train.sizes)
+    if OPTED_IN in train.side:
+        inside &= train.side[OPTED_IN].cpu().numpy() > 0
+    if e.task.opt_out is not None:
+        first, population = e.task.partition.among()
+        population = population or e.task.partition.population()
+        population = population or int(context.run_config["clients"])
+        if not 0 <= first + me < population:
+            raise ValueError(f"{e.task.opt_out} is of {population} clients, and this is no. {me}")
+        labels = train.y.cpu().numpy()
+        inside &= e.task.opt_out.stays_in(part, labels, e.seed, first + me, population)
+    share = float(context.node_config.get(OPT_OUT, 0))
+    if not 0 <= share <= 1:
+        raise ValueError(f"{OPT_OUT} in the node's configuration must lie in [0, 1], got {share}")
+    for place in np.flatnonzero(inside[0]) if share else ():
+        x = train.x[held[0, place]].cpu().contiguous().numpy()
+        drawn = int.from_bytes(hashlib.sha256(x.tobytes()).digest()[:8], "big") / 2**64
+        inside[0, place] = drawn >= share
+    if inside.sum() == part.sizes.sum():
+        return fed
+    flag = torch.as_tensor(inside.astype(np.int64), device=fed.device)
+    train = replace(train, side={**train.side, OPTED_IN: flag})
+    return replace(home, train=train, everything=False)
+
+
 def _trained(e: Experiment, fed: Federation, content: RecordDict, file: Path) -> Params:
     """Return a client's message of a round; its local leaves stay in a file of its own."""
-    algorithm, me = e.algorithm, np.zeros(1, dtype=np.int64)
-    where, t = torch.as_tensor(me, device=fed.device), int(content["round"]["t"])
+    algorithm, t = e.algorithm, int(content["round"]["t"])
     got = {name: unpacked(record, fed.device) for name, record in content.array_records.items()}
     first = algorithm.init(fed, e.seed)
     own = load_tensors(file)[0] if file.exists() else first.local
@@ -143,44 +199,108 @@ def _trained(e: Experiment, fed: Federation, content: RecordDict, file: Path) ->
     # In the order of the simulation: a sum over leaves has its bits.
     shared = {n: got["shared"][n] for n in first.shared if n in got["shared"]}
     state = State(shared, own, {}, {**first.memory, **got["memory"]}, t, e.seed)
+    message, kept = _round(e, fed, state, got["common"], t)
+    if own:
+        _save(file, kept, t + 1)
+    return message
+
+
+def _round(
+    e: Experiment, fed: Federation, state: State, common: Params, t: int
+) -> tuple[Params, Params]:
+    """Return what the client of a federation of one sends in a round, and what it keeps."""
+    algorithm, me = e.algorithm, np.zeros(1, dtype=np.int64)
+    where = torch.as_tensor(me, device=fed.device)
     decided = algorithm.decide(fed, state, where, round=t, seed=e.seed)
     handed = hand_out(algorithm, fed, state.told(where, decided), where)
-    handed = replace(handed, common={**handed.common, **got["common"]})
+    handed = replace(handed, common={**handed.common, **common})
     plans = draw(algorithm, fed, me, round=t, seed=e.seed)
-    sent = clients_round(algorithm, handed, plans, own, chunk=1)
-    if own:
-        _save(file, sent.kept, t + 1)
-    return {**sent.messages, **decided}
+    sent = clients_round(algorithm, handed, plans, state.local, chunk=1)
+    return {**sent.messages, **decided}, sent.kept
 
 
 # --- the server --------------------------------------------------------------------------------
 
 
+Read = Callable[[int, RecordDict], Any]  # what an answer of a row says; an error if it cannot be
+
+
 @dataclass(eq=False)
 class Clients:
-    """The clients at the other end of a grid, ``nodes`` in the order of the federation's rows."""
+    """The clients at the other end of a grid, ``nodes`` in the order of the federation's rows.
+
+    ``refused`` says why an answer was not used, by the node that gave it, or did not.
+    """
 
     grid: Grid
     nodes: Sequence[int]
+    timeout: float | None = None
+    refused: dict[int, str] = field(default_factory=dict)
 
-    def ask(self, what: str, contents: Mapping[int, RecordDict]) -> list[RecordDict]:
-        """Return the answers to questions, each to a row; RuntimeError if one does not come."""
+    def ask(self, what: str, contents: Mapping[int, RecordDict], read: Read) -> dict[int, Any]:
+        """Return what ``read`` makes of the answers to questions, each to a row.
+
+        Rows are missing that do not answer, or with what cannot be: ``refused`` has them.
+        """
         questions = [
             Message(content, dst_node_id=self.nodes[row], message_type=what)
             for row, content in contents.items()
         ]
-        replies = {m.metadata.src_node_id: m for m in self.grid.send_and_receive(questions)}
-        for node in (self.nodes[row] for row in contents):
-            if node not in replies or replies[node].has_error():
-                why = replies[node].error.reason if node in replies else "no answer"
-                raise RuntimeError(f"node {node}, {what}: {why}")
-        return [replies[self.nodes[row]].content for row in contents]
+        came = self.grid.send_and_receive(questions, timeout=self.timeout)
+        replies = {m.metadata.src_node_id: m for m in came}
+        found = {}
+        self.refused = {}
+        for row in contents:
+            node = self.nodes[row]
+            try:
+                if node not in replies or replies[node].has_error():
+                    why = replies[node].error.reason if node in replies else "no answer"
+                    raise RuntimeError(why)
+                found[row] = read(row, replies[node].content)
+            except Exception as error:  # whatever somebody else's bytes provoke
+                self.refused[node] = f"{error}" or type(error).__name__
+                print(f"fedlib: node {node}, {what}: {self.refused[node]}", flush=True)
+        return found
 
-    def shares(self, condition: str) -> Tensor:
-        """Return p(condition | s) of every client, which each is asked for."""
+    def needed(self, what: str, there: bool) -> None:
+        """RuntimeError, naming who was refused and why, unless there is enough to go on."""
+        if not there:
+            named = "; ".join(f"node {node}: {why}" for node, why in self.refused.items())
+            raise RuntimeError(f"{what}: {named or 'nobody takes part'}")
+
+    def shares(self, condition: str, values: int) -> Tensor:
+        """Return p(condition | s) of every client, which each is asked for.
+
+        RuntimeError if one tells none, or what is none.
+        """
+
+        def read(row: int, content: RecordDict) -> Tensor:
+            share = unpacked(content.array_records["told"])["shares"]
+            _formed({"shares": share}, {"shares": torch.zeros(1, values)})
+            if share.min() < 0 or abs(float(share.sum()) - 1) > 1e-3:
+                raise ValueError("shares are no distribution")
+            return share
+
         question = RecordDict({"asked": ConfigRecord({"condition": condition})})
-        answers = self.ask("query.shares", {r: question for r in range(len(self.nodes))})
-        return torch.cat([unpacked(a.array_records["told"])["shares"] for a in answers])
+        asked = {row: question for row in range(len(self.nodes))}
+        told = self.ask("query.shares", asked, read)
+        self.needed(f"shares of {condition} are needed of everybody", len(told) == len(asked))
+        return torch.cat([*told.values()])
+
+
+def _formed(leaves: Params, form: Params) -> None:
+    """ValueError unless leaves have the names, kinds and shapes of others, and are finite."""
+    if leaves.keys() != form.keys():
+        raise ValueError(f"leaves {shown(sorted(leaves))}, not {shown(sorted(form))}")
+    for name, leaf in leaves.items():
+        like = form[name]
+        if leaf.dtype != like.dtype or leaf.shape != like.shape:
+            got, due = (f"{str(t.dtype)[6:]} {[*t.shape]}" for t in (leaf, like))
+            raise ValueError(f"{name} is {got}, not {due}")
+        if not bool(leaf.isfinite().all()):
+            raise ValueError(f"{name} is not finite")
+        if not leaf.is_floating_point() and bool((leaf < 0).any()):
+            raise ValueError(f"{name} is below 0")
 
 
 @dataclass(eq=False)
@@ -200,41 +320,88 @@ class Told(Federation):
     What else an algorithm's server asks about, p(y|s), clients are asked for once, with ``ask``.
     """
 
-    ask: Callable[[str], Tensor] = field(kw_only=True)
+    ask: Callable[[str, int], Tensor] = field(kw_only=True)
 
     def shares(self, condition: str) -> Tensor:
         """Return p(condition | s), float32 ``[clients, values]``, as the clients tell."""
         if condition not in self._shares:
-            self._shares[condition] = self.ask(condition)
+            self._shares[condition] = self.ask(condition, self.values(condition))
         return self._shares[condition]
 
 
-def joined(e: Experiment, grid: Grid, clients: int) -> tuple[Clients, Told]:
-    """Wait for the nodes of so many clients; return those that take part, and what they tell."""
-    while len(nodes := [*grid.get_node_ids()]) < clients:
+def joined(e: Experiment, grid: Grid, config: Mapping[str, Any]) -> tuple[Clients, Told]:
+    """Wait for the nodes of ``clients`` clients; return those that take part, and what they tell.
+
+    Nodes that tell what cannot be are left out, and so are those that claim one number, or another
+    form of examples than most. RuntimeError if nobody is left.
+    """
+    while len(nodes := [*grid.get_node_ids()]) < int(config["clients"]):
         time.sleep(PACE)
-    answers = Clients(grid, nodes).ask("query.join", {r: RecordDict() for r in range(len(nodes))})
-    told = {int(a["told"][NODE]): (node, a["told"]) for node, a in zip(nodes, answers, strict=True)}
-    there = {i: (node, say) for i, (node, say) in sorted(told.items()) if say["examples"]}
-    forms = {(tuple(say["shape"]), say["classes"]) for _, say in there.values()}
-    if len(told) < len(nodes) or len(forms) != 1:
-        raise RuntimeError(f"{len(nodes)} nodes, clients {[*told]}, examples of forms {[*forms]}")
-    ((shape, classes),), found = forms, Clients(grid, [node for node, _ in there.values()])
-    none, sizes = torch.zeros(0, dtype=torch.int64), [say["examples"] for _, say in there.values()]
-    index = torch.full((len(there), 1), -1)
-    train = Absent(none, none, index, np.array(sizes), none, none)
-    other = replace(train, sizes=np.zeros_like(sizes))
-    net, kinds = Net(e.task.model, shape, classes), e.task.partition.kinds()
-    ids, where = np.array([*there]), torch.device("cpu")
-    tables = train, other, other
+    timeout = float(config["timeout"]) if config.get("timeout") else None
+    all_nodes, most = Clients(grid, nodes, timeout), int(config.get("examples", MOST))
+
+    def read(row: int, content: RecordDict) -> dict[str, Any]:
+        told = dict(content["told"])
+        for name, limit in ((NODE, 2**31 - 1), ("examples", most)):
+            if type(told.get(name)) is not int or not 0 <= told[name] <= limit:
+                raise ValueError(f"{name} must be whole, 0 to {limit:,}: {shown(told.get(name))}")
+        form = [*told.get("shape", ()), told.get("classes")] if told["examples"] else [1]
+        if any(type(n) is not int or n < 1 for n in form):
+            raise ValueError(f"no form of examples: {shown(form)}")
+        return told
+
+    said = all_nodes.ask("query.join", {r: RecordDict() for r in range(len(nodes))}, read)
+    claimed = Counter(told[NODE] for told in said.values())
+    forms = Counter((*t["shape"], t["classes"]) for t in said.values() if t["examples"])
+    usual = forms.most_common(1)[0][0] if forms else ()
+    there = {}
+    for row, told in said.items():
+        if claimed[told[NODE]] > 1:
+            all_nodes.refused[nodes[row]] = f"another node is client {told[NODE]}, too"
+        elif told["examples"] and (*told["shape"], told["classes"]) != usual:
+            all_nodes.refused[nodes[row]] = f"examples of {told}, where others have {[*usual]}"
+        elif told["examples"]:
+            there[told[NODE]] = nodes[row], told["examples"]
+    for node, why in all_nodes.refused.items():
+        print(f"fedlib: node {node} is left out: {why}", flush=True)
+    all_nodes.needed("there are no clients", bool(there))
+    ids = np.array(sorted(there))
+    found = Clients(grid, [there[i][0] for i in ids.tolist()], timeout, all_nodes.refused)
+    none, sizes = torch.zeros(0, dtype=torch.int64), [there[i][1] for i in ids.tolist()]
+    train = Absent(none, none, torch.full((len(ids), 1), -1), np.array(sizes), none, none)
+    other = replace(train, sizes=np.zeros_like(train.sizes))
+    *shape, classes = usual
+    net, kinds = Net(e.task.model, tuple(shape), classes), e.task.partition.kinds()
+    tables, where = (train, other, other), torch.device("cpu")
     return found, Told(net, classes, where, *tables, ids, kinds=kinds, ask=found.shares)
 
 
+def form_of(e: Experiment, told: Federation) -> Params:
+    """Return a message as a client's must be, but for its numbers: that of one with two examples.
+
+    These are made up, as the server has none.
+    """
+    shape, tokens = told.net.shape, reads_tokens(told.net.module)
+    x = torch.zeros(2, *shape, dtype=torch.int32 if tokens else torch.float32)
+    look = [torch.zeros(0)] * 2 if tokens else [torch.ones(x[0].numel()), torch.zeros(x[0].numel())]
+    side = {name: torch.zeros(1, 2, dtype=torch.int64) for name in told.kinds}
+    table = Table(x, torch.arange(2), torch.arange(2)[None], np.array([2]), *look, side)
+    one = np.zeros(1, dtype=np.int64)
+    fed = Federation(
+        told.net, told.classes, told.device, table, table, table, one, kinds=told.kinds
+    )
+    return _round(e, fed, e.algorithm.init(fed, e.seed), {}, 0)[0]
+
+
 def play(
-    e: Experiment, clients: Clients, fed: Federation, state: State, t: int
+    e: Experiment, clients: Clients, fed: Federation, state: State, t: int, form: Params
 ) -> tuple[State, dict[str, Any]]:
-    """Play round ``t``; return the next state, and the bytes that were to go and that went."""
-    algorithm, rows = e.algorithm, select(fed, e.cohort, e.seed, t)
+    """Play round ``t``; return the next state, and the bytes that were to go and that went.
+
+    Clients whose message is not of the ``form`` are left out of it. RuntimeError if all are.
+    """
+    algorithm = e.algorithm
+    rows = select(fed, e.cohort, e.seed, t)
     state = replace(state, round=t, seed=e.seed)
     where = torch.as_tensor(rows)
     if type(algorithm).decide is Algorithm.decide:  # else clients decide, and tell in their message
@@ -248,17 +415,31 @@ def play(
         parts = {"shared": handed.shared, "memory": handed.memory, "common": common}
         down[row] = RecordDict({name: packed(leaves) for name, leaves in parts.items()})
         down[row]["round"] = ConfigRecord({"t": t})
-    up = clients.ask("train", down)
-    heard = [unpacked(reply.array_records["message"]) for reply in up]
-    messages = {n: torch.cat([each[n] for each in heard]) for n in heard[0]}
+
+    def read(row: int, content: RecordDict) -> tuple[Params, int]:
+        message = unpacked(content.array_records["message"])
+        _formed(message, form)
+        if decided := {n: leaf for n, leaf in message.items() if n in state.memory}:
+            where = torch.tensor([row])  # an error for what nobody can choose
+            algorithm.start(fed, state.told(where, decided), where)
+        return {n: message[n] for n in form}, payload(content)
+
+    up = clients.ask("train", down, read)
+    clients.needed(f"round {t + 1} has no message", bool(up))
+    rows = rows[np.isin(rows, [*up])]
+    where = torch.as_tensor(rows)
+    messages = {n: torch.cat([up[row][0][n] for row in rows.tolist()]) for n in form}
     state = state.told(where, {n: messages.pop(n) for n in [*messages] if n in state.memory})
     with torch.no_grad():
         ledger = algorithm.communication_bytes(state, where, messages)
         state = algorithm.aggregate(fed, state, where, messages)
+    sound = all(bool(leaf.isfinite().all()) for leaf in state.shared.values())
+    clients.needed(f"after round {t + 1} the server's leaves are not finite, of {[*up]}", sound)
     return state, {
         "clients": fed.ids[rows].tolist(),
         "ledger": [sent.tolist() for sent in ledger],
-        "wire": [[*map(payload, sent)] for sent in (down.values(), up)],
+        "wire": [[payload(down[r]) for r in rows.tolist()], [up[r][1] for r in rows.tolist()]],
+        "refused": {str(node): why for node, why in clients.refused.items()},
     }
 
 
@@ -271,11 +452,14 @@ def main(grid: Grid, context: Context) -> None:
     """Play an experiment's rounds with ``clients`` clients, and keep the server's final state."""
     e = asked(context)
     home = kept(e, context)
-    clients, fed = joined(e, grid, int(context.run_config["clients"]))
+    clients, fed = joined(e, grid, context.run_config)
+    if clients.refused and isinstance(e.cohort, int):  # go on with who is left
+        e = replace(e, cohort=min(e.cohort, fed.clients))
     state = replace(e.algorithm.init(fed, e.seed), local={})
+    form = form_of(e, fed)
     rounds = []
     for t in range(e.rounds):
-        state, sent = play(e, clients, fed, state, t)
+        state, sent = play(e, clients, fed, state, t, form)
         rounds.append(sent)
         _save(home / SERVER, state.flat(), t + 1)
         write(home / LEDGER, lambda file: file.write_text(json.dumps(rounds)), "what was sent")

@@ -10,13 +10,14 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from fedlib import data as datasets
-from fedlib.data import Dataset, Split
+from fedlib.data import OWN, Dataset, Fitted, Split
 from fedlib.federation import OPTED_IN, Augmentation, Federation, Table
 from fedlib.models import Family, Net
+from fedlib.models.families import reads_tokens
 from fedlib.partition import LabelPermuted, Partition, Request, Rotated, balanced, holdout
 from fedlib.partition.held_out import Division, Mirrored, OptOut, Own, divide
 from fedlib.values import UnknownName, one_of, value, within
@@ -114,12 +115,23 @@ def _labels(data: Dataset, origin: str) -> np.ndarray:
     return np.concatenate([split.labels for split in _splits(data, origin)])
 
 
-def _pool(data: Dataset, origin: str, device: torch.device) -> Pool:
+def _features(data: Dataset, origin: str) -> np.ndarray:
+    """The examples ``[N, ...]`` that a part points at, where they lie if that is one place."""
     arrays = [split.features for split in _splits(data, origin)]
+    return np.concatenate(arrays) if len(arrays) > 1 else np.asarray(arrays[0])
+
+
+def _constant(data: Dataset) -> Fitted:
+    """What brings the examples of a known dataset to one scale."""
+    return Fitted(data.mean, data.std)
+
+
+def _pool(data: Dataset, origin: str, device: torch.device, fitted: Fitted) -> Pool:
+    features = _features(data, origin)
     with warnings.catch_warnings():
         # On the array's own memory, which processes share if it is a mapped file.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        x = torch.from_numpy(np.concatenate(arrays) if len(arrays) > 1 else np.asarray(arrays[0]))
+        x = torch.from_numpy(features if fitted.ids is None else fitted.ids[features])
     return x.to(device), torch.tensor(_labels(data, origin), device=device)
 
 
@@ -179,23 +191,54 @@ class Task:
                 f"Mirrored(source='train'), not {self.held_out}; got {self.balanced}"
             )
 
-    def build(self, seed: int, device: str | torch.device = "cpu") -> Federation:
-        """Return the federation of one seed: partition, twins and examples on a device."""
+    def build(
+        self, seed: int, device: str | torch.device = "cpu", fitted: Fitted | None = None
+    ) -> Federation:
+        """Return the federation of one seed: partition, twins and examples on a device.
+
+        Args:
+            seed: of the draws who holds what.
+            device: "cpu", "cuda", "cuda:N" or "auto".
+            fitted: what brings numbers to one scale and ranks tokens, for a model that has been
+                trained on another build; by default what ``fit`` says of this one.
+
+        Returns:
+            The federation without what opted out; that is at hand with ``at_home()``.
+        """
+        return self.assembled(*self.divided(seed), seed, device, fitted)
+
+    def fit(self, seed: int) -> Fitted:
+        """Return what is fitted to the training examples of those who take part, or constant."""
+        data = datasets.load(self.dataset)
+        return self._fitted(*self.divided(seed)) if self._fits(data) else _constant(data)
+
+    def assembled(
+        self,
+        data: Dataset,
+        division: Division,
+        inside: np.ndarray,
+        seed: int,
+        device: str | torch.device = "cpu",
+        fitted: Fitted | None = None,
+    ) -> Federation:
+        """Return what ``build`` does, of what ``divided`` returns: of any examples that one likes.
+
+        Args as of ``build``.
+        """
         where = pick_device(device)
-        data, division = self._divided(seed)
-        tables = self._tables(data, division, seed, where)
+        if fitted is None:
+            fitted = self._fitted(data, division, inside) if self._fits(data) else _constant(data)
+        tables = self._tables(data, division, seed, where, fitted)
         train = tables["train"]
         train.augment = self.augment
         if self.augment and self.augment.images_only and len(data.shape) != 3:
             train.augment = None
         net = Net(self.model, data.shape, data.classes, where)
-        kinds = nn.Embedding | nn.EmbeddingBag
-        if any(isinstance(m, kinds) for m in net.module.modules()) == bool(data.mean):
-            what = "numbers" if data.mean else "tokens"
+        of_tokens = data.train.features.dtype == np.int32
+        if reads_tokens(net.module) != of_tokens:
+            what = "tokens" if of_tokens else "numbers"
             raise ValueError(f"{data.name} holds {what}, which {self.model} does not read")
         if self.opt_out is not None:
-            among, labels = self.partition.among(), _labels(data, division.origin["train"])
-            inside = self.opt_out.stays_in(division.parts["train"], labels, seed, *among)
             train.side[OPTED_IN] = torch.tensor(inside.astype(np.int64), device=where)
         _ = net.lifting  # an error for one that cannot be trained here
         return Federation(
@@ -210,15 +253,16 @@ class Task:
             kinds=self.partition.kinds(),
             class_names=data.class_names,
             source=f"{data.source}, {data.fingerprint[:12]}",
+            ranks=fitted.ids,
         )
 
     def divide(self, seed: int) -> Division:
         """Return who trains, validates and tests on what, without looking at an example."""
-        return self._divided(seed)[1]
+        return self.divided(seed)[1]
 
     def counts(self, seed: int) -> dict[str, np.ndarray]:
         """Return each client's class counts in every part, int64 ``[clients, classes]`` each."""
-        data, division = self._divided(seed)
+        data, division, _ = self.divided(seed)
         return {
             name: part.counts(_labels(data, division.origin[name]), data.classes)
             for name, part in division.parts.items()
@@ -229,25 +273,43 @@ class Task:
         """Whether the test split is for tests only: then all of it is the global test."""
         return isinstance(self.held_out, Mirrored) and self.held_out.source == "train"
 
-    def _divided(self, seed: int) -> tuple[Dataset, Division]:
-        """Return the share of the data set that is used, and its division."""
+    def divided(self, seed: int) -> tuple[Dataset, Division, np.ndarray]:
+        """Return the share of the data set that is used, its division, and who takes part.
+
+        That is bool ``[clients, width]``, of the entries of the training part.
+        """
         data = datasets.load(self.dataset)
         train, test = (_some(split, self.portion, seed) for split in (data.train, data.test))
         division = divide(self.partition, self.held_out, train, test, data.classes, seed)
-        return replace(data, train=train, test=test), division
+        data, part = replace(data, train=train, test=test), division.parts["train"]
+        inside = part.index >= 0
+        if self.opt_out is not None:
+            labels = _labels(data, division.origin["train"])
+            inside = self.opt_out.stays_in(part, labels, seed, *self.partition.among())
+        return data, division, inside
+
+    def _fits(self, data: Dataset) -> bool:
+        """Return whether something is fitted: also to known texts, where somebody opts out."""
+        return data.fit or bool(data.vocabulary and self.opt_out and data.source != OWN)
+
+    def _fitted(self, data: Dataset, division: Division, inside: np.ndarray) -> Fitted:
+        rows = division.parts["train"].index[inside]
+        features = _features(data, division.origin["train"])
+        return datasets.fitted(data, features, np.unique(rows))
 
     def _tables(
-        self, data: Dataset, division: Division, seed: int, device: torch.device
+        self, data: Dataset, division: Division, seed: int, device: torch.device, fitted: Fitted
     ) -> dict[str, Table]:
         """Return the tables of a division's parts; parts of one origin share its examples.
 
         Those with side information, and a test part that is no split of its own, have examples of
         their own: each that they hold as a client sees it.
         """
-        pools = {origin: _pool(data, origin, device) for origin in set(division.origin.values())}
+        origins = {*division.origin.values()}
+        pools = {origin: _pool(data, origin, device, fitted) for origin in origins}
         # Scale and shift of every value of an example; text has none.
-        times = math.prod(data.shape) // max(len(data.mean), 1)
-        mean, std = (np.tile(v, times) for v in (data.mean, data.std))
+        times = math.prod(data.shape) // max(len(fitted.mean), 1)
+        mean, std = (np.tile(v, times) for v in (fitted.mean, fitted.std))
         unit = 255 if data.train.features.dtype == np.uint8 else 1
         scale, shift = (torch.tensor(v).float().to(device) for v in (1 / (unit * std), -mean / std))
         tables = {}
@@ -258,6 +320,7 @@ class Task:
             index = torch.tensor(part.index, device=device)
             side = {n: torch.tensor(v, device=device) for n, v in part.side.items()}
             tables[name] = Table(*pool, index, np.array(part.sizes), scale, shift, side)
+            tables[name].apart = name == "test" and self._tests_apart
         return tables
 
     def _balanced(self, data: Dataset, tables: dict[str, Table], seed: int) -> Table | None:

@@ -207,6 +207,11 @@ class FedMix(FedAvg):
         pull = marginal_entropy_gradient(state.shared["phi"], self._prior(fed))
         return {**gradients, "phi": gradients["phi"] - self.marginal_entropy * pull}
 
+    @property
+    def shares_asked(self) -> tuple[str, ...]:
+        """Of the condition, which the marginal entropy is of."""
+        return (self.condition,) if self.marginal_entropy else ()
+
     def _prior(self, fed: Federation) -> Tensor:
         """Return p(y) over the examples of all clients, ``[values]`` (A06)."""
         p = weighted_sum(fed.sizes, fed.shares(self.condition))

@@ -76,7 +76,7 @@ class PMMoE(SecondStage):
 
         ValueError without a first stage that has all leaves of ``of``, and where somebody opts out.
         """
-        if fed.at_home() is not fed.taking_part():
+        if fed.members is not None:
             raise ValueError("PMMoE hands every private part to everybody: nobody can opt out")
         needed, there = self.of.leaves(fed, seed), first or State({}, {})
         sides = {n: there.local if self.of.is_local(n) else there.shared for n in needed}

@@ -67,6 +67,11 @@ class FedGen(FedAvg):
         )
         return {**FedAvg.leaves(self, fed, seed), **placed(named(made, MADE), fed)}
 
+    @property
+    def shares_asked(self) -> tuple[str, ...]:
+        """Of the labels, from which features are invented."""
+        return ("label",)
+
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the share of the labels up to each one."""
         counts = (fed.shares("label") * fed.sizes.unsqueeze(1)).round().sum(0)

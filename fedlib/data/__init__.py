@@ -27,7 +27,7 @@ from pathlib import Path
 
 from fedlib import paths, progress
 from fedlib.data import arrays, cache, parquet
-from fedlib.data.arrays import add
+from fedlib.data.arrays import OWN, Fitted, add, fitted
 from fedlib.data.records import RECORDS, Dataset, DatasetError, Record, Split, reading
 from fedlib.values import one_of
 
@@ -169,7 +169,7 @@ def _decoded(name: str, record: Record, folder: Path, files: parquet.Files) -> D
 
 def _told(record: Record, source: str) -> dict[str, object]:
     look = {"class_names": record.class_names, "mean": record.mean, "std": record.std}
-    return {"source": source, **look}
+    return {"source": source, **look, "fit": False}
 
 
 def _downloaded(name: str, record: Record) -> Dataset:
@@ -193,7 +193,7 @@ def _downloaded(name: str, record: Record) -> Dataset:
 
 def add_from_hub(
     name: str,
-    repository: str,
+    repository: str | Path,
     features: str | Sequence[str] = "image",
     label: str = "label",
     columns: Sequence[str] = (),
@@ -203,26 +203,47 @@ def add_from_hub(
     revision: str = "main",
     class_names: Sequence[str] = (),
     normalise: bool = True,
+    tokens: bool | None = None,
 ) -> Dataset:
-    """Store a dataset of the Hugging Face hub under a name of one's own, as `add` does.
+    """Store a dataset of the Hugging Face hub, or of a local folder, under a name of one's own.
 
-    repository: owner/name; folder: where its files <split>-00000-of-0000N.parquet lie. features: a
-    column of pictures, texts (200 tokens of each are kept) or lists of numbers, or some columns of
-    numbers; label: of class numbers; columns: others to keep, such as whose an example is. splits:
-    the one for training and, if there is one, the one for tests; class_names and normalise: as for
-    `add`. The errors of `add`, and DatasetError when files cannot be had or are of another kind.
+    Args:
+        name: as for `add`, like all that follows from class_names on.
+        repository: owner/name on the hub; or a folder, a `Path` or text that begins with /, . or ~.
+        features: a column of pictures, texts (200 tokens of each are kept) or lists of numbers, or
+            some columns of numbers.
+        label: the column of class numbers.
+        columns: others to keep, such as whose an example is.
+        splits: the one for training and, if there is one, the one for tests.
+        folder: where in the repository the files <split>-00000-of-0000N.parquet lie.
+        revision: a commit, a tag or a branch.
+        tokens: whether whole numbers are token ids; by default those of lists are, and those of
+            several columns are not.
+
+    Raises:
+        ValueError: as `add`.
+        DatasetError: when files cannot be had, or are of another kind.
     """
     chosen = (features,) if isinstance(features, str) else tuple(features)
     record = Record((), (), (), (), (0, 0), revision=revision, splits=tuple(splits),
                     features=chosen, label=label, columns=tuple(columns))  # fmt: skip
     files = _fetched(repository, folder, record)
-    made, vocabulary = parquet.decoded(files, record, name)
+    made = parquet.raw(files, record, name)
+    tokens = False if tokens is None and len(chosen) > 1 else tokens
     train, *tests = ((part.features, part.labels, part.columns) for part in made.values())
-    return add(name, train, tests[0] if tests else None, class_names, vocabulary, normalise)
+    test = tests[0] if tests else None
+    return add(name, train, test, class_names, (), normalise, tokens)
 
 
-def _fetched(repository: str, folder: str, record: Record) -> parquet.Files:
-    """The files of a set from the hub. DatasetError when they cannot be had."""
+def _fetched(repository: str | Path, folder: str, record: Record) -> parquet.Files:
+    """The files of a set from a folder or the hub. DatasetError when they cannot be had."""
+    place = Path(repository).expanduser()
+    if isinstance(repository, Path) or place.is_absolute() or repository[:1] in ".~":
+        found = [parquet.files_of(home, record) for home in (place / folder, place)]
+        for files in found:
+            if files:
+                return files
+        raise DatasetError(f"{place} has no files of all splits {record.splits}, nor has {folder}")
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
 

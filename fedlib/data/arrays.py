@@ -1,22 +1,23 @@
 """Datasets that no file holds: arrays of one's own, and scikit-learn's handwritten digits."""
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.data import cache
+from fedlib.data import cache, parquet
+from fedlib.data.cache import OWN
 from fedlib.data.records import RECORDS, Dataset, DatasetError, Split
 
-OWN = "arrays of one's own"
 # Features, labels and, if there are any, further columns by name.
 Given = tuple[Any, Any] | tuple[Any, Any, Mapping[str, Any]]
 CONSTANT = 1e-6  # what varies by no larger share of its mean has no scale
-BLOCK = 4096  # examples whose squares are summed at once
+BLOCK = 4096  # examples that are looked at together
 
 
 def add(
@@ -26,18 +27,30 @@ def add(
     class_names: Sequence[str] = (),
     vocabulary: Sequence[str] = (),
     normalise: bool = True,
+    tokens: bool | None = None,
 ) -> Dataset:
     """Store examples and labels in the cache under a name of one's own, for good; return them.
 
-    train, test: features, labels [N], integers 0..classes-1, and a dict with further columns [N],
-    such as whose an example is, for `ByColumn`. Features are images uint8 [N, H, W, C] with one
-    channel or three, tokens [N, T] of any other integers, or numbers [N, ...], kept as float32.
-    Images and numbers are brought to mean 0 and deviation 1 in training, per channel (the last
-    axis), unless `normalise` is False: then numbers stay as they are, and pixels are in [0, 1].
-    Without a test split, tasks can only hold out clients' `Own` examples.
-    class_names: of all labels, "0", "1", ... if there are none. vocabulary: what tokens stand for.
-    What the name held before is replaced. ValueError for other arrays and for names that are taken,
-    with nothing written; DatasetError when the cache cannot be written.
+    Tasks bring images and numbers to mean 0 and deviation 1 per channel (the last axis), and rank
+    the words of texts, as `fitted` to the training examples of those who take part. What the name
+    held before is replaced.
+
+    Args:
+        name: of small letters, digits and _.
+        train: features, labels [N], integers 0..classes-1, and a dict with further columns [N],
+            such as whose an example is, for `ByColumn`. Features are images uint8 [N, H, W, C] with
+            one channel or three, numbers [N, ...], kept as float32, texts [N], of which 200 tokens
+            are kept, or token ids [N, T].
+        test: likewise; without it tasks can only hold out clients' `Own` examples.
+        class_names: of all labels, "0", "1", ... if there are none.
+        vocabulary: what token ids stand for.
+        normalise: False leaves numbers as they are, and pixels in [0, 1].
+        tokens: whether whole numbers [N, T] are token ids; by default those of an array are, and
+            those of a table, as of pandas, are not.
+
+    Raises:
+        ValueError: for other arrays and for names that are taken, with nothing written.
+        DatasetError: when the cache cannot be written.
     """
     if name in RECORDS:
         raise ValueError(f"{name!r} is the name of a dataset that is known already")
@@ -46,14 +59,19 @@ def add(
             f"name must be of small letters, digits and _, without _sample at its end; got {name!r}"
         )
     given = {"train": train} if test is None else {"train": train, "test": test}
-    splits = {split: checked(split, *part) for split, part in given.items()}
+    splits = {split: checked(split, part, tokens) for split, part in given.items()}
     kinds = {n: (p.features.dtype.name, *p.features.shape[1:]) for n, p in splits.items()}
     if len(set(kinds.values())) > 1 or not len(splits["train"]):
         raise ValueError(f"features are {kinds}: shapes differ, or there is nothing to train on")
-    look = _look(splits["train"].features)
-    if not normalise:
-        look = {"mean": [0.0] * len(look["mean"]), "std": [1.0] * len(look["std"])}
-    told = {"source": OWN, "class_names": _named(splits, class_names), **look}
+    told: dict[str, Any] = {"source": OWN, "class_names": _named(splits, class_names)}
+    texts = splits["train"].features.dtype == object
+    if texts:
+        splits, vocabulary = parquet.tokenised(splits, parquet.LENGTH)
+    x = splits["train"].features
+    numbers = x.dtype != np.int32
+    channels = x.shape[-1] if numbers and not normalise else 0
+    told |= {"mean": [0.0] * channels, "std": [1.0] * channels}
+    told |= {"fit": texts or (numbers and normalise)}
     return cache.get(name, None, told, lambda: (splits, tuple(vocabulary)))
 
 
@@ -67,38 +85,82 @@ def added() -> tuple[str, ...]:
     return tuple(names)
 
 
-def checked(
-    split: str, features: Any, labels: Any, columns: Mapping[str, Any] | None = None
-) -> Split:
+def checked(split: str, part: Given, tokens: bool | None = None) -> Split:
     """A split as it is stored; ValueError says what cannot be."""
+    if not isinstance(part, tuple | list) or len(part) not in (2, 3):
+        raise ValueError(f"{split} must be (features, labels), or columns too: add(name, (x, y))")
+    columns = part[2] if len(part) > 2 else {}
+    if not isinstance(columns, Mapping):
+        raise ValueError(f"{split}: columns must be a dict by name, not {type(columns).__name__}")
+    try:
+        kept = {name: _column(name, values) for name, values in columns.items()}
+        return Split(_features(part[0], tokens), _labels(np.array(part[1])), kept)
+    except ValueError as error:
+        raise ValueError(f"{split}: {error}") from error
 
-    def need(legal: object, what: str, given: NDArray[Any] | None = None) -> None:
-        if not legal:
-            got = "" if given is None else f", got {given.dtype} {list(given.shape)}"
-            raise ValueError(f"{split}: {what}{got}")
 
-    x, y = np.array(features, order="C"), np.array(labels)
-    if x.dtype == np.uint8:
-        images = x.ndim == 4 and x.shape[3] in (1, 3)
-        need(images, "images must be uint8 [N, H, W, C] with one channel or three", x)
-    elif x.dtype.kind in "iu" and x.ndim == 2:
-        legal = not x.size or 0 <= x.min() <= x.max() < 2**31
-        need(legal, f"tokens must be 0 or more, got {x.min(initial=0)}..{x.max(initial=-1)}")
-        x = x.astype(np.int32)
-    else:
-        legal = x.dtype.kind == "f" and x.ndim > 1 and all(x.shape[1:])
-        need(legal, "features must be uint8 [N, H, W, C], integers [N, T] or floats [N, ...]", x)
-        with np.errstate(over="ignore"):
-            x = x.astype(np.float32)
-        for row in np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1)):
-            need(False, f"example {row:,} has features that are NaN or infinite")
-    legal = y.ndim == 1 and y.dtype.kind in "iu" and not np.any(y < 0)
-    need(legal, "labels must be integers 0.. in [N], and regression is not supported", y)
-    kept = {name: np.array(values) for name, values in (columns or {}).items()}
-    for name, v in kept.items():
-        legal = v.ndim == 1 and v.dtype.kind in "iufbU"
-        need(legal, f"column {name!r} cannot be kept: it must hold numbers or names in [N]", v)
-    return Split(x, y.astype(np.int64), kept)
+def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
+    """Features as they are stored: uint8, int32, float32, or texts as objects."""
+    whole = tokens if tokens is not None else not hasattr(given, "columns")
+    x = np.array(given, order="C")
+    got = f"got {x.dtype} {list(x.shape)}"
+    if x.ndim == 1 and x.dtype.kind in "UO" and len(x):
+        for row in (i for i, text in enumerate(x) if not isinstance(text, str)):
+            raise ValueError(f"texts must be strings, and example {row:,} is {x[row]!r}")
+        return x.astype(object)
+    if x.dtype == np.uint8 and (x.ndim == 4 or (whole and not tokens)):
+        if x.ndim == 4 and x.shape[3] in (1, 3):
+            return x
+        first = x.ndim == 4 and x.shape[1] in (1, 3)
+        hint = "; channels come last: x.transpose(0, 2, 3, 1)" if first else ""
+        what = "images must be uint8 [N, H, W, C] with one channel or three"
+        raise ValueError(f"{what}, {got}{hint}")
+    if x.dtype.kind in "iu" and x.ndim == 2 and whole:
+        if x.size and not 0 <= x.min() <= x.max() < 2**31:
+            raise ValueError(f"tokens must be 0 or more, got {x.min()}..{x.max()}")
+        return x.astype(np.int32)
+    if x.dtype.kind not in ("f" if whole else "fiub") or x.ndim < 2 or 0 in x.shape[1:]:
+        known = "uint8 [N, H, W, C], integers [N, T] or floats [N, ...], or texts [N]"
+        raise ValueError(f"features must be {known}, {got}")
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32)
+    for row in np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(1)):
+        raise ValueError(f"example {row:,} has features that are NaN or infinite")
+    return x
+
+
+def _labels(y: NDArray[Any]) -> NDArray[np.int64]:
+    need = "labels must be integers 0.. in [N], and regression is not supported"
+    if y.ndim != 1:
+        raise ValueError(f"{need}: one for each example, got {list(y.shape)}")
+    if y.dtype.kind in "UO":
+        number = "class_names, labels = np.unique(labels, return_inverse=True)"
+        raise ValueError(f"{need}; number texts: {number}")
+    if y.dtype.kind not in "iub":
+        raise ValueError(f"{need}, got {y.dtype}; if they are whole, labels.astype(int)")
+    for row in np.flatnonzero(y < 0):
+        raise ValueError(f"{need}: example {row:,} has {y[row]}")
+    return y.astype(np.int64)
+
+
+def _column(name: str, values: Any) -> NDArray[Any]:
+    """A column as it is stored: numbers, truth values or names; times are names, too."""
+    v = np.array(values, object if isinstance(values, list | tuple) else None)
+    if v.ndim == 1 and v.dtype.kind in "OM":
+        for row in (i for i, item in enumerate(v) if missing(item)):
+            raise ValueError(f"row {row:,} of column {name!r} holds no value")
+        texts = v.dtype.kind == "M" or all(isinstance(item, str) for item in v)
+        plain = np.array([] if texts else v.tolist())
+        v = v.astype(str) if texts else plain if plain.dtype.kind in "iufb" else v
+    if v.ndim != 1 or v.dtype.kind not in "iufbU":
+        got = f"got {v.dtype} {list(v.shape)}"
+        raise ValueError(f"column {name!r} cannot be kept: it must hold numbers or names, {got}")
+    return v
+
+
+def missing(item: Any) -> bool:
+    """Whether there is no value: None, NaN, NaT or pandas' NA."""
+    return item is None or type(item).__name__ == "NAType" or bool(item != item)
 
 
 def _named(splits: dict[str, Split], class_names: Sequence[str]) -> tuple[str, ...]:
@@ -117,18 +179,46 @@ def _named(splits: dict[str, Split], class_names: Sequence[str]) -> tuple[str, .
     return tuple(map(str, class_names or range(classes)))
 
 
-def _look(features: NDArray[Any]) -> dict[str, list[float]]:
-    """Mean and standard deviation per channel, of pixels as numbers in [0, 1]; none of tokens."""
+class Fitted(NamedTuple):
+    """What is fitted to some examples of a dataset, and brings all to one scale.
+
+    mean, std: per channel, of pixels as numbers in [0, 1]; () for text. ids: what every token id of
+    the dataset becomes, its rank among these examples', or None where it stays.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    ids: NDArray[np.int32] | None = None
+
+
+def fitted(data: Dataset, features: NDArray[Any], rows: NDArray[np.int64]) -> Fitted:
+    """What a dataset's training examples say of scale, or of the rank of tokens.
+
+    features: where the examples lie, [N, ...], of which rows are looked at.
+    """
     if features.dtype == np.int32:
-        return {"mean": [], "std": []}
+        return Fitted((), (), _ranks(features[rows], data.vocabulary))
     unit = 255 if features.dtype == np.uint8 else 1
     axes = tuple(range(features.ndim - 1))
-    mean = features.mean(axes, dtype=np.float64)
-    starts = range(0, len(features), BLOCK)
-    squares = sum(((features[i : i + BLOCK] - mean) ** 2).sum(axes) for i in starts)
-    std = np.sqrt(squares / (features.size / mean.size))
+    blocks = [rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK)]
+    each = len(rows) * math.prod(features.shape[1:-1])  # numbers of a channel
+    mean = sum(features[b].sum(axes, dtype=np.float64) for b in blocks) / each
+    squares = sum(((features[b] - mean) ** 2).sum(axes) for b in blocks)
+    std = np.sqrt(squares / each)
     std = np.where(std > CONSTANT * np.abs(mean), std, unit)
-    return {"mean": (mean / unit).ravel().tolist(), "std": (std / unit).ravel().tolist()}
+    return Fitted(tuple((mean / unit).tolist()), tuple((std / unit).tolist()))
+
+
+def _ranks(tokens: NDArray[np.int32], vocabulary: Sequence[str]) -> NDArray[np.int32]:
+    """What ids become where a vocabulary is `learn`ed of some texts: unknown, what these lack."""
+    counts = np.bincount(tokens.ravel(), minlength=len(vocabulary))
+    first = len(parquet.SPECIAL)
+    held = [i for i in range(first, len(vocabulary)) if counts[i]]
+    ids = np.full(len(vocabulary), parquet.UNKNOWN, np.int32)
+    ids[parquet.PADDING] = parquet.PADDING
+    for rank, i in enumerate(sorted(held, key=lambda i: (-counts[i], vocabulary[i])), first):
+        ids[i] = rank
+    return ids
 
 
 def digits() -> Dataset:

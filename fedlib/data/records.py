@@ -56,8 +56,9 @@ class Dataset:
     """A train and a test split, and what it takes to normalise and to name them.
 
     test: empty where a dataset has no official test split (femnist).
-    mean, std: per channel, of pixels scaled to [0, 1]; the customary constants, () for text. Of
-    data of one's own per channel (the last axis), per feature or 0 and 1, as measured in training.
+    mean, std: per channel, of pixels scaled to [0, 1]; the customary constants, () for text.
+    fit: what brings numbers to one scale, or ranks tokens, is no constant but `fitted` to training
+    examples, when a task is built; then mean and std are ().
     source: where the examples came from, without any machine's folders. fingerprint: SHA-256, in
     hex, of features, labels and vocabulary; of data of one's own also of their other columns, of
     mean and of std.
@@ -75,6 +76,7 @@ class Dataset:
     source: str
     fingerprint: str
     vocabulary: tuple[str, ...] = ()
+    fit: bool = False
 
     @property
     def classes(self) -> int:

@@ -216,6 +216,11 @@ class Algorithm(Protocol):
         """Whether predicting runs a client's own network on every example: it costs as much."""
         return False
 
+    @property
+    def shares_asked(self) -> tuple[str, ...]:
+        """Of which conditions the server asks clients for p(condition | s), "label" for one."""
+        return ()
+
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; ``first`` is the final state of a first stage."""
 

@@ -223,9 +223,14 @@ class Module(Family):
         return module
 
 
+def reads_tokens(module: nn.Module) -> bool:
+    """Return whether a module takes token ids, which it embeds."""
+    return any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in module.modules())
+
+
 def some(module: nn.Module, shape: tuple[int, ...], count: int) -> Tensor:
     """Return some examples as a module takes them: token ids if it embeds them, else images."""
-    if any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in module.modules()):
+    if reads_tokens(module):
         return torch.zeros(count, *shape, dtype=torch.int64)
     x = torch.rand(count, *shape, generator=torch.Generator().manual_seed(0))
     return x.movedim(-1, 1) if len(shape) == 3 else x

@@ -1,6 +1,9 @@
 """The schemes of dealing, as values: label skew, quantity skew, mixtures by hand, natural ones."""
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib.partition import draws
 from fedlib.partition.base import Request
@@ -259,8 +262,10 @@ class ByColumn(Request):
     clients: int | None = None
 
     def deal(self, pool: Pool, seed: int) -> Partition:
-        """ValueError with too few clients."""
+        """ValueError with too few clients, and for an example that is nobody's."""
         given = pool.column(self.column)
+        for row in pool.positions[_nobodys(given)]:
+            raise ValueError(f"row {row:,} of {self.column!r} holds no value: whose is it?")
         distinct, who = np.unique(given, return_inverse=True)
         chosen = np.arange(len(distinct))
         if self.clients is not None:
@@ -271,6 +276,13 @@ class ByColumn(Request):
         row[chosen] = np.arange(len(chosen))
         owner = row[who]
         return Partition.from_owners(pool.positions[owner >= 0], owner[owner >= 0], len(chosen))
+
+
+def _nobodys(names: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which names are none: NaN, or empty; no other kind of column has such."""
+    if names.dtype.kind == "f":
+        return np.isnan(names)
+    return np.char.strip(names) == "" if names.dtype.kind == "U" else np.zeros(len(names), bool)
 
 
 @value

@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.data import Split
 from fedlib.engine import Algorithm, play_round
 from fedlib.engine.protocol import playing
-from fedlib.federation import OPTED_IN, Federation
+from fedlib.federation import Federation
+from fedlib.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -19,24 +22,45 @@ class Trace:
     changed: int
 
 
-def tampered(fed: Federation, inside: bool = False) -> Federation:
-    """Return the federation with other training examples in place of those that opted out.
+def tampered(task: Task, seed: int, inside: bool = False) -> Federation:
+    """Return what a task builds of other examples, where those that take part are as they were.
 
-    Their inputs are turned into their negatives and their labels into the next class. With
-    ``inside`` this befalls the training examples that take part instead, as a control. KeyError
-    where nobody opts out.
+    All others, what opted out, tests, what nobody trains on, are changed in the arrays, before
+    anything is fitted to them: inputs, or tokens, into their opposites and labels into the next
+    class. Who holds what stays. With ``inside`` the training examples that take part are changed
+    instead, as a control.
     """
-    home = fed.at_home()
-    taking_part = home.train.side[OPTED_IN] > 0
-    rows = home.train.index[home.train.real & (taking_part == inside)]
-    x, y = home.train.x.clone(), home.train.y.clone()
-    x[rows] = x.max() - x[rows]
-    y[rows] = (y[rows] + 1) % fed.classes
-    return replace(home, train=replace(home.train, x=x, y=y)).taking_part()
+    data, division, stays = task.divided(seed)
+    held = {"train": np.zeros(len(data.train), bool), "test": np.zeros(len(data.test), bool)}
+    _mark(held, division.origin["train"], division.parts["train"].index[stays])
+    if not inside:
+        chosen = division.parts["validation"].index[stays.any(1)]
+        _mark(held, division.origin["validation"], chosen[chosen >= 0])
+    changed = {
+        split: _changed(getattr(data, split), rows if inside else ~rows, data.classes)
+        for split, rows in held.items()
+    }
+    return task.assembled(replace(data, **changed), division, stays, seed)
+
+
+def _mark(held: dict[str, np.ndarray], origin: str, rows: np.ndarray) -> None:
+    """Note which examples are held, where positions point at a split or at both."""
+    whole = np.zeros(sum(map(len, held.values())), bool)
+    whole[rows + (len(held["train"]) if origin == "test" else 0)] = True
+    for marks, more in zip(held.values(), np.split(whole, [len(held["train"])]), strict=True):
+        marks |= more
+
+
+def _changed(split: Split, rows: np.ndarray, classes: int) -> Split:
+    x, y = np.array(split.features), np.array(split.labels)
+    if rows.any():
+        x[rows] = x.max() - x[rows]
+        y[rows] = (y[rows] + 1) % classes
+    return Split(x, y, split.columns)
 
 
 def trace(
-    fed: Federation,
+    task: Task,
     algorithm: Algorithm,
     *,
     rounds: int,
@@ -44,10 +68,10 @@ def trace(
     seed: int = 0,
     inside: bool = False,
 ) -> Trace:
-    """Play some rounds twice, once on what ``tampered`` returns, and compare what the server saw.
+    """Play some rounds of a task twice, once on what ``tampered`` returns, and compare.
 
-    That is every tensor of every message, the number of bytes that each client of a cohort sent,
-    and all leaves that the server holds after each round.
+    That is what the server saw: every tensor of every message, the number of bytes that each client
+    of a cohort sent, and all leaves that the server holds after each round.
     """
 
     def seen(fed: Federation) -> Iterator[Tensor]:
@@ -60,7 +84,8 @@ def trace(
             yield report.up
 
     total = changed = 0
-    for one, other in zip(seen(fed), seen(tampered(fed, inside=inside)), strict=True):
+    feds = task.build(seed), tampered(task, seed, inside)
+    for one, other in zip(*map(seen, feds), strict=True):
         total += one.numel() * one.element_size()
         changed += int((_bytes(one) != _bytes(other)).sum())
     return Trace(total, changed)

@@ -191,7 +191,7 @@ def _train(experiment: Experiment, how: How) -> Result | None:
             f"run {experiment.key} is not trained: code or data that it is made of are others in "
             "this process than where it was asked for. Restart what asked for it."
         )
-    fed = experiment.task.build(experiment.seed, how.device)
+    fed = built(experiment, how.device)
     store.mend(experiment)  # the data are open now, and can be compared
     store.tell(experiment, store.SPEC, spec_of(experiment))
     course = Course(experiment, fed, how)
@@ -216,6 +216,17 @@ def _train(experiment: Experiment, how: How) -> Result | None:
         return Result(experiment, course.log.table(), made)
     store.tell(experiment, store.PROVENANCE, made)
     return None
+
+
+def built(experiment: Experiment, device: str = "cpu") -> Federation:
+    """Return the federation of an experiment's task and seed, on a device.
+
+    A stage after another sees examples as the first one's model does: on the scale, and with the
+    ranks of words, that were fitted to those who took part there.
+    """
+    task, first = experiment.task, experiment.stages[0]
+    same = first is not experiment and first.task.dataset == task.dataset
+    return task.build(experiment.seed, device, first.task.fit(first.seed) if same else None)
 
 
 def rounds(
@@ -261,7 +272,7 @@ def simulate(
 
 def _played(experiment: Experiment, how: How) -> Iterator[tuple[Course, Report | None]]:
     """Play an experiment and the stages before it; yield its course after every round."""
-    course = Course(experiment, experiment.task.build(experiment.seed, how.device), how)
+    course = Course(experiment, built(experiment, how.device), how)
     ends = (deque(_played(stage, how), maxlen=1)[0] for stage in experiment.before)
     first = course.fresh([before.ending for before, _ in ends])
     for state, completed, report in rounds(experiment, course.fed, first, 0, how.chunk):

@@ -8,14 +8,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedlib import data as datasets
 from fedlib.data.arrays import checked
+from fedlib.data.parquet import encode
 from fedlib.engine.costs import BLOCK
 from fedlib.engine.trained import module_of
 from fedlib.federation import Federation, Table
 from fedlib.metrics import Evaluation, evaluation
 from fedlib.runs import store
 from fedlib.runs.atomic import StoreError
-from fedlib.runs.run import moved
+from fedlib.runs.run import built, moved
 from fedlib.runs.spec import Result
 
 
@@ -24,7 +26,7 @@ def predict(
 ) -> np.ndarray:
     """Return what a trained model says of new examples.
 
-    They are normalised as the data that it was trained on.
+    They are normalised as the data that it was trained on, and texts have its vocabulary.
 
     Args:
         result: a run whose state is stored.
@@ -46,7 +48,7 @@ def predict(
     (3,)
     """
     fed, model = _loaded(result, client, device)
-    return _said(fed, model, features)
+    return _said(fed, model, features, result.experiment.task.dataset)
 
 
 def evaluate(
@@ -82,7 +84,7 @@ def evaluate(
         raise ValueError(
             f"labels must be 0 to {fed.classes - 1}, got {labels.min()}..{labels.max()}"
         )
-    return evaluation(_said(fed, model, features), labels)
+    return evaluation(_said(fed, model, features, result.experiment.task.dataset), labels)
 
 
 def model(result: Result, client: int | None = None, *, device: str = "cpu") -> nn.Module:
@@ -97,12 +99,16 @@ def _loaded(result: Result, client: int | None, device: str) -> tuple[Federation
         raise StoreError(
             f"of run {e.key} only metrics are stored: train it again with run_with_state(experiment)"
         )
-    fed = e.task.build(e.seed, device)
+    fed = built(e, device)
     return fed, module_of(fed, e.algorithm, moved(kept.state, fed), client)
 
 
-def _said(fed: Federation, model: nn.Module, features: Any) -> np.ndarray:
-    given = checked("features", features, np.zeros(len(features), dtype=int)).features
+def _said(fed: Federation, model: nn.Module, features: Any, dataset: str) -> np.ndarray:
+    given = checked("features", (features, np.zeros(len(features), dtype=int))).features
+    if given.dtype == object:
+        given = encode(given, fed.net.shape[0], datasets.load(dataset).vocabulary)
+    if given.dtype == np.int32 and fed.ranks is not None:
+        given = fed.ranks[given]
     x, like = torch.from_numpy(given), fed.test.x
     if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
         wanted = f"{like.dtype} [N, {', '.join(map(str, like.shape[1:]))}]"

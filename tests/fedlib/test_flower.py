@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -83,9 +84,10 @@ def check(e, keeps):
 class Loop:
     """A grid whose nodes are called in this process."""
 
-    def __init__(self, e, nodes, clients=flower.client):
+    def __init__(self, e, nodes, clients=flower.client, lie=None, liar=None, config=None):
         self.config = {"experiment": repr(e), "clients": len(nodes)}
         self.nodes, self.client, self.seen = nodes, clients, []
+        self.lie, self.liar, self.own = lie, liar, config or {}
 
     def get_node_ids(self):
         return [100 + n for n in self.nodes]
@@ -94,15 +96,17 @@ class Loop:
         for message in messages:
             to = message.metadata.dst_node_id
             self.seen.append((to - 100, message.metadata.message_type))
-            reply = self.client(message, self.context(to - 100))
+            content = self.client(message, self.context(to - 100)).content
+            if self.lie and self.liar in (None, to - 100):
+                content = self.lie(message.metadata.message_type, content)
             yield SimpleNamespace(
                 metadata=SimpleNamespace(src_node_id=to),
-                content=reply.content,
+                content=content,
                 has_error=lambda: False,
             )
 
     def context(self, node=None):
-        config = {} if node is None else {"client": node}
+        config = {} if node is None else {"client": node, **self.own}
         return app.Context(7, node or 0, config, app.RecordDict(), self.config)
 
     def play(self):
@@ -159,9 +163,15 @@ def test_a_machine_can_have_examples_that_nobody_else_has(tmp_path, monkeypatch)
     pictures = drawn.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
     data.add("ward", (pictures, np.arange(40) % 3))
     e = replace(experiment(FedAvg(**FAST), cohort=2), rounds=1)
-    home = Loop(e, [5, 9], page["client"]).play()
+    out = opted_out()
+    loop = Loop(e, [out, *[n for n in range(5) if n != out][:2]], page["client"])
+    home = loop.play()
     (sent,) = json.loads((home / flower.LEDGER).read_text())
-    assert sorted(sent["clients"]) == [5, 9] and sent["wire"] == sent["ledger"]
+    assert out not in sent["clients"] and len(sent["clients"]) == 2, "OptOut holds here, too"
+    assert sent["wire"] == sent["ledger"] and sent["refused"] == {}
+    assert (out, "train") not in loop.seen and (out, "query.shares") not in loop.seen
+    with pytest.raises(ValueError, match=r"of 5 clients, and this is no\. 9"):
+        ask(loop, 9, "query.join")
     # Whose training parts are all of the 40 examples but those that it holds out.
     leaves = load_tensors(home / flower.SERVER)[0]
     assert leaves["shared:head.bias"].shape == (3,) and leaves["shared:head.bias"].isfinite().all()
@@ -198,22 +208,137 @@ def test_what_cannot_travel_is_refused(e, complaint):
         Loop(e, [0, 1, 2, 3, 4]).play()
 
 
-def test_clients_have_to_be_different():
-    with pytest.raises(RuntimeError, match=r"2 nodes, clients \[3\]"):
-        loop = Loop(ONE, [3, 4])
-        loop.context = lambda node=None: Loop.context(loop, node and 3)
-        loop.play()
-
-
-def test_one_that_opted_out_trains_for_nobody():
-    out, loop = opted_out(), Loop(ONE, [0, 1, 2, 3, 4])
+def ask(loop, node, what, content=None):
+    """What a client answers to a question of whoever."""
     identity.run_id, identity.node_id, identity.task_id = 7, 1, 1
-    ask = app.Message(app.RecordDict(), dst_node_id=100 + out, message_type="train")
+    message = app.Message(content or app.RecordDict(), dst_node_id=100 + node, message_type=what)
+    return loop.client(message, loop.context(node)).content
+
+
+def test_one_that_opted_out_trains_for_nobody(capsys):
+    out, loop = opted_out(), Loop(ONE, [0, 1, 2, 3, 4])
     with pytest.raises(RuntimeError, match=f"client {out} has opted out"):
-        flower.client(ask, loop.context(out))
-    ask = app.Message(app.RecordDict(), dst_node_id=100 + out, message_type="query.join")
-    told = flower.client(ask, loop.context(out)).content["told"]
-    assert dict(told) == {"client": out, "examples": 0}
+        ask(loop, out, "train")
+    assert dict(ask(loop, out, "query.join")["told"]) == {"client": out, "examples": 0}
+    assert f"client {out} told the server of its examples {{'client'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("share", [1, 0.5])
+def test_consent_is_the_machines_own_and_no_message_overrides_it(share):
+    """The same examples stay at home whatever seed, task or opting out the server sends."""
+    kept = []
+    for e in (replace(ONE, task=replace(TASK, opt_out=None)), replace(ONE, seed=5), ONE):
+        loop = Loop(e, [0], config={"opt_out": share})
+        fed = flower.consenting(e, flower.of_task(e, {"client": 0}), loop.context(0))
+        told = int(ask(loop, 0, "query.join")["told"]["examples"])
+        home = fed.at_home().train
+        away = home.x[home.index[0][home.side[flower.OPTED_IN][0] == 0]]
+        assert told == fed.train.sizes[0] == len(fed.train.y) and told + len(away) == 30
+        kept.append([{x.numpy().tobytes() for x in part} for part in (fed.train.x, away)])
+    assert not any(mine & others for mine, _ in kept for _, others in kept[:2])
+    assert share < 1 or not any(mine for mine, _ in kept)
+
+
+def test_label_shares_are_told_only_where_an_algorithm_needs_them():
+    condition = app.RecordDict({"asked": app.ConfigRecord({"condition": "label"})})
+    node = (opted_out() + 1) % 5
+    for algorithm, needs in ((FOUR["FedMix"], True), (FedMix(marginal_entropy=0), False),
+                             (BATTERY["FedGen"], True), (FedAvg(), False)):  # fmt: skip
+        loop = Loop(experiment(algorithm), [node])
+        if needs:
+            told = ask(loop, node, "query.shares", condition)["told"]
+            assert float(flower.unpacked(told)["shares"].sum()) == pytest.approx(1)
+        else:
+            with pytest.raises(RuntimeError, match="none are told"):
+                ask(loop, node, "query.shares", condition)
+
+
+def lying(message=None, dtype=None, **told):
+    """A lie of a node: other leaves, an odd kind of leaves, or other words when it joins."""
+
+    def lie(what, content):
+        if what == "query.join" and told:
+            return app.RecordDict({"told": app.ConfigRecord({**content["told"], **told})})
+        if what != "train" or told:
+            return content
+        leaves = flower.unpacked(content.array_records["message"])
+        record = flower.packed(message(leaves) if message else leaves)
+        if dtype:
+            record = app.ArrayRecord(
+                {n: app.Array(dtype, tuple(a.shape), a.stype, a.data) for n, a in record.items()}
+            )
+        return app.RecordDict({"message": record})
+
+    return lie
+
+
+EVERYBODY = replace(ONE, task=replace(TASK, opt_out=None), rounds=2, cohort=5)
+LIES = {
+    "NaN": (lying(lambda m: {n: t * float("nan") for n, t in m.items()}), "is not finite"),
+    "infinite": (lying(lambda m: {n: t + torch.inf for n, t in m.items()}), "is not finite"),
+    "five for one": (
+        lying(lambda m: {n: t.expand(5, *t.shape[1:]) for n, t in m.items()}),
+        "not f",
+    ),
+    "no row": (lying(lambda m: {n: t[:0] for n, t in m.items()}), "not float32"),
+    "a leaf less": (lying(lambda m: dict([*m.items()][1:])), "leaves .*, not"),
+    "a leaf more": (lying(lambda m: {**m, "evil": torch.ones(1, 3)}), "leaves .*evil.*, not"),
+    "doubles": (lying(lambda m: {n: t.double() for n, t in m.items()}), "is float64"),
+    "odd kind": (lying(dtype="load"), "of the unknown kind 'load'"),
+    "negative": (lying(examples=-100), "examples must be whole.*-100"),
+    "half": (lying(examples=0.5), "examples must be whole.*0.5"),
+    "huge": (lying(examples=10**15), "examples must be whole.*1000000000000000"),
+    "words": (lying(examples="many"), "examples must be whole.*'many'"),
+    "true": (lying(examples=True), "examples must be whole.*True"),
+    "id": (lying(client=-7), "client must be whole.*-7"),
+    "classes": (lying(classes=11), "examples of .*11.*, where others have"),
+    "form": (lying(shape=[16, 0, 1]), "no form of examples"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("liar", [0, 3])
+def test_who_lies_is_named_and_the_others_go_on(name, liar, capsys):
+    """They end with the bits of a federation without the liar, whichever client that is."""
+    lie, said = LIES[name]
+    loop = Loop(EVERYBODY, [*range(5)], lie=lie, liar=liar)
+    end = bits(load_tensors(loop.play() / flower.SERVER)[0])
+    alone = Loop(EVERYBODY, [n for n in range(5) if n != liar], lie=lying(client=-1), liar=9)
+    alone.config["experiment"] = repr(replace(EVERYBODY, cohort=4))
+    assert end == bits(load_tensors(alone.play() / flower.SERVER)[0])
+    assert re.search(f"node {100 + liar}.*{said}", capsys.readouterr().out)
+
+
+def test_two_nodes_of_one_number_are_left_out_and_named(capsys):
+    home = Loop(EVERYBODY, [*range(5)], lie=lying(client=0), liar=1).play()
+    sent = json.loads((home / flower.LEDGER).read_text())
+    assert all(sorted(s["clients"]) == [2, 3, 4] for s in sent)
+    said = capsys.readouterr().out
+    assert "node 100 is left out: another node is client 0" in said and "node 101 is left" in said
+
+
+@pytest.mark.parametrize("choice", [99, -1])
+def test_a_choice_of_what_there_is_not_is_left_out(choice):
+    e = replace(EVERYBODY, algorithm=FOUR["IFCA"])
+    change = lying(
+        lambda m: {n: t if t.is_floating_point() else t * 0 + choice for n, t in m.items()}
+    )
+    sent = json.loads((Loop(e, [*range(5)], lie=change, liar=2).play() / flower.LEDGER).read_text())
+    assert all(2 not in s["clients"] and [*s["refused"]] == ["102"] for s in sent)
+
+
+def test_where_nobody_is_left_the_nodes_are_named():
+    everyone = lying(lambda m: {n: t * float("nan") for n, t in m.items()})
+    with pytest.raises(RuntimeError, match=r"round 1 has no message: node 100: .*node 104: "):
+        Loop(EVERYBODY, [*range(5)], lie=everyone, liar=None).play()
+    needed = replace(EVERYBODY, algorithm=FOUR["FedMix"])
+
+    def no_shares(what, content):
+        bad = flower.packed({"shares": torch.full((1, 10), 0.5)})
+        return app.RecordDict({"told": bad}) if what == "query.shares" else content
+
+    with pytest.raises(RuntimeError, match="needed of everybody: node 103: shares are no distrib"):
+        Loop(needed, [*range(5)], lie=no_shares, liar=3).play()
 
 
 QUIET = {

@@ -10,24 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import BATTERY, FAST
 
+from fedlib import data as datasets
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture, PMMoE
 from fedlib.algorithms.local import SecondStage
 from fedlib.engine import evaluate, evaluate_global, hand_out, play_round, select
+from fedlib.engine.protocol import playing
 from fedlib.federation import OPTED_IN
-from fedlib.models import MLP
+from fedlib.models import MLP, FastText
 from fedlib.optim import adam
 from fedlib.partition import (
     IID,
+    ByColumn,
     Clients,
     LabelPermuted,
     Mirrored,
     OptOut,
+    Own,
     Partition,
     Repeated,
     Rotated,
 )
 from fedlib.privacy import tampered, trace
-from fedlib.runs import Experiment, run
+from fedlib.runs import Experiment, built, run
 from fedlib.tasks import Task
 
 SIZES = (11, 6, 9, 7)
@@ -56,7 +60,7 @@ def changed(fed, pixels, labels):
     held = replace(home.validation, x=home.validation.x.clone(), y=home.validation.y.clone())
     for table, rows in ((train, train.index[out]), (held, held.index[1])):
         table.x[rows], table.y[rows] = pixels(table.x[rows]), labels(table.y[rows])
-    return replace(home, train=train, validation=held).taking_part()
+    return replace(home, train=train, validation=held, everything=False)
 
 
 def first_of(algorithm, fed, rounds):
@@ -162,8 +166,7 @@ def test_federating_is_as_if_they_had_never_been_there():
     """FedAvg of all members against FedAvg of a federation that has only their examples."""
     fed, algorithm = opted(), FedAvg(**FAST)
     inside = fed.taking_part()
-    only = make_federation(SIZES)
-    only.train.index, only.train.sizes = inside.train.index, inside.train.sizes
+    only = replace(make_federation(SIZES), train=inside.train)
     state = algorithm.init(only, 0)
     for t in range(2):
         state, _ = play_round(algorithm, only, state, round=t, seed=0, cohort=4)
@@ -180,15 +183,30 @@ def test_rows_stay_in_place_and_hold_what_takes_part():
     assert inside.train.sizes.tolist() == [11, 0, 6, 7] and inside.members.tolist() == [0, 2, 3]
     assert inside.validation.sizes.tolist() == [6, 0, 6, 6]
     assert (inside.train.index[1] == -1).all()
-    assert inside.train.index[2, :6].tolist() == [
-        int(fed.at_home().train.index[2, i]) for i in (1, 2, 4, 5, 7, 8)
-    ]
-    assert OPTED_IN not in inside.train.side
     home = fed.at_home()
-    assert inside is fed and home.taking_part() is fed and home.at_home() is home
+    held = home.train.index[2, [1, 2, 4, 5, 7, 8]]
+    assert torch.equal(inside.train.x[inside.train.index[2, :6]], home.train.x[held])
+    assert OPTED_IN not in inside.train.side
+    assert home.taking_part() is inside is inside.at_home() and home.at_home() is home
     assert home.train.sizes.tolist() == list(SIZES) and home.members is None, "all that they have"
     whole = make_federation(SIZES)
     assert whole.taking_part() is whole and whole.at_home() is whole is whole.predicting()
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_no_table_that_an_algorithm_is_handed_holds_what_opted_out(share):
+    """Someone who takes no care counts all labels there are: those of who takes part."""
+    task = replace(TASK, held_out=Own(), balanced=0, opt_out=OptOut(clients=0.5, share=share))
+    fed = task.build(0)
+    for view in (fed.taking_part(), playing(FedAvg(), fed.at_home())):
+        assert view.home is None and view.at_home() is view is view.predicting()
+        for table in (view.train, view.validation, view.test):
+            assert len(table.x) == len(table.y) == sum(table.sizes)
+        assert torch.equal(view.train.y.bincount(minlength=10), view.train.counts(10).sum(0))
+        assert (view.test.sizes > 0).tolist() == (view.train.sizes > 0).tolist()
+    assert len(fed.train.y) == sum(fed.train.sizes) < sum(fed.at_home().train.sizes)
+    assert (fed.test.sizes > 0).all(), "and yet everybody is tested"
+    assert len(fed.predicting().train.y) == sum(fed.predicting().train.sizes)
 
 
 def test_a_cohort_keeps_its_size_and_has_members_only():
@@ -295,7 +313,9 @@ def test_everybody_is_scored_on_one_balanced_test_set():
 
 
 def test_a_balanced_set_can_be_of_examples_that_nobody_trains_on_or_is_tested_on():
-    fed = replace(TASK, balanced_on="validation").build(0)
+    some = replace(TASK, balanced_on="validation")
+    assert torch.bincount(some.build(0).balanced.y).tolist() == [10] * 10
+    fed = replace(some, opt_out=None).build(0)
     chosen = fed.balanced.index[0]
     assert torch.bincount(fed.balanced.y[chosen]).tolist() == [10] * 10
     assert fed.balanced.x is fed.validation.x and fed.validation.x is fed.train.x
@@ -320,26 +340,100 @@ def test_what_cannot_be_is_an_error():
 
 @pytest.mark.parametrize("opt_out", [OptOut(0.5), OptOut(1.0, share=0.5)], ids=["clients", "share"])
 def test_the_check_finds_no_changed_byte_and_its_control_many(opt_out):
-    fed = replace(TASK, opt_out=opt_out).build(0)
-    algorithm = FedAvg(batch_size=10)
-    found = trace(fed, algorithm, rounds=2, cohort=3)
-    control = trace(fed, algorithm, rounds=2, cohort=3, inside=True)
-    leaves = 4 * fed.net.parameters()
+    task, algorithm = replace(TASK, opt_out=opt_out), FedAvg(batch_size=10)
+    found = trace(task, algorithm, rounds=2, cohort=3)
+    control = trace(task, algorithm, rounds=2, cohort=3, inside=True)
+    leaves = 4 * task.build(0).net.parameters()
     assert found.bytes == control.bytes == 2 * (3 * leaves + leaves + 3 * 8)
     assert found.changed == 0 < control.changed
 
 
 def test_only_what_opted_out_is_tampered_with():
-    fed = replace(TASK, opt_out=OptOut(1.0, share=0.5)).build(0)
-    other, control = tampered(fed), tampered(fed, inside=True)
-    inside = fed.taking_part().train.index
-    held = inside[inside >= 0]
-    home = fed.at_home().train.index
-    out = torch.tensor(sorted(set(home.flatten().tolist()) - set(held.tolist())))
-    assert torch.equal(other.train.y[held], fed.train.y[held])
-    assert torch.equal(other.train.y[out], (fed.train.y[out] + 1) % fed.classes)
-    assert torch.equal(control.train.x[out], fed.train.x[out])
-    assert torch.equal(control.train.x[held], fed.train.x.max() - fed.train.x[held])
+    task = replace(TASK, opt_out=OptOut(1.0, share=0.5))
+    fed, other, control = task.build(0), tampered(task, 0), tampered(task, 0, inside=True)
+    assert torch.equal(other.train.x, fed.train.x) and torch.equal(other.train.y, fed.train.y)
+    assert torch.equal(other.validation.x, fed.validation.x)
+    assert torch.equal(control.train.x, 255 - fed.train.x)
+    assert torch.equal(control.validation.x, fed.validation.x)
+    home, changed, controlled = (f.at_home().train for f in (fed, other, control))
+    out = home.index[home.side[OPTED_IN] == 0]
+    assert len(out) and torch.equal(changed.y[out], (home.y[out] + 1) % fed.classes)
+    assert torch.equal(controlled.x[out], home.x[out])
+    assert torch.equal(other.test.y, (fed.test.y + 1) % fed.classes)
+
+
+WORDS = ["fever", "cough", "ache", "rash", "cold", "sore", "burn", "sprain", "cramp", "bruise"]
+
+
+def patients(kind, seed=0):
+    """Numbers of all sizes, pictures or texts of 160 patients in four hospitals."""
+    draw = np.random.default_rng(seed)
+    who, ill = np.arange(160) % 4, draw.integers(2, size=160)
+    if kind == "numbers":
+        x = 100 + 20 * draw.normal(size=(160, 6)) + 10 * ill[:, None]
+    elif kind == "pictures":
+        x = draw.integers(0, 200, (160, 6, 6, 1), dtype=np.uint8)
+    else:
+        x = np.array([" ".join(draw.choice(WORDS[i:], 9)) for i in draw.integers(3, size=160)])
+    return x, ill, {"hospital": who}
+
+
+KINDS = {"numbers": MLP((5,)), "pictures": MLP((5,)), "texts": FastText(12, 4)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("opt_out", [OptOut(0.25), OptOut(1.0, share=0.5)], ids=["all", "some"])
+def test_nothing_is_fitted_to_what_opted_out_or_is_tested_on(kind, opt_out, tmp_path, monkeypatch):
+    """Whatever becomes of them before they are added, the others' inputs and model stay as is."""
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
+    task = "patients", ByColumn("hospital"), KINDS[kind], Own(test=0.3, validation=0.2)
+    x, y, columns = patients(kind)
+    datasets.add("patients", (x, y, columns))
+    task = Task(*task, opt_out=opt_out)
+    _, division, inside = task.divided(0)
+    rows = division.parts["train"].index[inside]
+    fed, control = task.build(0), tampered(task, 0, inside=True)
+    others, poisoned = np.setdiff1d(np.arange(160), rows), x.copy()
+    others = np.setdiff1d(others, division.parts["validation"].index[fed.members])
+    poisoned[others] = {"numbers": 5000, "pictures": 255}.get(kind, "zzz bruise bruise cold")
+    datasets.add("patients", (poisoned, y, columns))
+    again = task.build(0)
+    for one, other in ((fed, again), (fed, tampered(task, 0))):
+        for split in ("train", "validation"):
+            a, b = (next(getattr(f, split).blocks(f.by_id[f.members], 9)) for f in (one, other))
+            assert all(same_bits(a[n], b[n]) for n in a)
+    assert not torch.equal(fed.train.x, control.train.x)
+    found = trace(task, FedAvg(batch_size=5), rounds=2, cohort=2)
+    assert found.changed == 0 < found.bytes
+
+
+def test_words_are_ranked_by_those_who_take_part(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
+    texts = ["b a", "a", "c c c c", "b a"] * 20
+    hospital = np.array(["x", "x", "y", "x"] * 20)
+    datasets.add("said", (texts, [0, 1] * 40, {"hospital": hospital}), (["c b"], [0]))
+    assert datasets.load("said").vocabulary == ("<pad>", "<unk>", "c", "a", "b")
+    task = Task("said", ByColumn("hospital"), FastText(9, 2), Own(test=0.01, validation=0))
+    assert task.fit(0).ids.tolist() == [0, 1, 2, 3, 4]
+    out = next(s for s in range(9) if len(replace(task, opt_out=OptOut(0.5)).fit(s).ids) and
+               not replace(task, opt_out=OptOut(0.5)).build(s).train.sizes[1])  # fmt: skip
+    # Who said c has opted out: it is unknown, a is the commonest word.
+    assert replace(task, opt_out=OptOut(0.5)).fit(out).ids.tolist() == [0, 1, 1, 2, 3]
+    known = replace(datasets.load("said"), fit=False, source="Parquet files")
+    monkeypatch.setattr(datasets, "load", lambda name: known)
+    assert task.fit(0).ids is None, "known sets keep their constants, while nobody opts out"
+    assert replace(task, opt_out=OptOut(0.5)).fit(out).ids.tolist() == [0, 1, 1, 2, 3]
+
+
+def test_a_second_stage_sees_numbers_as_the_first_one_did(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_CACHE", str(tmp_path))
+    x, y, columns = patients("numbers")
+    datasets.add("patients", (x + 30 * columns["hospital"][:, None], y, columns))
+    task = Task("patients", ByColumn("hospital"), MLP((5,)), Own(), opt_out=OptOut(0.5))
+    first = Experiment(task, FedAvg(**FAST), rounds=1, cohort=2)
+    second = Experiment(replace(task, opt_out=None), Local(**FAST), 1, 1.0, after=first)
+    scale = [built(e).train.scale for e in (first, second)]
+    assert torch.equal(*scale) and not torch.equal(scale[0], second.task.build(0).train.scale)
 
 
 def test_the_kinds_of_side_information_do_not_depend_on_who_holds_them():
