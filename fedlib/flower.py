@@ -383,9 +383,9 @@ def form_of(e: Experiment, told: Federation) -> Params:
     """
     shape, tokens = told.net.shape, reads_tokens(told.net.module)
     x = torch.zeros(2, *shape, dtype=torch.int32 if tokens else torch.float32)
-    look = [torch.zeros(0)] * 2 if tokens else [torch.ones(x[0].numel()), torch.zeros(x[0].numel())]
+    scale = torch.ones(0 if tokens else x[0].numel())
     side = {name: torch.zeros(1, 2, dtype=torch.int64) for name in told.kinds}
-    table = Table(x, torch.arange(2), torch.arange(2)[None], np.array([2]), *look, side)
+    table = Table(x, torch.arange(2), torch.arange(2)[None], np.array([2]), scale, 0 * scale, side)
     one = np.zeros(1, dtype=np.int64)
     fed = Federation(
         told.net, told.classes, told.device, table, table, table, one, kinds=told.kinds

@@ -105,8 +105,8 @@ def _features(given: Any, tokens: bool | None) -> NDArray[Any]:
     x = np.array(given, order="C")
     got = f"got {x.dtype} {list(x.shape)}"
     if x.ndim == 1 and x.dtype.kind in "UO" and len(x):
-        for row in (i for i, text in enumerate(x) if not isinstance(text, str)):
-            raise ValueError(f"texts must be strings, and example {row:,} is {x[row]!r}")
+        for i in (i for i, text in enumerate(x) if not isinstance(text, str)):
+            raise ValueError(f"texts must be strings, and example {i:,} is {x[i]!r}")
         return x.astype(object)
     if x.dtype == np.uint8 and (x.ndim == 4 or (whole and not tokens)):
         if x.ndim == 4 and x.shape[3] in (1, 3):

@@ -125,8 +125,8 @@ def _opened(picture: bytes) -> Iterator[Image.Image]:
         if deep or max(bits, default=8) > 8 or opened.mode not in GREY + COLOUR:
             kind = f"{opened.format} of mode {opened.mode} with more than 8 bits, or other colours"
             raise ValueError(f"{kind} than grey and RGB: convert it, or add its numbers as floats")
-        if getattr(opened, "n_frames", 1) > 1:
-            raise ValueError(f"{opened.format} of {opened.n_frames} frames: one is a picture")
+        if (frames := getattr(opened, "n_frames", 1)) > 1:
+            raise ValueError(f"{opened.format} of {frames} frames: one is a picture")
         yield opened
 
 
@@ -135,7 +135,10 @@ def _pixels(picture: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     with _opened(picture) as opened:
         if opened.size != (shape[1], shape[0]):
             raise ValueError(f"picture of {opened.size[::-1]} pixels, not {shape[:2]}")
-        if opened.has_transparency_data and opened.convert("RGBA").getextrema()[3][0] < 255:
+        if opened.has_transparency_data and opened.convert("RGBA").getchannel("A").getextrema() < (
+            255,
+            255,
+        ):
             raise ValueError("picture that one can see through: put it on a background")
         if opened.mode in ("1", "L"):
             seen = np.atleast_3d(np.asarray(opened.convert("L")))

@@ -36,11 +36,11 @@ def tampered(task: Task, seed: int, inside: bool = False) -> Federation:
     if not inside:
         chosen = division.parts["validation"].index[stays.any(1)]
         _mark(held, division.origin["validation"], chosen[chosen >= 0])
-    changed = {
-        split: _changed(getattr(data, split), rows if inside else ~rows, data.classes)
-        for split, rows in held.items()
-    }
-    return task.assembled(replace(data, **changed), division, stays, seed)
+    train, test = (
+        _changed(split, rows if inside else ~rows, data.classes)
+        for split, rows in zip((data.train, data.test), held.values(), strict=True)
+    )
+    return task.assembled(replace(data, train=train, test=test), division, stays, seed)
 
 
 def _mark(held: dict[str, np.ndarray], origin: str, rows: np.ndarray) -> None:

@@ -299,13 +299,13 @@ LIES = {
 @pytest.mark.parametrize("name", LIES)
 @pytest.mark.parametrize("liar", [0, 3])
 def test_who_lies_is_named_and_the_others_go_on(name, liar, capsys):
-    """They end with the bits of a federation without the liar, whichever client that is."""
+    """They end where a federation without the liar does, but for the order of sums."""
     lie, said = LIES[name]
     loop = Loop(EVERYBODY, [*range(5)], lie=lie, liar=liar)
-    end = bits(load_tensors(loop.play() / flower.SERVER)[0])
+    end = load_tensors(loop.play() / flower.SERVER)[0]
     alone = Loop(EVERYBODY, [n for n in range(5) if n != liar], lie=lying(client=-1), liar=9)
     alone.config["experiment"] = repr(replace(EVERYBODY, cohort=4))
-    assert end == bits(load_tensors(alone.play() / flower.SERVER)[0])
+    torch.testing.assert_close(end, load_tensors(alone.play() / flower.SERVER)[0])
     assert re.search(f"node {100 + liar}.*{said}", capsys.readouterr().out)
 
 
