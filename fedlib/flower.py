@@ -390,7 +390,8 @@ def form_of(e: Experiment, told: Federation) -> Params:
     fed = Federation(
         told.net, told.classes, told.device, table, table, table, one, kinds=told.kinds
     )
-    return _round(e, fed, e.algorithm.init(fed, e.seed), {}, 0)[0]
+    begun = replace(e.algorithm.init(fed, e.seed), round=0, seed=e.seed)
+    return _round(e, fed, begun, {}, 0)[0]
 
 
 def play(
