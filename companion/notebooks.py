@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from PIL import Image
 from companion import claims
 from companion.sections import SCALES, NothingStored
 from fedlib import paths
+from fedlib.cores import end_with_parent
 from fedlib.values import one_of
 
 _ERROR, _LINES = "Exception encountered at", 30  # how papermill names the cell; lines of its error
@@ -162,6 +164,7 @@ def _started(
     # YAML reads JSON, and keeps the types that papermill's -p would guess.
     command += ["-y", json.dumps(dict(values))] if values else []
     how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+    how["preexec_fn"] = partial(end_with_parent, os.getpid())  # and its kernel follows it
     with target.with_suffix(".log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, env=_environment(environment), **how)
 

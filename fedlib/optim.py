@@ -235,7 +235,8 @@ class Stepper:
         (adam_step if kind.name == "adam" else adamw_step)(
             [*leaves.values()],
             grads,
-            *([s[q] for s in states] for q in ("exp_avg", "exp_avg_sq")),
+            [s["exp_avg"] for s in states],
+            [s["exp_avg_sq"] for s in states],
             max_exp_avg_sqs=[],
             state_steps=[s["step"] for s in states],
             fused=self._fused,

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.cores import spread
 from fedlib.engine import costs
 from fedlib.engine.program import vmap_clients
 from fedlib.federation import Federation, Known, Table
@@ -116,19 +117,22 @@ def look(
         first = {n: t[:1] for n, t in frozen.items()}, {n: t[:1] for n, t in context.items()}
         if fed.train.augment is not None or not any(vmap_clients(method, 1)(*first, one)):
             return columns
-    for start in range(0, len(rows), size):
-        some = slice(start, start + size)
+    parts = [slice(start, start + size) for start in range(0, len(rows), size)]
+
+    def told(some: slice) -> list[Known]:
         if not sizes[some].any():
-            continue
+            return []
         own, ctx = ({n: t[some] for n, t in part.items()} for part in (frozen, context))
-        ask, at = vmap_clients(method, len(rows[some])), 0
-        for batch in table.blocks(rows[some], costs.AT_ONCE):
-            with torch.no_grad():
-                said: Known = ask(own, ctx, batch)
+        ask = vmap_clients(method, len(rows[some]))
+        with torch.no_grad():
+            return [ask(own, ctx, batch) for batch in table.blocks(rows[some], costs.AT_ONCE)]
+
+    for i, blocks in spread(told, parts, "known"):
+        for at, said in enumerate(blocks):
             for known, found in zip(columns, said, strict=True):
                 for name, t in found.items():
                     if name not in known:
                         known[name] = t.new_zeros(len(rows), int(sizes.max()), *t.shape[2:])
-                    known[name][some, at : at + t.shape[1]] = t
-            at += costs.AT_ONCE
+                    start = at * costs.AT_ONCE
+                    known[name][parts[i], start : start + t.shape[1]] = t
     return columns

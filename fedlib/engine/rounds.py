@@ -99,7 +99,9 @@ def play_round(
         return clients_round(algorithm, handed, mine, state.local, chunk, usual, score)
 
     try:
-        for i, sent in spread(play, groups, "clients"):
+        # Clients that play their phases side by side are not dealt out: each of their phases is.
+        alone = most > usual
+        for i, sent in enumerate(map(play, groups)) if alone else spread(play, groups, "clients"):
             place = torch.as_tensor(groups[i], device=fed.device)
             for name, leaf in state.local.items():
                 leaf[where[place]] = sent.kept[name]
@@ -108,8 +110,8 @@ def play_round(
     except TrainingDiverged as error:
         raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
     except Exception as error:
-        told = "client by client, without vmap: run(..., debug=True)"
-        error.add_note(f"in round {round} of {type(algorithm).__name__}; {told}")
+        way = "client by client, without vmap: run(..., debug=True)"
+        error.add_note(f"in round {round} of {type(algorithm).__name__}; {way}")
         raise
     if messages and not algorithm.federates:
         raise RuntimeError(f"{type(algorithm).__name__} does not federate, yet sends {[*messages]}")
@@ -164,7 +166,12 @@ def clients_round(
     for phase, plan in zip(algorithm.phases(), plans, strict=True):
         trained = train(algorithm, trained, phase, plan, local, chunk, usual)
     parts = [slice(start, start + usual) for start in range(0, len(handed.rows), usual)]
-    ends = [_end(algorithm, handed.part(p), trained.part(p), local, score) for p in parts]
+
+    def end(some: slice) -> Sent:
+        return _end(algorithm, handed.part(some), trained.part(some), local, score)
+
+    found = dict(spread(end, parts, "ends"))
+    ends = [found[i] for i in range(len(parts))]
     return ends[0] if len(ends) == 1 else Sent(*(_joined(some) for some in zip(*ends, strict=True)))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.cores import spread
 from fedlib.engine import costs
 from fedlib.engine.batches import Plan, look
 from fedlib.engine.evaluate import nll
@@ -73,10 +74,12 @@ def train(
     trained = {n: cohort.leaves[n] for n in moving}
     size = costs.together(fed, chunk, usual, trained, bool(cohort.seen.instead))
     parts = [slice(start, start + size) for start in range(0, clients, size)]
-    ends = [
-        train_together(algorithm, cohort.part(some), phase, plan.rows(some), moving)
-        for some in parts
-    ]
+
+    def play(some: slice) -> tuple[Params, Tensor]:
+        return train_together(algorithm, cohort.part(some), phase, plan.rows(some), moving)
+
+    found = dict(spread(play, parts, f"phase {phase.loss} {phase.train}"))
+    ends = [found[i] for i in range(len(parts))]
     after, loss = ends[0]
     if ends[1:]:
         after = {n: torch.cat([leaves[n] for leaves, _ in ends]) for n in moving}

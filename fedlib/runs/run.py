@@ -304,6 +304,7 @@ class Course:
         self.state = State({}, {})
         self._earlier = list[dict[str, Any]]()
         self._best: State | None = None
+        self._rivals = self.log.table()  # the rows that decide which round is the best so far
         self._stages: dict[str, list[str]] = {}
         self._began_with: dict[str, str] = {}
         self._clock()
@@ -319,6 +320,7 @@ class Course:
         if kept:
             self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
             self._best = moved(kept.best, self.fed) if kept.best else None
+            self._rivals = self.log.table()
             self.state, self.completed = moved(kept.state, self.fed), kept.completed
             return self.state
         how = self.how._replace(callbacks=(), again=False)._asdict()
@@ -441,7 +443,9 @@ class Course:
         """Keep a copy of the state if it is the best so far, where that is asked for."""
         if self.experiment.keep == "best":
             some = self.seen.ids[np.flatnonzero(self.seen.validation.sizes)]
-            at = best_of(self.log.table(), some)
+            rivals = pa.concat_tables([self._rivals, self.log.table(completed)])
+            at = best_of(rivals, some)
+            self._rivals = rivals.filter(pc.field("round") == at)
             if at == completed:
                 self._best = State.from_flat({n: t.clone() for n, t in state.flat().items()})
             if completed == self.experiment.rounds:

@@ -284,12 +284,17 @@ class Log:
     def means(self, round: int) -> dict[str, float]:
         """Return what was last logged, if it is of a round, averaged over all that it is of."""
         values: dict[str, list[float]] = {}
-        for row in takewhile(lambda row: row[0] == round, reversed(self._rows)):
+        for row in self._last(round):
             values.setdefault(row[1], []).append(row[-1])
         return {name: float(np.mean(some)) for name, some in reversed(values.items())}
 
-    def table(self) -> pa.Table:
-        """Return all rows."""
-        columns = zip(*self._rows, strict=True) if self._rows else [()] * len(COLUMNS)
+    def _last(self, round: int) -> list[tuple[int, str, int, int, str, float]]:
+        """Return the rows of a round if it is the last, the latest first."""
+        return [*takewhile(lambda row: row[0] == round, reversed(self._rows))]
+
+    def table(self, last: int | None = None) -> pa.Table:
+        """Return all rows, or those of the last round, which ``last`` is."""
+        rows = self._rows if last is None else self._last(last)[::-1]
+        columns = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
         pairs = zip(columns, SCHEMA.types, strict=True)
         return pa.table([pa.array(c, t, from_pandas=True) for c, t in pairs], schema=SCHEMA)

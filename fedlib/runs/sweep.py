@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fedlib.cores import sendable
+from fedlib.cores import end_with_parent, sendable
 from fedlib.progress import Tally, Watcher
 from fedlib.runs import Experiment, Result, find, run, run_with_state, store
 
@@ -225,6 +225,9 @@ class Processes(Pool):
 
 def _serve(pipe: Connection, options: dict[str, Any]) -> None:
     """Train what comes through the pipe until nobody is at its other end."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None and parent.pid is not None
+    end_with_parent(parent.pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
     torch.set_num_threads(1)
 

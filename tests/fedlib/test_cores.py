@@ -3,8 +3,11 @@
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -60,6 +63,7 @@ ROUNDS = {
     "clusters": (IFCA(clusters=2, **FAST), None),
     "statistics": (FedGH(**FAST), None),
     "phases": (FedRep(head_epochs=2, **FAST), 2),
+    "phases side by side": (FedRep(head_epochs=2, client=adam(0.01), **FAST), None),
 }
 
 
@@ -166,16 +170,103 @@ def test_an_error_reaches_another_process_with_the_place_that_it_came_from():
         assert str(error) in str(sent) and "test_cores.py" in str(sent.__cause__)
 
 
-def test_a_copy_that_is_killed_is_an_error(forks):
-    here = os.getpid()
+def test_a_copy_that_is_killed_is_an_error_at_once(forks):
+    """Not when this process has done its own work."""
+    here, done = os.getpid(), []
 
     def killed(i):
         if os.getpid() != here:
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.3 * bool(i))
+        for _ in range(200 * bool(i)):
+            time.sleep(0.05)
+        done.append(i)
 
     with pytest.raises(RuntimeError, match="exit code -9"):
         on(2, lambda: [*spread(killed, range(4), "test")])
+    assert done == [0]
+
+
+ORPHANED = """
+import os, sys, time, torch
+from fedlib import cores
+from fedlib.runs.sweep import Processes
+
+def work(i):
+    os.write(1, b"%d\\n" % os.getpid())
+    time.sleep(300 * (i > 0))
+
+if __name__ == "__main__":
+    team = Processes(1, {}, None)
+    team._hired()
+    os.write(1, b"%d\\n" % [*team._team.values()][0].pid)
+    torch.set_num_threads(2)
+    cores.WORTH = 0.0
+    with cores.all_cores(torch.device("cpu"), 3):
+        [*cores.spread(work, range(3), "test")]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_no_process_outlives_the_one_that_made_it(tmp_path, how):
+    """Neither its copies nor a sweep's worker, which first has to be there, however it ends."""
+    script = tmp_path / "orphaned.py"
+    script.write_text(ORPHANED)
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    made = {int(parent.stdout.readline()) for _ in range(4)} - {parent.pid}
+    assert len(made) == 2 and all(map(there, made))
+    parent.send_signal(how)
+    assert parent.wait() == -how
+    for _ in range(600):
+        if not any(map(there, made)):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{made} are still there")
+
+
+def there(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_tensors_of_every_kind_come_back_as_they_are(forks):
+    images = torch.arange(48.0).view(2, 2, 3, 4).to(memory_format=torch.channels_last)
+    every = [
+        images,
+        torch.ones(3, 4).mT[1:],
+        torch.arange(6.0).to(torch.bfloat16),
+        torch.tensor([True, False]),
+        torch.tensor([1 + 2j]).conj(),
+        torch.tensor(2.5, requires_grad=True) * 2,
+        torch.nn.Parameter(torch.ones(2)),
+        torch.zeros(0, 3),
+        torch.ones(1, 3).expand(4, 3),
+        torch.eye(3).to_sparse(),
+    ]
+    here = os.getpid()
+
+    def work(i):
+        time.sleep(0.2 * (i > 0 and os.getpid() == here))
+        return every
+
+    for _, found in on(2, lambda: [*spread(work, range(6), "test")]):
+        for t, back in zip(every, found, strict=True):
+            assert (back.dtype, back.shape, back.layout) == (t.dtype, t.shape, t.layout)
+            assert torch.equal(back.to_dense(), t.to_dense())
+    assert found[0].is_contiguous(memory_format=torch.channels_last), "laid out as it was"
+
+
+def test_where_no_process_can_be_made_the_work_is_done_here(forks, monkeypatch):
+    def refused():
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    for name in ("fork", "memfd_create"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, lambda *_: refused())
+            found = dict(on(3, lambda: [*spread(doubled, range(9), "test")]))
+        assert {i: int(f["twice"]) for i, f in found.items()} == {i: 2 * i for i in range(9)}
 
 
 def test_an_interrupt_leaves_no_process(forks):
