@@ -27,9 +27,9 @@ _OFFERED = {
     "runs.sweep": "sweep",
     "tasks": "Task",
     "algorithms": "APFL ClusteredFedMix CommonestLabel DBE Densities Ditto FedAMP FedAvg FedBABU "
-    "FedBN FedCP FedEM FedGH FedGen FedMix FedPer FedProx FedRep FedRoD FedSynMoE GPFL IFCA "
-    "LGFedAvg LastClient Local LocalGlobal MOON Mixture Newcomers PFedMe PMMoE Personal Private "
-    "PrunedFedMix SCAFFOLD SecureSum",
+    "FedBN FedCP FedEM FedGH FedGen FedMix FedPer FedProx FedRep FedRoD FedSynMoE GPFL "
+    "IFCA LGFedAvg LastClient Local LocalGlobal MOON Mixture Newcomers PFedMe PMMoE "
+    "Personal Private PrunedFedMix SCAFFOLD SecureSum",
     "models": "MLP BiLSTM FastText LeNet Module ResNet",
     "partition": "IID ByColumn ClassDirichlet Dirichlet LabelPermuted Majority Mirrored OptOut Own "
     "Pachinko QuantitySkew Rotated Shards",

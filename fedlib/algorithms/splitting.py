@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -408,8 +409,13 @@ def discrepancy(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
     squares = (rows**2).sum(-1)
     far = (squares.unsqueeze(-1) + squares - 2 * rows @ rows.mT).clamp(min=0)
     # All kernels in one tensor: a small batch's time is that of launching operations.
-    narrow = far.new_tensor(WIDTHS).mul(-2).reciprocal().view(-1, *[1] * 2)
-    return ((far * narrow).exp().sum(0) * (share.unsqueeze(-1) * share)).sum()
+    return ((far * _narrow(far.device, far.dtype)).exp().sum(0) * (share.unsqueeze(-1) * share)).sum()
+
+
+@cache
+def _narrow(device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return -1 / (2 width) of every kernel, made once: at each step a GPU would wait for it."""
+    return torch.tensor(WIDTHS, device=device, dtype=dtype).mul(-2).reciprocal().view(-1, 1, 1)
 
 
 @value

@@ -1,0 +1,57 @@
+"""Every algorithm plays on a card that nobody has: no tensor of mixed devices, the same numbers."""
+
+import pytest
+import torch
+from conftest import make_federation
+from playing import begun, every
+from small import TASK
+
+from benchmarks.card import DEVICE, card, placed
+from fedlib.algorithms import FedAvg, FedMix
+from fedlib.engine import play_round
+from fedlib.runs import Experiment
+from fedlib.runs.run import Course, How
+
+
+def scored(algorithm, fed, chunk=None):
+    """The metrics of two scored rounds of all clients."""
+    course = Course(Experiment(TASK, algorithm, 2, cohort=3, evaluate_every=1), fed, How())
+    course.state = state = begun(algorithm, fed)
+    for t in range(2):
+        state, report = play_round(
+            algorithm, fed, state, round=t, seed=0, cohort=3, chunk=chunk, score=True
+        )
+        course.log_round(state, t + 1, report)
+    return course.log.table()
+
+
+@pytest.mark.slow
+@every
+def test_every_algorithm_plays_two_scored_rounds_on_a_card(algorithm):
+    with card() as there:
+        table = scored(algorithm, placed(make_federation((11, 4, 9))))
+    assert there.counts["kernels"] and len(table)
+
+
+def test_the_card_refuses_what_a_gpu_refuses_and_counts_what_it_costs():
+    with card() as there:
+        x = torch.arange(6.0).to(DEVICE)
+        assert (x.device, x.is_cuda, x[1:3].device) == (DEVICE, True, DEVICE)
+        there.counts.clear()
+        with pytest.raises(RuntimeError, match="some tensors are on cuda:0, others on the host"):
+            x + torch.ones(6)
+        there.counts.clear()
+        y = (x * 2 + 1).sum()  # three kernels
+        assert float(y) == 36  # and a wait
+        x[torch.tensor([1, 2])]  # a kernel, after a copy of the indices
+    assert there.counts == {"kernels": 4, "waits": 1, "copies": 1}
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(batch_size=4), FedMix(experts=2, batch_size=4)])
+def test_a_card_has_the_numbers_of_the_host(algorithm):
+    here = scored(algorithm, make_federation((11, 4, 9)))
+    with card():
+        there = scored(algorithm, placed(make_federation((11, 4, 9))))
+    assert there.drop(["value"]).equals(here.drop(["value"]))
+    pairs = zip(there["value"].to_pylist(), here["value"].to_pylist(), strict=True)
+    assert all(a == pytest.approx(b, rel=1e-3, abs=1e-5) for a, b in pairs if b is not None)
