@@ -136,6 +136,7 @@ lab: $(ENV)  ## open the notebooks in JupyterLab
 
 bench: $(ENV)  ## measure speed and memory against a plain loop and the bare arithmetic
 	$(PY) -m benchmarks
+	$(PY) -m benchmarks.card
 
 determinism: $(ENV)  ## measure which runs have the same bits, and how far apart the others are
 	$(PY) -m benchmarks.determinism $(call option,DEVICE,device)

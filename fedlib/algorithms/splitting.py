@@ -409,7 +409,8 @@ def discrepancy(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
     squares = (rows**2).sum(-1)
     far = (squares.unsqueeze(-1) + squares - 2 * rows @ rows.mT).clamp(min=0)
     # All kernels in one tensor: a small batch's time is that of launching operations.
-    return ((far * _narrow(far.device, far.dtype)).exp().sum(0) * (share.unsqueeze(-1) * share)).sum()
+    kernels = (far * _narrow(far.device, far.dtype)).exp().sum(0)
+    return (kernels * (share.unsqueeze(-1) * share)).sum()
 
 
 @cache
