@@ -6,6 +6,7 @@ Clients predict with their own model, a newcomer with the global one.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ class Beside(FedAvg):
     """FedAvg's leaves, and the same once more for each client, ``own.*``."""
 
     reads_examples = True
-    keeps = (OWN,)
+    keeps: ClassVar[tuple[str, ...]] = (OWN,)
 
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and itself as every client's first own one."""
@@ -278,7 +279,8 @@ def attention(models: Params, rows: Tensor, there: Tensor, alpha: float, sigma: 
     ``models`` ``[clients, ...]``; those that are not ``there``, bool ``[clients]``, get nothing.
     """
     kept = [t.flatten(1) for n, t in models.items() if not is_statistic(n)]
-    far = torch.stack([sum(((t - t[i]) ** 2).sum(1) for t in kept) for i in rows.tolist()])
+    each = [[((t - t[i]) ** 2).sum(1) for t in kept] for i in rows.tolist()]
+    far = torch.stack([torch.stack(squares).sum(0) for squares in each])
     others = there & (torch.arange(len(there), device=rows.device) != rows.unsqueeze(1))
     xi = torch.where(others, alpha / sigma * (-far / sigma).exp(), 0)
     return xi.scatter(1, rows.unsqueeze(1), 1 - xi.sum(1, keepdim=True))
