@@ -84,17 +84,17 @@ def fingerprint(name: str) -> str:
     """
     if is_own(name):
         return str(cache.meta_of(name)["fingerprint"])
+    new = name in RECORDS and name != DIGITS and not (cache.folder() / name).exists()
     with suppress(DatasetError):
-        return _fingerprint(name, _state(name), cache.folder())
+        return "" if new else _fingerprint(name, _state(name), cache.folder())
     return ""
 
 
 @remembered
 def _fingerprint(name: str, state: object, where: Path) -> str:
-    """The same, once per process for files in a state, as long as they are decoded there."""
+    """The same, once per process for files in a state and a cache."""
     found, _, opened = _found(name)
-    new = found == "parquet" and name in RECORDS and not (where / name).exists()
-    return "" if new or found == "download" else opened().fingerprint
+    return "" if found == "download" else opened().fingerprint
 
 
 def _state(name: str) -> tuple[object, ...]:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from fedlib.models import Module
 
 _VERSIONED = ("fedlib", "torch", "numpy")
+_SCRIPT = {"__main__", "__mp_main__"}  # a notebook, too, whatever file has started it
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...))
 _WHOLE = (nn.Module, SimpleNamespace)  # count with all that they hold
 _AROUND = ("__wrapped__", "__func__", "func", "args", "keywords", "fget", "fset")
@@ -57,7 +58,7 @@ def digest(roots: Iterable[Any], *, readable: bool = True) -> str:
     ``readable``.
     """
     todo: Used = [("", root) for root in roots]
-    homes = {_top(getattr(root, "__module__", "")) for _, root in todo}
+    homes = {_top(getattr(root, "__module__", "")) for _, root in todo} | _SCRIPT
     told, seen = [], dict[int, Any]()  # things by their id, which so stays theirs
     while todo:
         name, item = todo.pop()
