@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -321,8 +322,9 @@ def server_step(
     if not gradients:
         return leaves, memory
     parts: dict[str, tuple[Tensor, Tensor | None]] = {}
+    sleeping = _lists(asleep or {})
     for name, leaf in leaves.items():
-        parts |= _parts(name, leaf, gradients.get(name), (asleep or {}).get(name))
+        parts |= _parts(name, leaf, gradients.get(name), sleeping.get(name))
     moved = {label: w.detach().clone().requires_grad_(True) for label, (w, _) in parts.items()}
     for label, (w, gradient) in parts.items():
         moved[label].grad = None if gradient is None else gradient.to(w.dtype)
@@ -333,13 +335,20 @@ def server_step(
     return _join(leaves, moved), engine.memory
 
 
+def _lists(flags: dict[str, Tensor]) -> dict[str, list[bool]]:
+    """Return flags by name on the host, for which a GPU is waited for once."""
+    told = torch.cat([*flags.values()]).tolist() if flags else []
+    ends = list(accumulate(len(t) for t in flags.values()))
+    return {n: told[end - len(t) : end] for (n, t), end in zip(flags.items(), ends, strict=True)}
+
+
 def _parts(
-    name: str, leaf: Tensor, gradient: Tensor | None, asleep: Tensor | None
+    name: str, leaf: Tensor, gradient: Tensor | None, asleep: list[bool] | None
 ) -> dict[str, tuple[Tensor, Tensor | None]]:
     """Return what of a leaf moves on its own: its rows if some may sleep, else the whole."""
     if gradient is None or asleep is None:
         return {f"{name}/-": (leaf, gradient)}
-    rows = zip(leaf, gradient, asleep.tolist(), strict=True)
+    rows = zip(leaf, gradient, asleep, strict=True)
     return {f"{name}/{k}": (w, None if still else g) for k, (w, g, still) in enumerate(rows)}
 
 

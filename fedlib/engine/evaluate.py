@@ -77,25 +77,26 @@ def evaluate(
     hits, lost = torch.zeros(fed.clients).double(), torch.zeros(fed.clients).double()
     sizes = np.asarray(table.sizes)
     counts = torch.as_tensor(sizes, device=fed.device)
-    everyone = torch.as_tensor(np.flatnonzero(sizes), device=fed.device)
+    everyone = torch.from_numpy(np.flatnonzero(sizes))  # rows on the host, which need no wait
     ask = _asking(fed, algorithm, state)
     size = (fed, algorithm, encoded.code, table.index.shape[1])
 
-    def score(rows: Tensor) -> tuple[Tensor, ...]:
-        width = int(sizes[rows.cpu()].max())
+    def score(group: Tensor) -> tuple[Tensor, ...]:
+        width, rows = int(sizes[group].max()), group.to(fed.device)
         held = table.index[rows, :width].clamp(min=0)
         mask = torch.arange(width, device=fed.device) < counts[rows].unsqueeze(1)
         y, code = table.y[held], encoded.of(held)
         out = ask(algorithm.predict, rows, code)
-        right = ((out.logp.argmax(-1) == y) & mask).sum(1).double().cpu()
-        nll = torch.where(mask, _surprise(out.logp, y), 0).sum(1).double().cpu()
-        return right, nll, y[mask], out.gate[mask]
+        right = ((out.logp.argmax(-1) == y) & mask).sum(1).double()
+        nll = torch.where(mask, _surprise(out.logp, y), 0).sum(1).double()
+        shown = (y[mask], out.gate[mask]) if out.gate.shape[-1] else (y[:0], out.gate[:0])
+        return torch.stack([right, nll]).cpu(), *shown
 
     groups = everyone.split(costs.predicted_together(*size)) if len(everyone) else ()
     found = dict(spread(score, groups, "scores"))
-    for i, rows in enumerate(groups):
-        hits[rows.cpu()], lost[rows.cpu()], *_ = found[i]
-    gates = [found[i][2:] for i in range(len(groups)) if found[i][3].shape[-1]]
+    for i, group in enumerate(groups):
+        hits[group], lost[group] = found[i][0]
+    gates = [found[i][1:] for i in range(len(groups)) if found[i][2].shape[-1]]
     gate = _by_label(gates, fed.classes) if gates else None
     with np.errstate(invalid="ignore", divide="ignore"):
         return Scores(hits.numpy() / sizes, lost.numpy() / sizes, gate)

@@ -35,7 +35,7 @@ from fedlib.runs.provenance import (
     segment,
     stages_of,
 )
-from fedlib.runs.spec import Experiment, Log, Result, spec_of
+from fedlib.runs.spec import Experiment, Log, Result, on_host, spec_of
 from fedlib.runs.store import Kept, RunDiverged
 from fedlib.tasks import pick_device
 
@@ -357,9 +357,10 @@ class Course:
                     self.log.clients(completed, metric, cohort, shares)
         assigned = algorithm.assign_models(predicting(algorithm, fed), state) if scored else state
         # Scalars every round, arrays where clients are scored.
-        for metric, values in algorithm.observe(self.seen, assigned).items():
-            if scored or values.ndim == 0:
-                self.log.array(completed, metric, values)
+        told = algorithm.observe(self.seen, assigned)
+        told = {metric: t for metric, t in told.items() if scored or t.ndim == 0}
+        for metric, values in on_host(told).items():
+            self.log.array(completed, metric, values)
         if scored:
             self._assess(assigned, completed)
             self._choose(state, completed)

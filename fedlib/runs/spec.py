@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from torch import Tensor, nn
 
 from fedlib import data as datasets
@@ -157,6 +158,15 @@ def key_in(spec: dict[str, Any]) -> str:
     return key_of(plain, *spec.get(MADE_OF, ()), version=VERSION)
 
 
+def on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return numbers as float64 on the host, for which a GPU is waited for once."""
+    if not any(t.is_cuda for t in tensors.values()):
+        return tensors
+    flat = torch.cat([t.double().flatten() for t in tensors.values()]).cpu()
+    parts = flat.split([t.numel() for t in tensors.values()])
+    return {n: p.view(t.shape) for (n, t), p in zip(tensors.items(), parts, strict=True)}
+
+
 def tidy(table: pa.Table) -> pa.Table:
     """Return a table with the columns and types of ``SCHEMA``: a file may hold wider ones."""
     return table.select(COLUMNS).cast(SCHEMA)
@@ -267,8 +277,9 @@ class Log:
         self.add(round, "train_loss", loss)
         self.add(round, "bytes_down", int(report.down.sum()))
         self.add(round, "bytes_up", int(report.up.sum()))
-        for name, weights in sorted(report.weights.items()):
-            gd = gradient_divergence(report.messages[name], weights)
+        weights = sorted(report.weights.items())
+        found = {n: gradient_divergence(report.messages[n], w) for n, w in weights}
+        for name, gd in on_host(found).items():
             self.array(round, "divergence", gd, name)
         for split, accuracy in report.adapted.items():
             self.clients(round, f"adapted_{split}_accuracy", ids[report.rows], accuracy.numpy())
