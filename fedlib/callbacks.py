@@ -72,7 +72,8 @@ class WandB:
     """
 
     def __init__(self, **options: Any) -> None:
-        self._options, self._run = options, None
+        self._options = options
+        self._run: Any = None
 
     def __call__(self, moment: Moment) -> None:
         """Send what was logged of a round; begin with the first, and end with the last one."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedlib.engine.protocol import Algorithm, State, playing, predicting
 from fedlib.federation import Federation
-from fedlib.models import Params, is_statistic
+from fedlib.models import Params, is_statistic, part
 
 EXAMPLES = 8  # on which a network is compared with what an algorithm predicts
 CONTEXT, SHARE = "context.", "share"  # constants, and among them log p(s)
@@ -148,22 +148,34 @@ def module_of(
 def _bare(fed: Federation, trained: Trained, leaves: Params) -> nn.Module | None:
     """Return the network with some leaves if a prediction is what it says, and reads no others.
 
-    Both are looked at: which tensors the scores of some examples depend on, and the scores.
+    Both are looked at: which tensors the scores of some examples depend on, and the scores. The
+    leaves may all be called by one prefix, as those of a second model are.
     """
-    network = fed.net.filled(leaves)
-    if network is None or not len(fed.test.y):
+    first, *_ = fed.net.init(0)
+    prefixes = sorted({n.removesuffix(first) for n in leaves if n.endswith(first)}, key=len)
+    networks = ((prefix, fed.net.filled(part(leaves, prefix))) for prefix in prefixes)
+    fitting = [(prefix, network) for prefix, network in networks if network is not None]
+    if not fitting or not len(fed.test.y):
         return None
     x = fed.test.inputs(torch.arange(min(EXAMPLES, len(fed.test.y)), device=fed.device))
-    held = dict(trained.named_parameters()) | dict(trained.named_buffers())
-    other = {n: t for n, t in held.items() if n not in network.state_dict()}
-    other = {n: t for n, t in other.items() if t.is_floating_point() and not is_statistic(n)}
-    constants = [t.requires_grad_(True) for t in other.values() if not t.requires_grad]
+    read = _read(trained, x)
+    with torch.no_grad():
+        p = trained(x).softmax(-1)
+        for prefix, network in fitting:
+            own = {id(leaves[prefix + n]) for n in network.state_dict() if prefix + n in leaves}
+            mine = fed.net.log_probs(network(x)).softmax(-1)
+            if read <= own and torch.allclose(mine, p, 1e-4, 1e-5):
+                return network
+    return None
+
+
+def _read(trained: Trained, x: Tensor) -> set[int]:
+    """Return the ids of the tensors that a module's scores depend on, by their gradients."""
+    held = {**dict(trained.named_parameters()), **dict(trained.named_buffers())}
+    asked = [t for n, t in held.items() if t.is_floating_point() and not is_statistic(n)]
+    constants = [t.requires_grad_(True) for t in asked if not t.requires_grad]
     said = trained(x)
-    asked = [*other.values()] if said.requires_grad else []
-    read = torch.autograd.grad(said.sum(), asked, allow_unused=True) if asked else ()
+    found = torch.autograd.grad(said.sum(), asked, allow_unused=True) if said.requires_grad else ()
     for t in constants:
         t.requires_grad_(False)
-    with torch.no_grad():
-        p = fed.net.log_probs(network(x)).softmax(-1)
-    alike = torch.allclose(p, said.detach().softmax(-1), 1e-4, 1e-5)
-    return network if alike and all(g is None for g in read) else None
+    return {id(t) for t, g in zip(asked, found, strict=False) if g is not None}

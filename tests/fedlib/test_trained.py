@@ -19,9 +19,20 @@ from fedlib.metrics import evaluation
 from fedlib.runs import evaluate, export, predict, run_with_state
 from fedlib.runs.atomic import StoreError
 
-# Whose clients, or all together, predict with the bare network.
-BARE = {"FedAvg", "FedProx", "MOON", "SCAFFOLD", "FedGen", "FedBN", "LastClient"}
-PERSONAL = {"Local", "FedPer", "LGFedAvg", "FedRep", "FedBABU", "FedGH", "LocalGlobal", "Personal"}
+# Whether a client, and all together, predict with the bare network.
+BARE = {
+    "FedAvg": (True, True),
+    "SCAFFOLD": (True, True),
+    "LastClient": (True, True),
+    "Local": (True, False),
+    "FedPer": (True, False),
+    "Ditto": (True, True),
+    "FedRoD": (False, True),
+    "FedMix": (False, False),
+    "DBE": (False, False),
+    "IFCA": (False, False),
+    "Mixture": (False, False),
+}
 
 
 def p_of(fed, algorithm, state, client, x):
@@ -37,7 +48,6 @@ def test_a_module_says_what_the_algorithm_predicts(algorithm):
     fed = make_federation((11, 4, 9))
     state, _ = play(algorithm, fed, rounds=1)
     x, kind = fed.test.inputs(torch.arange(len(fed.test.y))), type(algorithm).__name__
-    kind = type(algorithm.of).__name__ if kind == "Newcomers" else kind
     one, together = (module_of(fed, algorithm, state, client) for client in (1, None))
     with torch.no_grad():
         said = one(x).softmax(-1)
@@ -50,8 +60,8 @@ def test_a_module_says_what_the_algorithm_predicts(algorithm):
         assert not any(leaf.any() for leaf in copied.parameters())
         copied.load_state_dict(one.state_dict())
         assert torch.equal(copied(x).softmax(-1), said)
-    assert (not isinstance(one, Trained)) == (kind in BARE | PERSONAL), type(one)
-    assert (not isinstance(together, Trained)) == (kind in BARE | {"FedRoD", "FedSynMoE"})
+    kinds = tuple(not isinstance(module, Trained) for module in (one, together))
+    assert kinds == BARE.get(kind, kinds)
     assert all(leaf.requires_grad for leaf in one.parameters())
 
 
@@ -86,7 +96,9 @@ class Normed:
 
 
 @pytest.mark.parametrize("made", [
-    lambda: make_federation(model=Normed()), lambda: make_federation(model=LENET, shape=(16, 16, 1)), texts,
+    lambda: make_federation(model=Normed()),
+    lambda: make_federation(model=LENET, shape=(16, 16, 1)),
+    texts,
 ], ids=["BatchNorm", "convolutions", "texts"])  # fmt: skip
 def test_networks_of_every_kind_come_out(made):
     fed, algorithm = made(), alg.FedBN(**FAST)
