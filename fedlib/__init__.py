@@ -42,6 +42,7 @@ _OFFERED = {
 }
 _ROOMS = ("algorithms", "callbacks", "data", "models", "partition")
 _HOMES = {name: room for room, names in _OFFERED.items() for name in names.split()}
+__all__ = sorted([*_HOMES, *_ROOMS, "PINNED", "__version__"])
 
 
 def __getattr__(name: str) -> Any:
@@ -57,4 +58,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the names that are promised."""
-    return sorted([*_HOMES, *_ROOMS, "PINNED", "__version__"])
+    return __all__
