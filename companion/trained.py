@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from companion import frames
-from companion.claims import BARELY, UNTESTED, UNTRAINED, Claim
+from companion.claims import BARELY, BASELINE, UNTESTED, UNTRAINED, Claim
 from companion.sections import Run
 from fedlib import data
 from fedlib.algorithms import CommonestLabel
@@ -123,10 +123,16 @@ def _sound(claim: Claim, less: Claim | None, cut: Claim | None, runs: pd.DataFra
         return claim
     if less and (less.values, less.measured) == (claim.values, claim.measured):
         return claim
-    left = f"not trained, and left out: {_in_words(runs)}"
-    if cut is None or cut.verdict == UNTESTED:
-        return replace(claim, verdict=UNTRAINED, measured=left, effect=nan, low=nan, high=nan,
-                       detects=nan, needed=0, p=nan, values="")  # fmt: skip
+    who = ", ".join(dict.fromkeys(runs["method"]))
+    # What is claimed of every place does not hold where it was not tried.
+    if cut is None or cut.verdict == UNTESTED or claim.place == BASELINE:
+        blank = dict.fromkeys(("effect", "low", "high", "detects", "p"), nan)
+        left = f"without runs that trained: of {who} some did not"
+        return replace(
+            claim, verdict=UNTRAINED, measured=left, needed=0, values="", clear=True, **blank
+        )
+    seeds = f", {cut.seeds} of {claim.seeds} seeds" if cut.seeds < claim.seeds else ""
+    left = f"runs of {who} that did not train are left out{seeds}"
     return replace(cut, measured=f"{cut.measured}; {left}")
 
 
@@ -141,18 +147,3 @@ def _by_text(
     with suppress(LookupError, ValueError):
         return {_key(claim): claim for claim in judge(frame)}
     return {}
-
-
-def _in_words(runs: pd.DataFrame) -> str:
-    """Return which first methods did not train, where, and in how many seeds, in words."""
-    places = [c for c in runs.columns if c not in COLUMNS]
-    told = []
-    for at, rows in runs.groupby(places, dropna=False) if places else [((), runs)]:
-        where = ", ".join(
-            v if isinstance(v, str) else f"{n} = {v:g}"
-            for n, v in zip(places, at, strict=True)
-            if not pd.isna(v)
-        )
-        who = ", ".join(dict.fromkeys(rows["method"]))
-        told.append(f"{who}{' at ' * bool(where)}{where} ({rows['seed'].nunique()} seeds)")
-    return "; ".join(told)

@@ -25,7 +25,7 @@ from companion.scorecard.page import AGREES, OTHER
 from companion.sections import Section
 from fedlib import paths
 from papers.adaptive import claims as adaptive
-from papers.adaptive.experiments import ADAPTIVE_ROTATED, ADAPTIVE_WRITERS
+from papers.adaptive.experiments import ADAPTIVE_WRITERS
 from papers.fedmix import ENSEMBLE, FEDMIX
 from papers.fedmix import claims as fedmix
 from papers.fedmix.experiments import LABEL_SKEW, LONG, NEW_CLIENTS, PRIVACY
@@ -117,39 +117,12 @@ def _floor() -> Numbers:
     return {**said, "lost": len(lost), "nine": len(NINE)}
 
 
-@cache
-def _without_opt_out() -> Claims:
-    judge = specialists.generalisation_claims
-    return _each(stages.SPECIALISTS, lambda panel: judge(_scores(panel)))
-
-
-def _tuning() -> Numbers:
-    claims = _without_opt_out()
-    general = _told(claims, "The mixture generalises better than fine-tuning: gl", OPEN, FAILS)
-    return {"general": general, "own": _told(claims, "... and is on par", HOLDS)}
-
-
-def _fedavg() -> Numbers:
-    claims = _without_opt_out()
-    general = _told(claims, "FedAvg generalises better than the mixture", HOLDS)
-    return {"general": general, "own": _told(claims, "On skewed clients", HOLDS)}
-
-
 def _small_experts() -> Numbers:
     judge = specialists.architecture_claims
     claims = _each(stages.ARCHITECTURES, lambda panel: judge(_scores(panel)))
     start = "A small specialist and a tiny gate beat FedAvg on the "
     own, general = _told(claims, f"{start}local", HOLDS), _told(claims, f"{start}global", FAILS)
     return {"own": own, "general": general}
-
-
-def _opted_out() -> Numbers:
-    claims = _each(stages.OPT_OUT, lambda panel: specialists.opt_out_claims(_scores(panel)))
-    q = pd.concat([p.frame["q"] for p in _panels(stages.OPT_OUT).values()]).max()
-    tuned = _told(claims, f"q = {q:g}: the mixture generalises better", HOLDS)
-    start = f"q = {q:g}, i.i.d. (p = 0.2): the mixture beats FedAvg in "
-    own, general = _told(claims, f"{start}spec", HOLDS), _told(claims, f"{start}gen", OPEN)
-    return {"share": f"{q:.0%}", "tuned": tuned, "own": own, "general": general}
 
 
 def _last_client() -> Numbers:
@@ -178,25 +151,15 @@ def _too_small() -> Numbers:
     return {"count": len(both), "least": f"{low:g}", "most": f"{high:g}"}
 
 
-def _gate() -> Numbers:
-    claims: dict[str, Sequence[Claim]] = {}
-    for panel in _panels(ADAPTIVE_ROTATED).values():
-        every = panel.judged(adaptive.recovery_claims)
-        for k in sorted(panel.frame["orientations"].unique()):
-            claims[f"{k:g} orientations"] = [c for c in every if f"{k:g} orientations" in c.text]
-    best = _told(claims, "The mixture beats the best cluster", HOLDS)
-    tuned, equal = (
-        _told(claims, f"The mixture beats the {what}", OPEN, FAILS) for what in ("fine", "ens")
-    )
-    ahead = number(starting(_of_writers(), "The mixture beats the best"), HOLDS)
-    behind = number(starting(_of_writers(), "The mixture beats the fine"), FAILS, sign=-1)
-    return {"best": best, "tuned": tuned, "equal": equal, "ahead": ahead, "behind": behind}
-
-
 @cache
 def _of_writers() -> Sequence[Claim]:
     claims = _each(ADAPTIVE_WRITERS, lambda panel: adaptive.writer_claims(panel.frame))
     return next(iter(claims.values()))
+
+
+def _gate() -> Numbers:
+    number(starting(_of_writers(), "Exploration makes the mixture better"), FAILS)
+    return {}
 
 
 def _writers() -> Numbers:
@@ -272,7 +235,7 @@ def _gains() -> Numbers:
 
 
 _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
-    _floor, _tuning, _fedavg, _last_client, _too_small, _small_experts, _opted_out, _gate, _writers,
+    _floor, _last_client, _too_small, _small_experts, _gate, _writers,
     _divergence, _joining, _energies, _equal_size, _label_sets, _gains,
 )  # fmt: skip
 _KNOWN = {"scorecard": lambda: {"line": line()}}

@@ -34,7 +34,7 @@ def judged(paper: str, rows: Iterable[tuple[Any, ...]], /, **words: object) -> l
 
     A name is that of a claim, whose open ``words`` are given for all rows, or as the row's last
     entry; ``here`` among them is False where the statement is about another scale, and ``looks``
-    is that of `companion.claims.judge`. Sides are numbers by seed, or a
+    and ``unit`` are those of `companion.claims.judge`. Sides are numbers by seed, or a
     bound.
     """
     return [_judged(paper, *row[:4], **{**words, **dict(*row[4:])}) for row in rows]
@@ -42,10 +42,11 @@ def judged(paper: str, rows: Iterable[tuple[Any, ...]], /, **words: object) -> l
 
 def _judged(
     paper: str, name: str, a: Any, rule: str, b: Any, /, here: bool = True, looks: Any = None,
-    **words: object,
+    unit: str | None = None, **words: object,
 ) -> Claim:  # fmt: skip
     claim, place, about = said(paper, name, **words)
     floor = getattr(a, "floor", None) or None
+    about |= {} if unit is None else {"unit": unit}  # an index in [0, 1] has no points
     return judge(claim, place, a, b, rule, here=here, floor=floor, looks=looks, **about)
 
 

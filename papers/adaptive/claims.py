@@ -67,9 +67,10 @@ def recovery_claims(frame: pd.DataFrame) -> list[Claim]:
         rows = (
             (f"greedy.{k:g}", at(BEST, eps=0.0), ">", RECOVERED),
             ("exploring", at(BEST, eps=eps), ">", RECOVERED),
-            ("recovers", at(BEST, eps=eps), ">", at(BEST, eps=0.0)),
+            ("recovers", at(BEST, eps=eps), ">", at(BEST, eps=0.0), {"unit": ""}),
         )
         claims += judged("003", rows, k=k)
+        claims += _exploring(at_most(table[table["orientations"] == k], "J"), "turned", k=k)
         claims += [*_beats(here, "beats.turned", k=k), *floor_claims(here, ending=ending)]
     return claims
 
@@ -80,7 +81,30 @@ def writer_claims(frame: pd.DataFrame) -> list[Claim]:
     spread, most, ending = by(table, "spread"), at_most(table, "eps"), ", writers"
     sides = spread(MOE, eps=0.0), ">", spread(MOE, eps=float(table["eps"].max()))
     alike = judged("003", [("writers", *sides)])
-    return [*_beats(most, "beats.writers"), *alike, *floor_claims(most, ending=ending)]
+    every, eps, j = by(scores(frame)), float(table["eps"].max()), float(table["J"].max())
+    single = judged(
+        "003",
+        (
+            ("single.writers", every(MOE, J=j, eps=eps), ">", every(TUNED, J=1.0)),
+            ("gated.writers", every(MOE, J=j, eps=eps), ">", every(MOE, J=1.0)),
+        ),
+    )
+    beats = [*_beats(most, "beats.writers"), *alike, *_exploring(table, "writers"), *single]
+    return [*beats, *floor_claims(most, ending=ending)]
+
+
+def _exploring(table: pd.DataFrame, where: str, **words: float) -> list[Claim]:
+    """Test what exploration is worth to the mixture and to the clusters that it mixes.
+
+    And whether the mixture beats clusters that exploration has not touched.
+    """
+    explored, plain = by(table, eps=float(table["eps"].max())), by(table, eps=0.0)
+    rows = (
+        (f"explored.{where}", explored(MOE), ">", plain(MOE)),
+        (f"cluster.{where}", explored(BEST), ">", plain(BEST)),
+        (f"plain.{where}", explored(MOE), ">", plain(BEST)),
+    )
+    return judged("003", rows, **words)
 
 
 def protocol_claims(frame: pd.DataFrame) -> list[Claim]:

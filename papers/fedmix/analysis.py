@@ -494,12 +494,11 @@ def _epsilon(experiment: Experiment, setting: Setting) -> float:
 
 
 def least_and_most(fields: Mapping[str, pd.DataFrame], x: str) -> str:
-    """Return in words how far values at the largest ``x`` are from those at the least, by field."""
-    at = {
-        of: rows.assign(method=rows[x].map(f"{x} = {{:g}}".format)) for of, rows in fields.items()
-    }
-    ends = pd.concat(at.values()).sort_values(x)["method"]
-    return plotting.findings(at, ends.iloc[-1], ends.iloc[0], "")
+    """Return in words how far the first field at the largest ``x`` is from that at the least."""
+    name, rows = next(iter(fields.items()))
+    rows = rows.assign(method=rows[x].map(f"{x} = {{:g}}".format)).sort_values(x)
+    ends = rows["method"].iloc[-1], rows["method"].iloc[0]
+    return f"{name}: {plotting.findings({name: rows}, *ends, '')}"
 
 
 def guess(heard: tuple[Any, ...], client: int, told: bool) -> Figure:

@@ -24,6 +24,7 @@ def generalisation_claims(table: pd.DataFrame) -> list[Claim]:
         ("worse", own(FEDAVG, p=low), ">", own(FEDAVG, p=high)),
         ("better", own(LOCAL, p=high), ">", own(LOCAL, p=low)),
         ("mild", general(MIXTURE, p=mild), ">", general(TUNED, p=mild)),
+        ("apart", general(MIXTURE, p=high), ">", general(TUNED, p=high)),
     )
     floors = floor_claims(table[table["metric"] == OWN], "p")
     return judged("001", rows, low=low, high=high) + floors

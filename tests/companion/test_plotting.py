@@ -89,13 +89,17 @@ def test_a_finding_is_put_into_words_at_the_last_round():
             for r in (0, 1)]  # fmt: skip
     table = pd.DataFrame(rows, columns=["method", "seed", "round", "value"])
     alone = {"other": table[table["method"] == "a"]}
-    told = "here, last round: "
-    assert plotting.findings({"here": table} | alone, "a", "b") == f"{told}a is 0.100 above b"
-    assert plotting.findings({"here": table}, "b", "a") == f"{told}b is 0.100 below a"
+    told = "+10.0 points [10.0, 10.0], 3 seeds"
+    assert plotting.findings({"here": table}, "a", "b") == f"a minus b: {told}"
+    both = {"first": table, "here": table} | alone  # one line, of the last that has both
+    assert plotting.findings(both, "a", "b") == f"a minus b (here): {told}"
     few = table[table["seed"] < 2]
-    assert plotting.findings({"here": few}, "a", "b") == f"{told}too few seeds to tell a from b"
-    table["value"] += [0.0, 0.0, 0.0, 0.3, 0.0, -0.3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    assert "no clear difference between a and b" in plotting.findings({"here": table}, "a", "b")
+    assert plotting.findings({"here": few}, "b", "a") == "b minus a: -10.0 points, 2 seeds"
+    plain = plotting.findings({"here": table}, "a", "b", unit="")
+    assert plain == "a minus b: +0.100 [0.100, 0.100], 3 seeds"
+    gone = pd.DataFrame([("b", 0, "no")], columns=["method", "seed", "why"])
+    trained = {style.Title("here", untrained=gone): table}
+    assert plotting.findings(trained, "a", "b") == "a minus b: +10.0 points, 2 seeds"
 
 
 def test_drawn_label_sets_say_what_is_wrong():

@@ -229,10 +229,9 @@ def test_what_hides_labels_is_told_from_the_least_to_the_most():
     rows = [(seed, n, 1 - n / 40, 0.1 * n) for seed in range(3) for n in (20, 3, 1)]
     table = pd.DataFrame(rows, columns=["seed", "clients", "labels guessed rightly", "own"])
     fields = {name: table.assign(value=table[name]) for name in table.columns[2:]}
-    assert analysis.least_and_most(fields, "clients").splitlines() == [
-        "labels guessed rightly: clients = 20 is 0.475 below clients = 1",
-        "own: clients = 20 is 1.900 above clients = 1",
-    ]
+    told = analysis.least_and_most(fields, "clients")
+    said = "labels guessed rightly: clients = 20 minus clients = 1: -47.5 points"
+    assert told == f"{said} [-47.5, -47.5], 3 seeds"
 
 
 def test_a_guess_shows_what_is_held_only_when_it_is_told():

@@ -138,7 +138,7 @@ def test_headings_compare_those_that_share_a_part_with_those_that_share_all():
     (name, one), (_, other) = analysis.sides(pd.concat([table, floor])).items()
     assert {*one["method"]} == {*analysis.SIDES} and len(one) == len(other) == 3 * 14
     told = plotting.findings({name: one}, *analysis.SIDES, "")
-    assert told == "S = 0: personalised is 0.270 above non-personalised"
+    assert told.startswith("personalised minus non-personalised: +27.0 points [")
 
 
 def test_tables_say_what_is_published():
@@ -231,7 +231,8 @@ def test_a_number_varies_and_the_rest_stays():
     assert rows[rows["k"] == 2]["value"].mean() == pytest.approx(0.9, abs=0.01)
     assert {*rows} == {"method", STAGE, "S", "seed", "k", "value"}
     (named,) = analysis.by_value({"here": rows}, "k").values()
-    assert plotting.findings({"here": named}, "k = 2", "k = 5", "").startswith("here: k = 2 is 0.")
+    pair = "k = 2", "k = 5"
+    assert plotting.findings({"here": named}, *pair, "").startswith("k = 2 minus k = 5: ")
     cold = varied(table, "T", 1.0, {"gamma": SETTING.gamma})
     assert sorted(cold["T"].unique()) == sorted(SETTING.temperatures)
 
