@@ -157,12 +157,8 @@ def _of_writers() -> Sequence[Claim]:
     return next(iter(claims.values()))
 
 
-def _gate() -> Numbers:
-    number(starting(_of_writers(), "Exploration makes the mixture better"), FAILS)
-    return {}
-
-
 def _writers() -> Numbers:
+    number(starting(_of_writers(), "Exploration makes the mixture better"), FAILS)
     one = starting(_of_writers(), "Exploration makes writers more alike")
     return {"spread": number(one, FAILS, sign=-1)}
 
@@ -235,7 +231,7 @@ def _gains() -> Numbers:
 
 
 _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
-    _floor, _last_client, _too_small, _small_experts, _gate, _writers,
+    _floor, _last_client, _too_small, _small_experts, _writers,
     _divergence, _joining, _energies, _equal_size, _label_sets, _gains,
 )  # fmt: skip
 _KNOWN = {"scorecard": lambda: {"line": line()}}

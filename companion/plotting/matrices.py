@@ -60,7 +60,9 @@ def heatmaps(
         ax.set_xlabel(xlabel, fontsize="small")
     image = figure.axes[0].images[0]
     shrink = min(0.8, 2.2 / figure.get_figheight())
+    figure.set_layout_engine("constrained")
     figure.colorbar(image, ax=figure.axes, label=scale, shrink=shrink, aspect=16, pad=0.02)
+    style.laid_out(figure)
     return figure, drawn
 
 
@@ -185,6 +187,7 @@ def partitions(counts: Mapping[str, np.ndarray], columns: int = 2) -> Drawn:
     figure, drawn = fields(counts, draw, (style.PAGE / columns, 1.75), columns=columns)
     figure.supxlabel("client", fontsize="medium")
     figure.supylabel("label", fontsize="medium")
+    style.laid_out(figure)
     return figure, drawn
 
 

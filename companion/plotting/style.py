@@ -342,11 +342,23 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
         )
         legend.get_title().set_color("grey")
     figure.draw_without_rendering()  # as high as fields are above the legend
+    wrapped = False
     for ax in figure.axes:
         label, high = ax.yaxis.label, ax.get_window_extent().height
         if (long := label.get_window_extent().height) > high:
             wide = max(8, int(len(label.get_text()) * high / long))
             label.set_text(fill(label.get_text(), wide, break_long_words=False))
+            wrapped = True
+    if wrapped:
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # saving and showing would lay it out again
+
+
+def laid_out(figure: Figure) -> None:
+    """Lay a finished figure out once more, to which something was added."""
+    figure.set_layout_engine("constrained")
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
 
 
 def _at_ends(figure: Figure, names: Sequence[str]) -> bool:
