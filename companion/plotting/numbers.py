@@ -15,6 +15,7 @@ from companion.plotting import style
 from companion.plotting.style import Drawn, Style, fields
 
 JUDGED = {"agrees": "#0072b2", "differs": "#d55e00"}  # colours that the colour-blind tell apart
+NO_ROWS = pd.DataFrame(columns=["row", "group"])
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks, of which few leave room for labels such as -0.15
 
 
@@ -92,10 +93,8 @@ def dots(
     floor is no row but a thin upright line. The heading says how many intervals lie beyond their
     mark.
     """
-    if not panels:
-        return style.blank()
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
-    every = pd.concat([frame for frame, _ in split.values()])
+    every = pd.concat([frame for frame, _ in split.values()]) if split else NO_ROWS
     rows, groups = (list(dict.fromkeys(every[c])) for c in ("row", "group"))
 
     def draw(ax: Axes, name: str, parts: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
@@ -126,7 +125,7 @@ def dots(
         ax.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
         return frame
 
-    wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / len(panels)
+    wide = min(style.PAGE, max(4.6, 1.4 + 2.3 * len(panels))) / max(len(panels), 1)
     tall = (0.19 * len(groups) + 0.12) * len(rows) + 1.3
     share: Style = {"sharex": True, "sharey": True, **labels}
     if marks and "values" in every:
