@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf, nan
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -126,7 +127,7 @@ def _sound(claim: Claim, less: Claim | None, cut: Claim | None, runs: pd.DataFra
     who = ", ".join(dict.fromkeys(runs["method"]))
     # What is claimed of every place does not hold where it was not tried.
     if cut is None or cut.verdict == UNTESTED or claim.place == BASELINE:
-        blank = dict.fromkeys(("effect", "low", "high", "detects", "p"), nan)
+        blank: dict[str, Any] = dict.fromkeys(("effect", "low", "high", "detects", "p"), nan)
         left = f"without runs that trained: of {who} some did not"
         return replace(
             claim, verdict=UNTRAINED, measured=left, needed=0, values="", clear=True, **blank

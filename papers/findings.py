@@ -234,7 +234,7 @@ _FUNCTIONS: tuple[Callable[[], Numbers], ...] = (
     _floor, _last_client, _too_small, _small_experts, _writers,
     _divergence, _joining, _energies, _equal_size, _label_sets, _gains,
 )  # fmt: skip
-_KNOWN = {"scorecard": lambda: {"line": line()}}
+_KNOWN: dict[str, Callable[[], Numbers]] = {"scorecard": lambda: {"line": line()}}
 NUMBERS = {of.__name__.strip("_").replace("_", " "): of for of in _FUNCTIONS}
 _KNOWN |= NUMBERS
 

@@ -186,6 +186,7 @@ def findings(
                 last = rows.groupby("method")[x].max().min()
                 rows = rows[rows[x] == last]
                 where += "" if x == "round" else f"{', ' * bool(where)}{x} = {last:g}"
+            where = where.replace(" (standard)", "").replace("\n", ", ")  # real data need no word
             at = f" ({where})" if where else ""
             told = f"{method} minus {other}{at}: {finding(rows, method, other, unit)}"
     return told
@@ -312,8 +313,9 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     """
     if heading:
         wide = int(LETTERS * figure.get_figwidth())
-        lines = [fill(line, wide) for line in heading.splitlines()]
-        figure.suptitle("\n".join(lines), fontsize="medium")
+        long = max(map(len, heading.splitlines())) > wide  # small letters spare a line
+        lines = [fill(line, int(wide * (1.2 if long else 1))) for line in heading.splitlines()]
+        figure.suptitle("\n".join(lines), fontsize="small" if long else "medium")
     known: dict[str, Any] = {}
     for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
