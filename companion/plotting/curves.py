@@ -38,7 +38,9 @@ def curves(
         _lines(ax, drawn, "round", curve if seeds else curve[:0])
         ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         style.draw_floor(ax, floor["value"])
-        if style.FROM_ZERO.search(labels["ylabel"]):
+        style.fit(ax, drawn["mean"], floor["value"])
+        # Quantities are read from zero, unless that would hide how they differ.
+        if style.FROM_ZERO.search(labels["ylabel"]) and curve["value"].min() < ax.get_ylim()[1] / 2:
             ax.set_ylim(bottom=0)
         if name in marks:
             ax.axvline(marks[name], **style.MARK)
@@ -137,6 +139,7 @@ def over(
         if level is not None:
             ax.axhline(level, **style.MARK)
         style.draw_floor(ax, floor["value"], floor[x])
+        style.fit(ax, numbers["value"], floor["value"])
         title = f"{name}, {style.seeds_of(shown)}" if seeds else name
         ax.set(title=title, xscale="log" if log else "linear")
         places = sorted(shown[x].unique())

@@ -119,7 +119,9 @@ def frontier(panels: Mapping[str, pd.DataFrame], *, log: bool = False, **labels:
         ax.set_xscale("log" if log else "linear")
         ax.margins(0.1, 0.1)
         low, high = ax.get_ylim()
+        ticks = [tick for tick in ax.get_yticks() if low <= tick <= min(high, 1)]
         ax.set_ylim(top=high + 0.25 * (high - low))  # room for names
+        ax.set_yticks(ticks)
         _front(ax, points[points["best"]].sort_values("x"))
         return points
 

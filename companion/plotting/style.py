@@ -225,6 +225,19 @@ def draw_floor(
         ax.plot(means.index, means, **FLOOR)
 
 
+def fit(ax: Axes, values: pd.Series, floor: pd.Series) -> None:
+    """Fit the axis of y to values where the floor lies so far below that it would squeeze them.
+
+    The floor is then a number in the corner.
+    """
+    low, high = values.min(), values.max()
+    if len(floor) and floor.max() < low - (high - low):
+        room = 0.08 * (high - low) or 0.05
+        ax.set_ylim(low - room, high + room)
+        corner: Style = {"transform": ax.transAxes, "color": FLOOR["color"], "fontsize": "x-small"}
+        ax.text(0.02, 0.02, f"{CALLED}: {floor.mean():.2f}, below", **corner)
+
+
 def fields(
     panels: Mapping[str, What] | Sequence[tuple[str, What | None]],
     draw: Callable[[Axes, str, What], pd.DataFrame],
