@@ -359,7 +359,7 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     figure.draw_without_rendering()  # as high as fields are above the legend
     wrapped = False
     for ax in figure.axes:
-        label, high = ax.yaxis.label, ax.get_window_extent().height
+        label, high = ax.yaxis.label, float(ax.get_window_extent().height)
         if (long := label.get_window_extent().height) > high:
             wide = max(8, int(len(label.get_text()) * high / long))
             label.set_text(fill(label.get_text(), wide, break_long_words=False))

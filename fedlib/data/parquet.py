@@ -135,9 +135,9 @@ def _pixels(picture: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     with _opened(picture) as opened:
         if opened.size != (shape[1], shape[0]):
             raise ValueError(f"picture of {opened.size[::-1]} pixels, not {shape[:2]}")
-        if opened.has_transparency_data and opened.convert("RGBA").getchannel("A").getextrema() < (
-            255,
-            255,
+        if (
+            opened.has_transparency_data
+            and min(opened.convert("RGBA").getchannel("A").tobytes()) < 255
         ):
             raise ValueError("picture that one can see through: put it on a background")
         if opened.mode in ("1", "L"):

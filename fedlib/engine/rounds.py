@@ -90,8 +90,7 @@ def play_round(
     usual = costs.chunk_of(fed, chunk, costs.numbers(state))
     most = costs.side_by_side(fed, chunk, usual, state, algorithm.phases())
     groups = [*costs.groups(alike, ends, most)]
-    messages: Params = {}
-    told: Params = {}
+    messages, told = dict[str, Tensor](), dict[str, Tensor]()
 
     def play(group: np.ndarray) -> Sent:
         handed = hand_out(algorithm, fed, state, where[torch.as_tensor(group)])
