@@ -377,7 +377,7 @@ def _floor(case: Case, fed: Federation) -> Round:
             return nn.functional.cross_entropy(model(x), y)
 
     model.to(memory_format=torch.channels_last)
-    optimizer = case.algorithm.client.build(dict(model.named_parameters()))
+    optimizer = plain.optimizer_of(case.algorithm.client, model)
 
     def play() -> None:
         for _ in range(case.cohort * case.algorithm.epochs):

@@ -58,6 +58,18 @@ def draw(clients: Sequence[Client], cohort: int, rng: np.random.Generator) -> li
     return [clients[i] for i in rng.choice(len(clients), cohort, replace=False)]
 
 
+def optimizer_of(
+    choice: Optimizer, model: nn.Module, fused: bool | None = None
+) -> torch.optim.Optimizer:
+    """Return torch's own SGD or Adam over a module."""
+    if choice.name == "sgd":
+        how = {"momentum": choice.momentum, "weight_decay": choice.weight_decay}
+        return torch.optim.SGD(model.parameters(), choice.lr, fused=fused, **how)
+    assert choice.name == "adam", choice
+    how = {"eps": choice.eps, "weight_decay": choice.weight_decay}
+    return torch.optim.Adam(model.parameters(), choice.lr, choice.betas, fused=fused, **how)
+
+
 def fedavg_round(
     model: nn.Module, cohort: Sequence[Client], choice: Optimizer, epochs: int = 1
 ) -> None:
@@ -67,7 +79,7 @@ def fedavg_round(
     states = []
     for client in cohort:
         local = copy.deepcopy(model)
-        optimizer = choice.build(dict(local.named_parameters()))
+        optimizer = optimizer_of(choice, local)
         for _ in range(epochs):
             for x, y in client.loader:
                 x, y = x.to(device), y.to(device)
@@ -118,7 +130,7 @@ def tight_round(
         with torch.no_grad():
             for n, w in leaves.items():
                 w.copy_(begun[n])
-        optimizer, rows = choice.build(leaves, fused=True), memory.rows[i]
+        optimizer, rows = optimizer_of(choice, model, fused=True), memory.rows[i]
         for _ in range(epochs):
             for some in rows[torch.randperm(len(rows), device=rows.device)].split(batch):
                 x = memory.x[some]

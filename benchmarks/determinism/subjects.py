@@ -23,9 +23,12 @@ from fedlib.algorithms import (
     Newcomers,
     Personal,
     PMMoE,
+    Private,
     PrunedFedMix,
+    SecureSum,
 )
 from fedlib.algorithms.ifca import Explore
+from fedlib.algorithms.private import Summed
 from fedlib.engine import EarlyStop
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, BiLSTM, Family, LeNet, Net
@@ -96,7 +99,8 @@ def _task(net: str) -> Task:
 
 def _experiment(task: Task, algorithm: FedAvg, rounds: int) -> Experiment:
     """Return an algorithm's experiment, after its first stage if it needs one."""
-    of = getattr(algorithm, "of", FedAvg(**FAST) if isinstance(algorithm, Mixture) else None)
+    first = FedAvg(**FAST) if isinstance(algorithm, Mixture) else None
+    of = None if isinstance(algorithm, Summed) else getattr(algorithm, "of", first)
     after = of and Experiment(task, of, 2, cohort=COHORT, seed=SEED, evaluate_every=0)
     return Experiment(
         task, algorithm, rounds, cohort=COHORT, seed=SEED, evaluate_every=rounds, after=after
@@ -118,6 +122,8 @@ _CONFIGURED: dict[str, FedAvg] = {
     "Newcomers": Newcomers(of=Personal(local=("head.",), **FAST), client=_STEP, **FAST),
     "Densities": Densities(of=_HALF, hidden=(8,), latent=2, epochs=2, client=adam(0.03), **FAST),
     "PMMoE": PMMoE(of=FedPer(client=_STEP, **FAST), epochs=2, client=adam(1e-2), **FAST),
+    "Private": Private(of=FedAvg(client=_STEP, **FAST)),
+    "SecureSum": SecureSum(of=FedAvg(client=_STEP, **FAST)),
     "PrunedFedMix": PrunedFedMix(eta=0.95, phi_scale=0.5, client=_STEP, **FAST),
 }
 _OPTIONS: dict[str, FedAvg] = {
