@@ -29,6 +29,7 @@ from fedlib.algorithms import (
 )
 from fedlib.algorithms.ifca import Explore
 from fedlib.algorithms.private import Summed
+from fedlib.data import Fitted
 from fedlib.engine import EarlyStop
 from fedlib.federation import Federation, Table
 from fedlib.models import MLP, BiLSTM, Family, LeNet, Net
@@ -54,9 +55,11 @@ NETS: dict[str, Family] = {
 class PixelTexts(Task):
     """Digits that are read: two rows of pixels, a token for each of the 17 shades of grey."""
 
-    def build(self, seed: int, device: str | torch.device = "cpu") -> Federation:
+    def build(
+        self, seed: int, device: str | torch.device = "cpu", fitted: Fitted | None = None
+    ) -> Federation:
         """Return the federation of one seed, of texts."""
-        fed = Task.build(replace(self, model=MLP((1,))), seed, device)
+        fed = Task.build(replace(self, model=MLP((1,))), seed, device, fitted)
         texts = {name: _read(getattr(fed, name)) for name in ("train", "validation", "test")}
         net = Net(self.model, tuple(texts["train"].x.shape[1:]), fed.classes)
         return replace(fed, net=net, **texts)
