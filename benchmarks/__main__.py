@@ -4,7 +4,8 @@
 
 Medians over the repetitions; a ratio is the median of the ratios within a repetition, so that a
 machine that slows down slows both sides. Peak memory is that of a fresh process that plays one
-round in one way. T compares the throughput of two processes with that of one. The numbers go to
+round in one way. T compares the throughput of two processes with that of one, S what a
+run once paid for with what it pays now. The numbers go to
 ``build/measured.parquet`` with a description of the machine, case by case, and what they say to
 ``measured.txt`` beside it; ``--keep`` writes both next to the benchmarks instead. There, cases that
 were measured before, and now not again, stay.
@@ -21,7 +22,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from benchmarks import throughput
+from benchmarks import spared, throughput
 from benchmarks.cases import CASES, Case
 from benchmarks.memory import peak_mib
 from fedlib import memory, paths
@@ -30,7 +31,8 @@ from fedlib.tasks import pick_device
 THROUGHPUT = "T"
 THROUGHPUT_ROUNDS = 10
 LEAST_GAIN = 1.8
-EVERY = (*CASES, THROUGHPUT)
+SPARED = "S"
+EVERY = (*CASES, SPARED, THROUGHPUT)
 MACHINE = ["device", "processor", "cores", "threads", "load", "system", "python", "torch"]
 
 
@@ -55,6 +57,8 @@ def _case(name: str, repeat: int, device: torch.device) -> pd.DataFrame:
     """Return what was measured of a case."""
     if name == THROUGHPUT:
         return throughput.measure(CASES["A"], THROUGHPUT_ROUNDS, max(2, repeat // 2))
+    if name == SPARED:
+        return spared.measure(repeat)
     case = CASES[name]
     frame = measure(case, repeat, device)
     frame["peak_mib"] = frame["way"].map({w: peak_mib(case, w, device) for w in case.ways})
@@ -65,6 +69,8 @@ def said(name: str, frame: pd.DataFrame) -> str:
     """Return what is said of a case."""
     if name == THROUGHPUT:
         return f"{name}  {throughput_text(frame)}"
+    if name == SPARED:
+        return f"{name}  {spared.text(frame)}"
     return f"{name}  {CASES[name].title}\n{describe(CASES[name], frame)}"
 
 

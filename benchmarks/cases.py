@@ -107,15 +107,15 @@ class Case:
         """Return the functions that play a round, by way; ways of one population share its data."""
         if self.populations:
             sizes = dict(zip(self.ways, self.populations, strict=True))
-            return {w: _engine(self, federation(self, device, sizes[w])) for w in ways}
+            return {w: one_core(self, federation(self, device, sizes[w])) for w in ways}
         fed = federation(self, device)
         if self.rivals:
             owner = torch.arange(self.clients, device=device).repeat_interleave(self.size)
             fed.train.y = owner % self.classes
             every = {self.ways[0]: self.algorithm, **{name: a for name, a, _ in self.rivals}}
-            return {w: _engine(replace(self, algorithm=every[w]), fed) for w in ways}
-        make = {"floor": _floor, "engine": _engine, "plain": _plain}
-        make |= {TIGHT: _tight, CORES: _on_two_cores}
+            return {w: one_core(replace(self, algorithm=every[w]), fed) for w in ways}
+        make = {"floor": _floor, "engine": one_core, "plain": _plain}
+        make |= {TIGHT: _tight, CORES: on_two_cores}
         return {way: make[way](self, fed) for way in ways}
 
 
@@ -287,7 +287,7 @@ def _mapped(images: np.ndarray) -> Tensor:
         return torch.from_numpy(np.memmap(file, images.dtype, "c", shape=images.shape))
 
 
-def _engine(case: Case, fed: Federation) -> Round:
+def one_core(case: Case, fed: Federation) -> Round:
     state, played = _begun(case.algorithm, fed), 0
 
     def play() -> None:
@@ -300,8 +300,8 @@ def _engine(case: Case, fed: Federation) -> Round:
     return play
 
 
-def _on_two_cores(case: Case, fed: Federation) -> Round:
-    play = _engine(case, fed)
+def on_two_cores(case: Case, fed: Federation) -> Round:
+    play = one_core(case, fed)
 
     def both() -> None:
         threads = torch.get_num_threads()

@@ -444,10 +444,10 @@ class Course:
         """Keep a copy of the state if it is the best so far, where that is asked for."""
         if self.experiment.keep == "best":
             some = self.seen.ids[np.flatnonzero(self.seen.validation.sizes)]
-            rivals = pa.concat_tables([self._rivals, self.log.table(completed)])
-            at = best_of(rivals, some)
-            self._rivals = rivals.filter(pc.field("round") == at)
+            now = self.log.table(completed)
+            at = best_of(pa.concat_tables([self._rivals, now]), some)
             if at == completed:
+                self._rivals = now
                 self._best = State.from_flat({n: t.clone() for n, t in state.flat().items()})
             if completed == self.experiment.rounds:
                 self.log.add(completed, "kept_round", at)
