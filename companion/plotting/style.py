@@ -326,9 +326,9 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     """
     if heading:
         wide = int(LETTERS * figure.get_figwidth())
-        long = max(map(len, heading.splitlines())) > wide  # small letters spare a line
-        lines = [fill(line, int(wide * (1.2 if long else 1))) for line in heading.splitlines()]
-        figure.suptitle("\n".join(lines), fontsize="small" if long else "medium")
+        small = max(map(len, heading.splitlines())) > wide  # small letters spare a line
+        lines = [fill(line, int(wide * (1.2 if small else 1))) for line in heading.splitlines()]
+        figure.suptitle("\n".join(lines), fontsize="small" if small else "medium")
     known: dict[str, Any] = {}
     for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
