@@ -258,7 +258,7 @@ def _changed(draw, kinds):
     base, others = SAMPLES[draw(st.sampled_from(kinds))]
     for name, other in others.items():
         if draw(st.booleans()):
-            numbers = {int: st.integers(0, 2**40), float: st.floats(0, 1e6)}.get(type(other))
+            numbers = {int: st.integers(0, 2**10), float: st.floats(0, 1e6)}.get(type(other))
             for value in (other if numbers is None else draw(numbers), other):
                 with contextlib.suppress(ValueError):
                     base = dataclasses.replace(base, **{name: value})
