@@ -232,6 +232,8 @@ def _beside(u: Tensor, t: Tensor) -> Tensor:
 def clipped(parts: Params, most: float) -> Params:
     """Return parts ``[clients, ...]``, all leaves of a client together of length ``most``."""
     squares = [t.square().flatten(1).sum(1) for _, t in sorted(parts.items())]
+    if not squares:
+        return {}
     length = torch.stack(squares).sum(0).sqrt()
     scale = most / length.clamp(min=most)
     return {n: _beside(scale, t) * t for n, t in parts.items()}

@@ -124,7 +124,7 @@ def test_a_number_that_was_printed_too_small_is_compared_in_its_rescaled_form():
 def test_what_an_exhibit_prints_is_what_its_section_can_measure():
     for exhibit in BOOK.exhibits:
         first = next(iter(exhibit.section.settings("paper")))
-        bare = set(exhibit.section.methods("paper", first))
+        bare = {r.method for r in exhibit.section.runs("paper", first, costly=True)}
         for dataset in exhibit.section.settings("paper"):
             printed = exhibit.printed(dataset)
             known = set(printed["method"]) - {"PM-MOE", "all"}

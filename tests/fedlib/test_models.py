@@ -265,12 +265,6 @@ def test_the_papers_networks_drop_as_in_table_1():
     assert [net.dropout for net in found] == [0.80, 0.76, 0.78]
 
 
-def test_an_algorithm_without_dropout_says_so():
-    fed = make_federation((9, 5, 7), model=DROPS, shape=SHAPE)
-    with pytest.raises(ValueError, match="FedMix trains without dropout and BatchNorm"):
-        play(FedMix(), fed, 1)
-
-
 @pytest.mark.parametrize("spec", TEXTS, ids=repr)
 @pytest.mark.parametrize(
     "algorithm",

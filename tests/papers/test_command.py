@@ -9,9 +9,9 @@ from fedlib.runs import StoreError
 from papers.__main__ import app, main
 from papers.book import BOOK
 
-COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "results", "report",
+COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "blocks", "results", "report",
             "tasks"]  # fmt: skip
-HOW = {"device": "auto", "workers": 1, "probe": True, "plan": False}
+HOW = {"device": "auto", "workers": 1, "blocks": [], "plan": False}
 HOW |= {"address": None}
 
 
@@ -28,10 +28,10 @@ def test_every_command_explains_itself(capsys):
     [
         ("notebooks --only 07", "companion.notebooks.refresh", ("07", 0), {}),
         (
-            "campaign --section gates@2 --section long --no-probe --workers 4 --address auto",
+            "campaign --section gates@2 --section long --block 2 --workers 4 --address auto",
             "companion.plan.campaign",
             (BOOK, "paper", ["gates@2", "long"]),
-            HOW | {"workers": 4, "probe": False, "address": "auto"},
+            HOW | {"workers": 4, "blocks": [2], "address": "auto"},
         ),
         ("results", "companion.keep.main", (BOOK, "standard"), {}),
         ("report", "companion.scorecard.main", (BOOK,), {}),

@@ -84,15 +84,14 @@ def taken_apart(section, scale, dataset):
     return pd.DataFrame({"method": r.method, **r.where} for r in section.runs(scale, dataset))
 
 
-def test_table_2_is_whole_and_other_numbers_of_clusters_have_one_fraction():
+def test_table_2_is_whole_with_the_most_clusters_explored_and_not():
     table = taken_apart(ADAPTIVE, "standard", "cifar10")
     most = table[table["J"] == 6]
-    ends = most[most["eps"] != 0.1]
+    ends = most
     for method in (BEST, MOE, ALL_EQUAL):
         found = {*ends.loc[ends["method"] == method, ["p", "eps"]].itertuples(False, None)}
         assert found == {(p, eps) for p in (0.2, 0.4, 0.6, 0.8, 1.0) for eps in (0.0, 0.33)}
-    fewer = table[table["J"].lt(6) | table["eps"].eq(0.1)]
-    assert set(fewer["p"]) == {0.6} and set(fewer["J"]) == {1, 2, 3, 6}
+    assert set(table["J"].dropna()) == {6} and set(table["eps"].dropna()) == {0.0, 0.33}
     everywhere = taken_apart(ADAPTIVE, "paper", "cifar10")
     assert set(everywhere.loc[everywhere["J"] == 2, "p"]) == {0.2, 0.4, 0.6, 0.8, 1.0}
 
@@ -103,7 +102,7 @@ def stages_of(section, scale, dataset):
     return {stage for experiment in made for stage in experiment.stages}
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", ["quick", "paper"])
 def test_however_many_take_part_the_local_work_is_the_same(scale):
     section = ADAPTIVE_PARTICIPATION
     ((dataset, setting),) = section.settings(scale).items()
