@@ -66,6 +66,8 @@ def _setup(section: Section, scale: str, dataset: str) -> dict[str, str]:
 
 
 def _examples(name: str) -> str:
+    if name.endswith(data.SAMPLE):  # of whatever size, and a reader may not have it
+        return f"a sample of {title(name.removesuffix(data.SAMPLE))}"
     if name in RECORDS:
         sizes = RECORDS[name].sizes
     else:

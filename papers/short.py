@@ -123,7 +123,7 @@ def _field(where: str, start: str = "", rival: str = "") -> str:
     if found:
         pattern = ".*".join(map(re.escape, start.split("...")))
         found = [claim for claim in found if re.match(pattern, claim.text)]
-        if len(found) != 1:
+        if len(found) != 1 and not (not found and _panels(section)[dataset].absent):
             raise ValueError(f"{where}: {len(found)} claims begin with {start!r}")
     claim = found[0] if found else Claim(start, "", "", UNTESTED, 0)
     return short(claim) if rival == "+" else told(claim, rival)

@@ -90,7 +90,8 @@ def subjects(rounds: int = ROUNDS) -> list[Subject]:
 
 
 def _default(name: str) -> FedAvg:
-    made: FedAvg = getattr(fedlib.algorithms, name)(client=sgd(0.1), **FAST)
+    kind, plain = getattr(fedlib.algorithms, name), {"client": sgd(0.1), **FAST}
+    made: FedAvg = kind(of=FedAvg(**plain)) if issubclass(kind, Summed) else kind(**plain)
     return made
 
 

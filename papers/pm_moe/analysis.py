@@ -241,6 +241,8 @@ def varied(
     others are not left as they are. Columns method, stage, S, seed, value, and the choice.
     """
     given = given or {}
+    # Where only some runs are stored, no run may have chosen it: then nothing is compared.
+    table = table.reindex(columns=[*dict.fromkeys([*table.columns, STAGE, choice, *given])])
     rows = unchosen(table[table[STAGE] == WITH_MOE], choice, *given)
     rows = rows[rows[[*given]].eq(pd.Series(given)).all(axis=1)]
     rows = rows.assign(**{choice: rows[choice].replace("", np.nan).fillna(default)})
