@@ -18,7 +18,9 @@ ENV := $(STAMP)
 endif
 
 # Processes at once. Each runs one thread: two processes of two threads on two cores crawl.
-JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+ifeq ($(origin JOBS),undefined)
+JOBS := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+endif
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 # The instruction set that all x86-64 processors with AVX2 share, as fedlib pins it: the same bits on
@@ -32,18 +34,29 @@ endif
 endif
 
 # A misspelt variable would be ignored by make, and the run would not be what was asked for.
-KNOWN := VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS SECTIONS BLOCKS RAY_ADDRESS
+KNOWN := TORCH_INDEX VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS SECTIONS BLOCKS RAY_ADDRESS
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(name)))
 UNKNOWN := $(filter-out $(KNOWN) MAKEFLAGS MAKEOVERRIDES -*,$(GIVEN))
 $(if $(strip $(UNKNOWN)),$(error unknown variable: $(strip $(UNKNOWN)); known are $(KNOWN)))
 
+# TORCH_INDEX is where torch and torchvision come from, and nothing else: a second index beside the
+# usual one could serve any package.
+# What stands in the environment of whoever calls make is no setting of this run.
+SETTINGS := SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS SECTIONS BLOCKS
+FOREIGN := $(foreach name,$(SETTINGS),$(if $(filter environment%,$(origin $(name))),$(name)))
+$(if $(strip $(FOREIGN)),$(warning not used, as only the command line sets them: $(FOREIGN)))
+$(foreach name,$(FOREIGN),$(eval override $(name) :=))
+unexport $(SETTINGS)
+
 comma := ,
-option = $(if $($(1)),--$(2) '$($(1))')
+# A value as one word of the shell, whatever it holds: neither make nor the shell looks into it.
+quoted = '$(subst ','\'',$(value $(1)))'
+option = $(if $(value $(1)),--$(2) $(call quoted,$(1)))
 OPTIONS = $(call option,SCALE,scale) $(call option,DATASET,dataset) $(call option,SEEDS,seeds) \
 	$(call option,ROUNDS,rounds) $(call option,DEVICE,device)
 
-CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) --workers '$(or $(WORKERS),1)' \
-	$(foreach part,$(SECTIONS),--section '$(part)') $(foreach number,$(BLOCKS),--block '$(number)')
+CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) $(or $(call option,WORKERS,workers),--workers 1) \
+	$(foreach part,$(subst ','\'',$(value SECTIONS)),--section '$(part)') $(foreach number,$(subst ','\'',$(value BLOCKS)),--block '$(number)')
 
 .PHONY: help env figures notebooks results plan campaign paper report site check test wire browser format lab bench \
 	determinism robust clean
@@ -65,20 +78,22 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(if $(PYTHON),,echo "fedlib needs Python 3.11 or newer: name one with make env PYTHON=..."; exit 1)
 	@echo "making $(VENV) with the versions in constraints.txt: a minute or more, about 2 GB"
 	@$(PYTHON) -m venv $(VENV)
+	@$(if $(value TORCH_INDEX),$(VENV)/bin/python -m pip install --quiet -c constraints.txt --no-deps \
+		--index-url $(call quoted,TORCH_INDEX) torch torchvision)
 	@$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[companion,notebooks,dev]'
 	@touch $@
 
 figures: $(ENV)  ## run every notebook and draw its figures into figures/<scale>/
-	$(PY) -m papers figures $(OPTIONS) $(call option,ONLY,only) --jobs '$(JOBS)'
+	$(PY) -m papers figures $(OPTIONS) $(call option,ONLY,only) --jobs $(call quoted,JOBS)
 
 notebooks: $(ENV)  ## run the source notebooks at quick scale and write their outputs back
-	$(PY) -m papers notebooks $(call option,ONLY,only) --jobs '$(JOBS)'
+	$(PY) -m papers notebooks $(call option,ONLY,only) --jobs $(call quoted,JOBS)
 
 results: $(ENV)  ## keep the finished runs of SCALE with the project, in results/
 	$(PY) -m papers results $(call option,SCALE,scale)
 
 plan: $(ENV)  ## the campaign's blocks and what is done; of SCALE, SECTIONS or BLOCKS what is left
-	$(PY) -m papers $(if $(SCALE)$(SECTIONS)$(BLOCKS),campaign --plan $(CAMPAIGN),blocks)
+	$(PY) -m papers $(if $(value SCALE)$(value SECTIONS)$(value BLOCKS),campaign --plan $(CAMPAIGN),blocks)
 
 campaign: $(ENV)  ## train BLOCKS of the campaign in their order, or all, and continue them
 	$(PY) -m papers campaign $(if $(BLOCKS),,$(foreach n,1 2 3 4 5 6 7 8 9 10 11 12 13 14 15,--block $(n))) $(CAMPAIGN)
@@ -103,16 +118,16 @@ endef
 
 check: $(ENV)  ## lint, types, and the tests that train nothing: what to run while working
 	$(LINT)
-	$(PY) -m pytest -n $(JOBS) --dist loadfile -m 'not slow' $(PYTEST)
+	$(PY) -m pytest -n $(call quoted,JOBS) --dist loadfile -m 'not slow' $(PYTEST)
 
 test: $(ENV)  ## lint, types, all tests, and the notebooks against their stored outputs and verdicts
 	$(LINT)
-	$(PY) -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
+	$(PY) -m pytest -n $(call quoted,JOBS) --dist loadfile $(PYTEST)
 	@if ! compgen -G 'notebooks/*.ipynb' >/dev/null; then echo "no notebooks to compare"; exit 0; fi; \
 	scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \
 	echo "notebooks, from an empty results store, against their stored outputs:" && \
 	export FEDLIB_FIGURES=$$scratch/figures && \
-	FEDLIB_QUIET=1 FEDLIB_RUNS=$(or $(STORE),$$scratch/runs) \
+	FEDLIB_QUIET=1 FEDLIB_RUNS=$(if $(value STORE),$(call quoted,STORE),$$scratch/runs) \
 		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
 		-o faulthandler_timeout=1000 -n 2 --dist loadscope notebooks && \
 	$(PY) -m papers verdicts
@@ -125,7 +140,7 @@ wire:  ## play experiments between Flower's processes, in an environment of its 
 browser: $(ENV)  ## run notebooks in JupyterLab in headless Chromium and move their widgets
 	@$(PY) -c 'import selenium' 2>/dev/null || \
 		$(PY) -m pip install --quiet -c constraints.txt -e '.[browser]'
-	$(PY) tests/browser.py $(subst $(comma), ,$(ONLY))
+	$(PY) tests/browser.py $(foreach part,$(subst $(comma), ,$(subst ','\'',$(value ONLY))),'$(part)')
 
 format: $(ENV)  ## format code and notebooks, and fix what the linter can
 	$(PY) -m ruff format .

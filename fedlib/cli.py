@@ -21,7 +21,7 @@ from rich.table import Table
 from typer import Argument, Option
 from typer.main import get_command
 
-from fedlib.values import UnknownName, as_code, from_code, from_dict, is_kind, one_of
+from fedlib.values import ALLOWED, UnknownName, as_code, from_code, from_dict, is_kind, one_of
 
 # Whatever needs torch is imported by the command that needs it: --help answers at once.
 if TYPE_CHECKING:
@@ -162,6 +162,7 @@ def _import(modules: Sequence[str]) -> None:
             import_module(name)
         except ImportError as error:
             raise Usage(f"{name} cannot be imported: {error}") from error
+        ALLOWED.add(name)
 
 
 def _experiment(said: Any, where: str) -> Experiment:

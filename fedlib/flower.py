@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from fedlib.models.families import reads_tokens
 from fedlib.partition import Partition
 from fedlib.runs import Experiment
 from fedlib.runs.atomic import load_tensors, save_tensors, write
-from fedlib.values import from_code, shown
+from fedlib.values import ALLOWED, from_code, shown
 
 NODE = "client"  # in a node's configuration: whose machine it is
 OPT_OUT = "opt_out"  # ... and the share of its examples that it keeps at home
@@ -82,6 +84,9 @@ def asked(context: Context) -> Experiment:
 
     ValueError for what a wire has no use for: stages after others, and clients that send nothing.
     """
+    for name in os.environ.get("FEDLIB_IMPORT", "").split():  # the machine's own word
+        import_module(name)
+        ALLOWED.add(name)
     experiment: Experiment = from_code(str(context.run_config["experiment"]))
     if experiment.after or not experiment.algorithm.federates:
         raise ValueError(f"nothing travels in {experiment}: only a federation from its start does")

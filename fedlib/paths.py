@@ -45,5 +45,9 @@ def results() -> Path:
 
 def cache() -> Path:
     """Decoded data sets: `$FEDLIB_CACHE`, else `fedlib` in the user's cache folder."""
-    user = _folder("XDG_CACHE_HOME", Path.home() / ".cache")
-    return _folder("FEDLIB_CACHE", user / "fedlib")
+    if os.environ.get("FEDLIB_CACHE"):
+        return _folder("FEDLIB_CACHE", ROOT)
+    try:  # a user of a container may have no home
+        return _folder("XDG_CACHE_HOME", Path("~/.cache")) / "fedlib"
+    except RuntimeError as error:
+        raise RuntimeError(f"{error}: set FEDLIB_CACHE to a folder that can be written") from error

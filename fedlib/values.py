@@ -16,6 +16,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any, TypeVar, dataclass_transform, overload
 
@@ -24,6 +25,8 @@ _BITS = 63  # of a whole number: enough for seeds, and for every reader of JSON
 _MOST_SHOWN = 200  # characters of what was given, in an error
 _PLAIN = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
 T = TypeVar("T")
+READING = ContextVar("READING", default=False)  # whether a value is made of somebody's text
+ALLOWED = {"torchvision.models"}  # modules whose functions a text may name; --import adds others
 
 
 @overload
@@ -179,7 +182,11 @@ def _make(cls: Any, given: dict[str, Any]) -> Any:
     """Return a value with some fields; TypeError names those that are missing."""
     for name in given:
         one_of(f"field of {_printed(cls)}", name, [f.name for f in dataclasses.fields(cls)])
-    return cls(**given)
+    before = READING.set(True)
+    try:
+        return cls(**given)
+    finally:
+        READING.reset(before)
 
 
 def _read(node: ast.expr, text: str) -> Any:

@@ -6,6 +6,7 @@ And an auto-encoder, whose density says how well a client knows an example.
 import itertools
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedlib.values import value, within
+from fedlib.values import ALLOWED, READING, value, within
 
 Params = dict[str, Tensor]
 # Several dense nets of at most so many parameters fit into a CPU core's own cache together.
@@ -185,7 +186,9 @@ class Module(Family):
     which is taken out; the output layer here has the task's labels. Parameters that do not require
     gradients stand still, and so do those whose names begin with one of ``frozen`` ("" is all):
     they are no leaves, and belong to the function as its code does. The function is called when a
-    task is built, never when a value is read; ValueError there for what cannot be called so.
+    task is built, never when a value is read; ValueError there for what cannot be called so. A spec
+    that comes as text may name only functions of modules that are allowed (``values.ALLOWED``:
+    torchvision.models, what ``--import`` names, and what one's own Python has named): ValueError.
 
     >>> Module("torchvision.models:resnet18", (("num_classes", 10),), head="fc").head
     'fc'
@@ -195,6 +198,22 @@ class Module(Family):
     arguments: tuple[tuple[str, int | float | str | bool | None], ...] = ()
     head: str = ""
     frozen: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        package, _, name = self.function.partition(":")
+        if not READING.get():
+            ALLOWED.update((package, self.function))
+        elif self.function not in ALLOWED:
+            home = package
+            if package in ALLOWED:  # and so may be imported; what it has from elsewhere may not
+                with suppress(Exception):
+                    home = getattr(import_module(package), name).__module__
+            known = any(f"{home}.".startswith(f"{allowed}.") for allowed in ALLOWED)
+            if package not in ALLOWED or not known:
+                raise ValueError(
+                    f"a spec may not name {self.function!r}, as that could run anything: "
+                    f"--import {home} allows what {home} defines"
+                )
 
     def base(self, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
         """Return the module without its head; see ``Family``."""

@@ -228,8 +228,11 @@ def _changed(stage: Experiment) -> int:
 
 @contextmanager
 def _own_store(experiment: Experiment, every: str) -> Iterator[None]:
-    """Have a store for one run; what a killed process has left of it goes with it."""
-    home = Path(tempfile.gettempdir(), f"fedlib-{os.getuid()}-{experiment.key}")
+    """Have a store for one run, in a folder that nobody else can have made or can write.
+
+    What a killed process has left goes with the temporary files of its machine.
+    """
+    home = Path(tempfile.mkdtemp(prefix=f"fedlib-{experiment.key}-"))
     before = dict(os.environ)
     os.environ |= {"FEDLIB_RUNS": str(home), "FEDLIB_CHECKPOINT_SECONDS": every}
     try:

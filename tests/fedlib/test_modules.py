@@ -28,6 +28,7 @@ from fedlib.models import (
 from fedlib.models.families import GateNet
 from fedlib.models.lifted import AFTER, Lifted
 from fedlib.optim import adam, sgd
+from fedlib.values import from_code, from_dict
 
 IMAGE, SIZES = (8, 8, 1), (11, 4, 10)
 
@@ -431,3 +432,26 @@ def test_torchvisions_resnet18_is_federated():
     frozen = make_federation((4, 3), model=replace(whole, frozen=("",)), shape=(32, 32, 3))
     state, _ = play(FedAvg(client=sgd(0.1)), frozen, rounds=1)
     assert {*state.shared} == {"head.weight", "head.bias"}
+
+
+def test_a_spec_that_comes_as_text_may_name_only_what_was_allowed(monkeypatch, tmp_path):
+    """Neither is a command run, nor a module imported; one's own Python is free."""
+    monkeypatch.setattr("fedlib.models.families.ALLOWED", allowed := {"torchvision.models"})
+    mark = tmp_path / "ran"
+    (tmp_path / "odd_one.py").write_text(f"open({str(mark)!r}, 'w')\nfrom os import system\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for function in (
+        "os:system",
+        "odd_one:net",
+        "torchvision.models._api:load_state_dict_from_url",
+    ):
+        text, spec = f"Module({function!r})", {"kind": "Module", "function": function}
+        for read, told in ((from_code, text), (from_dict, spec)):
+            with pytest.raises(ValueError, match=r"a spec may not name .* --import "):
+                read(told)
+    assert not mark.exists()
+    allowed.add("odd_one")  # what --import does
+    assert from_code("Module('odd_one:net')").function == "odd_one:net"
+    with pytest.raises(ValueError, match=r"'odd_one:system'.*--import posix"):
+        from_code("Module('odd_one:system')")
+    assert from_code(repr(Module("math:floor"))) == Module("math:floor"), "made here"
