@@ -78,7 +78,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(if $(PYTHON),,echo "fedlib needs Python 3.11 or newer: name one with make env PYTHON=..."; exit 1)
 	@echo "making $(VENV) with the versions in constraints.txt: a minute or more, about 2 GB"
 	@$(PYTHON) -m venv $(VENV)
-	@$(if $(value TORCH_INDEX),$(VENV)/bin/python -m pip install --quiet -c constraints.txt --no-deps \
+	@$(if $(value TORCH_INDEX),$(VENV)/bin/python -m pip --quiet install -c constraints.txt --no-deps \
 		--index-url $(call quoted,TORCH_INDEX) torch torchvision)
 	@$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[companion,notebooks,dev]'
 	@touch $@

@@ -140,3 +140,25 @@ def test_the_citation_names_this_version_and_every_paper():
     assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text()
     for paper in papers:
         assert paper["authors"] and paper["year"] and "arxiv.org/abs" in paper["url"]
+
+
+@pytest.mark.parametrize("name", ["DATASET", "ONLY", "SCALE", "SECTIONS", "JOBS"])
+@pytest.mark.parametrize("value", ["x'; touch ran; '", "$(shell touch ran)", "`touch ran`"])
+def test_no_setting_of_make_runs_a_command(name, value, tmp_path):
+    """Neither one of the command line nor one of the environment, which is no setting at all."""
+    call = ["make", "-s", "-f", str(ROOT / "Makefile"), "PY=echo", "figures", "plan", "browser"]
+    for more, given in (([f"{name}={value}"], {}), ([], {name: value})):
+        environment = {**os.environ, **given}
+        how = {"cwd": tmp_path, "capture_output": True, "text": True, "env": environment}
+        done = subprocess.run([*call, *more], **how)
+        assert done.returncode == 0, done.stderr
+        assert not (tmp_path / "ran").exists()
+        assert (value in done.stdout) == (bool(more) and name != "SECTIONS" or name == "JOBS") or (
+            name == "SECTIONS" and more
+        )
+
+
+def test_a_workflow_may_only_read_and_packages_have_one_index():
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert yaml.safe_load(workflow)["permissions"] == {"contents": "read"}
+    assert "EXTRA_INDEX" not in workflow + (ROOT / "README.md").read_text()
