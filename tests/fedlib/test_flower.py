@@ -330,9 +330,8 @@ def test_a_choice_of_what_there_is_not_is_left_out(choice):
 
 def test_where_nobody_is_left_the_nodes_are_named():
     everyone = lying(lambda m: {n: t * float("nan") for n, t in m.items()})
-    with pytest.raises(
-        RuntimeError, match="round 1 has no message: node .* is not finite; node 104: "
-    ):
+    why = r"round 1 has no message: node .* is not finite; node 104: "
+    with pytest.raises(RuntimeError, match=why):
         Loop(EVERYBODY, [*range(5)], lie=everyone, liar=None).play()
     needed = replace(EVERYBODY, algorithm=FOUR["FedMix"])
 
