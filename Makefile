@@ -46,7 +46,7 @@ SETTINGS := SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS SECTIONS
 FOREIGN := $(foreach name,$(SETTINGS),$(if $(filter environment%,$(origin $(name))),$(name)))
 $(if $(strip $(FOREIGN)),$(warning not used, as only the command line sets them: $(FOREIGN)))
 $(foreach name,$(FOREIGN),$(eval override $(name) :=))
-unexport $(SETTINGS)
+unexport $(SETTINGS) JOBS TORCH_INDEX
 
 comma := ,
 # A value as one word of the shell, whatever it holds: neither make nor the shell looks into it.
