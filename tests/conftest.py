@@ -3,6 +3,8 @@
 import math
 import os
 
+import fedlib  # noqa: F401  # isort: skip  # comes before torch, which it holds to AVX2
+
 import numpy as np
 import pytest
 import torch

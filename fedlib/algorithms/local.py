@@ -12,8 +12,9 @@ from torch import Tensor
 from fedlib.algorithms.arithmetic import mean
 from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
 from fedlib.algorithms.ifca import FIT, best_fit, pick
-from fedlib.engine import EarlyStop, Known, Phase, Prediction, State, looks_up
+from fedlib.engine import EarlyStop, Known, Phase, Prediction, State, Update, looks_up
 from fedlib.engine.protocol import noise_of
+from fedlib.engine.train import Cohort
 from fedlib.federation import Federation
 from fedlib.models import Family, Net, Params, named, part
 from fedlib.models.families import auto_encoder, evidence, evidence_bound
@@ -134,7 +135,6 @@ class Newcomers(SecondStage):
     """
 
     loss = as_of("loss")
-    client_end = as_of("client_end")
     communication_bytes = FedAvg.communication_bytes  # what is shared comes down, nothing goes up
     stop: EarlyStop | None = None
 
@@ -148,6 +148,10 @@ class Newcomers(SecondStage):
         """Return one phase over the leaves that are local, with the noise that ``of`` asks for."""
         noise = {name: count for phase in self.of.phases() for name, count in phase.noise}
         return (self.phase(stop=self.stop, noise=tuple(noise.items()), side="local"),)
+
+    def client_end(self, begun: Cohort, after: Params, update: Update) -> Update:
+        """Return what a client of ``of`` keeps; what it would send stays with it."""
+        return self.of.client_end(begun, after, update)[0], update[1]
 
 
 @value

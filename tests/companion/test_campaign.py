@@ -150,7 +150,7 @@ def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
     monkeypatch.setattr("companion.plan.planned", lambda *asked: plan)
     assert main(["campaign", "--plan", "--scale", "quick", "--device", "cpu"]) == 0
     said = capsys.readouterr().out
-    assert "2 runs at the quick scale, 2 of them to be trained" in said and "label_skew" in said
+    assert "2 runs of the quick scale, 2 of them to be trained" in said and "label_skew" in said
     assert find(few[0]) is None
     assert main(["campaign", "--scale", "quick", "--device", "cpu"]) == 0
     assert "all runs are stored" in capsys.readouterr().out

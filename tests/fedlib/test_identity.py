@@ -215,8 +215,8 @@ def decoded(monkeypatch):
     build, here = Task.build, TASK.build(0).source.split()[-1]
 
     def decoded(fingerprint):
-        def other(task, seed, device="cpu"):
-            return replace(build(task, seed, device), source=f"a mirror, {fingerprint[:12]}")
+        def other(task, *how):
+            return replace(build(task, *how), source=f"a mirror, {fingerprint[:12]}")
 
         monkeypatch.setattr(Task, "build", other)
         monkeypatch.setattr(datasets, "fingerprint", lambda name: fingerprint)
