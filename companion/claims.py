@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 
 from companion import inference
+from companion.frames import put_table
 from companion.inference import LEAST_SEEDS, MOST_SEEDS, Limits
 from fedlib import paths
 from fedlib.metrics.intervals import interval
@@ -323,7 +324,7 @@ def keep(notebook: Path, folder: Path) -> None:
     parts = [old[old["notebook"].isin(there)], new[new["notebook"] == number]]
     rows = pd.concat(parts).sort_values("notebook", kind="stable")
     if len(rows) or len(old):
-        rows.to_csv(paths.notebooks() / VERDICTS, index=False, lineterminator="\n")
+        put_table(paths.notebooks() / VERDICTS, rows, "the verdicts")
 
 
 def compare(folder: Path) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 
 import pandas as pd
 
+from companion.frames import put_table
 from companion.sections import Run, Section
 from fedlib import paths, runs
 from fedlib.runs import Experiment, find
@@ -54,5 +55,4 @@ def keep(rows: Iterable[tuple[str, str, int]], judged: Collection[str]) -> None:
     old = kept()
     every = pd.concat([old[~old["key"].isin(judged)], pd.DataFrame(rows, columns=COLUMNS)])
     if len(every) or len(old):
-        file = paths.results() / "diverged.csv"
-        every.sort_values("key").to_csv(file, index=False, lineterminator="\n")
+        put_table(paths.results() / "diverged.csv", every.sort_values("key"), "what diverged")

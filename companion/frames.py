@@ -1,17 +1,24 @@
 """From stored metrics to the tidy frames that figures draw and claims test."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fedlib.metrics import interval, over_clients
-from fedlib.runs import Result
+from fedlib.runs import Result, atomic
 
 # What a row of metrics says besides which run it is of, and what tables made of it add.
 _OF_ROWS = {"round", "metric", "client", "expert", "item", "value"}
 _OF_ROWS |= {"rule", "gigabytes", "server", "gain", "weight", "tensor", "rank"}
+
+
+def put_table(path: Path, table: pd.DataFrame, what: str, **how: Any) -> None:
+    """Write a table as CSV, whole: a reader sees the old file or the new one."""
+    text = table.to_csv(index=False, lineterminator="\n", **how)
+    atomic.write(path, lambda part: part.write_text(text, "utf-8", newline=""), what)
 
 
 def run_columns(table: pd.DataFrame) -> list[str]:

@@ -11,7 +11,8 @@ instead, if anything. Brackets are filled as in `papers.short`.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from companion.panels import Panel, stored
 from companion.scorecard.page import AGREES, OTHER
 from companion.sections import Section
 from fedlib import paths
+from fedlib.runs import atomic
 from papers.adaptive import claims as adaptive
 from papers.adaptive.experiments import ADAPTIVE_WRITERS
 from papers.fedmix import ENSEMBLE, FEDMIX
@@ -300,5 +302,5 @@ def written(text: str) -> str:
 
 if __name__ == "__main__":
     for file, text in ((paths.ROOT / "FINDINGS.md", page()), (README, written(README.read_text()))):
-        file.write_text(text)
+        atomic.write(file, partial(Path.write_text, data=text), "the findings")
         print(file)

@@ -3,6 +3,7 @@
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any, TypeVar
@@ -15,9 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from companion.frames import interval
+from companion.frames import interval, put_table
 from companion.looks import Dash, looks
 from fedlib import paths
+from fedlib.runs import atomic
 
 Drawn = tuple[Figure, pd.DataFrame]
 Style = dict[str, Any]
@@ -88,17 +90,16 @@ def save(figure: Figure, frame: pd.DataFrame, name: str, scale: str) -> Path:
     Scales have folders of their own, so that a quick run never overwrites a larger one.
     """
     numbers = save_table(frame, name, scale)
-    figure.savefig(numbers.with_suffix(".pdf"), metadata={"CreationDate": None})
-    figure.savefig(numbers.with_suffix(".png"), metadata={"Software": None})
+    for kind, silent in (("pdf", "CreationDate"), ("png", "Software")):
+        put = partial(figure.savefig, format=kind, metadata={silent: None})
+        atomic.write(numbers.with_suffix(f".{kind}"), put, "the figure")
     return numbers.with_suffix(".png")
 
 
 def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
     """Write a frame as ``figures/<scale>/<name>.csv``; return its path."""
-    folder = paths.figures() / scale
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.csv"
-    frame.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+    path = paths.figures() / scale / f"{name}.csv"
+    put_table(path, frame, "the numbers of a figure", float_format="%.6g")
     return path
 
 

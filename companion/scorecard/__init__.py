@@ -18,7 +18,7 @@ from companion.scorecard import page as words
 from companion.sections import SCALES, Book, Exhibit, Run
 from fedlib import paths
 from fedlib.metrics import interval
-from fedlib.runs import Experiment, Result, find
+from fedlib.runs import Experiment, Result, atomic, find
 
 LARGEST_FIRST = SCALES[::-1]
 # The quick scale has data of its own, which no paper has numbers for.
@@ -31,9 +31,9 @@ MEASURED = ("mean", "low", "high", "seeds", "values", "same", "diverged", *TEXTS
 def write(book: Book) -> tuple[Path, pd.DataFrame, pd.DataFrame]:
     """Write the page scorecard.html; return its path and what it shows, numbers and claims."""
     file = paths.figures() / "scorecard.html"
-    file.parent.mkdir(parents=True, exist_ok=True)
     table, claims = numbers(book), collected()
-    file.write_text(words.page(table, orders(table), claims))
+    page = words.page(table, orders(table), claims)
+    atomic.write(file, lambda part: part.write_text(page), "the scorecard")
     return file, table, claims
 
 

@@ -68,7 +68,9 @@ def _refused(target: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        variable = "FEDLIB_RESULTS" if target.parent == paths.results() else "FEDLIB_RUNS"
+        homes = {"RESULTS": paths.results(), "FIGURES": paths.figures()}
+        inside = (name for name, home in homes.items() if target.is_relative_to(home))
+        variable = f"FEDLIB_{next(inside, 'RUNS')}"
         raise StoreError(
             f"cannot write {what} to {target}: {error.strerror or error}. What was "
             "stored before is whole, and asking again continues from there. Free some space there, "

@@ -209,6 +209,10 @@ def _train(experiment: Experiment, how: How) -> Result | None:
                 if course.stops(report):
                     break
         except TrainingDiverged as error:
+            if course.resumed:  # what it went on from may be to blame: from the beginning, then
+                at = f"went on from round {course.start} of its checkpoint, and"
+                store.discard(experiment, Damaged(f"run {experiment.key} {at} {error}"))
+                return _train(experiment, how)
             raise course.diverged(error) from error
     course.save()
     made = provenance(fed, course.segments(), course.state, course.ending)
@@ -300,7 +304,7 @@ class Course:
     def __init__(self, experiment: Experiment, fed: Federation, how: How) -> None:
         self.experiment, self.fed, self.how = experiment, fed.at_home(), how
         self.seen = playing(experiment.algorithm, fed)
-        self.log, self.start, self.completed = Log(), 0, 0
+        self.log, self.start, self.completed, self.resumed = Log(), 0, 0, False
         self.state = State({}, {})
         self._earlier = list[dict[str, Any]]()
         self._best: State | None = None
@@ -316,7 +320,8 @@ class Course:
     def begin(self) -> State:
         """Return the state to start from: a checkpoint's, or a fresh one after earlier stages."""
         e, kept = self.experiment, store.restore(self.experiment)
-        kept = kept if kept and kept.completed > 0 else _shorter(e, self.fed.source)
+        self.resumed = kept is not None and kept.completed > 0 and self._fits(kept.state)
+        kept = kept if self.resumed else _shorter(e, self.fed.source)
         if kept:
             self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
             self._best = moved(kept.best, self.fed) if kept.best else None
@@ -332,6 +337,29 @@ class Course:
             }
         self._clock()
         return self.fresh([state for _, state in made])
+
+    def _fits(self, state: State) -> bool:
+        """Return whether a checkpoint has the leaves of this run; set it aside if it has not.
+
+        What stages before have not left in this store is not trained to find out.
+        """
+        ends = []
+        for stage in self.experiment.before:
+            kept = store.restore(stage) if store.complete(stage) else None
+            if kept is None:
+                return True
+            ends.append(kept.state)
+        wanted, found = (
+            {n: t.shape for n, t in {**s.shared, **s.local}.items()}
+            for s in (begun(self.experiment, self.fed, ends), state)
+        )
+        if wanted == found:
+            return True
+        name = min(n for n in wanted | found if wanted.get(n) != found.get(n))
+        shapes = (list(some.get(name, ["none"])) for some in (found, wanted))
+        told = "its checkpoint has for {} {}, where its model has {}".format(name, *shapes)
+        store.discard(self.experiment, Damaged(f"run {self.experiment.key}: {told}"))
+        return False
 
     def fresh(self, earlier: Sequence[State]) -> State:
         """Return the state before round 0, given the final states of the stages before."""

@@ -39,7 +39,7 @@ from fedlib.runs.atomic import Damaged, DamagedWarning, Other, read_json
 from fedlib.runs.exported import files, held, path_of, read_told
 from fedlib.runs.exported import read_metrics as exported_metrics
 from fedlib.runs.provenance import began_with, digest
-from fedlib.runs.spec import MADE_OF, Experiment, Result, key_in, tidy
+from fedlib.runs.spec import MADE_OF, Experiment, Result, key_in, spec_of, tidy
 from fedlib.values import from_dict
 
 SPEC, CHECKPOINT, METRICS = "spec.json", "checkpoint.safetensors", "metrics.parquet"
@@ -308,6 +308,12 @@ def mend(experiment: Experiment) -> None:
             raise Damaged(f"{home} has lost its last state")
     except Damaged as error:
         atomic.set_aside(home, error)
+
+
+def discard(experiment: Experiment, why: Damaged) -> None:
+    """Move a claimed run's folder aside, and begin it anew."""
+    atomic.set_aside(folder(experiment), why)
+    tell(experiment, SPEC, spec_of(experiment))
 
 
 def pack(experiment: Experiment) -> dict[str, bytes]:

@@ -199,6 +199,44 @@ EXPLOSIONS = {
 }
 
 
+def rewrite(change):
+    """Change the leaves of an unfinished run's checkpoint, which stays sound."""
+    path = store.folder(MIX) / store.CHECKPOINT
+    leaves, metadata = load_tensors(path)
+    change(leaves)
+    save_tensors(path, leaves, metadata)
+
+
+HOSTILE = {
+    "another shape": lambda leaves: leaves.update(
+        {n: t[..., :1].clone() for n, t in leaves.items() if n.endswith("phi")}
+    ),
+    "without a leaf": lambda leaves: leaves.pop(next(n for n in leaves if n.endswith("phi"))),
+    "not finite": lambda leaves: explode(leaves, "bias"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_sound_checkpoint_of_something_else_is_moved_aside(at_once, monkeypatch, tmp_path, what):
+    """Nor does a run count as diverged because of what it went on from."""
+    expected, play_round = undisturbed(MIX, tmp_path), running.play_round
+
+    def dying(*args, **kwargs):
+        if kwargs["round"] == 2:
+            raise KeyboardInterrupt
+        return play_round(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "play_round", dying)
+        with pytest.raises(KeyboardInterrupt):
+            play(MIX)
+    rewrite(HOSTILE[what])
+    with pytest.warns(DamagedWarning, match="the run was moved to"):
+        play(MIX)
+    assert store.diverged(MIX) is None and bits(MIX) == expected
+    assert len([*(paths.runs() / "damaged").iterdir()]) == 1
+
+
 @pytest.mark.parametrize("where", EXPLOSIONS)
 def test_leaves_that_are_not_finite_stop_the_run_and_nothing_is_lost(monkeypatch, tmp_path, where):
     experiment, play_round = ALONE if where == "local" else MIX, running.play_round
