@@ -43,7 +43,7 @@ def test_a_claim_says_whose_it_is_and_one_about_another_scale_is_not_judged():
 
 
 @pytest.mark.parametrize(
-    ("above", "verdict"), [(0.0, ELSEWHERE), (0.004, ELSEWHERE), (0.02, HOLDS)]
+    ("above", "verdict"), [(0.0, ELSEWHERE), (0.0049, ELSEWHERE), (0.0051, HOLDS)]
 )
 def test_what_every_run_has_by_the_floor_alone_does_not_hold(above, verdict):
     floor = {0: 0.4, 1: 0.5, 2: 0.6}
@@ -65,6 +65,25 @@ def test_two_sides_that_are_the_same_in_every_seed_differ_in_nothing():
     assert claims.judge(*SAID, [0.5] * 3, 0.5).verdict == FAILS
     assert claims.judge(*SAID, a, {**a, 2: 0.61}).verdict == OPEN
     assert claims.judge(*SAID, a, dict(a), floor=a).verdict == ELSEWHERE
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_an_equivalence_is_decided_at_the_nearer_of_its_boundaries(side):
+    gaps, near = [side * v for v in (0.001, 0.004, 0.013)], side * 0.01
+    claim = claims.judge(*SAID, gaps, 0.0, "~")
+    assert claim.verdict == OPEN and claim.needed == inference.needed(gaps, near)
+    assert claim.p == pytest.approx(stats.ttest_1samp(gaps, near).pvalue, rel=0.01)
+
+
+@pytest.mark.parametrize(("side", "verdict"), [(1, HOLDS), (-1, FAILS)])
+def test_a_call_is_close_where_its_interval_ends_within_half_its_width_of_the_boundary(
+    side, verdict
+):
+    half = EDGES[3] / math.sqrt(3)  # of an interval of three runs that are 1 apart
+    for mean, clear in ((1.95 * half, False), (2.05 * half, True)):
+        runs = [side * mean + d for d in (-1, 0, 1)]
+        claim = claims.judge(*SAID, runs, 0.0, limits=None)
+        assert (claim.verdict, claim.clear) == (verdict, clear)
 
 
 def seeds(claim):
@@ -332,11 +351,12 @@ def test_what_is_stored_is_what_an_execution_told(folders):
         (ROWS, [(QUICK, "0", OPEN), *ROWS[1:]], True, f"near its boundary: 07, {QUICK}: 0: was"),
         (ROWS, [(QUICK, str(i), OPEN) for i in (0, 1)] + ROWS[2:], False, "THEY DO NOT AGREE"),
         (ROWS, [(QUICK, "0", FAILS), *ROWS[1:]], False, "contradiction: 07, Digits (quick), alpha"),
+        ([(QUICK, "0", CLOSE), *ROWS[1:]], [(QUICK, "0", FAILS), *ROWS[1:]], False, "1 contradict"),
         (ROWS, [*ROWS, (STORED, "new", HOLDS)], False, f"07, {STORED}: new: was 'not tested'"),
         ([*ROWS, (STORED, "a", CLOSE)], [*ROWS, (STORED, "a", OPEN)], False, f"07, {STORED}: a"),
         (ROWS, None, False, "0: was 'holds', is 'not tested'"),
     ],
-    ids=["same", "close", "near", "two near", "turned", "one more", "stored", "not run"],
+    ids=["same", "close", "near", "two near", "turned", "flipped", "one more", "stored", "not run"],
 )
 def test_an_execution_is_compared_with_what_is_stored(folders, capsys, old, new, agree, said):
     claims.keep(execute(folders, "07", old), folders[1])

@@ -48,9 +48,9 @@ def test_a_run_that_is_no_better_than_none_is_untrained():
     assert why_untrained(result(FEDAVG, (0.5, 0.5), (0.1, 0.1))) == FIRST
     assert why_untrained(result(FEDAVG, (0.5, 0.4), (0.1, 0.2))) == ""
     # The majority class on own tests, and chance on ten classes.
-    assert why_untrained(result(FEDAVG, (0.1, 0.5), (0.08, 0.1)), floor=0.5) == CONSTANT
-    assert why_untrained(result(FEDAVG, (0.1, 0.5), (0.08, 0.1)), floor=0.4) == ""
-    assert why_untrained(result(FEDAVG, (0.1, 0.5), (0.08, 0.3)), floor=0.5) == ""
+    assert why_untrained(result(FEDAVG, (0.1, 0.504), (0.08, 0.104)), floor=0.5) == CONSTANT
+    assert why_untrained(result(FEDAVG, (0.1, 0.506), (0.08, 0.104)), floor=0.5) == ""
+    assert why_untrained(result(FEDAVG, (0.1, 0.504), (0.08, 0.106)), floor=0.5) == ""
     # A second stage begins with a trained model: it may well make it worse.
     assert why_untrained(result(TUNED, (0.5, 0.5), (0.4, 0.2))) == ""
     assert why_untrained(result(MAJORITY, (0.5, 0.5), (0.1, 0.1)), floor=0.5) == ""

@@ -97,12 +97,12 @@ def test_a_plan_shows_every_example_once_per_epoch(sizes, batch, epochs, seed):
     assert (alone.positions[0] == plan.positions[-1, :steps, :width]).all()
 
 
-@pytest.mark.parametrize("keep", ["best", "last"])
-def test_early_stopping_returns_each_clients_best_weights(keep):
+@pytest.mark.parametrize(("keep", "delta"), [("best", 0.0), ("last", 0.0), ("best", 0.02)])
+def test_early_stopping_returns_each_clients_best_weights(keep, delta):
     fed, rows = make_federation((12, 5, 9)), torch.arange(3)
     algorithm = FedAvg()
     leaves = algorithm.start(fed, algorithm.init(fed, 0), rows)
-    stop = EarlyStop(every=2, patience=3, keep=keep)
+    stop = EarlyStop(every=2, patience=3, min_delta=delta, keep=keep)
     phase = Phase(Optimizer("adam", lr=0.02), epochs=40, batch_size=4, stop=stop)
     plan = make_plan(fed.ids, fed.train.sizes, batch_size=4, epochs=40, seed=0, where=(0, 0))
     cohort = Cohort(fed, rows, leaves, {}, {}, torch.zeros(3))
@@ -129,7 +129,7 @@ def _stop_by_hand(fed, algorithm, leaves, i, plan, phase):
             held = {n: b[0] for n, b in fed.validation.whole(row).items()}
             now = float(nll(algorithm)(fed.net, w, {}, held).detach())
             waited += 1
-            if now < best:
+            if now < best - phase.stop.min_delta:
                 best, waited, kept = now, 0, {n: v.detach().clone() for n, v in w.items()}
             if waited == phase.stop.patience:
                 break

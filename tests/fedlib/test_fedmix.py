@@ -163,8 +163,12 @@ def test_loss_by_hand(fed):
 def test_two_clients_aggregated_by_hand():
     """p(s|z) for q = (.8 .2), (.4 .6) and sizes 1:3 is (.2/.5, .3/.5) and (.05/.5, .45/.5)."""
     fed = make_federation((2, 6))
-    algorithm = FedMix(experts=2, server=sgd(1.0), marginal_entropy=0.0)
+    algorithm = FedMix(experts=2, server=sgd(1.0), marginal_entropy=0.3)
     state = algorithm.init(fed, 0)
+    phi = torch.tensor([[2.0, 0.0], [1.0, 0.3], [0.0, 1.0]], requires_grad=True)
+    state.shared["phi"] = phi.detach()
+    p = fed.train.y[fed.train.index[fed.train.index >= 0]].bincount(minlength=3) / 8
+    entropy(p @ phi.softmax(-1)).backward()
     messages = {n: torch.zeros(2, *t.shape) for n, t in state.shared.items()}
     messages["q_s"] = torch.tensor([[0.8, 0.2], [0.4, 0.6]])
     messages["experts.head.bias"][0] += 10.0
@@ -172,7 +176,21 @@ def test_two_clients_aggregated_by_hand():
     after = algorithm.aggregate(fed, state, torch.tensor([0, 1]), messages)
     moved = state.shared["experts.head.bias"] - after.shared["experts.head.bias"]
     torch.testing.assert_close(moved, torch.tensor([[4.0], [1.0]]).expand(2, 3))
-    torch.testing.assert_close(state.shared["phi"] - after.shared["phi"], torch.full((3, 2), 3.0))
+    torch.testing.assert_close(phi.detach() - after.shared["phi"], 3.0 - 0.3 * phi.grad)
+
+
+def test_what_is_observed_of_q_by_hand():
+    """p(y) = (3/4, 1/4, 0) and q(z|y) = (1/2, 1/2), (1, 0): the marginal is (5/8, 3/8)."""
+    fed = make_federation((2, 6))
+    fed.train.y[:8] = torch.tensor([0, 1, 0, 0, 0, 0, 0, 1])
+    algorithm = FedMix(experts=2)
+    state = algorithm.init(fed, 0)
+    state.shared["phi"] = torch.tensor([[0.0, 0.0], [200.0, 0.0], [0.0, 200.0]])
+    seen = algorithm.observe(fed, state)
+    assert seen["q"].tolist() == [[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]
+    assert float(seen["q_entropy"]) == pytest.approx(3 / 4 * np.log(2))
+    marginal = -5 / 8 * np.log(5 / 8) - 3 / 8 * np.log(3 / 8)
+    assert float(seen["q_marginal_entropy"]) == pytest.approx(marginal)
 
 
 def test_q_conditioned_on_side_information():

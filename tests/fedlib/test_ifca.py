@@ -1,5 +1,6 @@
 """Clusters of clients (IFCA), the stages that follow, and mixtures over all clusters (003)."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedlib.metrics import truth
 from fedlib.models import MLP, part
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Clients, Mirrored, Own, Repeated, Rotated
+from fedlib.randomness import generator
 from fedlib.runs import Experiment, begun, run
 from fedlib.tasks import Task
 
@@ -95,6 +97,10 @@ def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client():
     greedy, third = (replace(algorithm, explore=ifca.Explore(eps)) for eps in (0.0, 0.33))
     assert all(torch.equal(chosen(greedy, t), best) for t in range(3))
     away = [chosen(third, t) != best for t in range(50)]
+    for t, i in itertools.product(range(2), range(40)):  # whether and which: draws of their own
+        drawn = [generator(0, "explore", t, i, *place) for place in ((), (1,))]
+        expected = drawn[1].integers(3) if drawn[0].random() < 0.33 else best[i]
+        assert chosen(third, t)[i] == expected
     # A third of those who explore draw the best cluster.
     assert float(torch.stack(away).double().mean()) == pytest.approx(0.22, abs=0.03)
 
@@ -177,6 +183,22 @@ def test_converged_clusters_leave_with_their_best_weights():
     )
     assert all(losses[1, j] <= losses[0, j] + 1e-6 for j in closed)
     assert 0 <= evaluate(fed, harm, state, fed.test).accuracy.mean() <= 1
+
+
+def test_a_cluster_leaves_at_its_patience_th_check_without_an_improvement():
+    """By hand: 3, 2 (the best), 2, 2.5; the other improves at every check."""
+    stop, is_open = ifca.ClusterStop(patience=2), torch.ones(2).bool()
+    name = f"{ifca.CLUSTERS}w"
+    begun = stop.begun({name: torch.zeros(2)}, is_open)
+    state, left = State({}, {}, memory={ifca.OPEN: is_open, **begun}), []
+    for t, first in enumerate([3.0, 2.0, 2.0, 2.5, 1.0]):
+        state = replace(state, shared={name: torch.full((2,), float(t))})
+        fit = torch.tensor([[first, 9.0], [9.0, 5.0 - t], [torch.nan, torch.nan]])
+        state = stop.closed(state, fit, torch.tensor([0, 1, 0]))
+        left.append(state.memory[ifca.OPEN].tolist())
+        if t == 3:
+            assert state.shared[name].tolist() == [1.0, 3.0]
+    assert left == [[True, True]] * 3 + [[False, True]] * 2
 
 
 def test_a_good_initialisation_is_drawn_until_every_cluster_has_its_share():

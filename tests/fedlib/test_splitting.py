@@ -6,7 +6,7 @@ import torch
 from conftest import LENET, make_federation, scatter, told_newcomers
 from playing import IMAGE, SIZES, client, close, held_by, loss_on, nine, one, plain, play, stepped
 from playing import SPLIT as FAST
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cosine_similarity, cross_entropy
 
 from fedlib import algorithms as alg
 from fedlib.algorithms import splitting
@@ -166,18 +166,27 @@ def test_gpfls_contexts_and_steering_by_hand():
     torch.testing.assert_close(splitting.steer(params, h, ctx["mine"]), expected)
 
 
-def test_gpfls_weight_decay_is_that_of_the_optimiser():
+def test_a_step_of_gpfl_by_hand():
+    """The distance draws features to the received embeddings, and those nowhere."""
     fed = make_federation((8,), model=MLP((6,)))
-    fields = {"batch_size": None, "near": 0.0, "client": sgd(0.2)}
-    without, decayed = (alg.GPFL(decay=d, **fields) for d in (0.0, 0.3))
-    ends = []
-    for algorithm in (without, decayed):
-        start = algorithm.init(fed, 0)
-        before = {n: t.clone() for n, t in start.shared.items()}
-        ends.append(play_round(algorithm, fed, start, round=0, seed=0, cohort=1)[0].shared)
-    for n, t in before.items():
-        less = 0.2 * 0.3 * t if n.startswith((splitting.LABELS, splitting.STEERED)) else 0 * t
-        torch.testing.assert_close(ends[1][n], ends[0][n] - less)
+    algorithm = alg.GPFL(near=3.0, decay=0.2, batch_size=None, client=sgd(0.1))
+    state = algorithm.init(fed, 0)
+    params, ctx = client(fed, algorithm, state, 0)
+    x, y = held_by(fed.train, 0)
+    received = params[splitting.LABELS].clone()
+
+    def loss(w):
+        h = fed.net.features(w, x)
+        said = fed.net.logits(w, splitting.steer(w, h, ctx["mine"]))
+        all_alike = splitting.steer(w, h, ctx["everybody"])
+        cosine = cosine_similarity(all_alike[:, None], w[splitting.LABELS], dim=-1)
+        far = (all_alike - received[y]).norm(dim=-1).mean()
+        decayed = (t for n, t in w.items() if n.startswith((splitting.LABELS, splitting.STEERED)))
+        size = sum((t**2).sum() for t in decayed)
+        return cross_entropy(said, y) + cross_entropy(cosine, y) + 3.0 * far + 0.1 * size
+
+    after, _ = play(algorithm, fed, 1, state=state)
+    close(stepped(params, loss, 0.1), plain(after))
 
 
 def test_without_its_two_ideas_dbe_is_fedavg():
