@@ -37,6 +37,12 @@ UNTESTED, ELSEWHERE = "not tested", "not at this scale"
 UNTRAINED = "not trained here"  # it compares with a model that is no better than none
 MISSING = "not trained yet"  # what was measured for a claim whose runs are not there
 TESTED = (HOLDS, FAILS, OPEN)
+DEMO = "demo"  # follows the verdict of what was tested on digits
+MARKS = {
+    DEMO: "a demonstration on digits, which decides nothing about the paper",
+    ELSEWHERE: "the claim is about training that is longer or larger than what was run",
+    UNTRAINED: "a model that it needs did not train, so nothing is concluded from it",
+}
 PAPER, AUDIT, IDENTITY, OURS = KINDS = ("paper", "audit", "identity", "ours")
 POINT = 0.01  # accuracies that differ by less than a percentage point count as the same
 # What a claim may say, by how far a number may lie from what it is compared with: above and below,
@@ -180,14 +186,24 @@ def folded(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table[~about], pd.DataFrame(rows, columns=table.columns)], ignore_index=True)
 
 
+def demonstrations(table: pd.DataFrame) -> pd.Series:
+    """Return which claims were tested on the quick scale's digits: a demonstration, and no more."""
+    return table["tested on"].str.contains(_ANEW, regex=False)
+
+
 def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of claims as a reader wants it: words, quotes, and what the seeds can see."""
+    """Return a table of claims as a reader wants it: words, quotes, and what the seeds can see.
+
+    Verdicts of demonstrations are marked as such.
+    """
     rows = table.to_dict("records")
     quoted = [f"{of['claim']} (“{of['quote']}”)" if of["quote"] else of["claim"] for of in rows]
     detects = [
         "" if pd.isna(d := of["detects"]) else f"{d:.2g} {of['unit']}".strip() for of in rows
     ]
     whose = [of["kind"] + ", exploratory" * bool(of["exploratory"]) for of in rows]
+    demo = demonstrations(table).map({True: f" ({DEMO})", False: ""})
+    table = table.assign(verdict=table["verdict"] + demo)
     new = {"claim": quoted, "whose": whose, "can detect": detects, "seeds": map(_seeds, rows)}
     columns = ["tested on", "claim", "whose", "place", "measured", "can detect", "seeds", "verdict"]
     return table.assign(**{name: list(values) for name, values in new.items()})[columns]
@@ -336,7 +352,7 @@ def compare(folder: Path) -> bool:
     """
     both = stored().merge(drawn(folder), "outer", [*COLUMNS[:3]], suffixes=(" was", " is"))
     was, now = both["verdict was"], both["verdict is"]
-    moved, anew = was.ne(now), both["tested on"].str.contains(_ANEW, regex=False)
+    moved, anew = was.ne(now), demonstrations(both)
     close = both["clear was"].eq(False) | both["clear is"].eq(False)
     may = moved & anew & close & was.isin(TESTED) & now.isin(TESTED) & (was.eq(OPEN) | now.eq(OPEN))
     for kind, rows in (("near its boundary", both[may]), ("contradiction", both[moved & ~may])):

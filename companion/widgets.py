@@ -35,15 +35,24 @@ from fedlib.runs import Experiment, find, rounds
 def claims_table(frame: pd.DataFrame, name: str, scale: str) -> HTML:
     """Return a frame of claims as a table in which verdicts stand out by word and colour.
 
-    Those about the majority-class baseline are a single row per place. All are written into
-    ``figures/<scale>`` under this name, where the scorecard finds them.
+    Those about the majority-class baseline are a single row per place. Below stands what marks of
+    verdicts mean. All are written into ``figures/<scale>`` under this name, where the scorecard
+    finds them.
     """
     plotting.save_table(frame, name, scale)
     shown = claims.shown(claims.folded(frame))
-    formats = {"verdict": lambda v: f'<b style="color:{_COLOURS.get(v, "inherit")}">{v}</b>'}
+    formats = {"verdict": _coloured}
     with pd.option_context("display.max_colwidth", None):
         table = shown.to_html(index=False, escape=False, formatters=formats, border=0)
-    return HTML(re.sub("<(td|th)>", r'<\1 style="text-align:left">', table))
+    table = re.sub("<(td|th)>", r'<\1 style="text-align:left">', table)
+    there = " ".join(shown["verdict"])
+    marks = [f"<b>{mark}</b>: {what}" for mark, what in claims.MARKS.items() if mark in there]
+    return HTML(f"{table}<p>{'; '.join([*marks, GLOSSARY])}</p>")
+
+
+def _coloured(verdict: str) -> str:
+    colour = _COLOURS.get(verdict.partition(" (")[0], "inherit")
+    return f'<b style="color:{colour}">{verdict}</b>'
 
 
 def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
@@ -204,6 +213,7 @@ def _remembered(experiment: Experiment) -> Iterator[tuple[str, bytes]]:
 
 
 STILL = "Controls: open the notebook in JupyterLab."  # where no kernel runs
+GLOSSARY = 'all terms: <a href="../docs/GLOSSARY.md">glossary</a>'
 _COLOURS = {HOLDS: "#0173b2", FAILS: "#a8480b"}
 _FRAME = 500  # milliseconds between two frames of a live view
 _COARSE, _FEW = 144, 64  # pixels per inch and colours of such a frame

@@ -282,12 +282,13 @@ def line() -> str:
     claims = claims[claims["counted"]]
     held, fails, open_ = (int(claims["verdict"].eq(v).sum()) for v in (HOLDS, FAILS, OPEN))
     measured = pd.read_csv(paths.ROOT / "figures" / SCALE / "16_agreement.csv")["verdict"]
-    full = int((measured != OTHER).sum())
+    small = int(measured.eq(OTHER).sum())
+    full = len(measured) - small - int(measured.eq(UNTRAINED).sum())
     agree = f", where {(measured == AGREES).sum()} agree" if full else ""
     return (
         f"Of {held + fails + open_} claims tested on the papers' data {held} hold, {fails} do not "
         f"hold and {open_} are undecided. Of {total} published numbers {full} were measured at "
-        f"their own scale{agree}; {len(measured) - full} in smaller settings, where only the order "
+        f"their own scale{agree}; {small} in smaller settings, where only the order "
         "of methods can be compared."
     )
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from companion import inference
-from companion.claims import IDENTITY, OPEN, PAPER
+from companion import inference, trained
+from companion.claims import IDENTITY, OPEN, PAPER, UNTRAINED, demonstrations
 from companion.claims import table as claims_frame
 from companion.diverged import lost
 from companion.inference import LEAST_SEEDS
@@ -25,7 +25,7 @@ LARGEST_FIRST = SCALES[::-1]
 WITH_NUMBERS = [scale for scale in LARGEST_FIRST if scale != "quick"]
 BALANCED = "balanced_accuracy"  # of all classes alike, and on no client's own test
 TEXTS = ("group", "family", "scale", "notebook", "key", "device", "commit")
-MEASURED = ("mean", "low", "high", "seeds", "values", "same", "diverged", *TEXTS)
+MEASURED = ("mean", "low", "high", "seeds", "values", "same", "diverged", "untrained", *TEXTS)
 
 
 def write(book: Book) -> tuple[Path, pd.DataFrame, pd.DataFrame]:
@@ -70,7 +70,7 @@ def collected() -> pd.DataFrame:
 def counted(claims: pd.DataFrame) -> pd.DataFrame:
     """Return claims with the column counted: those of the papers, made before, on their data."""
     theirs = claims["kind"].eq(PAPER) & ~claims["exploratory"].astype(bool)
-    return claims.assign(counted=theirs & ~claims["tested on"].str.contains("(quick)", regex=False))
+    return claims.assign(counted=theirs & ~demonstrations(claims))
 
 
 def _name(file: Path) -> str:
@@ -85,7 +85,8 @@ def numbers(book: Book) -> pd.DataFrame:
     Columns of what is published, then floor (on own tests, in percent: always a client's commonest
     label on the paper's own partition; NaN elsewhere), mean, low, high (95% over seeds, in
     percent), seeds, values (by seed), same (whether the run is planned at the papers' own scale),
-    diverged (whether it has no seeds because a run did), group (of numbers that are ranked
+    diverged (whether it has no seeds because a run did), untrained (whether a run of it is, see
+    `companion.trained`), group (of numbers that are ranked
     together) and family, scale, notebook, key (of the first seed's run), its device and commit,
     why_not, at_hand, gap (mean - value), repeats (whether an earlier row is the same number) and
     verdict.
@@ -96,7 +97,8 @@ def numbers(book: Book) -> pd.DataFrame:
     table = table.assign(floor=of_rows(book)).join(found)
     table = table.assign(why_not=book.why_not(), at_hand=~table.index.isin(not_at_hand(book)))
     table = table.fillna({"seeds": 0} | dict.fromkeys(TEXTS, ""))
-    table[["same", "diverged"]] = table[["same", "diverged"]].eq(True)
+    marks = ["same", "diverged", "untrained"]
+    table[marks] = table[marks].eq(True)
     table["group"] = table["group"].where(table["group"].ne(""), table["table_or_figure"])
     # Published in percent; what is measured are fractions.
     ends = ["mean", "low", "high"]
@@ -170,6 +172,7 @@ def _row(
     found = {"row": row["row"], **dict(ends), "seeds": len(values), "values": values}
     found |= {"group": ", ".join(group), "family": exhibit.family(str(row.get("method", "")))}
     found |= {"scale": panel.scale, "notebook": exhibit.notebook}
+    found["untrained"] = bool(trained.of(measured, panel.untrained).any())
     result = _result_of(exhibit, panel, measured)
     if result is not None:
         one, made = result.experiment, result.provenance
@@ -207,8 +210,8 @@ def judged(table: pd.DataFrame) -> pd.Series:
     """Return the verdict of every number.
 
     ``table`` has columns value, std (published, NaN for none), mean, low, high, seeds (0: never
-    run), diverged, same, at_hand (whether its data set is), and why_not ("" where a run is to be
-    compared).
+    run), diverged, untrained, same, at_hand (whether its data set is), and why_not ("" where a run
+    is to be compared).
     """
     margin = table["std"].fillna(0.0).clip(lower=words.POINTS)
     wide = ((table["high"] - table["low"]) / 2).gt(words.WIDEST) | table["seeds"].lt(LEAST_SEEDS)
@@ -219,6 +222,7 @@ def judged(table: pd.DataFrame) -> pd.Series:
         words.DIVERGED: never & table["diverged"],
         words.ABSENT: never & ~table["at_hand"],
         words.NEVER: never,
+        UNTRAINED: table["untrained"],
         words.OTHER: ~table["same"],
         words.IMPRECISE: wide & ~far,
         words.AGREES: (table["mean"] - table["value"]).abs().le(margin),
@@ -232,10 +236,11 @@ def orders(table: pd.DataFrame) -> pd.DataFrame:
 
     Columns paper, table_or_figure, dataset, numbers, correlation (of ranks within a group's
     families, over all groups of the table), p (how often shuffling there does as well), verdict:
-    "the published order" where that survives at 5% among all tables, else "undecided". Tables
-    without two numbers in a family are left out.
+    "the published order" where that survives at 5% among all tables, else "undecided". Numbers of
+    runs that did not train are left out, and tables without two numbers in a family.
     """
-    measured = table[table["seeds"].gt(0) & table["value"].notna() & ~table["repeats"]]
+    known = table["seeds"].gt(0) & table["value"].notna() & ~table["untrained"]
+    measured = table[known & ~table["repeats"]]
     keys, rows = ["paper", "table_or_figure", "dataset"], []
     for name, of in measured.groupby(keys):
         families = [*(of["group"] + of["family"])]

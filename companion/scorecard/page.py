@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from companion import plotting
-from companion.claims import DISCOVERY, FAILS, HOLDS, OPEN, shown
+from companion.claims import DISCOVERY, FAILS, HOLDS, MARKS, OPEN, UNTRAINED, shown
 from companion.inference import LEAST_SEEDS
 
 POINTS, WIDEST = 2.0, 3.0  # percentage points: the margin of agreement, the widest half interval
@@ -23,6 +23,7 @@ VERDICTS = {
     f"{LEAST_SEEDS} seeds",
     OTHER: "the run is smaller than the paper's: of its numbers only the order is judged, within "
     "families of methods",
+    UNTRAINED: "of the runs behind it some ended with a model that is no better than none",
     DIVERGED: "training stopped, because a number in it was not finite any more",
     NEVER: "no run is stored",
     ABSENT: "no run is stored, and of the data set the standard scale has a sample at most",
@@ -63,6 +64,7 @@ one where that survives at a false discovery rate of 5% among all of these.</p>
 papers' data. A verdict needs p of {DISCOVERY:g} or less, which controls false discoveries at 5%
 among all claims, ours with the papers' (Benjamini and Hochberg).</p>
 {_counts(counted, "notebook")}
+<ul>{"".join(f"<li><b>{mark}</b>: {escape(text)}</li>" for mark, text in MARKS.items())}</ul>
 {_claims(claims)}
 <h2>Every published number</h2><p>In the units of the paper, mostly percent. The floor of a number
 on clients' own tests is what always saying a client's commonest label has on the paper's own
@@ -89,7 +91,7 @@ def _summary(numbers: pd.DataFrame, claims: pd.DataFrame) -> str:
     rows = (
         ("Reproduced", (AGREES,), (HOLDS,)),
         ("Not reproduced", (DIFFERS, DIVERGED), (FAILS,)),
-        ("Nobody can tell yet", (IMPRECISE, OTHER, NEVER, ABSENT), (OPEN,)),
+        ("Nobody can tell yet", (IMPRECISE, OTHER, UNTRAINED, NEVER, ABSENT), (OPEN,)),
     )
     parts = []
     for head, of_numbers, of_claims in rows:
@@ -122,7 +124,7 @@ def _counts(rows: pd.DataFrame, by: str) -> str:
 
 def _claims(claims: pd.DataFrame) -> str:
     columns = shown(claims).astype(str).map(escape)
-    columns["verdict"] = claims["verdict"].map(_verdict)
+    columns["verdict"] = columns["verdict"].map(_verdict)
     columns.insert(0, "notebook", claims["notebook"].map(_notebook))
     return _table(columns, "claims")
 

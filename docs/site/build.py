@@ -49,7 +49,8 @@ def _notebooks() -> list[str]:
     """Copy the notebooks with the outputs that they are stored with; return their names."""
     names = []
     for notebook in sorted((paths.ROOT / "notebooks").glob("*.ipynb")):
-        read = json.loads(notebook.read_text())
+        text = notebook.read_text().replace('\\"../docs/GLOSSARY.md\\"', '\\"../glossary.html\\"')
+        read = json.loads(text)
         for cell in read["cells"]:
             if cell["cell_type"] == "code":
                 _adapt(cell)

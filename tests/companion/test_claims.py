@@ -398,4 +398,6 @@ def test_the_claims_about_the_baseline_are_one_row_per_place():
     ]
     assert told["verdict"].tolist() == [HOLDS, OPEN, HOLDS]
     assert told["measured"].tolist()[1:] == ["undecided: c", ""]
-    assert len(claims.shown(told)) == 3
+    assert claims.shown(told)["verdict"].tolist() == told["verdict"].tolist()
+    demo = claims.shown(claims.table({"Digits (quick)": rows[:2]}))
+    assert demo["verdict"].tolist() == [f"{HOLDS} (demo)"] * 2

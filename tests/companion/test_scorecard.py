@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from companion import claims, panels, scorecard
-from companion.claims import FAILS, HOLDS, OPEN
+from companion.claims import FAILS, HOLDS, OPEN, UNTRAINED
 from companion.plotting import save_table
 from companion.scorecard import judged, not_at_hand, numbers, orders
 from companion.scorecard.page import (
@@ -29,6 +29,7 @@ from fedlib.runs import Result, export, store
 from papers.book import BOOK, RESCALED
 from papers.pm_moe.experiments import FOURTEEN
 from papers.published import published
+from papers.scaled import MAJORITY
 
 # One exhibit: to look for the runs of all takes half a minute.
 ONE = replace(BOOK, exhibits=tuple(e for e in BOOK.exhibits if e.section is FOURTEEN))
@@ -56,10 +57,12 @@ NAN = float("nan")
 def test_a_number_is_judged_by_the_stated_rule(value, std, mean, half, seeds, said):
     row = {"value": value, "std": std, "mean": mean, "low": mean - half, "high": mean + half}
     row |= {"seeds": seeds, "why_not": "", "diverged": False, "same": True, "at_hand": True}
+    row |= {"untrained": False}
     one = pd.DataFrame([row])
     assert judged(one).item() == said and said in VERDICTS
     assert judged(one.assign(same=False)).item() == (OTHER if seeds else NEVER)
     assert judged(one.assign(at_hand=False)).item() == (said if seeds else ABSENT)
+    assert judged(one.assign(untrained=True)).item() == (UNTRAINED if seeds else NEVER)
     assert judged(one.assign(diverged=True)).item() == (said if seeds else DIVERGED)
     assert judged(one.assign(why_not="no")).item() == NO
 
@@ -69,9 +72,10 @@ def test_orders_are_judged_within_families_and_against_all_tables():
     places = [(item, p, f) for item in "xyz" for p in ("p = 1", "p = 2") for f in "ab"]
     rows = [(*at, i, i + 100 * (at[2] == "b")) for at in places for i in range(3)]
     table = pd.DataFrame([*rows, ("alone", "p", "a", 1, 1)], columns=names)
-    table = table.assign(seeds=3, repeats=False, paper="004", dataset="d")
+    table = table.assign(seeds=3, repeats=False, untrained=False, paper="004", dataset="d")
     table.loc[table["table_or_figure"].eq("z"), "mean"] = [3, 4, 2, 104, 103, 102] * 2
-    found = orders(table).set_index("table_or_figure")
+    worst = table[table["table_or_figure"].eq("x")].assign(untrained=True, mean=-table["mean"])
+    found = orders(pd.concat([table, worst])).set_index("table_or_figure")
     assert found["verdict"].to_dict() == dict.fromkeys("xy", "the published order") | {"z": OPEN}
     assert found.loc["x", "correlation"] == 1 and found.loc["z", "correlation"] == -0.75
     assert found.loc["x", "p"] == pytest.approx(1 / 6**4, abs=5e-4)
@@ -131,14 +135,18 @@ def test_what_an_exhibit_prints_is_what_its_section_can_measure():
             assert known <= bare, (exhibit.notebook, known - bare)
 
 
-def stored(section, dataset, name, accuracy, scale="standard"):
-    """Export made-up runs, a client with that accuracy; return their keys."""
+def stored(section, dataset, name, accuracy, scale="standard", kept=None):
+    """Export made-up runs, a client with that accuracy; return their keys.
+
+    ``kept`` is the round whose model they kept.
+    """
     made = []
     for experiment in section.experiments(scale, dataset, name):
         value = accuracy + 0.01 * (experiment.seed - 1)
         rows = [(0, "examples", 0, -1, "", 10.0)]
         for metric in ("test_accuracy", "validation_accuracy"):
             rows.append((experiment.rounds, metric, 0, -1, "", value))
+        rows += [(experiment.rounds, "kept_round", -1, -1, "", kept)] * (kept is not None)
         metrics = pa.Table.from_pandas(pd.DataFrame(rows, columns=COLUMNS), preserve_index=False)
         made.append(Result(experiment, metrics, {"commit": "abc"}))
     export(made, f"{section.name}-{dataset}-{made[0].experiment.key}")
@@ -148,6 +156,7 @@ def stored(section, dataset, name, accuracy, scale="standard"):
 def test_a_stored_run_is_joined_with_the_number_it_measures():
     keys = stored(FOURTEEN, "cifar10", "FedPer, S = 0", 0.9)
     stored(FOURTEEN, "cifar10", "FedAvg, S = 0", 0.3)
+    stored(FOURTEEN, "cifar10", "FedProx, S = 0", 0.3, kept=0)
     found = numbers(ONE)
     assert len(found) == len(published())
     one = found[found["paper"].str.startswith("004") & found["table_or_figure"].eq("Table 1")]
@@ -163,7 +172,7 @@ def test_a_stored_run_is_joined_with_the_number_it_measures():
     assert (row["seeds"], row["scale"], row["commit"]) == (3, "standard", "abc")
     assert row["notebook"] == "12_fourteen_baselines"
     assert row["key"] == keys[0]
-    assert one.loc["DBE", "verdict"] == NEVER
+    assert one.loc["DBE", "verdict"] == NEVER and one.loc["FedProx", "verdict"] == UNTRAINED
     for dataset, verdict in {"Cifar100": ABSENT, "TINY": ABSENT, "AGNews": NEVER}.items():
         rows = found[found["dataset"].eq(dataset) & found["table_or_figure"].eq("Table 1")]
         rows = rows[rows["paper"].str.startswith("004")]
@@ -182,7 +191,8 @@ def test_a_run_of_the_papers_own_scale_is_compared_by_the_margin():
 def test_a_method_that_diverged_is_named_and_nothing_waits_for_it():
     for run in FOURTEEN.runs("standard", "fashion_mnist"):
         if run.name != "FedGH, S = 0":
-            stored(FOURTEEN, "fashion_mnist", run.name, 0.5)
+            accuracy = 0.1 if run.method == MAJORITY else 0.5
+            stored(FOURTEEN, "fashion_mnist", run.name, accuracy)
     gone = FOURTEEN.experiments("standard", "fashion_mnist", "FedGH, S = 0")
     (panel,) = panels.stored(FOURTEEN, [], "standard")
     assert panel.absent == {"FedGH": "1 of 2 places"} and not panel.diverged
