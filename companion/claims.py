@@ -28,6 +28,7 @@ import pandas as pd
 from companion import inference
 from companion.frames import put_table
 from companion.inference import LEAST_SEEDS, MOST_SEEDS, Limits
+from companion.sections import DEMONSTRATION
 from fedlib import paths
 from fedlib.metrics.intervals import interval
 
@@ -59,7 +60,6 @@ MOST_MOVED = 0.05
 """The share of trained verdicts that may leave their boundary, or reach it, by chance."""
 VERDICTS = "verdicts.csv"  # beside the notebooks; `make notebooks` writes it
 COLUMNS = ("notebook", "tested on", "claim", "verdict", "clear", "p")
-_ANEW = "(quick)"  # in the name of a place: runs of the other scales are stored with the project
 
 
 @dataclass(frozen=True)
@@ -188,14 +188,15 @@ def folded(table: pd.DataFrame) -> pd.DataFrame:
 
 def demonstrations(table: pd.DataFrame) -> pd.Series:
     """Return which claims were tested on the quick scale's digits: a demonstration, and no more."""
-    return table["tested on"].str.contains(_ANEW, regex=False)
+    return table["tested on"].str.contains(DEMONSTRATION, regex=False)
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table of claims as a reader wants it: words, quotes, and what the seeds can see.
 
-    Verdicts of demonstrations are marked as such.
+    Verdicts of demonstrations are marked as such, and come last.
     """
+    table = table.iloc[demonstrations(table).argsort(kind="stable")]
     rows = table.to_dict("records")
     quoted = [f"{of['claim']} (“{of['quote']}”)" if of["quote"] else of["claim"] for of in rows]
     detects = [

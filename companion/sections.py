@@ -14,6 +14,7 @@ from fedlib.tasks import Task
 from fedlib.values import one_of, value, within
 
 SCALES = ("quick", "standard", "paper")
+DEMONSTRATION = f"({SCALES[0]})"  # in the name of what was run on digits
 """The sizes in which every section can be run: minutes, an evening, the papers' own."""
 
 

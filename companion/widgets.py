@@ -41,7 +41,7 @@ def claims_table(frame: pd.DataFrame, name: str, scale: str) -> HTML:
     """
     plotting.save_table(frame, name, scale)
     shown = claims.shown(claims.folded(frame))
-    formats = {"verdict": _coloured}
+    formats: dict[str, Any] = {"verdict": _coloured}
     with pd.option_context("display.max_colwidth", None):
         table = shown.to_html(index=False, escape=False, formatters=formats, border=0)
     table = re.sub("<(td|th)>", r'<\1 style="text-align:left">', table)

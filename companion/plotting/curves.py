@@ -21,12 +21,14 @@ def curves(
     panels: Mapping[str, pd.DataFrame],
     *,
     seeds: bool = True,
+    run: str = "seed",
     at: Sequence[float] = (),
     **labels: Any,
 ) -> Drawn:
     """Draw curves by method, one panel each: the mean over seeds, and every seed as a thin line.
 
-    Without ``seeds`` there are none. ``at`` are rounds to mark with a dotted line, one per panel.
+    Without ``seeds`` there are none; ``run`` is what else a thin line is. ``at`` are
+    rounds to mark with a dotted line, one per panel.
 
     ``panels`` maps a panel's title to a frame with columns method, seed, round and value.
     """
@@ -44,7 +46,7 @@ def curves(
             ax.set_ylim(bottom=0)
         if name in marks:
             ax.axvline(marks[name], **style.MARK)
-        ax.set_title(f"{name}, {style.seeds_of(drawn)}")
+        ax.set_title(f"{name}, {style.seeds_of(drawn, run)}")
         return drawn
 
     return fields(panels, draw, (style.COLUMN, 2.7), **{"xlabel": ROUNDS} | labels)
@@ -68,15 +70,24 @@ class Cell(NamedTuple):
 def grid(rows: Sequence[Sequence[Cell]], **labels: Any) -> Drawn:
     """Draw fields of curves by method in rows and columns, with one legend for all.
 
+    In a row the fields of real data come first.
+
     Each curve is the mean over seeds at every evaluated round, at the mean of x, with thin lines
     of the seeds. The axis of y fits the means after the beginning: what comes before, and seeds,
     may lie outside.
     """
-    wide = max(map(len, rows))
+    wide, rows = max(map(len, rows)), [_real_first(row) for row in rows]
     every = [c for r in rows for c in [*r, *[None] * wide][:wide]]
     cells = [(c.title if c else "", c) for c in every]
     size = (2.75 + 0.4 / wide, 2.2)
     return fields(cells, _cell, size, columns=wide, least=5.2, room=0.8, **labels)
+
+
+def _real_first(row: Sequence[Cell]) -> list[Cell]:
+    """Return a row's cells in the order of fields; labels of y stay where they are."""
+    names = style.real_first(dict.fromkeys(cell.title for cell in row))
+    moved = sorted(row, key=lambda cell: names.index(cell.title))
+    return [cell._replace(ylabel=at.ylabel) for cell, at in zip(moved, row, strict=True)]
 
 
 def _cell(ax: Axes, name: str, cell: Cell) -> pd.DataFrame:

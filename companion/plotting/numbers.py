@@ -55,6 +55,7 @@ def points(frame: pd.DataFrame, x: str, *, ylabel: str, heading: str = "") -> Dr
     frame, floor = style.parted(frame)
     drawn = bands(frame, by=(x, "method"))
     methods, places = (list(dict.fromkeys(frame[c])) for c in ("method", x))
+    places = style.real_first(places) if x == "panel" else places
     figure, ax = plt.subplots(figsize=(min(style.PAGE, 2.4 + 1.8 * len(places)), 2.6))
     for j, method in enumerate(methods):
         shift = (j - (len(methods) - 1) / 2) * 0.8 / len(methods)
@@ -90,8 +91,8 @@ def dots(
     of these: they are drawn instead. Rows go from top to bottom, groups
     by colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``;
     ``empty`` is written where a panel has nothing of a row; the group ``black`` is drawn so. The
-    floor is no row but a thin upright line. The heading says how many intervals lie beyond their
-    mark.
+    floor is no row but a thin upright line. With ``marks`` each panel has an x axis of its own, and
+    the heading says how many intervals lie beyond their mark.
     """
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()]) if split else NO_ROWS
@@ -129,7 +130,8 @@ def dots(
     tall = (0.19 * len(groups) + 0.12) * len(rows) + 1.3
     share: Style = {"sharex": True, "sharey": True, **labels}
     if marks and "values" in every:
-        share["heading"] = "\n".join([labels.get("heading", ""), _beyond(panels, marks, mark)])
+        told = filter(None, [labels.get("heading", ""), _beyond(panels, marks, mark)])
+        share |= {"sharex": False, "heading": ", ".join(told)}
     figure, drawn = fields(split, draw, (wide, tall), **share)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     drawn = pd.concat([drawn, *floors], ignore_index=True)
@@ -137,14 +139,14 @@ def dots(
 
 
 def _beyond(panels: Mapping[str, pd.DataFrame], marks: Mapping[str, float], mark: str) -> str:
-    """Return in words how many means of each group are clearly above and below their mark."""
+    """Return in words how many intervals of each group lie wholly above and below their mark."""
     every = pd.concat(
         rows.assign(above=rows["low"] > marks[name], below=rows["high"] < marks[name])
         for name, rows in panels.items()
     )
-    sentence = "{}: {} of {} clearly above {}, {} below"
-    return "\n".join(
-        sentence.format(name, of["above"].sum(), len(of), mark, of["below"].sum())
+    sentence = "{} {} of {} above, {} below"
+    return f"intervals against {mark}: " + "; ".join(
+        sentence.format(name, of["above"].sum(), len(of), of["below"].sum())
         for name, of in every.dropna(subset="low").groupby("group", sort=False)
     )
 
@@ -172,6 +174,8 @@ def grouped(
 def trials(table: pd.DataFrame, **labels: Any) -> Drawn:
     """Draw every trial's score over its rate, a panel per stage; the best has a ring.
 
+    A panel's title has how many trials there are, and by how many points their scores differ.
+
     ``table`` has columns stage, score, best, and lr, or eps where a stage has no lr.
     """
 
@@ -189,7 +193,10 @@ def trials(table: pd.DataFrame, **labels: Any) -> Drawn:
         ax.margins(0.15)  # a ring on an edge would be cut
         return rows
 
-    stages = {str(stage): rows for stage, rows in table.groupby("stage", sort=False)}
+    stages = {
+        f"{stage}\n{100 * np.ptp(rows['score']):.1f} points, {len(rows)} trials": rows
+        for stage, rows in table.groupby("stage", sort=False)
+    }
     size = style.PAGE / len(stages), 2.3
     figure, _ = fields(stages, draw, size, columns=len(stages), **labels)
     return figure, table

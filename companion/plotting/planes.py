@@ -90,11 +90,11 @@ def embedding(points: pd.DataFrame, names: Sequence[str] = (), **labels: Any) ->
             k = int(str(label))
             colour, label = style.BLIND[k % 10], names[k] if names else str(k)
             ax.scatter(dots["x"], dots["y"], s=14, color=colour, label=label, lw=0)
-        ax.set(title=f"{name}\n{rows['purity'].iloc[0]:.2f}", xticks=[], yticks=[])
+        ax.set(title=f"{name}: {rows['purity'].iloc[0]:.2f}", xticks=[], yticks=[])
         return rows
 
     bases = {str(base): rows for base, rows in points.groupby("base", sort=False)}
-    figure, _ = fields(bases, draw, (2.3, 2.9), **labels)
+    figure, _ = fields(bases, draw, (style.PAGE / 4, 2.0), columns=4, **labels)
     return figure, points
 
 

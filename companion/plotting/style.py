@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import fill
@@ -15,9 +15,11 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from companion.frames import interval, put_table
 from companion.looks import Dash, looks
+from companion.sections import DEMONSTRATION
 from fedlib import paths
 from fedlib.runs import atomic
 
@@ -143,10 +145,10 @@ def _places() -> dict[str, int]:
     return {method: i for i, method in enumerate(looks().methods)}
 
 
-def seeds_of(drawn: pd.DataFrame) -> str:
-    """Return how many seeds a drawing has, in words."""
+def seeds_of(drawn: pd.DataFrame, what: str = "seed") -> str:
+    """Return how many seeds, or other runs, a drawing has, in words."""
     least, most = int(drawn["seeds"].min()), int(drawn["seeds"].max())
-    return f"{most} seed{'s' * (most > 1)}" if least == most else f"{least} to {most} seeds"
+    return f"{most} {what}{'s' * (most > 1)}" if least == most else f"{least} to {most} {what}s"
 
 
 def finding(numbers: pd.DataFrame, method: str, other: str, unit: str = "points") -> str:
@@ -239,6 +241,11 @@ def fit(ax: Axes, values: pd.Series, floor: pd.Series) -> None:
         ax.text(0.02, 0.02, f"{CALLED}: {floor.mean():.2f}, below", **corner)
 
 
+def real_first(names: Iterable[Any]) -> list[Any]:
+    """Return the names of fields in their order, those of demonstrations on digits at the end."""
+    return sorted(names, key=lambda name: DEMONSTRATION in name)
+
+
 def fields(
     panels: Mapping[str, What] | Sequence[tuple[str, What | None]],
     draw: Callable[[Axes, str, What], pd.DataFrame],
@@ -254,6 +261,8 @@ def fields(
 ) -> Drawn:
     """Draw fields in rows of ``columns``, three by default, with one legend and heading.
 
+    Of a mapping the fields of real data come first.
+
     ``draw(ax, name, what)`` draws one of the ``panels``, whose name is its title, and returns the
     frame behind it; nothing is drawn where there is none, or a frame has no rows. A field's
     ``size`` is width and height in inches; the figure is at least so wide, for the legend's sake,
@@ -263,7 +272,8 @@ def fields(
     """
     given: list[tuple[str, Any]]
     if isinstance(panels, Mapping):
-        given = [(name, what) for name, what in panels.items() if not _empty(what)]
+        names = [name for name, what in panels.items() if not _empty(what)]
+        given = [(name, panels[name]) for name in real_first(names)]
     else:
         given = [(name, None if _empty(what) else what) for name, what in panels]
     if not any(what is not None for _, what in given):
@@ -352,7 +362,7 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
             names,
             loc="outside lower center",
             ncols=across,
-            handlelength=2.8,
+            handlelength=2.8 if any(map(_is_line, known.values())) else 1.0,
             title="\n".join(fill(line, wide) for line in absent.splitlines()) or None,
             title_fontsize="small",
         )
@@ -368,6 +378,11 @@ def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     if wrapped:
         figure.draw_without_rendering()
     figure.set_layout_engine("none")  # saving and showing would lay it out again
+
+
+def _is_line(handle: Any) -> bool:
+    """Return whether a legend's entry is a line, which needs room for its dashes."""
+    return isinstance(handle, Line2D) and handle.get_linestyle() != "None"
 
 
 def laid_out(figure: Figure) -> None:

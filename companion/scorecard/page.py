@@ -125,7 +125,7 @@ def _counts(rows: pd.DataFrame, by: str) -> str:
 def _claims(claims: pd.DataFrame) -> str:
     columns = shown(claims).astype(str).map(escape)
     columns["verdict"] = columns["verdict"].map(_verdict)
-    columns.insert(0, "notebook", claims["notebook"].map(_notebook))
+    columns.insert(0, "notebook", claims["notebook"].map(_notebook))  # rows by their index
     return _table(columns, "claims")
 
 

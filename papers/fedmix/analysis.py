@@ -216,10 +216,13 @@ def three_ways(frame: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "way", "seed", "value"])
 
 
-def by_way(ways: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame of `three_ways` as `plotting.dots` draws it, with the runs' values."""
-    bands = frames.bands(ways, by=("method", "way"), each=True)
-    return bands.rename(columns={"method": "row", "way": "group"})
+def by_way(ways: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Return the frames of `three_ways`, by their names, as a field for each way to test."""
+    return {
+        name + f"\n{way}": rows
+        for name, each in ways.items()
+        for way, rows in each.groupby("way", sort=False)
+    }
 
 
 # Clusters of clients whose labels are permuted: sec. 4.3, Fig. 7 and 8, App. B.

@@ -108,6 +108,17 @@ def sides(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {f"S = {s:g}": here for s, here in rows.groupby("S")}
 
 
+def each_as_a_run(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return families as `sides` does, with the mean of each method in the place of a seed's run.
+
+    ``table`` also has columns seed, round and value. The floor stays.
+    """
+    means = table.groupby(["method", "S", "round"], as_index=False, sort=False)["value"].mean()
+    of = means["method"].mask(means["method"].ne(MAJORITY), means["method"].map(family))
+    rows = means.assign(seed=means["method"], method=of)
+    return {f"S = {s:g}": here for s, here in rows.groupby("S")}
+
+
 def released_log() -> pd.DataFrame:
     """Return what the released logs of FedCP's 2,001 rounds say (S = 20), in percent, by data set.
 

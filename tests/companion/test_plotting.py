@@ -77,7 +77,7 @@ def test_few_runs_of_a_row_are_drawn_themselves_and_clear_ones_are_counted():
     rows = [("a", "ours", 0.5, 0.4, 0.6, [0.4, 0.5, 0.6]), ("b", "ours", 0.1, -0.1, 0.3, [0.1] * 3)]
     frame = pd.DataFrame(rows, columns=["row", "group", "mean", "low", "high", "values"])
     figure, drawn = plotting.dots({"here": frame}, xlabel="x", marks={"here": 0.0}, mark="none")
-    assert figure.get_suptitle().strip() == "ours: 1 of 2 clearly above none, 0 below"
+    assert figure.get_suptitle().strip() == "intervals against none: ours 1 of 2 above, 0 below"
     assert [0.4, 0.5, 0.6, 0.1, 0.1, 0.1] in [
         list(line.get_xdata()) for line in figure.axes[0].lines
     ]
@@ -146,3 +146,12 @@ def test_no_two_methods_of_a_figure_look_the_same(section):
             # A second stage looks as its first one, which it is drawn above or beside.
             known = [m for m in known if not m.endswith(f" {WITH_MOE}")]
             assert len({str(style.look_of(m)) for m in known}) == len(known)
+
+
+def test_real_data_come_first_and_digits_last():
+    names = ["Digits (quick)", "MNIST (standard)"]
+    rows = {name: curve(FedAvg=0.2, FedMix=0.6) for name in names}
+    cells = [plotting.Cell(n, c, ylabel=y) for (n, c), y in zip(rows.items(), "ab", strict=True)]
+    for figure, _ in (plotting.curves(rows, ylabel="y"), plotting.grid([cells])):
+        assert [ax.get_title().split(",")[0] for ax in figure.axes] == names[::-1]
+    assert [ax.get_ylabel() for ax in figure.axes] == ["a", "b"]

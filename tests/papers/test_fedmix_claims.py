@@ -299,7 +299,9 @@ def test_three_ways_to_test():
     assert list(mean[FEDMIX].index) == list(analysis.WAYS)
     assert mean[FEDMIX].tolist() == pytest.approx([0.95, 0.9, 0.15, 0.85])
     assert list(mean[FEDAVG].index) == [analysis.AFTER, analysis.BEFORE]
-    assert {"row", "group", "mean", "low", "high"} <= set(analysis.by_way(ways).columns)
+    fields = analysis.by_way({"here": ways})
+    assert [*fields] == [f"here\n{way}" for way in analysis.WAYS]
+    assert {*fields[f"here\n{analysis.BEFORE}"]["method"]} == {FEDAVG, FEDMIX}
     assert initials(claims.joining_claims(joining(), classes=10)) == "hhh"
     missing = analysis.first_stage("quick", "two_class_digits")
     assert missing.empty
