@@ -144,9 +144,9 @@ def _beyond(panels: Mapping[str, pd.DataFrame], marks: Mapping[str, float], mark
         rows.assign(above=rows["low"] > marks[name], below=rows["high"] < marks[name])
         for name, rows in panels.items()
     )
-    sentence = "{} {} of {} above, {} below"
-    return f"intervals against {mark}: " + "; ".join(
-        sentence.format(name, of["above"].sum(), len(of), of["below"].sum())
+    sentence = "{} {} | {} of {}"
+    return f"intervals above | below {mark}: " + "; ".join(
+        sentence.format(name, of["above"].sum(), of["below"].sum(), len(of))
         for name, of in every.dropna(subset="low").groupby("group", sort=False)
     )
 
