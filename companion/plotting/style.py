@@ -39,6 +39,7 @@ CONTRAST = 3.1  # of letters with white, at least
 CURVES, APART = 5, 9  # have names at their ends if no more, and ends so many points apart
 FROM_ZERO = re.compile(r" / |ratio|^clients$|distance|divergence|entropy|sent")  # quantities
 UNTRAINED = "did not train"
+REAL = "(standard)", "(paper)"  # the end of a title of real data
 MOST_ABSENT = 8  # methods that a legend lists as missing
 What = TypeVar("What")
 
@@ -170,12 +171,13 @@ def findings(
     panels: Mapping[str, pd.DataFrame], method: str, other: str, x: str = "round",
     unit: str = "points",
 ) -> str:  # fmt: skip
-    """Return a heading of one line: the ``finding`` of the last panel that has both methods.
+    """Return a heading of one line: the ``finding`` of the first real data with both methods.
 
-    It is at the largest ``x`` that both have, or of all rows where ``x`` is "". The last panels are
-    those of real data. Runs that did not train are left out.
+    That is the paper's main data set; where no name tells of real data it is the last one with both
+    methods. It is at the largest ``x`` that both have, or of all rows where ``x`` is "". Runs that
+    did not train are left out.
     """
-    told = ""
+    real, told = "", ""
     for name, rows in panels.items():
         rows = rows[rows["method"].isin([method, other])]
         gone = getattr(name, "untrained", rows[:0])
@@ -192,7 +194,8 @@ def findings(
             where = where.replace(" (standard)", "").replace("\n", ", ")  # real data need no word
             at = f" ({where})" if where else ""
             told = f"{method} minus {other}{at}: {finding(rows, method, other, unit)}"
-    return told
+            real = real or (told if name.endswith(REAL) else "")
+    return real or told
 
 
 def mark_untrained(ax: Axes, name: str, rows: pd.DataFrame, x: str, y: str) -> None:
