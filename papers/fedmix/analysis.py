@@ -221,7 +221,8 @@ def by_way(ways: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return {
         name + f"\n{way}": rows
         for name, each in ways.items()
-        for way, rows in each.groupby("way", sort=False)
+        for way in WAYS
+        if len(rows := each[each["way"] == way])
     }
 
 
