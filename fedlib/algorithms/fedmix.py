@@ -70,7 +70,7 @@ class FedMix(FedAvg):
     """
 
     limits = within(
-        experts=">= 1",
+        experts="[1, 1024]",
         objective=("map", "entropy", "likelihood"),
         gates=("local", "averaged"),
         marginal_entropy=">= 0",

@@ -142,7 +142,10 @@ BAD = [
     (lambda: alg.PMMoE(temperature=0.0), "PMMoE.temperature must be > 0"),
     (lambda: GateNet(init="orthogonals"), "did you mean 'orthogonal'"),
     (lambda: GateNet(activation="tanh"), "unknown activation"),
-    (lambda: alg.FedMix(experts=0), "FedMix.experts must be >= 1, got 0"),
+    *(
+        (lambda k=k: alg.FedMix(experts=k), rf"experts must lie in \[1, 1024\], got {k}")
+        for k in (0, 2**40)
+    ),
     (lambda: alg.FedMix(objective="mape"), "unknown objective 'mape'; .*did you mean 'map'"),
     (lambda: alg.PrunedFedMix(eta=1.1), r"eta must lie in \[0, 1\], got 1.1"),
     (lambda: alg.PrunedFedMix(objective="likelihood"), "unknown objective 'likelihood'"),
