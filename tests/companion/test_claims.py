@@ -184,7 +184,8 @@ def test_every_stored_claim_is_what_its_numbers_by_seed_say():
             ranges = [(-1, 1)] if row["unit"] else [inference_limits(values, least, most), None]
             looks = {1, LOOKS.get(len(values), 1)} if file.name.startswith("08") else {1}
             found = [naive(values, least, most, *of) for of in itertools.product(ranges, looks)]
-            stored = pytest.approx([row["low"] / scale, row["high"] / scale], rel=1e-4, abs=1e-9)
+            ends = [float(row[end]) / scale for end in ("low", "high")]
+            stored = pytest.approx(ends, rel=1e-4, abs=1e-9)
             (verdict, _), *_ = [one for one in found if [*one[1]] == stored]
             reasons = ("the floor", "shuffling", "may be chance")
             excused = [reason in row["measured"] for reason in reasons]
