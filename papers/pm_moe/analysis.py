@@ -40,6 +40,11 @@ PARTS: dict[str, tuple[int | str, ...]] = {
 }
 
 
+def has_gates(frame: pd.DataFrame) -> bool:
+    """Return whether a frame has runs of PM-MoE, and not first stages alone."""
+    return STAGE in frame and bool(frame[STAGE].eq(WITH_MOE).any())
+
+
 def scores(frame: pd.DataFrame) -> pd.DataFrame:
     """Return every run's accuracy over all clients' tests in the end (004, eq. 31).
 

@@ -60,6 +60,13 @@ def mixtures(gain, cleaned=0.02):
     return frame_of(*rows)
 
 
+def test_first_stages_alone_have_no_gates():
+    alone = pd.DataFrame({"method": ["FedPer"], "value": [0.5]})
+    staged = alone.assign(stage=[""])
+    assert not analysis.has_gates(alone) and not analysis.has_gates(staged)
+    assert analysis.has_gates(staged.assign(stage=["+ PM-MoE"]))
+
+
 def test_a_second_stage_is_a_column_until_it_is_read():
     """The same method with and without it: what runs are told apart by is data."""
     alone, second, *_ = PRIVATE_PARTS.runs("quick", "digits", ["FedPer"])
