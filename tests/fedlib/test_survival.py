@@ -5,7 +5,6 @@ import os
 import pickle
 import re
 import resource
-from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -21,14 +20,12 @@ from fedlib.engine import select
 from fedlib.runs import (
     DamagedWarning,
     RunDiverged,
-    export,
     find,
     run,
     run_with_state,
     store,
 )
 from fedlib.runs.atomic import load_tensors, save_tensors
-from fedlib.runs.exported import path_of
 
 # What is told beside the warning that a test is about.
 IGNORED = pytest.mark.filterwarnings("ignore::fedlib.runs.DamagedWarning")
@@ -41,14 +38,14 @@ def at_once(monkeypatch):
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "-1")
 
 
-@pytest.mark.parametrize("experiment", [MIX, ALONE], ids=["MIX", "ALONE"])
-def test_kills_between_any_two_touches_of_files_change_no_bit(at_once, tmp_path, experiment):
-    expected, deaths = undisturbed(experiment, tmp_path), 0
-    for n in range(15, 65):
-        if find(experiment) is None:
-            deaths += child.call(child.dying_at(n, lambda: play(experiment))).killed
-    play(experiment)
-    assert deaths >= 4 and bits(experiment) == expected
+def test_kills_between_touches_of_files_change_no_bit(at_once, tmp_path):
+    """`make robust` counts some hundred kills of every kind of run, sweep and writer."""
+    expected, deaths = undisturbed(MIX, tmp_path), 0
+    for n in range(15, 65, 7):
+        if find(MIX) is None:
+            deaths += child.call(child.dying_at(n, lambda: play(MIX))).killed
+    play(MIX)
+    assert deaths >= 3 and bits(MIX) == expected and not list(store.folder(MIX).glob(".*"))
 
 
 # Damaged files
@@ -60,13 +57,8 @@ def flipped(path, at=-1):
     path.write_bytes(data)
 
 
-def rewritten(**columns):
-    """Write metrics anew with other columns."""
-
-    def write(path):
-        pd.read_parquet(path).assign(**columns).to_parquet(path, index=False)
-
-    return write
+def words(path):
+    pd.read_parquet(path).assign(round="first").to_parquet(path, index=False)
 
 
 def shortened(path):
@@ -78,23 +70,19 @@ DAMAGES = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-20]),
     "empty": lambda path: path.write_bytes(b""),
     "garbage": lambda path: path.write_bytes(b"\x93garbage {" * 40),
-    "a round in words": rewritten(round="first"),
-    "half a client": rewritten(client=1.5),
-    "a value in words": rewritten(value="high"),
-    "deep": lambda path: path.write_text("[" * 100_000 + "]" * 100_000),
-    "less deep": lambda path: path.write_text("[" * 600 + "]" * 600),
+    "a round in words": words,
+    "deep": lambda path: path.write_text("[" * 600 + "]" * 600),
     "flipped": flipped,
     "shortened": shortened,
     "lost": Path.unlink,
 }
-WAYS = [*DAMAGES]
+# One of each kind: `make robust` spoils every file a hundred times.
 CASES = [
-    *product(WAYS[:3], (store.METRICS, store.PROVENANCE, store.CHECKPOINT, store.SPEC), (True,)),
-    *product(WAYS[:3], (store.METRICS, store.CHECKPOINT), (False,)),
-    *product([*WAYS[3:6], "shortened"], (store.METRICS,), (True,)),
-    *product(("deep", "less deep"), (store.PROVENANCE,), (True,)),
-    *product(("flipped", "lost"), (store.CHECKPOINT,), (True,)),
-]
+    ("cut", store.METRICS, True), ("empty", store.SPEC, True), ("deep", store.PROVENANCE, True),
+    ("a round in words", store.METRICS, True), ("shortened", store.METRICS, True),
+    ("flipped", store.CHECKPOINT, True), ("lost", store.CHECKPOINT, True),
+    ("garbage", store.METRICS, False), ("cut", store.CHECKPOINT, False),
+]  # fmt: skip
 
 
 def files_of(home):
@@ -139,26 +127,16 @@ def test_what_a_busy_machine_cannot_open_is_not_damaged(monkeypatch, name):
     assert not (paths.runs() / "damaged").exists() and bits(AVG) == expected
 
 
-def test_half_files_of_killed_processes_are_cleaned_up_by_the_next_claim_or_export():
-    halves = [home / ".0123.parquet.abcd.tmp" for home in (store.folder(AVG), paths.results())]
-    for half in halves:
-        half.parent.mkdir(parents=True)
-        half.write_text("half")
-    export([play(AVG)], "some")
-    assert not any(half.exists() for half in halves) and path_of(AVG).exists()
-
-
 # Full and read-only disks
 
 
-@pytest.mark.parametrize("limit", [100, 1500])
-def test_a_disk_that_is_really_full_loses_nothing(at_once, monkeypatch, tmp_path, limit):
-    """The kernel refuses to write files beyond a size: first the metrics, then the tensors."""
+def test_a_disk_that_is_really_full_loses_nothing(at_once, tmp_path):
+    """The kernel refuses to write files beyond a size, here the tensors."""
     expected = undisturbed(MIX, tmp_path)
 
     def act():
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard))
         play(MIX)
 
     ended = child.call(act)
@@ -304,7 +282,7 @@ def test_what_was_stored_without_checksums_is_still_read(monkeypatch):
     assert find(AVG).metrics.equals(result.metrics)
 
 
-@pytest.mark.parametrize("said", ["", "x", "a commit", "a line that moves what follows"])
+@pytest.mark.parametrize("said", ["", "a line that moves what follows"])
 def test_restored_tensors_begin_where_torch_puts_them(tmp_path, said):
     """Wherever a file's header ends: bits of some sums hang on it."""
     tensors = {"a": torch.arange(7.0), "b": torch.arange(50.0)}
