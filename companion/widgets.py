@@ -56,8 +56,8 @@ def _coloured(verdict: str) -> str:
 
 
 def data_menu(shown: Sequence[Panel], width: str = "22em") -> w.Dropdown:
-    """Return a menu of panels by name, whose value is the panel chosen."""
-    options = [(p.name, p) for p in shown]
+    """Return a menu of panels by name, real data first, whose value is the panel chosen."""
+    options = [(p.name, p) for p in sorted(shown, key=lambda p: p.scale == "quick")]
     return w.Dropdown(options=options, description="data", layout={"width": width})
 
 

@@ -83,6 +83,7 @@ def dots(
     mark: str = "",
     empty: str = "",
     black: str = "",
+    counted: bool = True,
     **labels: Any,
 ) -> Drawn:
     """Draw means in rows, one panel each, with their runs as strokes, or their ranges.
@@ -92,7 +93,7 @@ def dots(
     by colour and form. ``marks`` are places of dotted lines, one per panel, called ``mark``;
     ``empty`` is written where a panel has nothing of a row; the group ``black`` is drawn so. The
     floor is no row but a thin upright line. With ``marks`` each panel has an x axis of its own, and
-    the heading says how many intervals lie beyond their mark.
+    if ``counted`` the heading says how many intervals lie beyond their mark.
     """
     split = {name: style.parted(frame, "row") for name, frame in panels.items()}
     every = pd.concat([frame for frame, _ in split.values()]) if split else NO_ROWS
@@ -130,8 +131,8 @@ def dots(
     tall = (0.19 * len(groups) + 0.12) * len(rows) + 1.3
     share: Style = {"sharex": True, "sharey": True, **labels}
     if marks and "values" in every:
-        told = filter(None, [labels.get("heading", ""), _beyond(panels, marks, mark)])
-        share |= {"sharex": False, "heading": ", ".join(told)}
+        told = [labels.get("heading", ""), _beyond(panels, marks, mark) if counted else ""]
+        share |= {"sharex": False, "heading": ", ".join(filter(None, told))}
     figure, drawn = fields(split, draw, (wide, tall), **share)
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     drawn = pd.concat([drawn, *floors], ignore_index=True)

@@ -7,7 +7,13 @@ project = "fedlib"
 copyright = "the fedlib authors"
 version = release = version_of("fedlib")
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.viewcode"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
 html_theme = "furo"
 html_title = "fedlib"
 html_extra_path = ["extra"]

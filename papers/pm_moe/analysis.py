@@ -176,6 +176,19 @@ def gains(table: pd.DataFrame, stage: str = WITH_MOE, over: str = "") -> pd.Data
     return both.reset_index(drop=True)
 
 
+def by_stage(gains: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Return tables of `gains` by S, S = 0 last, for what headings tell: their names are methods.
+
+    Of what all of the tables have; "alone" is what the first has before.
+    """
+    keys = ["method", "S", "seed"]
+    after = {name: table.set_index(keys)["after"] for name, table in gains.items()}
+    alone = next(iter(gains.values())).set_index(keys)["before"]
+    every = pd.concat({**after, "alone": alone}, axis=1, join="inner").reset_index(keys[1:])
+    long = every.melt(keys[1:], var_name="method")
+    return {f"S = {s:g}": long[long["S"] == s] for s in sorted(long["S"].unique(), reverse=True)}
+
+
 def ablation(table: pd.DataFrame) -> pd.DataFrame:
     """Return the nine methods alone, with PM-MoE, and with some experts left out (Table 3).
 
