@@ -34,7 +34,7 @@ _OFFERED = {
     "partition": "IID ByColumn ClassDirichlet Dirichlet LabelPermuted Majority Mirrored OptOut Own "
     "Pachinko QuantitySkew Rotated Shards",
     "optim": "Cosine Optimizer Schedule Step adam sgd",
-    "engine": "EarlyStop Phase Selection State looks_up",
+    "engine": "EarlyStop Phase Selection State uses_precomputed",
     "federation": "Augmentation CropFlip",
     "values": "value",
     "callbacks": "CSV TensorBoard WandB",

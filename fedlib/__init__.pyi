@@ -48,7 +48,7 @@ from fedlib.engine import EarlyStop as EarlyStop
 from fedlib.engine import Phase as Phase
 from fedlib.engine import Selection as Selection
 from fedlib.engine import State as State
-from fedlib.engine import looks_up as looks_up
+from fedlib.engine import uses_precomputed as uses_precomputed
 from fedlib.federation import Augmentation as Augmentation
 from fedlib.federation import CropFlip as CropFlip
 from fedlib.metrics import Evaluation as Evaluation

@@ -26,7 +26,9 @@ from torch import Tensor
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
-WORTH = 0.05  # seconds of work beside the first item, below which copies take longer than they save
+MIN_SECONDS = (
+    0.05  # seconds of work beside the first item, below which copies take longer than they save
+)
 
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 _cores = 1
@@ -35,7 +37,7 @@ _pace: dict[str, float] = {}  # seconds per item of each kind, as it was last me
 
 @contextmanager
 def all_cores(device: torch.device, cohort: Any) -> Iterator[None]:
-    """Let ``spread`` use as many processes as torch has threads, with one thread in each.
+    """Let ``parallel_map`` use as many processes as torch has threads, with one thread in each.
 
     Nothing changes on a GPU and beside one (whose threads no copy would have), for one client, or
     where processes cannot be forked safely: not on Linux.
@@ -64,7 +66,7 @@ def end_with_parent(parent: int) -> None:
             os._exit(1)
 
 
-def spread(
+def parallel_map(
     fn: Callable[[Item], Found], items: Sequence[Item], kind: str
 ) -> Iterator[tuple[int, Found]]:
     """Yield the number of each item and ``fn(item)``, as they are completed.
@@ -87,7 +89,7 @@ def spread(
         yield timed(0)
         start = 1
     workers = min(_cores, len(items) - start)
-    if workers < 2 or _pace[kind] * (len(items) - start - 1) < WORTH:
+    if workers < 2 or _pace[kind] * (len(items) - start - 1) < MIN_SECONDS:
         yield from map(timed, range(start, len(items)))
         return
     try:
@@ -98,7 +100,7 @@ def spread(
     with queue:
         queue.write(b"".join(i.to_bytes(4, "big") for i in range(start, len(items))))
         queue.seek(0)
-        yield from _dealt(lambda: _work(timed, queue), workers - 1)
+        yield from _parallel(lambda: _work(timed, queue), workers - 1)
 
 
 def _work(fn: Callable[[int], tuple[int, Any]], queue: BinaryIO) -> Iterator[tuple[int, Any]]:
@@ -120,7 +122,9 @@ def _work(fn: Callable[[int], tuple[int, Any]], queue: BinaryIO) -> Iterator[tup
         yield found
 
 
-def _dealt(work: Callable[[], Iterator[tuple[int, Any]]], copies: int) -> Iterator[tuple[int, Any]]:
+def _parallel(
+    work: Callable[[], Iterator[tuple[int, Any]]], workers: int
+) -> Iterator[tuple[int, Any]]:
     """Yield what this process and some copies of it find, and raise the first error at the end."""
     team = _Team()
     failed: dict[int, Exception] = {}
@@ -134,7 +138,7 @@ def _dealt(work: Callable[[], Iterator[tuple[int, Any]]], copies: int) -> Iterat
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # only copies stay deaf
         try:
             with suppress(OSError):  # for want of memory or processes: then with fewer copies
-                for _ in range(copies):
+                for _ in range(workers):
                     team.hire(work)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

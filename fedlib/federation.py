@@ -74,17 +74,17 @@ class CropFlip(Augmentation):
         return wide[each[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
-class Known(NamedTuple):
-    """What is known of examples, by name: columns ``beside`` them, or ``instead`` of them.
+class Precomputed(NamedTuple):
+    """What is known of examples, by name: columns ``extra`` to them, or that ``replace`` them.
 
     Where there are any of these a batch has nothing else of the examples, and no ``x``.
     """
 
-    beside: Params
-    instead: Params
+    extra: Params
+    replace: Params
 
 
-UNSEEN = Known({}, {})
+NOTHING = Precomputed({}, {})
 
 
 @dataclass(eq=False)
@@ -118,7 +118,7 @@ class Table:
         counts: np.ndarray,
         widths: np.ndarray,
         noise: Iterable[np.ndarray] | None = None,
-        known: Known = UNSEEN,
+        precomputed: Precomputed = NOTHING,
     ) -> Iterator[Params]:
         """Yield what some clients see step by step.
 
@@ -127,7 +127,7 @@ class Table:
         how many are looked at. A batch has ``x [clients, width, ...]``, ``y``, ``weight`` (0 marks
         padding) and every side information. ``noise`` are uniform random numbers step by step,
         ``[clients, B, numbers]`` each: augmentation takes the first, the rest is in the batch.
-        ``known`` are columns ``[clients, examples, ...]``.
+        ``precomputed`` are columns ``[clients, examples, ...]``.
         """
         picked = rows[:, None, None], torch.as_tensor(positions, device=rows.device)
         examples = self.index[picked].clamp_(min=0)
@@ -137,7 +137,7 @@ class Table:
             "weight": torch.as_tensor(real, device=rows.device).to(torch.float32),
             **{name: column[picked] for name, column in self.side.items()},
         }
-        columns = {**known.beside, **known.instead}
+        columns = {**precomputed.extra, **precomputed.replace}
         wide = max((column.shape[1] for column in columns.values()), default=0)
         places = picked[1] + wide * torch.arange(len(rows), device=rows.device)[:, None, None]
         split = {name: values.unbind(1) for name, values in held.items()}
@@ -154,7 +154,7 @@ class Table:
                 change, rest = u.tensor_split([self.noise_taken], dim=-1)
                 seen |= {"noise": rest[:, :width]} if rest.shape[-1] else {}
             seen |= {name: _at(column, places[:, t, :width]) for name, column in columns.items()}
-            if not known.instead:
+            if not precomputed.replace:
                 if t % ahead == 0:
                     x = self.inputs(by_step[t : t + ahead], change)
                 seen["x"] = x[t % ahead, :, :width]
@@ -165,19 +165,21 @@ class Table:
         """How many random numbers per example the augmentation takes."""
         return self.augment.numbers if self.augment else 0
 
-    def whole(self, rows: Tensor, known: Known = UNSEEN) -> Params:
+    def whole(self, rows: Tensor, precomputed: Precomputed = NOTHING) -> Params:
         """Return all examples of some clients as one padded batch."""
         size = int(self.sizes[rows.cpu().numpy()].max(initial=0))
-        return next(self.blocks(rows, size, known))
+        return next(self.blocks(rows, size, precomputed))
 
-    def blocks(self, rows: Tensor, size: int, known: Known = UNSEEN) -> Iterator[Params]:
+    def blocks(
+        self, rows: Tensor, size: int, precomputed: Precomputed = NOTHING
+    ) -> Iterator[Params]:
         """Yield all examples of some clients in order, in padded batches of at most ``size``."""
         sizes = self.sizes[rows.cpu().numpy()]
         starts = np.arange(0, max(1, int(sizes.max(initial=0))), max(1, size))
         counts = np.clip(sizes[:, None] - starts, 0, size)
         places = starts[:, None] + np.arange(size)
         places = np.minimum(places, np.maximum(sizes, 1)[:, None, None] - 1)
-        yield from self.batches(rows, places, counts, counts.max(0), known=known)
+        yield from self.batches(rows, places, counts, counts.max(0), precomputed=precomputed)
 
     def inputs(self, examples: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return what a model takes: images ``[..., C, H, W]`` and other numbers normalised, or
@@ -220,8 +222,8 @@ class Federation:
     Where ``train`` comes with side information ``OPTED_IN``, the federation's tables do not hold
     what opted out: they have the training examples that take part, the validation examples of
     clients that do, and these clients as members. The rest is in ``home``, tables for training and
-    validation, which ``at_home`` makes a view of (``everything``). An algorithm that federates is
-    handed ``taking_part()``, which has no ``home`` and no tests of those who stay out either.
+    validation, which ``full_view`` makes a view of (``everything``). An algorithm that federates
+    gets ``participating_view()``, which has no ``home`` and no tests of those who stay out either.
 
     ``ranks`` is what a data set's token ids have become, where these were ranked anew.
     ``balanced`` is a test set that all clients share, if there is one. ``source`` names the data
@@ -248,7 +250,7 @@ class Federation:
     _shares: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     _inside: Federation | None = field(default=None, init=False, repr=False)
     _home: Federation | None = field(default=None, init=False, repr=False)
-    _predicting: Federation | None = field(default=None, init=False, repr=False)
+    _eval_view: Federation | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Take what opted out from the tables, into ``home``."""
@@ -277,7 +279,7 @@ class Federation:
         """The rows in the order of their clients' ids, int64 ``[clients]``."""
         return torch.as_tensor(self.ids, device=self.device).argsort()
 
-    def taking_part(self) -> Federation:
+    def participating_view(self) -> Federation:
         """Return the federation without what opted out: examples, and whole clients.
 
         Rows stay in their places. A client that has opted out altogether is no member, and has no
@@ -285,13 +287,13 @@ class Federation:
         out, or if it is such a view.
         """
         if self._inside is None and self.everything and OPTED_IN in self.train.side:
-            self._inside = replace(self, everything=False).taking_part()
+            self._inside = replace(self, everything=False).participating_view()
         elif self._inside is None and self.home is not None:
             there = torch.as_tensor(self.train.sizes > 0, device=self.device).unsqueeze(1)
             self._inside = replace(self, test=_restricted(self.test, there), home=None)
         return self._inside or self
 
-    def at_home(self) -> Federation:
+    def full_view(self) -> Federation:
         """Return the view with all that clients have, for what stays with them.
 
         The training examples have ``OPTED_IN`` there. The same federation if nobody opts out.
@@ -301,25 +303,25 @@ class Federation:
             self._home = replace(
                 self, train=train, validation=validation, members=None, home=None, everything=True
             )
-            self._home._inside = self.taking_part()
+            self._home._inside = self.participating_view()
         return self._home or self
 
-    def predicting(self) -> Federation:
+    def eval_view(self) -> Federation:
         """Return the view that clients predict with.
 
         Members know what takes part. Those who opted out altogether decide for themselves only,
         with all that they have. The same federation if nobody opts out.
         """
-        home = self.at_home()
+        home = self.full_view()
         if OPTED_IN not in home.train.side:
             return self
-        if home._predicting is None:
-            inside = home.taking_part()
+        if home._eval_view is None:
+            inside = home.participating_view()
             alone = torch.as_tensor(inside.train.sizes == 0, device=self.device).unsqueeze(1)
             train = _restricted(home.train, (home.train.side[OPTED_IN] > 0) | alone)
-            home._predicting = replace(home, train=train, validation=_compact(home.validation))
-            home._predicting._inside = inside
-        return home._predicting
+            home._eval_view = replace(home, train=train, validation=_compact(home.validation))
+            home._eval_view._inside = inside
+        return home._eval_view
 
     def values(self, condition: str) -> int:
         """Return how many values the label, or a named side information, can take."""
@@ -335,8 +337,8 @@ class Federation:
         if condition not in self._shares:
             train = self.train
             held = train.y[train.index.clamp(min=0)]
-            told = held if condition == "label" else self._side(condition)
-            counts = _count(told, train.real, self.values(condition))
+            values = held if condition == "label" else self._side(condition)
+            counts = _count(values, train.real, self.values(condition))
             self._shares[condition] = counts / counts.sum(1, keepdim=True).clamp(min=1)
         return self._shares[condition]
 
@@ -352,7 +354,7 @@ class Federation:
         Side information stays behind, and so does what has opted out.
         """
         ids = np.zeros(1, dtype=self.ids.dtype)
-        inside = replace(self.taking_part(), test=self.test)
+        inside = replace(self.participating_view(), test=self.test)
         return inside._changed(_pooled, ids=ids, members=None)
 
     def _changed(self, change: Callable[[Table], Table], **others: Any) -> Federation:

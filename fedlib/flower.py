@@ -1,7 +1,7 @@
 """A federation over a real wire: an experiment as Flower's ServerApp and ClientApp.
 
 The server holds what is shared, its optimiser's state and its memory, every client its own examples
-and its rows of what is local. In a round go down what ``Algorithm.handed`` says and up a client's
+and its rows of what is local. In a round go down what ``Algorithm.payload`` says and up a client's
 message, and before the first one a client tells how many examples it has. An algorithm is the same
 object as in the simulation, and ends with the same bits (docs/FLOWER.md). Whether a client takes
 part is its own machine's word; what it says is checked before the server uses it, and who says what
@@ -29,8 +29,8 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedlib import paths
-from fedlib.engine import Algorithm, State, clients_round, draw, hand_out, select
-from fedlib.engine.protocol import playing
+from fedlib.engine import Algorithm, State, broadcast_to, clients_round, draw, select
+from fedlib.engine.protocol import train_view
 from fedlib.federation import OPTED_IN, Federation, Table
 from fedlib.models import Net, Params
 from fedlib.models.families import reads_tokens
@@ -124,7 +124,7 @@ def client_app(mine: Mine = of_task) -> ClientApp:
     def begun(context: Context) -> tuple[Experiment, Federation]:
         e = asked(context)
         fed = consenting(e, mine(e, context.node_config), context)
-        return e, playing(e.algorithm, fed)
+        return e, train_view(e.algorithm, fed)
 
     def log(fed: Federation, said: str) -> None:
         print(f"fedlib: client {fed.ids[0]} told the server {said}", flush=True)
@@ -167,7 +167,7 @@ def consenting(e: Experiment, fed: Federation, context: Context) -> Federation:
     And without what it keeps at home itself: the share ``opt_out`` of the node's configuration (1:
     all), the same examples whatever the server asks. No message changes that.
     """
-    home, me = fed.at_home(), int(fed.ids[0])
+    home, me = fed.full_view(), int(fed.ids[0])
     train, held = home.train, home.train.index.cpu().numpy()
     inside, part = held >= 0, Partition(held, home.train.sizes)
     if OPTED_IN in train.side:
@@ -217,7 +217,7 @@ def _round(
     algorithm, me = e.algorithm, np.zeros(1, dtype=np.int64)
     where = torch.as_tensor(me, device=fed.device)
     decided = algorithm.decide(fed, state, where, round=t, seed=e.seed)
-    handed = hand_out(algorithm, fed, state.told(where, decided), where)
+    handed = broadcast_to(algorithm, fed, state.with_decisions(where, decided), where)
     handed = replace(handed, common={**handed.common, **common})
     plans = draw(algorithm, fed, me, round=t, seed=e.seed)
     sent = clients_round(algorithm, handed, plans, state.local, chunk=1)
@@ -417,7 +417,7 @@ def play(
     common = {n: c for n, c in common.items() if not any(c is s for s in state.shared.values())}
     down = {}
     for row in rows.tolist():
-        handed = algorithm.handed(state, row)
+        handed = algorithm.payload(state, row)
         parts = {"shared": handed.shared, "memory": handed.memory, "common": common}
         down[row] = RecordDict({name: packed(leaves) for name, leaves in parts.items()})
         down[row]["round"] = ConfigRecord({"t": t})
@@ -427,7 +427,7 @@ def play(
         _formed(message, form)
         if decided := {n: leaf for n, leaf in message.items() if n in state.memory}:
             where = torch.tensor([row])  # an error for what nobody can choose
-            algorithm.start(fed, state.told(where, decided), where)
+            algorithm.start(fed, state.with_decisions(where, decided), where)
         return {n: message[n] for n in form}, payload(content)
 
     up = clients.ask("train", down, read)
@@ -435,7 +435,9 @@ def play(
     rows = rows[np.isin(rows, [*up])]
     where = torch.as_tensor(rows)
     messages = {n: torch.cat([up[row][0][n] for row in rows.tolist()]) for n in form}
-    state = state.told(where, {n: messages.pop(n) for n in [*messages] if n in state.memory})
+    state = state.with_decisions(
+        where, {n: messages.pop(n) for n in [*messages] if n in state.memory}
+    )
     with torch.no_grad():
         ledger = algorithm.communication_bytes(state, where, messages)
         state = algorithm.aggregate(fed, state, where, messages)

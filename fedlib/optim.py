@@ -260,10 +260,10 @@ class TorchStepper(Stepper):
         for name, leaf in leaves.items():
             groups.setdefault(kind.rate(name), []).append(leaf)
         usual = vars(Optimizer)
-        told = {n: getattr(kind, n) for n in _TUNED if getattr(kind, n) != usual[n]}
+        given = {n: getattr(kind, n) for n in _TUNED if getattr(kind, n) != usual[n]}
         made = getattr(torch.optim, _CLASSES.get(kind.name, kind.name))
         parts = [{"params": some, "lr": lr} for lr, some in groups.items()]
-        self._engine = made(parts, lr=kind.lr, **told, **dict(kind.options))
+        self._engine = made(parts, lr=kind.lr, **given, **dict(kind.options))
         for key, tensor in memory.items():
             name, _, quantity = key.rpartition("/")
             if name in leaves:
@@ -310,21 +310,21 @@ def server_step(
     leaves: Params,
     gradients: Params,
     memory: Params,
-    asleep: dict[str, Tensor] | None = None,
+    frozen_rows: dict[str, Tensor] | None = None,
 ) -> tuple[Params, Params]:
     """Move the global ``leaves`` along aggregated pseudo-gradients; return leaves and memory.
 
     A leaf without gradient stands still, and so does every row k of a leaf for which
-    ``asleep[name][k]`` is true (an expert that no client used: moving it by momentum alone would be
-    wrong). ``memory`` holds the optimiser's state as ``{leaf/row/quantity: tensor}``, so that it
-    can be stored.
+    ``frozen_rows[name][k]`` is true (an expert that no client used: moving it by momentum alone
+    would be wrong). ``memory`` holds the optimiser's state as ``{leaf/row/quantity: tensor}``, so
+    that it can be stored.
     """
     if not gradients:
         return leaves, memory
     parts: dict[str, tuple[Tensor, Tensor | None]] = {}
-    sleeping = _lists(asleep or {})
+    frozen = _lists(frozen_rows or {})
     for name, leaf in leaves.items():
-        parts |= _parts(name, leaf, gradients.get(name), sleeping.get(name))
+        parts |= _parts(name, leaf, gradients.get(name), frozen.get(name))
     moved = {label: w.detach().clone().requires_grad_(True) for label, (w, _) in parts.items()}
     for label, (w, gradient) in parts.items():
         moved[label].grad = None if gradient is None else gradient.to(w.dtype)
@@ -337,18 +337,18 @@ def server_step(
 
 def _lists(flags: dict[str, Tensor]) -> dict[str, list[bool]]:
     """Return flags by name on the host, for which a GPU is waited for once."""
-    told = torch.cat([*flags.values()]).tolist() if flags else []
+    given = torch.cat([*flags.values()]).tolist() if flags else []
     ends = list(accumulate(len(t) for t in flags.values()))
-    return {n: told[end - len(t) : end] for (n, t), end in zip(flags.items(), ends, strict=True)}
+    return {n: given[end - len(t) : end] for (n, t), end in zip(flags.items(), ends, strict=True)}
 
 
 def _parts(
-    name: str, leaf: Tensor, gradient: Tensor | None, asleep: list[bool] | None
+    name: str, leaf: Tensor, gradient: Tensor | None, frozen_rows: list[bool] | None
 ) -> dict[str, tuple[Tensor, Tensor | None]]:
     """Return what of a leaf moves on its own: its rows if some may sleep, else the whole."""
-    if gradient is None or asleep is None:
+    if gradient is None or frozen_rows is None:
         return {f"{name}/-": (leaf, gradient)}
-    rows = zip(leaf, gradient, asleep, strict=True)
+    rows = zip(leaf, gradient, frozen_rows, strict=True)
     return {f"{name}/{k}": (w, None if still else g) for k, (w, g, still) in enumerate(rows)}
 
 

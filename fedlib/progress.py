@@ -30,7 +30,7 @@ def bar(total: int, description: str, *, done: int = 0, show: bool = True) -> tq
 
 
 @contextmanager
-def told(progress: bool | Watcher, text: str, total: int, done: int) -> Iterator[Watcher]:
+def callback(progress: bool | Watcher, text: str, total: int, done: int) -> Iterator[Watcher]:
     """Yield whom a run tells of its rounds: ``progress`` itself, or a bar, if it is not False."""
     if callable(progress):
         progress(done, total, float("nan"))

@@ -203,7 +203,7 @@ class Task:
                 trained on another build; by default what ``fit`` says of this one.
 
         Returns:
-            The federation without what opted out; that is at hand with ``at_home()``.
+            The federation without what opted out; that is at hand with ``full_view()``.
         """
         return self.assembled(*self.divided(seed), seed, device, fitted)
 
@@ -240,7 +240,7 @@ class Task:
             raise ValueError(f"{data.name} holds {what}, which {self.model} does not read")
         if self.opt_out is not None:
             train.side[OPTED_IN] = torch.tensor(inside.astype(np.int64), device=where)
-        _ = net.lifting  # an error for one that cannot be trained here
+        _ = net.dry_run  # an error for one that cannot be trained here
         return Federation(
             net=net,
             classes=data.classes,

@@ -42,7 +42,8 @@ def value(cls: Any = None, *, kind: str = "") -> Any:
     the library is of the kind "module.name". TypeError if another class has a kind.
 
     Args:
-        cls: a class with annotated fields; ``value`` is its decorator.
+        cls: a class with annotated fields; ``value`` is its decorator. Its ``stored_as`` says by
+            which name a renamed field is stored, so that no key changes.
         kind: what stands for the class in every key, so that it can be renamed; else its name does.
 
     >>> @value
@@ -109,7 +110,10 @@ def as_code(item: Any) -> str:
     if isinstance(item, dict):
         kind = str(item.get("kind"))
         name = _printed(_KINDS[kind]) if kind in _KINDS else kind
-        fields = [(field, v) for field, v in item.items() if field != "kind"]
+        now = _renamed(_KINDS.get(kind))
+        fields = [
+            (now.get(str(field), str(field)), v) for field, v in item.items() if field != "kind"
+        ]
     elif dataclasses.is_dataclass(item) and not isinstance(item, type):
         name, fields = _printed(type(item)), _changed(item)
     elif isinstance(item, list):
@@ -130,7 +134,8 @@ def to_dict(item: Any) -> Any:
             raise TypeError(f"{cls.__name__} is no kind of value: decorate it with @value")
         kind = vars(cls)["__kind__"]
         _KINDS.setdefault(kind, cls)  # unpickled: a cluster gets a notebook's classes
-        return {"kind": kind, **{n: to_dict(v) for n, v in _changed(item)}}
+        names = getattr(cls, "stored_as", {})
+        return {"kind": kind, **{names.get(n, n): to_dict(v) for n, v in _changed(item)}}
     if isinstance(item, tuple | list):
         return [to_dict(v) for v in item]
     return item
@@ -180,6 +185,7 @@ def key_of(item: Any, *more: str, version: int) -> str:
 
 def _make(cls: Any, given: dict[str, Any]) -> Any:
     """Return a value with some fields; TypeError names those that are missing."""
+    given = {_renamed(cls).get(name, name): v for name, v in given.items()}
     for name in given:
         one_of(f"field of {_printed(cls)}", name, [f.name for f in dataclasses.fields(cls)])
     before = READING.set(True)
@@ -232,6 +238,11 @@ def _is_default(field: dataclasses.Field[Any], now: Any, hint: Any) -> bool:
 @cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
+
+
+def _renamed(cls: type | None) -> dict[str, str]:
+    """Return the names of fields by those that they are stored under, if these are others."""
+    return {old: new for new, old in getattr(cls, "stored_as", {}).items()}
 
 
 def _place(cls: type) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from benchmarks.determinism.deviation import bits, distance
 from benchmarks.determinism.subjects import SEED, Subject
 from benchmarks.determinism.trained import EVERYBODY, REFERENCE, trained
 from fedlib.engine import Report, State, evaluate, play_round
-from fedlib.engine.protocol import playing
+from fedlib.engine.protocol import train_view
 from fedlib.federation import Federation, Table
 
 GROWN = (1, 5, 20)
@@ -53,7 +53,7 @@ def in_memory(root: Path, subject: Subject) -> InMemory:
     """Go on from the reference's last state by a round, in several ways."""
     experiment = subject.experiment
     algorithm = experiment.algorithm
-    fed = playing(algorithm, experiment.task.build(SEED, "cpu"))
+    fed = train_view(algorithm, experiment.task.build(SEED, "cpu"))
     state, _ = trained(root, REFERENCE, experiment)
 
     def go(fed: Federation, cohort: int, chunk: int) -> tuple[State, Report]:
@@ -91,7 +91,7 @@ def _reordered(subject: Subject) -> bool:
     if experiment.after is not None:
         experiment = experiment.after
     algorithm = experiment.algorithm
-    fed = playing(algorithm, experiment.task.build(SEED, "cpu"))
+    fed = train_view(algorithm, experiment.task.build(SEED, "cpu"))
     order = np.roll(np.arange(fed.clients)[::-1], 2)
     ends = []
     for one in (fed, fed.permuted(order)):
@@ -153,7 +153,7 @@ def _states(subject: Subject, chunk: int, double: bool) -> Iterator[dict[str, Te
     """Yield the state after each of ``GROWN`` rounds."""
     experiment = subject.experiment
     algorithm = experiment.algorithm
-    fed = playing(algorithm, experiment.task.build(SEED, "cpu"))
+    fed = train_view(algorithm, experiment.task.build(SEED, "cpu"))
     state = algorithm.init(fed, SEED)
     with _precision(double):
         if double:

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 from fedlib.algorithms.arithmetic import mean, mean_cross_entropy
-from fedlib.algorithms.fedavg import FedAvg, others
-from fedlib.engine import Known, State, Update, looks_up
+from fedlib.algorithms.fedavg import FedAvg, drop_prefix
+from fedlib.engine import Precomputed, State, Update, uses_precomputed
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, is_statistic, named, part
+from fedlib.models import Net, Params, add_prefix, is_statistic, select_prefix
 from fedlib.values import value, within
 
 RECEIVED = "received."  # the global model as it came, among what all clients know
@@ -42,9 +42,9 @@ class FedProx(FedAvg):
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the received model."""
-        return named(state.shared, RECEIVED)
+        return add_prefix(state.shared, RECEIVED)
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy and the proximal term of one mini-batch."""
         return FedAvg.loss(self, net, params, ctx, batch) + self.mu / 2 * far(params, ctx)
@@ -52,7 +52,7 @@ class FedProx(FedAvg):
 
 def far(params: Params, ctx: Params) -> Tensor:
     """Return the squared distance of a client's leaves from the received ones."""
-    received = part(ctx, RECEIVED).items()
+    received = select_prefix(ctx, RECEIVED).items()
     squares = [((params[n] - t) ** 2).sum() for n, t in received if not is_statistic(n)]
     return reduce(torch.add, squares)
 
@@ -81,7 +81,7 @@ class SCAFFOLD(FedAvg):
         """Return the model, and control variates that start at zero."""
         model = FedAvg.leaves(self, fed, seed)
         zeros = {n: torch.zeros_like(t) for n, t in model.items() if not is_statistic(n)}
-        return {**model, **named(zeros, CONTROL), **named(zeros, DRIFT)}
+        return {**model, **add_prefix(zeros, CONTROL), **add_prefix(zeros, DRIFT)}
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return how many steps each client takes, ``[clients]``."""
@@ -89,22 +89,22 @@ class SCAFFOLD(FedAvg):
         per_epoch = (n / (self.batch_size or max(1.0, float(fed.sizes.max())))).ceil()
         return {"steps": (per_epoch * self.epochs).clamp(min=1).to(torch.float32)}
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, with a linear term whose gradient is c - c_j."""
         loss = FedAvg.loss(self, net, params, ctx, batch)
-        for name, c in part(params, CONTROL).items():
+        for name, c in select_prefix(params, CONTROL).items():
             loss = loss + (params[name] * (c - params[DRIFT + name])).sum()
         return loss
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return the client's new control variate; before - after of the model, and its change."""
         scale = 1 / (ctx["steps"] * self.client.lr)
-        server = part(before, CONTROL)
+        server = select_prefix(before, CONTROL)
         _, model = FedAvg.client_update(self, net, before, after, ctx)
         own = {n: before[DRIFT + n] - c + model[n] * scale for n, c in server.items()}
         change = {n: t - before[DRIFT + n] for n, t in own.items()}
-        return named(own, DRIFT), {**model, **named(change, CONTROL)}
+        return add_prefix(own, DRIFT), {**model, **add_prefix(change, CONTROL)}
 
     def share(self, fed: Federation, rows: Tensor) -> Tensor:
         """Return 1 / |S| for every client."""
@@ -113,8 +113,8 @@ class SCAFFOLD(FedAvg):
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Average the models, and move the control variate by the mean change of all clients."""
         members = fed.clients if fed.members is None else len(fed.members)
-        after = FedAvg.aggregate(self, fed, state, rows, others(messages, CONTROL))
-        for name in named(part(state.shared, CONTROL), CONTROL):
+        after = FedAvg.aggregate(self, fed, state, rows, drop_prefix(messages, CONTROL))
+        for name in add_prefix(select_prefix(state.shared, CONTROL), CONTROL):
             after.shared[name] = state.shared[name] + messages[name].sum(0) / members
         return after
 
@@ -143,27 +143,27 @@ class MOON(FedAvg):
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and itself as the first client's previous one."""
         model = FedAvg.leaves(self, fed, seed)
-        return {**model, **named(part(model, "base."), f"{PREVIOUS}base.")}
+        return {**model, **add_prefix(select_prefix(model, "base."), f"{PREVIOUS}base.")}
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the base of the received model."""
-        return named(part(state.shared, "base."), f"{RECEIVED}base.")
+        return add_prefix(select_prefix(state.shared, "base."), f"{RECEIVED}base.")
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
         """Return (u_p - u_g) / tau, where u are the other two models' features at unit length."""
         theirs, mine = (
             normalize(net.features(leaves, batch["x"]), dim=-1, eps=LEAST)
-            for leaves in (part(ctx, RECEIVED), part(frozen, PREVIOUS))
+            for leaves in (select_prefix(ctx, RECEIVED), select_prefix(frozen, PREVIOUS))
         )
-        return Known({APART: (mine - theirs) / self.tau}, {})
+        return Precomputed({APART: (mine - theirs) / self.tau}, {})
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy and the contrastive term of one mini-batch."""
         weight = batch["weight"]
         z = self.features(net, params, batch)
         loss = mean_cross_entropy(net.logits(params, z), batch["y"], weight)
-        apart = (batch if APART in batch else self.known(net, params, ctx, batch).beside)[APART]
+        apart = (batch if APART in batch else self.precompute(net, params, ctx, batch).extra)[APART]
         # cos(z, z_p) / tau - cos(z, z_g) / tau
         nearer = (normalize(z, dim=-1, eps=LEAST) * apart).sum(-1)
         return loss + self.mu * mean(softplus(nearer), weight)

@@ -8,9 +8,18 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, mean, mean_cross_entropy, weighted_sum
-from fedlib.engine import UNSEEN, Algorithm, Known, Phase, Prediction, State, Update, looks_up
+from fedlib.engine import (
+    NOTHING,
+    Algorithm,
+    Phase,
+    Precomputed,
+    Prediction,
+    State,
+    Update,
+    uses_precomputed,
+)
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, is_statistic, named, part
+from fedlib.models import Net, Params, add_prefix, is_statistic, select_prefix
 from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import value
@@ -81,13 +90,13 @@ class FedAvg(Algorithm):
         ValueError if it has none of them.
         """
         leaves = self.leaves(fed, seed)
-        begun = first or State({}, {})
+        initial = first or State({}, {})
         if first and not leaves.keys() & (first.shared.keys() | first.local.keys()):
             raise ValueError(f"the first stage has no leaf of {type(self).__name__} to start from")
         stays = self.stays(leaves)
-        shared = {n: begun.shared.get(n, t) for n, t in leaves.items() if n not in stays}
+        shared = {n: initial.shared.get(n, t) for n, t in leaves.items() if n not in stays}
         local = {
-            n: begun.local.get(n, begun.shared.get(n, t).expand(fed.clients, *t.shape)).clone()
+            n: initial.local.get(n, initial.shared.get(n, t).expand(fed.clients, *t.shape)).clone()
             for n, t in leaves.items()
             if n in stays
         }
@@ -107,22 +116,22 @@ class FedAvg(Algorithm):
         """Return one phase over the leaves that clients train."""
         return (self.phase(),)
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         y, logits = batch["y"], net.logits(params, self.features(net, params, batch))
-        if net.says_p:
+        if net.outputs_probabilities:
             return -mean(at_label(net.log_probs(logits), y), batch["weight"])
         return mean_cross_entropy(logits, y, batch["weight"])
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
         """Return the features instead of the examples where the base stands still.
 
         Where a model drops units, features differ from step to step.
         """
         if net.noise or not net.has_base(frozen):
-            return UNSEEN
-        return Known({}, {"h": net.features(frozen, batch["x"])})
+            return NOTHING
+        return Precomputed({}, {"h": net.features(frozen, batch["x"])})
 
     def features(self, net: Net, params: Params, batch: Params) -> Tensor:
         """Return the features of a mini-batch, ``[B, D]``: looked up, or computed in training."""
@@ -159,11 +168,11 @@ class FedAvg(Algorithm):
         """
         weights = self.weights(fed, state, rows, messages)
         gradients = {n: weighted_sum(w, messages[n]) for n, w in weights.items()}
-        asleep = {n: w.sum(0) == 0 for n, w in weights.items() if w.ndim == 2}
-        return self.moved(fed, state, gradients, asleep)
+        frozen_rows = {n: w.sum(0) == 0 for n, w in weights.items() if w.ndim == 2}
+        return self.moved(fed, state, gradients, frozen_rows)
 
     def moved(
-        self, fed: Federation, state: State, gradients: Params, asleep: Params | None = None
+        self, fed: Federation, state: State, gradients: Params, frozen_rows: Params | None = None
     ) -> State:
         """Return the state after a step of the server along averaged differences."""
         gradients = self.regularise(fed, state, gradients)
@@ -171,7 +180,7 @@ class FedAvg(Algorithm):
         means = {n: state.shared[n] - g for n, g in gradients.items() if is_statistic(n)}
         moved = {n: g for n, g in gradients.items() if n not in means}
         server = self.server.at(state.round)
-        shared, memory = server_step(server, state.shared, moved, state.optimizer, asleep)
+        shared, memory = server_step(server, state.shared, moved, state.optimizer, frozen_rows)
         return replace(state, shared={**shared, **means}, optimizer=memory)
 
     def regularise(self, fed: Federation, state: State, gradients: Params) -> Params:
@@ -180,7 +189,7 @@ class FedAvg(Algorithm):
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes down and up per client, counted from the tensors exchanged."""
-        return alike_bytes(rows, state.shared, {n: t[0] for n, t in messages.items()})
+        return equal_bytes(rows, state.shared, {n: t[0] for n, t in messages.items()})
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the global model's log-probabilities, or the batch for a client's own model."""
@@ -194,9 +203,9 @@ class FedAvg(Algorithm):
         """Return a client's prediction p(y|x, s) for a newcomer's examples."""
         return {"p": self.predict(net, params, ctx, code).logp.exp()}
 
-    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
+    def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
         """Return the logarithm of the mean prediction, or what the mean logits predict."""
-        return votes["logits"].log_softmax(-1) if "logits" in votes else votes["p"].log()
+        return outputs["logits"].log_softmax(-1) if "logits" in outputs else outputs["p"].log()
 
 
 @value
@@ -211,17 +220,17 @@ class LastClient(FedAvg):
     experts (001). The paper has the average: ``FedAvg`` (A21).
     """
 
-    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
+    def assign_models(self, fed: Federation, state: State, *, for_selection: bool = False) -> State:
         """Return the state, with the average in place of the last client's model for judging."""
-        return _averaged(state) if judging else state
+        return _averaged(state) if for_selection else state
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0, in which both models are the same."""
-        begun = FedAvg.init(self, fed, seed, first)
-        average = named(begun.shared, AVERAGE)
-        return replace(begun, memory={n: t.clone() for n, t in average.items()})
+        initial = FedAvg.init(self, fed, seed, first)
+        average = add_prefix(initial.shared, AVERAGE)
+        return replace(initial, memory={n: t.clone() for n, t in average.items()})
 
-    def handed(self, state: State, row: int) -> State:
+    def payload(self, state: State, row: int) -> State:
         """Return the average alone."""
         return State({}, {}, memory=state.memory)
 
@@ -234,16 +243,16 @@ class LastClient(FedAvg):
         before = _averaged(state)
         after = FedAvg.aggregate(self, fed, before, rows, messages)
         last = {n: t - messages[n][-1] for n, t in before.shared.items()}
-        return replace(after, shared=last, memory=named(after.shared, AVERAGE))
+        return replace(after, shared=last, memory=add_prefix(after.shared, AVERAGE))
 
 
 def _averaged(state: State) -> State:
     """Return the state as FedAvg has it."""
-    return replace(state, shared=part(state.memory, AVERAGE), memory={})
+    return replace(state, shared=select_prefix(state.memory, AVERAGE), memory={})
 
 
-def others(leaves: Params, prefix: str) -> Params:
-    """Return the leaves whose names do not begin with ``prefix``: what ``part`` leaves out."""
+def drop_prefix(leaves: Params, prefix: str) -> Params:
+    """Return the leaves whose names do not begin with ``prefix``."""
     return {n: t for n, t in leaves.items() if not n.startswith(prefix)}
 
 
@@ -252,7 +261,7 @@ def nbytes(leaves: Params) -> int:
     return sum(t.numel() * t.element_size() for t in leaves.values())
 
 
-def alike_bytes(rows: Tensor, down: Params, up: Params) -> Bytes:
+def equal_bytes(rows: Tensor, down: Params, up: Params) -> Bytes:
     """Return the bytes of what every client of ``rows`` is sent and sends."""
     return torch.full((len(rows),), nbytes(down)), torch.full((len(rows),), nbytes(up))
 

@@ -11,16 +11,25 @@ from fedlib.algorithms.arithmetic import at_label, mean
 from fedlib.algorithms.drift import RECEIVED
 from fedlib.algorithms.fedavg import FedAvg, placed
 from fedlib.algorithms.fedmix import EXPERTS, dropping, in_training
-from fedlib.engine import BLOCK, Known, Phase, Prediction, State, Update, looks_up, vmap_clients
+from fedlib.engine import (
+    BLOCK,
+    Phase,
+    Precomputed,
+    Prediction,
+    State,
+    Update,
+    uses_precomputed,
+    vmap_clients,
+)
 from fedlib.engine.program import one_client
 from fedlib.engine.train import Cohort
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, each, named, part, stack
+from fedlib.models import Net, Params, add_prefix, map_experts, select_prefix, stack
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
 PI = "pi"
-TOLD = "em:q"  # in a batch: which component an example is of
+RESPONSIBILITY = "em:q"  # in a batch: which component an example is of
 
 
 @value
@@ -54,11 +63,11 @@ class FedEM(FedAvg):
         """Return K differently initialised components, and equal shares."""
         models = [fed.net.init(torch_seed(seed, "model", k)) for k in range(self.experts)]
         shares = torch.full((self.experts,), 1 / self.experts)
-        return placed({**named(stack(models), EXPERTS), PI: shares}, fed)
+        return placed({**add_prefix(stack(models), EXPERTS), PI: shares}, fed)
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the received components."""
-        return named(state.shared, RECEIVED)
+        return add_prefix(state.shared, RECEIVED)
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over the components."""
@@ -66,38 +75,40 @@ class FedEM(FedAvg):
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return every component's log p(y|x), ``[B, K, classes]``."""
-        return each(partial(_said, net), part(shared, EXPERTS), x)
+        return map_experts(partial(_expert_output, net), select_prefix(shared, EXPERTS), x)
 
     def responsibilities(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return q_i(k) of the received components, ``[B, K]``."""
-        said = self.encode(net, part(ctx, RECEIVED), batch["x"])["logp"]
-        return posterior(params[PI], at_label(said, batch["y"])).detach()
+        log_p = self.encode(net, select_prefix(ctx, RECEIVED), batch["x"])["logp"]
+        return posterior(params[PI], at_label(log_p, batch["y"])).detach()
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
         """Return q of every example, for all of the round."""
-        return Known({TOLD: self.responsibilities(net, frozen, ctx, batch)}, {})
+        return Precomputed({RESPONSIBILITY: self.responsibilities(net, frozen, ctx, batch)}, {})
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropies of one mini-batch, each example's in the shares q."""
-        asked = batch.get(TOLD)
+        asked = batch.get(RESPONSIBILITY)
         q = self.responsibilities(net, params, ctx, batch) if asked is None else asked
         if net.differs_in_training:
-            code = in_training(partial(_said, net), net, part(params, EXPERTS), batch)
+            code = in_training(
+                partial(_expert_output, net), net, select_prefix(params, EXPERTS), batch
+            )
         else:
             code = self.encode(net, params, batch["x"])
         return -mean((q * at_label(code["logp"], batch["y"])).sum(-1), batch["weight"])
 
-    def client_end(self, begun: Cohort, after: Params, update: Update) -> Update:
+    def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return the client's new shares pi, the mean q over all of its examples."""
-        fed, rows = begun.fed, begun.rows
-        ask = vmap_clients(one_client(self.responsibilities, fed.net, begun.common), len(rows))
+        fed, rows = cohort.fed, cohort.rows
+        ask = vmap_clients(one_client(self.responsibilities, fed.net, cohort.common), len(rows))
         total = torch.zeros(len(rows), self.experts, device=fed.device)
         for batch in fed.train.blocks(rows, BLOCK):
-            q = ask({PI: begun.leaves[PI]}, begun.context, batch)
+            q = ask({PI: cohort.leaves[PI]}, cohort.context, batch)
             total += (q * batch["weight"].unsqueeze(-1)).sum(1)
         n = total.sum(1, keepdim=True)
-        pi = torch.where(n > 0, total / torch.where(n > 0, n, 1), begun.leaves[PI])
+        pi = torch.where(n > 0, total / torch.where(n > 0, n, 1), cohort.leaves[PI])
         return {**update[0], PI: pi}, update[1]
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
@@ -110,19 +121,19 @@ class FedEM(FedAvg):
         """Return the client's shares."""
         return {"gate": params[PI].expand(len(code["logp"]), -1)}
 
-    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
+    def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
         """Return the prediction of the mixture in the mean shares."""
-        return (code["logp"] + votes["gate"].log().unsqueeze(-1)).logsumexp(-2)
+        return (code["logp"] + outputs["gate"].log().unsqueeze(-1)).logsumexp(-2)
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return every client's shares, ``[clients, K]``, rows in the order of their ids."""
         return {"clusters": state.local[PI][fed.by_id]}
 
 
-def _said(net: Net, w: Params, x: Tensor, batch: Params | None = None) -> Params:
+def _expert_output(net: Net, w: Params, x: Tensor, batch: Params | None = None) -> Params:
     return {"logp": net(w, x, batch).log_softmax(-1)}
 
 
-def posterior(shares: Tensor, said: Tensor) -> Tensor:
+def posterior(shares: Tensor, log_p: Tensor) -> Tensor:
     """Return q ~ pi_k p_k(y|x), ``[B, K]``, from shares ``[K]`` and log p_k(y|x) ``[B, K]``."""
-    return (shares.log() + said).softmax(-1)
+    return (shares.log() + log_p).softmax(-1)

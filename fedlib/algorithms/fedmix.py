@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, entropy, mean, mean_of, weighted_sum
-from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, others, placed
-from fedlib.engine import UNSEEN, Known, Phase, Prediction, State, Update, looks_up
+from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, nbytes, placed
+from fedlib.engine import NOTHING, Phase, Precomputed, Prediction, State, Update, uses_precomputed
 from fedlib.engine.protocol import DROPOUT
 from fedlib.federation import Federation
-from fedlib.models import AFTER, USED, Net, Params, each, named, part, stack
+from fedlib.models import AFTER, USED, Net, Params, add_prefix, map_experts, select_prefix, stack
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
@@ -97,7 +97,7 @@ class FedMix(FedAvg):
             "gate.b": torch.zeros(k),
             **personal,
         }
-        return placed({**named(experts, EXPERTS), **own}, fed)
+        return placed({**add_prefix(experts, EXPERTS), **own}, fed)
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is the personal bias or, unless averaged, of the gate theta_s."""
@@ -117,9 +117,9 @@ class FedMix(FedAvg):
 
         A personal bias is not in there yet: ``log_probs`` adds it.
         """
-        return each(partial(self._said, net), part(shared, EXPERTS), x)
+        return map_experts(partial(self._expert_output, net), select_prefix(shared, EXPERTS), x)
 
-    def _said(self, net: Net, w: Params, x: Tensor, batch: Params | None = None) -> Params:
+    def _expert_output(self, net: Net, w: Params, x: Tensor, batch: Params | None = None) -> Params:
         """Return one expert's features and log-probabilities."""
         none = {BIAS: x.new_zeros(net.classes)} if self.personal_bias else {}
         h = net.features(w, x, batch)
@@ -145,37 +145,39 @@ class FedMix(FedAvg):
         pooled = torch.einsum("k,bkd->bd", self.pool(params, ctx).detach(), h)
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
         """Return what experts say instead of the examples, where these stand still."""
         if not any(name.startswith(EXPERTS) for name in frozen):
-            return UNSEEN
-        return Known({}, self.encode(net, frozen, batch["x"]))
+            return NOTHING
+        return Precomputed({}, self.encode(net, frozen, batch["x"]))
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
         if "logp" in batch:
             code = batch
         elif net.differs_in_training:
-            code = in_training(partial(self._said, net), net, part(params, EXPERTS), batch)
+            code = in_training(
+                partial(self._expert_output, net), net, select_prefix(params, EXPERTS), batch
+            )
         else:
             code = self.encode(net, params, batch["x"])
-        said = at_label(self.log_probs(params, code["logp"]), batch["y"])  # log p(y|x, z)
+        log_p = at_label(self.log_probs(params, code["logp"]), batch["y"])  # log p(y|x, z)
         gate = self.gate(params, ctx, code["h"])
         if self.objective == "likelihood":
-            return -mean((said + gate).logsumexp(-1), batch["weight"])
-        return -mean(self.bound(params, ctx, batch, said, gate), batch["weight"])
+            return -mean((log_p + gate).logsumexp(-1), batch["weight"])
+        return -mean(self.bound(params, ctx, batch, log_p, gate), batch["weight"])
 
     def logits(self, params: Params, batch: Params) -> Tensor:
         """Return the logits of q(z|y), or of q given other side information, ``[B, K]``."""
         return params["phi"][batch["y"] if self.condition == "label" else batch[self.condition]]
 
     def bound(
-        self, params: Params, ctx: Params, batch: Params, said: Tensor, gate: Tensor
+        self, params: Params, ctx: Params, batch: Params, log_p: Tensor, gate: Tensor
     ) -> Tensor:
         """Return E_q(z|y)[log p(y|x, z) p(z|x, s)] ``[B]``, with H(q) if that is the objective."""
         q = self.logits(params, batch).softmax(-1)
-        bound = (q * (said + gate)).sum(-1)
+        bound = (q * (log_p + gate)).sum(-1)
         return bound + entropy(q) if self.objective == "entropy" else bound
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
@@ -233,10 +235,10 @@ class FedMix(FedAvg):
         own = {"bias": params["bias"].expand(gate.shape[0], -1)} if self.personal_bias else {}
         return {"gate": gate, **own}
 
-    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
+    def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
         """Return log sum_z p(y|x, z) p(z|x) with the marginalised gate (App. F)."""
-        logp = self.log_probs({n: t.unsqueeze(-2) for n, t in votes.items()}, code["logp"])
-        return (logp + votes["gate"].log().unsqueeze(-1)).logsumexp(-2)
+        logp = self.log_probs({n: t.unsqueeze(-2) for n, t in outputs.items()}, code["logp"])
+        return (logp + outputs["gate"].log().unsqueeze(-1)).logsumexp(-2)
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return q(z|y) ``[values, K]``, its mean entropy and its marginal's entropy (nats)."""
@@ -255,8 +257,8 @@ def dropping(experts: int) -> tuple[tuple[str, str], ...]:
     return tuple((f"expert:{k}", DROPOUT) for k in range(1, experts))
 
 
-def in_training(said: Callable[..., Params], net: Net, experts: Params, batch: Params) -> Params:
-    """Return what ``said(w, x, batch)`` says of every expert, ``[B, K, ...]``, as in training.
+def in_training(output: Callable[..., Params], net: Net, experts: Params, batch: Params) -> Params:
+    """Return what ``output(w, x, batch)`` makes of every expert, ``[B, K, ...]``, as in training.
 
     Each has noise of its own, and running statistics that move as a plain model's do.
     """
@@ -269,7 +271,7 @@ def in_training(said: Callable[..., Params], net: Net, experts: Params, batch: P
         own: Any = {**batch, AFTER: {id(w[n]): w[n] for n in moving}}
         if "noise" in batch:
             own["noise"] = batch["noise"][..., k * net.noise : (k + 1) * net.noise]
-        outputs.append(said(w, batch["x"], own))
+        outputs.append(output(w, batch["x"], own))
         moved.append({n: own[AFTER][id(w[n])] for n in moving})
     if AFTER in batch:
         after |= {id(experts[n]): torch.stack([m[n] for m in moved]) for n in moving} | {USED: True}
@@ -346,12 +348,12 @@ class PrunedFedMix(FedMix):
         order = torch.argsort(sent, dim=1, descending=True, stable=True)
         return {**FedMix.client_context(self, fed, state, rows), "sent": sent, "order": order}
 
-    def handed(self, state: State, row: int) -> State:
+    def payload(self, state: State, row: int) -> State:
         """Return the shared leaves, and the client's own p(z|s) as the server remembers it."""
-        known = {n: t[[row]] for n, t in state.memory.items() if n == MEMORY}
-        return State(state.shared, {}, memory=known)
+        mine = {n: t[[row]] for n, t in state.memory.items() if n == MEMORY}
+        return State(state.shared, {}, memory=mine)
 
-    def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
+    def shape_group(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return how many experts each client is sent."""
         return self.client_context(fed, state, rows)["sent"].sum(1)
 
@@ -360,7 +362,7 @@ class PrunedFedMix(FedMix):
         ctx = self.client_context(fed, state, rows)
         mine = ctx["order"][:, : int(ctx["sent"][0].sum())]
         experts = {n: t[mine] for n, t in state.shared.items() if n.startswith(EXPERTS)}
-        rest = others(state.shared, EXPERTS)
+        rest = drop_prefix(state.shared, EXPERTS)
         return {**experts, **FedAvg.start(self, fed, State(rest, state.local), rows)}
 
     def kept(self, q: Tensor, ctx: Params) -> Tensor:
@@ -385,7 +387,7 @@ class PrunedFedMix(FedMix):
         return FedMix.gate(self, params, ctx, h)
 
     def bound(
-        self, params: Params, ctx: Params, batch: Params, said: Tensor, gate: Tensor
+        self, params: Params, ctx: Params, batch: Params, log_p: Tensor, gate: Tensor
     ) -> Tensor:
         """Return E_q'(z|y)[log p(y|x, z)] + E_q(z|y)[log p(z|x, s)] ``[B]`` (algorithm 2)."""
         keep = self.kept(self.marginal(params, ctx).detach(), ctx)
@@ -393,7 +395,7 @@ class PrunedFedMix(FedMix):
         # The softmax over kept experts is q(z|y) zeroed and renormalised; it never divides by 0.
         mine = logits.masked_fill(~keep, -torch.inf).softmax(-1)
         listed = (logits.softmax(-1) * gate).sum(-1)  # the gate's term keeps all of q (A11)
-        return (self._held(mine, ctx, said) * said).sum(-1) + listed
+        return (self._held(mine, ctx, log_p) * log_p).sum(-1) + listed
 
     def open(self, params: Params, ctx: Params, h: Tensor) -> Tensor:
         """Return the gate of predictions, restricted to the experts that a client has."""
@@ -418,16 +420,16 @@ class PrunedFedMix(FedMix):
 
         Of the two forms of q(z|s) one goes up, K numbers: the other follows from it.
         """
-        expert = nbytes(part(state.shared, EXPERTS)) // self.experts
-        rest, back = nbytes(others(state.shared, EXPERTS)), messages["q_s"]
+        expert = nbytes(select_prefix(state.shared, EXPERTS)) // self.experts
+        rest, back = nbytes(drop_prefix(state.shared, EXPERTS)), messages["q_s"]
         up = (back > 0).sum(1) * expert + rest + self.experts * back.element_size()
         return self._sent(state, rows).sum(1) * expert + rest, up
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Take FedMix's step, with p(s|z) from q'(z|s), and remember the cohort's q(z|s)."""
         after = FedMix.aggregate(self, fed, state, rows, messages)
-        known = state.memory[MEMORY].index_copy(0, rows, messages["q_raw"])
-        return replace(after, memory={**after.memory, MEMORY: known})
+        p = state.memory[MEMORY].index_copy(0, rows, messages["q_raw"])
+        return replace(after, memory={**after.memory, MEMORY: p})
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what FedMix does, and how many experts a client is sent on average."""
@@ -506,10 +508,10 @@ class ClusteredFedMix(FedMix):
         return params["pi"] / params["pi"].sum()
 
     def bound(
-        self, params: Params, ctx: Params, batch: Params, said: Tensor, gate: Tensor
+        self, params: Params, ctx: Params, batch: Params, log_p: Tensor, gate: Tensor
     ) -> Tensor:
         """Return E_pi[log p(y, z|x, s)] ``[B]`` with the pi that this batch leads to (eq. 10)."""
-        joint = said + gate
+        joint = log_p + gate
         best = posterior(mean_of(joint, batch["weight"]).detach(), self.entropy_weight)
         pi = self.damping * params["pi"].detach() + (1 - self.damping) * best
         off = 0.5 * (params["pi"] - best).square().sum()

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import at_label, one_hot
-from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, others, placed
+from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, nbytes, placed
 from fedlib.engine import Prediction, State, encode
 from fedlib.federation import Federation, Table
 from fedlib.metrics import truth
-from fedlib.models import Net, Params, each, named, part, stack
+from fedlib.models import Net, Params, add_prefix, map_experts, select_prefix, stack
 from fedlib.randomness import generator, torch_seed
 from fedlib.values import value, within
 
@@ -58,9 +58,9 @@ class ClusterStop:
     every: int = 10
     patience: int = 10
 
-    def begun(self, shared: Params, is_open: Tensor) -> Params:
+    def initial_state(self, shared: Params, is_open: Tensor) -> Params:
         """Return what the server remembers of clusters that have not been checked yet."""
-        kept = {n: t.clone() for n, t in named(part(shared, CLUSTERS), KEPT).items()}
+        kept = {n: t.clone() for n, t in add_prefix(select_prefix(shared, CLUSTERS), KEPT).items()}
         # Worse than any loss, yet finite, as all that a server remembers has to be.
         best = torch.full(is_open.shape, torch.finfo(torch.float32).max, device=is_open.device)
         return {BEST: best, STALE: torch.zeros_like(best), **kept}
@@ -79,13 +79,15 @@ class ClusterStop:
         better = asked & (loss < state.memory[BEST])
         stale = torch.where(better, 0, state.memory[STALE] + (asked & ~better))
         closing = state.memory[OPEN] & (stale >= self.patience)
-        now, kept = part(state.shared, CLUSTERS), part(state.memory, KEPT)
+        now, kept = select_prefix(state.shared, CLUSTERS), select_prefix(state.memory, KEPT)
         kept = {n: _rows(better, t, kept[n]) for n, t in now.items()}
         shared = {n: _rows(closing, kept[n], t) for n, t in now.items()}
         best = torch.where(better, loss, state.memory[BEST])
         checked = {BEST: best, STALE: stale, OPEN: state.memory[OPEN] & ~closing}
-        memory = {**state.memory, **checked, **named(kept, KEPT)}
-        return replace(state, shared={**state.shared, **named(shared, CLUSTERS)}, memory=memory)
+        memory = {**state.memory, **checked, **add_prefix(kept, KEPT)}
+        return replace(
+            state, shared={**state.shared, **add_prefix(shared, CLUSTERS)}, memory=memory
+        )
 
 
 @value
@@ -124,18 +126,18 @@ class IFCA(FedAvg):
         mine = [{n: t for n, t in m.items() if n.startswith(self.clustered)} for m in models]
         if not mine[0]:
             raise ValueError(f"no leaf begins with IFCA.clustered = {self.clustered!r}")
-        rest = others(models[0], self.clustered)
-        return placed({**named(stack(mine), CLUSTERS), **rest}, fed)
+        rest = drop_prefix(models[0], self.clustered)
+        return placed({**add_prefix(stack(mine), CLUSTERS), **rest}, fed)
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the initial clusters; RuntimeError if no draw gives each its ``least_share``."""
-        begun = FedAvg.init(self, fed, seed, first)
-        shared = self._fair(fed, begun.shared, seed) if self.least_share else begun.shared
+        initial = FedAvg.init(self, fed, seed, first)
+        shared = self._fair(fed, initial.shared, seed) if self.least_share else initial.shared
         nobody = torch.full((fed.clients,), -1, device=fed.device)
         memory = {CHOICE: nobody, OPEN: torch.ones(self.clusters, device=fed.device).bool()}
         if self.stop is not None:
-            memory |= self.stop.begun(shared, memory[OPEN])
-        return State(shared, begun.local, memory=memory)
+            memory |= self.stop.initial_state(shared, memory[OPEN])
+        return State(shared, initial.local, memory=memory)
 
     def _fair(self, fed: Federation, shared: Params, seed: int) -> Params:
         """Return the first drawn models of which each is the best of its ``least_share``."""
@@ -162,8 +164,8 @@ class IFCA(FedAvg):
         held = some.index[some.real]
         if len(held):
             found = encode(fed, self, State(shared, {}), some)
-            said = at_label(found.code["logp"][found.at[held]], table.y[held])
-            total.index_add_(0, some.real.nonzero()[:, 0], -said)
+            log_p = at_label(found.code["logp"][found.at[held]], table.y[held])
+            total.index_add_(0, some.real.nonzero()[:, 0], -log_p)
         sizes = torch.as_tensor(some.sizes, device=fed.device)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
@@ -194,11 +196,11 @@ class IFCA(FedAvg):
         held = self.fits(fed, state.shared, fed.validation, rows)
         return self.stop.closed(state, held, state.memory[CHOICE][rows])
 
-    def handed(self, state: State, row: int) -> State:
+    def payload(self, state: State, row: int) -> State:
         """Return all models; ValueError with ``stop``, which clients' validation losses decide."""
         if self.stop is not None:
             raise ValueError("clients are not asked for the losses that would stop a cluster")
-        return FedAvg.handed(self, state, row)
+        return FedAvg.payload(self, state, row)
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the cluster model that each client has chosen, with what all clusters share."""
@@ -206,9 +208,11 @@ class IFCA(FedAvg):
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Average every cluster over its choosers, and the rest over the whole cohort."""
-        own = {n: messages[n].unsqueeze(1) for n in part(state.shared, CLUSTERS)}
-        told = {n: t.expand(-1, self.clusters, *t.shape[2:]) for n, t in own.items()}
-        return FedAvg.aggregate(self, fed, state, rows, {**messages, **named(told, CLUSTERS)})
+        own = {n: messages[n].unsqueeze(1) for n in select_prefix(state.shared, CLUSTERS)}
+        updates = {n: t.expand(-1, self.clusters, *t.shape[2:]) for n, t in own.items()}
+        return FedAvg.aggregate(
+            self, fed, state, rows, {**messages, **add_prefix(updates, CLUSTERS)}
+        )
 
     def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
         """Return n_k / n_j of every client k and its cluster j ``[clients, J]``, else p(s)."""
@@ -220,8 +224,8 @@ class IFCA(FedAvg):
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes: open clusters go down; one model, and which it is, goes up."""
-        one = nbytes(part(state.shared, CLUSTERS)) // self.clusters
-        rest = nbytes(others(state.shared, CLUSTERS))
+        one = nbytes(select_prefix(state.shared, CLUSTERS)) // self.clusters
+        rest = nbytes(drop_prefix(state.shared, CLUSTERS))
         choice, is_open = state.memory[CHOICE][rows], state.memory[OPEN]
         trained = is_open[choice.clamp(min=0)].cpu().to(torch.int64)
         name = choice.element_size() if self.clusters > 1 else 0
@@ -229,7 +233,7 @@ class IFCA(FedAvg):
         down = torch.full((len(rows),), one * left + (rest if left else 0))
         return down, trained * (one + rest + name)
 
-    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
+    def assign_models(self, fed: Federation, state: State, *, for_selection: bool = False) -> State:
         """Return the state with every client's loss under every cluster, from which it chooses."""
         if FIT in state.memory:
             return state
@@ -252,12 +256,12 @@ class IFCA(FedAvg):
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of the client's cluster, and that cluster as a one-hot gate."""
-        said = code["logp"]
-        if said.shape[-2] == 1:
-            return Prediction.single(said.squeeze(-2))
+        log_p = code["logp"]
+        if log_p.shape[-2] == 1:
+            return Prediction.single(log_p.squeeze(-2))
         mine = one_hot(ctx["cluster"], self.clusters)
-        logp = torch.where(mine.unsqueeze(-1), said, 0).sum(-2)
-        return Prediction(logp, mine.to(said.dtype).expand(said.shape[:-1]))
+        logp = torch.where(mine.unsqueeze(-1), log_p, 0).sum(-2)
+        return Prediction(logp, mine.to(log_p.dtype).expand(log_p.shape[:-1]))
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return how many clusters are open, which fits whom, and whether they are the true ones.
@@ -285,10 +289,10 @@ class IFCA(FedAvg):
 
 def log_probs(net: Net, leaves: Params, x: Tensor) -> Tensor:
     """Return what every cluster's model says, log p ``[B, J, classes]``; a plain model is J = 1."""
-    own, rest = part(leaves, CLUSTERS), others(leaves, CLUSTERS)
+    own, rest = select_prefix(leaves, CLUSTERS), drop_prefix(leaves, CLUSTERS)
     if not own:
         return net.logp(leaves, x).unsqueeze(-2)
-    return each(lambda w, x: {"logp": net.logp({**rest, **w}, x)}, own, x)["logp"]
+    return map_experts(lambda w, x: {"logp": net.logp({**rest, **w}, x)}, own, x)["logp"]
 
 
 def count(leaves: Params) -> int:
@@ -298,8 +302,8 @@ def count(leaves: Params) -> int:
 
 def pick(shared: Params, choice: Tensor) -> Params:
     """Return the model of each client's cluster, as plain leaves ``[clients, ...]``."""
-    own = {n: t[choice] for n, t in part(shared, CLUSTERS).items()}
-    rest = others(shared, CLUSTERS)
+    own = {n: t[choice] for n, t in select_prefix(shared, CLUSTERS).items()}
+    rest = drop_prefix(shared, CLUSTERS)
     return {**own, **{n: t.expand(len(choice), *t.shape) for n, t in rest.items()}}
 
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.arithmetic import mean
-from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
+from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, placed, rows_of
 from fedlib.algorithms.ifca import FIT, best_fit, pick
-from fedlib.engine import EarlyStop, Known, Phase, Prediction, State, Update, looks_up
+from fedlib.engine import EarlyStop, Phase, Precomputed, Prediction, State, Update, uses_precomputed
 from fedlib.engine.protocol import noise_of
 from fedlib.engine.train import Cohort
 from fedlib.federation import Federation
-from fedlib.models import Family, Net, Params, named, part
+from fedlib.models import Family, Net, Params, add_prefix, select_prefix
 from fedlib.models.families import auto_encoder, evidence, evidence_bound
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
@@ -35,7 +35,7 @@ class LocalTraining(FedAvg):
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return no bytes: what a first stage shared was there when this one began."""
-        return alike_bytes(rows, {}, {})
+        return equal_bytes(rows, {}, {})
 
 
 @value
@@ -75,14 +75,14 @@ class Local(LocalTraining):
         noise = (("dropout", self.model),) if self.model else ()
         return (self.phase(stop=self.stop, noise=noise),)
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         return FedAvg.loss(self, net.like(self.model), params, ctx, batch)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
         """Return the features where the network's base is frozen."""
-        return FedAvg.known(self, net.like(self.model), frozen, ctx, batch)
+        return FedAvg.precompute(self, net.like(self.model), frozen, ctx, batch)
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the client's own model's prediction."""
@@ -104,7 +104,7 @@ class SecondStage(LocalTraining):
     of: FedAvg = FedAvg()  # noqa: RUF009, a value
     reads_examples = as_of("reads_examples")
     is_local = as_of("is_local")
-    alike = as_of("alike")
+    shape_group = as_of("shape_group")
     client_context = as_of("client_context")
     broadcast = as_of("broadcast")
     encode = as_of("encode")
@@ -149,9 +149,9 @@ class Newcomers(SecondStage):
         noise = {name: count for phase in self.of.phases() for name, count in phase.noise}
         return (self.phase(stop=self.stop, noise=tuple(noise.items()), side="local"),)
 
-    def client_end(self, begun: Cohort, after: Params, update: Update) -> Update:
+    def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return what a client of ``of`` keeps; what it would send stays with it."""
-        return self.of.client_end(begun, after, update)[0], update[1]
+        return self.of.client_end(cohort, after, update)[0], update[1]
 
 
 @value
@@ -172,7 +172,7 @@ class CommonestLabel(LocalTraining):
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the counts of labels: the federation's, and at home every client's own."""
-        together = fed.taking_part().train.counts(fed.classes).sum(0)
+        together = fed.participating_view().train.counts(fed.classes).sum(0)
         return State({TOGETHER: together}, {COUNTS: fed.train.counts(fed.classes)})
 
     def is_local(self, name: str) -> bool:
@@ -191,8 +191,8 @@ class CommonestLabel(LocalTraining):
         """Return the logarithms of the client's smoothed label shares."""
         return Prediction.single(log_shares(params[COUNTS], code["none"].shape[0]))
 
-    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
-        """Return those of the federation: by examples, where the mean vote would be by clients'."""
+    def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
+        """Return those of the federation: by examples, where a mean would be by clients."""
         return log_shares(shared[TOGETHER], code["none"].shape[0])
 
 
@@ -241,7 +241,7 @@ class Densities(SecondStage):
         if first is None:
             raise ValueError("Densities follow a federation: give its experiment as `after`")
         inputs, draw = math.prod(fed.net.shape), torch_seed(seed, "model", 0)
-        fresh = named(auto_encoder(inputs, self.hidden, self.latent, draw), VAE)
+        fresh = add_prefix(auto_encoder(inputs, self.hidden, self.latent, draw), VAE)
         return replace(first, local={**first.local, **rows_of(fresh, fed)})
 
     def broadcast(self, fed: Federation, state: State) -> Params:
@@ -262,11 +262,11 @@ class Densities(SecondStage):
             normal = torch.special.ndtri(batch[NOISE].clamp(1e-7, 1 - 1e-7))
         else:
             normal = pixels.new_zeros(self.latent)
-        return -mean(evidence_bound(part(params, VAE), pixels, normal), batch["weight"])
+        return -mean(evidence_bound(select_prefix(params, VAE), pixels, normal), batch["weight"])
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return no bytes down, and every client's auto-encoder up."""
-        return alike_bytes(rows, {}, {n: t[0] for n, t in part(state.local, VAE).items()})
+        return equal_bytes(rows, {}, {n: t[0] for n, t in select_prefix(state.local, VAE).items()})
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what the shared leaves of ``of`` say, and the examples themselves."""
@@ -275,7 +275,7 @@ class Densities(SecondStage):
     def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the estimate of log p(x|s), ``[B]``."""
         pixels = _pixels(code["vae:x"], ctx)
-        return evidence(part(params, VAE), pixels, ctx["vae:noise"])
+        return evidence(select_prefix(params, VAE), pixels, ctx["vae:noise"])
 
 
 def _pixels(x: Tensor, ctx: Params) -> Tensor:

@@ -12,36 +12,36 @@ from fedlib.algorithms.fedavg import rows_of
 from fedlib.algorithms.ifca import CLUSTERS, count, log_probs, used
 from fedlib.algorithms.local import LocalTraining
 from fedlib.engine import (
-    UNSEEN,
+    NOTHING,
     Algorithm,
     EarlyStop,
-    Known,
     Phase,
+    Precomputed,
     Prediction,
     State,
-    looks_up,
     tabulate,
+    uses_precomputed,
 )
 from fedlib.federation import OPTED_IN, Federation
-from fedlib.models import Family, Net, Params, named, part
+from fedlib.models import Family, Net, Params, add_prefix, select_prefix
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
 GLOBAL, COPY, OWN, GATE = "global.", "copy.", "own.", "gate."
-SAID = "mixture:said"  # in a batch: what experts that stay say of an example's label
+LABEL_LOG_P = "mixture:said"  # in a batch: what experts that stay say of an example's label
 
 
-def pooled(said: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
-    """Return log p of experts that said log p ``[..., K]`` under a log gate ``[..., K]``.
+def pooled(log_p: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
+    """Return log p of experts that give log p ``[..., K]`` under a log gate ``[..., K]``.
 
     "probabilities" is log (sum h p); "log" is sum (h log p), which is not normalised (A19).
 
-    >>> said, gate = torch.tensor([0.1, 0.9]).log(), torch.tensor([0.25, 0.75]).log()
-    >>> pooled(said, gate).exp()
+    >>> log_p, gate = torch.tensor([0.1, 0.9]).log(), torch.tensor([0.25, 0.75]).log()
+    >>> pooled(log_p, gate).exp()
     tensor(0.7000)
     """
-    return (gate.exp() * said).sum(-1) if pool == "log" else (gate + said).logsumexp(-1)
+    return (gate.exp() * log_p).sum(-1) if pool == "log" else (gate + log_p).logsumexp(-1)
 
 
 @value
@@ -104,18 +104,18 @@ class Mixture(LocalTraining):
         if self.pool != "mean":
             outputs = count(shared) + 1 if count(shared) > 1 else 1
             gate = fed.net.like(self.gate, outputs).init(torch_seed(seed, "model", 1))
-            mine |= rows_of(named(gate, GATE), fed)
+            mine |= rows_of(add_prefix(gate, GATE), fed)
         if self.train_global:
-            mine |= rows_of(named(shared, COPY), fed)
-        return State(named(shared, GLOBAL), mine)
+            mine |= rows_of(add_prefix(shared, COPY), fed)
+        return State(add_prefix(shared, GLOBAL), mine)
 
     def _specialists(self, fed: Federation, seed: int, first: State) -> Params:
         fresh = fed.net.like(self.expert).init(torch_seed(seed, "model", 2))
         shapes = {n: t.shape for n, t in fresh.items()}
         if {n: t.shape[1:] for n, t in first.local.items()} == shapes:
-            return {n: t.clone() for n, t in named(first.local, OWN).items()}
+            return {n: t.clone() for n, t in add_prefix(first.local, OWN).items()}
         like = {n: t.shape for n, t in first.shared.items()} == shapes
-        return rows_of(named(first.shared if like else fresh, OWN), fed)
+        return rows_of(add_prefix(first.shared if like else fresh, OWN), fed)
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase over what is local, or the gate only; none for an ensemble."""
@@ -126,40 +126,40 @@ class Mixture(LocalTraining):
         phase = self.phase(train=moving, stop=self.stop, watch="loss", side="local", noise=noise)
         return (phase,)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
         """Return what experts that stay say of an example's label."""
         if self.train_global:
-            return UNSEEN
+            return NOTHING
         code = self.encode(net, frozen, batch["x"])
         logp = self.say(net, frozen, code, {}) if self.frozen else code["logp"]
-        return Known({SAID: at_label(logp, batch["y"])}, {})
+        return Precomputed({LABEL_LOG_P: at_label(logp, batch["y"])}, {})
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""
-        x, y, said = batch["x"], batch["y"], batch.get(SAID)
-        if said is None:
-            said = at_label(self.say(net, params, self.encode(net, params, x), batch), y)
+        x, y, log_p = batch["x"], batch["y"], batch.get(LABEL_LOG_P)
+        if log_p is None:
+            log_p = at_label(self.say(net, params, self.encode(net, params, x), batch), y)
         elif not self.frozen:
             mine = at_label(self._mine(net, params, x, batch), y)
-            said = torch.cat([said, mine.unsqueeze(-1)], -1)
-        mixed = pooled(said, self._open(net, params, x, batch), self.pool)
+            log_p = torch.cat([log_p, mine.unsqueeze(-1)], -1)
+        mixed = pooled(log_p, self._open(net, params, x, batch), self.pool)
         return -mean(mixed, batch["weight"])
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the batch, and what the generalists say of it, log p ``[B, J, classes]``."""
         if self.train_global:
             return {"x": x}
-        return {"x": x, "logp": log_probs(net, part(shared, GLOBAL), x)}
+        return {"x": x, "logp": log_probs(net, select_prefix(shared, GLOBAL), x)}
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the mixture's log-probabilities and gate: generalists, specialist ``[B, J+1]``."""
-        said = self.say(net, params, code, {}).mT
+        log_p = self.say(net, params, code, {}).mT
         if self.pool == "mean":
-            gate = torch.full_like(said[:, 0], -math.log(said.shape[-1]))
+            gate = torch.full_like(log_p[:, 0], -math.log(log_p.shape[-1]))
         else:
             gate = self._open(net, params, code["x"])
-        mixed = pooled(said, gate.unsqueeze(-2), self.pool)
+        mixed = pooled(log_p, gate.unsqueeze(-2), self.pool)
         return Prediction(mixed.log_softmax(-1) if self.pool == "log" else mixed, gate.exp())
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
@@ -184,7 +184,7 @@ class Mixture(LocalTraining):
         """
         theirs = code.get("logp")
         if theirs is None:
-            theirs = log_probs(net, part(params, COPY), code["x"])
+            theirs = log_probs(net, select_prefix(params, COPY), code["x"])
             if OPTED_IN in batch:
                 inside = batch[OPTED_IN].bool()[:, None, None]
                 theirs = torch.where(inside, theirs, theirs.detach())
@@ -195,11 +195,11 @@ class Mixture(LocalTraining):
         own = net.like(self.expert)
         if "noise" in batch:  # the gate's are the last
             batch = {**batch, "noise": batch["noise"][..., : own.noise]}
-        return own.logp(part(params, OWN), x, batch)
+        return own.logp(select_prefix(params, OWN), x, batch)
 
     def _open(self, net: Net, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
         """Return the log gate, ``[B, J + 1]``: log (1 - h) and log h for two experts."""
-        own = part(params, GATE)
+        own = select_prefix(params, GATE)
         outputs = own["head.bias"].shape[-1]
         a = net.like(self.gate, outputs)(own, x, batch)
         if outputs > 1:
@@ -215,8 +215,8 @@ def on_tests(
     A pair per client, in the order of their ids, float64 ``[tests, M]`` each. ``asked`` says the
     labels that the experts alone would give, then the gate, ``[B, 2 M]``.
     """
-    told = tabulate(fed, algorithm, state, fed.test, asked)
-    labels, gate = told.split(told.shape[-1] // 2, -1)
+    asked_of = tabulate(fed, algorithm, state, fed.test, asked)
+    labels, gate = asked_of.split(asked_of.shape[-1] // 2, -1)
     right = (labels == fed.test.y[fed.test.index.clamp(min=0)].unsqueeze(-1)).double()
     sizes = fed.test.sizes
     return [(right[i, : sizes[i]], gate[i, : sizes[i]].double()) for i in fed.by_id.tolist()]

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.drift import RECEIVED, far
-from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes
+from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes
 from fedlib.engine import Phase, Prediction, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, is_statistic, named, part
+from fedlib.models import Net, Params, add_prefix, is_statistic, select_prefix
 from fedlib.optim import Optimizer
 from fedlib.values import value, within
 
@@ -33,11 +33,11 @@ class Beside(FedAvg):
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model, and itself as every client's first own one."""
         model = FedAvg.leaves(self, fed, seed)
-        return {**model, **named(model, OWN)}
+        return {**model, **add_prefix(model, OWN)}
 
     def mine(self, params: Params) -> Params:
         """Return the leaves that a client predicts with."""
-        return part(params, OWN)
+        return select_prefix(params, OWN)
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the own model's prediction."""
@@ -68,7 +68,7 @@ class Ditto(Beside):
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the received model w."""
-        return named(state.shared, RECEIVED)
+        return add_prefix(state.shared, RECEIVED)
 
     def phases(self) -> tuple[Phase, ...]:
         """Return a phase over the global model's copy, and one over the client's own."""
@@ -127,7 +127,7 @@ class APFL(Beside):
 
         BatchNorm's statistics are the own model's, which sees the mixed one's batches.
         """
-        a, own = params[MIX], part(params, OWN)
+        a, own = params[MIX], select_prefix(params, OWN)
         return {
             n: v if is_statistic(n) else a * v + (1 - a) * params[n].detach()
             for n, v in own.items()
@@ -170,8 +170,8 @@ class PFedMe(Beside):
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the received model, which is where theta starts, too."""
-        begun = FedAvg.start(self, fed, state, rows)
-        return {n: begun[n.removeprefix(OWN)] for n in begun}
+        initial = FedAvg.start(self, fed, state, rows)
+        return {n: initial[n.removeprefix(OWN)] for n in initial}
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase of K steps on every mini-batch, after which w_s follows."""
@@ -225,10 +225,10 @@ class FedAMP(FedAvg):
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0: all models are the same, and the server has none."""
-        begun = FedAvg.init(self, fed, seed, first)
+        initial = FedAvg.init(self, fed, seed, first)
         there = torch.zeros(fed.clients, dtype=torch.bool, device=fed.device)
-        copies = {n: t.clone() for n, t in named(begun.local, MODELS).items()}
-        return replace(begun, memory={**copies, THERE: there})
+        copies = {n: t.clone() for n, t in add_prefix(initial.local, MODELS).items()}
+        return replace(initial, memory={**copies, THERE: there})
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return lambda / alpha."""
@@ -239,19 +239,19 @@ class FedAMP(FedAvg):
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return every client's own model, and its u_s."""
         own = FedAvg.start(self, fed, state, rows)
-        return {**own, **named(self._means(state, rows), RECEIVED)}
+        return {**own, **add_prefix(self._means(state, rows), RECEIVED)}
 
     def _means(self, state: State, rows: Tensor) -> Params:
         """Return u_s of some clients, ``[clients, ...]``."""
-        models, there = part(state.memory, MODELS), state.memory[THERE]
+        models, there = select_prefix(state.memory, MODELS), state.memory[THERE]
         alpha = self.alpha or self.sigma / len(there)
         xi = attention(models, rows, there, alpha, self.sigma)
         return {n: torch.tensordot(xi, t, 1) for n, t in models.items()}
 
-    def handed(self, state: State, row: int) -> State:
-        """Return a client's u_s, as the only model that it is told of."""
+    def payload(self, state: State, row: int) -> State:
+        """Return a client's u_s, as the only model that it is after of."""
         mean = self._means(state, torch.tensor([row], device=state.memory[THERE].device))
-        return State({}, {}, memory={**named(mean, MODELS), THERE: state.memory[THERE][[row]]})
+        return State({}, {}, memory={**add_prefix(mean, MODELS), THERE: state.memory[THERE][[row]]})
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy and the proximal term of one mini-batch."""
@@ -263,14 +263,14 @@ class FedAMP(FedAvg):
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Remember the models that were sent."""
-        told = state.told(rows, messages)
+        after = state.with_decisions(rows, messages)
         there = state.memory[THERE].index_fill(0, rows, True)
-        return replace(told, memory={**told.memory, THERE: there})
+        return replace(after, memory={**after.memory, THERE: there})
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return the bytes of one model down, and of one up."""
-        one = {n: t[0] for n, t in part(state.memory, MODELS).items()}
-        return alike_bytes(rows, one, one)
+        one = {n: t[0] for n, t in select_prefix(state.memory, MODELS).items()}
+        return equal_bytes(rows, one, one)
 
 
 def attention(models: Params, rows: Tensor, there: Tensor, alpha: float, sigma: float) -> Tensor:

@@ -1,18 +1,20 @@
 """PM-MoE: a gate per client over everybody's private parts, and a mixture of two bases (004)."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot
-from fedlib.algorithms.fedavg import Bytes, FedAvg, alike_bytes, placed, rows_of
+from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, Split
-from fedlib.engine import Known, Phase, Prediction, State, looks_up, tabulate
+from fedlib.engine import Phase, Precomputed, Prediction, State, tabulate, uses_precomputed
 from fedlib.engine.protocol import DROPOUT
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, each, named, part
+from fedlib.models import Net, Params, add_prefix, map_experts, select_prefix
 from fedlib.models.families import GateNet
 from fedlib.optim import Optimizer, sgd
 from fedlib.partition import whole_part
@@ -21,7 +23,7 @@ from fedlib.values import value, within
 
 POOL, KEPT, PLACE = "pool.", "kept.experts", "place"
 # Columns of a batch: the experts' logits, the rest of the logits, and what the gate sees.
-SAID, REST, ENTRY = "pmmoe:said", "pmmoe:rest", "pmmoe:entry"
+LOGITS, REST, ENTRY = "pmmoe:said", "pmmoe:rest", "pmmoe:entry"
 
 
 @value
@@ -40,10 +42,11 @@ class PMMoE(SecondStage):
     below a base, for text the client's own features (A33). Weights are divided by their sum if they
     are to be ``renormalised`` (A32). ``denoise`` is gamma: floor(gamma M) experts are left out, for
     each client those of the least energy H averaged over its training examples, never its own
-    (A31). ``temperature`` is T. ``favour`` adds to the initial bias of the own expert, so that the
-    mixture begins near the client's own prediction: an extension (A42). After FedBABU's ``Local``
-    stage ``of`` says which base is used: ``FedBABU()`` the server's, ``Personal(local=("base.",
-    "head."))`` the client's own, as released (A43). Play one round with every client (cohort 1.0).
+    (A31). ``temperature`` is T. ``own_expert_bias`` adds to the initial bias of the own expert, so
+    that the mixture begins near the client's own prediction: an extension (A42). After FedBABU's
+    ``Local`` stage ``of`` says which base is used: ``FedBABU()`` the server's,
+    ``Personal(local=("base.", "head."))`` the client's own, as released (A43). Play one round with
+    every client (cohort 1.0).
 
     Reference: Feng et al., PM-MoE: mixture of experts on private model parameters for personalized
     federated learning, WWW 2025 (004). Deviation: experts stay as they are, also after FedCP (A41).
@@ -55,6 +58,7 @@ class PMMoE(SecondStage):
     """
 
     trains = (GATE,)
+    stored_as: ClassVar[dict[str, str]] = {"own_expert_bias": "favour"}
     limits = within(top=">= 0", denoise="[0, 1)", temperature="> 0")
     of: Split = FedPer()
     epochs: int = 50
@@ -65,7 +69,7 @@ class PMMoE(SecondStage):
     renormalised: bool = False
     denoise: float = 0.0
     temperature: float = 1.0
-    favour: float = 0.0
+    own_expert_bias: float = 0.0
 
     def is_local(self, name: str) -> bool:
         """Return whether a leaf is a client's: its gate, and what ``of`` keeps there."""
@@ -87,12 +91,12 @@ class PMMoE(SecondStage):
             )
         mine = {n: there.local[n].clone() for n in needed if self.of.is_local(n)}
         shared = {n: t for n, t in there.shared.items() if not self.of.is_local(n)}
-        pool = {POOL + n: t.clone() for n, t in part(mine, self.of.experts).items()}
+        pool = {POOL + n: t.clone() for n, t in select_prefix(mine, self.of.experts).items()}
         if not pool:
             raise ValueError(f"{self.of} has no private part that others could borrow")
         experts = len(next(iter(pool.values())))
         mine |= rows_of(fresh_gate(self.gate, fed.net, experts, self._sees(fed.net), seed), fed)
-        mine[f"{GATE}head.bias"] += self.favour * torch.eye(experts, device=fed.device)
+        mine[f"{GATE}head.bias"] += self.own_expert_bias * torch.eye(experts, device=fed.device)
         mine[KEPT] = torch.ones(fed.clients, experts, device=fed.device)
         state = State({**shared, **pool}, mine)
         if self.denoise:
@@ -115,10 +119,10 @@ class PMMoE(SecondStage):
 
     def _energy(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the experts' energy scores, ``[B, M]``."""
-        said = normalize(self._outputs(net, params, ctx, code), dim=-1)
-        own = one_hot(ctx[PLACE], said.shape[-2]).to(said.dtype)
-        mine = (said * own.unsqueeze(-1)).sum(-2, keepdim=True)
-        return self.temperature * (said * mine / self.temperature).logsumexp(-1)
+        outputs = normalize(self._outputs(net, params, ctx, code), dim=-1)
+        own = one_hot(ctx[PLACE], outputs.shape[-2]).to(outputs.dtype)
+        mine = (outputs * own.unsqueeze(-1)).sum(-2, keepdim=True)
+        return self.temperature * (outputs * mine / self.temperature).logsumexp(-1)
 
     def clean(self, energies: Tensor) -> Tensor:
         """Return 1 for experts that stay and 0 for those left out, floor(gamma M) of M.
@@ -135,20 +139,20 @@ class PMMoE(SecondStage):
         """Return what ``of`` tells its clients, and which expert is a client's own."""
         return {**self.of.client_context(fed, state, rows), PLACE: rows}
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
         """Return what experts say of examples, and what the gate sees of them if not the image."""
-        told = self._consulted(net, frozen, ctx, self.encode(net, frozen, batch["x"]))
-        if told[ENTRY].ndim > 2:
-            return Known({n: told[n] for n in (REST, SAID)}, {})
-        return Known({}, told)
+        parts = self._consulted(net, frozen, ctx, self.encode(net, frozen, batch["x"]))
+        if parts[ENTRY].ndim > 2:
+            return Precomputed({n: parts[n] for n in (REST, LOGITS)}, {})
+        return Precomputed({}, parts)
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one client's mini-batch."""
-        told = batch
-        if SAID not in batch:
-            told = self._consulted(net, params, ctx, self.encode(net, params, batch["x"]))
-        logits, _ = self._mixed(net, params, told)
+        parts = batch
+        if LOGITS not in batch:
+            parts = self._consulted(net, params, ctx, self.encode(net, params, batch["x"]))
+        logits, _ = self._mixed(net, params, parts)
         return mean_cross_entropy(logits, batch["y"], batch["weight"])
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
@@ -156,29 +160,31 @@ class PMMoE(SecondStage):
         code = self.of.encode(net, shared, x)
         if self.of.experts != "base.":
             return code
-        bases = named(part(shared, POOL), "base.")
-        return code | each(lambda w, x: {"out": net.features(w, x)}, bases, x)
+        bases = add_prefix(select_prefix(shared, POOL), "base.")
+        return code | map_experts(lambda w, x: {"out": net.features(w, x)}, bases, x)
 
     def _outputs(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return what every expert makes of its entry, ``[B, M, ...]``."""
         if "out" in code:
             return code["out"]
         entry = self.of.opened(net, params, ctx, code).entry
-        pool = named(part(params, POOL), self.of.experts)
-        return each(lambda w: {"out": self.of.private(net, {**params, **w}, entry)}, pool)["out"]
+        pool = add_prefix(select_prefix(params, POOL), self.of.experts)
+        return map_experts(lambda w: {"out": self.of.private(net, {**params, **w}, entry)}, pool)[
+            "out"
+        ]
 
     def _consulted(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return rest ``[B, C]``, experts' logits ``[B, M, C]`` and what the gate sees."""
         entry, rest = self.of.opened(net, params, ctx, code)
-        said = self.of.joined(net, params, self._outputs(net, params, ctx, code))
+        outputs = self.of.joined(net, params, self._outputs(net, params, ctx, code))
         if not entry.is_floating_point():
             entry = self.of.private(net, params, entry)
-        return {REST: rest, SAID: said, ENTRY: entry}
+        return {REST: rest, LOGITS: outputs, ENTRY: entry}
 
-    def _mixed(self, net: Net, params: Params, told: Params) -> tuple[Tensor, Tensor]:
+    def _mixed(self, net: Net, params: Params, parts: Params) -> tuple[Tensor, Tensor]:
         """Return the mixture's logits ``[B, C]`` and the weights of the experts, ``[B, M]``."""
-        entry = told[ENTRY] if ENTRY in told else told["x"]
-        own = part(params, GATE)
+        entry = parts[ENTRY] if ENTRY in parts else parts["x"]
+        own = select_prefix(params, GATE)
         experts = own["head.bias"].shape[-1]
         a = net.like(self.gate, experts, self._sees(net))(own, entry)
         a = torch.where(params[KEPT] > 0, a, -torch.inf).softmax(-1)
@@ -186,7 +192,7 @@ class PMMoE(SecondStage):
             least = a.topk(self.top, -1).values[..., -1:]
             a = torch.where(a >= least, a, 0)
             a = a / a.sum(-1, keepdim=True) if self.renormalised else a
-        return told[REST] + (a.unsqueeze(-1) * told[SAID]).sum(-2), a
+        return parts[REST] + (a.unsqueeze(-1) * parts[LOGITS]).sum(-2), a
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the mixture's prediction and the gate, ``[B, M]``."""
@@ -202,8 +208,8 @@ class PMMoE(SecondStage):
 
         As in 004, algorithm 1, lines 1 and 2: what ``of`` shares is sent once more.
         """
-        mine = {n: t[0] for n, t in part(state.shared, POOL).items()}
-        return alike_bytes(rows, state.shared, mine)
+        mine = {n: t[0] for n, t in select_prefix(state.shared, POOL).items()}
+        return equal_bytes(rows, state.shared, mine)
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
         """Return what experts are worth to clients, whom gates trust, and how energies tell.
@@ -223,9 +229,9 @@ class PMMoE(SecondStage):
 
     def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert alone would give, then the gate, ``[B, 2 M]``."""
-        told = self._consulted(net, params, ctx, code)
-        labels = (told[REST].unsqueeze(-2) + told[SAID]).argmax(-1)
-        _, gate = self._mixed(net, params, told)
+        parts = self._consulted(net, params, ctx, code)
+        labels = (parts[REST].unsqueeze(-2) + parts[LOGITS]).argmax(-1)
+        _, gate = self._mixed(net, params, parts)
         return torch.cat([labels.to(gate.dtype), gate], -1)
 
 
@@ -250,15 +256,15 @@ class FedSynMoE(FedAvg):
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the shared model, a local base like its own, and a gate."""
         model = FedAvg.leaves(self, fed, seed)
-        own = named(part(model, "base."), f"{OWN}base.")
+        own = add_prefix(select_prefix(model, "base."), f"{OWN}base.")
         gate = fresh_gate(self.gate, fed.net, 2, below_base(fed.net), seed)
         return {**model, **own, **placed(gate, fed)}
 
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""
         code = {"x": batch["x"], "h": net.features(params, batch["x"], batch)}
-        said, _ = self._mixed(net, params, code, batch)
-        return mean_cross_entropy(said, batch["y"], batch["weight"])
+        outputs, _ = self._mixed(net, params, code, batch)
+        return mean_cross_entropy(outputs, batch["y"], batch["weight"])
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase, in which both bases drop units by themselves."""
@@ -270,8 +276,8 @@ class FedSynMoE(FedAvg):
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the prediction of the mixture and the gate, ``[B, 2]``: global, local."""
-        said, gate = self._mixed(net, params, code)
-        return Prediction(said.log_softmax(-1), gate)
+        outputs, gate = self._mixed(net, params, code)
+        return Prediction(outputs.log_softmax(-1), gate)
 
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return the logits of the global base."""
@@ -283,9 +289,11 @@ class FedSynMoE(FedAvg):
         x, theirs, batch = code["x"], code["h"], batch or {}
         if "noise" in batch:  # the global base's are the last
             batch = {**batch, "noise": batch["noise"][..., : net.noise]}
-        mine = net.features(part(params, OWN), x, batch)
+        mine = net.features(select_prefix(params, OWN), x, batch)
         seen = x if x.is_floating_point() else mine
-        gate = net.like(self.gate, 2, below_base(net))(part(params, GATE), seen).softmax(-1)
+        gate = net.like(self.gate, 2, below_base(net))(select_prefix(params, GATE), seen).softmax(
+            -1
+        )
         both = torch.stack([theirs, mine], -2)
         return net.logits(params, (gate.unsqueeze(-1) * both).sum(-2)), gate
 
@@ -298,7 +306,7 @@ def below_base(net: Net) -> tuple[int, ...]:
 def fresh_gate(gate: GateNet, net: Net, experts: int, sees: tuple[int, ...], seed: int) -> Params:
     """Return the leaves of a fresh gate over some experts, which sees inputs of a shape."""
     draw = torch_seed(seed, "model", 1)
-    return named(gate.begun(net.like(gate, experts, sees).init(draw), draw), GATE)
+    return add_prefix(gate.init_weights(net.like(gate, experts, sees).init(draw), draw), GATE)
 
 
 def error_spread(tests: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -307,8 +315,8 @@ def error_spread(tests: list[tuple[Tensor, Tensor]]) -> Tensor:
     The variance of how many are right over what it would be if they erred independently, which
     Theorem 3.1 of 004 assumes.
     """
-    alike = torch.stack([right.sum(1).var(correction=0) for right, _ in tests])
+    spread_of = torch.stack([right.sum(1).var(correction=0) for right, _ in tests])
     rates = torch.stack([right.mean(0) for right, _ in tests])
     alone = (rates * (1 - rates)).sum(1)
-    spread = torch.where(alone > 0, alike / torch.where(alone > 0, alone, 1), 1.0)
+    spread = torch.where(alone > 0, spread_of / torch.where(alone > 0, alone, 1), 1.0)
     return spread.unsqueeze(1)

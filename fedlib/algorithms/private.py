@@ -22,8 +22,8 @@ from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
 HOOKS = (
-    "federates", "reads_examples", "is_local", "stays", "leaves", "init", "alike", "decide",
-    "before_round", "handed", "start", "client_context", "broadcast", "phases", "loss",
+    "federates", "reads_examples", "is_local", "stays", "leaves", "init", "shape_group", "decide",
+    "before_round", "payload", "start", "client_context", "broadcast", "phases", "loss",
     "client_update", "assign_models", "encode", "predict", "client_output", "ensemble",
     "log_density", "observe",
 )  # fmt: skip
@@ -102,16 +102,16 @@ class Private(Summed):
     noise: float = 1.0
     at: str = "server"
 
-    def client_end(self, begun: Cohort, after: Params, update: Update) -> Update:
+    def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return what ``of`` keeps, and a client's clipped part of every average."""
-        own, message = self.of.client_end(begun, after, update)
-        one = torch.ones(len(begun.rows), device=begun.rows.device)
+        own, message = self.of.client_end(cohort, after, update)
+        one = torch.ones(len(cohort.rows), device=cohort.rows.device)
         parts = clipped(weighted(self.mass(one, message), message), self.clip)
         if statistics := [n for n in parts if is_statistic(n)]:
             raise ValueError(f"noise would spoil BatchNorm's statistics: {', '.join(statistics)}")
         if self.at == "client":
-            seed, round = int(begun.common["seed"]), int(begun.common["round"])
-            ids = begun.fed.ids[begun.rows.cpu().numpy()].tolist()
+            seed, round = int(cohort.common["seed"]), int(cohort.common["round"])
+            ids = cohort.fed.ids[cohort.rows.cpu().numpy()].tolist()
             seeds = [torch_seed(seed, "privacy", round, i) for i in ids]
             drawn = [self._drawn({n: t[0] for n, t in parts.items()}, s) for s in seeds]
             parts = {n: t + torch.stack([d[n] for d in drawn]) for n, t in parts.items()}
@@ -163,14 +163,14 @@ class SecureSum(Summed):
     bits: int = 20
     most: int = 1000
 
-    def handed(self, state: State, row: int) -> State:
+    def payload(self, state: State, row: int) -> State:
         """Refuse: nothing would be masked."""
         raise ValueError("SecureSum is simulated: on a wire its messages would be open")
 
-    def client_end(self, begun: Cohort, after: Params, update: Update) -> Update:
+    def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return what ``of`` keeps, and a client's part of every sum."""
-        own, message = self.of.client_end(begun, after, update)
-        n = begun.fed.sizes[begun.rows]
+        own, message = self.of.client_end(cohort, after, update)
+        n = cohort.fed.sizes[cohort.rows]
         if n.max() > self.most:
             raise ValueError(f"a client has {int(n.max())} examples, SecureSum.most is {self.most}")
         masses = self.mass((n / self.most).to(torch.float32), message)
@@ -184,8 +184,8 @@ class SecureSum(Summed):
         asked = {n: t for n, t in total.items() if n not in (MASS, MASSES)}
         by = self.mass(one, asked)
         masses = {n: total[MASSES if u.ndim > 1 else MASS] for n, u in by.items()}
-        asleep = {n: u == 0 for n, u in masses.items() if u.ndim}
-        return self.of.moved(fed, state, divided(total, masses), asleep)
+        frozen_rows = {n: u == 0 for n, u in masses.items() if u.ndim}
+        return self.of.moved(fed, state, divided(total, masses), frozen_rows)
 
     def added(self, parts: Tensor) -> Tensor:
         """Return the sum of parts ``[clients, ...]`` as the server finds it."""

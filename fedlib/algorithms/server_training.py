@@ -10,11 +10,11 @@ from torch.nn.functional import cross_entropy, linear, relu
 from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot, weighted_sum
 from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, placed
 from fedlib.algorithms.splitting import LGFedAvg
-from fedlib.engine import BLOCK, Phase, State, Update, looks_up, vmap_clients
+from fedlib.engine import BLOCK, Phase, State, Update, uses_precomputed, vmap_clients
 from fedlib.engine.protocol import noise_of
 from fedlib.engine.train import Cohort
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, named, part
+from fedlib.models import Net, Params, add_prefix, select_prefix
 from fedlib.models.families import drawn
 from fedlib.optim import Optimizer, Stepper, adam, sgd
 from fedlib.randomness import torch_seed
@@ -65,7 +65,7 @@ class FedGen(FedAvg):
             },
             torch_seed(seed, "model", 1),
         )
-        return {**FedAvg.leaves(self, fed, seed), **placed(named(made, MADE), fed)}
+        return {**FedAvg.leaves(self, fed, seed), **placed(add_prefix(made, MADE), fed)}
 
     @property
     def shares_asked(self) -> tuple[str, ...]:
@@ -81,22 +81,22 @@ class FedGen(FedAvg):
         """Return one phase that trains the model; the generator is the server's."""
         return (self.phase(noise=(("generator", self.noise), ("label", 1))),)
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy on real examples and on as many invented ones."""
         noise, weight = batch[noise_of("generator")], batch["weight"]
         y = _label(batch[noise_of("label")], ctx[POOL])
-        z = generate(part(params, MADE), noise, y, net.classes, weight)
+        z = generate(select_prefix(params, MADE), noise, y, net.classes, weight)
         on_made = mean_cross_entropy(net.logits(params, z), y, weight)
         return FedAvg.loss(self, net, params, ctx, batch) + self.alpha * on_made
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
         """Fit the generator to the clients' output layers, then average the models."""
         p, pool, draw = self.share(fed, rows), self.broadcast(fed, state)[POOL], _generator(state)
-        head = named(part(state.shared, "head."), "head.")
+        head = add_prefix(select_prefix(state.shared, "head."), "head.")
         heads = {n: t - weighted_sum(p, messages[n]) for n, t in head.items()}
-        made = {n: t.clone().requires_grad_() for n, t in part(state.shared, MADE).items()}
-        optimizer = self.fit.build(made, memory=part(state.memory, FITTED))
+        made = {n: t.clone().requires_grad_() for n, t in select_prefix(state.shared, MADE).items()}
+        optimizer = self.fit.build(made, memory=select_prefix(state.memory, FITTED))
         weight = torch.ones(self.invented, device=fed.device)
 
         def loss() -> Tensor:
@@ -110,7 +110,7 @@ class FedGen(FedAvg):
         after = FedAvg.aggregate(self, fed, state, rows, messages)
         for name, leaf in made.items():
             after.shared[MADE + name] = leaf.detach()
-        fitted = named(optimizer.memory, FITTED)
+        fitted = add_prefix(optimizer.memory, FITTED)
         return replace(after, memory={**after.memory, **fitted})
 
 
@@ -138,9 +138,9 @@ class FedGH(LGFedAvg):
         """Return nothing: no leaf is sent back."""
         return {}, {}
 
-    def client_end(self, begun: Cohort, after: Params, update: Update) -> Update:
+    def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Send the mean features ``[clients, classes, D]`` of every label that a client holds."""
-        fed, rows = begun.fed, begun.rows
+        fed, rows = cohort.fed, cohort.rows
         total = torch.zeros(len(rows), fed.classes, fed.net.width, device=fed.device)
         count = torch.zeros(len(rows), fed.classes, device=fed.device)
         features = vmap_clients(fed.net.features, len(rows))

@@ -11,11 +11,19 @@ from torch.nn.functional import layer_norm, linear, normalize, relu
 
 from fedlib.algorithms.arithmetic import cross_entropy, mean, mean_cross_entropy, mean_of
 from fedlib.algorithms.drift import RECEIVED
-from fedlib.algorithms.fedavg import Bytes, FedAvg, others, placed
-from fedlib.engine import Known, Phase, Prediction, State, Update, looks_up, play_round
+from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, placed
+from fedlib.engine import (
+    Phase,
+    Precomputed,
+    Prediction,
+    State,
+    Update,
+    play_round,
+    uses_precomputed,
+)
 from fedlib.engine.protocol import FEATURES, noise_of
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, named, part
+from fedlib.models import Net, Params, add_prefix, select_prefix
 from fedlib.models.families import drawn
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
@@ -75,7 +83,7 @@ class Split(FedAvg):
 
     def private(self, net: Net, params: Params, entry: Tensor) -> Tensor:
         """Return what the private part makes of its entry, ``[B, ...]``: by default a head's."""
-        return net.logits(named(part(params, self.experts), "head."), entry)
+        return net.logits(add_prefix(select_prefix(params, self.experts), "head."), entry)
 
     def joined(self, net: Net, params: Params, out: Tensor) -> Tensor:
         """Return what that adds to the logits, ``[B, classes]``."""
@@ -268,9 +276,9 @@ class LocalGlobal(FedAvg):
         """Return the client's representation."""
         return {"r": net.below(params, code["x"], self.cut)}
 
-    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
+    def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
         """Return what the global layers make of the mean representation."""
-        return net.above(shared, votes["r"], self.cut).log_softmax(-1)
+        return net.above(shared, outputs["r"], self.cut).log_softmax(-1)
 
 
 @value
@@ -295,13 +303,13 @@ class FedRoD(Split):
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the model and a second head."""
         model = FedAvg.leaves(self, fed, seed)
-        return {**model, **named(part(model, "head."), OWN)}
+        return {**model, **add_prefix(select_prefix(model, "head."), OWN)}
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the logarithm of how often a client holds each label, ``[clients, classes]``."""
         return {"log_counts": fed.train.counts(fed.classes)[rows].to(torch.float32).log()}
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the balanced loss of base and generic head, and that of the personal head."""
         y, weight = batch["y"], batch["weight"]
@@ -348,7 +356,11 @@ class FedCP(Split):
             lambda: {"layer": nn.Linear(d, 2 * d), "norm": nn.LayerNorm(2 * d)},
             torch_seed(seed, "model", 1),
         )
-        return {**model, **named(part(model, "head."), OWN), **placed(named(policy, POLICY), fed)}
+        return {
+            **model,
+            **add_prefix(select_prefix(model, "head."), OWN),
+            **placed(add_prefix(policy, POLICY), fed),
+        }
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return who each client is, ``[clients, D]``."""
@@ -356,42 +368,42 @@ class FedCP(Split):
 
     def broadcast(self, fed: Federation, state: State) -> Params:
         """Return the received base."""
-        return named(part(state.shared, "base."), f"{RECEIVED}base.")
+        return add_prefix(select_prefix(state.shared, "base."), f"{RECEIVED}base.")
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase that trains all but the received head."""
         return (self.phase(noise=(("policy", FEATURES),)),)
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, and how far features are from the received base's."""
         h, weight = self.features(net, params, batch), batch["weight"]
-        said = self.logits(net, params, ctx, {**batch, "h": h})
-        loss = mean_cross_entropy(said, batch["y"], weight)
+        logits = self.logits(net, params, ctx, {**batch, "h": h})
+        loss = mean_cross_entropy(logits, batch["y"], weight)
         theirs = batch[THEIRS] if THEIRS in batch else self._theirs(net, ctx, batch)
         return loss + self.apart * discrepancy(h, theirs, weight)
 
-    def known(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Known:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
         """Return the received base's features, and the client's own where these stand still."""
-        own = Split.known(self, net, frozen, ctx, batch).instead
-        return Known({THEIRS: self._theirs(net, ctx, batch)}, own)
+        own = Split.precompute(self, net, frozen, ctx, batch).replace
+        return Precomputed({THEIRS: self._theirs(net, ctx, batch)}, own)
 
     def _theirs(self, net: Net, ctx: Params, batch: Params) -> Tensor:
-        return net.features(part(ctx, RECEIVED), batch["x"])
+        return net.features(select_prefix(ctx, RECEIVED), batch["x"])
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after, where the head after is the mean of received and personal one."""
         own, sent = FedAvg.client_update(self, net, before, after, ctx)
-        for name, mine in named(part(after, OWN), "head.").items():
+        for name, mine in add_prefix(select_prefix(after, OWN), "head.").items():
             sent[name] = (before[name] - mine) / 2
         return own, sent
 
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the personal share of the features, and what the global head makes of the rest."""
-        h, policy = code["h"], part(params, POLICY)
-        said = linear(h * ctx["who"], policy["layer.weight"], policy["layer.bias"])
-        said = layer_norm(said, said.shape[-1:], policy["norm.weight"], policy["norm.bias"])
-        mine, theirs = relu(said).unflatten(-1, (2, net.width)).unbind(-2)
+        h, policy = code["h"], select_prefix(params, POLICY)
+        logits = linear(h * ctx["who"], policy["layer.weight"], policy["layer.bias"])
+        logits = layer_norm(logits, logits.shape[-1:], policy["norm.weight"], policy["norm.bias"])
+        mine, theirs = relu(logits).unflatten(-1, (2, net.width)).unbind(-2)
         chance = mine - theirs
         if NOISE in code:  # The difference of two Gumbel variables is logistic.
             chance = chance + torch.logit(code[NOISE], eps=1e-6)
@@ -472,19 +484,19 @@ class GPFL(Split):
         """Return the received embeddings."""
         return {"received_labels": state.shared[LABELS]}
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the head's cross-entropy, and what the embeddings say of the steered features."""
         y, weight = batch["y"], batch["weight"]
         h = self.features(net, params, batch)
-        said = net.logits(params, steer(params, h, ctx["mine"]))
+        logits = net.logits(params, steer(params, h, ctx["mine"]))
         everybody = steer(params, h, ctx["everybody"])
         cosine = normalize(everybody, dim=-1) @ normalize(params[LABELS], dim=-1).mT
-        right, near = (cross_entropy(a, y) for a in (said, cosine))
+        right, near = (cross_entropy(a, y) for a in (logits, cosine))
         losses = right + near
         far = root(((everybody - ctx["received_labels"][y]) ** 2).sum(-1))
         loss = mean(losses, weight) + self.near * mean(far, weight)
-        decayed = [params[LABELS], *part(params, STEERED).values()]
+        decayed = [params[LABELS], *select_prefix(params, STEERED).values()]
         return loss + self.decay / 2 * torch.stack([(t**2).sum() for t in decayed]).sum()
 
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
@@ -498,10 +510,10 @@ def steer(params: Params, h: Tensor, context: Tensor) -> Tensor:
 
     def read(layer: Params) -> Tensor:
         # In memory of its own: of a view the bits would hang on where it begins.
-        said = relu(linear(context.clone(), layer["layer.weight"], layer["layer.bias"]))
-        return layer_norm(said, said.shape[-1:], layer["norm.weight"], layer["norm.bias"])
+        logits = relu(linear(context.clone(), layer["layer.weight"], layer["layer.bias"]))
+        return layer_norm(logits, logits.shape[-1:], layer["norm.weight"], layer["norm.bias"])
 
-    scale, shift = (read(part(params, f"{STEERED}{side}.")) for side in SIDES)
+    scale, shift = (read(select_prefix(params, f"{STEERED}{side}.")) for side in SIDES)
     return relu(h * (scale + 1) + shift)
 
 
@@ -548,29 +560,31 @@ class DBE(Split):
 
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the initial model with the consensus, for which every client trains one epoch."""
-        begun = FedAvg.init(self, fed, seed, first)
+        initial = FedAvg.init(self, fed, seed, first)
         if not self.kappa or (first and CONSENSUS in first.shared):
-            return begun
+            return initial
         # The initial model stays as it is.
-        fresh = State(dict(begun.shared), {n: torch.zeros_like(t) for n, t in begun.local.items()})
+        fresh = State(
+            dict(initial.shared), {n: torch.zeros_like(t) for n, t in initial.local.items()}
+        )
         once = _Consensus(batch_size=self.batch_size, client=self.client, kappa=0.0)
         found, report = play_round(once, fed, fresh, round=0, seed=seed, cohort=1.0)
-        begun.shared[CONSENSUS] = found.shared[CONSENSUS]
-        begun.memory[PREPARED] = torch.stack([report.down.sum(), report.up.sum()])
-        return begun
+        initial.shared[CONSENSUS] = found.shared[CONSENSUS]
+        initial.memory[PREPARED] = torch.stack([report.download.sum(), report.upload.sum()])
+        return initial
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the received model and the client's vector; its mean features start anew."""
-        begun = FedAvg.start(self, fed, state, rows)
-        return {**begun, RUNNING: torch.zeros_like(begun[RUNNING])}
+        initial = FedAvg.start(self, fed, state, rows)
+        return {**initial, RUNNING: torch.zeros_like(initial[RUNNING])}
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return the cross-entropy, and how far the mean features are from the consensus."""
         weight = batch["weight"]
         h = self.features(net, params, batch)
-        said = net.logits(params, h + params[VECTOR])
-        loss = mean_cross_entropy(said, batch["y"], weight)
+        logits = net.logits(params, h + params[VECTOR])
+        loss = mean_cross_entropy(logits, batch["y"], weight)
         center = mean_of(h, weight)
         loss = loss + self.kappa / 2 * ((center - params[CONSENSUS]) ** 2).mean()
         # Zero in value; its SGD step remembers the batch's mean.
@@ -610,5 +624,5 @@ class _Consensus(DBE):
         return {}, {CONSENSUS: before[CONSENSUS] - after[RUNNING]}
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
-        model = others(state.shared, CONSENSUS)  # there is none yet
+        model = drop_prefix(state.shared, CONSENSUS)  # there is none yet
         return FedAvg.communication_bytes(self, replace(state, shared=model), rows, messages)

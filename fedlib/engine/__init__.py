@@ -10,9 +10,9 @@ from fedlib.engine.protocol import (
     Prediction,
     State,
     Update,
-    looks_up,
+    uses_precomputed,
 )
-from fedlib.engine.rounds import Report, clients_round, draw, hand_out, play_round, select
+from fedlib.engine.rounds import Report, broadcast_to, clients_round, draw, play_round, select
 from fedlib.engine.selection import Selection
 from fedlib.engine.train import TrainingDiverged
-from fedlib.federation import UNSEEN, Known
+from fedlib.federation import NOTHING, Precomputed

@@ -1,4 +1,4 @@
-"""What each client sees at each step: examples drawn per (seed, round, client), and what is known.
+"""What each client sees at each step, drawn per (seed, round, client), and what is precomputed.
 
 What leaves that a phase leaves alone say of examples is computed once per client and phase.
 """
@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.cores import spread
+from fedlib.cores import parallel_map
 from fedlib.engine import costs
 from fedlib.engine.program import vmap_clients
-from fedlib.federation import Federation, Known, Table
+from fedlib.federation import Federation, Precomputed, Table
 from fedlib.models import Params
 from fedlib.randomness import generator
 
@@ -94,14 +94,14 @@ def make_plan(
     return Plan(positions, counts, per_epoch, ends, np.asarray(ids), (seed, *where))
 
 
-def look(
+def precompute(
     fed: Federation,
     table: Table,
-    method: Callable[[Params, Params, Params], Known],
+    method: Callable[[Params, Params, Params], Precomputed],
     rows: Tensor,
     frozen: Params,
     context: Params,
-) -> Known:
+) -> Precomputed:
     """Ask ``method`` once about every example that some clients hold in ``table``.
 
     It is a function of ONE client ``(frozen, context, batch)``; ``frozen`` and ``context`` carry
@@ -109,7 +109,7 @@ def look(
     true. Returns columns ``[clients, examples, ...]``, zero in the padding. Nothing is known of
     examples that are augmented, as these differ from step to step.
     """
-    sizes, columns = table.sizes[rows.cpu().numpy()], Known({}, {})
+    sizes, columns = table.sizes[rows.cpu().numpy()], Precomputed({}, {})
     size = costs.asked_together(fed)
     with torch.no_grad():
         once = np.ones((1, 1), dtype=np.int64)
@@ -119,7 +119,7 @@ def look(
             return columns
     parts = [slice(start, start + size) for start in range(0, len(rows), size)]
 
-    def told(some: slice) -> list[Known]:
+    def ask_part(some: slice) -> list[Precomputed]:
         if not sizes[some].any():
             return []
         own, ctx = ({n: t[some] for n, t in part.items()} for part in (frozen, context))
@@ -127,12 +127,12 @@ def look(
         with torch.no_grad():
             return [ask(own, ctx, batch) for batch in table.blocks(rows[some], costs.AT_ONCE)]
 
-    for i, blocks in spread(told, parts, "known"):
-        for at, said in enumerate(blocks):
-            for known, found in zip(columns, said, strict=True):
+    for i, blocks in parallel_map(ask_part, parts, "precompute"):
+        for at, block in enumerate(blocks):
+            for column, found in zip(columns, block, strict=True):
                 for name, t in found.items():
-                    if name not in known:
-                        known[name] = t.new_zeros(len(rows), int(sizes.max()), *t.shape[2:])
+                    if name not in column:
+                        column[name] = t.new_zeros(len(rows), int(sizes.max()), *t.shape[2:])
                     start = at * costs.AT_ONCE
-                    known[name][parts[i], start : start + t.shape[1]] = t
+                    column[name][parts[i], start : start + t.shape[1]] = t
     return columns

@@ -31,10 +31,10 @@ def chunk_of(fed: Federation, chunk: int | None, numbers: int = 0) -> int:
     ``numbers`` is how many numbers a client's leaves have, by default the net's.
     """
     if chunk is not None:
-        if chunk > 1 and (why := fed.net.lifting.alone):
+        if chunk > 1 and (why := fed.net.dry_run.unbatchable):
             raise ValueError(f"clients cannot share a program: leave chunk out, or give 1. {why}")
         return chunk
-    if fed.net.alone(fed.device):
+    if not fed.net.batchable(fed.device):
         return 1
     if fed.device.type != "cpu":
         return fed.clients
@@ -82,7 +82,7 @@ def numbers(state: State) -> int:
 
 def asked_together(fed: Federation) -> int:
     """Return how many clients' frozen leaves are asked in one program."""
-    return 1 if fed.net.alone(fed.device) else TOGETHER
+    return TOGETHER if fed.net.batchable(fed.device) else 1
 
 
 def predicted_together(fed: Federation, algorithm: Algorithm, code: Params, examples: int) -> int:
@@ -90,7 +90,7 @@ def predicted_together(fed: Federation, algorithm: Algorithm, code: Params, exam
 
     One at a time where a whole personal network would run on a CPU (grouped convolutions).
     """
-    if algorithm.reads_examples and fed.net.alone(fed.device):
+    if algorithm.reads_examples and not fed.net.batchable(fed.device):
         return 1
     if algorithm.reads_examples and fed.net.is_recurrent:
         return max(1, READ // max(examples, 1))
@@ -106,9 +106,9 @@ def polled(algorithm: Algorithm, examples: int, clients: int) -> int:
     return max(1, examples // MOST) if algorithm.reads_examples and clients > 1 else 1
 
 
-def groups(alike: np.ndarray, ends: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Yield places of the cohort that share a program: alike, those with most steps first."""
-    for kind in np.unique(alike):
-        same = np.flatnonzero(alike == kind)
+def groups(kinds: np.ndarray, ends: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Yield places of the cohort that share a program: kinds, those with most steps first."""
+    for kind in np.unique(kinds):
+        same = np.flatnonzero(kinds == kind)
         order = same[np.argsort(-ends[same], kind="stable")]
         yield from np.split(order, range(size, len(order), size))

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.cores import spread
+from fedlib.cores import parallel_map
 from fedlib.engine import costs
 from fedlib.engine.program import one_client, vmap_clients
-from fedlib.engine.protocol import Algorithm, State, playing, predicting
+from fedlib.engine.protocol import Algorithm, State, eval_view, train_view
 from fedlib.federation import Federation, Table
 from fedlib.models import Net, Params
 
@@ -54,11 +54,11 @@ def encode(
     at = torch.zeros(len(table.y), dtype=torch.int64, device=fed.device)
     at[used] = torch.arange(len(used), device=fed.device)
 
-    def said(some: Tensor) -> Params:
+    def encode_block(some: Tensor) -> Params:
         with torch.no_grad():
             return algorithm.encode(fed.net, state.shared, table.inputs(some))
 
-    found = dict(spread(said, used.split(costs.BLOCK), "examples"))
+    found = dict(parallel_map(encode_block, used.split(costs.BLOCK), "examples"))
     parts = [found[i] for i in range(len(found))]
     return Encoded({n: torch.cat([p[n] for p in parts]) for n in parts[0]} if parts else {}, at)
 
@@ -71,7 +71,7 @@ def evaluate(
     encoded: Encoded | None = None,
 ) -> Scores:
     """Score every client on its own examples of ``table`` with the server's current leaves."""
-    fed = predicting(algorithm, fed)
+    fed = eval_view(algorithm, fed)
     state = algorithm.assign_models(fed, state)
     encoded = encoded or encode(fed, algorithm, state, table)
     hits, lost = torch.zeros(fed.clients).double(), torch.zeros(fed.clients).double()
@@ -93,7 +93,7 @@ def evaluate(
         return torch.stack([right, nll]).cpu(), *shown
 
     groups = everyone.split(costs.predicted_together(*size)) if len(everyone) else ()
-    found = dict(spread(score, groups, "scores"))
+    found = dict(parallel_map(score, groups, "scores"))
     for i, group in enumerate(groups):
         hits[group], lost[group] = found[i][0]
     gates = [found[i][1:] for i in range(len(groups)) if found[i][2].shape[-1]]
@@ -113,13 +113,13 @@ def evaluate_global(
     ``encoded`` must hold every test example. Where an output runs a personal network for every
     example, ``MOST`` examples at even distances stand for all.
     """
-    fed = predicting(algorithm, fed)
+    fed = eval_view(algorithm, fed)
     state = algorithm.assign_models(fed, state)
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
     rows = torch.arange(fed.clients, device=fed.device)
     if not state.local and not algorithm.client_context(fed, state, rows[:1]):
         rows = rows[:1]  # all say the same
-    sizes = playing(algorithm, fed).sizes[rows]
+    sizes = train_view(algorithm, fed).sizes[rows]
     log_share = (sizes / sizes.sum()).to(torch.float32).log().unsqueeze(1)
     ask = _asking(fed, algorithm, state)
     every = costs.polled(algorithm, len(fed.test.y), len(rows))
@@ -130,17 +130,17 @@ def evaluate_global(
         groups = rows.split(costs.predicted_together(fed, algorithm, code, len(block)))
         log_p = torch.cat([ask(algorithm.log_density, i, code, 1) for i in groups])
         shares = (log_share + log_p).softmax(0).split([len(i) for i in groups])
-        votes: Params = {}
+        outputs: Params = {}
         for i, share in zip(groups, shares, strict=True):
-            for name, vote in ask(algorithm.client_output, i, code, 1).items():
-                part = torch.einsum("sb,sb...->b...", share, vote)
-                votes[name] = votes[name] + part if name in votes else part
+            for name, output in ask(algorithm.client_output, i, code, 1).items():
+                part = torch.einsum("sb,sb...->b...", share, output)
+                outputs[name] = outputs[name] + part if name in outputs else part
         with torch.no_grad():
-            logp = algorithm.ensemble(fed.net, state.shared, code, votes)
+            logp = algorithm.ensemble(fed.net, state.shared, code, outputs)
         return int((logp.argmax(-1) == fed.test.y[block]).sum())
 
     blocks = asked.split(costs.BLOCK)
-    return sum(right for _, right in spread(hits, blocks, "newcomers")) / len(asked)
+    return sum(right for _, right in parallel_map(hits, blocks, "newcomers")) / len(asked)
 
 
 def evaluate_everywhere(

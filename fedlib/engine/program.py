@@ -102,7 +102,7 @@ class Program:
         self._statistics = moved
         loss = losses if self._alone else losses.sum()
         if self.optimizer is None:
-            self.optimizer = self._begun(loss)
+            self.optimizer = self._first_gradient(loss)
         else:
             self.optimizer.zero_grad()
             loss.backward()
@@ -138,7 +138,7 @@ class Program:
         trained = {n: t.mT if n in self._turned else t for n, t in self._trained.items()}
         return trained | self._statistics
 
-    def _begun(self, loss: Tensor) -> Stepper:
+    def _first_gradient(self, loss: Tensor) -> Stepper:
         """Take the first gradient, lay large leaves out as theirs comes, and build the optimiser.
 
         vmap hands the gradient of a linear layer's weight over transposed, and autograd would copy

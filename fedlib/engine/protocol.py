@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from fedlib.federation import Federation, Known
+from fedlib.federation import Federation, Precomputed
 from fedlib.models import Family, Net, Params
 from fedlib.optim import Optimizer
 from fedlib.values import value, within
@@ -134,10 +134,10 @@ class State:
     round: int = 0
     seed: int = 0
 
-    def told(self, rows: Tensor, decided: Params) -> State:
+    def with_decisions(self, rows: Tensor, decisions: Params) -> State:
         """Return the state in which the server remembers what some clients have decided."""
-        known = {n: self.memory[n].index_copy(0, rows, t) for n, t in decided.items()}
-        return replace(self, memory={**self.memory, **known}) if known else self
+        made = {n: self.memory[n].index_copy(0, rows, t) for n, t in decisions.items()}
+        return replace(self, memory={**self.memory, **made}) if made else self
 
     def flat(self) -> Params:
         """Return every tensor under one name, for a checkpoint."""
@@ -172,33 +172,33 @@ Update = tuple[Params, Params]  # what one client keeps, and what it sends
 Loss = TypeVar("Loss", bound=Callable[..., Tensor])
 
 
-def looks_up(known: str) -> Callable[[Loss], Loss]:
-    """Mark a loss that finds in its batch what the algorithm's method ``known`` says of examples.
+def uses_precomputed(method: str) -> Callable[[Loss], Loss]:
+    """Mark a loss that finds in its batch what another ``method`` says of examples.
 
-    ``known(self, net, frozen, ctx, batch)`` returns what the leaves that a phase does not train say
-    of examples, ``[B, ...]`` each. It is asked once per example before the phase. A loss without
-    this mark is given the examples, whatever the loss that it overrides or calls looks up.
+    ``method(self, net, frozen, ctx, batch)`` returns what the leaves that a phase does not train
+    say of examples, ``[B, ...]`` each. It is asked once per example before the phase. A loss
+    without this mark is given the examples, whatever the loss that it overrides or calls uses.
 
     Args:
-        known: the name of that method.
+        method: its name, "precompute" by custom.
 
     >>> class Mine(FedAvg):
-    ...     @looks_up("known")
+    ...     @uses_precomputed("precompute")
     ...     def loss(self, net, params, ctx, batch):
     ...         return 2 * FedAvg.loss(self, net, params, ctx, batch)
     """
 
     def mark(loss: Loss) -> Loss:
-        loss.looks_up = known  # type: ignore[attr-defined]
+        loss.uses_precomputed = method  # type: ignore[attr-defined]
         return loss
 
     return mark
 
 
-def known_to(loss: Any) -> Callable[..., Known] | None:
-    """Return what an algorithm's loss, a bound method, looks up; None: it reads examples."""
-    known = getattr(loss, "looks_up", None)
-    return known and getattr(loss.__self__, known)
+def precompute_of(loss: Any) -> Callable[..., Precomputed] | None:
+    """Return the method that precomputes what a loss, a bound method, uses, or None."""
+    method = getattr(loss, "uses_precomputed", None)
+    return method and getattr(loss.__self__, method)
 
 
 class Algorithm(Protocol):
@@ -224,7 +224,7 @@ class Algorithm(Protocol):
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
         """Return the state before round 0; ``first`` is the final state of a first stage."""
 
-    def alike(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
+    def shape_group(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
         """Return a number per client, ``[clients]``: equal ones have leaves of equal shapes."""
         return torch.zeros_like(rows)
 
@@ -242,9 +242,9 @@ class Algorithm(Protocol):
         self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
     ) -> State:
         """Return the state in which the cohort has decided what it decides before training."""
-        return state.told(rows, self.decide(fed, state, rows, round=round, seed=seed))
+        return state.with_decisions(rows, self.decide(fed, state, rows, round=round, seed=seed))
 
-    def handed(self, state: State, row: int) -> State:
+    def payload(self, state: State, row: int) -> State:
         """Return what of the server's state a client is sent, of which ``start`` makes its leaves.
 
         That is the shared leaves, unless clients begin from something that the server remembers.
@@ -254,7 +254,7 @@ class Algorithm(Protocol):
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return what each client of the cohort begins from, ``[clients, ...]``.
 
-        It is asked for clients that are ``alike`` only.
+        It is asked for clients that are of one ``shape_group`` only.
         """
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
@@ -271,10 +271,10 @@ class Algorithm(Protocol):
     def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
         """Return one client's loss on one mini-batch, a scalar."""
 
-    def client_end(self, begun: Cohort, after: Params, update: Update) -> Update:
+    def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return what clients keep and send in the end, ``[clients, ...]``: ``update`` or more.
 
-        Each may look at its own examples in ``begun.fed``, and draw by round, seed and its id.
+        Each may look at its own examples in ``cohort.fed``, and draw by round, seed and its id.
         """
         return update
 
@@ -298,11 +298,11 @@ class Algorithm(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Return the bytes sent to and by every client of the cohort, int64 ``[clients]`` each."""
 
-    def assign_models(self, fed: Federation, state: State, *, judging: bool = False) -> State:
+    def assign_models(self, fed: Federation, state: State, *, for_selection: bool = False) -> State:
         """Return the state in which all clients have decided what they predict with.
 
         A state in which they have is returned as it is. Rounds go on from the state before.
-        ``judging`` is of validation examples, which say what round a run keeps.
+        ``for_selection`` is of validation examples, which say what round a run keeps.
         """
         return state
 
@@ -315,8 +315,8 @@ class Algorithm(Protocol):
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
         """Return what one client says of a newcomer's examples, ``[B, ...]``, to be averaged."""
 
-    def ensemble(self, net: Net, shared: Params, code: Params, votes: Params) -> Tensor:
-        """Return a newcomer's log-probabilities ``[B, classes]`` from the mean votes."""
+    def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
+        """Return a newcomer's log-probabilities ``[B, classes]`` from the mean outputs."""
 
     def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return how well a client knows examples, log p(x|s) ``[B]`` up to a constant."""
@@ -328,11 +328,11 @@ class Algorithm(Protocol):
         return {}
 
 
-def playing(algorithm: Algorithm, fed: Federation) -> Federation:
+def train_view(algorithm: Algorithm, fed: Federation) -> Federation:
     """Return what an algorithm trains on: all, or without what opted out if it federates."""
-    return fed.taking_part() if algorithm.federates else fed.at_home()
+    return fed.participating_view() if algorithm.federates else fed.full_view()
 
 
-def predicting(algorithm: Algorithm, fed: Federation) -> Federation:
-    """Return what clients predict with: all, or what ``Federation.predicting`` has of it."""
-    return fed.predicting() if algorithm.federates else fed.at_home()
+def eval_view(algorithm: Algorithm, fed: Federation) -> Federation:
+    """Return what clients predict with: all, or what ``Federation.eval_view`` has of it."""
+    return fed.eval_view() if algorithm.federates else fed.full_view()

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.cores import spread
+from fedlib.cores import parallel_map
 from fedlib.engine import costs
 from fedlib.engine.batches import Plan, make_plan
 from fedlib.engine.evaluate import accuracy
 from fedlib.engine.program import one_client, vmap_clients
-from fedlib.engine.protocol import Algorithm, State, Update, playing
+from fedlib.engine.protocol import Algorithm, State, Update, train_view
 from fedlib.engine.selection import Selection
 from fedlib.engine.train import Cohort, TrainingDiverged, train
 from fedlib.federation import Federation
@@ -33,8 +33,8 @@ class Report:
     losses: Tensor
     messages: Params
     weights: dict[str, Tensor]
-    down: Tensor
-    up: Tensor
+    download: Tensor
+    upload: Tensor
     adapted: dict[str, Tensor]
 
 
@@ -42,12 +42,12 @@ class Sent(NamedTuple):
     """What some clients end a round with, ``[clients, ...]`` each.
 
     The server is sent their ``messages``, ``kept`` are the local leaves, which stay with them, and
-    ``told`` is what was measured: the ``loss``, and accuracies as in ``Report.adapted``.
+    ``metrics`` is what was measured: the ``loss``, and accuracies as in ``Report.adapted``.
     """
 
     messages: Params
     kept: Params
-    told: Params
+    metrics: Params
 
 
 def select(fed: Federation, cohort: int | float | Selection, seed: int, round: int) -> np.ndarray:
@@ -80,32 +80,34 @@ def play_round(
     An algorithm that federates sees nothing of what opted out; RuntimeError for one that says it
     does not and has messages.
     """
-    fed, state = playing(algorithm, fed), replace(state, round=round, seed=seed)
+    fed, state = train_view(algorithm, fed), replace(state, round=round, seed=seed)
     rows = select(fed, cohort, seed, round)
     where = torch.as_tensor(rows, device=fed.device)
     plans = draw(algorithm, fed, rows, round=round, seed=seed)
     state = algorithm.before_round(fed, state, where, round=round, seed=seed)
-    alike = algorithm.alike(fed, state, where).cpu().numpy()
+    kinds = algorithm.shape_group(fed, state, where).cpu().numpy()
     ends = plans[0].ends if plans else np.zeros(len(rows), dtype=np.int64)
     usual = costs.chunk_of(fed, chunk, costs.numbers(state))
     most = costs.side_by_side(fed, chunk, usual, state, algorithm.phases())
-    groups = [*costs.groups(alike, ends, most)]
-    messages, told = dict[str, Tensor](), dict[str, Tensor]()
+    groups = [*costs.groups(kinds, ends, most)]
+    messages, metrics = dict[str, Tensor](), dict[str, Tensor]()
 
     def play(group: np.ndarray) -> Sent:
-        handed = hand_out(algorithm, fed, state, where[torch.as_tensor(group)])
+        received = broadcast_to(algorithm, fed, state, where[torch.as_tensor(group)])
         mine = [plan.rows(group) for plan in plans]
-        return clients_round(algorithm, handed, mine, state.local, chunk, usual, score)
+        return clients_round(algorithm, received, mine, state.local, chunk, usual, score)
 
     try:
         # Clients that play their phases side by side are not dealt out: each of their phases is.
         alone = most > usual
-        for i, sent in enumerate(map(play, groups)) if alone else spread(play, groups, "clients"):
+        for i, sent in (
+            enumerate(map(play, groups)) if alone else parallel_map(play, groups, "clients")
+        ):
             place = torch.as_tensor(groups[i], device=fed.device)
             for name, leaf in state.local.items():
                 leaf[where[place]] = sent.kept[name]
             _put(messages, sent.messages, place, len(rows))
-            _put(told, sent.told, place, len(rows))
+            _put(metrics, sent.metrics, place, len(rows))
     except TrainingDiverged as error:
         raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
     except Exception as error:
@@ -118,8 +120,8 @@ def play_round(
         weights = algorithm.weights(fed, state, where, messages)
         down, up = algorithm.communication_bytes(state, where, messages)
         after = algorithm.aggregate(fed, state, where, messages)
-    losses = told.pop("loss")
-    return after, Report(rows, losses, messages, weights, down, up, told)
+    losses = metrics.pop("loss")
+    return after, Report(rows, losses, messages, weights, down, up, metrics)
 
 
 def draw(
@@ -133,8 +135,8 @@ def draw(
     ]
 
 
-def hand_out(algorithm: Algorithm, fed: Federation, state: State, rows: Tensor) -> Cohort:
-    """Return some clients, which are alike, with what the server hands out and what they keep."""
+def broadcast_to(algorithm: Algorithm, fed: Federation, state: State, rows: Tensor) -> Cohort:
+    """Return clients of one shape group with what the server broadcasts and what they keep."""
     now = {n: torch.tensor(getattr(state, n), device=fed.device) for n in ("round", "seed")}
     return Cohort(
         fed,
@@ -148,7 +150,7 @@ def hand_out(algorithm: Algorithm, fed: Federation, state: State, rows: Tensor) 
 
 def clients_round(
     algorithm: Algorithm,
-    handed: Cohort,
+    received: Cohort,
     plans: Sequence[Plan],
     local: Collection[str] = (),
     chunk: int | None = None,
@@ -157,36 +159,36 @@ def clients_round(
 ) -> Sent:
     """Let clients train and say what they end with: all that a client does in a round.
 
-    They see what was handed to them and their own rows of its federation, and change neither.
+    They see what they received and their own rows of its federation, and change neither.
     ``plans`` are their mini-batches in each phase, ``local`` the names of the leaves that they
     keep; ``chunk`` and ``usual`` as for ``train``, ``score`` as for ``play_round``.
     """
-    trained = handed
+    trained = received
     for phase, plan in zip(algorithm.phases(), plans, strict=True):
         trained = train(algorithm, trained, phase, plan, local, chunk, usual)
-    parts = [slice(start, start + usual) for start in range(0, len(handed.rows), usual)]
+    parts = [slice(start, start + usual) for start in range(0, len(received.rows), usual)]
 
     def end(some: slice) -> Sent:
-        return _end(algorithm, handed.part(some), trained.part(some), local, score)
+        return _end(algorithm, received.part(some), trained.part(some), local, score)
 
-    found = dict(spread(end, parts, "ends"))
+    found = dict(parallel_map(end, parts, "ends"))
     ends = [found[i] for i in range(len(parts))]
     return ends[0] if len(ends) == 1 else Sent(*(_joined(some) for some in zip(*ends, strict=True)))
 
 
 def _end(
-    algorithm: Algorithm, begun: Cohort, trained: Cohort, local: Collection[str], score: bool
+    algorithm: Algorithm, cohort: Cohort, trained: Cohort, local: Collection[str], score: bool
 ) -> Sent:
     """Return what clients that share a program end with."""
-    fed, rows, context, common = begun.fed, begun.rows, begun.context, begun.common
+    fed, rows, context, common = cohort.fed, cohort.rows, cohort.context, cohort.common
 
     def end(before: Params, after: Params, context: Params) -> Update:
         return algorithm.client_update(fed.net, before, after, {**context, **common})
 
     with torch.no_grad():
         update = vmap_clients(end, len(rows))
-        ends = update(begun.leaves, trained.leaves, context)
-        own, message = algorithm.client_end(begun, trained.leaves, ends)
+        ends = update(cohort.leaves, trained.leaves, context)
+        own, message = algorithm.client_end(cohort, trained.leaves, ends)
         after = {**trained.leaves, **own}
         test = vmap_clients(one_client(accuracy(algorithm), fed.net, common), len(rows))
         tables = (fed.validation, fed.test) if score else ()

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.cores import spread
+from fedlib.cores import parallel_map
 from fedlib.engine import costs
-from fedlib.engine.batches import Plan, look
+from fedlib.engine.batches import Plan, precompute
 from fedlib.engine.evaluate import nll
 from fedlib.engine.program import Program, on_tensors, one_client, vmap_clients
-from fedlib.engine.protocol import Algorithm, Phase, known_to, noise_of, numbers_of
-from fedlib.federation import UNSEEN, Federation, Known
+from fedlib.engine.protocol import Algorithm, Phase, noise_of, numbers_of, precompute_of
+from fedlib.federation import NOTHING, Federation, Precomputed
 from fedlib.models import AFTER, USED, Params, is_statistic
 
 
@@ -32,9 +32,9 @@ class TrainingDiverged(FloatingPointError):
 class Cohort:
     """Clients that are trained together: ``rows`` int64 ``[clients]`` of a federation.
 
-    ``leaves`` and ``context`` carry the client axis, ``common`` does not. ``seen`` is what a phase
-    knows of their training examples, ``held`` of their validation examples, and ``loss`` the mean
-    of a client's losses in its last phase, ``[clients]``.
+    ``leaves`` and ``context`` carry the client axis, ``common`` does not. ``precomputed`` is
+    what a phase knows of their training examples, ``precomputed_validation`` of their validation
+    examples, and ``loss`` the mean of a client's losses in its last phase, ``[clients]``.
     """
 
     fed: Federation
@@ -43,12 +43,12 @@ class Cohort:
     context: Params
     common: Params
     loss: Tensor
-    seen: Known = UNSEEN
-    held: Known = UNSEEN
+    precomputed: Precomputed = NOTHING
+    precomputed_validation: Precomputed = NOTHING
 
     def part(self, some: slice) -> Cohort:
         """Return some of the clients."""
-        names = ("rows", "leaves", "context", "loss", "seen", "held")
+        names = ("rows", "leaves", "context", "loss", "precomputed", "precomputed_validation")
         return replace(self, **{n: on_tensors(lambda t: t[some], getattr(self, n)) for n in names})
 
 
@@ -70,36 +70,42 @@ def train(
     moving = phase.moves(cohort.leaves, local)
     if not moving:
         return replace(cohort, loss=torch.zeros(clients, device=fed.device))
-    cohort = looked_up(algorithm, cohort, phase, moving)
+    cohort = with_precomputed(algorithm, cohort, phase, moving)
     trained = {n: cohort.leaves[n] for n in moving}
-    size = costs.together(fed, chunk, usual, trained, bool(cohort.seen.instead))
+    size = costs.together(fed, chunk, usual, trained, bool(cohort.precomputed.replace))
     parts = [slice(start, start + size) for start in range(0, clients, size)]
 
     def play(some: slice) -> tuple[Params, Tensor]:
         return train_together(algorithm, cohort.part(some), phase, plan.rows(some), moving)
 
-    found = dict(spread(play, parts, f"phase {phase.loss} {phase.train}"))
+    found = dict(parallel_map(play, parts, f"phase {phase.loss} {phase.train}"))
     ends = [found[i] for i in range(len(parts))]
     after, loss = ends[0]
     if ends[1:]:
         after = {n: torch.cat([leaves[n] for leaves, _ in ends]) for n in moving}
         loss = torch.cat([loss for _, loss in ends])
-    return replace(cohort, leaves={**cohort.leaves, **after}, loss=loss, seen=UNSEEN, held=UNSEEN)
+    return replace(
+        cohort,
+        leaves={**cohort.leaves, **after},
+        loss=loss,
+        precomputed=NOTHING,
+        precomputed_validation=NOTHING,
+    )
 
 
-def looked_up(
+def with_precomputed(
     algorithm: Algorithm, cohort: Cohort, phase: Phase, moving: Collection[str]
 ) -> Cohort:
-    """Return a cohort that knows what the loss of a phase, in which some leaves move, looks up."""
-    fed, known = cohort.fed, known_to(getattr(algorithm, phase.loss))
-    if known is None:
+    """Return a cohort with what is precomputed for the loss of a phase: of leaves that stand."""
+    fed, method = cohort.fed, precompute_of(getattr(algorithm, phase.loss))
+    if method is None:
         return cohort
     frozen = {n: t for n, t in cohort.leaves.items() if n not in moving}
-    asked = one_client(known, fed.net, cohort.common), cohort.rows, frozen, cohort.context
-    seen = look(fed, fed.train, *asked)
+    asked = one_client(method, fed.net, cohort.common), cohort.rows, frozen, cohort.context
+    seen = precompute(fed, fed.train, *asked)
     watched = phase.stop is not None and phase.watch == "loss" and any(seen)
-    held = look(fed, fed.validation, *asked) if watched else UNSEEN
-    return replace(cohort, seen=seen, held=held)
+    held = precompute(fed, fed.validation, *asked) if watched else NOTHING
+    return replace(cohort, precomputed=seen, precomputed_validation=held)
 
 
 def train_together(
@@ -112,11 +118,11 @@ def train_together(
     """
     net = cohort.fed.net
     loss = one_client(getattr(algorithm, phase.loss), net, cohort.common)
-    told = _telling(algorithm, loss, cohort, moving)
+    both = _with_statistics(algorithm, loss, cohort, moving)
     _, round, _ = plan.where
     last = one_client(getattr(algorithm, phase.after), net, cohort.common) if phase.after else None
     optimizer = phase.optimizer.at(round)
-    program = Program(told, optimizer, moving, cohort.leaves, cohort.context, last)
+    program = Program(both, optimizer, moving, cohort.leaves, cohort.context, last)
     watched = loss if phase.watch == "loss" else one_client(nll(algorithm), net, cohort.common)
     keeper = _Keeper(cohort, phase, plan, watched, program)
     losses = []
@@ -136,7 +142,7 @@ def train_together(
     return ends, _mean_loss(losses, plan)
 
 
-def _telling(
+def _with_statistics(
     algorithm: Algorithm, loss: Callable[..., Tensor], cohort: Cohort, moving: Collection[str]
 ) -> Callable[..., tuple[Tensor, Params]]:
     """Return a client's loss with the running statistics that its batch moves.
@@ -147,7 +153,7 @@ def _telling(
     drops = cohort.fed.net.noise and cohort.fed.net.has_copy({n: cohort.leaves[n] for n in moving})
     needed = statistics or drops
 
-    def told(leaves: Params, context: Params, batch: Params) -> tuple[Tensor, Params]:
+    def both(leaves: Params, context: Params, batch: Params) -> tuple[Tensor, Params]:
         after: dict[Any, Any] = {id(leaves[n]): leaves[n] for n in statistics}
         value = loss(leaves, context, {**batch, AFTER: after})
         if needed and USED not in after:
@@ -158,7 +164,7 @@ def _telling(
             )
         return value, {n: after[id(leaves[n])] for n in statistics}
 
-    return told
+    return both
 
 
 def batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Params]:
@@ -170,7 +176,7 @@ def batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Params]:
     named = {n: numbers_of(fed.net, k) for n, k in phase.noise}
     numbers = fed.train.noise_taken + sum(named.values()) + fed.net.noise
     drawn = plan.noise(numbers) if numbers else None
-    seen = fed.train.batches(rows, plan.positions, plan.counts, widths, drawn, cohort.seen)
+    seen = fed.train.batches(rows, plan.positions, plan.counts, widths, drawn, cohort.precomputed)
     if not numbers > fed.train.noise_taken:
         yield from seen
         return
@@ -233,7 +239,7 @@ class _Keeper:
         assert self.stop is not None
         c = self.cohort
         with torch.no_grad():
-            batch = c.fed.validation.whole(c.rows, c.held)
+            batch = c.fed.validation.whole(c.rows, c.precomputed_validation)
             leaves = {**c.leaves, **self.program.moving}
             now = self.loss(leaves, c.context, batch).double().cpu().numpy()
         better: np.ndarray = due & (now < self.best - self.stop.min_delta)

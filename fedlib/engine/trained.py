@@ -7,9 +7,9 @@ import keyword
 import torch
 from torch import Tensor, nn
 
-from fedlib.engine.protocol import Algorithm, State, playing, predicting
+from fedlib.engine.protocol import Algorithm, State, eval_view, train_view
 from fedlib.federation import Federation
-from fedlib.models import Params, is_statistic, part
+from fedlib.models import Params, is_statistic, select_prefix
 
 EXAMPLES = 8  # on which a network is compared with what an algorithm predicts
 CONTEXT, SHARE = "context.", "share"  # constants, and among them log p(s)
@@ -33,7 +33,7 @@ class Trained(nn.Module):
         self._clients, context = len(rows), algorithm.client_context(fed, state, rows)
         common = algorithm.broadcast(fed, state)
         if self._clients > 1:
-            sizes = playing(algorithm, fed).sizes[rows]
+            sizes = train_view(algorithm, fed).sizes[rows]
             common = {**common, SHARE: (sizes / sizes.sum()).to(torch.float32).log()}
         own = {n: self._row(t[rows]) for n, t in state.local.items()}
         context = {n: self._row(t) for n, t in context.items()}
@@ -94,14 +94,14 @@ class Trained(nn.Module):
         """Return what clients say of a newcomer's examples; see ``evaluate_global``."""
         net, algorithm = self._net, self._algorithm
         outputs = [algorithm.client_output(net, w, ctx, code) for w, ctx in clients]
-        votes = outputs[0]
+        mean = outputs[0]
         if len(clients) > 1:
-            known = [algorithm.log_density(net, w, ctx, code) for w, ctx in clients]
+            log_p = [algorithm.log_density(net, w, ctx, code) for w, ctx in clients]
             log_share = clients[0][1][SHARE].unsqueeze(1)
-            p = (log_share + torch.stack(known)).softmax(0)
-            stacked = {n: torch.stack([told[n] for told in outputs]) for n in votes}
-            votes = {n: torch.einsum("sb,sb...->b...", p, t) for n, t in stacked.items()}
-        return algorithm.ensemble(net, shared, code, votes)
+            p = (log_share + torch.stack(log_p)).softmax(0)
+            stacked = {n: torch.stack([one[n] for one in outputs]) for n in mean}
+            mean = {n: torch.einsum("sb,sb...->b...", p, t) for n, t in stacked.items()}
+        return algorithm.ensemble(net, shared, code, mean)
 
 
 def _word(step: str) -> str:
@@ -129,7 +129,7 @@ def module_of(
     ids = fed.ids.tolist()
     if client is not None and client not in ids:
         raise ValueError(f"there is no client {client}: clients are {min(ids)} to {max(ids)}")
-    seen = predicting(algorithm, fed)
+    seen = eval_view(algorithm, fed)
     state = algorithm.assign_models(seen, state)
     row = 0 if client is None else ids.index(client)
     some = torch.tensor([row], device=fed.device)
@@ -153,7 +153,7 @@ def _bare(fed: Federation, trained: Trained, leaves: Params) -> nn.Module | None
     """
     first, *_ = fed.net.init(0)
     prefixes = sorted({n.removesuffix(first) for n in leaves if n.endswith(first)}, key=len)
-    networks = ((prefix, fed.net.filled(part(leaves, prefix))) for prefix in prefixes)
+    networks = ((prefix, fed.net.filled(select_prefix(leaves, prefix))) for prefix in prefixes)
     fitting = [(prefix, network) for prefix, network in networks if network is not None]
     if not fitting or not len(fed.test.y):
         return None
@@ -174,8 +174,10 @@ def _read(trained: Trained, x: Tensor) -> set[int]:
     held = {**dict(trained.named_parameters()), **dict(trained.named_buffers())}
     asked = [t for n, t in held.items() if t.is_floating_point() and not is_statistic(n)]
     constants = [t.requires_grad_(True) for t in asked if not t.requires_grad]
-    said = trained(x)
-    found = torch.autograd.grad(said.sum(), asked, allow_unused=True) if said.requires_grad else ()
+    scores = trained(x)
+    found = (
+        torch.autograd.grad(scores.sum(), asked, allow_unused=True) if scores.requires_grad else ()
+    )
     for t in constants:
         t.requires_grad_(False)
     return {id(t) for t, g in zip(asked, found, strict=False) if g is not None}

@@ -50,16 +50,16 @@ def evaluation(probabilities: np.ndarray, labels: np.ndarray) -> Evaluation:
     """
     from sklearn.metrics import confusion_matrix, f1_score, recall_score
 
-    said, classes = probabilities.argmax(1), probabilities.shape[1]
+    predicted, classes = probabilities.argmax(1), probabilities.shape[1]
     there: Any = {"labels": np.unique(labels), "average": "macro", "zero_division": 0}
     with np.errstate(divide="ignore"):
         nll = -np.log(probabilities[np.arange(len(labels)), labels].astype(float)).mean()
     return Evaluation(
-        float((said == labels).mean()),
+        float((predicted == labels).mean()),
         float(nll),
-        float(recall_score(labels, said, **there)),
-        float(f1_score(labels, said, **there)),
-        confusion_matrix(labels, said, labels=range(classes)),
+        float(recall_score(labels, predicted, **there)),
+        float(f1_score(labels, predicted, **there)),
+        confusion_matrix(labels, predicted, labels=range(classes)),
     )
 
 
@@ -75,8 +75,8 @@ def over_clients(accuracy: np.ndarray, sizes: np.ndarray) -> dict[str, float]:
     if not len(a):
         return dict.fromkeys(names, float("nan"))
     worst = np.sort(a)[: max(1, len(a) // 10)]
-    told = a.mean(), (a * n).sum() / n.sum(), a.std(), worst.mean()
-    return dict(zip(names, map(float, told), strict=True))
+    values_of = a.mean(), (a * n).sum() / n.sum(), a.std(), worst.mean()
+    return dict(zip(names, map(float, values_of), strict=True))
 
 
 def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:
@@ -104,8 +104,8 @@ def truth(values: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:
     """
     real = np.arange(values.shape[1]) < sizes[:, None]
     first = values[:, 0] if values.shape[1] else np.zeros(len(values))
-    alike = (values == first[:, None]) | ~real
-    return first if alike.all() and (sizes > 0).all() else None
+    same = (values == first[:, None]) | ~real
+    return first if same.all() and (sizes > 0).all() else None
 
 
 def embedded(

@@ -168,7 +168,7 @@ class GateNet(Family):
         layers = dense(math.prod(shape), self.hidden, activation=kind)
         return nn.Sequential(nn.Flatten(), *layers), (math.prod(shape), *self.hidden)[-1]
 
-    def begun(self, leaves: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
+    def init_weights(self, leaves: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
         """Return fresh leaves with weights as ``init`` says, drawn from ``seed``."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedlib.models.families import SMALL, Family, Params, some
-from fedlib.models.lifted import AFTER, USED, BatchNorm, Lifted, blamed, drawn_by, is_statistic
+from fedlib.models.functional import (
+    AFTER,
+    USED,
+    BatchNorm,
+    Interceptor,
+    blamed,
+    drawn_by,
+    is_statistic,
+)
 
 Slot = tuple[str, dict[str, Any], str]
 # Lets a module be built although a program is being vmapped: a resumed run asks for a net there
@@ -34,15 +42,15 @@ class Classifier(nn.Module):
         return self.head(self.base(x))
 
 
-class Lifting(NamedTuple):
-    """How a network is lifted: what it draws in training, and whether clients can share a program.
+class DryRun(NamedTuple):
+    """What a dry run finds: what a network draws in training, and if clients can share a program.
 
-    ``draws`` are pairs of how many numbers an example takes and which axis is the batch. ``alone``
-    says which module it is that ``vmap`` refuses, and why; "" if none.
+    ``draws`` are pairs of how many numbers an example takes and which axis is the batch.
+    ``unbatchable`` says which module it is that ``vmap`` refuses, and why; "" if none.
     """
 
     draws: tuple[tuple[int, int], ...]
-    alone: str
+    unbatchable: str
 
 
 WATCHED = nn.MultiheadAttention | nn.modules.dropout._DropoutNd | nn.GroupNorm | BatchNorm
@@ -68,7 +76,7 @@ class Net:
         slots = _slots(self.module)
         self._base = [slot for slot in slots if slot[0].startswith("base.")]
         self._head = [slot for slot in slots if slot[0].startswith("head.")]
-        self.says_p = getattr(spec, "output", "") == "softmax"
+        self.outputs_probabilities = getattr(spec, "output", "") == "softmax"
         modules = list(self.module.modules())
         self.has_convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
         self.is_recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
@@ -110,29 +118,29 @@ class Net:
                 self._others[asked] = Net(*asked, self._device)
         return self._others[asked]
 
-    def alone(self, device: torch.device) -> bool:
-        """Return whether several nets run one by one, and not as one vmapped program.
+    def batchable(self, device: torch.device) -> bool:
+        """Return whether several nets run as one vmapped program, and not one by one.
 
-        On a CPU convolutions do, as vmap makes grouped ones of them, and so do nets that together
-        would wait for memory at every step. Not recurrent ones: their many small steps cost more.
-        Anywhere those do that cannot be vmapped.
+        On a CPU convolutions do not, as vmap makes grouped ones of them, nor nets that together
+        would wait for memory at every step. Recurrent ones do: their many small steps cost more.
+        Nowhere those that cannot be vmapped.
         """
         large = self.has_convolutions or self.parameters() > SMALL
         large = large and not self.is_recurrent and device.type == "cpu"
-        return large or bool(self.lifting.alone)
+        return not large and not self.dry_run.unbatchable
 
     @cached_property
     def noise(self) -> int:
         """How many random numbers per example training asks for, to drop units."""
-        return sum(units for units, _ in self.lifting.draws)
+        return sum(units for units, _ in self.dry_run.draws)
 
     @cached_property
-    def lifting(self) -> Lifting:
-        """How the network is lifted, found out once by a rehearsal on a few examples.
+    def dry_run(self) -> DryRun:
+        """What a network draws and whether it is batchable, found out once on a few examples.
 
         ValueError, naming the module, for one that cannot be trained here.
         """
-        return _lifting(self._spec, self.shape, self.classes)
+        return _dry_run_of(self._spec, self.shape, self.classes)
 
     @property
     def differs_in_training(self) -> bool:
@@ -151,18 +159,18 @@ class Net:
         noise = batch["noise"][..., -self.noise :] if "noise" in batch and self.noise else None
         if noise is None and (after is None or not self._remembers):
             return self._call(self.module.base, self._base, params, x)
-        axes = tuple(axis for _, axis in self.lifting.draws)
-        return self._trained(params, x, Lifted(noise, axes, batch["weight"], after or {}))
+        axes = tuple(axis for _, axis in self.dry_run.draws)
+        return self._trained(params, x, Interceptor(noise, axes, batch["weight"], after or {}))
 
-    def _trained(self, params: Params, x: Tensor, lifted: Lifted) -> Tensor:
+    def _trained(self, params: Params, x: Tensor, interceptor: Interceptor) -> Tensor:
         base = self.module.base
         base.train()
         try:
-            return self._call(base, self._base, params, x, lifted)
+            return self._call(base, self._base, params, x, interceptor)
         finally:
             base.eval()
 
-    def _rehearsed(self) -> Lifting:
+    def _dry_run(self) -> DryRun:
         """Run the base on a few examples in every way in which it will be run.
 
         A base without leaves stands still and is never in training.
@@ -184,27 +192,27 @@ class Net:
                 raise ValueError("it computes with other numbers than its parameters")
             if self._base:
                 kept = {n: t.clone() for n, t in base.named_buffers() if "batches_tracked" not in n}
-                draws = drawn_by(lambda n: self._rehearse(leaves, x[:n])[1])
+                draws = drawn_by(lambda n: self._training_pass(leaves, x[:n])[1])
                 if changed := [n for n, t in kept.items() if not t.equal(base.get_buffer(n))]:
                     raise ValueError(
                         f"all clients' training would change {', '.join(changed)}: of buffers only "
                         "BatchNorm's running statistics may change"
                     )
-                ways.append(lambda w, x: self._rehearse(w, x)[0])
+                ways.append(lambda w, x: self._training_pass(w, x)[0])
         try:
             with blamed(base):
                 for way in ways:
                     vmap(way)(stack([leaves, leaves]), torch.stack([x, x]))
         except ValueError as error:
-            return Lifting(draws, str(error).strip().split("\n")[0])
-        return Lifting(draws, "")
+            return DryRun(draws, str(error).strip().split("\n")[0])
+        return DryRun(draws, "")
 
-    def _rehearse(self, leaves: Params, x: Tensor) -> tuple[Tensor, list[tuple[int, ...]]]:
+    def _training_pass(self, leaves: Params, x: Tensor) -> tuple[Tensor, list[tuple[int, ...]]]:
         """Return the features of a batch of training, and the shapes of what is drawn there."""
         some = torch.full((len(x), 1), 0.5)
         after = {id(t): t for n, t in leaves.items() if is_statistic(n)}
-        lifted = Lifted(some, None, some[:, 0], after)
-        return self._trained(leaves, x, lifted), lifted.shapes
+        interceptor = Interceptor(some, None, some[:, 0], after)
+        return self._trained(leaves, x, interceptor), interceptor.shapes
 
     def has_base(self, leaves: Collection[str]) -> bool:
         """Return whether leaves of these names are all that ``features`` reads."""
@@ -252,7 +260,12 @@ class Net:
         return self._call(self.module.head, self._head, params, h)
 
     def _call(
-        self, module: nn.Module, slots: list[Slot], params: Params, x: Tensor, lifted: Any = None
+        self,
+        module: nn.Module,
+        slots: list[Slot],
+        params: Params,
+        x: Tensor,
+        interceptor: Any = None,
     ) -> Tensor:
         """Run a module with other leaves in place of its own.
 
@@ -266,7 +279,7 @@ class Net:
                 owner[key] = params[name]
             for layer in self._flat:  # which keeps its weights in a list, too
                 layer._flat_weights = [getattr(layer, n) for n in layer._flat_weights_names]
-            with lifted or (Lifted() if self._watched else nullcontext()):
+            with interceptor or (Interceptor() if self._watched else nullcontext()):
                 return module(x)
         finally:
             for (_, owner, key), parameter in zip(slots, own, strict=True):
@@ -285,7 +298,7 @@ class Net:
 
     def log_probs(self, logits: Tensor) -> Tensor:
         """Return what the model gives out for log p: of some logits, ``[B, classes]``."""
-        return logits.softmax(-1) if self.says_p else logits.log_softmax(-1)
+        return logits.softmax(-1) if self.outputs_probabilities else logits.log_softmax(-1)
 
     def parameters(self) -> int:
         """Return the number of parameters."""
@@ -293,9 +306,9 @@ class Net:
 
 
 @cache
-def _lifting(spec: Any, shape: tuple[int, ...], classes: int) -> Lifting:
+def _dry_run_of(spec: Any, shape: tuple[int, ...], classes: int) -> DryRun:
     with OutsideVmap(), torch.no_grad():
-        return Net(spec, shape, classes)._rehearsed()  # on a CPU, where all draws are seen
+        return Net(spec, shape, classes)._dry_run()  # on a CPU, where all draws are seen
 
 
 def corrupts(module: nn.Module) -> bool:
@@ -331,13 +344,13 @@ def _slots(module: nn.Module) -> list[Slot]:
     return slots
 
 
-def part(leaves: Params, prefix: str) -> Params:
+def select_prefix(leaves: Params, prefix: str) -> Params:
     """Return the leaves whose name starts with ``prefix``, with the prefix taken off."""
     return {n[len(prefix) :]: t for n, t in leaves.items() if n.startswith(prefix)}
 
 
-def named(leaves: Params, prefix: str) -> Params:
-    """Return ``leaves`` with ``prefix`` put before every name; the inverse of ``part``."""
+def add_prefix(leaves: Params, prefix: str) -> Params:
+    """Return ``leaves`` with ``prefix`` put before every name; the inverse of ``select_prefix``."""
     return {prefix + n: t for n, t in leaves.items()}
 
 
@@ -346,7 +359,7 @@ def stack(rows: list[Params], axis: int = 0) -> Params:
     return {n: torch.stack([row[n] for row in rows], axis) for n in rows[0]}
 
 
-def each(
+def map_experts(
     fn: Callable[..., Params], leaves: Params, *shared: Any, together: bool | None = None
 ) -> Params:
     """Return what ``fn(row, *shared)`` returns of every row of some leaves, ``[B, rows, ...]``.

@@ -103,10 +103,10 @@ class _LastStates(nn.LSTM):
         by_words, recurrent = self._of_words(x), self._stacked("weight_hh").mT
         h = c = by_words[0].new_zeros(()).expand(2, x.shape[0], self.hidden_size)
         for words in by_words:
-            said = torch.baddbmm(words, h, recurrent)
+            gates = torch.baddbmm(words, h, recurrent)
             # One sigmoid for all: a kernel more costs more than the quarter that is not used.
-            taken, kept, _, shown = said.sigmoid().chunk(4, -1)
-            seen = said.chunk(4, -1)[2].tanh()
+            taken, kept, _, shown = gates.sigmoid().chunk(4, -1)
+            seen = gates.chunk(4, -1)[2].tanh()
             c = torch.addcmul(kept * c, taken, seen)
             h = shown * c.tanh()
         return torch.cat([h[0], h[1]], -1)

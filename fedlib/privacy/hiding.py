@@ -44,15 +44,15 @@ class NoisyFedMix(FedMix):
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return p(y|s), and each client's standard normal numbers of the round."""
-        known = FedMix.client_context(self, fed, state, rows)
+        context = FedMix.client_context(self, fed, state, rows)
         if DRAW not in state.memory:
-            return known
+            return context
         seed, round = state.memory[DRAW].tolist()
         seeds = [torch_seed(seed, "server", round, int(fed.ids[row])) for row in rows.tolist()]
         draws = [torch.Generator().manual_seed(each) for each in seeds]
         phi = state.shared["phi"]
         drawn = torch.stack([torch.randn(phi.shape, generator=draw) for draw in draws])
-        return {**known, "drawn": drawn.to(phi)}
+        return {**context, "drawn": drawn.to(phi)}
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return FedMix's message with noise on phi."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedlib.data import Split
 from fedlib.engine import Algorithm, play_round
-from fedlib.engine.protocol import playing
+from fedlib.engine.protocol import train_view
 from fedlib.federation import Federation
 from fedlib.tasks import Task
 
@@ -76,12 +76,12 @@ def trace(
 
     def seen(fed: Federation) -> Iterator[Tensor]:
         """Yield the tensors that a server sees, in one order."""
-        state = algorithm.init(playing(algorithm, fed), seed)
+        state = algorithm.init(train_view(algorithm, fed), seed)
         for t in range(rounds):
             state, report = play_round(algorithm, fed, state, round=t, seed=seed, cohort=cohort)
             for leaves in (report.messages, state.shared, state.optimizer, state.memory):
                 yield from (leaves[name] for name in sorted(leaves))
-            yield report.up
+            yield report.upload
 
     total = changed = 0
     feds = task.build(seed), tampered(task, seed, inside)

@@ -19,11 +19,11 @@ import torch
 from fedlib.cores import all_cores
 from fedlib.engine import Report, State, TrainingDiverged, play_round
 from fedlib.engine.evaluate import encode, evaluate, evaluate_everywhere, evaluate_global
-from fedlib.engine.protocol import playing, predicting
+from fedlib.engine.protocol import train_view, eval_view
 from fedlib.federation import Federation
 from fedlib.memory import keep_freed
 from fedlib.privacy import audit
-from fedlib.progress import Watcher, told
+from fedlib.progress import Watcher, callback
 from fedlib.runs import store
 from fedlib.runs.atomic import Damaged, StoreError
 from fedlib.runs.provenance import (
@@ -197,7 +197,7 @@ def _train(experiment: Experiment, how: How) -> Result | None:
     course = Course(experiment, fed, how)
     first, start, end = course.begin(), course.start, experiment.rounds
     saved = time.monotonic()
-    with told(how.progress, type(experiment.algorithm).__name__, end, start) as tell:
+    with callback(how.progress, type(experiment.algorithm).__name__, end, start) as tell:
         try:
             for state, completed, report in rounds(experiment, fed, first, start, how.chunk):
                 loss = course.log_round(state, completed, report)
@@ -294,16 +294,16 @@ def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> 
         state, *beside = (moved(each, fed) for each in earlier)
         first = replace(state, local=beside[0].local) if beside else state
         of = experiment.before[0].algorithm
-        first = of.assign_models(predicting(of, fed), first)
-    return algorithm.init(playing(algorithm, fed), experiment.seed, first)
+        first = of.assign_models(eval_view(of, fed), first)
+    return algorithm.init(train_view(algorithm, fed), experiment.seed, first)
 
 
 class Course:
     """A run in memory: its log, and the state after its last round."""
 
     def __init__(self, experiment: Experiment, fed: Federation, how: How) -> None:
-        self.experiment, self.fed, self.how = experiment, fed.at_home(), how
-        self.seen = playing(experiment.algorithm, fed)
+        self.experiment, self.fed, self.how = experiment, fed.full_view(), how
+        self.seen = train_view(experiment.algorithm, fed)
         self.log, self.start, self.completed, self.resumed = Log(), 0, 0, False
         self.state = State({}, {})
         self._earlier = list[dict[str, Any]]()
@@ -365,8 +365,8 @@ class Course:
         """Return the state before round 0, given the final states of the stages before."""
         state = begun(self.experiment, self.fed, earlier)
         self.log.clients(0, "examples", self.fed.ids, self.fed.train.sizes)
-        if self.fed.taking_part() is not self.fed:  # some opted out
-            self.log.clients(0, "opted_in", self.fed.ids, self.fed.taking_part().train.sizes)
+        if self.fed.participating_view() is not self.fed:  # some opted out
+            self.log.clients(0, "opted_in", self.fed.ids, self.fed.participating_view().train.sizes)
         return state
 
     def log_round(self, state: State, completed: int, report: Report | None) -> float:
@@ -377,13 +377,13 @@ class Course:
             check_finite(fed, state, report, completed - 1)
             loss = self.log.report(completed, report, fed.ids)
             cohort = fed.ids[report.rows]
-            if fed.taking_part() is not fed:
-                for metric, sent in (("bytes_down", report.down), ("bytes_up", report.up)):
+            if fed.participating_view() is not fed:
+                for metric, sent in (("bytes_down", report.download), ("bytes_up", report.upload)):
                     self.log.clients(completed, f"client_{metric}", cohort, sent.cpu().numpy())
             if e.audit and scored:
                 for metric, shares in audit(self.seen, algorithm, self.state, report).items():
                     self.log.clients(completed, metric, cohort, shares)
-        assigned = algorithm.assign_models(predicting(algorithm, fed), state) if scored else state
+        assigned = algorithm.assign_models(eval_view(algorithm, fed), state) if scored else state
         # Scalars every round, arrays where clients are scored.
         told = algorithm.observe(self.seen, assigned)
         told = {metric: t for metric, t in told.items() if scored or t.ndim == 0}
@@ -454,7 +454,7 @@ class Course:
         In the end every client on all test data, too.
         """
         fed, algorithm, log = self.fed, self.experiment.algorithm, self.log
-        judged = algorithm.assign_models(predicting(algorithm, fed), state, judging=True)
+        judged = algorithm.assign_models(eval_view(algorithm, fed), state, for_selection=True)
         held = evaluate(fed, algorithm, judged, fed.validation)
         log.scores(completed, "validation", fed.ids, held)
         test = encode(fed, algorithm, state, fed.test, everything=True)

@@ -275,8 +275,8 @@ class Log:
         """
         loss = float(report.losses.double().mean())
         self.add(round, "train_loss", loss)
-        self.add(round, "bytes_down", int(report.down.sum()))
-        self.add(round, "bytes_up", int(report.up.sum()))
+        self.add(round, "bytes_down", int(report.download.sum()))
+        self.add(round, "bytes_up", int(report.upload.sum()))
         weights = sorted(report.weights.items())
         found = {n: gradient_divergence(report.messages[n], w) for n, w in weights}
         for name, gd in on_host(found).items():

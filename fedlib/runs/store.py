@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from fedlib import data as datasets
 from fedlib import paths
 from fedlib.engine import State, TrainingDiverged
-from fedlib.models import part
+from fedlib.models import select_prefix
 from fedlib.runs import atomic
 from fedlib.runs.atomic import Damaged, DamagedWarning, Other, read_json
 from fedlib.runs.exported import files, held, path_of, read_told
@@ -236,7 +236,7 @@ def restore(experiment: Experiment) -> Kept | None:
     flat, metadata = atomic.load_tensors(path)
     state = State.from_flat({n: t for n, t in flat.items() if not n.startswith((BEST, LAST))})
     best, last = (
-        State.from_flat(some) if (some := part(flat, prefix)) else None for prefix in (BEST, LAST)
+        State.from_flat(some) if (some := select_prefix(flat, prefix)) else None for prefix in (BEST, LAST)
     )
     with atomic.reading(path, "checkpoint of this library"):
         completed = int(metadata["completed"])

@@ -296,7 +296,7 @@ def _choices(setting: PrivateParts) -> list[tuple[dict[str, Any], dict[str, Any]
         *(({"activation": a}, {"gate": replace(gate, activation=a)}) for a in ACTIVATIONS),
         *(({"initialisation": i}, {"gate": replace(gate, init=i)}) for i in INITS),
         ({"weights": "renormalised"}, {"renormalised": True}),
-        ({"weights": "favouring its own"}, {"favour": 5.0}),
+        ({"weights": "favouring its own"}, {"own_expert_bias": 5.0}),
         *(
             ({"gamma": gamma, "T": t}, {"denoise": gamma, "temperature": t})
             for t in setting.temperatures

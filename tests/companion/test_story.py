@@ -34,9 +34,8 @@ def test_every_section_can_tell_what_ran(section):
 
 def test_source_is_the_code_that_runs_with_its_comments():
     told = source(FedProx.loss, FedMix.loss).data
-    assert told.startswith(
-        '```python\n# fedlib.algorithms.drift: FedProx.loss\n@looks_up("known")\ndef loss('
-    )
+    start = '# fedlib.algorithms.drift: FedProx.loss\n@uses_precomputed("precompute")\ndef loss('
+    assert told.startswith(f"```python\n{start}")
     assert "self.mu / 2" in told and "FedMix.loss" in told and '"""' not in told
     assert 'batch["y"])  # log p(y|x, z)' in told
     assert "    # Return the negative bound of eq. 6, or of eq. 3, on one client's mini" in told

@@ -205,7 +205,7 @@ BATTERY |= SECOND | {
     "FedSynMoE, fast": alg.FedSynMoE(**FAST),
     "PMMoE, bases": alg.PMMoE(of=alg.LGFedAvg(**FAST), denoise=0.4, **GATED),
     "PMMoE, vectors": alg.PMMoE(
-        of=alg.DBE(kappa=0.0, client=sgd(0.5), **FAST), favour=3.0, **GATED
+        of=alg.DBE(kappa=0.0, client=sgd(0.5), **FAST), own_expert_bias=3.0, **GATED
     ),
     "PMMoE, FedCP": alg.PMMoE(of=alg.FedCP(**FAST), **GATED),
     "FedMix, all options": alg.FedMix(experts=2, phi_scale=0.1, **FAST),

@@ -32,11 +32,11 @@ import fedlib.algorithms
 from benchmarks.robustness import odd
 from fedlib import algorithms as alg
 from fedlib.algorithms.ifca import ClusterStop, Explore
-from fedlib.engine import EarlyStop, State, evaluate, evaluate_global, looks_up, play_round
+from fedlib.engine import EarlyStop, State, evaluate, evaluate_global, play_round, uses_precomputed
 from fedlib.engine.program import one_client, vmap_clients
-from fedlib.engine.rounds import draw, hand_out
+from fedlib.engine.rounds import broadcast_to, draw
 from fedlib.engine.train import batches, looked_up
-from fedlib.models import named, part
+from fedlib.models import add_prefix, select_prefix
 from fedlib.models.families import GateNet
 from fedlib.optim import Optimizer, adam, sgd
 from fedlib.values import value
@@ -182,7 +182,7 @@ def test_every_docstring_names_its_reference(name):
 
 def only(prefix):
     """The leaves of the one expert, or of the one cluster."""
-    return lambda state: {n: t[0] for n, t in part(state.shared, prefix).items()}
+    return lambda state: {n: t[0] for n, t in select_prefix(state.shared, prefix).items()}
 
 
 def shared(state):
@@ -309,7 +309,7 @@ def played_apart(algorithm, fed, state):
     """Every phase's losses of every client: with what its loss looks up, and on raw examples."""
     for row, (k, phase) in product(range(fed.clients), enumerate(algorithm.phases())):
         (plan,) = draw(algorithm, fed, np.array([row]), round=0, seed=0)[k : k + 1]
-        cohort = hand_out(algorithm, fed, state, torch.tensor([row]))
+        cohort = broadcast_to(algorithm, fed, state, torch.tensor([row]))
         moving = phase.moves(cohort.leaves, state.local)
         loss = one_client(getattr(algorithm, phase.loss), fed.net, cohort.common)
         both = looked_up(algorithm, cohort, phase, moving), cohort
@@ -336,20 +336,20 @@ class Beside(alg.FedAvg):
 
     def leaves(self, fed, seed):
         model = alg.FedAvg.leaves(self, fed, seed)
-        return {**model, **named(model, "own.")}
+        return {**model, **add_prefix(model, "own.")}
 
     def phases(self):
         return self.phase(side="shared"), self.phase(train=("own.",), loss="personal")
 
     def personal(self, net, params, ctx, batch):
-        return alg.FedAvg.loss(self, net, part(params, "own."), ctx, batch)
+        return alg.FedAvg.loss(self, net, select_prefix(params, "own."), ctx, batch)
 
 
 @value
 class Trapped(Beside):
     """The same with the word that it must not say: it is given the features of the other model."""
 
-    @looks_up("known")
+    @uses_precomputed("precompute")
     def personal(self, net, params, ctx, batch):
         return Beside.personal(self, net, params, ctx, batch)
 
@@ -405,7 +405,7 @@ def test_no_local_leaf_is_ever_sent_and_bytes_are_those_of_the_tensors(played):
     asks = algorithm.federates or isinstance(algorithm, alg.Newcomers)
     down = 3 * sum(t.nbytes for t in state.shared.values()) if asks else 0
     up = sum(t.nbytes for t in report.messages.values()) if asks else 0
-    assert (int(report.down.sum()), int(report.up.sum())) == (down, up)
+    assert (int(report.download.sum()), int(report.upload.sum())) == (down, up)
 
 
 # 8 x 8 pixels, 7 units, 3 classes.
@@ -436,7 +436,7 @@ LEDGER = {  # how many numbers of 4 bytes a client gets, and sends; an integer c
 def test_the_ledger_by_hand(name):
     algorithm, down, up = LEDGER[name]
     _, report = play(algorithm, ragged(), rounds=1)
-    assert (report.down.tolist(), report.up.tolist()) == ([4 * down] * 3, [4 * up] * 3)
+    assert (report.download.tolist(), report.upload.tolist()) == ([4 * down] * 3, [4 * up] * 3)
 
 
 def test_a_round_leaves_what_it_was_given_and_clients_outside_alone(played):

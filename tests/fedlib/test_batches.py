@@ -17,7 +17,7 @@ from fedlib.algorithms.mixture import SAID
 from fedlib.algorithms.splitting import THEIRS as CP_THEIRS
 from fedlib.engine import EarlyStop, costs, evaluate, train
 from fedlib.engine.batches import make_plan
-from fedlib.federation import UNSEEN, CropFlip, Known
+from fedlib.federation import NOTHING, CropFlip, Precomputed
 from fedlib.models import MLP, LeNet, Net
 from fedlib.optim import sgd
 from fedlib.partition import IID, Mirrored
@@ -169,7 +169,7 @@ def test_training_with_what_is_known_is_training_without(monkeypatch, algorithm,
     fed = make_federation(RAGGED, model=model, shape=(12, 12, 1))
     monkeypatch.setattr(costs, "AT_ONCE", 5)
     ends = [trained(algorithm, fed, chunk=chunk) for chunk in (None, 1, 4)]
-    monkeypatch.setattr(train, "look", lambda *_: UNSEEN)
+    monkeypatch.setattr(train, "look", lambda *_: NOTHING)
     state, report = trained(algorithm, fed, chunk=1)
     for end, said in ends:
         torch.testing.assert_close(said.losses, report.losses, rtol=1e-3, atol=1e-5)
@@ -229,7 +229,7 @@ def test_every_example_is_asked_once_in_large_batches(monkeypatch):
     said, there = [], Net.features
 
     def features(net, params, x, batch=None):
-        if not torch.is_grad_enabled() and len(x) > 3:  # no rehearsal, nor what is asked first
+        if not torch.is_grad_enabled() and len(x) > 3:  # no dry run, nor what is asked first
             said.append(len(x))
         return there(net, params, x, batch)
 
@@ -254,8 +254,8 @@ def test_nothing_is_known_of_augmented_examples_nor_features_where_units_drop(co
 
 def test_a_leaf_that_moves_is_never_asked(fed):
     class Wrong(alg.FedPer):
-        def known(self, net, frozen, ctx, batch):
-            return Known({"h": net.features(frozen, batch["x"])}, {})
+        def precompute(self, net, frozen, ctx, batch):
+            return Precomputed({"h": net.features(frozen, batch["x"])}, {})
 
     with pytest.raises(KeyError, match=r"base\."):
         play(Wrong(), fed, 1)

@@ -17,7 +17,7 @@ from small import TASK
 
 from fedlib import cores
 from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedGH, FedMix, FedRep, Local
-from fedlib.cores import all_cores, sendable, spread
+from fedlib.cores import all_cores, parallel_map, sendable
 from fedlib.engine import TrainingDiverged
 from fedlib.optim import adam, sgd
 from fedlib.runs import Experiment, run_with_state
@@ -34,7 +34,7 @@ def forks(monkeypatch):
         made.append(fork())
         return made[-1]
 
-    monkeypatch.setattr(cores, "WORTH", 0.0)
+    monkeypatch.setattr(cores, "MIN_SECONDS", 0.0)
     monkeypatch.setattr(cores, "_pace", {})
     monkeypatch.setattr(os, "fork", noted)
     yield made
@@ -108,7 +108,7 @@ def test_work_is_shared_out_and_comes_back_once(forks):
         return doubled(i)
 
     def all_of_it():
-        return dict(spread(work, range(12), "test"))
+        return dict(parallel_map(work, range(12), "test"))
 
     found = on(3, all_of_it)
     assert {i: int(f["twice"]) for i, f in found.items()} == {i: 2 * i for i in range(12)}
@@ -117,10 +117,10 @@ def test_work_is_shared_out_and_comes_back_once(forks):
 
 def test_little_work_stays_here(forks, monkeypatch):
     def alone(threads, items, **how):
-        return on(threads, lambda: [*spread(doubled, items, "test")], **how)
+        return on(threads, lambda: [*parallel_map(doubled, items, "test")], **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cores, "WORTH", 60.0)
+        patch.setattr(cores, "MIN_SECONDS", 60.0)
         assert len(alone(3, range(9))) == 9
         assert len(alone(3, [])) == 0 and len(alone(3, [1])) == 1
     alone(3, range(9), cohort=1)
@@ -153,7 +153,7 @@ def test_the_first_error_comes_as_from_a_loop(forks, raised, expected):
         return i
 
     with pytest.raises((expected, Unpicklable), match="client 1") as caught:
-        on(2, lambda: seen.extend(spread(fails, range(5), "test")))
+        on(2, lambda: seen.extend(parallel_map(fails, range(5), "test")))
     assert seen == [(0, 0)]
     if isinstance(caught.value, TrainingDiverged):
         assert caught.value.clients == (1,)
@@ -182,7 +182,7 @@ def test_a_copy_that_is_killed_is_an_error_at_once(forks):
         done.append(i)
 
     with pytest.raises(RuntimeError, match="exit code -9"):
-        on(2, lambda: [*spread(killed, range(4), "test")])
+        on(2, lambda: [*parallel_map(killed, range(4), "test")])
     assert done == [0]
 
 
@@ -200,9 +200,9 @@ if __name__ == "__main__":
     team._hired()
     os.write(1, b"%d\\n" % [*team._team.values()][0].pid)
     torch.set_num_threads(2)
-    cores.WORTH = 0.0
+    cores.MIN_SECONDS = 0.0
     with cores.all_cores(torch.device("cpu"), 3):
-        [*cores.spread(work, range(3), "test")]
+        [*cores.parallel_map(work, range(3), "test")]
 """
 
 
@@ -251,7 +251,7 @@ def test_tensors_of_every_kind_come_back_as_they_are(forks):
         time.sleep(0.2 * (i > 0 and os.getpid() == here))
         return every
 
-    for _, found in on(2, lambda: [*spread(work, range(6), "test")]):
+    for _, found in on(2, lambda: [*parallel_map(work, range(6), "test")]):
         for t, back in zip(every, found, strict=True):
             assert (back.dtype, back.shape, back.layout) == (t.dtype, t.shape, t.layout)
             assert torch.equal(back.to_dense(), t.to_dense())
@@ -265,7 +265,7 @@ def test_where_no_process_can_be_made_the_work_is_done_here(forks, monkeypatch):
     for name in ("fork", "memfd_create"):
         with monkeypatch.context() as patch:
             patch.setattr(os, name, lambda *_: refused())
-            found = dict(on(3, lambda: [*spread(doubled, range(9), "test")]))
+            found = dict(on(3, lambda: [*parallel_map(doubled, range(9), "test")]))
         assert {i: int(f["twice"]) for i, f in found.items()} == {i: 2 * i for i in range(9)}
 
 
@@ -278,7 +278,7 @@ def test_an_interrupt_leaves_no_process(forks):
         time.sleep(60.0 * bool(i))
 
     with pytest.raises(KeyboardInterrupt):
-        on(3, lambda: [*spread(interrupted, range(9), "test")])
+        on(3, lambda: [*parallel_map(interrupted, range(9), "test")])
     assert len(forks) == 2
 
 
@@ -296,6 +296,6 @@ def test_ctrl_c_is_heard_here_only(forks):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            on(2, lambda: [*spread(pressed, range(4), "test")])
+            on(2, lambda: [*parallel_map(pressed, range(4), "test")])
     finally:
         signal.signal(signal.SIGINT, before)

@@ -17,7 +17,7 @@ import fedlib.algorithms
 from benchmarks.determinism.deviation import Deviation, compare, distance
 from benchmarks.determinism.subjects import subjects
 from fedlib.algorithms import GPFL, FedAvg, FedBN, FedMix, Local, PMMoE, SecureSum
-from fedlib.engine import EarlyStop, State, clients_round, draw, hand_out, play_round
+from fedlib.engine import EarlyStop, State, broadcast_to, clients_round, draw, play_round
 from fedlib.engine.costs import CACHE_BYTES, chunk_of, numbers
 from fedlib.models import MLP, Net
 from fedlib.runs import Experiment, run, run_with_state
@@ -62,21 +62,21 @@ def test_a_client_needs_only_what_is_handed_out_and_what_it_has(kind, algorithm)
     if isinstance(algorithm, SecureSum):
         pytest.skip("its masks are drawn for the whole cohort")
     expected, report = play_round(algorithm, fed, copy.deepcopy(state), cohort=2, chunk=1, **how)
-    common = hand_out(algorithm, fed, state, torch.as_tensor(report.rows)).common
+    common = broadcast_to(algorithm, fed, state, torch.as_tensor(report.rows)).common
     me = np.zeros(1, dtype=np.int64)
     where = torch.as_tensor(me)
     for place, row in enumerate(report.rows):
         mine = fed.permuted(report.rows[[place]])
         own = {n: t[[row]] for n, t in state.local.items()}
         first = algorithm.init(mine, 0) if state.memory else state
-        got = algorithm.handed(state, int(row))
+        got = algorithm.payload(state, int(row))
         known = State(got.shared, own, memory={**first.memory, **got.memory})
         decided = algorithm.decide(mine, known, where, **how)
         assert all(same(t[0], expected.memory[n][row]) for n, t in decided.items())
-        handed = hand_out(algorithm, mine, known.told(where, decided), where)
+        handed = broadcast_to(algorithm, mine, known.with_decisions(where, decided), where)
         handed, plans = replace(handed, common=common), draw(algorithm, mine, me, **how)
         sent = clients_round(algorithm, handed, plans, own, chunk=1)
-        assert same(sent.told["loss"][0], report.losses[place])
+        assert same(sent.metrics["loss"][0], report.losses[place])
         assert sent.messages.keys() == report.messages.keys()
         assert all(same(t[0], report.messages[n][place]) for n, t in sent.messages.items())
         assert all(same(t[0], expected.local[n][row]) for n, t in sent.kept.items())

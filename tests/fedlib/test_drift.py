@@ -9,7 +9,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from fedlib.algorithms import MOON, SCAFFOLD, FedGen, FedProx
 from fedlib.algorithms.server_training import MADE, generate
 from fedlib.engine import play_round
-from fedlib.models import MLP, named, part
+from fedlib.models import MLP, add_prefix, select_prefix
 from fedlib.optim import sgd
 from fedlib.randomness import torch_seed
 
@@ -71,7 +71,7 @@ def test_a_cohort_moves_the_control_variate_by_its_share():
     algorithm = SCAFFOLD(batch_size=4)
     state, report = play(algorithm, fed, rounds=1, cohort=1)
     (row,) = report.rows
-    for n, c in part(state.shared, "control.").items():
+    for n, c in select_prefix(state.shared, "control.").items():
         torch.testing.assert_close(c, state.local[f"drift.{n}"][row] / 3)
 
 
@@ -85,8 +85,8 @@ def test_moons_term_is_its_formula():
     z, z_g, z_p = (fed.net.features(w, x) for w in leaves)
     near, far = ((cosine_similarity(z, other, -1) / 0.3).exp() for other in (z_g, z_p))
     expected = cross_entropy(fed.net(params, x), y) - 2.0 * (near / (near + far)).log().mean()
-    own = named(before, "previous.")
-    loss = algorithm.loss(fed.net, {**params, **own}, named(theirs, "received."), batch)
+    own = add_prefix(before, "previous.")
+    loss = algorithm.loss(fed.net, {**params, **own}, add_prefix(theirs, "received."), batch)
     torch.testing.assert_close(loss, expected)
 
 
@@ -96,7 +96,7 @@ def test_moons_previous_model_is_the_one_that_was_trained():
     state = algorithm.init(fed, 0)
     start = {n: t.clone() for n, t in state.shared.items()}
     after, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=2)
-    for n, t in part(after.local, "previous.").items():
+    for n, t in select_prefix(after.local, "previous.").items():
         for place, row in enumerate(report.rows.tolist()):
             trained = start[n] - report.messages[n][place]
             torch.testing.assert_close(t[row], trained, rtol=1e-4, atol=1e-6)
@@ -122,7 +122,7 @@ class Inventor(torch.nn.Module):
 def test_invented_features_are_normalised_over_real_rows_only():
     torch.manual_seed(0)
     fed = make_federation((8,), model=MLP((6,)))
-    made = part(FedGen(**SMALL).leaves(fed, 0), MADE)
+    made = select_prefix(FedGen(**SMALL).leaves(fed, 0), MADE)
     u, y, weight = torch.rand(5, 3), torch.tensor([0, 1, 2, 0, 0]), torch.tensor([1.0, 1, 1, 0, 0])
     z = generate(made, u, y, 3, weight)
     torch.testing.assert_close(z[:3], generate(made, u[:3], y[:3], 3, weight[:3]))
@@ -134,7 +134,7 @@ def test_fedgens_generator_has_one_adam_for_all_rounds():
     fed = make_federation(SIZES, model=MLP((6,)))
     algorithm = FedGen(batch_size=4, **SMALL)
     state = algorithm.init(fed, 0)
-    inventor = Inventor(part(state.shared, MADE))
+    inventor = Inventor(select_prefix(state.shared, MADE))
     engine = torch.optim.Adam(inventor.parameters(), lr=5e-3)
     pool = (torch.bincount(fed.train.y[:24], minlength=3) / 24).cumsum(0)
     for t in range(3):

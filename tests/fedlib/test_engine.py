@@ -22,7 +22,7 @@ from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
 from fedlib.engine.selection import cohort_size
 from fedlib.engine.train import Cohort, train
-from fedlib.models import MLP, each
+from fedlib.models import MLP, map_experts
 from fedlib.optim import Optimizer, sgd
 from fedlib.runs import Experiment, run
 from fedlib.values import value
@@ -69,7 +69,7 @@ def test_experts_in_one_vmapped_program_equal_experts_one_by_one(monkeypatch, ch
     fed, algorithm = images(), FedMix(experts=3, batch_size=5)
     one_by_one = play(algorithm, fed, 1, seed=1, chunk=chunk)[0]
     nll = evaluate(fed, algorithm, one_by_one, fed.test).nll
-    monkeypatch.setattr("fedlib.algorithms.fedmix.each", partial(each, together=True))
+    monkeypatch.setattr("fedlib.algorithms.fedmix.map_experts", partial(map_experts, together=True))
     together = play(algorithm, fed, 1, seed=1, chunk=chunk)[0]
     close(one_by_one.flat(), together.flat(), rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(evaluate(fed, algorithm, together, fed.test).nll, nll, rtol=1e-4)

@@ -43,12 +43,12 @@ def test_rows_by_id_undo_a_permutation():
 
 def test_a_changed_copy_forgets_what_was_counted():
     fed = opting(make_federation(SIZES), [[1, 1, 0, 0, 1], [1, 1, 1, 1, 1], [0] * 5])
-    before, inside = fed.shares("label"), fed.taking_part()
-    assert fed.shares("label") is before and fed.taking_part() is inside
+    before, inside = fed.shares("label"), fed.participating_view()
+    assert fed.shares("label") is before and fed.participating_view() is inside
     other = replace(fed, train=replace(fed.train, y=(fed.train.y + 1) % 3))
     assert not torch.equal(other.shares("label"), before)
     torch.testing.assert_close(other.shares("label"), before.roll(1, 1))
-    assert other.taking_part() is not inside
+    assert other.participating_view() is not inside
 
 
 def held_by_all(table):
@@ -58,21 +58,24 @@ def held_by_all(table):
 
 def both(fed):
     """The indices, sizes and members of a federation and of what its clients have at home."""
-    views = fed, fed.at_home()
+    views = fed, fed.full_view()
     return [(v.train.index.tolist(), v.train.sizes.tolist(), v.members) for v in views]
 
 
 def test_what_opted_out_is_there_for_who_asks_for_it_only():
     flag = [[1, 0, 1, 0, 1], [1, 1, 0, 0, 0], [0] * 5]
     fed, plain = opting(make_federation(SIZES), flag), make_federation(SIZES)
-    home = fed.at_home()
-    assert home is fed.at_home() is home.at_home() and home.taking_part() is fed.taking_part()
+    home = fed.full_view()
+    assert (
+        home is fed.full_view() is home.full_view()
+        and home.participating_view() is fed.participating_view()
+    )
     for name in ("train", "validation"):
         assert torch.equal(getattr(home, name).index, getattr(plain, name).index)
     assert home.members is None and home.train.side[OPTED_IN].tolist() == flag
-    deciding = fed.predicting()
-    assert deciding is home.predicting() is fed.predicting() is deciding.predicting()
-    assert deciding.taking_part() is fed.taking_part() and deciding.home is None
+    deciding = fed.eval_view()
+    assert deciding is home.eval_view() is fed.eval_view() is deciding.eval_view()
+    assert deciding.participating_view() is fed.participating_view() and deciding.home is None
     assert deciding.train.sizes.tolist() == [3, 2, 4], "who is no member knows all of its own"
     assert deciding.validation.sizes.tolist() == [6, 6, 6]
 
@@ -81,15 +84,15 @@ def test_a_changed_federation_hides_the_same():
     flag = [[0] * 5, [1, 1, 0, 0, 0], [1, 0, 1, 0, 1]]
     fed = opting(make_federation(SIZES), flag)
     other = replace(fed, classes=4)
-    assert str(both(other)) == str(both(fed)) and other.at_home().classes == 4
+    assert str(both(other)) == str(both(fed)) and other.full_view().classes == 4
     order = np.array([2, 0, 1])
     moved = fed.permuted(order)
     assert moved.members.tolist() == [0, 2] and moved.train.sizes.tolist() == [2, 0, 2]
-    again = replace(fed.at_home().permuted(order), everything=False)
-    assert moved.taking_part().members.tolist() == again.members.tolist()
-    for one, other in ((moved, again), (moved.at_home(), again.at_home())):
+    again = replace(fed.full_view().permuted(order), everything=False)
+    assert moved.participating_view().members.tolist() == again.members.tolist()
+    for one, other in ((moved, again), (moved.full_view(), again.full_view())):
         assert torch.equal(held_by_all(one.train), held_by_all(other.train))
-    assert fed.at_home().pooled().train.index.tolist() == fed.pooled().train.index.tolist()
+    assert fed.full_view().pooled().train.index.tolist() == fed.pooled().train.index.tolist()
 
 
 TASK = Task(

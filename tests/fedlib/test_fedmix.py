@@ -22,7 +22,7 @@ from fedlib.algorithms.fedmix import (
     renormalised,
 )
 from fedlib.engine import State, play_round
-from fedlib.models import MLP, Net, part
+from fedlib.models import MLP, Net, select_prefix
 from fedlib.optim import Optimizer, adam, sgd
 from papers.named import named
 
@@ -47,7 +47,7 @@ def test_g4_as_many_experts_as_clients_with_one_hot_q_are_independent_models():
     )
     state = algorithm.init(fed, 0)
     state.shared["phi"] = torch.eye(3) * 200  # one-hot to the last bit
-    start = part(state.shared, "experts.")
+    start = select_prefix(state.shared, "experts.")
     after, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=3)
     assert torch.equal(report.weights["experts.head.bias"], torch.eye(3).double()[report.rows])
     alone = FedAvg(server=sgd(1.0), client=sgd(0.1), batch_size=4)
@@ -129,7 +129,7 @@ def said_by(fed, params, experts, x, y):
     """Features and log p(y|x) of each expert for one example, by its number; leaves in order."""
     h, logp = {}, {}
     for place, k in enumerate(experts):
-        w = {n: t[place] for n, t in part(params, "experts.").items()}
+        w = {n: t[place] for n, t in select_prefix(params, "experts.").items()}
         h[k] = fed.net.features(w, x[None])[0]
         logp[k] = fed.net(w, x[None])[0].log_softmax(0)[y]
     return h, logp
@@ -243,7 +243,7 @@ def test_thresholds_by_hand():
     state.memory[MEMORY] = torch.tensor([[0.5, 0.21, 0.2, 0.09], [0.25, 0.1, 0.4, 0.25]])
     ctx = algorithm.client_context(fed, state, torch.tensor([0, 1]))
     assert ctx["sent"].tolist() == [[1, 1, 0, 0], [1, 0, 1, 1]]
-    assert algorithm.alike(fed, state, torch.tensor([0, 1])).tolist() == [2, 3]
+    assert algorithm.shape_group(fed, state, torch.tensor([0, 1])).tolist() == [2, 3]
     assert ctx["order"].tolist() == [[0, 1, 2, 3], [0, 2, 3, 1]]
 
     def kept(q, row):
@@ -299,8 +299,8 @@ def test_what_is_pruned_sends_zeros_and_gets_no_weight(uneven):
     close({**expected, MEMORY: raw}, {**report.messages, **after.memory})
     expert, phi, q = fed.net.parameters(), 3 * 4, 4
     order = report.rows.argsort()
-    assert report.down[order].tolist() == [4 * (n * expert + phi) for n in (2, 4)]
-    assert report.up.tolist() == [4 * (2 * expert + phi + q)] * 2
+    assert report.download[order].tolist() == [4 * (n * expert + phi) for n in (2, 4)]
+    assert report.upload.tolist() == [4 * (2 * expert + phi + q)] * 2
 
 
 def test_an_expert_may_come_back():

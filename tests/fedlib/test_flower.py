@@ -77,7 +77,9 @@ def check(e, keeps):
         assert bits(load_tensors(keeps(name) / f"{name}.safetensors")[0]) == bits(own)
     sent = json.loads((keeps("server") / flower.LEDGER).read_text())
     assert [s["clients"] for s in sent] == [r.rows.tolist() for r in reports]
-    assert [s["ledger"] for s in sent] == [[r.down.tolist(), r.up.tolist()] for r in reports]
+    assert [s["ledger"] for s in sent] == [
+        [r.download.tolist(), r.upload.tolist()] for r in reports
+    ]
     return sent
 
 
@@ -231,7 +233,7 @@ def test_consent_is_the_machines_own_and_no_message_overrides_it(share):
         loop = Loop(e, [0], config={"opt_out": share})
         fed = flower.consenting(e, flower.of_task(e, {"client": 0}), loop.context(0))
         told = int(ask(loop, 0, "query.join")["told"]["examples"])
-        home = fed.at_home().train
+        home = fed.full_view().train
         away = home.x[home.index[0][home.side[flower.OPTED_IN][0] == 0]]
         mine = fed.train.x[fed.train.index[fed.train.real]]
         assert told == len(mine) and told + len(away) == 30

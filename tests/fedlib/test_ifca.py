@@ -15,7 +15,7 @@ from fedlib.algorithms import IFCA, Densities, FedAvg, Local, Mixture, ifca
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN
 from fedlib.engine import EarlyStop, State, evaluate, play_round
 from fedlib.metrics import truth
-from fedlib.models import MLP, part
+from fedlib.models import MLP, select_prefix
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Clients, Mirrored, Own, Repeated, Rotated
 from fedlib.randomness import generator
@@ -28,7 +28,7 @@ FAST = {"batch_size": 4, "client": sgd(0.1)}
 
 def model(state, j):
     """One cluster's model as plain leaves."""
-    own = {n: t[j] for n, t in part(state.shared, ifca.CLUSTERS).items()}
+    own = {n: t[j] for n, t in select_prefix(state.shared, ifca.CLUSTERS).items()}
     return {**{n: t for n, t in state.shared.items() if not n.startswith(ifca.CLUSTERS)}, **own}
 
 
@@ -172,10 +172,10 @@ def test_converged_clusters_leave_with_their_best_weights():
         state, report = play_round(harm, fed, state, round=t, seed=0, cohort=4)
         left.append(int(state.memory[ifca.OPEN].sum()))
         assert float(harm.observe(fed, state)["open_clusters"]) == left[-1]
-        assert set(report.down.tolist()) == {left[-1] * size}
+        assert set(report.download.tolist()) == {left[-1] * size}
         choice = state.memory[ifca.CHOICE][report.rows]
         expected = state.memory[ifca.OPEN][choice].long() * (size + 8)
-        assert torch.equal(report.up, expected)
+        assert torch.equal(report.upload, expected)
     assert left == sorted(left, reverse=True) and left[-1] < 2
     closed = (~state.memory[ifca.OPEN]).nonzero()[:, 0].tolist()
     losses = torch.stack(
@@ -189,7 +189,7 @@ def test_a_cluster_leaves_at_its_patience_th_check_without_an_improvement():
     """By hand: 3, 2 (the best), 2, 2.5; the other improves at every check."""
     stop, is_open = ifca.ClusterStop(patience=2), torch.ones(2).bool()
     name = f"{ifca.CLUSTERS}w"
-    begun = stop.begun({name: torch.zeros(2)}, is_open)
+    begun = stop.initial_state({name: torch.zeros(2)}, is_open)
     state, left = State({}, {}, memory={ifca.OPEN: is_open, **begun}), []
     for t, first in enumerate([3.0, 2.0, 2.0, 2.5, 1.0]):
         state = replace(state, shared={name: torch.full((2,), float(t))})
@@ -260,8 +260,8 @@ def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
     chosen = ifca.pick(fitted.shared, ifca.best_fit(fitted))
     assert equal(begun(tuned, fed, [federated]).local, chosen)
     state = begun(both, fed, [federated, own])
-    assert equal(part(state.local, OWN), own.local)
-    assert equal(part(state.shared, GLOBAL), federated.shared)
+    assert equal(select_prefix(state.local, OWN), own.local)
+    assert equal(select_prefix(state.shared, GLOBAL), federated.shared)
 
 
 def test_densities_stand_on_clusters_too():
@@ -273,7 +273,7 @@ def test_densities_stand_on_clusters_too():
     state, report = play_round(stage, fed, stage.init(fed, 0, first), round=0, seed=0, cohort=1.0)
     alone = evaluate(fed, CLUSTERED, first, fed.test)
     np.testing.assert_array_equal(evaluate(fed, stage, state, fed.test).nll, alone.nll)
-    assert (report.up > 0).all() and not report.down.any()
+    assert (report.upload > 0).all() and not report.download.any()
 
 
 HOME = {"epochs": 3, "batch_size": 4, "client": adam(0.01), "stop": None}
@@ -305,13 +305,13 @@ def said_by_all(fed, state, row, x):
         fed.net({n.removeprefix(ifca.CLUSTERS): t[j] for n, t in shared.items()}, x)
         for j in range(3)
     ]
-    own = {n: t[row] for n, t in part(state.local, OWN).items()}
+    own = {n: t[row] for n, t in select_prefix(state.local, OWN).items()}
     return torch.stack([s.log_softmax(-1) for s in [*theirs, fed.net(own, x)]], 1)
 
 
 def gate_of(fed, state, row, x):
     """How a client's gate of MLP((5,)) weighs the three clusters and its own model, [B, 4]."""
-    own = {n: t[row] for n, t in part(state.local, GATE).items()}
+    own = {n: t[row] for n, t in select_prefix(state.local, GATE).items()}
     return fed.net.like(MLP((5,)), 4)(own, x).softmax(-1)
 
 
@@ -343,7 +343,7 @@ def test_predictions_are_those_of_the_formula(fed, alone, pool):
         }
         close(observed, {n: t[row] for n, t in seen.items()}, rtol=1e-5)
     if pool == "mean":
-        assert not part(state.local, GATE) and algorithm.phases() == ()
+        assert not select_prefix(state.local, GATE) and algorithm.phases() == ()
         assert equal(algorithm.init(fed, 0, alone).flat(), state.flat())
 
 

@@ -90,7 +90,7 @@ def test_what_all_have_but_what_opted_out_lies_in_one_place():
     fed = replace(fed, train=replace(fed.train, side={OPTED_IN: flag}))
     pooled = fed.pooled()
     assert pooled.clients == 1 and pooled.sizes.tolist() == [8]
-    home = fed.at_home().train
+    home = fed.full_view().train
     held = torch.cat([home.x[home.index[row, :n]] for row, n in ((0, 5), (2, 4))])
     assert torch.equal(pooled.train.x[pooled.train.index[0]].unique(dim=0), held.unique(dim=0))
     assert pooled.test.sizes.tolist() == [len(set(fed.test.index.flatten().tolist()))]
@@ -173,7 +173,7 @@ def test_two_clients_by_hand():
     mine = -sum(math.log((n + 1) / 6) for n in (2, 0, 0, 1)) / 4
     theirs = -sum(math.log((n + 1) / 7) for n in (0, 3, 3, 1)) / 4
     np.testing.assert_allclose(scores.nll, [mine, theirs], rtol=1e-6)
-    assert not report.messages and not int(report.down.sum()) and not int(report.up.sum())
+    assert not report.messages and not int(report.download.sum()) and not int(report.upload.sum())
 
 
 def test_a_newcomer_gets_the_commonest_label_of_all_examples():
@@ -198,7 +198,7 @@ def test_it_is_what_counting_says(partition):
 def test_what_opted_out_counts_at_home_only():
     """At home everything is known; the newcomer's vote is of what takes part."""
     whole = Task("digits", Majority(10, 40, p=0.9), MLP((4,)), HELD)
-    fed = replace(whole, opt_out=OptOut(clients=0.7)).build(1).at_home()
+    fed = replace(whole, opt_out=OptOut(clients=0.7)).build(1).full_view()
     floor, plain = CommonestLabel(), whole.build(1)
     states = floor.init(fed, 1), floor.init(plain, 1)
     same = [
@@ -206,6 +206,6 @@ def test_what_opted_out_counts_at_home_only():
     ]
     np.testing.assert_array_equal(*same)
     said = floor.ensemble(fed.net, states[0].shared, {"none": torch.zeros(1, 1)}, {})
-    inside = fed.taking_part().train.counts(10).sum(0)
+    inside = fed.participating_view().train.counts(10).sum(0)
     assert inside.sum() == 120 and int(said.argmax()) == int(inside.argmax())
     torch.testing.assert_close(said[0].exp(), (inside + 1) / 130)

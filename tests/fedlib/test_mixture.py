@@ -154,9 +154,9 @@ def test_the_last_clients_model_is_handed_out_and_the_average_goes_on(fed):
             last = before.shared[n] - report.messages[n][1]
             torch.testing.assert_close(other.shared[n], last)
     assert other.memory.keys() == {f"average.{n}" for n in state.shared}
-    judged = released.assign_models(fed, other, judging=True)
+    judged = released.assign_models(fed, other, for_selection=True)
     assert all(torch.equal(t, state.shared[n]) for n, t in judged.shared.items())
-    assert judged.memory == {} and average.assign_models(fed, state, judging=True) is state
+    assert judged.memory == {} and average.assign_models(fed, state, for_selection=True) is state
 
 
 def test_the_average_decides_which_round_the_last_clients_model_is_of():

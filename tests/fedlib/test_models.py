@@ -19,10 +19,10 @@ from fedlib.models import (
     LeNet,
     Net,
     ResNet,
-    each,
+    add_prefix,
     fedmix_lenet5,
-    named,
-    part,
+    map_experts,
+    select_prefix,
     stack,
     widened,
 )
@@ -146,7 +146,7 @@ def test_each_equals_a_loop_over_rows_and_their_gradients():
     rows = [net.init(s) for s in range(3)]
     leaves = {n: t.requires_grad_(True) for n, t in stack(rows).items()}
     x = torch.randn(5, 1, 12, 12)
-    got = each(lambda w, x: {"logits": net(w, x)}, leaves, x)["logits"]
+    got = map_experts(lambda w, x: {"logits": net(w, x)}, leaves, x)["logits"]
     assert got.shape == (5, 3, 4)
     got.square().sum().backward()
     for k, row in enumerate(rows):
@@ -160,11 +160,11 @@ def test_each_equals_a_loop_over_rows_and_their_gradients():
 
 def test_part_is_the_inverse_of_named():
     leaves = {"a": torch.zeros(1), "b.c": torch.ones(2), "experts.a": torch.ones(1)}
-    both = {**named(leaves, "experts."), "a": torch.full((1,), 5.0)}
+    both = {**add_prefix(leaves, "experts."), "a": torch.full((1,), 5.0)}
     assert set(both) == {"experts.a", "experts.b.c", "experts.experts.a", "a"}
-    back = part(both, "experts.")
+    back = select_prefix(both, "experts.")
     assert list(back) == list(leaves) and all(back[n] is leaves[n] for n in leaves)
-    assert part(both, "nobody.") == {}
+    assert select_prefix(both, "nobody.") == {}
 
 
 @pytest.mark.parametrize("spec", TEXTS, ids=repr)
@@ -302,7 +302,7 @@ def test_the_steps_written_out_are_those_of_nn_lstm():
 
 def test_readers_share_a_program_on_a_cpu():
     large = replace(texts(), net=Net(BiLSTM(), (200,), 4))
-    assert not large.net.alone(large.device) and chunk_of(large, None) == READERS
+    assert large.net.batchable(large.device) and chunk_of(large, None) == READERS
 
 
 def test_only_the_first_tokens_of_a_text_are_read():

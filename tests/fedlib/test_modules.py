@@ -21,12 +21,12 @@ from fedlib.models import (
     Module,
     Net,
     ResNet,
+    add_prefix,
     is_statistic,
-    named,
-    part,
+    select_prefix,
 )
 from fedlib.models.families import GateNet
-from fedlib.models.lifted import AFTER, Lifted
+from fedlib.models.functional import AFTER, Interceptor
 from fedlib.optim import adam, sgd
 from fedlib.values import from_code, from_dict
 
@@ -191,7 +191,7 @@ def test_padding_is_not_normalised_and_one_example_has_no_variance():
         ([0] * 3, None, None),
     ):
         after = {id(t): t for t in (norm.running_mean, norm.running_var)}
-        with Lifted(None, (), torch.tensor(weight).float(), after):
+        with Interceptor(None, (), torch.tensor(weight).float(), after):
             out = norm(x)
         told = [after[id(t)] for t in (norm.running_mean, norm.running_var)]
         for now, old, hand in zip(told, (0.0, 1.0), (mean, var), strict=True):
@@ -206,15 +206,15 @@ def test_padding_is_not_normalised_and_one_example_has_no_variance():
 
 def test_what_drops_and_what_stays_by_hand():
     x, u = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0.4, 0.5, 0.9]])
-    with Lifted(u, (0,)):
+    with Interceptor(u, (0,)):
         assert F.dropout(x, 0.5).tolist() == [[0.0, 4.0, 6.0]]
-    with Lifted(u, (0,)):
+    with Interceptor(u, (0,)):
         assert F.dropout2d(torch.ones(1, 3, 2, 2), 0.5).sum((2, 3)).tolist() == [[0.0, 8.0, 8.0]]
-    with Lifted(u, (1,)):
+    with Interceptor(u, (1,)):
         assert F.dropout(x.T, 0.5).tolist() == [[0.0], [4.0], [6.0]]
-    with Lifted(u, (0,)):
+    with Interceptor(u, (0,)):
         assert F.dropout(x, 0.5, training=False) is x and not F.dropout(x, 1.0).any()
-    with Lifted():
+    with Interceptor():
         assert torch.equal(F.dropout(x, 0.5), x), "a module at rest"
 
 
@@ -227,7 +227,7 @@ def test_attention_whose_weights_drop_is_torchs_where_none_does(mask):
         seen = torch.ones(5, 5).tril().bool()
         how["attn_mask"] = seen if mask == "bool" else torch.where(seen, 0.0, -torch.inf)
     expected = F.scaled_dot_product_attention(q, k, v, **how)
-    with Lifted(torch.full((2, 100), 0.9), (0,)):
+    with Interceptor(torch.full((2, 100), 0.9), (0,)):
         got = F.scaled_dot_product_attention(q, k, v, dropout_p=0.5, **how)
     torch.testing.assert_close(got, 2 * expected)
 
@@ -255,10 +255,10 @@ def test_a_second_model_that_forgets_the_batch_is_an_error():
 
         def leaves(self, fed, seed):
             model = FedAvg.leaves(self, fed, seed)
-            return {**model, **named(model, "own.")}
+            return {**model, **add_prefix(model, "own.")}
 
         def loss(self, net, params, ctx, batch):
-            return F.cross_entropy(net(part(params, "own."), batch["x"]), batch["y"])
+            return F.cross_entropy(net(select_prefix(params, "own."), batch["x"]), batch["y"])
 
     with pytest.raises(ValueError, match="Second trains without dropout and BatchNorm"):
         play(Second(), images(foreign("dropping")), 1)
@@ -398,7 +398,7 @@ def untracked(momentum=None, track=True):
 )  # fmt: skip
 def test_what_cannot_be_trained_is_refused_by_name(family, message):
     with pytest.raises(ValueError, match=message):
-        _ = Net(family, IMAGE, 3).lifting
+        _ = Net(family, IMAGE, 3).dry_run
 
 
 def test_a_task_refuses_it_when_it_is_built():

@@ -12,7 +12,7 @@ from playing import play
 from fedlib import algorithms as alg
 from fedlib.algorithms.local import NOISE, VAE
 from fedlib.engine import EarlyStop, evaluate, evaluate_global, play_round
-from fedlib.models import MLP, part
+from fedlib.models import MLP, select_prefix
 from fedlib.models.families import auto_encoder, evidence, evidence_bound
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Clients, Dirichlet, Mirrored, Own, Rotated
@@ -43,7 +43,7 @@ def test_newcomers_train_what_is_local_and_send_nothing(of):
     start = {n: t.clone() for n, t in begun.local.items()}
     assert begun.local.keys() == first.local.keys()
     state, report = play(algorithm, joined, 2, first=first)
-    assert not report.messages and not report.weights and int(report.up.sum()) == 0
+    assert not report.messages and not report.weights and int(report.upload.sum()) == 0
     assert state.shared.keys() == kept.shared.keys()
     for name, leaf in kept.shared.items():
         assert torch.equal(state.shared[name], leaf)
@@ -83,7 +83,7 @@ def gates_of(fed, algorithm, state, x):
         params, ctx = parts_of(fed, algorithm, state, row)
         q = params["phi"].softmax(1)
         q = sum(ctx["p_y"][c] * q[c] for c in range(fed.classes))
-        h = [fed.net.features({n: t[k] for n, t in part(params, "experts.").items()}, x)
+        h = [fed.net.features({n: t[k] for n, t in select_prefix(params, "experts.").items()}, x)
              for k in range(algorithm.experts)]  # fmt: skip
         pooled = sum(q[k] * h[k] for k in range(algorithm.experts))
         gates.append((pooled @ params["gate.A"] + params["gate.b"]).softmax(1))
@@ -101,7 +101,7 @@ def test_fedmix_marginalises_the_gates_of_all_clients(personal_bias):
     gate = sum(p * g for p, g in zip(share, gates_of(fed, algorithm, state, x), strict=True))
     total = 0
     for k in range(2):
-        w = {n: t[k] for n, t in part(state.shared, "experts.").items()}
+        w = {n: t[k] for n, t in select_prefix(state.shared, "experts.").items()}
         if personal_bias:
             bias = sum(p * b for p, b in zip(share, state.local["bias"], strict=True))
             w["head.bias"] = bias
@@ -227,8 +227,8 @@ def test_only_the_auto_encoders_move_and_only_they_are_counted():
             assert torch.equal(leaf[0], leaf[1]) and not torch.equal(state.local[name], leaf)
     numbers = count({n: t[0] for n, t in fresh.items()}, VAE)
     assert numbers == 64 * 6 + 6 + 6 * 5 + 5 + 5 * 4 + 4 + 2 * 5 + 5 + 5 * 6 + 6 + 6 * 64 + 64
-    assert not report.messages and report.down.tolist() == [0] * 3
-    assert report.up.tolist() == [4 * numbers] * 3
+    assert not report.messages and report.download.tolist() == [0] * 3
+    assert report.upload.tolist() == [4 * numbers] * 3
 
 
 def test_the_auto_encoder_sees_stored_pixels_and_noise():
@@ -237,15 +237,15 @@ def test_the_auto_encoder_sees_stored_pixels_and_noise():
     algorithm = alg.Densities(of=alg.FedAvg(), **TINY)
     (phase,) = algorithm.phases()
     assert (phase.noise, phase.watch, phase.train) == ((("latent", 2),), "loss", (VAE,))
-    params = part(algorithm.init(fed, 0, alg.FedAvg().init(fed, 0)).local, "")
+    params = select_prefix(algorithm.init(fed, 0, alg.FedAvg().init(fed, 0)).local, "")
     params = {n: t[0] for n, t in params.items()}
     ctx = algorithm.broadcast(fed, alg.FedAvg().init(fed, 0))
     batch = {"x": fed.train.inputs(fed.train.index[0]), "weight": torch.ones(5)}
     u = torch.tensor([0.1586553, 0.8413447]).expand(5, 2)  # a standard deviation to either side
     pixels = fed.train.x[fed.train.index[0]].flatten(1) / 255
-    expected = -evidence_bound(part(params, VAE), pixels, torch.tensor([-1.0, 1.0])).mean()
+    expected = -evidence_bound(select_prefix(params, VAE), pixels, torch.tensor([-1.0, 1.0])).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, {**batch, NOISE: u}), expected)
-    plain = -evidence_bound(part(params, VAE), pixels, torch.zeros(2)).mean()
+    plain = -evidence_bound(select_prefix(params, VAE), pixels, torch.zeros(2)).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, batch), plain)
 
 
@@ -264,7 +264,7 @@ def test_votes_are_weighed_by_who_knows_the_example(of):
     code = of.encode(fed.net, state.shared, x)
     for row, n in enumerate(VOTERS):
         params, ctx = parts_of(fed, algorithm, state, row)
-        log_p = evidence(part(params, VAE), pixels, noise)
+        log_p = evidence(select_prefix(params, VAE), pixels, noise)
         scores.append(math.log(n / sum(VOTERS)) + log_p)
         votes.append(of.client_output(fed.net, params, ctx, code))
     weight = torch.stack(scores).softmax(0)

@@ -13,8 +13,8 @@ from playing import BATTERY, FAST
 from fedlib import data as datasets
 from fedlib.algorithms import IFCA, FedAvg, FedMix, Local, Mixture, PMMoE
 from fedlib.algorithms.local import SecondStage
-from fedlib.engine import evaluate, evaluate_global, hand_out, play_round, select
-from fedlib.engine.protocol import playing
+from fedlib.engine import broadcast_to, evaluate, evaluate_global, play_round, select
+from fedlib.engine.protocol import train_view
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP, FastText
 from fedlib.optim import adam
@@ -54,7 +54,7 @@ def opted(side=None):
 
 def changed(fed, pixels, labels):
     """The same, with other images and labels wherever something opted out."""
-    home = fed.at_home()
+    home = fed.full_view()
     out = (home.train.side[OPTED_IN] == 0) & home.train.real
     train = replace(home.train, x=home.train.x.clone(), y=home.train.y.clone())
     held = replace(home.validation, x=home.validation.x.clone(), y=home.validation.y.clone())
@@ -100,8 +100,11 @@ def asked(algorithm, fed):
     start = algorithm.start(fed, state, ROWS[:1])
     context = algorithm.client_context(fed, state, ROWS[:1])
     yield {**start, **{"ctx:" + n: t for n, t in context.items()}}
-    yield {**algorithm.broadcast(fed, state), "alike": algorithm.alike(fed, state, ROWS)}
-    yield algorithm.client_end(hand_out(algorithm, fed, state, ROWS[:1]), start, ({}, {}))[1]
+    yield {
+        **algorithm.broadcast(fed, state),
+        "shape_group": algorithm.shape_group(fed, state, ROWS),
+    }
+    yield algorithm.client_end(broadcast_to(algorithm, fed, state, ROWS[:1]), start, ({}, {}))[1]
     for table in (fed.train, fed.validation):
         held = table.index.clamp(min=0)[table.real]
         yield {"x": table.x[held], "y": table.y[held], "sizes": torch.as_tensor(table.sizes)}
@@ -116,7 +119,7 @@ def played(algorithm, fed, scored):
     """Yield what two rounds make, message by message, and what the others predict with it."""
     for state, report in states(algorithm, fed, 2, first_of(algorithm, fed, 2)):
         yield report.messages
-        yield {**report.weights, "down": report.down, "up": report.up}
+        yield {**report.weights, "down": report.download, "up": report.upload}
         yield algorithm.weights(fed, state, torch.as_tensor(report.rows), report.messages)
         after = algorithm.aggregate(fed, state, torch.as_tensor(report.rows), report.messages)
         yield {n: t.clone() for n, t in after.flat().items()}
@@ -165,7 +168,7 @@ def test_an_algorithm_cannot_claim_not_to_federate():
 def test_federating_is_as_if_they_had_never_been_there():
     """FedAvg of all members against FedAvg of a federation that has only their examples."""
     fed, algorithm = opted(), FedAvg(**FAST)
-    inside = fed.taking_part()
+    inside = fed.participating_view()
     only = replace(make_federation(SIZES), train=inside.train)
     state = algorithm.init(only, 0)
     for t in range(2):
@@ -177,20 +180,20 @@ def test_federating_is_as_if_they_had_never_been_there():
 
 def test_rows_stay_in_place_and_hold_what_takes_part():
     angles, fed = make_federation(SIZES, side="angle").train.side["angle"], opted(side="angle")
-    inside = fed.taking_part()
+    inside = fed.participating_view()
     assert inside.train.side["angle"][2, :6].tolist() == angles[2, [1, 2, 4, 5, 7, 8]].tolist()
-    assert inside is fed.taking_part() and inside.taking_part() is inside
+    assert inside is fed.participating_view() and inside.participating_view() is inside
     assert inside.train.sizes.tolist() == [11, 0, 6, 7] and inside.members.tolist() == [0, 2, 3]
     assert inside.validation.sizes.tolist() == [6, 0, 6, 6]
     assert (inside.train.index[1] == -1).all()
-    home = fed.at_home()
+    home = fed.full_view()
     held = home.train.index[2, [1, 2, 4, 5, 7, 8]]
     assert torch.equal(inside.train.x[inside.train.index[2, :6]], home.train.x[held])
     assert OPTED_IN not in inside.train.side
-    assert home.taking_part() is inside is inside.at_home() and home.at_home() is home
+    assert home.participating_view() is inside is inside.full_view() and home.full_view() is home
     assert home.train.sizes.tolist() == list(SIZES) and home.members is None, "all that they have"
     whole = make_federation(SIZES)
-    assert whole.taking_part() is whole and whole.at_home() is whole is whole.predicting()
+    assert whole.participating_view() is whole and whole.full_view() is whole is whole.eval_view()
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
@@ -198,19 +201,19 @@ def test_no_table_that_an_algorithm_is_handed_holds_what_opted_out(share):
     """Someone who takes no care counts all labels there are: those of who takes part."""
     task = replace(TASK, held_out=Own(), balanced=0, opt_out=OptOut(clients=0.5, share=share))
     fed = task.build(0)
-    for view in (fed.taking_part(), playing(FedAvg(), fed.at_home())):
-        assert view.home is None and view.at_home() is view is view.predicting()
+    for view in (fed.participating_view(), train_view(FedAvg(), fed.full_view())):
+        assert view.home is None and view.full_view() is view is view.eval_view()
         for table in (view.train, view.validation, view.test):
             assert len(table.x) == len(table.y) == sum(table.sizes)
         assert torch.equal(view.train.y.bincount(minlength=10), view.train.counts(10).sum(0))
         assert (view.test.sizes > 0).tolist() == (view.train.sizes > 0).tolist()
-    assert len(fed.train.y) == sum(fed.train.sizes) < sum(fed.at_home().train.sizes)
+    assert len(fed.train.y) == sum(fed.train.sizes) < sum(fed.full_view().train.sizes)
     assert (fed.test.sizes > 0).all(), "and yet everybody is tested"
-    assert len(fed.predicting().train.y) == sum(fed.predicting().train.sizes)
+    assert len(fed.eval_view().train.y) == sum(fed.eval_view().train.sizes)
 
 
 def test_a_cohort_keeps_its_size_and_has_members_only():
-    fed = opted().taking_part()
+    fed = opted().participating_view()
     chosen = [select(fed, 2, 0, t).tolist() for t in range(30)]
     assert all(len(set(c)) == 2 for c in chosen)
     assert {row for c in chosen for row in c} == {0, 2, 3}
@@ -255,7 +258,7 @@ def test_some_of_the_clients_opt_out_as_they_do_among_all():
     """A stage for the last three of eight clients; each has the examples that it has there."""
     whole = replace(TASK, opt_out=OptOut(clients=0.5, share=0.5))
     some = replace(whole, partition=Clients(whole.partition, first=5, last=8))
-    theirs, mine = (task.build(3).at_home().train for task in (whole, some))
+    theirs, mine = (task.build(3).full_view().train for task in (whole, some))
     assert torch.equal(theirs.index[5:], mine.index)
     assert torch.equal(theirs.side[OPTED_IN][5:], mine.side[OPTED_IN])
     assert 0 < mine.side[OPTED_IN].sum() < theirs.side[OPTED_IN].sum()
@@ -355,7 +358,7 @@ def test_only_what_opted_out_is_tampered_with():
     assert torch.equal(other.validation.x, fed.validation.x)
     assert torch.equal(control.train.x, 255 - fed.train.x)
     assert torch.equal(control.validation.x, fed.validation.x)
-    home, changed, controlled = (f.at_home().train for f in (fed, other, control))
+    home, changed, controlled = (f.full_view().train for f in (fed, other, control))
     out = home.index[home.side[OPTED_IN] == 0]
     assert len(out) and torch.equal(changed.y[out], (home.y[out] + 1) % fed.classes)
     assert torch.equal(controlled.x[out], home.x[out])
@@ -441,7 +444,7 @@ def test_the_kinds_of_side_information_do_not_depend_on_who_holds_them():
     rotated = Rotated(IID(clients=2, size=5), angles=(0.0, 90.0, 180.0), alpha=None)
     held = Mirrored(pool=200, validation=5, test=5)
     fed = Task("digits", rotated, MLP((8,)), held, opt_out=OptOut(0.5)).build(0)
-    assert fed.values("angle") == 3 > int(fed.at_home().train.side["angle"].max()) + 1
-    assert "angle" in fed.train.side and fed.at_home().values("angle") == 3
+    assert fed.values("angle") == 3 > int(fed.full_view().train.side["angle"].max()) + 1
+    assert "angle" in fed.train.side and fed.full_view().values("angle") == 3
     around = Clients(LabelPermuted(rotated), last=1)
     assert around.kinds() == {"angle": 3, "permutation": 4} and IID().kinds() == {}

@@ -116,10 +116,10 @@ def test_a_row_asleep_stands_still_with_its_moments_and_its_step_count(optimizer
     slept, memory = {"w": fresh()["w"]}, {}
     twin, twin_memory = {"w": fresh()["w"]}, {}
     none = torch.zeros(3, dtype=torch.bool)
-    for t, asleep in enumerate([none, torch.tensor([False, True, False]), none]):
+    for t, frozen_rows in enumerate([none, torch.tensor([False, True, False]), none]):
         gradients = {"w": fresh(t + 1)["w"]}
-        slept, memory = server_step(optimizer, slept, gradients, memory, {"w": asleep})
-        if not asleep.any():
+        slept, memory = server_step(optimizer, slept, gradients, memory, {"w": frozen_rows})
+        if not frozen_rows.any():
             twin, twin_memory = server_step(optimizer, twin, gradients, twin_memory, {"w": none})
     assert torch.equal(slept["w"][1], twin["w"][1])
     assert not torch.equal(slept["w"][0], twin["w"][0])

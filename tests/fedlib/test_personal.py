@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, log_softmax
 from fedlib import algorithms as alg
 from fedlib.algorithms.personal import attention
 from fedlib.engine import draw, select
-from fedlib.models import MLP, part
+from fedlib.models import MLP, select_prefix
 from fedlib.optim import sgd
 
 ROUNDS, COHORT, LR = 4, 2, 0.1
@@ -73,7 +73,12 @@ def compare(state, shared, own, prefix="own."):
     """A state with what a loop has: the server's leaves, and every client's."""
     close(shared, state.shared, rtol=1e-3, atol=1e-5)
     for row, mine in enumerate(own):
-        close(mine, {n: t[row] for n, t in part(state.local, prefix).items()}, rtol=1e-3, atol=1e-5)
+        close(
+            mine,
+            {n: t[row] for n, t in select_prefix(state.local, prefix).items()},
+            rtol=1e-3,
+            atol=1e-5,
+        )
     assert max(float((own[0][n] - own[1][n]).abs().max()) for n in own[0]) > 1e-3
 
 
@@ -180,7 +185,7 @@ def test_attention_goes_to_who_is_near_and_there():
 def test_fedem():
     algorithm = alg.FedEM(experts=2, **FAST)
     p = Plain(algorithm)
-    w = [{n: t[k] for n, t in part(p.first.shared, "experts.").items()} for k in (0, 1)]
+    w = [{n: t[k] for n, t in select_prefix(p.first.shared, "experts.").items()} for k in (0, 1)]
     pi = [torch.tensor([0.5, 0.5])] * 3
     for t in range(ROUNDS):
         ends = []
@@ -204,7 +209,7 @@ def test_fedem():
         w = [averaged([(share, mine[k]) for share, mine, *_ in ends]) for k in (0, 1)]
     state = played(algorithm)
     for k in (0, 1):
-        got = {n: t[k] for n, t in part(state.shared, "experts.").items()}
+        got = {n: t[k] for n, t in select_prefix(state.shared, "experts.").items()}
         close(w[k], got, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(state.local["pi"], torch.stack(pi), rtol=1e-3, atol=1e-5)
     assert (state.local["pi"] - 0.5).abs().max() > 1e-3

@@ -12,7 +12,7 @@ from fedlib import algorithms as alg
 from fedlib.algorithms.mixture import GATE
 from fedlib.algorithms.pmmoe import KEPT, POOL
 from fedlib.engine import State, evaluate, play_round
-from fedlib.models import Net, part
+from fedlib.models import Net, select_prefix
 from fedlib.models.families import ACTIVATIONS, GateNet
 from fedlib.optim import adam, sgd
 
@@ -77,7 +77,9 @@ def test_only_gates_move_and_nothing_but_the_pool_is_sent(of):
     assert not report.messages
     mine = sum(t[0].nbytes for n, t in first.local.items() if n.startswith(of.experts))
     model = sum(t.nbytes for n, t in first.shared.items() if not of.is_local(n))
-    assert report.up.tolist() == [mine] * 3 and report.down.tolist() == [3 * mine + model] * 3
+    assert (
+        report.upload.tolist() == [mine] * 3 and report.download.tolist() == [3 * mine + model] * 3
+    )
 
 
 @nine
@@ -143,9 +145,9 @@ def test_only_the_largest_weights_count(renormalised):
     torch.testing.assert_close(after, expected)
 
 
-def test_favour_begins_at_the_own_expert():
+def test_the_bias_begins_at_the_own_expert():
     fed, first = finished(alg.FedPer(batch_size=4, client=sgd(0.5)))
-    ways = [alg.PMMoE(of=alg.FedPer(), favour=b) for b in (0.0, 3.0, FIRM)]
+    ways = [alg.PMMoE(of=alg.FedPer(), own_expert_bias=b) for b in (0.0, 3.0, FIRM)]
     shares = [one.observe(fed, one.init(fed, 0, first)) for one in ways]
     own = [float(s["gate_share"].diagonal().mean()) for s in shares]
     assert own[0] < 0.6 < 0.8 < own[1] < own[2] == 1.0
@@ -164,7 +166,7 @@ def test_what_experts_are_worth_and_how_their_errors_go_together(of):
         right.append(evaluate(fed, algorithm, state, fed.test).accuracy)
     np.testing.assert_allclose(seen["expert_accuracy"].numpy(), np.stack(right, 1), rtol=1e-6)
     same = alg.PMMoE(of=of).init(fed, 0, first)
-    pool = part(same.shared, POOL)
+    pool = select_prefix(same.shared, POOL)
     alike = {f"{POOL}{n}": t[:1].expand_as(t).clone() for n, t in pool.items()}
     agreed = algorithm.observe(fed, State({**same.shared, **alike}, same.local))
     spread = agreed["error_spread"][:, 0]
@@ -257,7 +259,7 @@ def test_a_one_hot_gate_is_its_base(side):
     x = fed.test.inputs(torch.arange(9))
     for row in range(3):
         params, _ = client(fed, algorithm, state, row)
-        base = params if side == 0 else {**params, **part(params, "own.")}
+        base = params if side == 0 else {**params, **select_prefix(params, "own.")}
         got = said(fed, algorithm, state, row)
         torch.testing.assert_close(got.logp, fed.net(base, x).log_softmax(-1))
         assert (got.gate[:, side] == 1).all()

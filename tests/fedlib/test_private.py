@@ -125,7 +125,7 @@ def test_what_is_no_sum_is_refused():
     with pytest.raises(ValueError, match="a client has 10 examples"):
         play(alg.SecureSum(most=9), make_federation((10, 3)), 1)
     with pytest.raises(ValueError, match="on a wire"):
-        alg.SecureSum().handed(None, 0)
+        alg.SecureSum().payload(None, 0)
 
 
 def test_epsilon_is_that_of_the_gaussian_mechanism():

@@ -13,7 +13,7 @@ from fedlib.algorithms import splitting
 from fedlib.algorithms.server_training import HELD, PROTOTYPES
 from fedlib.engine import evaluate, evaluate_global, play_round
 from fedlib.engine.batches import make_plan
-from fedlib.models import MLP, Net, ResNet, fedmix_lenet5, named, part
+from fedlib.models import MLP, Net, ResNet, add_prefix, fedmix_lenet5, select_prefix
 from fedlib.optim import sgd
 
 
@@ -67,13 +67,13 @@ def test_fedrods_two_losses_move_what_is_theirs():
         return cross_entropy(fed.net(w, x) + prior, y)
 
     def both(w):
-        own = fed.net.logits(named(part(w, "own."), "head."), fed.net.features(w, x))
+        own = fed.net.logits(add_prefix(select_prefix(w, "own."), "head."), fed.net.features(w, x))
         return cross_entropy(fed.net(w, x) + own, y)
 
     shared = stepped(params, balanced, 0.2, ["base.", "head."])
     own = stepped(params, both, 0.2, ["own."])
     after, _ = play(algorithm, fed, 1, state=state)
-    close({**shared, **named(part(own, "own."), "own.")}, plain(after))
+    close({**shared, **add_prefix(select_prefix(own, "own."), "own.")}, plain(after))
 
 
 def test_fedghs_prototypes_and_head_by_hand():
@@ -96,7 +96,9 @@ def test_fedghs_prototypes_and_head_by_hand():
                 pairs.append((mine.mean(0), label))
     x, y = torch.stack([p for p, _ in pairs]), torch.tensor([label for _, label in pairs])
     close(stepped(head, lambda w: cross_entropy(fed.net.logits(w, x), y), 0.7), after.shared)
-    assert report.up.tolist() == [int(report.messages[HELD][i].sum()) * (6 * 4 + 8) for i in (0, 1)]
+    assert report.upload.tolist() == [
+        int(report.messages[HELD][i].sum()) * (6 * 4 + 8) for i in (0, 1)
+    ]
 
 
 def test_fedcps_pieces_by_hand():
@@ -110,7 +112,7 @@ def test_fedcps_pieces_by_hand():
     h = fed.net.features(params, x)
     said = (h * ctx["who"]) @ params["policy.layer.weight"].T + params["policy.layer.bias"]
     norm = torch.nn.LayerNorm(12)
-    norm.load_state_dict(part(params, "policy.norm."))
+    norm.load_state_dict(select_prefix(params, "policy.norm."))
     choice = torch.relu(norm(said)).view(10, 2, 6).softmax(1)
     mine = (choice[:, 0] * h) @ params["own.weight"].T + params["own.bias"]
     theirs = (choice[:, 1] * h) @ params["head.weight"].T + params["head.bias"]
@@ -158,8 +160,8 @@ def test_gpfls_contexts_and_steering_by_hand():
     sides = {}
     for side in ("scale", "shift"):
         layer, norm = torch.nn.Linear(6, 6), torch.nn.LayerNorm(6)
-        layer.load_state_dict(part(params, f"{splitting.STEERED}{side}.layer."))
-        norm.load_state_dict(part(params, f"{splitting.STEERED}{side}.norm."))
+        layer.load_state_dict(select_prefix(params, f"{splitting.STEERED}{side}.layer."))
+        norm.load_state_dict(select_prefix(params, f"{splitting.STEERED}{side}.norm."))
         sides[side] = norm(torch.relu(layer(ctx["mine"]))).detach()
     h = torch.randn(4, 6)
     expected = torch.relu(h * (sides["scale"] + 1) + sides["shift"])
@@ -235,14 +237,14 @@ def test_dbes_first_round_is_charged_for_the_consensus(cohort):
     state, sent = algorithm.init(fed, 0), []
     for t in range(3):
         state, report = play_round(algorithm, fed, state, round=t, seed=0, cohort=cohort)
-        sent.append((int(report.down.sum()), int(report.up.sum())))
+        sent.append((int(report.download.sum()), int(report.upload.sum())))
     # Every round: model and consensus (6) down, the model up; before the first, the model down to
     # both clients, and 6 numbers up from each.
     usual = cohort * (411 + 6) * 4, cohort * 411 * 4
     assert sent == [(usual[0] + 2 * 411 * 4, usual[1] + 2 * 6 * 4), usual, usual]
     free = alg.DBE(kappa=0.0, batch_size=4, client=sgd(0.1))
     _, report = play_round(free, fed, free.init(fed, 0), round=0, seed=0, cohort=cohort)
-    assert (int(report.down.sum()), int(report.up.sum())) == usual
+    assert (int(report.download.sum()), int(report.upload.sum())) == usual
 
 
 def test_dbes_vector_is_trained_and_its_regulariser_counts_the_mean_features():

@@ -9,7 +9,7 @@ from conftest import LENET, make_federation
 from playing import IMAGE, SIZES, Linear, arrays, equal, one_step, play, texts
 
 from fedlib.algorithms import FedAvg
-from fedlib.engine import Selection, draw, hand_out, play_round, select
+from fedlib.engine import Selection, broadcast_to, draw, play_round, select
 from fedlib.engine.train import batches
 from fedlib.federation import Augmentation
 from fedlib.optim import ELEMENTWISE, Cosine, Optimizer, Schedule, Step, server_step, sgd
@@ -246,7 +246,7 @@ def test_any_batched_function_augments_any_examples(kind):
     algorithm = FedAvg(batch_size=None)
     plan, rows = draw(algorithm, fed, np.array([1]), round=0, seed=0), torch.tensor([1])
     (batch,) = batches(
-        hand_out(algorithm, fed, algorithm.init(fed, 0), rows), algorithm.phases()[0], plan[0]
+        broadcast_to(algorithm, fed, algorithm.init(fed, 0), rows), algorithm.phases()[0], plan[0]
     )
     fed.train.augment = None
     plain = fed.train.inputs(fed.train.index[1, plan[0].positions[0, 0]])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.robustness import hyper
 from companion.sections import Setting
 from fedlib import values
-from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, Local
+from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, Local, PMMoE
 from fedlib.engine import EarlyStop
 from fedlib.models import MLP, LeNet
 from fedlib.optim import Optimizer
@@ -112,7 +112,7 @@ DBE < FedAvg: client=Optimizer() | Optimizer(lr=0.5); kappa=50.0 | 0.0
 FedSynMoE < FedAvg: gate=GateNet() | GateNet(hidden=(4,))
 PMMoE < FedAvg: epochs=50 | 2; batch_size=10 | None; client=Optimizer(lr=0.1) |
     Optimizer(name='adam'); of=FedPer() | DBE(); gate=GateNet() | GateNet(hidden=(4,)); top=0 | 2;
-    renormalised=False | True; denoise=0.0 | 0.2; temperature=1.0 | 0.1; favour=0.0 | 1.0
+    renormalised=False | True; denoise=0.0 | 0.2; temperature=1.0 | 0.1; own_expert_bias=0.0 | 1.0
 Ditto < FedAvg: lam=0.1 | 1.0; own=None | Optimizer()
 APFL < FedAvg: alpha=0.5 | 0.25; adaptive=False | True; rate=None | 0.1
 PFedMe < FedAvg: lam=15.0 | 1.0; steps=5 | 1; eta=0.01 | 0.02
@@ -398,6 +398,12 @@ def test_a_class_can_be_renamed_without_touching_a_key(notebook):
     assert to_dict(new(epochs=2)) == said and from_dict(said) == new(epochs=2)
     assert repr(new(epochs=2)) == "New(epochs=2)" and from_code("New(2)") == new(epochs=2)
     assert values.as_code(said) == "New(epochs=2)"
+
+
+def test_a_field_can_be_renamed_without_touching_a_key():
+    stored, now = {"kind": "PMMoE", "favour": 3.0}, PMMoE(own_expert_bias=3.0)
+    assert to_dict(now) == stored and from_dict(stored) == now == from_code("PMMoE(favour=3.0)")
+    assert values.as_code(stored) == repr(now) == "PMMoE(own_expert_bias=3.0)"
 
 
 def test_data_print_as_the_code_of_their_value_also_where_the_kind_is_unknown():

@@ -32,7 +32,7 @@ def is_statistic(name: str) -> bool:
 
 
 @dataclass(eq=False)
-class Lifted(TorchFunctionMode):
+class Interceptor(TorchFunctionMode):
     """The calls of torch that a module makes on one batch, with what is random in them handed in.
 
     ``noise`` ``[B, n]`` is uniform in [0, 1): draws take it up in their order, and ``axes`` says
@@ -57,7 +57,7 @@ class Lifted(TorchFunctionMode):
         """Return uniform numbers of a shape, each example's from its own noise."""
         assert self.noise is not None
         self.shapes.append(tuple(shape))
-        if self.axes is None:  # a rehearsal: only the shapes are asked for
+        if self.axes is None:  # a dry run: only the shapes are asked for
             return self.noise.new_full(shape, 0.5)
         examples, axis = len(self.noise), self.axes[len(self.shapes) - 1]
         first, self._taken = self._taken, self._taken + math.prod(shape) // examples
@@ -71,11 +71,15 @@ def _dropping(axes: int | None = None) -> Callable[..., Tensor]:
     """Return a dropout of single values, or of all that the first ``axes`` axes point at."""
 
     def drop(
-        lifted: Lifted, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+        interceptor: Interceptor,
+        x: Tensor,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
     ) -> Tensor:
-        if not training or not p or lifted.noise is None:
+        if not training or not p or interceptor.noise is None:
             return x
-        u = lifted.draw(x.shape[:axes])
+        u = interceptor.draw(x.shape[:axes])
         keep = (u >= p).to(x.dtype).view(*u.shape, *[1] * (x.ndim - u.ndim))
         return x * (keep / ((1 - p) or 1))
 
@@ -86,7 +90,7 @@ _drop = _dropping()
 
 
 def _attend(
-    lifted: Lifted,
+    interceptor: Interceptor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -99,22 +103,22 @@ def _attend(
     if attn_mask is not None and attn_mask.dtype == torch.bool:  # true where a key is seen
         attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
     how = query, key, value, attn_mask, 0.0, is_causal
-    drops = dropout_p and lifted.noise is not None
+    drops = dropout_p and interceptor.noise is not None
     if not drops and not is_batchedtensor(query):
         return _ATTENTION(*how, **more)
     out, weights = torch.ops.aten._scaled_dot_product_attention_math(*how, **more)
-    return _drop(lifted, weights, dropout_p) @ value if drops else out
+    return _drop(interceptor, weights, dropout_p) @ value if drops else out
 
 
-def _attend_in_heads(lifted: Lifted, *args: Any, **kwargs: Any) -> Any:
+def _attend_in_heads(interceptor: Interceptor, *args: Any, **kwargs: Any) -> Any:
     """Return torch's multi-head attention, whose inner calls no mode sees."""
-    drop, attend = partial(_drop, lifted), partial(_attend, lifted)
+    drop, attend = partial(_drop, interceptor), partial(_attend, interceptor)
     with patch.multiple(F, dropout=drop, scaled_dot_product_attention=attend):
         return F.multi_head_attention_forward(*args, **kwargs)
 
 
 def _normalise(
-    lifted: Lifted, x: Tensor, running_mean: Any, running_var: Any, **how: Any
+    interceptor: Interceptor, x: Tensor, running_mean: Any, running_var: Any, **how: Any
 ) -> Tensor:
     """Return what BatchNorm makes of a batch, whose padding it neither sees nor remembers.
 
@@ -123,11 +127,11 @@ def _normalise(
     """
     if running_mean is None:
         raise ValueError("normalises by whoever shares a batch: it needs running statistics")
-    if not how["training"] or id(running_mean) not in lifted.after:
+    if not how["training"] or id(running_mean) not in interceptor.after:
         return F.batch_norm(x, running_mean, running_var, **{**how, "training": False})
-    assert lifted.weight is not None
+    assert interceptor.weight is not None
     channels = [1, -1, *[1] * (x.ndim - 2)]
-    real = lifted.weight.repeat_interleave(len(x) // len(lifted.weight))
+    real = interceptor.weight.repeat_interleave(len(x) // len(interceptor.weight))
     real = real.view(-1, *[1] * (x.ndim - 1))
     axes = [0, *range(2, x.ndim)]
     n = real.sum() * math.prod(x.shape[2:])
@@ -136,8 +140,8 @@ def _normalise(
     var = (centered.square() * real).sum(axes) / n.clamp(min=1)
     unbiased = var * n / (n - 1).clamp(min=1)
     for leaf, now, least in ((running_mean, mean, 0), (running_var, unbiased, 1)):
-        old = lifted.after[id(leaf)]
-        lifted.after[id(leaf)] = torch.where(
+        old = interceptor.after[id(leaf)]
+        interceptor.after[id(leaf)] = torch.where(
             n > least, old.lerp(now.detach(), how["momentum"]), old
         )
     out = centered * (var + how["eps"]).rsqrt().view(channels)
@@ -146,7 +150,7 @@ def _normalise(
     return out * how["weight"].view(channels) + how["bias"].view(channels)
 
 
-def _group(lifted: Lifted, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _group(interceptor: Interceptor, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Return torch's GroupNorm, which ``vmap`` refuses for channels that lie last in memory."""
     x = x.contiguous() if is_batchedtensor(x) else x
     return F.group_norm(x, *args, **kwargs)
@@ -168,10 +172,10 @@ def blamed(module: nn.Module) -> Iterator[None]:
 
     ValueError, with what to use instead of a module that draws from torch's own generator.
     """
-    begun = torch.get_rng_state()
+    before = torch.get_rng_state()
     try:
         yield
-        if not torch.equal(torch.get_rng_state(), begun):
+        if not torch.equal(torch.get_rng_state(), before):
             raise ValueError(
                 "draws random numbers of its own, which would be others in every run: "
                 "use nn.Dropout and its relatives"
@@ -179,16 +183,16 @@ def blamed(module: nn.Module) -> Iterator[None]:
     except Exception as error:
         raise ValueError(f"{type(module).__name__}: {error}") from error
     finally:
-        torch.set_rng_state(begun)
+        torch.set_rng_state(before)
 
 
-def drawn_by(rehearse: Callable[[int], list[tuple[int, ...]]]) -> tuple[tuple[int, int], ...]:
+def drawn_by(dry_run: Callable[[int], list[tuple[int, ...]]]) -> tuple[tuple[int, int], ...]:
     """Return of every draw how many numbers an example takes, and which axis is the batch.
 
-    ``rehearse`` returns the shapes of the draws for a number of examples.
+    ``dry_run`` returns the shapes of the draws for a number of examples.
     """
     draws = []
-    for small, large in zip(rehearse(2), rehearse(3), strict=True):
+    for small, large in zip(dry_run(2), dry_run(3), strict=True):
         grown = [i for i, (n, m) in enumerate(zip(small, large, strict=True)) if 3 * n == 2 * m]
         if not grown:
             raise ValueError(f"draws {list(small)} numbers that the examples of a batch share")
