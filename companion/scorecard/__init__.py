@@ -43,21 +43,23 @@ def main(book: Book) -> None:
     counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
     for name, table in zip(("published numbers", "claims of the papers"), counted, strict=True):
         counts = ", ".join(f"{n} {v}" for v, n in table["verdict"].value_counts().items())
-        print(f"{len(table)} {name}: {counts or 'none tested yet, run make figures'}")
+        print(
+            f"{len(table)} {name}: {counts or 'none tested yet, run make figures SCALE=standard'}"
+        )
     print(file.relative_to(paths.ROOT) if file.is_relative_to(paths.ROOT) else file)
 
 
 def collected() -> pd.DataFrame:
     """Return every claim that some notebook has tested: notebook, those of `claims.table`, counted.
 
-    A claim that was tested on the same data at the same scale by runs of several scales' notebooks
-    is taken from the largest. ``counted`` are the papers' own claims, not made after their numbers
-    were seen, on data larger than the quick scale's. Identities are checks, and left out. No rows
-    where no notebook has been run.
+    Those of the quick scale are left out, as no checkout keeps its figures: every one is to count
+    the same. A claim that was tested on the same data at the same scale by runs of several scales'
+    notebooks is taken from the largest. ``counted`` are the papers' own claims, not made after
+    their numbers were seen, on data larger than the quick scale's. Identities are checks, and left
+    out. No rows where no notebook has been run.
     """
-    found = [
-        f for scale in LARGEST_FIRST for f in sorted((paths.figures() / scale).glob("*_claims.csv"))
-    ]
+    folders = [paths.figures() / scale for scale in WITH_NUMBERS]
+    found = [file for folder in folders for file in sorted(folder.glob("*_claims.csv"))]
     parts = [pd.read_csv(f).assign(notebook=_name(f)) for f in found]
     rows = pd.concat([claims_frame({}).assign(notebook=""), *parts], ignore_index=True)
     rows = rows.fillna({"kind": PAPER, "exploratory": False, "clear": True, "needed": 0})

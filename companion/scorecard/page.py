@@ -117,7 +117,7 @@ def _asset(name: str) -> str:
 
 def _counts(rows: pd.DataFrame, by: str) -> str:
     if not len(rows):
-        return "<p>None yet: run <code>make figures</code>.</p>"
+        return "<p>None yet: run <code>make figures SCALE=standard</code>.</p>"
     counts = pd.crosstab(rows[by], rows["verdict"].map(_verdict), margins=True, margins_name="all")
     return _table(counts.rename_axis(columns=None).reset_index())
 

@@ -215,9 +215,11 @@ def claims_of(scale, verdict):
     save_table(claims.table({"CIFAR-10 (standard)": [claim]}), "12_claims", scale)
 
 
-def test_a_claim_is_taken_from_the_largest_scale():
-    claims_of("quick", "undecided")
-    claims_of("standard", "holds")
+def test_a_claim_is_taken_from_the_largest_scale_and_never_from_figures_that_are_not_kept():
+    claims_of("quick", "does not hold")
+    assert scorecard.collected().empty
+    claims_of("standard", "undecided")
+    claims_of("paper", "holds")
     found = scorecard.collected()
     assert len(found) == 1 and found["verdict"].item() == "holds"
     assert found["notebook"].item() == "12_fourteen_baselines"
