@@ -140,7 +140,7 @@ wire:  ## play experiments between Flower's processes, in an environment of its 
 browser: $(ENV)  ## run notebooks in JupyterLab in headless Chromium and move their widgets
 	@$(PY) -c 'import selenium' 2>/dev/null || \
 		$(PY) -m pip install --quiet -c constraints.txt -e '.[browser]'
-	$(PY) tests/browser.py $(foreach part,$(subst $(comma), ,$(subst ','\'',$(value ONLY))),'$(part)')
+	$(PY) benchmarks/browser.py $(foreach part,$(subst $(comma), ,$(subst ','\'',$(value ONLY))),'$(part)')
 
 format: $(ENV)  ## format code and notebooks, and fix what the linter can
 	$(PY) -m ruff format .

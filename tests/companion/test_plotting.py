@@ -117,27 +117,6 @@ def test_drawn_label_sets_say_what_is_wrong():
     assert two["true"].tolist() == truth.ravel().tolist()
 
 
-def test_bars_return_both_shares_of_every_client_and_every_value_of_a_group():
-    _, drawn = plotting.label_bars(LABELS, LABELS + 0.1, clients=[7, 9])
-    assert drawn["client"].tolist() == [7, 7, 9, 9]
-    assert drawn["true"].tolist() == LABELS.ravel().tolist()
-    assert (drawn["reconstructed"] - drawn["true"]).to_numpy() == pytest.approx(0.1)
-    groups = {"true": LABELS[0], "output bias": LABELS[1]}
-    figure, drawn = plotting.grouped(groups, ["cat", "dog"], ylabel="share")
-    assert drawn["value"].tolist() == [0.8, 0.2, 0.2, 0.8]
-    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["cat", "dog"]
-
-
-def test_partitions_return_what_they_draw():
-    counts = {"even": np.full((4, 3), 5), "uneven": np.array([[1, 0, 0], [2, 3, 0]])}
-    figure, frame = plotting.partitions(counts)
-    titles = [ax.get_title() for ax in figure.axes if ax.get_visible()]
-    assert titles == ["even: 4 clients, 15 each", "uneven: 2 clients, 1 to 5"]
-    assert frame.groupby("panel")["examples"].sum().to_dict() == {"even": 60, "uneven": 6}
-    _, frame = plotting.label_counts(np.array([[1, 2], [3, 4], [5, 6]]), ("a", "b"))
-    assert frame["examples"].sum() == 21 and len(frame) == 6
-
-
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
 def test_no_two_methods_of_a_figure_look_the_same(section):
     if section is EVERY_METHOD:  # more than there are looks: its figures go by family

@@ -184,29 +184,7 @@ def drive(nodes, tmp_path, how):
     return driver.returncode, said
 
 
-def test_an_interrupted_driver_continues_from_the_checkpoints(nodes, often, check, tmp_path):
-    code, said = drive(nodes, tmp_path, signal.SIGINT)
-    assert code == 130 and "the same command continues" in said
-    assert any(begun(e) for e in LONG)
-    go(LONG, address=nodes.address)
-    assert any(len(segments(e)) > 1 for e in LONG)
-    check(LONG)
-
-
 def test_a_killed_driver_leaves_nothing_behind_for_long(nodes, often, check, tmp_path):
     assert drive(nodes, tmp_path, signal.SIGKILL)[0] == -signal.SIGKILL
     go(LONG, address=nodes.address)
     check(LONG)
-
-
-def test_a_killed_node(nodes, often, check, monkeypatch):
-    """The last test: one node is left."""
-
-    def kill():
-        nodes.cluster.remove_node(nodes.second, allow_graceful=False)
-        return [nodes.second]
-
-    killed = at_a_checkpoint(monkeypatch, kill)
-    go([*LONG, *SEEDS], address=nodes.address)
-    assert len(killed) == 1
-    check([*LONG, *SEEDS])

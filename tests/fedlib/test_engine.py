@@ -171,15 +171,6 @@ def test_a_fraction_of_the_clients_is_rounded_up():
     assert [cohort_size(cohort, n) for cohort, n in asked] == [6, 5, 7, 29, 1, 1, 7]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("algorithm", [FedAvg(batch_size=5), FedMix(batch_size=5)], ids=repr)
-def test_on_a_gpu_rounds_agree_with_the_cpu(algorithm):
-    feds = (replace(TASK, model=LENET).build(0, where) for where in ("cpu", "cuda"))
-    cpu, gpu = (play(algorithm, fed, rounds=4)[0].shared for fed in feds)
-    for name, leaf in cpu.items():
-        torch.testing.assert_close(gpu[name].cpu(), leaf, rtol=1e-3, atol=1e-4)
-
-
 FAST = {"batch_size": 4, "client": sgd(0.3)}
 ALGORITHMS = {
     "FedAvg": FedAvg(**FAST),

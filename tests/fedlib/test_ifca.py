@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playing import SKEWED, close, equal, held_by, loss_on, play, stepped
 
-from fedlib.algorithms import IFCA, Densities, FedAvg, Local, Mixture, ifca
+from fedlib.algorithms import IFCA, FedAvg, Local, Mixture, ifca
 from fedlib.algorithms.mixture import GATE, GLOBAL, OWN
-from fedlib.engine import EarlyStop, State, evaluate, play_round
+from fedlib.engine import State, evaluate, play_round
 from fedlib.metrics import truth
 from fedlib.models import MLP, select_prefix
 from fedlib.optim import adam, sgd
-from fedlib.partition import IID, Clients, Mirrored, Own, Repeated, Rotated
+from fedlib.partition import IID, Mirrored, Own, Repeated, Rotated
 from fedlib.randomness import generator
-from fedlib.runs import Experiment, begun, run
+from fedlib.runs import Experiment, begun
 from fedlib.tasks import Task
 
 SIZES = (11, 4, 9, 6)
@@ -264,18 +264,6 @@ def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
     assert equal(select_prefix(state.shared, GLOBAL), federated.shared)
 
 
-def test_densities_stand_on_clusters_too():
-    fed = make_federation()
-    first = CLUSTERED.assign_models(fed, CLUSTERED.init(fed, 0))
-    stage = Densities(
-        of=CLUSTERED, epochs=1, batch_size=4, client=adam(0.01), hidden=(4,), latent=2
-    )
-    state, report = play_round(stage, fed, stage.init(fed, 0, first), round=0, seed=0, cohort=1.0)
-    alone = evaluate(fed, CLUSTERED, first, fed.test)
-    np.testing.assert_array_equal(evaluate(fed, stage, state, fed.test).nll, alone.nll)
-    assert (report.upload > 0).all() and not report.download.any()
-
-
 HOME = {"epochs": 3, "batch_size": 4, "client": adam(0.01), "stop": None}
 
 
@@ -365,18 +353,6 @@ def test_clusters_that_are_nobodys_best_can_be_left_out(fed, clusters, alone):
     assert evaluate(fed, algorithm, state, fed.test).accuracy.shape == (4,)
 
 
-def test_local_networks_have_a_size_of_their_own(fed, clusters):
-    state, _ = play(Local(model=MLP((3,)), **FAST), fed, rounds=2, cohort=4)
-    assert {n: t.shape[1:] for n, t in state.local.items()} == {
-        n: t.shape for n, t in fed.net.like(MLP((3,))).init(0).items()
-    }
-    first = State(clusters.shared, state.local)
-    algorithm, both = mixed(fed, first, expert=MLP((3,)))
-    begun = algorithm.init(fed, 0, first)
-    assert all(torch.equal(begun.local[OWN + n], t) for n, t in state.local.items())
-    assert 0 <= evaluate(fed, algorithm, both, fed.test).accuracy.mean() <= 1
-
-
 def test_one_cluster_is_the_mixture_of_001():
     fed = make_federation(SIZES)
     plain, _ = play(FedAvg(**FAST), fed, rounds=3)
@@ -387,33 +363,6 @@ def test_one_cluster_is_the_mixture_of_001():
     scores = [evaluate(fed, *mixed(fed, first), fed.test) for first in states]
     np.testing.assert_allclose(scores[0].nll, scores[1].nll, rtol=1e-5)
     assert scores[0].gate.shape == scores[1].gate.shape == (3, 2)
-
-
-def test_the_stages_of_a_run_and_its_diagnostics():
-    """Clusters, then local models and fine-tuned ones, then the mixture, for some clients."""
-    first = Experiment(
-        SKEWED, IFCA(clusters=3, batch_size=10, epochs=2), 4, cohort=0.5, evaluate_every=2
-    )
-    some = replace(SKEWED, partition=Clients(SKEWED.partition, last=5))
-    home = {"rounds": 1, "cohort": 1.0, "evaluate_every": 1}
-    stop = EarlyStop(every=1, patience=2)
-    local = Local(batch_size=10, epochs=4, stop=stop, client=adam(0.01))
-    alone, tuned = Experiment(some, local, **home), Experiment(some, local, after=first, **home)
-    mixture = Mixture(epochs=4, frozen=True, client=adam(0.01))
-    both = Experiment(some, mixture, after=first, beside=alone, **home)
-    with pytest.raises(ValueError, match="beside needs a first stage to be beside of"):
-        replace(both, after=None)
-    found = {e: run(e, device="cpu", progress=False) for e in (first, tuned, both)}
-    frames = {e: result.metrics.to_pandas() for e, result in found.items()}
-    metrics = frames[first]
-    own = metrics[(metrics["metric"] == "clusters") & (metrics["round"] == 4)]
-    assert len(own) == 8 * 3 and own["value"].sum() == 8
-    assert len(metrics[(metrics["metric"] == "cluster_nll") & (metrics["round"] == 4)]) == 8 * 3
-    begun = frames[tuned].query("metric == 'test_accuracy' and round == 0").set_index("client")
-    theirs = metrics.query("metric == 'test_accuracy' and round == 4").set_index("client")
-    np.testing.assert_allclose(begun["value"], theirs["value"].loc[begun.index])
-    last = frames[both].query("metric == 'test_accuracy' and round == 1")
-    assert len(last) == 5 and frames[both].query("metric == 'bytes_up'")["value"].sum() == 0
 
 
 def test_groups_are_true_where_all_examples_of_a_client_agree():

@@ -18,7 +18,7 @@ from fedlib.federation import OPTED_IN
 from fedlib.metrics import gradient_divergence, over_clients
 from fedlib.metrics.gating import drawn, expected, promised
 from fedlib.models import MLP
-from fedlib.partition import Dirichlet, Majority, Mirrored, OptOut
+from fedlib.partition import Majority, Mirrored, OptOut
 from fedlib.tasks import Task
 
 
@@ -183,16 +183,6 @@ def test_a_newcomer_gets_the_commonest_label_of_all_examples():
     table = replace(fed.test, x=fed.test.x[fed.test.index[0]], y=fed.test.y[fed.test.index[0]])
     only = replace(fed, test=replace(table, index=torch.arange(4).expand(3, -1)))
     assert evaluate_global(only, CommonestLabel(), state) == 0.75
-
-
-@pytest.mark.parametrize("partition", [Majority(12, 30, p=0.7), Dirichlet(9, alpha=0.2, size=25)])
-def test_it_is_what_counting_says(partition):
-    task = Task("digits", partition, MLP((4,)), HELD)
-    fed, counts = task.build(3), task.counts(3)
-    scores = evaluate(fed, CommonestLabel(), CommonestLabel().init(fed, 3), fed.test)
-    test = counts["test"]
-    expected = test[range(fed.clients), counts["train"].argmax(1)] / test.sum(1)
-    np.testing.assert_allclose(scores.accuracy, expected, rtol=1e-12)
 
 
 def test_what_opted_out_counts_at_home_only():

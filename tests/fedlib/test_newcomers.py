@@ -11,7 +11,7 @@ from playing import play
 
 from fedlib import algorithms as alg
 from fedlib.algorithms.local import NOISE, VAE
-from fedlib.engine import EarlyStop, evaluate, evaluate_global, play_round
+from fedlib.engine import evaluate_global, play_round
 from fedlib.models import MLP, select_prefix
 from fedlib.models.families import auto_encoder, evidence, evidence_bound
 from fedlib.optim import adam, sgd
@@ -52,17 +52,6 @@ def test_newcomers_train_what_is_local_and_send_nothing(of):
         assert state.local[name].shape == (2, *leaf.shape[1:])
         assert not torch.equal(state.local[name], start[name])
         assert not torch.equal(state.local[name][0], state.local[name][1])
-
-
-def test_a_newcomer_of_fedavg_is_the_global_model():
-    first, _ = play(alg.FedAvg(), make_federation(SIZES))
-    joined = make_federation((7, 8), seed=5)
-    algorithm = alg.Newcomers(of=alg.FedAvg(), stop=EarlyStop(every=1, patience=1), epochs=3)
-    state, report = play(algorithm, joined, 1, first=first)
-    assert report.losses.tolist() == [0.0, 0.0]
-    got, expected = (evaluate(joined, a, s, joined.test)
-                     for a, s in ((algorithm, state), (alg.FedAvg(), first)))  # fmt: skip
-    np.testing.assert_array_equal(got.nll, expected.nll)
 
 
 @pytest.mark.parametrize(

@@ -194,13 +194,7 @@ def test_amounts_are_above_zero(kind, wrong):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Majority(p=1.1), r"p must lie in \[0, 1\], got 1\.1"),
-        (lambda: ClassDirichlet(shared=1.0), r"shared must lie in \[0, 1\), got 1\.0"),
-        (lambda: ClassDirichlet(seed=-1), r"seed must lie in \[0, 4294967296\), got -1"),
         (lambda: Rotated(LabelPermuted(Rotated(IID()))), "Rotated is already around Label"),
-        (lambda: Own(0.0), r"test must lie in \(0, 1\), got 0\.0"),
-        (lambda: Own(train=0.0), r"train must lie in \(0, 1\], got 0\.0"),
-        (lambda: Mirrored(source="tset"), "unknown source 'tset'.*'test'"),
         (lambda: Clients(IID(10), 4, 4), "first must be at least 0, last above it"),
         (lambda: Clients(IID(10), -1, 4), "first must be"),
         (lambda: Clients(Rotated(IID(10), (0.0, 180.0), None), 0, 5), "go around Clients"),

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_federation
-from playing import SIZES, SPLIT, client, close, nine, one, play, texts
+from playing import SIZES, SPLIT, client, close, nine, one, play
 
 from fedlib import algorithms as alg
 from fedlib.algorithms.mixture import GATE
 from fedlib.algorithms.pmmoe import KEPT, POOL
 from fedlib.engine import State, evaluate, play_round
 from fedlib.models import Net, select_prefix
-from fedlib.models.families import ACTIVATIONS, GateNet
-from fedlib.optim import adam, sgd
+from fedlib.models.families import GateNet
+from fedlib.optim import sgd
 
 FIRM = 1e4  # a gate's bias that leaves nothing to the others
 
@@ -227,27 +227,6 @@ def test_initialisations(init):
             assert float(values[0]) == pytest.approx(1, rel=1e-4)
         if init == "orthogonal":
             assert float(values[-1]) == pytest.approx(1, rel=1e-4)
-
-
-@pytest.mark.parametrize(("depth", "activation"), enumerate(ACTIVATIONS))
-def test_every_gate_trains(depth, activation):
-    fed, first = finished(alg.FedPer(batch_size=4, client=sgd(0.5)))
-    gate = GateNet(hidden=(8, 9, 7)[: depth % 4], activation=activation)
-    algorithm = alg.PMMoE(of=alg.FedPer(), gate=gate, epochs=30, batch_size=4, client=adam(1e-2))
-    one, two = (play(algorithm, fed, rounds, first=first)[1].losses.mean() for rounds in (1, 2))
-    assert two < one
-
-
-@pytest.mark.parametrize("kind", [alg.DBE, alg.LGFedAvg, alg.FedPer, alg.FedSynMoE])
-def test_texts_are_gated_by_their_features(kind):
-    fed, algorithm = texts(), kind(**SPLIT)
-    state, report = play(algorithm, fed)
-    if not isinstance(algorithm, alg.FedSynMoE):
-        first, algorithm = state, alg.PMMoE(of=algorithm, epochs=2, denoise=0.4, batch_size=4)
-        state, report = play(algorithm, fed, rounds=1, first=first)
-    assert report.losses.isfinite().all()
-    assert np.isfinite(evaluate(fed, algorithm, state, fed.test).nll).all()
-    assert state.local["gate.base.1.weight"].shape == (3, 128, 6)
 
 
 @pytest.mark.parametrize("side", [0, 1])

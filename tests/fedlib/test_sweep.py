@@ -282,16 +282,3 @@ def test_the_bar_says_how_far_and_what_was_heard_last(monkeypatch):
     said = err.getvalue()
     assert "runs done, 1 failed:  50%" in said and "1/2" in said
     assert "aaaaaaaa 4/9 loss 2.25 on node-7" in said
-
-
-def test_a_terminal_is_redrawn_a_log_gets_lines_and_quiet_is_quiet(monkeypatch):
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
-    said = {}
-    for stream, quiet in ((io.StringIO, "0"), (Terminal, "0"), (Terminal, "1")):
-        monkeypatch.setenv("FEDLIB_QUIET", quiet)
-        monkeypatch.setattr(sys, "stderr", err := stream())
-        sweep([dataclasses.replace(AVG, seed=len(said))], device="cpu")
-        said[stream, quiet] = err.getvalue()
-    log = said[io.StringIO, "0"]
-    assert "runs done" in said[Terminal, "0"] and said[Terminal, "1"] == ""
-    assert f"[1/1] {AVG.key} FedAvg() on digits, " in log and len(log.splitlines()) == 1

@@ -216,6 +216,14 @@ def test_writers_are_judged_with_and_without_exploration():
 # The four stages in which 003 tunes.
 
 SETTING = ADAPTIVE.settings("standard")["cifar10"]
+
+
+def test_the_papers_networks_drop_as_in_table_1():
+    setting = ADAPTIVE.settings("paper")["cifar10"]
+    found = (setting.task.model, setting.own, setting.chooser)
+    assert [net.dropout for net in found] == [0.80, 0.76, 0.78]
+
+
 NET = {"lr": 0.01, "weight_decay": 0.02, "first": 4, "second": 8, "hidden": 16}
 LENET = LeNet(channels=(4, 8), hidden=(16,))
 

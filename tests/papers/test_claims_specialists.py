@@ -148,14 +148,6 @@ def test_which_fedavg_is_published_is_told_by_the_distance():
     assert "0.161 vs 0.01" in found[0].measured  # published: 0.2000, here 0.361 and 0.212
 
 
-def test_every_client_is_a_dot():
-    values = {(FEDAVG, GLOBAL): 0.4, (FEDAVG, OWN): 0.5, (TUNED, OWN): 0.6}
-    frame = grid(values, seed=(0, 1), client=range(3)).assign(p=0.6, q=0.5)
-    frame["value"] += 0.01 * frame["client"]
-    dots = analysis.scores(frame, 2, (GLOBAL, OWN), each=True)
-    assert len(dots) == 3 * 2 * 2 and set(dots["q"]) == {0.5} and set(dots["client"]) == {0, 1}
-
-
 def test_the_ledger_tells_who_sent():
     inside = grid({(FEDAVG, "opted_in"): 20.0}, round=[0], client=range(4))
     inside.loc[inside["client"] >= 2, "value"] = 0.0

@@ -60,13 +60,6 @@ def mixtures(gain, cleaned=0.02):
     return frame_of(*rows)
 
 
-def test_first_stages_alone_have_no_gates():
-    alone = pd.DataFrame({"method": ["FedPer"], "value": [0.5]})
-    staged = alone.assign(stage=[""])
-    assert not analysis.has_gates(alone) and not analysis.has_gates(staged)
-    assert analysis.has_gates(staged.assign(stage=["+ PM-MoE"]))
-
-
 def test_a_second_stage_is_a_column_until_it_is_read():
     """The same method with and without it: what runs are told apart by is data."""
     alone, second, *_ = PRIVATE_PARTS.runs("quick", "digits", ["FedPer"])
@@ -167,14 +160,6 @@ def test_the_best_of_nine_is_chosen_on_tests():
     assert analysis.best_printed("cifar10")["value"].tolist() == pytest.approx([0.9395, 0.8221])
 
 
-def test_the_released_logs_have_a_best_round_above_what_is_published():
-    log = analysis.released_log()
-    assert len(log) == 6 and log.notna().all().all()
-    numbers = log.loc["TINY", ["best_round_accuracy", f"published {WITH_MOE}"]]
-    assert numbers.tolist() == [36.153, 31.96]
-    assert (log["best_round_accuracy"] >= log["last_round_accuracy"]).all()
-
-
 def test_a_method_may_train_at_a_rate_of_its_own():
     setting = FOURTEEN.settings("standard", "cifar10")["cifar10"]
     made = fourteen(replace(setting, rate=0.5, rates=(("SCAFFOLD", 0.125),)))
@@ -193,16 +178,6 @@ def test_the_standard_scale_thins_the_papers_partition_and_the_quick_one_has_dig
     quick = {name: task(name, "quick", shared=0.2) for name in DATASETS}
     assert quick.pop("ag_news") is None and {t.model for t in quick.values()} == {MLP((32,))}
     assert all(t.dataset == "digits" and t.partition.shared == 0.2 for t in quick.values())
-
-
-def test_the_papers_scale_is_004s():
-    """2,000 rounds of SGD at 0.005, batches of 10; gates of 50 epochs at 0.1, gamma 0.2."""
-    setting = FOURTEEN.settings("paper")["cifar10"]
-    federated = (setting.rounds, setting.rate, setting.batch_size, setting.clients)
-    assert federated == (2000, 5e-3, 10, 20)
-    assert (setting.gated, setting.gate_rate, setting.gamma, setting.kappa) == (50, 0.1, 0.2, 50)
-    texts = FOURTEEN.settings("paper")["ag_news"]
-    assert (texts.kappa, texts.near, texts.decay) == (0.1, 1e-4, 0.0)
 
 
 def gated(effects, noise=0.001, seeds=3):

@@ -1,6 +1,6 @@
 """Open every notebook in JupyterLab in headless Chromium, run it, move its widgets: `make browser`.
 
-    python tests/browser.py [00 13 ...]
+    python benchmarks/browser.py [00 13 ...]
 
 Works on copies in build/browser and leaves a screenshot of every notebook's controls there. Fails
 where a cell ends in an error or writes to stderr, or where moving a control changes nothing. Of the
