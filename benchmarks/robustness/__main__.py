@@ -31,6 +31,7 @@ KINDS = {
     "files": "Hostile files",
     "hyper": "Hostile hyper-parameters",
     "odd": "Odd clients",
+    "attacks": "Attacks from outside",
 }
 
 
