@@ -34,7 +34,7 @@ endif
 endif
 
 # A misspelt variable would be ignored by make, and the run would not be what was asked for.
-KNOWN := TORCH_INDEX VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS SECTIONS BLOCKS RAY_ADDRESS
+KNOWN := TORCH_INDEX VENV PYTHON PY JOBS SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS SECTIONS BLOCKS FILES RAY_ADDRESS
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(name)))
 UNKNOWN := $(filter-out $(KNOWN) MAKEFLAGS MAKEOVERRIDES -*,$(GIVEN))
 $(if $(strip $(UNKNOWN)),$(error unknown variable: $(strip $(UNKNOWN)); known are $(KNOWN)))
@@ -42,7 +42,7 @@ $(if $(strip $(UNKNOWN)),$(error unknown variable: $(strip $(UNKNOWN)); known ar
 # TORCH_INDEX is where torch and torchvision come from, and nothing else: a second index beside the
 # usual one could serve any package.
 # What stands in the environment of whoever calls make is no setting of this run.
-SETTINGS := SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS SECTIONS BLOCKS
+SETTINGS := SCALE DATASET SEEDS ROUNDS DEVICE ONLY PYTEST STORE WORKERS SECTIONS BLOCKS FILES
 FOREIGN := $(foreach name,$(SETTINGS),$(if $(filter environment%,$(origin $(name))),$(name)))
 $(if $(strip $(FOREIGN)),$(warning not used, as only the command line sets them: $(FOREIGN)))
 $(foreach name,$(FOREIGN),$(eval override $(name) :=))
@@ -59,7 +59,7 @@ CAMPAIGN = $(call option,SCALE,scale) $(call option,DEVICE,device) $(or $(call o
 	$(foreach part,$(subst ','\'',$(value SECTIONS)),--section '$(part)') $(foreach number,$(subst ','\'',$(value BLOCKS)),--block '$(number)')
 
 .PHONY: help env figures notebooks results plan campaign paper report site check test wire browser format lab bench \
-	determinism robust clean
+	determinism robust mutants clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -68,7 +68,7 @@ help:  ## this list
 	@echo "  ROUNDS=n DEVICE=auto|cpu|cuda|cuda:N ONLY=00,01 JOBS=processes at once ($(JOBS) here)"
 	@echo "  Of plan and paper: SCALE DEVICE WORKERS=n SECTIONS='fourteen:mnist@3 opt_out', in that order"
 	@echo "  Of plan and campaign: BLOCKS='1 2', DEVICE, WORKERS"
-	@echo "  Of test: PYTEST='options' STORE=folder that keeps what its notebooks train"
+	@echo "  Of test: PYTEST='options' STORE=folder that keeps what its notebooks train ONLY=00,02"
 
 env: $(ENV)  ## make .venv with the pinned packages; instant when nothing changed
 
@@ -118,19 +118,19 @@ endef
 
 check: $(ENV)  ## lint, types, and the tests that train nothing: what to run while working
 	$(LINT)
-	$(PY) -m pytest -n $(call quoted,JOBS) --dist loadfile -m 'not slow' $(PYTEST)
+	$(PY) -m pytest -n $(call quoted,JOBS) --dist worksteal -m 'not slow' $(PYTEST)
 
 test: $(ENV)  ## lint, types, all tests, and the notebooks against their stored outputs and verdicts
 	$(LINT)
-	$(PY) -m pytest -n $(call quoted,JOBS) --dist loadfile $(PYTEST)
-	@if ! compgen -G 'notebooks/*.ipynb' >/dev/null; then echo "no notebooks to compare"; exit 0; fi; \
-	scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \
+	$(PY) -m pytest -n $(call quoted,JOBS) --dist worksteal $(PYTEST)
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \
 	echo "notebooks, from an empty results store, against their stored outputs:" && \
 	export FEDLIB_FIGURES=$$scratch/figures && \
 	FEDLIB_QUIET=1 FEDLIB_RUNS=$(if $(value STORE),$(call quoted,STORE),$$scratch/runs) \
 		$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
-		-o faulthandler_timeout=1000 -n 2 --dist loadscope notebooks && \
-	$(PY) -m papers verdicts
+		-o faulthandler_timeout=1000 -n $(call quoted,JOBS) --dist loadscope \
+		$(or $(foreach part,$(subst $(comma), ,$(subst ','\'',$(value ONLY))),notebooks/'$(part)'_*.ipynb),notebooks) && \
+	$(PY) -m papers verdicts $(call option,ONLY,only)
 
 wire:  ## play experiments between Flower's processes, in an environment of its own
 	@test -x build/flower/bin/flwr || { $(PYTHON) -m venv build/flower && \
@@ -158,6 +158,11 @@ determinism: $(ENV)  ## measure which runs have the same bits, and how far apart
 
 robust: $(ENV)  ## kill, starve and mislead it, and count what breaks: about ten minutes
 	$(PY) -m benchmarks.robustness
+
+mutants: $(ENV)  ## change FILES a little, one change at a time, and count what no test sees: hours
+	@$(PY) -c 'import mutmut' 2>/dev/null || \
+		$(PY) -m pip install --quiet -c constraints.txt -e '.[mutants]'
+	$(PY) -m benchmarks.mutants $(foreach file,$(subst ','\'',$(value FILES)),'$(file)')
 
 clean:  ## delete executed copies and caches; never results, runs or figures
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -344,14 +344,16 @@ def keep(notebook: Path, folder: Path) -> None:
         put_table(paths.notebooks() / VERDICTS, rows, "the verdicts")
 
 
-def compare(folder: Path) -> bool:
+def compare(folder: Path, numbers: Sequence[str] = ()) -> bool:
     """Print in what the verdicts in a folder of figures differ from the stored ones.
 
+    Of the notebooks of these ``numbers`` ("07"), or of all.
     Returns whether they agree. Where runs are trained anew a close call may become undecided or
     cease to be so, one verdict in twenty at most. All else contradicts: another verdict, and a
     claim that only one execution tests.
     """
     both = stored().merge(drawn(folder), "outer", [*COLUMNS[:3]], suffixes=(" was", " is"))
+    both = both[both["notebook"].isin(numbers or both["notebook"])]
     was, now = both["verdict was"], both["verdict is"]
     moved, anew = was.ne(now), demonstrations(both)
     close = both["clear was"].eq(False) | both["clear is"].eq(False)

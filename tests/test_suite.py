@@ -22,7 +22,7 @@ def test_a_worker_that_breaks_off_ends_the_suite_with_its_tests_name(name, tmp_p
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", CONFIGURATION]
     command += ["--rootdir", tmp_path, "-o", "faulthandler_timeout=1", "-n", "2"]
     ended = subprocess.run(
-        [*command, "--dist", "loadfile", tmp_path],
+        [*command, "--dist", "worksteal", tmp_path],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -72,9 +72,7 @@ def test_an_unknown_part_is_named(part, said):
 def test_a_part_can_be_what_stands_somewhere():
     some = planned(BOOK, "standard", ["adaptive:cifar10@1/p=0.2,1/method=IFCA", "adaptive@1"])
     first = [p.method for p in some[:4]]
-    assert first == [
-        f"IFCA, p = {p}, J = 6, eps = {e}" for p in ("0.2", "1") for e in ("0", "0.33")
-    ]
+    assert first == [f"IFCA, p = {p}, J = 6, eps = {e}" for p in ("0.2", 1) for e in (0, "0.33")]
     assert len(some) > 4
 
 

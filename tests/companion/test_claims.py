@@ -76,9 +76,7 @@ def test_an_equivalence_is_decided_at_the_nearer_of_its_boundaries(side):
 
 
 @pytest.mark.parametrize(("side", "verdict"), [(1, HOLDS), (-1, FAILS)])
-def test_a_call_is_close_where_its_interval_ends_within_half_its_width_of_the_boundary(
-    side, verdict
-):
+def test_a_call_is_close_where_its_interval_ends_within_half_its_width_of_it(side, verdict):
     half = EDGES[3] / math.sqrt(3)  # of an interval of three runs that are 1 apart
     for mean, clear in ((1.95 * half, False), (2.05 * half, True)):
         runs = [side * mean + d for d in (-1, 0, 1)]
@@ -242,9 +240,7 @@ def test_more_seeds_after_a_look_widen_the_interval_that_decides():
     once, twice = (claims.judge(*SAID, values, 0.0, looks=of) for of in ({}, {5: 2, 7: 3}))
     assert twice.p == pytest.approx(2 * once.p) and twice.effect == once.effect
     edge = stats.t.ppf(1 - 0.05 / 4, 4) * stats.sem(values)
-    assert (twice.low, twice.high) == pytest.approx(
-        (once.effect - edge, once.effect + edge), abs=1e-5
-    )
+    assert (twice.low, twice.high) == pytest.approx((once.effect - edge, once.effect + edge))
 
 
 def test_the_bound_controls_false_discoveries_among_the_stored_claims():

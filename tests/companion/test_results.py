@@ -221,9 +221,7 @@ def chained(plan, monkeypatch):
     return stored
 
 
-def test_a_first_stage_that_was_trained_again_replaces_the_old_one_with_all_that_stands_on_it(
-    chained,
-):
+def test_a_first_stage_trained_again_replaces_the_old_one_and_all_that_stands_on_it(chained):
     """The trap: a new stage on a new first one, kept and compared with the old first one."""
     chained |= chain("old", SECOND)
     keep.keep(BOOK, "standard")

@@ -103,9 +103,7 @@ def test_pictures_come_from_the_commit_of_their_record(served, places, monkeypat
 
 def test_what_cannot_be_had_or_read_is_an_error_that_says_what_to_do(served, femnist, places):
     served.fails = ConnectionError("refused")
-    with pytest.raises(
-        DatasetError, match=r"cannot be had: ConnectionError: refused\. Set FEDLIB_D"
-    ):
+    with pytest.raises(DatasetError, match=r"cannot be had: Connection.*: refused\. Set FEDLIB_D"):
         datasets.load("femnist")
     served.fails = None
     served.offer("femnist", {TRAIN: b"PAR1 corrupt"})

@@ -103,9 +103,7 @@ INTERRUPTED = [(MIX, 0), (MIX, 4), (WORSENING, 5), (ALONE, 1), (ALONE, 7)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("experiment", "stop"), INTERRUPTED)
-def test_an_interrupted_run_ends_with_the_same_bits(
-    rounds, tmp_path, monkeypatch, experiment, stop
-):
+def test_an_interrupted_run_has_the_same_bits(rounds, tmp_path, monkeypatch, experiment, stop):
     """Its best state, if it keeps that, is the same, too."""
     monkeypatch.setattr(running, "CHECKPOINT_SECONDS", -1.0)
     rounds.before = stop
@@ -188,9 +186,7 @@ def test_clients_without_test_or_validation_examples_are_no_failure(algorithm):
                 assert rows.sort_values("client")["value"].isna().tolist() == nobody.tolist()
 
 
-def test_an_exported_result_comes_back_and_its_state_is_trained_again(
-    rounds, monkeypatch, tmp_path
-):
+def test_an_exported_result_comes_back_its_state_is_trained_again(rounds, monkeypatch, tmp_path):
     result = play(MIX)
     target = export([result], "some")
     assert target == paths.results() / "some.parquet" and target.stat().st_size < 50_000
@@ -275,9 +271,7 @@ def test_callbacks_see_every_round_and_may_stop_a_run(rounds):
     stopped = run(MIX, device="cpu", progress=False, callbacks=[stop])
     assert [at for at, _ in seen] == [0, 1, 2, 3] and find(MIX) is None
     assert max(stopped.curve("train_loss")) == 3 and rounds.played == 3
-    whole = run(
-        MIX, device="cpu", progress=False, callbacks=[lambda m: seen.append((m.round, 0.0))]
-    )
+    whole = run(MIX, device="cpu", progress=False, callbacks=[lambda m: seen.append((m.round, 0))])
     assert [at for at, _ in seen] == [0, 1, 2, 3, 4, 5] and rounds.played == 5
     curve = whole.curve("train_loss")
     assert [loss for _, loss in seen[1:4]] == pytest.approx([curve[t] for t in (1, 2, 3)])

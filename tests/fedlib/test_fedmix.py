@@ -10,7 +10,7 @@ from playing import client, close, held_by, play
 from scipy import optimize
 
 from fedlib.algorithms import ClusteredFedMix, FedAvg, FedMix, PrunedFedMix
-from fedlib.algorithms.arithmetic import at_label, entropy
+from fedlib.algorithms.arithmetic import at_label, entropy, mean_of
 from fedlib.algorithms.fedmix import (
     MEMORY,
     client_given_expert,
@@ -210,6 +210,13 @@ def test_gates_stay_with_their_client_or_are_averaged(fed):
     assert not alone.shared["phi"].any() and "q_s" not in report.messages, "q stays as it is"
 
 
+def test_means_over_a_batch_by_hand():
+    """Of padding nothing counts, of one example it is that one, and of none it is nothing."""
+    rows = torch.tensor([[3.0, 1.0], [5.0, 7.0]])
+    for weight, mean in (([1.0, 1.0], [4.0, 4.0]), ([0.0, 1.0], [5.0, 7.0]), ([0.0, 0.0], [0, 0])):
+        assert mean_of(rows, torch.tensor(weight)).tolist() == mean
+
+
 def test_an_empty_client_says_nothing_and_silences_nobody():
     fed = make_federation((12, 0, 8))
     algorithm = FedMix(experts=2, batch_size=4)
@@ -303,9 +310,7 @@ def test_what_is_pruned_sends_zeros_and_gets_no_weight(uneven):
 def test_an_expert_may_come_back():
     """The client prunes below .5 and the server below .45: .46 is pruned, but still sent."""
     fed = make_federation((6,))
-    algorithm = PrunedFedMix(
-        experts=2, eta=1.0, client=FROZEN, server=sgd(1.0), marginal_entropy=0.0
-    )
+    algorithm = PrunedFedMix(experts=2, eta=1.0, client=FROZEN, server=sgd(1.0), marginal_entropy=0)
     state, seen = algorithm.init(fed, 0), []
     for t, first in enumerate([0.54, 0.46, 0.6, 0.5]):
         state = with_q(state, [first, 1 - first])

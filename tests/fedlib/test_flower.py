@@ -55,9 +55,7 @@ def simulated(e):
 
 
 def bits(leaves):
-    return {
-        n: (t.dtype, tuple(t.shape), t.contiguous().numpy().tobytes()) for n, t in leaves.items()
-    }
+    return {n: (t.dtype, t.shape, t.contiguous().numpy().tobytes()) for n, t in leaves.items()}
 
 
 def check(e, keeps):

@@ -163,9 +163,7 @@ def test_a_client_without_validation_examples_asks_its_training_examples():
 def test_converged_clusters_leave_with_their_best_weights():
     """A rate that only spoils: the clusters' initial weights are their best."""
     fed = make_federation(SIZES)
-    harm = IFCA(
-        clusters=2, client=sgd(30.0), batch_size=None, stop=ifca.ClusterStop(every=1, patience=2)
-    )
+    harm = IFCA(clusters=2, client=sgd(30.0), batch_size=None, stop=ifca.ClusterStop(1, 2))
     state = first = harm.init(fed, 0)
     size, left = 4 * fed.net.parameters(), []
     for t in range(12):
@@ -208,9 +206,8 @@ def test_a_good_initialisation_is_drawn_until_every_cluster_has_its_share():
 
     def least(algorithm, seed):
         shared = algorithm.init(fed, seed).shared
-        return int(
-            algorithm.fits(fed, shared, fed.train, everyone).argmin(1).bincount(minlength=2).min()
-        )
+        fit = algorithm.fits(fed, shared, fed.train, everyone)
+        return int(fit.argmin(1).bincount(minlength=2).min())
 
     seeds = [s for s in range(12) if least(plain, s) < 3]
     assert seeds, "some draws must be bad"
@@ -226,9 +223,7 @@ def test_a_good_initialisation_is_drawn_until_every_cluster_has_its_share():
         assert int(fit.argmin(1).bincount(minlength=2).min()) >= 2
     fed.train.x[:] = 128  # nothing to tell clients apart by
     fed.train.y[:] = 0
-    with pytest.raises(
-        RuntimeError, match="in 100 draws no initial models were each the best of 50%"
-    ):
+    with pytest.raises(RuntimeError, match="in 100 draws no initial models were each"):
         IFCA(clusters=2, least_share=0.5).init(fed, 0)
 
 
@@ -384,9 +379,7 @@ def test_clusters_are_compared_with_the_orientations_of_the_clients():
         seen = algorithm.observe(fed, state)["recovery:angle"]
         assert float(seen) == pytest.approx(index)  # (2 - 36 / 15) / (6 - 36 / 15) for the second
     plain = replace(turned, alpha=1.0)
-    mixed = replace(
-        fed, train=Task("digits", plain, MLP((8,)), Mirrored(200, 20, 30)).build(0).train
-    )
+    mixed = replace(fed, train=Task("digits", plain, MLP((8,)), Mirrored(200, 9, 9)).build(0).train)
     assert "recovery:angle" not in algorithm.observe(mixed, state), "clients hold several angles"
 
 

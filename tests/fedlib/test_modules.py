@@ -156,9 +156,7 @@ def test_clients_in_one_program_are_trained_as_one_at_a_time(family):
         ("recurrent", (), 1, 0, 0),
     ],
 )
-def test_modules_learn_what_they_learn_alone_and_are_averaged(
-    name, frozen, chunk, absent, averages
-):
+def test_modules_learn_as_they_learn_alone_and_are_averaged(name, frozen, chunk, absent, averages):
     """Clients are ragged: in one program batches of fewer examples ride with larger ones."""
     family = foreign(name, frozen=frozen)
     fed, algorithm = images(family), FedAvg(**FAST, server=adam(0.1))

@@ -135,9 +135,7 @@ DRAWN = [
 AROUND = [Rotated(IID(5)), LabelPermuted(IID(5), 9)]
 
 
-@pytest.mark.parametrize(
-    ("request_", "golden"), zip([*REQUESTS, *AROUND], DRAWN, strict=True), ids=repr
-)
+@pytest.mark.parametrize(("request_", "golden"), zip([*REQUESTS, *AROUND], DRAWN, strict=True))
 def test_the_seed_and_nothing_else_changes_the_draw(request_, golden):
     """If a golden one changes, so does every partition that stored results were made from."""
     labels = balanced(10, 100)
@@ -156,9 +154,7 @@ def test_the_seed_and_nothing_else_changes_the_draw(request_, golden):
 @pytest.mark.parametrize("scheme", [Dirichlet, Pachinko])
 def test_clients_before_a_class_runs_out_do_not_depend_on_how_many_follow(scheme):
     labels = balanced(20, 1000)
-    three, five = (
-        deal(scheme(clients=n, size=50), labels, 7, coarse_label=labels // 4) for n in (3, 5)
-    )
+    three, five = (deal(scheme(n, size=50), labels, 7, coarse_label=labels // 4) for n in (3, 5))
     assert np.array_equal(three.index, five.index[:3])
 
 

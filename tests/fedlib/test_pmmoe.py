@@ -1,6 +1,8 @@
 """PM-MoE: its limits, its energies against a plain loop, and that experts are asked once."""
 
+import copy
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -19,10 +21,16 @@ from fedlib.optim import sgd
 FIRM = 1e4  # a gate's bias that leaves nothing to the others
 
 
-def finished(of, model=None, sizes=SIZES):
-    fed = make_federation(sizes, model=model, shape=(12, 12, 1))
-    state, _ = play(of, fed)
-    return fed, state
+@cache
+def once(of):
+    fed = make_federation(SIZES, shape=(12, 12, 1))
+    return fed, play(of, fed)[0]
+
+
+def finished(of):
+    """A federation and the state of three rounds, trained once for all tests."""
+    fed, state = once(of)
+    return fed, copy.deepcopy(state)
 
 
 def trusting(state, gate):

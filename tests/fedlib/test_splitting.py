@@ -96,9 +96,7 @@ def test_fedghs_prototypes_and_head_by_hand():
                 pairs.append((mine.mean(0), label))
     x, y = torch.stack([p for p, _ in pairs]), torch.tensor([label for _, label in pairs])
     close(stepped(head, lambda w: cross_entropy(fed.net.logits(w, x), y), 0.7), after.shared)
-    assert report.upload.tolist() == [
-        int(report.messages[HELD][i].sum()) * (6 * 4 + 8) for i in (0, 1)
-    ]
+    assert report.upload.tolist() == [int(n) * (6 * 4 + 8) for n in report.messages[HELD].sum(1)]
 
 
 def test_fedcps_pieces_by_hand():

@@ -12,7 +12,7 @@ from fedlib.algorithms import FedAvg
 from fedlib.engine import Selection, broadcast_to, draw, play_round, select
 from fedlib.engine.train import batches
 from fedlib.federation import Augmentation
-from fedlib.optim import ELEMENTWISE, Cosine, Optimizer, Schedule, Step, sgd
+from fedlib.optim import Cosine, Optimizer, Schedule, Step, sgd
 from fedlib.values import value
 
 
@@ -43,26 +43,6 @@ def test_a_schedule_is_the_rate_of_its_round(schedule, side):
             state, _ = play_round(now, fed, state, round=t, seed=0, cohort=3)
         states[how] = state.shared
     assert equal(states["schedule"], states["by hand"])
-
-
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_an_optimiser_of_torch_moves_every_client_as_if_it_were_alone(name):
-    optimizer = Optimizer(name, lr=0.05)
-    draws = [torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(s)) for s in range(5)]
-    start, gradients = draws[0], draws[1:]
-
-    def moved(rows):
-        leaf = start[rows].clone().requires_grad_()
-        engine = optimizer.build({"w": leaf})
-        for g in gradients:
-            leaf.grad = g[rows].clone()
-            engine.step()
-        return leaf.detach()
-
-    together = moved(slice(None))
-    assert not torch.equal(together, start)
-    for row in range(3):
-        torch.testing.assert_close(together[row : row + 1], moved(slice(row, row + 1)))
 
 
 @pytest.mark.parametrize("chunk", [1, 2])
@@ -170,9 +150,7 @@ def test_a_number_is_a_uniform_selection():
     fed = make_federation((4,) * 9)
     for cohort in (3, 0.4):
         for t in range(5):
-            np.testing.assert_array_equal(
-                select(fed, cohort, 1, t), select(fed, Selection(cohort), 1, t)
-            )
+            assert (select(fed, cohort, 1, t) == select(fed, Selection(cohort), 1, t)).all()
 
 
 def test_large_clients_are_drawn_more_often():

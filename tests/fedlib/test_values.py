@@ -402,9 +402,7 @@ def test_a_kind_stands_for_one_class(notebook):
     assert to_dict(own()) == {"kind": f"{__name__}.Local"} and repr(own()) == f"{__name__}.Local()"
     assert from_code(repr(theirs)) == theirs and from_code(repr(ours)) == ours
     assert len({theirs.key, ours.key, FIRST.key}) == 3
-    with pytest.raises(
-        TypeError, match=r"kind Local is fedlib\.algorithms\.local\.Local: give Mine"
-    ):
+    with pytest.raises(TypeError, match=r"kind Local is fedlib\.algorithms.*Local: give Mine"):
         values.value(kind="Local")(named("Mine"))
     sloppy = dataclasses.replace(FIRST, algorithm=type("Local", (FedAvg,), {})())
     with pytest.raises(TypeError, match="Local is no kind of value: decorate it with @value"):
@@ -437,9 +435,7 @@ def test_data_print_as_the_code_of_their_value_also_where_the_kind_is_unknown():
 def test_numbers_of_numpy_are_numbers():
     rates = [Optimizer(lr=lr) for lr in np.logspace(-3, -1, 3)]
     assert rates == [Optimizer(lr=0.001), Optimizer(lr=0.01), Optimizer(lr=0.1)]
-    said = dataclasses.replace(
-        FIRST, seed=np.int64(1), audit=np.bool_(True), cohort=np.float32(0.5)
-    )
+    said = dataclasses.replace(FIRST, seed=np.int8(1), audit=np.bool_(True), cohort=np.float32(0.5))
     assert_same(said, dataclasses.replace(FIRST, seed=1, audit=True, cohort=0.5))
     assert_same(LeNet(channels=tuple(np.arange(6, 8))), LeNet(channels=(6, 7)))
     with pytest.raises(TypeError, match="rounds must be int"):

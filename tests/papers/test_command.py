@@ -1,6 +1,5 @@
 """`python -m papers`: commands hand on what they are told, wrong words are answered."""
 
-import importlib
 import re
 
 import pytest
@@ -41,9 +40,7 @@ def test_a_command_hands_on_what_it_was_told(monkeypatch, arguments, where, aske
     heard = []
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     module, _, name = where.rpartition(".")
-    monkeypatch.setattr(
-        importlib.import_module(module), name, lambda *a, **k: heard.append((a, k)) or 3
-    )
+    monkeypatch.setattr(f"{module}.{name}", lambda *a, **k: heard.append((a, k)) or 3)
     command, *_ = words = arguments.split()
     code = main(words)
     assert heard == [(asked, how)] and code == (3 if command == "results" else 0)

@@ -103,9 +103,7 @@ def run(method, ends, cost, new=None):
     rows = []
     for seed in range(3):
         for t in (0, 10, 20):
-            rows.append(
-                told(method, seed, t, "test_accuracy", ends * t / 20 + 1e-4 * seed, client=0)
-            )
+            rows.append(told(method, seed, t, "test_accuracy", ends * t / 20 + 1e-4 * seed, 0))
             rows.append(told(method, seed, t, "global_accuracy", (new or ends) * t / 20))
         for t in range(1, 21):
             rows += [told(method, seed, t, f"bytes_{way}", cost / 2) for way in ("down", "up")]
