@@ -78,9 +78,3 @@ def test_every_room_and_notebook_has_a_page(build):
     listed = [line.strip() for line in build._api().splitlines() if "fedlib." in line]
     assert sorted(listed) == sorted(f"fedlib.{room}" for room in rooms)
     assert "\nnotebooks/00_start_here\n" in build._index(["00_start_here"])
-
-
-def test_formulas_of_docstrings_are_no_markup():
-    lines = ["the mean of |u - v| and w*, but ``a * b`` stays"]
-    load("conf").escaped(None, "function", "f", None, None, lines)
-    assert lines == [r"the mean of \|u - v\| and w\*, but ``a * b`` stays"]

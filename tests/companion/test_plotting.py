@@ -55,15 +55,6 @@ def test_a_grid_hides_what_has_no_cell_and_explains_every_method_once():
     assert "3 seeds" in figure.axes[0].get_title()
 
 
-def test_standings_put_the_best_at_the_top():
-    every = curve(a=0.2, b=0.6, c=0.4)
-    figure, frame = plotting.standings({"here": every.query("round == 4")}, xlabel="accuracy")
-    assert frame["method"].tolist() == ["a", "c", "b"]  # from below
-    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["a", "c", "b"]
-    assert figure.axes[0].get_title() == "here, 3 seeds"
-    assert frame["mean"].tolist() == pytest.approx([0.21, 0.41, 0.61])
-
-
 def test_few_curves_are_named_at_their_ends_and_show_their_seeds():
     figure, frame = plotting.curves({"here": curve(FedAvg=0.2, FedMix=0.6)}, ylabel="y")
     (ax,) = figure.axes
@@ -102,19 +93,6 @@ def test_a_finding_is_put_into_words_at_the_last_round():
     gone = pd.DataFrame([("b", 0, "no")], columns=["method", "seed", "why"])
     trained = {style.Title("here", untrained=gone): table}
     assert plotting.findings(trained, "a", "b") == "a minus b: +10.0 points, 2 seeds"
-
-
-def test_drawn_label_sets_say_what_is_wrong():
-    truth = np.array([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])
-    read = np.array([[True, True, True], [False, True, False]])
-    panels = {"one": (truth, truth > 0), "two": (truth, read)}
-    figure, drawn = plotting.label_sets(panels, ["a", "b", "c"])
-    titles = [ax.get_title() for ax in figure.axes]
-    assert titles == ["one: 2 of 2 label sets are right", "two: 0 of 2 label sets are right"]
-    assert [len(line.get_xdata()) for line in figure.axes[1].lines] == [3, 1, 1]
-    two = drawn[drawn["panel"] == "two"]
-    assert two["read"].tolist() == read.ravel().tolist()
-    assert two["true"].tolist() == truth.ravel().tolist()
 
 
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)

@@ -15,7 +15,7 @@ from companion.frames import matrix, together
 from companion.panels import comparable, having, panels, several, stored
 from companion.plotting import curves
 from companion.sections import NothingStored, Run
-from companion.widgets import LiveRun, explorer, follow, moving, watch
+from companion.widgets import LiveRun, explorer, moving, watch
 from fedlib import paths
 from fedlib.runs import Result, run
 from papers.fedmix import ENSEMBLE, FEDAVG, FEDMIX, UNREGULARISED
@@ -166,13 +166,6 @@ def test_explorers_redraw_and_say_what_went_wrong():
     assert watch(small(2)) is not None
 
 
-def test_a_control_offers_what_the_choice_of_a_menu_has_and_keeps_its_value():
-    menu, at = w.Dropdown(options=["ab", "cb"]), w.SelectionSlider(options=["b"])
-    follow(at, menu, list)
-    menu.value = "cb"
-    assert at.options == ("c", "b") and at.value == "b"
-
-
 def test_a_page_without_a_kernel_has_a_frame_for_every_value_of_one_control():
     slider = w.SelectionSlider(options=["1", "22", "</b>"], value="22", description="a")
     box = explorer(lambda of: plt.figure(figsize=(len(of), 1)), moves="of", of=slider)
@@ -185,20 +178,6 @@ def test_a_page_without_a_kernel_has_a_frame_for_every_value_of_one_control():
     assert html.count("</script>") == 1 and "</b>" not in html and "http" not in html
     keys = {re.search('data-frames="(.*?)"', moving(box.pictures, i))[1] for i in (0, 1)}
     assert len(keys) == 2  # so that no script takes another one's card
-
-
-def test_the_live_view_trains_to_the_round_it_is_asked_for_and_anew_with_other_settings():
-    experts = w.IntSlider(4, -3, 8, description="K")
-    clock, controls, status, image = watch(small(6), {"experts": experts}).children
-    at, shown = controls.children[0], {image.value}
-    for move in (lambda: setattr(clock, "value", 2), lambda: setattr(experts, "value", 2)):
-        move()
-        assert at.value == 2 and image.value not in shown and status.value == ""
-        shown.add(image.value)
-    clock.value = 0
-    assert at.value == 0 and image.value not in shown and clock.max == at.max == 6
-    experts.value = -3
-    assert "got -3" in status.value
 
 
 @pytest.mark.slow

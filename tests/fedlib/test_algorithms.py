@@ -35,7 +35,7 @@ from fedlib.algorithms.ifca import Explore
 from fedlib.engine import State, evaluate, evaluate_global, play_round, uses_precomputed
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.rounds import broadcast_to, draw
-from fedlib.engine.train import batches, looked_up
+from fedlib.engine.train import batches, with_precomputed
 from fedlib.models import add_prefix, select_prefix
 from fedlib.optim import Optimizer, adam, sgd
 from fedlib.values import value
@@ -280,7 +280,7 @@ def played_apart(algorithm, fed, state):
         cohort = broadcast_to(algorithm, fed, state, torch.tensor([row]))
         moving = phase.moves(cohort.leaves, state.local)
         loss = one_client(getattr(algorithm, phase.loss), fed.net, cohort.common)
-        both = looked_up(algorithm, cohort, phase, moving), cohort
+        both = with_precomputed(algorithm, cohort, phase, moving), cohort
         yield [
             torch.cat(
                 [vmap_clients(loss, 1)(c.leaves, c.context, b) for b in batches(c, phase, plan)]

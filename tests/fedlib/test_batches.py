@@ -13,7 +13,7 @@ from playing import MIXED, NINE, close, play
 from fedlib import algorithms as alg
 from fedlib.algorithms import FedAvg
 from fedlib.algorithms.drift import APART
-from fedlib.algorithms.mixture import SAID
+from fedlib.algorithms.mixture import LABEL_LOG_P
 from fedlib.algorithms.splitting import THEIRS as CP_THEIRS
 from fedlib.engine import EarlyStop, costs, evaluate, train
 from fedlib.engine.batches import make_plan
@@ -246,7 +246,7 @@ def test_nothing_is_known_of_augmented_examples_nor_features_where_units_drop(co
     # Models that stand still drop nothing.
     for algorithm, names in zip(knowing, (set(), {APART}, {CP_THEIRS}), strict=True):
         looks = asked(algorithm, fed)[0]
-        assert all({*found.beside} == names and not found.instead for found in looks)
+        assert all({*found.extra} == names and not found.replace for found in looks)
 
 
 def test_a_leaf_that_moves_is_never_asked(fed):
@@ -260,8 +260,10 @@ def test_a_leaf_that_moves_is_never_asked(fed):
 
 def test_early_stopping_on_the_loss_knows_validation_examples_too(convolutional):
     seen, held, _ = asked(alg.Mixture(**LATER), convolutional)
-    assert len(seen) == len(held) == 4 and not any(s.instead for s in seen)
-    assert all(h.beside[SAID].shape == (1, 6, 1) for h in held) and SAID in seen[0].beside
+    assert len(seen) == len(held) == 4 and not any(s.replace for s in seen)
+    assert (
+        all(h.extra[LABEL_LOG_P].shape == (1, 6, 1) for h in held) and LABEL_LOG_P in seen[0].extra
+    )
     (seen,), none, _ = asked(alg.Newcomers(of=alg.FedPer(), **LATER), convolutional)
-    assert seen.instead and not none  # which watches predictions
+    assert seen.replace and not none  # which watches predictions
     assert not any(map(any, asked(alg.Local(), convolutional)[0]))

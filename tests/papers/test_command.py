@@ -71,9 +71,3 @@ def test_what_fails_is_one_line_and_what_is_a_defect_is_not_hidden(monkeypatch, 
     monkeypatch.setattr("companion.scorecard.main", lambda book: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["report"])
-
-
-def test_tasks_are_listed_and_shown_as_code(capsys):
-    assert main(["tasks"]) == 0 and "000/cifar10" in capsys.readouterr().out
-    assert main(["tasks", "001/dirichlet_cifar10", "--set", "alpha=0.1"]) == 0
-    assert "alpha=0.1" in capsys.readouterr().out

@@ -232,25 +232,6 @@ def test_shares_and_one_client():
     assert analysis.of_client(analysis.audited(rows, FEDMIX, STEP, 0), 1) == {}
 
 
-def test_what_hides_labels_is_told_from_the_least_to_the_most():
-    rows = [(seed, n, 1 - n / 40, 0.1 * n) for seed in range(3) for n in (20, 3, 1)]
-    table = pd.DataFrame(rows, columns=["seed", "clients", "labels guessed rightly", "own"])
-    fields = {name: table.assign(value=table[name]) for name in table.columns[2:]}
-    told = analysis.least_and_most(fields, "clients")
-    said = "labels guessed rightly: clients = 20 minus clients = 1: -47.5 points"
-    assert told == f"{said} [-47.5, -47.5], 3 seeds"
-
-
-def test_a_guess_shows_what_is_held_only_when_it_is_told():
-    update, q = -np.array([[[0.2, -0.2], [0.0, 0.0]]]), np.full((2, 2), 0.5)
-    heard = update, q, np.array([[0.75, 0.25]]), np.ones(1), ["a", "b"]
-    asked, told = (analysis.guess(heard, 0, told) for told in (False, True))
-    left, right = told.axes
-    assert left.images[0].get_array().mask.tolist() == [[False, False], [True, True]]
-    assert [bar.get_width() for bar in right.patches] == [0.75, 0.25, 1.0, 0.0]
-    assert right.get_title() == "client 0: 0.25 off" and not asked.axes[1].patches
-
-
 def test_what_is_overheard_leaks_less_in_larger_sums_and_more_noise():
     run = PRIVACY.experiments("quick", "digits", AUDITED[EPOCH], seeds=1)[0]
     sums, noise = analysis.hidden({EPOCH: [run]})
