@@ -205,7 +205,7 @@ def test_a_gate_sees_raw_images_below_bases_and_features_elsewhere():
     state = alg.PMMoE(of=alg.LGFedAvg()).init(fed, 0, first)
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 144)
     params, ctx = client(fed, alg.PMMoE(of=alg.LGFedAvg()), state, 0)
-    assert not alg.PMMoE(of=alg.LGFedAvg()).known(fed.net, params, ctx, one(fed, 0)).replace
+    assert not alg.PMMoE(of=alg.LGFedAvg()).precompute(fed.net, params, ctx, one(fed, 0)).replace
     fed, first = finished(alg.FedPer(batch_size=4))
     state = alg.PMMoE(of=alg.FedPer()).init(fed, 0, first)
     assert state.local[f"{GATE}base.1.weight"].shape == (3, 128, 7)
