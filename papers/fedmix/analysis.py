@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score
 
 from companion import frames, plotting
 from companion.frames import ByMethod, final
@@ -284,6 +283,8 @@ def measures(q: np.ndarray, permutation: np.ndarray) -> dict[str, float]:
     serve no other. ``MERGED``: one expert serves two whole permutations and every other one has
     its own; ``DOUBLED``: no expert is shared, one permutation has two and every other one has one.
     """
+    from sklearn.metrics import adjusted_rand_score  # slow to import
+
     k, overall = q.shape[1], q.mean(0)
     own = np.stack([q[permutation == i].mean(0) for i in permutation])
     counts = np.zeros((int(permutation.max()) + 1, k), int)  # clients by permutation and expert
