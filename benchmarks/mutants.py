@@ -32,9 +32,9 @@ TESTS = {
     "fedlib/algorithms/private.py": "private",
     "fedlib/algorithms/server_training.py": "drift splitting",
     "fedlib/algorithms/splitting.py": "splitting",
-    "fedlib/engine/selection.py": "engine training opt_out",
+    "fedlib/engine/selection.py": "training",
     "fedlib/engine": "engine batches training",
-    "fedlib/partition": "partition partition_schemes newcomers opt_out",
+    "fedlib/partition": "partition partition_schemes",
     "companion/claims.py": "claims",
 }
 CONFIGURATION = """

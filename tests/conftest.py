@@ -44,13 +44,7 @@ def places(tmp_path, monkeypatch):
 
 
 def make_federation(
-    sizes=(12, 12, 12),
-    *,
-    model=None,
-    classes=3,
-    shape=(8, 8, 1),
-    seed=0,
-    side=None,
+    sizes=(12, 12, 12), *, model=None, classes=3, shape=(8, 8, 1), seed=0, side=None
 ) -> Federation:
     """A federation of random images; a client of size n holds n examples, validation and test 6."""
     rng = np.random.default_rng(seed)

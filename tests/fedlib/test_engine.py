@@ -20,7 +20,6 @@ from fedlib.algorithms.fedmix import MEMORY
 from fedlib.engine import EarlyStop, Phase, evaluate, play_round
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
-from fedlib.engine.selection import cohort_size
 from fedlib.engine.train import Cohort, train
 from fedlib.models import MLP, map_experts
 from fedlib.optim import Optimizer, sgd
@@ -156,19 +155,6 @@ def test_clients_without_tests_have_no_score(fed):
     nobody = replace(fed.test, sizes=np.zeros(3, dtype=int))
     scores = evaluate(fed, FedMix(), FedMix().init(fed, 0), nobody)
     assert np.isnan(scores.accuracy).all() and np.isnan(scores.nll).all() and scores.gate is None
-
-
-@pytest.mark.parametrize("cohort", [0, 4, -1, 0.0, 2.0, math.inf, math.nan])
-def test_a_cohort_that_does_not_fit_is_an_error(cohort):
-    with pytest.raises(ValueError, match=f"cohort of {cohort} does not fit 3 clients"):
-        cohort_size(cohort, 3)
-
-
-def test_a_fraction_of_the_clients_is_rounded_up():
-    """003, algorithm 1, line 3; what a product of floats is off by rounds nothing up."""
-    # 0.07 * 100 is 7.000000000000001 in floats, and 0.29 * 100 is 28.999999999999996.
-    asked = [(0.03, 182), (0.1, 50), (0.07, 100), (0.29, 100), (1 / 3, 3), (1e-12, 50), (7, 50)]
-    assert [cohort_size(cohort, n) for cohort, n in asked] == [6, 5, 7, 29, 1, 1, 7]
 
 
 FAST = {"batch_size": 4, "client": sgd(0.3)}

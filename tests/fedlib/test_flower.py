@@ -100,9 +100,7 @@ class Loop:
             if self.lie and self.liar in (None, to - 100):
                 content = self.lie(message.metadata.message_type, content)
             yield SimpleNamespace(
-                metadata=SimpleNamespace(src_node_id=to),
-                content=content,
-                has_error=lambda: False,
+                metadata=SimpleNamespace(src_node_id=to), content=content, has_error=lambda: False
             )
 
     def context(self, node=None):

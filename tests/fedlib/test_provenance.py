@@ -21,8 +21,7 @@ INTEL = (
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [(INTEL, "Intel(R) Xeon(R)"), ("\xff no colon", "fallback")],
+    ("text", "expected"), [(INTEL, "Intel(R) Xeon(R)"), ("\xff no colon", "fallback")]
 )
 def test_the_processor_is_named_as_the_system_names_it(tmp_path, monkeypatch, text, expected):
     (tmp_path / "cpuinfo").write_text(text)

@@ -17,14 +17,7 @@ from small import ALONE, AVG, BAD, MIX, TASK, bits, play, running, undisturbed
 from benchmarks.robustness import child
 from fedlib import paths
 from fedlib.engine import select
-from fedlib.runs import (
-    DamagedWarning,
-    RunDiverged,
-    find,
-    run,
-    run_with_state,
-    store,
-)
+from fedlib.runs import DamagedWarning, RunDiverged, find, run, run_with_state, store
 from fedlib.runs.atomic import load_tensors, save_tensors
 
 # What is told beside the warning that a test is about.

@@ -1,5 +1,6 @@
 """What training can be told: rates by round, clipping, projections, who takes part, changes."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from playing import IMAGE, SIZES, Linear, arrays, equal, one_step, play, texts
 
 from fedlib.algorithms import FedAvg
 from fedlib.engine import Selection, broadcast_to, draw, play_round, select
+from fedlib.engine.selection import cohort_size
 from fedlib.engine.train import batches
 from fedlib.federation import Augmentation
 from fedlib.optim import Cosine, Optimizer, Schedule, Step, sgd
@@ -151,6 +153,19 @@ def test_a_number_is_a_uniform_selection():
     for cohort in (3, 0.4):
         for t in range(5):
             assert (select(fed, cohort, 1, t) == select(fed, Selection(cohort), 1, t)).all()
+
+
+@pytest.mark.parametrize("cohort", [0, 4, -1, 0.0, 2.0, math.inf, math.nan])
+def test_a_cohort_that_does_not_fit_is_an_error(cohort):
+    with pytest.raises(ValueError, match=f"cohort of {cohort} does not fit 3 clients"):
+        cohort_size(cohort, 3)
+
+
+def test_a_fraction_of_the_clients_is_rounded_up():
+    """003, algorithm 1, line 3; what a product of floats is off by rounds nothing up."""
+    # 0.07 * 100 is 7.000000000000001 in floats, and 0.29 * 100 is 28.999999999999996.
+    asked = [(0.03, 182), (0.1, 50), (0.07, 100), (0.29, 100), (1 / 3, 3), (1e-12, 50), (7, 50)]
+    assert [cohort_size(cohort, n) for cohort, n in asked] == [6, 5, 7, 29, 1, 1, 7]
 
 
 def test_large_clients_are_drawn_more_often():

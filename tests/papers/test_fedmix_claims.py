@@ -57,8 +57,7 @@ def test_specialisation_claims_read_the_right_rows():
 
 
 @pytest.mark.parametrize(
-    ("early", "fedavg", "fedmix", "expected"),
-    [(3.9, 4.0, 3.0, "hh"), (4.0, 4.0, 4.0, "du")],
+    ("early", "fedavg", "fedmix", "expected"), [(3.9, 4.0, 3.0, "hh"), (4.0, 4.0, 4.0, "du")]
 )
 def test_divergence_claims(early, fedavg, fedmix, expected):
     rows = [

@@ -69,7 +69,7 @@ def test_every_notebook_opens_with_its_own_sentences():
 
 
 @pytest.mark.slow
-def test_every_sentence_can_be_filled_and_the_readme_has_what_results_say(monkeypatch, tmp_path):
+def test_every_sentence_can_be_filled_and_both_pages_have_what_results_say(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
     monkeypatch.setenv("FEDLIB_FIGURES", str(paths.ROOT / "figures"))
     monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
@@ -77,3 +77,4 @@ def test_every_sentence_can_be_filled_and_the_readme_has_what_results_say(monkey
         assert "[[" not in findings.in_short(name).data
     readme = (paths.ROOT / "README.md").read_text()
     assert findings.written(readme) == readme
+    assert findings.page() == (paths.ROOT / "FINDINGS.md").read_text()

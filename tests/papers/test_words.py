@@ -124,14 +124,6 @@ def test_what_contradicts_a_sentence_is_refused(monkeypatch):
         findings._too_small()
 
 
-@pytest.mark.slow
-def test_the_page_is_what_stored_results_say(monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
-    monkeypatch.setenv("FEDLIB_RUNS", str(tmp_path))
-    page = (paths.ROOT / "FINDINGS.md").read_text()
-    assert findings.page() == page
-
-
 def test_a_number_that_is_printed_twice_is_marked_once():
     rows = published("004").set_index("row")
     again = rows[rows["repeats"] >= 0]
