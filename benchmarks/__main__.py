@@ -5,10 +5,10 @@
 Medians over the repetitions; a ratio is the median of the ratios within a repetition, so that a
 machine that slows down slows both sides. Peak memory is that of a fresh process that plays one
 round in one way. T compares the throughput of two processes with that of one, S what a
-run once paid for with what it pays now. The numbers go to
-``build/measured.parquet`` with a description of the machine, case by case, and what they say to
-``measured.txt`` beside it; ``--keep`` writes both next to the benchmarks instead. There, cases that
-were measured before, and now not again, stay.
+run once paid for with what it pays now, U builds tasks of many and of unequal clients. The numbers
+go to ``build/measured.parquet`` with a description of the machine, case by case, and what they say
+to ``measured.txt`` beside it; ``--keep`` writes both next to the benchmarks instead. There, cases
+that were measured before, and now not again, stay.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from benchmarks import spared, throughput
+from benchmarks import sizes, spared, throughput
 from benchmarks.cases import CASES, Case
 from benchmarks.memory import peak_mib
 from fedlib import memory, paths
@@ -32,7 +32,8 @@ THROUGHPUT = "T"
 THROUGHPUT_ROUNDS = 10
 LEAST_GAIN = 1.8
 SPARED = "S"
-EVERY = (*CASES, SPARED, THROUGHPUT)
+SIZES = "U"
+EVERY = (*CASES, SPARED, SIZES, THROUGHPUT)
 MACHINE = ["device", "processor", "cores", "threads", "load", "system", "python", "torch"]
 
 
@@ -59,6 +60,8 @@ def _case(name: str, repeat: int, device: torch.device) -> pd.DataFrame:
         return throughput.measure(CASES["A"], THROUGHPUT_ROUNDS, max(2, repeat // 2))
     if name == SPARED:
         return spared.measure(repeat)
+    if name == SIZES:
+        return sizes.measure(repeat)
     case = CASES[name]
     frame = measure(case, repeat, device)
     frame["peak_mib"] = frame["way"].map({w: peak_mib(case, w, device) for w in case.ways})
@@ -71,6 +74,8 @@ def said(name: str, frame: pd.DataFrame) -> str:
         return f"{name}  {throughput_text(frame)}"
     if name == SPARED:
         return f"{name}  {spared.text(frame)}"
+    if name == SIZES:
+        return f"{name}  {sizes.text(frame)}"
     return f"{name}  {CASES[name].title}\n{describe(CASES[name], frame)}"
 
 

@@ -258,9 +258,9 @@ def federation(case: Case, device: torch.device, clients: int = 0) -> Federation
     pool = case.clients * case.size
     x, look = _inputs(case, pool, rng, device)
     y = torch.tensor(rng.integers(case.classes, size=pool), device=device)
-    index = (torch.arange(clients * case.size, device=device) % pool).view(clients, case.size)
-    train = Table(x, y, index, np.full(clients, case.size), *look)
-    few = Table(x, y, index[:, :1], np.ones(clients, dtype=np.int64), *look)
+    flat = torch.arange(clients * case.size, device=device) % pool
+    train = Table(x, y, flat, np.full(clients, case.size), *look)
+    few = Table(x, y, flat[:: case.size], np.ones(clients, dtype=np.int64), *look)
     net = Net(case.model, case.shape, case.classes)
     return Federation(net, case.classes, device, train, few, few, np.arange(clients))
 
@@ -391,7 +391,7 @@ def _floor(case: Case, fed: Federation) -> Round:
 
 def _ready_batches(case: Case, fed: Federation) -> list[tuple[Tensor, Tensor]]:
     batch = case.algorithm.batch_size or case.size
-    rows = fed.train.index[0].split(batch)
+    rows = fed.train.client(0).split(batch)
     assert len(rows) == math.ceil(case.size / batch)
     images = len(case.shape) == 3
     like = {"memory_format": torch.channels_last if images else torch.contiguous_format}

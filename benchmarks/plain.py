@@ -32,11 +32,11 @@ class Client:
 def clients_of(fed: Federation, batch_size: int) -> list[Client]:
     """Return the federation's clients with their own loaders, whose data wait in main memory."""
     made = []
-    for row, size in zip(fed.train.index, fed.train.sizes.tolist(), strict=True):
-        x, y = fed.train.inputs(row[:size]).contiguous().cpu(), fed.train.y[row[:size]].cpu()
+    for held in map(fed.train.client, range(fed.clients)):
+        x, y = fed.train.inputs(held).contiguous().cpu(), fed.train.y[held].cpu()
         loader = DataLoader(TensorDataset(x, y), batch_size=batch_size, shuffle=True)
-        p_y = torch.bincount(y, minlength=fed.classes) / size
-        made.append(Client(loader, size, p_y.to(fed.device)))
+        p_y = torch.bincount(y, minlength=fed.classes) / len(y)
+        made.append(Client(loader, len(y), p_y.to(fed.device)))
     return made
 
 
@@ -109,8 +109,7 @@ def memory_of(fed: Federation) -> Memory:
     """Return the federation's examples, normalised in advance."""
     x = fed.train.inputs(torch.arange(len(fed.train.y), device=fed.device))
     x = x.movedim(-3, -1) if x.ndim == 4 else x
-    pairs = zip(fed.train.index, fed.train.sizes.tolist(), strict=True)
-    return Memory(x.contiguous(), fed.train.y, [row[:size] for row, size in pairs])
+    return Memory(x.contiguous(), fed.train.y, [*map(fed.train.client, range(fed.clients))])
 
 
 def tight_round(

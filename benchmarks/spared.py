@@ -98,15 +98,15 @@ def _steps(torchs: bool) -> float:
 def _masks() -> Pair:
     """Return the masks of one client after the other: of everybody, and of its own row."""
     table = federation(replace(CASES["A"], size=20), CPU, TESTERS).train
-    counts = torch.as_tensor(table.sizes)
+    everybody = np.arange(TESTERS)
 
     def everybodys() -> None:
-        for row in torch.arange(TESTERS).split(1):
-            _ = table.real[row, :20]
+        for row in everybody:
+            _ = table.padded(everybody)[1][row]
 
     def own() -> None:
-        for row in torch.arange(TESTERS).split(1):
-            _ = torch.arange(20) < counts[row].unsqueeze(1)
+        for row in everybody[:, None]:
+            _ = table.padded(row)[1]
 
     return everybodys, own
 

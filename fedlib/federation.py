@@ -1,9 +1,10 @@
-"""A federation in memory: every client's examples on one device, as index tables."""
+"""A federation in memory: every client's examples on one device, as tables of who holds what."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
 
@@ -92,24 +93,65 @@ class Table:
     """Who holds which example of one split (train, validation or test).
 
     ``x`` is uint8 ``[N, height, width, channels]``, int32 ``[N, tokens]`` for text, or float32
-    ``[N, ...]``, and ``y`` int64 ``[N]``, shared by all clients; ``index`` is int64 ``[clients,
-    width]`` into them, of which the first ``sizes[i]`` entries of row i count. ``side`` holds
-    per-example side information, int64 ``[clients, width]`` each. ``scale`` and ``shift``, a number
-    per value of an image ``[height * width * channels]``, turn pixels into normalised floats, and
-    other numbers likewise; text has none.
+    ``[N, ...]``, and ``y`` int64 ``[N]``, shared by all clients; ``flat`` int64 ``[held]`` points
+    into them, client after client, of whom client i holds ``sizes[i]``. ``side`` holds per-example
+    side information, int64 ``[held]`` each. So a table is as large as what is held: rows of one
+    width are made of those clients only that are trained or evaluated together (``padded``).
+    ``scale`` and ``shift``, a number per value of an image ``[height * width * channels]``, turn
+    pixels into normalised floats, and other numbers likewise; text has none.
     ``augment`` changes examples at random each time they are trained on. ``apart`` says that the
-    examples are no client's own, as a test split is.
+    examples are no client's own, as a test split is, ``shared`` that every client has all of
+    ``flat``.
     """
 
     x: Tensor
     y: Tensor
-    index: Tensor
+    flat: Tensor
     sizes: np.ndarray
     scale: Tensor
     shift: Tensor
     side: dict[str, Tensor] = field(default_factory=dict)
     augment: Augmentation | None = None
     apart: bool = False
+    shared: bool = False
+
+    @cached_property
+    def spans(self) -> tuple[Tensor, Tensor]:
+        """Where in ``flat`` each client's examples begin, and how many, ``[clients]`` each."""
+        sizes = torch.as_tensor(self.sizes, device=self.flat.device)
+        return 0 * sizes if self.shared else sizes.cumsum(0) - sizes, sizes
+
+    @property
+    def owners(self) -> Tensor:
+        """The row of the client who holds each example, int64 ``[held]``."""
+        return torch.repeat_interleave(self.spans[1])
+
+    def client(self, row: int) -> Tensor:
+        """Return the examples that one client holds, int64 ``[sizes[row]]``."""
+        return self.flat[int(self.spans[0][row]) :][: int(self.sizes[row])]
+
+    def padded(
+        self, rows: np.ndarray, width: int = 0, column: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the examples of some clients as rows, and which of them are no padding.
+
+        int64 and bool ``[rows, width]``, by default as wide as the widest; 0 in the padding. Of a
+        ``column`` ``[held, ...]`` what it says of them, ``[rows, width, ...]``.
+        """
+        wide, where = width or int(self.sizes[rows].max(initial=0)), self.flat.device
+        starts, sizes = (t[torch.as_tensor(rows, device=where), None] for t in self.spans)
+        places = torch.arange(wide, device=where)
+        real = places < sizes
+        return _taken(self.flat if column is None else column, starts + places, real), real
+
+    def some(self, rows: np.ndarray) -> Table:
+        """Return the table of some clients, in this order."""
+        sizes = self.sizes[rows]
+        shift = self.spans[0].cpu().numpy()[rows] - (np.cumsum(sizes) - sizes)
+        held = np.repeat(shift, sizes) + np.arange(sizes.sum())
+        places = torch.as_tensor(held, device=self.flat.device)
+        side = {n: t[places] for n, t in self.side.items()}
+        return replace(self, flat=self.flat[places], sizes=sizes, side=side, shared=False)
 
     def batches(
         self,
@@ -122,24 +164,26 @@ class Table:
     ) -> Iterator[Params]:
         """Yield what some clients see step by step.
 
-        ``rows`` are client rows ``[clients]``, ``positions`` their places in the table ``[clients,
-        steps, B]``, ``counts`` ``[clients, steps]`` how many of the B are real, ``widths [steps]``
-        how many are looked at. A batch has ``x [clients, width, ...]``, ``y``, ``weight`` (0 marks
-        padding) and every side information. ``noise`` are uniform random numbers step by step,
-        ``[clients, B, numbers]`` each: augmentation takes the first, the rest is in the batch.
-        ``precomputed`` are columns ``[clients, examples, ...]``.
+        ``rows`` are client rows ``[clients]``, ``positions`` places among what each of them holds
+        ``[clients, steps, B]``, ``counts`` ``[clients, steps]`` how many of the B are real,
+        ``widths [steps]`` how many are looked at. A batch has ``x [clients, width, ...]``, ``y``,
+        ``weight`` (0 marks padding) and every side information. ``noise`` are uniform random
+        numbers step by step, ``[clients, B, numbers]`` each: augmentation takes the first, the rest
+        is in the batch. ``precomputed`` are columns ``[clients, examples, ...]``.
         """
-        picked = rows[:, None, None], torch.as_tensor(positions, device=rows.device)
-        examples = self.index[picked].clamp_(min=0)
+        within = torch.as_tensor(positions, device=rows.device)
+        starts, sizes = (t[rows, None, None] for t in self.spans)
+        picked = starts + within, sizes > 0
+        examples = _taken(self.flat, *picked)
         real = np.arange(positions.shape[2]) < counts[..., None]
         held = {
             "y": self.y[examples],
             "weight": torch.as_tensor(real, device=rows.device).to(torch.float32),
-            **{name: column[picked] for name, column in self.side.items()},
+            **{name: _taken(column, *picked) for name, column in self.side.items()},
         }
         columns = {**precomputed.extra, **precomputed.replace}
         wide = max((column.shape[1] for column in columns.values()), default=0)
-        places = picked[1] + wide * torch.arange(len(rows), device=rows.device)[:, None, None]
+        places = within + wide * torch.arange(len(rows), device=rows.device)[:, None, None]
         split = {name: values.unbind(1) for name, values in held.items()}
         by_step, numbers = examples.transpose(0, 1), examples[:, :1].numel() * self.x[:1].numel()
         ahead = 1 if self.augment or rows.is_cuda else max(1, AHEAD // max(numbers, 1))
@@ -201,15 +245,14 @@ class Table:
         seen = flat.to(torch.float32).mul_(self.scale).add_(self.shift).view(shape)
         return seen.movedim(-1, -3) if self.x.ndim == 4 else seen
 
-    @property
-    def real(self) -> Tensor:
-        """Which entries of the rows are examples and no padding, bool ``[clients, width]``."""
-        sizes = torch.as_tensor(self.sizes, device=self.index.device)
-        return torch.arange(self.index.shape[1], device=self.index.device) < sizes.unsqueeze(1)
+    def counts(self, kinds: int, side: str = "") -> Tensor:
+        """Return how often each client holds each label, or value of a side information.
 
-    def counts(self, classes: int) -> Tensor:
-        """Return how often each client holds each label, int64 ``[clients, classes]``."""
-        return _count(self.y[self.index.clamp(min=0)], self.real, classes)
+        int64 ``[clients, kinds]``.
+        """
+        values = self.side[side] if side else self.y[self.flat]
+        cells = torch.bincount(self.owners * kinds + values, minlength=len(self.sizes) * kinds)
+        return cells.view(-1, kinds)
 
 
 @dataclass(eq=False)
@@ -260,8 +303,8 @@ class Federation:
         self.home = self.train, self.validation
         self.train = _restricted(self.train, flag > 0)
         self.members = np.flatnonzero(self.train.sizes)
-        there = torch.as_tensor(self.train.sizes > 0, device=self.device).unsqueeze(1)
-        self.validation = _restricted(self.validation, there)
+        there = self.train.spans[1] > 0
+        self.validation = _restricted(self.validation, there[self.validation.owners])
         self.balanced = self.balanced and _compact(self.balanced)
 
     @property
@@ -289,8 +332,8 @@ class Federation:
         if self._inside is None and self.everything and OPTED_IN in self.train.side:
             self._inside = replace(self, everything=False).participating_view()
         elif self._inside is None and self.home is not None:
-            there = torch.as_tensor(self.train.sizes > 0, device=self.device).unsqueeze(1)
-            self._inside = replace(self, test=_restricted(self.test, there), home=None)
+            test = _restricted(self.test, (self.train.spans[1] > 0)[self.test.owners])
+            self._inside = replace(self, test=test, home=None)
         return self._inside or self
 
     def full_view(self) -> Federation:
@@ -317,7 +360,7 @@ class Federation:
             return self
         if home._eval_view is None:
             inside = home.participating_view()
-            alone = torch.as_tensor(inside.train.sizes == 0, device=self.device).unsqueeze(1)
+            alone = (inside.train.spans[1] == 0)[home.train.owners]
             train = _restricted(home.train, (home.train.side[OPTED_IN] > 0) | alone)
             home._eval_view = replace(home, train=train, validation=_compact(home.validation))
             home._eval_view._inside = inside
@@ -335,10 +378,8 @@ class Federation:
         For the condition "label" that is p(y|s).
         """
         if condition not in self._shares:
-            train = self.train
-            held = train.y[train.index.clamp(min=0)]
-            values = held if condition == "label" else self._side(condition)
-            counts = _count(values, train.real, self.values(condition))
+            side = "" if condition == "label" else condition
+            counts = self.train.counts(self.values(condition), side)
             self._shares[condition] = counts / counts.sum(1, keepdim=True).clamp(min=1)
         return self._shares[condition]
 
@@ -346,7 +387,7 @@ class Federation:
         """Return the same federation with its rows in another order; ids move with the rows."""
         members = None if self.members is None else np.flatnonzero(np.isin(order, self.members))
         changes = {"ids": self.ids[order], "members": members}
-        return self._changed(lambda table: _permuted(table, order), **changes)
+        return self._changed(lambda table: table.some(order), **changes)
 
     def pooled(self) -> Federation:
         """Return one client that holds what all have, split by split: training in one place.
@@ -374,43 +415,35 @@ def _at(column: Tensor, places: Tensor) -> Tensor:
     return found.view(*places.shape, *column.shape[2:])
 
 
-def _count(values: Tensor, real: Tensor, kinds: int) -> Tensor:
-    """Return how often each value stands in the real entries of every row, ``[rows, kinds]``."""
-    out = torch.zeros(len(values), kinds, dtype=torch.int64, device=values.device)
-    return out.scatter_add_(1, torch.where(real, values, 0), real.to(torch.int64))
+def _taken(column: Tensor, places: Tensor, real: Tensor) -> Tensor:
+    """Return entries of a column ``[held, ...]`` at some places, 0 where none is real."""
+    if not len(column):
+        return column.new_zeros(*places.shape, *column.shape[1:])
+    real = real.view(*real.shape, *[1] * (column.ndim - 1))
+    return torch.where(real, column[places.clamp(max=len(column) - 1)], 0)
 
 
 def _restricted(table: Table, chosen: Tensor) -> Table:
-    """Return a table with the chosen entries of its rows only, ``[clients, width]`` or ``[.., 1]``.
+    """Return a table with the chosen of the examples that are held only, bool ``[held]``.
 
     The table does not hold the others, so that nothing can read them, not even as padding.
     """
-    chosen = chosen & table.real
-    order = torch.argsort(~chosen, dim=1, stable=True)
-    side = {n: t.gather(1, order) for n, t in table.side.items() if n != OPTED_IN}
-    index = torch.where(chosen, table.index, -1).gather(1, order)
-    return _compact(replace(table, index=index, sizes=chosen.sum(1).cpu().numpy(), side=side))
+    sizes = torch.bincount(table.owners[chosen], minlength=len(table.sizes)).cpu().numpy()
+    side = {n: t[chosen] for n, t in table.side.items() if n != OPTED_IN}
+    return _compact(replace(table, flat=table.flat[chosen], sizes=sizes, side=side))
 
 
 def _compact(table: Table) -> Table:
     """Return a table without the examples that nobody holds, unless they are nobody's own."""
     if table.apart:
         return table
-    used, place = table.index[table.real].unique(return_inverse=True)
-    index = torch.full_like(table.index, -1)
-    index[table.real] = place
+    used, place = table.flat.unique(return_inverse=True)
     # What pads the row of a client without examples.
     x, y = (t[used] if len(used) else torch.zeros_like(t[:1]) for t in (table.x, table.y))
-    return replace(table, x=x, y=y, index=index)
+    return replace(table, x=x, y=y, flat=place)
 
 
 def _pooled(table: Table) -> Table:
     """Return a table whose only client holds every example that some client holds."""
-    held = table.index[table.real].unique()
-    return replace(table, index=held.unsqueeze(0), sizes=np.array([len(held)]), side={})
-
-
-def _permuted(table: Table, order: np.ndarray) -> Table:
-    rows = torch.as_tensor(order, device=table.index.device)
-    side = {n: t[rows] for n, t in table.side.items()}
-    return replace(table, index=table.index[rows], sizes=table.sizes[order], side=side)
+    held = table.flat.unique()
+    return replace(table, flat=held, sizes=np.array([len(held)]), side={})

@@ -168,8 +168,8 @@ def consenting(e: Experiment, fed: Federation, context: Context) -> Federation:
     all), the same examples whatever the server asks. No message changes that.
     """
     home, me = fed.full_view(), int(fed.ids[0])
-    train, held = home.train, home.train.index.cpu().numpy()
-    inside, part = held >= 0, Partition(held, home.train.sizes)
+    train, held = home.train, home.train.flat.cpu().numpy()
+    inside, part = np.ones(len(held), bool), Partition(held, home.train.sizes)
     if OPTED_IN in train.side:
         inside &= train.side[OPTED_IN].cpu().numpy() > 0
     if e.task.opt_out is not None:
@@ -183,11 +183,11 @@ def consenting(e: Experiment, fed: Federation, context: Context) -> Federation:
     share = float(context.node_config.get(OPT_OUT, 0))
     if not 0 <= share <= 1:
         raise ValueError(f"{OPT_OUT} in the node's configuration must lie in [0, 1], got {share}")
-    for place in np.flatnonzero(inside[0]) if share else ():
-        x = train.x[held[0, place]].cpu().contiguous().numpy()
+    for place in np.flatnonzero(inside) if share else ():
+        x = train.x[held[place]].cpu().contiguous().numpy()
         drawn = int.from_bytes(hashlib.sha256(x.tobytes()).digest()[:8], "big") / 2**64
-        inside[0, place] = drawn >= share
-    if inside.sum() == part.sizes.sum():
+        inside[place] = drawn >= share
+    if inside.all():
         return fed
     flag = torch.as_tensor(inside.astype(np.int64), device=fed.device)
     train = replace(train, side={**train.side, OPTED_IN: flag})
@@ -315,7 +315,7 @@ class Absent(Table):
     def _missing(self, *args: Any, **more: Any) -> Any:
         raise RuntimeError("the examples are at the clients, and the server asks for some")
 
-    batches, real = _missing, property(_missing)
+    batches = padded = client = some = counts = _missing
 
 
 @dataclass(eq=False)
@@ -373,7 +373,7 @@ def joined(e: Experiment, grid: Grid, config: Mapping[str, Any]) -> tuple[Client
     ids = np.array(sorted(there))
     found = Clients(grid, [there[i][0] for i in ids.tolist()], timeout, all_nodes.refused)
     none, sizes = torch.zeros(0, dtype=torch.int64), [there[i][1] for i in ids.tolist()]
-    train = Absent(none, none, torch.full((len(ids), 1), -1), np.array(sizes), none, none)
+    train = Absent(none, none, none, np.array(sizes), none, none)
     other = replace(train, sizes=np.zeros_like(train.sizes))
     *shape, classes = usual
     net, kinds = Net(e.task.model, tuple(shape), classes), e.task.partition.kinds()
@@ -389,8 +389,8 @@ def form_of(e: Experiment, told: Federation) -> Params:
     shape, tokens = told.net.shape, reads_tokens(told.net.module)
     x = torch.zeros(2, *shape, dtype=torch.int32 if tokens else torch.float32)
     scale = torch.ones(0 if tokens else x[0].numel())
-    side = {name: torch.zeros(1, 2, dtype=torch.int64) for name in told.kinds}
-    table = Table(x, torch.arange(2), torch.arange(2)[None], np.array([2]), scale, 0 * scale, side)
+    side = {name: torch.zeros(2, dtype=torch.int64) for name in told.kinds}
+    table = Table(x, torch.arange(2), torch.arange(2), np.array([2]), scale, 0 * scale, side)
     one = np.zeros(1, dtype=np.int64)
     fed = Federation(
         told.net, told.classes, told.device, table, table, table, one, kinds=told.kinds

@@ -37,15 +37,12 @@ def view(
     seen, ``request`` what these numbers mean.
     """
     x, y = pool
-    held = part.index >= 0
     rotated, permuted = _layer(request, Rotated), _layer(request, LabelPermuted)
     angles = rotated.angles if rotated else (0.0,)
     tables = permuted.tables(seed, classes) if permuted else np.arange(classes)[None]
-    turn, call = (part.side.get(n, np.zeros_like(part.index)) for n in ("angle", "permutation"))
-    code = (part.index * len(angles) + turn) * len(tables) + call
-    seen, place = np.unique(code[held], return_inverse=True)
-    index = np.full_like(part.index, -1)
-    index[held] = place
+    turn, call = (part.side.get(n, np.zeros_like(part.flat)) for n in ("angle", "permutation"))
+    code = (part.flat * len(angles) + turn) * len(tables) + call
+    seen, place = np.unique(code, return_inverse=True)
     rest, call = np.divmod(seen, len(tables))
     example, turn = np.divmod(rest, len(angles))
     where, called = (torch.as_tensor(numbers, device=x.device) for numbers in (example, call))
@@ -57,7 +54,7 @@ def view(
         for number, degrees in enumerate(angles):
             rows = torch.as_tensor(np.flatnonzero(turn == number), device=x.device)
             images[rows] = rotate(images[rows], degrees)
-    return (images, labels), Partition(index, part.sizes, part.side)
+    return (images, labels), Partition(place, part.sizes, part.side)
 
 
 def _layer(request: Request | None, kind: type[Layer]) -> Layer | None:
@@ -276,13 +273,13 @@ class Task:
     def divided(self, seed: int) -> tuple[Dataset, Division, np.ndarray]:
         """Return the share of the data set that is used, its division, and who takes part.
 
-        That is bool ``[clients, width]``, of the entries of the training part.
+        That is bool ``[examples]``, of the training part.
         """
         data = datasets.load(self.dataset)
         train, test = (_some(split, self.portion, seed) for split in (data.train, data.test))
         division = divide(self.partition, self.held_out, train, test, data.classes, seed)
         data, part = replace(data, train=train, test=test), division.parts["train"]
-        inside = part.index >= 0
+        inside = np.ones(len(part.flat), bool)
         if self.opt_out is not None:
             labels = _labels(data, division.origin["train"])
             inside = self.opt_out.stays_in(part, labels, seed, *self.partition.among())
@@ -293,7 +290,7 @@ class Task:
         return data.fit or bool(data.vocabulary and self.opt_out and data.source != OWN)
 
     def _fitted(self, data: Dataset, division: Division, inside: np.ndarray) -> Fitted:
-        rows = division.parts["train"].index[inside]
+        rows = division.parts["train"].flat[inside]
         features = _features(data, division.origin["train"])
         return datasets.fitted(data, features, np.unique(rows))
 
@@ -317,14 +314,14 @@ class Task:
             pool = pools[division.origin[name]]
             if part.side or (name == "test" and not self._tests_apart):
                 pool, part = view(self.partition, pool, part, seed, data.classes)
-            index = torch.tensor(part.index, device=device)
+            flat = torch.tensor(part.flat, device=device)
             side = {n: torch.tensor(v, device=device) for n, v in part.side.items()}
-            tables[name] = Table(*pool, index, np.array(part.sizes), scale, shift, side)
+            tables[name] = Table(*pool, flat, np.array(part.sizes), scale, shift, side)
             tables[name].apart = name == "test" and self._tests_apart
         return tables
 
     def _balanced(self, data: Dataset, tables: dict[str, Table], seed: int) -> Table | None:
-        """Return the set that all clients share, a table with the same row for each."""
+        """Return the set that all clients share."""
         if not self.balanced:
             return None
         table, labels = tables[self.balanced_on], data.test.labels
@@ -337,5 +334,5 @@ class Task:
             _, apart = holdout(labels, self.held_out.pool, seed)
         chosen = apart[balanced(labels[apart], self.balanced, seed)]
         clients = len(table.sizes)
-        index = torch.tensor(chosen, device=table.index.device).expand(clients, -1)
-        return replace(table, index=index, sizes=np.full(clients, len(chosen)), side={})
+        flat, sizes = torch.tensor(chosen, device=table.y.device), np.full(clients, len(chosen))
+        return replace(table, flat=flat, sizes=sizes, side={}, shared=True)

@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 
 import fedlib  # noqa: F401  # isort: skip  # comes before torch, which it holds to AVX2
 
@@ -55,23 +56,30 @@ def make_federation(
     x = torch.tensor(x.clip(0, 255), dtype=torch.uint8)
     y = torch.tensor(y)
     look = torch.full((math.prod(shape),), 1 / 128), torch.full((math.prod(shape),), -1.0)
-    index = torch.full((len(sizes), max(sizes)), -1)
-    start = 0
-    for i, n in enumerate(sizes):
-        index[i, :n] = torch.arange(start, start + n)
-        start += n
-    held = torch.stack([torch.tensor(rng.permutation(40)[:6]) + start for _ in sizes])
+    start = int(sum(sizes))
+    held = torch.cat([torch.tensor(rng.permutation(40)[:6]) + start for _ in sizes])
     six = np.full(len(sizes), 6)
-    extra = {} if side is None else {side: torch.tensor(rng.integers(2, size=index.shape))}
+    extra = {}
+    if side is not None:
+        wide = rng.integers(2, size=(len(sizes), max(sizes)))
+        extra[side] = torch.tensor(wide[np.arange(max(sizes)) < np.array(sizes)[:, None]])
     return Federation(
         Net(model, shape, classes),
         classes,
         torch.device("cpu"),
-        Table(x, y, index, np.array(sizes), *look, extra),
+        Table(x, y, torch.arange(start), np.array(sizes), *look, extra),
         Table(x, y, held, six, *look),
         Table(x, y, held.clone(), six, *look),
         np.arange(len(sizes)),
     )
+
+
+def shortened(table: Table, sizes) -> Table:
+    """The table with only so many of the first examples of each client."""
+    first = zip(table.sizes.tolist(), sizes, strict=True)
+    keep = torch.cat([torch.arange(n) < size for n, size in first])
+    side = {name: values[keep] for name, values in table.side.items()}
+    return replace(table, flat=table.flat[keep], sizes=np.array(sizes), side=side)
 
 
 def told_newcomers(algorithm, fed, state) -> torch.Tensor:

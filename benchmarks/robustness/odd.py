@@ -41,10 +41,7 @@ def federation(labels: Labels, held: int = 6, seed: int = 0) -> Federation:
     sizes = np.array([len(own) for own in labels])
     y = np.concatenate([np.array([*own], np.int64) for own in labels] + [np.arange(held) % CLASSES])
     x = torch.tensor(rng.integers(0, 256, (len(y), *SHAPE)), dtype=torch.uint8)
-    index = np.full((len(labels), max(1, sizes.max())), -1)
-    for i, start in enumerate(np.cumsum(sizes) - sizes):
-        index[i, : sizes[i]] = np.arange(start, start + sizes[i])
-    tested = np.tile(np.arange(len(y) - held, len(y)), (len(labels), 1))
+    tested = torch.arange(len(y) - held, len(y)).repeat(len(labels))
     look = torch.full((math.prod(SHAPE),), 1 / 128), torch.full((math.prod(SHAPE),), -1.0)
     whole = x, torch.tensor(y)
     every = np.full(len(labels), held)
@@ -52,9 +49,9 @@ def federation(labels: Labels, held: int = 6, seed: int = 0) -> Federation:
         Net(MLP((5,)), SHAPE, CLASSES),
         CLASSES,
         torch.device("cpu"),
-        Table(*whole, torch.tensor(index), sizes, *look, {}),
-        Table(*whole, torch.tensor(tested), every, *look),
-        Table(*whole, torch.tensor(tested), every.copy(), *look),
+        Table(*whole, torch.arange(len(y) - held), sizes, *look, {}),
+        Table(*whole, tested, every, *look),
+        Table(*whole, tested, every.copy(), *look),
         np.arange(len(labels)),
     )
 

@@ -159,13 +159,12 @@ class IFCA(FedAvg):
 
         NaN for a client without examples. Every example is looked at once.
         """
-        some = replace(table, index=table.index[rows], sizes=table.sizes[rows.cpu().numpy()])
+        some = table.some(rows.cpu().numpy())
         total = torch.zeros(len(rows), self.clusters, device=fed.device)
-        held = some.index[some.real]
-        if len(held):
+        if len(some.flat):
             found = encode(fed, self, State(shared, {}), some)
-            log_p = at_label(found.code["logp"][found.at[held]], table.y[held])
-            total.index_add_(0, some.real.nonzero()[:, 0], -log_p)
+            log_p = at_label(found.of(some.flat)["logp"], table.y[some.flat])
+            total.index_add_(0, some.owners, -log_p)
         sizes = torch.as_tensor(some.sizes, device=fed.device)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 

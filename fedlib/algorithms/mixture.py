@@ -217,9 +217,10 @@ def on_tests(
     """
     asked_of = tabulate(fed, algorithm, state, fed.test, asked)
     labels, gate = asked_of.split(asked_of.shape[-1] // 2, -1)
-    right = (labels == fed.test.y[fed.test.index.clamp(min=0)].unsqueeze(-1)).double()
-    sizes = fed.test.sizes
-    return [(right[i, : sizes[i]], gate[i, : sizes[i]].double()) for i in fed.by_id.tolist()]
+    right = labels == fed.test.y[fed.test.flat].unsqueeze(-1)
+    each = (t.double().split(fed.test.sizes.tolist()) for t in (right, gate))
+    pairs = [*zip(*each, strict=True)]
+    return [pairs[i] for i in fed.by_id.tolist()]
 
 
 def expert_diagnostics(tests: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
 from fedlib.algorithms.splitting import FedPer, Split
 from fedlib.engine import Phase, Precomputed, Prediction, State, tabulate, uses_precomputed
+from fedlib.engine.costs import company
 from fedlib.engine.protocol import DROPOUT
 from fedlib.federation import Federation
 from fedlib.models import Net, Params, add_prefix, map_experts, select_prefix
@@ -113,8 +114,10 @@ class PMMoE(SecondStage):
         The mean over its training examples; NaN for a client without any.
         """
         each_example = tabulate(fed, self, state, fed.train, self._energy)
-        sizes = torch.as_tensor(fed.train.sizes, device=fed.device)
-        total = torch.where(fed.train.real.unsqueeze(-1), each_example, 0).sum(1)
+        sizes = fed.train.spans[1]
+        total = each_example.new_zeros(fed.clients, each_example.shape[-1])
+        for rows in company(fed.train.sizes, lambda width: fed.clients):
+            total[rows] = fed.train.padded(rows, column=each_example)[0].sum(1)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
     def _energy(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:

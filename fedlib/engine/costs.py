@@ -3,7 +3,7 @@
 No number here changes a result but by rounding. The numbers were measured (``make bench``).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ BLOCK = 512  # examples per forward pass of an evaluation
 BUDGET = 2**26  # numbers that one batched prediction may gather
 READ = 2**14  # texts that recurrent nets of several clients read at once
 MOST = 1000  # test examples on which every client is asked
+UNEQUAL = 64  # times the mean size, above which a client is nobody's company
 AT_ONCE = 128  # examples per forward pass of frozen leaves, of each of so many clients:
 TOGETHER = 16
 
@@ -106,9 +107,31 @@ def polled(algorithm: Algorithm, examples: int, clients: int) -> int:
     return max(1, examples // MOST) if algorithm.reads_examples and clients > 1 else 1
 
 
-def groups(kinds: np.ndarray, ends: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Yield places of the cohort that share a program: kinds, those with most steps first."""
+def groups(
+    kinds: np.ndarray, sizes: np.ndarray, phases: Sequence[Phase], size: int
+) -> Iterator[np.ndarray]:
+    """Yield places of the cohort that share a program: of one kind, those with most steps first."""
+    batch = next((p.batch_size for p in phases[:1]), None) or sizes.max(initial=1)
+    steps = np.ceil(sizes / batch)
     for kind in np.unique(kinds):
         same = np.flatnonzero(kinds == kind)
-        order = same[np.argsort(-ends[same], kind="stable")]
-        yield from np.split(order, range(size, len(order), size))
+        order = same[np.argsort(-steps[same], kind="stable")]
+        yield from (order[some] for some in company(sizes[order], lambda width: size))
+
+
+def company(sizes: np.ndarray, most: Callable[[int], int]) -> list[np.ndarray]:
+    """Return the places of clients that are padded to one width together, in their order.
+
+    As many at once as ``most`` says for the widest. Whoever has more than ``UNEQUAL`` times the
+    mean is alone, so that what is padded stays in proportion to what is held.
+    """
+    if not len(sizes):
+        return []
+    rest, alone = (np.flatnonzero(far_above(sizes) == far) for far in (False, True))
+    step = most(int(sizes[rest].max()))
+    return [*alone[:, None], *np.split(rest, range(step, len(rest), step))]
+
+
+def far_above(sizes: np.ndarray) -> np.ndarray:
+    """Return which clients have more than ``UNEQUAL`` times the mean size, bool ``[clients]``."""
+    return np.asarray(sizes * len(sizes) > UNEQUAL * sizes.sum(), bool)

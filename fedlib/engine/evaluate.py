@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def encode(
 ) -> Encoded:
     """Encode the examples of ``table`` that some client holds, or all of them."""
     held = torch.full((len(table.y),), everything, device=fed.device)
-    held[table.index[table.real]] = True
+    held[table.flat] = True
     used = torch.nonzero(held)[:, 0]
     at = torch.zeros(len(table.y), dtype=torch.int64, device=fed.device)
     at[used] = torch.arange(len(used), device=fed.device)
@@ -76,15 +77,12 @@ def evaluate(
     encoded = encoded or encode(fed, algorithm, state, table)
     hits, lost = torch.zeros(fed.clients).double(), torch.zeros(fed.clients).double()
     sizes = np.asarray(table.sizes)
-    counts = torch.as_tensor(sizes, device=fed.device)
-    everyone = torch.from_numpy(np.flatnonzero(sizes))  # rows on the host, which need no wait
+    everyone = np.flatnonzero(sizes)
     ask = _asking(fed, algorithm, state)
-    size = (fed, algorithm, encoded.code, table.index.shape[1])
 
-    def score(group: Tensor) -> tuple[Tensor, ...]:
-        width, rows = int(sizes[group].max()), group.to(fed.device)
-        held = table.index[rows, :width].clamp(min=0)
-        mask = torch.arange(width, device=fed.device) < counts[rows].unsqueeze(1)
+    def score(group: np.ndarray) -> tuple[Tensor, ...]:
+        rows = torch.as_tensor(group, device=fed.device)
+        held, mask = table.padded(group)
         y, code = table.y[held], encoded.of(held)
         out = ask(algorithm.predict, rows, code)
         right = ((out.logp.argmax(-1) == y) & mask).sum(1).double()
@@ -92,7 +90,8 @@ def evaluate(
         shown = (y[mask], out.gate[mask]) if out.gate.shape[-1] else (y[:0], out.gate[:0])
         return torch.stack([right, nll]).cpu(), *shown
 
-    groups = everyone.split(costs.predicted_together(*size)) if len(everyone) else ()
+    most = partial(costs.predicted_together, fed, algorithm, encoded.code)
+    groups = [everyone[some] for some in costs.company(sizes[everyone], most)]
     found = dict(parallel_map(score, groups, "scores"))
     for i, group in enumerate(groups):
         hits[group], lost[group] = found[i][0]
@@ -154,7 +153,7 @@ def evaluate_everywhere(
     every = -(-len(fed.test.y) // costs.MOST)
     some = torch.arange(0, len(fed.test.y), every, device=fed.device)
     sizes = np.full(fed.clients, len(some))
-    table = replace(fed.test, index=some.expand(fed.clients, -1), sizes=sizes, side={})
+    table = replace(fed.test, flat=some, sizes=sizes, side={}, shared=True)
     encoded = encoded or encode(fed, algorithm, state, fed.test, everything=True)
     return evaluate(fed, algorithm, state, table, encoded).accuracy
 
@@ -164,14 +163,18 @@ def tabulate(
 ) -> Tensor:
     """Return ``method(net, params, ctx, code) [B, ...]`` of every client's own examples.
 
-    ``[clients, width, ...]``; anything in the padding. What is shared is computed once per example.
+    ``[held, ...]``, client after client. What is shared is computed once per example.
     """
-    encoded = encode(fed, algorithm, state, table)
-    held = table.index.clamp(min=0)
-    size = costs.predicted_together(fed, algorithm, encoded.code, table.index.shape[1])
-    groups = torch.arange(fed.clients, device=fed.device).split(size)
-    ask = _asking(fed, algorithm, state)
-    return torch.cat([ask(method, i, encoded.of(held[i])) for i in groups])
+    encoded, ask = encode(fed, algorithm, state, table), _asking(fed, algorithm, state)
+    sizes, found = table.sizes, dict[int, Tensor]()
+    usual = int(sizes[~costs.far_above(sizes)].max(initial=0))
+    most = partial(costs.predicted_together, fed, algorithm, encoded.code)
+    for group in costs.company(sizes, most):
+        held, real = table.padded(group, max(usual, int(sizes[group].max())))
+        said = ask(method, torch.as_tensor(group, device=fed.device), encoded.of(held))
+        each = said[real].split(sizes[group].tolist())
+        found |= zip(group.tolist(), each, strict=True)
+    return torch.cat([found[row] for row in range(fed.clients)])
 
 
 def _asking(fed: Federation, algorithm: Algorithm, state: State) -> Callable[..., Any]:

@@ -83,18 +83,18 @@ def play_round(
     fed, state = train_view(algorithm, fed), replace(state, round=round, seed=seed)
     rows = select(fed, cohort, seed, round)
     where = torch.as_tensor(rows, device=fed.device)
-    plans = draw(algorithm, fed, rows, round=round, seed=seed)
     state = algorithm.before_round(fed, state, where, round=round, seed=seed)
     kinds = algorithm.shape_group(fed, state, where).cpu().numpy()
-    ends = plans[0].ends if plans else np.zeros(len(rows), dtype=np.int64)
     usual = costs.chunk_of(fed, chunk, costs.numbers(state))
-    most = costs.side_by_side(fed, chunk, usual, state, algorithm.phases())
-    groups = [*costs.groups(kinds, ends, most)]
+    sizes, phases = fed.train.sizes[rows], algorithm.phases()
+    most = costs.side_by_side(fed, chunk, usual, state, phases)
+    groups = [*costs.groups(kinds, sizes, phases, most)]
+    full = int(sizes[~costs.far_above(sizes)].max(initial=1))
     messages, metrics = dict[str, Tensor](), dict[str, Tensor]()
 
     def play(group: np.ndarray) -> Sent:
         received = broadcast_to(algorithm, fed, state, where[torch.as_tensor(group)])
-        mine = [plan.rows(group) for plan in plans]
+        mine = draw(algorithm, fed, rows[group], round=round, seed=seed, full=full)
         return clients_round(algorithm, received, mine, state.local, chunk, usual, score)
 
     try:
@@ -125,12 +125,23 @@ def play_round(
 
 
 def draw(
-    algorithm: Algorithm, fed: Federation, rows: np.ndarray, *, round: int, seed: int
+    algorithm: Algorithm, fed: Federation, rows: np.ndarray, *, round: int, seed: int, full: int = 1
 ) -> list[Plan]:
-    """Return the mini-batches of some clients in each phase of a round."""
-    held = fed.ids[rows], fed.train.sizes[rows]
+    """Return the mini-batches of some clients in each phase of a round.
+
+    ``full`` is how many examples a full batch has room for, or as many as the largest of them has.
+    """
+    ids, sizes = fed.ids[rows], fed.train.sizes[rows]
+    full = int(sizes.max(initial=full))
     return [
-        make_plan(*held, batch_size=p.batch_size, epochs=p.epochs, seed=seed, where=(round, k))
+        make_plan(
+            ids,
+            sizes,
+            batch_size=p.batch_size or full,
+            epochs=p.epochs,
+            seed=seed,
+            where=(round, k),
+        )
         for k, p in enumerate(algorithm.phases())
     ]
 

@@ -98,14 +98,15 @@ def gradient_divergence(updates: Tensor, weights: Tensor) -> Tensor:
 
 
 def truth(values: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:
-    """Return the group of every client whose side information ``[clients, width]`` is one value.
+    """Return the group of every client whose side information is one value, ``[clients]``.
 
-    ``sizes`` ``[clients]`` are their examples. None if a client's examples differ, or it has none.
+    ``values`` are that of all examples, client after client, and ``sizes`` ``[clients]`` how many
+    each has. None if a client's examples differ, or it has none.
     """
-    real = np.arange(values.shape[1]) < sizes[:, None]
-    first = values[:, 0] if values.shape[1] else np.zeros(len(values))
-    same = (values == first[:, None]) | ~real
-    return first if same.all() and (sizes > 0).all() else None
+    if not (sizes > 0).all():
+        return None
+    first: np.ndarray = values[np.cumsum(sizes) - sizes]
+    return first if (values == np.repeat(first, sizes)).all() else None
 
 
 def embedded(
@@ -120,7 +121,7 @@ def embedded(
     import pandas as pd
     from sklearn.manifold import TSNE
 
-    held = fed.test.index[client, : fed.test.sizes[client]]
+    held = fed.test.client(client)
     x, labels = fed.test.inputs(held), fed.test.y[held].cpu().numpy()
     parts = []
     for name, base in bases.items():

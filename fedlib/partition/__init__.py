@@ -1,4 +1,4 @@
-"""Who holds which example: labels in, an index table with one row per client out."""
+"""Who holds which example: labels in, who holds what out."""
 
 from fedlib.partition.base import Clients, LabelPermuted, Repeated, Request, Rotated
 from fedlib.partition.draws import Partition, Pool, balanced, holdout, mirrored, whole_part

@@ -99,7 +99,7 @@ class Seen(Around):
         raise NotImplementedError
 
     def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
-        """The side information, int64 [clients, width]; 0 in the padding."""
+        """The side information, int64 [examples]."""
         raise NotImplementedError
 
     def kinds(self) -> dict[str, int]:
@@ -112,7 +112,7 @@ class Seen(Around):
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
         values = self.attach(partition, part, seed, classes)
         inner = super().side(partition, part, seed, classes)
-        return Partition(inner.index, inner.sizes, {**inner.side, self.told[0]: values})
+        return Partition(inner.flat, inner.sizes, {**inner.side, self.told[0]: values})
 
 
 @value
@@ -127,7 +127,7 @@ class Rotated(Seen):
     >>> halves = Rotated(Dirichlet(clients=6, alpha=1.0, size=20), angles=(0.0, 180.0), alpha=None)
     >>> held = Mirrored(pool=200, validation=20, test=30)
     >>> task = Task("digits", halves, MLP((8,)), held)
-    >>> task.build(seed=0).train.side["angle"][:, 0].tolist()
+    >>> task.build(seed=0).train.side["angle"][::20].tolist()  # of 20 examples each
     [0, 0, 0, 1, 1, 1]
     """
 
@@ -144,15 +144,14 @@ class Rotated(Seen):
         count, clients = len(self.angles), partition.clients
         if self.alpha is None:
             block = np.arange(clients) * count // max(clients, 1)
-            return np.where(partition.index >= 0, block[:, None], 0)
-        drawn = np.zeros(partition.index.shape, np.int64)
-        for client, size in enumerate(partition.sizes):
-            shares = draws.draw_shares(
-                draws.generator_of(seed, "angle shares", client), self.alpha, count
-            )
-            generator = draws.generator_of(seed, f"angles {part}", client)
-            drawn[client, :size] = generator.choice(count, int(size), p=shares / shares.sum())
-        return drawn
+            return block[partition.owners]
+        names, who = ("angle shares", f"angles {part}"), np.arange(clients)
+        of = (draws.generators_of(seed, name, who) for name in names)
+        drawn = [np.zeros(0, np.int64)]
+        for size, client, example in zip(partition.sizes.tolist(), *of, strict=True):
+            shares = draws.draw_shares(client, self.alpha, count)
+            drawn.append(example.choice(count, size, p=shares / shares.sum()))
+        return np.concatenate(drawn)
 
 
 @value
@@ -190,14 +189,11 @@ class LabelPermuted(Seen):
     def attach(self, partition: Partition, part: str, seed: int, classes: int) -> Ints:
         """The number of each client's table."""
         self.tables(seed, classes)  # refuses what cannot be
-        given = self.given(partition.clients, seed)
-        return np.where(partition.index >= 0, given[:, None], 0)
+        return self.given(partition.clients, seed)[partition.owners]
 
     def given(self, clients: int, seed: int) -> Ints:
         """The number of each client's table, int64 [clients], which no example decides."""
-        generators = (
-            draws.generator_of(seed, "label permutation", client) for client in range(clients)
-        )
+        generators = draws.generators_of(seed, "label permutation", np.arange(clients))
         return np.array([g.integers(self.permutations) for g in generators], np.int64)
 
 
@@ -218,11 +214,12 @@ class Repeated(Around):
         return self.times * self.of.population()
 
     def deal(self, pool: Pool, seed: int) -> Partition:
-        rows: list[Ints] = []
-        for deal in range(self.times):
-            own = int(draws.generator_of(seed, "repeated", deal).integers(2**32)) if deal else seed
-            rows += self.of.deal(pool, own).rows()
-        return Partition.from_lists(rows)
+        deals = [self.of.deal(pool, seed)]
+        for deal in range(1, self.times):
+            own = int(draws.generator_of(seed, "repeated", deal).integers(2**32))
+            deals.append(self.of.deal(pool, own))
+        flat, sizes = ([getattr(deal, name) for deal in deals] for name in ("flat", "sizes"))
+        return Partition(np.concatenate(flat), np.concatenate(sizes))
 
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
         """ValueError: what one client holds back, another might train on."""
@@ -264,9 +261,7 @@ class Clients(Around):
         return self._chosen(self.of.deal(pool, seed))
 
     def side(self, partition: Partition, part: str, seed: int, classes: int) -> Partition:
-        above = (self.first, 0)
-        index = np.pad(partition.index, (above, (0, 0)), constant_values=-1)
-        everyone = Partition(index, np.pad(partition.sizes, above))
+        everyone = Partition(partition.flat, np.pad(partition.sizes, (self.first, 0)))
         return self._chosen(self.of.side(everyone, part, seed, classes))
 
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
@@ -275,6 +270,6 @@ class Clients(Around):
 
     def _chosen(self, partition: Partition) -> Partition:
         draws.enough(f"clients of {self.of}", self.last, partition.clients)
-        rows = slice(self.first, self.last)
-        side = {name: values[rows] for name, values in partition.side.items()}
-        return Partition(partition.index[rows], partition.sizes[rows], side)
+        held = slice(partition.starts[self.first], partition.starts[self.last])
+        side = {name: values[held] for name, values in partition.side.items()}
+        return Partition(partition.flat[held], partition.sizes[self.first : self.last], side)

@@ -1,4 +1,4 @@
-"""What may be dealt, the index table of who holds it, and the draws that several schemes share.
+"""What may be dealt, the table of who holds it, and the draws that several schemes share.
 
 Every generator is keyed by (seed, purpose, class or client), so that no draw depends on what else
 was drawn, and nothing touches NumPy's global generator.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedlib.values import one_of
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+RandomState = np.random.RandomState
 TRIES = 1000
 Drawn = TypeVar("Drawn")
 
@@ -54,14 +56,14 @@ def examples(
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Which examples each client holds, as one table with a row per client.
+    """Which examples each client holds: one array of positions, client after client.
 
-    index: int64 [clients, width], positions in the split, each row padded at its end with -1.
-    sizes: int64 [clients], how many entries of each row count.
-    side: arrays [clients, width] of per-example information (a rotation angle, ...), by name.
+    flat: int64 [examples], positions in the split. sizes: int64 [clients], how many of them are
+    each client's. side: arrays [examples] of per-example information (a rotation angle, ...), by
+    name. So a table is as large as what clients hold, however unequal they are.
     """
 
-    index: Ints
+    flat: Ints
     sizes: Ints
     side: dict[str, Ints] = field(default_factory=dict)
 
@@ -70,10 +72,7 @@ class Partition:
         """A partition from one list of positions per client, their order kept."""
         rows = [np.asarray(row, np.int64).reshape(-1) for row in lists]
         sizes = np.array([len(row) for row in rows], np.int64)
-        index = np.full((len(rows), int(sizes.max(initial=0))), -1, np.int64)
-        for client, row in enumerate(rows):
-            index[client, : len(row)] = row
-        return cls(index, sizes)
+        return cls(np.concatenate([np.zeros(0, np.int64), *rows]), sizes)
 
     @classmethod
     def from_owners(cls, positions: ArrayLike, owners: ArrayLike, clients: int) -> Partition:
@@ -82,27 +81,34 @@ class Partition:
         So they are kind to memory-mapped features.
         """
         held, who = np.asarray(positions, np.int64), np.asarray(owners, np.int64)
-        order = np.lexsort((held, who))
-        ends = np.cumsum(np.bincount(who, minlength=clients))[:-1]
-        return cls.from_lists(np.split(held[order], ends))
+        return cls(held[np.lexsort((held, who))], np.bincount(who, minlength=clients))
 
     @property
     def clients(self) -> int:
         """The number of clients."""
         return len(self.sizes)
 
+    @cached_property
+    def starts(self) -> Ints:
+        """Where each client's examples begin in `flat`, and the end, int64 [clients + 1]."""
+        return np.concatenate([[0], np.cumsum(self.sizes)])
+
+    @property
+    def owners(self) -> Ints:
+        """Whose each example is, int64 [examples]."""
+        return np.repeat(np.arange(self.clients), self.sizes)
+
     def client(self, i: int) -> Ints:
         """The positions that client i holds, int64 [sizes[i]]."""
-        return self.index[i, : self.sizes[i]]
+        return self.flat[self.starts[i] : self.starts[i + 1]]
 
-    def rows(self) -> list[Ints]:
-        """The positions of all clients, one array each."""
-        return [self.client(i) for i in range(self.clients)]
+    def only(self, chosen: NDArray[np.bool_]) -> Partition:
+        """The partition with the chosen examples only, bool [examples]; rows come out sorted."""
+        return self.from_owners(self.flat[chosen], self.owners[chosen], self.clients)
 
     def counts(self, labels: ArrayLike, classes: int) -> Ints:
         """How many examples of each class each client holds, int64 [clients, classes]."""
-        values = np.asarray(labels)[self.index[self.index >= 0]]
-        cell = np.repeat(np.arange(self.clients), self.sizes) * classes + values
+        cell = self.owners * classes + np.asarray(labels)[self.flat]
         return np.bincount(cell, minlength=self.clients * classes).reshape(self.clients, classes)
 
     def shares(self, labels: ArrayLike, classes: int) -> Floats:
@@ -127,6 +133,40 @@ def generator_of(seed: int, purpose: str, *key: int) -> np.random.Generator:
     """A generator of its own for each seed, purpose and class or client."""
     spawn_key = (zlib.crc32(purpose.encode()), *(int(k) for k in key))
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=spawn_key))
+
+
+def generators_of(seed: int, purpose: str, keys: Ints) -> Iterator[np.random.Generator]:
+    """`generator_of` of each of many keys, int64 [n] below 2**32, at a fifth of the time.
+
+    It is one generator, set anew for each key, as NumPy's SeedSequence and PCG64 would begin: what
+    all keys have in common is mixed once, and the keys themselves as one array.
+    Source: NumPy, random/bit_generator.pyx and random/src/pcg64; O'Neill (2014), PCG.
+    """
+    common = np.random.SeedSequence(seed, spawn_key=(zlib.crc32(purpose.encode()),))
+    # Of four words and more, each before the key has been hashed four times.
+    step = 4 * max(4, -(-int(seed).bit_length() // 32)) + 4
+    constant, pool, words = 0x43B0D7E5 * pow(0x931E8875, step, 2**32), [], np.uint32(keys)
+    for word in common.pool[:, None]:
+        constant, mixed = _hashed(constant, 0x931E8875, words)
+        mixed = np.uint32(0xCA01F9DD) * word - np.uint32(0x4973F715) * mixed
+        pool.append(mixed ^ mixed >> 16)
+    constant, state = 0x8B51F9DD, np.zeros((len(keys), 8), np.uint32)
+    for place in range(8):
+        constant, state[:, place] = _hashed(constant, 0x58F38DED, pool[place % 4])
+    bits = np.random.PCG64(0)
+    generator, fresh = np.random.Generator(bits), bits.state
+    for high, low, above, below in state.view(np.uint64).tolist():
+        odd = (above << 65 | below << 1 | 1) % 2**128
+        begun = ((odd + (high << 64 | low)) * 0x2360ED051FC65DA44385DF649FCCF645 + odd) % 2**128
+        bits.state = {**fresh, "state": {"state": begun, "inc": odd}}
+        yield generator
+
+
+def _hashed(constant: int, times: int, words: Any) -> tuple[int, Any]:
+    """The constant of the next hash of a SeedSequence, and the words hashed with this one."""
+    after = constant * times % 2**32
+    words = (words ^ np.uint32(constant % 2**32)) * np.uint32(after)
+    return after, words ^ words >> 16
 
 
 def stacks_of(pool: Pool, seed: int, purpose: str) -> list[Ints]:
@@ -200,16 +240,20 @@ def tops(stacks: list[Ints], counts: Ints, why: str = "") -> list[Ints]:
     return [stack[:n] for stack, n in zip(stacks, counts, strict=True)]
 
 
-def in_turn(stacks: list[Ints], counts: Ints, draw: Callable[[int, Ints], Ints]) -> Partition:
-    """Client after client gets draw(client, left) of each class, on top of its row of counts.
+def in_turn(
+    pool: Pool, seed: int, names: tuple[str, str], counts: Ints,
+    draw: Callable[[int, np.random.Generator, Ints], Ints],
+) -> Partition:  # fmt: skip
+    """Client after client gets draw(client, its generator, left) of each class.
 
-    stacks: one array of positions per class, from whose top all examples are taken; counts:
-    [clients, classes]; left: [classes], how many examples nobody has yet.
+    That is on top of its row of counts, [clients, classes]. left: [classes], how many examples
+    nobody has yet. names: the purposes of a shuffle of every class, and of a client's generator.
     """
+    stacks = stacks_of(pool, seed, names[0])
     tops(stacks, counts.sum(0), "for all clients")
     left = np.array([len(stack) for stack in stacks], np.int64) - counts.sum(0)
-    for client in range(len(counts)):
-        drawn = draw(client, left)
+    for client, generator in enumerate(generators_of(seed, names[1], np.arange(len(counts)))):
+        drawn = draw(client, generator, left)
         counts[client] += drawn
         left = left - drawn
     taken = tops(stacks, counts.sum(0))
@@ -218,26 +262,41 @@ def in_turn(stacks: list[Ints], counts: Ints, draw: Callable[[int, Ints], Ints])
 
 
 def cut_rows(
-    rows: Iterable[Ints], share: float, shuffle: Callable[[int, int], Ints]
+    whole: Partition, share: float, generators: Iterable[np.random.Generator | RandomState]
 ) -> tuple[Partition, Partition]:
-    """(kept, held): of row i, the first entries in the order shuffle(i, n) are held.
+    """(kept, held): of each row, the first entries in an order that its generator draws are held.
 
     Of n examples max(1, floor((1 - share) n)) are kept.
     """
-    kept, held = [], []
-    for client, row in enumerate(rows):
-        keep = min(max(1, whole_part((1 - share) * len(row))), len(row))
-        shuffled = row[shuffle(client, len(row))]
-        held.append(np.sort(shuffled[: len(row) - keep]))
-        kept.append(np.sort(shuffled[len(row) - keep :]))
-    return Partition.from_lists(kept), Partition.from_lists(held)
+    held = np.zeros(len(whole.flat), bool)
+    each = zip(whole.starts.tolist(), whole.sizes.tolist(), generators, strict=False)
+    for start, n, generator in each:
+        keep = min(max(1, whole_part((1 - share) * n)), n)
+        held[start + generator.permutation(n)[: n - keep]] = True
+    return whole.only(~held), whole.only(held)
 
 
 def halves(whole: Partition, share: float, seed: int, purpose: str) -> tuple[Partition, Partition]:
     """Each client's examples divided by a generator of its own; see `cut_rows`."""
-    return cut_rows(
-        whole.rows(), share, lambda client, n: generator_of(seed, purpose, client).permutation(n)
-    )
+    return cut_rows(whole, share, generators_of(seed, purpose, np.arange(whole.clients)))
+
+
+def ranks(
+    whole: Partition, labels: Ints, generators: Iterable[np.random.Generator]
+) -> tuple[Ints, Ints]:
+    """Each example's rank among those of its client and class, and how many these are, [examples].
+
+    A client's generator draws the order in which they are ranked, from 0. labels: [N].
+    """
+    turn = np.zeros_like(whole.flat)
+    each = zip(whole.starts.tolist(), whole.sizes.tolist(), generators, strict=False)
+    for start, n, generator in each:
+        turn[start + generator.permutation(n)] = np.arange(n)
+    of = whole.owners * (labels.max(initial=0) + 1) + labels[whole.flat]
+    _, kind, counts = np.unique(of, return_inverse=True, return_counts=True)
+    first, rank = np.repeat(np.cumsum(counts) - counts, counts), np.zeros_like(turn)
+    rank[np.lexsort((turn, kind))] = np.arange(len(turn)) - first
+    return rank, counts[kind]
 
 
 def holdout(labels: ArrayLike, size: int, seed: int) -> tuple[Ints, Ints]:
@@ -279,13 +338,13 @@ def mirrored(
     has fewer examples than a client needs.
     """
     stacks = examples(labels, pool, shares.shape[1]).stacks()
-    rows = []
-    for client, weights in enumerate(shares):
-        generator, row = generator_of(seed, "mirrored", client), [stacks[0][:0]]
-        for label, (stack, n) in enumerate(zip(stacks, apportion(weights, size), strict=True)):
+    rows, generators = [], generators_of(seed, "mirrored", np.arange(len(shares)))
+    for client, (weights, generator) in enumerate(zip(shares, generators, strict=True)):
+        counts, row = apportion(weights, size), [stacks[0][:0]]
+        for label in np.flatnonzero(counts).tolist():
+            stack, n = stacks[label], int(counts[label])
             what = f"examples of class {label} to mirror client {client} with size {size:,}"
-            enough(what, int(n), len(stack))
-            if n:
-                row.append(generator.choice(stack, n, replace=False, shuffle=False))
+            enough(what, n, len(stack))
+            row.append(generator.choice(stack, n, replace=False, shuffle=False))
         rows.append(np.sort(np.concatenate(row)))
     return Partition.from_lists(rows)

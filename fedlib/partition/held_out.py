@@ -1,6 +1,5 @@
 """What a client does not train on: twins from elsewhere, some of its own, what opted out."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,14 +110,9 @@ def thinned(whole: Partition, labels: Ints, share: float, seed: int) -> Partitio
     labels: [N], those that the partition's positions point at. Every client draws from a generator
     of its own.
     """
-    kept = []
-    for client, held in enumerate(whole.rows()):
-        row = held[draws.generator_of(seed, "own train", client).permutation(len(held))]
-        stacks = [row[labels[row] == label] for label in np.unique(labels[row])]
-        # 0.07 * 100 is a little more than 7.
-        few = [stack[: max(1, math.ceil(share * len(stack) - 1e-9))] for stack in stacks]
-        kept.append(np.sort(np.concatenate([row[:0], *few])))
-    return Partition.from_lists(kept)
+    generators = draws.generators_of(seed, "own train", np.arange(whole.clients))
+    rank, of = draws.ranks(whole, labels, generators)
+    return whole.only(rank < np.maximum(1, np.ceil(share * of - 1e-9)))  # 0.07 * 100 is above 7
 
 
 def divide(
@@ -157,21 +151,21 @@ class OptOut:
     def stays_in(
         self, train: Partition, labels: Ints, seed: int, first: int = 0, population: int = 0
     ) -> NDArray[np.bool_]:
-        """Return which entries of the training rows take part, ``[clients, width]``.
+        """Return which examples of the training part take part, ``[examples]``.
 
-        Padding does not. The rows are those of the clients from ``first`` on, of a ``population``
-        (0: of the rows). ValueError if of all of these nobody has an example that does.
+        Its clients are those from ``first`` on, of a ``population`` (0: of these). ValueError if of
+        all of these nobody has an example that does.
         """
-        inside, population = train.index >= 0, population or train.clients
+        inside, population = np.ones(len(train.flat), bool), population or train.clients
         out = round(self.clients * population)
         away = draws.generator_of(seed, "opt out").permutation(population)[:out]
-        for client in away[(away >= first) & (away < first + train.clients)].tolist():
-            row, held = client - first, np.flatnonzero(inside[client - first])
-            order = draws.generator_of(seed, "opt out examples", client).permutation(held)
-            mine = labels[train.index[row, order]]
-            for label in np.unique(mine):
-                of_class = order[mine == label]
-                inside[row, of_class[: draws.whole_part(self.share * len(of_class))]] = False
+        who = first + np.arange(train.clients)
+        opting = np.isin(who, away)
+        theirs = opting[train.owners]
+        generators = draws.generators_of(seed, "opt out examples", who[opting])
+        some = Partition(train.flat[theirs], train.sizes[opting])
+        rank, of = draws.ranks(some, labels, generators)
+        inside[theirs] = rank >= np.floor(self.share * of + 1e-9)
         if population == train.clients and inside.size and not inside.any():
             raise ValueError(f"{self} leaves no example to the federation of {population:,}")
         return inside

@@ -1,5 +1,6 @@
 """The schemes of dealing, as values: label skew, quantity skew, mixtures by hand, natural ones."""
 
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,12 @@ class Dirichlet(Request):
     def deal(self, pool: Pool, seed: int) -> Partition:
         size = draws.each_of(self.clients, self.size, len(pool.positions))
 
-        def draw(client: int, left: Ints) -> Ints:
-            generator = draws.generator_of(seed, "dirichlet shares", client)
+        def draw(client: int, generator: np.random.Generator, left: Ints) -> Ints:
             return draws.draw_labels(generator, self.alpha, left, size)
 
-        stacks = draws.stacks_of(pool, seed, "dirichlet examples")
-        return draws.in_turn(stacks, np.zeros((self.clients, pool.classes), np.int64), draw)
+        counts = np.zeros((self.clients, pool.classes), np.int64)
+        names = "dirichlet examples", "dirichlet shares"
+        return draws.in_turn(pool, seed, names, counts, draw)
 
 
 def _in_amounts(dealt: Ints, sizes: Ints) -> Partition:
@@ -168,22 +169,21 @@ class Majority(Request):
         counts = np.zeros((self.clients, pool.classes), np.int64)
         np.add.at(counts, (np.arange(self.clients)[:, None], pairs), half)
 
-        def draw(client: int, left: Ints) -> Ints:
+        def draw(client: int, generator: np.random.Generator, left: Ints) -> Ints:
             others = left.copy()
             others[pairs[client]] = 0
             what = f"examples for client {client}, not of its classes {pairs[client].tolist()}"
             draws.enough(what, rest, int(others.sum()))
-            generator = draws.generator_of(seed, "majority rest", client)
             return generator.multivariate_hypergeometric(others, rest, method="marginals")
 
-        return draws.in_turn(draws.stacks_of(pool, seed, "majority examples"), counts, draw)
+        return draws.in_turn(pool, seed, ("majority examples", "majority rest"), counts, draw)
 
     def _pairs(self, seed: int, classes: int) -> Ints:
         """Each client's two majority classes, [clients, 2]."""
         needed = 2 if self.pairs == "distinct" else 2 * self.clients
         draws.enough(f"classes for {self.clients:,} {self.pairs} pairs", needed, classes)
         if self.pairs == "distinct":
-            generators = (draws.generator_of(seed, "majority pair", i) for i in range(self.clients))
+            generators = draws.generators_of(seed, "majority pair", np.arange(self.clients))
             return np.array([g.choice(classes, 2, replace=False) for g in generators])
         order = draws.generator_of(seed, "majority pairs").permutation(classes)
         return order[:needed].reshape(self.clients, 2)
@@ -223,8 +223,7 @@ class Pachinko(Request):
             raise ValueError(f"a class has more than one value in column {self.coarse!r}")
         families = [pairs[pairs[:, 1] == c, 0] for c in range(len(above))]
 
-        def draw(client: int, left: Ints) -> Ints:
-            generator = draws.generator_of(seed, "pachinko shares", client)
+        def draw(client: int, generator: np.random.Generator, left: Ints) -> Ints:
             counts = np.zeros_like(left)
             # What is left of a coarse label bounds its draws, what is left of a fine label its
             # share of them: which is what removing exhausted labels one by one amounts to.
@@ -238,7 +237,7 @@ class Pachinko(Request):
             return counts
 
         counts = np.zeros((self.clients, pool.classes), np.int64)
-        return draws.in_turn(draws.stacks_of(pool, seed, "pachinko examples"), counts, draw)
+        return draws.in_turn(pool, seed, ("pachinko examples", "pachinko shares"), counts, draw)
 
 
 @value
@@ -314,8 +313,8 @@ class ClassDirichlet(Request):
     least: int | None = None
     seed: int | None = 1
 
-    def dealt(self, pool: Pool, seed: int) -> tuple[list[Ints], np.random.RandomState]:
-        """Rows in the order dealt, and the stream as it stands after that.
+    def dealt(self, pool: Pool, seed: int) -> tuple[Partition, np.random.RandomState]:
+        """The partition in the order dealt, and the stream as it stands after that.
 
         ValueError for the impossible, and after 1,000 tries.
         """
@@ -327,37 +326,39 @@ class ClassDirichlet(Request):
         state = np.random.RandomState(seed if self.seed is None else self.seed)
         stacks = pool._replace(positions=np.sort(pool.positions)).stacks()
 
-        def draw() -> tuple[int, list[Ints]]:
-            rows = self._one_try(stacks, total, state)
-            return min(len(row) for row in rows), rows
+        def draw() -> tuple[int, Partition]:
+            dealt = self._one_try(stacks, total, state)
+            return int(dealt.sizes.min()), dealt
 
         what = f"deal {total:,} examples of {pool.classes:,} classes to {clients:,} clients with"
         return draws.redraw(draw, least, f"{what} alpha {self.alpha:g}"), state
 
     def deal(self, pool: Pool, seed: int) -> Partition:
-        return Partition.from_lists(np.sort(row) for row in self.dealt(pool, seed)[0])
+        dealt, _ = self.dealt(pool, seed)
+        return Partition.from_owners(dealt.flat, dealt.owners, dealt.clients)
 
     def cut(self, pool: Pool, seed: int, share: float) -> tuple[Partition, Partition]:
         """Train and test rows as PFLlib's: train_test_split of each client, on the same stream."""
-        rows, state = self.dealt(pool, seed)
-        return draws.cut_rows(rows, share, lambda client, n: state.permutation(n))
+        dealt, state = self.dealt(pool, seed)
+        return draws.cut_rows(dealt, share, repeat(state))
 
-    def _one_try(self, stacks: list[Ints], total: int, state: np.random.RandomState) -> list[Ints]:
+    def _one_try(self, stacks: list[Ints], total: int, state: np.random.RandomState) -> Partition:
         clients, concentration = self.clients, np.full(self.clients, self.alpha)
         held = np.zeros(clients, np.int64)
-        pieces: list[list[Ints]] = [[] for _ in range(clients)]
+        dealt, owners = [], []
         for stack in stacks:
-            stack = state.permutation(stack)
-            common, rest = np.split(stack, [int(self.shared * len(stack))])
-            each = len(common) // clients * np.arange(1, clients)
-            held += np.diff(each, prepend=0, append=len(common))
+            dealt.append(state.permutation(stack))
+            common = int(self.shared * len(stack))
+            each = np.diff(common // clients * np.arange(clients), append=common)
+            held += each
             hungry = held < total / clients
             shares = state.dirichlet(concentration) * hungry
             if not shares.sum() > 0:  # a vanishing alpha: one client gets all of the class
                 shares = 1.0 * (np.arange(self.clients) == hungry.argmax())
-            cuts = (np.cumsum(shares / shares.sum()) * len(rest)).astype(int)[:-1]
-            held += np.diff(cuts, prepend=0, append=len(rest))
-            dealt = zip(np.split(common, each), np.split(rest, cuts), strict=True)
-            for piece, parts in zip(pieces, dealt, strict=True):
-                piece += parts
-        return [np.concatenate(row) for row in pieces]
+            rest = len(stack) - common
+            cuts = (np.cumsum(shares / shares.sum()) * rest).astype(int)[:-1]
+            others = np.diff(cuts, prepend=0, append=rest)
+            held += others
+            owners += [np.repeat(np.arange(clients), n) for n in (each, others)]
+        order = np.argsort(np.concatenate(owners), kind="stable")
+        return Partition(np.concatenate(dealt)[order], held)

@@ -32,10 +32,12 @@ def tampered(task: Task, seed: int, inside: bool = False) -> Federation:
     """
     data, division, stays = task.divided(seed)
     held = {"train": np.zeros(len(data.train), bool), "test": np.zeros(len(data.test), bool)}
-    _mark(held, division.origin["train"], division.parts["train"].index[stays])
+    _mark(held, division.origin["train"], division.parts["train"].flat[stays])
     if not inside:
-        chosen = division.parts["validation"].index[stays.any(1)]
-        _mark(held, division.origin["validation"], chosen[chosen >= 0])
+        held_out = division.parts["validation"]
+        members = np.unique(division.parts["train"].owners[stays])
+        chosen = held_out.flat[np.isin(held_out.owners, members)]
+        _mark(held, division.origin["validation"], chosen)
     train, test = (
         _changed(split, rows if inside else ~rows, data.classes)
         for split, rows in zip((data.train, data.test), held.values(), strict=True)

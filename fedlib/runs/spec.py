@@ -263,9 +263,11 @@ class Log:
 
     def clients(self, round: int, metric: str, ids: Iterable[int], values: Any) -> None:
         """Add one row per client, or one per client and item where ``values`` are a matrix."""
-        for i, own in zip(ids, values, strict=True):
-            for at, v in enumerate(np.atleast_1d(own)):
-                self.add(round, metric, v, client=int(i), item=str(at) if np.ndim(own) else "")
+        own = np.asarray(values, dtype=float)
+        items = [str(at) for at in range(own.shape[1])] if own.ndim > 1 else [""]
+        for i, row in zip(ids, np.atleast_2d(own.T).T.tolist(), strict=True):
+            pairs = zip(items, row, strict=True)
+            self._rows += [(round, metric, int(i), NONE, item, v) for item, v in pairs]
 
     def report(self, round: int, report: Report, ids: np.ndarray) -> float:
         """Add what a round said of itself: loss, bytes, every tensor's divergence, and accuracies.

@@ -37,7 +37,7 @@ class Linear:
 
 def one_step(fed, row, w, lr):
     """A full-batch gradient step of softmax regression in NumPy."""
-    held = fed.train.index[row, : fed.train.sizes[row]].numpy()
+    held = fed.train.client(row).numpy()
     x = fed.train.x.numpy()[held].astype(float) / 128 - 1
     x = x.transpose(0, 3, 1, 2).reshape(len(held), -1)
     scores = np.exp(x @ w["head.weight"].T + w["head.bias"])
@@ -70,7 +70,7 @@ def play(algorithm, fed, rounds=3, seed=0, cohort=None, first=None, state=None, 
 
 def held_by(table, row):
     """A client's images and labels."""
-    held = table.index[row, : table.sizes[row]]
+    held = table.client(row)
     return table.inputs(held), table.y[held]
 
 

@@ -110,7 +110,7 @@ def test_training_sees_exactly_the_images_of_its_noise():
     for t, (batch, noise) in enumerate(zip(batches, plan.noise(3), strict=True)):
         assert "noise" not in batch  # all of it was the augmentation's
         for b in range(plan.counts[0, t]):
-            example = fed.train.index[0, plan.positions[0, t, b]]
+            example = fed.train.client(0)[plan.positions[0, t, b]]
             image = plain(fed.train.x[example].numpy(), noise[0, b], 2)
             expected = torch.tensor(image / 128 - 1).movedim(-1, 0).float()
             torch.testing.assert_close(batch["x"][0, b], expected)

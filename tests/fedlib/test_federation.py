@@ -23,11 +23,11 @@ def opting(fed, flag):
 
 def test_the_padding_is_not_real():
     fed = make_federation(SIZES)
-    real = fed.train.real
+    _, real = fed.train.padded(np.arange(3))
     assert real.dtype is torch.bool and real.shape == (3, 5)
     assert real.sum(1).tolist() == list(SIZES) and real[1].tolist() == [True, True] + [False] * 3
-    held = [row[:n] for row, n in zip(fed.train.index, SIZES, strict=True)]
-    by_hand = [np.bincount(fed.train.y[some], minlength=3).tolist() for some in held]
+    held = [fed.train.y[fed.train.client(row)] for row in range(3)]
+    by_hand = [np.bincount(labels, minlength=3).tolist() for labels in held]
     assert fed.train.counts(fed.classes).tolist() == by_hand
     torch.testing.assert_close(fed.shares("label").sum(1), torch.ones(3))
 
@@ -38,11 +38,11 @@ def test_rows_by_id_undo_a_permutation():
     moved = fed.permuted(order)
     assert fed.by_id.tolist() == [0, 1, 2]
     assert moved.ids[moved.by_id].tolist() == [0, 1, 2]
-    assert torch.equal(moved.train.index[moved.by_id], fed.train.index)
+    assert torch.equal(moved.train.some(moved.by_id.numpy()).flat, fed.train.flat)
 
 
 def test_a_changed_copy_forgets_what_was_counted():
-    fed = opting(make_federation(SIZES), [[1, 1, 0, 0, 1], [1, 1, 1, 1, 1], [0] * 5])
+    fed = opting(make_federation(SIZES), [1, 1, 0, 0, 1, 1, 1, 0, 0, 0, 0])
     before, inside = fed.shares("label"), fed.participating_view()
     assert fed.shares("label") is before and fed.participating_view() is inside
     other = replace(fed, train=replace(fed.train, y=(fed.train.y + 1) % 3))
@@ -53,17 +53,17 @@ def test_a_changed_copy_forgets_what_was_counted():
 
 def held_by_all(table):
     """The labels that clients hold, whatever a table calls the examples."""
-    return torch.where(table.real, table.y[table.index], -1)
+    return table.y[table.flat]
 
 
 def both(fed):
     """The indices, sizes and members of a federation and of what its clients have at home."""
     views = fed, fed.full_view()
-    return [(v.train.index.tolist(), v.train.sizes.tolist(), v.members) for v in views]
+    return [(v.train.flat.tolist(), v.train.sizes.tolist(), v.members) for v in views]
 
 
 def test_what_opted_out_is_there_for_who_asks_for_it_only():
-    flag = [[1, 0, 1, 0, 1], [1, 1, 0, 0, 0], [0] * 5]
+    flag = [1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0]
     fed, plain = opting(make_federation(SIZES), flag), make_federation(SIZES)
     home = fed.full_view()
     assert (
@@ -71,7 +71,7 @@ def test_what_opted_out_is_there_for_who_asks_for_it_only():
         and home.participating_view() is fed.participating_view()
     )
     for name in ("train", "validation"):
-        assert torch.equal(getattr(home, name).index, getattr(plain, name).index)
+        assert torch.equal(getattr(home, name).flat, getattr(plain, name).flat)
     assert home.members is None and home.train.side[OPTED_IN].tolist() == flag
     deciding = fed.eval_view()
     assert deciding is home.eval_view() is fed.eval_view() is deciding.eval_view()
@@ -81,7 +81,7 @@ def test_what_opted_out_is_there_for_who_asks_for_it_only():
 
 
 def test_a_changed_federation_hides_the_same():
-    flag = [[0] * 5, [1, 1, 0, 0, 0], [1, 0, 1, 0, 1]]
+    flag = [0, 0, 0, 0, 0, 1, 1, 1, 0, 1, 0]
     fed = opting(make_federation(SIZES), flag)
     other = replace(fed, classes=4)
     assert str(both(other)) == str(both(fed)) and other.full_view().classes == 4
@@ -92,7 +92,7 @@ def test_a_changed_federation_hides_the_same():
     assert moved.participating_view().members.tolist() == again.members.tolist()
     for one, other in ((moved, again), (moved.full_view(), again.full_view())):
         assert torch.equal(held_by_all(one.train), held_by_all(other.train))
-    assert fed.full_view().pooled().train.index.tolist() == fed.pooled().train.index.tolist()
+    assert fed.full_view().pooled().train.flat.tolist() == fed.pooled().train.flat.tolist()
 
 
 TASK = Task(
@@ -114,7 +114,7 @@ def fed():
 def test_labels_and_normalised_pixels_are_those_of_the_data_set(fed):
     data = datasets.load("digits")
     for table, part in ((fed.train, data.train), (fed.test, data.test)):
-        some = table.index[4, :7]
+        some = table.client(4)[:7]
         assert table.y[some].tolist() == part.labels[some].tolist()
         pixels = (part.features[some].astype(float) / 255 - data.mean[0]) / data.std[0]
         found = table.inputs(some).movedim(1, -1).numpy()
@@ -126,11 +126,11 @@ def test_labels_and_normalised_pixels_are_those_of_the_data_set(fed):
 def test_a_seed_is_a_partition(fed):
     again, other = TASK.build(3), TASK.build(4)
     for name in ("train", "validation", "test"):
-        index = getattr(fed, name).index
-        assert torch.equal(index, getattr(again, name).index)
-        assert not torch.equal(index, getattr(other, name).index)
+        flat = getattr(fed, name).flat
+        assert torch.equal(flat, getattr(again, name).flat)
+        assert not torch.equal(flat, getattr(other, name).flat)
     other = replace(TASK, model=MLP((4,)), held_out=Mirrored(300, 5, 10)).build(3)
-    assert torch.equal(other.train.index, fed.train.index), "nor do other sizes change it"
+    assert torch.equal(other.train.flat, fed.train.flat), "nor do other sizes change it"
     alone = replace(TASK, partition=IID(clients=1)).build(0)
     assert alone.train.sizes.tolist() == [1437 - 300]
 
@@ -139,8 +139,8 @@ def test_the_division_is_what_build_holds(fed):
     parts = TASK.divide(3).parts
     assert set(parts) == {"train", "validation", "test"}
     for name, part in parts.items():
-        assert np.array_equal(part.index, getattr(fed, name).index.numpy())
-    assert not np.isin(parts["train"].index, parts["validation"].index).any()
+        assert np.array_equal(part.flat, getattr(fed, name).flat.numpy())
+    assert not np.isin(parts["train"].flat, parts["validation"].flat).any()
     shares = parts["train"].shares(datasets.load("digits").train.labels, 10)
     assert (shares.max(1) > 0.25).any(), "the partition should be skewed"
 

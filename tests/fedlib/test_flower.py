@@ -230,8 +230,8 @@ def test_consent_is_the_machines_own_and_no_message_overrides_it(share):
         fed = flower.consenting(e, flower.of_task(e, {"client": 0}), loop.context(0))
         told = int(ask(loop, 0, "query.join")["told"]["examples"])
         home = fed.full_view().train
-        away = home.x[home.index[0][home.side[flower.OPTED_IN][0] == 0]]
-        mine = fed.train.x[fed.train.index[fed.train.real]]
+        away = home.x[home.flat[home.side[flower.OPTED_IN] == 0]]
+        mine = fed.train.x[fed.train.flat]
         assert told == len(mine) and told + len(away) == 30
         kept.append([{x.numpy().tobytes() for x in part} for part in (mine, away)])
     assert not any(mine & others for mine, _ in kept for _, others in kept[:2])

@@ -84,16 +84,16 @@ def test_over_clients_by_hand(accuracy, sizes, mean, weighted, std, worst):
 
 def test_what_all_have_but_what_opted_out_lies_in_one_place():
     fed = make_federation((5, 0, 7))
-    fed.train.index[2, 0] = fed.train.index[0, 0]  # held twice
-    flag = torch.ones_like(fed.train.index)
-    flag[2, 4:] = 0
+    fed.train.flat[5] = fed.train.flat[0]  # held twice
+    flag = torch.ones_like(fed.train.flat)
+    flag[9:] = 0
     fed = replace(fed, train=replace(fed.train, side={OPTED_IN: flag}))
     pooled = fed.pooled()
     assert pooled.clients == 1 and pooled.sizes.tolist() == [8]
     home = fed.full_view().train
-    held = torch.cat([home.x[home.index[row, :n]] for row, n in ((0, 5), (2, 4))])
-    assert torch.equal(pooled.train.x[pooled.train.index[0]].unique(dim=0), held.unique(dim=0))
-    assert pooled.test.sizes.tolist() == [len(set(fed.test.index.flatten().tolist()))]
+    held = home.x[home.flat[:9]]
+    assert torch.equal(pooled.train.x[pooled.train.flat].unique(dim=0), held.unique(dim=0))
+    assert pooled.test.sizes.tolist() == [len(set(fed.test.flat.tolist()))]
     assert fed.clients == 3
 
 
@@ -110,7 +110,7 @@ def test_the_neighbours_of_the_client_with_most_classes():
     fed = make_federation((12, 12, 12, 12))
     held = ([0] * 12, [0] * 6 + [1] * 6, [0] * 5 + [1] * 7, [2] * 12)
     for row, labels in enumerate(held):
-        fed.train.y[fed.train.index[row]] = torch.tensor(labels)
+        fed.train.y[fed.train.client(row)] = torch.tensor(labels)
     # Five examples of a class are too few to count: so client 1 and not 2.
     assert metrics.neighbours(fed) == (1, 2, 3)
 
@@ -152,12 +152,11 @@ def held_by(labels, test):
     fed = make_federation([len(own) for own in labels])
     y = fed.train.y.clone()
     for row, own in enumerate(labels):
-        y[fed.train.index[row, : len(own)]] = torch.tensor(own)
+        y[fed.train.client(row)] = torch.tensor(own)
     places = torch.arange(len(y) - len(test), len(y))
     y[places] = torch.tensor(test)
-    index = places.expand(len(labels), -1)
     sizes = np.full(len(labels), len(test))
-    tests = replace(fed.test, y=y, index=index, sizes=sizes)
+    tests = replace(fed.test, y=y, flat=places, sizes=sizes, shared=True)
     return replace(fed, train=replace(fed.train, y=y), test=tests)
 
 
@@ -178,8 +177,9 @@ def test_a_newcomer_gets_the_commonest_label_of_all_examples():
     """Two of three clients say 0, and so does their mean vote; but most examples have a 1."""
     fed = held_by([[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [1] * 5], test=[1, 1, 1, 0])
     state = CommonestLabel().init(fed, 0)
-    table = replace(fed.test, x=fed.test.x[fed.test.index[0]], y=fed.test.y[fed.test.index[0]])
-    only = replace(fed, test=replace(table, index=torch.arange(4).expand(3, -1)))
+    held = fed.test.flat
+    table = replace(fed.test, x=fed.test.x[held], y=fed.test.y[held], flat=torch.arange(4))
+    only = replace(fed, test=table)
     assert evaluate_global(only, CommonestLabel(), state) == 0.75
 
 

@@ -87,9 +87,9 @@ def test_a_network_that_gives_out_p_for_log_p_is_trained_on_p(fed):
 def test_what_opted_out_trains_gate_and_specialist_only(fed, federated):
     """002: the generalist learns from opt-in data. Client 1 opted out, client 2 in part."""
     algorithm = Mixture(train_global=True, **FAST)
-    fed.train.side[OPTED_IN] = torch.ones_like(fed.train.index)
-    fed.train.side[OPTED_IN][1] = 0
-    fed.train.side[OPTED_IN][2, ::2] = 0
+    of, place = fed.train.owners, torch.arange(len(fed.train.flat))
+    out = (of == 1) | (of == 2) & ((place - fed.train.spans[0][of]) % 2 == 0)
+    fed.train.side[OPTED_IN] = (~out).long()
     state, _ = play(algorithm, fed, rounds=1, first=federated)
     for name, leaf in federated.shared.items():
         copies, own = state.local[f"copy.{name}"], state.local[f"own.{name}"]

@@ -125,7 +125,7 @@ def test_some_clients_hold_what_they_hold_among_all(of, held_out):
     some = {rows: task(Clients(of, *rows), held_out).divide(3).parts for rows in ((0, 7), (7, 10))}
     for name, sides in ((n, p.side) for n, p in some[7, 10].items()):
         for side, values in sides.items():
-            mine = whole[name].side[side][7:, : values.shape[1]]
+            mine = whole[name].side[side][whole[name].starts[7] :]
             assert np.array_equal(values, mine) and len(np.unique(values)) > 1
     # Who of a client's own examples are for validation is drawn by its number among some.
     names = ["train"] if isinstance(held_out, Mirrored) else ["train", "validation"]
@@ -229,9 +229,9 @@ def test_the_auto_encoder_sees_stored_pixels_and_noise():
     params = select_prefix(algorithm.init(fed, 0, alg.FedAvg().init(fed, 0)).local, "")
     params = {n: t[0] for n, t in params.items()}
     ctx = algorithm.broadcast(fed, alg.FedAvg().init(fed, 0))
-    batch = {"x": fed.train.inputs(fed.train.index[0]), "weight": torch.ones(5)}
+    batch = {"x": fed.train.inputs(fed.train.client(0)), "weight": torch.ones(5)}
     u = torch.tensor([0.1586553, 0.8413447]).expand(5, 2)  # a standard deviation to either side
-    pixels = fed.train.x[fed.train.index[0]].flatten(1) / 255
+    pixels = fed.train.x[fed.train.client(0)].flatten(1) / 255
     expected = -evidence_bound(select_prefix(params, VAE), pixels, torch.tensor([-1.0, 1.0])).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, {**batch, NOISE: u}), expected)
     plain = -evidence_bound(select_prefix(params, VAE), pixels, torch.zeros(2)).mean()

@@ -40,25 +40,23 @@ SIZES = (11, 6, 9, 7)
 def opted(side=None):
     """Client 1 opts out, client 2 with every third example; the others take part."""
     fed = make_federation(SIZES, side=side)
-    inside = torch.ones_like(fed.train.index)
-    inside[1] = 0
-    inside[2, ::3] = 0
+    inside = torch.cat([torch.ones(11), torch.zeros(6), torch.arange(9) % 3, torch.ones(7)]) > 0
     # A validation set of its own for client 1, which must stay at home as well.
     held = replace(fed.validation, x=fed.validation.x.clone(), y=fed.validation.y.clone())
-    others = held.index[[0, 2, 3]].unique()
+    others = held.flat[held.owners != 1].unique()
     pool = torch.arange(sum(SIZES), len(held.y))
-    held.index[1] = pool[~torch.isin(pool, others)][:6]
-    train = replace(fed.train, side={**fed.train.side, OPTED_IN: inside})
+    held.flat[6:12] = pool[~torch.isin(pool, others)][:6]
+    train = replace(fed.train, side={**fed.train.side, OPTED_IN: inside.long()})
     return replace(fed, train=train, validation=held)
 
 
 def changed(fed, pixels, labels):
     """The same, with other images and labels wherever something opted out."""
     home = fed.full_view()
-    out = (home.train.side[OPTED_IN] == 0) & home.train.real
+    out = home.train.side[OPTED_IN] == 0
     train = replace(home.train, x=home.train.x.clone(), y=home.train.y.clone())
     held = replace(home.validation, x=home.validation.x.clone(), y=home.validation.y.clone())
-    for table, rows in ((train, train.index[out]), (held, held.index[1])):
+    for table, rows in ((train, train.flat[out]), (held, held.client(1))):
         table.x[rows], table.y[rows] = pixels(table.x[rows]), labels(table.y[rows])
     return replace(home, train=train, validation=held, everything=False)
 
@@ -106,9 +104,9 @@ def asked(algorithm, fed):
     }
     yield algorithm.client_end(broadcast_to(algorithm, fed, state, ROWS[:1]), start, ({}, {}))[1]
     for table in (fed.train, fed.validation):
-        held = table.index.clamp(min=0)[table.real]
+        held = table.flat
         yield {"x": table.x[held], "y": table.y[held], "sizes": torch.as_tensor(table.sizes)}
-        yield {n: t[table.real] for n, t in table.side.items()}
+        yield table.side
     settled = algorithm.assign_models(fed, state)
     yield settled.flat()
     yield algorithm.observe(fed, settled)
@@ -180,15 +178,15 @@ def test_federating_is_as_if_they_had_never_been_there():
 
 def test_rows_stay_in_place_and_hold_what_takes_part():
     angles, fed = make_federation(SIZES, side="angle").train.side["angle"], opted(side="angle")
-    inside = fed.participating_view()
-    assert inside.train.side["angle"][2, :6].tolist() == angles[2, [1, 2, 4, 5, 7, 8]].tolist()
+    inside, stay = fed.participating_view(), [17 + i for i in (1, 2, 4, 5, 7, 8)]
+    assert inside.train.side["angle"][11:17].tolist() == angles[stay].tolist()
     assert inside is fed.participating_view() and inside.participating_view() is inside
     assert inside.train.sizes.tolist() == [11, 0, 6, 7] and inside.members.tolist() == [0, 2, 3]
     assert inside.validation.sizes.tolist() == [6, 0, 6, 6]
-    assert (inside.train.index[1] == -1).all()
+    assert not len(inside.train.client(1))
     home = fed.full_view()
-    held = home.train.index[2, [1, 2, 4, 5, 7, 8]]
-    assert torch.equal(inside.train.x[inside.train.index[2, :6]], home.train.x[held])
+    held = home.train.flat[stay]
+    assert torch.equal(inside.train.x[inside.train.client(2)], home.train.x[held])
     assert OPTED_IN not in inside.train.side
     assert home.participating_view() is inside is inside.full_view() and home.full_view() is home
     assert home.train.sizes.tolist() == list(SIZES) and home.members is None, "all that they have"
@@ -235,7 +233,7 @@ def test_a_share_of_every_class_opts_out():
     part, labels = rows([0] * 5 + [1] * 4 + [2], [0, 0], [1] * 7)
     inside = OptOut(clients=1.0, share=0.5).stays_in(part, labels, seed=3)
     for client, expected in enumerate([[3, 2, 1], [1, 0, 0], [0, 4, 0]]):
-        mine = labels[part.index[client][inside[client]]]
+        mine = labels[part.flat[inside & (part.owners == client)]]
         assert np.bincount(mine, minlength=3).tolist() == expected
 
 
@@ -249,7 +247,7 @@ def test_what_opts_out_also_does_at_a_larger_fraction_or_share(seed, fractions, 
     few, many = (OptOut(q).stays_in(part, labels, seed) for q in fractions)
     some, more = (OptOut(1.0, share).stays_in(part, labels, seed) for share in shares)
     assert (many <= few).all() and (more <= some).all()
-    for inside, q in ((few, fractions[0]), (many, fractions[1])):
+    for inside, q in ((few.reshape(-1, 6), fractions[0]), (many.reshape(-1, 6), fractions[1])):
         assert (inside.all(1) | ~inside.any(1)).all()
         assert (~inside.any(1)).sum() == round(q * clients)
 
@@ -259,8 +257,9 @@ def test_some_of_the_clients_opt_out_as_they_do_among_all():
     whole = replace(TASK, opt_out=OptOut(clients=0.5, share=0.5))
     some = replace(whole, partition=Clients(whole.partition, first=5, last=8))
     theirs, mine = (task.build(3).full_view().train for task in (whole, some))
-    assert torch.equal(theirs.index[5:], mine.index)
-    assert torch.equal(theirs.side[OPTED_IN][5:], mine.side[OPTED_IN])
+    last = theirs.owners >= 5
+    assert torch.equal(theirs.flat[last], mine.flat)
+    assert torch.equal(theirs.side[OPTED_IN][last], mine.side[OPTED_IN])
     assert 0 < mine.side[OPTED_IN].sum() < theirs.side[OPTED_IN].sum()
     with pytest.raises(ValueError, match="does not say how many clients it has"):
         Clients(Repeated(IID(), 2)).among()
@@ -307,9 +306,10 @@ def test_those_who_opted_out_train_at_home():
 
 def test_everybody_is_scored_on_one_balanced_test_set():
     fed = TASK.build(0)
-    assert fed.balanced.index.shape == (8, 100) and fed.balanced.sizes.tolist() == [100] * 8
-    assert torch.bincount(fed.balanced.y[fed.balanced.index[0]]).tolist() == [10] * 10
-    assert (fed.balanced.index == fed.balanced.index[0]).all()
+    held, real = fed.balanced.padded(np.arange(8))
+    assert held.shape == (8, 100) and real.all() and fed.balanced.sizes.tolist() == [100] * 8
+    assert torch.bincount(fed.balanced.y[held[0]]).tolist() == [10] * 10
+    assert (held == held[0]).all() and len(fed.balanced.flat) == 100, "stored once"
     state = FedAvg().init(fed, 0)
     scores = evaluate(fed, FedAvg(), state, fed.balanced)
     assert len(set(scores.accuracy)) == 1, "one global model has one score"
@@ -319,10 +319,10 @@ def test_a_balanced_set_can_be_of_examples_that_nobody_trains_on_or_is_tested_on
     some = replace(TASK, balanced_on="validation")
     assert torch.bincount(some.build(0).balanced.y).tolist() == [10] * 10
     fed = replace(some, opt_out=None).build(0)
-    chosen = fed.balanced.index[0]
+    chosen = fed.balanced.client(0)
     assert torch.bincount(fed.balanced.y[chosen]).tolist() == [10] * 10
     assert fed.balanced.x is fed.validation.x and fed.validation.x is fed.train.x
-    assert not torch.isin(chosen, fed.train.index).any()
+    assert not torch.isin(chosen, fed.train.flat).any()
     experiment = replace(FEDERATED, task=replace(TASK, balanced_on="validation"))
     logged = set(run(experiment, progress=False).metrics.to_pandas()["metric"])
     assert "balanced_validation_accuracy" in logged and "balanced_accuracy" not in logged
@@ -358,7 +358,7 @@ def test_only_what_opted_out_is_tampered_with():
     assert torch.equal(control.train.x, 255 - fed.train.x)
     assert torch.equal(control.validation.x, fed.validation.x)
     home, changed, controlled = (f.full_view().train for f in (fed, other, control))
-    out = home.index[home.side[OPTED_IN] == 0]
+    out = home.flat[home.side[OPTED_IN] == 0]
     assert len(out) and torch.equal(changed.y[out], (home.y[out] + 1) % fed.classes)
     assert torch.equal(controlled.x[out], home.x[out])
     assert torch.equal(other.test.y, (fed.test.y + 1) % fed.classes)
@@ -393,10 +393,11 @@ def test_nothing_is_fitted_to_what_opted_out_or_is_tested_on(kind, opt_out, tmp_
     datasets.add("patients", (x, y, columns))
     task = Task(*task, opt_out=opt_out)
     _, division, inside = task.divided(0)
-    rows = division.parts["train"].index[inside]
+    rows = division.parts["train"].flat[inside]
     fed, control = task.build(0), tampered(task, 0, inside=True)
     others, poisoned = np.setdiff1d(np.arange(160), rows), x.copy()
-    others = np.setdiff1d(others, division.parts["validation"].index[fed.members])
+    held = division.parts["validation"]
+    others = np.setdiff1d(others, held.flat[np.isin(held.owners, fed.members)])
     poisoned[others] = {"numbers": 5000, "pictures": 255}.get(kind, "zzz bruise bruise cold")
     datasets.add("patients", (poisoned, y, columns))
     again = task.build(0)

@@ -1,5 +1,6 @@
 """Partitions: the table, what all schemes refuse, and parts that are held out and never leak."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedlib.partition import (
     LabelPermuted,
     Majority,
     Mirrored,
+    OptOut,
     Own,
     Pachinko,
     Partition,
@@ -29,6 +31,7 @@ from fedlib.partition import (
     holdout,
     mirrored,
 )
+from fedlib.partition.draws import generator_of, generators_of, whole_part
 from fedlib.partition.held_out import thinned
 from fedlib.values import from_dict, to_dict
 
@@ -61,9 +64,8 @@ def test_mirrored_draws_of_a_client_do_not_depend_on_the_others():
     labels, shares = balanced(10, 100), np.random.default_rng(1).dirichlet(np.ones(10), 6)
     whole = mirrored(labels, shares, size=90, seed=3)
     few = mirrored(labels, np.r_[shares[:2], shares[:2]], size=90, seed=3)
-    assert np.array_equal(few.index[:2], whole.index[:2])
-    assert not np.array_equal(few.index[2:], few.index[:2])
-    assert not np.array_equal(mirrored(labels, shares, size=90, seed=4).index, whole.index)
+    assert rows(few)[:2] == rows(whole)[:2] != rows(few)[2:]
+    assert rows(mirrored(labels, shares, size=90, seed=4)) != rows(whole)
 
 
 def test_shares_have_the_spread_of_a_dirichlet():
@@ -76,13 +78,14 @@ def test_shares_have_the_spread_of_a_dirichlet():
 
 @pytest.mark.parametrize("alpha", [1e-12, 1e12])
 def test_extreme_alphas_deal_every_example(alpha):
-    assert len(np.unique(deal(Dirichlet(10, alpha), balanced(10, 100)).index)) == 1000
+    assert len(np.unique(deal(Dirichlet(10, alpha), balanced(10, 100)).flat)) == 1000
 
 
 def test_table_of_ragged_rows():
     part = Partition.from_lists([[3, 1], [], [0, 2, 5]])
     assert part.clients == 3 and part.sizes.tolist() == [2, 0, 3]
-    assert part.index.tolist() == [[3, 1, -1], [-1, -1, -1], [0, 2, 5]]
+    assert part.flat.tolist() == [3, 1, 0, 2, 5] and part.starts.tolist() == [0, 2, 2, 5]
+    assert part.owners.tolist() == [0, 0, 2, 2, 2]
     assert part.client(0).tolist() == [3, 1] and part.client(1).tolist() == []
     assert part.counts([0, 0, 1, 1, 0, 1], 2).tolist() == [[1, 1], [0, 0], [1, 2]]
     assert part.shares([0, 0, 1, 1, 0, 1], 2)[1].tolist() == [0, 0]
@@ -97,7 +100,7 @@ def test_from_owners_is_a_loop_over_the_owners(owners, seed):
         lists[owner].append(position)
     slow = Partition.from_lists(sorted(row) for row in lists)
     fast = Partition.from_owners(positions, np.array(owners, int), 7)
-    assert np.array_equal(fast.index, slow.index) and np.array_equal(fast.sizes, slow.sizes)
+    assert rows(fast) == rows(slow)
 
 
 def test_the_draws_that_stored_results_were_made_with():
@@ -237,7 +240,7 @@ def test_no_example_is_trained_on_and_looked_at(request_, seed, held_out, sides)
     for name, part in division.parts.items():
         assert set(part.side) == names
         assert part.clients == division.parts["train"].clients
-        assert part.index.max(initial=0) < len(BY_SPLIT[division.origin[name]])
+        assert part.flat.max(initial=0) < len(BY_SPLIT[division.origin[name]])
     train, validation, test = (examples(division, name) for name in division.parts)
     assert len(set(train)) == len(train) and division.parts["train"].sizes.min() >= 1
     assert not set(train) & set(validation)
@@ -287,7 +290,7 @@ def test_copies_of_the_data_are_held_out_with_mirrored_only():
     train, validation = (examples(division, name) for name in ("train", "validation"))
     assert len(train) == 2 * len(set(train)) == 360 and not set(train) & set(validation)
     for part in division.parts.values():
-        assert part.side["angle"][:, 0].tolist() == [0] * 6 + [1] * 6
+        assert part.side["angle"].tolist() == [int(owner >= 6) for owner in part.owners]
     with pytest.raises(ValueError, match="use Mirrored with it, not Own"):
         divide(request, Own(), TRAIN, TEST, CLASSES, 0)
 
@@ -327,6 +330,39 @@ def test_fewer_training_examples_by_hand():
     for n, share, kept in (100, 0.07, 7), (5, 0.2, 1), (6, 0.2, 2):  # 0.07 * 100 is above 7
         part = Partition.from_lists([range(n)])
         assert thinned(part, np.zeros(n, int), share, seed=0).sizes.tolist() == [kept]
+
+
+@few
+@given(st.lists(st.lists(st.integers(0, 3), max_size=9), min_size=1, max_size=6), seeds, st.data())
+def test_thinning_and_opting_out_are_loops_over_clients_and_classes(held, seed, data):
+    sizes = np.array([len(row) for row in held])
+    part = Partition(np.arange(sizes.sum()), sizes)
+    labels = np.array([label for row in held for label in row], np.int64)
+    share = data.draw(st.floats(0.01, 0.99))
+    kept, inside = [], np.ones(len(labels), bool)
+    away = generator_of(seed, "opt out").permutation(len(held))[: round(0.5 * len(held))].tolist()
+    for client in range(len(held)):
+        mine = part.client(client)
+        row = mine[generator_of(seed, "own train", client).permutation(len(mine))]
+        order = mine[generator_of(seed, "opt out examples", client).permutation(len(mine))]
+        stacks = [row[labels[row] == label] for label in range(4)]
+        few = [stack[: max(1, math.ceil(share * len(stack) - 1e-9))] for stack in stacks]
+        kept.append(sorted(np.concatenate(few).tolist()))
+        for label in range(4) if client in away else ():
+            of_class = order[labels[order] == label]
+            inside[of_class[: whole_part(share * len(of_class))]] = False
+    assert rows(thinned(part, labels, share, seed)) == kept
+    assert OptOut(0.5, share).stays_in(part, labels, seed).tolist() == inside.tolist()
+
+
+@few
+@given(st.integers(0, 2**200), st.text(max_size=9), st.lists(st.integers(0, 2**32 - 1), max_size=9))
+def test_many_generators_are_those_that_numpy_makes_one_by_one(seed, purpose, keys):
+    generators = generators_of(seed, purpose, np.array(keys, np.int64))
+    for key, generator in zip(keys, generators, strict=True):
+        alone = generator_of(seed, purpose, key)
+        assert generator.bit_generator.state == alone.bit_generator.state
+        assert generator.permutation(9).tolist() == alone.permutation(9).tolist()
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=repr)

@@ -45,7 +45,7 @@ class Plain:
             yield int(row), float(self.fed.train.sizes[row] / total), batches
 
     def held(self, row, places=slice(None)):
-        held = self.fed.train.index[row, : self.fed.train.sizes[row]][places]
+        held = self.fed.train.client(row)[places]
         return self.fed.train.inputs(held), self.fed.train.y[held]
 
 

@@ -151,7 +151,7 @@ def test_gpfls_contexts_and_steering_by_hand():
     algorithm = alg.GPFL(**FAST)
     state, _ = play(algorithm, fed)
     params, ctx = client(fed, algorithm, state, 2)
-    held = fed.train.y[fed.train.index[2, :9]]
+    held = fed.train.y[fed.train.client(2)]
     labels = state.shared[splitting.LABELS]
     torch.testing.assert_close(ctx["mine"], labels[held].mean(0))
     torch.testing.assert_close(ctx["everybody"], labels.mean(0))
@@ -216,7 +216,7 @@ def test_dbes_consensus_by_hand():
         plan = make_plan(*who, batch_size=4, epochs=1, seed=0, where=(0, 0))
         w = fresh
         for t in range(plan.steps):
-            held = fed.train.index[row, plan.positions[0, t]]
+            held = fed.train.client(row)[plan.positions[0, t]]
             x, y = fed.train.inputs(held), fed.train.y[held]
             m = fed.net.features(w, x).mean(0)
             w = stepped(w, loss_on(fed, x, y), 0.1)

@@ -214,5 +214,5 @@ def test_any_batched_function_augments_any_examples(kind):
         broadcast_to(algorithm, fed, algorithm.init(fed, 0), rows), algorithm.phases()[0], plan[0]
     )
     fed.train.augment = None
-    plain = fed.train.inputs(fed.train.index[1, plan[0].positions[0, 0]])
+    plain = fed.train.inputs(fed.train.client(1)[plan[0].positions[0, 0]])
     torch.testing.assert_close(batch["x"][0].flatten(1), plain.flatten(1).flip(1))

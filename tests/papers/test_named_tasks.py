@@ -100,14 +100,14 @@ def test_a_rotated_task_holds_the_digits_turned():
     before, after, angles = PLAIN.build(0), turned.build(0), turned.partition.angles
     for name in ("train", "validation", "test"):
         old, new = getattr(before, name), getattr(after, name)
-        assert torch.equal(old.y[old.index], new.y[new.index])
+        assert torch.equal(old.y[old.flat], new.y[new.flat])
         assert set(new.side) == {"angle"} and after.values("angle") == 8
         for client, slot in ((0, 0), (2, 3), (4, 9)):
-            angle = angles[int(new.side["angle"][client, slot])]
-            expected = rotate(old.x[old.index[client, slot]][None], angle)[0]
-            assert torch.equal(new.x[new.index[client, slot]], expected)
+            angle = angles[int(new.side["angle"][new.spans[0][client] + slot])]
+            expected = rotate(old.x[old.client(client)[slot]][None], angle)[0]
+            assert torch.equal(new.x[new.client(client)[slot]], expected)
     assert len(after.train.y) == 200, "every example of the disjoint training parts once"
-    ways = before.test.index.flatten().tolist(), after.test.side["angle"].flatten().tolist()
+    ways = before.test.flat.tolist(), after.test.side["angle"].tolist()
     pairs = set(zip(*ways, strict=True))
     assert len(after.test.y) == len(pairs), "tests overlap: each way of seeing an example once"
 
@@ -119,10 +119,11 @@ def test_permuted_labels_are_the_tables_of_each_client():
     for name in ("train", "validation", "test"):
         old, new = getattr(before, name), getattr(after, name)
         for client in range(5):
-            k = int(new.side["permutation"][client, 0])
-            assert torch.equal(tables[k][old.y[old.index[client]]], new.y[new.index[client]])
-            assert torch.equal(old.x[old.index[client]], new.x[new.index[client]])
-    assert len({int(k) for k in after.train.side["permutation"][:, 0]}) > 1
+            k = int(new.side["permutation"][new.spans[0][client]])
+            was, now = old.client(client), new.client(client)
+            assert torch.equal(tables[k][old.y[was]], new.y[now])
+            assert torch.equal(old.x[was], new.x[now])
+    assert len(after.train.side["permutation"].unique()) > 1
     fed = replace(PLAIN, partition=Rotated(called.partition, (0.0, 180.0))).build(0)
     assert fed.values("angle") == 2 and fed.values("permutation") == 3
 
@@ -155,7 +156,7 @@ def test_the_global_test_holds_no_training_or_validation_example():
             task = replace(PLAIN, held_out=Mirrored(100, 10, 20, source="test"))
         fed = task.build(0)
         images = [
-            {bytes(t.x[i].numpy()) for i in torch.unique(t.index[t.index >= 0])}
+            {bytes(t.x[i].numpy()) for i in torch.unique(t.flat)}
             for t in (fed.train, fed.validation)
         ]
         everything = [bytes(image.numpy()) for image in fed.test.x]

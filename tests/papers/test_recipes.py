@@ -219,6 +219,6 @@ def test_costly_methods_have_fewer_seeds_unless_asked():
 def test_newcomers_hold_what_no_client_of_the_federation_holds(method):
     last = of_each(NEW_CLIENTS, "quick", "two_class_digits")[method, names.NEW]
     seen, new = (one.task.divide(0).parts["train"] for one in (last.after, last))
-    held = [set(part.index[part.index >= 0].tolist()) for part in (seen, new)]
+    held = [set(part.flat.tolist()) for part in (seen, new)]
     assert held[0] and held[1] and not held[0] & held[1]
     assert type(last.algorithm) is Newcomers and last.algorithm.of == last.after.algorithm
