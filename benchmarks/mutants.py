@@ -34,6 +34,7 @@ TESTS = {
     "fedlib/algorithms/splitting.py": "splitting",
     "fedlib/engine/selection.py": "training",
     "fedlib/engine": "engine batches training",
+    "fedlib/partition/held_out.py": "partition opt_out",
     "fedlib/partition": "partition partition_schemes",
     "companion/claims.py": "claims",
 }

@@ -115,6 +115,28 @@ def test_the_draws_that_stored_results_were_made_with():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("held_out", "origins", "golden"),
+    [
+        (Own(merge=True, train=0.3), ["merged"] * 3, ["4c71902d", "5bf71b66", "550f79e0"]),
+        (Own(), ["train"] * 3, ["e8c79a36", "9744c7d7", "cf7e5072"]),
+        (
+            Mirrored(100, 5, 5, "test"),
+            ["train", "test", "test"],
+            ["28e3d1d6", "a1cb82f5", "cf7a5617"],
+        ),
+    ],
+)
+def test_every_way_to_hold_out_has_its_golden_draws(held_out, origins, golden):
+    labels, other = (
+        alike(balanced(10, n, s), writer_id=np.arange(10 * n) // 50) for n, s in ((50, 0), (30, 1))
+    )
+    dealt = Rotated(LabelPermuted(ByColumn(), 3)), LabelPermuted(IID(3, 40), 3)
+    found = divide(dealt[isinstance(held_out, Mirrored)], held_out, labels, other, 10, 6)
+    assert [printed(part)[:8] for part in found.parts.values()] == golden
+    assert found.origin == dict(zip(("train", "validation", "test"), origins, strict=True))
+
+
 LABELS = balanced(10, 50)
 COLUMNS = {"coarse_label": LABELS // 2, "writer_id": np.repeat(np.arange(50), 10)}
 CLASSES = 6
