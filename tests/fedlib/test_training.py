@@ -192,8 +192,25 @@ def test_a_selection_is_a_clients_own_and_a_value():
     for t in range(10):
         one, other = select(fed, how, 0, t), select(fed.permuted(order), how, 0, t)
         assert {*fed.ids[one]} == {*fed.permuted(order).ids[other]}
-    with pytest.raises(ValueError, match="cohort must be >= 1"):
-        Selection(0)
+    for size in (0, 0.0, 1.5):
+        with pytest.raises(ValueError, match="cohort must be >= 1 or a fraction"):
+            Selection(size)
+    assert len(select(fed, Selection(1.0), 0, 0)) == 9
+
+
+DRAWN = {
+    Selection(4, weighted=True): [[0, 5, 3, 4], [5, 4, 0, 3], [5, 3, 4, 0]],
+    Selection(3, dropout=0.4): [[3], [1, 4], [4, 5, 1]],
+    Selection(3, available=0.5): [[4, 3], [5, 1, 3], [0]],
+    Selection(3, available=0.5, period=4): [[1], [5, 1, 4], [4, 3, 0]],
+}
+
+
+@pytest.mark.parametrize("how", DRAWN, ids=repr)
+def test_the_cohorts_that_stored_results_were_drawn_with(how):
+    """Of six clients the third is no member, the second has nothing and the fourth one example."""
+    fed = replace(make_federation((4, 0, 7, 1, 9, 6)), members=np.array([0, 1, 3, 4, 5]))
+    assert [select(fed, how, 3, t).tolist() for t in range(3)] == DRAWN[how]
 
 
 @value
