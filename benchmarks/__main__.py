@@ -25,7 +25,7 @@ import torch
 from benchmarks import sizes, spared, throughput
 from benchmarks.cases import CASES, Case
 from benchmarks.memory import peak_mib
-from fedlib import memory, paths
+from fedlib import paths, processor
 from fedlib.tasks import pick_device
 
 THROUGHPUT = "T"
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure, print and store."""
     asked = _asked(arguments)
     torch.set_num_threads(asked.threads)
-    memory.keep_freed()  # as a run does
+    processor.keep_freed()  # as the command line does
     device = pick_device(asked.device)
     here = machine(device)
     print(", ".join(f"{name} {value}" for name, value in here.items()))

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 
 from benchmarks.cases import Case
-from fedlib import memory
+from fedlib import processor
 
 ONE, TWO = "one process", "two processes"
 
@@ -48,7 +48,7 @@ def seconds(case: Case, rounds: int, processes: int) -> float:
 
 def _work(case: Case, rounds: int, barrier: Any, took: Any) -> None:
     torch.set_num_threads(1)
-    memory.keep_freed()
+    processor.keep_freed()
     play = case.plays(("engine",), torch.device("cpu"))["engine"]
     play()
     barrier.wait()

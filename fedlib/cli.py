@@ -21,6 +21,7 @@ from rich.table import Table
 from typer import Argument, Option
 from typer.main import get_command
 
+from fedlib.processor import keep_freed
 from fedlib.values import ALLOWED, UnknownName, as_code, from_code, from_dict, is_kind, one_of
 
 # Whatever needs torch is imported by the command that needs it: --help answers at once.
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 NAME = "python -m fedlib"
 WIDE = 1000  # columns of what is no terminal: a file or a program gets words whole
-# What typer raises when a question is wrong: every version calls it something else.
-Refused: Any = typer.BadParameter.__mro__[-4]
 
 app = typer.Typer(
     help="Federated mixtures of experts: run experiments and look at what is stored.",
@@ -62,6 +61,7 @@ def main(
 
     Errors of ``ours``, packages, are one message; ``wrong`` are those of a wrong question.
     """
+    keep_freed()
     try:
         # Not typer's own main, which forgets what an interruption has said.
         command = get_command(commands)
@@ -78,11 +78,11 @@ def main(
     except KeyboardInterrupt:
         print("\nfedlib: interrupted: the same command continues from there", file=sys.stderr)
         return 130
-    except Refused as error:
-        said = " ".join(error.format_message().split())
-        print(f"fedlib: {said}\n(see {name} --help)", file=sys.stderr)
-        return 2
     except Exception as error:
+        if hasattr(error, "format_message"):  # typer's, which every version has elsewhere
+            said = " ".join(error.format_message().split())
+            print(f"fedlib: {said}\n(see {name} --help)", file=sys.stderr)
+            return 2
         # A message is enough where it is ours, of a value out of range, or of the system.
         of = type(error).__module__.partition(".")[0]
         if not (of in ours or isinstance(error, ValueError | OSError)):

@@ -4,6 +4,7 @@ torch, oneDNN and MKL choose their kernels by the processor, and kernels round d
 choice is made when torch is imported, so this is imported before it and imports nothing of it.
 """
 
+import ctypes
 import os
 import platform
 import sys
@@ -18,6 +19,8 @@ SHARED = {
     "MKL_CBWR": "AVX2",
 }
 """What torch, oneDNN and MKL read from the environment, and what is put there."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's names for mallopt
+_LARGEST_MMAP_THRESHOLD = 2**25
 
 
 def pin() -> bool:
@@ -49,3 +52,16 @@ def model() -> str:
         lines = (line.partition(":") for line in CPUINFO.read_text().splitlines())
         return next(model.strip() for name, _, model in lines if name.strip() == "model name")
     return platform.processor() or platform.machine()
+
+
+def keep_freed() -> None:
+    """Let this process keep the memory that it frees, for good, where its C library can.
+
+    A step of training frees its gradients and asks for as much again. Given back to the system in
+    between, every page must be cleared anew, which can double the time of a wide layer. That is the
+    business of the command line and of a sweep's workers, whose processes do nothing but train.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)

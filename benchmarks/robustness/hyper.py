@@ -20,11 +20,11 @@ from fedlib import values
 from fedlib.algorithms import FedAvg
 from fedlib.models import MLP, Family, Module
 from fedlib.partition import IID, Request
-from fedlib.runs.tuning import Choice
 from fedlib.values import as_code, from_code, from_dict, key_of, to_dict
+from papers.adaptive.tuning import Choice
 
 PACKAGES = ("fedlib", "companion", "papers")
-ROOMS = ("fedlib.runs.tuning", "papers.book")
+ROOMS = ("papers.book",)
 HUGE = (2**63, -(2**64), 10**400, 10**5000, 1e308, 1e-320)
 NUMBERS = (-1, 0, -0.0, -0.5, 1.5, float("nan"), float("inf"), -float("inf"), True, False)
 OTHERS: tuple[Any, ...] = (

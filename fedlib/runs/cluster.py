@@ -23,6 +23,7 @@ import torch
 
 import fedlib
 from fedlib.cores import sendable
+from fedlib.processor import keep_freed
 from fedlib.progress import Tally
 from fedlib.runs import Experiment, store
 from fedlib.runs.sweep import Ended, Pool, WorkerDied, trained
@@ -192,6 +193,7 @@ def train(
     if code() != expected:
         raise UnfitNode(f"{node} has other code: {code()}, and here is {expected}")
     torch.set_num_threads(1)
+    keep_freed()
     with _own_store(experiment, every):
         for stage, files in zip(stages, packed, strict=True):
             _keep(stage, files)

@@ -21,7 +21,6 @@ from fedlib.engine import Report, State, TrainingDiverged, play_round
 from fedlib.engine.evaluate import encode, evaluate, evaluate_everywhere, evaluate_global
 from fedlib.engine.protocol import train_view, eval_view
 from fedlib.federation import Federation
-from fedlib.memory import keep_freed
 from fedlib.privacy import audit
 from fedlib.progress import Watcher, callback
 from fedlib.runs import store
@@ -185,7 +184,6 @@ def _claim_and_train(experiment: Experiment, how: How) -> Result:
 def _train(experiment: Experiment, how: How) -> Result | None:
     """Train a run and store it; return the metrics so far of one that a callback has stopped."""
     interval = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or CHECKPOINT_SECONDS)
-    keep_freed()
     if experiment.changed:
         raise StoreError(
             f"run {experiment.key} is not trained: code or data that it is made of are others in "

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fedlib.cores import end_with_parent, sendable
+from fedlib.processor import keep_freed
 from fedlib.progress import Tally, Watcher
 from fedlib.runs import Experiment, Result, find, run, run_with_state, store
 
@@ -230,6 +231,7 @@ def _serve(pipe: Connection, options: dict[str, Any]) -> None:
     end_with_parent(parent.pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
     torch.set_num_threads(1)
+    keep_freed()
 
     def tell(*progress: Any) -> None:
         pipe.send(("round", progress))

@@ -19,10 +19,11 @@ from fedlib.engine import EarlyStop
 from fedlib.models import Family, LeNet
 from fedlib.optim import Optimizer
 from fedlib.partition import IID, ByColumn, Majority, Mirrored, QuantitySkew, Repeated, Rotated
-from fedlib.runs import Experiment, tuning
-from fedlib.runs.tuning import Choice, Space, Uniform
+from fedlib.runs import Experiment
 from fedlib.tasks import Task
 from fedlib.values import one_of, value
+from papers.adaptive import tuning
+from papers.adaptive.tuning import Choice, Space, Uniform
 from papers.scaled import (
     FEDAVG,
     LOCAL,

@@ -1,13 +1,12 @@
-"""What 001 and 002 claim, tested on runs; and which of 001's departures its numbers show."""
+"""What 001 and 002 claim, tested on runs."""
 
 import pandas as pd
 
-from companion import frames
 from companion.claims import Claim
 from papers.judging import by, floor_claims, judged
 from papers.scaled import FEDAVG, LOCAL, MAJORITY, TUNED
 from papers.specialists.analysis import GLOBAL, HELD, OWN, at_q, of_figure
-from papers.specialists.experiments import LAST_CLIENT, MIXTURE, SMALL
+from papers.specialists.experiments import MIXTURE, SMALL
 
 
 def generalisation_claims(table: pd.DataFrame) -> list[Claim]:
@@ -43,26 +42,6 @@ def architecture_claims(table: pd.DataFrame) -> list[Claim]:
     kinds = {"local": by(table, metric=OWN), "global": by(table, metric=GLOBAL)}
     rows = [("small", at(SMALL), ">", at(FEDAVG), {"where": kind}) for kind, at in kinds.items()]
     return judged("001", rows) + floor_claims(small)
-
-
-def released_claims(
-    released: pd.DataFrame, plain: pd.DataFrame, printed: pd.DataFrame
-) -> list[Claim]:
-    """Test which FedAvg Table 1 shows: the average, or the model of the client that trained last.
-
-    By how far each is from the published accuracy, mean over p; not a claim of the paper (A21).
-    """
-    last = released[released["departure"] == LAST_CLIENT]
-    theirs = printed.set_index(["method", "metric", "p"])["value"].rename("theirs")
-
-    def distance(table: pd.DataFrame, metric: str) -> dict[int, float]:
-        here = table["method"].eq(FEDAVG) & table["metric"].eq(metric) & table["p"].isin(last["p"])
-        rows = table[here].join(theirs, on=["method", "metric", "p"]).dropna(subset="theirs")
-        return frames.by_seed(rows.assign(off=(rows["value"] - rows["theirs"]).abs()), "off")
-
-    tests = {GLOBAL: "global test", OWN: "local tests"}.items()
-    rows = [("last", distance(plain, m), ">", distance(last, m), {"where": t}) for m, t in tests]
-    return judged("001", rows)
 
 
 def opt_out_claims(table: pd.DataFrame) -> list[Claim]:

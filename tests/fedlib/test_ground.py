@@ -1,9 +1,9 @@
-"""The small rooms that all others stand on: randomness, memory, progress."""
+"""The small rooms that all others stand on: randomness, the process, progress."""
 
 import sys
 from types import SimpleNamespace
 
-from fedlib import memory, progress
+from fedlib import processor, progress
 from fedlib.randomness import PURPOSES, generator, torch_seed
 
 
@@ -34,12 +34,11 @@ def test_only_what_somebody_sees_is_drawn(monkeypatch):
 
 
 def test_memory_is_kept_where_the_c_library_can(monkeypatch):
-    ask = memory.keep_freed.__wrapped__
     asked: list[tuple[int, int]] = []
     library = SimpleNamespace(mallopt=lambda *option: asked.append(option))
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(processor.ctypes, "CDLL", lambda name: library)
     for name, options in (("glibc", [(-3, 2**25), (-1, 2**31 - 1)]), ("musl", [])):
-        monkeypatch.setattr(memory.platform, "libc_ver", lambda name=name: (name, ""))
+        monkeypatch.setattr(processor.platform, "libc_ver", lambda name=name: (name, ""))
         asked.clear()
-        ask()
+        processor.keep_freed()
         assert asked == options

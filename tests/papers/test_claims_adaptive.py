@@ -10,8 +10,7 @@ from rows import frame_of
 from companion.claims import FAILS, HOLDS, UNTESTED
 from fedlib import paths
 from fedlib.models import LeNet
-from fedlib.runs import tuning
-from papers.adaptive import analysis, claims, experiments
+from papers.adaptive import analysis, claims, experiments, tuning
 from papers.adaptive.experiments import (
     ADAPTIVE,
     ALL_EQUAL,

@@ -136,17 +136,6 @@ def test_departures_stand_beside_the_papers_reading_and_its_numbers():
     assert np.isnan(row["as released"]) and 0 < row["published"] < 1
 
 
-def test_which_fedavg_is_published_is_told_by_the_distance():
-    plain = table_of({(FEDAVG, GLOBAL): 0.36, (FEDAVG, OWN): 0.17}, ps=(0.8,))
-    last = table_of({(FEDAVG, GLOBAL): 0.21, (FEDAVG, OWN): 0.3}, ps=(0.8,))
-    last["value"] += 1e-3 * last["seed"]
-    every = last.assign(value=0.9, departure="as released")
-    released = pd.concat([last.assign(departure="last client"), every], ignore_index=True)
-    found = claims.released_claims(released, plain, CIFAR10)
-    assert initials(found) == "hd"
-    assert "0.161 vs 0.01" in found[0].measured  # published: 0.2000, here 0.361 and 0.212
-
-
 def test_the_ledger_tells_who_sent():
     inside = grid({(FEDAVG, "opted_in"): 20.0}, round=[0], client=range(4))
     inside.loc[inside["client"] >= 2, "value"] = 0.0

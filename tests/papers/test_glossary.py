@@ -42,7 +42,7 @@ def prose() -> dict[str, str]:
         rows = csv.DictReader((ROOT / "papers" / name).open(newline=""))
         kept = ("title", "claim", "place", "sentence", "says", "found", "sure", "out", "asks")
         texts[name] = "\n".join(r.get(k, "") for r in rows for k in kept)
-    drawn = json.loads((ROOT / "papers" / "pictures.json").read_text())
+    drawn = json.loads((ROOT / "docs" / "pictures.json").read_text())
     texts["pictures.json"] = "\n".join(str(v) for each in drawn.values() for v in each.values())
     code = re.compile(r"```.*?```|`[^`\n]*`|\*?[\"“][^\"”]*[\"”]\*?|\]\([^)]*\)", re.DOTALL)
     return {name: code.sub(" ", text) for name, text in texts.items()}

@@ -9,8 +9,8 @@ from small import running
 from fedlib.algorithms import FedAvg
 from fedlib.optim import sgd
 from fedlib.runs import Experiment, find
-from fedlib.runs.tuning import Choice, Uniform, score
-from fedlib.runs.tuning import search as search_function
+from papers.adaptive.tuning import Choice, Uniform, score
+from papers.adaptive.tuning import search as search_function
 
 RATE = {"lr": Uniform(0.01, 0.1)}
 

@@ -1,4 +1,8 @@
-"""Pictures of systems in one grammar: a server, clients, what travels between them, what stays.
+"""Pictures of the papers' systems: `python docs/pictures.py` draws ``docs/pictures/``.
+
+One grammar for all: a server, clients, what travels between them, and what stays.
+``pictures.json`` has what each shows: FedMix, its pruning, opting out, clusters, the mixture over
+them, parts, PM-MoE and denoising.
 
 A system is told in words, one for each thing: "e1" to "e6" are experts, "h1" to "h6" the private
 parts of clients, "base" is what these share, "x" a client's local expert, "gate" and "phi" are what
@@ -8,8 +12,10 @@ page, and narrow enough for the letters to be read on a phone.
 """
 
 import html
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -149,3 +155,14 @@ def _arrow(x: float, start: float, end: float) -> str:
 def _text(x: float, y: float, text: str, size: float, fill: str = INK, how: str = MIDDLE) -> str:
     style = f'font-size="{size}" fill="{fill}" {how}'
     return f'<text x="{x:g}" y="{y:g}" {style}>{html.escape(text)}</text>'
+
+
+HERE = Path(__file__).parent
+PICTURES = {
+    name: Picture(**{**told, "clients": [Client(*words) for words in told["clients"]]})
+    for name, told in json.loads((HERE / "pictures.json").read_text()).items()
+}
+
+if __name__ == "__main__":
+    for name, picture in PICTURES.items():
+        (HERE / "pictures" / f"{name}.svg").write_text(picture.svg())
