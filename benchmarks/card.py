@@ -29,7 +29,7 @@ from fedlib.federation import Federation, Table
 from fedlib.models import LeNet, Net
 from fedlib.partition import IID, Mirrored
 from fedlib.runs import Experiment
-from fedlib.runs.run import Course, How
+from fedlib.runs.run import How, Training
 from fedlib.tasks import Task
 
 DEVICE, BELOW = torch.device("cuda:0"), torch.device("meta")
@@ -187,12 +187,12 @@ def asked(task: Task, algorithm: Any, score: bool) -> Counter[str]:
     """Return what one round asks of the card; with ``score`` its evaluation and log, too."""
     with card() as there:
         fed = placed(task.build(0))
-        course = Course(Experiment(task, algorithm, 9, 10, evaluate_every=1), fed, How())
-        course.state = state = algorithm.init(fed, 0)
+        training = Training(Experiment(task, algorithm, 9, 10, evaluate_every=1), fed, How())
+        training.state = state = algorithm.init(fed, 0)
         there.counts.clear()
         state, report = play_round(algorithm, fed, state, round=0, seed=0, cohort=10, score=score)
         if score:
-            course.log_round(state, 1, report)
+            training.log_round(state, 1, report)
         return Counter(there.counts)
 
 

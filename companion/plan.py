@@ -18,7 +18,7 @@ from fedlib import paths
 from fedlib.optim import Optimizer
 from fedlib.runs import Experiment, find
 from fedlib.runs.provenance import DIRTY, commit
-from fedlib.runs.store import complete
+from fedlib.runs.store import RunFolder
 from fedlib.runs.sweep import train
 from fedlib.values import one_of
 
@@ -165,7 +165,7 @@ def campaign(
     try:
         train([p.experiment for p in missing], workers=workers, device=device, address=address)
     finally:
-        left = [p for p in missing if not complete(p.experiment)]
+        left = [p for p in missing if not RunFolder(p.experiment).complete]
         text = f"{len(left)} runs are left:\n{listed(left)}" if left else "all runs are stored"
         print(text, flush=True)
 

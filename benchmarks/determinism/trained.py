@@ -85,7 +85,7 @@ def train_all(root: Path, device: torch.device, jobs: int) -> None:
 def trained(root: Path, way: str, experiment: Experiment) -> tuple[State, pd.DataFrame]:
     """Return the final state and the metrics that a way has led to."""
     with runs_in(root / way):
-        kept = store.restore(experiment)
+        kept = store.RunFolder(experiment).restore()
     assert kept is not None and kept.completed == experiment.rounds, (way, experiment)
     return kept.state, kept.metrics.to_pandas()
 
@@ -128,9 +128,9 @@ def _one(subject: Subject, way: Way, device: str) -> None:
             run(experiment, device=device, chunk=way.chunk, progress=watch)
             break
         except KeyboardInterrupt:
-            if store.restore(experiment) is not None:
+            if store.RunFolder(experiment).restore() is not None:
                 break
-    kept = store.restore(experiment)
+    kept = store.RunFolder(experiment).restore()
     assert kept is not None and kept.completed == (HALF if way.stop else experiment.rounds)
 
 

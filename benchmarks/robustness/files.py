@@ -48,8 +48,7 @@ def measure(plan: Plan) -> list[Row]:
         found = find(RUN)
         assert found is not None
         export([found], "spoilt")
-        store.tell(
-            OTHER,
+        store.RunFolder(OTHER).tell(
             store.FAILURE,
             {"round": 2, "clients": [1], "message": "m", "metrics": {"a": 1.0}},
         )
@@ -145,7 +144,7 @@ def _run_folder(plan: Plan, safe: Path, base: Path, name: str, ways: tuple[mangl
         seen = find(RUN)
         if seen is not None and not seen.metrics.equals(found.metrics):
             return "!other numbers, unnoticed"
-        store.mend(RUN)
+        store.RunFolder(RUN).mend()
         if _aside().exists():
             return _begun_anew(number)
         if tiny.bits(RUN)[1] != expected[1]:
@@ -178,7 +177,7 @@ def _failure(plan: Plan) -> Row:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(case.bytes())
         inventory()
-        store.mend(OTHER)
+        store.RunFolder(OTHER).mend()
         if _aside().exists():
             shutil.rmtree(_aside())
             return "moved aside"

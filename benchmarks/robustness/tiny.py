@@ -79,7 +79,7 @@ def play(experiment: Experiment) -> None:
 
 def bits(experiment: Experiment) -> Bits:
     """Return the bytes of the stored metrics, and those of every tensor of the final state."""
-    kept = store.restore(experiment)
+    kept = store.RunFolder(experiment).restore()
     assert kept is not None and kept.completed == experiment.rounds
     file = (store.folder(experiment) / store.METRICS).read_bytes()
     state = kept.state.flat()

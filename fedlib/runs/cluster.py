@@ -25,7 +25,8 @@ import fedlib
 from fedlib.cores import sendable
 from fedlib.processor import keep_freed
 from fedlib.progress import Tally
-from fedlib.runs import Experiment, store
+from fedlib.runs import Experiment
+from fedlib.runs.store import RunFolder, folder
 from fedlib.runs.sweep import Ended, Pool, WorkerDied, trained
 from fedlib.values import one_of
 
@@ -93,7 +94,7 @@ class Cluster(Pool):
         return AHEAD * max(1, int(self.ray.cluster_resources().get(self.unit, 0)))
 
     def give(self, experiment: Experiment) -> None:
-        packed = [store.pack(stage) for stage in experiment.stages]
+        packed = [RunFolder(stage).pack() for stage in experiment.stages]
         order = (experiment, packed, self.options, code(), self.every, self.mailbox)
         self.jobs[self.remote.remote(*order)] = experiment
 
@@ -117,7 +118,7 @@ class Cluster(Pool):
         for experiment in [e for e in self.jobs.values() if e.key in mail]:
             (node, done, total, loss), files = mail[experiment.key]
             for at, packed in files.items():
-                _keep(experiment.stages[at], packed)
+                RunFolder(experiment.stages[at]).unpack(packed)
                 self.lost[experiment.key] = 0
             self.tally.round(experiment.key, done, total, loss, f"on {node}")
 
@@ -134,7 +135,7 @@ class Cluster(Pool):
         finally:
             del self.jobs[job]
         for stage, files in zip(experiment.stages, packed, strict=True):
-            _keep(stage, files)
+            RunFolder(stage).unpack(files)
         return experiment, error
 
     def _lose(self, experiment: Experiment, why: Exception) -> Ended | None:
@@ -168,14 +169,6 @@ def device_for(asked: str, resources: Mapping[str, float]) -> str:
     return kind if kind != "auto" else "cuda" if resources.get("GPU") else "cpu"
 
 
-def _keep(stage: Experiment, files: Files) -> None:
-    """Store the files of a run, unless there is all of it."""
-    if files:
-        with store.claimed(stage):
-            if not store.complete(stage):
-                store.unpack(stage, files)
-
-
 def train(
     experiment: Experiment,
     packed: Sequence[Files],
@@ -196,21 +189,21 @@ def train(
     keep_freed()
     with _own_store(experiment, every):
         for stage, files in zip(stages, packed, strict=True):
-            _keep(stage, files)
+            RunFolder(stage).unpack(files)
         seen, last = [_changed(stage) for stage in stages], 0.0
 
         def tell(*progress: Any) -> None:
             nonlocal seen, last
             if time.monotonic() - last > SECONDS_BETWEEN_MESSAGES:
                 now = [_changed(stage) for stage in stages]
-                new = {i: store.pack(stages[i]) for i in range(len(now)) if now[i] != seen[i]}
+                new = {i: RunFolder(stages[i]).pack() for i in range(len(now)) if now[i] != seen[i]}
                 mailbox.post.remote(experiment.key, (node, *progress), new)
                 seen, last = now, time.monotonic()
 
         error = trained(experiment, tell, options)
         if error is not None:
             error.add_note(f"on {node}")
-        return [store.pack(stage) for stage in stages], error and sendable(error)
+        return [RunFolder(stage).pack() for stage in stages], error and sendable(error)
 
 
 def code() -> dict[str, str]:
@@ -224,7 +217,7 @@ def code() -> dict[str, str]:
 def _changed(stage: Experiment) -> int:
     """Return when a file of a run folder got its name; 0 if there is none."""
     with suppress(FileNotFoundError):
-        return store.folder(stage).stat().st_mtime_ns
+        return folder(stage).stat().st_mtime_ns
     return 0
 
 

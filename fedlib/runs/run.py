@@ -34,8 +34,8 @@ from fedlib.runs.provenance import (
     segment,
     stages_of,
 )
-from fedlib.runs.spec import Experiment, Log, Result, on_host, spec_of
-from fedlib.runs.store import Kept, RunDiverged
+from fedlib.runs.spec import Experiment, Log, Result, on_host
+from fedlib.runs.store import Kept, RunDiverged, RunFolder
 from fedlib.tasks import pick_device
 
 CHECKPOINT_SECONDS = 60.0
@@ -90,9 +90,8 @@ def run(
 ) -> Result:
     """Return the result of an experiment, training it only if it is not stored.
 
-    It is stored under what it was made of: its spec, code and data of one's own. Where one of these
-    is another now it is another run. With another known set, or after another first stage, than are
-    here it counts as not stored.
+    It is stored under what it was made of: its spec, code and data of one's own. With another known
+    set, or after another first stage, than are here it counts as not stored.
 
     A run that was interrupted or killed continues from its last checkpoint (one a minute, or every
     $FEDLIB_CHECKPOINT_SECONDS), and one of more rounds from the end of a shorter one that is
@@ -127,14 +126,12 @@ def run(
     """
     how = How(device, chunk, progress, retry, tuple(callbacks), debug, again)
     made = experiment.pinned()
-    result = (None if again else store.find(made)) or _claim_and_train(made, how)
+    result = (None if again else store.find(made)) or _trained(made, how)
     return replace(result, experiment=experiment)
 
 
 def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
     """Return a result and its final state, retraining if only the exported metrics are there.
-
-    Options are those of ``run``.
 
     Args:
         experiment: what to train.
@@ -152,72 +149,42 @@ def run_with_state(experiment: Experiment, **how: Any) -> tuple[Result, State]:
     torch.Size([10])
     """
     made, asked, kept = experiment.pinned(), How(**how), None
-    stored = store.find(made) if store.complete(made) and not asked.again else None
+    here = RunFolder(made)
+    stored = here.result() if here.complete and not asked.again else None
     with suppress(Damaged):
-        kept = store.restore(made)
+        kept = here.restore()
     if stored is None or kept is None:
-        stored = _claim_and_train(made, asked)
-        kept = store.restore(made)
+        stored, kept = _trained(made, asked), here.restore()
     assert kept is not None
     return replace(stored, experiment=experiment), kept.state
 
 
-def _claim_and_train(experiment: Experiment, how: How) -> Result:
-    stopped = None
+def _trained(experiment: Experiment, how: How) -> Result:
+    """Train a run that is not complete, alone in its folder; return what is stored then."""
+    here, stopped = RunFolder(experiment), None
     how = how._replace(chunk=1) if how.debug else how
-    with store.claimed(experiment):
+    with here.claimed():
         if how.again:
             store.forget(experiment.key)
-        if not store.complete(experiment):
+        if not here.complete:
             if how.retry:
-                store.forget_failure(experiment)
-            if failure := store.diverged(experiment):
+                here.forget_failure()
+            if failure := here.failure():
                 raise failure
+            if experiment.changed:
+                raise StoreError(
+                    f"run {experiment.key} is not trained: code or data that it is made of are "
+                    "others in this process than where it was asked for. Restart what asked for it."
+                )
             cohort = 1 if how.debug else experiment.cohort  # one client is dealt to no copies
             with all_cores(pick_device(how.device), cohort):
-                stopped = _train(experiment, how)
-    found = stopped or store.find(experiment)
+                fed = built(experiment, how.device)
+                here.mend()  # the data are open now, and can be compared
+                here.begin()
+                stopped = Training(experiment, fed, how).play()
+    found = stopped or here.result()
     assert found is not None
     return found
-
-
-def _train(experiment: Experiment, how: How) -> Result | None:
-    """Train a run and store it; return the metrics so far of one that a callback has stopped."""
-    interval = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or CHECKPOINT_SECONDS)
-    if experiment.changed:
-        raise StoreError(
-            f"run {experiment.key} is not trained: code or data that it is made of are others in "
-            "this process than where it was asked for. Restart what asked for it."
-        )
-    fed = built(experiment, how.device)
-    store.mend(experiment)  # the data are open now, and can be compared
-    store.tell(experiment, store.SPEC, spec_of(experiment))
-    course = Course(experiment, fed, how)
-    first, start, end = course.begin(), course.start, experiment.rounds
-    saved = time.monotonic()
-    with callback(how.progress, type(experiment.algorithm).__name__, end, start) as tell:
-        try:
-            for state, completed, report in rounds(experiment, fed, first, start, how.chunk):
-                loss = course.log_round(state, completed, report)
-                if 0 < completed < end and time.monotonic() - saved > interval:
-                    course.save()
-                    saved = time.monotonic()
-                if report is not None:
-                    tell(completed, end, loss)
-                if course.stops(report):
-                    break
-        except TrainingDiverged as error:
-            if course.resumed:  # what it went on from may be to blame: from the beginning, then
-                at = f"went on from round {course.start} of its checkpoint, and"
-                store.discard(experiment, Damaged(f"run {experiment.key} {at} {error}"))
-                return _train(experiment, how)
-            raise course.diverged(error) from error
-    course.save()
-    made = provenance(fed, course.segments(), course.state, course.ending)
-    if course.completed < end:
-        return Result(experiment, course.log.table(), made)
-    store.tell(experiment, store.PROVENANCE, made)
-    return None
 
 
 def built(experiment: Experiment, device: str = "cpu") -> Federation:
@@ -269,17 +236,17 @@ def simulate(
     [0, 1, 2]
     """
     how = How(device, 1 if debug else chunk)
-    return (course.moment(report) for course, report in _played(experiment, how))
+    return (training.moment(report) for training, report in _played(experiment, how))
 
 
-def _played(experiment: Experiment, how: How) -> Iterator[tuple[Course, Report | None]]:
-    """Play an experiment and the stages before it; yield its course after every round."""
-    course = Course(experiment, built(experiment, how.device), how)
+def _played(experiment: Experiment, how: How) -> Iterator[tuple[Training, Report | None]]:
+    """Play an experiment and the stages before it; yield its training after every round."""
+    training = Training(experiment, built(experiment, how.device), how)
     ends = (deque(_played(stage, how), maxlen=1)[0] for stage in experiment.before)
-    first = course.fresh([before.ending for before, _ in ends])
-    for state, completed, report in rounds(experiment, course.fed, first, 0, how.chunk):
-        course.log_round(state, completed, report)
-        yield course, report
+    first = training.fresh([before.ending for before, _ in ends])
+    for state, completed, report in rounds(experiment, training.fed, first, 0, how.chunk):
+        training.log_round(state, completed, report)
+        yield training, report
 
 
 def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> State:
@@ -296,13 +263,14 @@ def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> 
     return algorithm.init(train_view(algorithm, fed), experiment.seed, first)
 
 
-class Course:
-    """A run in memory: its log, and the state after its last round."""
+class Training:
+    """A run in training: its log, the state after its last round, and what its folder is told."""
 
     def __init__(self, experiment: Experiment, fed: Federation, how: How) -> None:
         self.experiment, self.fed, self.how = experiment, fed.full_view(), how
         self.seen = train_view(experiment.algorithm, fed)
-        self.log, self.start, self.completed, self.resumed = Log(), 0, 0, False
+        self.folder = RunFolder(experiment)
+        self.log, self.start, self.completed = Log(), 0, 0
         self.state = State({}, {})
         self._earlier = list[dict[str, Any]]()
         self._best: State | None = None
@@ -315,24 +283,58 @@ class Course:
         """Count from now on: what stages before have cost stands in their own provenance."""
         self._since, self._cpu = time.monotonic(), cpu_seconds()
 
-    def begin(self) -> State:
-        """Return the state to start from: a checkpoint's, or a fresh one after earlier stages."""
-        e, kept = self.experiment, store.restore(self.experiment)
-        self.resumed = kept is not None and kept.completed > 0 and self._fits(kept.state)
-        kept = kept if self.resumed else _shorter(e, self.fed.source)
-        if kept:
-            self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
-            self._best = moved(kept.best, self.fed) if kept.best else None
-            self._rivals = self.log.table()
-            self.state, self.completed = moved(kept.state, self.fed), kept.completed
-            return self.state
+    def play(self) -> Result | None:
+        """Train to the end and store it; return the metrics so far if a callback has stopped it.
+
+        RunDiverged if a number stops being finite, unless what it went on from may be to blame:
+        then it begins anew.
+        """
+        interval = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or CHECKPOINT_SECONDS)
+        e, kept = self.experiment, self.folder.restore()
+        resumed = kept is not None and kept.completed > 0 and self._fits(kept.state)
+        kept = kept if resumed else _shorter(e, self.fed.source)
+        first, saved = self._resume(kept) if kept else self._begin(), time.monotonic()
+        with callback(self.how.progress, type(e.algorithm).__name__, e.rounds, self.start) as tell:
+            try:
+                every = rounds(e, self.fed, first, self.start, self.how.chunk)
+                for state, completed, report in every:
+                    loss = self.log_round(state, completed, report)
+                    if 0 < completed < e.rounds and time.monotonic() - saved > interval:
+                        self.save()
+                        saved = time.monotonic()
+                    if report is not None:
+                        tell(completed, e.rounds, loss)
+                    if self._stops(report):
+                        break
+            except TrainingDiverged as error:
+                if resumed:
+                    at = f" went on from round {self.start} of its checkpoint, and {error}"
+                    self.folder.discard(at)
+                    return Training(e, built(e, self.how.device), self.how).play()
+                raise self._diverged(error) from error
+        self.save()
+        made = provenance(self.fed, self.segments(), self.state, self.ending)
+        if self.completed < e.rounds:
+            return Result(e, self.log.table(), made)
+        self.folder.tell(store.PROVENANCE, made)
+        return None
+
+    def _resume(self, kept: Kept) -> State:
+        """Go on from what is stored; return its state."""
+        self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
+        self._best = moved(kept.best, self.fed) if kept.best else None
+        self._rivals = self.log.table()
+        self.state, self.completed = moved(kept.state, self.fed), kept.completed
+        return self.state
+
+    def _begin(self) -> State:
+        """Return a fresh state, after the stages before, which are trained unless they are there."""
         how = self.how._replace(callbacks=(), again=False)._asdict()
-        made = [run_with_state(stage, **how) for stage in e.before]
+        made = [run_with_state(stage, **how) for stage in self.experiment.before]
         self._stages = stages_of((r.experiment.key, r.provenance) for r, _ in made)
         for result, ended in made:
-            self._began_with |= began_with(result.provenance) | {
-                result.experiment.key: digest(ended)
-            }
+            ends = {result.experiment.key: digest(ended)}
+            self._began_with |= began_with(result.provenance) | ends
         self._clock()
         return self.fresh([state for _, state in made])
 
@@ -343,7 +345,8 @@ class Course:
         """
         ends = []
         for stage in self.experiment.before:
-            kept = store.restore(stage) if store.complete(stage) else None
+            there = RunFolder(stage)
+            kept = there.restore() if there.complete else None
             if kept is None:
                 return True
             ends.append(kept.state)
@@ -355,8 +358,8 @@ class Course:
             return True
         name = min(n for n in wanted | found if wanted.get(n) != found.get(n))
         shapes = (list(some.get(name, ["none"])) for some in (found, wanted))
-        told = "its checkpoint has for {} {}, where its model has {}".format(name, *shapes)
-        store.discard(self.experiment, Damaged(f"run {self.experiment.key}: {told}"))
+        why = ": its checkpoint has for {} {}, where its model has {}"
+        self.folder.discard(why.format(name, *shapes))
         return False
 
     def fresh(self, earlier: Sequence[State]) -> State:
@@ -398,7 +401,7 @@ class Course:
         at = self.completed
         return Moment(at, self.state, self.log.means(at), report, self.experiment)
 
-    def stops(self, report: Report | None) -> bool:
+    def _stops(self, report: Report | None) -> bool:
         """Tell callbacks of the last round; return whether one stops the run."""
         if not self.how.callbacks:
             return False
@@ -411,7 +414,7 @@ class Course:
         if self.completed == self.experiment.rounds and best is not None:
             best, last = None, self.state
         told = self.log.table(), self.fed.source, self.segments()
-        store.checkpoint(self.experiment, Kept(self.ending, self.completed, *told, best, last))
+        self.folder.checkpoint(Kept(self.ending, self.completed, *told, best, last))
 
     @property
     def ending(self) -> State:
@@ -419,9 +422,9 @@ class Course:
         last = self.completed == self.experiment.rounds
         return self._best if last and self._best is not None else self.state
 
-    def diverged(self, error: TrainingDiverged) -> RunDiverged:
+    def _diverged(self, error: TrainingDiverged) -> RunDiverged:
         """Store the metrics, and the failure after them; return the error to raise."""
-        store.write_metrics(self.experiment, self.log.table())
+        self.folder.write_metrics(self.log.table())
         failure = {
             "round": self.completed,
             "clients": list(error.clients),
@@ -430,8 +433,8 @@ class Course:
             "data": self.fed.source,
             "segments": [*self.segments(), {"began_with": self._began_with}],
         }
-        store.tell(self.experiment, store.FAILURE, failure)
-        return RunDiverged.of(failure, store.folder(self.experiment))
+        self.folder.tell(store.FAILURE, failure)
+        return RunDiverged.of(failure, self.folder.path)
 
     def segments(self) -> list[dict[str, Any]]:
         """Return the stretches of rounds that processes have trained, this one's last."""
@@ -486,9 +489,9 @@ def _shorter(experiment: Experiment, source: str) -> Kept | None:
     """
     for rounds in range(experiment.rounds - 1, 0, -1):
         less = replace(experiment, rounds=rounds)
-        if store.complete(less):
+        if (there := RunFolder(less)).complete:
             with suppress(Damaged):
-                kept = store.restore(less)
+                kept = there.restore()
                 alike = kept and kept.data.rpartition(" ")[2] == source.rpartition(" ")[2]
                 if kept and alike and (found := _lengthened(kept, less, experiment)):
                     return found

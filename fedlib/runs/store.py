@@ -8,7 +8,7 @@
     runs/<key>.lock                  held by whoever trains it
     runs/damaged/                    runs that were set aside
 
-A file that is damaged is never read on with: ``find`` passes its run over, and who claims the run
+A file that is damaged is never read on with: a lookup passes its run over, and who claims the run
 moves the folder aside and begins again. The same goes for a run of other data than are here, or
 after another first stage than is stored here: a run stands for what it was made of.
 """
@@ -111,87 +111,220 @@ def find(experiment: Experiment) -> Result | None:
     >>> run(tiny, progress=False).experiment == find(tiny).experiment
     True
     """
-    for place, made in _served(experiment):
+    return RunFolder(experiment).result()
+
+
+def diverged(experiment: Experiment) -> RunDiverged | None:
+    """Return when and why a run in this store stopped, a number not being finite; None if none did.
+
+    The error is not raised. Damaged if it cannot be made of what is written.
+    """
+    return RunFolder(experiment).failure()
+
+
+def forget(key: str) -> None:
+    """Delete a run folder; what is exported stays."""
+    with atomic.alone(paths.runs() / f"{key}.lock", "the lock"), suppress(FileNotFoundError):
+        shutil.rmtree(paths.runs() / key)
+
+
+class RunFolder:
+    """The folder of one run: all that is read from it or written into it goes through here.
+
+    What it holds is served only if it is sound and was made of what is here: ``result``,
+    ``complete``, ``restore`` and ``failure``. Only whoever holds the claim writes (``claimed``).
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment, self.path = experiment, folder(experiment)
+
+    def result(self) -> Result | None:
+        """Return what ``find`` does."""
+        for place, made in self._served():
+            try:
+                if exported := place.is_file():
+                    metrics = exported_metrics(place, self.experiment.key)
+                else:
+                    metrics = read_metrics(place, self.experiment.rounds)
+                return Result(self.experiment, metrics, made)
+            except Damaged as error:
+                if exported:
+                    raise
+                _pass_over(error)
+        return None
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is here: result, final state and provenance."""
+        whole = all((self.path / name).exists() for name in (METRICS, CHECKPOINT, PROVENANCE))
+        return whole and any(place == self.path for place, _ in self._served())
+
+    def restore(self) -> Kept | None:
+        """Return what a run begun earlier left, or None.
+
+        Damaged if it cannot be read, Other if it is of something else.
+        """
+        path = self.path / CHECKPOINT
+        if not path.exists():
+            return None
+        flat, metadata = atomic.load_tensors(path)
+        state = State.from_flat({n: t for n, t in flat.items() if not n.startswith((BEST, LAST))})
+        best, last = (
+            State.from_flat(some) if (some := select_prefix(flat, prefix)) else None
+            for prefix in (BEST, LAST)
+        )
+        with atomic.reading(path, "checkpoint of this library"):
+            completed, data = int(metadata["completed"]), metadata.get("data", "")
+            segments = list(json.loads(metadata.get("segments", "[]")))
+        self._require_same(path, {"data": data, "segments": segments})
+        metrics = read_metrics(self.path, completed).filter(pc.field("round") <= completed)
+        return Kept(state, completed, metrics, data, segments, best, last)
+
+    def failure(self) -> RunDiverged | None:
+        """Return what ``diverged`` does."""
+        path = self.path / FAILURE
+        if not path.exists():
+            return None
+        with atomic.reading(path, "description of a failure"):
+            failure = read_json(path)
+            error = RunDiverged.of(failure, self.path)
+        with suppress(Other):  # the failure of what is not here
+            self._require_same(path, failure)
+            return error
+        return None
+
+    def _served(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """Yield where a result is stored, the folder first, and its provenance, if it counts."""
+        told = self.path / PROVENANCE
+        if told.exists():
+            try:
+                made = read_json(told)
+                self._require_same(told, made, read_json(self.path / SPEC))
+                yield self.path, made
+            except Damaged as error:
+                _pass_over(error)
+        if (path := path_of(self.experiment)) is not None:
+            spec, made = read_told(path, self.experiment.key)
+            try:
+                self._require_same(path, made, spec)
+                yield path, made
+            except Other as error:
+                _pass_over(error)
+
+    def _require_same(
+        self, file: Path, made: dict[str, Any], spec: dict[str, Any] | None = None
+    ) -> None:
+        """Raise Other unless a file is of what is here; Damaged if it is of another run."""
+        e = self.experiment
+        with atomic.reading(file, "account of a run"):
+            if spec is not None and key_in(spec) != e.key:
+                raise Damaged(f"{file} is of another run than {e.key}")
+            # Of what they are and where they came from, the last word: their fingerprint.
+            then = str(made.get("data", "")).rpartition(" ")[2]
+            now = datasets.fingerprint(e.task.dataset)[: len(then)]
+            if now and now != then:
+                raise Other(f"{file} is of {e.task.dataset} {then}, and here is {now}")
+            before = [RunFolder(stage) for stage in e.stages[:-1]]
+            if file.suffix == ".parquet" and not any(stage.path.exists() for stage in before):
+                return  # what is exported fits together
+            began = began_with(made)
+            for stage in before:
+                key, ended = stage.experiment.key, stage._ending(exactly=bool(began))
+                if ended and ended != began.get(key, ""):
+                    raise Other(f"{file} began with another {key} than the one stored here")
+
+    def _ending(self, exactly: bool) -> str:
+        """Return the digest of the state that this stage ended with, "" if it is not there.
+
+        One that was trained before digests were noted has one only if it is needed ``exactly``.
+        """
+        for place, made in self._served():
+            if "state" in made or not exactly:
+                return str(made.get("state", ""))
+            with suppress(Damaged):
+                if place.is_dir() and (kept := self.restore()):
+                    return digest(kept.state)
+            return "unknown"
+        return ""
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the right to train the run: of two processes asked for it, one waits.
+
+        The folder is tidied first: see ``mend``.
+        """
+        with atomic.alone(self.path.with_name(f"{self.experiment.key}.lock"), "the lock"):
+            self.mend()
+            yield
+
+    def mend(self) -> None:
+        """Tidy the folder: no half file; no file if one is damaged, lost or of something else."""
+        home = self.path
+        atomic.clean(home)
         try:
-            exported = place.is_file()
-            metrics = (
-                exported_metrics(place, experiment.key)
-                if exported
-                else read_metrics(place, experiment.rounds)
-            )
-            return Result(experiment, metrics, made)
+            spec = read_json(home / SPEC) if (home / SPEC).exists() else None
+            for name in (PROVENANCE, FAILURE):
+                if (home / name).exists():
+                    self._require_same(home / name, read_json(home / name), spec)
+            self.failure()
+            kept, rounds = self.restore(), self.experiment.rounds
+            if (home / PROVENANCE).exists() and (kept is None or kept.completed < rounds):
+                raise Damaged(f"{home} has lost its last state")
         except Damaged as error:
-            if exported:
-                raise
-            _pass_over(error)
-    return None
+            atomic.set_aside(home, error)
 
+    def begin(self) -> None:
+        """Write what the run is."""
+        self.tell(SPEC, spec_of(self.experiment))
 
-def complete(experiment: Experiment) -> bool:
-    """Return whether a run folder holds everything: result, final state and provenance."""
-    home = folder(experiment)
-    whole = all((home / name).exists() for name in (METRICS, CHECKPOINT, PROVENANCE))
-    return whole and any(place == home for place, _ in _served(experiment))
+    def discard(self, why: str) -> None:
+        """Move the folder aside, and begin it anew."""
+        atomic.set_aside(self.path, Damaged(f"run {self.experiment.key}{why}"))
+        self.begin()
 
+    def tell(self, name: str, record: dict[str, Any]) -> None:
+        """Write the spec, the provenance, with which a run is complete, or why it stopped."""
+        text = json.dumps(record, indent=1)
+        atomic.write(self.path / name, lambda part: part.write_text(text), f"the {name}")
 
-def _served(experiment: Experiment) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield where a result is stored, the run folder first, and its provenance, if it counts."""
-    home = folder(experiment)
-    if (home / PROVENANCE).exists():
-        try:
-            made = read_json(home / PROVENANCE)
-            _require_same(experiment, home / PROVENANCE, made, read_json(home / SPEC))
-            yield home, made
-        except Damaged as error:
-            _pass_over(error)
-    if (path := path_of(experiment)) is not None:
-        spec, made = read_told(path, experiment.key)
-        try:
-            _require_same(experiment, path, made, spec)
-            yield path, made
-        except Other as error:
-            _pass_over(error)
+    def write_metrics(self, metrics: pa.Table) -> None:
+        """Store metrics, which may be ahead of the checkpoint but never behind."""
+        put = partial(pq.write_table, metrics, compression="zstd", write_page_checksum=True)
+        atomic.write(self.path / METRICS, put, "the metrics")
+
+    def checkpoint(self, kept: Kept) -> None:
+        """Store the state after some rounds, and the metrics before it."""
+        self.write_metrics(kept.metrics)
+        beside = {BEST: kept.best, LAST: kept.last}
+        others = {p + n: t for p, s in beside.items() if s for n, t in s.flat().items()}
+        metadata = {"completed": str(kept.completed), "data": kept.data}
+        metadata |= {"segments": json.dumps(kept.segments)}
+        flat = {**kept.state.flat(), **others}
+        put = partial(atomic.save_tensors, tensors=flat, metadata=metadata)
+        atomic.write(self.path / CHECKPOINT, put, f"the checkpoint of round {kept.completed}")
+
+    def forget_failure(self) -> None:
+        """Let a run that stopped be tried again."""
+        (self.path / FAILURE).unlink(missing_ok=True)
+
+    def pack(self) -> dict[str, bytes]:
+        """Return the files, to be sent to another machine."""
+        names = (SPEC, METRICS, CHECKPOINT, FAILURE, PROVENANCE)
+        return {n: (self.path / n).read_bytes() for n in names if (self.path / n).exists()}
+
+    def unpack(self, files: dict[str, bytes]) -> None:
+        """Write what ``pack`` returned, the provenance last; nothing over a complete run."""
+        if not files:
+            return
+        with self.claimed():
+            if not self.complete:
+                self.forget_failure()  # of an earlier attempt; theirs comes along
+                for name, data in files.items():
+                    atomic.write(self.path / name, methodcaller("write_bytes", data), name)
 
 
 def _pass_over(error: Damaged) -> None:
     warnings.warn(f"{error}; this run is passed over", DamagedWarning, stacklevel=3)
-
-
-def _require_same(
-    experiment: Experiment, file: Path, made: dict[str, Any], spec: dict[str, Any] | None = None
-) -> None:
-    """Raise Other unless what is stored was made of what is here; Damaged if it is another run."""
-    with atomic.reading(file, "account of a run"):
-        if spec is not None and key_in(spec) != experiment.key:
-            raise Damaged(f"{file} is of another run than {experiment.key}")
-        # Of what they are and where they came from, the last word: their fingerprint.
-        then = str(made.get("data", "")).rpartition(" ")[2]
-        now = datasets.fingerprint(experiment.task.dataset)[: len(then)]
-        if now and now != then:
-            raise Other(f"{file} is of {experiment.task.dataset} {then}, and here is {now}")
-        before = experiment.stages[:-1]
-        if file.suffix == ".parquet" and not any(folder(stage).exists() for stage in before):
-            return  # what is exported fits together
-        began = began_with(made)
-        for stage in before:
-            ended = _ending(stage, exactly=bool(began))
-            if ended and ended != began.get(stage.key, ""):
-                raise Other(f"{file} began with another {stage.key} than the one stored here")
-
-
-def _ending(stage: Experiment, exactly: bool) -> str:
-    """Return the digest of the state that a stored stage ended with, "" of one that is not there.
-
-    Those that were trained before digests were noted have one only if it is needed ``exactly``.
-    """
-    for place, made in _served(stage):
-        if "state" in made or not exactly:
-            return str(made.get("state", ""))
-        with suppress(Damaged):
-            if place.is_dir() and (kept := restore(stage)):
-                return digest(kept.state)
-        return "unknown"
-    return ""
 
 
 def read_metrics(home: Path, rounds: int = 0) -> pa.Table:
@@ -208,126 +341,6 @@ def read_metrics(home: Path, rounds: int = 0) -> pa.Table:
 def last_round(metrics: pa.Table) -> int:
     """Return the last round that metrics know of; -1 where there are none."""
     return max(metrics["round"].to_pylist(), default=-1)
-
-
-def write_metrics(experiment: Experiment, metrics: pa.Table) -> None:
-    """Store the metrics of a run, which may be ahead of its checkpoint but never behind."""
-    put = partial(pq.write_table, metrics, compression="zstd", write_page_checksum=True)
-    atomic.write(folder(experiment) / METRICS, put, "the metrics")
-
-
-def checkpoint(experiment: Experiment, kept: Kept) -> None:
-    """Store the state after some rounds, and the metrics before it."""
-    write_metrics(experiment, kept.metrics)
-    beside = {BEST: kept.best, LAST: kept.last}
-    others = {p + n: t for p, s in beside.items() if s for n, t in s.flat().items()}
-    flat = {**kept.state.flat(), **others}
-    metadata = {"completed": str(kept.completed), "data": kept.data}
-    metadata |= {"segments": json.dumps(kept.segments)}
-    put = partial(atomic.save_tensors, tensors=flat, metadata=metadata)
-    atomic.write(folder(experiment) / CHECKPOINT, put, f"the checkpoint of round {kept.completed}")
-
-
-def restore(experiment: Experiment) -> Kept | None:
-    """Return what a run begun earlier left, or None; Damaged if it cannot be read, Other if it is."""
-    path = folder(experiment) / CHECKPOINT
-    if not path.exists():
-        return None
-    flat, metadata = atomic.load_tensors(path)
-    state = State.from_flat({n: t for n, t in flat.items() if not n.startswith((BEST, LAST))})
-    best, last = (
-        State.from_flat(some) if (some := select_prefix(flat, prefix)) else None for prefix in (BEST, LAST)
-    )
-    with atomic.reading(path, "checkpoint of this library"):
-        completed = int(metadata["completed"])
-        segments = list(json.loads(metadata.get("segments", "[]")))
-    made = {"data": metadata.get("data", ""), "segments": segments}
-    _require_same(experiment, path, made)
-    metrics = read_metrics(path.parent, completed).filter(pc.field("round") <= completed)
-    return Kept(state, completed, metrics, metadata.get("data", ""), segments, best, last)
-
-
-def tell(experiment: Experiment, name: str, record: dict[str, Any]) -> None:
-    """Write its spec, its provenance, with which a run is complete, or why it stopped."""
-    text = json.dumps(record, indent=1)
-    atomic.write(folder(experiment) / name, lambda p: p.write_text(text), f"the {name}")
-
-
-def diverged(experiment: Experiment) -> RunDiverged | None:
-    """Return when and why a run in this store stopped, a number not being finite; None if none did.
-
-    The error is not raised. Damaged if it cannot be made of what is written.
-    """
-    path = folder(experiment) / FAILURE
-    if not path.exists():
-        return None
-    with atomic.reading(path, "description of a failure"):
-        failure = read_json(path)
-        error = RunDiverged.of(failure, folder(experiment))
-    with suppress(Other):  # the failure of what is not here
-        _require_same(experiment, path, failure)
-        return error
-    return None
-
-
-def forget_failure(experiment: Experiment) -> None:
-    """Let a run that stopped be tried again."""
-    (folder(experiment) / FAILURE).unlink(missing_ok=True)
-
-
-def forget(key: str) -> None:
-    """Delete a run folder; what is exported stays."""
-    with atomic.alone(paths.runs() / f"{key}.lock", "the lock"), suppress(FileNotFoundError):
-        shutil.rmtree(paths.runs() / key)
-
-
-@contextmanager
-def claimed(experiment: Experiment) -> Iterator[None]:
-    """Hold the right to train an experiment: of two processes asked for it, one waits.
-
-    The run folder is tidied first: half-written files of killed processes go, and what is damaged
-    is moved aside with a warning.
-    """
-    with atomic.alone(paths.runs() / f"{experiment.key}.lock", "the lock"):
-        mend(experiment)
-        yield
-
-
-def mend(experiment: Experiment) -> None:
-    """Tidy a run folder: no half file; none at all if one is damaged, lost or of something else."""
-    home = folder(experiment)
-    atomic.clean(home)
-    try:
-        spec = read_json(home / SPEC) if (home / SPEC).exists() else None
-        for name in (PROVENANCE, FAILURE):
-            if (home / name).exists():
-                _require_same(experiment, home / name, read_json(home / name), spec)
-        diverged(experiment)
-        kept = restore(experiment)
-        if (home / PROVENANCE).exists() and (kept is None or kept.completed < experiment.rounds):
-            raise Damaged(f"{home} has lost its last state")
-    except Damaged as error:
-        atomic.set_aside(home, error)
-
-
-def discard(experiment: Experiment, why: Damaged) -> None:
-    """Move a claimed run's folder aside, and begin it anew."""
-    atomic.set_aside(folder(experiment), why)
-    tell(experiment, SPEC, spec_of(experiment))
-
-
-def pack(experiment: Experiment) -> dict[str, bytes]:
-    """Return the files of a run folder, to be sent to another machine."""
-    home = folder(experiment)
-    names = (SPEC, METRICS, CHECKPOINT, FAILURE, PROVENANCE)
-    return {n: (home / n).read_bytes() for n in names if (home / n).exists()}
-
-
-def unpack(experiment: Experiment, files: dict[str, bytes]) -> None:
-    """Write what ``pack`` returned into this store, the provenance last."""
-    forget_failure(experiment)  # of an earlier attempt; theirs comes along
-    for name, data in files.items():
-        atomic.write(folder(experiment) / name, methodcaller("write_bytes", data), name)
 
 
 @dataclass(frozen=True)

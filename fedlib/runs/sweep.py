@@ -16,7 +16,8 @@ import torch
 from fedlib.cores import end_with_parent, sendable
 from fedlib.processor import keep_freed
 from fedlib.progress import Tally, Watcher
-from fedlib.runs import Experiment, Result, find, run, run_with_state, store
+from fedlib.runs import Experiment, Result, find, run, run_with_state
+from fedlib.runs.store import RunFolder
 
 SECONDS_TO_END = 20.0
 Ended = tuple[Experiment, BaseException | None]
@@ -118,7 +119,7 @@ def _lacking(experiments: Sequence[Experiment]) -> list[Experiment]:
     """Return those that are not stored, after stages that are stored without their state."""
     lacking = [e for e in experiments if find(e) is None]
     # Nothing can follow an exported result, which lacks it.
-    stages = (s for e in lacking for s in e.stages if s.key == e.key or not store.complete(s))
+    stages = (s for e in lacking for s in e.stages if s.key == e.key or not RunFolder(s).complete)
     return [*{s.key: s for s in stages}.values()]
 
 

@@ -15,10 +15,10 @@ from fedlib.engine.costs import BLOCK
 from fedlib.engine.trained import module_of
 from fedlib.federation import Federation, Table
 from fedlib.metrics import Evaluation, evaluation
-from fedlib.runs import store
 from fedlib.runs.atomic import StoreError
 from fedlib.runs.run import built, moved
 from fedlib.runs.spec import Result
+from fedlib.runs.store import RunFolder
 
 
 def predict(
@@ -94,7 +94,7 @@ def model(result: Result, client: int | None = None, *, device: str = "cpu") -> 
 
 def _loaded(result: Result, client: int | None, device: str) -> tuple[Federation, nn.Module]:
     e = result.experiment
-    kept = store.restore(e)
+    kept = RunFolder(e).restore()
     if kept is None:
         raise StoreError(
             f"of run {e.key} only metrics are stored: train it again with run_with_state(experiment)"

@@ -266,7 +266,7 @@ def test_an_export_that_was_killed_half_way_is_finished_by_the_next(chained, mon
 
 def failed(experiment, commit="aaa"):
     """What a run leaves whose loss stopped being finite after a round."""
-    store.tell(experiment, store.FAILURE, {"round": 1, "message": "no", "commit": commit})
+    store.RunFolder(experiment).tell(store.FAILURE, {"round": 1, "message": "no", "commit": commit})
 
 
 def test_a_run_that_diverged_is_named_and_not_waited_for(plan, capsys):
@@ -277,7 +277,7 @@ def test_a_run_that_diverged_is_named_and_not_waited_for(plan, capsys):
     failed(RUNS[1])
     assert keep.keep(BOOK, "standard").missing == []  # nor does what builds on it
     assert kept_diverged()["key"].tolist() == [RUNS[1].key] and there() == {"a-x": {RUNS[0].key}}
-    store.forget_failure(RUNS[1])  # as on another machine
+    store.RunFolder(RUNS[1]).forget_failure()  # as on another machine
     assert diverged(RUNS) == {RUNS[1]: 1} and diverged([replace(SECOND, after=RUNS[1])])
     keep.main(BOOK)
     assert "diverged after 1 rounds: a on x, FedAvg, seed 1" in capsys.readouterr().out

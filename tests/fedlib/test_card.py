@@ -9,19 +9,19 @@ from small import TASK
 from benchmarks.card import DEVICE, card, placed
 from fedlib.engine import play_round
 from fedlib.runs import Experiment
-from fedlib.runs.run import Course, How
+from fedlib.runs.run import How, Training
 
 
 def scored(algorithm, fed, chunk=None):
     """The metrics of two scored rounds of all clients."""
-    course = Course(Experiment(TASK, algorithm, 2, cohort=3, evaluate_every=1), fed, How())
-    course.state = state = begun(algorithm, fed)
+    training = Training(Experiment(TASK, algorithm, 2, cohort=3, evaluate_every=1), fed, How())
+    training.state = state = begun(algorithm, fed)
     for t in range(2):
         state, report = play_round(
             algorithm, fed, state, round=t, seed=0, cohort=3, chunk=chunk, score=True
         )
-        course.log_round(state, t + 1, report)
-    return course.log.table()
+        training.log_round(state, t + 1, report)
+    return training.log.table()
 
 
 @pytest.mark.slow

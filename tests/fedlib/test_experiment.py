@@ -246,7 +246,7 @@ def test_more_rounds_of_a_finished_run_continue_it(rounds, tmp_path, experiment,
     # Of one round alone nobody can tell what an unscored one logs.
     alone = short == 1 and not experiment.evaluates(short)
     assert rounds.played - before == experiment.rounds - (0 if alone else short)
-    parts = store.restore(experiment).segments
+    parts = store.RunFolder(experiment).restore().segments
     assert [part["rounds"] for part in parts][-1][1] == experiment.rounds
     assert bits(experiment) == undisturbed(experiment, tmp_path)
 

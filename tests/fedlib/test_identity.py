@@ -231,7 +231,7 @@ def test_a_known_set_with_other_examples_is_not_served(rounds, decoded):
     assert play(AVG).provenance == first.provenance, "the same, wherever they come from"
     put("f" * 64)
     with pytest.warns(DamagedWarning, match=f"is of digits {here}, and here is ffffffffff") as said:
-        assert find(AVG) is None and not store.complete(AVG)
+        assert find(AVG) is None and not store.RunFolder(AVG).complete
         assert play(AVG).provenance["data"] == "a mirror, ffffffffffff"
     assert all(str(one.message).count("\n") == 0 for one in said)
     assert rounds.played == 2 * AVG.rounds and len([*(paths.runs() / "damaged").iterdir()]) == 1
@@ -241,7 +241,9 @@ def test_a_known_set_with_other_examples_is_not_served(rounds, decoded):
 
 
 def test_an_interrupted_run_or_a_failure_of_other_data_is_set_aside(rounds, decoded):
-    store.tell(AVG, store.FAILURE, {"round": 1, "message": "no", "data": "a mirror, aaaaaaaaaaaa"})
+    store.RunFolder(AVG).tell(
+        store.FAILURE, {"round": 1, "message": "no", "data": "a mirror, aaaaaaaaaaaa"}
+    )
     assert store.diverged(AVG) is None
     with pytest.warns(DamagedWarning, match=r"failure\.json is of digits aaaaaaaaaaaa"):
         play(AVG)

@@ -65,7 +65,7 @@ def test_a_stage_holds_the_digest_of_every_state_that_it_stands_on():
     third = play(replace(TUNED, after=TUNED, rounds=1)).provenance
     assert provenance.began_with(third) == {BEST.key: first["state"], TUNED.key: tuned["state"]}
     assert first["state"] == provenance.digest(
-        store.restore(BEST).state
+        store.RunFolder(BEST).restore().state
     )  # of the state that it kept
 
 

@@ -271,7 +271,7 @@ def test_what_was_stored_without_checksums_is_still_read(monkeypatch):
     _, said = load_tensors(home / store.CHECKPOINT)
     tensors = {n: t.clone() for n, t in state.flat().items()}
     save_file(tensors, home / store.CHECKPOINT, metadata=said)
-    assert store.restore(AVG).completed == AVG.rounds
+    assert store.RunFolder(AVG).restore().completed == AVG.rounds
     assert find(AVG).metrics.equals(result.metrics)
 
 
