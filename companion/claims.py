@@ -334,7 +334,7 @@ def drawn(folder: Path) -> pd.DataFrame:
     return _read(sorted(folder.glob("[0-9][0-9]_claims.csv")))
 
 
-def keep(notebook: Path, folder: Path) -> None:
+def store(notebook: Path, folder: Path) -> None:
     """Store the verdicts that an executed notebook has just written in place of its old ones."""
     old, new, number = stored(), drawn(folder), notebook.name[:2]
     there = {path.name[:2] for path in paths.notebooks().glob("*.ipynb")} - {number}

@@ -19,7 +19,7 @@ DIVERGED = "diverged"  # why a method is absent from a panel
 DIVERGED = "diverged"  # why a method is absent from a panel
 
 
-def kept() -> pd.DataFrame:
+def stored() -> pd.DataFrame:
     """Return the diverged runs that are kept with the project: key, words, rounds completed."""
     file = paths.results() / "diverged.csv"
     return pd.read_csv(file, dtype={"key": str}) if file.exists() else pd.DataFrame(columns=COLUMNS)
@@ -30,7 +30,7 @@ def diverged(experiments: Iterable[Experiment]) -> dict[Experiment, int]:
 
     A run that has a result has not diverged; the failure of uncommitted code does not count.
     """
-    known = kept().set_index("key")["rounds"]
+    known = stored().set_index("key")["rounds"]
     rounds = {e: [_round(stage, known) for stage in e.stages] for e in experiments}
     return {e: max(each) for e, each in rounds.items() if max(each) >= 0}
 
@@ -50,9 +50,9 @@ def _round(one: Experiment, known: pd.Series) -> int:
     return -1 if after >= 0 and find(one) else after
 
 
-def keep(rows: Iterable[tuple[str, str, int]], judged: Collection[str]) -> None:
+def store(rows: Iterable[tuple[str, str, int]], judged: Collection[str]) -> None:
     """Have the file hold these rows, and of those that it has the ones of keys not ``judged``."""
-    old = kept()
+    old = stored()
     every = pd.concat([old[~old["key"].isin(judged)], pd.DataFrame(rows, columns=COLUMNS)])
     if len(every) or len(old):
         put_table(paths.results() / "diverged.csv", every.sort_values("key"), "what diverged")

@@ -82,7 +82,7 @@ def refresh(only: str = "", jobs: int = 0) -> None:
     def finished(source: Path, copy: Path) -> None:
         write_back(source, copy)
         drawn = paths.figures() / "quick"
-        claims.keep(source, drawn)
+        claims.store(source, drawn)
         for picture in (paths.ROOT / "docs" / "figures").glob(f"{source.name[:3]}*.png"):
             shutil.copy(drawn / picture.name, picture)
 

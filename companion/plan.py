@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 
 from companion.diverged import diverged
-from companion.sections import Block, Book, Run, Section
+from companion.sections import Block, Registry, Run, Section
 from fedlib import paths
 from fedlib.optim import Optimizer
 from fedlib.runs import Experiment, find
 from fedlib.runs.provenance import DIRTY, commit
 from fedlib.runs.store import RunFolder
-from fedlib.runs.sweep import train
+from fedlib.runs.sweep import train_missing
 from fedlib.values import one_of
 
 
@@ -36,7 +36,7 @@ class Planned:
         return f"{self.section} on {self.dataset}, {self.method}, seed {self.experiment.seed}"
 
 
-def planned(book: Book, scale: str, wanted: Sequence[str] = ()) -> list[Planned]:
+def planned(registry: Registry, scale: str, wanted: Sequence[str] = ()) -> list[Planned]:
     """Return every run of a scale once, those of the first seed of all methods first.
 
     So an interrupted campaign has one run of everything rather than all runs of something. A first
@@ -46,7 +46,7 @@ def planned(book: Book, scale: str, wanted: Sequence[str] = ()) -> list[Planned]
     at once. ValueError for an unknown one.
     """
     found: dict[Experiment, Planned] = {}
-    for asked in [_part(book, scale, name) for name in wanted] or [_asked(book, scale)]:
+    for asked in [_part(registry, scale, name) for name in wanted] or [_asked(registry, scale)]:
         for one in sorted(asked, key=lambda p: p.experiment.seed):
             for stage in one.experiment.stages:
                 found.setdefault(stage, replace(one, experiment=stage))
@@ -59,11 +59,11 @@ def listed(plan: Iterable[Planned]) -> str:
     return "\n".join(f"  {where}: {count} to run" for where, count in left.items())
 
 
-def _asked(book: Book, scale: str) -> list[Planned]:
-    return [p for section in book.sections.values() for p in _of_section(section, scale)]
+def _asked(registry: Registry, scale: str) -> list[Planned]:
+    return [p for section in registry.sections.values() for p in _of_section(section, scale)]
 
 
-def _part(book: Book, scale: str, wanted: str) -> list[Planned]:
+def _part(registry: Registry, scale: str, wanted: str) -> list[Planned]:
     whole, *filters = wanted.split("/")
     part, at, seeds = whole.partition("@")
     name, colon, dataset = part.partition(":")
@@ -73,8 +73,8 @@ def _part(book: Book, scale: str, wanted: str) -> list[Planned]:
             "a part is NAME, NAME:DATASET or either with @SEEDS, and then /FIELD=VALUE,VALUE as "
             f"in adaptive:cifar10@3/p=0.2,1/method=MoE; got {wanted!r}"
         )
-    one_of("section", name, book.sections)
-    runs = _of_section(book.sections[name], scale, dataset, [f.partition("=") for f in filters])
+    one_of("section", name, registry.sections)
+    runs = _of_section(registry.sections[name], scale, dataset, [f.partition("=") for f in filters])
     return [p for p in runs if not seeds or p.experiment.seed < int(seeds)]
 
 
@@ -98,21 +98,21 @@ def _of_section(
     ]
 
 
-def of_block(book: Book, block: Block) -> list[Planned]:
+def of_block(registry: Registry, block: Block) -> list[Planned]:
     """Return every run of a block of the campaign once, first stages first."""
-    every = [p for scale, part in block.parts for p in planned(book, scale, [part])]
+    every = [p for scale, part in block.parts for p in planned(registry, scale, [part])]
     return [*{p.experiment: p for p in every}.values()]
 
 
-def progress(book: Book) -> pd.DataFrame:
+def progress(registry: Registry) -> pd.DataFrame:
     """Return how far the campaign is: of every block its runs, the stored ones, and CPU hours.
 
     Hours spent are those of stored runs whose CPU seconds are known; planned ones were fixed before
     the first run.
     """
     rows = []
-    for block in book.blocks:
-        found = [find(p.experiment) for p in of_block(book, block)]
+    for block in registry.blocks:
+        found = [find(p.experiment) for p in of_block(registry, block)]
         stored = [r.provenance for r in found if r is not None]
         spent = sum(made.get("cpu_seconds", 0.0) for made in stored) / 3600
         rows.append((block.number, block.what, len(found), len(stored), spent, block.hours))
@@ -121,7 +121,7 @@ def progress(book: Book) -> pd.DataFrame:
 
 
 def campaign(
-    book: Book,
+    registry: Registry,
     scale: str,
     sections: Sequence[str],
     *,
@@ -138,13 +138,13 @@ def campaign(
     the standard scale on in a checkout that names no code. SweepFailed if runs failed.
     """
     if blocks:
-        chosen = {b.number: b for b in book.blocks}
+        chosen = {b.number: b for b in registry.blocks}
         for number in blocks:
             one_of("block", str(number), map(str, chosen))
-        asked = [p for n in blocks for p in of_block(book, chosen[n])]
+        asked = [p for n in blocks for p in of_block(registry, chosen[n])]
         what = f"block {', '.join(map(str, blocks))} of the campaign"
     else:
-        asked, what = planned(book, scale, sections), f"the {scale} scale"
+        asked, what = planned(registry, scale, sections), f"the {scale} scale"
     asked = [*{p.experiment: p for p in asked}.values()]
     gone = diverged(p.experiment for p in asked)
     missing = [p for p in asked if p.experiment not in gone and find(p.experiment) is None]
@@ -163,7 +163,9 @@ def campaign(
             "could never be exported. Commit them, or train from a checkout of its own."
         )
     try:
-        train([p.experiment for p in missing], workers=workers, device=device, address=address)
+        train_missing(
+            [p.experiment for p in missing], workers=workers, device=device, address=address
+        )
     finally:
         left = [p for p in missing if not RunFolder(p.experiment).complete]
         text = f"{len(left)} runs are left:\n{listed(left)}" if left else "all runs are stored"

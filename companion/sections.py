@@ -177,7 +177,7 @@ class NothingStored(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
-class Exhibit:
+class PublishedTable:
     """One table of a paper and the section that makes it.
 
     ``printed(dataset)`` returns its published numbers as fractions, ``measured(panel)`` what runs
@@ -211,7 +211,7 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False)
-class Book:
+class Registry:
     """Everything that the companion plans, trains, keeps and judges.
 
     ``sections`` by name; ``published()``, every published number with its ``row``, and in
@@ -222,7 +222,7 @@ class Book:
     """
 
     sections: Mapping[str, Section]
-    exhibits: tuple[Exhibit, ...]
+    tables: tuple[PublishedTable, ...]
     published: Callable[[], pd.DataFrame]
     why_not: Callable[[], pd.Series]
     floors: Callable[[], pd.DataFrame]

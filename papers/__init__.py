@@ -1,16 +1,16 @@
 """The five papers: settings, experiments, analyses and claims of each.
 
-``papers.book`` is all of it as one value, which the companion is handed. Whoever imports anything
-of the papers has their methods look in figures as they do everywhere.
+``papers.registry`` is all of it as one value, which the companion is handed. Whoever imports
+anything of the papers has their methods look in figures as they do everywhere.
 """
 
-from companion import looks
+from companion import theme
 
 
-def _own() -> looks.Looks:
-    from papers.looks import LOOKS  # when a figure is drawn: it needs every paper
+def _own() -> theme.Theme:
+    from papers.theme import THEME  # when a figure is drawn: it needs every paper
 
-    return LOOKS
+    return THEME
 
 
-looks.hand(_own)
+theme.use(_own)

@@ -12,14 +12,15 @@ import typer
 from rich import print as show
 from rich.markup import escape
 
-from companion import claims, keep, scorecard
+from companion import claims, scorecard
 from companion import notebooks as runner
 from companion import plan as planning
+from companion import results as kept_results
 from companion.sections import SCALES
 from fedlib import cli, paths
 from fedlib.values import from_code
 from papers import named
-from papers.book import BOOK
+from papers.registry import REGISTRY
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -92,25 +93,25 @@ def campaign(
 ) -> None:
     """Train the runs of a scale, of sections or of blocks that are left; --plan only lists them."""
     how: dict[str, Any] = {"device": device, "workers": workers, "address": address or None}
-    planning.campaign(BOOK, scale, section, blocks=block, plan=plan, **how)
+    planning.campaign(REGISTRY, scale, section, blocks=block, plan=plan, **how)
 
 
 @app.command()
 def blocks() -> None:
     """List the blocks of the campaign: what is stored of each, and what it cost."""
-    print(planning.progress(BOOK).to_string(float_format="{:.2f}".format))
+    print(planning.progress(REGISTRY).to_string(float_format="{:.2f}".format))
 
 
 @app.command()
 def results(scale: Scale = "standard") -> None:
     """Keep the finished runs of a scale with the project, in results/."""
-    raise typer.Exit(keep.main(BOOK, scale))
+    raise typer.Exit(kept_results.main(REGISTRY, scale))
 
 
 @app.command()
 def report() -> None:
     """Write the scorecard: every published number and claim beside what was measured."""
-    scorecard.main(BOOK)
+    scorecard.main(REGISTRY)
 
 
 @app.command(epilog="[bold]Example[/bold]  tasks 001/dirichlet_cifar10 --set alpha=0.1")

@@ -25,11 +25,11 @@ from companion.panels import Panel, stored
 from papers import comparison
 from papers.adaptive import analysis as clusters
 from papers.adaptive import claims as adaptive
-from papers.book import BOOK
 from papers.fedmix import analysis as fedmix_analysis
 from papers.fedmix import claims as fedmix
 from papers.pm_moe import analysis as pm_moe_analysis
 from papers.pm_moe import claims as pm_moe
+from papers.registry import REGISTRY
 from papers.specialists import analysis as two_experts
 from papers.specialists import claims as specialists
 
@@ -92,7 +92,7 @@ CLAIMS: dict[str, Callable[[Panel], Sequence[Claim]]] = {
 @cache
 def _panels(section: str) -> dict[str, Panel]:
     """Return what is stored of a section at the standard scale, by data set."""
-    every = stored(BOOK.sections[section], [], SCALE)
+    every = stored(REGISTRY.sections[section], [], SCALE)
     return {panel.dataset: panel for panel in every}
 
 
@@ -130,7 +130,7 @@ def _field(where: str, start: str = "", rival: str = "") -> str:
 
 
 def _size(section: str, dataset: str) -> str:
-    panel, theirs = _panels(section).get(dataset), BOOK.sections[section].settings("paper")
+    panel, theirs = _panels(section).get(dataset), REGISTRY.sections[section].settings("paper")
     if panel is None:
         return "no runs of this are stored yet"
     seeds = panel.frame.groupby("method")["seed"].nunique()

@@ -24,7 +24,7 @@ from fedlib.values import as_code, from_code, from_dict, key_of, to_dict
 from papers.adaptive.tuning import Choice
 
 PACKAGES = ("fedlib", "companion", "papers")
-ROOMS = ("papers.book",)
+ROOMS = ("papers.registry",)
 HUGE = (2**63, -(2**64), 10**400, 10**5000, 1e308, 1e-320)
 NUMBERS = (-1, 0, -0.0, -0.5, 1.5, float("nan"), float("inf"), -float("inf"), True, False)
 OTHERS: tuple[Any, ...] = (

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from companion.frames import bands
-from companion.looks import looks
 from companion.plotting import style
 from companion.plotting.style import Drawn, Style, fields
+from companion.theme import theme
 
 ROUNDS = "communication round"
 BEGINNING = 0.15  # of the rounds: the steep rise, which would squeeze what follows
@@ -180,7 +180,7 @@ def cumulative(panels: Mapping[str, pd.DataFrame], **labels: Any) -> Drawn:
             values = rows["value"].dropna().sort_values().reset_index(drop=True)
             share = (values.index + 1) / len(values)
             look: Style = {**style.look_of(str(method)), "label": method}
-            ax.step(values, share, where="post", **style.FLOOR if method == looks().floor else look)
+            ax.step(values, share, where="post", **style.FLOOR if method == theme().floor else look)
             parts = {"panel": name, "method": method, "value": values, "share": share}
             drawn.append(pd.DataFrame(parts))
         return pd.concat(drawn)

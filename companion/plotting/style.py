@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from companion.frames import interval, put_table
-from companion.looks import Dash, looks
 from companion.sections import DEMONSTRATION
+from companion.theme import Dash, theme
 from fedlib import paths
 from fedlib.runs import atomic
 
@@ -108,16 +108,16 @@ def save_table(frame: pd.DataFrame, name: str, scale: str) -> Path:
 
 def title(dataset: str) -> str:
     """Return a data set's name as people write it."""
-    return looks().titles.get(dataset, dataset)
+    return theme().titles.get(dataset, dataset)
 
 
 def look_of(method: str) -> Style:
     """Return a method's colour and dash, the same in every figure."""
-    if method == looks().floor:
+    if method == theme().floor:
         return {name: FLOOR[name] for name in ("color", "linestyle")}
     unknown = zlib.crc32(method.encode())
     dash: Dash = ("-", "--", "-.", ":")[unknown // 10 % 4]
-    place, dash = looks().methods.get(method, (unknown % 10, dash))
+    place, dash = theme().methods.get(method, (unknown % 10, dash))
     return {"color": BLIND[place], "linestyle": dash}
 
 
@@ -131,7 +131,7 @@ def legible(colour: Any) -> Sequence[float]:
 
 def form_of(method: str) -> str:
     """Return a method's marker: the same for methods of one colour."""
-    return FORMS[BLIND.index(look_of(method)["color"]) if method != looks().floor else 0]
+    return FORMS[BLIND.index(look_of(method)["color"]) if method != theme().floor else 0]
 
 
 def ordered(frame: pd.DataFrame) -> pd.DataFrame:
@@ -143,7 +143,7 @@ def ordered(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _places() -> dict[str, int]:
-    return {method: i for i, method in enumerate(looks().methods)}
+    return {method: i for i, method in enumerate(theme().methods)}
 
 
 def seeds_of(drawn: pd.DataFrame, what: str = "seed") -> str:
@@ -211,7 +211,7 @@ def mark_untrained(ax: Axes, name: str, rows: pd.DataFrame, x: str, y: str) -> N
 
 def parted(frame: pd.DataFrame, column: str = "method") -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a frame without the floor's rows, and these."""
-    of_floor = frame[column] == looks().floor
+    of_floor = frame[column] == theme().floor
     return frame[~of_floor], frame[of_floor]
 
 

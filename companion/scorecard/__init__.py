@@ -15,7 +15,7 @@ from companion.diverged import lost
 from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
 from companion.scorecard import page as words
-from companion.sections import SCALES, Book, Exhibit, Run
+from companion.sections import SCALES, PublishedTable, Registry, Run
 from fedlib import paths
 from fedlib.metrics import interval
 from fedlib.runs import Experiment, Result, atomic, find
@@ -28,18 +28,18 @@ TEXTS = ("group", "family", "scale", "notebook", "key", "device", "commit")
 MEASURED = ("mean", "low", "high", "seeds", "values", "same", "diverged", "untrained", *TEXTS)
 
 
-def write(book: Book) -> tuple[Path, pd.DataFrame, pd.DataFrame]:
+def write(registry: Registry) -> tuple[Path, pd.DataFrame, pd.DataFrame]:
     """Write the page scorecard.html; return its path and what it shows, numbers and claims."""
     file = paths.figures() / "scorecard.html"
-    table, claims = numbers(book), collected()
+    table, claims = numbers(registry), collected()
     page = words.page(table, orders(table), claims)
     atomic.write(file, lambda part: part.write_text(page), "the scorecard")
     return file, table, claims
 
 
-def main(book: Book) -> None:
+def main(registry: Registry) -> None:
     """Write the page; say where, and how verdicts are spread."""
-    file, numbers, claims = write(book)
+    file, numbers, claims = write(registry)
     counted = numbers[~numbers["repeats"]], claims[claims["counted"]]
     for name, table in zip(("published numbers", "claims of the papers"), counted, strict=True):
         counts = ", ".join(f"{n} {v}" for v, n in table["verdict"].value_counts().items())
@@ -81,7 +81,7 @@ def _name(file: Path) -> str:
     return next((n.stem for n in paths.notebooks().glob(f"{number}_*.ipynb")), number)
 
 
-def numbers(book: Book) -> pd.DataFrame:
+def numbers(registry: Registry) -> pd.DataFrame:
     """Return a row per published number: what was measured at the largest scale, and a verdict.
 
     Columns of what is published, then floor (on own tests, in percent: always a client's commonest
@@ -93,11 +93,13 @@ def numbers(book: Book) -> pd.DataFrame:
     why_not, at_hand, gap (mean - value), repeats (whether an earlier row is the same number) and
     verdict.
     """
-    table = book.published().set_index("row", drop=False)
-    rows = [row for exhibit in book.exhibits for row in _measured(exhibit)]
+    table = registry.published().set_index("row", drop=False)
+    rows = [row for item in registry.tables for row in _measured(item)]
     found = pd.DataFrame(rows, columns=["row", *MEASURED]).drop_duplicates("row").set_index("row")
-    table = table.assign(floor=of_rows(book)).join(found)
-    table = table.assign(why_not=book.why_not(), at_hand=~table.index.isin(not_at_hand(book)))
+    table = table.assign(floor=of_rows(registry)).join(found)
+    table = table.assign(
+        why_not=registry.why_not(), at_hand=~table.index.isin(not_at_hand(registry))
+    )
     table = table.fillna({"seeds": 0} | dict.fromkeys(TEXTS, ""))
     marks = ["same", "diverged", "untrained"]
     table[marks] = table[marks].eq(True)
@@ -111,57 +113,59 @@ def numbers(book: Book) -> pd.DataFrame:
     return table.assign(verdict=judged(table)).reset_index(drop=True)
 
 
-def not_at_hand(book: Book) -> list[int]:
+def not_at_hand(registry: Registry) -> list[int]:
     """Return the rows whose data set no section of the standard scale has in full.
 
     What is published of it can only be measured at the paper's scale.
     """
-    known = [one.settings("standard") for one in book.sections.values()]
+    known = [one.settings("standard") for one in registry.sections.values()]
     full = {setting.task.dataset for settings in known for setting in settings.values()}
     return [
         row
-        for exhibit in book.exhibits
-        for name, setting in exhibit.section.settings("paper").items()
+        for item in registry.tables
+        for name, setting in item.section.settings("paper").items()
         if setting.task.dataset not in full
-        for row in exhibit.printed(name)["row"]
+        for row in item.printed(name)["row"]
     ]
 
 
-def _measured(exhibit: Exhibit) -> Iterator[dict[str, object]]:
-    """Yield what was measured for each number of an exhibit, the largest scale first.
+def _measured(item: PublishedTable) -> Iterator[dict[str, object]]:
+    """Yield what was measured for each number of an item, the largest scale first.
 
     A method of which a run diverged is left out of its panel: by itself it has its other places.
     What diverged comes last.
     """
-    section, without = exhibit.section, list[dict[str, object]]()
+    section, without = item.section, list[dict[str, object]]()
     for scale in WITH_NUMBERS:
         gone = [(d, run) for d in section.settings(scale) for run, _ in lost(section, scale, d)]
-        without += [row for d, run in gone for row in _diverged(exhibit, scale, d, run)]
+        without += [row for d, run in gone for row in _diverged(item, scale, d, run)]
         shown = stored(section, [], scale)
         for method in dict.fromkeys(run.method for _, run in gone):
             shown += stored(section, [method], scale)
         for panel in shown:
-            printed = exhibit.printed(panel.dataset).dropna(subset="value")
-            runs = dict(iter(exhibit.measured(panel).groupby(list(exhibit.keys))))
-            theirs = _of_paper(exhibit, panel.dataset)
+            printed = item.printed(panel.dataset).dropna(subset="value")
+            runs = dict(iter(item.measured(panel).groupby(list(item.keys))))
+            theirs = _of_paper(item, panel.dataset)
             for _, row in printed.iterrows():
-                measured = runs.get(tuple(row[k] for k in exhibit.keys))
+                measured = runs.get(tuple(row[k] for k in item.keys))
                 if measured is not None:
-                    yield _row(exhibit, panel, row, measured, theirs)
+                    yield _row(item, panel, row, measured, theirs)
     yield from without
 
 
-def _diverged(exhibit: Exhibit, scale: str, dataset: str, run: Run) -> Iterator[dict[str, object]]:
-    """Yield the numbers of an exhibit that a run which diverged has left without a measurement."""
+def _diverged(
+    item: PublishedTable, scale: str, dataset: str, run: Run
+) -> Iterator[dict[str, object]]:
+    """Yield the numbers of an item that a run which diverged has left without a measurement."""
     place = {"method": run.method, **run.where}
-    found = {"seeds": 0, "diverged": True, "scale": scale, "notebook": exhibit.notebook}
-    for _, row in exhibit.printed(dataset).iterrows():
+    found = {"seeds": 0, "diverged": True, "scale": scale, "notebook": item.notebook}
+    for _, row in item.printed(dataset).iterrows():
         if all(row.get(name, at) == at for name, at in place.items()):
             yield {"row": row["row"], **found}
 
 
 def _row(
-    exhibit: Exhibit,
+    item: PublishedTable,
     panel: Panel,
     row: pd.Series,
     measured: pd.DataFrame,
@@ -170,12 +174,12 @@ def _row(
     values = measured["value"].tolist()
     limits = (0.0, 1.0) if all(0 <= v <= 1 for v in values) else None
     ends = zip(("mean", "low", "high"), interval(values, limits=limits), strict=True)
-    group = (exhibit.paper, panel.dataset, *(str(row.get(k, k)) for k in exhibit.apart))
+    group = (item.paper, panel.dataset, *(str(row.get(k, k)) for k in item.apart))
     found = {"row": row["row"], **dict(ends), "seeds": len(values), "values": values}
-    found |= {"group": ", ".join(group), "family": exhibit.family(str(row.get("method", "")))}
-    found |= {"scale": panel.scale, "notebook": exhibit.notebook}
+    found |= {"group": ", ".join(group), "family": item.family(str(row.get("method", "")))}
+    found |= {"scale": panel.scale, "notebook": item.notebook}
     found["untrained"] = bool(trained.of(measured, panel.untrained).any())
-    result = _result_of(exhibit, panel, measured)
+    result = _result_of(item, panel, measured)
     if result is not None:
         one, made = result.experiment, result.provenance
         found |= {"key": one.key}
@@ -184,23 +188,23 @@ def _row(
     return found
 
 
-def _result_of(exhibit: Exhibit, panel: Panel, measured: pd.DataFrame) -> Result | None:
+def _result_of(item: PublishedTable, panel: Panel, measured: pd.DataFrame) -> Result | None:
     """Return the first seed's run behind a number, None where no method has its name.
 
     ``measured`` are the number's rows: the run stands where they stand. Where they keep too few
     columns to say so, it is the last of those that they can be of.
     """
-    section, scale, dataset = exhibit.section, panel.scale, panel.dataset
+    section, scale, dataset = item.section, panel.scale, panel.dataset
     for run in reversed(section.runs(scale, dataset, [*measured["method"].unique()])):
         if all(v in measured[name].unique() for name, v in run.where.items() if name in measured):
             return find(section.experiments(scale, dataset, run)[0])
     return None
 
 
-def _of_paper(exhibit: Exhibit, dataset: str) -> set[Experiment]:
+def _of_paper(item: PublishedTable, dataset: str) -> set[Experiment]:
     """Return the runs of a data set at the papers' own scale."""
-    there = dataset in exhibit.section.settings("paper")
-    return {_bare(r.experiment) for r in exhibit.section.runs("paper", dataset)} if there else set()
+    there = dataset in item.section.settings("paper")
+    return {_bare(r.experiment) for r in item.section.runs("paper", dataset)} if there else set()
 
 
 def _bare(experiment: Experiment) -> Experiment:
@@ -253,17 +257,17 @@ def orders(table: pd.DataFrame) -> pd.DataFrame:
     return found.assign(verdict=np.where(kept, "the published order", OPEN))
 
 
-def of_rows(book: Book) -> pd.Series:
+def of_rows(registry: Registry) -> pd.Series:
     """Return by the row of a published number on clients' own tests its floor, in percent.
 
     That is what always saying a client's commonest label is worth on the paper's own partition.
     """
-    known = book.floors().set_index(["paper", "dataset", "at"])["floor"]
+    known = registry.floors().set_index(["paper", "dataset", "at"])["floor"]
     found: dict[Any, float] = {}
-    for exhibit in (e for e in book.exhibits if e.paper in book.floored):
-        for dataset in known.loc[exhibit.paper].index.unique("dataset"):
-            rows = exhibit.printed(dataset)
+    for item in (e for e in registry.tables if e.paper in registry.floored):
+        for dataset in known.loc[item.paper].index.unique("dataset"):
+            rows = item.printed(dataset)
             rows = rows[rows["metric"] != BALANCED] if "metric" in rows else rows
-            at = rows.set_index("row")[book.floored[exhibit.paper]]
-            found |= at.map(known[exhibit.paper, dataset]).dropna().to_dict()
+            at = rows.set_index("row")[registry.floored[item.paper]]
+            found |= at.map(known[item.paper, dataset]).dropna().to_dict()
     return pd.Series(found, dtype=float) * 100

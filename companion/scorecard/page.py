@@ -74,8 +74,8 @@ partition: what lies below it has learned less than one look at the labels tells
 """
 
 
-def exhibits(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-    """Return the measured numbers of each exhibit as `plotting.dumbbells` draws them."""
+def by_table(numbers: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+    """Return the measured numbers of each item as `plotting.dumbbells` draws them."""
     measured = numbers[numbers["seeds"].gt(0) & numbers["value"].notna() & ~numbers["repeats"]]
     found = {}
     for (paper, item), rows in measured.groupby(["paper", "table_or_figure"], sort=False):

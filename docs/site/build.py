@@ -16,7 +16,7 @@ from typing import Any
 from companion.scorecard import LARGEST_FIRST, write
 from companion.widgets import STILL
 from fedlib import paths
-from papers.book import BOOK
+from papers.registry import REGISTRY
 
 HERE = Path(__file__).parent
 SOURCES, SITE = paths.ROOT / "build" / "site-src", paths.ROOT / "build" / "site"
@@ -97,7 +97,7 @@ def _figures() -> None:
 
 def _scorecard() -> None:
     """Write the scorecard anew and put its page beside the site's."""
-    file, _, _ = write(BOOK)
+    file, _, _ = write(REGISTRY)
     (SOURCES / "extra").mkdir()
     page = file.read_text().replace("../notebooks/", "notebooks/").replace(".ipynb", ".html")
     page = page.replace("<h1>", '<p><a href="index.html">fedlib</a></p>\n<h1>', 1)

@@ -47,12 +47,12 @@ def get(name: str, state: Any, told: dict[str, Any], build: Callable[[], Made]) 
     names, mean and standard deviation, the same on every machine. DatasetError when the cache
     cannot be written.
     """
-    if state and (found := find(name, state)):
+    if state and (found := sound(name, state)):
         return found
     try:
         folder().mkdir(parents=True, exist_ok=True)
         with FileLock(folder() / f"{name}.lock"):
-            if state and (found := find(name, state)):
+            if state and (found := sound(name, state)):
                 return found  # another process was faster
             _write(name, state, told, *build())
             return read(name)
@@ -63,7 +63,7 @@ def get(name: str, state: Any, told: dict[str, Any], build: Callable[[], Made]) 
         ) from error
 
 
-def find(name: str, state: Any = None) -> Dataset | None:
+def sound(name: str, state: Any = None) -> Dataset | None:
     """The dataset of an entry if there is a sound one, made from a source in a state if given."""
     with suppress(DatasetError):
         if state is None or meta_of(name)["state"] == state:

@@ -27,7 +27,7 @@ from fedlib.processor import keep_freed
 from fedlib.progress import Tally
 from fedlib.runs import Experiment
 from fedlib.runs.store import RunFolder, folder
-from fedlib.runs.sweep import Ended, Pool, WorkerDied, trained
+from fedlib.runs.sweep import Ended, Workers, WorkerDied, trained
 from fedlib.values import one_of
 
 ATTEMPTS = 3  # of a run of which no further checkpoint comes back
@@ -64,7 +64,7 @@ class Mailbox:
         return taken
 
 
-class Cluster(Pool):
+class Cluster(Workers):
     """The machines at a Ray address, which need the same fedlib, and the data.
 
     A few more runs are handed out than fit. Every five minutes (or $FEDLIB_CHECKPOINT_SECONDS)
@@ -83,7 +83,7 @@ class Cluster(Pool):
         self.every = os.environ.get("FEDLIB_CHECKPOINT_SECONDS") or SECONDS_BETWEEN_CHECKPOINTS
         # Ray would begin again from what was sent first; retries are ours, from what came back.
         needs = {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}
-        self.remote = ray.remote(train).options(**needs)
+        self.remote = ray.remote(train_here).options(**needs)
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=True
         )
@@ -169,7 +169,7 @@ def device_for(asked: str, resources: Mapping[str, float]) -> str:
     return kind if kind != "auto" else "cuda" if resources.get("GPU") else "cpu"
 
 
-def train(
+def train_here(
     experiment: Experiment,
     packed: Sequence[Files],
     options: dict[str, Any],

@@ -35,7 +35,7 @@ from fedlib.runs.provenance import (
     stages_of,
 )
 from fedlib.runs.spec import Experiment, Log, Result, on_host
-from fedlib.runs.store import Kept, RunDiverged, RunFolder
+from fedlib.runs.store import Checkpoint, RunDiverged, RunFolder
 from fedlib.tasks import pick_device
 
 CHECKPOINT_SECONDS = 60.0
@@ -319,7 +319,7 @@ class Training:
         self.folder.tell(store.PROVENANCE, made)
         return None
 
-    def _resume(self, kept: Kept) -> State:
+    def _resume(self, kept: Checkpoint) -> State:
         """Go on from what is stored; return its state."""
         self.log, self.start, self._earlier = Log(kept.metrics), kept.completed, kept.segments
         self._best = moved(kept.best, self.fed) if kept.best else None
@@ -414,7 +414,7 @@ class Training:
         if self.completed == self.experiment.rounds and best is not None:
             best, last = None, self.state
         told = self.log.table(), self.fed.source, self.segments()
-        self.folder.checkpoint(Kept(self.ending, self.completed, *told, best, last))
+        self.folder.checkpoint(Checkpoint(self.ending, self.completed, *told, best, last))
 
     @property
     def ending(self) -> State:
@@ -482,7 +482,7 @@ class Training:
                 self.log.add(completed, "kept_round", at)
 
 
-def _shorter(experiment: Experiment, source: str) -> Kept | None:
+def _shorter(experiment: Experiment, source: str) -> Checkpoint | None:
     """Return the end of the longest stored run with fewer rounds, as it stands in this one.
 
     None where there is none on the same data from which this one could go on with the same bits.
@@ -498,7 +498,7 @@ def _shorter(experiment: Experiment, source: str) -> Kept | None:
     return None
 
 
-def _lengthened(kept: Kept, less: Experiment, more: Experiment) -> Kept | None:
+def _lengthened(kept: Checkpoint, less: Experiment, more: Experiment) -> Checkpoint | None:
     """Return the last checkpoint of a run as a longer one has it after as many rounds.
 
     A last round is scored where a longer run may not score it. What it logged then is taken out

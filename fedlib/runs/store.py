@@ -71,7 +71,7 @@ class RunDiverged(TrainingDiverged):
         return error
 
 
-class Kept(NamedTuple):
+class Checkpoint(NamedTuple):
     """What a checkpoint holds: the state after some round, metrics up to there, data, segments.
 
     ``data`` names the data it was trained on; a segment is a stretch of rounds that one process
@@ -159,7 +159,7 @@ class RunFolder:
         whole = all((self.path / name).exists() for name in (METRICS, CHECKPOINT, PROVENANCE))
         return whole and any(place == self.path for place, _ in self._served())
 
-    def restore(self) -> Kept | None:
+    def restore(self) -> Checkpoint | None:
         """Return what a run begun earlier left, or None.
 
         Damaged if it cannot be read, Other if it is of something else.
@@ -178,7 +178,7 @@ class RunFolder:
             segments = list(json.loads(metadata.get("segments", "[]")))
         self._require_same(path, {"data": data, "segments": segments})
         metrics = read_metrics(self.path, completed).filter(pc.field("round") <= completed)
-        return Kept(state, completed, metrics, data, segments, best, last)
+        return Checkpoint(state, completed, metrics, data, segments, best, last)
 
     def failure(self) -> RunDiverged | None:
         """Return what ``diverged`` does."""
@@ -292,7 +292,7 @@ class RunFolder:
         put = partial(pq.write_table, metrics, compression="zstd", write_page_checksum=True)
         atomic.write(self.path / METRICS, put, "the metrics")
 
-    def checkpoint(self, kept: Kept) -> None:
+    def checkpoint(self, kept: Checkpoint) -> None:
         """Store the state after some rounds, and the metrics before it."""
         self.write_metrics(kept.metrics)
         beside = {BEST: kept.best, LAST: kept.last}

@@ -31,7 +31,7 @@ class WorkerDied(RuntimeError):
     """A worker's process ended without a word."""
 
 
-class Pool:
+class Workers:
     """Who trains, and tells a ``Tally`` how far; this one: this process, one run after the other."""
 
     def __init__(self, options: dict[str, Any], tally: Tally) -> None:
@@ -64,7 +64,7 @@ def sweep(experiments: Sequence[Experiment], *, device: str = "auto", **how: Any
     Args:
         experiments: what to train.
         device: as for ``run``.
-        how: other options of ``fedlib.runs.sweep.train``: ``workers`` is how many processes train
+        how: other options of ``fedlib.runs.sweep.train_missing``: ``workers`` is how many processes train
             at once, ``address`` a Ray cluster's.
 
     Raises:
@@ -73,11 +73,11 @@ def sweep(experiments: Sequence[Experiment], *, device: str = "auto", **how: Any
     >>> [result.experiment.seed for result in sweep([tiny], progress=False)]
     [0]
     """
-    train(experiments, device=device, **how)
+    train_missing(experiments, device=device, **how)
     return [run(e, device=device, progress=False) for e in experiments]
 
 
-def train(
+def train_missing(
     experiments: Sequence[Experiment],
     *,
     workers: int = 1,
@@ -107,8 +107,8 @@ def train(
         if not (missing := _lacking(asked)):
             return
         with Tally({e.key: _name(e) for e in missing}, show=progress) as tally:
-            pool = _pool(min(workers, len(missing)), address, options, tally)
-            failures = _train(pool, missing, tally)
+            team = _pool(min(workers, len(missing)), address, options, tally)
+            failures = _train(team, missing, tally)
         if failures:
             lines = [f"{e}\n  key {e.key}: {_in_words(x)}" for e, x in failures]
             text = f"{len(failures)} of {len(missing)} runs failed, what finished is stored:\n\n"
@@ -123,16 +123,16 @@ def _lacking(experiments: Sequence[Experiment]) -> list[Experiment]:
     return [*{s.key: s for s in stages}.values()]
 
 
-def _pool(workers: int, address: str | None, options: dict[str, Any], tally: Tally) -> Pool:
+def _pool(workers: int, address: str | None, options: dict[str, Any], tally: Tally) -> Workers:
     if address is not None:
         from fedlib.runs.cluster import Cluster
 
         return Cluster(address, options, tally)
-    return Processes(workers, options, tally) if workers > 1 else Pool(options, tally)
+    return Processes(workers, options, tally) if workers > 1 else Workers(options, tally)
 
 
 def _train(
-    pool: Pool, missing: Sequence[Experiment], tally: Tally
+    team: Workers, missing: Sequence[Experiment], tally: Tally
 ) -> list[tuple[Experiment, BaseException]]:
     """Hand runs out in their order, those that build on others when these have ended."""
     waiting = {e.key: e for e in missing}
@@ -150,16 +150,16 @@ def _train(
 
     try:
         while left:
-            while len(left) - len(waiting) < pool.slots() and (e := ready()):
+            while len(left) - len(waiting) < team.slots() and (e := ready()):
                 del waiting[e.key]
                 if broken := needs[e.key] & failed.keys():
                     end(e, failed[min(broken)][1])
                 else:
-                    pool.give(e)
-            for ended in pool.ended():
+                    team.give(e)
+            for ended in team.ended():
                 end(*ended)
     finally:
-        pool.stop()
+        team.stop()
     return [*failed.values()]
 
 
@@ -172,7 +172,7 @@ def _in_words(error: BaseException) -> str:
     return " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
 
-class Processes(Pool):
+class Processes(Workers):
     """Spawned processes, each with a pipe of its own: who dies takes only its own run."""
 
     def __init__(self, workers: int, options: dict[str, Any], tally: Tally) -> None:

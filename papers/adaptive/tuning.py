@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from fedlib.randomness import torch_seed
 from fedlib.runs import Experiment, RunDiverged, run
-from fedlib.runs.sweep import SweepFailed, train
+from fedlib.runs.sweep import SweepFailed, train_missing
 from fedlib.values import value
 
 
@@ -66,7 +66,7 @@ def search(
     points = [{axis: domain.draw(rng) for axis, domain in space.items()} for _ in range(trials)]
     runs = [experiment(point) for point in points]
     with suppress(SweepFailed):  # who diverged scores 0; anything else fails again below
-        train(runs, device=device, **how)
+        train_missing(runs, device=device, **how)
     return [{**p, "score": score(e, device)} for p, e in zip(points, runs, strict=True)]
 
 

@@ -14,10 +14,10 @@ from fedlib.runs.exported import files, held
 from fedlib.runs.spec import SCHEMA
 from fedlib.runs.sweep import SweepFailed
 from papers.__main__ import main
-from papers.book import BOOK
 from papers.fedmix import FEDAVG
 from papers.fedmix.experiments import LABEL_SKEW
 from papers.pm_moe.experiments import FOURTEEN
+from papers.registry import REGISTRY
 
 ONE = FOURTEEN.experiments("quick", "digits", "FedAvg, S = 0")[0]
 
@@ -32,13 +32,13 @@ def _quiet(monkeypatch):
 def test_every_run_of_a_scale_is_planned_once(scale):
     asked = {
         stage
-        for section in BOOK.sections.values()
+        for section in REGISTRY.sections.values()
         for dataset in section.settings(scale)
         for run in section.runs(scale, dataset)
         for e in section.experiments(scale, dataset, run)
         for stage in e.stages
     }
-    plan = [p.experiment for p in planned(BOOK, scale)]
+    plan = [p.experiment for p in planned(REGISTRY, scale)]
     seeds = [e.seed for e in plan]
     assert seeds == sorted(seeds) and len(set(seeds)) > 1
     place = {e: i for i, e in enumerate(plan)}
@@ -52,25 +52,25 @@ def parts(plan):
 
 
 def test_parts_come_in_the_order_in_which_they_are_asked_for():
-    some = planned(BOOK, "standard", ["gates:fashion_mnist@2", "rotated", "gates"])
+    some = planned(REGISTRY, "standard", ["gates:fashion_mnist@2", "rotated", "gates"])
     found = parts(some)
     assert found[:2] == [("gates", "fashion_mnist", 0), ("gates", "fashion_mnist", 1)]
     rotated = [seed for name, _, seed in found if name == "rotated"]
     assert rotated == sorted(rotated) and rotated[-1] >= 2
     assert found[-1] == ("gates", "fashion_mnist", 2)
     assert len({p.experiment for p in some}) == len(some)
-    alone = planned(BOOK, "standard", ["rotated:rotated_mnist"])
+    alone = planned(REGISTRY, "standard", ["rotated:rotated_mnist"])
     assert {p.dataset for p in alone} == {"rotated_mnist"}
 
 
 @pytest.mark.parametrize(("part", "said"), [("gates@x", "a part is"), ("gates:x", "data set.*'x'")])
 def test_an_unknown_part_is_named(part, said):
     with pytest.raises(ValueError, match=said):
-        planned(BOOK, "quick", [part])
+        planned(REGISTRY, "quick", [part])
 
 
 def test_a_part_can_be_what_stands_somewhere():
-    some = planned(BOOK, "standard", ["adaptive:cifar10@1/p=0.2,1/method=IFCA", "adaptive@1"])
+    some = planned(REGISTRY, "standard", ["adaptive:cifar10@1/p=0.2,1/method=IFCA", "adaptive@1"])
     first = [p.method for p in some[:4]]
     assert first == [f"IFCA, p = {p}, J = 6, eps = {e}" for p in ("0.2", 1) for e in (0, "0.33")]
     assert len(some) > 4
@@ -103,14 +103,14 @@ SEEDS = {
 
 @pytest.mark.slow
 def test_the_campaign_has_the_seeds_that_were_fixed_before_it():
-    for block in BOOK.blocks:
+    for block in REGISTRY.blocks:
         for (scale, part), seeds in zip(block.parts, SEEDS[block.number], strict=True):
             found = {}
-            for p in planned(BOOK, scale, [part]):
+            for p in planned(REGISTRY, scale, [part]):
                 found.setdefault(p.dataset, set()).add(p.experiment.seed)
             asked = seeds if isinstance(seeds, dict) else dict.fromkeys(found, seeds)
             assert found == {name: {*range(n)} for name, n in asked.items()}, (block, part)
-    assert [b.number for b in BOOK.blocks] == [*SEEDS] == [*range(1, 16)]
+    assert [b.number for b in REGISTRY.blocks] == [*SEEDS] == [*range(1, 16)]
 
 
 # Of three seeds, two are stored, and the third was dropped when the campaign was fixed.
@@ -122,8 +122,8 @@ def test_the_standard_scale_plans_what_is_stored_and_the_campaign(monkeypatch):
     """And nothing else, so that no run is left over that no block trains."""
     monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
     stored = {key for file in files() for key in held(file)}
-    campaign = {p.experiment for block in BOOK.blocks for p in of_block(BOOK, block)}
-    asked = [p for p in planned(BOOK, "standard") if f"{p}" not in DROPPED]
+    campaign = {p.experiment for block in REGISTRY.blocks for p in of_block(REGISTRY, block)}
+    asked = [p for p in planned(REGISTRY, "standard") if f"{p}" not in DROPPED]
     assert [
         f"{p}" for p in asked if p.experiment not in campaign and p.experiment.key not in stored
     ] == []
@@ -131,7 +131,7 @@ def test_the_standard_scale_plans_what_is_stored_and_the_campaign(monkeypatch):
 
 def test_the_blocks_are_listed_with_what_is_done(monkeypatch, capsys):
     block = Block(1, "a first look", (("quick", "label_skew@1"),), 0.5)
-    monkeypatch.setattr("papers.__main__.BOOK", replace(BOOK, blocks=(block,)))
+    monkeypatch.setattr("papers.__main__.REGISTRY", replace(REGISTRY, blocks=(block,)))
     assert main(["blocks"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split()[-4:] == ["6", "0", "0.00", "0.50"]
     assert main(["campaign", "--plan", "--block", "1"]) == 0
@@ -143,7 +143,7 @@ def test_the_blocks_are_listed_with_what_is_done(monkeypatch, capsys):
 def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
     first = LABEL_SKEW.experiments("quick", "digits", FEDAVG)[0]
     few = [replace(first, rounds=2, seed=s, algorithm=FedAvg(batch_size=50)) for s in (0, 1)]
-    plan = [p for p in planned(BOOK, "quick", ["label_skew"])][:2]
+    plan = [p for p in planned(REGISTRY, "quick", ["label_skew"])][:2]
     plan = [replace(p, experiment=e) for p, e in zip(plan, few, strict=True)]
     monkeypatch.setattr("companion.plan.planned", lambda *asked: plan)
     assert main(["campaign", "--plan", "--scale", "quick", "--device", "cpu"]) == 0
@@ -163,7 +163,7 @@ def test_the_command_plans_trains_and_continues(monkeypatch, capsys):
     [(KeyboardInterrupt("stopped"), 130), (SystemExit(143), 143), (SweepFailed("no"), 1)],
 )
 def test_a_campaign_that_ends_says_what_is_left(monkeypatch, capsys, stop, code):
-    first = planned(BOOK, "quick", ["label_skew"])[0]
+    first = planned(REGISTRY, "quick", ["label_skew"])[0]
     runs = (replace(first.experiment, rounds=1, seed=seed) for seed in (0, 1, 2))
     plan = [replace(first, experiment=one) for one in runs]
     monkeypatch.setattr("companion.plan.planned", lambda *asked: plan)
@@ -172,7 +172,7 @@ def test_a_campaign_that_ends_says_what_is_left(monkeypatch, capsys, stop, code)
         run(plan[0].experiment, device="cpu", progress=False)
         raise stop
 
-    monkeypatch.setattr("companion.plan.train", trained)
+    monkeypatch.setattr("companion.plan.train_missing", trained)
     try:
         ended = main(["campaign", "--scale", "quick"])
     except SystemExit as terminated:  # by a signal, and handed on
@@ -184,9 +184,9 @@ def test_a_campaign_that_ends_says_what_is_left(monkeypatch, capsys, stop, code)
 
 
 def test_uncommitted_code_trains_nothing_that_is_to_be_kept(monkeypatch, capsys):
-    plan, trained = planned(BOOK, "standard", ["rotated"]), []
+    plan, trained = planned(REGISTRY, "standard", ["rotated"]), []
     monkeypatch.setattr("companion.plan.planned", lambda *asked: plan)
-    monkeypatch.setattr("companion.plan.train", lambda runs, **how: trained.append(runs))
+    monkeypatch.setattr("companion.plan.train_missing", lambda runs, **how: trained.append(runs))
     monkeypatch.setattr("companion.plan.commit", lambda: "0123-dirty")
     for scale in ("standard", "paper"):
         assert main(["campaign", "--scale", scale]) == 2

@@ -328,7 +328,7 @@ ROWS = [(QUICK, str(i), HOLDS) for i in range(20)]
 def test_what_is_stored_is_what_an_execution_told(folders):
     odd = [*ROWS[:1], (STORED, 'a, "b" and c: d', CLOSE), (STORED, "x" * 99, UNTESTED)]
     for number, rows in (("07", ROWS), ("03", odd), ("09", ROWS)):
-        claims.keep(execute(folders, number, rows), folders[1])
+        claims.store(execute(folders, number, rows), folders[1])
     kept = claims.stored()
     assert kept["notebook"].drop_duplicates().tolist() == ["03", "07", "09"] and len(kept) == 43
     third = kept[kept["notebook"] == "03"]
@@ -336,7 +336,7 @@ def test_what_is_stored_is_what_an_execution_told(folders):
     assert third["clear"].tolist() == [True, False, True]
     assert claims.compare(folders[1])
     (folders[0] / "09_some.ipynb").unlink()
-    claims.keep(execute(folders, "07", ROWS[1:]), folders[1])
+    claims.store(execute(folders, "07", ROWS[1:]), folders[1])
     assert claims.stored()["notebook"].value_counts().to_dict() == {"03": 3, "07": 19}
 
 
@@ -356,7 +356,7 @@ def test_what_is_stored_is_what_an_execution_told(folders):
     ids=["same", "close", "near", "two near", "turned", "flipped", "one more", "stored", "not run"],
 )
 def test_an_execution_is_compared_with_what_is_stored(folders, capsys, old, new, agree, said):
-    claims.keep(execute(folders, "07", old), folders[1])
+    claims.store(execute(folders, "07", old), folders[1])
     if new is None:
         (folders[1] / "07_claims.csv").unlink()
     else:

@@ -5,14 +5,14 @@ import pandas as pd
 import pytest
 
 from companion import plotting
-from companion.looks import looks
 from companion.plotting import Cell, style
 from companion.sections import SCALES
+from companion.theme import theme
 from fedlib import paths
-from papers.book import SECTIONS
 from papers.comparison import EVERY_METHOD
 from papers.fedmix import FEDAVG, FEDMIX
 from papers.pm_moe import WITH_MOE
+from papers.registry import SECTIONS
 
 LABELS = np.array([[0.8, 0.2], [0.2, 0.8]])  # two clients, two labels
 
@@ -101,7 +101,7 @@ def test_no_two_methods_of_a_figure_look_the_same(section):
         return
     for scale in SCALES:
         for dataset in section.settings(scale):
-            known = [m for m in section.methods(scale, dataset) if m in looks().methods]
+            known = [m for m in section.methods(scale, dataset) if m in theme().methods]
             # A second stage looks as its first one, which it is drawn above or beside.
             known = [m for m in known if not m.endswith(f" {WITH_MOE}")]
             assert len({str(style.look_of(m)) for m in known}) == len(known)

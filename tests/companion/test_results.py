@@ -8,9 +8,9 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 
-from companion import keep
+from companion import results as kept_results
 from companion.diverged import diverged
-from companion.diverged import kept as kept_diverged
+from companion.diverged import stored as stored_diverged
 from companion.plan import Planned
 from fedlib import paths
 from fedlib.algorithms import FedAvg
@@ -20,7 +20,7 @@ from fedlib.runs import Experiment, Result, StoreError, export, exported, find, 
 from fedlib.runs.exported import files, held, path_of, read_run
 from fedlib.runs.spec import Log
 from fedlib.tasks import Task
-from papers.book import BOOK
+from papers.registry import REGISTRY
 
 module = importlib.import_module("fedlib.runs.exported")
 TASK = Task("digits", Dirichlet(clients=6, alpha=1.0, size=20), MLP(hidden=(8,)),
@@ -149,10 +149,10 @@ def plan(monkeypatch):
     """Three runs of a plan, one of which is a second stage, and what has finished."""
     stored = {}
     places = {RUNS[0].key: "a-x", RUNS[1].key: "a-x", SECOND.key: "b-y"}
-    monkeypatch.setattr(keep, "homes", lambda book: places)
+    monkeypatch.setattr(kept_results, "homes", lambda book: places)
     asked = [Planned("a", "x", "FedAvg", e) for e in (RUNS[0], RUNS[1], SECOND)]
-    monkeypatch.setattr(keep, "planned", lambda book, scale: asked)
-    monkeypatch.setattr(keep, "find", lambda e: stored.get(e) or find(e))
+    monkeypatch.setattr(kept_results, "planned", lambda book, scale: asked)
+    monkeypatch.setattr(kept_results, "find", lambda e: stored.get(e) or find(e))
     return stored, places
 
 
@@ -163,13 +163,13 @@ def there():
 def test_every_finished_run_is_kept_and_no_file_is_written_again(plan, capsys):
     stored, places = plan
     stored |= {RUNS[0]: made(RUNS[0]), SECOND: made(SECOND)}
-    kept = keep.keep(BOOK, "standard")
+    kept = kept_results.export_runs(REGISTRY, "standard")
     assert there() == {"a-x": {RUNS[0].key}}, "not without its first stage"
     assert kept.missing == [RUNS[1]] and kept.waiting == [SECOND]
     first = [(f.read_bytes(), f.stat().st_mtime_ns) for f in files()]
     stored[RUNS[1]] = made(RUNS[1])
     stored[RUNS[0]] = made(RUNS[0], {"commit": "ccc"}, value=0.9)  # trained again: it stays
-    kept = keep.keep(BOOK, "standard")
+    kept = kept_results.export_runs(REGISTRY, "standard")
     assert there() == {"a-x": {RUNS[0].key}, "a-x.2": {RUNS[1].key}, "b-y": {SECOND.key}}
     assert kept.missing == kept.dirty == kept.waiting == [] and kept.unplanned == 0
     stored.clear()
@@ -177,7 +177,7 @@ def test_every_finished_run_is_kept_and_no_file_is_written_again(plan, capsys):
     assert [(f.read_bytes(), f.stat().st_mtime_ns) for f in files()][:1] == first
     before = there()
     del places[RUNS[0].key]  # a setting was cut
-    assert keep.main(BOOK) == 0 and there() == before
+    assert kept_results.main(REGISTRY) == 0 and there() == before
     said = capsys.readouterr().out
     assert "3 results in 3 files" in said and "1 of them are asked for by no section" in said
 
@@ -217,24 +217,24 @@ def chained(plan, monkeypatch):
     stored, places = plan
     places |= {LATER.key: "b-y", RUNS[2].key: "a-x"}
     asked = [Planned("a", "x", "m", e) for e in (RUNS[1], SECOND, LATER)]
-    monkeypatch.setattr(keep, "planned", lambda book, scale: asked)
+    monkeypatch.setattr(kept_results, "planned", lambda book, scale: asked)
     return stored
 
 
 def test_a_first_stage_trained_again_replaces_the_old_one_and_all_that_stands_on_it(chained):
     """The trap: a new stage on a new first one, kept and compared with the old first one."""
     chained |= chain("old", SECOND)
-    keep.keep(BOOK, "standard")
+    kept_results.export_runs(REGISTRY, "standard")
     chained |= chain("new", LATER)
-    kept = keep.keep(BOOK, "standard")
+    kept = kept_results.export_runs(REGISTRY, "standard")
     assert states() == {RUNS[1]: "old", SECOND: "old"} and kept.waiting == [LATER]
     chained |= chain("new", SECOND, LATER)
     before = [(f, f.read_bytes()) for f in files()]
-    kept = keep.keep(BOOK, "standard")
+    kept = kept_results.export_runs(REGISTRY, "standard")
     assert states() == {RUNS[1]: "new", SECOND: "new", LATER: "new"} and not kept.waiting
     assert all(f.read_bytes() == data for f, data in before), "history keeps what was"
     chained |= chain("third", SECOND, LATER)
-    keep.keep(BOOK, "standard")
+    kept_results.export_runs(REGISTRY, "standard")
     assert {*states().values()} == {"new"}, "nothing asks for the third"
 
 
@@ -243,13 +243,13 @@ def test_what_no_section_asks_for_holds_its_first_stage(chained):
     gone = replace(SECOND, seed=3)
     export([*chain("old", gone).values()], "a-x")
     chained |= chain("new", SECOND, LATER)
-    kept = keep.keep(BOOK, "standard")
+    kept = kept_results.export_runs(REGISTRY, "standard")
     assert states() == {RUNS[1]: "old", gone: "old"} and {*kept.waiting} == {SECOND, LATER}
 
 
 def test_an_export_that_was_killed_half_way_is_finished_by_the_next(chained, monkeypatch):
     chained |= chain("old", SECOND)
-    keep.keep(BOOK, "standard")
+    kept_results.export_runs(REGISTRY, "standard")
     chained |= chain("new", SECOND, LATER)
 
     def killed(results, name):
@@ -257,10 +257,10 @@ def test_an_export_that_was_killed_half_way_is_finished_by_the_next(chained, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(keep, "export", killed)
-        keep.keep(BOOK, "standard")
+        patch.setattr(kept_results, "export", killed)
+        kept_results.export_runs(REGISTRY, "standard")
     assert states() == {RUNS[1]: "new", SECOND: "old"}
-    keep.keep(BOOK, "standard")
+    kept_results.export_runs(REGISTRY, "standard")
     assert {*states().values()} == {"new"} and len(states()) == 3
 
 
@@ -273,28 +273,32 @@ def test_a_run_that_diverged_is_named_and_not_waited_for(plan, capsys):
     stored, _ = plan
     stored |= {RUNS[0]: made(RUNS[0])}
     failed(RUNS[1], "bbb-dirty")
-    assert keep.keep(BOOK, "standard").missing == [RUNS[1], SECOND] and not len(kept_diverged())
+    assert kept_results.export_runs(REGISTRY, "standard").missing == [RUNS[1], SECOND] and not len(
+        stored_diverged()
+    )
     failed(RUNS[1])
-    assert keep.keep(BOOK, "standard").missing == []  # nor does what builds on it
-    assert kept_diverged()["key"].tolist() == [RUNS[1].key] and there() == {"a-x": {RUNS[0].key}}
+    assert (
+        kept_results.export_runs(REGISTRY, "standard").missing == []
+    )  # nor does what builds on it
+    assert stored_diverged()["key"].tolist() == [RUNS[1].key] and there() == {"a-x": {RUNS[0].key}}
     store.RunFolder(RUNS[1]).forget_failure()  # as on another machine
     assert diverged(RUNS) == {RUNS[1]: 1} and diverged([replace(SECOND, after=RUNS[1])])
-    keep.main(BOOK)
+    kept_results.main(REGISTRY)
     assert "diverged after 1 rounds: a on x, FedAvg, seed 1" in capsys.readouterr().out
     export([made(RUNS[1])], "a-x.2")  # tried again, and it went well
     assert not diverged(RUNS)
-    keep.keep(BOOK, "standard")
-    assert not len(kept_diverged())
+    kept_results.export_runs(REGISTRY, "standard")
+    assert not len(stored_diverged())
 
 
 def test_a_dirty_stage_makes_what_is_built_on_it_dirty(plan, capsys):
     stored, _ = plan
     after = CLEAN | {"segments": [{"stages": {RUNS[1].key: [DIRTY["commit"]]}}]}
     stored |= {RUNS[0]: made(RUNS[0]), RUNS[1]: made(RUNS[1], DIRTY), SECOND: made(SECOND, after)}
-    kept = keep.keep(BOOK, "standard")
+    kept = kept_results.export_runs(REGISTRY, "standard")
     assert {r.experiment for r in kept.dirty} == {RUNS[1], SECOND}
     assert there() == {"a-x": {RUNS[0].key}}
-    assert keep.main(BOOK) == 1
+    assert kept_results.main(REGISTRY) == 1
     said = capsys.readouterr()
     assert "1 results in 1 files" in said.out and "2 runs are not exported" in said.err
     assert RUNS[1].key in said.err and SECOND.key in said.err

@@ -21,18 +21,18 @@ from companion.scorecard.page import (
     NO,
     OTHER,
     VERDICTS,
-    exhibits,
+    by_table,
     page,
 )
 from companion.story import what_ran
 from fedlib.runs import Result, export, store
-from papers.book import BOOK, RESCALED
 from papers.pm_moe.experiments import FOURTEEN
 from papers.published import published
+from papers.registry import REGISTRY, RESCALED
 from papers.scaled import MAJORITY
 
-# One exhibit: to look for the runs of all takes half a minute.
-ONE = replace(BOOK, exhibits=tuple(e for e in BOOK.exhibits if e.section is FOURTEEN))
+# One table: to look for the runs of all takes half a minute.
+ONE = replace(REGISTRY, tables=tuple(e for e in REGISTRY.tables if e.section is FOURTEEN))
 COLUMNS = ["round", "metric", "client", "expert", "item", "value"]
 
 
@@ -95,20 +95,20 @@ def test_only_the_papers_claims_count():
 
 
 def test_what_the_standard_scale_has_a_sample_of_is_not_at_hand():
-    rows = published().set_index("row").loc[not_at_hand(BOOK)]
+    rows = published().set_index("row").loc[not_at_hand(REGISTRY)]
     assert rows["paper"].str.startswith("004").all()
     assert set(rows["dataset"]) == {"Cifar100", "TINY"}
     assert {"FedAvg", "DBE", "FedPer+PM-MOE"} <= set(rows["method"])
 
 
 def test_every_published_number_has_a_run_to_be_compared_with_or_a_reason():
-    """Numbers without a reason are those that some exhibit prints, each at one place."""
-    reasons = BOOK.why_not()
+    """Numbers without a reason are those that some table prints, each at one place."""
+    reasons = REGISTRY.why_not()
     placed = [
         int(row)
-        for exhibit in BOOK.exhibits
-        for dataset in {d for s in ("standard", "paper") for d in exhibit.section.settings(s)}
-        for row in exhibit.printed(dataset).dropna(subset="value")["row"]
+        for item in REGISTRY.tables
+        for dataset in {d for s in ("standard", "paper") for d in item.section.settings(s)}
+        for row in item.printed(dataset).dropna(subset="value")["row"]
     ]
     wanted = set(reasons.index[reasons.eq("")])
     # The derived rows stand for those that they correct.
@@ -119,20 +119,20 @@ def test_every_published_number_has_a_run_to_be_compared_with_or_a_reason():
 
 def test_a_number_that_was_printed_too_small_is_compared_in_its_rescaled_form():
     rows = published("001", "Table 1e").set_index("row")
-    said = BOOK.why_not()[rows.index]
+    said = REGISTRY.why_not()[rows.index]
     rescaled = rows["metric"].str.endswith("DERIVED")
     assert said[rescaled].eq("").all() and rescaled.sum() == 16
     assert said[~rescaled].value_counts().to_dict() == {RESCALED: 16, "": 4}
 
 
-def test_what_an_exhibit_prints_is_what_its_section_can_measure():
-    for exhibit in BOOK.exhibits:
-        first = next(iter(exhibit.section.settings("paper")))
-        bare = {r.method for r in exhibit.section.runs("paper", first, costly=True)}
-        for dataset in exhibit.section.settings("paper"):
-            printed = exhibit.printed(dataset)
+def test_what_a_table_prints_is_what_its_section_can_measure():
+    for item in REGISTRY.tables:
+        first = next(iter(item.section.settings("paper")))
+        bare = {r.method for r in item.section.runs("paper", first, costly=True)}
+        for dataset in item.section.settings("paper"):
+            printed = item.printed(dataset)
             known = set(printed["method"]) - {"PM-MOE", "all"}
-            assert known <= bare, (exhibit.notebook, known - bare)
+            assert known <= bare, (item.notebook, known - bare)
 
 
 def stored(section, dataset, name, accuracy, scale="standard", kept=None):
@@ -237,5 +237,5 @@ def test_the_page_stands_alone_and_escapes_what_it_shows():
     assert "http://" not in text and "https://" not in text and "<script src" not in text
     assert text.count("<tr>") > len(table)
     assert "../notebooks/12_fourteen_baselines.ipynb" in text
-    assert [*exhibits(table)] == ["PM-MoE, Table 1"]
+    assert [*by_table(table)] == ["PM-MoE, Table 1"]
     assert len(table) == len(published()) and len(tested) == 1

@@ -6,8 +6,8 @@ import pytest
 from companion.panels import Panel
 from companion.story import source, what_ran
 from fedlib.algorithms import FedMix, FedProx
-from papers.book import BOOK
 from papers.fedmix.experiments import LABEL_SKEW
+from papers.registry import REGISTRY
 
 
 def panels_of(section, scale):
@@ -26,7 +26,7 @@ def test_what_ran_stands_beside_the_papers_own():
     assert paper["server's optimiser"] == "Adam, rate 0.001"
 
 
-@pytest.mark.parametrize("section", BOOK.sections.values(), ids=lambda s: s.name)
+@pytest.mark.parametrize("section", REGISTRY.sections.values(), ids=lambda s: s.name)
 def test_every_section_can_tell_what_ran(section):
     table = what_ran(section, panels_of(section, "quick"))
     assert table.notna().all(axis=None) and not table.drop("seeds").eq("").any(axis=None)

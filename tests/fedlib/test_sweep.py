@@ -189,14 +189,14 @@ def test_a_cluster_trains_elsewhere_and_its_files_come_back(ray, monkeypatch):
     [("auto", 1, "cuda"), ("auto", 0, "cpu"), ("cuda:3", 4, "cuda"), ("cpu", 4, "cpu")],
 )
 def test_a_run_asks_for_a_gpu_where_the_cluster_has_one(ray, monkeypatch, asked, gpus, device):
-    given, train = [], cluster.train
+    given, train = [], cluster.train_here
     ray.cluster_resources.return_value = {"CPU": 8.0, "GPU": float(gpus)}
 
     def on_a_cpu(experiment, packed, options, *more):
         given.append(options["device"])
         return train(experiment, packed, {**options, "device": "cpu"}, *more)
 
-    monkeypatch.setattr(cluster, "train", on_a_cpu)
+    monkeypatch.setattr(cluster, "train_here", on_a_cpu)
     sweep([AVG], device=asked, progress=False, address="auto")
     assert given == [device]
     assert ray.log[1] == {"num_cpus": 1, "num_gpus": int(device == "cuda"), "max_retries": 0}

@@ -250,7 +250,7 @@ def test_a_stage_goes_on_with_the_best_of_those_before(monkeypatch):
 
 def test_the_trials_that_are_kept_are_drawn_again(monkeypatch):
     kept = pd.read_csv(paths.ROOT / "results" / "tuning" / "cifar10_standard.csv")
-    monkeypatch.setattr(tuning, "train", lambda *_, **__: None)
+    monkeypatch.setattr(tuning, "train_missing", lambda *_, **__: None)
     monkeypatch.setattr(tuning, "score", lambda *_: 0.0)
     for stage, space in spaces("standard").items():
         names = [*space]

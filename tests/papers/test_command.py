@@ -6,7 +6,7 @@ import pytest
 
 from fedlib.runs import StoreError
 from papers.__main__ import app, main
-from papers.book import BOOK
+from papers.registry import REGISTRY
 
 COMMANDS = ["figures", "notebooks", "verdicts", "campaign", "blocks", "results", "report",
             "tasks"]  # fmt: skip
@@ -29,11 +29,11 @@ def test_every_command_explains_itself(capsys):
         (
             "campaign --section gates@2 --section long --block 2 --workers 4 --address auto",
             "companion.plan.campaign",
-            (BOOK, "paper", ["gates@2", "long"]),
+            (REGISTRY, "paper", ["gates@2", "long"]),
             HOW | {"workers": 4, "blocks": [2], "address": "auto"},
         ),
-        ("results", "companion.keep.main", (BOOK, "standard"), {}),
-        ("report", "companion.scorecard.main", (BOOK,), {}),
+        ("results", "companion.results.main", (REGISTRY, "standard"), {}),
+        ("report", "companion.scorecard.main", (REGISTRY,), {}),
     ],
 )
 def test_a_command_hands_on_what_it_was_told(monkeypatch, arguments, where, asked, how):

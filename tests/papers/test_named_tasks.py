@@ -13,8 +13,8 @@ from fedlib.partition import IID, LabelPermuted, Mirrored, Rotated
 from fedlib.tasks import Task, rotate
 from fedlib.values import from_code
 from papers import named as tasks
-from papers.book import BOOK
 from papers.named import options_of
+from papers.registry import REGISTRY
 
 SETTINGS = [(name, scale) for name in tasks.names() for scale in SCALES]
 
@@ -176,7 +176,7 @@ def test_a_portion_is_a_share_of_every_class():
 def test_the_readmes_table_says_what_is_run(scale):
     runs = [
         stage
-        for section in BOOK.sections.values()
+        for section in REGISTRY.sections.values()
         for dataset in section.settings(scale)
         for planned in section.runs(scale, dataset)
         for stage in planned.experiment.stages

@@ -16,9 +16,9 @@ from fedlib.runs.provenance import began_with
 from fedlib.values import from_dict, to_dict
 from papers import fedmix as names
 from papers.adaptive.experiments import ADAPTIVE, ADAPTIVE_PARTICIPATION, ALL_EQUAL, BEST, MOE
-from papers.book import SECTIONS
 from papers.fedmix import FEDAVG, FEDMIX, experiments, with_experts, with_pruning
 from papers.fedmix.experiments import ABLATION, COMMUNICATION, LABEL_SKEW, NEW_CLIENTS
+from papers.registry import SECTIONS
 
 EVERY = [
     (section, scale, dataset)

@@ -7,8 +7,8 @@ import pytest
 from companion.claims import ELSEWHERE, UNTESTED, Claim, judge
 from fedlib import paths
 from papers import findings, short
-from papers.book import BOOK
 from papers.published import words
+from papers.registry import REGISTRY
 
 ROWS = words("short.csv", "name")
 WRITTEN = ("says", "found", "sure", "out", "asks")
@@ -54,7 +54,9 @@ def test_every_field_names_a_section_a_data_set_and_a_claim():
         if not dataset:
             assert where in {*findings.NUMBERS, "scorecard"}
             continue
-        assert dataset in BOOK.sections[section].settings("standard") and section in short.CLAIMS
+        assert (
+            dataset in REGISTRY.sections[section].settings("standard") and section in short.CLAIMS
+        )
         if rest:
             start = re.split(r"\.\.\.|\d", rest[0])[0].strip() or "..."
             assert any(not text[0] or text[0].startswith(start) for text in texts), rest

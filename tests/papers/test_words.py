@@ -12,10 +12,10 @@ from companion.claims import ELSEWHERE, FAILS, HOLDS, KINDS, PAPER, Claim, judge
 from companion.sections import SCALES
 from fedlib import paths
 from papers import findings
-from papers.book import SECTIONS
 from papers.findings import Missing, Unsupported, number
 from papers.judging import by, judged, said
 from papers.published import published, words
+from papers.registry import SECTIONS
 from papers.scaled import MAJORITY
 
 ROWS = list(csv.DictReader((paths.ROOT / "papers" / "claims.csv").open(newline="")))

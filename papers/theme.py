@@ -4,7 +4,7 @@
 legends; `papers/titles.csv` how people write what code calls otherwise.
 """
 
-from companion.looks import Dash, Looks
+from companion.theme import Dash, Theme
 from papers import fedmix, pm_moe
 from papers.adaptive import experiments as adaptive
 from papers.published import words
@@ -31,4 +31,4 @@ METHODS |= {
     for of, dash in zip(analysis.LOSSES, (":", "-"), strict=True)
 }
 TITLES = {name: row["title"] for name, row in words("titles.csv", "name").items()}
-LOOKS = Looks(METHODS, TITLES, floor=MAJORITY)
+THEME = Theme(METHODS, TITLES, floor=MAJORITY)

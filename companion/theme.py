@@ -8,7 +8,7 @@ Dash = str | tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Looks:
+class Theme:
     """What every figure draws alike.
 
     ``methods`` are in the order of legends: a place in the colour-blind palette, and a dash.
@@ -21,16 +21,16 @@ class Looks:
     floor: str = ""
 
 
-_HANDED: list[Callable[[], Looks]] = []
+_HANDED: list[Callable[[], Theme]] = []
 
 
-def hand(source: Callable[[], Looks]) -> None:
+def use(source: Callable[[], Theme]) -> None:
     """Have figures look as ``source`` says, which is called when the first one is drawn."""
     _HANDED[:] = [source]
-    looks.cache_clear()
+    theme.cache_clear()
 
 
 @cache
-def looks() -> Looks:
+def theme() -> Theme:
     """Return what was handed in; without anything methods get colours by their names."""
-    return _HANDED[0]() if _HANDED else Looks()
+    return _HANDED[0]() if _HANDED else Theme()

@@ -8,7 +8,7 @@ from functools import partial
 import pandas as pd
 
 from companion.panels import Panel
-from companion.sections import Book, Exhibit, Section
+from companion.sections import PublishedTable, Registry, Section
 from papers import comparison
 from papers.adaptive import analysis as adaptive
 from papers.adaptive import experiments as adaptive_runs
@@ -57,20 +57,20 @@ def _most_clusters(panel: Panel) -> pd.DataFrame:
     return pd.concat([table[~alone], *both], ignore_index=True)
 
 
-def _of_004(item: str, notebook: str) -> Exhibit:
+def _of_004(item: str, notebook: str) -> PublishedTable:
     section = FOURTEEN if item == "Table 1" else PRIVATE_PARTS
     keys, printed = ("method", "stage", "S"), partial(pm_moe.printed, item)
     scores = lambda panel: pm_moe.scores(panel.frame)  # noqa: E731
-    return Exhibit("004", section, notebook, printed, scores, keys, (item, "S"), family)
+    return PublishedTable("004", section, notebook, printed, scores, keys, (item, "S"), family)
 
 
-def _of_two_experts(paper: str, section: Section, notebook: str) -> Exhibit:
+def _of_two_experts(paper: str, section: Section, notebook: str) -> PublishedTable:
     keys, printed = ("method", "metric", "p"), partial(_two_experts, paper)
-    return Exhibit(paper, section, notebook, printed, _no_opt_out, keys, ("metric", "p"))
+    return PublishedTable(paper, section, notebook, printed, _no_opt_out, keys, ("metric", "p"))
 
 
-EXHIBITS: tuple[Exhibit, ...] = (
-    Exhibit(
+TABLES: tuple[PublishedTable, ...] = (
+    PublishedTable(
         "000",
         NEW_CLIENTS,
         "07_new_clients",
@@ -81,7 +81,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
     ),
     _of_two_experts("001", SPECIALISTS, "09_specialists_and_generalists"),
     _of_two_experts("002", FIRST_VERSION, "10_opt_out"),
-    Exhibit(
+    PublishedTable(
         "003",
         ADAPTIVE,
         "11_adaptive_experts",
@@ -91,7 +91,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
         apart=("p",),
     ),
     _of_004("Table 1", "12_fourteen_baselines"),
-    Exhibit(
+    PublishedTable(
         "004",
         PRIVATE_PARTS,
         "13_pm_moe",
@@ -131,9 +131,9 @@ def why_not() -> pd.Series:
     return found
 
 
-BOOK = Book(
+REGISTRY = Registry(
     sections=SECTIONS,
-    exhibits=EXHIBITS,
+    tables=TABLES,
     published=published,
     why_not=why_not,
     floors=floors,

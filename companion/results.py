@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from companion import diverged
 from companion.plan import listed, planned
-from companion.sections import SCALES, Book
+from companion.sections import SCALES, Registry
 from fedlib.runs import Experiment, Result, export, find
 from fedlib.runs.exported import (
     files,
@@ -29,8 +29,8 @@ from fedlib.runs.provenance import began_with, dirty
 Made = Mapping[Experiment, Mapping[str, Any]]  # provenances
 
 
-class Kept(NamedTuple):
-    """What ``keep`` did: all files of results, and which runs it has not kept.
+class Exported(NamedTuple):
+    """What ``export_runs`` did: all files of results, and which runs it has not kept.
 
     ``missing`` have not been run, ``dirty`` come from uncommitted code or build on what does, and
     ``waiting`` began with another first stage than is kept, on which others stand. ``unplanned``
@@ -44,17 +44,17 @@ class Kept(NamedTuple):
     unplanned: int
 
 
-def homes(book: Book) -> dict[str, str]:
+def homes(registry: Registry) -> dict[str, str]:
     """Return the name of the files in which every planned run belongs, by key."""
-    every = [p for scale in SCALES for p in planned(book, scale)]
+    every = [p for scale in SCALES for p in planned(registry, scale)]
     return {p.experiment.key: f"{p.section}-{p.dataset}" for p in reversed(every)}
 
 
-def keep(book: Book, scale: str) -> Kept:
+def export_runs(registry: Registry, scale: str) -> Exported:
     """Export every finished run of a scale, whole chains only: see ``fitting``."""
     with writing():
-        there, home = places(), homes(book)
-        plan = {p.experiment: p for p in planned(book, scale)}
+        there, home = places(), homes(registry)
+        plan = {p.experiment: p for p in planned(registry, scale)}
         old = {r.experiment: r.provenance for r in map(read_run, there.values(), there)}
         found = {e: find(e) for e in plan}
         new = {e: r for e, r in found.items() if r and r.provenance != old.get(e)}
@@ -66,11 +66,11 @@ def keep(book: Book, scale: str) -> Kept:
             export([new[e] for e in added if name[e] == each], place_of_more(each))
         gone = diverged.diverged(e for e in plan if e not in now)
         first = [e for e in gone if gone.keys().isdisjoint(e.before)]
-        diverged.keep([(e.key, f"{plan[e]}", gone[e]) for e in first], {e.key for e in plan})
+        diverged.store([(e.key, f"{plan[e]}", gone[e]) for e in first], {e.key for e in plan})
     missing = [e for e in plan if found[e] is None and e not in gone]
     waiting = [e for e in sound if e not in now]
     bad = [r for e, r in new.items() if e not in sound]
-    return Kept(files(), missing, bad, waiting, len(there.keys() - home.keys()))
+    return Exported(files(), missing, bad, waiting, len(there.keys() - home.keys()))
 
 
 def fitting(old: Made, new: Made) -> dict[Experiment, Mapping[str, Any]]:
@@ -108,12 +108,12 @@ def _fits(one: Experiment, made: Made) -> bool:
     return all(s in made and began.get(s.key) == made[s].get("state") for s in before)
 
 
-def main(book: Book, scale: str = "standard") -> int:
+def main(registry: Registry, scale: str = "standard") -> int:
     """Export one scale and say what was written and what has not been run; 1 if some is refused."""
-    kept = keep(book, scale)
+    kept = export_runs(registry, scale)
     size = sum(f.stat().st_size for f in kept.files) / 1e6
     print(f"{len(places())} results in {len(kept.files)} files of {size:.1f} MB")
-    for _, run, rounds in diverged.kept().itertuples(index=False):
+    for _, run, rounds in diverged.stored().itertuples(index=False):
         print(f"  diverged after {rounds} rounds: {run}")
     print(f"{kept.unplanned} of them are asked for by no section any more")
     for experiment in kept.waiting:
@@ -121,7 +121,7 @@ def main(book: Book, scale: str = "standard") -> int:
     print(f"{len(kept.missing)} experiments have not been run")
     lacking = {*kept.missing}
     if lacking:
-        print(listed(p for p in planned(book, scale) if p.experiment in lacking))
+        print(listed(p for p in planned(registry, scale) if p.experiment in lacking))
     if kept.dirty:
         print(f"fedlib: {refusal(kept.dirty)}", file=sys.stderr)
     return 1 if kept.dirty else 0
