@@ -22,7 +22,7 @@ from typer import Argument, Option
 from typer.main import get_command
 
 from fedlib.processor import keep_freed
-from fedlib.values import ALLOWED, UnknownName, as_code, from_code, from_dict, is_kind, one_of
+from fedlib.values import ALLOWED, UnknownName, as_code, from_code, is_kind, one_of, to_dict
 
 # Whatever needs torch is imported by the command that needs it: --help answers at once.
 if TYPE_CHECKING:
@@ -166,18 +166,12 @@ def _import(modules: Sequence[str]) -> None:
 
 
 def _experiment(said: Any, where: str) -> Experiment:
-    from fedlib.runs import Experiment
-    from fedlib.runs.spec import MADE_OF
+    from fedlib.runs.spec import experiment_of
 
-    if isinstance(said, dict):
-        said.pop(MADE_OF, None)
     try:
-        made = from_code(said) if isinstance(said, str) else from_dict(said)
+        return experiment_of(to_dict(from_code(said)) if isinstance(said, str) else said)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}{error}") from error
-    if not isinstance(made, Experiment):
-        raise ValueError(f"{where}not an experiment: {made!r}")
-    return made
 
 
 def _summarise(results: Sequence[Result]) -> None:

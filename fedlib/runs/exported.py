@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 from fedlib import paths
 from fedlib.runs import atomic
 from fedlib.runs.provenance import dirty
-from fedlib.runs.spec import COLUMNS, MADE_OF, SCHEMA, Experiment, Result, spec_of, tidy
-from fedlib.values import from_dict
+from fedlib.runs.spec import COLUMNS, SCHEMA, Experiment, Result, experiment_of, spec_of, tidy
 
 WHAT = "exported result of fedlib"
 MOST_NAMED = 20  # runs, in an error
@@ -161,9 +160,7 @@ def read_run(path: Path, key: str) -> Result:
     """Return the run of a key in a file; Damaged if it cannot be read."""
     spec, provenance = read_told(path, key)
     with atomic.reading(path, WHAT):
-        experiment = from_dict({name: v for name, v in spec.items() if name != MADE_OF})
-        if not isinstance(experiment, Experiment):
-            raise ValueError("it does not say of which experiment it is")
+        experiment = experiment_of(spec)
     return Result(experiment, read_metrics(path, key), provenance)
 
 

@@ -4,6 +4,7 @@ import hashlib
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import version
@@ -21,7 +22,7 @@ from fedlib.federation import Federation
 DIRTY = "-dirty"
 
 
-def provenance(
+def of_run(
     fed: Federation, segments: list[dict[str, Any]], state: State, ending: State
 ) -> dict[str, Any]:
     """Return commit, versions, processor, cost, and the segments of an interrupted run.
@@ -50,15 +51,22 @@ def provenance(
 
 
 def segment(
-    fed: Federation, start: int, end: int, chunk: int | None, state: State
+    fed: Federation, rounds: list[int], chunk: int | None, state: State, since: tuple[float, ...]
 ) -> dict[str, Any]:
-    """Return what trained the rounds ``start`` to ``end``: commit, versions, processor.
+    """Return what trained some rounds: commit, versions, processor, and the seconds ``since`` then.
 
     Chunk and threads too, on which the last bits depend; by default the chunk depends on how large
     the ``state`` is.
     """
     how = {"chunk": chunk_of(fed, chunk, numbers(state)), "threads": torch.get_num_threads()}
-    return {"rounds": [start, end], **_made_with(fed), **how}
+    seconds, cpu = (round(now - then, 1) for now, then in zip(clock(), since, strict=True))
+    spent = {"seconds": seconds, "cpu_seconds": cpu}
+    return {"rounds": rounds, **_made_with(fed), **how, **spent}
+
+
+def clock() -> tuple[float, ...]:
+    """Return the time, and what this process has computed so far, both in seconds."""
+    return time.monotonic(), cpu_seconds()
 
 
 def cpu_seconds() -> float:
@@ -81,19 +89,19 @@ def began_with(made: Mapping[str, Any]) -> dict[str, str]:
 
     Empty for a first stage, and for a run that was trained before digests were noted.
     """
-    parts = (part.get("began_with", {}) for part in made.get("segments", ()))
-    return {key: state for part in parts for key, state in part.items()}
+    return _told(made, "began_with")
 
 
-def stages_of(earlier: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, list[str]]:
-    """Return by key the commits that made first stages, and the stages before those.
+def following(earlier: Iterable[tuple[str, Mapping[str, Any], State]]) -> dict[str, Any]:
+    """Return what a segment tells of all stages before it: by key their commits, and how they ended.
 
-    ``earlier`` are their keys and provenances.
+    ``earlier`` are the keys, provenances and final states of the last ones.
     """
-    found: dict[str, list[str]] = {}
-    for key, made in earlier:
-        found |= {**_stages(made), key: sorted(_commits(made))}
-    return found
+    stages, ends = dict[str, list[str]](), dict[str, str]()
+    for key, made, ended in earlier:
+        stages |= {**_told(made, "stages"), key: sorted(_commits(made))}
+        ends |= {**began_with(made), key: digest(ended)}
+    return {"stages": stages, "began_with": ends} if stages else {}
 
 
 def dirty(made: Mapping[str, Any]) -> list[str]:
@@ -101,7 +109,7 @@ def dirty(made: Mapping[str, Any]) -> list[str]:
 
     They are those of a checkout with uncommitted changes.
     """
-    commits = _commits(made).union(*_stages(made).values())
+    commits = _commits(made).union(*_told(made, "stages").values())
     return sorted(c for c in commits if c.endswith(DIRTY))
 
 
@@ -109,9 +117,10 @@ def _commits(made: Mapping[str, Any]) -> set[str]:
     return {str(part["commit"]) for part in (made, *made.get("segments", ())) if "commit" in part}
 
 
-def _stages(made: Mapping[str, Any]) -> dict[str, list[str]]:
-    parts = (part.get("stages", {}) for part in made.get("segments", ()))
-    return {key: commits for part in parts for key, commits in part.items()}
+def _told(made: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return what the segments of a run tell of the stages before, by key."""
+    parts = (part.get(name, {}) for part in made.get("segments", ()))
+    return {key: of_stage for part in parts for key, of_stage in part.items()}
 
 
 @cache

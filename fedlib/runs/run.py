@@ -23,17 +23,8 @@ from fedlib.engine.protocol import train_view, eval_view
 from fedlib.federation import Federation
 from fedlib.privacy import audit
 from fedlib.progress import Watcher, callback
-from fedlib.runs import store
+from fedlib.runs import provenance, store
 from fedlib.runs.atomic import Damaged, StoreError
-from fedlib.runs.provenance import (
-    began_with,
-    commit,
-    cpu_seconds,
-    digest,
-    provenance,
-    segment,
-    stages_of,
-)
 from fedlib.runs.spec import Experiment, Log, Result, on_host
 from fedlib.runs.store import Checkpoint, RunDiverged, RunFolder
 from fedlib.tasks import pick_device
@@ -275,13 +266,8 @@ class Training:
         self._earlier = list[dict[str, Any]]()
         self._best: State | None = None
         self._rivals = self.log.table()  # the rows that decide which round is the best so far
-        self._stages: dict[str, list[str]] = {}
-        self._began_with: dict[str, str] = {}
-        self._clock()
-
-    def _clock(self) -> None:
-        """Count from now on: what stages before have cost stands in their own provenance."""
-        self._since, self._cpu = time.monotonic(), cpu_seconds()
+        self._following: dict[str, Any] = {}  # what is told of the stages before
+        self._since = provenance.clock()
 
     def play(self) -> Result | None:
         """Train to the end and store it; return the metrics so far if a callback has stopped it.
@@ -313,7 +299,7 @@ class Training:
                     return Training(e, built(e, self.how.device), self.how).play()
                 raise self._diverged(error) from error
         self.save()
-        made = provenance(self.fed, self.segments(), self.state, self.ending)
+        made = provenance.of_run(self.fed, self.segments(), self.state, self.ending)
         if self.completed < e.rounds:
             return Result(e, self.log.table(), made)
         self.folder.tell(store.PROVENANCE, made)
@@ -331,11 +317,10 @@ class Training:
         """Return a fresh state, after the stages before, which are trained unless they are there."""
         how = self.how._replace(callbacks=(), again=False)._asdict()
         made = [run_with_state(stage, **how) for stage in self.experiment.before]
-        self._stages = stages_of((r.experiment.key, r.provenance) for r, _ in made)
-        for result, ended in made:
-            ends = {result.experiment.key: digest(ended)}
-            self._began_with |= began_with(result.provenance) | ends
-        self._clock()
+        self._following = provenance.following(
+            (result.experiment.key, result.provenance, ended) for result, ended in made
+        )
+        self._since = provenance.clock()  # what they have cost stands in their own provenance
         return self.fresh([state for _, state in made])
 
     def _fits(self, state: State) -> bool:
@@ -429,9 +414,12 @@ class Training:
             "round": self.completed,
             "clients": list(error.clients),
             "message": str(error),
-            "commit": commit(),
+            "commit": provenance.commit(),
             "data": self.fed.source,
-            "segments": [*self.segments(), {"began_with": self._began_with}],
+            "segments": [
+                *self.segments(),
+                {"began_with": self._following.get("began_with", {})},
+            ],
         }
         self.folder.tell(store.FAILURE, failure)
         return RunDiverged.of(failure, self.folder.path)
@@ -440,14 +428,10 @@ class Training:
         """Return the stretches of rounds that processes have trained, this one's last."""
         if self.completed <= self.start:
             return self._earlier
-        spent = {
-            "seconds": round(time.monotonic() - self._since, 1),
-            "cpu_seconds": round(cpu_seconds() - self._cpu, 1),
-        }
-        now = segment(self.fed, self.start, self.completed, self.how.chunk, self.state) | spent
+        rounds = [self.start, self.completed]
+        now = provenance.segment(self.fed, rounds, self.how.chunk, self.state, self._since)
         # Only what began the run has seen the stages before.
-        before = {"stages": self._stages, "began_with": self._began_with} if self._stages else {}
-        return [*self._earlier, now | before]
+        return [*self._earlier, now | self._following]
 
     def _assess(self, state: State, completed: int) -> None:
         """Score every client on validation and test data, and the federation on all test data.

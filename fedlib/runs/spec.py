@@ -21,7 +21,7 @@ from fedlib.engine.evaluate import Scores
 from fedlib.metrics import gradient_divergence
 from fedlib.runs.source import digest, foreign
 from fedlib.tasks import Task
-from fedlib.values import key_of, to_dict, value, within
+from fedlib.values import from_dict, key_of, to_dict, value, within
 
 # Raise this when the same experiment would give other numbers than before (a change of default, a
 # repaired bug): old results then keep their key and are no longer found.
@@ -156,6 +156,15 @@ def key_in(spec: dict[str, Any]) -> str:
     """Return the key of the experiment that a stored spec is of."""
     plain = {name: v for name, v in spec.items() if name != MADE_OF}
     return key_of(plain, *spec.get(MADE_OF, ()), version=VERSION)
+
+
+def experiment_of(spec: Any) -> Experiment:
+    """Return the experiment that a stored spec is of; ValueError, TypeError if it is of none."""
+    plain = {n: v for n, v in spec.items() if n != MADE_OF} if isinstance(spec, dict) else spec
+    made = from_dict(plain)
+    if not isinstance(made, Experiment):
+        raise ValueError(f"not an experiment: {made!r}")
+    return made
 
 
 def on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -39,8 +39,7 @@ from fedlib.runs.atomic import Damaged, DamagedWarning, Other, read_json
 from fedlib.runs.exported import files, held, path_of, read_told
 from fedlib.runs.exported import read_metrics as exported_metrics
 from fedlib.runs.provenance import began_with, digest
-from fedlib.runs.spec import MADE_OF, Experiment, Result, key_in, spec_of, tidy
-from fedlib.values import from_dict
+from fedlib.runs.spec import Experiment, Result, experiment_of, key_in, spec_of, tidy
 
 SPEC, CHECKPOINT, METRICS = "spec.json", "checkpoint.safetensors", "metrics.parquet"
 PROVENANCE, FAILURE = "provenance.json", "failure.json"
@@ -364,8 +363,7 @@ class Entry:
     def experiment(self) -> Experiment | None:
         """The experiment, None where its classes are not imported or its data are gone."""
         with suppress(TypeError, ValueError):
-            made = from_dict({name: v for name, v in self.spec.items() if name != MADE_OF})
-            return made if isinstance(made, Experiment) else None
+            return experiment_of(self.spec)
         return None
 
 

@@ -115,15 +115,8 @@ def _said(fed: Federation, model: nn.Module, features: Any, dataset: str) -> np.
         raise ValueError(
             f"examples must be {wanted} as those of the task, got {x.dtype} {[*x.shape]}"
         )
-    none = np.zeros(0, dtype=np.int64)
-    table = Table(
-        x.to(fed.device),
-        torch.zeros(len(x)),
-        torch.zeros(0, 0),
-        none,
-        fed.test.scale,
-        fed.test.shift,
-    )
+    none, scale = np.zeros(0, dtype=np.int64), (fed.test.scale, fed.test.shift)
+    table = Table(x.to(fed.device), torch.zeros(len(x)), torch.zeros(0, 0), none, *scale)
     parts = torch.arange(len(x), device=fed.device).split(BLOCK)
     with torch.no_grad():
         said = [model(table.inputs(some)).softmax(-1).cpu() for some in parts if len(some)]
