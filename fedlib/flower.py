@@ -79,7 +79,7 @@ def payload(content: RecordDict) -> int:
     return sum(len(array.data) for record in records for array in record.values())
 
 
-def asked(context: Context) -> Experiment:
+def experiment_of(context: Context) -> Experiment:
     """Return the experiment of a run's configuration, the code that it prints as.
 
     ValueError for what a wire has no use for: stages after others, and clients that send nothing.
@@ -93,7 +93,7 @@ def asked(context: Context) -> Experiment:
     return experiment
 
 
-def kept(experiment: Experiment, context: Context) -> Path:
+def run_folder(experiment: Experiment, context: Context) -> Path:
     """Return where this machine keeps what is its own of a run."""
     return paths.runs() / ".flower" / f"{experiment.key}-{context.run_id}"
 
@@ -121,8 +121,8 @@ def client_app(mine: Mine = of_task) -> ClientApp:
     """
     app = ClientApp()
 
-    def begun(context: Context) -> tuple[Experiment, Federation]:
-        e = asked(context)
+    def opened(context: Context) -> tuple[Experiment, Federation]:
+        e = experiment_of(context)
         fed = consenting(e, mine(e, context.node_config), context)
         return e, train_view(e.algorithm, fed)
 
@@ -131,7 +131,7 @@ def client_app(mine: Mine = of_task) -> ClientApp:
 
     @app.query("join")
     def join(message: Message, context: Context) -> Message:
-        _, fed = begun(context)
+        _, fed = opened(context)
         told: dict[str, Any] = {NODE: int(fed.ids[0]), "examples": int(fed.train.sizes[0])}
         if told["examples"]:
             told |= {"shape": [*fed.net.shape], "classes": fed.classes}
@@ -140,7 +140,7 @@ def client_app(mine: Mine = of_task) -> ClientApp:
 
     @app.query("shares")
     def shares(message: Message, context: Context) -> Message:
-        e, fed = begun(context)
+        e, fed = opened(context)
         condition = str(message.content["asked"]["condition"])
         if condition not in e.algorithm.shares_asked or not fed.train.sizes[0]:
             raise RuntimeError(f"{e.algorithm} needs nobody's shares of {condition}: none are told")
@@ -150,10 +150,10 @@ def client_app(mine: Mine = of_task) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        e, fed = begun(context)
+        e, fed = opened(context)
         if not fed.train.sizes[0]:
             raise RuntimeError(f"client {fed.ids[0]} has opted out: it does not train")
-        file = kept(e, context) / f"client-{fed.ids[0]}.safetensors"
+        file = run_folder(e, context) / f"client-{fed.ids[0]}.safetensors"
         sent = _trained(e, fed, message.content, file)
         log(fed, f"round {int(message.content['round']['t']) + 1}: {', '.join(sent)}")
         return Message(RecordDict({"message": packed(sent)}), reply_to=message)
@@ -231,7 +231,7 @@ Read = Callable[[int, RecordDict], Any]  # what an answer of a row says; an erro
 
 
 @dataclass(eq=False)
-class Clients:
+class Peers:
     """The clients at the other end of a grid, ``nodes`` in the order of the federation's rows.
 
     ``refused`` says why an answer was not used, by the node that gave it, or did not.
@@ -319,7 +319,7 @@ class Absent(Table):
 
 
 @dataclass(eq=False)
-class Told(Federation):
+class ServerView(Federation):
     """A federation as its server knows it: who there is, and of how many examples.
 
     What else an algorithm's server asks about, p(y|s), clients are asked for once, with ``ask``.
@@ -334,7 +334,7 @@ class Told(Federation):
         return self._shares[condition]
 
 
-def joined(e: Experiment, grid: Grid, config: Mapping[str, Any]) -> tuple[Clients, Told]:
+def joined(e: Experiment, grid: Grid, config: Mapping[str, Any]) -> tuple[Peers, ServerView]:
     """Wait for the nodes of ``clients`` clients; return those that take part, and what they tell.
 
     Nodes that tell what cannot be are left out, and so are those that claim one number, or another
@@ -343,7 +343,7 @@ def joined(e: Experiment, grid: Grid, config: Mapping[str, Any]) -> tuple[Client
     while len(nodes := [*grid.get_node_ids()]) < int(config["clients"]):
         time.sleep(PACE)
     timeout = float(config["timeout"]) if config.get("timeout") else None
-    all_nodes, most = Clients(grid, nodes, timeout), int(config.get("examples", MOST))
+    all_nodes, most = Peers(grid, nodes, timeout), int(config.get("examples", MOST))
 
     def read(row: int, content: RecordDict) -> dict[str, Any]:
         told = dict(content["told"])
@@ -371,14 +371,14 @@ def joined(e: Experiment, grid: Grid, config: Mapping[str, Any]) -> tuple[Client
         print(f"fedlib: node {node} is left out: {why}", flush=True)
     all_nodes.needed("there are no clients", bool(there))
     ids = np.array(sorted(there))
-    found = Clients(grid, [there[i][0] for i in ids.tolist()], timeout, all_nodes.refused)
+    found = Peers(grid, [there[i][0] for i in ids.tolist()], timeout, all_nodes.refused)
     none, sizes = torch.zeros(0, dtype=torch.int64), [there[i][1] for i in ids.tolist()]
     train = Absent(none, none, none, np.array(sizes), none, none)
     other = replace(train, sizes=np.zeros_like(train.sizes))
     *shape, classes = usual
     net, kinds = Net(e.task.model, tuple(shape), classes), e.task.partition.kinds()
     tables, where = (train, other, other), torch.device("cpu")
-    return found, Told(net, classes, where, *tables, ids, kinds=kinds, ask=found.shares)
+    return found, ServerView(net, classes, where, *tables, ids, kinds=kinds, ask=found.shares)
 
 
 def form_of(e: Experiment, told: Federation) -> Params:
@@ -400,7 +400,7 @@ def form_of(e: Experiment, told: Federation) -> Params:
 
 
 def play(
-    e: Experiment, clients: Clients, fed: Federation, state: State, t: int, form: Params
+    e: Experiment, clients: Peers, fed: Federation, state: State, t: int, form: Params
 ) -> tuple[State, dict[str, Any]]:
     """Play round ``t``; return the next state, and the bytes that were to go and that went.
 
@@ -458,8 +458,8 @@ client = client_app()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Play an experiment's rounds with ``clients`` clients, and keep the server's final state."""
-    e = asked(context)
-    home = kept(e, context)
+    e = experiment_of(context)
+    home = run_folder(e, context)
     clients, fed = joined(e, grid, context.run_config)
     if clients.refused and isinstance(e.cohort, int):  # go on with who is left
         e = replace(e, cohort=min(e.cohort, fed.clients))
