@@ -7,7 +7,6 @@ from typing import Self
 
 import pandas as pd
 
-from fedlib.optim import Optimizer
 from fedlib.partition import Request
 from fedlib.runs import Experiment
 from fedlib.tasks import Task
@@ -20,28 +19,20 @@ DEMONSTRATION = f"({SCALES[0]})"  # in the name of what was run on digits
 
 @value
 class Setting:
-    """One data set at one scale: task, rounds, seeds, and the rates that the time scale asks for.
+    """One data set at one scale: its task, and how long and with how many seeds it is run.
 
-    ``phi_rate`` is the server's rate for phi. Adam moves a logit by about its rate per round,
-    whatever the gradient, so that at the paper's 1e-3 the rows of q(z|y) need some 2,000 rounds to
-    become one-hot; shorter runs must raise it or nothing can specialise. ``epochs`` are those of
-    the centralised mixture (Fig. 14b): on small data an epoch has few steps; ``local_epochs`` are
-    the clients'. ``costly`` methods have as many seeds as it says, and not ``seeds``; with 0
-    they are left out unless their seeds are asked for.
+    ``local_epochs`` are the clients'. ``costly`` methods have as many seeds as it says, and not
+    ``seeds``; with 0 they are left out unless their seeds are asked for.
     """
 
-    limits = within(rounds=">= 1", seeds=">= 1", batch_size=">= 1", experts=">= 1")
+    limits = within(rounds=">= 1", seeds=">= 1", batch_size=">= 1")
 
     task: Task
     rounds: int
     seeds: int = 3
     cohort: int | float = 10
     batch_size: int = 64
-    server_rate: float = 1e-3
-    phi_rate: float = 1e-3
-    experts: int = 4
     evaluate_every: int = 20
-    epochs: int = 5
     local_epochs: int = 1
     costly: tuple[tuple[str, int], ...] = ()
 
@@ -53,12 +44,6 @@ class Setting:
     def dealt(self, partition: Request) -> Self:
         """Return the setting with another partition."""
         return replace(self, task=replace(self.task, partition=partition))
-
-    @property
-    def server(self) -> Optimizer:
-        """The server's Adam, with a rate of its own for phi if that differs."""
-        rates = (("phi", self.phi_rate),) if self.phi_rate != self.server_rate else ()
-        return Optimizer("adam", lr=self.server_rate, rates=rates)
 
 
 @dataclass(frozen=True, eq=False)

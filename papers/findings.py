@@ -37,7 +37,7 @@ from papers.pm_moe import claims as pm_moe
 from papers.pm_moe.experiments import PRIVATE_PARTS
 from papers.published import published, words
 from papers.scaled import FEDAVG
-from papers.short import SCALE, filled
+from papers.short import SCALE, ended, filled
 from papers.specialists import analysis as two_experts
 from papers.specialists import claims as specialists
 from papers.specialists import experiments as stages
@@ -88,10 +88,9 @@ def starting(claims: Sequence[Claim], start: str) -> Claim:
 
 def _panels(section: Section) -> dict[str, Panel]:
     """Return what is stored of a section, by data set; Missing if that is nothing."""
-    found = {p.dataset: p for p in stored(section, [], SCALE)}
-    if not found:
-        raise Missing(section.name)
-    return found
+    if found := {p.dataset: p for p in stored(section, [], SCALE)}:
+        return found
+    raise Missing(section.name)
 
 
 def _each(section: Section, judge: Callable[[Panel], Sequence[Claim]]) -> Claims:
@@ -102,10 +101,6 @@ def _each(section: Section, judge: Callable[[Panel], Sequence[Claim]]) -> Claims
 def _told(claims: Claims, start: str, *wanted: str) -> str:
     """Return the numbers of a claim on every data set, as in "-1.2 points [-3.0, 1.0] on MNIST"."""
     return ", ".join(f"{number(starting(c, start), *wanted)} on {of}" for of, c in claims.items())
-
-
-def _scores(panel: Panel) -> pd.DataFrame:
-    return two_experts.scores(panel.frame, panel.setting.tested)  # type: ignore[attr-defined]
 
 
 def _floor() -> Numbers:
@@ -121,7 +116,7 @@ def _floor() -> Numbers:
 
 def _small_experts() -> Numbers:
     judge = specialists.architecture_claims
-    claims = _each(stages.ARCHITECTURES, lambda panel: judge(_scores(panel)))
+    claims = _each(stages.ARCHITECTURES, lambda panel: judge(ended(panel)))
     start = "A small specialist and a tiny gate beat FedAvg on the "
     own, general = _told(claims, f"{start}local", HOLDS), _told(claims, f"{start}global", FAILS)
     return {"own": own, "general": general}
@@ -129,7 +124,7 @@ def _small_experts() -> Numbers:
 
 def _last_client() -> Numbers:
     released, plain = (
-        _scores(_panels(section)["cifar10"]) for section in (stages.AS_RELEASED, stages.SPECIALISTS)
+        ended(_panels(section)["cifar10"]) for section in (stages.AS_RELEASED, stages.SPECIALISTS)
     )
     last = released[released["departure"] == stages.LAST_CLIENT]
     ps = last["p"].unique().tolist()

@@ -37,7 +37,8 @@ FIELD = re.compile(r"\[\[([^\]]+)\]\]")
 SCALE = "standard"
 
 
-def _scores(panel: Panel) -> pd.DataFrame:
+def ended(panel: Panel) -> pd.DataFrame:
+    """Return the scores of a panel of 001 or 002, of the clients that train at home."""
     return two_experts.scores(panel.frame, panel.setting.tested)  # type: ignore[attr-defined]
 
 
@@ -47,7 +48,7 @@ def _clusters(panel: Panel) -> list[Claim]:
 
 
 def _label_skew(panel: Panel) -> list[Claim]:
-    rate = panel.setting.phi_rate
+    rate = panel.setting.phi_rate  # type: ignore[attr-defined]
     diverge = fedmix.divergence_claims(panel.frame)
     return [*diverge, *fedmix.specialisation_claims(panel.frame, rate)]
 
@@ -75,8 +76,8 @@ CLAIMS: dict[str, Callable[[Panel], Sequence[Claim]]] = {
     "permuted": _clusters,
     "new_clients": _new_clients,
     "privacy": lambda p: fedmix.privacy_claims(p.frame),
-    "specialists": lambda p: specialists.generalisation_claims(_scores(p)),
-    "opt_out": lambda p: specialists.opt_out_claims(_scores(p)),
+    "specialists": lambda p: specialists.generalisation_claims(ended(p)),
+    "opt_out": lambda p: specialists.opt_out_claims(ended(p)),
     "adaptive": lambda p: adaptive.adaptive_claims(clusters.scores(p.frame)),
     "adaptive_rotated": lambda p: adaptive.recovery_claims(p.frame),
     "adaptive_writers": lambda p: adaptive.writer_claims(p.frame),
@@ -130,7 +131,10 @@ def _field(where: str, start: str = "", rival: str = "") -> str:
 
 
 def _size(section: str, dataset: str) -> str:
-    panel, theirs = _panels(section).get(dataset), REGISTRY.sections[section].settings("paper")
+    panel, theirs = (
+        _panels(section).get(dataset),
+        REGISTRY.sections[section].settings("paper"),
+    )
     if panel is None:
         return "no runs of this are stored yet"
     seeds = panel.frame.groupby("method")["seed"].nunique()

@@ -17,7 +17,6 @@ from scipy.optimize import linear_sum_assignment
 
 from companion import frames, plotting
 from companion.frames import ByMethod, final
-from companion.sections import Setting
 from fedlib import data as datasets
 from fedlib.algorithms import FedAvg, FedMix, Private, SecureSum
 from fedlib.models import Net
@@ -28,7 +27,7 @@ from fedlib.runs import Experiment, Result, find
 from fedlib.runs import run as trained
 from fedlib.tasks import Task
 from papers import fedmix as names
-from papers.fedmix.experiments import NEW_CLIENTS, guarded, overheard
+from papers.fedmix.experiments import NEW_CLIENTS, Mixtures, guarded, overheard
 from papers.published import published
 from papers.scaled import ONCE
 
@@ -454,7 +453,7 @@ def hidden(runs: Mapping[str, Sequence[Experiment]]) -> tuple[pd.DataFrame, pd.D
     return pd.concat(sums, ignore_index=True), pd.concat(noise, ignore_index=True)
 
 
-def prices(setting: Setting, device: str = "cpu") -> pd.DataFrame:
+def prices(setting: Mixtures, device: str = "cpu") -> pd.DataFrame:
     """Return what secure sums and differential privacy cost FedMix, and what they hide, seed 0.
 
     A row per method of `guarded`, columns "client accuracy", "entropy of q(z|y)" (nats), "KB up"
@@ -488,7 +487,7 @@ def _told_by_phi(experiment: Experiment) -> float:
     return best_threshold(length / np.where(whole > 0, whole, 1), truth > 0)
 
 
-def _epsilon(experiment: Experiment, setting: Setting) -> float:
+def _epsilon(experiment: Experiment, setting: Mixtures) -> float:
     """Return epsilon of a run; infinity where nothing is promised."""
     if not isinstance(experiment.algorithm, Private):
         return np.inf

@@ -24,13 +24,39 @@ from fedlib.algorithms import (
 from fedlib.engine import EarlyStop, State, play_round
 from fedlib.federation import CropFlip
 from fedlib.models import MLP, LeNet, ResNet, fedmix_lenet5, widened
-from fedlib.optim import adam, sgd
+from fedlib.optim import Optimizer, adam, sgd
 from fedlib.partition import IID, ByColumn, Clients, Dirichlet, LabelPermuted, Mirrored, Rotated
 from fedlib.privacy import NoisyFedMix
 from fedlib.runs import Experiment, begun, run_with_state
 from fedlib.tasks import Task
+from fedlib.values import value, within
 from papers import fedmix as names
 from papers.scaled import FEW, ONCE, OWN_FIFTH, OWN_TENTHS, SMALL, Row, merged, scaled, side_by_side
+
+
+@value
+class Mixtures(Setting):
+    """The rates that a time scale asks for, and the number of experts K.
+
+    ``phi_rate`` is the server's rate for phi. Adam moves a logit by about its rate per round,
+    whatever the gradient, so that at the paper's 1e-3 the rows of q(z|y) need some 2,000 rounds to
+    become one-hot; shorter runs must raise it or nothing can specialise. ``epochs`` are those of
+    the centralised mixture (Fig. 14b): on small data an epoch has few steps.
+    """
+
+    limits = within(experts=">= 1")
+
+    server_rate: float = 1e-3
+    phi_rate: float = 1e-3
+    experts: int = 4
+    epochs: int = 5
+
+    @property
+    def server(self) -> Optimizer:
+        """The server's Adam, with a rate of its own for phi if that differs."""
+        rates = (("phi", self.phi_rate),) if self.phi_rate != self.server_rate else ()
+        return Optimizer("adam", lr=self.server_rate, rates=rates)
+
 
 SKEW = Dirichlet(clients=100, alpha=1.0, size=450)
 SUMS, CLIP = "secure sums", 0.03
@@ -124,18 +150,18 @@ FIG_4 = {
 FIG_5 = (names.FEDAVG, names.BIASED, names.BY_LABEL, names.BY_ANGLE)
 
 
-def fedavg(setting: Setting) -> dict[str, Any]:
+def fedavg(setting: Mixtures) -> dict[str, Any]:
     """Return the fields that every algorithm of a setting shares."""
     local = {"batch_size": setting.batch_size, "epochs": setting.local_epochs}
     return {"server": adam(setting.server_rate), **local}
 
 
-def fedmix(setting: Setting, **more: Any) -> dict[str, Any]:
+def fedmix(setting: Mixtures, **more: Any) -> dict[str, Any]:
     """Return the fields that every FedMix of a setting shares, with ``more``."""
     return {**fedavg(setting), "experts": setting.experts, "server": setting.server, **more}
 
 
-def methods(setting: Setting, **mixture: Any) -> dict[str, FedAvg]:
+def methods(setting: Mixtures, **mixture: Any) -> dict[str, FedAvg]:
     """Return every algorithm that figures name; each says in what it differs from its like.
 
     ``mixture`` are further fields of all mixtures. Local/Global has the paper's cut: the input
@@ -161,17 +187,17 @@ def methods(setting: Setting, **mixture: Any) -> dict[str, FedAvg]:
     }
 
 
-def _of(*compared: str) -> Callable[[Setting, str], list[Run]]:
+def _of(*compared: str) -> Callable[[Mixtures, str], list[Run]]:
     """Return a plan: the federations of some methods."""
 
-    def plan(setting: Setting, dataset: str) -> list[Run]:
+    def plan(setting: Mixtures, dataset: str) -> list[Run]:
         known = methods(setting)
         return placed({m: federated(setting, known[m]) for m in compared})
 
     return plan
 
 
-def _label_skew(setting: Setting, dataset: str) -> list[Run]:
+def _label_skew(setting: Mixtures, dataset: str) -> list[Run]:
     """Return Fig. 3 and 14: FedMix's variants, and the original mixture with S = 1 (Fig. 14b).
 
     The rounds of the latter are epochs.
@@ -186,7 +212,7 @@ def _label_skew(setting: Setting, dataset: str) -> list[Run]:
     return [*federations, Run(names.CENTRALISED, central)]
 
 
-def _communication(setting: Setting, dataset: str) -> list[Run]:
+def _communication(setting: Mixtures, dataset: str) -> list[Run]:
     """Return the curves of Fig. 4; on FEMNIST gates are averaged, as local ones overfit."""
     known = methods(setting, **({"gates": "averaged"} if dataset == "femnist" else {}))
     times = {name: times for times, name in names.WIDE.items()}
@@ -199,28 +225,28 @@ def _communication(setting: Setting, dataset: str) -> list[Run]:
 
 
 @cache
-def wider(setting: Setting, times: int) -> Experiment:
+def wider(setting: Mixtures, times: int) -> Experiment:
     """Return FedAvg with a LeNet of ``times`` as many parameters."""
     model: Any = setting.task.model
     wide = replace(setting.task, model=widened(model, times, *data.form(setting.task.dataset)))
     return replace(federated(setting, FedAvg(**fedavg(setting))), task=wide)
 
 
-def _ablation(setting: Setting, dataset: str) -> list[Run]:
+def _ablation(setting: Mixtures, dataset: str) -> list[Run]:
     """Return the numbers of experts and the thresholds of Fig. 11."""
     experts, etas = ABLATED[dataset]
     mixtures = [*map(names.with_experts, experts), *map(names.with_pruning, etas)]
     return _of(names.FEDAVG, *mixtures)(setting, dataset)
 
 
-def _permuted(setting: Setting, dataset: str) -> list[Run]:
+def _permuted(setting: Mixtures, dataset: str) -> list[Run]:
     """Return the numbers of experts of Fig. 8; four permutations are there to be found.
 
     With as many experts also at half the server's rate in twice the rounds, so that permutations
     have time to part before an expert falls behind.
     """
 
-    def found(here: Setting, k: int, **more: int) -> Experiment:
+    def found(here: Mixtures, k: int, **more: int) -> Experiment:
         return federated(here, algorithms.ClusteredFedMix(**fedmix(here, experts=k)), **more)
 
     slow = replace(setting, server_rate=setting.server_rate / 2, phi_rate=setting.phi_rate / 2)
@@ -228,7 +254,7 @@ def _permuted(setting: Setting, dataset: str) -> list[Run]:
     return placed({**{names.with_k(k): found(setting, k) for k in names.KS}, **slower})
 
 
-def _new_clients(setting: Setting, dataset: str) -> list[Run]:
+def _new_clients(setting: Mixtures, dataset: str) -> list[Run]:
     """Return FedAvg and FedMix on all clients, FedMix with p(s|x), and newcomers with labels.
 
     For the latter four fifths of the clients federate, and the others join.
@@ -249,7 +275,7 @@ def _new_clients(setting: Setting, dataset: str) -> list[Run]:
     return [*placed(there), *placed(joined, who=names.NEW)]
 
 
-def _privacy(setting: Setting, dataset: str) -> list[Run]:
+def _privacy(setting: Mixtures, dataset: str) -> list[Run]:
     """Return one round with all clients, from a fresh or a trained model, with an audit."""
     known, runs, audited = methods(setting), [], {**ONCE, "audit": True}
     for method in (names.FEDAVG, names.BIASED, names.FEDMIX):
@@ -263,12 +289,12 @@ def _privacy(setting: Setting, dataset: str) -> list[Run]:
     return runs
 
 
-def with_noise(setting: Setting, noise: float) -> Experiment:
+def with_noise(setting: Mixtures, noise: float) -> Experiment:
     """Return an ordinary training run in which clients hide what they send of phi behind noise."""
     return federated(setting, NoisyFedMix(noise=noise, **fedmix(setting)))
 
 
-def guarded(setting: Setting) -> dict[str, Experiment]:
+def guarded(setting: Mixtures) -> dict[str, Experiment]:
     """Return FedMix's training run as it is, behind secure sums, and with differential privacy.
 
     ``CLIP`` is about what half of the clients send in a round of digits; noise is in units of it.
@@ -306,7 +332,7 @@ def _dense(task: Any, width: int = 64) -> Row:
     return replace(task("quick"), model=MLP((width,))), task("standard"), task("paper")
 
 
-_sides = partial(side_by_side, Setting)
+_sides = partial(side_by_side, Mixtures)
 _CIFAR: Row = ("digits", "cifar10", "cifar10")
 # fmt: off
 _USUAL: dict[str, Row] = {

@@ -60,9 +60,9 @@ class PrivateParts(Setting):
     fine-tuning. A gate is trained for ``gated`` epochs at ``gate_rate``, over the M / 2 largest
     weights, or where a part of every class is shared over all M, as 004 finds best; ``gamma``
     of the experts is left out as noise. ``ratios`` (S / 100) of every class are shared equally.
-    What a gate is made of is studied on the methods ``studied``, one choice at a time:
-    ``tops``, ``gate_rates``, ``gate_epochs``, ``gammas`` and ``temperatures``. What has no
-    default here differs by scale.
+    ``phi_rate`` and ``experts`` are FedMix's, beside the others. What a gate is made of is
+    studied on the methods ``studied``, one choice at a time: ``tops``, ``gate_rates``,
+    ``gate_epochs``, ``gammas`` and ``temperatures``. What has no default here differs by scale.
     """
 
     limits = within(ratios=">= 0")
@@ -71,12 +71,14 @@ class PrivateParts(Setting):
     decay: float = 0.1
     gate_rate: float = 0.1
     gamma: float = 0.2
+    experts: int = 4
     ratios: tuple[float, ...] = (0.0, 0.2)
     gate_rates: tuple[float, ...] = (0.05, 0.1, 0.5)
     gammas: tuple[float, ...] = (0.2, 0.5, 0.8)
     temperatures: tuple[float, ...] = (1.0, 0.1, 0.01, 0.001)
     _: KW_ONLY
     rate: float
+    phi_rate: float
     rates: tuple[tuple[str, float], ...]
     apart: float
     kappa: float
