@@ -273,17 +273,16 @@ def _judge(
     verdict = HOLDS if inside else FAILS if outside else OPEN
     asked = bounds if least < mean < most else [least if mean <= least else most]
     nearest = min(bounds, key=lambda b: abs(mean - b))
-    claim = replace(
-        claim,
-        verdict=verdict,
-        clear=min(abs(end - b) for end in (low, high) for b in bounds) > (high - low) / 2,
-        detects=scale * inference.detectable(values),
-        needed=inference.needed(values, nearest) if verdict == OPEN else 0,
-        p=min(looked * max(inference.p_value(values, b, ends) for b in asked), 1.0),
+    claim = _cautious(
+        replace(
+            claim,
+            verdict=verdict,
+            clear=min(abs(end - b) for end in (low, high) for b in bounds) > (high - low) / 2,
+            detects=scale * inference.detectable(values),
+            needed=inference.needed(values, nearest) if verdict == OPEN else 0,
+            p=min(looked * max(inference.p_value(values, b, ends) for b in asked), 1.0),
+        )
     )
-    if verdict != OPEN and claim.p > DISCOVERY:
-        doubt = f"{claim.measured}; p = {claim.p:.2g}, which may be chance among so many claims"
-        claim = replace(claim, verdict=OPEN, clear=False, measured=doubt)
     if not here:
         return replace(claim, verdict=ELSEWHERE, needed=0, p=nan)
     floored = floor and runs and all(v <= floor.get(s, -inf) + BARELY for s, v in runs.items())
@@ -293,6 +292,14 @@ def _judge(
     if (low == high and low in bounds) or (floored and verdict == HOLDS):
         return replace(claim, verdict=ELSEWHERE if floored else FAILS, needed=0, p=nan)
     return claim
+
+
+def _cautious(claim: Claim) -> Claim:
+    """Return a claim, undecided if its p is one that comes by chance among so many."""
+    if claim.verdict == OPEN or not claim.p > DISCOVERY:
+        return claim
+    doubt = f"{claim.measured}; p = {claim.p:.2g}, which may be chance among so many claims"
+    return replace(claim, verdict=OPEN, clear=False, measured=doubt)
 
 
 def _seen(values: Sequence[float], bounds: Sequence[float]) -> Limits:

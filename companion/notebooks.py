@@ -28,6 +28,7 @@ from companion import claims
 from companion.sections import SCALES, NothingStored
 from fedlib import paths
 from fedlib.cores import end_with_parent
+from fedlib.runs import atomic
 from fedlib.values import one_of
 
 _ERROR, _LINES = "Exception encountered at", 30  # how papermill names the cell; lines of its error
@@ -210,9 +211,7 @@ def write_back(source: Path, copy: Path) -> None:
             cell.execution_count = done.execution_count
             cell.outputs = _kept(done.outputs)
     notebook.metadata = {"kernelspec": dict(_KERNEL), "language_info": {"name": "python"}}
-    scratch = source.with_suffix(".writing")
-    nbformat.write(notebook, scratch)
-    os.replace(scratch, source)
+    atomic.write(source, partial(nbformat.write, notebook), "the notebook")
 
 
 def with_palette(picture: str) -> str:

@@ -165,17 +165,8 @@ def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
             gone = _absent(found, {run.method for run, _ in there})
             given_up = {run.method for run, _ in lost(section, scale, name)}
             gone |= {method: DIVERGED for method in gone if method in given_up}
-            shown.append(
-                Panel(
-                    name,
-                    scale,
-                    setting,
-                    frame,
-                    trained=False,
-                    absent=gone,
-                    untrained=untrained(there),
-                )
-            )
+            missing: dict[str, Any] = {"absent": gone, "untrained": untrained(there)}
+            shown.append(Panel(name, scale, setting, frame, trained=False, **missing))
     return shown
 
 

@@ -80,8 +80,8 @@ def main(
         return 130
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's, which every version has elsewhere
-            said = " ".join(error.format_message().split())
-            print(f"fedlib: {said}\n(see {name} --help)", file=sys.stderr)
+            message = " ".join(error.format_message().split())
+            print(f"fedlib: {message}\n(see {name} --help)", file=sys.stderr)
             return 2
         # A message is enough where it is ours, of a value out of range, or of the system.
         of = type(error).__module__.partition(".")[0]
@@ -133,7 +133,7 @@ def train(
 def experiments(source: str) -> list[Experiment]:
     """Return the experiments of a source: code, or the name of a file of code or specs."""
     try:
-        found = [_experiment(*told) for told in _told(source)]
+        found = [_experiment(*each) for each in _sources(source)]
     except (OSError, TypeError, ValueError) as error:
         raise Usage(str(error)) from error
     if not found:
@@ -141,7 +141,7 @@ def experiments(source: str) -> list[Experiment]:
     return found
 
 
-def _told(source: str) -> Iterator[tuple[Any, str]]:
+def _sources(source: str) -> Iterator[tuple[Any, str]]:
     """Yield code and specs of a source, and where each stands."""
     if "(" in source:
         yield source, ""
@@ -165,11 +165,11 @@ def _import(modules: Sequence[str]) -> None:
         ALLOWED.add(name)
 
 
-def _experiment(said: Any, where: str) -> Experiment:
+def _experiment(given: Any, where: str) -> Experiment:
     from fedlib.runs.spec import experiment_of
 
     try:
-        return experiment_of(to_dict(from_code(said)) if isinstance(said, str) else said)
+        return experiment_of(to_dict(from_code(given)) if isinstance(given, str) else given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}{error}") from error
 
@@ -262,17 +262,17 @@ def _only(key: str) -> Entry:
 def _read(entry: Entry) -> Result:
     """Return what is stored of a run, its failure in place of a provenance if it has one."""
     from fedlib.runs import Result, store
-    from fedlib.runs.exported import read_metrics, read_told
+    from fedlib.runs.exported import read_metrics, read_record
 
     if not entry.spec:
         raise ValueError(f"{entry.key} cannot be read: {entry.note}")
     experiment: Any = entry.experiment
     if entry.path.is_file():
-        _, said = read_told(entry.path, entry.key)
-        return Result(experiment, read_metrics(entry.path, entry.key), said)
-    told = (entry.path / name for name in (store.PROVENANCE, store.FAILURE))
-    said = next((store.read_json(path) for path in told if path.exists()), {})
-    return Result(experiment, store.read_metrics(entry.path), said)
+        _, made = read_record(entry.path, entry.key)
+        return Result(experiment, read_metrics(entry.path, entry.key), made)
+    records = (entry.path / name for name in (store.PROVENANCE, store.FAILURE))
+    made = next((store.read_json(path) for path in records if path.exists()), {})
+    return Result(experiment, store.read_metrics(entry.path), made)
 
 
 @app.command()

@@ -69,37 +69,31 @@ def _of_two_experts(paper: str, section: Section, notebook: str) -> PublishedTab
     return PublishedTable(paper, section, notebook, printed, _no_opt_out, keys, ("metric", "p"))
 
 
+# What is printed of a data set, and what a panel measures.
+_APPENDIX_F = (lambda dataset: fedmix.printed()), (lambda panel: fedmix.measured(panel.frame))
+_TABLE_2 = adaptive.printed, _most_clusters
+_BEST = (
+    pm_moe.best_printed,
+    (lambda panel: pm_moe.best_of_nine(pm_moe.scores(panel.frame), panel.diverged)),
+)
 TABLES: tuple[PublishedTable, ...] = (
     PublishedTable(
-        "000",
-        NEW_CLIENTS,
-        "07_new_clients",
-        lambda dataset: fedmix.printed(),
-        lambda panel: fedmix.measured(panel.frame),
-        keys=("what", "method"),
-        apart=("what",),
+        "000", NEW_CLIENTS, "07_new_clients", *_APPENDIX_F, keys=("what", "method"), apart=("what",)
     ),
     _of_two_experts("001", SPECIALISTS, "09_specialists_and_generalists"),
     _of_two_experts("002", FIRST_VERSION, "10_opt_out"),
     PublishedTable(
-        "003",
-        ADAPTIVE,
-        "11_adaptive_experts",
-        adaptive.printed,
-        _most_clusters,
-        keys=("method", "p", "eps"),
-        apart=("p",),
+        "003", ADAPTIVE, "11_adaptive_experts", *_TABLE_2, ("method", "p", "eps"), apart=("p",)
     ),
     _of_004("Table 1", "12_fourteen_baselines"),
     PublishedTable(
         "004",
         PRIVATE_PARTS,
         "13_pm_moe",
-        pm_moe.best_printed,
-        lambda panel: pm_moe.best_of_nine(pm_moe.scores(panel.frame), panel.diverged),
-        keys=("method", "stage", "S"),
-        apart=("Table 1", "S"),
-        family=family,
+        *_BEST,
+        ("method", "stage", "S"),
+        ("Table 1", "S"),
+        family,
     ),
     _of_004("Table 2", "13_pm_moe"),
     _of_004("Table 3", "14_energy_denoising"),

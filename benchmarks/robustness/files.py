@@ -48,7 +48,7 @@ def measure(plan: Plan) -> list[Row]:
         found = find(RUN)
         assert found is not None
         export([found], "spoilt")
-        store.RunFolder(OTHER).tell(
+        store.RunFolder(OTHER).write_record(
             store.FAILURE,
             {"round": 2, "clients": [1], "message": "m", "metrics": {"a": 1.0}},
         )

@@ -104,16 +104,10 @@ def dots(
         across: Any = ax.get_yaxis_transform()  # x goes from 0 at a field's left to 1 at its right
         for j, group in enumerate(groups):
             colour = "black" if group == black else style.SHADES[j % len(style.SHADES)]
-            mine = frame[frame["group"] == group]
             shift = (j - (len(groups) - 1) / 2) * 0.75 / len(groups)
-            at = [rows.index(row) + shift for row in mine["row"]]
-            if "values" in mine:
-                runs = mine.assign(at=at)[mine["values"].map(np.size) > 1].explode("values")
-                ax.plot(runs["values"], runs["at"], "|", color=colour, markersize=6)
-            else:
-                ax.hlines(at, mine["low"], mine["high"], color=colour, linewidth=1.3)
-            form = style.FORMS[j % len(style.FORMS)]
-            ax.plot(mine["mean"], at, form, color=colour, markersize=4.5, label=group)
+            of_group = frame[frame["group"] == group]
+            at = [rows.index(row) + shift for row in of_group["row"]]
+            _means(ax, of_group.assign(at=at), style.FORMS[j % len(style.FORMS)], colour, group)
         ax.grid(visible=False, axis="y")
         ax.hlines(np.arange(len(rows) - 1) + 0.5, 0, 1, "0.9", lw=0.6, transform=across)
         for row in set(rows) - set(frame["row"]):
@@ -137,6 +131,16 @@ def dots(
     floors = [floor.assign(panel=name) for name, (_, floor) in split.items() if len(floor)]
     drawn = pd.concat([drawn, *floors], ignore_index=True)
     return figure, drawn.drop(columns="values", errors="ignore")
+
+
+def _means(ax: Axes, rows: pd.DataFrame, form: str, colour: str, label: str) -> None:
+    """Draw the means of a group, each at its place, with their runs or else their ranges."""
+    if "values" in rows:
+        runs = rows[rows["values"].map(np.size) > 1].explode("values")
+        ax.plot(runs["values"], runs["at"], "|", color=colour, markersize=6)
+    else:
+        ax.hlines(rows["at"], rows["low"], rows["high"], color=colour, linewidth=1.3)
+    ax.plot(rows["mean"], rows["at"], form, color=colour, markersize=4.5, label=label)
 
 
 def _beyond(panels: Mapping[str, pd.DataFrame], marks: Mapping[str, float], mark: str) -> str:

@@ -29,11 +29,10 @@ def add(
     normalise: bool = True,
     tokens: bool | None = None,
 ) -> Dataset:
-    """Store examples and labels in the cache under a name of one's own, for good; return them.
+    """Store examples and labels in the cache under a name of one's own, in place of what it held.
 
     Tasks bring images and numbers to mean 0 and deviation 1 per channel (the last axis), and rank
-    the words of texts, as `fitted` to the training examples of those who take part. What the name
-    held before is replaced.
+    the words of texts, as `fitted` to the training examples of those who take part.
 
     Args:
         name: of small letters, digits and _.
@@ -63,16 +62,15 @@ def add(
     kinds = {n: (p.features.dtype.name, *p.features.shape[1:]) for n, p in splits.items()}
     if len(set(kinds.values())) > 1 or not len(splits["train"]):
         raise ValueError(f"features are {kinds}: shapes differ, or there is nothing to train on")
-    told: dict[str, Any] = {"source": OWN, "class_names": _named(splits, class_names)}
-    texts = splits["train"].features.dtype == object
-    if texts:
+    about: dict[str, Any] = {"source": OWN, "class_names": _named(splits, class_names)}
+    if texts := splits["train"].features.dtype == object:
         splits, vocabulary = parquet.tokenised(splits, parquet.LENGTH)
     x = splits["train"].features
     numbers = x.dtype != np.int32
     channels = x.shape[-1] if numbers and not normalise else 0
-    told |= {"mean": [0.0] * channels, "std": [1.0] * channels}
-    told |= {"fit": texts or (numbers and normalise)}
-    return cache.get(name, None, told, lambda: (splits, tuple(vocabulary)))
+    about |= {"mean": [0.0] * channels, "std": [1.0] * channels}
+    about |= {"fit": texts or (numbers and normalise)}
+    return cache.get(name, None, about, lambda: (splits, tuple(vocabulary)))
 
 
 def added() -> tuple[str, ...]:

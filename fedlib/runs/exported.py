@@ -150,7 +150,7 @@ def _groups(footer: pq.FileMetaData) -> dict[str, int]:
     return groups
 
 
-def held(path: Path) -> list[str]:
+def keys_in(path: Path) -> list[str]:
     """Return the keys of the runs that a file holds; Damaged if it cannot be read."""
     with _opened(path) as (_, _, groups):
         return [*groups]
@@ -158,13 +158,13 @@ def held(path: Path) -> list[str]:
 
 def read_run(path: Path, key: str) -> Result:
     """Return the run of a key in a file; Damaged if it cannot be read."""
-    spec, provenance = read_told(path, key)
+    spec, provenance = read_record(path, key)
     with atomic.reading(path, WHAT):
         experiment = experiment_of(spec)
     return Result(experiment, read_metrics(path, key), provenance)
 
 
-def read_told(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_record(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the spec and the provenance of a key in a file; Damaged if they cannot be read."""
     table = _read(path, key, ["run"])
     with atomic.reading(path, WHAT):
@@ -188,7 +188,7 @@ def places() -> dict[str, Path]:
 
     Damaged if a file cannot be read, which may hold any.
     """
-    return {key: path for path in files() for key in held(path)}
+    return {key: path for path in files() for key in keys_in(path)}
 
 
 def path_of(experiment: Experiment) -> Path | None:

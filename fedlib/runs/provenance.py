@@ -89,7 +89,7 @@ def began_with(made: Mapping[str, Any]) -> dict[str, str]:
 
     Empty for a first stage, and for a run that was trained before digests were noted.
     """
-    return _told(made, "began_with")
+    return _of_stages(made, "began_with")
 
 
 def following(earlier: Iterable[tuple[str, Mapping[str, Any], State]]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def following(earlier: Iterable[tuple[str, Mapping[str, Any], State]]) -> dict[s
     """
     stages, ends = dict[str, list[str]](), dict[str, str]()
     for key, made, ended in earlier:
-        stages |= {**_told(made, "stages"), key: sorted(_commits(made))}
+        stages |= {**_of_stages(made, "stages"), key: sorted(_commits(made))}
         ends |= {**began_with(made), key: digest(ended)}
     return {"stages": stages, "began_with": ends} if stages else {}
 
@@ -109,7 +109,7 @@ def dirty(made: Mapping[str, Any]) -> list[str]:
 
     They are those of a checkout with uncommitted changes.
     """
-    commits = _commits(made).union(*_told(made, "stages").values())
+    commits = _commits(made).union(*_of_stages(made, "stages").values())
     return sorted(c for c in commits if c.endswith(DIRTY))
 
 
@@ -117,7 +117,7 @@ def _commits(made: Mapping[str, Any]) -> set[str]:
     return {str(part["commit"]) for part in (made, *made.get("segments", ())) if "commit" in part}
 
 
-def _told(made: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _of_stages(made: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return what the segments of a run tell of the stages before, by key."""
     parts = (part.get(name, {}) for part in made.get("segments", ()))
     return {key: of_stage for part in parts for key, of_stage in part.items()}

@@ -173,9 +173,9 @@ def _trained(experiment: Experiment, how: How) -> Result:
                 here.mend()  # the data are open now, and can be compared
                 here.begin()
                 stopped = Training(experiment, fed, how).play()
-    found = stopped or here.result()
-    assert found is not None
-    return found
+    result = stopped or here.result()
+    assert result is not None
+    return result
 
 
 def built(experiment: Experiment, device: str = "cpu") -> Federation:
@@ -302,7 +302,7 @@ class Training:
         made = provenance.of_run(self.fed, self.segments(), self.state, self.ending)
         if self.completed < e.rounds:
             return Result(e, self.log.table(), made)
-        self.folder.tell(store.PROVENANCE, made)
+        self.folder.write_record(store.PROVENANCE, made)
         return None
 
     def _resume(self, kept: Checkpoint) -> State:
@@ -421,7 +421,7 @@ class Training:
                 {"began_with": self._following.get("began_with", {})},
             ],
         }
-        self.folder.tell(store.FAILURE, failure)
+        self.folder.write_record(store.FAILURE, failure)
         return RunDiverged.of(failure, self.folder.path)
 
     def segments(self) -> list[dict[str, Any]]:

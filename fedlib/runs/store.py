@@ -36,7 +36,7 @@ from fedlib.engine import State, TrainingDiverged
 from fedlib.models import select_prefix
 from fedlib.runs import atomic
 from fedlib.runs.atomic import Damaged, DamagedWarning, Other, read_json
-from fedlib.runs.exported import files, held, path_of, read_told
+from fedlib.runs.exported import files, keys_in, path_of, read_record
 from fedlib.runs.exported import read_metrics as exported_metrics
 from fedlib.runs.provenance import began_with, digest
 from fedlib.runs.spec import Experiment, Result, experiment_of, key_in, spec_of, tidy
@@ -203,7 +203,7 @@ class RunFolder:
             except Damaged as error:
                 _pass_over(error)
         if (path := path_of(self.experiment)) is not None:
-            spec, made = read_told(path, self.experiment.key)
+            spec, made = read_record(path, self.experiment.key)
             try:
                 self._require_same(path, made, spec)
                 yield path, made
@@ -274,14 +274,14 @@ class RunFolder:
 
     def begin(self) -> None:
         """Write what the run is."""
-        self.tell(SPEC, spec_of(self.experiment))
+        self.write_record(SPEC, spec_of(self.experiment))
 
     def discard(self, why: str) -> None:
         """Move the folder aside, and begin it anew."""
         atomic.set_aside(self.path, Damaged(f"run {self.experiment.key}{why}"))
         self.begin()
 
-    def tell(self, name: str, record: dict[str, Any]) -> None:
+    def write_record(self, name: str, record: dict[str, Any]) -> None:
         """Write the spec, the provenance, with which a run is complete, or why it stopped."""
         text = json.dumps(record, indent=1)
         atomic.write(self.path / name, lambda part: part.write_text(text), f"the {name}")
@@ -377,7 +377,7 @@ def inventory(begins: str = "") -> list[Entry]:
     for path in files():
         keys = [path.stem]  # of a file of which nothing can be read
         with suppress(Damaged, OSError):
-            keys = [key for key in held(path) if key.startswith(begins)]
+            keys = [key for key in keys_in(path) if key.startswith(begins)]
         entries |= {
             key: _of_file(path, key)
             for key in keys
@@ -388,7 +388,7 @@ def inventory(begins: str = "") -> list[Entry]:
 
 def _of_file(path: Path, key: str) -> Entry:
     try:
-        spec, _ = read_told(path, key)
+        spec, _ = read_record(path, key)
         return _entry(key, path, "exported", spec, spec.get("rounds", 0))
     except (Damaged, OSError) as error:
         return Entry(key, path, "damaged", note=str(error))

@@ -48,7 +48,7 @@ def predict(
     (3,)
     """
     fed, model = _loaded(result, client, device)
-    return _said(fed, model, features, result.experiment.task.dataset)
+    return _probabilities(fed, model, features, result.experiment.task.dataset)
 
 
 def evaluate(
@@ -84,7 +84,7 @@ def evaluate(
         raise ValueError(
             f"labels must be 0 to {fed.classes - 1}, got {labels.min()}..{labels.max()}"
         )
-    return evaluation(_said(fed, model, features, result.experiment.task.dataset), labels)
+    return evaluation(_probabilities(fed, model, features, result.experiment.task.dataset), labels)
 
 
 def model(result: Result, client: int | None = None, *, device: str = "cpu") -> nn.Module:
@@ -103,7 +103,7 @@ def _loaded(result: Result, client: int | None, device: str) -> tuple[Federation
     return fed, module_of(fed, e.algorithm, moved(kept.state, fed), client)
 
 
-def _said(fed: Federation, model: nn.Module, features: Any, dataset: str) -> np.ndarray:
+def _probabilities(fed: Federation, model: nn.Module, features: Any, dataset: str) -> np.ndarray:
     given = checked("features", (features, np.zeros(len(features), dtype=int))).features
     if given.dtype == object:
         given = encode(given, fed.net.shape[0], datasets.load(dataset).vocabulary)
@@ -119,5 +119,5 @@ def _said(fed: Federation, model: nn.Module, features: Any, dataset: str) -> np.
     table = Table(x.to(fed.device), torch.zeros(len(x)), torch.zeros(0, 0), none, *scale)
     parts = torch.arange(len(x), device=fed.device).split(BLOCK)
     with torch.no_grad():
-        said = [model(table.inputs(some)).softmax(-1).cpu() for some in parts if len(some)]
-    return torch.cat(said).numpy() if said else np.zeros((0, fed.classes), dtype=np.float32)
+        parts_of = [model(table.inputs(some)).softmax(-1).cpu() for some in parts if len(some)]
+    return torch.cat(parts_of).numpy() if parts_of else np.zeros((0, fed.classes), dtype=np.float32)

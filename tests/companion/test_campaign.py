@@ -10,7 +10,7 @@ from companion.sections import SCALES, Block
 from fedlib import paths
 from fedlib.algorithms import FedAvg, Local
 from fedlib.runs import Experiment, Result, find, run
-from fedlib.runs.exported import files, held
+from fedlib.runs.exported import files, keys_in
 from fedlib.runs.spec import SCHEMA
 from fedlib.runs.sweep import SweepFailed
 from papers.__main__ import main
@@ -121,7 +121,7 @@ DROPPED = {"label_skew on fashion_mnist, FedMix, seed 0"}
 def test_the_standard_scale_plans_what_is_stored_and_the_campaign(monkeypatch):
     """And nothing else, so that no run is left over that no block trains."""
     monkeypatch.setenv("FEDLIB_RESULTS", str(paths.ROOT / "results"))
-    stored = {key for file in files() for key in held(file)}
+    stored = {key for file in files() for key in keys_in(file)}
     campaign = {p.experiment for block in REGISTRY.blocks for p in of_block(REGISTRY, block)}
     asked = [p for p in planned(REGISTRY, "standard") if f"{p}" not in DROPPED]
     assert [

@@ -17,7 +17,7 @@ from fedlib.algorithms import FedAvg
 from fedlib.models import MLP
 from fedlib.partition import Dirichlet, Mirrored
 from fedlib.runs import Experiment, Result, StoreError, export, exported, find, inventory, store
-from fedlib.runs.exported import files, held, path_of, read_run
+from fedlib.runs.exported import files, keys_in, path_of, read_run
 from fedlib.runs.spec import Log
 from fedlib.tasks import Task
 from papers.registry import REGISTRY
@@ -48,7 +48,7 @@ def same(one, other):
 def test_every_run_of_a_file_comes_back_to_the_last_bit():
     target = export([made(e) for e in RUNS], "some")
     assert target.name == "some.parquet" and files() == [target]
-    assert held(target) == sorted(e.key for e in RUNS)
+    assert keys_in(target) == sorted(e.key for e in RUNS)
     for e in RUNS:
         same(find(e), made(e))
     assert {r.experiment for r in exported()} == {*RUNS}
@@ -60,7 +60,7 @@ def test_every_run_of_a_file_comes_back_to_the_last_bit():
 def test_a_run_is_read_without_the_others():
     """Only its own row group is decoded: damage of another's provenance or values is not seen."""
     target = export([made(e) for e in RUNS], "some")
-    order = held(target)
+    order = keys_in(target)
     whole = target.read_bytes()
     group = pq.ParquetFile(target).metadata.row_group(2)
     said, column = group.column(1), group.column(group.num_columns - 1)
@@ -157,7 +157,7 @@ def plan(monkeypatch):
 
 
 def there():
-    return {path.stem: set(held(path)) for path in files()}
+    return {path.stem: set(keys_in(path)) for path in files()}
 
 
 def test_every_finished_run_is_kept_and_no_file_is_written_again(plan, capsys):
@@ -266,7 +266,9 @@ def test_an_export_that_was_killed_half_way_is_finished_by_the_next(chained, mon
 
 def failed(experiment, commit="aaa"):
     """What a run leaves whose loss stopped being finite after a round."""
-    store.RunFolder(experiment).tell(store.FAILURE, {"round": 1, "message": "no", "commit": commit})
+    store.RunFolder(experiment).write_record(
+        store.FAILURE, {"round": 1, "message": "no", "commit": commit}
+    )
 
 
 def test_a_run_that_diverged_is_named_and_not_waited_for(plan, capsys):
