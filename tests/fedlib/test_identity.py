@@ -241,7 +241,7 @@ def test_a_known_set_with_other_examples_is_not_served(rounds, decoded):
 
 
 def test_an_interrupted_run_or_a_failure_of_other_data_is_set_aside(rounds, decoded):
-    store.RunFolder(AVG).tell(
+    store.RunFolder(AVG).write_record(
         store.FAILURE, {"round": 1, "message": "no", "data": "a mirror, aaaaaaaaaaaa"}
     )
     assert store.diverged(AVG) is None
