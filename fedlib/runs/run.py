@@ -240,7 +240,7 @@ def _played(experiment: Experiment, how: How) -> Iterator[tuple[Training, Report
         yield training, report
 
 
-def begun(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> State:
+def initial_state(experiment: Experiment, fed: Federation, earlier: Sequence[State]) -> State:
     """Return the state before round 0, given the final states of ``experiment.before``.
 
     Where a stage has stood beside the first, its clients' own leaves replace those of the first.
@@ -337,7 +337,7 @@ class Training:
             ends.append(kept.state)
         wanted, found = (
             {n: t.shape for n, t in {**s.shared, **s.local}.items()}
-            for s in (begun(self.experiment, self.fed, ends), state)
+            for s in (initial_state(self.experiment, self.fed, ends), state)
         )
         if wanted == found:
             return True
@@ -349,7 +349,7 @@ class Training:
 
     def fresh(self, earlier: Sequence[State]) -> State:
         """Return the state before round 0, given the final states of the stages before."""
-        state = begun(self.experiment, self.fed, earlier)
+        state = initial_state(self.experiment, self.fed, earlier)
         self.log.clients(0, "examples", self.fed.ids, self.fed.train.sizes)
         if self.fed.participating_view() is not self.fed:  # some opted out
             self.log.clients(0, "opted_in", self.fed.ids, self.fed.participating_view().train.sizes)

@@ -27,7 +27,7 @@ from fedlib.models import MLP, LeNet, ResNet, fedmix_lenet5, widened
 from fedlib.optim import Optimizer, adam, sgd
 from fedlib.partition import IID, ByColumn, Clients, Dirichlet, LabelPermuted, Mirrored, Rotated
 from fedlib.privacy import NoisyFedMix
-from fedlib.runs import Experiment, begun, run_with_state
+from fedlib.runs import Experiment, initial_state, run_with_state
 from fedlib.tasks import Task
 from fedlib.values import value, within
 from papers import fedmix as names
@@ -318,7 +318,7 @@ def overheard(experiment: Experiment) -> tuple[Any, ...]:
     """
     fed = experiment.task.build(experiment.seed, "cpu")
     stages = [run_with_state(stage, device="cpu", progress=False) for stage in experiment.before]
-    state = begun(experiment, fed, [last for _, last in stages])
+    state = initial_state(experiment, fed, [last for _, last in stages])
     before = State(dict(state.shared), {}, dict(state.optimizer), dict(state.memory))
     seed, cohort = experiment.seed, experiment.cohort
     _, report = play_round(experiment.algorithm, fed, state, round=0, seed=seed, cohort=cohort)

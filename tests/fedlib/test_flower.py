@@ -23,7 +23,7 @@ from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix, Local
 from fedlib.algorithms.ifca import ClusterStop, Explore
 from fedlib.optim import adam
 from fedlib.partition import Majority, OptOut
-from fedlib.runs import Experiment, begun, rounds
+from fedlib.runs import Experiment, initial_state, rounds
 from fedlib.runs.atomic import load_tensors
 from fedlib.values import from_code
 
@@ -49,8 +49,8 @@ def experiment(algorithm, cohort=3):
 def simulated(e):
     """The final state of a simulation, and the reports of its rounds."""
     fed = e.task.build(e.seed)
-    *_, reports = zip(*rounds(e, fed, begun(e, fed, ()), chunk=1), strict=True)
-    *_, (state, _, _) = rounds(e, fed, begun(e, fed, ()), chunk=1)
+    *_, reports = zip(*rounds(e, fed, initial_state(e, fed, ()), chunk=1), strict=True)
+    *_, (state, _, _) = rounds(e, fed, initial_state(e, fed, ()), chunk=1)
     return state, reports[1:]
 
 

@@ -19,7 +19,7 @@ from fedlib.models import MLP, select_prefix
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Mirrored, Own, Repeated, Rotated
 from fedlib.randomness import generator
-from fedlib.runs import Experiment, begun
+from fedlib.runs import Experiment, initial_state
 from fedlib.tasks import Task
 
 SIZES = (11, 4, 9, 6)
@@ -250,11 +250,11 @@ def test_a_stage_begins_with_the_federation_and_what_was_trained_beside_it():
     both = replace(tuned, algorithm=Mixture(epochs=1, batch_size=4), beside=alone)
     federated = CLUSTERED.init(fed, 0)
     own = scatter(Local().init(fed, 0))
-    assert equal(begun(first, fed, []).shared, federated.shared)
+    assert equal(initial_state(first, fed, []).shared, federated.shared)
     fitted = CLUSTERED.assign_models(fed, federated)
     chosen = ifca.pick(fitted.shared, ifca.best_fit(fitted))
-    assert equal(begun(tuned, fed, [federated]).local, chosen)
-    state = begun(both, fed, [federated, own])
+    assert equal(initial_state(tuned, fed, [federated]).local, chosen)
+    state = initial_state(both, fed, [federated, own])
     assert equal(select_prefix(state.local, OWN), own.local)
     assert equal(select_prefix(state.shared, GLOBAL), federated.shared)
 
