@@ -216,9 +216,9 @@ class Result:
             ValueError: for a client that there is not.
             StoreError: where only the metrics of the run are stored.
         """
-        from fedlib.runs.using import model
+        from fedlib.runs.using import loaded
 
-        return model(self, client, device=device)
+        return loaded(self, client, device)[1]
 
     def select(self, metric: str) -> pa.Table:
         """Return the rows of one metric."""

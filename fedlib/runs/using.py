@@ -47,7 +47,7 @@ def predict(
     >>> predict(result, digits.test.features[:3], client=2).argmax(1).shape
     (3,)
     """
-    fed, model = _loaded(result, client, device)
+    fed, model = loaded(result, client, device)
     return _probabilities(fed, model, features, result.experiment.task.dataset)
 
 
@@ -74,7 +74,7 @@ def evaluate(
     True
     """
     features, labels = data if isinstance(data, tuple | list) else (data.features, data.labels)
-    fed, model = _loaded(result, client, device)
+    fed, model = loaded(result, client, device)
     labels = np.asarray(labels)
     if labels.shape != (len(features),) or labels.dtype.kind not in "iu" or not len(labels):
         raise ValueError(
@@ -87,12 +87,8 @@ def evaluate(
     return evaluation(_probabilities(fed, model, features, result.experiment.task.dataset), labels)
 
 
-def model(result: Result, client: int | None = None, *, device: str = "cpu") -> nn.Module:
-    """Return what a result has trained as a module of torch; see ``Result.model``."""
-    return _loaded(result, client, device)[1]
-
-
-def _loaded(result: Result, client: int | None, device: str) -> tuple[Federation, nn.Module]:
+def loaded(result: Result, client: int | None, device: str) -> tuple[Federation, nn.Module]:
+    """Return a run's federation on a device, and a model of it; see ``Result.model``."""
     e = result.experiment
     kept = RunFolder(e).restore()
     if kept is None:
