@@ -101,8 +101,7 @@ def _state(name: str) -> tuple[object, ...]:
     """Size and time of the files in `$FEDLIB_DATA` that a dataset would be decoded from."""
     record, folder = _record(name), None if name == DIGITS else _data_folder(name)
     files = parquet.files_of(folder, record).values() if folder and record else ()
-    states = [(path, path.stat()) for part in files for path in part]
-    return tuple((str(path), now.st_size, now.st_mtime_ns) for path, now in states)
+    return tuple((str(path), *cache.stamp(path)) for part in files for path in part)
 
 
 def describe(name: str) -> tuple[str, str]:
@@ -161,8 +160,8 @@ def _advice(name: str, record: Record) -> str:
 
 def _decoded(name: str, record: Record, folder: Path, files: parquet.Files) -> Dataset:
     with reading(folder):
-        states = [(path.name, path.stat()) for part in files.values() for path in part]
-    state = [str(folder), *([file, now.st_size, now.st_mtime_ns] for file, now in states)]
+        every = [path for part in files.values() for path in part]
+        state = [str(folder), *([path.name, *cache.stamp(path)] for path in every)]
     told = _told(record, f"Parquet files of $FEDLIB_DATA/{folder.name}")
     return cache.get(name, state, told, lambda: parquet.decoded(files, record, name))
 

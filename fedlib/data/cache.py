@@ -71,6 +71,12 @@ def sound(name: str, state: Any = None) -> Dataset | None:
     return None
 
 
+def stamp(path: Path) -> list[int]:
+    """The size and the time of a file, which tell whether it is the one that it was."""
+    now = path.stat()
+    return [now.st_size, now.st_mtime_ns]
+
+
 def _write(
     name: str,
     state: Any,
@@ -92,12 +98,11 @@ def _write(
                 if not re.fullmatch(r"[\w.-]+", column):
                     raise DatasetError(f"column {column!r} cannot be kept, it would name a file")
                 _save(partial / f"{split}.{EXTRA}{column}.npy", values)
-        states = {path.name: path.stat() for path in sorted(partial.iterdir())}
         meta = {"state": state, **told} | {
             "version": VERSION,
             "vocabulary": vocabulary,
             "fingerprint": _fingerprint(splits, vocabulary, None if state else told),
-            "files": {file: [now.st_size, now.st_mtime_ns] for file, now in states.items()},
+            "files": {path.name: stamp(path) for path in sorted(partial.iterdir())},
         }
         meta["sum"] = zlib.crc32(json.dumps(meta).encode())
         (partial / META).write_text(json.dumps(meta), "utf-8")
@@ -153,8 +158,7 @@ def read(name: str) -> Dataset:
     arrays: dict[str, dict[str, NDArray[Any]]] = {split: {} for split in SPLITS}
     with reading(entry):
         for file, state in meta["files"].items():
-            now = (entry / file).stat()
-            if [now.st_size, now.st_mtime_ns] != state:
+            if stamp(entry / file) != state:
                 raise ValueError(f"{file} has changed")
             split, column = file.removesuffix(".npy").split(".", 1)
             arrays[split][column] = np.load(entry / file, mmap_mode="r", allow_pickle=False)
