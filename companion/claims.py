@@ -260,13 +260,8 @@ def _judge(
     ends = _seen(values, bounds) if isinstance(limits, str) else limits
     looked = (looks or {}).get(len(values), 1)
     mean, low, high = interval(values, limits=ends, looks=looked)
-    scale = 100 if unit else 1
-    by_seed = " ".join(f"{v:.9g}" for v in values)
-    claim = Claim(
-        text, place, _in_words(mean, low, high, least, most, unit), UNTESTED, len(values),
-        effect=scale * mean, low=scale * low, high=scale * high, unit=unit,
-        least=scale * least, most=scale * most, values=by_seed, **about,
-    )  # fmt: skip
+    scale, about = 100 if unit else 1, {"unit": unit, **about}
+    claim = _measured(text, place, values, (mean, low, high), (least, most), **about)
     if len(values) < LEAST_SEEDS:
         return claim
     inside, outside = least < low and high < most, high < least or most < low
@@ -292,6 +287,26 @@ def _judge(
     if (low == high and low in bounds) or (floored and verdict == HOLDS):
         return replace(claim, verdict=ELSEWHERE if floored else FAILS, needed=0, p=nan)
     return claim
+
+
+def _measured(
+    text: str,
+    place: str,
+    values: Sequence[float],
+    ends: tuple[float, float, float],
+    criterion: tuple[float, float],
+    unit: str,
+    **about: Any,
+) -> Claim:
+    """Return a claim that is not judged yet: its number, interval and bounds."""
+    words = _in_words(*ends, *criterion, unit)
+    effect, low, high, least, most = ((100 if unit else 1) * n for n in (*ends, *criterion))
+    by_seed = " ".join(f"{v:.9g}" for v in values)
+    return Claim(
+        text, place, words, UNTESTED, len(values),
+        effect=effect, low=low, high=high, unit=unit,
+        least=least, most=most, values=by_seed, **about,
+    )  # fmt: skip
 
 
 def _cautious(claim: Claim) -> Claim:

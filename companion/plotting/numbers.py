@@ -1,6 +1,6 @@
 """Numbers by method: best at the top, by a place, in rows with their range; beside their floor."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from textwrap import fill
 from typing import Any
 
@@ -101,23 +101,17 @@ def dots(
 
     def draw(ax: Axes, name: str, parts: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
         frame, floor = parts
-        across: Any = ax.get_yaxis_transform()  # x goes from 0 at a field's left to 1 at its right
         for j, group in enumerate(groups):
             colour = "black" if group == black else style.SHADES[j % len(style.SHADES)]
             shift = (j - (len(groups) - 1) / 2) * 0.75 / len(groups)
             of_group = frame[frame["group"] == group]
             at = [rows.index(row) + shift for row in of_group["row"]]
             _means(ax, of_group.assign(at=at), style.FORMS[j % len(style.FORMS)], colour, group)
-        ax.grid(visible=False, axis="y")
-        ax.hlines(np.arange(len(rows) - 1) + 0.5, 0, 1, "0.9", lw=0.6, transform=across)
-        for row in set(rows) - set(frame["row"]):
-            middle: Style = {"ha": "center", "va": "center", "transform": across}
-            ax.text(0.5, rows.index(row), empty, color="grey", fontsize="small", **middle)
+        _rows(ax, rows, set(rows) - set(frame["row"]), empty)
         if marks and name in marks:
             ax.axvline(marks[name], label=mark, **style.MARK)
         style.draw_floor(ax, floor["mean"], upright=True)
-        ax.set(title=fill(name, 28), yticks=range(len(rows)), yticklabels=rows)
-        ax.set_ylim(len(rows) - 0.5, -0.5)
+        ax.set_title(fill(name, 28))
         ax.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
         return frame
 
@@ -141,6 +135,18 @@ def _means(ax: Axes, rows: pd.DataFrame, form: str, colour: str, label: str) -> 
     else:
         ax.hlines(rows["at"], rows["low"], rows["high"], color=colour, linewidth=1.3)
     ax.plot(rows["mean"], rows["at"], form, color=colour, markersize=4.5, label=label)
+
+
+def _rows(ax: Axes, rows: Sequence[str], lacking: Collection[str], empty: str) -> None:
+    """Name the rows of a field, part them by lines, and write ``empty`` where one is lacking."""
+    across: Any = ax.get_yaxis_transform()  # x goes from 0 at a field's left to 1 at its right
+    ax.grid(visible=False, axis="y")
+    ax.hlines(np.arange(len(rows) - 1) + 0.5, 0, 1, "0.9", lw=0.6, transform=across)
+    for row in lacking:
+        middle: Style = {"ha": "center", "va": "center", "transform": across}
+        ax.text(0.5, rows.index(row), empty, color="grey", fontsize="small", **middle)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
 
 
 def _beyond(panels: Mapping[str, pd.DataFrame], marks: Mapping[str, float], mark: str) -> str:

@@ -41,8 +41,7 @@ def add(
             one channel or three, numbers [N, ...], kept as float32, texts [N], of which 200 tokens
             are kept, or token ids [N, T].
         test: likewise; without it tasks can only hold out clients' `Own` examples.
-        class_names: of all labels, "0", "1", ... if there are none.
-        vocabulary: what token ids stand for.
+        class_names, vocabulary: of all labels ("0", "1", ... if there are none); of token ids.
         normalise: False leaves numbers as they are, and pixels in [0, 1].
         tokens: whether whole numbers [N, T] are token ids; by default those of an array are, and
             those of a table, as of pandas, are not.

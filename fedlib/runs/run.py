@@ -108,8 +108,7 @@ def run(
 
     Raises:
         RunDiverged: for a run whose numbers stopped being finite, and again when asked again.
-        StoreError: when nothing can be stored, or when its code is another in this process than
-            where it was asked for.
+        StoreError: when nothing can be stored, or code is another here than where it was asked for.
 
     >>> result = run(tiny, progress=False)
     >>> result.curve("test_accuracy").keys()
