@@ -256,16 +256,15 @@ def _judge(
     values = [*(numbers.values() if isinstance(numbers, Mapping) else numbers)]
     if not values:
         return Claim(text, place, MISSING, UNTESTED, 0, **about)
-    bounds = [b for b in (least, most) if isfinite(b)]
+    bounds, looked = [b for b in (least, most) if isfinite(b)], (looks or {}).get(len(values), 1)
     ends = _seen(values, bounds) if isinstance(limits, str) else limits
-    looked = (looks or {}).get(len(values), 1)
     mean, low, high = interval(values, limits=ends, looks=looked)
     scale, about = 100 if unit else 1, {"unit": unit, **about}
     claim = _measured(text, place, values, (mean, low, high), (least, most), **about)
     if len(values) < LEAST_SEEDS:
         return claim
-    inside, outside = least < low and high < most, high < least or most < low
-    verdict = HOLDS if inside else FAILS if outside else OPEN
+    outside = high < least or most < low
+    verdict = HOLDS if least < low and high < most else FAILS if outside else OPEN
     asked = bounds if least < mean < most else [least if mean <= least else most]
     nearest = min(bounds, key=lambda b: abs(mean - b))
     claim = _cautious(
