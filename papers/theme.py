@@ -1,6 +1,6 @@
 """How methods and data sets look in every figure of the papers.
 
-`papers/looks.csv` has a method's place in the colour-blind palette and its dash, in the order of
+`papers/theme.csv` has a method's place in the colour-blind palette and its dash, in the order of
 legends; `papers/titles.csv` how people write what code calls otherwise.
 """
 
@@ -17,7 +17,7 @@ def _dash(written: str) -> Dash:
     return (0, (*map(int, written.split()),)) if written[0].isdigit() else written
 
 
-_ROWS = words("looks.csv", "method").items()
+_ROWS = words("theme.csv", "method").items()
 METHODS = {method: (int(row["place"]), _dash(row["dash"])) for method, row in _ROWS}
 METHODS |= {f"{m} {pm_moe.WITH_MOE}": METHODS[m] for m in pm_moe.NINE}
 _EXPLORING = (adaptive.MOE, adaptive.EAGER, adaptive.ALL_EQUAL, adaptive.BEST, TUNED)

@@ -222,10 +222,10 @@ def against_floor(table: pd.DataFrame) -> Drawn:
     table = table.assign(below=table["value"] < table["floor"])
     sets, ratios, methods = (list(dict.fromkeys(table[c])) for c in ("dataset", "S", "method"))
     above = ("published", "o", style.SHADES[1])
-    looks = {False: above, True: ("published, below the floor", "D", style.RED)}
+    marks = {False: above, True: ("published, below the floor", "D", style.RED)}
 
     def draw(ax: Axes, name: str, here: pd.DataFrame) -> pd.DataFrame:
-        for below, (label, form, colour) in looks.items():
+        for below, (label, form, colour) in marks.items():
             dots = here[here["below"] == below]
             at = [methods.index(m) for m in dots["method"]]
             ax.plot(dots["value"], at, form, color=colour, markersize=4, label=label)

@@ -135,7 +135,7 @@ def form_of(method: str) -> str:
 
 
 def ordered(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame's rows with its methods in the order of their looks, others at the end."""
+    """Return a frame's rows with its methods in the order of the theme, others at the end."""
     places = _places()
     return frame.sort_values(
         "method", key=lambda names: names.map(lambda n: places.get(n, len(places))), kind="stable"
@@ -335,7 +335,7 @@ def absent_of(titles: Sequence[str]) -> str:
 def finish(figure: Figure, heading: str = "", absent: str = "") -> None:
     """Put ``heading`` above a figure and below it a legend of what its fields have drawn.
 
-    Methods are in the order of their looks, then comes what else was drawn; the floor is last.
+    Methods are in the order of the theme, then comes what else was drawn; the floor is last.
     Above them stands in grey what is ``absent``.
     """
     if heading:

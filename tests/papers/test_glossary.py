@@ -16,7 +16,7 @@ PATTERNS = {
 # Numbers of papers and of readings stay in code, and in the texts about it.
 CODES = [r"(?<![\d.,])00[0-4](?![\d.])\b", r"\bA\d\d\b"]
 OF_CODE = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "READINGS.md", "FLOWER.md")
-TABLES = ("titles.csv", "looks.csv", "claims.csv", "findings.csv", "short.csv", "compared.csv")
+TABLES = ("titles.csv", "theme.csv", "claims.csv", "findings.csv", "short.csv", "compared.csv")
 
 
 def refused() -> list[str]:

@@ -54,7 +54,7 @@ def test_what_has_a_look_is_run_or_drawn_somewhere():
         for run in section.runs(scale, dataset, costly=True)
     ]
     drawn = {"one epoch", "trained, one epoch", "bound", "exact", "drawn"}
-    assert {*words("looks.csv", "method")} <= {*runs} | drawn
+    assert {*words("theme.csv", "method")} <= {*runs} | drawn
 
 
 def test_open_words_are_filled_and_the_paper_is_quoted():
