@@ -133,12 +133,12 @@ def train(
 def experiments(source: str) -> list[Experiment]:
     """Return the experiments of a source: code, or the name of a file of code or specs."""
     try:
-        found = [_experiment(*each) for each in _sources(source)]
+        made = [_experiment(*each) for each in _sources(source)]
     except (OSError, TypeError, ValueError) as error:
         raise Usage(str(error)) from error
-    if not found:
+    if not made:
         raise Usage(f"there is no experiment in {source}")
-    return found
+    return made
 
 
 def _sources(source: str) -> Iterator[tuple[Any, str]]:
@@ -252,11 +252,11 @@ def _only(key: str) -> Entry:
     """Return the stored run whose key begins so."""
     from fedlib.runs import inventory
 
-    found = inventory(key)
-    if len(found) != 1:
-        names = ", ".join(entry.key for entry in found[:10])
-        raise Usage(f"{len(found)} stored runs begin with {key!r}: {names}")
-    return found[0]
+    entries = inventory(key)
+    if len(entries) != 1:
+        names = ", ".join(entry.key for entry in entries[:10])
+        raise Usage(f"{len(entries)} stored runs begin with {key!r}: {names}")
+    return entries[0]
 
 
 def _read(entry: Entry) -> Result:

@@ -93,8 +93,8 @@ def fingerprint(name: str) -> str:
 @remembered
 def _fingerprint(name: str, state: object, where: Path) -> str:
     """The same, once per process for files in a state and a cache."""
-    found, _, opened = _found(name)
-    return "" if found == "download" else opened().fingerprint
+    place, _, opened = _found(name)
+    return "" if place == "download" else opened().fingerprint
 
 
 def _state(name: str) -> tuple[object, ...]:
@@ -162,11 +162,11 @@ def _decoded(name: str, record: Record, folder: Path, files: parquet.Files) -> D
     with reading(folder):
         every = [path for part in files.values() for path in part]
         state = [str(folder), *([path.name, *cache.stamp(path)] for path in every)]
-    told = _told(record, f"Parquet files of $FEDLIB_DATA/{folder.name}")
-    return cache.get(name, state, told, lambda: parquet.decoded(files, record, name))
+    about = _about(record, f"Parquet files of $FEDLIB_DATA/{folder.name}")
+    return cache.get(name, state, about, lambda: parquet.decoded(files, record, name))
 
 
-def _told(record: Record, source: str) -> dict[str, object]:
+def _about(record: Record, source: str) -> dict[str, object]:
     look = {"class_names": record.class_names, "mean": record.mean, "std": record.std}
     return {"source": source, **look, "fit": False}
 
@@ -186,8 +186,8 @@ def _downloaded(name: str, record: Record) -> Dataset:
                 "to the address of a mirror of the hub, or try again."
             ) from error
 
-    told = _told(record, f"downloaded from the Hugging Face hub, {repository}")
-    return cache.get(name, ["hub", record.revision], told, build)
+    about = _about(record, f"downloaded from the Hugging Face hub, {repository}")
+    return cache.get(name, ["hub", record.revision], about, build)
 
 
 def add_from_hub(

@@ -210,10 +210,10 @@ def _ranks(tokens: NDArray[np.int32], vocabulary: Sequence[str]) -> NDArray[np.i
     """What ids become where a vocabulary is `learn`ed of some texts: unknown, what these lack."""
     counts = np.bincount(tokens.ravel(), minlength=len(vocabulary))
     first = len(parquet.SPECIAL)
-    held = [i for i in range(first, len(vocabulary)) if counts[i]]
+    seen = [i for i in range(first, len(vocabulary)) if counts[i]]
     ids = np.full(len(vocabulary), parquet.UNKNOWN, np.int32)
     ids[parquet.PADDING] = parquet.PADDING
-    for rank, i in enumerate(sorted(held, key=lambda i: (-counts[i], vocabulary[i])), first):
+    for rank, i in enumerate(sorted(seen, key=lambda i: (-counts[i], vocabulary[i])), first):
         ids[i] = rank
     return ids
 
@@ -225,8 +225,8 @@ def digits() -> Dataset:
     """
     from sklearn.datasets import load_digits
 
-    record, found = RECORDS["digits"], load_digits()
-    features, labels = upscale(found.images.astype(np.int64)), found.target.astype(np.int64)
+    record, embedded = RECORDS["digits"], load_digits()
+    features, labels = upscale(embedded.images.astype(np.int64)), embedded.target.astype(np.int64)
     test = _test_positions(labels, record.sizes[1])
     train = np.setdiff1d(np.arange(len(labels)), test)
     digest = hashlib.sha256(features.tobytes() + labels.tobytes() + test.tobytes()).hexdigest()

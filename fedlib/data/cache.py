@@ -40,10 +40,10 @@ def folder() -> Path:
     return paths.cache() / "datasets"
 
 
-def get(name: str, state: Any, told: dict[str, Any], build: Callable[[], Made]) -> Dataset:
+def get(name: str, state: Any, about: dict[str, Any], build: Callable[[], Made]) -> Dataset:
     """The dataset made from a source in this state, built first when it is not there.
 
-    state: of where its examples lie, as JSON; None builds it in any case. told: its source, class
+    state: of where its examples lie, as JSON; None builds it in any case. about: its source, class
     names, mean and standard deviation, the same on every machine. DatasetError when the cache
     cannot be written.
     """
@@ -54,7 +54,7 @@ def get(name: str, state: Any, told: dict[str, Any], build: Callable[[], Made]) 
         with FileLock(folder() / f"{name}.lock"):
             if state and (found := sound(name, state)):
                 return found  # another process was faster
-            _write(name, state, told, *build())
+            _write(name, state, about, *build())
             return read(name)
     except OSError as error:
         raise DatasetError(
@@ -80,7 +80,7 @@ def stamp(path: Path) -> list[int]:
 def _write(
     name: str,
     state: Any,
-    told: dict[str, Any],
+    about: dict[str, Any],
     splits: dict[str, Split],
     vocabulary: tuple[str, ...],
 ) -> None:
@@ -98,10 +98,10 @@ def _write(
                 if not re.fullmatch(r"[\w.-]+", column):
                     raise DatasetError(f"column {column!r} cannot be kept, it would name a file")
                 _save(partial / f"{split}.{EXTRA}{column}.npy", values)
-        meta = {"state": state, **told} | {
+        meta = {"state": state, **about} | {
             "version": VERSION,
             "vocabulary": vocabulary,
-            "fingerprint": _fingerprint(splits, vocabulary, None if state else told),
+            "fingerprint": _fingerprint(splits, vocabulary, None if state else about),
             "files": {path.name: stamp(path) for path in sorted(partial.iterdir())},
         }
         meta["sum"] = zlib.crc32(json.dumps(meta).encode())
@@ -164,10 +164,10 @@ def read(name: str) -> Dataset:
             arrays[split][column] = np.load(entry / file, mmap_mode="r", allow_pickle=False)
         train, test = (_split(arrays[split]) for split in SPLITS)
         names, mean, std = (tuple(meta[part]) for part in ("class_names", "mean", "std"))
-        told = meta["source"], meta["fingerprint"], tuple(meta["vocabulary"])
+        source = meta["source"], meta["fingerprint"], tuple(meta["vocabulary"])
         if meta["version"] == ADDED and any(mean):  # of all examples, whoever trains on them
-            return Dataset(name, train, test, names, (), (), *told, fit=True)
-        return Dataset(name, train, test, names, mean, std, *told, fit=meta["fit"])
+            return Dataset(name, train, test, names, (), (), *source, fit=True)
+        return Dataset(name, train, test, names, mean, std, *source, fit=meta["fit"])
 
 
 def _split(arrays: dict[str, NDArray[Any]]) -> Split:

@@ -125,15 +125,15 @@ def clean(folder: Path) -> None:
 @contextmanager
 def alone(lock: Path, what: str) -> Iterator[None]:
     """Hold a lock, again if this process has it; StoreError if there is no place for it."""
-    held = FileLock(lock, is_singleton=True)
+    the_lock = FileLock(lock, is_singleton=True)
     with _refused(lock, what):
         lock.parent.mkdir(parents=True, exist_ok=True)
         try:
-            claim = held.acquire(timeout=0)
+            claim = the_lock.acquire(timeout=0)
         except Timeout:
             if not quiet():
                 print(f"fedlib: another process holds {lock}: waiting for it", file=sys.stderr)
-            claim = held.acquire()
+            claim = the_lock.acquire()
     with claim:
         yield
 

@@ -208,10 +208,10 @@ def train_here(
 
 def code() -> dict[str, str]:
     """Return what decides about a run's numbers: a hash of fedlib's sources, torch's version."""
-    package, own = Path(fedlib.__file__).parent, hashlib.sha256()
+    package, sources = Path(fedlib.__file__).parent, hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
-        own.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
-    return {"fedlib": own.hexdigest()[:12], "torch": torch.__version__.partition("+")[0]}
+        sources.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
+    return {"fedlib": sources.hexdigest()[:12], "torch": torch.__version__.partition("+")[0]}
 
 
 def _changed(stage: Experiment) -> int:

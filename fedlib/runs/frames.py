@@ -79,11 +79,11 @@ def compare(
     ends = {method: _by_seed(method, runs, metric) for method, runs in results.items()}
     first = next(iter(ends.values()), {})
     rows = []
-    for method, mine in ends.items():
-        ahead = [mine[s] - first[s] for s in mine if s in first and mine is not first]
+    for method, values in ends.items():
+        ahead = [values[s] - first[s] for s in values if s in first and values is not first]
         nan = (float("nan"),) * 3
         difference = interval(ahead) if ahead else nan
-        rows.append(Compared(method, *interval([*mine.values()], limits), len(mine), *difference))
+        rows.append(Compared(method, *interval([*values.values()], limits), len(values), *difference))
     return rows
 
 

@@ -31,7 +31,7 @@ def of_run(
     ``state`` is the digest of the ``ending`` that a later stage begins with, ``seconds`` are wall
     time, and ``cpu_seconds`` what the process and its copies have computed.
     """
-    held = nbytes(state.shared) + nbytes(state.local) / fed.clients
+    client_bytes = nbytes(state.shared) + nbytes(state.local) / fed.clients
     sums = {
         name: round(sum(s[name] for s in segments), 1)
         for name in ("seconds", "cpu_seconds")
@@ -43,7 +43,7 @@ def of_run(
         "numpy": version("numpy"),
         "threads": torch.get_num_threads(),
         **sums,
-        "client_mib": round(held / 2**20, 4),
+        "client_mib": round(client_bytes / 2**20, 4),
         "data": fed.source,
         "state": digest(ending),
         "segments": segments,
@@ -76,12 +76,12 @@ def cpu_seconds() -> float:
 
 def digest(state: State) -> str:
     """Return 16 hex digits that stand for all bits of a state, whatever the order of its leaves."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for name, tensor in sorted(state.flat().items()):
         whole = tensor.detach().cpu().contiguous()
-        found.update(f"{name} {whole.dtype} {tuple(whole.shape)} ".encode())
-        found.update(whole.flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()[:16]
+        sha256.update(f"{name} {whole.dtype} {tuple(whole.shape)} ".encode())
+        sha256.update(whole.flatten().view(torch.uint8).numpy().data)
+    return sha256.hexdigest()[:16]
 
 
 def began_with(made: Mapping[str, Any]) -> dict[str, str]:

@@ -37,17 +37,17 @@ Used = list[tuple[str, Any]]  # what code uses, each under its name
 
 def foreign(value: Any) -> list[Any]:
     """Return the classes and functions, not of the library, that a value is made of."""
-    found: dict[Any, None] = {}
+    roots: dict[Any, None] = {}
     for part in _parts(value):
         if any(_outside(base.__module__) for base in type(part).__mro__):
-            found[type(part)] = None
+            roots[type(part)] = None
         if isinstance(part, Module) and _outside(part.function.partition(":")[0]):
             package, _, name = part.function.partition(":")
             function: Any = part.function  # if it is not there: who builds the task is told
             with suppress(Exception):
                 function = getattr(import_module(package), name)
-            found[function] = None
-    return [*found]
+            roots[function] = None
+    return [*roots]
 
 
 def digest(roots: Iterable[Any], *, readable: bool = True) -> str:
@@ -59,15 +59,15 @@ def digest(roots: Iterable[Any], *, readable: bool = True) -> str:
     """
     todo: Used = [("", root) for root in roots]
     homes = {_top(getattr(root, "__module__", "")) for _, root in todo} | _SCRIPT
-    told, seen = [], dict[int, Any]()  # things by their id, which so stays theirs
+    lines, seen = [], dict[int, Any]()  # things by their id, which so stays theirs
     while todo:
         name, item = todo.pop()
         line, used = _described(item, homes, readable)
-        told.append(f"{name}: {line}")
+        lines.append(f"{name}: {line}")
         if used and id(item) not in seen:
             seen[id(item)] = item
             todo += used
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -135,11 +135,11 @@ def _generated(item: type, name: str, value: Any) -> bool:
 def _of_function(
     item: FunctionType, homes: Collection[str], readable: bool
 ) -> tuple[str, Used]:
-    code, known = _read(item.__code__), item.__globals__
-    given = {name: known[name] for name in code.globals if name in known}
+    code, globals_ = _read(item.__code__), item.__globals__
+    given = {name: globals_[name] for name in code.globals if name in globals_}
     for name in code.imports:
         with suppress(Exception):  # who calls it is told
-            given[name] = import_module(name, known.get("__package__"))
+            given[name] = import_module(name, globals_.get("__package__"))
     for name, cell in zip(item.__code__.co_freevars, item.__closure__ or (), strict=True):
         with suppress(ValueError):  # it is empty
             given[name] = cell.cell_contents
