@@ -37,7 +37,7 @@ from papers.pm_moe import claims as pm_moe
 from papers.pm_moe.experiments import PRIVATE_PARTS
 from papers.published import published, words
 from papers.scaled import FEDAVG
-from papers.short import SCALE, ended, filled
+from papers.short import SCALE, filled
 from papers.specialists import analysis as two_experts
 from papers.specialists import claims as specialists
 from papers.specialists import experiments as stages
@@ -116,7 +116,7 @@ def _floor() -> Numbers:
 
 def _small_experts() -> Numbers:
     judge = specialists.architecture_claims
-    claims = _each(stages.ARCHITECTURES, lambda panel: judge(ended(panel)))
+    claims = _each(stages.ARCHITECTURES, lambda panel: judge(two_experts.of_panel(panel)))
     start = "A small specialist and a tiny gate beat FedAvg on the "
     own, general = _told(claims, f"{start}local", HOLDS), _told(claims, f"{start}global", FAILS)
     return {"own": own, "general": general}
@@ -124,7 +124,8 @@ def _small_experts() -> Numbers:
 
 def _last_client() -> Numbers:
     released, plain = (
-        ended(_panels(section)["cifar10"]) for section in (stages.AS_RELEASED, stages.SPECIALISTS)
+        two_experts.of_panel(_panels(section)["cifar10"])
+        for section in (stages.AS_RELEASED, stages.SPECIALISTS)
     )
     last = released[released["departure"] == stages.LAST_CLIENT]
     ps = last["p"].unique().tolist()

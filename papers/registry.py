@@ -44,7 +44,7 @@ def _two_experts(paper: str, dataset: str) -> pd.DataFrame:
 
 
 def _no_opt_out(panel: Panel) -> pd.DataFrame:
-    table = specialists.scores(panel.frame, panel.setting.tested)  # type: ignore[attr-defined]
+    table = specialists.of_panel(panel)
     return table if "q" not in table else table[table["q"].isna() | table["q"].eq(0.0)]
 
 

@@ -17,8 +17,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-import pandas as pd
-
 from companion.claims import ELSEWHERE, FAILS, HOLDS, TESTED, UNTESTED, UNTRAINED, Claim
 from companion.inference import LEAST_SEEDS
 from companion.panels import Panel, stored
@@ -35,11 +33,6 @@ from papers.specialists import claims as specialists
 
 FIELD = re.compile(r"\[\[([^\]]+)\]\]")
 SCALE = "standard"
-
-
-def ended(panel: Panel) -> pd.DataFrame:
-    """Return the scores of a panel of 001 or 002, of the clients that train at home."""
-    return two_experts.scores(panel.frame, panel.setting.tested)  # type: ignore[attr-defined]
 
 
 def _clusters(panel: Panel) -> list[Claim]:
@@ -76,8 +69,8 @@ CLAIMS: dict[str, Callable[[Panel], Sequence[Claim]]] = {
     "permuted": _clusters,
     "new_clients": _new_clients,
     "privacy": lambda p: fedmix.privacy_claims(p.frame),
-    "specialists": lambda p: specialists.generalisation_claims(ended(p)),
-    "opt_out": lambda p: specialists.opt_out_claims(ended(p)),
+    "specialists": lambda p: specialists.generalisation_claims(two_experts.of_panel(p)),
+    "opt_out": lambda p: specialists.opt_out_claims(two_experts.of_panel(p)),
     "adaptive": lambda p: adaptive.adaptive_claims(clusters.scores(p.frame)),
     "adaptive_rotated": lambda p: adaptive.recovery_claims(p.frame),
     "adaptive_writers": lambda p: adaptive.writer_claims(p.frame),

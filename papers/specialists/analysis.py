@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from companion import frames
+from companion.panels import Panel
 from papers.published import published
 from papers.scaled import FEDAVG, LOCAL, MAJORITY
 
@@ -33,6 +34,11 @@ def scores(
     """
     ends = [frames.ended(frame, m, clients, each=each).assign(metric=m) for m in metrics]
     return pd.concat(ends, ignore_index=True)
+
+
+def of_panel(panel: Panel) -> pd.DataFrame:
+    """Return the ``scores`` of a panel of 001 or 002."""
+    return scores(panel.frame, panel.setting.tested)  # type: ignore[attr-defined]
 
 
 def printed(paper: str = "001") -> pd.DataFrame:
