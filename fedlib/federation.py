@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedlib.models import Net, Params
+from fedlib.models import Batch, Net, Params
 from fedlib.values import one_of, value, within
 
 _NONE = np.zeros(0, dtype=np.float32)
@@ -78,7 +78,7 @@ class CropFlip(Augmentation):
 class Precomputed(NamedTuple):
     """What is known of examples, by name: columns ``extra`` to them, or that ``replace`` them.
 
-    Where there are any of these a batch has nothing else of the examples, and no ``x``.
+    Where there are any of these a batch has nothing else of the examples: its ``x`` is None.
     """
 
     extra: Params
@@ -161,7 +161,7 @@ class Table:
         widths: np.ndarray,
         noise: Iterable[np.ndarray] | None = None,
         precomputed: Precomputed = NOTHING,
-    ) -> Iterator[Params]:
+    ) -> Iterator[Batch]:
         """Yield what some clients see step by step.
 
         ``rows`` are client rows ``[clients]``, ``positions`` places among what each of them holds
@@ -192,31 +192,32 @@ class Table:
             seen = {name: values[t] for name, values in split.items()}
             if width < positions.shape[2]:
                 seen = {name: values[:, :width] for name, values in seen.items()}
+            batch = Batch(None, seen.pop("y"), seen.pop("weight"), side=seen)  # type: ignore[arg-type]
+            batch.precomputed = {n: _at(c, places[:, t, :width]) for n, c in columns.items()}
             change = None
             if drawn.size:
                 u = torch.as_tensor(drawn, device=rows.device)
                 change, rest = u.tensor_split([self.noise_taken], dim=-1)
-                seen |= {"noise": rest[:, :width]} if rest.shape[-1] else {}
-            seen |= {name: _at(column, places[:, t, :width]) for name, column in columns.items()}
+                batch.noise = rest[:, :width] if rest.shape[-1] else None
             if not precomputed.replace:
                 if t % ahead == 0:
                     x = self.inputs(by_step[t : t + ahead], change)
-                seen["x"] = x[t % ahead, :, :width]
-            yield seen
+                batch.x = x[t % ahead, :, :width]
+            yield batch
 
     @property
     def noise_taken(self) -> int:
         """How many random numbers per example the augmentation takes."""
         return self.augment.numbers if self.augment else 0
 
-    def whole(self, rows: Tensor, precomputed: Precomputed = NOTHING) -> Params:
+    def whole(self, rows: Tensor, precomputed: Precomputed = NOTHING) -> Batch:
         """Return all examples of some clients as one padded batch."""
         size = int(self.sizes[rows.cpu().numpy()].max(initial=0))
         return next(self.blocks(rows, size, precomputed))
 
     def blocks(
         self, rows: Tensor, size: int, precomputed: Precomputed = NOTHING
-    ) -> Iterator[Params]:
+    ) -> Iterator[Batch]:
         """Yield all examples of some clients in order, in padded batches of at most ``size``."""
         sizes = self.sizes[rows.cpu().numpy()]
         starts = np.arange(0, max(1, int(sizes.max(initial=0))), max(1, size))

@@ -216,7 +216,7 @@ def _round(
     """Return what the client of a federation of one sends in a round, and what it keeps."""
     algorithm, me = e.algorithm, np.zeros(1, dtype=np.int64)
     where = torch.as_tensor(me, device=fed.device)
-    decided = algorithm.decide(fed, state, where, round=t, seed=e.seed)
+    decided = algorithm.decide(fed, state, where)
     handed = broadcast_to(algorithm, fed, state.with_decisions(where, decided), where)
     handed = replace(handed, common={**handed.common, **common})
     plans = draw(algorithm, fed, me, round=t, seed=e.seed)
@@ -411,7 +411,7 @@ def play(
     state = replace(state, round=t, seed=e.seed)
     where = torch.as_tensor(rows)
     if type(algorithm).decide is Algorithm.decide:  # else clients decide, and tell in their message
-        state = algorithm.before_round(fed, state, where, round=t, seed=e.seed)
+        state = algorithm.before_round(fed, state, where)
     common = algorithm.broadcast(fed, state)
     # What a client can make of what it is sent is not sent beside it.
     common = {n: c for n, c in common.items() if not any(c is s for s in state.shared.values())}

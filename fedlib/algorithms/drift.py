@@ -10,13 +10,12 @@ from fedlib.algorithms.arithmetic import mean, mean_cross_entropy
 from fedlib.algorithms.fedavg import FedAvg, drop_prefix
 from fedlib.engine import Precomputed, State, Update, uses_precomputed
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, add_prefix, is_statistic, select_prefix
+from fedlib.models import Batch, Net, Params, add_prefix, is_statistic, select_prefix
 from fedlib.values import value, within
 
 RECEIVED = "received."  # the global model as it came, among what all clients know
 CONTROL, DRIFT = "control.", "drift."  # the server's control variate c, and a client's c_j
 PREVIOUS = "previous."  # the model that a client had at the end of its last round
-APART = "moon:apart"
 LEAST = 1e-8  # length of features, as in torch's cosine
 
 
@@ -45,7 +44,7 @@ class FedProx(FedAvg):
         return add_prefix(state.shared, RECEIVED)
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy and the proximal term of one mini-batch."""
         return FedAvg.loss(self, net, params, ctx, batch) + self.mu / 2 * far(params, ctx)
 
@@ -90,7 +89,7 @@ class SCAFFOLD(FedAvg):
         return {"steps": (per_epoch * self.epochs).clamp(min=1).to(torch.float32)}
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy, with a linear term whose gradient is c - c_j."""
         loss = FedAvg.loss(self, net, params, ctx, batch)
         for name, c in select_prefix(params, CONTROL).items():
@@ -149,23 +148,23 @@ class MOON(FedAvg):
         """Return the base of the received model."""
         return add_prefix(select_prefix(state.shared, "base."), f"{RECEIVED}base.")
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return (u_p - u_g) / tau, where u are the other two models' features at unit length."""
         theirs, mine = (
-            normalize(net.features(leaves, batch["x"]), dim=-1, eps=LEAST)
+            normalize(net.features(leaves, batch.x), dim=-1, eps=LEAST)
             for leaves in (select_prefix(ctx, RECEIVED), select_prefix(frozen, PREVIOUS))
         )
-        return Precomputed({APART: (mine - theirs) / self.tau}, {})
+        return Precomputed({"apart": (mine - theirs) / self.tau}, {})
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy and the contrastive term of one mini-batch."""
-        weight = batch["weight"]
+        weight = batch.weight
         z = self.features(net, params, batch)
-        loss = mean_cross_entropy(net.logits(params, z), batch["y"], weight)
-        apart = (batch if APART in batch else self.precompute(net, params, ctx, batch).extra)[APART]
+        loss = mean_cross_entropy(net.logits(params, z), batch.y, weight)
+        found = batch.precomputed or self.precompute(net, params, ctx, batch).extra
         # cos(z, z_p) / tau - cos(z, z_g) / tau
-        nearer = (normalize(z, dim=-1, eps=LEAST) * apart).sum(-1)
+        nearer = (normalize(z, dim=-1, eps=LEAST) * found["apart"]).sum(-1)
         return loss + self.mu * mean(softplus(nearer), weight)
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:

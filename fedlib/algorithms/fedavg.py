@@ -19,7 +19,7 @@ from fedlib.engine import (
     uses_precomputed,
 )
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, add_prefix, is_statistic, select_prefix
+from fedlib.models import Batch, Net, Params, add_prefix, is_statistic, select_prefix
 from fedlib.optim import Optimizer, server_step, sgd
 from fedlib.randomness import torch_seed
 from fedlib.values import value
@@ -71,6 +71,11 @@ class FedAvg(Algorithm):
         if self.plain and (not o.is_plain or o.rates or not o.lr):
             raise ValueError(f"{type(self).__name__}'s clients take plain SGD steps, got {o}")
 
+    @property
+    def reads_examples(self) -> bool:
+        """Whether a client's own network reads the examples that it predicts."""
+        return False
+
     def leaves(self, fed: Federation, seed: int) -> Params:
         """Return the fresh leaves of one client and the server."""
         return placed(fed.net.init(torch_seed(seed, "model", 0)), fed)
@@ -117,25 +122,26 @@ class FedAvg(Algorithm):
         return (self.phase(),)
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
-        y, logits = batch["y"], net.logits(params, self.features(net, params, batch))
+        y, logits = batch.y, net.logits(params, self.features(net, params, batch))
         if net.outputs_probabilities:
-            return -mean(at_label(net.log_probs(logits), y), batch["weight"])
-        return mean_cross_entropy(logits, y, batch["weight"])
+            return -mean(at_label(net.log_probs(logits), y), batch.weight)
+        return mean_cross_entropy(logits, y, batch.weight)
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return the features instead of the examples where the base stands still.
 
         Where a model drops units, features differ from step to step.
         """
         if net.noise or not net.has_base(frozen):
             return NOTHING
-        return Precomputed({}, {"h": net.features(frozen, batch["x"])})
+        return Precomputed({}, {"h": net.features(frozen, batch.x)})
 
-    def features(self, net: Net, params: Params, batch: Params) -> Tensor:
+    def features(self, net: Net, params: Params, batch: Batch) -> Tensor:
         """Return the features of a mini-batch, ``[B, D]``: looked up, or computed in training."""
-        return batch["h"] if "h" in batch else net.features(params, batch["x"], batch)
+        known = batch.precomputed
+        return known["h"] if "h" in known else net.features(params, batch.x, batch)
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after of the shared leaves that some phase trains, to be sent."""

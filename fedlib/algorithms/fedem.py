@@ -24,12 +24,11 @@ from fedlib.engine import (
 from fedlib.engine.program import one_client
 from fedlib.engine.train import Cohort
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, add_prefix, map_experts, select_prefix, stack
+from fedlib.models import Batch, Net, Params, add_prefix, map_experts, select_prefix, stack
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
 PI = "pi"
-RESPONSIBILITY = "em:q"  # in a batch: which component an example is of
 
 
 @value
@@ -77,27 +76,28 @@ class FedEM(FedAvg):
         """Return every component's log p(y|x), ``[B, K, classes]``."""
         return map_experts(partial(_expert_output, net), select_prefix(shared, EXPERTS), x)
 
-    def responsibilities(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def responsibilities(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return q_i(k) of the received components, ``[B, K]``."""
-        log_p = self.encode(net, select_prefix(ctx, RECEIVED), batch["x"])["logp"]
-        return posterior(params[PI], at_label(log_p, batch["y"])).detach()
+        log_p = self.encode(net, select_prefix(ctx, RECEIVED), batch.x)["logp"]
+        return posterior(params[PI], at_label(log_p, batch.y)).detach()
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return q of every example, for all of the round."""
-        return Precomputed({RESPONSIBILITY: self.responsibilities(net, frozen, ctx, batch)}, {})
+        return Precomputed({"q": self.responsibilities(net, frozen, ctx, batch)}, {})
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropies of one mini-batch, each example's in the shares q."""
-        asked = batch.get(RESPONSIBILITY)
-        q = self.responsibilities(net, params, ctx, batch) if asked is None else asked
+        q = batch.precomputed.get("q")
+        if q is None:
+            q = self.responsibilities(net, params, ctx, batch)
         if net.differs_in_training:
             code = in_training(
                 partial(_expert_output, net), net, select_prefix(params, EXPERTS), batch
             )
         else:
-            code = self.encode(net, params, batch["x"])
-        return -mean((q * at_label(code["logp"], batch["y"])).sum(-1), batch["weight"])
+            code = self.encode(net, params, batch.x)
+        return -mean((q * at_label(code["logp"], batch.y)).sum(-1), batch.weight)
 
     def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
         """Return the client's new shares pi, the mean q over all of its examples."""
@@ -106,7 +106,7 @@ class FedEM(FedAvg):
         total = torch.zeros(len(rows), self.experts, device=fed.device)
         for batch in fed.train.blocks(rows, BLOCK):
             q = ask({PI: cohort.leaves[PI]}, cohort.context, batch)
-            total += (q * batch["weight"].unsqueeze(-1)).sum(1)
+            total += (q * batch.weight.unsqueeze(-1)).sum(1)
         n = total.sum(1, keepdim=True)
         pi = torch.where(n > 0, total / torch.where(n > 0, n, 1), cohort.leaves[PI])
         return {**update[0], PI: pi}, update[1]
@@ -130,7 +130,7 @@ class FedEM(FedAvg):
         return {"clusters": state.local[PI][fed.by_id]}
 
 
-def _expert_output(net: Net, w: Params, x: Tensor, batch: Params | None = None) -> Params:
+def _expert_output(net: Net, w: Params, x: Tensor, batch: Batch | None = None) -> Params:
     return {"logp": net(w, x, batch).log_softmax(-1)}
 
 

@@ -6,7 +6,6 @@ Not the mixup method of the same name.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +13,18 @@ from torch import Tensor
 from fedlib.algorithms.arithmetic import at_label, entropy, mean, mean_of, weighted_sum
 from fedlib.algorithms.fedavg import Bytes, FedAvg, drop_prefix, nbytes, placed
 from fedlib.engine import NOTHING, Phase, Precomputed, Prediction, State, Update, uses_precomputed
-from fedlib.engine.protocol import DROPOUT
+from fedlib.engine.protocol import DROPOUT, SHAPES
 from fedlib.federation import Federation
-from fedlib.models import AFTER, USED, Net, Params, add_prefix, map_experts, select_prefix, stack
+from fedlib.models import (
+    Batch,
+    Net,
+    Params,
+    Statistics,
+    add_prefix,
+    map_experts,
+    select_prefix,
+    stack,
+)
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
@@ -119,7 +127,7 @@ class FedMix(FedAvg):
         """
         return map_experts(partial(self._expert_output, net), select_prefix(shared, EXPERTS), x)
 
-    def _expert_output(self, net: Net, w: Params, x: Tensor, batch: Params | None = None) -> Params:
+    def _expert_output(self, net: Net, w: Params, x: Tensor, batch: Batch | None = None) -> Params:
         """Return one expert's features and log-probabilities."""
         none = {BIAS: x.new_zeros(net.classes)} if self.personal_bias else {}
         h = net.features(w, x, batch)
@@ -145,35 +153,35 @@ class FedMix(FedAvg):
         pooled = torch.einsum("k,bkd->bd", self.pool(params, ctx).detach(), h)
         return (pooled @ params["gate.A"] + params["gate.b"]).log_softmax(-1)
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return what experts say instead of the examples, where these stand still."""
         if not any(name.startswith(EXPERTS) for name in frozen):
             return NOTHING
-        return Precomputed({}, self.encode(net, frozen, batch["x"]))
+        return Precomputed({}, self.encode(net, frozen, batch.x))
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the negative bound of eq. 6, or of eq. 3, on one client's mini-batch."""
-        if "logp" in batch:
-            code = batch
+        if "logp" in batch.precomputed:
+            code = batch.precomputed
         elif net.differs_in_training:
             code = in_training(
                 partial(self._expert_output, net), net, select_prefix(params, EXPERTS), batch
             )
         else:
-            code = self.encode(net, params, batch["x"])
-        log_p = at_label(self.log_probs(params, code["logp"]), batch["y"])  # log p(y|x, z)
+            code = self.encode(net, params, batch.x)
+        log_p = at_label(self.log_probs(params, code["logp"]), batch.y)  # log p(y|x, z)
         gate = self.gate(params, ctx, code["h"])
         if self.objective == "likelihood":
-            return -mean((log_p + gate).logsumexp(-1), batch["weight"])
-        return -mean(self.bound(params, ctx, batch, log_p, gate), batch["weight"])
+            return -mean((log_p + gate).logsumexp(-1), batch.weight)
+        return -mean(self.bound(params, ctx, batch, log_p, gate), batch.weight)
 
-    def logits(self, params: Params, batch: Params) -> Tensor:
+    def logits(self, params: Params, batch: Batch) -> Tensor:
         """Return the logits of q(z|y), or of q given other side information, ``[B, K]``."""
-        return params["phi"][batch["y"] if self.condition == "label" else batch[self.condition]]
+        return params["phi"][batch.y if self.condition == "label" else batch.side[self.condition]]
 
     def bound(
-        self, params: Params, ctx: Params, batch: Params, log_p: Tensor, gate: Tensor
+        self, params: Params, ctx: Params, batch: Batch, log_p: Tensor, gate: Tensor
     ) -> Tensor:
         """Return E_q(z|y)[log p(y|x, z) p(z|x, s)] ``[B]``, with H(q) if that is the objective."""
         q = self.logits(params, batch).softmax(-1)
@@ -257,24 +265,25 @@ def dropping(experts: int) -> tuple[tuple[str, str], ...]:
     return tuple((f"expert:{k}", DROPOUT) for k in range(1, experts))
 
 
-def in_training(output: Callable[..., Params], net: Net, experts: Params, batch: Params) -> Params:
+def in_training(output: Callable[..., Params], net: Net, experts: Params, batch: Batch) -> Params:
     """Return what ``output(w, x, batch)`` makes of every expert, ``[B, K, ...]``, as in training.
 
     Each has noise of its own, and running statistics that move as a plain model's do.
     """
     count = len(next(iter(experts.values())))
     rows = [{n: t[k] for n, t in experts.items()} for k in range(count)]
-    after: Any = batch.get(AFTER, {})
-    moving = [n for n, t in experts.items() if id(t) in after]
+    record = batch.statistics or Statistics({})
+    moving = {n: name for n, t in experts.items() if (name := record.name(t))}
     outputs, moved = [], []
     for k, w in enumerate(rows):
-        own: Any = {**batch, AFTER: {id(w[n]): w[n] for n in moving}}
-        if "noise" in batch:
-            own["noise"] = batch["noise"][..., k * net.noise : (k + 1) * net.noise]
-        outputs.append(output(w, batch["x"], own))
-        moved.append({n: own[AFTER][id(w[n])] for n in moving})
-    if AFTER in batch:
-        after |= {id(experts[n]): torch.stack([m[n] for m in moved]) for n in moving} | {USED: True}
+        mine = Statistics({name: w[n] for n, name in moving.items()})
+        own = replace(batch, statistics=mine)
+        if batch.noise is not None:
+            own.noise = batch.noise[..., k * net.noise : (k + 1) * net.noise]
+        outputs.append(output(w, batch.x, own))
+        moved.append(mine.after)
+    record.used = True
+    record.after |= stack(moved) if moving else {}
     return stack(outputs, 1)
 
 
@@ -346,21 +355,18 @@ class PrunedFedMix(FedMix):
         """Return p(y|s), which experts are sent (1 or 0), and all experts with those first."""
         sent = self._sent(state, rows).to(torch.int64)
         order = torch.argsort(sent, dim=1, descending=True, stable=True)
-        return {**FedMix.client_context(self, fed, state, rows), "sent": sent, "order": order}
+        known = FedMix.client_context(self, fed, state, rows)
+        return {**known, "sent": sent, "order": order, SHAPES: sent.sum(1)}
 
     def payload(self, state: State, row: int) -> State:
         """Return the shared leaves, and the client's own p(z|s) as the server remembers it."""
         mine = {n: t[[row]] for n, t in state.memory.items() if n == MEMORY}
         return State(state.shared, {}, memory=mine)
 
-    def shape_group(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
-        """Return how many experts each client is sent."""
-        return self.client_context(fed, state, rows)["sent"].sum(1)
-
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the experts that the clients are sent, and all other leaves."""
         ctx = self.client_context(fed, state, rows)
-        mine = ctx["order"][:, : int(ctx["sent"][0].sum())]
+        mine = ctx["order"][:, : int(ctx[SHAPES][0])]
         experts = {n: t[mine] for n, t in state.shared.items() if n.startswith(EXPERTS)}
         rest = drop_prefix(state.shared, EXPERTS)
         return {**experts, **FedAvg.start(self, fed, State(rest, state.local), rows)}
@@ -387,7 +393,7 @@ class PrunedFedMix(FedMix):
         return FedMix.gate(self, params, ctx, h)
 
     def bound(
-        self, params: Params, ctx: Params, batch: Params, log_p: Tensor, gate: Tensor
+        self, params: Params, ctx: Params, batch: Batch, log_p: Tensor, gate: Tensor
     ) -> Tensor:
         """Return E_q'(z|y)[log p(y|x, z)] + E_q(z|y)[log p(z|x, s)] ``[B]`` (algorithm 2)."""
         keep = self.kept(self.marginal(params, ctx).detach(), ctx)
@@ -508,11 +514,11 @@ class ClusteredFedMix(FedMix):
         return params["pi"] / params["pi"].sum()
 
     def bound(
-        self, params: Params, ctx: Params, batch: Params, log_p: Tensor, gate: Tensor
+        self, params: Params, ctx: Params, batch: Batch, log_p: Tensor, gate: Tensor
     ) -> Tensor:
         """Return E_pi[log p(y, z|x, s)] ``[B]`` with the pi that this batch leads to (eq. 10)."""
         joint = log_p + gate
-        best = posterior(mean_of(joint, batch["weight"]).detach(), self.entropy_weight)
+        best = posterior(mean_of(joint, batch.weight).detach(), self.entropy_weight)
         pi = self.damping * params["pi"].detach() + (1 - self.damping) * best
         off = 0.5 * (params["pi"] - best).square().sum()
         # Zero in value: the loss that is reported stays the bound.

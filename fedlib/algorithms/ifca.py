@@ -168,9 +168,7 @@ class IFCA(FedAvg):
         sizes = torch.as_tensor(some.sizes, device=fed.device)
         return total / torch.where(sizes > 0, sizes, torch.nan).unsqueeze(1)
 
-    def decide(
-        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
-    ) -> Params:
+    def decide(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return the cluster that every client of the cohort chooses, ``[clients]``."""
         available = state.memory[OPEN].nonzero()[:, 0]
         if not len(available):
@@ -178,19 +176,17 @@ class IFCA(FedAvg):
         fit = self.fits(fed, state.shared, fed.train, rows)
         choice = available[fit[:, available].argmin(1)]
         for i, row in enumerate(rows.tolist()):
-            draw = "explore", round, int(fed.ids[row])
-            if generator(seed, *draw).random() < self.explore.at(round):
-                choice[i] = available[int(generator(seed, *draw, 1).integers(len(available)))]
+            draw = state.seed, "explore", state.round, int(fed.ids[row])
+            if generator(*draw).random() < self.explore.at(state.round):
+                choice[i] = available[int(generator(*draw, 1).integers(len(available)))]
         return {CHOICE: choice}
 
-    def before_round(
-        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
-    ) -> State:
+    def before_round(self, fed: Federation, state: State, rows: Tensor) -> State:
         """Return the state in which clients have chosen, and what converged is taken out."""
         # What clients settled for was about the models before.
         state = replace(state, memory={n: t for n, t in state.memory.items() if n != FIT})
-        state = FedAvg.before_round(self, fed, state, rows, round=round, seed=seed)
-        if self.stop is None or round % self.stop.every or not state.memory[OPEN].any():
+        state = FedAvg.before_round(self, fed, state, rows)
+        if self.stop is None or state.round % self.stop.every or not state.memory[OPEN].any():
             return state
         held = self.fits(fed, state.shared, fed.validation, rows)
         return self.stop.closed(state, held, state.memory[CHOICE][rows])

@@ -13,10 +13,10 @@ from fedlib.algorithms.arithmetic import mean
 from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, placed, rows_of
 from fedlib.algorithms.ifca import FIT, best_fit, pick
 from fedlib.engine import EarlyStop, Phase, Precomputed, Prediction, State, Update, uses_precomputed
-from fedlib.engine.protocol import noise_of
+from fedlib.engine.protocol import LOG_DENSITY
 from fedlib.engine.train import Cohort
 from fedlib.federation import Federation
-from fedlib.models import Family, Net, Params, add_prefix, select_prefix
+from fedlib.models import Batch, Family, Net, Params, add_prefix, select_prefix
 from fedlib.models.families import auto_encoder, evidence, evidence_bound
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
@@ -24,7 +24,6 @@ from fedlib.values import value, within
 
 COUNTS, TOGETHER = "counts", "counts_together"  # of labels: a client's, the federation's
 VAE, LATENT = "vae.", "latent"
-NOISE = noise_of(LATENT)
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,11 @@ class Local(LocalTraining):
         return (self.phase(stop=self.stop, noise=noise),)
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the mean cross-entropy of one client's mini-batch."""
         return FedAvg.loss(self, net.like(self.model), params, ctx, batch)
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return the features where the network's base is frozen."""
         return FedAvg.precompute(self, net.like(self.model), frozen, ctx, batch)
 
@@ -104,7 +103,6 @@ class SecondStage(LocalTraining):
     of: FedAvg = FedAvg()  # noqa: RUF009, a value
     reads_examples = as_of("reads_examples")
     is_local = as_of("is_local")
-    shape_group = as_of("shape_group")
     client_context = as_of("client_context")
     broadcast = as_of("broadcast")
     encode = as_of("encode")
@@ -255,14 +253,14 @@ class Densities(SecondStage):
         """Return one phase over the auto-encoders, stopped by their own bound."""
         return (self.phase(stop=self.stop, noise=((LATENT, self.latent),), watch="loss"),)
 
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the negative bound of log p(x|s) in nats, at the posterior mean without noise."""
-        pixels = _pixels(batch["x"], ctx)
-        if NOISE in batch:
-            normal = torch.special.ndtri(batch[NOISE].clamp(1e-7, 1 - 1e-7))
+        pixels = _pixels(batch.x, ctx)
+        if LATENT in batch.random:
+            normal = torch.special.ndtri(batch.random[LATENT].clamp(1e-7, 1 - 1e-7))
         else:
             normal = pixels.new_zeros(self.latent)
-        return -mean(evidence_bound(select_prefix(params, VAE), pixels, normal), batch["weight"])
+        return -mean(evidence_bound(select_prefix(params, VAE), pixels, normal), batch.weight)
 
     def communication_bytes(self, state: State, rows: Tensor, messages: Params) -> Bytes:
         """Return no bytes down, and every client's auto-encoder up."""
@@ -272,10 +270,11 @@ class Densities(SecondStage):
         """Return what the shared leaves of ``of`` say, and the examples themselves."""
         return {**self.of.encode(net, shared, x), "vae:x": x}
 
-    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
-        """Return the estimate of log p(x|s), ``[B]``."""
+    def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
+        """Return what a client of ``of`` says, and the estimate of log p(x|s), ``[B]``."""
         pixels = _pixels(code["vae:x"], ctx)
-        return evidence(select_prefix(params, VAE), pixels, ctx["vae:noise"])
+        log_p = evidence(select_prefix(params, VAE), pixels, ctx["vae:noise"])
+        return {**self.of.client_output(net, params, ctx, code), LOG_DENSITY: log_p}
 
 
 def _pixels(x: Tensor, ctx: Params) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,13 +24,12 @@ from fedlib.engine import (
     uses_precomputed,
 )
 from fedlib.federation import OPTED_IN, Federation
-from fedlib.models import Family, Net, Params, add_prefix, select_prefix
+from fedlib.models import Batch, Family, Net, Params, add_prefix, select_prefix
 from fedlib.optim import Optimizer, adam
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
 GLOBAL, COPY, OWN, GATE = "global.", "copy.", "own.", "gate."
-LABEL_LOG_P = "mixture:said"  # in a batch: what experts that stay say of an example's label
 
 
 def pooled(log_p: Tensor, gate: Tensor, pool: str = "probabilities") -> Tensor:
@@ -126,25 +126,25 @@ class Mixture(LocalTraining):
         phase = self.phase(train=moving, stop=self.stop, watch="loss", side="local", noise=noise)
         return (phase,)
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return what experts that stay say of an example's label."""
         if self.train_global:
             return NOTHING
-        code = self.encode(net, frozen, batch["x"])
-        logp = self.say(net, frozen, code, {}) if self.frozen else code["logp"]
-        return Precomputed({LABEL_LOG_P: at_label(logp, batch["y"])}, {})
+        code = self.encode(net, frozen, batch.x)
+        logp = self.say(net, frozen, code) if self.frozen else code["logp"]
+        return Precomputed({"log_p": at_label(logp, batch.y)}, {})
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the loss of the mixture on one client's mini-batch."""
-        x, y, log_p = batch["x"], batch["y"], batch.get(LABEL_LOG_P)
+        x, y, log_p = batch.x, batch.y, batch.precomputed.get("log_p")
         if log_p is None:
             log_p = at_label(self.say(net, params, self.encode(net, params, x), batch), y)
         elif not self.frozen:
             mine = at_label(self._mine(net, params, x, batch), y)
             log_p = torch.cat([log_p, mine.unsqueeze(-1)], -1)
         mixed = pooled(log_p, self._open(net, params, x, batch), self.pool)
-        return -mean(mixed, batch["weight"])
+        return -mean(mixed, batch.weight)
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return the batch, and what the generalists say of it, log p ``[B, J, classes]``."""
@@ -154,7 +154,7 @@ class Mixture(LocalTraining):
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
         """Return the mixture's log-probabilities and gate: generalists, specialist ``[B, J+1]``."""
-        log_p = self.say(net, params, code, {}).mT
+        log_p = self.say(net, params, code).mT
         if self.pool == "mean":
             gate = torch.full_like(log_p[:, 0], -math.log(log_p.shape[-1]))
         else:
@@ -172,32 +172,32 @@ class Mixture(LocalTraining):
 
     def _asked(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
         """Return the label that each expert would give, then the gate, ``[B, 2 (J + 1)]``."""
-        labels = self.say(net, params, code, {}).argmax(-1)
+        labels = self.say(net, params, code).argmax(-1)
         gate = self.predict(net, params, ctx, code).gate
         return torch.cat([labels.to(gate.dtype), gate], -1)
 
-    def say(self, net: Net, params: Params, code: Params, batch: Params) -> Tensor:
+    def say(self, net: Net, params: Params, code: Params, batch: Batch | None = None) -> Tensor:
         """Return log p of generalists and specialist, ``[B, J + 1, classes]``.
 
         Examples of a ``batch`` in training that have not opted in do not train the generalists, and
-        its noise drops units of the specialist; {} in predictions.
+        its noise drops units of the specialist.
         """
         theirs = code.get("logp")
         if theirs is None:
             theirs = log_probs(net, select_prefix(params, COPY), code["x"])
-            if OPTED_IN in batch:
-                inside = batch[OPTED_IN].bool()[:, None, None]
+            if batch is not None and OPTED_IN in batch.side:
+                inside = batch.side[OPTED_IN].bool()[:, None, None]
                 theirs = torch.where(inside, theirs, theirs.detach())
         mine = self._mine(net, params, code["x"], batch)
         return torch.cat([theirs, mine.unsqueeze(-2)], -2)
 
-    def _mine(self, net: Net, params: Params, x: Tensor, batch: Params) -> Tensor:
+    def _mine(self, net: Net, params: Params, x: Tensor, batch: Batch | None) -> Tensor:
         own = net.like(self.expert)
-        if "noise" in batch:  # the gate's are the last
-            batch = {**batch, "noise": batch["noise"][..., : own.noise]}
+        if batch is not None and batch.noise is not None:  # the gate's are the last
+            batch = replace(batch, noise=batch.noise[..., : own.noise])
         return own.logp(select_prefix(params, OWN), x, batch)
 
-    def _open(self, net: Net, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
+    def _open(self, net: Net, params: Params, x: Tensor, batch: Batch | None = None) -> Tensor:
         """Return the log gate, ``[B, J + 1]``: log (1 - h) and log h for two experts."""
         own = select_prefix(params, GATE)
         outputs = own["head.bias"].shape[-1]

@@ -15,7 +15,7 @@ from fedlib.algorithms.drift import RECEIVED, far
 from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes
 from fedlib.engine import Phase, Prediction, State, Update
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, add_prefix, is_statistic, select_prefix
+from fedlib.models import Batch, Net, Params, add_prefix, is_statistic, select_prefix
 from fedlib.optim import Optimizer
 from fedlib.values import value, within
 
@@ -75,7 +75,7 @@ class Ditto(Beside):
         mine = self.phase(train=(OWN,), loss="personal", optimizer=self.own or self.client)
         return self.phase(side="shared"), mine
 
-    def personal(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def personal(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the own model's cross-entropy and proximal term of one mini-batch."""
         own = self.mine(params)
         return FedAvg.loss(self, net, own, ctx, batch) + self.lam / 2 * far(own, ctx)
@@ -118,7 +118,7 @@ class APFL(Beside):
         after = "kept_within" if self.adaptive else ""
         return (self.phase(train=train, optimizer=optimizer, after=after),)
 
-    def kept_within(self, net: Net, params: Params, ctx: Params, batch: Params) -> Params:
+    def kept_within(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Params:
         """Return alpha in [0, 1]."""
         return {MIX: params[MIX].clamp(0, 1)}
 
@@ -133,7 +133,7 @@ class APFL(Beside):
             for n, v in own.items()
         }
 
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the sum of the global copy's and the mixed model's cross-entropy."""
         models = (params, self.mine(params))
         one, other = (FedAvg.loss(self, net, model, ctx, batch) for model in models)
@@ -177,13 +177,13 @@ class PFedMe(Beside):
         """Return one phase of K steps on every mini-batch, after which w_s follows."""
         return (self.phase(repeat=self.steps, after="followed"),)
 
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return theta's cross-entropy and proximal term of one mini-batch."""
         own = self.mine(params)
         near = {f"{RECEIVED}{n}": params[n].detach() for n in own}
         return FedAvg.loss(self, net, own, ctx, batch) + self.lam / 2 * far(own, near)
 
-    def followed(self, net: Net, params: Params, ctx: Params, batch: Params) -> Params:
+    def followed(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Params:
         """Return w_s a step nearer to theta_s, whose running statistics it takes over."""
         step = self.eta * self.lam
         return {
@@ -253,7 +253,7 @@ class FedAMP(FedAvg):
         mean = self._means(state, torch.tensor([row], device=state.memory[THERE].device))
         return State({}, {}, memory={**add_prefix(mean, MODELS), THERE: state.memory[THERE][[row]]})
 
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy and the proximal term of one mini-batch."""
         return FedAvg.loss(self, net, params, ctx, batch) + ctx["pull"] / 2 * far(params, params)
 

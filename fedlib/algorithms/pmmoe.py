@@ -1,5 +1,6 @@
 """PM-MoE: a gate per client over everybody's private parts, and a mixture of two bases (004)."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -15,7 +16,7 @@ from fedlib.engine import Phase, Precomputed, Prediction, State, tabulate, uses_
 from fedlib.engine.costs import company
 from fedlib.engine.protocol import DROPOUT
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, add_prefix, map_experts, select_prefix
+from fedlib.models import Batch, Net, Params, add_prefix, map_experts, select_prefix
 from fedlib.models.families import GateNet
 from fedlib.optim import Optimizer, sgd
 from fedlib.partition import whole_part
@@ -23,8 +24,8 @@ from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
 POOL, KEPT, PLACE = "pool.", "kept.experts", "place"
-# Columns of a batch: the experts' logits, the rest of the logits, and what the gate sees.
-LOGITS, REST, ENTRY = "pmmoe:said", "pmmoe:rest", "pmmoe:entry"
+# What is precomputed: the experts' logits, the rest of the logits, and what the gate sees.
+LOGITS, REST, ENTRY = "logits", "rest", "entry"
 
 
 @value
@@ -142,21 +143,23 @@ class PMMoE(SecondStage):
         """Return what ``of`` tells its clients, and which expert is a client's own."""
         return {**self.of.client_context(fed, state, rows), PLACE: rows}
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return what experts say of examples, and what the gate sees of them if not the image."""
-        parts = self._consulted(net, frozen, ctx, self.encode(net, frozen, batch["x"]))
+        parts = self._consulted(net, frozen, ctx, self.encode(net, frozen, batch.x))
         if parts[ENTRY].ndim > 2:
             return Precomputed({n: parts[n] for n in (REST, LOGITS)}, {})
         return Precomputed({}, parts)
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of the mixture on one client's mini-batch."""
-        parts = batch
-        if LOGITS not in batch:
-            parts = self._consulted(net, params, ctx, self.encode(net, params, batch["x"]))
+        parts = batch.precomputed
+        if not parts:
+            parts = self._consulted(net, params, ctx, self.encode(net, params, batch.x))
+        if ENTRY not in parts:
+            parts = {**parts, ENTRY: batch.x}
         logits, _ = self._mixed(net, params, parts)
-        return mean_cross_entropy(logits, batch["y"], batch["weight"])
+        return mean_cross_entropy(logits, batch.y, batch.weight)
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
         """Return what ``of`` has, and where bases are lent, their features ``[B, M, D]``."""
@@ -186,10 +189,9 @@ class PMMoE(SecondStage):
 
     def _mixed(self, net: Net, params: Params, parts: Params) -> tuple[Tensor, Tensor]:
         """Return the mixture's logits ``[B, C]`` and the weights of the experts, ``[B, M]``."""
-        entry = parts[ENTRY] if ENTRY in parts else parts["x"]
         own = select_prefix(params, GATE)
         experts = own["head.bias"].shape[-1]
-        a = net.like(self.gate, experts, self._sees(net))(own, entry)
+        a = net.like(self.gate, experts, self._sees(net))(own, parts[ENTRY])
         a = torch.where(params[KEPT] > 0, a, -torch.inf).softmax(-1)
         if 0 < self.top < experts:
             least = a.topk(self.top, -1).values[..., -1:]
@@ -263,11 +265,11 @@ class FedSynMoE(FedAvg):
         gate = fresh_gate(self.gate, fed.net, 2, below_base(fed.net), seed)
         return {**model, **own, **placed(gate, fed)}
 
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy of the mixture on one mini-batch."""
-        code = {"x": batch["x"], "h": net.features(params, batch["x"], batch)}
+        code = {"x": batch.x, "h": net.features(params, batch.x, batch)}
         outputs, _ = self._mixed(net, params, code, batch)
-        return mean_cross_entropy(outputs, batch["y"], batch["weight"])
+        return mean_cross_entropy(outputs, batch.y, batch.weight)
 
     def phases(self) -> tuple[Phase, ...]:
         """Return one phase, in which both bases drop units by themselves."""
@@ -287,11 +289,11 @@ class FedSynMoE(FedAvg):
         return {"logits": net.logits(params, code["h"])}
 
     def _mixed(
-        self, net: Net, params: Params, code: Params, batch: Params | None = None
+        self, net: Net, params: Params, code: Params, batch: Batch | None = None
     ) -> tuple[Tensor, Tensor]:
-        x, theirs, batch = code["x"], code["h"], batch or {}
-        if "noise" in batch:  # the global base's are the last
-            batch = {**batch, "noise": batch["noise"][..., : net.noise]}
+        x, theirs = code["x"], code["h"]
+        if batch is not None and batch.noise is not None:  # the global base's are the last
+            batch = replace(batch, noise=batch.noise[..., : net.noise])
         mine = net.features(select_prefix(params, OWN), x, batch)
         seen = x if x.is_floating_point() else mine
         gate = net.like(self.gate, 2, below_base(net))(select_prefix(params, GATE), seen).softmax(

@@ -22,10 +22,10 @@ from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
 HOOKS = (
-    "federates", "reads_examples", "is_local", "stays", "leaves", "init", "shape_group", "decide",
+    "federates", "reads_examples", "is_local", "stays", "leaves", "init", "decide",
     "before_round", "payload", "start", "client_context", "broadcast", "phases", "loss",
     "client_update", "assign_models", "encode", "predict", "client_output", "ensemble",
-    "log_density", "observe",
+    "observe",
 )  # fmt: skip
 MASS = "mass"  # in a message: what a client weighs, all of it, and in each expert
 MASSES = "mass.expert"

@@ -11,10 +11,9 @@ from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot, weighted_s
 from fedlib.algorithms.fedavg import Bytes, FedAvg, nbytes, placed
 from fedlib.algorithms.splitting import LGFedAvg
 from fedlib.engine import BLOCK, Phase, State, Update, uses_precomputed, vmap_clients
-from fedlib.engine.protocol import noise_of
 from fedlib.engine.train import Cohort
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, add_prefix, select_prefix
+from fedlib.models import Batch, Net, Params, add_prefix, select_prefix
 from fedlib.models.families import drawn
 from fedlib.optim import Optimizer, Stepper, adam, sgd
 from fedlib.randomness import torch_seed
@@ -82,10 +81,10 @@ class FedGen(FedAvg):
         return (self.phase(noise=(("generator", self.noise), ("label", 1))),)
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy on real examples and on as many invented ones."""
-        noise, weight = batch[noise_of("generator")], batch["weight"]
-        y = _label(batch[noise_of("label")], ctx[POOL])
+        noise, weight = batch.random["generator"], batch.weight
+        y = _label(batch.random["label"], ctx[POOL])
         z = generate(select_prefix(params, MADE), noise, y, net.classes, weight)
         on_made = mean_cross_entropy(net.logits(params, z), y, weight)
         return FedAvg.loss(self, net, params, ctx, batch) + self.alpha * on_made
@@ -145,8 +144,8 @@ class FedGH(LGFedAvg):
         count = torch.zeros(len(rows), fed.classes, device=fed.device)
         features = vmap_clients(fed.net.features, len(rows))
         for batch in fed.train.blocks(rows, BLOCK):
-            labels = one_hot(batch["y"], fed.classes) * batch["weight"].unsqueeze(-1)
-            total += labels.mT @ features(after, batch["x"])
+            labels = one_hot(batch.y, fed.classes) * batch.weight.unsqueeze(-1)
+            total += labels.mT @ features(after, batch.x)
             count += labels.sum(1)
         held = (count > 0).to(total.dtype)
         means = total / count.clamp(min=1).unsqueeze(-1)

@@ -21,17 +21,15 @@ from fedlib.engine import (
     play_round,
     uses_precomputed,
 )
-from fedlib.engine.protocol import FEATURES, noise_of
+from fedlib.engine.protocol import FEATURES
 from fedlib.federation import Federation
-from fedlib.models import Net, Params, add_prefix, select_prefix
+from fedlib.models import Batch, Net, Params, add_prefix, select_prefix
 from fedlib.models.families import drawn
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
 MEAN = "running_mean"  # what a BatchNorm layer's leaves have
 OWN, POLICY = "own.", "policy."
-NOISE = noise_of("policy")
-THEIRS = "cp:received"
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels
 LABELS, STEERED = "labels.weight", "steered."
 SIDES = ("scale", "shift")
@@ -139,7 +137,7 @@ class Personal(Split):
 
     def opened(self, net: Net, params: Params, ctx: Params, code: Params) -> Opened:
         """Return the features and nothing else."""
-        h = self.features(net, params, code)
+        h = code["h"] if "h" in code else net.features(params, code["x"])
         return Opened(h, h.new_zeros(h.shape[0], net.classes))
 
     @property
@@ -310,9 +308,9 @@ class FedRoD(Split):
         return {"log_counts": fed.train.counts(fed.classes)[rows].to(torch.float32).log()}
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the balanced loss of base and generic head, and that of the personal head."""
-        y, weight = batch["y"], batch["weight"]
+        y, weight = batch.y, batch.weight
         h = self.features(net, params, batch)
         generic = net.logits(params, h)
         balanced = generic + ctx["log_counts"]
@@ -375,21 +373,22 @@ class FedCP(Split):
         return (self.phase(noise=(("policy", FEATURES),)),)
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy, and how far features are from the received base's."""
-        h, weight = self.features(net, params, batch), batch["weight"]
-        logits = self.logits(net, params, ctx, {**batch, "h": h})
-        loss = mean_cross_entropy(logits, batch["y"], weight)
-        theirs = batch[THEIRS] if THEIRS in batch else self._theirs(net, ctx, batch)
+        h, weight = self.features(net, params, batch), batch.weight
+        logits = self.logits(net, params, ctx, {"h": h, **batch.random})
+        loss = mean_cross_entropy(logits, batch.y, weight)
+        known = batch.precomputed
+        theirs = known["theirs"] if "theirs" in known else self._theirs(net, ctx, batch)
         return loss + self.apart * discrepancy(h, theirs, weight)
 
-    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Params) -> Precomputed:
+    def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return the received base's features, and the client's own where these stand still."""
         own = Split.precompute(self, net, frozen, ctx, batch).replace
-        return Precomputed({THEIRS: self._theirs(net, ctx, batch)}, own)
+        return Precomputed({"theirs": self._theirs(net, ctx, batch)}, own)
 
-    def _theirs(self, net: Net, ctx: Params, batch: Params) -> Tensor:
-        return net.features(select_prefix(ctx, RECEIVED), batch["x"])
+    def _theirs(self, net: Net, ctx: Params, batch: Batch) -> Tensor:
+        return net.features(select_prefix(ctx, RECEIVED), batch.x)
 
     def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
         """Return before - after, where the head after is the mean of received and personal one."""
@@ -405,8 +404,8 @@ class FedCP(Split):
         logits = layer_norm(logits, logits.shape[-1:], policy["norm.weight"], policy["norm.bias"])
         mine, theirs = relu(logits).unflatten(-1, (2, net.width)).unbind(-2)
         chance = mine - theirs
-        if NOISE in code:  # The difference of two Gumbel variables is logistic.
-            chance = chance + torch.logit(code[NOISE], eps=1e-6)
+        if "policy" in code:  # The difference of two Gumbel variables is logistic.
+            chance = chance + torch.logit(code["policy"], eps=1e-6)
         mine = torch.sigmoid(chance) * h
         return Opened(mine, net.logits(params, h - mine))
 
@@ -485,9 +484,9 @@ class GPFL(Split):
         return {"received_labels": state.shared[LABELS]}
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the head's cross-entropy, and what the embeddings say of the steered features."""
-        y, weight = batch["y"], batch["weight"]
+        y, weight = batch.y, batch.weight
         h = self.features(net, params, batch)
         logits = net.logits(params, steer(params, h, ctx["mine"]))
         everybody = steer(params, h, ctx["everybody"])
@@ -579,12 +578,12 @@ class DBE(Split):
         return {**initial, RUNNING: torch.zeros_like(initial[RUNNING])}
 
     @uses_precomputed("precompute")
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
         """Return the cross-entropy, and how far the mean features are from the consensus."""
-        weight = batch["weight"]
+        weight = batch.weight
         h = self.features(net, params, batch)
         logits = net.logits(params, h + params[VECTOR])
-        loss = mean_cross_entropy(logits, batch["y"], weight)
+        loss = mean_cross_entropy(logits, batch.y, weight)
         center = mean_of(h, weight)
         loss = loss + self.kappa / 2 * ((center - params[CONSENSUS]) ** 2).mean()
         # Zero in value; its SGD step remembers the batch's mean.

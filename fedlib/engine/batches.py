@@ -16,7 +16,7 @@ from fedlib.cores import parallel_map
 from fedlib.engine import costs
 from fedlib.engine.program import vmap_clients
 from fedlib.federation import Federation, Precomputed, Table
-from fedlib.models import Params
+from fedlib.models import Batch, Params
 from fedlib.randomness import generator
 
 
@@ -97,7 +97,7 @@ def make_plan(
 def precompute(
     fed: Federation,
     table: Table,
-    method: Callable[[Params, Params, Params], Precomputed],
+    method: Callable[[Params, Params, Batch], Precomputed],
     rows: Tensor,
     frozen: Params,
     context: Params,

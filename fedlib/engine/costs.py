@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from fedlib.engine.protocol import Algorithm, Phase, State
+from fedlib.engine.protocol import Phase, State
 from fedlib.federation import Federation
 from fedlib.models import Params
 
@@ -86,25 +86,25 @@ def asked_together(fed: Federation) -> int:
     return TOGETHER if fed.net.batchable(fed.device) else 1
 
 
-def predicted_together(fed: Federation, algorithm: Algorithm, code: Params, examples: int) -> int:
+def predicted_together(fed: Federation, code: Params, examples: int) -> int:
     """Return how many clients predict in one program: as many as the budget allows.
 
     One at a time where a whole personal network would run on a CPU (grouped convolutions).
     """
-    if algorithm.reads_examples and not fed.net.batchable(fed.device):
+    if "x" in code and not fed.net.batchable(fed.device):
         return 1
-    if algorithm.reads_examples and fed.net.is_recurrent:
+    if "x" in code and fed.net.is_recurrent:
         return max(1, READ // max(examples, 1))
     numbers = sum(t[0].numel() for t in code.values()) * max(examples, 1)
     return int(np.clip(BUDGET // max(numbers, 1), 1, 4096))
 
 
-def polled(algorithm: Algorithm, examples: int, clients: int) -> int:
+def polled(code: Params, examples: int, clients: int) -> int:
     """Return the distance of the test examples on which clients are asked for a newcomer.
 
     All of them, or about ``MOST`` where every client's own network would read them.
     """
-    return max(1, examples // MOST) if algorithm.reads_examples and clients > 1 else 1
+    return max(1, examples // MOST) if "x" in code and clients > 1 else 1
 
 
 def groups(

@@ -1,8 +1,9 @@
 """Evaluation of all clients in large batches; what is shared is computed once per example."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ from torch import Tensor
 from fedlib.cores import parallel_map
 from fedlib.engine import costs
 from fedlib.engine.program import one_client, vmap_clients
-from fedlib.engine.protocol import Algorithm, State, eval_view, train_view
+from fedlib.engine.protocol import LOG_DENSITY, Algorithm, State, eval_view, train_view
 from fedlib.federation import Federation, Table
-from fedlib.models import Net, Params
+from fedlib.models import Batch, Net, Params
 
 
 @dataclass(eq=False)
@@ -90,7 +91,7 @@ def evaluate(
         shown = (y[mask], out.gate[mask]) if out.gate.shape[-1] else (y[:0], out.gate[:0])
         return torch.stack([right, nll]).cpu(), *shown
 
-    most = partial(costs.predicted_together, fed, algorithm, encoded.code)
+    most = partial(costs.predicted_together, fed, encoded.code)
     groups = [everyone[some] for some in costs.company(sizes[everyone], most)]
     found = dict(parallel_map(score, groups, "scores"))
     for i, group in enumerate(groups):
@@ -106,8 +107,8 @@ def evaluate_global(
 ) -> float:
     """Return the accuracy on all test examples of what the clients say of a newcomer's, together.
 
-    Their ``client_output`` is averaged with p(s) = N_s / N, or with p(s|x) where an algorithm has a
-    ``log_density`` (000, App. F), and made a prediction by ``ensemble``: for an algorithm without
+    Their ``client_output`` is averaged with p(s) = N_s / N, or with p(s|x) where they say how well
+    they know it (000, App. F), and made a prediction by ``ensemble``: for an algorithm without
     local leaves that is the global model, for FedMix the mixture with the gates marginalised.
     ``encoded`` must hold every test example. Where an output runs a personal network for every
     example, ``MOST`` examples at even distances stand for all.
@@ -121,18 +122,19 @@ def evaluate_global(
     sizes = train_view(algorithm, fed).sizes[rows]
     log_share = (sizes / sizes.sum()).to(torch.float32).log().unsqueeze(1)
     ask = _asking(fed, algorithm, state)
-    every = costs.polled(algorithm, len(fed.test.y), len(rows))
+    every = costs.polled(encoded.code, len(fed.test.y), len(rows))
     asked = torch.arange(0, len(fed.test.y), every, device=fed.device)
 
     def hits(block: Tensor) -> int:
         code = encoded.of(block)
-        groups = rows.split(costs.predicted_together(fed, algorithm, code, len(block)))
-        log_p = torch.cat([ask(algorithm.log_density, i, code, 1) for i in groups])
-        shares = (log_share + log_p).softmax(0).split([len(i) for i in groups])
+        groups = rows.split(costs.predicted_together(fed, code, len(block)))
+        asked_one_by_one = (ask(algorithm.client_output, i, code, 1) for i in groups)
+        log_p, said = _densities(asked_one_by_one, len(rows), len(block))
+        shares = (log_share + log_p.to(log_share)).softmax(0).split([len(i) for i in groups])
         outputs: Params = {}
-        for i, share in zip(groups, shares, strict=True):
-            for name, output in ask(algorithm.client_output, i, code, 1).items():
-                part = torch.einsum("sb,sb...->b...", share, output)
+        for share, output in zip(shares, said, strict=True):
+            for name, t in output.items():
+                part = torch.einsum("sb,sb...->b...", share, t)
                 outputs[name] = outputs[name] + part if name in outputs else part
         with torch.no_grad():
             logp = algorithm.ensemble(fed.net, state.shared, code, outputs)
@@ -140,6 +142,20 @@ def evaluate_global(
 
     blocks = asked.split(costs.BLOCK)
     return sum(right for _, right in parallel_map(hits, blocks, "newcomers")) / len(asked)
+
+
+def _densities(
+    outputs: Iterator[Params], clients: int, examples: int
+) -> tuple[Tensor, Iterable[Params]]:
+    """Return log p(x|s) ``[clients, examples]``, 0 where nobody says it, and the other outputs.
+
+    All are held at once only where somebody says it: as small as FedMix's gates are then.
+    """
+    first = next(outputs)
+    if LOG_DENSITY not in first:
+        return torch.zeros(clients, examples), chain([first], outputs)
+    held = [first, *outputs]
+    return torch.cat([one.pop(LOG_DENSITY) for one in held]), held
 
 
 def evaluate_everywhere(
@@ -168,7 +184,7 @@ def tabulate(
     encoded, ask = encode(fed, algorithm, state, table), _asking(fed, algorithm, state)
     sizes, found = table.sizes, dict[int, Tensor]()
     usual = int(sizes[~costs.far_above(sizes)].max(initial=0))
-    most = partial(costs.predicted_together, fed, algorithm, encoded.code)
+    most = partial(costs.predicted_together, fed, encoded.code)
     for group in costs.company(sizes, most):
         held, real = table.padded(group, max(usual, int(sizes[group].max())))
         said = ask(method, torch.as_tensor(group, device=fed.device), encoded.of(held))
@@ -195,15 +211,15 @@ def _asking(fed: Federation, algorithm: Algorithm, state: State) -> Callable[...
     return ask
 
 
-Method = Callable[[Net, Params, Params, Params], Tensor]
+Method = Callable[[Net, Params, Params, Batch], Tensor]
 
 
 def nll(algorithm: Algorithm) -> Method:
     """Return one client's mean negative log-likelihood on a batch: what early stopping watches."""
 
-    def method(net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
-        logp, weight = _logp(algorithm, net, params, ctx, batch), batch["weight"]
-        return (_surprise(logp, batch["y"]) * weight).sum() / weight.sum().clamp(min=1)
+    def method(net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+        logp, weight = _logp(algorithm, net, params, ctx, batch), batch.weight
+        return (_surprise(logp, batch.y) * weight).sum() / weight.sum().clamp(min=1)
 
     return method
 
@@ -211,16 +227,16 @@ def nll(algorithm: Algorithm) -> Method:
 def accuracy(algorithm: Algorithm) -> Method:
     """Return one client's accuracy on a batch with leaves of its own; nan for an empty batch."""
 
-    def method(net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
-        logp, weight = _logp(algorithm, net, params, ctx, batch), batch["weight"]
-        right = (logp.argmax(-1) == batch["y"]).to(logp.dtype) * weight
+    def method(net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+        logp, weight = _logp(algorithm, net, params, ctx, batch), batch.weight
+        right = (logp.argmax(-1) == batch.y).to(logp.dtype) * weight
         return right.sum() / weight.sum()
 
     return method
 
 
-def _logp(algorithm: Algorithm, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
-    return algorithm.predict(net, params, ctx, algorithm.encode(net, params, batch["x"])).logp
+def _logp(algorithm: Algorithm, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+    return algorithm.predict(net, params, ctx, algorithm.encode(net, params, batch.x)).logp
 
 
 def _surprise(logp: Tensor, y: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedlib.models import Net, Params, is_statistic
+from fedlib.models import Batch, Net, Params, is_statistic
 from fedlib.optim import Optimizer, Stepper
 
 
@@ -33,23 +33,25 @@ def vmap_clients(fn: Callable[..., Any], clients: int, common: int = 0) -> Calla
 
 def one_client(
     method: Callable[..., Any], net: Net, common: Params, shared: Params | None = None
-) -> Callable[[Params, Params, Params], Any]:
+) -> Callable[[Params, Params, Any], Any]:
     """Return ``method(net, params, ctx, batch)`` as a function of one client's own.
 
     That is its leaves, its context and its batch; ``shared`` are leaves, ``common`` is context that
     all clients have.
     """
 
-    def ask(leaves: Params, context: Params, batch: Params) -> Any:
+    def ask(leaves: Params, context: Params, batch: Any) -> Any:
         return method(net, {**(shared or {}), **leaves}, {**context, **common}, batch)
 
     return ask
 
 
 def on_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """Apply ``fn`` to a tensor, or to every tensor in dicts and (named) tuples."""
+    """Apply ``fn`` to a tensor, or to every tensor in batches, dicts and (named) tuples."""
     if isinstance(tree, Tensor):
         return fn(tree)
+    if isinstance(tree, Batch):
+        return tree.map(fn)
     if isinstance(tree, dict):
         return {name: on_tensors(fn, t) for name, t in tree.items()}
     parts = [on_tensors(fn, t) for t in tree]
@@ -95,10 +97,10 @@ class Program:
         now = {n: t.detach() for n, t in self._now().items()}
         return {n: t.unsqueeze(0) for n, t in now.items()} if self._alone else now
 
-    def step(self, batch: Params) -> Tensor:
+    def step(self, batch: Batch) -> Tensor:
         """Take one step on a batch and return the losses before it, ``[clients]``."""
         leaves, context = self._parts
-        losses, moved = self._losses({**leaves, **self._now()}, context, self._bare(batch))
+        losses, moved = self._losses({**leaves, **self._now()}, context, self._of_one(batch))
         self._statistics = moved
         loss = losses if self._alone else losses.sum()
         if self.optimizer is None:
@@ -112,12 +114,12 @@ class Program:
         return losses.detach().view(-1)
 
     @torch.no_grad()
-    def settle(self, batch: Params) -> None:
+    def settle(self, batch: Batch) -> None:
         """Let the algorithm put other values in the place of trained leaves, after a batch."""
         if self._after is None:
             return
         leaves, context = self._parts
-        found = self._after({**leaves, **self._now()}, context, self._bare(batch))
+        found = self._after({**leaves, **self._now()}, context, self._of_one(batch))
         for name, t in found.items():
             if name in self._statistics:
                 self._statistics[name] = t
@@ -170,6 +172,9 @@ class Program:
         Taken off once and not at every step; ``vmap_clients`` would do the same inside the program.
         """
         return {n: t[0] for n, t in leaves.items()} if self._alone else leaves
+
+    def _of_one(self, batch: Batch) -> Batch:
+        return batch.map(lambda t: t[0]) if self._alone else batch
 
 
 def _trainable(t: Tensor) -> Tensor:

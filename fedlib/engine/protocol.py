@@ -10,11 +10,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from fedlib.federation import Federation, Precomputed
-from fedlib.models import Family, Net, Params
+from fedlib.models import Batch, Family, Net, Params
 from fedlib.optim import Optimizer
 from fedlib.values import value, within
 
@@ -27,15 +26,6 @@ FEATURES, DROPOUT = "features", "dropout"
 _GROUPS = ("shared", "local", "optimizer", "memory")  # of a state's tensors
 # How an algorithm's memory began in checkpoints that kept it together with the optimiser's.
 _REMEMBERED = ("clients/", "clusters/", "settled/", "average.", "server/")
-
-
-def noise_of(name: str) -> str:
-    """Return what a phase's random numbers of one name are called in a batch.
-
-    All numbers but those of augmentation are its "noise", of which a model that drops units takes
-    the last.
-    """
-    return f"noise:{name}"
 
 
 def numbers_of(net: Net, count: int | str | Family) -> int:
@@ -71,8 +61,8 @@ class Phase:
 
     ``train`` are prefixes of the leaves that move, "" is all of them, among the ``side`` that is
     "local", "shared" or "both". ``loss`` names the algorithm's method to minimise. ``noise`` are
-    pairs of a name and how many uniform random numbers per example the loss finds in its batch
-    under ``noise_of`` that name; "features" is one for each of the model's features, "dropout" what
+    pairs of a name and how many uniform random numbers per example the loss finds under that name
+    in ``batch.random``; "features" is one for each of the model's features, "dropout" what
     the model takes, and a family stands for what a network of it takes. ``watch`` is
     what early stopping looks at, on validation examples: "nll", the negative log-likelihood of
     the algorithm's predictions, or "loss". ``repeat`` steps are taken on every mini-batch.
@@ -201,10 +191,15 @@ def precompute_of(loss: Any) -> Callable[..., Precomputed] | None:
     return method and getattr(loss.__self__, method)
 
 
-class Algorithm(Protocol):
-    """The methods of an algorithm; ``ctx`` is ``context`` and ``common`` together, one client's.
+# What ``client_context`` and ``client_output`` may return besides what is an algorithm's own.
+SHAPES, LOG_DENSITY = "shapes", "log_density"
 
-    In training ``ctx`` has the "round" and the "seed", too.
+
+class Algorithm(Protocol):
+    """Two facts and twenty hooks; ``ctx`` is ``context`` and ``common`` together, one client's.
+
+    In training ``ctx`` has the "round" and the "seed", too. What has no default here has one in
+    ``FedAvg``, as the last words of each line say; the first say who calls it.
     """
 
     @property
@@ -212,94 +207,86 @@ class Algorithm(Protocol):
         """Whether clients send anything: then what opted out is kept from them, and from it."""
 
     @property
-    def reads_examples(self) -> bool:
-        """Whether predicting runs a client's own network on every example: it costs as much."""
-        return False
-
-    @property
     def shares_asked(self) -> tuple[str, ...]:
         """Of which conditions the server asks clients for p(condition | s), "label" for one."""
         return ()
 
+    # --- A run -----------------------------------------------------------------------------------
+
     def init(self, fed: Federation, seed: int, first: State | None = None) -> State:
-        """Return the state before round 0; ``first`` is the final state of a first stage."""
+        """Start of a run: the state before round 0, after a stage's ``first``. Fresh leaves."""
 
-    def shape_group(self, fed: Federation, state: State, rows: Tensor) -> Tensor:
-        """Return a number per client, ``[clients]``: equal ones have leaves of equal shapes."""
-        return torch.zeros_like(rows)
+    # --- A round: the server ---------------------------------------------------------------------
 
-    def decide(
-        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
-    ) -> Params:
-        """Return what each client of the cohort decides before training, ``[clients, ...]``.
+    def decide(self, fed: Federation, state: State, rows: Tensor) -> Params:
+        """Before training: what clients decide, ``[clients, ...]``, by names of memory. Nothing.
 
         Each knows what it is sent and its own examples. The server is told with the message, and
         remembers it: every name is one of ``State.memory``, ``[population, ...]``.
         """
         return {}
 
-    def before_round(
-        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
-    ) -> State:
-        """Return the state in which the cohort has decided what it decides before training."""
-        return state.with_decisions(rows, self.decide(fed, state, rows, round=round, seed=seed))
+    def before_round(self, fed: Federation, state: State, rows: Tensor) -> State:
+        """Start of a round: the state in which the cohort has decided. What ``decide`` says."""
+        return state.with_decisions(rows, self.decide(fed, state, rows))
 
     def payload(self, state: State, row: int) -> State:
-        """Return what of the server's state a client is sent, of which ``start`` makes its leaves.
-
-        That is the shared leaves, unless clients begin from something that the server remembers.
-        """
+        """On a wire: what of the state a client downloads for ``start``. The shared leaves."""
         return State(state.shared, {})
 
     def start(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return what each client of the cohort begins from, ``[clients, ...]``.
-
-        It is asked for clients that are of one ``shape_group`` only.
-        """
+        """Per group of clients: their leaves ``[clients, ...]``. Those received, and their own."""
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
-        """Return constants of the round that differ between clients, ``[clients, ...]``."""
+        """Per group: constants that differ between clients, ``[clients, ...]``. None.
+
+        Of clients with other numbers under ``SHAPES`` leaves may differ in shape: they share no
+        program, and are asked for apart in ``start``.
+        """
         return {}
 
     def broadcast(self, fed: Federation, state: State) -> Params:
-        """Return constants of the round that all clients share, without client axis."""
+        """Per group: constants of the round that all clients share, no client axis. None."""
         return {}
 
-    def phases(self) -> tuple[Phase, ...]:
-        """Return the stretches of local training."""
+    # --- A round: one client and one mini-batch --------------------------------------------------
 
-    def loss(self, net: Net, params: Params, ctx: Params, batch: Params) -> Tensor:
-        """Return one client's loss on one mini-batch, a scalar."""
+    def phases(self) -> tuple[Phase, ...]:
+        """In every round: the stretches of local training. One over all leaves."""
+
+    def loss(self, net: Net, params: Params, ctx: Params, batch: Batch) -> Tensor:
+        """Named by a phase, in every step: a client's loss, a scalar. The cross-entropy."""
+
+    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
+        """After the phases: what a client keeps, and sends. Before - after of what has moved.
+
+        It keeps its local leaves as it has trained them, and what is returned first in their place.
+        """
 
     def client_end(self, cohort: Cohort, after: Params, update: Update) -> Update:
-        """Return what clients keep and send in the end, ``[clients, ...]``: ``update`` or more.
+        """At last: what clients keep and send, ``[clients, ...]``. ``update`` as it is.
 
         Each may look at its own examples in ``cohort.fed``, and draw by round, seed and its id.
         """
         return update
 
-    def client_update(self, net: Net, before: Params, after: Params, ctx: Params) -> Update:
-        """Return what one client keeps of a round, and what it sends.
+    # --- A round: the server again ---------------------------------------------------------------
 
-        It keeps its local leaves as it has trained them, and what is returned first in their place.
-        In the message a shared leaf's name carries before - after.
-        """
-
-    def weights(
-        self, fed: Federation, state: State, rows: Tensor, messages: Params
-    ) -> dict[str, Tensor]:
-        """Return each shared leaf's weights, float64 ``[clients]`` or ``[clients, K]``."""
+    def weights(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> Params:
+        """After the clients: leaves' weights, float64 ``[clients]`` or ``[clients, K]``. p(s)."""
 
     def aggregate(self, fed: Federation, state: State, rows: Tensor, messages: Params) -> State:
-        """Return the next state from the cohort's messages ``[clients, ...]``."""
+        """After the clients: the next state. A server's step along the weighted messages."""
 
     def communication_bytes(
         self, state: State, rows: Tensor, messages: Params
     ) -> tuple[Tensor, Tensor]:
-        """Return the bytes sent to and by every client of the cohort, int64 ``[clients]`` each."""
+        """After the clients: bytes of downloads and uploads, int64 ``[clients]``. As they are."""
+
+    # --- Predictions -----------------------------------------------------------------------------
 
     def assign_models(self, fed: Federation, state: State, *, for_selection: bool = False) -> State:
-        """Return the state in which all clients have decided what they predict with.
+        """Before predictions: the state in which clients have decided by which model. As it is.
 
         A state in which they have is returned as it is. Rounds go on from the state before.
         ``for_selection`` is of validation examples, which say what round a run keeps.
@@ -307,24 +294,26 @@ class Algorithm(Protocol):
         return state
 
     def encode(self, net: Net, shared: Params, x: Tensor) -> Params:
-        """Return what the shared leaves say of a batch, ``[B, ...]``: computed once for all."""
+        """Per block of examples, once for all clients: what shared leaves say ``[B, ...]``. log p.
+
+        With the examples themselves under "x" where every client's own network reads these.
+        """
 
     def predict(self, net: Net, params: Params, ctx: Params, code: Params) -> Prediction:
-        """Return one client's prediction from ``encode``'s result."""
+        """Per client and block: its prediction from ``encode``'s result. The global model's."""
 
     def client_output(self, net: Net, params: Params, ctx: Params, code: Params) -> Params:
-        """Return what one client says of a newcomer's examples, ``[B, ...]``, to be averaged."""
+        """Per client, of a newcomer's examples: what is averaged, ``[B, ...]``. Its prediction.
+
+        The average is by p(s), or by p(s|x) where ``LOG_DENSITY`` is log p(x|s) ``[B]`` but for a
+        constant.
+        """
 
     def ensemble(self, net: Net, shared: Params, code: Params, outputs: Params) -> Tensor:
-        """Return a newcomer's log-probabilities ``[B, classes]`` from the mean outputs."""
-
-    def log_density(self, net: Net, params: Params, ctx: Params, code: Params) -> Tensor:
-        """Return how well a client knows examples, log p(x|s) ``[B]`` up to a constant."""
-        first = next(iter(code.values()))
-        return first.new_zeros(first.shape[0], dtype=torch.float32)
+        """Per block: a newcomer's log p ``[B, classes]`` from mean outputs. Their logarithm."""
 
     def observe(self, fed: Federation, state: State) -> dict[str, Tensor]:
-        """Return quantities worth logging: scalars, ``[experts]``, or ``[item, experts]``."""
+        """After a round: what is logged, scalars, ``[experts]``, ``[item, experts]``. Nothing."""
         return {}
 
 

@@ -13,7 +13,7 @@ from fedlib.engine import costs
 from fedlib.engine.batches import Plan, make_plan
 from fedlib.engine.evaluate import accuracy
 from fedlib.engine.program import one_client, vmap_clients
-from fedlib.engine.protocol import Algorithm, State, Update, train_view
+from fedlib.engine.protocol import SHAPES, Algorithm, State, Update, train_view
 from fedlib.engine.selection import Selection
 from fedlib.engine.train import Cohort, TrainingDiverged, train
 from fedlib.federation import Federation
@@ -83,31 +83,9 @@ def play_round(
     fed, state = train_view(algorithm, fed), replace(state, round=round, seed=seed)
     rows = select(fed, cohort, seed, round)
     where = torch.as_tensor(rows, device=fed.device)
-    state = algorithm.before_round(fed, state, where, round=round, seed=seed)
-    kinds = algorithm.shape_group(fed, state, where).cpu().numpy()
-    usual = costs.chunk_of(fed, chunk, costs.numbers(state))
-    sizes, phases = fed.train.sizes[rows], algorithm.phases()
-    most = costs.side_by_side(fed, chunk, usual, state, phases)
-    groups = [*costs.groups(kinds, sizes, phases, most)]
-    full = int(sizes[~costs.far_above(sizes)].max(initial=1))
-    messages, metrics = dict[str, Tensor](), dict[str, Tensor]()
-
-    def play(group: np.ndarray) -> Sent:
-        received = broadcast_to(algorithm, fed, state, where[torch.as_tensor(group)])
-        mine = draw(algorithm, fed, rows[group], round=round, seed=seed, full=full)
-        return clients_round(algorithm, received, mine, state.local, chunk, usual, score)
-
+    state = algorithm.before_round(fed, state, where)
     try:
-        # Clients that play their phases side by side are not dealt out: each of their phases is.
-        alone = most > usual
-        for i, sent in (
-            enumerate(map(play, groups)) if alone else parallel_map(play, groups, "clients")
-        ):
-            place = torch.as_tensor(groups[i], device=fed.device)
-            for name, leaf in state.local.items():
-                leaf[where[place]] = sent.kept[name]
-            _put(messages, sent.messages, place, len(rows))
-            _put(metrics, sent.metrics, place, len(rows))
+        messages, metrics = _train_cohort(algorithm, fed, state, rows, chunk, score)
     except TrainingDiverged as error:
         raise TrainingDiverged(f"round {round}: {error}", error.clients) from error
     except Exception as error:
@@ -122,6 +100,45 @@ def play_round(
         after = algorithm.aggregate(fed, state, where, messages)
     losses = metrics.pop("loss")
     return after, Report(rows, losses, messages, weights, down, up, metrics)
+
+
+def _train_cohort(
+    algorithm: Algorithm,
+    fed: Federation,
+    state: State,
+    rows: np.ndarray,
+    chunk: int | None,
+    score: bool,
+) -> tuple[Params, Params]:
+    """Play the clients of a round; return their messages and what was measured, ``[S, ...]``.
+
+    Local leaves of ``state`` are updated in place.
+    """
+    where = torch.as_tensor(rows, device=fed.device)
+    shapes = algorithm.client_context(fed, state, where).get(SHAPES, torch.zeros_like(where))
+    usual = costs.chunk_of(fed, chunk, costs.numbers(state))
+    sizes, phases = fed.train.sizes[rows], algorithm.phases()
+    most = costs.side_by_side(fed, chunk, usual, state, phases)
+    groups = [*costs.groups(shapes.cpu().numpy(), sizes, phases, most)]
+    full = int(sizes[~costs.far_above(sizes)].max(initial=1))
+
+    def play(group: np.ndarray) -> Sent:
+        received = broadcast_to(algorithm, fed, state, where[torch.as_tensor(group)])
+        how = {"round": state.round, "seed": state.seed, "full": full}
+        mine = draw(algorithm, fed, rows[group], **how)
+        return clients_round(algorithm, received, mine, state.local, chunk, usual, score)
+
+    # Clients that play their phases side by side are not dealt out: each of their phases is.
+    side_by_side = most > usual
+    played = enumerate(map(play, groups)) if side_by_side else parallel_map(play, groups, "clients")
+    messages, metrics = dict[str, Tensor](), dict[str, Tensor]()
+    for i, sent in played:
+        place = torch.as_tensor(groups[i], device=fed.device)
+        for name, leaf in state.local.items():
+            leaf[where[place]] = sent.kept[name]
+        _put(messages, sent.messages, place, len(where))
+        _put(metrics, sent.metrics, place, len(where))
+    return messages, metrics
 
 
 def draw(

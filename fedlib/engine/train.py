@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +14,9 @@ from fedlib.engine import costs
 from fedlib.engine.batches import Plan, precompute
 from fedlib.engine.evaluate import nll
 from fedlib.engine.program import Program, on_tensors, one_client, vmap_clients
-from fedlib.engine.protocol import Algorithm, Phase, noise_of, numbers_of, precompute_of
+from fedlib.engine.protocol import Algorithm, Phase, numbers_of, precompute_of
 from fedlib.federation import NOTHING, Federation, Precomputed
-from fedlib.models import AFTER, USED, Params, is_statistic
+from fedlib.models import Batch, Params, Statistics, is_statistic
 
 
 class TrainingDiverged(FloatingPointError):
@@ -118,11 +117,11 @@ def train_together(
     """
     net = cohort.fed.net
     loss = one_client(getattr(algorithm, phase.loss), net, cohort.common)
-    both = _with_statistics(algorithm, loss, cohort, moving)
+    recorded = _recorded(algorithm, loss, cohort, moving)
     _, round, _ = plan.where
     last = one_client(getattr(algorithm, phase.after), net, cohort.common) if phase.after else None
     optimizer = phase.optimizer.at(round)
-    program = Program(both, optimizer, moving, cohort.leaves, cohort.context, last)
+    program = Program(recorded, optimizer, moving, cohort.leaves, cohort.context, last)
     watched = loss if phase.watch == "loss" else one_client(nll(algorithm), net, cohort.common)
     keeper = _Keeper(cohort, phase, plan, watched, program)
     losses = []
@@ -142,7 +141,7 @@ def train_together(
     return ends, _mean_loss(losses, plan)
 
 
-def _with_statistics(
+def _recorded(
     algorithm: Algorithm, loss: Callable[..., Tensor], cohort: Cohort, moving: Collection[str]
 ) -> Callable[..., tuple[Tensor, Params]]:
     """Return a client's loss with the running statistics that its batch moves.
@@ -153,21 +152,21 @@ def _with_statistics(
     drops = cohort.fed.net.noise and cohort.fed.net.has_copy({n: cohort.leaves[n] for n in moving})
     needed = statistics or drops
 
-    def both(leaves: Params, context: Params, batch: Params) -> tuple[Tensor, Params]:
-        after: dict[Any, Any] = {id(leaves[n]): leaves[n] for n in statistics}
-        value = loss(leaves, context, {**batch, AFTER: after})
-        if needed and USED not in after:
+    def recorded(leaves: Params, context: Params, batch: Batch) -> tuple[Tensor, Params]:
+        record = Statistics({n: leaves[n] for n in statistics})
+        value = loss(leaves, context, batch.recording(record))
+        if needed and not record.used:
             kind = type(algorithm).__name__
             raise ValueError(
                 f"{kind} trains without dropout and BatchNorm, and this network has such layers: "
                 "its loss would have to hand on the batch, net(params, x, batch)"
             )
-        return value, {n: after[id(leaves[n])] for n in statistics}
+        return value, record.after
 
-    return both
+    return recorded
 
 
-def batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Params]:
+def batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Batch]:
     """Yield each step's batch, on a CPU cut to the widest client, on a GPU always of one shape."""
     fed, rows = cohort.fed, cohort.rows
     widths = plan.counts.max(0, initial=0)
@@ -181,8 +180,9 @@ def batches(cohort: Cohort, phase: Phase, plan: Plan) -> Iterator[Params]:
         yield from seen
         return
     for batch in seen:
-        parts = batch["noise"].split([*named.values(), fed.net.noise], -1)
-        yield batch | {noise_of(n): u for n, u in zip(named, parts, strict=False)}
+        assert batch.noise is not None
+        parts = batch.noise.split([*named.values(), fed.net.noise], -1)
+        yield replace(batch, random=dict(zip(named, parts, strict=False)))
 
 
 def _mean_loss(losses: list[Tensor], plan: Plan) -> Tensor:

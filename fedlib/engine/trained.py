@@ -7,7 +7,7 @@ import keyword
 import torch
 from torch import Tensor, nn
 
-from fedlib.engine.protocol import Algorithm, State, eval_view, train_view
+from fedlib.engine.protocol import LOG_DENSITY, Algorithm, State, eval_view, train_view
 from fedlib.federation import Federation
 from fedlib.models import Params, is_statistic, select_prefix
 
@@ -96,7 +96,9 @@ class Trained(nn.Module):
         outputs = [algorithm.client_output(net, w, ctx, code) for w, ctx in clients]
         mean = outputs[0]
         if len(clients) > 1:
-            log_p = [algorithm.log_density(net, w, ctx, code) for w, ctx in clients]
+            first = next(iter(code.values()))
+            none = first.new_zeros(first.shape[0], dtype=torch.float32)
+            log_p = [one.pop(LOG_DENSITY, none) for one in outputs]
             log_share = clients[0][1][SHARE].unsqueeze(1)
             p = (log_share + torch.stack(log_p)).softmax(0)
             stacked = {n: torch.stack([one[n] for one in outputs]) for n in mean}

@@ -1,23 +1,15 @@
-"""What is measured: accuracies over clients, divergence, true groups, features."""
+"""What is measured: accuracies over clients, divergence, true groups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.federation import Federation
 from fedlib.metrics.intervals import interval
-from fedlib.models import Params
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-NEIGHBOURS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,54 +99,3 @@ def truth(values: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:
         return None
     first: np.ndarray = values[np.cumsum(sizes) - sizes]
     return first if (values == np.repeat(first, sizes)).all() else None
-
-
-def embedded(
-    fed: Federation, bases: Mapping[str, Params], client: int, seed: int = 0
-) -> pd.DataFrame:
-    """Return a client's test examples in the plane, by t-SNE of the features of each base.
-
-    ``bases`` are the leaves ``base.*`` of a model by name, ``client`` is a row. Columns base, x, y,
-    label, purity: the accuracy of five nearest neighbours among the other examples in the features
-    themselves, which unlike the picture is not a matter of t-SNE.
-    """
-    import pandas as pd
-    from sklearn.manifold import TSNE
-
-    held = fed.test.client(client)
-    x, labels = fed.test.inputs(held), fed.test.y[held].cpu().numpy()
-    parts = []
-    for name, base in bases.items():
-        with torch.no_grad():
-            features = fed.net.features(base, x).cpu().numpy()
-        perplexity = min(30.0, (len(held) - 1) / 3)
-        plane = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(features)
-        rows = {"base": name, "x": plane[:, 0], "y": plane[:, 1], "label": labels}
-        parts.append(pd.DataFrame(rows).assign(purity=purity(features, labels)))
-    return pd.concat(parts, ignore_index=True)
-
-
-def neighbours(fed: Federation, least: int = 6) -> tuple[int, int, int]:
-    """Return rows of three clients: one of most classes, the most like it, and the least like it.
-
-    The first has ``least`` training examples or more of the most classes; how much alike two are is
-    the cosine of their label shares.
-    """
-    shares = fed.shares("label")
-    client = int((fed.train.counts(fed.classes) >= least).sum(1).argmax())
-    near = (shares * shares[client]).sum(1) / shares.norm(dim=1)
-    near[client] = torch.nan
-    return client, int(near.nan_to_num(-1).argmax()), int(near.nan_to_num(9).argmin())
-
-
-def purity(features: np.ndarray, labels: np.ndarray) -> float:
-    """Return how often five nearest neighbours name an example's label, itself left out.
-
-    ``features [N, D]``, ``labels [N]``, int.
-    """
-    from scipy import stats
-    from sklearn.neighbors import NearestNeighbors
-
-    near = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(features)
-    others = near.kneighbors(return_distance=False)  # without an argument it leaves each out
-    return float((stats.mode(labels[others], axis=1).mode == labels).mean())

@@ -18,10 +18,9 @@ from torch._C._functorch import is_batchedtensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from fedlib.models.batch import Statistics
+
 BatchNorm = nn.modules.batchnorm._BatchNorm
-# In a batch of training: running statistics after it, by the identity of the leaf before it, and
-# whether a network in training has read the batch.
-AFTER, USED = "statistics", "used"
 _STATISTICS = (".running_mean", ".running_var")
 _ATTENTION = F.scaled_dot_product_attention
 
@@ -37,14 +36,14 @@ class Interceptor(TorchFunctionMode):
 
     ``noise`` ``[B, n]`` is uniform in [0, 1): draws take it up in their order, and ``axes`` says
     which axis of a draw is the batch. Without noise nothing drops. ``weight`` ``[B]`` is 0 for
-    padding; ``after`` holds the running statistics that move, by ``id``, and is updated: a layer
-    whose statistics are not in there stands still. ``shapes`` are those of the draws.
+    padding; ``statistics`` records the running statistics that move: a layer whose own are not
+    among them stands still. ``shapes`` are those of the draws.
     """
 
     noise: Tensor | None = None
     axes: tuple[int, ...] | None = None
     weight: Tensor | None = None
-    after: dict[Any, Any] = field(default_factory=dict)
+    statistics: Statistics = field(default_factory=lambda: Statistics({}))
     shapes: list[tuple[int, ...]] = field(default_factory=list)
     _taken: int = 0
 
@@ -127,7 +126,7 @@ def _normalise(
     """
     if running_mean is None:
         raise ValueError("normalises by whoever shares a batch: it needs running statistics")
-    if not how["training"] or id(running_mean) not in interceptor.after:
+    if not how["training"] or interceptor.statistics.name(running_mean) is None:
         return F.batch_norm(x, running_mean, running_var, **{**how, "training": False})
     assert interceptor.weight is not None
     channels = [1, -1, *[1] * (x.ndim - 2)]
@@ -139,11 +138,12 @@ def _normalise(
     centered = x - mean.view(channels)
     var = (centered.square() * real).sum(axes) / n.clamp(min=1)
     unbiased = var * n / (n - 1).clamp(min=1)
+    recorded = interceptor.statistics
     for leaf, now, least in ((running_mean, mean, 0), (running_var, unbiased, 1)):
-        old = interceptor.after[id(leaf)]
-        interceptor.after[id(leaf)] = torch.where(
-            n > least, old.lerp(now.detach(), how["momentum"]), old
-        )
+        if name := recorded.name(leaf):
+            old = recorded.after[name]
+            moved = old.lerp(now.detach(), how["momentum"])
+            recorded.after[name] = torch.where(n > least, moved, old)
     out = centered * (var + how["eps"]).rsqrt().view(channels)
     if how["weight"] is None:
         return out

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from fedlib.models.batch import Batch, Statistics
 from fedlib.models.families import SMALL, Family, Params, some
 from fedlib.models.functional import (
-    AFTER,
-    USED,
     BatchNorm,
     Interceptor,
     blamed,
@@ -62,8 +61,8 @@ class Net:
     Leaves are the parameters that require gradients and BatchNorm's running statistics; anything
     else is a constant of the network. ``width`` is the length D of the features h(x), the input of
     the output layer. Networks are in eval mode, except where they are given the ``batch`` of a
-    training step: then its "noise" drops units, its "weight" says what is padding, and running
-    statistics that move are updated in it.
+    training step: then its ``noise`` drops units, its ``weight`` says what is padding, and its
+    ``statistics`` record what becomes of running statistics that move.
     """
 
     def __init__(
@@ -147,20 +146,23 @@ class Net:
         """Whether it drops units, or normalises by the batch."""
         return bool(self.noise or self._remembers)
 
-    def features(self, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
+    def features(self, params: Params, x: Tensor, batch: Batch | None = None) -> Tensor:
         """Return h(x), ``[B, D]``; only the leaves ``base.*`` of ``params`` are read.
 
         With the ``batch`` of a training step as in training.
         """
-        batch = batch or {}
-        after: Any = batch.get(AFTER)
-        if after is not None:
-            after[USED] = True
-        noise = batch["noise"][..., -self.noise :] if "noise" in batch and self.noise else None
-        if noise is None and (after is None or not self._remembers):
+        noise = statistics = None
+        if batch is not None:
+            statistics = batch.statistics
+            if batch.noise is not None and self.noise:
+                noise = batch.noise[..., -self.noise :]
+        if statistics is not None:
+            statistics.used = True
+        if batch is None or (noise is None and (statistics is None or not self._remembers)):
             return self._call(self.module.base, self._base, params, x)
         axes = tuple(axis for _, axis in self.dry_run.draws)
-        return self._trained(params, x, Interceptor(noise, axes, batch["weight"], after or {}))
+        how = noise, axes, batch.weight, statistics or Statistics({})
+        return self._trained(params, x, Interceptor(*how))
 
     def _trained(self, params: Params, x: Tensor, interceptor: Interceptor) -> Tensor:
         base = self.module.base
@@ -210,8 +212,8 @@ class Net:
     def _training_pass(self, leaves: Params, x: Tensor) -> tuple[Tensor, list[tuple[int, ...]]]:
         """Return the features of a batch of training, and the shapes of what is drawn there."""
         some = torch.full((len(x), 1), 0.5)
-        after = {id(t): t for n, t in leaves.items() if is_statistic(n)}
-        interceptor = Interceptor(some, None, some[:, 0], after)
+        statistics = Statistics({n: t for n, t in leaves.items() if is_statistic(n)})
+        interceptor = Interceptor(some, None, some[:, 0], statistics)
         return self._trained(leaves, x, interceptor), interceptor.shapes
 
     def has_base(self, leaves: Collection[str]) -> bool:
@@ -285,14 +287,14 @@ class Net:
             for (_, owner, key), parameter in zip(slots, own, strict=True):
                 owner[key] = parameter
 
-    def __call__(self, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, batch: Batch | None = None) -> Tensor:
         """Return logits ``[B, classes]`` of a batch ``[B, channels, height, width]``.
 
         With the ``batch`` of a training step as in training; see ``features``.
         """
         return self.logits(params, self.features(params, x, batch))
 
-    def logp(self, params: Params, x: Tensor, batch: Params | None = None) -> Tensor:
+    def logp(self, params: Params, x: Tensor, batch: Batch | None = None) -> Tensor:
         """Return log p(y|x), ``[B, classes]``, or what the model gives out for it: p itself."""
         return self.log_probs(self(params, x, batch))
 

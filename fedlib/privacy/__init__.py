@@ -1,6 +1,5 @@
-"""What a server can infer about its clients, and whether opting out keeps its promise."""
+"""What a server can infer about its clients, and what noise buys."""
 
 from fedlib.privacy.accounting import epsilon
-from fedlib.privacy.hiding import NoisyFedMix, leak_behind_noise, leak_of_sums
+from fedlib.privacy.hiding import NoisyFedMix
 from fedlib.privacy.labels import audit, total_variation
-from fedlib.privacy.opting import Trace, tampered, trace

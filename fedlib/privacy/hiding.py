@@ -1,12 +1,9 @@
-"""What hides the labels in FedMix's phi from a server: sums over clients, and noise."""
+"""FedMix with noise on what it sends of phi, whose rows name the labels of a client."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,14 +11,9 @@ from fedlib.algorithms import FedMix
 from fedlib.engine import State, Update
 from fedlib.federation import Federation
 from fedlib.models import Net, Params
-from fedlib.privacy.labels import Flags, Floats, from_rows, set_from_rows, total_variation
 from fedlib.randomness import torch_seed
 from fedlib.values import value, within
 
-if TYPE_CHECKING:  # tables of studies: who trains needs no pandas
-    import pandas as pd
-
-DRAWS = 20  # whose mean is a number of a table
 DRAW = "noise/phi"  # in the server's memory: the seed and number of a round
 
 
@@ -36,11 +28,11 @@ class NoisyFedMix(FedMix):
     limits = within(noise=">= 0")
     noise: float = 1.0
 
-    def before_round(
-        self, fed: Federation, state: State, rows: Tensor, *, round: int, seed: int
-    ) -> State:
+    def before_round(self, fed: Federation, state: State, rows: Tensor) -> State:
         """Return the state with what the clients' draws of this round depend on."""
-        return replace(state, memory={**state.memory, DRAW: torch.tensor([seed, round])})
+        return replace(
+            state, memory={**state.memory, DRAW: torch.tensor([state.seed, state.round])}
+        )
 
     def client_context(self, fed: Federation, state: State, rows: Tensor) -> Params:
         """Return p(y|s), and each client's standard normal numbers of the round."""
@@ -61,100 +53,3 @@ class NoisyFedMix(FedMix):
             size = message["phi"].square().mean().sqrt()
             message["phi"] = message["phi"] + self.noise * size * ctx["drawn"]
         return own, message
-
-
-def noisy(difference: Floats, noise: float, rng: np.random.Generator) -> Floats:
-    """Return phi's updates ``[S, classes, K]`` with Gaussian noise on every number.
-
-    ``noise`` is its standard deviation in units of the root mean square of a client's own update.
-    No guarantee of differential privacy follows: nothing is clipped.
-    """
-    size = np.sqrt((difference**2).mean((-2, -1), keepdims=True))
-    return difference + noise * size * rng.standard_normal(difference.shape)
-
-
-def balanced_accuracy(guess: Flags, held: Flags) -> float:
-    """Return the mean of how often held and missing labels are told rightly; a coin has 1/2.
-
-    NaN where all or none are held: then there is nothing to tell apart.
-    """
-    if held.all() or not held.any():
-        return float("nan")
-    return float((guess[held].mean() + (~guess[~held]).mean()) / 2)
-
-
-def best_threshold(score: Floats, held: Flags) -> float:
-    """Return the balanced accuracy of the best test "held if the score exceeds a threshold".
-
-    The threshold is chosen by the truth: no server can do better with these scores.
-    """
-    if held.all() or not held.any():
-        return float("nan")
-    from sklearn.metrics import roc_curve  # slow to import
-
-    misses, hits, _ = roc_curve(held.ravel(), score.ravel())
-    return float((hits + 1 - misses).max() / 2)
-
-
-def leak_of_sums(
-    difference: Floats,
-    q_y: Floats,
-    truth: Floats,
-    share: Floats,
-    sizes: Sequence[int],
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Return what the sum of some clients' updates of phi says, by the number of clients.
-
-    ``truth`` ``[S, classes]`` are the label shares, ``share`` ``[S]`` is p(s). Columns clients;
-    set, the balanced accuracy of taking the sum's label set for every client's; own, the distance
-    of the sum's shares from a client's; cohort, from those of all examples of these clients. Means
-    over 20 random cohorts.
-    """
-
-    def judged(size: float, rng: np.random.Generator) -> dict[str, float]:
-        some = rng.choice(len(truth), int(size), replace=False)
-        p, held = share[some], truth[some] > 0
-        seen = np.tensordot(p / p.sum(), difference[some], 1)  # all that secure aggregation shows
-        shares, mean = from_rows(seen, q_y), p @ truth[some] / p.sum()
-        return {
-            "set": balanced_accuracy(np.broadcast_to(set_from_rows(seen), held.shape), held),
-            "own": float(total_variation(shares, truth[some]).mean()),
-            "cohort": float(total_variation(shares, mean)),
-        }
-
-    return _means("clients", sizes, judged, seed)
-
-
-def leak_behind_noise(
-    difference: Floats, q_y: Floats, truth: Floats, levels: Sequence[float], seed: int = 0
-) -> pd.DataFrame:
-    """Return what single noisy updates of phi say, by the noise that `noisy` adds.
-
-    Columns noise; set, the balanced accuracy of the best test of the length of a row; own, the
-    distance of the shares that `from_rows` finds. Means over 20 draws.
-    """
-
-    def judged(level: float, rng: np.random.Generator) -> dict[str, float]:
-        seen = noisy(difference, level, rng)
-        # Against each client's own noise: all rows of a client have the same.
-        length = np.sqrt((seen**2).sum(-1))
-        length = length / np.sqrt((length**2).mean(-1, keepdims=True))
-        found = total_variation(from_rows(seen, q_y), truth).mean()
-        return {"set": best_threshold(length, truth > 0), "own": float(found)}
-
-    return _means("noise", levels, judged, seed)
-
-
-def _means(
-    name: str,
-    levels: Sequence[float],
-    judged: Callable[[float, np.random.Generator], dict[str, float]],
-    seed: int,
-) -> pd.DataFrame:
-    """Return the means of what is judged in some draws, a row for each level of ``name``."""
-    import pandas as pd
-
-    rng = np.random.default_rng(seed)
-    rows = [{name: level, **judged(level, rng)} for level in levels for _ in range(DRAWS)]
-    return pd.DataFrame(rows).groupby(name, as_index=False).mean()

@@ -20,14 +20,14 @@ from companion.frames import ByMethod, final
 from fedlib import data as datasets
 from fedlib.algorithms import FedAvg, FedMix, Private, SecureSum
 from fedlib.models import Net
-from fedlib.privacy import epsilon, leak_behind_noise, leak_of_sums, total_variation
-from fedlib.privacy.hiding import best_threshold
+from fedlib.privacy import epsilon, total_variation
 from fedlib.privacy.labels import from_rows
 from fedlib.runs import Experiment, Result, find
 from fedlib.runs import run as trained
 from fedlib.tasks import Task
 from papers import fedmix as names
 from papers.fedmix.experiments import NEW_CLIENTS, Mixtures, guarded, overheard
+from papers.fedmix.leaks import best_threshold, leak_behind_noise, leak_of_sums
 from papers.published import published
 from papers.scaled import ONCE
 

@@ -5,8 +5,10 @@ from dataclasses import KW_ONLY, replace
 from functools import partial
 from typing import Any, Self
 
+import torch
+
 from companion.sections import SCALES, Run, Section, Setting, federated, placed
-from fedlib import algorithms, metrics
+from fedlib import algorithms
 from fedlib.algorithms import FedAvg
 from fedlib.federation import Federation
 from fedlib.models import FastText, LeNet, Params
@@ -241,12 +243,25 @@ def bases(own: Experiment, central: FedAvg) -> tuple[Federation, int, dict[str, 
     least like its own. ``central`` is played with the same task on all data in one place.
     """
     fed, (_, state) = own.task.build(own.seed), run_with_state(own, progress=False)
-    everything, (client, near, far) = fed.pooled(), metrics.neighbours(fed)
+    everything, (client, near, far) = fed.pooled(), neighbours(fed)
     first = central.init(everything, own.seed)
     *_, (pooled, _, _) = rounds(replace(own, algorithm=central), everything, first)
     whose = {"its own": client, "most alike": near, "least alike": far}
     theirs = {name: {k: t[c] for k, t in state.local.items()} for name, c in whose.items()}
     return fed, client, {"trained on all data": pooled.shared, **theirs}
+
+
+def neighbours(fed: Federation, least: int = 6) -> tuple[int, int, int]:
+    """Return rows of three clients: one of most classes, the most like it, and the least like it.
+
+    The first has ``least`` training examples or more of the most classes; how much alike two are is
+    the cosine of their label shares.
+    """
+    shares = fed.shares("label")
+    client = int((fed.train.counts(fed.classes) >= least).sum(1).argmax())
+    near = (shares * shares[client]).sum(1) / shares.norm(dim=1)
+    near[client] = torch.nan
+    return client, int(near.nan_to_num(-1).argmax()), int(near.nan_to_num(9).argmin())
 
 
 def _each_ratio(plan: Callable[[PrivateParts], Sequence[Run]]) -> Callable[..., Sequence[Run]]:

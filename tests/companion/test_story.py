@@ -37,5 +37,5 @@ def test_source_is_the_code_that_runs_with_its_comments():
     start = '# fedlib.algorithms.drift: FedProx.loss\n@uses_precomputed("precompute")\ndef loss('
     assert told.startswith(f"```python\n{start}")
     assert "self.mu / 2" in told and "FedMix.loss" in told and '"""' not in told
-    assert 'batch["y"])  # log p(y|x, z)' in told
+    assert "batch.y)  # log p(y|x, z)" in told
     assert "    # Return the negative bound of eq. 6, or of eq. 3, on one client's mini" in told

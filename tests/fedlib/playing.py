@@ -76,7 +76,7 @@ def held_by(table, row):
 
 def one(fed, row=0):
     """A client's examples as one batch."""
-    return {n: t[0] for n, t in fed.train.whole(torch.tensor([row])).items()}
+    return fed.train.whole(torch.tensor([row])).map(lambda t: t[0])
 
 
 def loss_on(fed, x, y):

@@ -12,9 +12,6 @@ from playing import MIXED, NINE, close, play
 
 from fedlib import algorithms as alg
 from fedlib.algorithms import FedAvg
-from fedlib.algorithms.drift import APART
-from fedlib.algorithms.mixture import LABEL_LOG_P
-from fedlib.algorithms.splitting import THEIRS as CP_THEIRS
 from fedlib.engine import EarlyStop, costs, evaluate, train
 from fedlib.engine.batches import make_plan
 from fedlib.federation import NOTHING, CropFlip, Precomputed
@@ -98,7 +95,7 @@ def test_inputs_computed_some_steps_ahead_are_those_of_every_step(rows, monkeypa
     alone = [*fed.train.batches(*asked)]
     assert len(ahead) == len(alone) == plan.steps
     for one, other in zip(ahead, alone, strict=True):
-        assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+        assert all(torch.equal(one[n], other[n]) for n in ("x", "y", "weight"))
 
 
 def test_training_sees_exactly_the_images_of_its_noise():
@@ -108,12 +105,12 @@ def test_training_sees_exactly_the_images_of_its_noise():
         torch.tensor([0]), plan.positions, plan.counts, plan.counts.max(0), plan.noise(3)
     )
     for t, (batch, noise) in enumerate(zip(batches, plan.noise(3), strict=True)):
-        assert "noise" not in batch  # all of it was the augmentation's
+        assert batch.noise is None  # all of it was the augmentation's
         for b in range(plan.counts[0, t]):
             example = fed.train.client(0)[plan.positions[0, t, b]]
             image = plain(fed.train.x[example].numpy(), noise[0, b], 2)
             expected = torch.tensor(image / 128 - 1).movedim(-1, 0).float()
-            torch.testing.assert_close(batch["x"][0, b], expected)
+            torch.testing.assert_close(batch.x[0, b], expected)
 
 
 def test_evaluation_sees_images_as_they_are():
@@ -122,7 +119,7 @@ def test_evaluation_sees_images_as_they_are():
     for table in ("train", "validation", "test"):
         one, other = (evaluate(f, FedAvg(), state, getattr(f, table)) for f in (fed, same))
         np.testing.assert_array_equal(one.nll, other.nll)
-    whole, plain_whole = (f.train.whole(torch.arange(3))["x"] for f in (fed, same))
+    whole, plain_whole = (f.train.whole(torch.arange(3)).x for f in (fed, same))
     assert torch.equal(whole, plain_whole)
     task = Task("digits", IID(3, 20), MLP(hidden=(5,)), Mirrored(100, 10, 10), augment=CropFlip(1))
     fed = task.build(0)
@@ -166,7 +163,7 @@ def test_training_with_what_is_known_is_training_without(monkeypatch, algorithm)
     fed = make_federation(RAGGED, model=LENET, shape=(12, 12, 1))
     monkeypatch.setattr(costs, "AT_ONCE", 5)
     ends = [trained(algorithm, fed, chunk=chunk) for chunk in (None, 1)]
-    monkeypatch.setattr(train, "look", lambda *_: NOTHING)
+    monkeypatch.setattr(train, "precompute", lambda *_: NOTHING)
     state, report = trained(algorithm, fed, chunk=1)
     for end, said in ends:
         torch.testing.assert_close(said.losses, report.losses, rtol=1e-3, atol=1e-5)
@@ -180,22 +177,22 @@ def convolutional():
 
 def asked(algorithm, fed):
     """What the phases of a round know of training examples, and how many share each program."""
-    looks, chunks, there = [], [], (train.look, train.train_together)
+    computed, chunks, there = [], [], (train.precompute, train.train_together)
 
-    def look(fed, table, *args):
-        looks.append((table, there[0](fed, table, *args)))
-        return looks[-1][1]
+    def precompute(fed, table, *args):
+        computed.append((table, there[0](fed, table, *args)))
+        return computed[-1][1]
 
     def together(algorithm, cohort, *args):
         chunks.append(len(cohort.rows))
         return there[1](algorithm, cohort, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "look", look)
+        patch.setattr(train, "precompute", precompute)
         patch.setattr(train, "train_together", together)
         trained(algorithm, fed, rounds=1)
-    held = [found for table, found in looks if table is fed.validation]
-    return [found for table, found in looks if table is fed.train], held, chunks
+    held = [found for table, found in computed if table is fed.validation]
+    return [found for table, found in computed if table is fed.train], held, chunks
 
 
 @pytest.mark.parametrize(
@@ -239,20 +236,20 @@ def test_nothing_is_known_of_augmented_examples_nor_features_where_units_drop(co
     changed = replace(convolutional, train=replace(convolutional.train, augment=CropFlip(1)))
     knowing = alg.FedRep(**FOUR), alg.MOON(**FOUR), alg.FedCP(**FOUR)
     for algorithm in (*knowing, alg.PMMoE(of=alg.FedPer(), **FOUR)):
-        looks, _, chunks = asked(algorithm, changed)
-        assert looks and not any(map(any, looks)) and set(chunks) == {1}
+        computed, _, chunks = asked(algorithm, changed)
+        assert computed and not any(map(any, computed)) and set(chunks) == {1}
     drops = LeNet(channels=(3, 4), hidden=(9,), kernel=3, dropout=0.5)
     fed = make_federation((9, 5, 7, 6), model=drops, shape=(12, 12, 1))
     # Models that stand still drop nothing.
-    for algorithm, names in zip(knowing, (set(), {APART}, {CP_THEIRS}), strict=True):
-        looks = asked(algorithm, fed)[0]
-        assert all({*found.extra} == names and not found.replace for found in looks)
+    for algorithm, names in zip(knowing, (set(), {"apart"}, {"theirs"}), strict=True):
+        computed = asked(algorithm, fed)[0]
+        assert all({*found.extra} == names and not found.replace for found in computed)
 
 
 def test_a_leaf_that_moves_is_never_asked(fed):
     class Wrong(alg.FedPer):
         def precompute(self, net, frozen, ctx, batch):
-            return Precomputed({"h": net.features(frozen, batch["x"])}, {})
+            return Precomputed({"h": net.features(frozen, batch.x)}, {})
 
     with pytest.raises(KeyError, match=r"base\."):
         play(Wrong(), fed, 1)
@@ -261,9 +258,7 @@ def test_a_leaf_that_moves_is_never_asked(fed):
 def test_early_stopping_on_the_loss_knows_validation_examples_too(convolutional):
     seen, held, _ = asked(alg.Mixture(**LATER), convolutional)
     assert len(seen) == len(held) == 4 and not any(s.replace for s in seen)
-    assert (
-        all(h.extra[LABEL_LOG_P].shape == (1, 6, 1) for h in held) and LABEL_LOG_P in seen[0].extra
-    )
+    assert all(h.extra["log_p"].shape == (1, 6, 1) for h in held) and "log_p" in seen[0].extra
     (seen,), none, _ = asked(alg.Newcomers(of=alg.FedPer(), **LATER), convolutional)
     assert seen.replace and not none  # which watches predictions
     assert not any(map(any, asked(alg.Local(), convolutional)[0]))

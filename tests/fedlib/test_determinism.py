@@ -70,8 +70,8 @@ def test_a_client_needs_only_what_is_handed_out_and_what_it_has(kind, algorithm)
         own = {n: t[[row]] for n, t in state.local.items()}
         first = algorithm.init(mine, 0) if state.memory else state
         got = algorithm.payload(state, int(row))
-        known = State(got.shared, own, memory={**first.memory, **got.memory})
-        decided = algorithm.decide(mine, known, where, **how)
+        known = State(got.shared, own, {}, {**first.memory, **got.memory}, **how)
+        decided = algorithm.decide(mine, known, where)
         assert all(same(t[0], expected.memory[n][row]) for n, t in decided.items())
         handed = broadcast_to(algorithm, mine, known.with_decisions(where, decided), where)
         handed, plans = replace(handed, common=common), draw(algorithm, mine, me, **how)

@@ -81,7 +81,7 @@ def test_moons_term_is_its_formula():
     leaves = [fed.net.init(seed) for seed in (0, 1, 2)]
     params, theirs, before = leaves
     batch = one(fed)
-    x, y = batch["x"], batch["y"]
+    x, y = batch.x, batch.y
     z, z_g, z_p = (fed.net.features(w, x) for w in leaves)
     near, far = ((cosine_similarity(z, other, -1) / 0.3).exp() for other in (z_g, z_p))
     expected = cross_entropy(fed.net(params, x), y) - 2.0 * (near / (near + far)).log().mean()

@@ -121,10 +121,10 @@ def _stop_by_hand(fed, algorithm, leaves, i, plan, phase):
         places = plan.positions[i, t, :c].reshape(1, 1, -1)
         batch = next(fed.train.batches(row, places, np.array([[c]]), np.array([c])))
         optimizer.zero_grad()
-        algorithm.loss(fed.net, w, {}, {n: b[0] for n, b in batch.items()}).backward()
+        algorithm.loss(fed.net, w, {}, batch.map(lambda t: t[0])).backward()
         optimizer.step()
         if (t + 1) % (phase.stop.every * plan.per_epoch[i]) == 0:
-            held = {n: b[0] for n, b in fed.validation.whole(row).items()}
+            held = fed.validation.whole(row).map(lambda t: t[0])
             now = float(nll(algorithm)(fed.net, w, {}, held).detach())
             waited += 1
             if now < best - phase.stop.min_delta:
@@ -223,7 +223,7 @@ class Faulty(FedAvg):
     """Its loss looks for what no batch has."""
 
     def loss(self, net, params, ctx, batch):
-        return batch["nothing"]
+        return batch.side["nothing"]
 
 
 @pytest.mark.parametrize("chunk", [1, None])
@@ -244,7 +244,7 @@ def test_with_debug_a_loss_runs_in_this_process_without_vmap(monkeypatch, debug)
     seen, torch_threads = [], torch.get_num_threads()
 
     def loss(self, net, params, ctx, batch):
-        seen.append((os.getpid(), torch._C._functorch.is_batchedtensor(batch["y"])))
+        seen.append((os.getpid(), torch._C._functorch.is_batchedtensor(batch.y)))
         return FedAvg.loss(self, net, params, ctx, batch)
 
     monkeypatch.setattr(Faulty, "loss", loss)

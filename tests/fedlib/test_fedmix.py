@@ -20,7 +20,8 @@ from fedlib.algorithms.fedmix import (
     renormalised,
 )
 from fedlib.engine import State, play_round
-from fedlib.models import Net, select_prefix
+from fedlib.engine.protocol import SHAPES
+from fedlib.models import Batch, Net, select_prefix
 from fedlib.optim import Optimizer, adam, sgd
 
 
@@ -151,7 +152,7 @@ def test_loss_by_hand(fed):
         total["map"] -= bound / 2
         total["entropy"] -= (bound - sum(v * v.log() for v in q)) / 2
         total["likelihood"] -= sum((logp[k] + gate[k]).exp() for k in range(2)).log() / 2
-    batch = {"x": x, "y": y, "weight": torch.ones(2)}
+    batch = Batch(x, y, torch.ones(2))
     for objective, expected in total.items():
         got = FedMix(experts=2, objective=objective).loss(fed.net, params, ctx, batch)
         torch.testing.assert_close(got, expected)
@@ -247,7 +248,7 @@ def test_thresholds_by_hand():
     state.memory[MEMORY] = torch.tensor([[0.5, 0.21, 0.2, 0.09], [0.25, 0.1, 0.4, 0.25]])
     ctx = algorithm.client_context(fed, state, torch.tensor([0, 1]))
     assert ctx["sent"].tolist() == [[1, 1, 0, 0], [1, 0, 1, 1]]
-    assert algorithm.shape_group(fed, state, torch.tensor([0, 1])).tolist() == [2, 3]
+    assert ctx[SHAPES].tolist() == [2, 3]
     assert ctx["order"].tolist() == [[0, 1, 2, 3], [0, 2, 3, 1]]
 
     def kept(q, row):
@@ -367,7 +368,7 @@ def test_the_loss_is_that_of_algorithm_2():
         mine = {k: q[k] / sum(q[j] for j in keep) for k in keep}
         total -= sum(mine[k] * logp[k] for k in keep) / 5
         total -= sum(q[k] * gate[k] for k in range(4)) / 5
-    batch = {"x": x, "y": y, "weight": torch.ones(5)}
+    batch = Batch(x, y, torch.ones(5))
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, batch), total)
 
 

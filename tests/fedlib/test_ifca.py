@@ -84,7 +84,7 @@ def test_exploration_is_uniform_and_a_matter_of_seed_round_and_client():
     state, rows = algorithm.init(fed, 0), torch.arange(40)
 
     def chosen(algorithm, round, rows=rows):
-        after = algorithm.before_round(fed, state, rows, round=round, seed=0)
+        after = algorithm.before_round(fed, replace(state, round=round), rows)
         return after.memory[ifca.CHOICE]
 
     drawn = torch.stack([chosen(algorithm, t) for t in range(50)])

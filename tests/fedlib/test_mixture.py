@@ -14,7 +14,7 @@ from fedlib.algorithms import FedAvg, LastClient, Local, Mixture
 from fedlib.algorithms.mixture import pooled
 from fedlib.engine import State, play_round
 from fedlib.federation import OPTED_IN
-from fedlib.models import MLP, LeNet, Net
+from fedlib.models import MLP, Batch, LeNet, Net
 from fedlib.optim import adam
 from fedlib.runs import Experiment, run_with_state
 
@@ -57,7 +57,7 @@ def test_loss_and_prediction_are_those_of_the_formula(fed, federated, pool, trai
         mixed = h[:, None] * f_s + (1 - h[:, None]) * f_g
         expected = np.mean(-np.log(mixed[at]))
     params, ctx = parts_of(fed, algorithm, state, 1)
-    batch = {"x": x, "y": y, "weight": torch.ones(10)}
+    batch = Batch(x, y, torch.ones(10))
     assert float(algorithm.loss(fed.net, params, ctx, batch)) == pytest.approx(expected, rel=1e-5)
     code = algorithm.encode(fed.net, params, x)
     said = algorithm.predict(fed.net, params, ctx, code)
@@ -69,7 +69,7 @@ def test_a_network_that_gives_out_p_for_log_p_is_trained_on_p(fed):
     """As released for Fashion-MNIST: -p(y) alone, -[h p_s(y) + (1 - h) p_g(y)] in the mixture."""
     fed = replace(fed, net=Net(LeNet((2,), (9, 5), kernel=3, output="softmax"), (8, 8, 1), 10))
     x, y = fed.test.inputs(torch.arange(10)), fed.test.y[:10]
-    batch, at = {"x": x, "y": y, "weight": torch.ones(10)}, (np.arange(10), y.numpy())
+    batch, at = Batch(x, y, torch.ones(10)), (np.arange(10), y.numpy())
     first, mix = FedAvg().init(fed, 0), Mixture(pool="log", **FAST)
     p = fed.net(first.shared, x).softmax(-1).numpy()
     alone = FedAvg().loss(fed.net, first.shared, {}, batch)
@@ -104,9 +104,9 @@ def test_gradients_of_the_generalist_are_those_of_the_examples_that_opted_in(fed
     inside = torch.tensor([1, 0, 0, 1, 1, 0, 1, 0])
     names = [n for n in params if n.startswith("copy.")]
 
-    def gradient(rows, **more):
+    def gradient(rows, **side):
         leaves = {n: t.clone().requires_grad_(n in names) for n, t in params.items()}
-        batch = {"x": x[rows], "y": y[rows], "weight": torch.ones(len(rows)), **more}
+        batch = Batch(x[rows], y[rows], torch.ones(len(rows)), side=side)
         loss = algorithm.loss(fed.net, leaves, ctx, batch) * len(rows)
         return torch.autograd.grad(loss, [leaves[n] for n in names])
 

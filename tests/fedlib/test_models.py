@@ -14,6 +14,7 @@ from fedlib.engine.costs import READERS, chunk_of
 from fedlib.engine.protocol import numbers_of
 from fedlib.models import (
     MLP,
+    Batch,
     BiLSTM,
     FastText,
     LeNet,
@@ -202,7 +203,7 @@ SHAPE = (12, 12, 1)
 
 
 def training(noise):
-    return {"noise": noise, "weight": torch.ones(len(noise))}
+    return Batch(None, None, torch.ones(len(noise)), noise)
 
 
 def test_a_net_drops_with_noise_only_and_forgets_it():

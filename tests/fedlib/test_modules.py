@@ -15,18 +15,20 @@ from fedlib.algorithms import FedAvg, FedBN
 from fedlib.engine import evaluate, play_round
 from fedlib.models import (
     MLP,
+    Batch,
     BiLSTM,
     FastText,
     LeNet,
     Module,
     Net,
     ResNet,
+    Statistics,
     add_prefix,
     is_statistic,
     select_prefix,
 )
 from fedlib.models.families import GateNet
-from fedlib.models.functional import AFTER, Interceptor
+from fedlib.models.functional import Interceptor
 from fedlib.optim import adam, sgd
 from fedlib.values import from_code, from_dict
 
@@ -129,8 +131,9 @@ def test_what_is_said_of_an_example_depends_on_no_other_and_on_no_chance(family)
     alone = torch.cat([net(params, one[None]) for one in x])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
     assert torch.equal(net(params, x), together) and torch.equal(torch.get_rng_state(), state)
-    batch = {"noise": torch.rand(6, net.noise), "weight": torch.ones(6), AFTER: {}}
-    again = [net(params, x, {**batch}) for _ in range(2)]
+    noise = torch.rand(6, net.noise)
+    batch = Batch(x, torch.zeros(6), torch.ones(6), noise, statistics=Statistics({}))
+    again = [net(params, x, batch) for _ in range(2)]
     assert torch.equal(*again), "in training the noise decides alone"
     assert torch.equal(net(params, x), together), "and is forgotten"
 
@@ -188,11 +191,10 @@ def test_padding_is_not_normalised_and_one_example_has_no_variance():
         ([1, 0, 0], [1, 5], None),
         ([0] * 3, None, None),
     ):
-        after = {id(t): t for t in (norm.running_mean, norm.running_var)}
-        with Interceptor(None, (), torch.tensor(weight).float(), after):
+        moved = Statistics({"mean": norm.running_mean, "var": norm.running_var})
+        with Interceptor(None, (), torch.tensor(weight).float(), moved):
             out = norm(x)
-        told = [after[id(t)] for t in (norm.running_mean, norm.running_var)]
-        for now, old, hand in zip(told, (0.0, 1.0), (mean, var), strict=True):
+        for now, old, hand in zip(moved.after.values(), (0.0, 1.0), (mean, var), strict=True):
             old = torch.full((2,), old)
             torch.testing.assert_close(
                 now, old if hand is None else 0.9 * old + 0.1 * torch.tensor(hand)
@@ -256,7 +258,7 @@ def test_a_second_model_that_forgets_the_batch_is_an_error():
             return {**model, **add_prefix(model, "own.")}
 
         def loss(self, net, params, ctx, batch):
-            return F.cross_entropy(net(select_prefix(params, "own."), batch["x"]), batch["y"])
+            return F.cross_entropy(net(select_prefix(params, "own."), batch.x), batch.y)
 
     with pytest.raises(ValueError, match="Second trains without dropout and BatchNorm"):
         play(Second(), images(foreign("dropping")), 1)
@@ -265,7 +267,7 @@ def test_a_second_model_that_forgets_the_batch_is_an_error():
 def test_a_loss_that_forgets_the_batch_is_an_error():
     class Forgetting(FedAvg):
         def loss(self, net, params, ctx, batch):
-            return F.cross_entropy(net(params, batch["x"]), batch["y"])
+            return F.cross_entropy(net(params, batch.x), batch.y)
 
     with pytest.raises(ValueError, match="Forgetting trains without dropout and BatchNorm"):
         play(Forgetting(), images(NORMED), 1)

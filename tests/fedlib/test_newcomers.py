@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from conftest import make_federation, parts_of, scatter, told_newcomers
 from playing import play
 
 from fedlib import algorithms as alg
-from fedlib.algorithms.local import NOISE, VAE
+from fedlib.algorithms.local import LATENT, VAE
 from fedlib.engine import evaluate_global, play_round
-from fedlib.models import MLP, select_prefix
+from fedlib.models import MLP, Batch, select_prefix
 from fedlib.models.families import auto_encoder, evidence, evidence_bound
 from fedlib.optim import adam, sgd
 from fedlib.partition import IID, Clients, Dirichlet, Mirrored, Own, Rotated
@@ -229,11 +230,13 @@ def test_the_auto_encoder_sees_stored_pixels_and_noise():
     params = select_prefix(algorithm.init(fed, 0, alg.FedAvg().init(fed, 0)).local, "")
     params = {n: t[0] for n, t in params.items()}
     ctx = algorithm.broadcast(fed, alg.FedAvg().init(fed, 0))
-    batch = {"x": fed.train.inputs(fed.train.client(0)), "weight": torch.ones(5)}
+    batch = Batch(fed.train.inputs(fed.train.client(0)), torch.zeros(5), torch.ones(5))
     u = torch.tensor([0.1586553, 0.8413447]).expand(5, 2)  # a standard deviation to either side
     pixels = fed.train.x[fed.train.client(0)].flatten(1) / 255
     expected = -evidence_bound(select_prefix(params, VAE), pixels, torch.tensor([-1.0, 1.0])).mean()
-    torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, {**batch, NOISE: u}), expected)
+    torch.testing.assert_close(
+        algorithm.loss(fed.net, params, ctx, replace(batch, random={LATENT: u})), expected
+    )
     plain = -evidence_bound(select_prefix(params, VAE), pixels, torch.zeros(2)).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, ctx, batch), plain)
 

@@ -225,7 +225,7 @@ def test_the_gates_size_is_the_released_ones(entry, experts, numbers):
 def test_initialisations(init):
     gate = GateNet(hidden=(40, 30), init=init)
     leaves = Net(gate, (50,), 9).init(0)
-    begun, again = gate.begun(leaves, 3), gate.begun(leaves, 3)
+    begun, again = gate.init_weights(leaves, 3), gate.init_weights(leaves, 3)
     weights = {n: w for n, w in begun.items() if w.ndim == 2}
     assert all(torch.equal(again[n], w) for n, w in weights.items()) and len(weights) == 3
     for n, w in weights.items():

@@ -85,10 +85,10 @@ def test_fedghs_prototypes_and_head_by_hand():
     pairs = []
     for place, row in enumerate(report.rows.tolist()):
         batch = one(fed, row)
-        h = fed.net.features({n: t[row] for n, t in after.local.items()}, batch["x"])
-        real = batch["weight"] > 0
+        h = fed.net.features({n: t[row] for n, t in after.local.items()}, batch.x)
+        real = batch.weight > 0
         for label in range(3):
-            mine = h[(batch["y"] == label) & real]
+            mine = h[(batch.y == label) & real]
             assert float(report.messages[HELD][place, label]) == (len(mine) > 0)
             if len(mine):
                 sent = report.messages[PROTOTYPES][place, label]
@@ -252,9 +252,9 @@ def test_dbes_vector_is_trained_and_its_regulariser_counts_the_mean_features():
     params, _ = client(fed, algorithm, state, 0)
     params[splitting.RUNNING] = torch.randn(6)
     batch = one(fed)
-    h = fed.net.features(params, batch["x"])
+    h = fed.net.features(params, batch.x)
     m = h.mean(0)
-    expected = cross_entropy(fed.net.logits(params, h + params[splitting.VECTOR]), batch["y"])
+    expected = cross_entropy(fed.net.logits(params, h + params[splitting.VECTOR]), batch.y)
     expected = expected + 2.0 * (0.5 * (m - params[splitting.CONSENSUS]) ** 2).mean()
     torch.testing.assert_close(algorithm.loss(fed.net, params, {}, batch), expected)
     after, _ = play_round(algorithm, fed, state, round=0, seed=0, cohort=1)

@@ -232,4 +232,4 @@ def test_any_batched_function_augments_any_examples(kind):
     )
     fed.train.augment = None
     plain = fed.train.inputs(fed.train.client(1)[plan[0].positions[0, 0]])
-    torch.testing.assert_close(batch["x"][0].flatten(1), plain.flatten(1).flip(1))
+    torch.testing.assert_close(batch.x[0].flatten(1), plain.flatten(1).flip(1))
