@@ -11,7 +11,7 @@ from fedlib.algorithms.arithmetic import mean_cross_entropy, one_hot
 from fedlib.algorithms.fedavg import Bytes, FedAvg, equal_bytes, placed, rows_of
 from fedlib.algorithms.local import SecondStage
 from fedlib.algorithms.mixture import GATE, OWN, expert_diagnostics, on_tests
-from fedlib.algorithms.splitting import FedPer, Split
+from fedlib.algorithms.splitting import FedPer, SplitModel
 from fedlib.engine import Phase, Precomputed, Prediction, State, tabulate, uses_precomputed
 from fedlib.engine.costs import company
 from fedlib.engine.protocol import DROPOUT
@@ -62,7 +62,7 @@ class PMMoE(SecondStage):
     trains = (GATE,)
     stored_as: ClassVar[dict[str, str]] = {"own_expert_bias": "favour"}
     limits = within(top=">= 0", denoise="[0, 1)", temperature="> 0")
-    of: Split = FedPer()
+    of: SplitModel = FedPer()
     epochs: int = 50
     batch_size: int | None = 10
     client: Optimizer = sgd(0.1)

@@ -49,7 +49,7 @@ class Opened(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Split(FedAvg):
+class SplitModel(FedAvg):
     """A client's logits are those of shared parts and those of a private one: what 004 mixes.
 
         logits = rest(x) + joined(private(entry(x)))
@@ -106,7 +106,7 @@ class Split(FedAvg):
 
 
 @value
-class Personal(Split):
+class Personal(SplitModel):
     """FedAvg in which the leaves whose names begin with one of ``local`` stay with their client.
 
     The default, the output layer's bias b_s, is biased FedAvg:
@@ -280,7 +280,7 @@ class LocalGlobal(FedAvg):
 
 
 @value
-class FedRoD(Split):
+class FedRoD(SplitModel):
     """One base f below a generic head h and a personal one h_s: logits = h(f(x)) + h_s(f(x)).
 
     Base and generic head are shared and minimise the balanced softmax, which adds log n_y to the
@@ -323,7 +323,7 @@ class FedRoD(Split):
 
 
 @value
-class FedCP(Split):
+class FedCP(SplitModel):
     """A policy divides every feature h between a personal and a global head, r + s = 1.
 
         logits = own(r * h) + head(s * h)
@@ -384,7 +384,7 @@ class FedCP(Split):
 
     def precompute(self, net: Net, frozen: Params, ctx: Params, batch: Batch) -> Precomputed:
         """Return the received base's features, and the client's own where these stand still."""
-        own = Split.precompute(self, net, frozen, ctx, batch).replace
+        own = SplitModel.precompute(self, net, frozen, ctx, batch).replace
         return Precomputed({"theirs": self._theirs(net, ctx, batch)}, own)
 
     def _theirs(self, net: Net, ctx: Params, batch: Batch) -> Tensor:
@@ -431,7 +431,7 @@ def _narrow(device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 @value
-class GPFL(Split):
+class GPFL(SplitModel):
     """Base below a personal head, which reads features steered by what the client's labels are.
 
     Every label y has a shared embedding e_y of D numbers; scale and shift, shared, are a linear
@@ -523,7 +523,7 @@ def root(squares: Tensor) -> Tensor:
 
 
 @value
-class DBE(Split):
+class DBE(SplitModel):
     """The whole model is shared, a vector v_j of D numbers, added to the features, is private.
 
     ``kappa`` is kappa; m_j are the mean features of the client's mini-batch, g is the consensus.

@@ -15,7 +15,7 @@ from fedlib.engine.evaluate import accuracy
 from fedlib.engine.program import one_client, vmap_clients
 from fedlib.engine.protocol import SHAPES, Algorithm, State, Update, train_view
 from fedlib.engine.selection import Selection
-from fedlib.engine.train import Cohort, TrainingDiverged, train
+from fedlib.engine.train import Cohort, TrainingDiverged, train_phase
 from fedlib.federation import Federation
 from fedlib.models import Params
 
@@ -189,11 +189,11 @@ def clients_round(
 
     They see what they received and their own rows of its federation, and change neither.
     ``plans`` are their mini-batches in each phase, ``local`` the names of the leaves that they
-    keep; ``chunk`` and ``usual`` as for ``train``, ``score`` as for ``play_round``.
+    keep; ``chunk`` and ``usual`` as for ``train_phase``, ``score`` as for ``play_round``.
     """
     trained = received
     for phase, plan in zip(algorithm.phases(), plans, strict=True):
-        trained = train(algorithm, trained, phase, plan, local, chunk, usual)
+        trained = train_phase(algorithm, trained, phase, plan, local, chunk, usual)
     parts = [slice(start, start + usual) for start in range(0, len(received.rows), usual)]
 
     def end(some: slice) -> Sent:

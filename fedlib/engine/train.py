@@ -51,7 +51,7 @@ class Cohort:
         return replace(self, **{n: on_tensors(lambda t: t[some], getattr(self, n)) for n in names})
 
 
-def train(
+def train_phase(
     algorithm: Algorithm,
     cohort: Cohort,
     phase: Phase,

@@ -114,7 +114,7 @@ def test_a_first_stage_without_the_leaf_is_an_error(fed):
 
 
 BAD = [
-    (lambda: alg.PMMoE(of=alg.FedAvg()), "of must be Split"),
+    (lambda: alg.PMMoE(of=alg.FedAvg()), "of must be SplitModel"),
     (lambda: alg.DBE(client=adam()), "DBE's clients take plain SGD"),
     *(
         (lambda o=o: alg.SCAFFOLD(client=o), "SCAFFOLD's clients take plain SGD")

@@ -19,7 +19,7 @@ from fedlib.algorithms.fedmix import MEMORY
 from fedlib.engine import EarlyStop, Phase, evaluate, play_round
 from fedlib.engine.batches import make_plan
 from fedlib.engine.evaluate import nll
-from fedlib.engine.train import Cohort, train
+from fedlib.engine.train import Cohort, train_phase
 from fedlib.models import MLP, map_experts
 from fedlib.optim import Optimizer, sgd
 from fedlib.runs import Experiment, run
@@ -104,7 +104,7 @@ def test_early_stopping_returns_each_clients_best_weights(keep, delta):
     phase = Phase(Optimizer("adam", lr=0.02), epochs=40, batch_size=4, stop=stop)
     plan = make_plan(fed.ids, fed.train.sizes, batch_size=4, epochs=40, seed=0, where=(0, 0))
     cohort = Cohort(fed, rows, leaves, {}, {}, torch.zeros(3))
-    together = train(algorithm, cohort, phase, plan, chunk=3, usual=3).leaves
+    together = train_phase(algorithm, cohort, phase, plan, chunk=3, usual=3).leaves
     for i in range(3):
         expected = _stop_by_hand(fed, algorithm, leaves, i, plan, phase)
         for name, leaf in expected.items():
