@@ -199,7 +199,7 @@ def test_a_selection_is_a_clients_own_and_a_value():
 
 
 DRAWN = {
-    Selection(4, weighted=True): [[0, 5, 3, 4], [5, 4, 0, 3], [5, 3, 4, 0]],
+    Selection(5, weighted=True): [[0, 5, 3, 4], [5, 4, 0, 3], [5, 3, 4, 0]],
     Selection(3, dropout=0.4): [[3], [1, 4], [4, 5, 1]],
     Selection(3, available=0.5): [[4, 3], [5, 1, 3], [0]],
     Selection(3, available=0.5, period=4): [[1], [5, 1, 4], [4, 3, 0]],
