@@ -75,8 +75,6 @@ Experiment: task=... | dataclasses.replace(TASK, portion=0.5); algorithm=... | L
     audit=False | True; keep='last' | 'best'; beside=None
 GateNet: hidden=(128, 256, 128) | (8,); activation='leaky_relu' | 'mish'; init='orthogonal' |
     'spectral'
-Uniform: low=... | 0.05; high=... | 0.3; log=True | False
-Choice: of=... | (3,)
 FedMix < FedAvg: server=Optimizer(name='adam', lr=0.001) | Optimizer(name='adamw'); experts=4 | 2;
     condition='label' | 'angle'; objective='map' | 'entropy'; gates='local' | 'averaged';
     marginal_entropy=1.0 | 0.0; phi_scale=0.0 | 0.01;
@@ -133,7 +131,7 @@ FedGH < LGFedAvg: head=Optimizer(lr=1.0) | Optimizer(); pairs=10 | 5
 TASK = Task("digits", Dirichlet(clients=20, size=60), LeNet(), Mirrored(pool=200))
 FIRST = Experiment(TASK, FedAvg(), rounds=3)
 BASES = """TASK; FIRST; Phase(Optimizer()); Module('torch.nn:Identity'); Repeated(IID());
-    Rotated(IID()); LabelPermuted(IID()); Clients(IID()); Uniform(0.1, 0.2); Choice((1, 2))"""
+    Rotated(IID()); LabelPermuted(IID()); Clients(IID())"""
 KINDS = {n: c for n, c in values._KINDS.items() if c.__module__.startswith("fedlib.")}
 
 
