@@ -89,7 +89,8 @@ def main(asked: list[str]) -> None:
         found = measure(file, some)
         killed = found["killed"] + found["timeout"]
         total = killed + found["survived"] + found["no tests"]
-        print(f"{file}: {killed} of {total} mutants killed ({killed / total:.0%})", flush=True)
+        share = killed / max(total, 1)
+        print(f"{file}: {killed} of {total} mutants killed ({share:.0%})", flush=True)
 
 
 if __name__ == "__main__":
