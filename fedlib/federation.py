@@ -187,8 +187,7 @@ class Table:
         split = {name: values.unbind(1) for name, values in held.items()}
         by_step, numbers = examples.transpose(0, 1), examples[:, :1].numel() * self.x[:1].numel()
         ahead = 1 if self.augment or rows.is_cuda else max(1, AHEAD // max(numbers, 1))
-        steps = enumerate(widths.tolist())
-        for (t, width), drawn in zip(steps, noise or repeat(_NONE), strict=False):
+        for (t, width), drawn in zip(enumerate(widths), noise or repeat(_NONE), strict=False):
             seen = {name: values[t] for name, values in split.items()}
             if width < positions.shape[2]:
                 seen = {name: values[:, :width] for name, values in seen.items()}
