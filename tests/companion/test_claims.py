@@ -3,6 +3,7 @@
 import itertools
 import math
 import statistics
+from functools import partial
 
 import nbformat
 import numpy as np
@@ -38,8 +39,33 @@ def test_a_claim_says_whose_it_is_and_one_about_another_scale_is_not_judged():
     about = {"kind": "ours", "exploratory": True, "quote": "it is"}
     claim = claims.judge(*SAID, [1.0, 1.1, 1.2], 0.5, **about)
     assert {n: getattr(claim, n) for n in about} == about
+    (row,) = claims.shown(claims.table({"here": [claim]})).to_dict("records")
+    told = {"claim": "x (“it is”)", "whose": "ours, exploratory", "can detect": "0.33"}
+    assert {n: row[n] for n in told} == told
     far = claims.judge(*SAID, [1.0, 1.1, 1.2], 0.5, here=False)
     assert far.verdict == ELSEWHERE and math.isnan(far.p) and far.needed == 0
+
+
+close = partial(pytest.approx, rel=1e-4)
+TOLD = [
+    (
+        ([12.0, 13.0, 14.0], 20, "<"),
+        {"measured": "13 [10.52, 15.48] (criterion: < 20)", "most": 20},
+    ),
+    (([2.0, 3.0, 4.0], 1), {"measured": "3.000 [0.516, 5.484] (criterion: > 1)", "least": 1}),
+    (([0.98, 0.99, 1.0], 0.5), {"low": close(0.950224), "high": 1, "p": close(0.00178790)}),
+    (({0: 0.0, 1: 0.02, 2: 0.04}, dict.fromkeys(range(3), 0.99)), {"low": close(-99.91515)}),
+    (([1.0], 0.5), {"measured": "1.000 (criterion: > 0.5)", "seeds": 1, "values": "1"}),
+    (({0: 1.0}, {}), {"measured": "not trained yet", "seeds": 0}),
+]
+
+
+@pytest.mark.parametrize(("sides", "told"), TOLD)
+def test_a_claim_tells_what_its_sides_come_to(sides, told):
+    """A share stays below 1 and a difference of two above -100 points."""
+    claim = claims.judge(*SAID, *sides, kind="ours")
+    assert (claim.text, claim.place, claim.kind) == (*SAID, "ours")
+    assert {n: getattr(claim, n) for n in told} == told
 
 
 @pytest.mark.parametrize(
@@ -53,6 +79,8 @@ def test_what_every_run_has_by_the_floor_alone_does_not_hold(above, verdict):
     assert claims.judge(*SAID, a, a, ">=", floor=floor).verdict == verdict
     assert claims.judge(*SAID, a, 0.1, floor=floor).verdict == verdict
     assert claims.judge(*SAID, b, a, floor=floor).verdict == FAILS  # what fails may fail
+    zero, least = dict.fromkeys(floor, 0.0), dict.fromkeys(floor, claims.BARELY)
+    assert claims.judge(*SAID, least, -0.1, floor=zero).verdict == ELSEWHERE
 
 
 def test_two_sides_that_are_the_same_in_every_seed_differ_in_nothing():
@@ -284,9 +312,11 @@ def test_orders_hold_against_chance_and_fail_where_they_are_others():
         return claims.ordered(*SAID, ours, theirs, family)
 
     assert order("abcdefgh").verdict == order("efghabcd").verdict == HOLDS
+    assert order("abdcefgh").p == pytest.approx(0.014, abs=0.005)
     wrong = order("dcbahgfe")
-    assert wrong.verdict == FAILS and "-1.00 within families" in wrong.measured
-    assert claims.ordered(*SAID, {"a": {0: 1.0}}, theirs, family).verdict == UNTESTED
+    assert wrong.verdict == FAILS and "-1.00 within families" in wrong.measured and wrong.p == 0
+    none = claims.ordered(*SAID, {"a": {0: 1.0}}, theirs, family)
+    assert (none.verdict, none.place, none.seeds) == (UNTESTED, SAID[1], 0)
     like = {"a": (1, 2, 2), "b": (2, 1, 4), "c": (4, 1, 1), "d": (3, 4, 3)}
     some = {m: dict(enumerate(values)) for m, values in like.items()}
     assert claims.ordered(*SAID, some, theirs, family).verdict == OPEN
@@ -395,6 +425,7 @@ def test_the_claims_about_the_baseline_are_one_row_per_place():
         "2 of 2 methods beat the majority-class baseline",
     ]
     assert told["verdict"].tolist() == [HOLDS, OPEN, HOLDS]
+    assert {*told} == {*claims.table({"X": rows})}
     assert told["measured"].tolist()[1:] == ["undecided: c", ""]
     assert claims.shown(told)["verdict"].tolist() == told["verdict"].tolist()
     demo = claims.shown(claims.table({"Digits (quick)": rows[:2]}))
