@@ -15,7 +15,7 @@ from fedlib.algorithms import FedAvg
 from fedlib.engine import EarlyStop, costs, evaluate, train
 from fedlib.engine.batches import make_plan
 from fedlib.federation import NOTHING, CropFlip, Precomputed
-from fedlib.models import MLP, LeNet, Net
+from fedlib.models import MLP, Batch, LeNet, Net
 from fedlib.optim import sgd
 from fedlib.partition import IID, Mirrored
 from fedlib.tasks import Task
@@ -262,3 +262,16 @@ def test_early_stopping_on_the_loss_knows_validation_examples_too(convolutional)
     (seen,), none, _ = asked(alg.Newcomers(of=alg.FedPer(), **LATER), convolutional)
     assert seen.replace and not none  # which watches predictions
     assert not any(map(any, asked(alg.Local(), convolutional)[0]))
+
+
+def test_a_batch_passes_through_vmap_with_all_that_belongs_to_it():
+    """Also one without examples, whose place is taken by what is precomputed."""
+    y, weight, noise = torch.arange(6).view(2, 3), torch.ones(2, 3), torch.rand(2, 3, 4)
+    groups = {"random": {"u": noise}, "side": {"angle": y}, "precomputed": {"h": noise}}
+    batch = Batch(None, y, weight, noise, **groups)
+    other = torch.func.vmap(lambda one: one.map(lambda t: t + 1))(batch)
+    assert other.x is None and torch.equal(other.y, y + 1) and torch.equal(other.noise, noise + 1)
+    for name, group in groups.items():
+        got = getattr(other, name)
+        assert got.keys() == group.keys() and all(torch.equal(got[n], group[n] + 1) for n in group)
+    assert batch["weight"] is batch.weight and batch.map(lambda t: t[0]).y.tolist() == [0, 1, 2]
