@@ -32,7 +32,7 @@ from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix
 from fedlib.data import DatasetError
 from fedlib.models import MLP
 from fedlib.partition import ByColumn, Dirichlet, Mirrored, OptOut, Own, Shards
-from fedlib.privacy.opting import trace
+from fedlib.papers.specialists.opting import trace
 from fedlib.runs import run
 from fedlib.tasks import Task
 from fedlib.values import from_code, from_dict
