@@ -32,10 +32,10 @@ from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix
 from fedlib.data import DatasetError
 from fedlib.models import MLP
 from fedlib.partition import ByColumn, Dirichlet, Mirrored, OptOut, Own, Shards
-from fedlib.papers.specialists.opting import trace
 from fedlib.runs import run
 from fedlib.tasks import Task
 from fedlib.values import from_code, from_dict
+from papers.specialists.opting import trace
 
 HARMFUL = (
     "os:system", "os:remove", "subprocess:run", "shutil:rmtree", "builtins:eval", "builtins:exec",
