@@ -125,8 +125,6 @@ def company(sizes: np.ndarray, most: Callable[[int], int]) -> list[np.ndarray]:
     As many at once as ``most`` says for the widest. Whoever has more than ``UNEQUAL`` times the
     mean is alone, so that what is padded stays in proportion to what is held.
     """
-    if not len(sizes):
-        return []
     rest, alone = (np.flatnonzero(far_above(sizes) == far) for far in (False, True))
     step = most(int(sizes[rest].max()))
     return [*alone[:, None], *np.split(rest, range(step, len(rest), step))]

@@ -92,7 +92,7 @@ def evaluate(
         return torch.stack([right, nll]).cpu(), *shown
 
     most = partial(costs.predicted_together, fed, encoded.code)
-    groups = [everyone[some] for some in costs.company(sizes[everyone], most)]
+    groups = [everyone[i] for i in costs.company(sizes[everyone], most)] if len(everyone) else []
     found = dict(parallel_map(score, groups, "scores"))
     for i, group in enumerate(groups):
         hits[group], lost[group] = found[i][0]

@@ -142,31 +142,22 @@ def generators_of(seed: int, purpose: str, keys: Ints) -> Iterator[np.random.Gen
     all keys have in common is mixed once, and the keys themselves as one array.
     Source: NumPy, random/bit_generator.pyx and random/src/pcg64; O'Neill (2014), PCG.
     """
-    common = np.random.SeedSequence(seed, spawn_key=(zlib.crc32(purpose.encode()),))
+    common = np.random.SeedSequence(seed, spawn_key=(zlib.crc32(purpose.encode()),)).pool
     # Of four words and more, each before the key has been hashed four times.
     step = 4 * max(4, -(-int(seed).bit_length() // 32)) + 4
-    constant, pool, words = 0x43B0D7E5 * pow(0x931E8875, step, 2**32), [], np.uint32(keys)
-    for word in common.pool[:, None]:
-        constant, mixed = _hashed(constant, 0x931E8875, words)
-        mixed = np.uint32(0xCA01F9DD) * word - np.uint32(0x4973F715) * mixed
-        pool.append(mixed ^ mixed >> 16)
-    constant, state = 0x8B51F9DD, np.zeros((len(keys), 8), np.uint32)
-    for place in range(8):
-        constant, state[:, place] = _hashed(constant, 0x58F38DED, pool[place % 4])
+    a = [0x43B0D7E5 * pow(0x931E8875, step + i, 2**32) % 2**32 for i in range(5)]
+    b = [0x8B51F9DD * pow(0x58F38DED, i, 2**32) % 2**32 for i in range(9)]
+    first, second = np.array(a, np.uint32), np.array(b, np.uint32)
+    words = (keys.astype(np.uint32)[:, None] ^ first[:4]) * first[1:]
+    pool = np.uint32(0xCA01F9DD) * common - np.uint32(0x4973F715) * (words ^ words >> 16)
+    words = (np.tile(pool ^ pool >> 16, 2) ^ second[:8]) * second[1:]
     bits = np.random.PCG64(0)
     generator, fresh = np.random.Generator(bits), bits.state
-    for high, low, above, below in state.view(np.uint64).tolist():
+    for high, low, above, below in (words ^ words >> 16).view(np.uint64).tolist():
         odd = (above << 65 | below << 1 | 1) % 2**128
         begun = ((odd + (high << 64 | low)) * 0x2360ED051FC65DA44385DF649FCCF645 + odd) % 2**128
         bits.state = {**fresh, "state": {"state": begun, "inc": odd}}
         yield generator
-
-
-def _hashed(constant: int, times: int, words: Any) -> tuple[int, Any]:
-    """The constant of the next hash of a SeedSequence, and the words hashed with this one."""
-    after = constant * times % 2**32
-    words = (words ^ np.uint32(constant % 2**32)) * np.uint32(after)
-    return after, words ^ words >> 16
 
 
 def stacks_of(pool: Pool, seed: int, purpose: str) -> list[Ints]:
