@@ -88,7 +88,8 @@ def evaluate(
         out = ask(algorithm.predict, rows, code)
         right = ((out.logp.argmax(-1) == y) & mask).sum(1).double()
         nll = torch.where(mask, _surprise(out.logp, y), 0).sum(1).double()
-        shown = (y[mask], out.gate[mask]) if out.gate.shape[-1] else (y[:0], out.gate[:0])
+        # Not y[:0], which would keep all of y until the last group is scored.
+        shown = (y[mask], out.gate[mask]) if out.gate.shape[-1] else (torch.empty(0),) * 2
         return torch.stack([right, nll]).cpu(), *shown
 
     most = partial(costs.predicted_together, fed, encoded.code)

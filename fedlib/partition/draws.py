@@ -153,7 +153,8 @@ def generators_of(seed: int, purpose: str, keys: Ints) -> Iterator[np.random.Gen
     words = (np.tile(pool ^ pool >> 16, 2) ^ second[:8]) * second[1:]
     bits = np.random.PCG64(0)
     generator, fresh = np.random.Generator(bits), bits.state
-    for high, low, above, below in (words ^ words >> 16).view(np.uint64).tolist():
+    state = (words ^ words >> 16).view(np.uint64).T.tolist()
+    for high, low, above, below in zip(*state, strict=True):
         odd = (above << 65 | below << 1 | 1) % 2**128
         begun = ((odd + (high << 64 | low)) * 0x2360ED051FC65DA44385DF649FCCF645 + odd) % 2**128
         bits.state = {**fresh, "state": {"state": begun, "inc": odd}}

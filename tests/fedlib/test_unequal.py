@@ -1,5 +1,6 @@
 """Clients of very unequal sizes: what is stored and padded goes with what clients hold."""
 
+import importlib
 import tracemalloc
 from dataclasses import replace
 
@@ -10,8 +11,8 @@ from conftest import make_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlib import data
-from fedlib.algorithms import FedAvg, FedPer, PMMoE
+from fedlib import cores, data
+from fedlib.algorithms import FedAvg, FedMix, FedPer, PMMoE
 from fedlib.engine import costs, evaluate, play_round
 from fedlib.federation import OPTED_IN
 from fedlib.models import MLP
@@ -122,6 +123,21 @@ def test_who_is_alone_is_trained_and_scored_as_in_company(batch_size, monkeypatc
                       torch.tensor(scores.accuracy), torch.tensor(scores.nll)])  # fmt: skip
     for together, alone in zip(*found, strict=True):
         torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedMix(experts=2)], ids=repr)
+def test_what_is_found_of_a_group_does_not_keep_what_it_was_found_in(algorithm, monkeypatch):
+    room, kept = importlib.import_module("fedlib.engine.evaluate"), []
+
+    def parallel_map(work, parts, what):
+        for i, found in cores.parallel_map(work, parts, what):
+            kept.extend(found if what == "scores" else ())
+            yield i, found
+
+    monkeypatch.setattr(room, "parallel_map", parallel_map)
+    fed = make_federation((6,) * 4)
+    room.evaluate(fed, algorithm, algorithm.init(fed, 0), fed.test)
+    assert kept and all(t.untyped_storage().nbytes() == t.nbytes for t in kept)
 
 
 TINY, LARGE = 2000, 20_000
