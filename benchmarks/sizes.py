@@ -52,7 +52,7 @@ def build(clients: int, each: int, large: int) -> tuple[float, float, float, int
 
 def text(frame: pd.DataFrame) -> str:
     """Return a table of the populations and the slope from the smallest to the largest as text."""
-    mean = frame.drop(columns="repetition").groupby("way", sort=False).median()
+    mean = frame.groupby("way", sort=False)[COLUMNS[2:]].median()
     lines = ["building a task: seconds, peak MiB, and MiB of the tables as they once were alone"]
     for way, at in mean.iterrows():
         numbers = f"{at['seconds']:>9.2f}{at['peak_mib']:>9.0f}{at['once_mib']:>9.1f}"
