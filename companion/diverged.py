@@ -37,8 +37,7 @@ def diverged(experiments: Iterable[Experiment]) -> dict[Experiment, int]:
 
 def lost(section: Section, scale: str, dataset: str) -> list[tuple[Run, int]]:
     """Return the runs of a section that diverged on a data set, each with its seed."""
-    runs = section.runs(scale, dataset)
-    asked = {e: run for run in runs for e in section.experiments(scale, dataset, run)}
+    asked = {e: run for run, every in section.by_run(scale, dataset) for e in every}
     return [(asked[e], e.seed) for e in diverged(asked)]
 
 

@@ -106,10 +106,7 @@ def panels(
     methods = methods if scale == "quick" else every
     shown = []
     for name, setting in section.settings(scale, dataset).items():
-        asked = [
-            (run, section.experiments(scale, name, run, seeds=seeds, rounds=rounds))
-            for run in section.runs(scale, name, methods)
-        ]
+        asked = section.by_run(scale, name, methods, seeds=seeds, rounds=rounds)
         done = iter(sweep([e for _, es in asked for e in es], workers=workers, device=device))
         runs = [(run, [next(done) for _ in es]) for run, es in asked]
         frame = together((run.method, run.where, results) for run, results in runs)
@@ -155,10 +152,8 @@ def stored(section: Section, methods: Sequence[str], scale: str) -> list[Panel]:
     """
     shown = []
     for name, setting in section.settings(scale).items():
-        found = [
-            (run, [find(e) for e in section.experiments(scale, name, run)])
-            for run in section.runs(scale, name, methods)
-        ]
+        asked = section.by_run(scale, name, methods)
+        found = [(run, [find(e) for e in every]) for run, every in asked]
         there = comparable(found)
         if there:
             frame = together((run.method, run.where, results) for run, results in there)
@@ -223,9 +218,10 @@ def costs(section: Section, panel: Panel, *, seeds: int = 0, rounds: int = 0) ->
     what a client holds in the end (NaN where older runs did not say).
     """
     rows = []
-    for run in section.runs(panel.scale, panel.dataset):
+    every = section.by_run(panel.scale, panel.dataset, seeds=seeds, rounds=rounds)
+    for run, experiments in every:
         own = set(panel.frame.loc[panel.frame["method"] == run.method, "seed"])
-        for one in section.experiments(panel.scale, panel.dataset, run, seeds=seeds, rounds=rounds):
+        for one in experiments:
             stages = [find(stage) for stage in one.stages]
             known = [result for result in stages if result is not None]
             if one.seed in own and len(known) == len(stages):

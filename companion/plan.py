@@ -92,9 +92,9 @@ def _of_section(
     return [
         Planned(section.name, dataset, run.name, experiment)
         for dataset in section.settings(scale, dataset)
-        for run in section.runs(scale, dataset)
+        for run, every in section.by_run(scale, dataset)
         if all(_stands(run, field, values) for field, _, values in filters)
-        for experiment in section.experiments(scale, dataset, run)
+        for experiment in every
     ]
 
 

@@ -118,6 +118,13 @@ class Section:
         count = seeds or dict(setting.costly).get(one.method, setting.seeds)
         return [seeded(one.experiment, s, rounds, setting.rounds) for s in range(count)]
 
+    def by_run(
+        self, scale: str, dataset: str, methods: Sequence[str] = (), **how: int
+    ) -> list[tuple[Run, list[Experiment]]]:
+        """Return ``runs`` and the ``experiments`` of each; ``how``: seeds, rounds of these."""
+        runs = self.runs(scale, dataset, methods)
+        return [(run, self.experiments(scale, dataset, run, **how)) for run in runs]
+
     def _only(self, scale: str, dataset: str, method: str) -> Run:
         every = self.runs(scale, dataset, costly=True)
         names = {name for run in every for name in (run.method, run.name)}

@@ -43,8 +43,7 @@ def what_ran(section: Section, shown: Sequence[Panel]) -> pd.DataFrame:
 
 
 def _setup(section: Section, scale: str, dataset: str) -> dict[str, str]:
-    runs = section.runs(scale, dataset)
-    last = [section.experiments(scale, dataset, run, seeds=1)[0] for run in runs]
+    last = [one for _, (one,) in section.by_run(scale, dataset, seeds=1)]
     every = [stage for experiment in last for stage in experiment.stages]
     clients = {e: e.task.partition.population() for e in every}
     federated = [e for e in every if e.algorithm.federates and clients[e] != 1] or every

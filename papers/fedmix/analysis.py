@@ -189,8 +189,8 @@ def first_stage(scale: str, dataset: str, seeds: int = 0, rounds: int = 0) -> pd
     Methods have the names of what trained; no rows if none is there.
     """
     stored: list[tuple[str, dict[str, str], list[Result]]] = []
-    for run in (run for run in NEW_CLIENTS.runs(scale, dataset) if run.where):
-        every = NEW_CLIENTS.experiments(scale, dataset, run, seeds=seeds, rounds=rounds)
+    asked = NEW_CLIENTS.by_run(scale, dataset, seeds=seeds, rounds=rounds)
+    for run, every in (pair for pair in asked if pair[0].where):
         found = [find(stage) for one in every for stage in one.before]
         stored.append((run.method, {}, [result for result in found if result is not None]))
     if not any(results for *_, results in stored):
