@@ -3,7 +3,9 @@
 import sys
 from types import SimpleNamespace
 
-from fedlib import processor, progress
+from small import AVG, play
+
+from fedlib import cli, processor, progress
 from fedlib.randomness import PURPOSES, generator, torch_seed
 
 
@@ -42,3 +44,15 @@ def test_memory_is_kept_where_the_c_library_can(monkeypatch):
         asked.clear()
         processor.keep_freed()
         assert asked == options
+
+
+def test_a_run_in_ones_own_process_leaves_its_memory_alone_and_the_command_line_does_not(
+    monkeypatch, capsys
+):
+    asked: list[tuple[int, int]] = []
+    library = SimpleNamespace(mallopt=lambda *option: asked.append(option))
+    monkeypatch.setattr(processor.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(processor.platform, "libc_ver", lambda: ("glibc", ""))
+    play(AVG)
+    assert not asked
+    assert cli.main(["algorithms"]) == 0 and "FedAvg" in capsys.readouterr().out and asked
