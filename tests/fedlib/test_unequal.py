@@ -64,7 +64,7 @@ def test_blocks_show_each_client_its_own_examples_and_no_others(sizes, block):
     seen = [[] for _ in range(fed.clients)]
     for batch in table.blocks(everyone, block):
         for row, (labels, angles, weight) in enumerate(
-            zip(batch["y"], batch["angle"], batch["weight"], strict=True)
+            zip(batch["y"], batch.side["angle"], batch["weight"], strict=True)
         ):
             there = weight > 0
             seen[row] += [*zip(labels[there].tolist(), angles[there].tolist(), strict=True)]
