@@ -26,7 +26,7 @@ from PIL import Image
 from benchmarks.robustness import child, tiny
 from benchmarks.robustness.fuzz import told
 from benchmarks.robustness.plan import Plan, Row
-from benchmarks.robustness.sweeps import _children, _gone
+from benchmarks.robustness.sweeps import children, gone
 from fedlib import cores, data
 from fedlib.algorithms import IFCA, SCAFFOLD, FedAvg, FedMix
 from fedlib.data import DatasetError
@@ -111,7 +111,10 @@ def pictures(plan: Plan) -> Row:
             pq.write_table(table, folder / "train-00000-of-00001.parquet")
             ended = child.call(lambda folder=folder: _added(folder))
             as_it_may = ended.said == ("read" if fine else "refused")
-            row.note(str(ended.said)) if as_it_may else row.broke(f"{kind}: {ended}")
+            if as_it_may:
+                row.note(str(ended.said))
+            else:
+                row.broke(f"{kind}: {ended}")
     return row
 
 
@@ -138,16 +141,16 @@ def orphans(plan: Plan) -> list[Row]:
         for life in range(max(3, plan.kills // 12)):
             with tiny.home(plan.place(f"orphan-{how.name}-{life}")):
                 parent = child.Child(_on_two_cores, own_group=True)
-                while not (team := _children(parent.pid)) and not parent.over():
+                while not (team := children(parent.pid)) and not parent.over():
                     time.sleep(0.002)
                 time.sleep(rng.random() / 5)
                 over = parent.over()
                 if not over:
-                    team = _children(parent.pid) or team
+                    team = children(parent.pid) or team
                     os.kill(parent.pid, how)
                 parent.wait()
                 row.note("done before the kill" if over else "killed")
-                row.check(_gone(team), "no process left", "a copy went on without its parent")
+                row.check(gone(team), "no process left", "a copy went on without its parent")
         rows.append(row)
     return rows
 

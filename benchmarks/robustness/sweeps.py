@@ -102,11 +102,11 @@ def _strike(row: Row, who: str, after: float, which: float) -> None:
     """Start a sweep, kill somebody after a while, and wait until all of its processes are gone."""
     parent = child.Child(_sweep, own_group=True)
     end = time.monotonic() + after
-    while time.monotonic() < end or (who == "worker" and not _children(parent.pid)):
+    while time.monotonic() < end or (who == "worker" and not children(parent.pid)):
         if parent.over():
             break
         time.sleep(0.005)
-    team = _children(parent.pid)
+    team = children(parent.pid)
     over = parent.over()
     if who == "worker" and team:
         _kill(team[int(which * len(team))])
@@ -121,7 +121,7 @@ def _strike(row: Row, who: str, after: float, which: float) -> None:
     if who == "worker":
         told = not ended.said or "its process ended (exit code -9" in ended.said
         row.check(ended.code == 0 and told, "the sweep said who died", ended.error)
-    row.check(_gone(team), "no process left", "workers went on without their parent")
+    row.check(gone(team), "no process left", "workers went on without their parent")
 
 
 def _kill(pid: int) -> None:
@@ -129,14 +129,15 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has made; none if it has ended."""
     try:
         return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
 
 
-def _gone(team: list[int]) -> bool:
+def gone(team: list[int]) -> bool:
     """Wait until processes that are no children of this one have ended."""
     end = time.monotonic() + SECONDS_TO_NOTICE
     while any(_lives(pid) for pid in team):
