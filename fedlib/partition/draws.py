@@ -136,29 +136,8 @@ def generator_of(seed: int, purpose: str, *key: int) -> np.random.Generator:
 
 
 def generators_of(seed: int, purpose: str, keys: Ints) -> Iterator[np.random.Generator]:
-    """`generator_of` of each of many keys, int64 [n] below 2**32, at a fifth of the time.
-
-    It is one generator, set anew for each key, as NumPy's SeedSequence and PCG64 would begin: what
-    all keys have in common is mixed once, and the keys themselves as one array.
-    Source: NumPy, random/bit_generator.pyx and random/src/pcg64; O'Neill (2014), PCG.
-    """
-    common = np.random.SeedSequence(seed, spawn_key=(zlib.crc32(purpose.encode()),)).pool
-    # Of four words and more, each before the key has been hashed four times.
-    step = 4 * max(4, -(-int(seed).bit_length() // 32)) + 4
-    a = [0x43B0D7E5 * pow(0x931E8875, step + i, 2**32) % 2**32 for i in range(5)]
-    b = [0x8B51F9DD * pow(0x58F38DED, i, 2**32) % 2**32 for i in range(9)]
-    first, second = np.array(a, np.uint32), np.array(b, np.uint32)
-    words = (keys.astype(np.uint32)[:, None] ^ first[:4]) * first[1:]
-    pool = np.uint32(0xCA01F9DD) * common - np.uint32(0x4973F715) * (words ^ words >> 16)
-    words = (np.tile(pool ^ pool >> 16, 2) ^ second[:8]) * second[1:]
-    bits = np.random.PCG64(0)
-    generator, fresh = np.random.Generator(bits), bits.state
-    state = (words ^ words >> 16).view(np.uint64).T.tolist()
-    for high, low, above, below in zip(*state, strict=True):
-        odd = (above << 65 | below << 1 | 1) % 2**128
-        begun = ((odd + (high << 64 | low)) * 0x2360ED051FC65DA44385DF649FCCF645 + odd) % 2**128
-        bits.state = {**fresh, "state": {"state": begun, "inc": odd}}
-        yield generator
+    """`generator_of` of each of many keys, int64 [n]."""
+    return (generator_of(seed, purpose, key) for key in keys.tolist())
 
 
 def stacks_of(pool: Pool, seed: int, purpose: str) -> list[Ints]:

@@ -31,7 +31,7 @@ from fedlib.partition import (
     holdout,
     mirrored,
 )
-from fedlib.partition.draws import generator_of, generators_of, whole_part
+from fedlib.partition.draws import generator_of, whole_part
 from fedlib.partition.held_out import thinned
 from fedlib.values import from_dict, to_dict
 
@@ -375,16 +375,6 @@ def test_thinning_and_opting_out_are_loops_over_clients_and_classes(held, seed, 
             inside[of_class[: whole_part(share * len(of_class))]] = False
     assert rows(thinned(part, labels, share, seed)) == kept
     assert OptOut(0.5, share).stays_in(part, labels, seed).tolist() == inside.tolist()
-
-
-@few
-@given(st.integers(0, 2**200), st.text(max_size=9), st.lists(st.integers(0, 2**32 - 1), max_size=9))
-def test_many_generators_are_those_that_numpy_makes_one_by_one(seed, purpose, keys):
-    generators = generators_of(seed, purpose, np.array(keys, np.int64))
-    for key, generator in zip(keys, generators, strict=True):
-        alone = generator_of(seed, purpose, key)
-        assert generator.bit_generator.state == alone.bit_generator.state
-        assert generator.permutation(9).tolist() == alone.permutation(9).tolist()
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=repr)
